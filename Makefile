@@ -247,7 +247,7 @@ EXAMPLES := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c)
 $(EXAMPLES): $(BUILD)/examples/%: examples/%.c include/plimsoll.h $(SHARED) $(PC)
 	@mkdir -p $(@D)
 	$(CC) $(OUTSIDE) -lm -o $@
-$(BUILD)/tests/test_library $(BUILD)/tests/test_loops: $(BUILD)/tests/%: tests/%.c include/plimsoll.h $(SHARED) $(PC)
+$(filter $(BUILD)/tests/test_library% $(BUILD)/tests/test_loops,$(TESTS)): $(BUILD)/tests/%: tests/%.c tests/library.h include/plimsoll.h $(SHARED) $(PC)
 	@mkdir -p $(@D)
 	$(CC) $(OUTSIDE) -lcmocka -lm -o $@
 

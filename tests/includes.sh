@@ -1,6 +1,6 @@
 #!/bin/bash
 # Includes point one way: a file includes files of its own folder and of folders to the left of it, and no
-# two headers include each other.
+# two headers include each other. Neither do two files call each other's functions, but for those in `together`.
 #
 # cpu and cuda implement interfaces that run declares. They are named where devices are opened and measured.
 set -u
@@ -33,6 +33,48 @@ check 'folders: includes point one way' "$(awk -v order="$order" '
 
 # Tables (.def) are left out: a table and its rows name each other.
 check 'files: no circle of headers' "$(grep -E '^[^ ]+\.(h|cuh|inc) ' <<<"$edges" | grep -E '\.(h|cuh|inc)$' | tsort 2>&1 >/dev/null | sed 's/^/      /')"
+
+# Files that call each other, as "CALLER CALLED": the call that points back. Tables need no line: a table names its rows as data.
+together='
+base/error base/progress
+base/error base/text
+config/config_groups config/config
+config/config_print config/config
+config/config_print config/config_groups
+config/foreign_read config/foreign_command
+cpu/conv cpu/depthwise
+cpu/grid cpu/attention
+cpu/grid_bwd cpu/attention_bwd
+data/images/video_file data/images/video
+engine/inputs engine/run
+engine/machine engine/run
+engine/remedies engine/run
+engine/transfer_ranks engine/transfer
+engine/trips engine/inputs
+feed/embed feed/batch_plan
+feed/feed_questions feed/feed_masks
+models/llava models/llava_original
+plan/search plan/ablation
+text/template/chat_images text/template/chat
+'
+
+# One line per call between object files: CALLER CALLED, without $BUILD/ and .o.
+calls() {
+    find "$BUILD" -name '*.o' -path "$BUILD/[a-z]*/*" | while read -r object; do
+        name=${object#"$BUILD"/}
+        [[ ! -f src/${name%.o}.c ]] || nm "$object" | awk -v file="${name%.o}" '$2 == "T" { print "has", file, $3 } $1 == "U" { print "calls", file, $2 }'
+    done | awk '$1 == "has" { home[$3] = $2 } $1 == "calls" { call[n++] = $2 " " $3 }
+        END { for (i = 0; i < n; i++) { split(call[i], c, " "); if (c[2] in home && home[c[2]] != c[1]) print c[1], home[c[2]] } }' | sort -u
+}
+
+BUILD=${BUILD:-build}
+if [[ -f $BUILD/graph/graph.o ]]; then
+    found=$(calls)
+    # The files of the template interpreter evaluate, call and render each other by nature.
+    rest=$(grep -vxF -f <(grep . <<<"$together") <<<"$found" | awk '!($1 ~ /^text\/template\// && $2 ~ /^text\/template\//)')
+    check 'files: no circle of calls' "$(tsort <<<"$rest" 2>&1 >/dev/null | sed 's/^/      /')"
+    check 'files that call each other: the list is not out of date' "$(grep . <<<"$together" | grep -vxF -f <(printf '%s\n' "$found") | sed 's/^/      no such call: /')"
+fi
 
 echo "$passed passed, $failed failed"
 ((failed == 0))

@@ -277,16 +277,6 @@ static int examine(struct doctor *d, const struct options *o, int64_t steps, str
     return PL_OK;
 }
 
-int doctor_config(const struct doctor *d, struct config *c, bool pinned, struct error *e)
-{
-    int rc = options_config(d->options, c, e);
-    if (rc) return rc;
-    c->memory_budget = (struct config_budget){BUDGET_NONE, 0};
-    if (pinned) rc = config_pin(c, &d->run.plan.settings, e);
-    if (rc) config_free(c);
-    return rc;
-}
-
 static int doctor_run(struct doctor *d, const struct config *c, const struct options *o, int64_t steps, struct error *e)
 {
     struct system_memory now;

@@ -21,6 +21,16 @@ static const char FROZEN[] = "trains the prompt encoder and the mask decoder alo
 static const char TOWER[] = "a store that `data pack --embeddings` makes: the vision tower does not run";
 static const char STORED[] = "and stored embeddings (`data pack --embeddings`): the encoder does not run";
 
+int doctor_config(const struct doctor *d, struct config *c, bool pinned, struct error *e)
+{
+    int rc = options_config(d->options, c, e);
+    if (rc) return rc;
+    c->memory_budget = (struct config_budget){BUDGET_NONE, 0};
+    if (pinned) rc = config_pin(c, &d->run.plan.settings, e);
+    if (rc) config_free(c);
+    return rc;
+}
+
 /* Plans the change and lists it when it saves memory. */
 static void try_change(const struct doctor *d, const char *change, const char *note, struct advice *out, uint32_t *n, struct progress *p)
 {

@@ -1,6 +1,6 @@
 /*
  * eval.h: what the files of `plimsoll eval` share: eval.c (masks), eval_text.c (answers of language models),
- * eval_tokens.c (loss and perplexity).
+ * eval_tokens.c (loss and perplexity), eval_passes.c (the forward over the data).
  */
 #ifndef CLI_EVAL_H
 #define CLI_EVAL_H

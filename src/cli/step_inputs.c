@@ -108,12 +108,6 @@ static int find_entries(struct step *s, const struct model *m, struct error *e)
 
 /* --- prompts and loss ------------------------------------------------------------------ */
 
-const struct st_entry *step_given(const struct step *s, const struct model *m, const char *name)
-{
-    const struct port *p = model_port(m, name);
-    return p ? s->given[p - m->ports] : NULL;
-}
-
 static bool is_given(const struct step *s, const struct model *m, const char *name) { return step_given(s, m, name); }
 
 /* Parses "true", "false", "1" or "0", in any case. */

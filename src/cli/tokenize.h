@@ -3,6 +3,7 @@
  *
  *     tokenize.c        the command; the lines of a file
  *     tokenize_chat.c   --chat: a conversation
+ *     tokenize_print.c  ids and pieces of both
  */
 #ifndef CLI_TOKENIZE_H
 #define CLI_TOKENIZE_H

@@ -77,7 +77,7 @@ int foreign_add_command(struct foreign *f, const char *text, const char *name, s
 /* The files of a dataset list of LLaMA-Factory, as a list (foreign_dataset.c). */
 int foreign_datasets(struct foreign *f, const struct foreign_entry *names, const char *folder, struct value **paths, struct error *e);
 
-/* What foreign_apply works with (foreign.c). The first error stays in f->error, and nothing is set after it. */
+/* What foreign_apply works with (foreign_entries.c). The first error stays in f->error, and nothing is set after it. */
 struct foreign_work {
     struct foreign *f;
     struct config *c;
@@ -85,7 +85,9 @@ struct foreign_work {
 /* The value of a fact, of which a given one comes before a default and the arguments of a script before those of its launcher;
  * NULL: none. A DeepSpeed file that says another value than the program that uses it is an error. */
 const struct foreign_entry *foreign_pick(struct foreign_work *w, enum foreign_how how);
-/* The same, but NULL for a default. */
+/* The same for the keys that become the key `ours`, one for one. */
+const struct foreign_entry *foreign_pick_for(struct foreign_work *w, const char *ours);
+/* As foreign_pick, but NULL for a default. */
 const struct foreign_entry *foreign_given(struct foreign_work *w, enum foreign_how how);
 bool foreign_failed(const struct foreign_work *w);
 /* Sets a key of ours; `from` is printed behind it. NULL: the entry's key and where it is. */

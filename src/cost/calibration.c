@@ -11,17 +11,6 @@
 
 _Static_assert((int)ACT_KINDS <= (int)OP_VARIANTS, "a variant for each activation");
 
-static bool is_half(const struct tensor *t) { return t && (t->dtype == DT_BF16 || t->dtype == DT_F16); }
-
-enum dtype_class query_class(const struct query *q)
-{
-    for (int i = 0; i < q->nin; i++)
-        if (is_half(q->in[i])) return CLASS_HALF;
-    for (int o = 0; o < q->nout; o++)
-        if (is_half(q->out[o])) return CLASS_HALF;
-    return CLASS_FULL;
-}
-
 double curve_factor(const struct curve *c, double ideal)
 {
     int k = 0;

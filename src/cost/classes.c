@@ -16,6 +16,17 @@ enum { FAR_VARIANT = 128, FAR_KERNEL = 256 };
 
 static int step_of(double extent) { return extent > 1 ? (int)lround(2 * log2(extent)) : 0; }
 
+static bool is_half(const struct tensor *t) { return t && (t->dtype == DT_BF16 || t->dtype == DT_F16); }
+
+enum dtype_class query_class(const struct query *q)
+{
+    for (int i = 0; i < q->nin; i++)
+        if (is_half(q->in[i])) return CLASS_HALF;
+    for (int o = 0; o < q->nout; o++)
+        if (is_half(q->out[o])) return CLASS_HALF;
+    return CLASS_FULL;
+}
+
 void class_of(struct op_class *x, const struct query *q, enum op op)
 {
     double at[EXTENTS] = {0};

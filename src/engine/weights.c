@@ -2,7 +2,7 @@
  * weights.c: opening model folders (see weights.h; reading is in weights_load.c, writing in
  * weights_save.c).
  *
- *     files -> slots (every tensor of every file)
+ *     files -> slots (every tensor of every file): weights_files.c
  *     naming rule + published names -> one slot per parameter
  *
  * Invariant: after weights_open every parameter that is not a constant has a slot with its shape
@@ -22,9 +22,10 @@
 #include "engine/adapter_folder.h"
 #include "engine/transfer.h"
 #include "engine/weights_4bit.h"
+#include "engine/weights_files.h"
 
-static const char index_name[] = "model.safetensors.index.json", adapter_file[] = "adapter_model.safetensors", adapter_prefix[] = "base_model.model.";
-enum { INDEX_MOST = 64 << 20, NAME_MOST = 1024 };
+static const char adapter_file[] = "adapter_model.safetensors", adapter_prefix[] = "base_model.model.";
+enum { NAME_MOST = 1024 };
 
 /* Tensors that share another parameter's weight, and are sometimes stored anyway. */
 static const struct {
@@ -66,161 +67,6 @@ static const char *own_name(const struct weights *w, const struct graph *g, cons
     return name_in_part(name, w->part);
 }
 
-/* "[2,3]", for messages. */
-char *shape_print(int rank, const int64_t *dims, char out[160])
-{
-    int n = snprintf(out, 160, "[");
-    for (int i = 0; i < rank && n < 130; i++) n += snprintf(out + n, 160 - n, "%s%lld", i ? "," : "", (long long)dims[i]);
-    snprintf(out + n, 160 - n, "]");
-    return out;
-}
-
-/* --- which files ---------------------------------------------------------------------- */
-
-static void add_file(struct weights *w, uint32_t *room, const char *name)
-{
-    for (uint32_t i = 0; i < w->n_files; i++)
-        if (!strcmp(w->names[i], name)) return;
-    if (w->n_files == *room) {
-        /* Doubling inside the bump allocator: the old arrays are small and freed with it. */
-        const char **names = bump_alloc(&w->memory, (*room = *room ? 2 * *room : 8) * sizeof *names);
-        if (w->n_files) memcpy(names, w->names, w->n_files * sizeof *names);
-        w->names = names;
-    }
-    w->names[w->n_files++] = bump_string(&w->memory, name);
-}
-
-/* The index file may come from anywhere: its file names must not lead out of the folder. */
-static bool is_plain_name(const char *s) { return *s && !strchr(s, '/') && !strstr(s, "..") && strcmp(s, "."); }
-
-static int files_of_index(struct weights *w, const char *path, const struct value **map, struct error *e)
-{
-    struct value *root;
-    uint32_t room = 0;
-    if (json_read_file(path, INDEX_MOST, &w->memory, &root, e)) return e->code;
-    *map = value_get(root, "weight_map");
-    if (value_as_map(*map, "weight_map", e)) return error_prepend(e, "%s", path);
-    for (uint32_t i = 0; i < (*map)->count; i++) {
-        const struct value *v = (*map)->items[i];
-        const char *name;
-        if (value_as_string(v, v->key, &name, e)) return error_prepend(e, "%s: weight_map", path);
-        if (!is_plain_name(name))
-            return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is listed in \"%.200s\"; expected the plain name of a file in the folder",
-                             path, v->key, name);
-        add_file(w, &room, name);
-    }
-    if (!w->n_files) return error_set(e, PL_USAGE, "%s: weight_map is empty", path);
-    return PL_OK;
-}
-
-/* The error if there are no weights: names the *.safetensors files, or other formats that were
- * found. */
-static int no_weights(const struct weights *w, const struct names *all, uint32_t count, struct error *e)
-{
-    char found[400] = "";
-    for (uint32_t i = 0; i < all->n && strlen(found) < 250; i++)
-        if (text_ends_with(all->at[i], ".safetensors") || text_ends_with(all->at[i], ".bin") || text_ends_with(all->at[i], ".pth"))
-            snprintf(found + strlen(found), sizeof found - strlen(found), "%s%.80s", *found ? ", " : "", all->at[i]);
-    return error_set(e, PL_USAGE,
-                     "%s: no weights found: looked for %s, model.safetensors, or exactly one *.safetensors file (there are %u); "
-                     "found %s: name the file model.safetensors, or save the model as safetensors",
-                     w->dir, index_name, count, *found ? found : "no weights of any format");
-}
-
-static int only_file(struct weights *w, struct error *e)
-{
-    struct names all;
-    uint32_t count = 0, room = 0;
-    int rc = dir_list(w->dir, &all, e);
-    if (rc) return rc;
-    for (uint32_t i = 0; i < all.n; i++)
-        if (text_ends_with(all.at[i], ".safetensors") && !count++) add_file(w, &room, all.at[i]);
-    if (count != 1) rc = no_weights(w, &all, count, e);
-    names_free(&all);
-    return rc;
-}
-
-/* Fills names; *map is the index's weight_map or NULL. */
-static int find_files(struct weights *w, const struct value **map, struct error *e)
-{
-    uint32_t room = 0;
-    const char *path = bump_format(&w->memory, "%s/%s", w->dir, index_name);
-    *map = NULL;
-    if (!dir_exists(w->dir)) return error_set(e, PL_USAGE, "%s: no such folder; expected a model folder with config.json and *.safetensors", w->dir);
-    if (file_exists(path)) return files_of_index(w, path, map, e);
-    if (!file_exists(bump_format(&w->memory, "%s/model.safetensors", w->dir))) return only_file(w, e);
-    add_file(w, &room, "model.safetensors");
-    return PL_OK;
-}
-
-static int open_files(struct weights *w, struct error *e)
-{
-    uint32_t n = w->n_files;
-    w->files = bump_alloc(&w->memory, n * sizeof *w->files);
-    /* n_files counts the open files, for weights_close. */
-    for (w->n_files = 0; w->n_files < n; w->n_files++)
-        if (st_open(bump_format(&w->memory, "%s/%s", w->dir, w->names[w->n_files]), &w->files[w->n_files], e)) {
-            if (n > 1) error_prepend(e, "a file named by %s", index_name);
-            return e->code;
-        }
-    return PL_OK;
-}
-
-/* --- which tensors -------------------------------------------------------------------- */
-
-/* Checks every entry of the index against the files. */
-static int check_index(const struct weights *w, const struct value *map, struct error *e)
-{
-    for (uint32_t i = 0; map && i < map->count; i++) {
-        const char *name = map->items[i]->key, *file = map->items[i]->text;
-        uint32_t f = 0;
-        while (strcmp(w->names[f], file)) f++;
-        if (!st_find(&w->files[f], name))
-            return error_set(e, PL_USAGE, "%s/%s: lists tensor \"%.200s\" in %.200s, but that file does not have it", w->dir,
-                             index_name, name, file);
-    }
-    return PL_OK;
-}
-
-static int slot_order(const void *a, const void *b, void *slots)
-{
-    const struct weight_slot *at = slots;
-    return strcmp(at[*(const uint32_t *)a].entry->name, at[*(const uint32_t *)b].entry->name);
-}
-
-/* Lists all tensors of all files, and sorts the valid ones by name. With an index a tensor is
- * valid in the file that the index names, so every listed name occurs once. */
-static void list_slots(struct weights *w, const struct value *map)
-{
-    uint32_t total = 0;
-    for (uint32_t f = 0; f < w->n_files; f++) total += w->files[f].n_entries;
-    w->slots = bump_alloc(&w->memory, total * sizeof *w->slots);
-    w->by_name = bump_alloc(&w->memory, total * sizeof *w->by_name);
-    for (uint32_t f = 0; f < w->n_files; f++)
-        for (uint32_t i = 0; i < w->files[f].n_entries; i++) {
-            const struct st_entry *entry = &w->files[f].entries[i];
-            const struct value *v = value_get(map, entry->name);
-            bool listed = !map || (v && !strcmp(v->text, w->names[f]));
-            if (listed) w->by_name[w->n_listed++] = w->n_slots;
-            w->slots[w->n_slots++] = (struct weight_slot){.entry = entry, .file = f, .listed = listed};
-        }
-    if (w->n_listed) qsort_r(w->by_name, w->n_listed, sizeof *w->by_name, slot_order, w->slots);
-}
-
-/* The listed slot of that name + 1; 0: none. */
-static uint32_t find_slot(const struct weights *w, const char *name)
-{
-    uint32_t low = 0, high = w->n_listed;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        int order = strcmp(name, w->slots[w->by_name[middle]].entry->name);
-        if (!order) return w->by_name[middle] + 1;
-        if (order < 0) high = middle;
-        else low = middle + 1;
-    }
-    return 0;
-}
-
 /* --- the naming rule -------------------------------------------------------------------- */
 
 static const char *stripped(const char *name, const char *root)
@@ -244,7 +90,7 @@ static uint32_t count_found(const struct weights *w, const struct graph *g, cons
     uint32_t found = 0;
     for (uint32_t i = 0; i < g->params.n; i++) {
         const char *own = own_name(w, g, &g->params.at[i]);
-        if (own) found += find_slot(w, file_name(rule, own, name)) != 0;
+        if (own) found += weights_find_slot(w, file_name(rule, own, name)) != 0;
     }
     return found;
 }
@@ -373,11 +219,11 @@ static int missing(const struct weights *w, const struct graph *g, const char *n
     for (uint32_t i = 0; i < w->n_slots; i++)
         if (!w->slots[i].listed && !strcmp(w->slots[i].entry->name, name))
             return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is in %.200s, but %s does not name it there; correct the index", w->dir, name,
-                             w->names[w->slots[i].file], index_name);
+                             w->names[w->slots[i].file], WEIGHTS_INDEX);
     uint32_t absent = 0;
     for (uint32_t i = 0; i < g->params.n; i++) {
         const char *own = own_name(w, g, &g->params.at[i]);
-        absent += own && !find_slot(w, file_name(&w->naming, own, other));
+        absent += own && !weights_find_slot(w, file_name(&w->naming, own, other));
     }
     return error_set(e, PL_USAGE,
                      "%s: tensor \"%.200s\" is missing (%u in all; the folder holds %u tensors, %s); the nearest name is \"%.200s\"; "
@@ -414,8 +260,8 @@ static int match_params(struct weights *w, const struct graph *g, struct error *
         const struct param *p = &g->params.at[i];
         const char *own = own_name(w, g, p);
         if (!own) continue;
-        uint32_t slot = find_slot(w, file_name(&w->naming, own, name));
-        if (!slot && p->like && !p->added) slot = find_slot(w, file_name(&w->naming, own_name(w, g, weight_origin(g, p)), name));
+        uint32_t slot = weights_find_slot(w, file_name(&w->naming, own, name));
+        if (!slot && p->like && !p->added) slot = weights_find_slot(w, file_name(&w->naming, own_name(w, g, weight_origin(g, p)), name));
         if (!slot) return missing(w, g, name, e);
         if (check_slot(w, g, p, &w->slots[slot - 1], e)) return e->code;
         w->source[i] = slot;
@@ -440,7 +286,7 @@ static void match_tied(struct weights *w, const struct graph *g)
     char name[NAME_MOST];
     struct error ignored;
     for (size_t k = 0; k < COUNT(tied); k++) {
-        uint32_t param = param_by_name(w, g, tied[k].same_as), slot = find_slot(w, file_name(&w->naming, tied[k].name, name));
+        uint32_t param = param_by_name(w, g, tied[k].same_as), slot = weights_find_slot(w, file_name(&w->naming, tied[k].name, name));
         if (!slot || !param || w->slots[slot - 1].param) continue;
         if (!check_slot(w, g, &g->params.at[param - 1], &w->slots[slot - 1], &ignored)) w->slots[slot - 1].param = param;
     }
@@ -467,19 +313,6 @@ static void note_extras(const struct weights *w)
     if (!count) return;
     if (*w->part) log_note("%s: %u tensors of the files do not belong to the part %s and are left out; the first is %s", w->dir, count, w->part, first);
     else log_warn("%s: %u tensors of the files do not belong to this model and are only copied; the first is %s", w->dir, count, first);
-}
-
-static int count_others(struct weights *w, struct error *e)
-{
-    struct names all;
-    int rc = dir_list(w->dir, &all, e);
-    for (uint32_t i = 0; !rc && i < all.n; i++) {
-        uint64_t bytes;
-        char *path = bump_format(&w->memory, "%s/%s", w->dir, all.at[i]);
-        if (weights_other_file(w, path, all.at[i], &bytes)) w->other_bytes += bytes;
-    }
-    names_free(&all);
-    return rc;
 }
 
 /* --- the adapter ------------------------------------------------------------------------------- */
@@ -530,8 +363,8 @@ static int match_adapter(struct weights *w, const struct graph *g, bool partial,
         const struct param *p = &g->params.at[i];
         const char *own = own_name(w, g, p);
         char wrapped[NAME_MOST];
-        uint32_t slot = own ? find_slot(w, file_name(&w->naming, wrapped_name(own, wrapped), name)) : 0;
-        if (own && !slot) slot = find_slot(w, file_name(&w->naming, own, name));
+        uint32_t slot = own ? weights_find_slot(w, file_name(&w->naming, wrapped_name(own, wrapped), name)) : 0;
+        if (own && !slot) slot = weights_find_slot(w, file_name(&w->naming, own, name));
         if (own && !slot && (p->added || !p->frozen))
             return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" is missing; the nearest name is \"%.200s\"; is it an adapter for this base model?", w->dir, adapter_file, name,
                              nearest_name(w, name));
@@ -555,7 +388,7 @@ static int open_adapter(struct weights *w, const struct model *m, const char *pa
     w->naming = (struct weight_naming){"", adapter_prefix, spellings, spelling_in_memory(spellings)}; /* of a new one, as PEFT names modules */
     snprintf(w->dir, sizeof w->dir, "%s", path ? path : "");
     if (!path) return PL_OK;
-    add_file(w, &room, adapter_file);
+    weights_add_file(w, &room, adapter_file);
     struct st_file converted;
     bool is_bin;
     int rc = adapter_folder_convert(path, &converted, &is_bin, e);
@@ -563,16 +396,16 @@ static int open_adapter(struct weights *w, const struct model *m, const char *pa
         w->files = bump_alloc(&w->memory, sizeof *w->files);
         w->files[0] = converted;
     } else if (!rc) {
-        rc = open_files(w, e);
+        rc = weights_open_files(w, e);
     } else {
         w->n_files = 0;
     }
     if (!rc) {
-        list_slots(w, NULL);
+        weights_list_slots(w, NULL);
         choose_adapter_naming(w, g, m->family);
         rc = match_adapter(w, g, m->partial, e);
     }
-    if (!rc) rc = count_others(w, e);
+    if (!rc) rc = weights_count_others(w, e);
     if (rc) weights_close(w);
     return rc;
 }
@@ -583,12 +416,12 @@ static int open_folder(struct weights *w, const struct graph *g, const struct fa
 {
     const struct value *map;
     char rule[160];
-    if (find_files(w, &map, e) || open_files(w, e) || check_index(w, map, e)) return e->code;
-    list_slots(w, map);
+    if (weights_find_files(w, &map, e) || weights_open_files(w, e) || weights_check_index(w, map, e)) return e->code;
+    weights_list_slots(w, map);
     if (choose_naming(w, g, family, e) || match_params(w, g, e)) return e->code;
     match_tied(w, g);
     if (weights_spelled_otherwise(w) || *w->naming.prefix) log_note("%s: %s", w->dir, weights_describe_naming(w, rule));
-    return count_others(w, e);
+    return weights_count_others(w, e);
 }
 
 /* The parts of a model folder that have folders of their own. */

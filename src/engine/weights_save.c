@@ -20,7 +20,7 @@
 #include "engine/transfer.h"
 #include "engine/weights.h"
 
-enum { OTHER_MOST = 64 << 20, PATH_ROOM = 4096 };
+enum { PATH_ROOM = 4096 };
 
 static int path_print(char out[PATH_ROOM], const char *dir, const char *name, struct error *e)
 {
@@ -124,27 +124,6 @@ static int save_file(const struct weights *w, const struct graph *g, struct tran
 }
 
 /* --- the other files ------------------------------------------------------------------------ */
-
-/* Weights in any format are not copied, nor files that describe them or a checkpoint. */
-static bool is_excluded(const char *name)
-{
-    static const char *const patterns[] = {"*.safetensors", "*.bin",     "*.pt",   "*.pth",      "*.h5", "*.msgpack",
-                                           "*.onnx",        "*.bin.index.json", "state.json", "eval.json", "DONE"};
-    for (size_t i = 0; i < COUNT(patterns); i++)
-        if (pattern_match(patterns[i], name)) return true;
-    return false;
-}
-
-bool weights_other_file(const struct weights *w, const char *path, const char *name, uint64_t *bytes)
-{
-    struct stat s;
-    if (is_excluded(name) || !strcmp(name, "config.json")) return false; /* the model writes config.json */
-    for (uint32_t i = 0; i < w->n_files; i++)
-        if (!strcmp(name, w->names[i])) return false; /* an index may use any file name for weights */
-    if (stat(path, &s) || !S_ISREG(s.st_mode) || s.st_size > OTHER_MOST) return false;
-    *bytes = (uint64_t)s.st_size;
-    return true;
-}
 
 /* Copies the small other files; `wanted` NULL: all of them. */
 typedef bool file_rule(const char *name);

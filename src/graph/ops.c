@@ -1,29 +1,9 @@
 /*
- * ops.c: the op table itself, and the builder function of each op.
+ * ops.c: the builder function of each op.
  */
 #include "graph/ops.h"
 
 #include <string.h>
-
-#include "graph/rules.h"
-
-#define I(n) (1u << (n))
-#define O(n) (1u << (16 + (n)))
-#define NONE 0u
-#define NEW ALIAS_NEW
-#define MUST(i) ((i) + 1)
-#define MAY(i) (-(i) - 1)
-#define MAY_ANY ALIAS_ANY
-#define ALIAS(...) {__VA_ARGS__}
-#define vjp_none NULL /* "no gradient", as stated in the row */
-
-const struct op_row op_table[OP_COUNT] = {
-    [OP_NONE] = {.name = "none"},
-#define OP(NAME, lo, hi, OUTS, SHAPE, VJP, READS, ALIASES, COST, CLASS, FLAGS, DOC) \
-    [OP_##NAME] = {#NAME, lo, hi, OUTS, infer_##SHAPE, vjp_##VJP, READS, ALIASES, cost_##COST, &class_##CLASS, FLAGS, DOC},
-#include "graph/ops.def"
-#undef OP
-};
 
 id op_apply(struct graph *g, enum op op, const union attr *attr, const id *in, int nin)
 {

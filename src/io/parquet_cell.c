@@ -71,7 +71,7 @@ int parquet_index(struct parquet *p, uint32_t column, struct error *e)
     x->dictionaries = mem_alloc((p->n_groups + 1) * sizeof *x->dictionaries);
     for (uint32_t g = 0; g < p->n_groups; g++)
         if (index_group(p, column, g, x, e)) return error_prepend(e, "%s", p->path);
-    return parquet_check(p, e);
+    return mapped_check(&p->map, p->path, e);
 }
 
 void parquet_index_free(struct parquet *p)
@@ -226,7 +226,7 @@ int parquet_cell(const struct parquet *p, struct parquet_cell at, void *to, size
     CHECK(p->index && p->index[at.column].dictionaries, "column %u is indexed", at.column);
     int rc = at.row < p->rows ? read_cell(p, at, &s, to, room, n, state, e) : error_set(e, PL_USAGE, "it has no row %llu", (unsigned long long)at.row + 1);
     page_stream_close(&s);
-    if (!rc) rc = parquet_check(p, e);
+    if (!rc) rc = mapped_check(&p->map, p->path, e);
     else if (rc != PL_NOFIT) error_prepend(e, "%s, row %llu, column %s", p->path, (unsigned long long)at.row + 1, p->nodes[p->columns[at.column]].path);
     return rc;
 }

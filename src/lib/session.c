@@ -63,22 +63,6 @@ void pl_close(struct pl_session *s)
 int pl_code(const struct pl_session *s) { return s ? s->error.code : PL_USAGE; }
 const char *pl_message(const struct pl_session *s) { return s ? s->error.text : "there is no session: it is NULL"; }
 
-bool session_enter(struct pl_session *s)
-{
-    if (!s) return false;
-    s->error.code = PL_OK;
-    s->error.text[0] = '\0';
-    if (s->busy) error_set(&s->error, PL_USAGE, "a callback cannot call functions on its session");
-    return !s->busy;
-}
-
-int session_require(struct pl_session *s, enum stage stage, const char *call)
-{
-    if (s->stage >= stage) return PL_OK;
-    return error_set(&s->error, PL_USAGE, "%s: %s", call,
-                     stage == STAGE_STARTED ? "the session is not started; call pl_start first" : "there is no plan; call pl_plan first");
-}
-
 /* --- options ---------------------------------------------------------------------------- */
 
 /* All options except those that a step reads are part of the plan. */

@@ -2,6 +2,7 @@
  * session.h: shared by the files of the library; no other file includes it.
  *
  *     session.c   options, the plan
+ *     enter.c     how calls begin
  *     step.c      running: inputs, steps, outputs, parameters, saving, the whole loop
  *     build.c     the builder: layers of a model that the user defines
  *     loops.c     its loops; rows.c checks its scopes with rows (builder.h)

@@ -5,7 +5,8 @@
  *     sam_encoder.c   pixels -> image embedding
  *     sam_prompt.c    points, boxes, masks -> tokens and a dense embedding
  *     sam_decoder.c   both -> masks and their predicted IoU
- *     tinyvit.c       the encoder of TinySAM and MobileSAM, and its configuration
+ *     tinyvit.c       the encoder of TinySAM and MobileSAM
+ *     tinysam.c       its configuration, and the family
  *
  * Prompt encoder and decoder do not depend on the image encoder: any encoder that returns
  * [B,grid,grid,hidden] can be used.

@@ -25,8 +25,6 @@
 /* Bytes for the lists and headers of a save, allocated before the first step. */
 enum { SAVE_POOL = 1 << 20, SAVE_POOL_PER_WEIGHT = 4096 };
 
-bool trainer_stopping(const struct trainer *t) { return t->stopped || (t->o->ranks ? t->stop : t->o->signals && signals_received()); }
-
 /* Whether the next step may be submitted before the last one is retired. With a step callback it
  * may not, because the callback can end the run after any step. */
 static bool may_overlap(const struct trainer *t)

@@ -15,12 +15,6 @@
 
 #include "infer/loss_sums.h"
 
-bool trainer_evaluation_due(const struct trainer *t, uint64_t step)
-{
-    int64_t every = t->c->train_eval_every;
-    return t->validation.ops && (step == t->total || (every && (int64_t)step % every == 0));
-}
-
 /* The loss of the batch that begins with sample `at`. */
 static int evaluate_batch(struct trainer *t, int64_t at, struct loss_sums *sums, struct error *e)
 {

@@ -31,6 +31,14 @@ static void set_counts(const struct trainer *t, const struct feed_batch *batch, 
 
 uint64_t trainer_steps_submitted(const struct trainer *t) { return t->state.step + tickets_in_flight(&t->steps.tickets); }
 
+bool trainer_stopping(const struct trainer *t) { return t->stopped || (t->o->ranks ? t->stop : t->o->signals && signals_received()); }
+
+bool trainer_evaluation_due(const struct trainer *t, uint64_t step)
+{
+    int64_t every = t->c->train_eval_every;
+    return t->validation.ops && (step == t->total || (every && (int64_t)step % every == 0));
+}
+
 const char *trainer_unit(const struct trainer *t) { return t->data.ops ? t->data.ops->unit : "tokens"; }
 
 struct step_block trainer_step_block(const struct trainer *t)

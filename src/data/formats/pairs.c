@@ -12,15 +12,6 @@
 #include "data/formats/slices.h"
 #include "io/file.h"
 
-uint32_t pairs_keep(struct pairs *p, const char *folder, const char *name)
-{
-    uint32_t at = (uint32_t)p->names.n;
-    bool joined = folder && name[0] != '/';
-    if (joined) text_printf(&p->names, "%s/", folder);
-    text_append(&p->names, name, strlen(name) + 1);
-    return at;
-}
-
 /* Which planes make an image. */
 static int set_channels(struct pairs *p, const struct dataset_options *o, struct error *e)
 {

@@ -1,5 +1,5 @@
 /*
- * tokenizer.c: opens tokenizers, encodes and decodes (see tokenizer.h and tokenizer_parts.h).
+ * tokenizer.c: encodes and decodes (see tokenizer.h and tokenizer_parts.h; tokenizer_open.c opens).
  */
 #include <string.h>
 
@@ -18,6 +18,13 @@ struct work_pool {
     pthread_mutex_t lock;
     struct work *idle;
 };
+
+struct work_pool *work_pool_new(void)
+{
+    struct work_pool *p = mem_alloc(sizeof *p);
+    pthread_mutex_init(&p->lock, NULL);
+    return p;
+}
 
 static struct work *borrow(const struct tokenizer *t)
 {
@@ -44,7 +51,7 @@ static void work_free(struct work *w)
     mem_free(w);
 }
 
-/* --- opening --------------------------------------------------------------------------------------- */
+/* --- adding and closing --------------------------------------------------------------------------------------- */
 
 /* What is searched for in the normalized text, and what the decoder sees. */
 static int normalized_content(struct tokenizer *t, const char *content, const char **out, struct error *e)
@@ -73,65 +80,6 @@ int tokenizer_add(struct tokenizer *t, struct added_token token, struct error *e
     if (*token.pattern && !trie_add(trie, token.pattern, strlen(token.pattern), (int32_t)t->added.n - 1))
         return error_set(e, PL_USAGE, "\"%.100s\" is searched for twice", token.pattern);
     return PL_OK;
-}
-
-/* Fills the tables by id, when all tokens are known. */
-static void finish(struct tokenizer *t, size_t had)
-{
-    const size_t n = (size_t)t->vocabulary.size;
-    t->decoded = mem_resize(t->decoded, (n + 1) * sizeof *t->decoded);
-    t->special = mem_alloc((n + 1) * sizeof *t->special);
-    for (size_t i = had; i < n; i++) t->decoded[i] = t->vocabulary.piece[i];
-    for (uint32_t i = 0; i < t->added.n; i++) {
-        const struct added_token *a = &t->added.at[i];
-        t->decoded[a->id] = a->pattern;
-        t->special[a->id] = a->special;
-        const uint8_t flags[] = {a->special, a->normalized, a->lstrip, a->rstrip, a->single_word};
-        t->fingerprint = hash_bytes(a->content, strlen(a->content), t->fingerprint + (uint64_t)(uint32_t)a->id);
-        t->fingerprint = hash_bytes(flags, sizeof flags, t->fingerprint);
-    }
-    t->fingerprint = hash_bytes(t->post.at, t->post.n * sizeof *t->post.at, t->fingerprint);
-    for (uint32_t i = 0; i < t->normalizer.steps.n; i++) t->fingerprint += t->normalizer.steps.at[i].first_only;
-}
-
-/* `folder`: where the neighbours of the file are read; NULL: nowhere. */
-static int open_file(struct tokenizer *t, const char *path, const char *folder, struct error *e)
-{
-    char *bytes, first = 0;
-    size_t n;
-    file_peek(path, &first, 1);
-    const bool json = path_has_ending(path, ".json") || first == '{' || first == '\xef';
-    if (file_read(path, json ? TOKENIZER_JSON_MOST : TOKENIZER_MODEL_MOST, &bytes, &n, e)) return e->code;
-    int rc = json ? tokenizer_read_json(t, bytes, n, e) : tokenizer_read_sentencepiece(t, bytes, n, e);
-    t->fingerprint = hash_bytes(bytes, n, 0);
-    mem_free(bytes);
-    if (rc) return error_prepend(e, "%s", path);
-    const size_t had = t->decoded ? (size_t)t->vocabulary.size : 0;
-    if (folder && tokenizer_read_special(t, folder, e)) return e->code;
-    finish(t, had);
-    return PL_OK;
-}
-
-static int open_folder(struct tokenizer *t, const char *folder, struct error *e)
-{
-    static const char *const names[] = {"tokenizer.json", "tokenizer.model"};
-    for (size_t i = 0; i < COUNT(names); i++) {
-        const char *path = bump_format(&t->memory, "%s/%s", folder, names[i]);
-        if (file_exists(path)) return open_file(t, path, folder, e);
-    }
-    return error_set(e, PL_USAGE, "%s: has neither tokenizer.json nor tokenizer.model; transformers' AutoTokenizer writes tokenizer.json with save_pretrained", folder);
-}
-
-int tokenizer_open(struct tokenizer **out, const char *path, struct error *e)
-{
-    struct tokenizer *t = mem_alloc(sizeof *t);
-    t->pool = mem_alloc(sizeof *t->pool);
-    pthread_mutex_init(&t->pool->lock, NULL);
-    t->model.bpe.unk = -1;
-    int rc = dir_exists(path) ? open_folder(t, path, e) : open_file(t, path, NULL, e);
-    if (rc) tokenizer_close(t);
-    else *out = t;
-    return rc;
 }
 
 void tokenizer_close(struct tokenizer *t)

@@ -7,7 +7,8 @@
  *     tokenizer_json.c      reads tokenizer.json
  *     sentencepiece.c       reads tokenizer.model
  *     special.c             reads tokenizer_config.json and its neighbours
- *     tokenizer.c           opens, encodes, decodes
+ *     tokenizer_open.c      opens
+ *     tokenizer.c           encodes, decodes
  */
 #ifndef TOKENIZER_PARTS_H
 #define TOKENIZER_PARTS_H
@@ -54,6 +55,8 @@ int tokenizer_read_sentencepiece(struct tokenizer *t, const char *bytes, size_t 
  * and EOS are added. */
 int tokenizer_read_special(struct tokenizer *t, const char *folder, struct error *e);
 
+/* Memory for calls of tokenizer_encode, which tokenizer_close frees. */
+struct work_pool *work_pool_new(void);
 /* Adds a token to those that are cut out of the text, and to the vocabulary if it is new. */
 int tokenizer_add(struct tokenizer *t, struct added_token token, struct error *e);
 

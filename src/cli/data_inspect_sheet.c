@@ -1,0 +1,207 @@
+/*
+ * data_inspect_sheet.c: a contact sheet of images with their masks, as an image or as an HTML page. Only the
+ * images on it are decoded.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cli/data_inspect.h"
+#include "data/images/image.h"
+#include "data/images/jpeg.h"
+#include "data/masks/grid.h"
+#include "io/file.h"
+#include "io/png.h"
+#include "report/draw.h"
+#include "report/page.h"
+
+enum { CELL_W = 400, CELL_H = 300, ON_SHEET = 12, COLUMNS = 3 };
+
+static int decode(const struct sample *s, const struct pixel_range *range, struct canvas *p, struct error *e)
+{
+    if (s->facts.decoded) {
+        *p = (struct canvas){s->facts.w, s->facts.h, mem_copy(s->image, (size_t)s->facts.w * s->facts.h * 3)};
+        return PL_OK;
+    }
+    if (image_is_whole(s->image, s->facts.n)) {
+        struct image q;
+        if (image_decode(&q, s->image, s->facts.n, &(struct image_options){.range = *range}, NULL, 0, e)) return e->code;
+        *p = (struct canvas){q.width, q.height, q.rgb};
+        return PL_OK;
+    }
+    struct jpg_header h;
+    if (jpg_peek(s->image, s->facts.n, &h, e)) return e->code;
+    struct jpg *j = jpg_new(NULL);
+    int rc = jpg_decode(j, s->image, s->facts.n, jpg_divisor(h.width, h.height, 2 * CELL_W), &p->w, &p->h, &p->rgb, e);
+    jpg_free(j);
+    return rc;
+}
+
+/* Masks are drawn over the image at its size on the sheet, rasterised at that resolution. Large
+ * masks come first, so that small masks on top of them stay visible. */
+static int by_area(const void *a, const void *b)
+{
+    double x = ((const struct mask *)a)->area, y = ((const struct mask *)b)->area;
+    return (x < y) - (x > y);
+}
+
+static int draw_masks(struct canvas *cell, struct draw_area at, struct sample *s, struct error *e)
+{
+    uint32_t side = s->found.w > s->found.h ? s->found.w : s->found.h, cells = at.w > at.h ? at.w : at.h;
+    struct grid g;
+    void *memory = mem_alloc(grid_bytes(side, cells)), *bits = mem_alloc(grid_mask_bytes(at.w, at.h));
+    grid_init(&g, memory, side, cells);
+    struct grid_geometry geometry = {.h = s->found.h, .w = s->found.w, .resized_w = at.w, .resized_h = at.h, .canvas_w = at.w, .canvas_h = at.h, .gw = at.w, .gh = at.h};
+    int rc = grid_set(&g, &geometry, e);
+    qsort(s->masks, s->found.n, sizeof *s->masks, by_area);
+    for (uint32_t k = 0; k < s->found.n && !rc; k++)
+        if (!mask_raster(&s->masks[k], &g, &s->runs, bits, e))
+            draw_overlay(cell, at, &(struct draw_mask){bits, g.stride, at.w, at.h, true}, draw_colour(k), 0.5, 1);
+    mem_free(bits);
+    mem_free(memory);
+    return rc;
+}
+
+/* Draws one sample as an image and two lines of text. An unusable sample is a grey field with
+ * the error. */
+static void draw_sample(const struct samples *all, uint64_t i, struct draw_cell *cell, char lines[2][300])
+{
+    struct sample s;
+    struct error e = {0};
+    struct canvas p = {0};
+    cell->image = canvas_new(CELL_W, CELL_H, (struct colour){235, 236, 238});
+    int rc = samples_read(all, i, &s, &e);
+    if (!rc) rc = decode(&s, &all->set->range, &p, &e);
+    if (!rc) rc = draw_masks(&cell->image, draw_fit(&cell->image, 0, 0, CELL_W, CELL_H, &p), &s, &e);
+    snprintf(lines[0], 300, "%.290s", s.name);
+    if (rc) snprintf(lines[1], 300, "bad: %.290s", e.text);
+    else snprintf(lines[1], 300, "%ux%u, %u masks", s.found.w, s.found.h, s.found.n);
+    cell->lines[0] = lines[0];
+    cell->lines[1] = lines[1];
+    canvas_free(&p);
+    sample_free(&s);
+}
+
+/* The samples on a sheet, evenly spread over the dataset. */
+static uint64_t on_sheet(const struct samples *all, uint32_t k, uint32_t n) { return all->n * k / n; }
+
+static struct canvas draw_samples(const struct samples *all)
+{
+    struct draw_cell cells[ON_SHEET] = {0};
+    char(*lines)[2][300] = mem_alloc(ON_SHEET * sizeof *lines), title[128];
+    uint32_t n = (uint32_t)min_u64(all->n, ON_SHEET);
+    for (uint32_t k = 0; k < n; k++) draw_sample(all, on_sheet(all, k, n), &cells[k], lines[k]);
+    snprintf(title, sizeof title, "%u of %llu images with their masks", n, (unsigned long long)all->n);
+    struct canvas p = draw_sheet(title, cells, n, COLUMNS, CELL_W, CELL_H);
+    for (uint32_t k = 0; k < n; k++) canvas_free(&cells[k].image);
+    mem_free(lines);
+    return p;
+}
+
+static struct canvas draw_areas(const struct facts *f, uint32_t width)
+{
+    struct draw_bar bars[AREAS];
+    char shown[AREAS][32];
+    uint64_t n[AREAS];
+    facts_areas(&f->area, n);
+    for (size_t k = 0; k < AREAS; k++) {
+        snprintf(shown[k], sizeof shown[k], "%.1f %%", f->area.n ? 100.0 * (double)n[k] / f->area.n : 0);
+        bars[k] = (struct draw_bar){area_names[k], shown[k], (double)n[k]};
+    }
+    return draw_bars("Area of the masks, as a share of the image", bars, AREAS, width);
+}
+
+static struct canvas draw_memory(const struct mask_memory *c, uint32_t width)
+{
+    static const struct {
+        enum encoding encoding;
+        enum grid_size size;
+        const char *label;
+    } rows[] = {{FLOAT32, FULL, "float32, full size"}, {UINT8, FULL, "uint8, full size"}, {BITS, FULL, "1 bit, full size"},
+                {RUNS, FULL, "RLE, full size"},        {FLOAT32, AT_256, "float32, 256"}, {BITS, AT_256, "1 bit, 256"}};
+    struct draw_bar bars[COUNT(rows)];
+    char shown[COUNT(rows)][32], title[96];
+    for (size_t k = 0; k < COUNT(rows); k++) {
+        double bytes = c->bytes[rows[k].encoding][rows[k].size];
+        bars[k] = (struct draw_bar){rows[k].label, size_print((uint64_t)(bytes + 0.5), shown[k]), bytes};
+    }
+    snprintf(title, sizeof title, "Memory of one sample's masks: %.0fx%.0f, %.1f masks", c->w, c->h, c->masks);
+    return draw_bars(title, bars, COUNT(rows), width);
+}
+
+int inspect_sheet(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c, struct error *e)
+{
+    struct canvas parts[3] = {draw_samples(all)};
+    uint32_t width = parts[0].w > 900 ? parts[0].w : 900;
+    parts[1] = draw_memory(c, width);
+    parts[2] = draw_areas(f, width);
+    struct canvas sheet = draw_stack(parts, 3);
+    int rc = png_write(path, PNG_RGB, sheet.w, sheet.h, sheet.rgb, 0, e);
+    for (int k = 0; k < 3; k++) canvas_free(&parts[k]);
+    canvas_free(&sheet);
+    return rc;
+}
+
+static void put_headline(const struct samples *all, const struct facts *f, struct text *out)
+{
+    char value[64], remark[96];
+    page_facts_begin(out);
+    snprintf(value, sizeof value, "%llu", (unsigned long long)all->n);
+    snprintf(remark, sizeof remark, "%s, %llu unusable", all->format, (unsigned long long)f->bad);
+    page_fact(out, "Images", value, remark);
+    snprintf(value, sizeof value, "%u", f->area.n);
+    snprintf(remark, sizeof remark, "%.1f an image, at most %.0f", facts_mean(&f->masks), facts_quantile(&f->masks, 1));
+    page_fact(out, "Masks", value, remark);
+    if (f->sizes.n) {
+        snprintf(value, sizeof value, "%ux%u", f->sizes.at[0].w, f->sizes.at[0].h);
+        snprintf(remark, sizeof remark, f->sizes.n == 1 ? "all images" : "the commonest of %u sizes", f->sizes.n);
+        page_fact(out, "Size", value, remark);
+    }
+    snprintf(value, sizeof value, "%.2g %%", 100 * facts_quantile(&f->area, 0.5));
+    page_fact(out, "Median mask", value, "of the image");
+    page_facts_end(out);
+}
+
+static int put_samples(const struct samples *all, struct text *out, struct error *e)
+{
+    const uint32_t n = (uint32_t)min_u64(all->n, ON_SHEET);
+    int rc = PL_OK;
+    text_printf(out, "<h2>%u of %llu images with their masks</h2>\n<div class='images'>\n", n, (unsigned long long)all->n);
+    for (uint32_t k = 0; k < n && !rc; k++) {
+        struct draw_cell cell = {0};
+        struct text png = {0}, caption = {0};
+        char lines[2][300];
+        draw_sample(all, on_sheet(all, k, n), &cell, lines);
+        rc = png_encode(&png, PNG_RGB, cell.image.w, cell.image.h, cell.image.rgb, 0, e);
+        page_escaped(&caption, lines[0]);
+        text_printf(&caption, "<br><span class='dim'>");
+        page_escaped(&caption, lines[1]);
+        text_printf(&caption, "</span>");
+        if (!rc) page_figure(out, png.at, png.n, caption.at);
+        canvas_free(&cell.image);
+        text_free(&png);
+        text_free(&caption);
+    }
+    text_printf(out, "</div>\n");
+    return rc;
+}
+
+int inspect_page(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c, struct error *e)
+{
+    struct text out = {0}, tables = {0}, title = {0};
+    text_printf(&title, "%s", all->files.at[0]);
+    if (all->files.n > 1) text_printf(&title, " and %u more", all->files.n - 1);
+    page_begin(&out, "Plimsoll: images and masks of a dataset", title.at);
+    put_headline(all, f, &out);
+    int rc = put_samples(all, &out, e);
+    inspect_print(all, f, &tables);
+    inspect_print_memory(c, &tables);
+    text_printf(&out, "<h2>Statistics</h2>\n<pre>");
+    page_escaped(&out, tables.at);
+    text_printf(&out, "</pre>\n");
+    page_end(&out);
+    if (!rc) rc = file_write_atomic(path, out.at, out.n, e);
+    text_free(&out);
+    text_free(&tables);
+    text_free(&title);
+    return rc;
+}
