@@ -203,19 +203,16 @@ static void rebuild(struct divide *d)
 static void read_shards(struct graph *g, const id *was)
 {
     struct order *order = &g->order[PROGRAM_UPDATE];
-    id *instead = mem_alloc(g->tensors.n * sizeof *instead);
     uint32_t kept = 0;
     for (uint32_t k = 0; k < order->nodes.n; k++) {
-        const struct node *n = node_at(g, order->nodes.at[k]);
+        const struct node n = *node_at(g, order->nodes.at[k]);
         id now = 0;
-        for (uint32_t i = 0; i < g->params.n && n->op == OP_REDUCE_SCATTER && !now; i++)
-            if (was[i] == n->in[0]) now = g->params.at[i].grad;
-        if (now) instead[n->out[0]] = now;
+        for (uint32_t i = 0; i < g->params.n && n.op == OP_REDUCE_SCATTER && !now; i++)
+            if (was[i] == n.in[0]) now = g->params.at[i].grad;
+        if (now) graph_replace(g, PROGRAM_UPDATE, n.out[0], now);
         else order->nodes.at[kept++] = order->nodes.at[k];
     }
     order->nodes.n = kept;
-    graph_replace_all(g, PROGRAM_UPDATE, instead, g->tensors.n);
-    mem_free(instead);
 }
 
 void pass_shard_gradients(struct graph *g, const struct settings *s)
