@@ -88,8 +88,8 @@ other_model() {
     shift 3
     pack "$name.pack" "$folder" && both "$name.pack" --set "model.path=$folder" --set "model.freeze=[\"$tower\"]" "$@"
 }
-# An image has 4 tokens: products of so few rows have a kernel of their own, so the step encodes one image at a time, too.
-siglip() { make_model llava_siglip_qwen2 "$tmp/siglip" && other_model siglip "$tmp/siglip" 'vision_tower.*' --set memory.encode=1; }
+# An image has 4 tokens: products of so few rows have a kernel of their own, so the step has one image, too.
+siglip() { make_model llava_siglip_qwen2 "$tmp/siglip" && other_model siglip "$tmp/siglip" 'vision_tower.*' --set data.max_images=1 --set memory.micro_batch=1; }
 check 'SigLIP and Qwen2' siglip
 layers() { make_model llava_memory4 "$tmp/layers" && other_model layers "$tmp/layers" 'vision_tower.*'; }
 check 'several feature layers' layers

@@ -133,16 +133,23 @@ static int hash_weights(const struct model *m, const struct graph *g, uint64_t *
 
 static uint64_t hash_numbers(const double *x, size_t n, uint64_t h) { return hash_bytes(x, n * sizeof *x, h); }
 
+static uint64_t hash_processor(const struct image_processor *p, uint64_t h)
+{
+    const double numbers[] = {p->pad_square, p->resize, p->filter, p->shortest_edge, p->longest_edge, p->height, p->width, p->crop, p->crop_height, p->crop_width, p->tile, p->split,
+                              p->rescale, p->normalize, p->factor};
+    return hash_numbers(p->std, 3, hash_numbers(p->mean, 3, hash_numbers(numbers, COUNT(numbers), h)));
+}
+
 /* How the images and videos of conversations become pixels. */
 static int hash_reading(const struct config *c, const struct model *m, uint64_t *h, struct error *e)
 {
     const struct pixel_range r = feed_range(c);
     struct image_processor p;
     if (image_source_processor(&p, m, e)) return e->code;
-    const double numbers[] = {p.pad_square, p.resize, p.filter, p.shortest_edge, p.longest_edge, p.height, p.width, p.crop, p.crop_height, p.crop_width, p.tile, p.split, p.rescale,
-                              p.normalize, p.factor, r.kind, r.percentiles[0], r.percentiles[1], r.window[0], r.window[1]};
-    *h = hash_numbers(p.std, 3, hash_numbers(p.mean, 3, hash_numbers(numbers, COUNT(numbers), *h)));
-    if (c->data_max_frames) *h = hash_numbers((const double[]){c->data_fps, (double)c->data_max_frames}, 2, *h);
+    *h = hash_numbers((const double[]){r.kind, r.percentiles[0], r.percentiles[1], r.window[0], r.window[1]}, 5, hash_processor(&p, *h));
+    if (!c->data_max_frames) return PL_OK;
+    if (image_source_frame_processor(&p, m, e)) return e->code;
+    *h = hash_numbers((const double[]){c->data_fps, (double)c->data_max_frames}, 2, hash_processor(&p, *h));
     return PL_OK;
 }
 

@@ -164,6 +164,7 @@ static int stored_tiles(const struct image_source *s, const char *reference, str
 {
     struct packed_output x;
     if (s->text.layout != IMAGE_AS_TILES && !media_is_video(reference)) return PL_OK;
+    if (s->text.timed && media_is_video(reference)) return error_set(e, PL_USAGE, "%.100s: the text names the times of a video's frames, which a store of embeddings does not have", reference);
     if (image_files_output(s->files, reference, &x, e)) return e->code;
     *out = (struct image_tiles){.rows = x.rows, .columns = x.columns, .frames = media_is_video(reference) ? x.count : 0};
     return PL_OK;
