@@ -60,10 +60,8 @@ text/template/chat_images text/template/chat
 
 # One line per call between object files: CALLER CALLED, without $BUILD/ and .o.
 calls() {
-    find "$BUILD" -name '*.o' -path "$BUILD/[a-z]*/*" | while read -r object; do
-        name=${object#"$BUILD"/}
-        [[ ! -f src/${name%.o}.c ]] || nm "$object" | awk -v file="${name%.o}" '$2 == "T" { print "has", file, $3 } $1 == "U" { print "calls", file, $2 }'
-    done | awk '$1 == "has" { home[$3] = $2 } $1 == "calls" { call[n++] = $2 " " $3 }
+    find "$BUILD" -name '*.o' | sed "s|^$BUILD/||; s|\\.o$||" | while read -r name; do [[ ! -f src/$name.c ]] || echo "$BUILD/$name.o"; done | xargs nm -A |
+        sed "s|^$BUILD/||; s|\\.o:| |" | awk '$3 == "T" { home[$4] = $1 } $2 == "U" { call[n++] = $1 " " $3 }
         END { for (i = 0; i < n; i++) { split(call[i], c, " "); if (c[2] in home && home[c[2]] != c[1]) print c[1], home[c[2]] } }' | sort -u
 }
 
