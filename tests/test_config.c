@@ -192,7 +192,7 @@ static const char everything[] =
     "  optimizer: adamw-bf16, offload: none, head_chunks: 8, mask_chunks: 2, encode: 4, fused_step: off, gradients: bf16, allow: [adamw-8bit],\n"
     "  quantize: [{match: 'model.layers.*', form: nf4}, {match: [a, b], form: none}],\n"
     "  modules: [{match: 'model.layers.*', recompute: 'segments:2'}, {match: lm_head, precision: f32}]}\n"
-    "parallel: {ranks: 2, per_host: 2, links: \"nvlink4,ib-ndr\", shard: zero-1, shares: 8, timeout: 30, crowd: true}\n"
+    "parallel: {ranks: 2, per_host: 2, links: \"nvlink4,ib-ndr\", shard: zero-1, group: host, shares: 8, timeout: 30, crowd: true}\n"
     "device: {kind: cpu, threads: 2, deterministic: true, profile: machine.json}\n";
 
 static void test_every_key(void **state)
@@ -258,6 +258,7 @@ static void test_every_key(void **state)
     assert_true(c.data_max_frames == 32 && c.data_fps == 0.5 && c.data_tokens_per_frame == 16);
     assert_true(c.train_eval_samples == 0 && c.train_eval_max_new == 77);
     assert_string_equal(c.parallel_shard.value, "optimizer");
+    assert_string_equal(c.parallel_group.value, "host");
     assert_string_equal(c.parallel_links, "nvlink4,ib-ndr");
     assert_true(c.parallel_ranks == 2 && c.parallel_per_host == 2 && c.parallel_shares == 8 && c.parallel_timeout == 30 && c.parallel_crowd);
     assert_int_equal(c.device_kind, ON_CPU);
