@@ -8,6 +8,11 @@
 . tests/run_lib.sh
 # shellcheck source=tests/tiny_llava.sh
 . tests/tiny_llava.sh
+if [ "$DEVICE" != cpu ]; then
+    echo 'skip  bits of a store: on a GPU cuBLASLt has other algorithms for the rows of one image'
+    echo '0 passed, 0 failed, 1 skipped'
+    exit 0
+fi
 tool forge_conversations forge_videos
 export OMP_WAIT_POLICY=passive
 

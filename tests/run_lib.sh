@@ -109,10 +109,10 @@ needs_cpu() {
     return 77
 }
 
-# with_tiff COMMAND...: runs the command, or skips the check in a build without libtiff.
-with_tiff() {
-    ldd "$binary" | grep -q libtiff || { echo "this build has no libtiff"; return 77; }
-    "$@"
+# with LIBRARY COMMAND...: runs the command, or skips the check in a build without the library, such as libtiff.
+with() {
+    ldd "$binary" | grep -q "$1" || { echo "this build has no $1"; return 77; }
+    "${@:2}"
 }
 
 # expect STATUS PATTERN COMMAND...: the command ends with STATUS and its standard error matches the

@@ -16,7 +16,7 @@ cat >"$tmp/machine.json" <<EOT
 EOT
 calibrated() {
     cp "$tmp/machine.json" "$tmp/links.json"
-    expect 0 '' "$binary" bench --calibrate --ranks 3 -o "$tmp/links.json" && grep -Eq 'within a host: [0-9.]+ GB/s.* \(3 ranks\)' "$tmp/out" && grep -q "profile written to $tmp/links.json" "$tmp/out" &&
+    expect 0 '' "$binary" bench --calibrate --ranks 3 -o "$tmp/links.json" && grep -Eq 'within a host: [0-9.e+]+ GB/s.* \(3 ranks\)' "$tmp/out" && grep -q "profile written to $tmp/links.json" "$tmp/out" &&
         [ "$(json "$tmp/links.json" links.local.ranks)" = 3 ] && [ "$(json "$tmp/links.json" flops_f32)" = 60000000000 ] && grep 'within a host' "$tmp/out"
 }
 check 'bench --calibrate on 3 ranks adds links to the profile' calibrated

@@ -119,7 +119,7 @@ one_volume() {
 check "one volume, and a DICOM series" one_volume
 check "a slice that is not there" expect 2 'slices 3-9: .* has the slices 0 to 4' "$binary" predict --model "$tmp/run/model" "$from/lps.nii.gz" --box 1,1,5,5 --slices 3-9 -o "$tmp/one.nii.gz"
 check "the masks of a volume are a volume" expect 2 'expected a name that ends with .nii or .nii.gz' "$binary" predict --model "$tmp/run/model" "$from/lps.nii.gz" --box 1,1,5,5 -o "$tmp/one.png"
-check "a TIFF" with_tiff expect 0 'grey16.tif has more than 8 bits: values from -160 to 240' "$binary" predict --model "$tmp/run/model" "$from/grey16.tif" --box 5,5,30,30 -o "$tmp/one.png"
+check "a TIFF" with libtiff expect 0 'grey16.tif has more than 8 bits: values from -160 to 240' "$binary" predict --model "$tmp/run/model" "$from/grey16.tif" --box 5,5,30,30 -o "$tmp/one.png"
 spacing() { expect 0 '' "$binary" eval "$tmp/run.yaml" --model "$tmp/run/model" --own-size --structures "$tmp/structures.csv" --set data.image_size=32 --set device=cpu && grep -q 'by the spacing of each volume' "$tmp/out" && grep -q liver "$tmp/structures.csv"; }
 check "scores at the volume's own size, in mm, by structure" spacing
 
@@ -152,8 +152,8 @@ check "a volume of 2 GiB within 64 MiB beyond the plan" big
 # --- TIFF, DICOM ------------------------------------------------------------------------------------
 
 for c in a b; do put stack16.tif tiff/images/$c.tif && put stack_labels.tif tiff/masks/$c.tif; done
-check "TIFF stacks" with_tiff inspects tiff samples 8 labels.kind classes labels.values 2 range.images_of_16_bits 8 has '"width":23,'
-check "TIFF stacks: train" with_tiff trains tiff
+check "TIFF stacks" with libtiff inspects tiff samples 8 labels.kind classes labels.values 2 range.images_of_16_bits 8 has '"width":23,'
+check "TIFF stacks: train" with libtiff trains tiff
 stacks() { # the pages of a stack come back as the slices of a volume
     expect 0 '' "$binary" predict --model "$tmp/run/model" --data "$tmp/run.yaml" -o "$tmp/stacks" --set data.holdout=0 --set train.eval_every=0 && grep -q '^2 label volumes in' "$tmp/out" || return 1
     local pages
@@ -161,9 +161,9 @@ stacks() { # the pages of a stack come back as the slices of a volume
     expect 0 '' "$binary" predict --model "$tmp/run/model" "$tmp/tiff/images/a.tif" --box 5,5,15,15 --slices 1-2 -o "$tmp/stack.nii.gz" && grep -q '^1 label volume in' "$tmp/out" &&
         [ "$((pages % 23))" = 0 ] && [ "$(gzip -dc "$tmp/stack.nii.gz" | wc -c)" = $((352 + pages)) ] && [ "$(gzip -dc "$tmp/stack.nii.gz" | tail -c +353 | tr -d '\0' | wc -c)" -gt 0 ]
 }
-check "TIFF stacks come back as label volumes" with_tiff stacks
+check "TIFF stacks come back as label volumes" with libtiff stacks
 put grey16.tif one/images/a.tif one/images/b.tif && put grey8.tif one/masks/a.tif one/masks/b.tif
-check "a TIFF that is no mask" with_tiff refused 'looks like an image and not like a mask' one
+check "a TIFF that is no mask" with libtiff refused 'looks like an image and not like a mask' one
 for c in a b; do put series dicom/images/$c && put series_labels.nii.gz dicom/labels/$c.nii.gz; done
 check "DICOM series with label volumes" inspects dicom samples 2 masks 2 has '"width":40,"height":36' range.kind window range.low -160
 check "DICOM series: train" trains dicom

@@ -430,7 +430,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest all[] = {cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_what_is_trained), cmocka_unit_test(test_techniques), cmocka_unit_test(test_few_rows),
                                      cmocka_unit_test(test_wide), cmocka_unit_test(test_trips), cmocka_unit_test(test_frames), cmocka_unit_test(test_memory)};
-    const struct CMUnitTest gpu[] = {cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_what_is_trained), cmocka_unit_test(test_techniques), cmocka_unit_test(test_few_rows),
+    const struct CMUnitTest gpu[] = {cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_what_is_trained), cmocka_unit_test(test_techniques),
                                      cmocka_unit_test(test_wide)};
     if (argc == 1) return cmocka_run_group_tests(all, make_data_folder, remove_folder);
     device = argv[1];

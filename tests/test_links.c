@@ -62,7 +62,7 @@ static void test_two_ranks(void **state)
     assert_true(found.latency == 0);
 }
 
-/* Collectives that are faster than their kernels' predicted accesses: nothing is negative. */
+/* Collectives that are faster than their kernels' predicted accesses: nothing is negative, and the rate is one that was seen. */
 static void test_no_cost(void **state)
 {
     (void)state;
@@ -71,7 +71,7 @@ static void test_no_cost(void **state)
     make(s, &(struct link){.latency = 1e-5, .peer = 4e-6, .bandwidth = 5e9}, 3, 1);
     for (int i = 0; i < SAMPLES; i++) s[i].rest = 2 * s[i].seconds;
     links_fit(s, SAMPLES, &found);
-    assert_true(found.latency == 0 && found.peer == 0 && found.bandwidth == 1e15);
+    assert_true(found.latency == 0 && found.peer == 0 && found.bandwidth > 1e9 && found.bandwidth < 5e9);
 }
 
 static void test_profile(void **state)

@@ -50,6 +50,16 @@ static void solve(const double sums[UNKNOWNS][UNKNOWNS + 1], const bool used[UNK
 
 static double fitted(const struct link *l, const struct link_sample *x) { return x->rest + l->latency + x->peers * (l->peer + x->part / l->bandwidth); }
 
+/* Bytes a second of the largest exchange, its latency included: a rate that the link has, where bytes seem to cost nothing but
+ * the kernel's own accesses. */
+static double largest_rate(const struct link_sample *list, int n)
+{
+    const struct link_sample *largest = &list[0];
+    for (int i = 1; i < n; i++)
+        if (list[i].peers * list[i].part > largest->peers * largest->part) largest = &list[i];
+    return fmax(largest->peers * largest->part, 1) / fmax(largest->seconds, 1e-9);
+}
+
 /* One fit: each sample weighs as the inverse of `scale`. */
 static void fit_scaled(const struct link_sample *list, const double *scale, int n, struct link *out)
 {
@@ -71,7 +81,7 @@ static void fit_scaled(const struct link_sample *list, const double *scale, int 
     }
     out->latency = x[0];
     out->peer = x[1];
-    out->bandwidth = x[2] > 1e-15 ? 1 / x[2] : 1e15; /* bytes cost nothing but the kernel's own accesses */
+    out->bandwidth = x[2] > 1e-15 ? 1 / x[2] : largest_rate(list, n);
 }
 
 /* Squares of errors are divided by the fitted time, which several turns find. So the sum over all collectives is right, which is what a

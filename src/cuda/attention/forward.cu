@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 96 ? 
         multiply_add<T, D, M, N>(o, x, v + ldmatrix_left<D>(lane));
     }
     copy_wait<0>();
-    each<M>([&](int m) { store_output<T, D>(a, b, h, t0 + own + 16 * m, o[m], top[m], sum[m]); });
+    store_output<T, D, M>(a, b, h, t0 + own, o, top, sum);
 }
 
 /* A grid of 64 columns has its position terms transposed. */

@@ -17,6 +17,7 @@
  * half of its last tile, as at the end of causal ranges, it multiplies the first half alone; it passes by
  * the tiles that only others see.
  */
+#include "cuda/attention/launch_hopper.h"
 #include "cuda/attention/range_hopper.cuh"
 
 constexpr int SLOTS = 2, KEYS = HOPPER_KEYS;
@@ -25,6 +26,7 @@ constexpr int SLOTS = 2, KEYS = HOPPER_KEYS;
 struct barriers {
     uint64_t q, q_free, k[SLOTS], k_free[SLOTS], v[SLOTS], v_free[SLOTS];
 };
+template <int D, bool MORE> constexpr int workers_of = HOPPER_GROUPS(D, MORE) * GROUP;
 /* With ranges: the task, and the keys of a tile whose values are not finite, panel by panel. */
 template <int QUERIES> struct range_memory {
     range_task<QUERIES> task;
@@ -36,9 +38,10 @@ template <int QUERIES> struct range_memory {
 /* Masks the scores of keys that a query does not see. */
 static __device__ void mask_scores(float (&s)[KEYS / 2], const attention &a, int first, int s0)
 {
-    each<KEYS / 2>([&](int i) {
-        if (!key_seen(a, first + row_in_warp(i), s0 + column_at(i))) s[i] = -CUDART_INF_F;
-    });
+    const int lane = threadIdx.x % 32, column = lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < KEYS / 2; i++)
+        if (!key_seen(a, first + lane / 4 + i / 2 % 2 * 8, s0 + i / 4 * 8 + column + i % 2)) s[i] = -CUDART_INF_F;
 }
 
 /* The running statistics of a row. */
@@ -51,48 +54,60 @@ struct running {
 template <bool GRID, int N>
 static __device__ void online_softmax(float (&s)[N], running &r, float factor, const float (&columns)[32], const float (&row_bias)[2][2])
 {
-    each<2>([&](int half) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
         float most[2] = {-CUDART_INF_F, -CUDART_INF_F}, here, part = 0;
-        each<N / 4, 2>([&](int n, int j) {
-            const int i = 4 * n + 2 * half + j;
-            if (GRID) s[i] = fmaf(s[i], factor, columns[i % 32]);
-            most[n / 8] = fmaxf(most[n / 8], s[i]);
-        });
+#pragma unroll
+        for (int n = 0; n < N / 4; n++)
+#pragma unroll
+            for (int i = 4 * n + 2 * half; i < 4 * n + 2 * half + 2; i++) {
+                if (GRID) s[i] = fmaf(s[i], factor, columns[i % 32]);
+                most[n / 8] = fmaxf(most[n / 8], s[i]);
+            }
         here = GRID ? fmaxf(most[0] + row_bias[half][0], most[1] + row_bias[half][1]) : fmaxf(most[0], most[1]) * factor;
-        here = fmaxf(quad_max(here), r.top[half]);
+        here = quad_max(here);
+        here = fmaxf(here, r.top[half]);
         const float base = here == -CUDART_INF_F ? 0.0f : here; /* no key seen so far: 2^-inf = 0 */
         r.shrink[half] = power_of_two(r.top[half] - base);
         r.top[half] = here;
         const float off[2] = {base - row_bias[half][0], base - row_bias[half][1]};
-        each<N / 4, 2>([&](int n, int j) {
-            const int i = 4 * n + 2 * half + j;
-            part += s[i] = power_of_two(GRID ? s[i] - off[n / 8] : fmaf(s[i], factor, -base));
-        });
+#pragma unroll
+        for (int n = 0; n < N / 4; n++)
+#pragma unroll
+            for (int i = 4 * n + 2 * half; i < 4 * n + 2 * half + 2; i++)
+                part += s[i] = power_of_two(GRID ? s[i] - off[n / 8] : fmaf(s[i], factor, -base));
         r.sum[half] = r.sum[half] * r.shrink[half] + part; /* over this thread's columns */
-    });
+    }
 }
 
 /* Loads the row terms of the thread's two queries for the grid rows of a tile of keys. */
 static __device__ void load_row_bias(float (&row_bias)[2][2], const attention &a, const float *rel, int first, int s0)
 {
-    each<2, 2>([&](int half, int r) {
-        const int row = min(s0 / HOPPER_WIDTH + r, a.height - 1), t = min(first + (int)threadIdx.x % 32 / 4 + 8 * half, a.T - 1);
-        row_bias[half][r] = rel[(int64_t)row * a.T + t];
-    });
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int row = min(s0 / HOPPER_WIDTH + r, a.height - 1), t = min(first + (int)threadIdx.x % 32 / 4 + 8 * half, a.T - 1);
+            row_bias[half][r] = rel[(int64_t)row * a.T + t];
+        }
 }
+
+#endif
 
 /* Scores of the keys in `bad` become NaN where they are seen: where they are not -inf. */
+#if HAS_WGMMA
 template <int PANELS, int N> static __device__ void spoil_scores(float (&s)[N], const unsigned (&bad)[2][KEYS / 32])
 {
-    each<N / 16>([&](int word) {
+    const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int word = 0; word < N / 16; word++) {
         const unsigned rows = bad[0][word] | bad[PANELS - 1][word];
-        if (!rows) return;
-        each<16>([&](int i) {
-            if (rows >> column_at(i) & 1 && s[16 * word + i] != -CUDART_INF_F) s[16 * word + i] = CUDART_NAN_F;
-        });
-    });
+        if (!rows) continue;
+#pragma unroll
+        for (int i = 16 * word; i < 16 * word + 16; i++)
+            if (rows >> (i / 4 % 4 * 8 + column + i % 2) & 1 && s[i] != -CUDART_INF_F) s[i] = CUDART_NAN_F;
+    }
 }
-
 #endif
 
 template <typename T, int D, bool GRID, bool RANGES>
@@ -120,18 +135,31 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
 
     if (group == WORKERS / GROUP) {
         registers_dec<WORKERS == 2 * GROUP ? 24 : 32>();
-        if (threadIdx.x != WORKERS) return;
-        ring_slot at = {0, 1};
-        const auto fetch = [&](const task &x) { fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &barrier->q); };
-        produce<RANGES, false, KEYS>(&more->task, a, items, &barrier->q, HELD_BYTES, &barrier->q_free, fetch, [&](const task &x, int s0) {
-            barrier_wait(&barrier->k_free[at.slot], at.phase);
-            barrier_expect(&barrier->k[at.slot], TILE);
-            fetch_rows<KEYS, PANELS>(k + at.slot * TILE, &m.k, x.b, x.g, s0, &barrier->k[at.slot]);
-            barrier_wait(&barrier->v_free[at.slot], at.phase);
-            barrier_expect(&barrier->v[at.slot], TILE);
-            fetch_rows<KEYS, PANELS>(v + at.slot * TILE, &m.v, x.b, x.g, s0, &barrier->v[at.slot]);
-            next<SLOTS>(at);
-        });
+        if (threadIdx.x == WORKERS) {
+            ring_slot at = {0, 1};
+            int i = blockIdx.x; /* with RANGES: the number of the task */
+            for (int n = 0; RANGES || n * gridDim.x < items; n++) {
+                task x;
+                if constexpr (RANGES) {
+                    x = take_task(&more->task, a, i, items, &barrier->q, HELD_BYTES, &barrier->q_free, n % 2 ^ 1);
+                    if (x.head < 0) break;
+                } else {
+                    x = task_of<QUERIES>(a, n, items);
+                    if (x.head < 0) continue;
+                    barrier_wait(&barrier->q_free, n % 2 ^ 1);
+                    barrier_expect(&barrier->q, HELD_BYTES);
+                }
+                fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &barrier->q);
+                for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS, next<SLOTS>(at)) {
+                    barrier_wait(&barrier->k_free[at.slot], at.phase);
+                    barrier_expect(&barrier->k[at.slot], TILE);
+                    fetch_rows<KEYS, PANELS>(k + at.slot * TILE, &m.k, x.b, x.g, s0, &barrier->k[at.slot]);
+                    barrier_wait(&barrier->v_free[at.slot], at.phase);
+                    barrier_expect(&barrier->v[at.slot], TILE);
+                    fetch_rows<KEYS, PANELS>(v + at.slot * TILE, &m.v, x.b, x.g, s0, &barrier->v[at.slot]);
+                }
+            }
+        }
     } else {
         registers_inc<WORKERS == 2 * GROUP ? 240 : 160>();
         const int lane = threadIdx.x % 32;
@@ -139,18 +167,29 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
         const uint64_t mine = operand_at(q + group * 64 * 128, 16), k_at = operand_at(k, 16), v_at = operand_at(v, KEYS * 128);
         ring_slot at = {0, 0};
         for (int n = 0; RANGES || n * gridDim.x < items; n++) {
-            const task x = own_task<RANGES>(&more->task, a, n, items, &barrier->q);
-            if (x.head < 0) break;
+            if (RANGES) barrier_wait(&barrier->q, n % 2);
+            task x;
+            if constexpr (RANGES) x = uniform(more->task.of.x);
+            else x = task_of<QUERIES>(a, n, items);
+            if (x.head < 0) {
+                if (RANGES) break;
+                continue;
+            }
             const int first = x.t0 + threadIdx.x / 32 * 16;
             const float *rel = GRID ? a.rel + (int64_t)x.head * positions(a) * a.T : nullptr;
             float o[D / 2], s[KEYS / 2], columns[32], row_bias[2][2] = {{0, 0}, {0, 0}}, soon[2][2]; /* soon: row_bias of the next tile, in flight */
             unsigned p[KEYS / 4];
             running r = {{-CUDART_INF_F, -CUDART_INF_F}, {0, 0}, {0, 0}};
             ring_slot last = at;
-            each<D / 2>([&](int i) { o[i] = 0; });
+#pragma unroll
+            for (int i = 0; i < D / 2; i++) o[i] = 0;
             if (GRID) {
                 load_row_bias(soon, a, rel, first, x.keys.begin);
-                each<32>([&](int i) { columns[i] = rel[(int64_t)(a.height + column_at(i)) * a.T + min(first + row_in_warp(i), a.T - 1)] * factor; });
+#pragma unroll
+                for (int i = 0; i < 32; i++) {
+                    const int t = min(first + lane / 4 + i / 2 % 2 * 8, a.T - 1), c = a.height + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                    columns[i] = rel[(int64_t)c * a.T + t] * factor;
+                }
             }
             own_ranges seen;
             bool border = false;
@@ -163,36 +202,32 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 barrier_wait(&barrier->v[at.slot], at.phase);
                 clean_panels<T, KEYS, PANELS, WORKERS>(v + at.slot * TILE, x.keys.end - s0, border, more->bad[at.slot][0]);
             };
-            const auto shrink = [&] { each<D / 2>([&](int i) { o[i] *= r.shrink[i / 2 % 2]; }); };
-            /* Issues o += p v, of a slot's values; the same, and the slot is free. */
-            const auto add_values = [&](const auto &p, const ring_slot &of) {
-                barrier_wait(&barrier->v[of.slot], of.phase);
-                issue([&] { product_across<T, sizeof(p) / 16>(o, p, v_at + of.slot * (TILE >> 4), 1); });
-            };
-            const auto add_values_now = [&](auto &p, const ring_slot &of) {
-                barrier_wait(&barrier->v[of.slot], of.phase);
-                multiply_now([&] { product_across<T, sizeof(p) / 16>(o, p, v_at + of.slot * (TILE >> 4), 1); }, o, p);
-                if (lane == 0) barrier_arrive(&barrier->v_free[of.slot]);
-            };
             for (; RANGES ? s0 + KEYS / 2 < end : s0 < end; s0 += KEYS) {
                 if (GRID) {
                     for (int i = 0; i < 4; i++) row_bias[i / 2][i % 2] = soon[i / 2][i % 2] * factor;
                     load_row_bias(soon, a, rel, first, s0 + KEYS);
                 }
                 barrier_wait(&barrier->k[at.slot], at.phase);
-                issue([&] { product_along<T, D, QUERIES, KEYS>(s, mine, k_at + at.slot * (TILE >> 4), 0); }, s, o, p);
+                pin_registers(s), pin_registers(o), pin_registers(p);
+                wgmma_fence();
+                product_along<T, D, QUERIES, KEYS>(s, mine, k_at + at.slot * (TILE >> 4), 0);
+                wgmma_commit();
                 if (s0 > x.keys.begin) {
-                    add_values(p, last);
-                    await<1>();
+                    barrier_wait(&barrier->v[last.slot], last.phase);
+                    wgmma_fence();
+                    product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
+                    wgmma_commit();
+                    wgmma_wait<1>();
                 } else {
-                    await<0>();
+                    wgmma_wait<0>();
                 }
                 pin_registers(s);
                 if (lane == 0) barrier_arrive(&barrier->k_free[at.slot]);
                 if constexpr (RANGES) {
                     if (!sees_all(seen, s0, KEYS)) set_unseen(s, seen, s0, -CUDART_INF_F);
                     if (is_mixed()) {
-                        await<0>(o, p);
+                        wgmma_wait<0>();
+                        pin_registers(o), pin_registers(p);
                         clean();
                         if (border) spoil_scores<PANELS>(s, more->bad[at.slot]);
                     }
@@ -200,9 +235,11 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                     mask_scores(s, a, first, s0);
                 }
                 online_softmax<GRID>(s, r, factor, columns, row_bias);
-                await<0>(o, p);
+                wgmma_wait<0>();
+                pin_registers(o), pin_registers(p);
                 if (s0 > x.keys.begin && lane == 0) barrier_arrive(&barrier->v_free[last.slot]);
-                shrink();
+#pragma unroll
+                for (int i = 0; i < D / 2; i++) o[i] *= r.shrink[i / 2 % 2];
                 round_all<T>(p, s);
                 last = at;
                 next<SLOTS>(at);
@@ -213,9 +250,18 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                     float few[KEYS / 4];
                     unsigned few_p[KEYS / 8];
                     barrier_wait(&barrier->k[at.slot], at.phase);
-                    issue([&] { product_along<T, D, QUERIES, KEYS>(few, mine, k_at + at.slot * (TILE >> 4), 0); }, few, o, p);
-                    if (!added) add_values(p, last);
-                    await<0>(few, o, p);
+                    pin_registers(few), pin_registers(o), pin_registers(p);
+                    wgmma_fence();
+                    product_along<T, D, QUERIES, KEYS>(few, mine, k_at + at.slot * (TILE >> 4), 0);
+                    wgmma_commit();
+                    if (!added) {
+                        barrier_wait(&barrier->v[last.slot], last.phase);
+                        wgmma_fence();
+                        product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
+                        wgmma_commit();
+                    }
+                    wgmma_wait<0>();
+                    pin_registers(few), pin_registers(o), pin_registers(p);
                     if (lane == 0) barrier_arrive(&barrier->k_free[at.slot]);
                     if (!added && lane == 0) barrier_arrive(&barrier->v_free[last.slot]);
                     if (!sees_all(seen, s0, KEYS / 2)) set_unseen(few, seen, s0, -CUDART_INF_F);
@@ -224,16 +270,33 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                         if (border) spoil_scores<PANELS>(few, more->bad[at.slot]);
                     }
                     online_softmax<false>(few, r, factor, columns, row_bias);
-                    shrink();
+#pragma unroll
+                    for (int i = 0; i < D / 2; i++) o[i] *= r.shrink[i / 2 % 2];
                     round_all<T>(few_p, few);
-                    add_values_now(few_p, at);
+                    barrier_wait(&barrier->v[at.slot], at.phase);
+                    pin_registers(o), pin_registers(few_p);
+                    wgmma_fence();
+                    product_across<T, KEYS / 32>(o, few_p, v_at + at.slot * (TILE >> 4), 1);
+                    wgmma_commit();
+                    wgmma_wait<0>();
+                    pin_registers(o), pin_registers(few_p);
+                    if (lane == 0) barrier_arrive(&barrier->v_free[at.slot]);
                     added = true;
                     s0 += KEYS;
                     next<SLOTS>(at);
                 }
             }
             barrier_arrive_warp(&barrier->q_free);
-            if (!added) add_values_now(p, last);
+            if (!added) {
+                barrier_wait(&barrier->v[last.slot], last.phase);
+                pin_registers(o), pin_registers(p);
+                wgmma_fence();
+                product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
+                wgmma_commit();
+                wgmma_wait<0>();
+                pin_registers(o);
+                if (lane == 0) barrier_arrive(&barrier->v_free[last.slot]);
+            }
             if constexpr (RANGES) { /* with braces: without them nvcc 13 discards the loop after it as well */
                 for (; s0 < x.keys.end; s0 += KEYS, next<SLOTS>(at)) {
                     barrier_wait(&barrier->k[at.slot], at.phase);
@@ -243,7 +306,14 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                     if (lane == 0) barrier_arrive(&barrier->v_free[at.slot]);
                 }
             }
-            store_output<T, D>(a, x.b, x.h, first, fragments(o), r.top, r.sum);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                r.sum[half] = quad_sum(r.sum[half]);
+                const int t = first + lane / 4 + 8 * half;
+                if (lane % 4 == 0 && t < a.T)
+                    *lse_at(a, x.b, x.h, t) = r.sum[half] == 0 ? -CUDART_INF_F : r.top[half] * LN2 + logf(r.sum[half]);
+            }
+            store_block<T>(a.o, x.b, x.h, first, a.T, o, r.sum[0] == 0 ? 0.0f : 1 / r.sum[0], r.sum[1] == 0 ? 0.0f : 1 / r.sum[1]);
         }
     }
 #endif

@@ -13,6 +13,7 @@
  * With RANGES each query has a range of keys (ranges.cuh), in the place of the row's terms. The
  * producer fetches the tiles of queries that see one of the keys, and says which they are.
  */
+#include "cuda/attention/launch_hopper.h"
 #include "cuda/attention/range_hopper.cuh"
 
 constexpr int WORKERS = 2 * GROUP, THREADS = WORKERS + GROUP, KEYS = HOPPER_HELD, QUERIES = HOPPER_WALKED;
@@ -53,29 +54,34 @@ enum range_walk : int { MEETS = 1, IS_PARTIAL = 4, IS_MIXED = 8, END = 16 };
 template <bool GRID> static __device__ void to_probabilities(float (&s)[QUERIES / 2], const row_stats *of, const grid_bias *from, int group, float factor)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, row = threadIdx.x % GROUP / 32 * 16 + lane / 4;
-    each<QUERIES / 8>([&](int n) {
+#pragma unroll
+    for (int n = 0; n < QUERIES / 8; n++) {
         const float2 lse = pair_at(&of->lse[8 * n + column]);
         float2 off = {-lse.x, -lse.y}, more[2] = {{0, 0}, {0, 0}};
         if (GRID) {
             const float2 row_bias = pair_at(&of->row_bias[group][8 * n + column]);
             const int chunk = (n % 4 * 2 + lane % 4 / 2) ^ (lane / 4);
             off.x = fmaf(row_bias.x, factor, off.x), off.y = fmaf(row_bias.y, factor, off.y);
-            each<2>([&](int half) { more[half] = pair_at(&from->columns[n / 4][row + 8 * half][chunk * 4 + lane % 2 * 2]); });
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                more[half] = pair_at(&from->columns[n / 4][row + 8 * half][chunk * 4 + lane % 2 * 2]);
         }
-        each<2>([&](int half) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
             const float2 base = GRID ? float2{fmaf(more[half].x, factor, off.x), fmaf(more[half].y, factor, off.y)} : off;
             s[4 * n + 2 * half] = power_of_two(fmaf(s[4 * n + 2 * half], factor, base.x));
             s[4 * n + 2 * half + 1] = power_of_two(fmaf(s[4 * n + 2 * half + 1], factor, base.y));
-        });
-    });
+        }
+    }
 }
 
 /* Zeros the probabilities of keys that a query does not see. */
 static __device__ void mask_probabilities(float (&p)[QUERIES / 2], const attention &a, int t0, int first)
 {
-    each<QUERIES / 2>([&](int i) {
-        if (!key_seen(a, t0 + column_at(i), first + row_in_warp(i))) p[i] = 0;
-    });
+    const int lane = threadIdx.x % 32, column = lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < QUERIES / 2; i++)
+        if (!key_seen(a, t0 + i / 4 * 8 + column + i % 2, first + lane / 4 + i / 2 % 2 * 8)) p[i] = 0;
 }
 
 /* The same with ranges. A NaN or infinity in delta, as do has it, becomes a NaN in p where the key is
@@ -83,58 +89,50 @@ static __device__ void mask_probabilities(float (&p)[QUERIES / 2], const attenti
 static __device__ void set_unseen(float (&p)[QUERIES / 2], const row_stats *of, int first)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, key = first + lane / 4;
-    each<QUERIES / 8>([&](int n) {
+#pragma unroll
+    for (int n = 0; n < QUERIES / 8; n++) {
         const int4 two = reinterpret_cast<const int4 *>(of->row_bias)[4 * n + lane % 4];
         const float2 delta = pair_at(&of->delta[8 * n + column]);
-        each<2>([&](int half) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
             float *own = &p[4 * n + 2 * half];
             own[0] = in_range({two.x, two.y}, key + 8 * half) ? fmaf(0, delta.x, own[0]) : 0.0f;
             own[1] = in_range({two.z, two.w}, key + 8 * half) ? fmaf(0, delta.y, own[1]) : 0.0f;
-        });
-    });
+        }
+    }
 }
 
 /* Turns dp into ds, not yet scaled. */
 static __device__ void make_ds(float (&dp)[QUERIES / 2], const float (&p)[QUERIES / 2], const row_stats *of)
 {
-    each<QUERIES / 8>([&](int n) {
-        const float2 delta = pair_at(&of->delta[8 * n + threadIdx.x % 4 * 2]);
-        each<4>([&](int i) { dp[4 * n + i] = p[4 * n + i] * (dp[4 * n + i] - (i % 2 ? delta.y : delta.x)); });
-    });
-}
-
-/* Fetches the block's keys and values. */
-template <int D> static __device__ void fetch_held(char *k, char *v, const attention_maps &m, int b, int g, int s0, uint64_t *held)
-{
-    barrier_expect(held, 2 * held_bytes<D>);
-    fetch_rows<KEYS, panels_of<D>>(k, &m.k, b, g, s0, held);
-    fetch_rows<KEYS, panels_of<D>>(v, &m.v, b, g, s0, held);
-}
-
-/* Fetches a tile of queries into a free slot. MORE: the caller fetches their row_bias, and what a grid has. */
-template <int D, bool GRID, bool MORE>
-static __device__ row_stats *fetch_queries(char *slot, const attention &a, const attention_maps &m, int b, int h, int t0, uint64_t *full)
-{
-    constexpr int TILE = walked_bytes<D>, SLOT = slot_bytes<D, GRID>, PANELS = panels_of<D>;
-    row_stats *with = reinterpret_cast<row_stats *>(slot + SLOT - sizeof(row_stats));
-    barrier_expect(full, MORE ? SLOT : SLOT - (int)sizeof with->row_bias);
-    fetch_rows<QUERIES, PANELS>(slot, &m.q, b, h, t0, full);
-    fetch_rows<QUERIES, PANELS>(slot + TILE, &m.dout, b, h, t0, full);
-    fetch2(with->delta, &m.row_stats, t0, b * a.H + h, full);
-    fetch2(with->lse, &m.row_stats, t0, a.B * a.H + b * a.H + h, full);
-    return with;
+    const int column = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < QUERIES / 8; n++) {
+        const float2 delta = pair_at(&of->delta[8 * n + column]);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int i = 4 * n + 2 * half;
+            dp[i] = p[i] * (dp[i] - delta.x), dp[i + 1] = p[i + 1] * (dp[i + 1] - delta.y);
+        }
+    }
 }
 
 /* The producer warp with ranges: a lane looks at the ranges of one tile of queries, and the first lane
  * fetches those that see a key. */
 template <typename T, int D>
-static __device__ void fetch_ranged(const attention &a, const attention_maps &m, char *ring, barriers<slots_of<D>> *barrier, int *walk, int b, int g, int s0)
+static __device__ void fetch_ranged(const attention &a, const attention_maps &m, char *k, char *v, char *ring, barriers<slots_of<D>> *barrier, int *walk,
+                                    int b, int g, int s0)
 {
-    constexpr int SLOTS = slots_of<D>, SLOT = slot_bytes<D, false>;
-    const int lane = threadIdx.x % 32, tiles = (a.T + QUERIES - 1) / QUERIES, heads = a.H / a.G;
+    constexpr int TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, false>;
+    const int lane = threadIdx.x % 32, tiles = (a.T + QUERIES - 1) / QUERIES, each = a.H / a.G;
     const int64_t padded = (int64_t)tiles * QUERIES;
+    if (lane == 0) {
+        barrier_expect(&barrier->held, 2 * held_bytes<D>);
+        fetch_rows<KEYS, PANELS>(k, &m.k, b, g, s0, &barrier->held);
+        fetch_rows<KEYS, PANELS>(v, &m.v, b, g, s0, &barrier->held);
+    }
     ring_slot at = {0, 1};
-    for (int h = g * heads; h < (g + 1) * heads; h++)
+    for (int h = g * each; h < (g + 1) * each; h++)
         for (int first = 0; first < tiles; first += 32) {
             range_tile x = {INT32_MAX, 0, 0, 0, false};
             if (first + lane < tiles) x = bounds_at(a, b, (first + lane) * QUERIES);
@@ -145,11 +143,17 @@ static __device__ void fetch_ranged(const attention &a, const attention_maps &m,
             const unsigned low = __ballot_sync(0xffffffffu, lower), high = __ballot_sync(0xffffffffu, upper);
             for (unsigned left = low | high; left; left &= left - 1, next<SLOTS>(at)) {
                 if (lane != 0) continue;
-                const int n = __ffs(left) - 1, t0 = (first + n) * QUERIES;
+                const int n = __ffs(left) - 1, t0 = (first + n) * QUERIES, head = b * a.H + h;
+                char *slot = ring + at.slot * SLOT;
+                row_stats *with = reinterpret_cast<row_stats *>(slot + SLOT - sizeof(row_stats));
                 uint64_t *full = &barrier->full[at.slot];
                 barrier_wait(&barrier->free[at.slot], at.phase);
                 walk[at.slot] = (int)((low >> n & 1) * MEETS | (high >> n & 1) * MEETS * 2 | (partial >> n & 1) * IS_PARTIAL | (mixed >> n & 1) * IS_MIXED);
-                row_stats *with = fetch_queries<D, false, true>(ring + at.slot * SLOT, a, m, b, h, t0, full);
+                barrier_expect(full, SLOT);
+                fetch_rows<QUERIES, PANELS>(slot, &m.q, b, h, t0, full);
+                fetch_rows<QUERIES, PANELS>(slot + TILE, &m.dout, b, h, t0, full);
+                fetch2(with->delta, &m.row_stats, t0, head, full);
+                fetch2(with->lse, &m.row_stats, t0, a.B * a.H + head, full);
                 fetch_bytes(with->row_bias, a.seen + (b * padded + t0) * 2, (int)sizeof with->row_bias, full);
             }
         }
@@ -176,7 +180,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     const int ranked = RANGES ? a.key_order[blockIdx.x / a.G] : 0; /* causal, and with RANGES: the blocks with most work first */
     const int s0 = RANGES ? ranked % tiles * KEYS : (int)(a.causal ? blockIdx.x / pairs : blockIdx.x % tiles) * KEYS;
     const int64_t pair = RANGES ? (int64_t)(ranked / tiles) * a.G + blockIdx.x % a.G : a.causal ? blockIdx.x % pairs : blockIdx.x / tiles;
-    const int b = (int)(pair / a.G), g = (int)(pair % a.G), heads = a.H / a.G, group = threadIdx.x / GROUP;
+    const int b = (int)(pair / a.G), g = (int)(pair % a.G), each = a.H / a.G, group = threadIdx.x / GROUP;
     span queries = queries_of(a, s0, KEYS);
     queries.begin = queries.begin / QUERIES * QUERIES;
 
@@ -189,20 +193,28 @@ __global__ void __launch_bounds__(THREADS, 1)
 
     if (group == WORKERS / GROUP) {
         registers_dec<24>();
-        if (threadIdx.x == WORKERS) fetch_held<D>(k, v, m, b, g, s0, &barrier->held);
         if constexpr (RANGES) {
-            if (threadIdx.x / 32 == WORKERS / 32) fetch_ranged<T, D>(a, m, ring, barrier, walk, b, g, s0);
+            if (threadIdx.x / 32 == WORKERS / 32) fetch_ranged<T, D>(a, m, k, v, ring, barrier, walk, b, g, s0);
         } else if (threadIdx.x == WORKERS) {
+            barrier_expect(&barrier->held, 2 * HELD_BYTES);
+            fetch_rows<KEYS, PANELS>(k, &m.k, b, g, s0, &barrier->held);
+            fetch_rows<KEYS, PANELS>(v, &m.v, b, g, s0, &barrier->held);
             ring_slot at = {0, 1};
-            for (int h = g * heads; h < (g + 1) * heads; h++)
+            for (int h = g * each; h < (g + 1) * each; h++)
                 for (int t0 = queries.begin; t0 < queries.end; t0 += QUERIES, next<SLOTS>(at)) {
                     char *slot = ring + at.slot * SLOT;
+                    const int head = b * a.H + h;
+                    row_stats *with = reinterpret_cast<row_stats *>(slot + SLOT - sizeof(row_stats));
                     uint64_t *full = &barrier->full[at.slot];
                     barrier_wait(&barrier->free[at.slot], at.phase);
-                    row_stats *with = fetch_queries<D, GRID, GRID>(slot, a, m, b, h, t0, full);
+                    barrier_expect(full, GRID ? SLOT : SLOT - (int)sizeof with->row_bias);
+                    fetch_rows<QUERIES, PANELS>(slot, &m.q, b, h, t0, full);
+                    fetch_rows<QUERIES, PANELS>(slot + TILE, &m.dout, b, h, t0, full);
+                    fetch2(with->delta, &m.row_stats, t0, head, full);
+                    fetch2(with->lse, &m.row_stats, t0, a.B * a.H + head, full);
                     if (GRID) {
                         grid_bias *columns = reinterpret_cast<grid_bias *>(slot + 2 * TILE);
-                        const int first = (b * a.H + h) * positions(a);
+                        const int first = head * positions(a);
                         for (int i = 0; i < 2; i++) {
                             fetch2(columns->columns[i], &m.columns, t0 + i * QUERIES / 2, first + a.height, full);
                             fetch2(with->row_bias[i], &m.rows, t0, first + min(s0 / HOPPER_WIDTH + i, a.height - 1), full);
@@ -222,7 +234,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             if constexpr (KEPT) product_along<T, D, QUERIES>(to, k_rows, y, 0);
             else product_along<T, D, KEYS, QUERIES>(to, k_at, y, 0);
         };
-        const int span_tiles = max(0, (queries.end - queries.begin + QUERIES - 1) / QUERIES), count = RANGES ? INT32_MAX : heads * span_tiles;
+        const int span_tiles = max(0, (queries.end - queries.begin + QUERIES - 1) / QUERIES), count = RANGES ? INT32_MAX : each * span_tiles;
         ring_slot at = {0, 0}, soon = {0, 0};
         int t0 = queries.begin;
         [[maybe_unused]] const int own_group = uniform(group);
@@ -237,13 +249,14 @@ __global__ void __launch_bounds__(THREADS, 1)
             named_barrier_sync<WORKERS>(2);
             clean_panels<T, QUERIES, 2 * PANELS, WORKERS>(ring + at.slot * SLOT, QUERIES, true, nullptr);
         };
-        each<D / 2>([&](int i) { dk[i] = dv[i] = 0; });
+#pragma unroll
+        for (int i = 0; i < D / 2; i++) dk[i] = dv[i] = 0;
         barrier_wait(&barrier->held, 0);
         if constexpr (KEPT) load_rows<D, KEYS>(k_rows, k, threadIdx.x / 32 * 16);
         if (RANGES) tile = look(at);
         if (AHEAD && count > 0 && tile != END) {
             if (!RANGES) barrier_wait(&barrier->full[soon.slot], soon.phase);
-            multiply_now([&] { times_k(ahead, along); }, ahead);
+            multiply_now(ahead, [&] { times_k(ahead, along); });
             next<SLOTS>(soon);
         }
         for (int i = 0; RANGES ? tile != END : i < count; i++) {
@@ -258,51 +271,72 @@ __global__ void __launch_bounds__(THREADS, 1)
             }
             const int offset = at.slot * (SLOT >> 4);
             const row_stats *with = reinterpret_cast<const row_stats *>(ring + (at.slot + 1) * SLOT - sizeof(row_stats));
-            const auto times_v = [&] { product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0); };
             if (AHEAD) {
-                each<QUERIES / 2>([&](int n) { s[n] = ahead[n]; });
+#pragma unroll
+                for (int n = 0; n < QUERIES / 2; n++) s[n] = ahead[n];
                 /* after the last tile there is no next one; the product computed then is not
                  * used */
                 if (RANGES) coming = look(soon);
                 else if (i + 1 < count) barrier_wait(&barrier->full[soon.slot], soon.phase);
-                issue_both(times_v, [&] { times_k(ahead, along + soon.slot * (SLOT >> 4)); }, dp, ahead);
+                pin_registers(dp), pin_registers(ahead);
+                wgmma_fence();
+                product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
+                wgmma_commit();
+                times_k(ahead, along + soon.slot * (SLOT >> 4));
+                wgmma_commit();
                 next<SLOTS>(soon);
             } else {
                 if (!RANGES) barrier_wait(&barrier->full[at.slot], at.phase);
-                issue_both([&] { times_k(s, along + offset); }, times_v, s, dp);
-                await<1>(s);
+                pin_registers(s), pin_registers(dp);
+                wgmma_fence();
+                times_k(s, along + offset);
+                wgmma_commit();
+                product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
+                wgmma_commit();
+                wgmma_wait<1>();
+                pin_registers(s);
             }
             to_probabilities<GRID>(s, with, reinterpret_cast<const grid_bias *>(ring + at.slot * SLOT + 2 * TILE), group, factor);
             if (!GRID && !RANGES && !all_seen(a, t0, QUERIES, first, 16)) mask_probabilities(s, a, t0, first);
             if constexpr (RANGES) {
                 if (tile & IS_PARTIAL) set_unseen(s, with, first);
                 if (tile & IS_MIXED) {
-                    await<0>(dp, ahead);
+                    wgmma_wait<0>();
+                    pin_registers(dp), pin_registers(ahead);
                     clean();
                 }
             }
             round_all<T>(p, s);
             if (AHEAD) wgmma_wait<1>();
-            issue([&] { product_across<T, QUERIES / 16>(dv, p, across + offset + (TILE >> 4), 1); }, p, dv, dp);
+            pin_registers(p), pin_registers(dv), pin_registers(dp);
+            wgmma_fence();
+            product_across<T, QUERIES / 16>(dv, p, across + offset + (TILE >> 4), 1);
+            wgmma_commit();
             if (!AHEAD) wgmma_wait<1>();
             pin_registers(dp);
             make_ds(dp, s, with);
-            if constexpr (RANGES)
-                if (tile & IS_PARTIAL)
-                    each<QUERIES / 2>([&](int n) {
+            if constexpr (RANGES) {
+                if (tile & IS_PARTIAL) {
+#pragma unroll
+                    for (int n = 0; n < QUERIES / 2; n++)
                         if (s[n] == 0) dp[n] = 0;
-                    });
+                }
+            }
             round_all<T>(ds, dp);
-            issue([&] { product_across<T, QUERIES / 16>(dk, ds, across + offset, 1); }, ds, dk);
-            await<0>(dk, dv, p, ds, ahead, k_rows);
+            pin_registers(ds), pin_registers(dk);
+            wgmma_fence();
+            product_across<T, QUERIES / 16>(dk, ds, across + offset, 1);
+            wgmma_commit();
+            wgmma_wait<0>();
+            pin_registers(dk), pin_registers(dv), pin_registers(p), pin_registers(ds), pin_registers(ahead), pin_registers(k_rows);
             barrier_arrive_warp(&barrier->free[at.slot]);
             next<SLOTS>(at);
             if constexpr (RANGES) tile = AHEAD ? coming : look(at);
             t0 += QUERIES;
             if (t0 >= queries.end) t0 = queries.begin; /* start of the next head */
         }
-        store_rows<T, D>(a.dk, b, g, first, a.S, fragments(dk), a.scale, a.scale);
-        store_rows<T, D>(a.dv, b, g, first, a.S, fragments(dv), 1.0f, 1.0f);
+        store_block<T>(a.dk, b, g, first, a.S, dk, a.scale, a.scale);
+        store_block<T>(a.dv, b, g, first, a.S, dv, 1.0f, 1.0f);
     }
 #endif
 }

@@ -20,9 +20,11 @@
  *
  * With RANGES each query has a range of keys (ranges.cuh).
  */
+#include "cuda/attention/launch_hopper.h"
 #include "cuda/attention/range_hopper.cuh"
 
 constexpr int KEYS = HOPPER_WALKED;
+template <int D, bool MORE> constexpr int workers_of = HOPPER_GROUPS(D, MORE) * GROUP; /* MORE: a grid, or ranges */
 
 template <int D, bool MORE> constexpr int held_bytes = tile_bytes<D, workers_of<D, MORE> / 2>;
 template <int D> constexpr int walked_bytes = tile_bytes<D, KEYS>;
@@ -37,18 +39,18 @@ template <int D, bool MORE> constexpr bool is_kept = D <= 64 && !MORE;
 /* The epilogue's memory: rows of table_w and, by warpgroup, rows of table_h, and g. The row pitch
  * is an odd number of 16-byte chunks. */
 constexpr int GRID_ROWS = 64, GRID_ROWS_PITCH = GRID_ROWS + 8, TABLE_W_ROWS = 128, TABLE_W_PITCH = TABLE_W_ROWS + 8;
-template <typename T, int D> struct alignas(16) grid_epilogue {
-    T tw[TABLE_W_ROWS][D + 8];
+template <int D> struct alignas(16) grid_epilogue {
+    uint16_t tw[TABLE_W_ROWS][D + 8];
     struct {
-        T th[GRID_ROWS][D + 8], g[64][TABLE_W_PITCH];
+        uint16_t th[GRID_ROWS][D + 8], g[64][TABLE_W_PITCH];
     } of[2];
 };
 /* During the traversal, by warpgroup: drel of the rows. */
-template <typename T> struct row_sums {
-    T drel[2][64][GRID_ROWS_PITCH];
+struct row_sums {
+    uint16_t drel[2][64][GRID_ROWS_PITCH];
 };
 template <int D> constexpr int walk_bytes = slots_of<D> * 2 * walked_bytes<D>;
-template <int D> constexpr int end_bytes = ((int)sizeof(grid_epilogue<__half, D>) + 1023) / 1024 * 1024;
+template <int D> constexpr int end_bytes = ((int)sizeof(grid_epilogue<D>) + 1023) / 1024 * 1024;
 template <int D, bool GRID> constexpr int ring_bytes = GRID && end_bytes<D> > walk_bytes<D> ? end_bytes<D> : walk_bytes<D>;
 
 template <int SLOTS> struct barriers {
@@ -57,8 +59,41 @@ template <int SLOTS> struct barriers {
 
 #if HAS_WGMMA
 
+/* Turns dp into ds, not yet scaled; s holds the probabilities. */
+static __device__ void make_ds(float (&dp)[KEYS / 2], const float (&s)[KEYS / 2], const float (&delta)[2])
+{
+#pragma unroll
+    for (int i = 0; i < KEYS / 2; i++) dp[i] = s[i] * (dp[i] - delta[i / 2 % 2]);
+}
+
+/* c += x y by mma: 16 rows of x, 16 K long; y [16 K][D]. */
+template <typename T, int D, int K>
+static __device__ void add_product(float (&c)[D / 2], const uint16_t *x, int x_row, const uint16_t *y)
+{
+    const int lane = threadIdx.x % 32;
+    const uint16_t *left = x + lane % 16 * x_row + lane / 16 * 8, *right = y + lane % 16 * (D + 8) + lane / 16 * 8;
+#pragma unroll 2
+    for (int k = 0; k < K; k++) {
+        unsigned p[4];
+        load4(p, left + 16 * k);
+#pragma unroll
+        for (int n = 0; n < D / 8; n += 2) {
+            unsigned r[4];
+            load4_transposed(r, right + 16 * k * (D + 8) + 8 * n);
+            mma(*reinterpret_cast<float(*)[4]>(&c[4 * n]), p, r[0], r[1], T());
+            mma(*reinterpret_cast<float(*)[4]>(&c[4 * n + 4]), p, r[2], r[3], T());
+        }
+    }
+}
+
+template <typename T> __device__ inline uint16_t bits_of(float x)
+{
+    const T y = from_float<T>(x);
+    return *reinterpret_cast<const uint16_t *>(&y);
+}
+
 /* Four numbers of a table, rounded; zeros if `from` is NULL. */
-template <typename T> __device__ inline void put4(T *to, const float *from)
+template <typename T> __device__ inline void put4(uint16_t *to, const float *from)
 {
     const float4 x = from ? *reinterpret_cast<const float4 *>(from) : float4{0, 0, 0, 0};
     *reinterpret_cast<uint2 *>(to) = uint2{both(x.x, x.y, T()), both(x.z, x.w, T())};
@@ -66,29 +101,30 @@ template <typename T> __device__ inline void put4(T *to, const float *from)
 
 /* The epilogue on a grid: the warpgroup's 64 queries are row y of the grid. */
 template <typename T, int D>
-static __device__ void run_grid_epilogue(float (&dq)[D / 2], const float (&dcolumns)[32], const attention &a, grid_epilogue<T, D> *end, const row_sums<T> *rows,
+static __device__ void run_grid_epilogue(float (&dq)[D / 2], const float (&dcolumns)[32], const attention &a, grid_epilogue<D> *end, const row_sums *rows,
                                          int group, int y)
 {
-    const int own = threadIdx.x % GROUP / 32 * 16, split = 2 * a.height - 1;
+    const int lane = threadIdx.x % 32, own = threadIdx.x % GROUP / 32 * 16, split = 2 * a.height - 1;
     named_barrier_sync<2 * GROUP>(1); /* the tiles are no longer read */
     for (int i = threadIdx.x; i < TABLE_W_ROWS * (D / 4); i += 2 * GROUP) {
         const int j = i / (D / 4), d = i % (D / 4) * 4;
-        put4(&end->tw[j][d], j < 2 * HOPPER_WIDTH - 1 ? a.tables + (int64_t)(split + j) * D + d : nullptr);
+        put4<T>(&end->tw[j][d], j < 2 * HOPPER_WIDTH - 1 ? a.tables + (int64_t)(split + j) * D + d : nullptr);
     }
     for (int i = threadIdx.x % GROUP; i < GRID_ROWS * (D / 4); i += GROUP) {
         const int c = i / (D / 4), d = i % (D / 4) * 4;
-        put4(&end->of[group].th[c][d], c < a.height && y < a.height ? a.tables + (int64_t)(y - c + a.height - 1) * D + d : nullptr);
+        put4<T>(&end->of[group].th[c][d], c < a.height && y < a.height ? a.tables + (int64_t)(y - c + a.height - 1) * D + d : nullptr);
     }
     uint4 *zero = reinterpret_cast<uint4 *>(end->of[group].g);
     for (int i = threadIdx.x % GROUP; i < 64 * TABLE_W_PITCH / 8; i += GROUP) zero[i] = uint4{0, 0, 0, 0};
     named_barrier_sync<2 * GROUP>(1);
-    each<32>([&](int i) {
-        const int x = own + row_in_warp(i);
-        end->of[group].g[x][x - column_at(i) + HOPPER_WIDTH - 1] = from_float<T>(dcolumns[i]);
-    });
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        const int x = own + lane / 4 + i / 2 % 2 * 8, c = i / 4 * 8 + lane % 4 * 2 + i % 2;
+        end->of[group].g[x][x - c + HOPPER_WIDTH - 1] = bits_of<T>(dcolumns[i]);
+    }
     __syncwarp();
-    product_add<T, D, GRID_ROWS, GRID_ROWS_PITCH>(fragments(dq), rows->drel[group][0], own, end->of[group].th[0]);
-    product_add<T, D, TABLE_W_ROWS, TABLE_W_PITCH>(fragments(dq), end->of[group].g[0], own, end->tw[0]);
+    add_product<T, D, GRID_ROWS / 16>(dq, &rows->drel[group][own][0], GRID_ROWS_PITCH, &end->of[group].th[0][0]);
+    add_product<T, D, TABLE_W_ROWS / 16>(dq, &end->of[group].g[own][0], TABLE_W_PITCH, &end->tw[0][0]);
 }
 
 #endif
@@ -103,8 +139,8 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
     constexpr int HELD_BYTES = held_bytes<D, GRID || RANGES>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>;
     constexpr bool AHEAD = is_ahead<D, GRID, RANGES>, KEPT = is_kept<D, GRID || RANGES>;
     char *q = memory + (1024 - shared_address(memory) % 1024) % 1024, *dout = q + HELD_BYTES, *ring = dout + HELD_BYTES;
-    row_sums<T> *rows = reinterpret_cast<row_sums<T> *>(ring + ring_bytes<D, GRID>);
-    barriers<SLOTS> *barrier = reinterpret_cast<barriers<SLOTS> *>(reinterpret_cast<char *>(rows) + (GRID ? sizeof(row_sums<T>) : 0));
+    row_sums *rows = reinterpret_cast<row_sums *>(ring + ring_bytes<D, GRID>);
+    barriers<SLOTS> *barrier = reinterpret_cast<barriers<SLOTS> *>(reinterpret_cast<char *>(rows) + (GRID ? sizeof(row_sums) : 0));
     range_task<QUERIES> *ranged = reinterpret_cast<range_task<QUERIES> *>(barrier + 1); /* with RANGES */
     const int items = a.B * a.H * ((a.T + QUERIES - 1) / QUERIES), group = threadIdx.x / GROUP;
 
@@ -114,25 +150,36 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
         fence_barrier_init();
     }
     if (GRID)
-        for (int i = threadIdx.x; i < (int)(sizeof(row_sums<T>) / 4); i += WORKERS + GROUP) reinterpret_cast<uint32_t *>(rows)[i] = 0;
+        for (int i = threadIdx.x; i < (int)(sizeof(row_sums) / 4); i += WORKERS + GROUP) reinterpret_cast<uint32_t *>(rows)[i] = 0;
     __syncthreads();
 
     if (group == WORKERS / GROUP) {
         registers_dec<WORKERS == 2 * GROUP ? 24 : 32>();
-        if (threadIdx.x != WORKERS) return;
-        ring_slot at = {0, 1};
-        const auto fetch = [&](const task &x) {
-            fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &barrier->held);
-            fetch_rows<QUERIES, PANELS>(dout, &m.dout, x.b, x.h, x.t0, &barrier->held);
-        };
-        produce<RANGES, GRID, KEYS>(ranged, a, items, &barrier->held, 2 * HELD_BYTES, &barrier->held_free, fetch, [&](const task &x, int s0) {
-            char *slot = ring + at.slot * 2 * TILE;
-            barrier_wait(&barrier->free[at.slot], at.phase);
-            barrier_expect(&barrier->full[at.slot], 2 * TILE);
-            fetch_rows<KEYS, PANELS>(slot, &m.k, x.b, x.g, s0, &barrier->full[at.slot]);
-            fetch_rows<KEYS, PANELS>(slot + TILE, &m.v, x.b, x.g, s0, &barrier->full[at.slot]);
-            next<SLOTS>(at);
-        });
+        if (threadIdx.x == WORKERS) {
+            ring_slot at = {0, 1};
+            int i = blockIdx.x; /* with RANGES: the number of the task */
+            for (int n = 0; GRID ? n == 0 : RANGES || n * gridDim.x < items; n++) {
+                task x;
+                if constexpr (RANGES) {
+                    x = take_task(ranged, a, i, items, &barrier->held, 2 * HELD_BYTES, &barrier->held_free, n % 2 ^ 1);
+                    if (x.head < 0) break;
+                } else {
+                    x = task_of<QUERIES>(a, n, items);
+                    if (x.head < 0) continue;
+                    barrier_wait(&barrier->held_free, n % 2 ^ 1);
+                    barrier_expect(&barrier->held, 2 * HELD_BYTES);
+                }
+                fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &barrier->held);
+                fetch_rows<QUERIES, PANELS>(dout, &m.dout, x.b, x.h, x.t0, &barrier->held);
+                for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS, next<SLOTS>(at)) {
+                    char *slot = ring + at.slot * 2 * TILE;
+                    barrier_wait(&barrier->free[at.slot], at.phase);
+                    barrier_expect(&barrier->full[at.slot], 2 * TILE);
+                    fetch_rows<KEYS, PANELS>(slot, &m.k, x.b, x.g, s0, &barrier->full[at.slot]);
+                    fetch_rows<KEYS, PANELS>(slot + TILE, &m.v, x.b, x.g, s0, &barrier->full[at.slot]);
+                }
+            }
+        }
     } else {
         registers_inc<WORKERS == 2 * GROUP ? 240 : 160>();
         const int lane = threadIdx.x % 32;
@@ -142,8 +189,14 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
         const int64_t padded = (a.T + 63) / 64 * 64;
         ring_slot at = {0, 0};
         for (int n = 0; GRID ? n == 0 : RANGES || n * gridDim.x < items; n++) {
-            const task x = own_task<RANGES>(ranged, a, n, items, &barrier->held);
-            if (x.head < 0) break;
+            if (RANGES) barrier_wait(&barrier->held, n % 2);
+            task x;
+            if constexpr (RANGES) x = uniform(ranged->of.x);
+            else x = task_of<QUERIES>(a, n, items);
+            if (x.head < 0) {
+                if (RANGES) break;
+                continue;
+            }
             span keys;
             if constexpr (RANGES) keys = own_keys<KEYS>(ranged);
             else keys = GRID ? x.keys : own_keys<KEYS>(a, x);
@@ -156,22 +209,27 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 if constexpr (KEPT) product_along<T, D, KEYS>(to, q_rows, y, 0);
                 else product_along<T, D, QUERIES, KEYS>(to, q_at, y, 0);
             };
-            float next_row_bias[2] = {0, 0}; /* for the next row of the grid, in flight */
             int query[2];
-            each<D / 2>([&](int i) { dq[i] = 0; });
-            each<2>([&](int half) {
-                const int t = first + row_in_warp(2 * half);
+#pragma unroll
+            for (int i = 0; i < D / 2; i++) dq[i] = 0;
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int t = first + lane / 4 + 8 * half;
                 query[half] = min(t, a.T - 1);
                 lse[half] = t < a.T ? a.lse2[x.head * padded + t] : CUDART_INF_F;
                 delta[half] = t < a.T ? a.delta[x.head * padded + t] : 0.0f;
-            });
-            if (GRID) {
-                each<32>([&](int i) {
-                    columns[i] = rel[(int64_t)(a.height + column_at(i)) * a.T + query[i / 2 % 2]] * factor - lse[i / 2 % 2];
-                    dcolumns[i] = 0;
-                });
-                each<2>([&](int half) { next_row_bias[half] = rel[query[half]]; });
             }
+            if (GRID)
+#pragma unroll
+                for (int i = 0; i < 32; i++) {
+                    const int c = a.height + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                    columns[i] = rel[(int64_t)c * a.T + query[i / 2 % 2]] * factor - lse[i / 2 % 2];
+                    dcolumns[i] = 0;
+                }
+            float next_row_bias[2] = {0, 0}; /* for the next row of the grid, in flight */
+            if (GRID)
+#pragma unroll
+                for (int half = 0; half < 2; half++) next_row_bias[half] = rel[query[half]];
             own_ranges seen;
             bool border = false;
             if constexpr (RANGES) seen = load_ranges(ranged, a, first), border = uniform(ranged->of.border);
@@ -195,7 +253,12 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             if constexpr (KEPT) load_rows<D, QUERIES>(q_rows, q, threadIdx.x / 32 * 16);
             if (AHEAD && keys.begin < keys.end) {
                 barrier_wait(&barrier->full[at.slot], at.phase);
-                multiply_now([&] { times_q(even, along + at.slot * (2 * TILE >> 4)); }, even);
+                pin_registers(even);
+                wgmma_fence();
+                times_q(even, along + at.slot * (2 * TILE >> 4));
+                wgmma_commit();
+                wgmma_wait<0>();
+                pin_registers(even);
                 next<SLOTS>(soon);
             }
             /* A tile of keys. s holds its products with q, computed one tile earlier or here;
@@ -203,49 +266,71 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             const auto step = [&](float(&s)[KEYS / 2], float(&ahead)[KEYS / 2], int s0) {
                 const int offset = at.slot * (2 * TILE >> 4);
                 const float row_bias[2] = {GRID ? next_row_bias[0] * factor : 0, GRID ? next_row_bias[1] * factor : 0};
-                const auto times_dout = [&] { product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0); };
-                if (GRID) each<2>([&](int half) { next_row_bias[half] = rel[(int64_t)min(s0 / HOPPER_WIDTH + 1, a.height - 1) * a.T + query[half]]; });
+                if (GRID)
+#pragma unroll
+                    for (int half = 0; half < 2; half++)
+                        next_row_bias[half] = rel[(int64_t)min(s0 / HOPPER_WIDTH + 1, a.height - 1) * a.T + query[half]];
                 if (AHEAD) {
                     /* after the last tile there is no next one; the product computed then is not
                      * used */
                     if (s0 + KEYS < keys.end) barrier_wait(&barrier->full[soon.slot], soon.phase);
-                    issue_both(times_dout, [&] { times_q(ahead, along + soon.slot * (2 * TILE >> 4)); }, s, dp, ahead);
+                    pin_registers(s), pin_registers(dp), pin_registers(ahead);
+                    wgmma_fence();
+                    product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
+                    wgmma_commit();
+                    times_q(ahead, along + soon.slot * (2 * TILE >> 4));
+                    wgmma_commit();
                     next<SLOTS>(soon);
                 } else {
                     barrier_wait(&barrier->full[at.slot], at.phase);
-                    issue_both([&] { times_q(s, along + offset); }, times_dout, s, dp);
-                    await<1>(s);
+                    pin_registers(s), pin_registers(dp);
+                    wgmma_fence();
+                    times_q(s, along + offset);
+                    wgmma_commit();
+                    product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
+                    wgmma_commit();
+                    wgmma_wait<1>();
+                    pin_registers(s);
                 }
-                each<KEYS / 2>([&](int i) {
+#pragma unroll
+                for (int i = 0; i < KEYS / 2; i++)
                     s[i] = power_of_two(GRID ? fmaf(s[i], factor, columns[i]) + row_bias[i / 2 % 2] : fmaf(s[i], factor, -lse[i / 2 % 2]));
-                });
                 if (!GRID && !RANGES && (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)))
-                    each<KEYS / 2>([&](int i) {
-                        if (!key_seen(a, first + row_in_warp(i), s0 + column_at(i))) s[i] = 0;
-                    });
-                await<AHEAD ? 1 : 0>(dp);
-                each<KEYS / 2>([&](int i) { dp[i] = s[i] * (dp[i] - delta[i / 2 % 2]); }); /* ds, not yet scaled */
+#pragma unroll
+                    for (int i = 0; i < KEYS / 2; i++)
+                        if (!key_seen(a, first + lane / 4 + i / 2 % 2 * 8, s0 + i / 4 * 8 + lane % 4 * 2 + i % 2)) s[i] = 0;
+                wgmma_wait<AHEAD ? 1 : 0>();
+                pin_registers(dp);
+                make_ds(dp, s, delta);
                 if constexpr (RANGES) {
                     if (!sees_all(seen, s0, KEYS)) set_unseen(dp, seen, s0, 0);
                     if (border || s0 + KEYS > x.keys.end) {
-                        await<0>(ahead);
+                        wgmma_wait<0>();
+                        pin_registers(ahead);
                         clean(s0);
                     }
                 }
                 round_all<T>(ds, dp);
-                issue([&] { product_across<T, KEYS / 16>(dq, ds, across + offset, 1); }, ds, dq);
+                pin_registers(ds), pin_registers(dq);
+                wgmma_fence();
+                product_across<T, KEYS / 16>(dq, ds, across + offset, 1);
+                wgmma_commit();
                 if (GRID) {
                     float sum[2] = {0, 0};
-                    each<KEYS / 2>([&](int i) { dcolumns[i] += dp[i], sum[i / 2 % 2] += dp[i]; });
-                    each<2>([&](int half) {
+#pragma unroll
+                    for (int i = 0; i < KEYS / 2; i++) dcolumns[i] += dp[i], sum[i / 2 % 2] += dp[i];
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
                         sum[half] = quad_sum(sum[half]);
-                        const int t = first + row_in_warp(2 * half);
-                        if (lane % 4) return;
-                        rows->drel[group][t % 64][s0 / HOPPER_WIDTH] = from_float<T>(sum[half]);
-                        if (t < a.T) drel[(int64_t)(s0 / HOPPER_WIDTH) * a.T + t] = sum[half];
-                    });
+                        const int t = first + lane / 4 + 8 * half;
+                        if (lane % 4 == 0) {
+                            rows->drel[group][t % 64][s0 / HOPPER_WIDTH] = bits_of<T>(sum[half]);
+                            if (t < a.T) drel[(int64_t)(s0 / HOPPER_WIDTH) * a.T + t] = sum[half];
+                        }
+                    }
                 }
-                await<0>(dq, ds, ahead, q_rows);
+                wgmma_wait<0>();
+                pin_registers(dq), pin_registers(ds), pin_registers(ahead), pin_registers(q_rows);
                 if (lane == 0) barrier_arrive(&barrier->free[at.slot]);
                 next<SLOTS>(at);
             };
@@ -259,14 +344,16 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             if (!GRID) pass_by(s0, x.keys.end);
             barrier_arrive_warp(&barrier->held_free);
             if (GRID) {
-                each<32>([&](int i) {
-                    const int t = first + row_in_warp(i);
-                    if (t < a.T) drel[(int64_t)(a.height + column_at(i)) * a.T + t] = dcolumns[i];
-                });
-                each<D / 2>([&](int i) { dq[i] *= a.scale; });
-                run_grid_epilogue<T, D>(dq, dcolumns, a, reinterpret_cast<grid_epilogue<T, D> *>(ring), rows, group, x.t0 / HOPPER_WIDTH + group);
+#pragma unroll
+                for (int i = 0; i < 32; i++) {
+                    const int t = first + lane / 4 + i / 2 % 2 * 8, c = a.height + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                    if (t < a.T) drel[(int64_t)c * a.T + t] = dcolumns[i];
+                }
+#pragma unroll
+                for (int i = 0; i < D / 2; i++) dq[i] *= a.scale;
+                run_grid_epilogue<T, D>(dq, dcolumns, a, reinterpret_cast<grid_epilogue<D> *>(ring), rows, group, x.t0 / HOPPER_WIDTH + group);
             }
-            store_rows<T, D>(a.dq, x.b, x.h, first, a.T, fragments(dq), GRID ? 1.0f : a.scale, GRID ? 1.0f : a.scale);
+            store_block<T>(a.dq, x.b, x.h, first, a.T, dq, GRID ? 1.0f : a.scale, GRID ? 1.0f : a.scale);
         }
     }
 #endif
@@ -278,7 +365,7 @@ template <typename T, int D, bool GRID, bool RANGES> static cudaError_t start(co
 {
     constexpr int WORKERS = workers_of<D, GRID || RANGES>, QUERIES = WORKERS / 2;
     const int64_t items = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
-    const size_t bytes = 1024 + 2 * held_bytes<D, GRID || RANGES> + ring_bytes<D, GRID> + (GRID ? sizeof(row_sums<T>) : 0) + sizeof(barriers<slots_of<D>>) +
+    const size_t bytes = 1024 + 2 * held_bytes<D, GRID || RANGES> + ring_bytes<D, GRID> + (GRID ? sizeof(row_sums) : 0) + sizeof(barriers<slots_of<D>>) +
                          (RANGES ? sizeof(range_task<QUERIES>) : 0);
     static_assert(sizeof(barriers<slots_of<D>>) % 16 == 0, "what follows is aligned");
     if (items > INT32_MAX / 2) return cudaErrorInvalidValue; /* items are counted in int */

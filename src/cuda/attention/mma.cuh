@@ -229,20 +229,6 @@ __device__ inline void store_rows(const head_rows &x, int64_t b, int64_t h, int 
     });
 }
 
-/* Stores o divided by the sums, which are those of a thread's columns, and lse, of the warp's queries from
- * `first` on. */
-template <typename T, int D>
-__device__ inline void store_output(const attention &a, int64_t b, int64_t h, int first, const float (&o)[D / 8][4], const float (&top)[2], const float (&sum)[2])
-{
-    float all[2];
-    each<2>([&](int half) {
-        all[half] = quad_sum(sum[half]);
-        const int t = first + threadIdx.x % 32 / 4 + 8 * half;
-        if (threadIdx.x % 4 == 0 && t < a.T) *lse_at(a, b, h, t) = all[half] == 0 ? -CUDART_INF_F : top[half] * LN2 + logf(all[half]);
-    });
-    store_rows<T, D>(a.o, b, h, first, a.T, o, all[0] == 0 ? 0.0f : 1 / all[0], all[1] == 0 ? 0.0f : 1 / all[1]);
-}
-
 /* --- scores ----------------------------------------------------------------------------------- */
 
 /* Whether every query of a tile sees every key of another, by position alone. */

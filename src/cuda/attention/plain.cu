@@ -55,58 +55,44 @@ static __device__ void store_element(const attention &a, const head_rows &to, in
     else row_at<__half>(to, b, t, h)[d] = from_float<__half>(x);
 }
 
-/* The rows y, y+16, .. of a tile that a thread has, and its columns x, x+16, .. . */
-static __device__ int own_row(int i) { return (int)(threadIdx.x / SIDE) + SIDE * i; }
-static __device__ int own_column(int j) { return (int)(threadIdx.x % SIDE) + SIDE * j; }
-
-template <int M, int N> static __device__ void clear(float (&x)[M][N])
-{
-    each<M, N>([&](int i, int j) { x[i][j] = 0; });
-}
-
 /* to[i][j] = row y+16i of x . row x+16j of y. */
 template <int M, int N>
 static __device__ void dots(float (&to)[M][N], const float *x, const float *y, int stride, int D)
 {
-    clear(to);
+    const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) to[i][j] = 0;
     for (int d = 0; d < D; d++) {
         float left[M], right[N];
-        each<M>([&](int i) { left[i] = x[own_row(i) * stride + d]; });
-        each<N>([&](int j) { right[j] = y[own_column(j) * stride + d]; });
-        each<M, N>([&](int i, int j) { to[i][j] += left[i] * right[j]; });
+#pragma unroll
+        for (int i = 0; i < M; i++) left[i] = x[(ty + SIDE * i) * stride + d];
+#pragma unroll
+        for (int j = 0; j < N; j++) right[j] = y[(tx + SIDE * j) * stride + d];
+#pragma unroll
+        for (int i = 0; i < M; i++)
+#pragma unroll
+            for (int j = 0; j < N; j++) to[i][j] += left[i] * right[j];
     }
 }
 
 /* sum[i] += row y+16i of p [..][BN + 1] times BN rows of x: every 16th column from x on. SKIPS: without the
  * rows whose factor is 0. */
-template <int BN, bool SKIPS, int M, int C> static __device__ void add_rows(float (&sum)[M][C], const float *p, const float *x, int stride, int D)
+template <int M, int C, int BN, bool SKIPS = false> static __device__ void add_rows(float (&sum)[M][C], const float *p, const float *x, int stride, int D)
 {
+    const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
 #pragma unroll 2
     for (int s = 0; s < BN; s++) {
         float left[M];
-        each<M>([&](int i) { left[i] = p[own_row(i) * (BN + 1) + s]; });
+#pragma unroll
+        for (int i = 0; i < M; i++) left[i] = p[(ty + SIDE * i) * (BN + 1) + s];
 #pragma unroll
         for (int c = 0; c < C; c++) {
-            if (own_column(c) >= D) break;
-            const float right = x[s * stride + own_column(c)];
-            each<M>([&](int i) {
+            const int d = tx + SIDE * c;
+            if (d >= D) break;
+            const float right = x[s * stride + d];
+#pragma unroll
+            for (int i = 0; i < M; i++)
                 if (!SKIPS || left[i] != 0) sum[i][c] += left[i] * right;
-            });
-        }
-    }
-}
-
-/* Stores value(i, c) as element x+16c of row first+y+16i of a head, up to row `count`. */
-template <int M, int C, typename F>
-static __device__ void store_tile(const attention &a, const head_rows &to, int64_t b, int64_t h, int first, int count, F value)
-{
-#pragma unroll
-    for (int i = 0; i < M; i++) {
-        if (first + own_row(i) >= count) continue;
-#pragma unroll
-        for (int c = 0; c < C; c++) {
-            if (own_column(c) >= a.D) break;
-            store_element(a, to, b, first + own_row(i), h, own_column(c), value(i, c));
         }
     }
 }
@@ -128,7 +114,11 @@ template <bool RANGES> static __device__ float score_of(const attention &a, floa
 /* The ranges of a thread's queries. */
 template <bool RANGES, int M> static __device__ void load_ranges(const attention &a, int64_t b, int t0, span (&range)[M])
 {
-    each<M>([&](int i) { range[i] = RANGES && t0 + own_row(i) < a.T ? range_at(a, b, t0 + own_row(i)) : span{0, 0}; });
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+        const int t = t0 + (int)threadIdx.x / SIDE + SIDE * i;
+        range[i] = RANGES && t < a.T ? range_at(a, b, t) : span{0, 0};
+    }
 }
 
 /* --- forward -------------------------------------------------------------------------------- */
@@ -139,14 +129,16 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
 {
     extern __shared__ float shared[];
     constexpr int BM = M * SIDE, BN = N * SIDE, P = BN + 1;
-    const int stride = a.D | 1;
+    const int stride = a.D | 1, ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
     float *q = shared, *kv = q + BM * stride, *p = kv + BN * stride;
     const int tiles = (a.T + BM - 1) / BM, t0 = (int)(blockIdx.x % tiles) * BM;
     const int64_t head = blockIdx.x / tiles, b = head / a.H, h = head % a.H, g = h / (a.H / a.G);
 
     float top[M], sum[M], o[M][C];
-    clear(o);
-    each<M>([&](int i) { top[i] = -CUDART_INF_F, sum[i] = 0; });
+    for (int i = 0; i < M; i++) {
+        top[i] = -CUDART_INF_F, sum[i] = 0;
+        for (int c = 0; c < C; c++) o[i][c] = 0;
+    }
     load_rows(a, q, stride, a.q, b, h, t0, BM, a.T);
     span range[M];
     range_tile tile = {};
@@ -159,37 +151,45 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
         __syncthreads();
         float x[M][N];
         dots<M, N>(x, q, kv, stride, a.D);
-        each<M>([&](int i) {
-            float here = -CUDART_INF_F, part = 0;
-            each<N>([&](int j) {
-                x[i][j] = score_of<RANGES>(a, x[i][j], b, h, t0 + own_row(i), s0 + own_column(j), range[i]);
+#pragma unroll
+        for (int i = 0; i < M; i++) {
+            float here = -CUDART_INF_F;
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                x[i][j] = score_of<RANGES>(a, x[i][j], b, h, t0 + ty + SIDE * i, s0 + tx + SIDE * j, range[i]);
                 here = fmaxf(here, x[i][j]);
-            });
+            }
             const float now = fmaxf(top[i], lanes_max<SIDE>(here));
             const float base = now == -CUDART_INF_F ? 0.0f : now; /* no key seen so far: exp(-inf) = 0 */
             const float shrink = expf(top[i] - base);
-            each<N>([&](int j) {
+            float part = 0;
+#pragma unroll
+            for (int j = 0; j < N; j++) {
                 const float e = expf(x[i][j] - base);
                 part += e;
-                p[own_row(i) * P + own_column(j)] = e;
-            });
+                p[(ty + SIDE * i) * P + tx + SIDE * j] = e;
+            }
             sum[i] = sum[i] * shrink + lanes_sum<SIDE>(part);
             top[i] = now;
-            each<C>([&](int c) { o[i][c] *= shrink; });
-        });
+#pragma unroll
+            for (int c = 0; c < C; c++) o[i][c] *= shrink;
+        }
         __syncthreads();
         load_rows(a, kv, stride, a.v, b, g, s0, BN, a.S);
         __syncthreads();
-        if (RANGES && !sees_all(tile, s0, BN)) add_rows<BN, RANGES>(o, p, kv, stride, a.D);
-        else add_rows<BN, false>(o, p, kv, stride, a.D);
+        if (RANGES && !sees_all(tile, s0, BN)) add_rows<M, C, BN, RANGES>(o, p, kv, stride, a.D);
+        else add_rows<M, C, BN>(o, p, kv, stride, a.D);
     }
-    each<M>([&](int i) {
-        const int t = t0 + own_row(i);
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+        const int t = t0 + ty + SIDE * i;
+        if (t >= a.T) continue;
         const float factor = sum[i] == 0 ? 0.0f : 1 / sum[i];
-        each<C>([&](int c) { o[i][c] *= factor; });
-        if (t < a.T && threadIdx.x % SIDE == 0) *lse_at(a, b, h, t) = sum[i] == 0 ? -CUDART_INF_F : top[i] + logf(sum[i]);
-    });
-    store_tile<M, C>(a, a.o, b, h, t0, a.T, [&](int i, int c) { return o[i][c]; });
+#pragma unroll
+        for (int c = 0; c < C; c++)
+            if (tx + SIDE * c < a.D) store_element(a, a.o, b, t, h, tx + SIDE * c, o[i][c] * factor);
+        if (tx == 0) *lse_at(a, b, h, t) = sum[i] == 0 ? -CUDART_INF_F : top[i] + logf(sum[i]);
+    }
 }
 
 /* --- backward: shared by both kernels ------------------------------------------------------ */
@@ -212,11 +212,12 @@ static __device__ pair pair_of(const attention &a, float dot, float dp, int64_t 
 template <int M>
 static __device__ void load_statistics(const attention &a, int64_t b, int64_t h, int t0, float (&lse)[M], float (&delta)[M])
 {
-    each<M>([&](int i) {
-        const int t = t0 + (int)threadIdx.x / SIDE + SIDE * i; /* by own_row, ptxas 13.0 takes 63 registers for dq, not 48 */
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+        const int t = t0 + (int)threadIdx.x / SIDE + SIDE * i;
         lse[i] = t < a.T ? *lse_at(a, b, h, t) : 0.0f;
         delta[i] = t < a.T ? a.delta[(b * a.H + h) * a.T + t] : 0.0f;
-    });
+    }
 }
 
 /* --- backward: dq --------------------------------------------------------------------------- */
@@ -268,7 +269,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
 {
     extern __shared__ float shared[];
     constexpr int BM = M * SIDE, BN = N * SIDE, P = BN + 1;
-    const int stride = a.D | 1;
+    const int stride = a.D | 1, ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
     float *q = shared, *dout = q + BM * stride, *k = dout + BM * stride, *v = k + BN * stride, *ds = v + BN * stride;
     const int tiles = (a.T + BM - 1) / BM, tile = (int)(blockIdx.x % tiles), t0 = tile * BM;
     const int64_t head = blockIdx.x / tiles, b = head / a.H, h = head % a.H, g = h / (a.H / a.G);
@@ -276,7 +277,8 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
     float *dbias = a.partial + ((b * tiles + tile) * a.H + h) * a.T;
 
     float lse[M], delta[M], dq[M][C];
-    clear(dq);
+    for (int i = 0; i < M; i++)
+        for (int c = 0; c < C; c++) dq[i][c] = 0;
     load_statistics<M>(a, b, h, t0, lse, delta);
     load_rows(a, q, stride, a.q, b, h, t0, BM, a.T);
     load_rows(a, dout, stride, a.dout, b, h, t0, BM, a.T);
@@ -298,47 +300,61 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
         float x[M][N], dp[M][N];
         dots<M, N>(x, q, k, stride, a.D);
         dots<M, N>(dp, dout, v, stride, a.D);
-        each<M, N>([&](int i, int j) {
-            ds[own_row(i) * P + own_column(j)] =
-                pair_of<RANGES>(a, x[i][j], dp[i][j], b, h, t0 + own_row(i), s0 + own_column(j), lse[i], delta[i], range[i]).ds;
-        });
+#pragma unroll
+        for (int i = 0; i < M; i++)
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                const int t = t0 + ty + SIDE * i, s = s0 + tx + SIDE * j;
+                ds[(ty + SIDE * i) * P + tx + SIDE * j] = pair_of<RANGES>(a, x[i][j], dp[i][j], b, h, t, s, lse[i], delta[i], range[i]).ds;
+            }
         __syncthreads();
-        if (RANGES && !sees_all(bounds, s0, BN)) add_rows<BN, RANGES>(dq, ds, k, stride, a.D);
-        else add_rows<BN, false>(dq, ds, k, stride, a.D);
+        if (RANGES && !sees_all(bounds, s0, BN)) add_rows<M, C, BN, RANGES>(dq, ds, k, stride, a.D);
+        else add_rows<M, C, BN>(dq, ds, k, stride, a.D);
         if (a.mode == ATTENTION_BY_TABLES) add_positions(a, drel, ds, P, t0, BM, s0, BN);
         if (a.mode == ATTENTION_BY_BIAS) add_biases(a, dbias, ds, P, t0, BM, s0, BN);
     }
     __syncthreads(); /* drel is complete */
-    store_tile<M, C>(a, a.dq, b, h, t0, a.T, [&](int i, int c) {
-        float sum = dq[i][c] * a.scale;
-        if (a.mode == ATTENTION_BY_TABLES)
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+        const int r = ty + SIDE * i, t = t0 + r;
+        if (t >= a.T) continue;
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+            const int d = tx + SIDE * c;
+            if (d >= a.D) break;
+            float sum = dq[i][c] * a.scale;
+            if (a.mode == ATTENTION_BY_TABLES)
 #pragma unroll 1
-            for (int n = 0; n < positions(a); n++)
-                sum += drel[own_row(i) * positions(a) + n] * a.tables[(int64_t)table_row(a, t0 + own_row(i), n) * a.D + own_column(c)];
-        return sum;
-    });
+                for (int n = 0; n < positions(a); n++)
+                    sum += drel[r * positions(a) + n] * a.tables[(int64_t)table_row(a, t, n) * a.D + d];
+            store_element(a, a.dq, b, t, h, d, sum);
+        }
+    }
 }
 
 /* --- backward: dk and dv -------------------------------------------------------------------- */
 
 /* dk, dv += the transposed p, ds [BM][N x 16 + 1] times BM rows of q and do. SKIPS: as add_rows. */
-template <int BM, bool SKIPS, int N, int C>
+template <int BM, int N, int C, bool SKIPS>
 static __device__ void add_pairs(float (&dk)[N][C], float (&dv)[N][C], const float *p, const float *ds, const float *q, const float *dout, int stride, int D)
 {
     constexpr int P = N * SIDE + 1;
+    const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
 #pragma unroll 2
     for (int r = 0; r < BM; r++) {
         float left[N], lower[N];
-        each<N>([&](int j) { left[j] = p[r * P + own_row(j)], lower[j] = ds[r * P + own_row(j)]; });
+#pragma unroll
+        for (int j = 0; j < N; j++) left[j] = p[r * P + ty + SIDE * j], lower[j] = ds[r * P + ty + SIDE * j];
 #pragma unroll
         for (int c = 0; c < C; c++) {
-            const int d = own_column(c);
+            const int d = tx + SIDE * c;
             if (d >= D) break;
             const float from_dout = dout[r * stride + d], from_q = q[r * stride + d];
-            each<N>([&](int j) {
+#pragma unroll
+            for (int j = 0; j < N; j++) {
                 if (!SKIPS || left[j] != 0) dv[j][c] += left[j] * from_dout;
                 if (!SKIPS || lower[j] != 0) dk[j][c] += lower[j] * from_q;
-            });
+            }
         }
     }
 }
@@ -348,14 +364,15 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dkv(const attention a)
 {
     extern __shared__ float shared[];
     constexpr int BM = M * SIDE, BN = N * SIDE, P = BN + 1;
-    const int stride = a.D | 1;
+    const int stride = a.D | 1, ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
     float *q = shared, *dout = q + BM * stride, *k = dout + BM * stride, *v = k + BN * stride;
     float *p = v + BN * stride, *ds = p + BM * P;
     const int tiles = (a.S + BN - 1) / BN, s0 = (int)(blockIdx.x % tiles) * BN, group = a.H / a.G;
     const int64_t head = blockIdx.x / tiles, b = head / a.G, g = head % a.G;
 
     float dk[N][C], dv[N][C];
-    clear(dk), clear(dv);
+    for (int j = 0; j < N; j++)
+        for (int c = 0; c < C; c++) dk[j][c] = dv[j][c] = 0;
     load_rows(a, k, stride, a.k, b, g, s0, BN, a.S);
     load_rows(a, v, stride, a.v, b, g, s0, BN, a.S);
     const span queries = RANGES ? span{0, a.T} : queries_of(a, s0, BN);
@@ -374,17 +391,30 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dkv(const attention a)
             load_ranges<RANGES>(a, b, t0, range);
             dots<M, N>(x, q, k, stride, a.D);
             dots<M, N>(dp, dout, v, stride, a.D);
-            each<M, N>([&](int i, int j) {
-                const pair both = pair_of<RANGES>(a, x[i][j], dp[i][j], b, h, t0 + own_row(i), s0 + own_column(j), lse[i], delta[i], range[i]);
-                const int at = own_row(i) * P + own_column(j);
-                p[at] = both.p, ds[at] = both.ds;
-            });
+#pragma unroll
+            for (int i = 0; i < M; i++)
+#pragma unroll
+                for (int j = 0; j < N; j++) {
+                    const int t = t0 + ty + SIDE * i, s = s0 + tx + SIDE * j, at = (ty + SIDE * i) * P + tx + SIDE * j;
+                    const pair both = pair_of<RANGES>(a, x[i][j], dp[i][j], b, h, t, s, lse[i], delta[i], range[i]);
+                    p[at] = both.p, ds[at] = both.ds;
+                }
             __syncthreads();
-            if (RANGES && !sees_all(bounds, s0, BN)) add_pairs<BM, RANGES>(dk, dv, p, ds, q, dout, stride, a.D);
-            else add_pairs<BM, false>(dk, dv, p, ds, q, dout, stride, a.D);
+            if (RANGES && !sees_all(bounds, s0, BN)) add_pairs<BM, N, C, RANGES>(dk, dv, p, ds, q, dout, stride, a.D);
+            else add_pairs<BM, N, C, false>(dk, dv, p, ds, q, dout, stride, a.D);
         }
-    store_tile<N, C>(a, a.dk, b, g, s0, a.S, [&](int j, int c) { return dk[j][c] * a.scale; });
-    store_tile<N, C>(a, a.dv, b, g, s0, a.S, [&](int j, int c) { return dv[j][c]; });
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        const int s = s0 + ty + SIDE * j;
+        if (s >= a.S) continue;
+#pragma unroll
+        for (int c = 0; c < C; c++) {
+            const int d = tx + SIDE * c;
+            if (d >= a.D) break;
+            store_element(a, a.dk, b, s, g, d, dk[j][c] * a.scale);
+            store_element(a, a.dv, b, s, g, d, dv[j][c]);
+        }
+    }
 }
 
 /* --- launching -------------------------------------------------------------------------------- */

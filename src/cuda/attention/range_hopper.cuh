@@ -7,12 +7,8 @@
 #ifndef ATTENTION_RANGE_HOPPER_CUH
 #define ATTENTION_RANGE_HOPPER_CUH
 
-#include "cuda/attention/launch_hopper.h"
 #include "cuda/attention/ranges.cuh"
 #include "cuda/attention/wgmma_hopper.cuh"
-
-/* The threads of the warpgroups that hold queries; MORE: a grid, or ranges. */
-template <int D, bool MORE> constexpr int workers_of = HOPPER_GROUPS(D, MORE) * GROUP;
 
 /* A tile of queries, and the keys that each warpgroup sees; x.head < 0: there is none left. */
 template <int QUERIES> struct ranged_task {
@@ -35,6 +31,8 @@ __device__ inline void fetch_bytes(void *to, const void *from, int bytes, uint64
                  "r"(shared_address(bar))
                  : "memory");
 }
+/* What this thread wrote to shared memory is seen by products and copies after the next barrier. */
+__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* A number that is the same in all threads of a warp, so that the compiler knows it: operands of products
  * that depend on it are then computed once a warp. */
@@ -76,52 +74,23 @@ template <int QUERIES> __device__ inline void fetch_seen(range_task<QUERIES> *to
     fetch_bytes(to->seen, a.seen + (x.b * padded + x.t0) * 2, seen_bytes<QUERIES>(a, x.t0), bar);
 }
 
-/* The producer's n-th task; head < 0: there is none left. When `free` lets it, `full` expects `bytes` of
- * operands. RANGES: it is task i, which becomes the next one, written to shared memory for the warpgroups;
- * its ranges are on their way, too. */
-template <bool RANGES, int QUERIES>
-__device__ inline task produced_task(range_task<QUERIES> *to, const attention &a, int n, int &i, int items, uint64_t *full, int bytes, uint64_t *free)
+/* The producer's i-th task, written to shared memory for the warpgroups when `free` lets it, and i of the
+ * next one. `full` then expects `bytes` of operands and the ranges, which are on their way; if there is no
+ * task left, head < 0, it expects nothing. */
+template <int QUERIES>
+__device__ inline task take_task(range_task<QUERIES> *to, const attention &a, int &i, int items, uint64_t *full, int bytes, uint64_t *free, int phase)
 {
-    if constexpr (!RANGES) {
-        const task x = task_of<QUERIES>(a, n, items);
-        if (x.head < 0) return x;
-        barrier_wait(free, n % 2 ^ 1);
-        barrier_expect(full, bytes);
-        return x;
-    } else {
-        const ranged_task<QUERIES> r = ranged_task_of<QUERIES>(a, i, items);
-        i = take_next(a, i, items);
-        barrier_wait(free, n % 2 ^ 1);
-        to->of = r;
-        if (r.x.head < 0) {
-            barrier_arrive(full);
-            return r.x;
-        }
-        barrier_expect(full, bytes + seen_bytes<QUERIES>(a, r.x.t0));
-        fetch_seen(to, a, r.x, full);
+    const ranged_task<QUERIES> r = ranged_task_of<QUERIES>(a, i, items);
+    i = take_next(a, i, items);
+    barrier_wait(free, phase);
+    to->of = r;
+    if (r.x.head < 0) {
+        barrier_arrive(full);
         return r.x;
     }
-}
-/* The producer's walk over its tasks, or ONCE a single one, and the keys of each, in tiles of KEYS: fetch(x)
- * fetches the `bytes` of a task's operands, fetch_keys(x, s0) a tile of keys. */
-template <bool RANGES, bool ONCE, int KEYS, int QUERIES, typename F, typename G>
-__device__ inline void produce(range_task<QUERIES> *to, const attention &a, int items, uint64_t *full, int bytes, uint64_t *free, F fetch, G fetch_keys)
-{
-    int i = blockIdx.x; /* with RANGES: the number of the task */
-    for (int n = 0; ONCE ? n == 0 : RANGES || n * gridDim.x < items; n++) {
-        const task x = produced_task<RANGES>(to, a, n, i, items, full, bytes, free);
-        if (x.head < 0) break;
-        fetch(x);
-        for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS) fetch_keys(x, s0);
-    }
-}
-
-/* The n-th task in a warpgroup. Without RANGES its operands are not waited for. */
-template <bool RANGES, int QUERIES> __device__ inline task own_task(const range_task<QUERIES> *from, const attention &a, int n, int items, uint64_t *full)
-{
-    if constexpr (!RANGES) return task_of<QUERIES>(a, n, items);
-    barrier_wait(full, n % 2);
-    return uniform(from->of.x);
+    barrier_expect(full, bytes + seen_bytes<QUERIES>(a, r.x.t0));
+    fetch_seen(to, a, r.x, full);
+    return r.x;
 }
 
 /* The part of the task's keys, in tiles of KEYS, that the warpgroup's own 64 queries see. */
@@ -140,14 +109,15 @@ template <int QUERIES> __device__ inline own_ranges load_ranges(const range_task
 {
     own_ranges r;
     int begin = 0, end = INT32_MAX;
-    each<2>([&](int half) {
-        const int t = first + row_in_warp(2 * half);
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int t = first + (int)threadIdx.x % 32 / 4 + 8 * half;
         r.of[half] = {0, 0};
-        if (t >= a.T) return;
+        if (t >= a.T) continue;
         const int2 x = from->seen[t - from->of.x.t0];
         r.of[half] = {x.x, x.y};
         begin = max(begin, x.x < x.y ? x.x : INT32_MAX), end = min(end, x.y);
-    });
+    }
     r.all = {__reduce_max_sync(0xffffffffu, begin), __reduce_min_sync(0xffffffffu, end)};
     return r;
 }
@@ -156,9 +126,10 @@ __device__ inline bool sees_all(const own_ranges &r, int s0, int sn) { return r.
 /* x = `with` where a query does not see a key of s0 .. . */
 template <int N> __device__ inline void set_unseen(float (&x)[N], const own_ranges &r, int s0, float with)
 {
-    each<N>([&](int i) {
-        if (!in_range(r.of[i / 2 % 2], s0 + column_at(i))) x[i] = with;
-    });
+    const int column = s0 + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (!in_range(r.of[i / 2 % 2], column + i / 4 * 8 + i % 2)) x[i] = with;
 }
 
 /* Turns rows of a tile into zeros: those from row `kept` on, and, if `look`, those with a NaN or an
@@ -177,7 +148,7 @@ template <typename T, int ROWS, int PANELS, int THREADS> __device__ inline void 
         const unsigned rows = __ballot_sync(0xffffffffu, spoilt);
         if (bad && lane == 0) bad[i / 32] = rows;
     }
-    fence_shared_stores();
+    fence_proxy_async();
     named_barrier_sync<THREADS>(2);
 }
 

@@ -198,6 +198,24 @@ __device__ inline void online_softmax(float (&x)[M][N][4], float (&o)[M][D / 8][
     });
 }
 
+/* Stores o divided by the sums, and lse, of the warp's queries from `first` on. */
+template <typename T, int D, int M>
+__device__ inline void store_output(const attention &a, int64_t b, int64_t h, int first, const float (&o)[M][D / 8][4],
+                                    const float (&top)[M][2], const float (&sum)[M][2])
+{
+    const int lane = threadIdx.x % 32;
+    each<M>([&](int m) {
+        float all[2];
+        each<2>([&](int half) {
+            all[half] = quad_sum(sum[m][half]);
+            const int t = first + 16 * m + lane / 4 + 8 * half;
+            if (lane % 4 == 0 && t < a.T)
+                *lse_at(a, b, h, t) = all[half] == 0 ? -CUDART_INF_F : top[m][half] * LN2 + logf(all[half]);
+        });
+        store_rows<T, D>(a.o, b, h, first + 16 * m, a.T, o[m], all[0] == 0 ? 0.0f : 1 / all[0], all[1] == 0 ? 0.0f : 1 / all[1]);
+    });
+}
+
 /* --- blocks ----------------------------------------------------------------------------------- */
 
 /* A block's tile and head. With a causal mask, the tiles with most work come first, over a group of

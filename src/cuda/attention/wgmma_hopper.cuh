@@ -1,5 +1,5 @@
 /*
- * wgmma_hopper.cuh: the Hopper features used by hopper*.cu and window_hopper*.cu: products
+ * wgmma_hopper.cuh: the Hopper features used by hopper*.cu and wgmma_cores.cuh: products
  * of a warpgroup from shared memory (wgmma), copies of tiles by TMA that complete on an mbarrier,
  * and registers reassigned from the producer warps to the consumer warps (setmaxnreg).
  *
@@ -118,8 +118,6 @@ __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" 
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 /* Waits until all but the latest n committed groups are done. */
 template <int n> __device__ inline void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory"); }
-/* After this and the next barrier, products and copies see what ordinary stores have written. */
-__device__ inline void fence_shared_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 /* Prevents the compiler from moving registers that a product in flight writes. */
 template <int N> __device__ inline void pin_registers(float (&d)[N])
 {
@@ -130,37 +128,23 @@ template <int N> __device__ inline void pin_registers(unsigned (&d)[N])
     each<N>([&](int i) { asm volatile("" : "+r"(d[i])::"memory"); });
 }
 
-/* Issues products as a group, or as two; `d`: the registers that they use. Waits until all but the latest n
- * groups are done, and d is there. Does both at once. */
-template <typename F, typename... R> __device__ inline void issue(F products, R &...d)
+/* Issues products into d and waits for them. */
+template <int N, typename F> __device__ inline void multiply_now(float (&d)[N], F products)
 {
-    (pin_registers(d), ...);
+    pin_registers(d);
     wgmma_fence();
     products();
     wgmma_commit();
-}
-template <typename F, typename G, typename... R> __device__ inline void issue_both(F first, G second, R &...d)
-{
-    issue([&] { first(), wgmma_commit(), second(); }, d...);
-}
-template <int n, typename... R> __device__ inline void await(R &...d)
-{
-    wgmma_wait<n>();
-    (pin_registers(d), ...);
-}
-template <typename F, typename... R> __device__ inline void multiply_now(F products, R &...d)
-{
-    issue(products, d...);
-    await<0>(d...);
+    wgmma_wait<0>();
+    pin_registers(d);
 }
 
-/* The wgmma descriptor of an operand in shared memory: without a swizzle; in panels, where `far` is the
- * distance between panels, for operands across. */
-__device__ inline uint64_t operand_of(const void *p, int leading, int stride)
+/* The wgmma descriptor of an operand in shared memory. `far` is the distance between panels, for
+ * operands across. */
+__device__ inline uint64_t operand_at(const void *p, int far)
 {
-    return (uint64_t)((shared_address(p) & 0x3ffff) >> 4) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32;
+    return (uint64_t)((shared_address(p) & 0x3ffff) >> 4) | (uint64_t)(far >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
-__device__ inline uint64_t operand_at(const void *p, int far) { return operand_of(p, far, 1024) | (uint64_t)1 << 62; }
 constexpr int ALONG_STEP = 32 >> 4, ACROSS_STEP = 2048 >> 4; /* the descriptor's step to the next 16 */
 
 /* The registers of an accumulator as operands of an instruction: their numbers, and what is bound to
@@ -231,10 +215,11 @@ template <typename T, int D, int YROWS, int N> __device__ inline void product_al
 template <int D, int ROWS> __device__ inline void load_rows(unsigned (&x)[D / 4], const char *tile, int first)
 {
     const int lane = threadIdx.x % 32, row = first + lane % 16;
-    each<D / 16>([&](int k) {
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
         const int chunk = k % 4 * 2 + lane / 16;
         load4(*reinterpret_cast<unsigned(*)[4]>(&x[4 * k]), tile + k / 4 * ROWS * 128 + row * 128 + (chunk ^ row % 8) * 16);
-    });
+    }
 }
 /* d += p y: p in registers, 64 x 16 K; y has 16 K rows, and as many columns as d. */
 template <typename T, int K, int N> __device__ inline void product_across(float (&d)[N], const unsigned (&p)[4 * K], uint64_t y, int add)
@@ -268,18 +253,30 @@ template <int KEYS> __device__ inline span own_keys(const attention &a, const ta
 
 /* --- numbers ---------------------------------------------------------------------------------- */
 
-/* The row, of its warp's 16, and the column of number i of an accumulator. */
-__device__ inline int row_in_warp(int i) { return (int)(threadIdx.x % 32 / 4) + i / 2 % 2 * 8; }
-__device__ inline int column_at(int i) { return i / 4 * 8 + (int)(threadIdx.x % 4) * 2 + i % 2; }
-
 /* Rounds an accumulator to an operand A. */
 template <typename T, int N> __device__ inline void round_all(unsigned (&a)[N / 2], const float (&d)[N])
 {
     each<N / 2>([&](int i) { a[i] = both(d[2 * i], d[2 * i + 1], T()); });
 }
-/* An accumulator as the fragments of mma.cuh. */
-template <int N> __device__ inline auto &fragments(float (&d)[N]) { return reinterpret_cast<float(&)[N / 4][4]>(d); }
-template <int N> __device__ inline auto &fragments(const float (&d)[N]) { return reinterpret_cast<const float(&)[N / 4][4]>(d); }
+/* Stores the warp's 16 rows of an accumulator, times the factor of each half, to rows of x from
+ * `first` on. */
+template <typename T, int N>
+__device__ inline void store_block(const head_rows &x, int64_t b, int64_t h, int first, int count, const float (&d)[N], float upper, float lower)
+{
+    const int lane = threadIdx.x % 32, column = lane % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int t = first + lane / 4 + 8 * half;
+        if (t >= count) continue;
+        const float factor = half ? lower : upper;
+        T *to = row_at<T>(x, b, t, h) + column;
+#pragma unroll
+        for (int n = 0; n < N / 4; n++) {
+            if (8 * n >= stored_columns<2 * N>(x)) continue;
+            *reinterpret_cast<unsigned *>(to + 8 * n) = both(d[4 * n + 2 * half] * factor, d[4 * n + 2 * half + 1] * factor, T());
+        }
+    }
+}
 /* Synchronizes the consumer threads; the producer warps do not take part. */
 template <int THREADS> __device__ inline void named_barrier_sync(int name) { asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(THREADS) : "memory"); }
 

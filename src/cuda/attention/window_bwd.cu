@@ -278,6 +278,21 @@ static __device__ void attend_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][
     product_add<T, D, N>(dk, ds, q);
 }
 
+/* The warp's row y of dk or dv: keys on the grid are stored, those outside are summed in `pads`
+ * [D]. */
+template <typename T, int D>
+static __device__ void store_keys(const attention &a, const window_block &s, const head_rows &to, int y, const float (&sum)[D / 8][4], float factor, float *pads)
+{
+    float take[2];
+    each<2>([&](int half) {
+        const int x = threadIdx.x % 32 / 4 + 8 * half;
+        const bool is_there = y < s.rows && x < s.columns;
+        take[half] = !is_there && x < a.window ? factor : 0.0f;
+        if (is_there) store_half(row_at<T>(to, s.b, token_at(a, s, y, x), s.h), sum, half, factor);
+    });
+    if (s.rows != a.window || s.columns != a.window) sum_beyond(pads, sum, take);
+}
+
 template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 32, 1) window_dkv(const attention a)
 {
     if (!multiplies<T>()) return;
@@ -332,13 +347,8 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
             if (warp < rows) attend_queries<T, D, ROWS>(dk, dv, keys, values, a, shared, q + stage * ROW, dout + stage * ROW, t0, y0 + warp);
         }
         if (warp >= rows) continue;
-        const auto store = [&](const head_rows &to, const float(&sum)[D / 8][4], float factor, float *pads) {
-            store_keys<T>(a, s, to, y0 + warp, sum, factor, pads, [&](T *row, int half, bool is_there) {
-                if (is_there) store_half(row, sum, half, factor);
-            });
-        };
-        store(a.dk, dk, a.scale, pads + (y0 + warp) * 2 * D);
-        store(a.dv, dv, 1.0f, pads + ((y0 + warp) * 2 + 1) * D);
+        store_keys<T, D>(a, s, a.dk, y0 + warp, dk, a.scale, pads + (y0 + warp) * 2 * D);
+        store_keys<T, D>(a, s, a.dv, y0 + warp, dv, 1.0f, pads + ((y0 + warp) * 2 + 1) * D);
     }
     __syncthreads();
     store_pads<D>(a, s, pads, a.window, threadIdx.x, blockDim.x);

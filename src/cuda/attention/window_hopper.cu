@@ -90,12 +90,19 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
         {
             float g[BOTH / 2];
             const uint64_t q = cores_along<TILE>(shared + at::q + slot);
-            issue_both([&] { cores_product<T, D, TILE, BOTH>(g, q, tables, 0); }, [&] { cores_product<T, D, TILE, KEYS>(x, q, k, 0); }, g, x);
-            await<1>(g);
+            pin_registers(g), pin_registers(x);
+            wgmma_fence();
+            cores_product<T, D, TILE, BOTH>(g, q, tables, 0);
+            wgmma_commit();
+            cores_product<T, D, TILE, KEYS>(x, q, k, 0);
+            wgmma_commit();
+            wgmma_wait<1>();
+            pin_registers(g);
             __syncwarp(); /* the warp no longer reads the previous position terms */
             stage_positions<REL_ROW>(rel, g, {0, 0}, n, t0, INT32_MAX);
             __syncwarp();
-            await<0>(x);
+            wgmma_wait<0>();
+            pin_registers(x);
         }
         if (t0 + (int)threadIdx.x / 32 * 16 < queries) {
             softmax_rows(x, most, sum, rel, a.scale * LOG2E);
@@ -106,7 +113,12 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
             fence_shared_stores();
             __syncthreads();
         }
-        multiply_now([&] { cores_add<T, KEYS / 16>(o, p, v, 0); }, p, o);
+        pin_registers(p), pin_registers(o);
+        wgmma_fence();
+        cores_add<T, KEYS / 16>(o, p, v, 0);
+        wgmma_commit();
+        wgmma_wait<0>();
+        pin_registers(o), pin_registers(p);
         each<2>([&](int half) {
             const int r = t0 + threadIdx.x / 32 * 16 + lane / 4 + 8 * half;
             const bool is_there = r < queries;

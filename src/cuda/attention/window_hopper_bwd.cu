@@ -44,7 +44,7 @@ template <typename T, int D> static __device__ void make_positions(char *shared,
     const float *lse = reinterpret_cast<const float *>(shared + gradient_layout<D>::lse);
     for (int t0 = threadIdx.x / GROUP * 64; t0 < queries; t0 += GROUPS * 64) {
         float g[BOTH / 2];
-        multiply_now([&] { cores_product<T, D, QUERIES, BOTH>(g, q + t0, tables, 0); }, g);
+        multiply_now(g, [&] { cores_product<T, D, QUERIES, BOTH>(g, q + t0, tables, 0); });
         const int first = t0 + threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4;
         stage_positions<REL_ROW>(rel + t0, g, {lse[min(first, QUERIES - 1)], lse[min(first + 8, QUERIES - 1)]}, n, t0, QUERIES);
     }
@@ -88,8 +88,14 @@ static __device__ void queries_backward_64(const attention &a, const window_bloc
     each<2>([&](int part) {
         float p[HALF / 2], dp[HALF / 2];
         unsigned ds[HALF / 4];
-        issue_both([&] { cores_product<T, D, QUERIES, KEYS>(p, q, k + part * HALF, 0); }, [&] { cores_product<T, D, QUERIES, KEYS>(dp, dout, v + part * HALF, 0); }, p, dp);
-        await<1>(p);
+        pin_registers(p), pin_registers(dp);
+        wgmma_fence();
+        cores_product<T, D, QUERIES, KEYS>(p, q, k + part * HALF, 0);
+        wgmma_commit();
+        cores_product<T, D, QUERIES, KEYS>(dp, dout, v + part * HALF, 0);
+        wgmma_commit();
+        wgmma_wait<1>();
+        pin_registers(p);
         if (is_any)
             each<HALF_ROWS, 2>([&](int i, int half) {
                 const float row_bias = rel[(part * HALF_ROWS + i) * REL_ROW + r[half]];
@@ -98,12 +104,16 @@ static __device__ void queries_backward_64(const attention &a, const window_bloc
                     x = power_of_two(fmaf(x, factor, columns[half][j] + row_bias));
                 });
             });
-        await<0>(dp);
+        wgmma_wait<0>();
+        pin_registers(dp);
         if (is_any) {
             each<HALF / 2>([&](int i) { dp[i] = p[i] * (dp[i] - delta[i / 2 % 2]); });
             round_all<T>(ds, dp);
         }
-        issue([&] { cores_add<T, HALF / 16>(dq, ds, keys + part * (HALF * 16 >> 4), part); }, ds, dq);
+        pin_registers(ds), pin_registers(dq);
+        wgmma_fence();
+        cores_add<T, HALF / 16>(dq, ds, keys + part * (HALF * 16 >> 4), part);
+        wgmma_commit();
         if (is_any)
             each<2>([&](int half) {
 #pragma unroll
@@ -120,7 +130,8 @@ static __device__ void queries_backward_64(const attention &a, const window_bloc
                         put<T>(shared + at::g + core_at<QUERIES>(r[half], y[half] - (part * HALF_ROWS + i + lane % 4) + WINDOW - 1), mine);
                 }
             });
-        await<0>(dq, ds);
+        wgmma_wait<0>();
+        pin_registers(dq), pin_registers(ds);
     });
     each<2>([&](int half) {
         const int x = column_of(n, r[half]);
@@ -134,7 +145,7 @@ static __device__ void queries_backward_64(const attention &a, const window_bloc
     fence_shared_stores();
     named_barrier_sync<GROUP>(1 + (int)threadIdx.x / GROUP);
     const uint64_t g = cores_along<QUERIES>(shared + at::g + t0 * 16), tables = cores_across<BOTH>(shared + at::tables);
-    multiply_now([&] { each<BOTH / 16>([&](int i) { multiply<0, 1>(dq, g + i * along_step<QUERIES>, tables + i * across_step, 1, T()); }); }, dq);
+    multiply_now(dq, [&] { each<BOTH / 16>([&](int i) { multiply<0, 1>(dq, g + i * along_step<QUERIES>, tables + i * across_step, 1, T()); }); });
     each<2>([&](int half) {
         const int t = reinterpret_cast<const int *>(shared + at::token)[r[half]];
         store_row<T>(row_at<T>(a.dq, s.b, max(t, 0), s.h), dq, half, 1.0f, t >= 0 && first + 8 * half < QUERIES);
@@ -167,14 +178,21 @@ static __device__ void add_both(float (&dk)[D / 2], float (&dv)[D / 2], const fl
     const float *delta = reinterpret_cast<const float *>(shared + at::delta) + t0 + threadIdx.x % 4 * 2;
     unsigned pt[N / 4], ds[N / 4];
     round_all<T>(pt, p);
-    issue([&] { cores_add<T, N / 16>(dv, pt, cores_across<QUERIES>(shared + at::dout + t0 * 16), t0); }, pt, dv);
+    pin_registers(pt), pin_registers(dv);
+    wgmma_fence();
+    cores_add<T, N / 16>(dv, pt, cores_across<QUERIES>(shared + at::dout + t0 * 16), t0);
+    wgmma_commit();
     each<N / 8>([&](int i) {
         const float2 mean = pair_at(delta + 8 * i);
         each<4>([&](int j) { dp[4 * i + j] = p[4 * i + j] * (dp[4 * i + j] - (j % 2 ? mean.y : mean.x)); });
     });
     round_all<T>(ds, dp);
-    issue([&] { cores_add<T, N / 16>(dk, ds, cores_across<QUERIES>(shared + at::q + t0 * 16), t0); }, ds, dk);
-    await<0>(dk, dv, pt, ds);
+    pin_registers(ds), pin_registers(dk);
+    wgmma_fence();
+    cores_add<T, N / 16>(dk, ds, cores_across<QUERIES>(shared + at::q + t0 * 16), t0);
+    wgmma_commit();
+    wgmma_wait<0>();
+    pin_registers(dk), pin_registers(dv), pin_registers(pt), pin_registers(ds);
 }
 
 /* The contribution of N queries from t0 on to dk and dv of 64 keys, whose operands are k and v. */
@@ -182,11 +200,17 @@ template <int N, typename T, int D>
 static __device__ void add_queries(float (&dk)[D / 2], float (&dv)[D / 2], char *shared, uint64_t k, uint64_t v, int y, int t0, float factor)
 {
     float p[N / 2], dp[N / 2];
-    const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q + t0 * 16), dout = cores_along<QUERIES>(shared + gradient_layout<D>::dout + t0 * 16);
-    issue_both([&] { cores_product<T, D, KEYS, QUERIES>(p, k, q, 0); }, [&] { cores_product<T, D, KEYS, QUERIES>(dp, v, dout, 0); }, p, dp);
-    await<1>(p);
+    pin_registers(p), pin_registers(dp);
+    wgmma_fence();
+    cores_product<T, D, KEYS, QUERIES>(p, k, cores_along<QUERIES>(shared + gradient_layout<D>::q + t0 * 16), 0);
+    wgmma_commit();
+    cores_product<T, D, KEYS, QUERIES>(dp, v, cores_along<QUERIES>(shared + gradient_layout<D>::dout + t0 * 16), 0);
+    wgmma_commit();
+    wgmma_wait<1>();
+    pin_registers(p);
     to_probabilities<N, D>(p, shared, y, t0, factor);
-    await<0>(dp);
+    wgmma_wait<0>();
+    pin_registers(dp);
     add_both<N, T, D>(dk, dv, p, dp, shared, t0);
 }
 
@@ -197,16 +221,38 @@ static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *s
 {
     const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q), dout = cores_along<QUERIES>(shared + gradient_layout<D>::dout);
     float p[32], dp[32], ahead[32];
-    multiply_now([&] { cores_product<T, D, KEYS, QUERIES>(ahead, k, q, 0); }, ahead);
+    multiply_now(ahead, [&] { cores_product<T, D, KEYS, QUERIES>(ahead, k, q, 0); });
 #pragma unroll 1
     for (int t0 = 0; t0 < end; t0 += 64) {
         each<32>([&](int i) { p[i] = ahead[i]; });
-        issue_both([&] { cores_product<T, D, KEYS, QUERIES>(dp, v, dout + t0, 0); }, [&] { cores_product<T, D, KEYS, QUERIES>(ahead, k, q + t0 + 64, 0); }, dp, ahead);
+        pin_registers(dp), pin_registers(ahead);
+        wgmma_fence();
+        cores_product<T, D, KEYS, QUERIES>(dp, v, dout + t0, 0);
+        wgmma_commit();
+        cores_product<T, D, KEYS, QUERIES>(ahead, k, q + t0 + 64, 0);
+        wgmma_commit();
         to_probabilities<64, D>(p, shared, y, t0, factor);
-        await<1>(dp);
+        wgmma_wait<1>();
+        pin_registers(dp);
         add_both<64, T, D>(dk, dv, p, dp, shared, t0);
         pin_registers(ahead);
     }
+}
+
+/* The warp's row of dk or dv: keys on the grid are stored, those outside are summed in `pads`
+ * [D]. */
+template <typename T, int D>
+static __device__ void store_keys(const attention &a, const window_block &s, const head_rows &to, const float (&sum)[D / 2], float factor,
+                                  int y, float *pads)
+{
+    float take[2];
+    each<2>([&](int half) {
+        const int x = threadIdx.x % 32 / 4 + 8 * half;
+        const bool is_there = y < s.rows && x < s.columns;
+        take[half] = !is_there && x < WINDOW ? factor : 0.0f;
+        store_row<T>(row_at<T>(to, s.b, is_there ? token_at(a, s, y, x) : 0, s.h), sum, half, factor, is_there);
+    });
+    if (s.rows != WINDOW || s.columns != WINDOW) sum_beyond(pads, reinterpret_cast<const float(&)[D / 8][4]>(sum), take);
 }
 
 /* Computes dk and dv of the 64 keys from k0 on. */
@@ -221,11 +267,8 @@ template <typename T, int D> static __device__ void keys_backward_64(const atten
     if (queries > QUERIES / 64 * 64) add_queries<QUERIES % 64, T, D>(dk, dv, shared, k, v, y, QUERIES / 64 * 64, factor);
     if (y >= WINDOW) return;
     float *pads = reinterpret_cast<float *>(shared + at::pads) + y * 2 * D;
-    const auto store = [&](const head_rows &to, const float(&sum)[D / 2], float factor, float *pads) {
-        store_keys<T>(a, s, to, y, fragments(sum), factor, pads, [&](T *row, int half, bool is_there) { store_row<T>(row, sum, half, factor, is_there); });
-    };
-    store(a.dk, dk, a.scale, pads);
-    store(a.dv, dv, 1.0f, pads + D);
+    store_keys<T, D>(a, s, a.dk, dk, a.scale, y, pads);
+    store_keys<T, D>(a, s, a.dv, dv, 1.0f, y, pads + D);
 }
 
 /* The window's part of the tables' gradients, g^T q. */
@@ -234,7 +277,7 @@ template <typename T, int D> static __device__ void make_tables(const attention 
     const uint64_t g = cores_across<QUERIES>(shared + gradient_layout<D>::g), q = cores_across<QUERIES>(shared + gradient_layout<D>::q);
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     float sum[D / 2];
-    multiply_now([&] { each<QUERIES / 16>([&](int i) { multiply<1, 1>(sum, g + i * across_step, q + i * across_step, i, T()); }); }, sum);
+    multiply_now(sum, [&] { each<QUERIES / 16>([&](int i) { multiply<1, 1>(sum, g + i * across_step, q + i * across_step, i, T()); }); });
     float *to = a.tables + (int64_t)s.index * 2 * ROWS * D + lane % 4 * 2;
     each<2, D / 8>([&](int half, int n) {
         if (row + 8 * half < 2 * ROWS)

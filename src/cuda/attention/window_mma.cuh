@@ -205,21 +205,6 @@ template <int N> __device__ inline void sum_beyond(float *pads, const float (&su
     });
 }
 
-/* The warp's row y of dk or dv, times factor: keys on the grid are stored, by store(row, half, whether it is
- * there), those outside are summed in `pads` [D]. */
-template <typename T, int N, typename F>
-__device__ inline void store_keys(const attention &a, const window_block &s, const head_rows &to, int y, const float (&sum)[N][4], float factor, float *pads, F store)
-{
-    float take[2];
-    each<2>([&](int half) {
-        const int x = threadIdx.x % 32 / 4 + 8 * half;
-        const bool is_there = y < s.rows && x < s.columns;
-        take[half] = !is_there && x < a.window ? factor : 0.0f;
-        store(row_at<T>(to, s.b, is_there ? token_at(a, s, y, x) : 0, s.h), half, is_there);
-    });
-    if (s.rows != a.window || s.columns != a.window) sum_beyond(pads, sum, take);
-}
-
 /* The gradient of pad of a window of `window` rows: the sums of its rows, in order. `threads` threads
  * take part, numbered from `thread`. */
 template <int D> __device__ inline void store_pads(const attention &a, const window_block &s, const float *pads, int window, int thread, int threads)

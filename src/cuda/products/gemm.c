@@ -154,33 +154,39 @@ static int choose_algorithm(struct gemm *p, const struct cuda_state *s, const st
     return good > 1 && timed ? autotune_choose(p, s, part, found, good, workspace, e) : PL_OK;
 }
 
-/* The algorithm of the whole must compute the part too: its kernel, tiles and split of K, and so the order of the sums. */
-static int check_part(const struct gemm *p, uint64_t workspace, struct error *e)
+/* Whether the algorithm of the whole computes the part too: its kernel, tiles and split of K, and so the order of the sums. */
+static bool computes_part(const struct gemm *p, uint64_t workspace)
 {
-    const struct gemm_shape *s = &p->shape, whole = gemm_whole(s);
     cublasLtMatmulHeuristicResult_t r;
-    const cublasStatus_t rc = cublasLtMatmulAlgoCheck(p->blas, p->product, p->b, p->a, p->c, p->c, &p->algorithm, &r);
-    if (rc == CUBLAS_STATUS_SUCCESS && r.workspaceSize <= workspace) return PL_OK;
-    return error_set(e, PL_FAIL, "cuBLASLt's algorithm for the product [%lld,%lld] by [%lld,%lld] in %s does not compute %lld of its rows alone; "
-                     "memory.encode: inline has no such products", (long long)whole.M, (long long)s->K, (long long)s->K, (long long)s->N, dtype_name(s->a.dtype), (long long)s->M);
+    return cublasLtMatmulAlgoCheck(p->blas, p->product, p->b, p->a, p->c, p->c, &p->algorithm, &r) == CUBLAS_STATUS_SUCCESS && r.workspaceSize <= workspace;
+}
+
+/* Describes the product with the algorithm that is chosen for `whole`, of which it is all or a part. */
+static int choose_for(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *whole, const struct gemm_shape *shape, uint64_t workspace, struct error *e)
+{
+    cublasLtMatmulPreference_t preference = NULL;
+    p->timed = false;
+    TRY(gemm_describe(p, whole, e));
+    TRY_BLAS(cublasLtMatmulPreferenceCreate(&preference));
+    int rc = choose_algorithm(p, s, shape, preference, workspace, e);
+    cublasLtMatmulPreferenceDestroy(preference);
+    return rc ? rc : gemm_describe(p, shape, e);
 }
 
 int gemm_begin(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *shape, uint64_t workspace,
                struct error *e)
 {
     const struct gemm_shape whole = gemm_whole(shape);
+    struct gemm_shape alone = *shape;
     struct matrix_storage a, b, c;
-    cublasLtMatmulPreference_t preference = NULL;
+    alone.whole_M = alone.whole_batches = 0;
     p->blas = s->blas;
     p->library = true;
     if (!gemm_library_supports(shape, &a, &b, &c) || !gemm_library_supports(&whole, &a, &b, &c)) return refuse(shape, "does not support the layout of", e);
     TRY_CUDA(cuda_gemm_one(&p->one));
-    TRY(gemm_describe(p, &whole, e));
-    TRY_BLAS(cublasLtMatmulPreferenceCreate(&preference));
-    int rc = choose_algorithm(p, s, shape, preference, workspace, e);
-    cublasLtMatmulPreferenceDestroy(preference);
-    if (!rc) rc = gemm_describe(p, shape, e);
-    return rc || (whole.M == shape->M && whole.batches == shape->batches) ? rc : check_part(p, workspace, e);
+    TRY(choose_for(p, s, &whole, shape, workspace, e));
+    if ((whole.M == shape->M && whole.batches == shape->batches) || computes_part(p, workspace)) return PL_OK;
+    return choose_for(p, s, &alone, &alone, workspace, e); /* few rows: the bits may be others; `profile --explain` shows it */
 }
 
 void gemm_begin_generic(struct gemm *p, const struct gemm_shape *shape) { p->shape = *shape; }
