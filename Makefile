@@ -353,6 +353,9 @@ BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(filter-out bench/bench_cuda_%
 $(BUILD)/bench/%: bench/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LDFLAGS) $(LDLIBS) -lcmocka -o $@
+$(BUILD)/bench/mpi_ranks: bench/mpi_ranks.c $(LIB)
+	@mkdir -p $(@D)
+	$(MPICC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ $< $(LIB) $(LDFLAGS) $(LDLIBS) -o $@
 bench: deps
 	+@$(BUILD_WITH_PROGRESS) $(BENCHES)
 	@for b in $(filter-out %/bench_loader %/bench_tokenize,$(BENCHES)); do $$b || exit 1; done # those two need files: bench/data.sh, bench/peer_tokenize.py
