@@ -57,10 +57,14 @@ plan/search plan/ablation
 text/template/chat_images text/template/chat
 '
 
-# The same, in builds that have FFmpeg or oneDNN.
+# The same, in builds that have FFmpeg, oneDNN or CUDA.
 with_libraries='
 cpu/onednn cpu/gemm
 cpu/onednn cpu/linear_act
+cuda/device/nodes cuda/device/record
+cuda/device/record cuda/device/device
+cuda/device/transport cuda/device/device
+cuda/products/matmul_autotune cuda/products/gemm
 data/images/video_file data/images/video
 '
 
