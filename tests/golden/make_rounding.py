@@ -15,7 +15,7 @@ one seed is large with the next.
 The root mean square of a tensor's error over K seeds, relative as in tests/compare.c, corresponds to one
 standard deviation of a number; the tests allow 4 of them in addition to the float32 bound. A number near the kink of
 a ReLU changes side in a few draws, with an error far above the others', which the mean hides: half the largest error
-counts if it is more. peft/sam has such a number, in one draw of ten, and was made with --seeds 48. No implementation
+counts if it is more. peft/sam has such a number, in one draw of ten, and was made with --seeds 48, and so was prs_med_prompted. No implementation
 of ours takes part. A fused kernel rounds less often than these ops, with one exception that is modelled: the
 gradient of a softmax inside attention computes the sum over keys of P dP as the product of the output o, which
 is stored in 16 bits, with its gradient. The error of that sum over a head's numbers is a random walk with steps
