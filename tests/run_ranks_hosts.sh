@@ -49,7 +49,7 @@ export OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=10.213.7.0/24 OMPI_MCA_
 hosts() {
     local each=$1
     shift
-    "$tmp/host" "$a" mpirun --host "10.213.7.1:$each,10.213.7.2:$each" -np $((2 * each)) --mca plm_rsh_agent "$tmp/agent" --bind-to none --oversubscribe "$@"
+    "$tmp/host" "$a" mpirun --host "10.213.7.1:$each,10.213.7.2:$each" -np $((2 * each)) --mca plm_rsh_agent "$tmp/agent" ${PLIMSOLL_HIDE_CPU:+-x PLIMSOLL_HIDE_CPU} --bind-to none --oversubscribe "$@"
 }
 equal() {
     local each=$1
