@@ -61,7 +61,7 @@ equal() {
 }
 check 'a rank on each of two hosts' equal 1 --set train.clip_norm=1
 check 'two ranks on each of two hosts' equal 2
-check 'two ranks on each of two hosts, weights divided inside a host' equal 2 --set train.effective_batch=4 --set memory.precision=bf16 --set parallel.shard=HYBRID_SHARD
+check 'two ranks on each of two hosts, weights divided inside a host' equal 2 --set train.effective_batch=4 --set memory.precision=bf16 --set memory.head_chunks=1 --set parallel.shard=HYBRID_SHARD
 copies() { grep -q 'a copy of what is divided on each host' "$tmp/err" && json "$tmp/two/plan.json" settings.group_ranks; }
 check 'the log tells of the copies' copies
 # Ranks 0 and 2 on one host, 1 and 3 on the other: their numbers do not follow each other.
