@@ -15,55 +15,15 @@
 #include "data/text/tokenize.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "chat_folder.h"
 
 #define GOLDEN "tests/golden/llava_text/"
-
-/* A model folder with all that tokenizing needs. */
-struct folder {
-    struct model model;
-    struct tokenizer *tokenizer;
-    struct template *template;
-    struct image_source images;
-    struct tokenize_options options;
-};
 
 static void open_folder(struct folder *f, const char *name)
 {
     char path[256];
-    struct error e = {0};
-    memset(f, 0, sizeof *f);
     snprintf(path, sizeof path, GOLDEN "%s", name);
-    int rc = model_open(&f->model, path, &e);
-    if (!rc) rc = tokenizer_open(&f->tokenizer, path, &e);
-    if (!rc) rc = template_open(&f->template, path, NULL, NULL, &e);
-    if (!rc) rc = image_source_open(&f->images, &f->model, f->tokenizer, f->template, GOLDEN, &e);
-    if (rc) fail_msg("%s: %s", name, e.text);
-    f->options = (struct tokenize_options){.tokenizer = f->tokenizer, .template = f->template, .images = &f->images};
-}
-
-static void close_folder(struct folder *f)
-{
-    image_source_close(&f->images);
-    template_close(f->template);
-    tokenizer_close(f->tokenizer);
-    model_close(&f->model);
-}
-
-/* The lines of a file as values. */
-static struct value *read_lines(const char *path, struct bump *b)
-{
-    char *text;
-    size_t n;
-    struct error e;
-    struct value *list = value_new(b, VALUE_LIST);
-    if (file_read(path, 1 << 20, &text, &n, &e)) fail_msg("%s", e.text);
-    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
-        struct value *v;
-        if (json_parse(line, strlen(line), b, &v, &e)) fail_msg("%s", e.text);
-        value_append(b, list, v);
-    }
-    mem_free(text);
-    return list;
+    folder_open(f, path, GOLDEN);
 }
 
 static void compare_ids(const char *what, uint32_t chat, const struct token_list *l, const struct value *want)

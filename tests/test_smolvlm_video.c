@@ -17,54 +17,17 @@
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "text/template/video_text.h"
+#include "chat_folder.h"
 
 #define GOLDEN "tests/golden/smolvlm_video/"
 #define MODEL "tests/golden/llava_text/smolvlm"
-
-struct folder {
-    struct model model;
-    struct tokenizer *tokenizer;
-    struct template *template;
-    struct image_source images;
-    struct tokenize_options options;
-};
 
 static void open_folder(struct folder *f, double fps, uint32_t max_frames, bool own)
 {
     struct error e = {0};
     const struct video_options o = {.fps = fps, .max_frames = max_frames, .room = 16 << 20};
-    memset(f, 0, sizeof *f);
-    int rc = model_open(&f->model, MODEL, &e);
-    if (!rc) rc = tokenizer_open(&f->tokenizer, MODEL, &e);
-    if (!rc) rc = template_open(&f->template, MODEL, NULL, NULL, &e);
-    if (!rc) rc = image_source_open(&f->images, &f->model, f->tokenizer, f->template, GOLDEN, &e);
-    if (!rc) rc = image_source_take_videos(&f->images, &f->model, &o, 0, own, &e);
-    if (rc) fail_msg("%s", e.text);
-    f->options = (struct tokenize_options){.tokenizer = f->tokenizer, .template = f->template, .images = &f->images};
-}
-
-static void close_folder(struct folder *f)
-{
-    image_source_close(&f->images);
-    template_close(f->template);
-    tokenizer_close(f->tokenizer);
-    model_close(&f->model);
-}
-
-static struct value *read_lines(const char *path, struct bump *b)
-{
-    char *text, *rest = NULL;
-    size_t n;
-    struct error e;
-    struct value *list = value_new(b, VALUE_LIST);
-    if (file_read(path, 1 << 20, &text, &n, &e)) fail_msg("%s", e.text);
-    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        struct value *v;
-        if (json_parse(line, strlen(line), b, &v, &e)) fail_msg("%s", e.text);
-        value_append(b, list, v);
-    }
-    mem_free(text);
-    return list;
+    folder_open(f, MODEL, GOLDEN);
+    if (image_source_take_videos(&f->images, &f->model, &o, 0, own, &e)) fail_msg("%s", e.text);
 }
 
 static int64_t whole(const struct value *list, uint32_t i)
