@@ -307,6 +307,23 @@ static void test_groups(void **state)
     check_within("llama-tiny", 4, 8, 0.5f, false, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.per_host=2", "parallel.shard=_HYBRID_SHARD_ZERO2"));
 }
 
+/* Hosts of 2 and 4 ranks, all of which hold one copy between them: collectives inside hosts and across them. Three hosts, and shares. A host
+ * of 3 is no subtree, and exchanges at once. */
+static void test_hosts(void **state)
+{
+    (void)state;
+    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "parallel.per_host=2", "parallel.shard=none"));
+    check("llama-tiny", 4, 8, 0.5f, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.per_host=2", "parallel.shard=none"));
+    check("llama-tiny", 8, 8, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.optimizer=adamw-8bit", "parallel.per_host=4", "parallel.group=all", "parallel.shard=optimizer"));
+    check("llama-tiny", 6, 6, 0.5f, SETS("train.effective_batch=7", "memory.precision=bf16-pure", "memory.offload=optimizer+masters+weights", "parallel.per_host=2", "parallel.group=all", "parallel.shard=optimizer"));
+    check("llama-tiny", 6, 6, 0.5f, SETS("train.effective_batch=6", "memory.precision=f32", "parallel.per_host=3", "parallel.group=all", "parallel.shard=optimizer"));
+    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.head_chunks=4", "memory.optimizer=adamw-8bit", "parallel.per_host=2", "parallel.group=all", "parallel.shard=gradients"));
+    check("llama-tiny", 8, 8, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.recompute=all", "parallel.per_host=4", "parallel.group=all", "parallel.shard=weights"));
+    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "adapter.target_modules=all-linear", "memory.quantize=nf4", "parallel.per_host=2", "parallel.group=all", "parallel.shard=weights"));
+    check("sam-tiny", 4, 4, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "prompts.iterations=2", "parallel.per_host=2", "parallel.group=all", "parallel.shard=weights"));
+    check_within("llama-tiny", 4, 8, 0.5f, false, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.per_host=2", "parallel.group=all", "parallel.shard=gradients"));
+}
+
 /* Techniques that know nothing of ranks. */
 static void test_techniques(void **state)
 {
@@ -327,6 +344,6 @@ static void test_sam(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_whole), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_groups), cmocka_unit_test(test_sam)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_whole), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_groups), cmocka_unit_test(test_hosts), cmocka_unit_test(test_sam)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
