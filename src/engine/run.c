@@ -751,10 +751,17 @@ int run_get_step(struct run *r, struct step_block *b, struct error *e)
     return r->device.ops->read(&r->device, b, tape_address(&r->tape, r->graph.step), sizeof *b, e);
 }
 
+int run_failed(struct run *r, enum program p, const struct error *e)
+{
+    const bool meets = program_is(p, PROGRAM_TRAINS) || p == PROGRAM_UPDATE || r->plan.settings.shard == SHARD_WEIGHTS;
+    if (meets && r->ranks && r->ranks->n > 1) r->ranks->abort(r->ranks, e->code, e->text);
+    return e->code;
+}
+
 int run_program(struct run *r, enum program p, struct error *e)
 {
     trips_set(r, p);
-    return r->device.ops->run(&r->device, &r->tape, p, e);
+    return r->device.ops->run(&r->device, &r->tape, p, e) ? run_failed(r, p, e) : PL_OK;
 }
 
 id run_clip(const struct run *r)
