@@ -283,6 +283,12 @@ ranked() {
     expect 0 '' "${ranks[@]}" --ranks 8 --memory "$least" && grep -q 'shard weights' "$tmp/out" && expect 3 'needs' "${ranks[@]}" --ranks 8 --memory $((least - 1)) && echo "$least bytes"
 }
 check 'plan --ranks: a table, and levels under a budget' ranked
+# The ladder begins with all samples of a rank's share, and has the levels.
+compared() {
+    expect 0 '' "${ranks[@]}" --ranks 8 --compare --json && [ "$(grep -m 1 '"micro_batch"' "$tmp/out" | tr -dc 0-9)" = 2 ] && expect 0 '' "${ranks[@]}" --ranks 8 --compare &&
+        [ "$(sed -n 's/^+ \(shard [a-z]*\) .*/\1/p' "$tmp/out" | tr '\n' ' ')" = 'shard optimizer shard gradients shard weights ' ] && expect 0 '' "${ranks[@]}" --compare && ! grep shard "$tmp/out"
+}
+check 'plan --ranks --compare: levels are rungs' compared
 # Between hosts a slow link: weights stay inside a host, which takes more memory. With one host there is no choice.
 grouped() {
     expect 0 '' "${ranks[@]}" --ranks 8 --per-host 4 --links nvlink4,eth-1g --set parallel.shard=weights --json && [ "$(json "$tmp/out" settings.group)" = host ] && [ "$(json "$tmp/out" settings.group_ranks)" = 4 ] || return 1
