@@ -150,7 +150,7 @@ static bool can_run(const struct doctor *d, const uint64_t arena[SPACE_COUNT], s
 {
     const int ranks = d->run.plan.settings.ranks;
     if (ranks > 1) return !error_set(why, PL_USAGE, "the plan is that of a rank of %d, and a step needs all of them: `plimsoll train --ranks %d --json` tells what each rank allocates", ranks, ranks);
-    return !machine_room(d->run.device.kind, arena, true, why);
+    return !machine_room(d->run.device.kind, arena, true, NULL, why);
 }
 
 /* Runs one step with that micro-batch. */

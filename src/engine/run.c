@@ -28,6 +28,14 @@ enum { ANSWERS_CHUNK = 256 };
 /* Bytes through which a GPU gets its weights. */
 enum { LOAD_BUFFER = 16 << 20 };
 
+static int parallel_ranks(const struct run *r) { return r->ranks ? r->ranks->n : r->config->parallel_ranks > 0 && r->shares > 1 ? (int)r->config->parallel_ranks : 1; }
+
+int run_host_ranks(const struct run *r)
+{
+    const int n = parallel_ranks(r);
+    return r->ranks ? (int)max_i64(1, r->ranks->local) : r->config->parallel_per_host > 0 ? (int)min_i64(n, r->config->parallel_per_host) : n;
+}
+
 /* --- the budget ------------------------------------------------------------------ */
 
 /* The available memory that the kernel reports, or what the control group leaves. */
@@ -69,7 +77,7 @@ static int resolve_budget(struct run *r, struct error *e)
         r->budget -= min_u64(nccl_reserve(r), r->budget / 2);
         return PL_OK;
     }
-    uint64_t free = r->ranks && r->ranks->free ? r->ranks->free : free_memory();
+    uint64_t free = r->ranks && r->ranks->share.free ? r->ranks->share.free : free_memory() / (uint64_t)run_host_ranks(r);
     char have[32], keep[32];
     if (free <= BUDGET_RESERVE)
         return error_set(e, PL_FAIL, "memory.budget auto: %s are free and %s are kept in reserve; free some memory or give a size",
@@ -208,8 +216,6 @@ static enum dtype auto_precision(const struct profile *device)
 }
 
 /* --- ranks and shares ---------------------------------------------------------------- */
-
-static int parallel_ranks(const struct run *r) { return r->ranks ? r->ranks->n : r->config->parallel_ranks > 0 && r->shares > 1 ? (int)r->config->parallel_ranks : 1; }
 
 /* Number of shares of a step. `plan` may be asked for ranks that are not there. */
 static int open_shares(struct run *r, const struct run_options *o, struct error *e)
@@ -572,7 +578,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (o->gpu_memory) r->device.profile.memory_bytes = o->gpu_memory;
     if (check_gpus(r, e)) return e->code;
     if (resolve_budget(r, e)) return e->code;
-    if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r), &r->host_budget, &r->host_rule, e))) return rc;
+    if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r), r->ranks, run_host_ranks(r), &r->host_budget, &r->host_rule, e))) return rc;
 
     if ((rc = open_links(r, e))) return rc;
 
