@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "base/system.h"
 #include "dist/agree.h"
 #include "engine/state.h"
 #include "planned.h"
@@ -395,8 +396,23 @@ static void test_alone(void **state)
     rank_threads_close(ranks);
 }
 
+/* The ranks of a host have room where all of them have it, by what was free before the first took any. */
+static void test_room(void **state)
+{
+    (void)state;
+    struct error e = {0};
+    struct system_memory now;
+    system_memory(&now);
+    const uint64_t arena[SPACE_COUNT] = {[SPACE_DEVICE] = (now.available + now.swap) / 10 * 7};
+    const struct ranks two = {.n = 2, .local = 2, .share = {now.available / 2, now.total / 2, 0}}, apart = {.n = 2, .local = 1, .share = {now.available, now.total, 0}};
+    assert_int_equal(machine_room(DEVICE_CPU, arena, false, NULL, &e), PL_OK);
+    assert_int_equal(machine_room(DEVICE_CPU, arena, false, &apart, &e), PL_OK);
+    assert_int_equal(machine_room(DEVICE_CPU, arena, false, &two, &e), PL_FAIL);
+    assert_non_null(strstr(e.text, "of memory on each of 2 ranks; this machine has"));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_whole), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_groups), cmocka_unit_test(test_hosts), cmocka_unit_test(test_sam), cmocka_unit_test(test_alone)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_whole), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_groups), cmocka_unit_test(test_hosts), cmocka_unit_test(test_sam), cmocka_unit_test(test_alone), cmocka_unit_test(test_room)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,12 +131,16 @@ int run_plan_within(struct run *r, uint64_t budget, struct error *e);
 int run_start(struct run *r, const char *spill, bool load, struct error *e);
 void run_close(struct run *r);
 
+/* Ranks that share the memory and the disk of a host. Those that are only planned for are on one host unless parallel.per_host says
+ * otherwise. */
+int run_host_ranks(const struct run *r);
+
 /* Fills r->warning: what the plan needs and this machine, or the plan's GPU or the machine around
  * it, does not have (machine.c). */
 void run_warn(struct run *r);
 /* Compares arenas with the memory that is free now; with `no_files` a CPU's host arena is in memory
- * too. PL_FAIL names both. run_check_room does it for the run's plan, and names a remedy. */
-int machine_room(enum device_kind kind, const uint64_t arena[SPACE_COUNT], bool no_files, struct error *e);
+ * too. Of ranks, those of this host together. PL_FAIL names both. run_check_room does it for the run's plan, and names a remedy. */
+int machine_room(enum device_kind kind, const uint64_t arena[SPACE_COUNT], bool no_files, const struct ranks *ranks, struct error *e);
 int run_check_room(const struct run *r, struct error *e);
 
 /* Sets the device's kind and, for a present GPU, its profile (choose.c). */

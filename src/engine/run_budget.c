@@ -46,7 +46,7 @@ int run_resolve_budget(struct run *r, struct error *e)
         r->budget -= min_u64(nccl_reserve(r), r->budget / 2);
         return PL_OK;
     }
-    uint64_t free = r->ranks && r->ranks->free ? r->ranks->free : free_memory();
+    uint64_t free = r->ranks && r->ranks->share.free ? r->ranks->share.free : free_memory() / (uint64_t)run_host_ranks(r);
     char have[32], keep[32];
     if (free <= BUDGET_RESERVE)
         return error_set(e, PL_FAIL, "memory.budget auto: %s are free and %s are kept in reserve; free some memory or give a size",

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "config/config_model.h"
-#include "cost/links.h"
 #include "cuda/cuda.h"
 #include "engine/adapter.h"
 #include "engine/adapter_config.h"
@@ -138,50 +137,6 @@ static int open_adapter(struct run *r, bool train, struct error *e)
     if (!train) r->adapter.dropout = 0;
     r->has_adapter = true;
     return PL_OK;
-}
-
-/* --- ranks and shares ---------------------------------------------------------------- */
-
-/* Number of shares of a step. `plan` may be asked for ranks that are not there. */
-static int open_shares(struct run *r, const struct run_options *o, struct error *e)
-{
-    const struct config *c = r->config;
-    const int64_t ranks = o->ranks ? o->ranks->n : max_i64(1, c->parallel_ranks), shares = c->parallel_shares > 0 ? c->parallel_shares : ranks;
-    r->shares = 1;
-    if (!o->train) return PL_OK;
-    if (o->whole && (ranks > 1 || shares > 1))
-        return error_set(e, PL_USAGE, "parallel.ranks and parallel.shares are for `plimsoll train`, which reads its own data; leave them out");
-    if (shares % ranks) {
-        error_set(e, PL_USAGE, "parallel.shares is %lld, which is not divisible by the %lld ranks: every rank runs the same number of shares", (long long)shares, (long long)ranks);
-        return config_at_key(c, KEY_parallel_shares, e);
-    }
-    r->ranks = o->ranks;
-    r->shares = (int)shares;
-    if (shares > c->train_effective_batch && !o->probe && (!o->ranks || !o->ranks->rank))
-        log_warn("train.effective_batch %lld has fewer samples than the step has shares (%lld): some of them, and their ranks, have nothing to do", (long long)c->train_effective_batch, (long long)shares);
-    return PL_OK;
-}
-
-/* What connects the ranks: a plan is a function of it. */
-static int open_links(struct run *r, struct error *e)
-{
-    const struct config *c = r->config;
-    const int n = run_parallel_ranks(r);
-    const int64_t host = c->parallel_per_host > 0 ? c->parallel_per_host : r->ranks ? r->ranks->local : n;
-    if (n < 2) return PL_OK;
-    if (host > n || n % host) {
-        error_set(e, PL_USAGE, "parallel.per_host is %lld, which does not divide the %d ranks: every host has the same number of them", (long long)host, n);
-        return config_at_key(c, KEY_parallel_per_host, e);
-    }
-    return links_set(&r->device.profile, c->parallel_links, host < n ? (int)host : 0, e) ? config_at_key(c, KEY_parallel_links, e) : PL_OK;
-}
-
-/* Groups of a host are ranks that follow each other. */
-static int check_hosts(const struct run *r, struct error *e)
-{
-    const struct ranks *x = r->ranks;
-    if (!x || r->plan.settings.group != GROUP_HOST || r->config->parallel_per_host > 0 || x->rank % x->local == x->local_rank) return PL_OK;
-    return error_set(e, PL_USAGE, "parallel.group host: rank %d is number %d of its host, so ranks are not numbered host by host; start them with mpirun --map-by slot, or set parallel.group all", x->rank, x->local_rank);
 }
 
 /* --- planning ------------------------------------------------------------------------ */
@@ -339,7 +294,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
     r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output, .size = o->size};
     if (o->generate) r->batch.cache = o->generate->cache;
-    int rc = open_shares(r, o, e);
+    int rc = run_open_shares(r, o, e);
     if (!rc) rc = open_model(r, o, e);
     if (!rc) rc = weights_4bit_find(&r->stored, &r->model, &r->memory, e);
     if (!rc && r->stored.n && !o->probe) log_note("%s: %u weights are in 4 bits (NF4) and stay so, as with memory.quantize nf4", r->model.path, r->stored.n);
@@ -355,9 +310,9 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (o->gpu_memory) r->device.profile.memory_bytes = o->gpu_memory;
     if (run_check_gpus(r, e)) return e->code;
     if (run_resolve_budget(r, e)) return e->code;
-    if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r), &r->host_budget, &r->host_rule, e))) return rc;
+    if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r), r->ranks, run_host_ranks(r), &r->host_budget, &r->host_rule, e))) return rc;
 
-    if ((rc = open_links(r, e))) return rc;
+    if ((rc = run_open_links(r, e))) return rc;
 
     r->source = (struct source){r, build_forward, .serial = o->define};
     struct settings s = run_base_settings(r, o);
@@ -368,7 +323,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (r->has_graph) run_warn(r);
     if (rc == PL_NOFIT && !o->plan && !o->generate) run_remedies(r, o, e);
     if (!o->several) close_space(r);
-    if (!rc) rc = check_hosts(r, e);
+    if (!rc) rc = run_check_hosts(r, e);
     if (!rc && r->defined) rc = run_check_ids(r, e);
     /* A user-defined model has no config.json: its embedding layer gives the vocabulary size. */
     if (!rc && r->defined && run_input(r, "input_ids", &ids)) {

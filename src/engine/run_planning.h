@@ -13,9 +13,16 @@ enum { BUDGET_RESERVE = 512 << 20 };
 int run_check_gpus(const struct run *r, struct error *e);
 int run_resolve_budget(struct run *r, struct error *e);
 
-/* run_settings.c. Number of ranks that the plan is for. */
+/* run_ranks.c. Number of ranks that the plan is for. */
 int run_parallel_ranks(const struct run *r);
-/* The settings that the configuration gives; what it leaves to the planner is off. */
+/* Sets the number of shares of a step. `plan` may be asked for ranks that are not there. */
+int run_open_shares(struct run *r, const struct run_options *o, struct error *e);
+/* Sets what connects the ranks: a plan is a function of it. */
+int run_open_links(struct run *r, struct error *e);
+/* An error if groups of a host are not ranks that follow each other. */
+int run_check_hosts(const struct run *r, struct error *e);
+
+/* run_settings.c. The settings that the configuration gives; what it leaves to the planner is off. */
 struct settings run_base_settings(struct run *r, const struct run_options *o);
 /* An error if the device does not compute in the precision; if a technique lacks what it needs of another; if
  * something in the run excludes one that is on. */

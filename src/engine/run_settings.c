@@ -10,8 +10,6 @@
 #include "engine/recipe.h"
 #include "run/ranks.h"
 
-int run_parallel_ranks(const struct run *r) { return r->ranks ? r->ranks->n : r->config->parallel_ranks > 0 && r->shares > 1 ? (int)r->config->parallel_ranks : 1; }
-
 /* Depends on the configuration and the device, never on the budget. GPUs without bf16 use f16 with
  * loss scaling; CPUs without bf16 use f32. */
 static enum dtype auto_precision(const struct profile *device)

@@ -83,11 +83,13 @@ static void separate(struct shares *s)
     }
 }
 
-/* The inputs' storages hold the rank's shares, one after the other. A loop over micro-batches goes on through them. */
+/* The inputs' storages hold the rank's shares, one after the other. A loop over micro-batches goes on through them. A view
+ * of a part of the input advances by all of a share too. */
 static void advance_inputs(struct shares *s, int count)
 {
     struct graph *g = s->g;
-    bool *grown = mem_alloc(g->storages.n), *seen = mem_alloc(g->tensors.n);
+    uint64_t *each = mem_alloc(g->storages.n * sizeof *each); /* by storage: bytes of a share */
+    bool *seen = mem_alloc(g->tensors.n);
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
         for (int i = 0; i < n->nin; i++) {
@@ -95,17 +97,19 @@ static void advance_inputs(struct shares *s, int count)
             struct storage *of = &g->storages.at[x->storage];
             if (!n->in[i] || seen[n->in[i]] || of->kind != KIND_INPUT || of->axis == INPUT_SHARED) continue;
             seen[n->in[i]] = true;
-            if (!grown[x->storage]) of->bytes *= (uint64_t)count;
-            grown[x->storage] = true;
+            if (!each[x->storage]) {
+                each[x->storage] = of->bytes;
+                of->bytes *= (uint64_t)count;
+            }
             if (x->loop) {
                 g->loops.at[x->loop].continues = true;
                 continue;
             }
             x->loop = s->loop;
-            x->advance = (int64_t)tensor_bytes(x);
+            x->advance = (int64_t)each[x->storage];
         }
     }
-    mem_free(grown);
+    mem_free(each);
     mem_free(seen);
 }
 

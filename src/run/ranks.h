@@ -49,7 +49,8 @@ struct ranks {
     bool threads, motions;         /* motions: a single rank goes through the motions of several (dist/alone.c) */
     double timeout;                /* seconds that a rank waits for another without progress */
     char host[RANK_HOST];
-    uint64_t free;                 /* free host memory of a rank, the least of all; 0: not known */
+    struct rank_share { uint64_t free, memory, disk; } share; /* what a host has for each of its ranks, the least of all: free memory, all memory, and free
+                                      disk space of the run's folder; 0: not known */
     bool patient;                  /* agreements wait six timeouts: others load, save or evaluate */
     const char *where;             /* what is being exchanged, for messages */
     int64_t step;                  /* for messages */

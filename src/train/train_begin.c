@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "data/dataset.h"
+#include "engine/offload_budget.h"
 #include "io/file.h"
 #include "train/scaler.h"
 #include "train/signals.h"
@@ -273,7 +274,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     const bool leads = trainer_leads(t);
     bool plan_again = false;
     if (ranks) ranks->patient = true; /* loading takes as long as it takes */
-    agree_free(ranks);
+    agree_free(ranks, offload_folder(t->c->train_out));
     t->resolved = *t->c;
     t->c = &t->resolved;
     int rc = config_check(t->c, (o->define ? 0 : CONFIG_NEEDS_MODEL) | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, e);
