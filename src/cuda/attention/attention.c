@@ -98,6 +98,7 @@ static struct attention windows_of(const struct launch *l, bool backward)
     const int input = backward ? 8 : 5;
     a.height = l->attr->windowed.height, a.width = l->attr->windowed.width, a.window = l->attr->windowed.window, a.scale = l->attr->windowed.scale;
     a.across = (a.width + a.window - 1) / a.window, a.down = (a.height + a.window - 1) / a.window;
+    a.access = l->access;
     set_tables(&a, l, 2, backward);
     if (has(l, input)) {
         const struct operand *pad = &l->in[input];

@@ -49,6 +49,7 @@ struct attention {
     int across, down;
     const void *pad;             /* NULL: zeros */
     enum store pad_type;
+    int access;                  /* window.cu: bytes that a thread reads at a time, 16 or an element */
     int64_t pad_which, pad_head, pad_element;
     float *dpad;                 /* dense */
     float *pads;                 /* work.h */
@@ -113,7 +114,8 @@ cudaError_t cuda_attention_few(const struct attention *a, int backward, cudaStre
 cudaError_t cuda_attention_few_mma(const struct attention *a, int backward, cudaStream_t stream);
 cudaError_t cuda_attention_few_join(const struct attention *a, int backward, cudaStream_t stream);
 
-/* Windows without tensor cores (window.cu). */
+/* Windows without tensor cores (window.cu). With an access of 16 bytes the rows of k, in the backward also of v, q,
+ * dout and tables of their type, begin at multiples of 16 bytes and consist of them. */
 cudaError_t cuda_window_plain(const struct attention *a, cudaStream_t stream);
 cudaError_t cuda_window_plain_bwd(const struct attention *a, cudaStream_t stream);
 /* With tensor cores (window_fast.cu, window_bwd.cu): bf16 or f16 (the tables and pad too), D of 32,

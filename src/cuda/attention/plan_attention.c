@@ -247,6 +247,28 @@ static bool window_hopper_match(const struct query *q, bool backward)
 
 static bool window_small_match(const struct query *q, bool backward) { return window_match(q, backward, true) && q->in[0]->dtype == DT_F16; }
 
+/* Whether rows are whole packs of 16 bytes, and begin at multiples of them. */
+static bool has_packs(const struct tensor *t)
+{
+    const int64_t size = (int64_t)dtype_size(t->dtype);
+    int64_t bytes = t->dim[t->rank - 1] * size;
+    for (int i = 0; i + 1 < t->rank; i++)
+        if (t->dim[i] > 1) bytes |= t->stride[i] * size;
+    return bytes % 16 == 0 && t->stride[t->rank - 1] == 1 && is_aligned(t);
+}
+
+/* Without tensor cores the forward reads keys in packs, the backward all heads, and tables of their dtype. */
+static int window_access(const struct query *q, bool backward)
+{
+    const enum dtype dtype = q->in[0]->dtype;
+    bool wide = backward || has_packs(q->in[1]);
+    for (int i = 0; backward && i < 4; i++) wide &= has_packs(q->in[i]);
+    for (int i = table_of(true); backward && i < table_of(true) + 2; i++) wide &= q->in[i]->dtype != dtype || has_packs(q->in[i]);
+    return wide ? 16 : (int)dtype_size(dtype);
+}
+static int access_window(const struct query *q) { return window_access(q, false); }
+static int access_window_bwd(const struct query *q) { return window_access(q, true); }
+
 /* --- the kernels' rows -------------------------------------------------------------------------- */
 
 #define MATCH(NAME, MATCHES) \
