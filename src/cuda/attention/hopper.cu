@@ -33,8 +33,6 @@ template <int QUERIES> struct range_memory {
     unsigned bad[SLOTS][2][KEYS / 32];
 };
 
-#if HAS_WGMMA
-
 /* Masks the scores of keys that a query does not see. */
 static __device__ void mask_scores(float (&s)[KEYS / 2], const attention &a, int first, int s0)
 {
@@ -92,10 +90,7 @@ static __device__ void load_row_bias(float (&row_bias)[2][2], const attention &a
         }
 }
 
-#endif
-
 /* Scores of the keys in `bad` become NaN where they are seen: where they are not -inf. */
-#if HAS_WGMMA
 template <int PANELS, int N> static __device__ void spoil_scores(float (&s)[N], const unsigned (&bad)[2][KEYS / 32])
 {
     const int column = threadIdx.x % 4 * 2;
@@ -108,13 +103,11 @@ template <int PANELS, int N> static __device__ void spoil_scores(float (&s)[N], 
             if (rows >> (i / 4 % 4 * 8 + column + i % 2) & 1 && s[i] != -CUDART_INF_F) s[i] = CUDART_NAN_F;
     }
 }
-#endif
 
 template <typename T, int D, bool GRID, bool RANGES>
 __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
     hopper_forward(const __grid_constant__ attention a, const __grid_constant__ attention_maps m)
 {
-#if HAS_WGMMA
     extern __shared__ char memory[];
     constexpr int WORKERS = workers_of<D, GRID || RANGES>, QUERIES = WORKERS / 2, PANELS = panels_of<D>;
     constexpr int HELD_BYTES = tile_bytes<D, QUERIES>, TILE = tile_bytes<D, KEYS>;
@@ -316,7 +309,6 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             store_block<T>(a.o, x.b, x.h, first, a.T, o, r.sum[0] == 0 ? 0.0f : 1 / r.sum[0], r.sum[1] == 0 ? 0.0f : 1 / r.sum[1]);
         }
     }
-#endif
 }
 
 /* --- launching -------------------------------------------------------------------------------- */

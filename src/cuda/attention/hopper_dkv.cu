@@ -48,8 +48,6 @@ template <int SLOTS> struct barriers {
  * several documents. END: there is no tile left. */
 enum range_walk : int { MEETS = 1, IS_PARTIAL = 4, IS_MIXED = 8, END = 16 };
 
-#if HAS_WGMMA
-
 /* Turns products into probabilities. */
 template <bool GRID> static __device__ void to_probabilities(float (&s)[QUERIES / 2], const row_stats *of, const grid_bias *from, int group, float factor)
 {
@@ -163,13 +161,10 @@ static __device__ void fetch_ranged(const attention &a, const attention_maps &m,
     barrier_arrive(&barrier->full[at.slot]);
 }
 
-#endif
-
 template <typename T, int D, bool GRID, bool RANGES>
 __global__ void __launch_bounds__(THREADS, 1)
     hopper_dkv(const __grid_constant__ attention a, const __grid_constant__ attention_maps m)
 {
-#if HAS_WGMMA
     extern __shared__ char memory[];
     constexpr int HELD_BYTES = held_bytes<D>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, GRID>;
     constexpr bool AHEAD = is_ahead<D>, KEPT = is_kept<D>;
@@ -338,7 +333,6 @@ __global__ void __launch_bounds__(THREADS, 1)
         store_block<T>(a.dk, b, g, first, a.S, dk, a.scale, a.scale);
         store_block<T>(a.dv, b, g, first, a.S, dv, 1.0f, 1.0f);
     }
-#endif
 }
 
 /* --- launching -------------------------------------------------------------------------------- */

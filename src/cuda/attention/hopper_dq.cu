@@ -57,8 +57,6 @@ template <int SLOTS> struct barriers {
     uint64_t held, held_free, full[SLOTS], free[SLOTS];
 };
 
-#if HAS_WGMMA
-
 /* Turns dp into ds, not yet scaled; s holds the probabilities. */
 static __device__ void make_ds(float (&dp)[KEYS / 2], const float (&s)[KEYS / 2], const float (&delta)[2])
 {
@@ -127,13 +125,10 @@ static __device__ void run_grid_epilogue(float (&dq)[D / 2], const float (&dcolu
     add_product<T, D, TABLE_W_ROWS / 16>(dq, &end->of[group].g[own][0], TABLE_W_PITCH, &end->tw[0][0]);
 }
 
-#endif
-
 template <typename T, int D, bool GRID, bool RANGES>
 __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
     hopper_dq(const __grid_constant__ attention a, const __grid_constant__ attention_maps m)
 {
-#if HAS_WGMMA
     extern __shared__ char memory[];
     constexpr int WORKERS = workers_of<D, GRID || RANGES>, QUERIES = WORKERS / 2;
     constexpr int HELD_BYTES = held_bytes<D, GRID || RANGES>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>;
@@ -356,7 +351,6 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             store_block<T>(a.dq, x.b, x.h, first, a.T, dq, GRID ? 1.0f : a.scale, GRID ? 1.0f : a.scale);
         }
     }
-#endif
 }
 
 /* --- launching -------------------------------------------------------------------------------- */

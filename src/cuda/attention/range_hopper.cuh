@@ -22,8 +22,6 @@ template <int QUERIES> struct alignas(16) range_task {
     ranged_task<QUERIES> of;
 };
 
-#if HAS_WGMMA
-
 /* Copies bytes, a multiple of 16, from and to such addresses. */
 __device__ inline void fetch_bytes(void *to, const void *from, int bytes, uint64_t *bar)
 {
@@ -151,8 +149,6 @@ template <typename T, int ROWS, int PANELS, int THREADS> __device__ inline void 
     fence_proxy_async();
     named_barrier_sync<THREADS>(2);
 }
-
-#endif
 
 /* Calls f(T, D, whether there is a grid, whether there are ranges), as types, for this attention. */
 template <typename F> static cudaError_t by_kind(const attention *a, F f)

@@ -22,12 +22,6 @@
 
 #include "cuda/attention/mma.cuh"
 
-#if defined(__CUDA_ARCH__) && defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define HAS_WGMMA 1
-#else
-#define HAS_WGMMA 0
-#endif
-
 constexpr int PANEL = 64;             /* columns of a panel */
 constexpr int GROUP = 128;            /* threads of a warpgroup */
 template <int D> constexpr int panels_of = (D + PANEL - 1) / PANEL;
@@ -38,8 +32,6 @@ struct task {
     int head, b, h, g, t0;
     span keys;
 };
-
-#if HAS_WGMMA
 
 /* --- barriers --------------------------------------------------------------------------------- */
 
@@ -279,8 +271,6 @@ __device__ inline void store_block(const head_rows &x, int64_t b, int64_t h, int
 }
 /* Synchronizes the consumer threads; the producer warps do not take part. */
 template <int THREADS> __device__ inline void named_barrier_sync(int name) { asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(THREADS) : "memory"); }
-
-#endif
 
 /* Calls f(T, D, whether there is a grid), as types, for this attention. */
 template <typename F> static cudaError_t by_shape(const attention *a, F f)

@@ -22,8 +22,6 @@ template <int D> struct forward_layout {
     static constexpr int total = rel + 4 * 2 * WINDOW * REL_ROW;
 };
 
-#if HAS_WGMMA
-
 /* Turns products into probabilities, not yet divided by their sum; `most` and `sum` of the thread's
  * two queries give the lse. */
 static __device__ void softmax_rows(float (&x)[KEYS / 2], float (&most)[2], float (&sum)[2], const float *rel, float factor)
@@ -56,11 +54,8 @@ static __device__ void softmax_rows(float (&x)[KEYS / 2], float (&most)[2], floa
     });
 }
 
-#endif
-
 template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) window_hopper(const __grid_constant__ attention a)
 {
-#if HAS_WGMMA
     extern __shared__ uint4 shared_pieces[];
     using at = forward_layout<D>;
     char *shared = reinterpret_cast<char *>(shared_pieces);
@@ -127,7 +122,6 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
             if (is_there && lane % 4 == 0) *lse_at(a, s.b, s.h, t) = (most[half] + log2f(sum[half])) * LN2;
         });
     }
-#endif
 }
 
 extern "C" cudaError_t cuda_window_hopper(const struct attention *a, cudaStream_t stream)

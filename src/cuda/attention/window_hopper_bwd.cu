@@ -34,8 +34,6 @@ template <int D> struct gradient_layout {
     static constexpr int lse = pads + 4 * WINDOW * 2 * D, delta = lse + 4 * QUERIES, token = delta + 4 * QUERIES, total = token + 4 * QUERIES;
 };
 
-#if HAS_WGMMA
-
 /* Computes the position terms, with the row terms minus lse: p = 2^(s + row + column). */
 template <typename T, int D> static __device__ void make_positions(char *shared, const attention &a, const numbering &n, int queries)
 {
@@ -285,11 +283,8 @@ template <typename T, int D> static __device__ void make_tables(const attention 
     });
 }
 
-#endif
-
 template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) window_hopper_bwd(const __grid_constant__ attention a)
 {
-#if HAS_WGMMA
     extern __shared__ uint4 shared_pieces[];
     using at = gradient_layout<D>;
     char *shared = reinterpret_cast<char *>(shared_pieces);
@@ -325,7 +320,6 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
     __syncthreads(); /* for compute-sanitizer racecheck, which sometimes misses the first barrier of a warp */
     if (group == 0) make_tables<T, D>(a, s, shared);
     else store_pads<D>(a, s, reinterpret_cast<const float *>(shared + at::pads), WINDOW, threadIdx.x - GROUP, GROUP);
-#endif
 }
 
 extern "C" cudaError_t cuda_window_hopper_bwd(const struct attention *a, cudaStream_t stream)
