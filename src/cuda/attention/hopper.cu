@@ -17,7 +17,6 @@
  * half of its last tile, as at the end of causal ranges, it multiplies the first half alone; it passes by
  * the tiles that only others see.
  */
-#include "cuda/attention/launch_hopper.h"
 #include "cuda/attention/range_hopper.cuh"
 
 constexpr int SLOTS = 2, KEYS = HOPPER_KEYS;
@@ -26,7 +25,6 @@ constexpr int SLOTS = 2, KEYS = HOPPER_KEYS;
 struct barriers {
     uint64_t q, q_free, k[SLOTS], k_free[SLOTS], v[SLOTS], v_free[SLOTS];
 };
-template <int D, bool MORE> constexpr int workers_of = HOPPER_GROUPS(D, MORE) * GROUP;
 /* With ranges: the task, and the keys of a tile whose values are not finite, panel by panel. */
 template <int QUERIES> struct range_memory {
     range_task<QUERIES> task;
@@ -313,19 +311,12 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <typename T, int D, bool GRID, bool RANGES> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
-{
-    constexpr int WORKERS = workers_of<D, GRID || RANGES>, QUERIES = WORKERS / 2;
-    const int64_t items = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
-    const size_t bytes = 1024 + tile_bytes<D, QUERIES> + 2 * SLOTS * tile_bytes<D, KEYS> + sizeof(barriers) + (RANGES ? sizeof(range_memory<QUERIES>) : 0);
-    static_assert(sizeof(barriers) % 16 == 0, "what follows is aligned");
-    if (items > INT32_MAX / 2) return cudaErrorInvalidValue; /* items are counted in int */
-    return start_kernel(hopper_forward<T, D, GRID, RANGES>, persistent_blocks(items), WORKERS + GROUP, bytes, stream, *a, *m);
-}
-
 extern "C" cudaError_t cuda_hopper_forward(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)
 {
     return by_kind(a, [&](auto t, auto d, auto grid, auto ranges) {
-        return start<decltype(t), decltype(d)::value, decltype(grid)::value, decltype(ranges)::value>(a, m, stream);
+        constexpr int D = d, WORKERS = workers_of<D, grid || ranges>, QUERIES = WORKERS / 2;
+        const size_t bytes = 1024 + tile_bytes<D, QUERIES> + 2 * SLOTS * tile_bytes<D, KEYS> + sizeof(barriers) + (ranges ? sizeof(range_memory<QUERIES>) : 0);
+        static_assert(sizeof(barriers) % 16 == 0, "what follows is aligned");
+        return start_tasks(hopper_forward<decltype(t), D, grid, ranges>, QUERIES, true, bytes, stream, a, m);
     });
 }

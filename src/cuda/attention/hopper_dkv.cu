@@ -13,7 +13,6 @@
  * With RANGES each query has a range of keys (ranges.cuh), in the place of the row's terms. The
  * producer fetches the tiles of queries that see one of the keys, and says which they are.
  */
-#include "cuda/attention/launch_hopper.h"
 #include "cuda/attention/range_hopper.cuh"
 
 constexpr int WORKERS = 2 * GROUP, THREADS = WORKERS + GROUP, KEYS = HOPPER_HELD, QUERIES = HOPPER_WALKED;
@@ -269,8 +268,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             if (AHEAD) {
 #pragma unroll
                 for (int n = 0; n < QUERIES / 2; n++) s[n] = ahead[n];
-                /* after the last tile there is no next one; the product computed then is not
-                 * used */
+                /* after the last tile there is no next one: the product computed then is not used */
                 if (RANGES) coming = look(soon);
                 else if (i + 1 < count) barrier_wait(&barrier->full[soon.slot], soon.phase);
                 pin_registers(dp), pin_registers(ahead);
@@ -337,15 +335,11 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <typename T, int D, bool GRID, bool RANGES> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
-{
-    const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D> * slot_bytes<D, GRID> + sizeof(barriers<slots_of<D>>) + (RANGES ? slots_of<D> * sizeof(int) : 0);
-    return start_kernel(hopper_dkv<T, D, GRID, RANGES>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS), THREADS, bytes, stream, *a, *m);
-}
-
 extern "C" cudaError_t cuda_hopper_dkv(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)
 {
     return by_kind(a, [&](auto t, auto d, auto grid, auto ranges) {
-        return start<decltype(t), decltype(d)::value, decltype(grid)::value, decltype(ranges)::value>(a, m, stream);
+        constexpr int D = d, SLOTS = slots_of<D>;
+        const size_t bytes = 1024 + 2 * held_bytes<D> + SLOTS * slot_bytes<D, grid> + sizeof(barriers<SLOTS>) + (ranges ? SLOTS * sizeof(int) : 0);
+        return start_kernel(hopper_dkv<decltype(t), D, grid, ranges>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS), THREADS, bytes, stream, *a, *m);
     });
 }

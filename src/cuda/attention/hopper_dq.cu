@@ -20,12 +20,9 @@
  *
  * With RANGES each query has a range of keys (ranges.cuh).
  */
-#include "cuda/attention/launch_hopper.h"
 #include "cuda/attention/range_hopper.cuh"
 
 constexpr int KEYS = HOPPER_WALKED;
-template <int D, bool MORE> constexpr int workers_of = HOPPER_GROUPS(D, MORE) * GROUP; /* MORE: a grid, or ranges */
-
 template <int D, bool MORE> constexpr int held_bytes = tile_bytes<D, workers_of<D, MORE> / 2>;
 template <int D> constexpr int walked_bytes = tile_bytes<D, KEYS>;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
@@ -266,8 +263,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                     for (int half = 0; half < 2; half++)
                         next_row_bias[half] = rel[(int64_t)min(s0 / HOPPER_WIDTH + 1, a.height - 1) * a.T + query[half]];
                 if (AHEAD) {
-                    /* after the last tile there is no next one; the product computed then is not
-                     * used */
+                    /* after the last tile there is no next one: the product computed then is not used */
                     if (s0 + KEYS < keys.end) barrier_wait(&barrier->full[soon.slot], soon.phase);
                     pin_registers(s), pin_registers(dp), pin_registers(ahead);
                     wgmma_fence();
@@ -355,20 +351,13 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <typename T, int D, bool GRID, bool RANGES> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
-{
-    constexpr int WORKERS = workers_of<D, GRID || RANGES>, QUERIES = WORKERS / 2;
-    const int64_t items = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
-    const size_t bytes = 1024 + 2 * held_bytes<D, GRID || RANGES> + ring_bytes<D, GRID> + (GRID ? sizeof(row_sums) : 0) + sizeof(barriers<slots_of<D>>) +
-                         (RANGES ? sizeof(range_task<QUERIES>) : 0);
-    static_assert(sizeof(barriers<slots_of<D>>) % 16 == 0, "what follows is aligned");
-    if (items > INT32_MAX / 2) return cudaErrorInvalidValue; /* items are counted in int */
-    return start_kernel(hopper_dq<T, D, GRID, RANGES>, GRID ? items : persistent_blocks(items), WORKERS + GROUP, bytes, stream, *a, *m);
-}
-
 extern "C" cudaError_t cuda_hopper_dq(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)
 {
     return by_kind(a, [&](auto t, auto d, auto grid, auto ranges) {
-        return start<decltype(t), decltype(d)::value, decltype(grid)::value, decltype(ranges)::value>(a, m, stream);
+        constexpr int D = d, QUERIES = workers_of<D, grid || ranges> / 2;
+        const size_t bytes = 1024 + 2 * held_bytes<D, grid || ranges> + ring_bytes<D, grid> + (grid ? sizeof(row_sums) : 0) + sizeof(barriers<slots_of<D>>) +
+                             (ranges ? sizeof(range_task<QUERIES>) : 0);
+        static_assert(sizeof(barriers<slots_of<D>>) % 16 == 0, "what follows is aligned");
+        return start_tasks(hopper_dq<decltype(t), D, grid, ranges>, QUERIES, !grid, bytes, stream, a, m);
     });
 }

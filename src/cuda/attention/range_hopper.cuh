@@ -7,6 +7,7 @@
 #ifndef ATTENTION_RANGE_HOPPER_CUH
 #define ATTENTION_RANGE_HOPPER_CUH
 
+#include "cuda/attention/launch_hopper.h"
 #include "cuda/attention/ranges.cuh"
 #include "cuda/attention/wgmma_hopper.cuh"
 
@@ -150,14 +151,30 @@ template <typename T, int ROWS, int PANELS, int THREADS> __device__ inline void 
     named_barrier_sync<THREADS>(2);
 }
 
+/* --- launching -------------------------------------------------------------------------------- */
+
+/* Threads that multiply, of a block that holds queries. MORE: a grid, or ranges. */
+template <int D, bool MORE> constexpr int workers_of = HOPPER_GROUPS(D, MORE) * GROUP;
+
 /* Calls f(T, D, whether there is a grid, whether there are ranges), as types, for this attention. */
 template <typename F> static cudaError_t by_kind(const attention *a, F f)
 {
-    return by_shape(a, [&](auto t, auto d, auto grid) {
-        if constexpr (!decltype(grid)::value)
-            if (a->ranges) return f(t, d, grid, std::true_type());
-        return f(t, d, grid, std::false_type());
+    return by_type_and_length<64, 80, 128>(a, [&](auto t, auto d) {
+        if (a->mode == ATTENTION_BY_TABLES) return f(t, d, std::true_type(), std::false_type());
+        return a->ranges ? f(t, d, std::false_type(), std::true_type()) : f(t, d, std::false_type(), std::false_type());
     });
+}
+
+/* Launches a kernel whose blocks have one tile of `queries` queries each or, if `persistent`, as many blocks as there
+ * are SMs, which take tile after tile. */
+template <typename F>
+static cudaError_t start_tasks(F *kernel, int queries, bool persistent, size_t bytes, cudaStream_t stream, const attention *a, const attention_maps *m)
+{
+    int gpu = 0, most = 1;
+    const int64_t items = (int64_t)a->B * a->H * ((a->T + queries - 1) / queries);
+    if (items > INT32_MAX / 2) return cudaErrorInvalidValue; /* items are counted in int */
+    if (cudaGetDevice(&gpu) != cudaSuccess || cudaDeviceGetAttribute(&most, cudaDevAttrMultiProcessorCount, gpu) != cudaSuccess) most = 1;
+    return start_kernel(kernel, persistent && items > most ? most : items, 2 * queries + GROUP, bytes, stream, *a, *m);
 }
 
 #endif

@@ -272,20 +272,4 @@ __device__ inline void store_block(const head_rows &x, int64_t b, int64_t h, int
 /* Synchronizes the consumer threads; the producer warps do not take part. */
 template <int THREADS> __device__ inline void named_barrier_sync(int name) { asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(THREADS) : "memory"); }
 
-/* Calls f(T, D, whether there is a grid), as types, for this attention. */
-template <typename F> static cudaError_t by_shape(const attention *a, F f)
-{
-    return by_type_and_length<64, 80, 128>(a, [&](auto t, auto d) {
-        return a->mode == ATTENTION_BY_TABLES ? f(t, d, std::true_type()) : f(t, d, std::false_type());
-    });
-}
-
-/* One block per SM. */
-static inline int64_t persistent_blocks(int64_t items)
-{
-    int gpu = 0, count = 0;
-    if (cudaGetDevice(&gpu) != cudaSuccess || cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, gpu) != cudaSuccess) count = 1;
-    return items < count ? items : count;
-}
-
 #endif
