@@ -16,7 +16,7 @@
  *     window_small     7.5: the same in f16, with tiles for its shared memory
  *     window           any GPU: f32 and other head dimensions too
  *
- * Each of hopper, dense, fast and the kernel for any GPU also takes a range of keys for each query.
+ * Each of hopper, dense and the kernel for any GPU also takes a range of keys for each query.
  *
  * Tensor cores multiply bf16 from 8.0 on and f16 from 7.5 on; there the head dimension is one that
  * the kernels are compiled for, and rows begin at multiples of 16 bytes. All kernels accept strided
@@ -164,6 +164,7 @@ static bool fast_match(const struct query *q, enum attention_mode mode, bool bac
 {
     const struct form f = form_of(q, mode, backward);
     if (!form_is_fast(q, &f) || has_no_score_bias(&f) || (mode == ATTENTION_BY_TABLES && is_grid64(q, &f))) return false;
+    if (mode == ATTENTION_PLAIN && ranges_of(q, backward)) return false;
     if (mode == ATTENTION_BY_TABLES && backward && !has_narrow_tables(q, &f)) return false; /* the kernels round the tables to the heads' dtype */
     if (mode == ATTENTION_BY_BIAS && backward && f.q->dim[1] > ATTENTION_BIASES) return false; /* five rows of biases are in shared memory */
     return fits_shared(q, &f);
