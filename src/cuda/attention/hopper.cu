@@ -200,14 +200,10 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 }
                 barrier_wait(&barrier->k[at.slot], at.phase);
                 pin_registers(s), pin_registers(o), pin_registers(p);
-                wgmma_fence();
-                product_along<T, D, QUERIES, KEYS>(s, mine, k_at + at.slot * (TILE >> 4), 0);
-                wgmma_commit();
+                issue([&] { product_along<T, D, QUERIES, KEYS>(s, mine, k_at + at.slot * (TILE >> 4), 0); });
                 if (s0 > x.keys.begin) {
                     barrier_wait(&barrier->v[last.slot], last.phase);
-                    wgmma_fence();
-                    product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
-                    wgmma_commit();
+                    issue([&] { product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1); });
                     wgmma_wait<1>();
                 } else {
                     wgmma_wait<0>();
@@ -242,14 +238,10 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                     unsigned few_p[KEYS / 8];
                     barrier_wait(&barrier->k[at.slot], at.phase);
                     pin_registers(few), pin_registers(o), pin_registers(p);
-                    wgmma_fence();
-                    product_along<T, D, QUERIES, KEYS>(few, mine, k_at + at.slot * (TILE >> 4), 0);
-                    wgmma_commit();
+                    issue([&] { product_along<T, D, QUERIES, KEYS>(few, mine, k_at + at.slot * (TILE >> 4), 0); });
                     if (!added) {
                         barrier_wait(&barrier->v[last.slot], last.phase);
-                        wgmma_fence();
-                        product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
-                        wgmma_commit();
+                        issue([&] { product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1); });
                     }
                     wgmma_wait<0>();
                     pin_registers(few), pin_registers(o), pin_registers(p);
@@ -266,9 +258,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                     round_all<T>(few_p, few);
                     barrier_wait(&barrier->v[at.slot], at.phase);
                     pin_registers(o), pin_registers(few_p);
-                    wgmma_fence();
-                    product_across<T, KEYS / 32>(o, few_p, v_at + at.slot * (TILE >> 4), 1);
-                    wgmma_commit();
+                    issue([&] { product_across<T, KEYS / 32>(o, few_p, v_at + at.slot * (TILE >> 4), 1); });
                     wgmma_wait<0>();
                     pin_registers(o), pin_registers(few_p);
                     if (lane == 0) barrier_arrive(&barrier->v_free[at.slot]);
@@ -281,9 +271,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             if (!added) {
                 barrier_wait(&barrier->v[last.slot], last.phase);
                 pin_registers(o), pin_registers(p);
-                wgmma_fence();
-                product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
-                wgmma_commit();
+                issue([&] { product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1); });
                 wgmma_wait<0>();
                 pin_registers(o);
                 if (lane == 0) barrier_arrive(&barrier->v_free[last.slot]);

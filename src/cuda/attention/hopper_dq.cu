@@ -246,9 +246,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             if (AHEAD && keys.begin < keys.end) {
                 barrier_wait(&barrier->full[at.slot], at.phase);
                 pin_registers(even);
-                wgmma_fence();
-                times_q(even, along + at.slot * (2 * TILE >> 4));
-                wgmma_commit();
+                issue([&] { times_q(even, along + at.slot * (2 * TILE >> 4)); });
                 wgmma_wait<0>();
                 pin_registers(even);
                 next<SLOTS>(soon);
@@ -266,18 +264,14 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                     /* after the last tile there is no next one: the product computed then is not used */
                     if (s0 + KEYS < keys.end) barrier_wait(&barrier->full[soon.slot], soon.phase);
                     pin_registers(s), pin_registers(dp), pin_registers(ahead);
-                    wgmma_fence();
-                    product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
-                    wgmma_commit();
+                    issue([&] { product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0); });
                     times_q(ahead, along + soon.slot * (2 * TILE >> 4));
                     wgmma_commit();
                     next<SLOTS>(soon);
                 } else {
                     barrier_wait(&barrier->full[at.slot], at.phase);
                     pin_registers(s), pin_registers(dp);
-                    wgmma_fence();
-                    times_q(s, along + offset);
-                    wgmma_commit();
+                    issue([&] { times_q(s, along + offset); });
                     product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
                     wgmma_commit();
                     wgmma_wait<1>();
@@ -303,9 +297,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 }
                 round_all<T>(ds, dp);
                 pin_registers(ds), pin_registers(dq);
-                wgmma_fence();
-                product_across<T, KEYS / 16>(dq, ds, across + offset, 1);
-                wgmma_commit();
+                issue([&] { product_across<T, KEYS / 16>(dq, ds, across + offset, 1); });
                 if (GRID) {
                     float sum[2] = {0, 0};
 #pragma unroll

@@ -120,13 +120,17 @@ template <int N> __device__ inline void pin_registers(unsigned (&d)[N])
     each<N>([&](int i) { asm volatile("" : "+r"(d[i])::"memory"); });
 }
 
-/* Issues products into d and waits for them. */
-template <int N, typename F> __device__ inline void multiply_now(float (&d)[N], F products)
+/* Issues products as a group; issues products into d and waits for them. */
+template <typename F> __device__ inline void issue(F products)
 {
-    pin_registers(d);
     wgmma_fence();
     products();
     wgmma_commit();
+}
+template <int N, typename F> __device__ inline void multiply_now(float (&d)[N], F products)
+{
+    pin_registers(d);
+    issue(products);
     wgmma_wait<0>();
     pin_registers(d);
 }

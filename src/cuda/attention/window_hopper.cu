@@ -86,9 +86,7 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
             float g[BOTH / 2];
             const uint64_t q = cores_along<TILE>(shared + at::q + slot);
             pin_registers(g), pin_registers(x);
-            wgmma_fence();
-            cores_product<T, D, TILE, BOTH>(g, q, tables, 0);
-            wgmma_commit();
+            issue([&] { cores_product<T, D, TILE, BOTH>(g, q, tables, 0); });
             cores_product<T, D, TILE, KEYS>(x, q, k, 0);
             wgmma_commit();
             wgmma_wait<1>();
@@ -109,9 +107,7 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
             __syncthreads();
         }
         pin_registers(p), pin_registers(o);
-        wgmma_fence();
-        cores_add<T, KEYS / 16>(o, p, v, 0);
-        wgmma_commit();
+        issue([&] { cores_add<T, KEYS / 16>(o, p, v, 0); });
         wgmma_wait<0>();
         pin_registers(o), pin_registers(p);
         each<2>([&](int half) {
