@@ -461,36 +461,21 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const attention a, i
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-/* Groups of eight items per warp: one, two, or four if there are more than that. */
-static int eights_of(const attention *a)
-{
-    const int few = a->cut.side == FEW_KEYS ? a->S : a->T;
-    return few <= EIGHT ? 1 : few <= 2 * EIGHT ? 2 : 4;
-}
-
-static unsigned blocks_of(const attention *a, int tiles, int splits)
-{
-    return (unsigned)((int64_t)a->B * few_ceil(a->H, FEW_WARPS) * tiles * splits);
-}
-
+static int64_t blocks_of(const attention *a, int tiles, int splits) { return a->B * few_ceil(a->H, FEW_WARPS) * tiles * splits; }
 static int tiles_of(const attention *a, int eights) { return (int)few_ceil(a->T, eights * EIGHT); }
 
 template <typename T, int E> static cudaError_t run_keys(const attention *a, bool backward, cudaStream_t stream)
 {
-    const unsigned blocks = blocks_of(a, 1, a->cut.splits);
-    if (backward) keys_backward<T, E, 2><<<blocks, THREADS, 0, stream>>>(*a);
-    else keys_forward<T, E, 4><<<blocks, THREADS, 0, stream>>>(*a);
-    return cudaGetLastError();
+    return start_kernel(backward ? keys_backward<T, E, 2> : keys_forward<T, E, 4>, blocks_of(a, 1, a->cut.splits), THREADS, 0, stream, *a);
 }
 
 template <typename T, int E> static cudaError_t run_queries(const attention *a, bool backward, cudaStream_t stream)
 {
     constexpr bool WHOLE = E < 4; /* one tile: dk and dv are computed as well */
     const int tiles = tiles_of(a, E);
-    const unsigned blocks = blocks_of(a, tiles, a->cut.splits);
-    if (backward) queries_backward<T, E, 2, true, WHOLE><<<blocks, THREADS, 0, stream>>>(*a, tiles, a->cut.splits, a->cut.split_rows);
-    else queries_forward<T, E, 2><<<blocks, THREADS, 0, stream>>>(*a, tiles);
-    return cudaGetLastError();
+    const int64_t blocks = blocks_of(a, tiles, a->cut.splits);
+    if (!backward) return start_kernel(queries_forward<T, E, 2>, blocks, THREADS, 0, stream, *a, tiles);
+    return start_kernel(queries_backward<T, E, 2, true, WHOLE>, blocks, THREADS, 0, stream, *a, tiles, a->cut.splits, a->cut.split_rows);
 }
 
 /* dk and dv over all queries, if those have more than one tile. */
@@ -498,19 +483,18 @@ template <typename T> static cudaError_t run_tiles(const attention *a, cudaStrea
 {
     constexpr int U = 4;
     const int splits = (int)few_ceil(a->cut.rows, U * ROWS);
-    queries_backward<T, 1, U, false, true><<<blocks_of(a, 1, splits), THREADS, 0, stream>>>(*a, tiles_of(a, 1), splits, U * ROWS);
-    return cudaGetLastError();
+    return start_kernel(queries_backward<T, 1, U, false, true>, blocks_of(a, 1, splits), THREADS, 0, stream, *a, tiles_of(a, 1), splits, (int64_t)U * ROWS);
 }
 
+/* Groups of eight items per warp: one, two, or four if there are more than that. */
 template <typename T> static cudaError_t run(const attention *a, bool backward, cudaStream_t stream)
 {
-    const int eights = eights_of(a);
-    if (a->cut.side == FEW_KEYS) return eights == 1 ? run_keys<T, 1>(a, backward, stream) : run_keys<T, 2>(a, backward, stream);
-    if (eights == 4) {
-        const cudaError_t rc = run_queries<T, 4>(a, backward, stream);
-        return rc == cudaSuccess && backward ? run_tiles<T>(a, stream) : rc;
-    }
-    return eights == 1 ? run_queries<T, 1>(a, backward, stream) : run_queries<T, 2>(a, backward, stream);
+    const bool keys = a->cut.side == FEW_KEYS;
+    const int few = keys ? a->S : a->T;
+    if (few <= EIGHT) return keys ? run_keys<T, 1>(a, backward, stream) : run_queries<T, 1>(a, backward, stream);
+    if (few <= 2 * EIGHT) return keys ? run_keys<T, 2>(a, backward, stream) : run_queries<T, 2>(a, backward, stream);
+    const cudaError_t rc = run_queries<T, 4>(a, backward, stream);
+    return rc == cudaSuccess && backward ? run_tiles<T>(a, stream) : rc;
 }
 
 extern "C" cudaError_t cuda_attention_few_mma(const struct attention *a, int backward, cudaStream_t stream)
