@@ -28,32 +28,15 @@ constexpr int WARP = 32, THREADS = WARP * FEW_WARPS, WIDTH = FEW_MMA_WIDTH, ROWS
 
 /* --- instructions ----------------------------------------------------------------------------- */
 
-#if HAS_BF16
-
-/* c[16,8] += a[16,8] b[8,8]. */
-#define PRODUCT8(T, NAME) \
-    static __device__ void product8(float (&c)[4], const uint32_t (&a)[2], uint32_t b, T) \
-    { \
-        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." NAME "." NAME ".f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};" \
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
-                     : "r"(a[0]), "r"(a[1]), "r"(b)); \
-    }
-PRODUCT8(__nv_bfloat16, "bf16")
-PRODUCT8(__half, "f16")
-/* An 8x8 block across the warp, transposed. */
+/* An 8x8 block across the warp, transposed; before 8.0 these kernels do not run. */
 static __device__ uint32_t transposed(uint32_t x)
 {
-    uint32_t y;
+    uint32_t y = x;
+#if HAS_BF16
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+#endif
     return y;
 }
-
-#else /* never launched there: few.c checks the compute capability */
-
-template <typename T> static __device__ void product8(float (&)[4], const uint32_t (&)[2], uint32_t, T) {}
-static __device__ uint32_t transposed(uint32_t x) { return x; }
-
-#endif
 
 /* 1/x; log2(x). */
 static __device__ float inverse(float x)
@@ -225,8 +208,8 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
             const row_sum upper = softmax_row(s, 0), lower = softmax_row(s, 2);
             each<E>([&](int n) {
                 const uint32_t p[2] = {both(s[n][0], s[n][1], T()), both(s[n][2], s[n][3], T())};
-                product8(o[0], p, values.by_item[n][0], T());
-                product8(o[1], p, values.by_item[n][1], T());
+                mma8(o[0], p[0], p[1], values.by_item[n][0], T());
+                mma8(o[1], p[0], p[1], values.by_item[n][1], T());
             });
             write_rows(outputs, left, o, upper.sum == 0 ? 0.0f : inverse(upper.sum), lower.sum == 0 ? 0.0f : inverse(lower.sum));
             const row_sum mine = w.c ? lower : upper;
@@ -283,8 +266,8 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
             each<E>([&](int n) {
                 const uint32_t p[2] = {both(s[n][0], s[n][1], T()), both(s[n][2], s[n][3], T())};
                 const uint32_t d[2] = {both(ds[n][0], ds[n][1], T()), both(ds[n][2], ds[n][3], T())};
-                product8(dq[0], d, keys.by_item[n][0], T());
-                product8(dq[1], d, keys.by_item[n][1], T());
+                mma8(dq[0], d[0], d[1], keys.by_item[n][0], T());
+                mma8(dq[1], d[0], d[1], keys.by_item[n][1], T());
                 mma(dk[n], q_turned, transposed(d[0]), transposed(d[1]), T());
                 mma(dv[n], dout_turned, transposed(p[0]), transposed(p[1]), T());
             });
@@ -442,8 +425,8 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const attention a, i
                     const uint32_t d[2] = {both(ds[0], ds[1], T()), both(ds[2], ds[3], T())};
 #pragma unroll
                     for (int j = 0; j < 2 && DKV; j++) {
-                        product8(dv[u][j], p, douts.by_item[n][j], T());
-                        product8(dk[u][j], d, queries.by_item[n][j], T());
+                        mma8(dv[u][j], p[0], p[1], douts.by_item[n][j], T());
+                        mma8(dk[u][j], d[0], d[1], queries.by_item[n][j], T());
                     }
                     if (DQ) mma(dq[n], k_turned, transposed(d[0]), transposed(d[1]), T());
                 });

@@ -61,26 +61,6 @@ static __device__ void make_ds(float (&dp)[KEYS / 2], const float (&s)[KEYS / 2]
     for (int i = 0; i < KEYS / 2; i++) dp[i] = s[i] * (dp[i] - delta[i / 2 % 2]);
 }
 
-/* c += x y by mma: 16 rows of x, 16 K long; y [16 K][D]. */
-template <typename T, int D, int K>
-static __device__ void add_product(float (&c)[D / 2], const uint16_t *x, int x_row, const uint16_t *y)
-{
-    const int lane = threadIdx.x % 32;
-    const uint16_t *left = x + lane % 16 * x_row + lane / 16 * 8, *right = y + lane % 16 * (D + 8) + lane / 16 * 8;
-#pragma unroll 2
-    for (int k = 0; k < K; k++) {
-        unsigned p[4];
-        load4(p, left + 16 * k);
-#pragma unroll
-        for (int n = 0; n < D / 8; n += 2) {
-            unsigned r[4];
-            load4_transposed(r, right + 16 * k * (D + 8) + 8 * n);
-            mma(*reinterpret_cast<float(*)[4]>(&c[4 * n]), p, r[0], r[1], T());
-            mma(*reinterpret_cast<float(*)[4]>(&c[4 * n + 4]), p, r[2], r[3], T());
-        }
-    }
-}
-
 template <typename T> __device__ inline uint16_t bits_of(float x)
 {
     const T y = from_float<T>(x);
@@ -118,8 +98,10 @@ static __device__ void run_grid_epilogue(float (&dq)[D / 2], const float (&dcolu
         end->of[group].g[x][x - c + HOPPER_WIDTH - 1] = bits_of<T>(dcolumns[i]);
     }
     __syncwarp();
-    add_product<T, D, GRID_ROWS / 16>(dq, &rows->drel[group][own][0], GRID_ROWS_PITCH, &end->of[group].th[0][0]);
-    add_product<T, D, TABLE_W_ROWS / 16>(dq, &end->of[group].g[own][0], TABLE_W_PITCH, &end->tw[0][0]);
+    float(&sums)[D / 8][4] = reinterpret_cast<float(&)[D / 8][4]>(dq);
+    const auto numbers = [](const uint16_t *x) { return reinterpret_cast<const T *>(x); };
+    product_add<T, D, GRID_ROWS, GRID_ROWS_PITCH, 2>(sums, numbers(rows->drel[group][0]), own, numbers(end->of[group].th[0]));
+    product_add<T, D, TABLE_W_ROWS, TABLE_W_PITCH, 2>(sums, numbers(end->of[group].g[0]), own, numbers(end->tw[0]));
 }
 
 template <typename T, int D, bool GRID, bool RANGES>
