@@ -130,16 +130,9 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             ring_slot at = {0, 1};
             int i = blockIdx.x; /* with RANGES: the number of the task */
             for (int n = 0; RANGES || n * gridDim.x < items; n++) {
-                task x;
-                if constexpr (RANGES) {
-                    x = take_task(&more->task, a, i, items, &barrier->q, HELD_BYTES, &barrier->q_free, n % 2 ^ 1);
-                    if (x.head < 0) break;
-                } else {
-                    x = task_of<QUERIES>(a, n, items);
-                    if (x.head < 0) continue;
-                    barrier_wait(&barrier->q_free, n % 2 ^ 1);
-                    barrier_expect(&barrier->q, HELD_BYTES);
-                }
+                const task x = fetch_task<RANGES>(&more->task, a, n, i, items, &barrier->q, HELD_BYTES, &barrier->q_free);
+                if (x.head < 0 && RANGES) break;
+                if (x.head < 0) continue;
                 fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &barrier->q);
                 for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS, next<SLOTS>(at)) {
                     barrier_wait(&barrier->k_free[at.slot], at.phase);
@@ -158,14 +151,9 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
         const uint64_t mine = operand_at(q + group * 64 * 128, 16), k_at = operand_at(k, 16), v_at = operand_at(v, KEYS * 128);
         ring_slot at = {0, 0};
         for (int n = 0; RANGES || n * gridDim.x < items; n++) {
-            if (RANGES) barrier_wait(&barrier->q, n % 2);
-            task x;
-            if constexpr (RANGES) x = uniform(more->task.of.x);
-            else x = task_of<QUERIES>(a, n, items);
-            if (x.head < 0) {
-                if (RANGES) break;
-                continue;
-            }
+            const task x = await_task<RANGES>(&more->task, a, n, items, &barrier->q);
+            if (x.head < 0 && RANGES) break;
+            if (x.head < 0) continue;
             const int first = x.t0 + threadIdx.x / 32 * 16;
             const float *rel = GRID ? a.rel + (int64_t)x.head * positions(a) * a.T : nullptr;
             float o[D / 2], s[KEYS / 2], columns[32], row_bias[2][2] = {{0, 0}, {0, 0}}, soon[2][2]; /* soon: row_bias of the next tile, in flight */

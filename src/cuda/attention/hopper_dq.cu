@@ -133,16 +133,9 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             ring_slot at = {0, 1};
             int i = blockIdx.x; /* with RANGES: the number of the task */
             for (int n = 0; GRID ? n == 0 : RANGES || n * gridDim.x < items; n++) {
-                task x;
-                if constexpr (RANGES) {
-                    x = take_task(ranged, a, i, items, &barrier->held, 2 * HELD_BYTES, &barrier->held_free, n % 2 ^ 1);
-                    if (x.head < 0) break;
-                } else {
-                    x = task_of<QUERIES>(a, n, items);
-                    if (x.head < 0) continue;
-                    barrier_wait(&barrier->held_free, n % 2 ^ 1);
-                    barrier_expect(&barrier->held, 2 * HELD_BYTES);
-                }
+                const task x = fetch_task<RANGES>(ranged, a, n, i, items, &barrier->held, 2 * HELD_BYTES, &barrier->held_free);
+                if (x.head < 0 && RANGES) break;
+                if (x.head < 0) continue;
                 fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &barrier->held);
                 fetch_rows<QUERIES, PANELS>(dout, &m.dout, x.b, x.h, x.t0, &barrier->held);
                 for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS, next<SLOTS>(at)) {
@@ -163,14 +156,9 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
         const int64_t padded = (a.T + 63) / 64 * 64;
         ring_slot at = {0, 0};
         for (int n = 0; GRID ? n == 0 : RANGES || n * gridDim.x < items; n++) {
-            if (RANGES) barrier_wait(&barrier->held, n % 2);
-            task x;
-            if constexpr (RANGES) x = uniform(ranged->of.x);
-            else x = task_of<QUERIES>(a, n, items);
-            if (x.head < 0) {
-                if (RANGES) break;
-                continue;
-            }
+            const task x = await_task<RANGES>(ranged, a, n, items, &barrier->held);
+            if (x.head < 0 && RANGES) break;
+            if (x.head < 0) continue;
             span keys;
             if constexpr (RANGES) keys = own_keys<KEYS>(ranged);
             else keys = GRID ? x.keys : own_keys<KEYS>(a, x);

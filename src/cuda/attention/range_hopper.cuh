@@ -92,6 +92,25 @@ __device__ inline task take_task(range_task<QUERIES> *to, const attention &a, in
     return r.x;
 }
 
+/* The n-th task of a block, for the producer; without ranges as well. What it waits for and expects is as above. */
+template <bool RANGES, int QUERIES>
+__device__ inline task fetch_task(range_task<QUERIES> *to, const attention &a, int n, int &i, int items, uint64_t *full, int bytes, uint64_t *free)
+{
+    if (RANGES) return take_task(to, a, i, items, full, bytes, free, n % 2 ^ 1);
+    const task x = task_of<QUERIES>(a, n, items);
+    if (x.head < 0) return x;
+    barrier_wait(free, n % 2 ^ 1);
+    barrier_expect(full, bytes);
+    return x;
+}
+/* The same for a warpgroup; with ranges its operands have arrived. */
+template <bool RANGES, int QUERIES> __device__ inline task await_task(const range_task<QUERIES> *from, const attention &a, int n, int items, uint64_t *full)
+{
+    if (!RANGES) return task_of<QUERIES>(a, n, items);
+    barrier_wait(full, n % 2);
+    return uniform(from->of.x);
+}
+
 /* The part of the task's keys, in tiles of KEYS, that the warpgroup's own 64 queries see. */
 template <int KEYS, int QUERIES> __device__ inline span own_keys(const range_task<QUERIES> *from)
 {
