@@ -215,10 +215,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             if constexpr (KEPT) load_rows<D, QUERIES>(q_rows, q, threadIdx.x / 32 * 16);
             if (AHEAD && keys.begin < keys.end) {
                 barrier_wait(&barrier->full[at.slot], at.phase);
-                pin_registers(even);
-                issue([&] { times_q(even, along + at.slot * (2 * TILE >> 4)); });
-                wgmma_wait<0>();
-                pin_registers(even);
+                multiply_now(even, [&] { times_q(even, along + at.slot * (2 * TILE >> 4)); });
                 next<SLOTS>(soon);
             }
             /* A tile of keys. s holds its products with q, computed one tile earlier or here;
