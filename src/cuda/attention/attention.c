@@ -171,7 +171,6 @@ static int hopper(const struct launch *l, enum attention_mode mode, bool backwar
     return (backward ? hopper_attention_bwd : hopper_attention)(&a, l->stream, e);
 }
 
-typedef cudaError_t few_fn(const struct attention *a, int backward, cudaStream_t stream);
 static int few(const struct launch *l, few_fn *kernel, bool backward, struct error *e)
 {
     const struct attention a = few_of(l, backward);
@@ -180,8 +179,7 @@ static int few(const struct launch *l, few_fn *kernel, bool backward, struct err
     return PL_OK;
 }
 
-typedef cudaError_t window_fn(const struct attention *a, cudaStream_t stream);
-static int window(const struct launch *l, window_fn *forward, window_fn *gradient, bool backward, struct error *e)
+static int window(const struct launch *l, attention_fn *forward, attention_fn *gradient, bool backward, struct error *e)
 {
     const struct attention a = windows_of(l, backward);
     TRY_CUDA((backward ? gradient : forward)(&a, l->stream));
