@@ -188,10 +188,10 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 }
                 barrier_wait(&barrier->k[at.slot], at.phase);
                 pin_registers(s), pin_registers(o), pin_registers(p);
-                issue([&] { product_along<T, D, QUERIES, KEYS>(s, mine, k_at + at.slot * (TILE >> 4), 0); });
+                issue_along<T, D, QUERIES, KEYS>(s, mine, k_at + at.slot * (TILE >> 4), 0);
                 if (s0 > x.keys.begin) {
                     barrier_wait(&barrier->v[last.slot], last.phase);
-                    issue([&] { product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1); });
+                    issue_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
                     wgmma_wait<1>();
                 } else {
                     wgmma_wait<0>();
@@ -226,10 +226,10 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                     unsigned few_p[KEYS / 8];
                     barrier_wait(&barrier->k[at.slot], at.phase);
                     pin_registers(few), pin_registers(o), pin_registers(p);
-                    issue([&] { product_along<T, D, QUERIES, KEYS>(few, mine, k_at + at.slot * (TILE >> 4), 0); });
+                    issue_along<T, D, QUERIES, KEYS>(few, mine, k_at + at.slot * (TILE >> 4), 0);
                     if (!added) {
                         barrier_wait(&barrier->v[last.slot], last.phase);
-                        issue([&] { product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1); });
+                        issue_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
                     }
                     wgmma_wait<0>();
                     pin_registers(few), pin_registers(o), pin_registers(p);
@@ -245,9 +245,10 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                     for (int i = 0; i < D / 2; i++) o[i] *= r.shrink[i / 2 % 2];
                     round_all<T>(few_p, few);
                     barrier_wait(&barrier->v[at.slot], at.phase);
-                    pin_registers(few_p);
-                    multiply_now(o, [&] { product_across<T, KEYS / 32>(o, few_p, v_at + at.slot * (TILE >> 4), 1); });
-                    pin_registers(few_p);
+                    pin_registers(o), pin_registers(few_p);
+                    issue_across<T, KEYS / 32>(o, few_p, v_at + at.slot * (TILE >> 4), 1);
+                    wgmma_wait<0>();
+                    pin_registers(o), pin_registers(few_p);
                     if (lane == 0) barrier_arrive(&barrier->v_free[at.slot]);
                     added = true;
                     s0 += KEYS;
@@ -257,8 +258,10 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             barrier_arrive_warp(&barrier->q_free);
             if (!added) {
                 barrier_wait(&barrier->v[last.slot], last.phase);
-                pin_registers(p);
-                multiply_now(o, [&] { product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1); });
+                pin_registers(o), pin_registers(p);
+                issue_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
+                wgmma_wait<0>();
+                pin_registers(o);
                 if (lane == 0) barrier_arrive(&barrier->v_free[last.slot]);
             }
             if constexpr (RANGES) { /* with braces: without them nvcc 13 discards the loop after it as well */

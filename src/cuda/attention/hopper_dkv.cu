@@ -272,9 +272,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                 if (RANGES) coming = look(soon);
                 else if (i + 1 < count) barrier_wait(&barrier->full[soon.slot], soon.phase);
                 pin_registers(dp), pin_registers(ahead);
-                wgmma_fence();
-                product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
-                wgmma_commit();
+                issue_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
                 times_k(ahead, along + soon.slot * (SLOT >> 4));
                 wgmma_commit();
                 next<SLOTS>(soon);
@@ -302,9 +300,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             round_all<T>(p, s);
             if (AHEAD) wgmma_wait<1>();
             pin_registers(p), pin_registers(dv), pin_registers(dp);
-            wgmma_fence();
-            product_across<T, QUERIES / 16>(dv, p, across + offset + (TILE >> 4), 1);
-            wgmma_commit();
+            issue_across<T, QUERIES / 16>(dv, p, across + offset + (TILE >> 4), 1);
             if (!AHEAD) wgmma_wait<1>();
             pin_registers(dp);
             make_ds(dp, s, with);
@@ -317,9 +313,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             }
             round_all<T>(ds, dp);
             pin_registers(ds), pin_registers(dk);
-            wgmma_fence();
-            product_across<T, QUERIES / 16>(dk, ds, across + offset, 1);
-            wgmma_commit();
+            issue_across<T, QUERIES / 16>(dk, ds, across + offset, 1);
             wgmma_wait<0>();
             pin_registers(dk), pin_registers(dv), pin_registers(p), pin_registers(ds), pin_registers(ahead), pin_registers(k_rows);
             barrier_arrive_warp(&barrier->free[at.slot]);

@@ -99,9 +99,9 @@ static __device__ void run_grid_epilogue(float (&dq)[D / 2], const float (&dcolu
     }
     __syncwarp();
     float(&sums)[D / 8][4] = reinterpret_cast<float(&)[D / 8][4]>(dq);
-    const auto numbers = [](const uint16_t *x) { return reinterpret_cast<const T *>(x); };
-    product_add<T, D, GRID_ROWS, GRID_ROWS_PITCH, 2>(sums, numbers(rows->drel[group][0]), own, numbers(end->of[group].th[0]));
-    product_add<T, D, TABLE_W_ROWS, TABLE_W_PITCH, 2>(sums, numbers(end->of[group].g[0]), own, numbers(end->tw[0]));
+    const auto lane_at = [&](const uint16_t *x, int pitch) { return reinterpret_cast<const T *>(x + lane % 16 * pitch + lane / 16 * 8); };
+    add_product<T, D, GRID_ROWS, 2>(sums, lane_at(rows->drel[group][own], GRID_ROWS_PITCH), lane_at(end->of[group].th[0], D + 8));
+    add_product<T, D, TABLE_W_ROWS, 2>(sums, lane_at(end->of[group].g[own], TABLE_W_PITCH), lane_at(end->tw[0], D + 8));
 }
 
 template <typename T, int D, bool GRID, bool RANGES>
@@ -215,7 +215,12 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             if constexpr (KEPT) load_rows<D, QUERIES>(q_rows, q, threadIdx.x / 32 * 16);
             if (AHEAD && keys.begin < keys.end) {
                 barrier_wait(&barrier->full[at.slot], at.phase);
-                multiply_now(even, [&] { times_q(even, along + at.slot * (2 * TILE >> 4)); });
+                pin_registers(even);
+                wgmma_fence();
+                times_q(even, along + at.slot * (2 * TILE >> 4));
+                wgmma_commit();
+                wgmma_wait<0>();
+                pin_registers(even);
                 next<SLOTS>(soon);
             }
             /* A tile of keys. s holds its products with q, computed one tile earlier or here;
@@ -231,14 +236,16 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                     /* after the last tile there is no next one: the product computed then is not used */
                     if (s0 + KEYS < keys.end) barrier_wait(&barrier->full[soon.slot], soon.phase);
                     pin_registers(s), pin_registers(dp), pin_registers(ahead);
-                    issue([&] { product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0); });
+                    issue_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
                     times_q(ahead, along + soon.slot * (2 * TILE >> 4));
                     wgmma_commit();
                     next<SLOTS>(soon);
                 } else {
                     barrier_wait(&barrier->full[at.slot], at.phase);
                     pin_registers(s), pin_registers(dp);
-                    issue([&] { times_q(s, along + offset); });
+                    wgmma_fence();
+                    times_q(s, along + offset);
+                    wgmma_commit();
                     product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
                     wgmma_commit();
                     wgmma_wait<1>();
@@ -264,7 +271,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 }
                 round_all<T>(ds, dp);
                 pin_registers(ds), pin_registers(dq);
-                issue([&] { product_across<T, KEYS / 16>(dq, ds, across + offset, 1); });
+                issue_across<T, KEYS / 16>(dq, ds, across + offset, 1);
                 if (GRID) {
                     float sum[2] = {0, 0};
 #pragma unroll

@@ -194,18 +194,20 @@ __device__ inline void product_add(float (&c)[D / 8][4], const float (&p)[N][4],
     });
 }
 
-/* The same with p already rounded: rows of x in shared memory with pitch XROW, from `first` on, of
- * length K. */
-template <typename T, int D, int K, int XROW, int UNROLLED = K / 16>
-__device__ inline void product_add(float (&c)[D / 8][4], const T *x, int first, const T *y)
+/* The same with p already rounded: rows of x, K long, in shared memory. `left`, `right`: the lane's addresses. */
+template <typename T, int D, int K, int UNROLLED = K / 16> __device__ inline void add_product(float (&c)[D / 8][4], const T *left, const T *right)
 {
-    const T *left = lane_across<T, XROW>(x + first * XROW), *right = lane_across<T, D + 8>(y);
 #pragma unroll UNROLLED
     for (int k = 0; k < K; k += 16) {
         unsigned a[4];
         load4(a, left + k);
         add_across<T, D>(c, a, right + k * (D + 8));
     }
+}
+/* x has the pitch XROW, and the warp's rows begin at `first`. */
+template <typename T, int D, int K, int XROW> __device__ inline void product_add(float (&c)[D / 8][4], const T *x, int first, const T *y)
+{
+    add_product<T, D, K>(c, lane_across<T, XROW>(x + first * XROW), lane_across<T, D + 8>(y));
 }
 
 /* Stores a thread's part of the upper or lower row of C fragments, times `factor`. */

@@ -223,6 +223,20 @@ template <typename T, int K, int N> __device__ inline void product_across(float 
     each<K>([&](int k) { multiply<1>(d, p + 4 * k, y + k * ACROSS_STEP, add || k, T()); });
 }
 
+/* Both as a group of products, which is to be waited for. */
+template <typename T, int D, int XROWS, int YROWS, int N> __device__ inline void issue_along(float (&d)[N], uint64_t x, uint64_t y, int add)
+{
+    wgmma_fence();
+    product_along<T, D, XROWS, YROWS>(d, x, y, add);
+    wgmma_commit();
+}
+template <typename T, int K, int N> __device__ inline void issue_across(float (&d)[N], const unsigned (&p)[4 * K], uint64_t y, int add)
+{
+    wgmma_fence();
+    product_across<T, K>(d, p, y, add);
+    wgmma_commit();
+}
+
 /* --- work ------------------------------------------------------------------------------------- */
 
 /* The n-th task of this block. Causal: the longest first over all heads, with every other round
