@@ -60,12 +60,18 @@ template <int M, int N>
 static __device__ void dots(float (&to)[M][N], const float *x, const float *y, int stride, int D)
 {
     const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
-    each<M, N>([&](int i, int j) { to[i][j] = 0; });
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) to[i][j] = 0;
     for (int d = 0; d < D; d++) {
         float left[M], right[N];
-        each<M>([&](int i) { left[i] = x[(ty + SIDE * i) * stride + d]; });
-        each<N>([&](int j) { right[j] = y[(tx + SIDE * j) * stride + d]; });
-        each<M, N>([&](int i, int j) { to[i][j] += left[i] * right[j]; });
+#pragma unroll
+        for (int i = 0; i < M; i++) left[i] = x[(ty + SIDE * i) * stride + d];
+#pragma unroll
+        for (int j = 0; j < N; j++) right[j] = y[(tx + SIDE * j) * stride + d];
+#pragma unroll
+        for (int i = 0; i < M; i++)
+#pragma unroll
+            for (int j = 0; j < N; j++) to[i][j] += left[i] * right[j];
     }
 }
 
@@ -77,15 +83,16 @@ template <int M, int C, int BN, bool SKIPS = false> static __device__ void add_r
 #pragma unroll 2
     for (int s = 0; s < BN; s++) {
         float left[M];
-        each<M>([&](int i) { left[i] = p[(ty + SIDE * i) * (BN + 1) + s]; });
+#pragma unroll
+        for (int i = 0; i < M; i++) left[i] = p[(ty + SIDE * i) * (BN + 1) + s];
 #pragma unroll
         for (int c = 0; c < C; c++) {
             const int d = tx + SIDE * c;
             if (d >= D) break;
             const float right = x[s * stride + d];
-            each<M>([&](int i) {
+#pragma unroll
+            for (int i = 0; i < M; i++)
                 if (!SKIPS || left[i] != 0) sum[i][c] += left[i] * right;
-            });
         }
     }
 }
@@ -107,10 +114,11 @@ template <bool RANGES> static __device__ float score_of(const attention &a, floa
 /* The ranges of a thread's queries. */
 template <bool RANGES, int M> static __device__ void load_ranges(const attention &a, int64_t b, int t0, span (&range)[M])
 {
-    each<M>([&](int i) {
+#pragma unroll
+    for (int i = 0; i < M; i++) {
         const int t = t0 + (int)threadIdx.x / SIDE + SIDE * i;
         range[i] = RANGES && t < a.T ? range_at(a, b, t) : span{0, 0};
-    });
+    }
 }
 
 /* --- forward -------------------------------------------------------------------------------- */
@@ -192,11 +200,12 @@ static __device__ pair pair_of(const attention &a, float dot, float dp, int64_t 
 template <int M>
 static __device__ void load_statistics(const attention &a, int64_t b, int64_t h, int t0, float (&lse)[M], float (&delta)[M])
 {
-    each<M>([&](int i) {
+#pragma unroll
+    for (int i = 0; i < M; i++) {
         const int t = t0 + (int)threadIdx.x / SIDE + SIDE * i;
         lse[i] = t < a.T ? *lse_at(a, b, h, t) : 0.0f;
         delta[i] = t < a.T ? a.delta[(b * a.H + h) * a.T + t] : 0.0f;
-    });
+    }
 }
 
 /* --- backward: dq --------------------------------------------------------------------------- */
@@ -255,7 +264,9 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
     float *drel = a.drel + (head * a.T + t0) * positions(a);
     float *dbias = a.partial + ((b * tiles + tile) * a.H + h) * a.T;
 
-    float lse[M], delta[M], dq[M][C] = {};
+    float lse[M], delta[M], dq[M][C];
+    for (int i = 0; i < M; i++)
+        for (int c = 0; c < C; c++) dq[i][c] = 0;
     load_statistics<M>(a, b, h, t0, lse, delta);
     load_rows(a, q, stride, a.q, b, h, t0, BM, a.T);
     load_rows(a, dout, stride, a.dout, b, h, t0, BM, a.T);
@@ -277,10 +288,13 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
         float x[M][N], dp[M][N];
         dots<M, N>(x, q, k, stride, a.D);
         dots<M, N>(dp, dout, v, stride, a.D);
-        each<M, N>([&](int i, int j) {
-            const int t = t0 + ty + SIDE * i, s = s0 + tx + SIDE * j;
-            ds[(ty + SIDE * i) * P + tx + SIDE * j] = pair_of<RANGES>(a, x[i][j], dp[i][j], b, h, t, s, lse[i], delta[i], range[i]).ds;
-        });
+#pragma unroll
+        for (int i = 0; i < M; i++)
+#pragma unroll
+            for (int j = 0; j < N; j++) {
+                const int t = t0 + ty + SIDE * i, s = s0 + tx + SIDE * j;
+                ds[(ty + SIDE * i) * P + tx + SIDE * j] = pair_of<RANGES>(a, x[i][j], dp[i][j], b, h, t, s, lse[i], delta[i], range[i]).ds;
+            }
         __syncthreads();
         if (RANGES && !sees_all(bounds, s0, BN)) add_rows<M, C, BN, RANGES>(dq, ds, k, stride, a.D);
         else add_rows<M, C, BN>(dq, ds, k, stride, a.D);
@@ -288,9 +302,10 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
         if (a.mode == ATTENTION_BY_BIAS) add_biases(a, dbias, ds, P, t0, BM, s0, BN);
     }
     __syncthreads(); /* drel is complete */
-    each<M>([&](int i) {
+#pragma unroll
+    for (int i = 0; i < M; i++) {
         const int r = ty + SIDE * i, t = t0 + r;
-        if (t >= a.T) return;
+        if (t >= a.T) continue;
 #pragma unroll
         for (int c = 0; c < C; c++) {
             const int d = tx + SIDE * c;
@@ -298,10 +313,11 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
             float sum = dq[i][c] * a.scale;
             if (a.mode == ATTENTION_BY_TABLES)
 #pragma unroll 1
-                for (int n = 0; n < positions(a); n++) sum += drel[r * positions(a) + n] * a.tables[(int64_t)table_row(a, t, n) * a.D + d];
+                for (int n = 0; n < positions(a); n++)
+                    sum += drel[r * positions(a) + n] * a.tables[(int64_t)table_row(a, t, n) * a.D + d];
             store_element(a, a.dq, b, t, h, d, sum);
         }
-    });
+    }
 }
 
 /* --- backward: dk and dv -------------------------------------------------------------------- */
@@ -315,16 +331,18 @@ static __device__ void add_pairs(float (&dk)[N][C], float (&dv)[N][C], const flo
 #pragma unroll 2
     for (int r = 0; r < BM; r++) {
         float left[N], lower[N];
-        each<N>([&](int j) { left[j] = p[r * P + ty + SIDE * j], lower[j] = ds[r * P + ty + SIDE * j]; });
+#pragma unroll
+        for (int j = 0; j < N; j++) left[j] = p[r * P + ty + SIDE * j], lower[j] = ds[r * P + ty + SIDE * j];
 #pragma unroll
         for (int c = 0; c < C; c++) {
             const int d = tx + SIDE * c;
             if (d >= D) break;
             const float from_dout = dout[r * stride + d], from_q = q[r * stride + d];
-            each<N>([&](int j) {
+#pragma unroll
+            for (int j = 0; j < N; j++) {
                 if (!SKIPS || left[j] != 0) dv[j][c] += left[j] * from_dout;
                 if (!SKIPS || lower[j] != 0) dk[j][c] += lower[j] * from_q;
-            });
+            }
         }
     }
 }
@@ -340,7 +358,9 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dkv(const attention a)
     const int tiles = (a.S + BN - 1) / BN, s0 = (int)(blockIdx.x % tiles) * BN, group = a.H / a.G;
     const int64_t head = blockIdx.x / tiles, b = head / a.G, g = head % a.G;
 
-    float dk[N][C] = {}, dv[N][C] = {};
+    float dk[N][C], dv[N][C];
+    for (int j = 0; j < N; j++)
+        for (int c = 0; c < C; c++) dk[j][c] = dv[j][c] = 0;
     load_rows(a, k, stride, a.k, b, g, s0, BN, a.S);
     load_rows(a, v, stride, a.v, b, g, s0, BN, a.S);
     const span queries = RANGES ? span{0, a.T} : queries_of(a, s0, BN);
@@ -359,18 +379,22 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dkv(const attention a)
             load_ranges<RANGES>(a, b, t0, range);
             dots<M, N>(x, q, k, stride, a.D);
             dots<M, N>(dp, dout, v, stride, a.D);
-            each<M, N>([&](int i, int j) {
-                const int t = t0 + ty + SIDE * i, s = s0 + tx + SIDE * j, at = (ty + SIDE * i) * P + tx + SIDE * j;
-                const pair both = pair_of<RANGES>(a, x[i][j], dp[i][j], b, h, t, s, lse[i], delta[i], range[i]);
-                p[at] = both.p, ds[at] = both.ds;
-            });
+#pragma unroll
+            for (int i = 0; i < M; i++)
+#pragma unroll
+                for (int j = 0; j < N; j++) {
+                    const int t = t0 + ty + SIDE * i, s = s0 + tx + SIDE * j, at = (ty + SIDE * i) * P + tx + SIDE * j;
+                    const pair both = pair_of<RANGES>(a, x[i][j], dp[i][j], b, h, t, s, lse[i], delta[i], range[i]);
+                    p[at] = both.p, ds[at] = both.ds;
+                }
             __syncthreads();
             if (RANGES && !sees_all(bounds, s0, BN)) add_pairs<BM, N, C, RANGES>(dk, dv, p, ds, q, dout, stride, a.D);
             else add_pairs<BM, N, C, false>(dk, dv, p, ds, q, dout, stride, a.D);
         }
-    each<N>([&](int j) {
+#pragma unroll
+    for (int j = 0; j < N; j++) {
         const int s = s0 + ty + SIDE * j;
-        if (s >= a.S) return;
+        if (s >= a.S) continue;
 #pragma unroll
         for (int c = 0; c < C; c++) {
             const int d = tx + SIDE * c;
@@ -378,7 +402,7 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dkv(const attention a)
             store_element(a, a.dk, b, s, g, d, dk[j][c] * a.scale);
             store_element(a, a.dv, b, s, g, d, dv[j][c]);
         }
-    });
+    }
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
