@@ -1,5 +1,5 @@
 #!/bin/bash
-# shellcheck disable=SC2015
+# shellcheck disable=SC2015,SC2016
 # run_ranks_agree.sh: a rank that fails while others would go on to a program or an exchange with it: all of them end together, with its message
 # and within seconds. None is left to wait for it until the deadline, whose message would name a rank and no cause.
 #
