@@ -132,6 +132,8 @@ void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached);
 /* The kind of a node's workspace. */
 enum kind plan_work_kind(const struct node *n);
 int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e);
+/* Places program step alone, after plan_bind for a GPU; returns its seconds with the waits for bytes. */
+double plan_time_step(struct plan *p, const struct graph *g, const double *seconds);
 void plan_free(struct plan *p);
 /* Bytes of the KV cache. */
 uint64_t plan_cache_bytes(const struct graph *g);
@@ -192,7 +194,8 @@ struct plan_space {
     uint32_t held;                    /* the choice to which `plan` and `graph` belong; UINT32_MAX: none */
     struct plan plan;
     struct graph graph;
-    struct plan_drafts drafts;        /* of choices that are placed */
+    struct plan_drafts drafts;        /* of choices that are placed... */
+    struct plan_drafts steps;         /* ...and of those of which program step alone is */
 };
 int plan_space_open(struct plan_space *x, const struct source *source, const struct settings *base, const struct freedom *f,
                     const struct profile *profile, struct error *e);

@@ -509,6 +509,7 @@ int search_space_survey(struct plan_space *x, const uint32_t *rough, uint32_t n,
         const struct survey *v = &all[i];
         c->rough = false;
         c->seconds = v->total_seconds;
+        c->update = v->total_seconds - v->step_seconds;
         memcpy(c->bound, v->persistent, sizeof c->bound);
         c->bound[SPACE_DEVICE] += larger(larger(v->step, v->update), v->eval);
         memcpy(c->weights, v->weights, sizeof c->weights);

@@ -283,7 +283,26 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
             v->update_seconds = profile->kind == DEVICE_CUDA ? d->update->takes : d->update->seconds;
             v->update_busiest = d->update->busiest;
         }
+        v->step_seconds = p.program_seconds[PROGRAM_STEP];
         v->total_seconds = total_seconds(&p, d->update);
+        plan_free(&p);
+    }
+    mem_free(seconds);
+    return rc;
+}
+
+int survey_time_step(double *step, struct plan_drafts *d, const struct settings *s, double most, const struct profile *profile, struct error *e)
+{
+    struct plan p = {.settings = *s};
+    d->brief = true;
+    int rc = plan_draft_next(d, s, e);
+    if (rc) return rc;
+    double *seconds = mem_alloc(d->graph.nodes.n * sizeof *seconds);
+    rc = plan_bind_with(&p, &d->graph, profile, &d->kernels, seconds, e);
+    if (!rc) {
+        keep_programs(d, &p, s, seconds);
+        *step = p.program_seconds[PROGRAM_STEP];
+        if (*step <= most) *step = plan_time_step(&p, &d->graph, seconds);
         plan_free(&p);
     }
     mem_free(seconds);

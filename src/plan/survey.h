@@ -35,7 +35,7 @@ struct survey {
     } *moment;
     uint32_t moments;
     uint64_t shared;         /* the largest storage that one block writes and another block's backward keeps */
-    double update_seconds, total_seconds;
+    double step_seconds, update_seconds, total_seconds; /* of program step, of program update, of all programs of a step and an evaluation */
     double update_busiest;   /* of the update's nodes in the busiest lane */
     uint64_t step;           /* peak of the step's transients */
     /* Peaks that offloads and a fused step leave: [0] without gradients, [1] with them, of all transients, and of
@@ -49,6 +49,8 @@ struct survey {
 /* Drafts the graph for settings into d->graph and surveys it; without `blocks` only its bytes and
  * seconds as a whole. */
 int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, bool blocks, const struct profile *profile, struct error *e);
+/* The seconds of program step on a GPU, with the waits for bytes; without them if it takes more than `most` even so. */
+int survey_time_step(double *step, struct plan_drafts *d, const struct settings *s, double most, const struct profile *profile, struct error *e);
 void survey_copy(struct survey *to, const struct survey *from);
 void survey_free(struct survey *v);
 
