@@ -175,7 +175,8 @@ struct plan_choice {
     uint64_t weights[SPACE_COUNT];    /* the part of the bound for parameters, master weights and optimizer state; it does not depend on the sample's size */
     bool rough;                       /* not surveyed: seconds and bound are at most those of its survey */
     uint32_t step;                    /* choices with the same number have the same program step... */
-    double update;                    /* ...and this part of the seconds for program update */
+    double update;                    /* ...and for program update this part of the seconds, */
+    uint64_t update_bytes, lasting[SPACE_COUNT]; /* these transients, and these persistent bytes of all programs */
     bool known;                       /* compiled and placed: the members below are valid */
     bool missing;                     /* the device has no kernel for some node, for example because of a tensor's size */
     uint64_t arena[SPACE_COUNT];

@@ -189,7 +189,9 @@ static int walk_survey(struct walk *w, const uint64_t budget[SPACE_COUNT], struc
         const struct plan_choice *c = &w->x->choices.at[w->at[i].choice];
         if (!fits_budget(c, budget)) continue;
         if (!c->rough) break;
-        rough[n++] = w->at[i].choice;
+        bool listed = false; /* one of several with the same step is enough */
+        for (uint32_t k = 0; k < n; k++) listed |= w->x->choices.at[rough[k]].step == c->step;
+        if (!listed) rough[n++] = w->at[i].choice;
     }
     int rc = search_space_survey(w->x, rough, n, e);
     if (!rc) walk_sort(w);

@@ -49,31 +49,34 @@ static void find_brackets(struct split *a, const uint32_t *number)
 
 /* Adds an instant to the moment with the same owner and the same open blocks; there are few
  * moments. */
-static void add_instant(struct survey *v, uint32_t owner, uint64_t signature, uint32_t k, uint64_t bytes)
+static void add_instant(struct survey *v, uint32_t owner, uint64_t signature, uint32_t k, uint64_t bytes, uint64_t handed)
 {
     uint32_t i = v->moments;
     while (i > 0 && !(v->moment[i - 1].owner == owner && v->moment[i - 1].signature == signature)) i--;
     if (!i) {
         v->moment = mem_resize(v->moment, (v->moments + 1) * sizeof *v->moment);
-        v->moment[v->moments++] = (struct moment){owner, signature, bytes, k, mem_alloc((v->blocks + 1) * sizeof(uint64_t))};
+        v->moment[v->moments++] = (struct moment){owner, signature, bytes, k, handed, mem_alloc((v->blocks + 1) * sizeof(uint64_t))};
     } else if (bytes > v->moment[i - 1].bytes) {
         v->moment[i - 1].bytes = bytes;
         v->moment[i - 1].instant = k;
+        v->moment[i - 1].handed = handed;
     }
 }
 
 static void find_moments(struct survey *v, const struct split *a)
 {
-    uint64_t *mark = mem_alloc((a->n + 2) * sizeof *mark), *alive = plan_alive(a->p, a->g, PROGRAM_STEP, true), signature = 0;
+    uint64_t *mark = mem_alloc((a->n + 2) * sizeof *mark), signature = 0;
+    uint64_t *alive = plan_alive(a->p, a->g, PROGRAM_STEP, true), *lean = plan_alive(a->p, a->g, PROGRAM_STEP, false);
     for (uint32_t b = 1; b <= v->blocks; b++) {
         if (!a->closes[b]) continue;
         uint64_t h = hash_bytes(&b, sizeof b, 1);
         mark[a->opens[b] + 1] += h;
         mark[a->closes[b]] -= h;
     }
-    for (uint32_t k = 0; k < a->n; k++) add_instant(v, a->owner[k], signature += mark[k], k, alive[k]);
+    for (uint32_t k = 0; k < a->n; k++) add_instant(v, a->owner[k], signature += mark[k], k, alive[k], alive[k] - lean[k]);
     mem_free(mark);
     mem_free(alive);
+    mem_free(lean);
 }
 
 /* The block for whose backward a storage is kept; 0: none. */

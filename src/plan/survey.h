@@ -31,6 +31,7 @@ struct survey {
         uint64_t signature;  /* hash of the open blocks */
         uint64_t bytes;      /* alive at the fullest instant... */
         uint32_t instant;
+        uint64_t handed;     /* the part of the bytes that is handed to program update: whole gradients */
         uint64_t *kept;      /* ...by the block for whose backward they are kept; 0: the moment's own */
     } *moment;
     uint32_t moments;
