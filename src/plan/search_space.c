@@ -330,10 +330,19 @@ static void add_recompute_modes(struct builder *b, const struct family *f, int c
         }
 }
 
+/* More chunks than a head has rows are as many as it has rows: the choices are those of fewer chunks. */
+static bool repeats_chunks(const struct family *f, int chunk)
+{
+    for (int c = 0; c < chunk; c++)
+        if (!memcmp(f->row[KEPT][c].rows, f->row[KEPT][chunk].rows, sizeof f->row[KEPT][c].rows)) return true;
+    return false;
+}
+
 static void add_composed(struct builder *b)
 {
     for (uint32_t i = 0; i < b->families.n; i++)
-        for (int c = 0; c < b->chunks; c++) add_recompute_modes(b, &b->families.at[i], c);
+        for (int c = 0; c < b->chunks; c++)
+            if (!repeats_chunks(&b->families.at[i], c)) add_recompute_modes(b, &b->families.at[i], c);
 }
 
 /* --- rough choices ------------------------------------------------------------------------------ */

@@ -45,6 +45,7 @@ struct survey {
     uint64_t persistent[SPACE_COUNT];
     uint64_t weights[SPACE_COUNT]; /* the part for parameters, master weights and optimizer state */
     uint64_t update, eval;   /* transient bytes of these programs */
+    int64_t rows[PROGRAM_COUNT]; /* of a chunk of the heads; set by survey_jobs_run */
 };
 
 /* Drafts the graph for settings into d->graph and surveys it; without `blocks` only its bytes and
