@@ -196,7 +196,9 @@ struct plan_space {
     struct plan plan;
     struct graph graph;
     struct plan_drafts drafts;        /* of choices that are placed... */
-    struct plan_drafts steps;         /* ...and of those of which program step alone is */
+    struct plan_drafts steps;         /* ...of those of which program step alone is... */
+    struct plan_drafts *surveyed;     /* ...and of surveys, by thread */
+    int threads;
 };
 int plan_space_open(struct plan_space *x, const struct source *source, const struct settings *base, const struct freedom *f,
                     const struct profile *profile, struct error *e);

@@ -13,6 +13,7 @@
  * fast (NEARLY), needs no more memory and has a smaller file. This too does not depend on a budget.
  */
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +35,9 @@ int plan_space_open(struct plan_space *x, const struct source *source, const str
     memset(x, 0, sizeof *x);
     x->source = x->drafts.source = x->steps.source = source;
     x->profile = profile;
+    x->threads = omp_get_max_threads();
+    x->surveyed = mem_alloc((size_t)x->threads * sizeof *x->surveyed);
+    for (int i = 0; i < x->threads; i++) x->surveyed[i].source = source;
     x->f = *f;
     x->held = UINT32_MAX;
     int rc = search_space_fill(x, base, e);
@@ -54,6 +58,8 @@ void plan_space_close(struct plan_space *x)
     free_held(x);
     plan_drafts_free(&x->drafts);
     plan_drafts_free(&x->steps);
+    for (int i = 0; i < x->threads; i++) plan_drafts_free(&x->surveyed[i]);
+    mem_free(x->surveyed);
     vec_free(&x->choices);
 }
 
