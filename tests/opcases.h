@@ -306,12 +306,12 @@ static const struct opcase case_ROPE = {
     build_rope, .small = {{1, 1, 1, 1, 0}, {2, 3, 1, 2, 0}, {1, 5, 3, 4, 1}, {2, 3, 2, 2, 2}, {2, 2, 1, 7, 5}}, .large = {{2, 65, 3, 16, 0}, {1, 130, 2, 9, 1}, {2, 33, 2, 140, 4}},
     .gpu = {{1, 2003, 32, 32, 1}, {1, 37, 300, 8, 0}, {1, 5, 600, 8, 1}, {1, 3, 2, 2056, 0}, {3, 67, 5, 36, 1}, {3, 67, 5, 36, 2}, {2, 131, 12, 64, 4}, {2, 35, 2, 13, 5}}, .bench = {2, 512, 12, 32}};
 
-/* A matrix; columns of a wider one, if `strided`; rows of a longer one that are not aligned to 16 bytes, if
- * `unaligned` and n[1] is odd. */
+/* A matrix; columns of a wider one, if `strided`; one that begins an element behind a multiple of 16 bytes, if
+ * `unaligned`. */
 static id plane(struct scene *s, const char *name, const int64_t *n, bool strided, bool unaligned)
 {
     if (strided) return op_slice(&s->g, param(s, name, DIM(n[0], n[1] + 3)), 1, 3, n[1]);
-    return unaligned ? op_slice(&s->g, param(s, name, DIM(n[0] + 1, n[1])), 0, 1, n[0]) : param(s, name, DIM(n[0], n[1]));
+    return unaligned ? op_reshape(&s->g, op_slice(&s->g, param(s, name, DIM(1 + n[0] * n[1])), 0, 1, n[0] * n[1]), DIM(n[0], n[1])) : param(s, name, DIM(n[0], n[1]));
 }
 
 /* n[3]: strided. */

@@ -65,6 +65,12 @@ encoder() {
 check 'advice: a frozen encoder and stored embeddings' encoder
 text() { "$binary" doctor "$tmp/words.yaml" --steps 1 | grep -E 'Largest tensors at the peak: program step'; }
 check 'the text output' text
+# A plan for ranks that are not there is examined, and no step runs.
+ranked() {
+    expect 0 '' "$binary" doctor "$tmp/words.yaml" --steps 1 --confirm --set parallel.ranks=4 && grep -q '^Peak memory of a micro-batch of [0-9]* on each of 4 ranks' "$tmp/out" &&
+        grep -q 'not confirmed: the plan is that of a rank of 4' "$tmp/out" && grep '^Leaks: not measured: the plan is that of a rank of 4, and a step needs all of them' "$tmp/out"
+}
+check 'several ranks: planned, not run' ranked
 
 monitor() {
     head -c 20000 /dev/urandom >"$tmp/words.bin"

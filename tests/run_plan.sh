@@ -283,6 +283,20 @@ ranked() {
     expect 0 '' "${ranks[@]}" --ranks 8 --memory "$least" && grep -q 'shard weights' "$tmp/out" && expect 3 'needs' "${ranks[@]}" --ranks 8 --memory $((least - 1)) && echo "$least bytes"
 }
 check 'plan --ranks: a table, and levels under a budget' ranked
+# Ranks of a host share its memory, and the disk of their offload files.
+divided() {
+    local two four
+    expect 0 '' "${ranks[@]}" --ranks 2 --memory auto --json && two=$(json "$tmp/out" budget_bytes) && expect 0 '' "${ranks[@]}" --ranks 4 --per-host 4 --memory auto --json && four=$(json "$tmp/out" budget_bytes) &&
+        awk "BEGIN { r = ($two + 536870912) / ($four + 536870912); exit !(r > 1.9 && r < 2.1) }" || { echo "$two and $four"; return 1; }
+    expect 0 '' "${ranks[@]}" --ranks 4 --set memory.offload=optimizer --set memory.host_budget=auto && grep -q "memory.host_budget auto: a rank's part of half of" "$tmp/out" && expect 0 '' "${ranks[@]}" --ranks 4 --per-host 1 --set memory.offload=optimizer --set memory.host_budget=auto && grep 'memory.host_budget auto: half of' "$tmp/out"
+}
+check 'ranks of a host divide its memory and its disk' divided
+# The ladder begins with all samples of a rank's share, and has the levels.
+compared() {
+    expect 0 '' "${ranks[@]}" --ranks 8 --compare --json && [ "$(grep -m 1 '"micro_batch"' "$tmp/out" | tr -dc 0-9)" = 2 ] && expect 0 '' "${ranks[@]}" --ranks 8 --compare &&
+        [ "$(sed -n 's/^+ \(shard [a-z]*\) .*/\1/p' "$tmp/out" | tr '\n' ' ')" = 'shard optimizer shard gradients shard weights ' ] && expect 0 '' "${ranks[@]}" --compare && ! grep shard "$tmp/out"
+}
+check 'plan --ranks --compare: levels are rungs' compared
 # Between hosts a slow link: weights stay inside a host, which takes more memory. With one host there is no choice.
 grouped() {
     expect 0 '' "${ranks[@]}" --ranks 8 --per-host 4 --links nvlink4,eth-1g --set parallel.shard=weights --json && [ "$(json "$tmp/out" settings.group)" = host ] && [ "$(json "$tmp/out" settings.group_ranks)" = 4 ] || return 1

@@ -110,24 +110,28 @@ static void test_fill_remains(void **state)
     }
 }
 
-/* A view of a part of an input advances by a whole micro-batch, as the input does. */
+/* A view of a part of an input advances by a whole micro-batch, or share, as the input does. */
 static void test_part_of_input(void **state)
 {
     (void)state;
-    struct graph g;
-    const struct settings s = {.micro_batch = 1, .accumulation = 3, .precision = DT_F32, .head_chunks = 1};
-    graph_init(&g);
-    g.at.program = PROGRAM_STEP;
-    id x = graph_input(&g, "x", DT_F32, 2, (int64_t[]){ROWS, DEEP}), part = op_slice(&g, x, 1, 2, 2);
-    id y = op_mul(&g, op_dense(&g, part), graph_param(&g, "w", DT_F32, 1, (int64_t[]){2}, (struct init){INIT_ONE}));
-    graph_output(&g, "loss", op_add(&g, op_sum(&g, y), op_sum(&g, x)));
-    pass_differentiate(&g, &s);
-    pass_accumulate(&g, &s);
-    graph_verify(&g, "accumulate");
-    assert_int_equal(storage_of(&g, x)->bytes, 3 * ROWS * DEEP * sizeof(float));
-    assert_int_equal(tensor_at(&g, x)->advance, ROWS * DEEP * sizeof(float));
-    assert_int_equal(tensor_at(&g, part)->advance, ROWS * DEEP * sizeof(float));
-    graph_free(&g);
+    for (int how = 1; how < 4; how++) {
+        const int micro = how & 1 ? 3 : 1, shares = how & 2 ? 2 : 1;
+        struct graph g;
+        const struct settings s = {.micro_batch = 1, .accumulation = micro, .shares = shares, .train = true, .precision = DT_F32, .head_chunks = 1};
+        graph_init(&g);
+        g.at.program = PROGRAM_STEP;
+        id x = graph_input(&g, "x", DT_F32, 2, (int64_t[]){ROWS, DEEP}), part = op_slice(&g, x, 1, 2, 2);
+        id y = op_mul(&g, op_dense(&g, part), graph_param(&g, "w", DT_F32, 1, (int64_t[]){2}, (struct init){INIT_ONE}));
+        graph_output(&g, "loss", op_add(&g, op_sum(&g, y), op_sum(&g, x)));
+        pass_differentiate(&g, &s);
+        pass_accumulate(&g, &s);
+        pass_shares(&g, &s);
+        graph_verify(&g, "shares");
+        assert_int_equal(storage_of(&g, x)->bytes, (uint64_t)(micro * shares) * ROWS * DEEP * sizeof(float));
+        assert_int_equal(tensor_at(&g, x)->advance, ROWS * DEEP * sizeof(float));
+        assert_int_equal(tensor_at(&g, part)->advance, ROWS * DEEP * sizeof(float));
+        graph_free(&g);
+    }
 }
 
 int main(void)

@@ -364,11 +364,56 @@ static void test_access(void **state)
     assert_int_equal(access_of(OP_GATHER, DT_U8, (int64_t[]){2, 3, 6}, 0, 3), 1);
 }
 
+/* `skip`: elements between the rows of a tensor. */
+static struct tensor rows_of(enum dtype type, int rank, const int64_t *dim, int64_t skip)
+{
+    struct tensor t = {.dtype = (uint8_t)type, .rank = (uint8_t)rank};
+    memcpy(t.dim, dim, (size_t)rank * sizeof *dim);
+    t.dim[rank - 1] += skip;
+    tensor_dense_strides(&t);
+    t.dim[rank - 1] -= skip;
+    return t;
+}
+
+/* Windows of 3 in a map of 4 x 4, without tensor cores, with heads of D and tables of `table`; skip: between the rows of k. */
+static int window_access_of(bool backward, enum dtype type, enum dtype table, int64_t D, int64_t skip, uint64_t from)
+{
+    struct profile p;
+    struct tensor heads = rows_of(type, 4, (int64_t[]){2, 16, 2, D}, 0), k = rows_of(type, 4, (int64_t[]){2, 16, 2, D}, skip), lse = rows_of(DT_F32, 3, (int64_t[]){2, 2, 16}, 0);
+    struct tensor rows = rows_of(table, 2, (int64_t[]){5, D}, 0), drows = rows_of(DT_F32, 2, (int64_t[]){5, D}, 0), dpad = rows_of(DT_F32, 3, (int64_t[]){2, 2, D}, 0);
+    union attr a = {.windowed = {.height = 4, .width = 4, .window = 3, .scale = 1}};
+    profile_default(&p, DEVICE_CUDA, 1);
+    p.capability = 70;
+    k.offset = from;
+    struct query q = {.attr = &a, .in = {&heads, &k, &heads, &rows, &rows}, .out = {&heads, &lse}, .nin = 5, .nout = 2, .profile = &p};
+    if (backward)
+        q = (struct query){.attr = &a, .in = {&heads, &heads, &k, &heads, &heads, &lse, &rows, &rows}, .out = {&heads, &heads, &heads, &drows, &drows, &dpad}, .nin = 8, .nout = 6, .profile = &p};
+    q.kernel = kernel_find(DEVICE_CUDA, backward ? OP_ATTENTION_WINDOW_BWD : OP_ATTENTION_WINDOW, &q);
+    assert_non_null(q.kernel);
+    assert_string_equal(q.kernel->name, backward ? "cuda_attention_window_bwd" : "cuda_attention_window");
+    return q.kernel->access(&q);
+}
+
+static void test_window_access(void **state)
+{
+    (void)state;
+    for (int backward = 0; backward < 2; backward++) {
+        assert_int_equal(window_access_of(backward, DT_F32, DT_F32, 4, 0, 256), 16);
+        assert_int_equal(window_access_of(backward, DT_F32, DT_F32, 6, 0, 0), 4);
+        assert_int_equal(window_access_of(backward, DT_F32, DT_F32, 4, 4, 0), 16);
+        assert_int_equal(window_access_of(backward, DT_F32, DT_F32, 4, 1, 0), 4);
+        assert_int_equal(window_access_of(backward, DT_BF16, DT_BF16, 16, 0, 8), 2);
+        assert_int_equal(window_access_of(backward, DT_BF16, DT_BF16, 16, 8, 32), 16);
+        assert_int_equal(window_access_of(backward, DT_BF16, DT_F32, 16, 0, 0), 16); /* such tables are read by element */
+        assert_int_equal(window_access_of(backward, DT_BF16, DT_BF16, 12, 0, 0), 2);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fit), cmocka_unit_test(test_predicts), cmocka_unit_test(test_damaged), cmocka_unit_test(test_nearest), cmocka_unit_test(test_lanes),
-        cmocka_unit_test(test_stored), cmocka_unit_test(test_access),
+        cmocka_unit_test(test_stored), cmocka_unit_test(test_access), cmocka_unit_test(test_window_access),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 #include "io/json.h"
 #include "calibrate/bench.h"
 #include "cost/links.h"
+#include "engine/offload_budget.h"
 #include "feed/feed.h"
 #include "plan/communication.h"
 
@@ -301,7 +302,7 @@ static int measure(const struct options *o, const struct config *c, struct shown
     int rc = options_count("--steps", o->steps, 1, BENCH_STEPS_MOST, &steps, e);
     if (!rc) rc = config_check(c, CONFIG_NEEDS_MODEL, e);
     if ((rc = agree_on(r, rc, e))) return rc;
-    agree_free(r);
+    agree_free(r, offload_folder(c->train_out));
     rc = bench_open(x->bench, c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .ranks = r}, e);
     if ((rc = agree_on(r, rc, e))) return rc;
     const double before = r ? r->moving : 0;

@@ -145,8 +145,13 @@ static int64_t largest_batch(const struct doctor *d, bool search)
     return low;
 }
 
-/* True if a step can run in memory alone: the doctor writes no offload file. */
-static bool has_room(const struct doctor *d, const uint64_t arena[SPACE_COUNT], struct error *why) { return !machine_room(d->run.device.kind, arena, true, why); }
+/* True if a step can run here: in this process, and in memory alone, since the doctor writes no offload file. */
+static bool can_run(const struct doctor *d, const uint64_t arena[SPACE_COUNT], struct error *why)
+{
+    const int ranks = d->run.plan.settings.ranks;
+    if (ranks > 1) return !error_set(why, PL_USAGE, "the plan is that of a rank of %d, and a step needs all of them: `plimsoll train --ranks %d --json` tells what each rank allocates", ranks, ranks);
+    return !machine_room(d->run.device.kind, arena, true, NULL, why);
+}
 
 /* Runs one step with that micro-batch. */
 static int confirm(const struct doctor *d, int64_t batch, struct error *e)
@@ -215,7 +220,9 @@ static int leaks(const struct doctor *d, int64_t steps, struct doctor_leaks *out
 static void print_peaks(const struct run *r, const struct doctor_peaks *p, struct text *out)
 {
     char size[32];
-    text_printf(out, "Peak memory of a micro-batch of %d\n", r->plan.settings.micro_batch);
+    text_printf(out, "Peak memory of a micro-batch of %d", r->plan.settings.micro_batch);
+    if (r->plan.settings.ranks > 1) text_printf(out, " on each of %d ranks", r->plan.settings.ranks);
+    text_printf(out, "\n");
     text_printf(out, "  %12s  forward only (inference), no activations saved\n", size_print(p->forward_alone, size));
     text_printf(out, "  %12s  forward, with the activations saved for the backward\n", size_print(p->forward, size));
     text_printf(out, "  %12s  forward and backward\n", size_print(p->backward, size));
@@ -256,10 +263,10 @@ static int examine(struct doctor *d, const struct options *o, int64_t steps, str
     d->batch_most = max_i64(d->batch, largest_batch(d, true));
     if (d->batch_most) d->most[SPACE_DEVICE] = arena_of(d, d->batch_most, true, &d->most[SPACE_HOST], e);
     uint32_t n = doctor_advice(d, advice);
-    bool confirms = d->confirm && d->batch_most && has_room(d, d->most, &d->unconfirmed);
+    bool confirms = d->confirm && d->batch_most && can_run(d, d->most, &d->unconfirmed);
     int rc = confirms ? confirm(d, d->batch_most, e) : PL_OK;
     d->confirmed = confirms && !rc;
-    if (steps && !has_room(d, d->run.plan.placement.arena, &d->unmeasured)) steps = 0;
+    if (steps && !can_run(d, d->run.plan.placement.arena, &d->unmeasured)) steps = 0;
     if (!rc && steps) rc = leaks(d, steps, &found, e);
     if (rc) return rc;
     if (o->json) {

@@ -288,7 +288,7 @@ static void add_set(struct sets *x, enum technique_id id, const char *value)
 
 /* What the run itself says. */
 struct asked {
-    int effective;
+    int share, ranks;            /* samples of a step, of one of its shares; ranks */
     bool adapter, quantize;
 };
 
@@ -297,7 +297,8 @@ static int ask_run(const struct options *o, struct asked *out, struct error *e)
     struct config c;
     int rc = table_options(o, &c, e);
     if (rc) return rc;
-    *out = (struct asked){(int)c.train_effective_batch, adapter_given(&c), strcmp(c.memory_quantize.value, "none") != 0};
+    const int64_t ranks = max_i64(1, c.parallel_ranks), shares = c.parallel_shares > 0 ? c.parallel_shares : ranks;
+    *out = (struct asked){(int)ceil_div(c.train_effective_batch, shares), (int)ranks, adapter_given(&c), strcmp(c.memory_quantize.value, "none") != 0};
     config_free(&c);
     return PL_OK;
 }
@@ -369,26 +370,26 @@ static int plan_what_ifs(const struct options *o, struct sets *sets, const struc
     return rc == PL_USAGE ? PL_OK : rc;
 }
 
-/* The first row has no technique and computes all samples of a step at once. A run's own 4-bit weights
- * stay: they are no step of the ladder. */
+/* The first row has no technique and computes all samples of a step at once; of several ranks, all of a rank's share. A run's own
+ * 4-bit weights stay: they are no step of the ladder. */
 static int plan_ladder(const struct options *o, struct ladder *l, struct error *e)
 {
     struct sets sets = {0};
     struct asked run = {0};
     struct progress progress;
-    char effective[SETTING_ROOM], value[SETTING_ROOM];
+    char share[SETTING_ROOM], value[SETTING_ROOM];
     int rc = ask_run(o, &run, e);
     uint32_t count = 1 + 2;
-    snprintf(effective, sizeof effective, "%d", run.effective);
+    snprintf(share, sizeof share, "%d", run.share);
     for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) {
-        if (id != TECHNIQUE_quantize) add_set(&sets, id, techniques[id].off ? techniques[id].off : effective);
+        if (id != TECHNIQUE_quantize) add_set(&sets, id, techniques[id].off ? techniques[id].off : share);
         for (int i = 0; technique_value(techniques[id].compare, i, value); i++) count++;
     }
     progress_begin(&progress, "planning", "rows", count);
     if (!rc) rc = add_rung(o, &sets, "no technique", &l->rows, &progress, e);
     for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) {
         if (id == TECHNIQUE_offload) l->base = l->rows.list.n - 1;
-        rc = compare_technique(o, id, &sets, &l->rows, &progress, e);
+        if (id != TECHNIQUE_shard || run.ranks > 1) rc = compare_technique(o, id, &sets, &l->rows, &progress, e);
     }
     l->rungs = l->rows.list.n;
     if (!rc) rc = plan_what_ifs(o, &sets, &run, &l->rows, &progress, e);

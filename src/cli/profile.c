@@ -19,6 +19,7 @@
 #include "report/page.h"
 #include "report/trace.h"
 #include "calibrate/bench.h"
+#include "engine/offload_budget.h"
 #include "feed/feed.h"
 
 enum { ROWS = 20, LAUNCHES_MOST = 2000000 };
@@ -388,7 +389,7 @@ static int profile_run(const struct options *o, struct ranks *r, struct error *e
     if (!rc) rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
     rc = agree_on(r, rc, e);
     if (!rc) {
-        agree_free(r);
+        agree_free(r, offload_folder(c.train_out));
         rc = bench_open(&b, &c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .ranks = r}, e);
         rc = agree_on(r, rc, e);
         if (!rc) rc = measure(&b, steps, r, events, each, e);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/system.h"
+#include "io/file.h"
 
 /* Room for what all ranks say: an agreement and a message of each, and their times in order. */
 void agree_open(struct ranks *r) { r->room = mem_alloc((size_t)r->n * (sizeof(struct agreement) + AGREE_TEXT + sizeof(double))); }
@@ -59,7 +60,7 @@ int agree(struct ranks *r, struct agreement *a, int rc, struct error *e)
     if (!r || !r->room || r->ended) return rc;
     struct error waiting = {0};
     a->failed = rc;
-    if (r->gather(r, a, r->room, sizeof *a, &waiting)) r->abort(r, PL_FAIL, waiting.text);
+    if (r->gather(r, a, r->room, sizeof *a, &waiting)) r->abort(r, rc ? rc : PL_FAIL, rc ? e->text : waiting.text); /* others cannot come: the cause is what this rank says */
     const struct agreement *all = r->room;
     for (int i = 0; i < r->n; i++)
         if (all[i].failed) return adopt_failure(r, i, rc, e);
@@ -92,17 +93,24 @@ int agree_same(struct ranks *r, const struct agree_same *list, int n, struct err
     return PL_OK;
 }
 
-void agree_free(struct ranks *r)
+void agree_free(struct ranks *r, const char *folder)
 {
     struct system_memory m;
     struct error e = {0};
+    uint64_t disk = 0;
     if (!r) return;
     system_memory(&m);
-    const uint64_t mine = m.available / (uint64_t)max_i64(1, r->local);
-    uint64_t *all = (uint64_t *)(void *)times_of(r);
+    if (disk_free(folder, &disk, &e)) disk = 0;
+    const uint64_t local = (uint64_t)max_i64(1, r->local);
+    const struct rank_share mine = {m.available / local, m.total / local, disk / local};
+    struct rank_share *all = agree_room(r);
     if (r->gather(r, &mine, all, sizeof mine, &e)) r->abort(r, PL_FAIL, e.text);
-    r->free = all[0];
-    for (int i = 1; i < r->n; i++) r->free = min_u64(r->free, all[i]);
+    r->share = all[0];
+    for (int i = 1; i < r->n; i++) {
+        r->share.free = min_u64(r->share.free, all[i].free);
+        r->share.memory = min_u64(r->share.memory, all[i].memory);
+        r->share.disk = min_u64(r->share.disk, all[i].disk);
+    }
 }
 
 int agree_broadcast(struct ranks *r, void *at, uint64_t bytes, struct error *e)

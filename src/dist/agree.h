@@ -41,8 +41,9 @@ struct agree_same {
 /* PL_USAGE names the first that differs from rank 0, and the ranks where it does. Called where agree just succeeded. */
 int agree_same(struct ranks *r, const struct agree_same *list, int n, struct error *e);
 
-/* Sets r->free, of which memory.budget auto is made: with another number on each rank they would plan differently. */
-void agree_free(struct ranks *r);
+/* Sets r->share, of which memory.budget auto and memory.host_budget auto are made: with other numbers on each rank they would
+ * plan differently. `folder`: that of the offload file, which need not exist. */
+void agree_free(struct ranks *r, const char *folder);
 
 /* Room for AGREE_TEXT bytes of each rank, until the next agreement. */
 void *agree_room(const struct ranks *r);

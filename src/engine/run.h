@@ -131,12 +131,16 @@ int run_plan_within(struct run *r, uint64_t budget, struct error *e);
 int run_start(struct run *r, const char *spill, bool load, struct error *e);
 void run_close(struct run *r);
 
+/* Ranks that share the memory and the disk of a host. Those that are only planned for are on one host unless parallel.per_host says
+ * otherwise. */
+int run_host_ranks(const struct run *r);
+
 /* Fills r->warning: what the plan needs and this machine, or the plan's GPU or the machine around
  * it, does not have (machine.c). */
 void run_warn(struct run *r);
 /* Compares arenas with the memory that is free now; with `no_files` a CPU's host arena is in memory
- * too. PL_FAIL names both. run_check_room does it for the run's plan, and names a remedy. */
-int machine_room(enum device_kind kind, const uint64_t arena[SPACE_COUNT], bool no_files, struct error *e);
+ * too. Of ranks, those of this host together. PL_FAIL names both. run_check_room does it for the run's plan, and names a remedy. */
+int machine_room(enum device_kind kind, const uint64_t arena[SPACE_COUNT], bool no_files, const struct ranks *ranks, struct error *e);
 int run_check_room(const struct run *r, struct error *e);
 
 /* Sets the device's kind and, for a present GPU, its profile (choose.c). */
@@ -178,6 +182,9 @@ void *run_tickets(const struct run *r);
 int run_put_step(struct run *r, const struct step_block *b, struct error *e);
 int run_get_step(struct run *r, struct step_block *b, struct error *e);
 int run_program(struct run *r, enum program p, struct error *e);
+/* A program has failed on the device. Other ranks are in it, and wait for this one there, where no agreement reaches them: it ends all of them with its
+ * message. Alone, or where the program has no collectives, returns the code. */
+int run_failed(struct run *r, enum program p, const struct error *e);
 /* {norm, factor} of the gradients: an output of the update, or of a fused step. */
 id run_clip(const struct run *r);
 int run_read(struct run *r, id tensor, void *to, struct error *e);

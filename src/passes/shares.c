@@ -83,11 +83,13 @@ static void separate(struct shares *s)
     }
 }
 
-/* The inputs' storages hold the rank's shares, one after the other. A loop over micro-batches goes on through them. */
+/* The inputs' storages hold the rank's shares, one after the other. A loop over micro-batches goes on through them. A view
+ * of a part of the input advances by all of a share too. */
 static void advance_inputs(struct shares *s, int count)
 {
     struct graph *g = s->g;
-    bool *grown = mem_alloc(g->storages.n), *seen = mem_alloc(g->tensors.n);
+    uint64_t *each = mem_alloc(g->storages.n * sizeof *each); /* by storage: bytes of a share */
+    bool *seen = mem_alloc(g->tensors.n);
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
         for (int i = 0; i < n->nin; i++) {
@@ -95,17 +97,19 @@ static void advance_inputs(struct shares *s, int count)
             struct storage *of = &g->storages.at[x->storage];
             if (!n->in[i] || seen[n->in[i]] || of->kind != KIND_INPUT || of->axis == INPUT_SHARED) continue;
             seen[n->in[i]] = true;
-            if (!grown[x->storage]) of->bytes *= (uint64_t)count;
-            grown[x->storage] = true;
+            if (!each[x->storage]) {
+                each[x->storage] = of->bytes;
+                of->bytes *= (uint64_t)count;
+            }
             if (x->loop) {
                 g->loops.at[x->loop].continues = true;
                 continue;
             }
             x->loop = s->loop;
-            x->advance = (int64_t)tensor_bytes(x);
+            x->advance = (int64_t)each[x->storage];
         }
     }
-    mem_free(grown);
+    mem_free(each);
     mem_free(seen);
 }
 
@@ -157,12 +161,12 @@ static void fold_sums(struct shares *s, int count)
 }
 
 /* The loss is complete at the end of the step; gradients are added over ranks by the update (reduce.c). */
-static void reduce_outputs(struct shares *s, int ranks)
+static void reduce_outputs(struct shares *s, int ranks, int host)
 {
     s->g->at.loop = 0;
     for (uint32_t i = 0; i < s->sums.n && ranks; i++)
         if (s->sums.at[i].kind == KIND_OUTPUT)
-            *s->sums.at[i].tensor = op_apply(s->g, OP_ALL_REDUCE, &(union attr){.group = {ranks}}, (id[]){*s->sums.at[i].tensor}, 1);
+            *s->sums.at[i].tensor = op_apply(s->g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = ranks, .host = host}}, (id[]){*s->sums.at[i].tensor}, 1);
 }
 
 void pass_shares(struct graph *g, const struct settings *s)
@@ -178,7 +182,7 @@ void pass_shares(struct graph *g, const struct settings *s)
         advance_inputs(&x, count);
         fold_sums(&x, count);
     }
-    reduce_outputs(&x, settings_group(s));
+    reduce_outputs(&x, settings_group(s), settings_host(s));
     vec_free(&x.sums);
     mem_free(x.in);
     g->at = before;

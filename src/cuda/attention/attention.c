@@ -98,6 +98,7 @@ static struct attention windows_of(const struct launch *l, bool backward)
     const int input = backward ? 8 : 5;
     a.height = l->attr->windowed.height, a.width = l->attr->windowed.width, a.window = l->attr->windowed.window, a.scale = l->attr->windowed.scale;
     a.across = (a.width + a.window - 1) / a.window, a.down = (a.height + a.window - 1) / a.window;
+    a.access = l->access;
     set_tables(&a, l, 2, backward);
     if (has(l, input)) {
         const struct operand *pad = &l->in[input];
@@ -170,7 +171,6 @@ static int hopper(const struct launch *l, enum attention_mode mode, bool backwar
     return (backward ? hopper_attention_bwd : hopper_attention)(&a, l->stream, e);
 }
 
-typedef cudaError_t few_fn(const struct attention *a, int backward, cudaStream_t stream);
 static int few(const struct launch *l, few_fn *kernel, bool backward, struct error *e)
 {
     const struct attention a = few_of(l, backward);
@@ -179,8 +179,7 @@ static int few(const struct launch *l, few_fn *kernel, bool backward, struct err
     return PL_OK;
 }
 
-typedef cudaError_t window_fn(const struct attention *a, cudaStream_t stream);
-static int window(const struct launch *l, window_fn *forward, window_fn *gradient, bool backward, struct error *e)
+static int window(const struct launch *l, attention_fn *forward, attention_fn *gradient, bool backward, struct error *e)
 {
     const struct attention a = windows_of(l, backward);
     TRY_CUDA((backward ? gradient : forward)(&a, l->stream));

@@ -126,7 +126,7 @@ __device__ inline span queries_of(const attention &a, int s0, int sn)
 /* The position terms of a query: one for each row of the grid, one for each column. */
 __device__ inline int positions(const attention &a) { return a.height + a.width; }
 /* The number of rows of both tables together. */
-__device__ inline int table_rows(const attention &a) { return 2 * (a.height + a.width) - 2; }
+__host__ __device__ inline int table_rows(const attention &a) { return 2 * (a.height + a.width) - 2; }
 
 /* The table row that position term c of query t is computed with: the rows of table_w follow those
  * of table_h. */

@@ -239,23 +239,17 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 64 ||
     });
 }
 
-template <typename T, int D, score_terms ADDED, bool RANGES> static cudaError_t start(const attention *a, cudaStream_t stream)
-{
-    constexpr bool FIXED = ADDED == ADDS_NOTHING || ADDED == ADDS_GRID64;
-    constexpr int KEYS = WARPS * 16 * sixteens<D, ADDED, RANGES>;
-    constexpr size_t fixed = tiles_begin<D, ADDED, RANGES> + 4 * queries_to_tile<D, ADDED> * D * sizeof(T) + 2 * stats_of<D, ADDED> * sizeof(float);
-    static_assert(!FIXED || fixed <= (D <= ATTENTION_SMALL ? ATTENTION_SHARED_SM75 : ATTENTION_SHARED), "it fits");
-    static_assert(FIXED || fast_dkv_bytes(D, ADDED, position_stride(ATTENTION_GRID + 3), ATTENTION_BIASES) <= ATTENTION_SHARED, "it fits");
-    const int stride = position_stride(dkv_columns(a->height, a->width) + a->width);
-    return start_kernel(tiles_dkv<T, D, ADDED, RANGES>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS), FAST_BLOCK,
-                        FIXED ? fixed : fast_dkv_bytes(D, ADDED, stride, a->T), stream, *a, stride);
-}
-
 extern "C" cudaError_t cuda_attention_dkv(const struct attention *a, enum score_terms added, cudaStream_t stream)
 {
-    return by_type_length_and_terms(a, added, [&](auto t, auto d, auto terms) {
-        if constexpr (takes_ranges<decltype(terms)::value>)
-            if (a->ranges) return start<decltype(t), decltype(d)::value, decltype(terms)::value, true>(a, stream);
-        return start<decltype(t), decltype(d)::value, decltype(terms)::value, false>(a, stream);
+    return by_kind(a, added, [&](auto t, auto d, auto terms, auto ranges) {
+        constexpr score_terms ADDED = terms;
+        constexpr bool FIXED = ADDED == ADDS_NOTHING || ADDED == ADDS_GRID64, RANGES = ranges;
+        constexpr int D = d, KEYS = WARPS * 16 * sixteens<D, ADDED, RANGES>;
+        constexpr size_t fixed = tiles_begin<D, ADDED, RANGES> + 4 * queries_to_tile<D, ADDED> * D * sizeof t + 2 * stats_of<D, ADDED> * sizeof(float);
+        static_assert(!FIXED || fixed <= (D <= ATTENTION_SMALL ? ATTENTION_SHARED_SM75 : ATTENTION_SHARED), "it fits");
+        static_assert(FIXED || fast_dkv_bytes(D, ADDED, position_stride(ATTENTION_GRID + 3), ATTENTION_BIASES) <= ATTENTION_SHARED, "it fits");
+        const int stride = position_stride(dkv_columns(a->height, a->width) + a->width);
+        return start_kernel(tiles_dkv<decltype(t), D, ADDED, RANGES>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS), FAST_BLOCK,
+                            FIXED ? fixed : fast_dkv_bytes(D, ADDED, stride, a->T), stream, *a, stride);
     });
 }

@@ -304,25 +304,20 @@ template <typename T, int D, score_terms ADDED, bool RANGES> __global__ void __l
     each<M>([&](int m) { store_rows<T, D>(a.dq, b, h, t0 + own + 16 * m, a.T, dq[m], scale, scale); });
 }
 
-template <typename T, int D, score_terms ADDED> static cudaError_t start(const attention *a, cudaStream_t stream)
-{
-    constexpr bool FIXED = ADDED == ADDS_NOTHING || ADDED == ADDS_GRID64;
-    constexpr int QUERIES = WARPS * 16 * sixteens<ADDED>;
-    constexpr size_t tiles = (2 * QUERIES + 2 * dq_slots(ADDED) * keys_to_tile<D, ADDED>) * D * sizeof(T);
-    constexpr size_t most = ADDED == ADDS_GRID64 ? HELD * position_stride(2 * ATTENTION_GRID64_WIDTH) * sizeof(float) + dq_tables_bytes<D> : 0;
-    static_assert(!FIXED || (tiles > most ? tiles : most) <= (D <= ATTENTION_SMALL ? ATTENTION_SHARED_SM75 : ATTENTION_SHARED), "it fits");
-    static_assert(FIXED || fast_dq_bytes(D, ADDED, position_stride(ATTENTION_GRID), ATTENTION_BIASES) <= ATTENTION_SHARED, "it fits");
-    static_assert(ADDED != ADDS_TABLES || dq_tables_bytes<D> <= tiles, "add_tables fits the tiles' buffers");
-    const int stride = position_stride(a->height + a->width);
-    const size_t after = ADDED == ADDS_GRID64 ? HELD * (size_t)stride * sizeof(float) + dq_tables_bytes<D> : 0;
-    auto kernel = tiles_dq<T, D, ADDED, false>;
-    if constexpr (takes_ranges<ADDED>)
-        if (a->ranges) kernel = tiles_dq<T, D, ADDED, true>;
-    return start_kernel(kernel, (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES), FAST_BLOCK,
-                        FIXED ? (tiles > after ? tiles : after) : fast_dq_bytes(D, ADDED, stride, a->T), stream, *a, stride);
-}
-
 extern "C" cudaError_t cuda_attention_dq(const struct attention *a, enum score_terms added, cudaStream_t stream)
 {
-    return by_type_length_and_terms(a, added, [&](auto t, auto d, auto terms) { return start<decltype(t), decltype(d)::value, decltype(terms)::value>(a, stream); });
+    return by_kind(a, added, [&](auto t, auto d, auto terms, auto ranges) {
+        constexpr score_terms ADDED = terms;
+        constexpr bool FIXED = ADDED == ADDS_NOTHING || ADDED == ADDS_GRID64;
+        constexpr int D = d, QUERIES = WARPS * 16 * sixteens<ADDED>;
+        constexpr size_t tiles = (2 * QUERIES + 2 * dq_slots(ADDED) * keys_to_tile<D, ADDED>) * D * sizeof t;
+        constexpr size_t most = ADDED == ADDS_GRID64 ? HELD * position_stride(2 * ATTENTION_GRID64_WIDTH) * sizeof(float) + dq_tables_bytes<D> : 0;
+        static_assert(!FIXED || (tiles > most ? tiles : most) <= (D <= ATTENTION_SMALL ? ATTENTION_SHARED_SM75 : ATTENTION_SHARED), "it fits");
+        static_assert(FIXED || fast_dq_bytes(D, ADDED, position_stride(ATTENTION_GRID), ATTENTION_BIASES) <= ATTENTION_SHARED, "it fits");
+        static_assert(ADDED != ADDS_TABLES || dq_tables_bytes<D> <= tiles, "add_tables fits the tiles' buffers");
+        const int stride = position_stride(a->height + a->width);
+        const size_t after = ADDED == ADDS_GRID64 ? HELD * (size_t)stride * sizeof(float) + dq_tables_bytes<D> : 0;
+        return start_kernel(tiles_dq<decltype(t), D, ADDED, ranges>, (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES), FAST_BLOCK,
+                            FIXED ? (tiles > after ? tiles : after) : fast_dq_bytes(D, ADDED, stride, a->T), stream, *a, stride);
+    });
 }

@@ -550,39 +550,29 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const attention a, i
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-static unsigned blocks_of(const attention *a, int tiles, int splits)
-{
-    return (unsigned)((int64_t)a->B * a->cut.groups * tiles * splits);
-}
+static int64_t blocks_of(const attention *a, int tiles, int splits) { return (int64_t)a->B * a->cut.groups * tiles * splits; }
 
 template <int N, int V> static cudaError_t run_forward(const attention *a, cudaStream_t stream)
 {
-    const unsigned blocks = blocks_of(a, a->cut.tiles, a->cut.splits);
-    if (a->cut.side == FEW_KEYS) keys_forward<N, V, 2><<<blocks, THREADS, 0, stream>>>(*a);
-    else queries_forward<N, V, 2><<<blocks, THREADS, 0, stream>>>(*a);
-    return cudaGetLastError();
+    const auto kernel = a->cut.side == FEW_KEYS ? keys_forward<N, V, 2> : queries_forward<N, V, 2>;
+    return start_kernel(kernel, blocks_of(a, a->cut.tiles, a->cut.splits), THREADS, 0, stream, *a);
 }
 
-/* Several tiles: each block has as many keys as its lanes hold at once. */
-template <int N, int V> static cudaError_t run_tiles(const attention *a, cudaStream_t stream)
-{
-    constexpr int R = 2;
-    const int rows = R * FEW_WARPS * (WARP / (a->cut.heads * a->cut.lanes)), splits = (int)few_ceil(a->cut.rows, rows);
-    queries_backward<N, V, R, false, true><<<blocks_of(a, 1, splits), THREADS, 0, stream>>>(*a, splits, rows);
-    const cudaError_t rc = cudaGetLastError();
-    if (rc != cudaSuccess) return rc;
-    queries_backward<N, V, R, true, false><<<blocks_of(a, a->cut.tiles, a->cut.splits), THREADS, 0, stream>>>(*a, a->cut.splits, a->cut.split_rows);
-    return cudaGetLastError();
-}
-
+/* With several tiles of queries, dk and dv first: each block has as many keys as its lanes hold at once. */
 template <int N, int V> static cudaError_t run_backward(const attention *a, cudaStream_t stream)
 {
-    const unsigned blocks = blocks_of(a, a->cut.tiles, a->cut.splits);
+    constexpr int R = 2;
+    const int64_t blocks = blocks_of(a, a->cut.tiles, a->cut.splits), rows = R * FEW_WARPS * (WARP / (a->cut.heads * a->cut.lanes));
+    const int splits = (int)few_ceil(a->cut.rows, rows);
+    if (a->cut.side == FEW_KEYS) return start_kernel(keys_backward<N, V, 1>, blocks, THREADS, 0, stream, *a);
+    auto kernel = queries_backward<N, V, R, true, true>;
     if constexpr (N == FEW_TILE)
-        if (a->cut.tiles > 1) return run_tiles<N, V>(a, stream);
-    if (a->cut.side == FEW_KEYS) keys_backward<N, V, 1><<<blocks, THREADS, 0, stream>>>(*a);
-    else queries_backward<N, V, 2, true, true><<<blocks, THREADS, 0, stream>>>(*a, a->cut.splits, a->cut.split_rows);
-    return cudaGetLastError();
+        if (a->cut.tiles > 1) {
+            const cudaError_t rc = start_kernel(queries_backward<N, V, R, false, true>, blocks_of(a, 1, splits), THREADS, 0, stream, *a, splits, rows);
+            if (rc != cudaSuccess) return rc;
+            kernel = queries_backward<N, V, R, true, false>;
+        }
+    return start_kernel(kernel, blocks, THREADS, 0, stream, *a, a->cut.splits, a->cut.split_rows);
 }
 
 extern "C" cudaError_t cuda_attention_few(const struct attention *a, int backward, cudaStream_t stream)
@@ -595,22 +585,16 @@ extern "C" cudaError_t cuda_attention_few(const struct attention *a, int backwar
 
 template <typename T> static cudaError_t join_splits(const attention *a, const head_rows &to, const float *partial, int count, cudaStream_t stream)
 {
-    if (a->cut.splits == 1) return cudaSuccess;
     const unsigned blocks = grid_for((int64_t)a->B * count * a->H * (a->D / 4));
-    join<T><<<blocks, BLOCK, 0, stream>>>(to, partial, a->cut.splits, a->B, count, a->H, a->D);
-    return cudaGetLastError();
+    return a->cut.splits == 1 ? cudaSuccess : start_kernel(join<T>, blocks, BLOCK, 0, stream, to, partial, a->cut.splits, a->B, count, a->H, a->D);
 }
 
 template <typename T> static cudaError_t run_join(const attention *a, bool backward, cudaStream_t stream)
 {
-    if (a->cut.side == FEW_KEYS) {
-        if (!backward) return cudaSuccess;
-        const cudaError_t rc = join_splits<T>(a, a->dk, a->partial, a->S, stream);
-        return rc == cudaSuccess ? join_splits<T>(a, a->dv, a->other, a->S, stream) : rc;
-    }
-    if (backward) return join_splits<T>(a, a->dq, a->partial, a->T, stream);
-    queries_join<T><<<grid_for((int64_t)a->B * a->T * a->H * (a->D / 4)), BLOCK, 0, stream>>>(*a);
-    return cudaGetLastError();
+    const bool keys = a->cut.side == FEW_KEYS;
+    if (!backward) return keys ? cudaSuccess : start_kernel(queries_join<T>, grid_for((int64_t)a->B * a->T * a->H * (a->D / 4)), BLOCK, 0, stream, *a);
+    const cudaError_t rc = keys ? join_splits<T>(a, a->dk, a->partial, a->S, stream) : join_splits<T>(a, a->dq, a->partial, a->T, stream);
+    return rc == cudaSuccess && keys ? join_splits<T>(a, a->dv, a->other, a->S, stream) : rc;
 }
 
 extern "C" cudaError_t cuda_attention_few_join(const struct attention *a, int backward, cudaStream_t stream)

@@ -28,32 +28,15 @@ constexpr int WARP = 32, THREADS = WARP * FEW_WARPS, WIDTH = FEW_MMA_WIDTH, ROWS
 
 /* --- instructions ----------------------------------------------------------------------------- */
 
-#if HAS_BF16
-
-/* c[16,8] += a[16,8] b[8,8]. */
-#define PRODUCT8(T, NAME) \
-    static __device__ void product8(float (&c)[4], const uint32_t (&a)[2], uint32_t b, T) \
-    { \
-        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." NAME "." NAME ".f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};" \
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
-                     : "r"(a[0]), "r"(a[1]), "r"(b)); \
-    }
-PRODUCT8(__nv_bfloat16, "bf16")
-PRODUCT8(__half, "f16")
-/* An 8x8 block across the warp, transposed. */
+/* An 8x8 block across the warp, transposed; before 8.0 these kernels do not run. */
 static __device__ uint32_t transposed(uint32_t x)
 {
-    uint32_t y;
+    uint32_t y = x;
+#if HAS_BF16
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+#endif
     return y;
 }
-
-#else /* never launched there: few.c checks the compute capability */
-
-template <typename T> static __device__ void product8(float (&)[4], const uint32_t (&)[2], uint32_t, T) {}
-static __device__ uint32_t transposed(uint32_t x) { return x; }
-
-#endif
 
 /* 1/x; log2(x). */
 static __device__ float inverse(float x)
@@ -225,8 +208,8 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
             const row_sum upper = softmax_row(s, 0), lower = softmax_row(s, 2);
             each<E>([&](int n) {
                 const uint32_t p[2] = {both(s[n][0], s[n][1], T()), both(s[n][2], s[n][3], T())};
-                product8(o[0], p, values.by_item[n][0], T());
-                product8(o[1], p, values.by_item[n][1], T());
+                mma8(o[0], p[0], p[1], values.by_item[n][0], T());
+                mma8(o[1], p[0], p[1], values.by_item[n][1], T());
             });
             write_rows(outputs, left, o, upper.sum == 0 ? 0.0f : inverse(upper.sum), lower.sum == 0 ? 0.0f : inverse(lower.sum));
             const row_sum mine = w.c ? lower : upper;
@@ -283,8 +266,8 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
             each<E>([&](int n) {
                 const uint32_t p[2] = {both(s[n][0], s[n][1], T()), both(s[n][2], s[n][3], T())};
                 const uint32_t d[2] = {both(ds[n][0], ds[n][1], T()), both(ds[n][2], ds[n][3], T())};
-                product8(dq[0], d, keys.by_item[n][0], T());
-                product8(dq[1], d, keys.by_item[n][1], T());
+                mma8(dq[0], d[0], d[1], keys.by_item[n][0], T());
+                mma8(dq[1], d[0], d[1], keys.by_item[n][1], T());
                 mma(dk[n], q_turned, transposed(d[0]), transposed(d[1]), T());
                 mma(dv[n], dout_turned, transposed(p[0]), transposed(p[1]), T());
             });
@@ -442,8 +425,8 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const attention a, i
                     const uint32_t d[2] = {both(ds[0], ds[1], T()), both(ds[2], ds[3], T())};
 #pragma unroll
                     for (int j = 0; j < 2 && DKV; j++) {
-                        product8(dv[u][j], p, douts.by_item[n][j], T());
-                        product8(dk[u][j], d, queries.by_item[n][j], T());
+                        mma8(dv[u][j], p[0], p[1], douts.by_item[n][j], T());
+                        mma8(dk[u][j], d[0], d[1], queries.by_item[n][j], T());
                     }
                     if (DQ) mma(dq[n], k_turned, transposed(d[0]), transposed(d[1]), T());
                 });
@@ -461,36 +444,21 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const attention a, i
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-/* Groups of eight items per warp: one, two, or four if there are more than that. */
-static int eights_of(const attention *a)
-{
-    const int few = a->cut.side == FEW_KEYS ? a->S : a->T;
-    return few <= EIGHT ? 1 : few <= 2 * EIGHT ? 2 : 4;
-}
-
-static unsigned blocks_of(const attention *a, int tiles, int splits)
-{
-    return (unsigned)((int64_t)a->B * few_ceil(a->H, FEW_WARPS) * tiles * splits);
-}
-
+static int64_t blocks_of(const attention *a, int tiles, int splits) { return a->B * few_ceil(a->H, FEW_WARPS) * tiles * splits; }
 static int tiles_of(const attention *a, int eights) { return (int)few_ceil(a->T, eights * EIGHT); }
 
 template <typename T, int E> static cudaError_t run_keys(const attention *a, bool backward, cudaStream_t stream)
 {
-    const unsigned blocks = blocks_of(a, 1, a->cut.splits);
-    if (backward) keys_backward<T, E, 2><<<blocks, THREADS, 0, stream>>>(*a);
-    else keys_forward<T, E, 4><<<blocks, THREADS, 0, stream>>>(*a);
-    return cudaGetLastError();
+    return start_kernel(backward ? keys_backward<T, E, 2> : keys_forward<T, E, 4>, blocks_of(a, 1, a->cut.splits), THREADS, 0, stream, *a);
 }
 
 template <typename T, int E> static cudaError_t run_queries(const attention *a, bool backward, cudaStream_t stream)
 {
     constexpr bool WHOLE = E < 4; /* one tile: dk and dv are computed as well */
     const int tiles = tiles_of(a, E);
-    const unsigned blocks = blocks_of(a, tiles, a->cut.splits);
-    if (backward) queries_backward<T, E, 2, true, WHOLE><<<blocks, THREADS, 0, stream>>>(*a, tiles, a->cut.splits, a->cut.split_rows);
-    else queries_forward<T, E, 2><<<blocks, THREADS, 0, stream>>>(*a, tiles);
-    return cudaGetLastError();
+    const int64_t blocks = blocks_of(a, tiles, a->cut.splits);
+    if (!backward) return start_kernel(queries_forward<T, E, 2>, blocks, THREADS, 0, stream, *a, tiles);
+    return start_kernel(queries_backward<T, E, 2, true, WHOLE>, blocks, THREADS, 0, stream, *a, tiles, a->cut.splits, a->cut.split_rows);
 }
 
 /* dk and dv over all queries, if those have more than one tile. */
@@ -498,19 +466,18 @@ template <typename T> static cudaError_t run_tiles(const attention *a, cudaStrea
 {
     constexpr int U = 4;
     const int splits = (int)few_ceil(a->cut.rows, U * ROWS);
-    queries_backward<T, 1, U, false, true><<<blocks_of(a, 1, splits), THREADS, 0, stream>>>(*a, tiles_of(a, 1), splits, U * ROWS);
-    return cudaGetLastError();
+    return start_kernel(queries_backward<T, 1, U, false, true>, blocks_of(a, 1, splits), THREADS, 0, stream, *a, tiles_of(a, 1), splits, (int64_t)U * ROWS);
 }
 
+/* Groups of eight items per warp: one, two, or four if there are more than that. */
 template <typename T> static cudaError_t run(const attention *a, bool backward, cudaStream_t stream)
 {
-    const int eights = eights_of(a);
-    if (a->cut.side == FEW_KEYS) return eights == 1 ? run_keys<T, 1>(a, backward, stream) : run_keys<T, 2>(a, backward, stream);
-    if (eights == 4) {
-        const cudaError_t rc = run_queries<T, 4>(a, backward, stream);
-        return rc == cudaSuccess && backward ? run_tiles<T>(a, stream) : rc;
-    }
-    return eights == 1 ? run_queries<T, 1>(a, backward, stream) : run_queries<T, 2>(a, backward, stream);
+    const bool keys = a->cut.side == FEW_KEYS;
+    const int few = keys ? a->S : a->T;
+    if (few <= EIGHT) return keys ? run_keys<T, 1>(a, backward, stream) : run_queries<T, 1>(a, backward, stream);
+    if (few <= 2 * EIGHT) return keys ? run_keys<T, 2>(a, backward, stream) : run_queries<T, 2>(a, backward, stream);
+    const cudaError_t rc = run_queries<T, 4>(a, backward, stream);
+    return rc == cudaSuccess && backward ? run_tiles<T>(a, stream) : rc;
 }
 
 extern "C" cudaError_t cuda_attention_few_mma(const struct attention *a, int backward, cudaStream_t stream)

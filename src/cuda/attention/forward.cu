@@ -104,23 +104,17 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 96 ? 
 }
 
 /* A grid of 64 columns has its position terms transposed. */
-template <typename T, int D, score_terms ADDED> static cudaError_t start(const attention *a, cudaStream_t stream)
-{
-    constexpr bool GRID64 = ADDED == ADDS_GRID64;
-    constexpr score_terms KERNEL = GRID64 ? ADDS_TABLES : ADDED;
-    constexpr int QUERIES = WARPS * 16 * sixteens<ADDED>;
-    constexpr size_t bare = (QUERIES + 2 * keys_to_tile<D, ADDED>) * D * sizeof(T);
-    static_assert(ADDED != ADDS_NOTHING || bare <= ATTENTION_SHARED_SM75, "it fits, on 7.5 too");
-    static_assert(fast_bytes(D, KERNEL, position_stride(ATTENTION_GRID + 1), ATTENTION_GRID * ATTENTION_GRID / 4) <= ATTENTION_SHARED, "it fits");
-    const int stride = position_stride(columns_offset_even(*a) + a->width);
-    auto kernel = tiles_forward<T, D, KERNEL, false>;
-    if constexpr (takes_ranges<ADDED>)
-        if (a->ranges) kernel = tiles_forward<T, D, KERNEL, true>;
-    return start_kernel(kernel, (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES), FAST_BLOCK,
-                        ADDED == ADDS_NOTHING ? bare : fast_bytes(D, KERNEL, stride, a->T), stream, *a, stride, GRID64);
-}
-
 extern "C" cudaError_t cuda_attention_forward(const struct attention *a, enum score_terms added, cudaStream_t stream)
 {
-    return by_type_length_and_terms(a, added, [&](auto t, auto d, auto terms) { return start<decltype(t), decltype(d)::value, decltype(terms)::value>(a, stream); });
+    return by_kind(a, added, [&](auto t, auto d, auto terms, auto ranges) {
+        constexpr bool GRID64 = terms == ADDS_GRID64;
+        constexpr score_terms ADDED = GRID64 ? ADDS_TABLES : terms;
+        constexpr int D = d, QUERIES = WARPS * 16 * sixteens<ADDED>;
+        constexpr size_t bare = (QUERIES + 2 * keys_to_tile<D, ADDED>) * D * sizeof t;
+        static_assert(ADDED != ADDS_NOTHING || bare <= ATTENTION_SHARED_SM75, "it fits, on 7.5 too");
+        static_assert(fast_bytes(D, ADDED, position_stride(ATTENTION_GRID + 1), ATTENTION_GRID * ATTENTION_GRID / 4) <= ATTENTION_SHARED, "it fits");
+        const int stride = position_stride(columns_offset_even(*a) + a->width);
+        return start_kernel(tiles_forward<decltype(t), D, ADDED, ranges>, (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES), FAST_BLOCK,
+                            ADDED == ADDS_NOTHING ? bare : fast_bytes(D, ADDED, stride, a->T), stream, *a, stride, GRID64);
+    });
 }

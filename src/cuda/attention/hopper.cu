@@ -17,7 +17,6 @@
  * half of its last tile, as at the end of causal ranges, it multiplies the first half alone; it passes by
  * the tiles that only others see.
  */
-#include "cuda/attention/launch_hopper.h"
 #include "cuda/attention/range_hopper.cuh"
 
 constexpr int SLOTS = 2, KEYS = HOPPER_KEYS;
@@ -26,14 +25,11 @@ constexpr int SLOTS = 2, KEYS = HOPPER_KEYS;
 struct barriers {
     uint64_t q, q_free, k[SLOTS], k_free[SLOTS], v[SLOTS], v_free[SLOTS];
 };
-template <int D, bool MORE> constexpr int workers_of = HOPPER_GROUPS(D, MORE) * GROUP;
 /* With ranges: the task, and the keys of a tile whose values are not finite, panel by panel. */
 template <int QUERIES> struct range_memory {
     range_task<QUERIES> task;
     unsigned bad[SLOTS][2][KEYS / 32];
 };
-
-#if HAS_WGMMA
 
 /* Masks the scores of keys that a query does not see. */
 static __device__ void mask_scores(float (&s)[KEYS / 2], const attention &a, int first, int s0)
@@ -92,10 +88,7 @@ static __device__ void load_row_bias(float (&row_bias)[2][2], const attention &a
         }
 }
 
-#endif
-
 /* Scores of the keys in `bad` become NaN where they are seen: where they are not -inf. */
-#if HAS_WGMMA
 template <int PANELS, int N> static __device__ void spoil_scores(float (&s)[N], const unsigned (&bad)[2][KEYS / 32])
 {
     const int column = threadIdx.x % 4 * 2;
@@ -108,13 +101,11 @@ template <int PANELS, int N> static __device__ void spoil_scores(float (&s)[N], 
             if (rows >> (i / 4 % 4 * 8 + column + i % 2) & 1 && s[i] != -CUDART_INF_F) s[i] = CUDART_NAN_F;
     }
 }
-#endif
 
 template <typename T, int D, bool GRID, bool RANGES>
 __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
     hopper_forward(const __grid_constant__ attention a, const __grid_constant__ attention_maps m)
 {
-#if HAS_WGMMA
     extern __shared__ char memory[];
     constexpr int WORKERS = workers_of<D, GRID || RANGES>, QUERIES = WORKERS / 2, PANELS = panels_of<D>;
     constexpr int HELD_BYTES = tile_bytes<D, QUERIES>, TILE = tile_bytes<D, KEYS>;
@@ -139,16 +130,9 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             ring_slot at = {0, 1};
             int i = blockIdx.x; /* with RANGES: the number of the task */
             for (int n = 0; RANGES || n * gridDim.x < items; n++) {
-                task x;
-                if constexpr (RANGES) {
-                    x = take_task(&more->task, a, i, items, &barrier->q, HELD_BYTES, &barrier->q_free, n % 2 ^ 1);
-                    if (x.head < 0) break;
-                } else {
-                    x = task_of<QUERIES>(a, n, items);
-                    if (x.head < 0) continue;
-                    barrier_wait(&barrier->q_free, n % 2 ^ 1);
-                    barrier_expect(&barrier->q, HELD_BYTES);
-                }
+                const task x = fetch_task<RANGES>(&more->task, a, n, i, items, &barrier->q, HELD_BYTES, &barrier->q_free);
+                if (x.head < 0 && RANGES) break;
+                if (x.head < 0) continue;
                 fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &barrier->q);
                 for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS, next<SLOTS>(at)) {
                     barrier_wait(&barrier->k_free[at.slot], at.phase);
@@ -167,14 +151,9 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
         const uint64_t mine = operand_at(q + group * 64 * 128, 16), k_at = operand_at(k, 16), v_at = operand_at(v, KEYS * 128);
         ring_slot at = {0, 0};
         for (int n = 0; RANGES || n * gridDim.x < items; n++) {
-            if (RANGES) barrier_wait(&barrier->q, n % 2);
-            task x;
-            if constexpr (RANGES) x = uniform(more->task.of.x);
-            else x = task_of<QUERIES>(a, n, items);
-            if (x.head < 0) {
-                if (RANGES) break;
-                continue;
-            }
+            const task x = await_task<RANGES>(&more->task, a, n, items, &barrier->q);
+            if (x.head < 0 && RANGES) break;
+            if (x.head < 0) continue;
             const int first = x.t0 + threadIdx.x / 32 * 16;
             const float *rel = GRID ? a.rel + (int64_t)x.head * positions(a) * a.T : nullptr;
             float o[D / 2], s[KEYS / 2], columns[32], row_bias[2][2] = {{0, 0}, {0, 0}}, soon[2][2]; /* soon: row_bias of the next tile, in flight */
@@ -209,14 +188,10 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 }
                 barrier_wait(&barrier->k[at.slot], at.phase);
                 pin_registers(s), pin_registers(o), pin_registers(p);
-                wgmma_fence();
-                product_along<T, D, QUERIES, KEYS>(s, mine, k_at + at.slot * (TILE >> 4), 0);
-                wgmma_commit();
+                issue_along<T, D, QUERIES, KEYS>(s, mine, k_at + at.slot * (TILE >> 4), 0);
                 if (s0 > x.keys.begin) {
                     barrier_wait(&barrier->v[last.slot], last.phase);
-                    wgmma_fence();
-                    product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
-                    wgmma_commit();
+                    issue_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
                     wgmma_wait<1>();
                 } else {
                     wgmma_wait<0>();
@@ -251,14 +226,10 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                     unsigned few_p[KEYS / 8];
                     barrier_wait(&barrier->k[at.slot], at.phase);
                     pin_registers(few), pin_registers(o), pin_registers(p);
-                    wgmma_fence();
-                    product_along<T, D, QUERIES, KEYS>(few, mine, k_at + at.slot * (TILE >> 4), 0);
-                    wgmma_commit();
+                    issue_along<T, D, QUERIES, KEYS>(few, mine, k_at + at.slot * (TILE >> 4), 0);
                     if (!added) {
                         barrier_wait(&barrier->v[last.slot], last.phase);
-                        wgmma_fence();
-                        product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
-                        wgmma_commit();
+                        issue_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
                     }
                     wgmma_wait<0>();
                     pin_registers(few), pin_registers(o), pin_registers(p);
@@ -275,9 +246,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                     round_all<T>(few_p, few);
                     barrier_wait(&barrier->v[at.slot], at.phase);
                     pin_registers(o), pin_registers(few_p);
-                    wgmma_fence();
-                    product_across<T, KEYS / 32>(o, few_p, v_at + at.slot * (TILE >> 4), 1);
-                    wgmma_commit();
+                    issue_across<T, KEYS / 32>(o, few_p, v_at + at.slot * (TILE >> 4), 1);
                     wgmma_wait<0>();
                     pin_registers(o), pin_registers(few_p);
                     if (lane == 0) barrier_arrive(&barrier->v_free[at.slot]);
@@ -290,9 +259,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             if (!added) {
                 barrier_wait(&barrier->v[last.slot], last.phase);
                 pin_registers(o), pin_registers(p);
-                wgmma_fence();
-                product_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
-                wgmma_commit();
+                issue_across<T, KEYS / 16>(o, p, v_at + last.slot * (TILE >> 4), 1);
                 wgmma_wait<0>();
                 pin_registers(o);
                 if (lane == 0) barrier_arrive(&barrier->v_free[last.slot]);
@@ -316,24 +283,16 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             store_block<T>(a.o, x.b, x.h, first, a.T, o, r.sum[0] == 0 ? 0.0f : 1 / r.sum[0], r.sum[1] == 0 ? 0.0f : 1 / r.sum[1]);
         }
     }
-#endif
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <typename T, int D, bool GRID, bool RANGES> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
-{
-    constexpr int WORKERS = workers_of<D, GRID || RANGES>, QUERIES = WORKERS / 2;
-    const int64_t items = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
-    const size_t bytes = 1024 + tile_bytes<D, QUERIES> + 2 * SLOTS * tile_bytes<D, KEYS> + sizeof(barriers) + (RANGES ? sizeof(range_memory<QUERIES>) : 0);
-    static_assert(sizeof(barriers) % 16 == 0, "what follows is aligned");
-    if (items > INT32_MAX / 2) return cudaErrorInvalidValue; /* items are counted in int */
-    return start_kernel(hopper_forward<T, D, GRID, RANGES>, persistent_blocks(items), WORKERS + GROUP, bytes, stream, *a, *m);
-}
-
 extern "C" cudaError_t cuda_hopper_forward(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)
 {
     return by_kind(a, [&](auto t, auto d, auto grid, auto ranges) {
-        return start<decltype(t), decltype(d)::value, decltype(grid)::value, decltype(ranges)::value>(a, m, stream);
+        constexpr int D = d, WORKERS = workers_of<D, grid || ranges>, QUERIES = WORKERS / 2;
+        const size_t bytes = 1024 + tile_bytes<D, QUERIES> + 2 * SLOTS * tile_bytes<D, KEYS> + sizeof(barriers) + (ranges ? sizeof(range_memory<QUERIES>) : 0);
+        static_assert(sizeof(barriers) % 16 == 0, "what follows is aligned");
+        return start_tasks(hopper_forward<decltype(t), D, grid, ranges>, QUERIES, true, bytes, stream, a, m);
     });
 }

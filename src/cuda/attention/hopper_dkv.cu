@@ -13,7 +13,6 @@
  * With RANGES each query has a range of keys (ranges.cuh), in the place of the row's terms. The
  * producer fetches the tiles of queries that see one of the keys, and says which they are.
  */
-#include "cuda/attention/launch_hopper.h"
 #include "cuda/attention/range_hopper.cuh"
 
 constexpr int WORKERS = 2 * GROUP, THREADS = WORKERS + GROUP, KEYS = HOPPER_HELD, QUERIES = HOPPER_WALKED;
@@ -47,8 +46,6 @@ template <int SLOTS> struct barriers {
  * (MEETS << group); whether some of the keys are not seen by some query; whether queries and keys are of
  * several documents. END: there is no tile left. */
 enum range_walk : int { MEETS = 1, IS_PARTIAL = 4, IS_MIXED = 8, END = 16 };
-
-#if HAS_WGMMA
 
 /* Turns products into probabilities. */
 template <bool GRID> static __device__ void to_probabilities(float (&s)[QUERIES / 2], const row_stats *of, const grid_bias *from, int group, float factor)
@@ -163,13 +160,10 @@ static __device__ void fetch_ranged(const attention &a, const attention_maps &m,
     barrier_arrive(&barrier->full[at.slot]);
 }
 
-#endif
-
 template <typename T, int D, bool GRID, bool RANGES>
 __global__ void __launch_bounds__(THREADS, 1)
     hopper_dkv(const __grid_constant__ attention a, const __grid_constant__ attention_maps m)
 {
-#if HAS_WGMMA
     extern __shared__ char memory[];
     constexpr int HELD_BYTES = held_bytes<D>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, GRID>;
     constexpr bool AHEAD = is_ahead<D>, KEPT = is_kept<D>;
@@ -274,14 +268,11 @@ __global__ void __launch_bounds__(THREADS, 1)
             if (AHEAD) {
 #pragma unroll
                 for (int n = 0; n < QUERIES / 2; n++) s[n] = ahead[n];
-                /* after the last tile there is no next one; the product computed then is not
-                 * used */
+                /* after the last tile there is no next one: the product computed then is not used */
                 if (RANGES) coming = look(soon);
                 else if (i + 1 < count) barrier_wait(&barrier->full[soon.slot], soon.phase);
                 pin_registers(dp), pin_registers(ahead);
-                wgmma_fence();
-                product_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
-                wgmma_commit();
+                issue_along<T, D, KEYS, QUERIES>(dp, v_at, along + offset + (TILE >> 4), 0);
                 times_k(ahead, along + soon.slot * (SLOT >> 4));
                 wgmma_commit();
                 next<SLOTS>(soon);
@@ -309,9 +300,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             round_all<T>(p, s);
             if (AHEAD) wgmma_wait<1>();
             pin_registers(p), pin_registers(dv), pin_registers(dp);
-            wgmma_fence();
-            product_across<T, QUERIES / 16>(dv, p, across + offset + (TILE >> 4), 1);
-            wgmma_commit();
+            issue_across<T, QUERIES / 16>(dv, p, across + offset + (TILE >> 4), 1);
             if (!AHEAD) wgmma_wait<1>();
             pin_registers(dp);
             make_ds(dp, s, with);
@@ -324,9 +313,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             }
             round_all<T>(ds, dp);
             pin_registers(ds), pin_registers(dk);
-            wgmma_fence();
-            product_across<T, QUERIES / 16>(dk, ds, across + offset, 1);
-            wgmma_commit();
+            issue_across<T, QUERIES / 16>(dk, ds, across + offset, 1);
             wgmma_wait<0>();
             pin_registers(dk), pin_registers(dv), pin_registers(p), pin_registers(ds), pin_registers(ahead), pin_registers(k_rows);
             barrier_arrive_warp(&barrier->free[at.slot]);
@@ -338,20 +325,15 @@ __global__ void __launch_bounds__(THREADS, 1)
         store_block<T>(a.dk, b, g, first, a.S, dk, a.scale, a.scale);
         store_block<T>(a.dv, b, g, first, a.S, dv, 1.0f, 1.0f);
     }
-#endif
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <typename T, int D, bool GRID, bool RANGES> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
-{
-    const size_t bytes = 1024 + 2 * held_bytes<D> + slots_of<D> * slot_bytes<D, GRID> + sizeof(barriers<slots_of<D>>) + (RANGES ? slots_of<D> * sizeof(int) : 0);
-    return start_kernel(hopper_dkv<T, D, GRID, RANGES>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS), THREADS, bytes, stream, *a, *m);
-}
-
 extern "C" cudaError_t cuda_hopper_dkv(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)
 {
     return by_kind(a, [&](auto t, auto d, auto grid, auto ranges) {
-        return start<decltype(t), decltype(d)::value, decltype(grid)::value, decltype(ranges)::value>(a, m, stream);
+        constexpr int D = d, SLOTS = slots_of<D>;
+        const size_t bytes = 1024 + 2 * held_bytes<D> + SLOTS * slot_bytes<D, grid> + sizeof(barriers<SLOTS>) + (ranges ? SLOTS * sizeof(int) : 0);
+        return start_kernel(hopper_dkv<decltype(t), D, grid, ranges>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS), THREADS, bytes, stream, *a, *m);
     });
 }

@@ -20,12 +20,9 @@
  *
  * With RANGES each query has a range of keys (ranges.cuh).
  */
-#include "cuda/attention/launch_hopper.h"
 #include "cuda/attention/range_hopper.cuh"
 
 constexpr int KEYS = HOPPER_WALKED;
-template <int D, bool MORE> constexpr int workers_of = HOPPER_GROUPS(D, MORE) * GROUP; /* MORE: a grid, or ranges */
-
 template <int D, bool MORE> constexpr int held_bytes = tile_bytes<D, workers_of<D, MORE> / 2>;
 template <int D> constexpr int walked_bytes = tile_bytes<D, KEYS>;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
@@ -57,33 +54,11 @@ template <int SLOTS> struct barriers {
     uint64_t held, held_free, full[SLOTS], free[SLOTS];
 };
 
-#if HAS_WGMMA
-
 /* Turns dp into ds, not yet scaled; s holds the probabilities. */
 static __device__ void make_ds(float (&dp)[KEYS / 2], const float (&s)[KEYS / 2], const float (&delta)[2])
 {
 #pragma unroll
     for (int i = 0; i < KEYS / 2; i++) dp[i] = s[i] * (dp[i] - delta[i / 2 % 2]);
-}
-
-/* c += x y by mma: 16 rows of x, 16 K long; y [16 K][D]. */
-template <typename T, int D, int K>
-static __device__ void add_product(float (&c)[D / 2], const uint16_t *x, int x_row, const uint16_t *y)
-{
-    const int lane = threadIdx.x % 32;
-    const uint16_t *left = x + lane % 16 * x_row + lane / 16 * 8, *right = y + lane % 16 * (D + 8) + lane / 16 * 8;
-#pragma unroll 2
-    for (int k = 0; k < K; k++) {
-        unsigned p[4];
-        load4(p, left + 16 * k);
-#pragma unroll
-        for (int n = 0; n < D / 8; n += 2) {
-            unsigned r[4];
-            load4_transposed(r, right + 16 * k * (D + 8) + 8 * n);
-            mma(*reinterpret_cast<float(*)[4]>(&c[4 * n]), p, r[0], r[1], T());
-            mma(*reinterpret_cast<float(*)[4]>(&c[4 * n + 4]), p, r[2], r[3], T());
-        }
-    }
 }
 
 template <typename T> __device__ inline uint16_t bits_of(float x)
@@ -123,17 +98,16 @@ static __device__ void run_grid_epilogue(float (&dq)[D / 2], const float (&dcolu
         end->of[group].g[x][x - c + HOPPER_WIDTH - 1] = bits_of<T>(dcolumns[i]);
     }
     __syncwarp();
-    add_product<T, D, GRID_ROWS / 16>(dq, &rows->drel[group][own][0], GRID_ROWS_PITCH, &end->of[group].th[0][0]);
-    add_product<T, D, TABLE_W_ROWS / 16>(dq, &end->of[group].g[own][0], TABLE_W_PITCH, &end->tw[0][0]);
+    float(&sums)[D / 8][4] = reinterpret_cast<float(&)[D / 8][4]>(dq);
+    const auto lane_at = [&](const uint16_t *x, int pitch) { return reinterpret_cast<const T *>(x + lane % 16 * pitch + lane / 16 * 8); };
+    add_product<T, D, GRID_ROWS, 2>(sums, lane_at(rows->drel[group][own], GRID_ROWS_PITCH), lane_at(end->of[group].th[0], D + 8));
+    add_product<T, D, TABLE_W_ROWS, 2>(sums, lane_at(end->of[group].g[own], TABLE_W_PITCH), lane_at(end->tw[0], D + 8));
 }
-
-#endif
 
 template <typename T, int D, bool GRID, bool RANGES>
 __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
     hopper_dq(const __grid_constant__ attention a, const __grid_constant__ attention_maps m)
 {
-#if HAS_WGMMA
     extern __shared__ char memory[];
     constexpr int WORKERS = workers_of<D, GRID || RANGES>, QUERIES = WORKERS / 2;
     constexpr int HELD_BYTES = held_bytes<D, GRID || RANGES>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>;
@@ -159,16 +133,9 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             ring_slot at = {0, 1};
             int i = blockIdx.x; /* with RANGES: the number of the task */
             for (int n = 0; GRID ? n == 0 : RANGES || n * gridDim.x < items; n++) {
-                task x;
-                if constexpr (RANGES) {
-                    x = take_task(ranged, a, i, items, &barrier->held, 2 * HELD_BYTES, &barrier->held_free, n % 2 ^ 1);
-                    if (x.head < 0) break;
-                } else {
-                    x = task_of<QUERIES>(a, n, items);
-                    if (x.head < 0) continue;
-                    barrier_wait(&barrier->held_free, n % 2 ^ 1);
-                    barrier_expect(&barrier->held, 2 * HELD_BYTES);
-                }
+                const task x = fetch_task<RANGES>(ranged, a, n, i, items, &barrier->held, 2 * HELD_BYTES, &barrier->held_free);
+                if (x.head < 0 && RANGES) break;
+                if (x.head < 0) continue;
                 fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &barrier->held);
                 fetch_rows<QUERIES, PANELS>(dout, &m.dout, x.b, x.h, x.t0, &barrier->held);
                 for (int s0 = x.keys.begin; s0 < x.keys.end; s0 += KEYS, next<SLOTS>(at)) {
@@ -189,14 +156,9 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
         const int64_t padded = (a.T + 63) / 64 * 64;
         ring_slot at = {0, 0};
         for (int n = 0; GRID ? n == 0 : RANGES || n * gridDim.x < items; n++) {
-            if (RANGES) barrier_wait(&barrier->held, n % 2);
-            task x;
-            if constexpr (RANGES) x = uniform(ranged->of.x);
-            else x = task_of<QUERIES>(a, n, items);
-            if (x.head < 0) {
-                if (RANGES) break;
-                continue;
-            }
+            const task x = await_task<RANGES>(ranged, a, n, items, &barrier->held);
+            if (x.head < 0 && RANGES) break;
+            if (x.head < 0) continue;
             span keys;
             if constexpr (RANGES) keys = own_keys<KEYS>(ranged);
             else keys = GRID ? x.keys : own_keys<KEYS>(a, x);
@@ -271,13 +233,10 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                     for (int half = 0; half < 2; half++)
                         next_row_bias[half] = rel[(int64_t)min(s0 / HOPPER_WIDTH + 1, a.height - 1) * a.T + query[half]];
                 if (AHEAD) {
-                    /* after the last tile there is no next one; the product computed then is not
-                     * used */
+                    /* after the last tile there is no next one: the product computed then is not used */
                     if (s0 + KEYS < keys.end) barrier_wait(&barrier->full[soon.slot], soon.phase);
                     pin_registers(s), pin_registers(dp), pin_registers(ahead);
-                    wgmma_fence();
-                    product_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
-                    wgmma_commit();
+                    issue_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
                     times_q(ahead, along + soon.slot * (2 * TILE >> 4));
                     wgmma_commit();
                     next<SLOTS>(soon);
@@ -312,9 +271,7 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 }
                 round_all<T>(ds, dp);
                 pin_registers(ds), pin_registers(dq);
-                wgmma_fence();
-                product_across<T, KEYS / 16>(dq, ds, across + offset, 1);
-                wgmma_commit();
+                issue_across<T, KEYS / 16>(dq, ds, across + offset, 1);
                 if (GRID) {
                     float sum[2] = {0, 0};
 #pragma unroll
@@ -356,25 +313,17 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             store_block<T>(a.dq, x.b, x.h, first, a.T, dq, GRID ? 1.0f : a.scale, GRID ? 1.0f : a.scale);
         }
     }
-#endif
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-template <typename T, int D, bool GRID, bool RANGES> static cudaError_t start(const attention *a, const attention_maps *m, cudaStream_t stream)
-{
-    constexpr int WORKERS = workers_of<D, GRID || RANGES>, QUERIES = WORKERS / 2;
-    const int64_t items = (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES);
-    const size_t bytes = 1024 + 2 * held_bytes<D, GRID || RANGES> + ring_bytes<D, GRID> + (GRID ? sizeof(row_sums) : 0) + sizeof(barriers<slots_of<D>>) +
-                         (RANGES ? sizeof(range_task<QUERIES>) : 0);
-    static_assert(sizeof(barriers<slots_of<D>>) % 16 == 0, "what follows is aligned");
-    if (items > INT32_MAX / 2) return cudaErrorInvalidValue; /* items are counted in int */
-    return start_kernel(hopper_dq<T, D, GRID, RANGES>, GRID ? items : persistent_blocks(items), WORKERS + GROUP, bytes, stream, *a, *m);
-}
-
 extern "C" cudaError_t cuda_hopper_dq(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)
 {
     return by_kind(a, [&](auto t, auto d, auto grid, auto ranges) {
-        return start<decltype(t), decltype(d)::value, decltype(grid)::value, decltype(ranges)::value>(a, m, stream);
+        constexpr int D = d, QUERIES = workers_of<D, grid || ranges> / 2;
+        const size_t bytes = 1024 + 2 * held_bytes<D, grid || ranges> + ring_bytes<D, grid> + (grid ? sizeof(row_sums) : 0) + sizeof(barriers<slots_of<D>>) +
+                             (ranges ? sizeof(range_task<QUERIES>) : 0);
+        static_assert(sizeof(barriers<slots_of<D>>) % 16 == 0, "what follows is aligned");
+        return start_tasks(hopper_dq<decltype(t), D, grid, ranges>, QUERIES, !grid, bytes, stream, a, m);
     });
 }

@@ -49,6 +49,7 @@ struct attention {
     int across, down;
     const void *pad;             /* NULL: zeros */
     enum store pad_type;
+    int access;                  /* window.cu: bytes that a thread reads at a time, 16 or an element */
     int64_t pad_which, pad_head, pad_element;
     float *dpad;                 /* dense */
     float *pads;                 /* work.h */
@@ -68,6 +69,11 @@ struct attention {
 extern "C" {
 #endif
 
+/* Most launchers are one of these; plan_attention.c says which operands each of them takes. */
+typedef cudaError_t attention_fn(const struct attention *a, cudaStream_t stream);
+typedef cudaError_t few_fn(const struct attention *a, int backward, cudaStream_t stream);
+typedef cudaError_t tiles_fn(const struct attention *a, enum score_terms added, cudaStream_t stream);
+
 /* The passes around the kernels (passes.cu). Before: converts the tables to f32, computes
  * rel, and delta for kernels that do not run after cuda_attention_row_stats. After: sums the
  * partial gradients. `tile` is the number of queries per block of the kernel that wrote the partial
@@ -75,61 +81,40 @@ extern "C" {
 cudaError_t cuda_attention_before(const struct attention *a, int with_delta, cudaStream_t stream);
 cudaError_t cuda_attention_after(const struct attention *a, int tile, cudaStream_t stream);
 /* Parts of these passes: the tables to f32; the tables' gradients from the sums of the groups. */
-cudaError_t cuda_attention_tables(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_attention_sum_tables(const struct attention *a, cudaStream_t stream);
+attention_fn cuda_attention_tables, cuda_attention_sum_tables;
+/* delta = rowsum(do * o), and lse in base 2, both [B,H,T rounded up to 64] (passes.cu). */
+attention_fn cuda_attention_row_stats;
 
 /* Before kernels with ranges (ranges.cu): seen and bounds; and, unless 0, the tiles of `queries` queries
  * and those of `keys` keys in the order of their work. Both are multiples of 64. */
 cudaError_t cuda_attention_ranges(const struct attention *a, int queries, int keys, cudaStream_t stream);
 
 /* Without tensor cores (plain.cu). */
-cudaError_t cuda_attention_plain(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t stream);
+attention_fn cuda_attention_plain, cuda_attention_plain_bwd;
 
-/* With tensor cores (forward.cu, dq.cu, dkv.cu): bf16 or f16, D of 32, 64, 72, 80, 96 or 128, rows at
- * multiples of 16 bytes, compute capability 8.0 or later, or 7.5 with f16 where the shared memory is
- * large enough; unit is log2(e). `added` is what they add to the scores; ADDS_NOTHING requires a
- * positive scale. The backward kernels run after cuda_attention_row_stats. The partial sums of a bias
- * gradient are of ATTENTION_FAST_TILE queries. */
-cudaError_t cuda_attention_forward(const struct attention *a, enum score_terms added, cudaStream_t stream);
-cudaError_t cuda_attention_dq(const struct attention *a, enum score_terms added, cudaStream_t stream);
-cudaError_t cuda_attention_dkv(const struct attention *a, enum score_terms added, cudaStream_t stream);
+/* With tensor cores (forward.cu, dq.cu, dkv.cu); unit is log2(e). `added` is what they add to the scores.
+ * The backward kernels run after cuda_attention_row_stats. The partial sums of a bias gradient are of
+ * ATTENTION_FAST_TILE queries. */
+tiles_fn cuda_attention_forward, cuda_attention_dq, cuda_attention_dkv;
 
-/* ADDS_GRID64 is for a grid of 64 columns and up to 64 rows, with tables of the heads' type. rel,
- * multiplied by `unit`, and drel are stored transposed, [B,H,height+width,T]. grid64.cu computes rel
- * before and the tables' gradients after. */
+/* With ADDS_GRID64 rel, multiplied by `unit`, and drel are stored transposed, [B,H,height+width,T].
+ * grid64.cu computes rel before and the tables' gradients after. */
 cudaError_t cuda_grid64_rel(const struct attention *a, float unit, cudaStream_t stream);
-cudaError_t cuda_grid64_dtables(const struct attention *a, cudaStream_t stream);
+attention_fn cuda_grid64_dtables;
 
-/* delta = rowsum(do * o), and lse in base 2, both [B,H,T rounded up to 64] (passes.cu). */
-cudaError_t cuda_attention_row_stats(const struct attention *a, cudaStream_t stream);
+/* Few queries or few keys, without tensor cores and with them (few.cu, few_mma.cu). If there are several
+ * splits, sums over rows are partial afterwards, in `partial` and `other`, and cuda_attention_few_join
+ * adds them. */
+few_fn cuda_attention_few, cuda_attention_few_mma, cuda_attention_few_join;
 
-/* Few queries or few keys (few.cu): rows begin at multiples of 16 bytes; D is a multiple of 8, up to
- * 128. If there are several splits, sums over rows are partial afterwards, in `partial` and `other`,
- * and cuda_attention_few_join adds them. */
-cudaError_t cuda_attention_few(const struct attention *a, int backward, cudaStream_t stream);
-/* The same on tensor cores (few_mma.cu): bf16 or f16, D of FEW_MMA_WIDTH, compute capability 8.0 or
- * later. */
-cudaError_t cuda_attention_few_mma(const struct attention *a, int backward, cudaStream_t stream);
-cudaError_t cuda_attention_few_join(const struct attention *a, int backward, cudaStream_t stream);
-
-/* Windows without tensor cores (window.cu). */
-cudaError_t cuda_window_plain(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_window_plain_bwd(const struct attention *a, cudaStream_t stream);
-/* With tensor cores (window_fast.cu, window_bwd.cu): bf16 or f16 (the tables and pad too), D of 32,
- * 64 or 80, rows at multiples of 16 bytes, a window up to WINDOW_FAST, compute capability 8.0 or
- * later, where a block may have ATTENTION_SHARED bytes of shared memory. _small: sm_75, where a block
- * may have ATTENTION_SHARED_SM75 bytes, and f16 only. */
-cudaError_t cuda_window_fast(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_window_fast_bwd(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_window_small(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_window_small_bwd(const struct attention *a, cudaStream_t stream);
-/* The same on compute capability 9.0 (sm_90) only (window_hopper*.cu): D of 64 or 80, and a window of
- * WINDOW_FAST. */
-cudaError_t cuda_window_hopper(const struct attention *a, cudaStream_t stream);
-cudaError_t cuda_window_hopper_bwd(const struct attention *a, cudaStream_t stream);
+/* Windows without tensor cores (window.cu): with an access of 16 bytes the rows of k, in the backward also of v, q,
+ * dout and tables of their type, begin at multiples of 16 bytes and consist of them. With tensor cores
+ * (window_fast.cu, window_bwd.cu), for ATTENTION_SHARED bytes of shared memory a block or, _small, for
+ * ATTENTION_SHARED_SM75. On 9.0 (window_hopper*.cu). */
+attention_fn cuda_window_plain, cuda_window_fast, cuda_window_small, cuda_window_hopper;
+attention_fn cuda_window_plain_bwd, cuda_window_fast_bwd, cuda_window_small_bwd, cuda_window_hopper_bwd;
 /* Runs after any backward of windows (passes.cu): sums the workspace over all windows, in order. */
-cudaError_t cuda_window_sums(const struct attention *a, cudaStream_t stream);
+attention_fn cuda_window_sums;
 
 #ifdef __cplusplus
 }

@@ -73,20 +73,16 @@ __device__ inline void copy_rows(T *to, const head_rows &x, int64_t b, int64_t h
     }
 }
 
-__device__ inline void load4(unsigned (&r)[4], const void *p)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(p))
-                 : "memory");
-}
-__device__ inline void load4_transposed(unsigned (&r)[4], const void *p)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(shared_address(p))
-                 : "memory");
-}
+/* Four 8x8 blocks at a shared address, as they are and transposed; at a pointer. */
+#define LDMATRIX(NAME, TURN) \
+    __device__ inline void NAME(unsigned (&r)[4], unsigned at) \
+    { \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4" TURN ".shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory"); \
+    }
+LDMATRIX(read4, "")
+LDMATRIX(read4_transposed, ".trans")
+__device__ inline void load4(unsigned (&r)[4], const void *p) { read4(r, shared_address(p)); }
+__device__ inline void load4_transposed(unsigned (&r)[4], const void *p) { read4_transposed(r, shared_address(p)); }
 
 __device__ inline float power_of_two(float x)
 {
@@ -95,31 +91,33 @@ __device__ inline float power_of_two(float x)
     return y;
 }
 
+/* c [16][8] += a [16][8] b [8][8]; c += a [16][16] b [16][8]. Before 8.0 the latter in two halves. */
+#define MMA8(T, NAME) \
+    __device__ inline void mma8(float (&c)[4], unsigned a0, unsigned a1, unsigned b, T) \
+    { \
+        asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." NAME "." NAME ".f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};" \
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
+                     : "r"(a0), "r"(a1), "r"(b)); \
+    }
+#define MMA16(T, NAME) \
+    __device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, T) \
+    { \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)); \
+    }
+MMA8(__half, "f16")
 #if HAS_BF16
-__device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __nv_bfloat16)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-__device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __half)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+MMA8(__nv_bfloat16, "bf16")
+MMA16(__half, "f16")
+MMA16(__nv_bfloat16, "bf16")
 #else
-/* In two halves of 8. */
+__device__ inline void mma8(float (&)[4], unsigned, unsigned, unsigned, __nv_bfloat16) {}
+__device__ inline void mma(float (&)[4], const unsigned (&)[4], unsigned, unsigned, __nv_bfloat16) {}
 __device__ inline void mma(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, __half)
 {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(b0));
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[2]), "r"(a[3]), "r"(b1));
+    mma8(c, a[0], a[1], b0, __half()), mma8(c, a[2], a[3], b1, __half());
 }
-__device__ inline void mma(float (&)[4], const unsigned (&)[4], unsigned, unsigned, __nv_bfloat16) {}
 #endif
 
 /* Packs two adjacent elements, the first in the lower half. */
@@ -196,17 +194,20 @@ __device__ inline void product_add(float (&c)[D / 8][4], const float (&p)[N][4],
     });
 }
 
-/* The same with p already rounded: rows of x in shared memory with pitch XROW, from `first` on, of
- * length K. */
-template <typename T, int D, int K, int XROW> __device__ inline void product_add(float (&c)[D / 8][4], const T *x, int first, const T *y)
+/* The same with p already rounded: rows of x, K long, in shared memory. `left`, `right`: the lane's addresses. */
+template <typename T, int D, int K, int UNROLLED = K / 16> __device__ inline void add_product(float (&c)[D / 8][4], const T *left, const T *right)
 {
-    const T *left = lane_across<T, XROW>(x + first * XROW), *right = lane_across<T, D + 8>(y);
-#pragma unroll
+#pragma unroll UNROLLED
     for (int k = 0; k < K; k += 16) {
         unsigned a[4];
         load4(a, left + k);
         add_across<T, D>(c, a, right + k * (D + 8));
     }
+}
+/* x has the pitch XROW, and the warp's rows begin at `first`. */
+template <typename T, int D, int K, int XROW> __device__ inline void product_add(float (&c)[D / 8][4], const T *x, int first, const T *y)
+{
+    add_product<T, D, K>(c, lane_across<T, XROW>(x + first * XROW), lane_across<T, D + 8>(y));
 }
 
 /* Stores a thread's part of the upper or lower row of C fragments, times `factor`. */

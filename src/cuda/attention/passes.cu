@@ -12,6 +12,8 @@
 
 constexpr int QUERIES = 16, ROWS = 16, TOKENS = 64, SLICES = 32;
 
+static __device__ void add_four(float *sum, const float4 &four, float x) { sum[0] += four.x * x, sum[1] += four.y * x, sum[2] += four.z * x, sum[3] += four.w * x; }
+
 /* --- before ------------------------------------------------------------------------------ */
 
 __global__ void tables_kernel(const attention a)
@@ -54,11 +56,7 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) rel_kernel(const 
         float sum[QUERIES] = {0};
         for (int d = 0; d < a.D; d++) {
             const float x = across[(int64_t)d * J + j];
-            each<QUERIES / 4>([&](int r) {
-                const float4 four = columns[d * (QUERIES / 4) + r];
-                sum[4 * r] += four.x * x, sum[4 * r + 1] += four.y * x;
-                sum[4 * r + 2] += four.z * x, sum[4 * r + 3] += four.w * x;
-            });
+            each<QUERIES / 4>([&](int r) { add_four(&sum[4 * r], columns[d * (QUERIES / 4) + r], x); });
         }
         each<QUERIES>([&](int r) {
             const int t = t0 + r, c = j < split ? t / a.width - j + a.height - 1 : t % a.width - (j - split) + a.width - 1;
@@ -113,38 +111,28 @@ extern "C" cudaError_t cuda_attention_row_stats(const struct attention *a, cudaS
 {
     const int64_t rows = (int64_t)a->B * a->H * ((a->T + 63) / 64 * 64);
     return by_type_and_length<32, 64, 80, 96, 128>(a, [&](auto t, auto d) {
-        constexpr int PARTS = decltype(d)::value <= 64 ? 8 : 16;
-        row_stats_kernel<decltype(t), PARTS><<<grid_for(rows * PARTS), BLOCK, 0, stream>>>(*a);
-        return cudaGetLastError();
+        constexpr int PARTS = d <= 64 ? 8 : 16;
+        return start_kernel(row_stats_kernel<decltype(t), PARTS>, grid_for(rows * PARTS), BLOCK, 0, stream, *a);
     });
-}
-
-static unsigned threads_for(int64_t items)
-{
-    const int64_t threads = (items + 31) / 32 * 32;
-    return (unsigned)(threads > BLOCK ? BLOCK : threads);
 }
 
 extern "C" cudaError_t cuda_attention_tables(const struct attention *a, cudaStream_t stream)
 {
-    const int64_t J = 2 * (a->height + a->width) - 2;
-    tables_kernel<<<grid_for(J * a->D), BLOCK, 0, stream>>>(*a);
-    return cudaGetLastError();
+    return start_kernel(tables_kernel, grid_for((int64_t)table_rows(*a) * a->D), BLOCK, 0, stream, *a);
 }
 
 template <typename T> static cudaError_t before(const attention *a, int with_delta, cudaStream_t stream)
 {
-    const int64_t heads = (int64_t)a->B * a->H, J = 2 * (a->height + a->width) - 2;
+    const int64_t heads = (int64_t)a->B * a->H;
+    cudaError_t rc = cudaSuccess;
     if (a->mode == ATTENTION_BY_TABLES) {
-        const int64_t blocks = heads * ((a->T + QUERIES - 1) / QUERIES);
-        if (blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
-        const cudaError_t rc = cuda_attention_tables(a, stream);
+        const int threads = (table_rows(*a) + 31) / 32 * 32;
+        rc = cuda_attention_tables(a, stream);
         if (rc != cudaSuccess) return rc;
-        rel_kernel<T><<<(unsigned)blocks, threads_for(J), QUERIES * sizeof(float) * (size_t)a->D, stream>>>(*a);
+        rc = start_kernel(rel_kernel<T>, heads * ((a->T + QUERIES - 1) / QUERIES), threads < BLOCK ? threads : BLOCK, QUERIES * sizeof(float) * (size_t)a->D, stream, *a);
     }
-    if (a->mode == ATTENTION_BY_BIAS) bias_kernel<<<grid_for((int64_t)a->H * a->T), BLOCK, 0, stream>>>(*a);
-    if (with_delta) delta_kernel<T><<<grid_for(heads * a->T * 32), BLOCK, 0, stream>>>(*a);
-    return cudaGetLastError();
+    if (a->mode == ATTENTION_BY_BIAS) rc = start_kernel(bias_kernel, grid_for((int64_t)a->H * a->T), BLOCK, 0, stream, *a);
+    return rc == cudaSuccess && with_delta ? start_kernel(delta_kernel<T>, grid_for(heads * a->T * 32), BLOCK, 0, stream, *a) : rc;
 }
 
 extern "C" cudaError_t cuda_attention_before(const struct attention *a, int with_delta, cudaStream_t stream)
@@ -187,11 +175,7 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) dtable_kernel(con
             if (slice >= slices || d >= a.D) continue;
             for (int i = slice; i < min(TOKENS, end - t0); i += slices) {
                 const float x = to_float(row_at<T>(a.q, b, t0 + i, h)[d]);
-                each<ROWS / 4>([&](int r) {
-                    const float4 four = factors[i][r];
-                    sum[4 * r] += four.x * x, sum[4 * r + 1] += four.y * x;
-                    sum[4 * r + 2] += four.z * x, sum[4 * r + 3] += four.w * x;
-                });
+                each<ROWS / 4>([&](int r) { add_four(&sum[4 * r], factors[i][r], x); });
             }
         }
     }
@@ -252,8 +236,8 @@ template <typename T> static cudaError_t after_tables(const attention *a, cudaSt
 {
     const int64_t groups = attention_groups((int64_t)a->B * a->H, a->height, a->width);
     const int64_t chunks = (2 * a->height - 1 + ROWS - 1) / ROWS + (2 * a->width - 1 + ROWS - 1) / ROWS;
-    dtable_kernel<T><<<(unsigned)(groups * chunks), BLOCK, 0, stream>>>(*a, (int)groups);
-    return cuda_attention_sum_tables(a, stream);
+    const cudaError_t rc = start_kernel(dtable_kernel<T>, groups * chunks, BLOCK, 0, stream, *a, (int)groups);
+    return rc == cudaSuccess ? cuda_attention_sum_tables(a, stream) : rc;
 }
 
 extern "C" cudaError_t cuda_attention_after(const struct attention *a, int tile, cudaStream_t stream)

@@ -134,11 +134,8 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
     const int tiles = (a.T + BM - 1) / BM, t0 = (int)(blockIdx.x % tiles) * BM;
     const int64_t head = blockIdx.x / tiles, b = head / a.H, h = head % a.H, g = h / (a.H / a.G);
 
-    float top[M], sum[M], o[M][C];
-    for (int i = 0; i < M; i++) {
-        top[i] = -CUDART_INF_F, sum[i] = 0;
-        for (int c = 0; c < C; c++) o[i][c] = 0;
-    }
+    float top[M], sum[M] = {}, o[M][C] = {};
+    each<M>([&](int i) { top[i] = -CUDART_INF_F; });
     load_rows(a, q, stride, a.q, b, h, t0, BM, a.T);
     span range[M];
     range_tile tile = {};
@@ -151,45 +148,36 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_forward(const attention a)
         __syncthreads();
         float x[M][N];
         dots<M, N>(x, q, kv, stride, a.D);
-#pragma unroll
-        for (int i = 0; i < M; i++) {
+        each<M>([&](int i) {
             float here = -CUDART_INF_F;
-#pragma unroll
-            for (int j = 0; j < N; j++) {
+            each<N>([&](int j) {
                 x[i][j] = score_of<RANGES>(a, x[i][j], b, h, t0 + ty + SIDE * i, s0 + tx + SIDE * j, range[i]);
                 here = fmaxf(here, x[i][j]);
-            }
+            });
             const float now = fmaxf(top[i], lanes_max<SIDE>(here));
             const float base = now == -CUDART_INF_F ? 0.0f : now; /* no key seen so far: exp(-inf) = 0 */
             const float shrink = expf(top[i] - base);
             float part = 0;
-#pragma unroll
-            for (int j = 0; j < N; j++) {
-                const float e = expf(x[i][j] - base);
-                part += e;
-                p[(ty + SIDE * i) * P + tx + SIDE * j] = e;
-            }
+            each<N>([&](int j) { part += p[(ty + SIDE * i) * P + tx + SIDE * j] = expf(x[i][j] - base); });
             sum[i] = sum[i] * shrink + lanes_sum<SIDE>(part);
             top[i] = now;
-#pragma unroll
-            for (int c = 0; c < C; c++) o[i][c] *= shrink;
-        }
+            each<C>([&](int c) { o[i][c] *= shrink; });
+        });
         __syncthreads();
         load_rows(a, kv, stride, a.v, b, g, s0, BN, a.S);
         __syncthreads();
         if (RANGES && !sees_all(tile, s0, BN)) add_rows<M, C, BN, RANGES>(o, p, kv, stride, a.D);
         else add_rows<M, C, BN>(o, p, kv, stride, a.D);
     }
-#pragma unroll
-    for (int i = 0; i < M; i++) {
+    each<M>([&](int i) {
         const int t = t0 + ty + SIDE * i;
-        if (t >= a.T) continue;
+        if (t >= a.T) return;
         const float factor = sum[i] == 0 ? 0.0f : 1 / sum[i];
-#pragma unroll
-        for (int c = 0; c < C; c++)
+        each<C>([&](int c) {
             if (tx + SIDE * c < a.D) store_element(a, a.o, b, t, h, tx + SIDE * c, o[i][c] * factor);
+        });
         if (tx == 0) *lse_at(a, b, h, t) = sum[i] == 0 ? -CUDART_INF_F : top[i] + logf(sum[i]);
-    }
+    });
 }
 
 /* --- backward: shared by both kernels ------------------------------------------------------ */

@@ -16,7 +16,7 @@
  *     window_small     7.5: the same in f16, with tiles for its shared memory
  *     window           any GPU: f32 and other head dimensions too
  *
- * Each of hopper, dense, fast and the kernel for any GPU also takes a range of keys for each query.
+ * Each of hopper, dense and the kernel for any GPU also takes a range of keys for each query.
  *
  * Tensor cores multiply bf16 from 8.0 on and f16 from 7.5 on; there the head dimension is one that
  * the kernels are compiled for, and rows begin at multiples of 16 bytes. All kernels accept strided
@@ -164,6 +164,7 @@ static bool fast_match(const struct query *q, enum attention_mode mode, bool bac
 {
     const struct form f = form_of(q, mode, backward);
     if (!form_is_fast(q, &f) || has_no_score_bias(&f) || (mode == ATTENTION_BY_TABLES && is_grid64(q, &f))) return false;
+    if (mode == ATTENTION_PLAIN && ranges_of(q, backward)) return false;
     if (mode == ATTENTION_BY_TABLES && backward && !has_narrow_tables(q, &f)) return false; /* the kernels round the tables to the heads' dtype */
     if (mode == ATTENTION_BY_BIAS && backward && f.q->dim[1] > ATTENTION_BIASES) return false; /* five rows of biases are in shared memory */
     return fits_shared(q, &f);
@@ -246,6 +247,28 @@ static bool window_hopper_match(const struct query *q, bool backward)
 }
 
 static bool window_small_match(const struct query *q, bool backward) { return window_match(q, backward, true) && q->in[0]->dtype == DT_F16; }
+
+/* Whether rows are whole packs of 16 bytes, and begin at multiples of them. */
+static bool has_packs(const struct tensor *t)
+{
+    const int64_t size = (int64_t)dtype_size(t->dtype);
+    int64_t bytes = t->dim[t->rank - 1] * size;
+    for (int i = 0; i + 1 < t->rank; i++)
+        if (t->dim[i] > 1) bytes |= t->stride[i] * size;
+    return bytes % 16 == 0 && t->stride[t->rank - 1] == 1 && is_aligned(t);
+}
+
+/* Without tensor cores the forward reads keys in packs, the backward all heads, and tables of their dtype. */
+static int window_access(const struct query *q, bool backward)
+{
+    const enum dtype dtype = q->in[0]->dtype;
+    bool wide = backward || has_packs(q->in[1]);
+    for (int i = 0; backward && i < 4; i++) wide &= has_packs(q->in[i]);
+    for (int i = table_of(true); backward && i < table_of(true) + 2; i++) wide &= q->in[i]->dtype != dtype || has_packs(q->in[i]);
+    return wide ? 16 : (int)dtype_size(dtype);
+}
+static int access_window(const struct query *q) { return window_access(q, false); }
+static int access_window_bwd(const struct query *q) { return window_access(q, true); }
 
 /* --- the kernels' rows -------------------------------------------------------------------------- */
 

@@ -7,6 +7,7 @@
 #ifndef ATTENTION_RANGE_HOPPER_CUH
 #define ATTENTION_RANGE_HOPPER_CUH
 
+#include "cuda/attention/launch_hopper.h"
 #include "cuda/attention/ranges.cuh"
 #include "cuda/attention/wgmma_hopper.cuh"
 
@@ -21,8 +22,6 @@ template <int QUERIES> struct alignas(16) range_task {
     int2 seen[QUERIES];
     ranged_task<QUERIES> of;
 };
-
-#if HAS_WGMMA
 
 /* Copies bytes, a multiple of 16, from and to such addresses. */
 __device__ inline void fetch_bytes(void *to, const void *from, int bytes, uint64_t *bar)
@@ -93,6 +92,25 @@ __device__ inline task take_task(range_task<QUERIES> *to, const attention &a, in
     return r.x;
 }
 
+/* The n-th task of a block, for the producer; without ranges as well. What it waits for and expects is as above. */
+template <bool RANGES, int QUERIES>
+__device__ inline task fetch_task(range_task<QUERIES> *to, const attention &a, int n, int &i, int items, uint64_t *full, int bytes, uint64_t *free)
+{
+    if (RANGES) return take_task(to, a, i, items, full, bytes, free, n % 2 ^ 1);
+    const task x = task_of<QUERIES>(a, n, items);
+    if (x.head < 0) return x;
+    barrier_wait(free, n % 2 ^ 1);
+    barrier_expect(full, bytes);
+    return x;
+}
+/* The same for a warpgroup; with ranges its operands have arrived. */
+template <bool RANGES, int QUERIES> __device__ inline task await_task(const range_task<QUERIES> *from, const attention &a, int n, int items, uint64_t *full)
+{
+    if (!RANGES) return task_of<QUERIES>(a, n, items);
+    barrier_wait(full, n % 2);
+    return uniform(from->of.x);
+}
+
 /* The part of the task's keys, in tiles of KEYS, that the warpgroup's own 64 queries see. */
 template <int KEYS, int QUERIES> __device__ inline span own_keys(const range_task<QUERIES> *from)
 {
@@ -152,16 +170,30 @@ template <typename T, int ROWS, int PANELS, int THREADS> __device__ inline void 
     named_barrier_sync<THREADS>(2);
 }
 
-#endif
+/* --- launching -------------------------------------------------------------------------------- */
+
+/* Threads that multiply, of a block that holds queries. MORE: a grid, or ranges. */
+template <int D, bool MORE> constexpr int workers_of = HOPPER_GROUPS(D, MORE) * GROUP;
 
 /* Calls f(T, D, whether there is a grid, whether there are ranges), as types, for this attention. */
 template <typename F> static cudaError_t by_kind(const attention *a, F f)
 {
-    return by_shape(a, [&](auto t, auto d, auto grid) {
-        if constexpr (!decltype(grid)::value)
-            if (a->ranges) return f(t, d, grid, std::true_type());
-        return f(t, d, grid, std::false_type());
+    return by_type_and_length<64, 80, 128>(a, [&](auto t, auto d) {
+        if (a->mode == ATTENTION_BY_TABLES) return f(t, d, std::true_type(), std::false_type());
+        return a->ranges ? f(t, d, std::false_type(), std::true_type()) : f(t, d, std::false_type(), std::false_type());
     });
+}
+
+/* Launches a kernel whose blocks have one tile of `queries` queries each or, if `persistent`, as many blocks as there
+ * are SMs, which take tile after tile. */
+template <typename F>
+static cudaError_t start_tasks(F *kernel, int queries, bool persistent, size_t bytes, cudaStream_t stream, const attention *a, const attention_maps *m)
+{
+    int gpu = 0, most = 1;
+    const int64_t items = (int64_t)a->B * a->H * ((a->T + queries - 1) / queries);
+    if (items > INT32_MAX / 2) return cudaErrorInvalidValue; /* items are counted in int */
+    if (cudaGetDevice(&gpu) != cudaSuccess || cudaDeviceGetAttribute(&most, cudaDevAttrMultiProcessorCount, gpu) != cudaSuccess) most = 1;
+    return start_kernel(kernel, persistent && items > most ? most : items, 2 * queries + GROUP, bytes, stream, *a, *m);
 }
 
 #endif

@@ -8,9 +8,6 @@
 #include "cuda/attention/ranges.cuh"
 #include "cuda/attention/tiles.cuh"
 
-/* The kernels that take ranges: with and without a mask. */
-template <score_terms ADDED> constexpr bool takes_ranges = ADDED == ADDS_NOTHING || ADDED == ADDS_MASK;
-
 /* The bounds of the block's queries, in shared memory: registers are few. */
 __device__ inline range_tile &block_bounds()
 {

@@ -81,16 +81,17 @@ __device__ inline void add_bias(float (&x)[N][4], const attention &a, const floa
     });
 }
 
-/* Calls f(T, D, terms), as types, for this attention. */
-template <typename F> static cudaError_t by_type_length_and_terms(const attention *a, score_terms added, F f)
+/* Calls f(T, D, terms, whether there are ranges), as types, for this attention. With ranges nothing is added. */
+template <score_terms ADDED> using adds = std::integral_constant<score_terms, ADDED>;
+template <typename F> static cudaError_t by_kind(const attention *a, score_terms added, F f)
 {
     return by_type_and_length<32, 64, 80, 96, 128>(a, [&](auto t, auto d) {
         switch (added) {
-        case ADDS_NOTHING: return f(t, d, std::integral_constant<score_terms, ADDS_NOTHING>());
-        case ADDS_MASK: return f(t, d, std::integral_constant<score_terms, ADDS_MASK>());
-        case ADDS_TABLES: return f(t, d, std::integral_constant<score_terms, ADDS_TABLES>());
-        case ADDS_GRID64: return f(t, d, std::integral_constant<score_terms, ADDS_GRID64>());
-        case ADDS_BIAS: return f(t, d, std::integral_constant<score_terms, ADDS_BIAS>());
+        case ADDS_NOTHING: return a->ranges ? f(t, d, adds<ADDS_NOTHING>(), std::true_type()) : f(t, d, adds<ADDS_NOTHING>(), std::false_type());
+        case ADDS_MASK: return f(t, d, adds<ADDS_MASK>(), std::false_type());
+        case ADDS_TABLES: return f(t, d, adds<ADDS_TABLES>(), std::false_type());
+        case ADDS_GRID64: return f(t, d, adds<ADDS_GRID64>(), std::false_type());
+        case ADDS_BIAS: return f(t, d, adds<ADDS_BIAS>(), std::false_type());
         }
         return cudaErrorInvalidValue;
     });

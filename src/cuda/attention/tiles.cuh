@@ -40,17 +40,6 @@ template <int D> __device__ inline unsigned tile_column(unsigned at, int k)
 template <int D> __device__ inline unsigned ldmatrix_left(int lane) { return chunk_offset<D>(lane % 16, lane / 16); }
 template <int D> __device__ inline unsigned ldmatrix_right(int lane) { return chunk_offset<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2); }
 
-__device__ inline void read4(unsigned (&r)[4], unsigned at)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
-}
-__device__ inline void read4_transposed(unsigned (&r)[4], unsigned at)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at));
-}
-
 /* --- copies ----------------------------------------------------------------------------------- */
 
 /* Copies chunks FIRST .. FIRST+WIDE of N rows, from `from` on; zeros from row `left` and from column `columns` on. */

@@ -20,8 +20,6 @@
 /* The offset in bytes of row r and column c in a tile of R rows. */
 template <int R> __host__ __device__ constexpr int core_at(int r, int c) { return c / 8 * (R * 16) + r * 16 + c % 8 * 2; }
 
-#if HAS_WGMMA
-
 /* After this and the next barrier, products may read what ordinary stores have written. */
 __device__ inline void fence_shared_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -50,5 +48,4 @@ template <typename T, int K, int N> __device__ inline void cores_add(float (&d)[
     each<K>([&](int k) { multiply<1>(d, p + 4 * k, y + k * across_step, add || k, T()); });
 }
 
-#endif
 #endif

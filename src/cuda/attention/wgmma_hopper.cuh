@@ -22,12 +22,6 @@
 
 #include "cuda/attention/mma.cuh"
 
-#if defined(__CUDA_ARCH__) && defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define HAS_WGMMA 1
-#else
-#define HAS_WGMMA 0
-#endif
-
 constexpr int PANEL = 64;             /* columns of a panel */
 constexpr int GROUP = 128;            /* threads of a warpgroup */
 template <int D> constexpr int panels_of = (D + PANEL - 1) / PANEL;
@@ -38,8 +32,6 @@ struct task {
     int head, b, h, g, t0;
     span keys;
 };
-
-#if HAS_WGMMA
 
 /* --- barriers --------------------------------------------------------------------------------- */
 
@@ -128,13 +120,17 @@ template <int N> __device__ inline void pin_registers(unsigned (&d)[N])
     each<N>([&](int i) { asm volatile("" : "+r"(d[i])::"memory"); });
 }
 
-/* Issues products into d and waits for them. */
-template <int N, typename F> __device__ inline void multiply_now(float (&d)[N], F products)
+/* Issues products as a group; issues products into d and waits for them. */
+template <typename F> __device__ inline void issue(F products)
 {
-    pin_registers(d);
     wgmma_fence();
     products();
     wgmma_commit();
+}
+template <int N, typename F> __device__ inline void multiply_now(float (&d)[N], F products)
+{
+    pin_registers(d);
+    issue(products);
     wgmma_wait<0>();
     pin_registers(d);
 }
@@ -227,6 +223,20 @@ template <typename T, int K, int N> __device__ inline void product_across(float 
     each<K>([&](int k) { multiply<1>(d, p + 4 * k, y + k * ACROSS_STEP, add || k, T()); });
 }
 
+/* Both as a group of products, which is to be waited for. */
+template <typename T, int D, int XROWS, int YROWS, int N> __device__ inline void issue_along(float (&d)[N], uint64_t x, uint64_t y, int add)
+{
+    wgmma_fence();
+    product_along<T, D, XROWS, YROWS>(d, x, y, add);
+    wgmma_commit();
+}
+template <typename T, int K, int N> __device__ inline void issue_across(float (&d)[N], const unsigned (&p)[4 * K], uint64_t y, int add)
+{
+    wgmma_fence();
+    product_across<T, K>(d, p, y, add);
+    wgmma_commit();
+}
+
 /* --- work ------------------------------------------------------------------------------------- */
 
 /* The n-th task of this block. Causal: the longest first over all heads, with every other round
@@ -279,23 +289,5 @@ __device__ inline void store_block(const head_rows &x, int64_t b, int64_t h, int
 }
 /* Synchronizes the consumer threads; the producer warps do not take part. */
 template <int THREADS> __device__ inline void named_barrier_sync(int name) { asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(THREADS) : "memory"); }
-
-#endif
-
-/* Calls f(T, D, whether there is a grid), as types, for this attention. */
-template <typename F> static cudaError_t by_shape(const attention *a, F f)
-{
-    return by_type_and_length<64, 80, 128>(a, [&](auto t, auto d) {
-        return a->mode == ATTENTION_BY_TABLES ? f(t, d, std::true_type()) : f(t, d, std::false_type());
-    });
-}
-
-/* One block per SM. */
-static inline int64_t persistent_blocks(int64_t items)
-{
-    int gpu = 0, count = 0;
-    if (cudaGetDevice(&gpu) != cudaSuccess || cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, gpu) != cudaSuccess) count = 1;
-    return items < count ? items : count;
-}
 
 #endif

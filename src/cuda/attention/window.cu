@@ -9,8 +9,8 @@
  *     dk, dv    one block per window; a warp takes one key after the other; keys outside the grid
  *               are summed in the warp's own rows, which are added in order
  *
- * Rows of keys are read from global memory, 16 bytes at a time if they are aligned; keys outside
- * the grid are read from pad.
+ * Rows are read from global memory, 16 bytes at a time if the plan says so (attention.access), else by
+ * element; keys outside the grid are read from pad.
  */
 #include "cuda/attention/window.cuh"
 
@@ -23,18 +23,17 @@ static __device__ int row_of(const attention &a, int y, int x, int c)
     return (c < a.window ? y - c : x - (c - a.window)) + a.window - 1;
 }
 
-/* Reads a row in chunks of 16 bytes if all rows are aligned, else by elements. */
-template <typename T> struct wide {
-    static constexpr int V = 16 / sizeof(T);
-};
+/* Elements of 16 bytes. */
+template <typename T> constexpr int wide = 16 / sizeof(T);
 
 /* x . row, with x as f32 in shared memory. */
-template <typename T> static __device__ float dot(const float *x, const T *row, int D, bool rows_aligned)
+template <typename T> static __device__ float dot(const float *x, const T *row, const attention &a)
 {
-    constexpr int V = wide<T>::V;
+    constexpr int V = wide<T>;
+    const int D = a.D;
     float sum = 0;
     int d = 0;
-    for (; rows_aligned && d < D; d += V) {
+    for (; a.access == 16 && d < D; d += V) {
         const pack<T, V> chunk = *reinterpret_cast<const pack<T, V> *>(row + d);
 #pragma unroll
         for (int i = 0; i < V; i++) sum += x[d + i] * to_float(chunk.at[i]);
@@ -58,9 +57,9 @@ static __device__ void load_pad(float *pad, const attention &a, const window_blo
 
 /* x . the key at (y,c) of the window: a row of `of`, or pad's. */
 template <typename T>
-static __device__ float dot_key(const float *x, const attention &a, const window_block &s, const head_rows &of, const float *pad, int y, int c, bool rows_aligned)
+static __device__ float dot_key(const float *x, const attention &a, const window_block &s, const head_rows &of, const float *pad, int y, int c)
 {
-    if (y < s.rows && c < s.columns) return dot<T>(x, row_at<T>(of, s.b, token_at(a, s, y, c), s.h), a.D, rows_aligned);
+    if (y < s.rows && c < s.columns) return dot<T>(x, row_at<T>(of, s.b, token_at(a, s, y, c), s.h), a);
     return a.pad ? dot_shared(x, pad, a.D) : 0.0f;
 }
 
@@ -88,7 +87,7 @@ static __device__ float position(const attention &a, const float *q, int y, int 
 
 /* --- forward ---------------------------------------------------------------------------------- */
 
-template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(const attention a, bool rows_aligned)
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(const attention a)
 {
     extern __shared__ float4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
@@ -106,7 +105,7 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(con
         __syncwarp();
         float most = -CUDART_INF_F, sum = 0;
         for (int k = lane; k < keys; k += 32) {
-            p[k] = dot_key<T>(q, a, s, a.k, pad, k / W, k % W, rows_aligned) * a.scale + rel[k / W] + rel[W + k % W];
+            p[k] = dot_key<T>(q, a, s, a.k, pad, k / W, k % W) * a.scale + rel[k / W] + rel[W + k % W];
             most = fmaxf(most, p[k]);
         }
         most = lanes_max<32>(most);
@@ -121,7 +120,7 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(con
 
 /* --- backward --------------------------------------------------------------------------------- */
 
-template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const attention a, bool rows_aligned)
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const attention a)
 {
     extern __shared__ float4 shared[];
     const int tid = threadIdx.x, W = a.window, keys = W * W, D = a.D, J = 2 * W - 1;
@@ -149,8 +148,8 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const at
         __syncthreads();
         const float lse = *lse_at(a, s.b, s.h, t);
         for (int k = tid; k < keys; k += PLAIN) {
-            const float score = dot_key<T>(q, a, s, a.k, pad, k / W, k % W, rows_aligned);
-            const float dp = dot_key<T>(dout, a, s, a.v, pad + D, k / W, k % W, rows_aligned);
+            const float score = dot_key<T>(q, a, s, a.k, pad, k / W, k % W);
+            const float dp = dot_key<T>(dout, a, s, a.v, pad + D, k / W, k % W);
             ds[k] = expf(score * a.scale + rel[k / W] + rel[W + k % W] - lse) * (dp - delta);
         }
         __syncthreads();
@@ -176,14 +175,13 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const at
     }
 }
 
-/* The score of a key against a query: scale k plus the rows of both tables, in chunks if all of
- * them are aligned. */
-template <typename T>
-static __device__ float score_of(const float *k, const T *q, const attention &a, int h, int w, bool tables_too, bool rows_aligned)
+/* The score of a key against a query: scale k plus the rows of both tables. Tables of another type than
+ * the heads' are read by element. */
+template <typename T> static __device__ float score_of(const float *k, const T *q, const attention &a, int h, int w)
 {
-    constexpr int V = wide<T>::V;
+    constexpr int V = wide<T>;
     float sum = 0;
-    if (!tables_too || !rows_aligned) {
+    if (a.access != 16 || a.table[0].type != a.type || a.table[1].type != a.type) {
         for (int d = 0; d < a.D; d++) sum += to_float(q[d]) * (k[d] + table_at(a.table[0], h, d) + table_at(a.table[1], w, d));
         return sum;
     }
@@ -197,7 +195,7 @@ static __device__ float score_of(const float *k, const T *q, const attention &a,
     return sum;
 }
 
-template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const attention a, bool rows_aligned, bool tables_too)
+template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const attention a)
 {
     extern __shared__ float4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
@@ -226,9 +224,9 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const a
         __syncwarp();
         for (int r = lane; r < queries; r += 32) {
             const int y = r / s.columns, x = r % s.columns, t = token_at(a, s, y, x);
-            const float score = score_of<T>(k, row_at<T>(a.q, s.b, t, s.h), a, y - ky + W - 1, x - kx + W - 1, tables_too, rows_aligned);
+            const float score = score_of<T>(k, row_at<T>(a.q, s.b, t, s.h), a, y - ky + W - 1, x - kx + W - 1);
             p[r] = expf(score - lse[r]);
-            ds[r] = p[r] * (dot<T>(v, row_at<T>(a.dout, s.b, t, s.h), D, rows_aligned) - delta[r]);
+            ds[r] = p[r] * (dot<T>(v, row_at<T>(a.dout, s.b, t, s.h), a) - delta[r]);
         }
         __syncwarp();
         for (int d = lane; d < D; d += 32) {
@@ -260,21 +258,10 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const a
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-/* Whether rows begin at multiples of 16 bytes. */
-template <typename T> static bool rows_are_aligned(const attention *a, const head_rows &x)
-{
-    constexpr int V = wide<T>::V;
-    return a->D % V == 0 && is_aligned(x.data, 16) && x.sample % V == 0 && x.token % V == 0 && x.head % V == 0;
-}
-template <typename T> static bool table_is_aligned(const head_table &x, enum store type)
-{
-    return x.type == type && x.column == 1 && x.row % wide<T>::V == 0 && is_aligned(x.data, 16);
-}
-
 template <typename T> static cudaError_t forward(const attention *a, cudaStream_t stream)
 {
     const size_t bytes = sizeof(float) * (size_t)(2 * a->D + PLAIN_WARPS * (a->D + 2 * a->window + a->window * a->window));
-    return start_kernel(plain_forward<T>, windows_of(a), PLAIN, bytes, stream, *a, rows_are_aligned<T>(a, a->k));
+    return start_kernel(plain_forward<T>, windows_of(a), PLAIN, bytes, stream, *a);
 }
 
 template <typename T> static cudaError_t backward(const attention *a, cudaStream_t stream)
@@ -282,18 +269,20 @@ template <typename T> static cudaError_t backward(const attention *a, cudaStream
     const size_t keys = (size_t)a->window * (size_t)a->window, D = (size_t)a->D;
     const size_t by_query = sizeof(float) * (4 * D + 4 * (size_t)a->window + keys + PLAIN_WARPS);
     const size_t by_key = sizeof(float) * (2 * D + 2 * keys + PLAIN_WARPS * 2 * D + PLAIN_WARPS * (2 * keys + 2 * D));
-    const bool tables_too = table_is_aligned<T>(a->table[0], a->type) && table_is_aligned<T>(a->table[1], a->type);
-    const cudaError_t rc = start_kernel(plain_dq<T>, windows_of(a), PLAIN, by_query, stream, *a, rows_are_aligned<T>(a, a->k) && rows_are_aligned<T>(a, a->v));
-    if (rc != cudaSuccess) return rc;
-    return start_kernel(plain_dkv<T>, windows_of(a), PLAIN, by_key, stream, *a, rows_are_aligned<T>(a, a->q) && rows_are_aligned<T>(a, a->dout), tables_too);
+    const cudaError_t rc = start_kernel(plain_dq<T>, windows_of(a), PLAIN, by_query, stream, *a);
+    return rc == cudaSuccess ? start_kernel(plain_dkv<T>, windows_of(a), PLAIN, by_key, stream, *a) : rc;
 }
 
 extern "C" cudaError_t cuda_window_plain(const struct attention *a, cudaStream_t stream)
 {
+    if (misaligned(a->access, a->k.data)) return cudaErrorMisalignedAddress;
     return by_store(a->type, [&](auto t) { return forward<decltype(t)>(a, stream); });
 }
 
 extern "C" cudaError_t cuda_window_plain_bwd(const struct attention *a, cudaStream_t stream)
 {
+    if (misaligned(a->access, a->k.data, a->v.data, a->q.data, a->dout.data)) return cudaErrorMisalignedAddress;
+    for (const head_table &t : a->table)
+        if (t.type == a->type && misaligned(a->access, t.data)) return cudaErrorMisalignedAddress;
     return by_store(a->type, [&](auto t) { return backward<decltype(t)>(a, stream); });
 }

@@ -22,8 +22,6 @@ template <int D> struct forward_layout {
     static constexpr int total = rel + 4 * 2 * WINDOW * REL_ROW;
 };
 
-#if HAS_WGMMA
-
 /* Turns products into probabilities, not yet divided by their sum; `most` and `sum` of the thread's
  * two queries give the lse. */
 static __device__ void softmax_rows(float (&x)[KEYS / 2], float (&most)[2], float (&sum)[2], const float *rel, float factor)
@@ -56,11 +54,8 @@ static __device__ void softmax_rows(float (&x)[KEYS / 2], float (&most)[2], floa
     });
 }
 
-#endif
-
 template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) window_hopper(const __grid_constant__ attention a)
 {
-#if HAS_WGMMA
     extern __shared__ uint4 shared_pieces[];
     using at = forward_layout<D>;
     char *shared = reinterpret_cast<char *>(shared_pieces);
@@ -91,9 +86,7 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
             float g[BOTH / 2];
             const uint64_t q = cores_along<TILE>(shared + at::q + slot);
             pin_registers(g), pin_registers(x);
-            wgmma_fence();
-            cores_product<T, D, TILE, BOTH>(g, q, tables, 0);
-            wgmma_commit();
+            issue([&] { cores_product<T, D, TILE, BOTH>(g, q, tables, 0); });
             cores_product<T, D, TILE, KEYS>(x, q, k, 0);
             wgmma_commit();
             wgmma_wait<1>();
@@ -114,9 +107,7 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
             __syncthreads();
         }
         pin_registers(p), pin_registers(o);
-        wgmma_fence();
-        cores_add<T, KEYS / 16>(o, p, v, 0);
-        wgmma_commit();
+        issue([&] { cores_add<T, KEYS / 16>(o, p, v, 0); });
         wgmma_wait<0>();
         pin_registers(o), pin_registers(p);
         each<2>([&](int half) {
@@ -127,7 +118,6 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
             if (is_there && lane % 4 == 0) *lse_at(a, s.b, s.h, t) = (most[half] + log2f(sum[half])) * LN2;
         });
     }
-#endif
 }
 
 extern "C" cudaError_t cuda_window_hopper(const struct attention *a, cudaStream_t stream)

@@ -15,8 +15,6 @@
 
 constexpr int WINDOW = WINDOW_FAST, KEYS = KEY_SLOTS, QUERIES = (WINDOW * WINDOW + 15) / 16 * 16, ROWS = 2 * WINDOW - 1;
 
-#if HAS_WGMMA
-
 /* Row and column of a query number: division by the columns of a window, exact below 4096. */
 struct numbering {
     int columns, inverse;
@@ -129,5 +127,4 @@ template <typename T, int N> __device__ inline void store_row(T *row, const floa
     }
 }
 
-#endif
 #endif

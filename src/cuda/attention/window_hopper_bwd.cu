@@ -34,8 +34,6 @@ template <int D> struct gradient_layout {
     static constexpr int lse = pads + 4 * WINDOW * 2 * D, delta = lse + 4 * QUERIES, token = delta + 4 * QUERIES, total = token + 4 * QUERIES;
 };
 
-#if HAS_WGMMA
-
 /* Computes the position terms, with the row terms minus lse: p = 2^(s + row + column). */
 template <typename T, int D> static __device__ void make_positions(char *shared, const attention &a, const numbering &n, int queries)
 {
@@ -89,9 +87,7 @@ static __device__ void queries_backward_64(const attention &a, const window_bloc
         float p[HALF / 2], dp[HALF / 2];
         unsigned ds[HALF / 4];
         pin_registers(p), pin_registers(dp);
-        wgmma_fence();
-        cores_product<T, D, QUERIES, KEYS>(p, q, k + part * HALF, 0);
-        wgmma_commit();
+        issue([&] { cores_product<T, D, QUERIES, KEYS>(p, q, k + part * HALF, 0); });
         cores_product<T, D, QUERIES, KEYS>(dp, dout, v + part * HALF, 0);
         wgmma_commit();
         wgmma_wait<1>();
@@ -111,9 +107,7 @@ static __device__ void queries_backward_64(const attention &a, const window_bloc
             round_all<T>(ds, dp);
         }
         pin_registers(ds), pin_registers(dq);
-        wgmma_fence();
-        cores_add<T, HALF / 16>(dq, ds, keys + part * (HALF * 16 >> 4), part);
-        wgmma_commit();
+        issue([&] { cores_add<T, HALF / 16>(dq, ds, keys + part * (HALF * 16 >> 4), part); });
         if (is_any)
             each<2>([&](int half) {
 #pragma unroll
@@ -179,18 +173,14 @@ static __device__ void add_both(float (&dk)[D / 2], float (&dv)[D / 2], const fl
     unsigned pt[N / 4], ds[N / 4];
     round_all<T>(pt, p);
     pin_registers(pt), pin_registers(dv);
-    wgmma_fence();
-    cores_add<T, N / 16>(dv, pt, cores_across<QUERIES>(shared + at::dout + t0 * 16), t0);
-    wgmma_commit();
+    issue([&] { cores_add<T, N / 16>(dv, pt, cores_across<QUERIES>(shared + at::dout + t0 * 16), t0); });
     each<N / 8>([&](int i) {
         const float2 mean = pair_at(delta + 8 * i);
         each<4>([&](int j) { dp[4 * i + j] = p[4 * i + j] * (dp[4 * i + j] - (j % 2 ? mean.y : mean.x)); });
     });
     round_all<T>(ds, dp);
     pin_registers(ds), pin_registers(dk);
-    wgmma_fence();
-    cores_add<T, N / 16>(dk, ds, cores_across<QUERIES>(shared + at::q + t0 * 16), t0);
-    wgmma_commit();
+    issue([&] { cores_add<T, N / 16>(dk, ds, cores_across<QUERIES>(shared + at::q + t0 * 16), t0); });
     wgmma_wait<0>();
     pin_registers(dk), pin_registers(dv), pin_registers(pt), pin_registers(ds);
 }
@@ -201,9 +191,7 @@ static __device__ void add_queries(float (&dk)[D / 2], float (&dv)[D / 2], char 
 {
     float p[N / 2], dp[N / 2];
     pin_registers(p), pin_registers(dp);
-    wgmma_fence();
-    cores_product<T, D, KEYS, QUERIES>(p, k, cores_along<QUERIES>(shared + gradient_layout<D>::q + t0 * 16), 0);
-    wgmma_commit();
+    issue([&] { cores_product<T, D, KEYS, QUERIES>(p, k, cores_along<QUERIES>(shared + gradient_layout<D>::q + t0 * 16), 0); });
     cores_product<T, D, KEYS, QUERIES>(dp, v, cores_along<QUERIES>(shared + gradient_layout<D>::dout + t0 * 16), 0);
     wgmma_commit();
     wgmma_wait<1>();
@@ -226,9 +214,7 @@ static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *s
     for (int t0 = 0; t0 < end; t0 += 64) {
         each<32>([&](int i) { p[i] = ahead[i]; });
         pin_registers(dp), pin_registers(ahead);
-        wgmma_fence();
-        cores_product<T, D, KEYS, QUERIES>(dp, v, dout + t0, 0);
-        wgmma_commit();
+        issue([&] { cores_product<T, D, KEYS, QUERIES>(dp, v, dout + t0, 0); });
         cores_product<T, D, KEYS, QUERIES>(ahead, k, q + t0 + 64, 0);
         wgmma_commit();
         to_probabilities<64, D>(p, shared, y, t0, factor);
@@ -285,11 +271,8 @@ template <typename T, int D> static __device__ void make_tables(const attention 
     });
 }
 
-#endif
-
 template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) window_hopper_bwd(const __grid_constant__ attention a)
 {
-#if HAS_WGMMA
     extern __shared__ uint4 shared_pieces[];
     using at = gradient_layout<D>;
     char *shared = reinterpret_cast<char *>(shared_pieces);
@@ -325,7 +308,6 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
     __syncthreads(); /* for compute-sanitizer racecheck, which sometimes misses the first barrier of a warp */
     if (group == 0) make_tables<T, D>(a, s, shared);
     else store_pads<D>(a, s, reinterpret_cast<const float *>(shared + at::pads), WINDOW, threadIdx.x - GROUP, GROUP);
-#endif
 }
 
 extern "C" cudaError_t cuda_window_hopper_bwd(const struct attention *a, cudaStream_t stream)
