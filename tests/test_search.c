@@ -114,9 +114,9 @@ static const struct freedom ALL_FREE = {.effective_batch = 3, .free[TECHNIQUE_mi
                                         .free[TECHNIQUE_fused_step] = true, .allow_bf16 = true, .allow_8bit = true};
 
 /* Also a technique that the search does not know: its ladder is a dimension by the table alone. How many images a
- * frozen tower encodes at once. The chunks of two heads alone. What is divided among 2 ranks, and among 8 with two shares. Also
- * a fused step, on a GPU. */
-enum freedoms { SOME_FREE, EVERY_FREE, LADDER_FREE, IMAGES_FREE, HEADS_FREE, RANKS_FREE, MANY_RANKS_FREE, GPU_FREE };
+ * frozen tower encodes at once. The chunks of two heads alone. What is divided among 2 ranks, among 8 with two shares, and among 4
+ * GPUs of two hosts. Also a fused step, on a GPU. */
+enum freedoms { SOME_FREE, EVERY_FREE, LADDER_FREE, IMAGES_FREE, HEADS_FREE, RANKS_FREE, MANY_RANKS_FREE, GPU_RANKS_FREE, GPU_FREE };
 
 struct enumeration {
     struct plan_space space;
@@ -152,7 +152,7 @@ static void enumeration_open(struct enumeration *w, struct source source, enum f
     if (freedoms == HEADS_FREE) w->f.free[TECHNIQUE_micro_batch] = w->f.free[TECHNIQUE_recompute] = w->f.free[TECHNIQUE_offload] = false;
     w->f.free[TECHNIQUE_gradients] = freedoms == LADDER_FREE;
     w->f.free[TECHNIQUE_mask_chunks] = true;
-    profile_default(&w->profile, freedoms == GPU_FREE ? DEVICE_CUDA : DEVICE_CPU, 2);
+    profile_default(&w->profile, freedoms >= GPU_RANKS_FREE ? DEVICE_CUDA : DEVICE_CPU, 2);
     w->base.device = device_traits(w->profile.kind);
     if (freedoms == RANKS_FREE || freedoms == MANY_RANKS_FREE) {
         w->f.free[TECHNIQUE_shard] = true;
@@ -161,6 +161,15 @@ static void enumeration_open(struct enumeration *w, struct source source, enum f
         w->base.shares = freedoms == RANKS_FREE ? 1 : 2;
         if (freedoms == RANKS_FREE) w->base.precision = DT_BF16;
         if (links_set(&w->profile, "", freedoms == RANKS_FREE ? 0 : 4, &e)) fail_msg("%s", e.text);
+    }
+    if (freedoms == GPU_RANKS_FREE) {
+        w->f.free[TECHNIQUE_shard] = w->f.free[TECHNIQUE_group] = true;
+        w->f.free[TECHNIQUE_head_chunks] = w->f.free[TECHNIQUE_mask_chunks] = false;
+        w->f.effective_batch = 2;
+        w->base.precision = DT_BF16;
+        w->base.ranks = 4;
+        w->base.per_host = 2;
+        if (links_set(&w->profile, "", 2, &e)) fail_msg("%s", e.text);
     }
     if (plan_space_open(&w->space, &w->source, &w->base, &w->f, &w->profile, &e)) fail_msg("%s", e.text);
     uint32_t n = w->space.choices.n;
@@ -357,6 +366,7 @@ static void test_ranks(void **state)
     (void)state;
     check_model("llama-tiny", (struct batch){.T = 16}, RANKS_FREE);
     check_model("llama-tiny", (struct batch){.T = 16}, MANY_RANKS_FREE);
+    check_model("llama-tiny", (struct batch){.T = 48}, GPU_RANKS_FREE);
 }
 
 static void test_sam(void **state)

@@ -46,18 +46,22 @@ static void take_norm(struct reduce *r)
         if (node_at(g, order->nodes.at[k])->op != OP_SUMSQ && order->nodes.at[k] != zero) vec_push(&r->rest, order->nodes.at[k]);
 }
 
-/* The sum over ranks; the nodes of `rest` read it instead. */
-static id all_reduce(struct reduce *r, id x)
+/* Sums of the gradients over ranks; the nodes of `rest` read them instead. */
+static void all_reduce(struct reduce *r)
 {
     struct graph *g = r->g;
-    if (!r->ranks) return x;
-    const id sum = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = r->ranks, .host = r->host}}, (id[]){x}, 1);
-    for (uint32_t k = 0; k < r->rest.n && sum; k++) {
+    id *instead = mem_alloc(g->tensors.n * sizeof *instead); /* by tensor; 0: itself */
+    for (uint32_t i = 0; i < r->gradients.n; i++) {
+        const id x = r->gradients.at[i], sum = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = r->ranks, .host = r->host}}, (id[]){x}, 1);
+        if (!instead[x]) instead[x] = sum;
+        r->gradients.at[i] = sum;
+    }
+    for (uint32_t k = 0; k < r->rest.n; k++) {
         struct node *n = node_at(g, r->rest.at[k]);
         for (int i = 0; i < n->nin; i++)
-            if (n->in[i] == x) n->in[i] = sum;
+            if (instead[n->in[i]]) n->in[i] = instead[n->in[i]];
     }
-    return sum;
+    mem_free(instead);
 }
 
 static id emit_norm(struct reduce *r)
@@ -149,7 +153,7 @@ void pass_reduce(struct graph *g, const struct settings *s)
     struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "reduce");
     take_norm(&r);
     order->nodes.n = 0;
-    for (uint32_t i = 0; i < r.gradients.n; i++) r.gradients.at[i] = all_reduce(&r, r.gradients.at[i]);
+    if (r.ranks) all_reduce(&r);
     const id total = r.gradients.n ? emit_norm(&r) : 0;
     for (uint32_t k = 0; k < r.rest.n; k++) vec_push(&order->nodes, r.rest.at[k]);
     if (total) graph_replace(g, PROGRAM_UPDATE, r.sum, total);

@@ -272,22 +272,29 @@ static uint64_t place_persistent(struct plan *p, const struct graph *g, enum spa
     return p->persistent[space] = at;
 }
 
+/* The transients of a program, behind the persistent bytes; returns where they end. */
+static uint64_t place_program(struct plan *p, const struct graph *g, enum space space, enum program program)
+{
+    const uint64_t base = p->persistent[space];
+    struct items it = {0};
+    collect(&it, g, program, space, p);
+    uint64_t top = pack_best(&it);
+    for (uint32_t k = 0; k < it.list.n; k++) {
+        const struct item *x = &it.list.at[k];
+        if (x->storage) p->placement.offset[x->storage] = base + x->offset;
+        else p->placement.binding[x->node].work_offset = base + x->offset;
+    }
+    vec_free(&it.list);
+    mem_free(it.begin);
+    return base + top;
+}
+
 static void place_space(struct plan *p, const struct graph *g, enum space space, const bool *reached)
 {
-    uint64_t base = place_persistent(p, g, space, reached);
-    p->placement.arena[space] = base;
-    for (int program = 0; program < PROGRAM_COUNT; program++) {
-        struct items it = {0};
-        collect(&it, g, program, space, p);
-        uint64_t top = pack_best(&it);
-        for (uint32_t k = 0; k < it.list.n; k++) {
-            const struct item *x = &it.list.at[k];
-            if (x->storage) p->placement.offset[x->storage] = base + x->offset;
-            else p->placement.binding[x->node].work_offset = base + x->offset;
-        }
-        if (base + top > p->placement.arena[space]) p->placement.arena[space] = base + top;
-        vec_free(&it.list);
-        mem_free(it.begin);
+    p->placement.arena[space] = place_persistent(p, g, space, reached);
+    for (enum program program = 0; program < PROGRAM_COUNT; program++) {
+        const uint64_t end = place_program(p, g, space, program);
+        if (end > p->placement.arena[space]) p->placement.arena[space] = end;
     }
 }
 
@@ -299,6 +306,12 @@ static void time_placed(struct plan *p, const struct graph *g, const double *sec
         p->program_seconds[program] = lanes_seconds(g, program, seconds, &p->placement);
         p->seconds += p->program_seconds[program];
     }
+}
+
+double plan_time_step(struct plan *p, const struct graph *g, const double *seconds)
+{
+    place_program(p, g, SPACE_DEVICE, PROGRAM_STEP);
+    return lanes_seconds(g, PROGRAM_STEP, seconds, &p->placement);
 }
 
 int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e)

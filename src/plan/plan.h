@@ -132,6 +132,8 @@ void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached);
 /* The kind of a node's workspace. */
 enum kind plan_work_kind(const struct node *n);
 int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e);
+/* Places program step alone, after plan_bind for a GPU; returns its seconds with the waits for bytes. */
+double plan_time_step(struct plan *p, const struct graph *g, const double *seconds);
 void plan_free(struct plan *p);
 /* Bytes of the KV cache. */
 uint64_t plan_cache_bytes(const struct graph *g);
@@ -173,7 +175,8 @@ struct plan_choice {
     uint64_t weights[SPACE_COUNT];    /* the part of the bound for parameters, master weights and optimizer state; it does not depend on the sample's size */
     bool rough;                       /* not surveyed: seconds and bound are at most those of its survey */
     uint32_t step;                    /* choices with the same number have the same program step... */
-    double update;                    /* ...and this part of the seconds for program update */
+    double update;                    /* ...and for program update this part of the seconds, */
+    uint64_t update_bytes, lasting[SPACE_COUNT]; /* these transients, and these persistent bytes of all programs */
     bool known;                       /* compiled and placed: the members below are valid */
     bool missing;                     /* the device has no kernel for some node, for example because of a tensor's size */
     uint64_t arena[SPACE_COUNT];
@@ -192,7 +195,10 @@ struct plan_space {
     uint32_t held;                    /* the choice to which `plan` and `graph` belong; UINT32_MAX: none */
     struct plan plan;
     struct graph graph;
-    struct plan_drafts drafts;        /* of choices that are placed */
+    struct plan_drafts drafts;        /* of choices that are placed... */
+    struct plan_drafts steps;         /* ...of those of which program step alone is... */
+    struct plan_drafts *surveyed;     /* ...and of surveys, by thread */
+    int threads;
 };
 int plan_space_open(struct plan_space *x, const struct source *source, const struct settings *base, const struct freedom *f,
                     const struct profile *profile, struct error *e);

@@ -13,12 +13,14 @@
  * fast (NEARLY), needs no more memory and has a smaller file. This too does not depend on a budget.
  */
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan/plan.h"
 #include "plan/search_space.h"
+#include "plan/survey.h"
 
 /* Sums of seconds in another order differ in their last bits; choices this close are both
  * compared. */
@@ -31,8 +33,11 @@ int plan_space_open(struct plan_space *x, const struct source *source, const str
                     const struct profile *profile, struct error *e)
 {
     memset(x, 0, sizeof *x);
-    x->source = x->drafts.source = source;
+    x->source = x->drafts.source = x->steps.source = source;
     x->profile = profile;
+    x->threads = omp_get_max_threads();
+    x->surveyed = mem_alloc((size_t)x->threads * sizeof *x->surveyed);
+    for (int i = 0; i < x->threads; i++) x->surveyed[i].source = source;
     x->f = *f;
     x->held = UINT32_MAX;
     int rc = search_space_fill(x, base, e);
@@ -52,6 +57,9 @@ void plan_space_close(struct plan_space *x)
 {
     free_held(x);
     plan_drafts_free(&x->drafts);
+    plan_drafts_free(&x->steps);
+    for (int i = 0; i < x->threads; i++) plan_drafts_free(&x->surveyed[i]);
+    mem_free(x->surveyed);
     vec_free(&x->choices);
 }
 
@@ -60,6 +68,24 @@ static void raise_seconds(struct plan_space *x, uint32_t step, double seconds)
 {
     for (uint32_t i = step; i < x->choices.n && x->choices.at[i].step == step; i++)
         x->choices.at[i].seconds = fmax(x->choices.at[i].seconds, seconds + x->choices.at[i].update);
+}
+
+/* Whether placing a step may show waits: its nodes are in several lanes of a GPU. */
+static bool may_wait(const struct settings *s)
+{
+    const bool sends = settings_group(s) && s->shard != SHARD_OPTIMIZER;
+    return s->device.copies_overlap && (sends || s->offload & (OFFLOAD_WEIGHTS | OFFLOAD_ACTIVATIONS));
+}
+
+/* Raises the seconds of a choice by the waits of its program step, which is a fraction of the work of placing all programs. */
+static int time_waits(struct plan_space *x, uint32_t i, double most, struct error *e)
+{
+    struct plan_choice *c = &x->choices.at[i];
+    double step;
+    if (c->known || !may_wait(&c->settings)) return PL_OK;
+    int rc = survey_time_step(&step, &x->steps, &c->settings, most - c->update, x->profile, e);
+    if (!rc) raise_seconds(x, c->step, step);
+    return rc;
 }
 
 /* Compiles and places a choice; x->plan and x->graph hold it until the next call. */
@@ -169,7 +195,9 @@ static int walk_survey(struct walk *w, const uint64_t budget[SPACE_COUNT], struc
         const struct plan_choice *c = &w->x->choices.at[w->at[i].choice];
         if (!fits_budget(c, budget)) continue;
         if (!c->rough) break;
-        rough[n++] = w->at[i].choice;
+        bool listed = false; /* one of several with the same step is enough */
+        for (uint32_t k = 0; k < n; k++) listed |= w->x->choices.at[rough[k]].step == c->step;
+        if (!listed) rough[n++] = w->at[i].choice;
     }
     int rc = search_space_survey(w->x, rough, n, e);
     if (!rc) walk_sort(w);
@@ -248,6 +276,8 @@ int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32
         const struct plan_choice *c = &x->choices.at[i];
         bool passed_over;
         if (last != UINT32_MAX && same_sizes(x, c, last)) continue;
+        if (best != UINT32_MAX && (rc = time_waits(x, i, w.seconds, e))) break;
+        if (c->seconds > w.seconds) continue;
         if ((rc = ensure_placed(x, i, e))) break;
         if (!fits_budget(c, budget)) continue;
         if (c->missing) {

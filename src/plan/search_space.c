@@ -16,6 +16,9 @@
  * A fused step, or one with weights or activations offloaded, is no sum of these: it is surveyed as a whole, and only if a
  * search needs it. Until then the choice is rough: its figures are lower bounds, from the survey of the same step that is
  * not fused and offloads nothing.
+ *
+ * Ranks that divide gradients or weights add collectives to the step. Such choices are rough too. They compute no less than
+ * with the optimizer state alone divided, keep no fewer bytes but for whole gradients, and send what a few surveys of their own say.
  */
 #include "plan/search_space.h"
 
@@ -52,7 +55,11 @@ struct extent {
 
 struct builder {
     struct plan_space *x;
-    const struct settings *base;
+    struct settings base;
+    const struct builder *from;  /* its families are taken instead of own ones; NULL: none */
+    const struct survey *plain;  /* with which the families' persistent bytes are compared */
+    bool rough;                  /* the families are lower bounds of its own; these surveys say how long a step sends: */
+    struct survey whole[CHUNKS_MOST], most; /* of the first family, by chunks of the heads; of the last family, with the most micro-batches */
     VEC(struct family) families;
     struct { int head, mask; } chunk[CHUNKS_MOST];
     int chunks, same; /* how many there are; the first have as many chunks of the mask head, or as many as configured */
@@ -97,7 +104,7 @@ static void add_family_jobs(struct builder *b, struct family *f, struct survey_j
 {
     bool free = b->x->f.free[TECHNIQUE_recompute];
     for (int row = 0; row < (free ? b->blocks ? ROWS : WHOLE : SELECTIVE); row++)
-        for (int c = 0; c < b->chunks; c++) add_job(jobs, with_chunks(b, f->base, c), free ? recompute_of_row(row) : b->base->recompute, &f->row[row][c]);
+        for (int c = 0; c < b->chunks; c++) add_job(jobs, with_chunks(b, f->base, c), free ? recompute_of_row(row) : b->base.recompute, &f->row[row][c]);
 }
 
 /* --- the dimensions ------------------------------------------------------------------------ */
@@ -115,7 +122,7 @@ static void list_families(struct builder *b)
     const struct freedom *f = &b->x->f;
     int E = f->effective_batch;
     for (int n = 1, last = 0; n <= E;) {
-        struct settings s = *b->base;
+        struct settings s = b->base;
         if (f->free[TECHNIQUE_micro_batch]) s.micro_batch = (E + n - 1) / n;
         s.accumulation = (E + s.micro_batch - 1) / s.micro_batch;
         bool ragged = s.micro_batch * s.accumulation != E, apart = f->multiple && s.micro_batch % f->multiple;
@@ -141,7 +148,7 @@ static void list_chunks(struct builder *b, const struct graph *g)
 {
     bool rows = false;
     for (id s = 1; s < g->scopes.n; s++) rows |= g->scopes.at[s].flags & SCOPE_ROWS;
-    struct settings s = *b->base;
+    struct settings s = b->base;
     if (!b->x->f.free[TECHNIQUE_head_chunks]) add_chunks(b, s.head_chunks, s.mask_chunks);
     else
         for (; (rows || !b->chunks) && take_rung(&s, TECHNIQUE_head_chunks, b->chunks);) add_chunks(b, s.head_chunks, s.mask_chunks);
@@ -153,7 +160,7 @@ static void list_chunks(struct builder *b, const struct graph *g)
 
 static uint32_t count_recomputed(const struct builder *b, const struct graph *g, int n)
 {
-    struct settings s = *b->base;
+    struct settings s = b->base;
     s.recompute = (struct recompute){.kind = RECOMPUTE_FIRST, .n = n};
     bool *some = survey_recomputed(g, &s, b->blocks);
     uint32_t count = 0;
@@ -172,7 +179,7 @@ static bool splits_short_chain(const struct builder *b, const struct graph *g, i
 
 static void list_extents(struct builder *b, const struct graph *g)
 {
-    struct settings s = *b->base;
+    struct settings s = b->base;
     s.recompute = (struct recompute){.kind = RECOMPUTE_ALL};
     bool *all = survey_recomputed(g, &s, b->blocks);
     int step = (int)(b->blocks + STEPS - 1) / STEPS;
@@ -191,7 +198,7 @@ static void list_extents(struct builder *b, const struct graph *g)
 static bool state_allowed(const struct builder *b, enum state_dtype state)
 {
     const struct freedom *f = &b->x->f;
-    return state == b->base->state || (state == STATE_BF16 && f->allow_bf16) || (state == STATE_8BIT && f->allow_8bit);
+    return state == b->base.state || (state == STATE_BF16 && f->allow_bf16) || (state == STATE_8BIT && f->allow_8bit);
 }
 
 /* The offloads of the ladder, or the configured one. */
@@ -213,7 +220,7 @@ static bool next_offload(const struct builder *b, struct offloads *o)
 static void list_updates(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
-    b->update[b->updates++].s = *b->base;
+    b->update[b->updates++].s = b->base;
     if (f->free[TECHNIQUE_offload]) b->update[0].s.offload = 0;
     for (enum state_dtype state = STATE_F32; state < STATE_DTYPES; state++)
         for (struct offloads o = {.s = b->update[0].s}; next_offload(b, &o);) {
@@ -228,6 +235,17 @@ static void list_updates(struct builder *b)
 /* --- composing ------------------------------------------------------------------------------- */
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static double later(double a, double b) { return a > b ? a : b; }
+
+/* At least how long a rank sends in a step, on a GPU. Each micro-batch sends what is in blocks anew. */
+static double sent_seconds(const struct builder *b, const struct family *f, int chunk)
+{
+    const struct settings *first = &b->families.at[0].base, *last = &b->families.at[b->families.n - 1].base;
+    double whole = 0, blocks = 0;
+    for (uint32_t i = 0; i <= b->blocks; i++) whole += b->whole[chunk].block[i].seconds[LANE_COMM];
+    for (uint32_t i = 1; i <= b->blocks; i++) blocks += b->most.block[i].seconds[LANE_COMM];
+    return f->base.micro_batch == first->micro_batch ? whole : blocks * f->base.accumulation / last->accumulation;
+}
 
 /* The same moment in another survey of the model; `m` if it has none. */
 static const struct moment *same_moment(const struct survey *v, const struct moment *m)
@@ -240,8 +258,8 @@ static const struct moment *same_moment(const struct survey *v, const struct mom
 /* The step's transients and seconds with the blocks marked in `is_recomputed` from survey
  * `recomputed` and the others from `rest`. A tensor that passes between blocks of two surveys may
  * be counted in both; the bound must not count it twice. The seconds are those of the busiest lane:
- * exact without copies, a lower bound with them. */
-static uint64_t compose(const struct survey *rest, const struct survey *recomputed, const bool *is_recomputed, double *seconds)
+ * exact without copies, a lower bound with them. `lean`: without the gradients that are handed to program update. */
+static uint64_t compose(const struct survey *rest, const struct survey *recomputed, const bool *is_recomputed, bool lean, double *seconds)
 {
     uint64_t most = 0;
     *seconds = 0;
@@ -254,7 +272,7 @@ static uint64_t compose(const struct survey *rest, const struct survey *recomput
         const struct survey *v = turn ? recomputed : rest;
         for (uint32_t i = 0; i < v->moments; i++) {
             const struct moment *m = &v->moment[i], *other = same_moment(turn ? rest : recomputed, m);
-            uint64_t bytes = m->kept[0];
+            uint64_t bytes = m->kept[0] - (lean ? m->handed : 0);
             if (is_recomputed[m->owner] != turn) continue;
             for (uint32_t b = 1; b <= rest->blocks; b++) bytes += (is_recomputed[b] == turn ? m : other)->kept[b];
             most = larger(most, bytes);
@@ -262,16 +280,17 @@ static uint64_t compose(const struct survey *rest, const struct survey *recomput
     }
     bool mixed = false;
     for (uint32_t b = 1; b <= rest->blocks; b++) mixed |= is_recomputed[b] != is_recomputed[1];
-    return mixed ? most - rest->shared : most;
+    return !mixed ? most : most > rest->shared ? most - rest->shared : 0;
 }
 
 static void add_choice(struct builder *b, const struct family *f, int chunk, const struct survey *rest, const struct survey *recomputed,
                        const struct extent *extent, struct recompute recompute)
 {
-    const struct survey *plain = &b->update[0].survey, *shown = extent->all ? recomputed : rest;
+    const struct survey *shown = extent->all ? recomputed : rest;
     double seconds;
-    uint64_t step = compose(rest, recomputed, extent->is_recomputed, &seconds);
-    struct plan_choice c = {.settings = with_chunks(b, f->base, chunk), .step = b->x->choices.n};
+    uint64_t step = compose(rest, recomputed, extent->is_recomputed, b->rough, &seconds);
+    struct plan_choice c = {.settings = with_chunks(b, f->base, chunk), .rough = b->rough, .step = b->x->choices.n};
+    if (b->rough) seconds = later(seconds, sent_seconds(b, f, chunk));
     c.settings.recompute = recompute;
     for (int u = 0; u < b->updates; u++) {
         const struct survey *update = &b->update[u].survey;
@@ -280,7 +299,8 @@ static void add_choice(struct builder *b, const struct family *f, int chunk, con
         c.settings.offload = b->update[u].s.offload;
         c.update = update->update_seconds;
         c.seconds = seconds + c.update;
-        for (int s = 0; s < SPACE_COUNT; s++) c.bound[s] = shown->persistent[s] - plain->persistent[s] + update->persistent[s];
+        c.update_bytes = update->update;
+        for (int s = 0; s < SPACE_COUNT; s++) c.bound[s] = c.lasting[s] = shown->persistent[s] - b->plain->persistent[s] + update->persistent[s];
         c.bound[SPACE_DEVICE] += larger(larger(step, update->update), shown->eval);
         memcpy(c.weights, update->weights, sizeof c.weights);
         vec_push(&b->x->choices, c);
@@ -294,7 +314,7 @@ static void add_recompute_modes(struct builder *b, const struct family *f, int c
     const struct extent *none = &b->extents.at[0];
     const struct survey *kept = &f->row[KEPT][chunk], *selective = &f->row[SELECTIVE][chunk];
     if (!b->x->f.free[TECHNIQUE_recompute]) {
-        add_choice(b, f, chunk, kept, kept, none, b->base->recompute);
+        add_choice(b, f, chunk, kept, kept, none, b->base.recompute);
         return;
     }
     add_choice(b, f, chunk, kept, kept, none, (struct recompute){.kind = RECOMPUTE_NONE});
@@ -310,10 +330,19 @@ static void add_recompute_modes(struct builder *b, const struct family *f, int c
         }
 }
 
+/* More chunks than a head has rows are as many as it has rows: the choices are those of fewer chunks. */
+static bool repeats_chunks(const struct family *f, int chunk)
+{
+    for (int c = 0; c < chunk; c++)
+        if (!memcmp(f->row[KEPT][c].rows, f->row[KEPT][chunk].rows, sizeof f->row[KEPT][c].rows)) return true;
+    return false;
+}
+
 static void add_composed(struct builder *b)
 {
     for (uint32_t i = 0; i < b->families.n; i++)
-        for (int c = 0; c < b->chunks; c++) add_recompute_modes(b, &b->families.at[i], c);
+        for (int c = 0; c < b->chunks; c++)
+            if (!repeats_chunks(&b->families.at[i], c)) add_recompute_modes(b, &b->families.at[i], c);
 }
 
 /* --- rough choices ------------------------------------------------------------------------------ */
@@ -325,19 +354,20 @@ static const struct update *find_update(const struct builder *b, const struct se
     CHECK(false, "no update with state %d and offload %u", s->state, s->offload);
 }
 
-/* Offloads and a fused step leave the nodes of the step that compute, and what these access is in device memory. */
-static void add_rough(struct builder *b, const struct settings *s, const struct survey *step)
+/* Offloads, a fused step and a level of sharding leave the nodes of the step that compute, and what these access is in device memory. */
+static void add_rough(struct builder *b, const struct family *f, const struct settings *s, int chunk, const struct survey *step)
 {
-    const struct survey *plain = &b->update[0].survey, *update = &find_update(b, s)->survey;
+    const struct survey *update = &find_update(b, s)->survey;
     const bool away = b->x->f.free[TECHNIQUE_offload] && s->offload & OFFLOAD_ACTIVATIONS;
-    uint64_t transient = larger(step->eval, (away ? step->accessed : step->all)[!s->fused_step]);
+    uint64_t transient = larger(step->eval, (away ? step->accessed : step->all)[!s->fused_step && !b->rough]);
     struct plan_choice c = {.settings = *s, .rough = true, .step = b->x->choices.n};
     for (uint32_t i = 0; i <= step->blocks; i++) c.seconds += step->block[i].seconds[LANE_COMPUTE];
+    if (b->rough) c.seconds = later(c.seconds, sent_seconds(b, f, chunk));
     if (!s->fused_step) {
         c.seconds += update->update_busiest;
         transient = larger(transient, update->update);
     }
-    for (int space = 0; space < SPACE_COUNT; space++) c.bound[space] = step->persistent[space] - plain->persistent[space] + update->persistent[space];
+    for (int space = 0; space < SPACE_COUNT; space++) c.bound[space] = step->persistent[space] - b->plain->persistent[space] + update->persistent[space];
     c.bound[SPACE_DEVICE] += transient;
     memcpy(c.weights, update->weights, sizeof c.weights);
     vec_push(&b->x->choices, c);
@@ -351,7 +381,7 @@ static void add_single_of(struct builder *b, const struct family *f, struct sett
     if (!b->x->f.free[TECHNIQUE_recompute] || !b->blocks) rows = 1;
     for (int k = 0; k < rows; k++) {
         if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = recompute_of_row(order[k]);
-        add_rough(b, &s, &f->row[order[k]][chunk]);
+        add_rough(b, f, &s, chunk, &f->row[order[k]][chunk]);
     }
 }
 
@@ -387,11 +417,13 @@ static void add_singles(struct builder *b)
 
 static void free_builder(struct builder *b)
 {
-    for (uint32_t i = 0; i < b->families.n; i++) {
+    for (uint32_t i = 0; i < b->families.n && !b->from; i++) {
         for (int row = 0; row < ROWS; row++)
             for (int c = 0; c < CHUNKS_MOST; c++) survey_free(&b->families.at[i].row[row][c]);
     }
     for (int u = 0; u < b->updates; u++) survey_free(&b->update[u].survey);
+    for (int c = 0; c < CHUNKS_MOST; c++) survey_free(&b->whole[c]);
+    survey_free(&b->most);
     for (uint32_t i = 0; i < b->extents.n; i++) mem_free(b->extents.at[i].is_recomputed);
     vec_free(&b->families);
     vec_free(&b->extents);
@@ -405,7 +437,7 @@ static int survey_first(struct builder *b, struct error *e)
     struct settings s = b->update[0].s;
     s.micro_batch = b->families.at[0].base.micro_batch;
     s.accumulation = b->families.at[0].base.accumulation;
-    s.head_chunks = b->base->head_chunks;
+    s.head_chunks = b->base.head_chunks;
     if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = (struct recompute){.kind = RECOMPUTE_NONE};
     int rc = survey_make(&v, &drafts, &s, true, b->x->profile, e);
     if (!rc) {
@@ -418,45 +450,65 @@ static int survey_first(struct builder *b, struct error *e)
     return rc;
 }
 
-/* Adds the choices with the base's values of the techniques that have a dimension by their ladder. */
-static int add_dimensions(struct plan_space *x, const struct settings *base, struct error *e)
+static void add_sent_jobs(struct builder *b, struct survey_jobs *jobs)
 {
-    struct builder b = {.x = x, .base = base};
+    const struct recompute kept = b->x->f.free[TECHNIQUE_recompute] ? recompute_of_row(KEPT) : b->base.recompute;
+    for (int c = 0; c < b->chunks; c++) add_job(jobs, with_chunks(b, b->families.at[0].base, c), kept, &b->whole[c]);
+    add_job(jobs, with_chunks(b, b->families.at[b->families.n - 1].base, 0), kept, &b->most);
+}
+
+/* A level of sharding beside the first one. Only collectives are added to program step; at level optimizer they are all in
+ * program update, and the families are exact. */
+static void take_families(struct builder *b)
+{
+    for (uint32_t i = 0; i < b->families.n; i++) memcpy(b->families.at[i].row, b->from->families.at[i].row, sizeof b->families.at[i].row);
+    b->plain = b->from->plain;
+}
+
+/* Adds the choices with the base's values of the techniques that have a dimension by their ladder. */
+static int add_dimensions(struct builder *b, struct error *e)
+{
+    struct plan_space *x = b->x;
     struct survey_jobs jobs = {0};
-    list_families(&b);
-    list_updates(&b);
-    const bool repeats = x->f.free[TECHNIQUE_encode] && base->encode < ENCODE_ALL; /* no micro-batch has more images than that */
-    CHECK(b.families.n || repeats, "no micro-batch is possible");
-    if (!b.families.n) return PL_OK;
-    int rc = survey_first(&b, e);
-    for (uint32_t i = 0; i < b.families.n && !rc; i++) {
-        b.families.at[i].base.offload = b.update[0].s.offload;
-        add_family_jobs(&b, &b.families.at[i], &jobs);
+    list_families(b);
+    list_updates(b);
+    const bool repeats = x->f.free[TECHNIQUE_encode] && b->base.encode < ENCODE_ALL; /* no micro-batch has more images than that */
+    CHECK(b->families.n || repeats, "no micro-batch is possible");
+    if (!b->families.n) return PL_OK;
+    int rc = survey_first(b, e);
+    b->plain = &b->update[0].survey;
+    for (uint32_t i = 0; i < b->families.n && !rc; i++) {
+        b->families.at[i].base.offload = b->update[0].s.offload;
+        if (!b->from) add_family_jobs(b, &b->families.at[i], &jobs);
     }
-    for (int u = 1; u < b.updates && !rc; u++) {
-        struct settings s = b.families.at[0].base;
-        s.state = b.update[u].s.state;
-        s.offload = b.update[u].s.offload;
-        add_job(&jobs, s, x->f.free[TECHNIQUE_recompute] ? (struct recompute){.kind = RECOMPUTE_NONE} : base->recompute, &b.update[u].survey);
+    b->rough = b->from && b->base.shard != SHARD_OPTIMIZER;
+    if (b->rough && !rc) add_sent_jobs(b, &jobs);
+    for (int u = 1; u < b->updates && !rc; u++) {
+        struct settings s = b->families.at[0].base;
+        s.state = b->update[u].s.state;
+        s.offload = b->update[u].s.offload;
+        add_job(&jobs, s, x->f.free[TECHNIQUE_recompute] ? (struct recompute){.kind = RECOMPUTE_NONE} : b->base.recompute, &b->update[u].survey);
     }
     if (!rc) rc = survey_jobs_run(&jobs, x, e);
     if (!rc) {
-        add_composed(&b);
-        add_singles(&b);
+        if (b->from) take_families(b);
+        add_composed(b);
+        add_singles(b);
     }
     vec_free(&jobs.list);
-    free_builder(&b);
     return rc;
 }
 
 bool search_has_ladder(const struct freedom *f, enum technique_id id) { return f->free[id] && techniques[id].ladder && !techniques[id].composed; }
 
-/* The next combination of values; false: there is none. */
-static bool next_rungs(const struct freedom *f, int rung[TECHNIQUES])
+static bool is_level(enum technique_id id) { return id == TECHNIQUE_shard || id == TECHNIQUE_group; }
+
+/* The next combination of values, of levels of sharding or of the other techniques; false: there is none. */
+static bool next_rungs(const struct freedom *f, bool levels, int rung[TECHNIQUES])
 {
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         char value[SETTING_ROOM];
-        if (!search_has_ladder(f, id)) continue;
+        if (!search_has_ladder(f, id) || is_level(id) != levels) continue;
         if (technique_value(techniques[id].ladder, ++rung[id], value)) return true;
         rung[id] = 0;
     }
@@ -487,15 +539,48 @@ static int find_images(struct plan_space *x, const struct settings *base, struct
     return rc;
 }
 
+/* All levels of sharding with the same values of the other techniques. Where a rank has several shares, the gradients of each
+ * are kept until they are added, which depends on the level: there, every level has its own families. */
+static int add_levels(struct plan_space *x, const struct settings *base, int rung[TECHNIQUES], struct error *e)
+{
+    struct builder first = {0};
+    int rc = PL_OK;
+    do {
+        struct builder b = {.x = x, .base = *base};
+        if (!take_rungs(&b.base, &x->f, rung)) continue;
+        if (first.x && x->f.free[TECHNIQUE_shard] && base->shares <= 1) b.from = &first;
+        struct builder *to = first.x ? &b : &first;
+        *to = b;
+        rc = add_dimensions(to, e);
+        if (to == &b) free_builder(to);
+    } while (!rc && next_rungs(&x->f, true, rung));
+    free_builder(&first);
+    return rc;
+}
+
 int search_space_fill(struct plan_space *x, const struct settings *base, struct error *e)
 {
     int rung[TECHNIQUES] = {0}, rc = find_images(x, base, e);
     if (rc) return rc;
-    do {
-        struct settings s = *base;
-        if (take_rungs(&s, &x->f, rung)) rc = add_dimensions(x, &s, e);
-    } while (!rc && next_rungs(&x->f, rung));
+    do rc = add_levels(x, base, rung, e);
+    while (!rc && next_rungs(&x->f, false, rung));
     return rc;
+}
+
+/* What a survey says about a rough choice, and about the others with the same step. */
+static void take_survey(struct plan_space *x, uint32_t choice, const struct survey *v)
+{
+    const struct plan_choice of = x->choices.at[choice];
+    for (uint32_t i = of.step; i < x->choices.n && x->choices.at[i].step == of.step; i++) {
+        struct plan_choice *c = &x->choices.at[i];
+        c->rough = false;
+        if (i == choice) c->update_bytes = v->update;
+        if (i == choice) memcpy(c->weights, v->weights, sizeof c->weights);
+        c->update += v->total_seconds - v->step_seconds - of.update; /* the order of gradients changes it a little */
+        c->seconds = v->step_seconds + c->update;
+        for (int s = 0; s < SPACE_COUNT; s++) c->bound[s] = c->lasting[s] - of.lasting[s] + v->persistent[s];
+        c->bound[SPACE_DEVICE] += larger(larger(v->step, c->update_bytes), v->eval);
+    }
 }
 
 int search_space_survey(struct plan_space *x, const uint32_t *rough, uint32_t n, struct error *e)
@@ -504,15 +589,7 @@ int search_space_survey(struct plan_space *x, const uint32_t *rough, uint32_t n,
     struct survey_jobs jobs = {0};
     for (uint32_t i = 0; i < n; i++) survey_jobs_add(&jobs, &x->choices.at[rough[i]].settings, false, &all[i]);
     int rc = survey_jobs_run(&jobs, x, e);
-    for (uint32_t i = 0; i < n && !rc; i++) {
-        struct plan_choice *c = &x->choices.at[rough[i]];
-        const struct survey *v = &all[i];
-        c->rough = false;
-        c->seconds = v->total_seconds;
-        memcpy(c->bound, v->persistent, sizeof c->bound);
-        c->bound[SPACE_DEVICE] += larger(larger(v->step, v->update), v->eval);
-        memcpy(c->weights, v->weights, sizeof c->weights);
-    }
+    for (uint32_t i = 0; i < n && !rc; i++) take_survey(x, rough[i], &all[i]);
     for (uint32_t i = 0; i < n; i++) survey_free(&all[i]);
     vec_free(&jobs.list);
     mem_free(all);

@@ -12,10 +12,12 @@
  *     streamed         weights, or weights and activations, offloaded; for the smallest
  *                      micro-batch, on a GPU for 1, 2, 4 ... micro-batches per step
  *     fused step       where a step is one micro-batch
+ *     sharding         of optimizer state, gradients or weights, among all ranks or those of a host
  *     any other        technique that is free: the values of its ladder, each with all of the above
  *
  * For each micro-batch a few graphs are compiled and surveyed (survey.h); the other choices are
- * computed from the blocks of these. Streamed and fused choices are rough until they are surveyed.
+ * computed from the blocks of these. Streamed and fused choices, and those with divided gradients or
+ * weights, are rough until they are surveyed.
  */
 #ifndef SEARCH_SPACE_H
 #define SEARCH_SPACE_H

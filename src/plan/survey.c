@@ -49,31 +49,34 @@ static void find_brackets(struct split *a, const uint32_t *number)
 
 /* Adds an instant to the moment with the same owner and the same open blocks; there are few
  * moments. */
-static void add_instant(struct survey *v, uint32_t owner, uint64_t signature, uint32_t k, uint64_t bytes)
+static void add_instant(struct survey *v, uint32_t owner, uint64_t signature, uint32_t k, uint64_t bytes, uint64_t handed)
 {
     uint32_t i = v->moments;
     while (i > 0 && !(v->moment[i - 1].owner == owner && v->moment[i - 1].signature == signature)) i--;
     if (!i) {
         v->moment = mem_resize(v->moment, (v->moments + 1) * sizeof *v->moment);
-        v->moment[v->moments++] = (struct moment){owner, signature, bytes, k, mem_alloc((v->blocks + 1) * sizeof(uint64_t))};
+        v->moment[v->moments++] = (struct moment){owner, signature, bytes, k, handed, mem_alloc((v->blocks + 1) * sizeof(uint64_t))};
     } else if (bytes > v->moment[i - 1].bytes) {
         v->moment[i - 1].bytes = bytes;
         v->moment[i - 1].instant = k;
+        v->moment[i - 1].handed = handed;
     }
 }
 
 static void find_moments(struct survey *v, const struct split *a)
 {
-    uint64_t *mark = mem_alloc((a->n + 2) * sizeof *mark), *alive = plan_alive(a->p, a->g, PROGRAM_STEP, true), signature = 0;
+    uint64_t *mark = mem_alloc((a->n + 2) * sizeof *mark), signature = 0;
+    uint64_t *alive = plan_alive(a->p, a->g, PROGRAM_STEP, true), *lean = plan_alive(a->p, a->g, PROGRAM_STEP, false);
     for (uint32_t b = 1; b <= v->blocks; b++) {
         if (!a->closes[b]) continue;
         uint64_t h = hash_bytes(&b, sizeof b, 1);
         mark[a->opens[b] + 1] += h;
         mark[a->closes[b]] -= h;
     }
-    for (uint32_t k = 0; k < a->n; k++) add_instant(v, a->owner[k], signature += mark[k], k, alive[k]);
+    for (uint32_t k = 0; k < a->n; k++) add_instant(v, a->owner[k], signature += mark[k], k, alive[k], alive[k] - lean[k]);
     mem_free(mark);
     mem_free(alive);
+    mem_free(lean);
 }
 
 /* The block for whose backward a storage is kept; 0: none. */
@@ -283,7 +286,26 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
             v->update_seconds = profile->kind == DEVICE_CUDA ? d->update->takes : d->update->seconds;
             v->update_busiest = d->update->busiest;
         }
+        v->step_seconds = p.program_seconds[PROGRAM_STEP];
         v->total_seconds = total_seconds(&p, d->update);
+        plan_free(&p);
+    }
+    mem_free(seconds);
+    return rc;
+}
+
+int survey_time_step(double *step, struct plan_drafts *d, const struct settings *s, double most, const struct profile *profile, struct error *e)
+{
+    struct plan p = {.settings = *s};
+    d->brief = true;
+    int rc = plan_draft_next(d, s, e);
+    if (rc) return rc;
+    double *seconds = mem_alloc(d->graph.nodes.n * sizeof *seconds);
+    rc = plan_bind_with(&p, &d->graph, profile, &d->kernels, seconds, e);
+    if (!rc) {
+        keep_programs(d, &p, s, seconds);
+        *step = p.program_seconds[PROGRAM_STEP];
+        if (*step <= most) *step = plan_time_step(&p, &d->graph, seconds);
         plan_free(&p);
     }
     mem_free(seconds);

@@ -31,11 +31,12 @@ struct survey {
         uint64_t signature;  /* hash of the open blocks */
         uint64_t bytes;      /* alive at the fullest instant... */
         uint32_t instant;
+        uint64_t handed;     /* the part of the bytes that is handed to program update: whole gradients */
         uint64_t *kept;      /* ...by the block for whose backward they are kept; 0: the moment's own */
     } *moment;
     uint32_t moments;
     uint64_t shared;         /* the largest storage that one block writes and another block's backward keeps */
-    double update_seconds, total_seconds;
+    double step_seconds, update_seconds, total_seconds; /* of program step, of program update, of all programs of a step and an evaluation */
     double update_busiest;   /* of the update's nodes in the busiest lane */
     uint64_t step;           /* peak of the step's transients */
     /* Peaks that offloads and a fused step leave: [0] without gradients, [1] with them, of all transients, and of
@@ -44,11 +45,14 @@ struct survey {
     uint64_t persistent[SPACE_COUNT];
     uint64_t weights[SPACE_COUNT]; /* the part for parameters, master weights and optimizer state */
     uint64_t update, eval;   /* transient bytes of these programs */
+    int64_t rows[PROGRAM_COUNT]; /* of a chunk of the heads; set by survey_jobs_run */
 };
 
 /* Drafts the graph for settings into d->graph and surveys it; without `blocks` only its bytes and
  * seconds as a whole. */
 int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, bool blocks, const struct profile *profile, struct error *e);
+/* The seconds of program step on a GPU, with the waits for bytes; without them if it takes more than `most` even so. */
+int survey_time_step(double *step, struct plan_drafts *d, const struct settings *s, double most, const struct profile *profile, struct error *e);
 void survey_copy(struct survey *to, const struct survey *from);
 void survey_free(struct survey *v);
 

@@ -3,6 +3,7 @@
  */
 #include "plan/survey_jobs.h"
 
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,27 +50,28 @@ static int run_job(const struct plan_space *x, struct survey_jobs *jobs, uint32_
             job->done = true;
         }
     if (!rc && !job->done) rc = survey_make(job->to, drafts, &job->s, job->blocks, x->profile, e);
+    if (!rc) memcpy(job->to->rows, job->rows, sizeof job->rows);
     job->done = !rc;
     return rc;
 }
 
-/* Each thread has a run of jobs, and drafts of its own. */
-int survey_jobs_run(struct survey_jobs *jobs, const struct plan_space *x, struct error *e)
+/* Each thread has a run of jobs, and drafts of its own, which later jobs go on with. */
+int survey_jobs_run(struct survey_jobs *jobs, struct plan_space *x, struct error *e)
 {
     int failed = PL_OK;
     uint32_t first = UINT32_MAX; /* the same message in any order of threads */
     if (!jobs->list.n) return PL_OK;
     qsort(jobs->list.at, jobs->list.n, sizeof *jobs->list.at, by_sharing);
-#pragma omp parallel if (!x->source->serial)
+#pragma omp parallel num_threads(x->threads) if (!x->source->serial)
     {
-        struct plan_drafts drafts = {.source = x->source};
+        struct plan_drafts *drafts = &x->surveyed[omp_get_thread_num()];
         uint32_t own = UINT32_MAX; /* the first job of this thread */
 #pragma omp for schedule(static)
         for (uint32_t i = 0; i < jobs->list.n; i++) {
             struct error mine;
             const struct survey_job *job = &jobs->list.at[i];
             if (own > i) own = i;
-            int rc = run_job(x, jobs, own, i, &drafts, &mine);
+            int rc = run_job(x, jobs, own, i, drafts, &mine);
             if (rc)
 #pragma omp critical
                 if (job->number < first) {
@@ -78,7 +80,6 @@ int survey_jobs_run(struct survey_jobs *jobs, const struct plan_space *x, struct
                     *e = mine;
                 }
         }
-        plan_drafts_free(&drafts);
     }
     return failed;
 }

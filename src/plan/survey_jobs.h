@@ -20,6 +20,6 @@ struct survey_jobs {
 
 void survey_jobs_add(struct survey_jobs *jobs, const struct settings *s, bool blocks, struct survey *to);
 /* Makes all surveys; with an error, that of the job that was added first. */
-int survey_jobs_run(struct survey_jobs *jobs, const struct plan_space *x, struct error *e);
+int survey_jobs_run(struct survey_jobs *jobs, struct plan_space *x, struct error *e);
 
 #endif

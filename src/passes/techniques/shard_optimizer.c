@@ -181,11 +181,16 @@ static void update(struct shards *x, id node)
  * sum of shards and workspace, which the search takes to be the same for all of them. */
 static void scatter_all(struct shards *x)
 {
-    for (uint32_t i = 0; i < x->g->params.n; i++)
-        for (uint32_t k = 0; k < x->old.n; k++) {
-            const struct node *n = node_at(x->g, x->old.at[k]);
-            if (n->op == OP_ALL_REDUCE && n->in[0] == x->g->params.at[i].grad) scatter(x, x->old.at[k]);
-        }
+    id *reduces = mem_alloc(x->tensors * sizeof *reduces); /* by gradient: its ALL_REDUCE */
+    for (uint32_t k = 0; k < x->old.n; k++) {
+        const struct node *n = node_at(x->g, x->old.at[k]);
+        if (n->op == OP_ALL_REDUCE) reduces[n->in[0]] = x->old.at[k];
+    }
+    for (uint32_t i = 0; i < x->g->params.n; i++) {
+        const id node = reduces[x->g->params.at[i].grad];
+        if (node) scatter(x, node);
+    }
+    mem_free(reduces);
 }
 
 static void rewrite_update(struct shards *x)
