@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/system.h"
+#include "dist/dist.h"
 #include "engine/state.h"
 #include "planned.h"
 #include "rank_threads.h"
@@ -341,8 +342,16 @@ static void test_room(void **state)
     assert_non_null(strstr(e.text, "of memory on each of 2 ranks; this machine has"));
 }
 
+/* Threads of a rank: of the processors that it may use, its part of the host's. Several ranks may be bound to one socket. */
+static void test_thread_share(void **state)
+{
+    (void)state;
+    static const int cases[][4] = {{64, 64, 8, 8}, {32, 64, 8, 8}, {1, 64, 2, 1}, {4, 64, 8, 4}, {2, 2, 4, 1}, {6, 6, 4, 1}, {8, 8, 1, 8}};
+    for (size_t i = 0; i < COUNT(cases); i++) assert_int_equal(dist_share_threads(cases[i][0], cases[i][1], cases[i][2]), cases[i][3]);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_whole), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_groups), cmocka_unit_test(test_sam), cmocka_unit_test(test_room)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_whole), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_groups), cmocka_unit_test(test_sam), cmocka_unit_test(test_room), cmocka_unit_test(test_thread_share)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
