@@ -49,6 +49,9 @@ if section bits; then
     check '3 ranks, divided optimizer state, bf16-pure' equal 3 3 3 --set train.effective_batch=9 --set memory.micro_batch=auto --set memory.precision=bf16-pure --set parallel.shard=optimizer
     check '2 ranks, divided weights, bf16-pure, 8-bit' equal 2 2 3 --set memory.micro_batch=auto --set memory.precision=bf16-pure --set memory.optimizer=adamw-8bit --set parallel.shard=weights
     check '4 ranks as 2 hosts of 2, divided weights, bf16' equal 4 4 3 --set memory.micro_batch=auto --set memory.precision=bf16 --set parallel.per_host=2 --set parallel.shard=HYBRID_SHARD
+    check '4 ranks as 2 hosts of 2, nothing divided' equal 4 4 3 --set memory.micro_batch=auto --set parallel.per_host=2 --set parallel.shard=none
+    check '4 ranks as 2 hosts of 2, optimizer state divided among all' equal 4 4 3 --set memory.micro_batch=auto --set parallel.per_host=2 --set parallel.group=all --set parallel.shard=optimizer --set train.clip_norm=1
+    check '8 ranks as 2 hosts of 4, weights divided among all, bf16' equal 8 8 3 --set memory.micro_batch=auto --set memory.precision=bf16 --set parallel.per_host=4 --set parallel.group=all --set parallel.shard=weights
     check '2 ranks, divided optimizer state, 8-bit' equal 2 2 3 --set memory.micro_batch=auto --set memory.optimizer=adamw-8bit --set memory.precision=bf16 --set parallel.shard=optimizer
     check '4 ranks, divided gradients, bf16' equal 4 4 4 --set memory.micro_batch=auto --set memory.precision=bf16 --set parallel.shard=gradients
     check '2 ranks, divided weights' equal 2 2 3 --set memory.micro_batch=auto --set parallel.shard=weights

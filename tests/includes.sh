@@ -46,8 +46,8 @@ cpu/conv cpu/depthwise
 cpu/grid cpu/attention
 cpu/grid_bwd cpu/attention_bwd
 engine/inputs engine/run
-engine/machine engine/run
 engine/remedies engine/run
+engine/remedies engine/run_plan
 engine/transfer_ranks engine/transfer
 engine/trips engine/inputs
 feed/embed feed/batch_plan

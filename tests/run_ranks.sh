@@ -32,6 +32,8 @@ check '4 ranks, weights in shards, 8-bit Adam, evaluation' equal 4 4 2 --set tra
     --set memory.recompute=all --set parallel.shard=weights --set train.eval_every=1 --set train.keep_best=true --set "data.validation=$tmp/validation.txt"
 check '4 ranks as 2 hosts of 2: a copy of the weights on each, evaluation' equal 4 4 2 --set train.effective_batch=8 --set memory.micro_batch=2 --set memory.precision=bf16 --set memory.optimizer=adamw-8bit \
     --set parallel.shard=HYBRID_SHARD --set parallel.per_host=2 --set train.eval_every=1 --set train.keep_best=true --set "data.validation=$tmp/validation.txt"
+check '4 ranks as 2 hosts of 2: weights divided among all, evaluation' equal 4 4 2 --set train.effective_batch=8 --set memory.micro_batch=2 --set memory.precision=bf16 \
+    --set parallel.shard=weights --set parallel.group=all --set parallel.per_host=2 --set train.eval_every=1 --set train.keep_best=true --set "data.validation=$tmp/validation.txt"
 check '6 ranks as 3 hosts of 2, optimizer state, clipping' equal 6 6 2 --set train.effective_batch=11 --set memory.micro_batch=1 --set train.clip_norm=1 --set parallel.shard=optimizer --set parallel.group=host --set parallel.per_host=2
 check '4 ranks, recompute, evaluation' equal 4 4 3 --set train.effective_batch=6 --set memory.micro_batch=1 --set memory.recompute=all \
     --set train.eval_every=2 --set "data.validation=$tmp/validation.txt"

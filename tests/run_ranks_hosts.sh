@@ -61,9 +61,39 @@ equal() {
 }
 check 'a rank on each of two hosts' equal 1 --set train.clip_norm=1
 check 'two ranks on each of two hosts' equal 2
+# One copy between all ranks: sums and gathers inside the hosts and across them.
+level() {
+    local each=$1 level=$2
+    shift 2
+    equal "$each" --set train.effective_batch=$((2 * each)) --set memory.head_chunks=1 --set parallel.group=all --set "parallel.shard=$level" "$@"
+}
+check 'two ranks on each of two hosts, nothing divided' equal 2 --set train.effective_batch=4 --set memory.head_chunks=1 --set parallel.shard=none
+check 'two ranks on each of two hosts, optimizer state divided among all' level 2 optimizer --set train.clip_norm=1
+check 'two ranks on each of two hosts, gradients divided among all' level 2 gradients --set memory.precision=bf16
+check 'two ranks on each of two hosts, weights divided among all' level 2 weights --set memory.precision=bf16 --set memory.optimizer=adamw-8bit
+check 'four ranks on each of two hosts, nothing divided' equal 4 --set train.effective_batch=8 --set memory.head_chunks=1 --set parallel.shard=none
+check 'four ranks on each of two hosts, optimizer state divided among all' level 4 optimizer --set memory.precision=bf16
+check 'four ranks on each of two hosts, gradients divided among all' level 4 gradients
+check 'four ranks on each of two hosts, weights divided among all' level 4 weights
 check 'two ranks on each of two hosts, weights divided inside a host' equal 2 --set train.effective_batch=4 --set memory.precision=bf16 --set memory.head_chunks=1 --set parallel.shard=HYBRID_SHARD
 copies() { grep -q 'a copy of what is divided on each host' "$tmp/err" && json "$tmp/two/plan.json" settings.group_ranks; }
 check 'the log tells of the copies' copies
+# Bytes from the first host to the second in 8 steps, beside those of one exchange between all ranks (as without hosts: parallel.per_host 1).
+sent() {
+    local each=$1 before
+    shift
+    before=$(ip netns exec "$a" cat "/sys/class/net/$a/statistics/tx_bytes")
+    expect 0 '' hosts "$each" "$binary" bench "$tmp/tiny.yaml" --steps 8 --set memory.precision=f32 --set memory.micro_batch=1 --set memory.head_chunks=1 --set train.effective_batch=$((2 * each)) --set parallel.group=all "$@" || return 1
+    echo $(($(ip netns exec "$a" cat "/sys/class/net/$a/statistics/tx_bytes") - before)) >"$tmp/bytes"
+}
+# less EACH LEVEL PERCENT: at most this share of the bytes.
+less() {
+    local flat two
+    sent "$1" --set "parallel.shard=$2" --set parallel.per_host=1 && flat=$(cat "$tmp/bytes") && sent "$1" --set "parallel.shard=$2" && two=$(cat "$tmp/bytes") &&
+        echo "$((two / 1000)) kB, $((flat / 1000)) kB in one exchange" && [ $((100 * two)) -lt $(($3 * flat)) ]
+}
+check 'two ranks on each of two hosts: half of the bytes go between hosts' less 2 optimizer 56
+check 'four ranks on each of two hosts, weights divided: a quarter' less 4 weights 32
 # Ranks 0 and 2 on one host, 1 and 3 on the other: their numbers do not follow each other.
 scattered() { expect 2 'ranks are not numbered host by host' hosts 2 --map-by node "$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/scattered" --set train.steps=1 --set memory.micro_batch=1 --set parallel.shard=HYBRID_SHARD && echo 'refused'; }
 check 'ranks that are not numbered host by host' scattered
@@ -83,6 +113,25 @@ EOT
         END { printf "%.3f GB/s; exchanges of a step: %.1f ms predicted, %.1f ms measured\n", 1e-9 * rate, 1e3 * p, 1e3 * m; exit !(rate > 0.8 * 0.12e9 && rate < 1.2 * 0.12e9 && p < 1.3 * m) }' "$tmp/out"
 }
 check 'calibrate measures that link' measured
+# Two ranks of each host share a link of 100 Mbit/s, which then is nearly all of a step: what is predicted of a step's exchanges, and measured, in
+# two levels and (parallel.per_host 1) in one exchange between all ranks.
+levels() {
+    local k
+    tc -n "$a" qdisc show dev "$a" | grep -q tbf || { echo 'no traffic shaping (tbf) in this kernel'; return 77; }
+    tc -n "$a" qdisc replace dev "$a" root tbf rate 100mbit burst 64kb latency 400ms && tc -n "$b" qdisc replace dev "$b" root tbf rate 100mbit burst 64kb latency 400ms || return 1
+    cat >"$tmp/slow.json" <<EOT
+{"profile_format": 1, "device": "cpu", "cpu": "any", "isa": "any", "date": "2026-01-01", "threads": 1, "native_bf16": false, "flops_f32": 6e10, "flops_bf16": 6e10,
+ "memory_bandwidth": 1.5e10, "cache_bandwidth": 4e10, "cache_bytes": 1048576, "copy_bandwidth": 4e9, "launch_seconds": 2e-6, "corrections": [],
+ "links": {"local": {"ranks": 2, "latency": 5e-5, "peer": 5e-5, "bandwidth": 1e9}, "remote": {"ranks": 2, "latency": 1e-4, "peer": 1e-4, "bandwidth": 5.9e6}}}
+EOT
+    for k in 1 2; do
+        expect 0 '' hosts 2 "$binary" bench "$tmp/tiny.yaml" --steps 3 --set "device.profile=$tmp/slow.json" --set memory.precision=f32 --set memory.micro_batch=1 --set memory.head_chunks=1 --set train.effective_batch=4 \
+            --set parallel.group=all --set parallel.shard=optimizer --set "parallel.per_host=$k" --json || { echo failed; return 1; }
+        awk -F '[:,]' '/"predicted_seconds"/ && !p { p = $2 } /"measured_seconds"/ { m = $2 } END { print p, m }' "$tmp/out"
+    done >"$tmp/times" || { cat "$tmp/times"; return 1; }
+    awk '{ p[NR] = 1e3 * $1; m[NR] = 1e3 * $2 } END { printf "%.0f ms predicted, %.0f ms measured; in one exchange %.0f ms measured\n", p[2], m[2], m[1]; exit !(NR == 2 && p[2] < 0.6 * p[1] && m[2] < 0.85 * m[1] && p[2] < 1.3 * m[2] && p[2] > 0.6 * m[2]) }' "$tmp/times"
+}
+check 'two levels are faster over a slow link, as predicted' levels
 tc -n "$a" qdisc del dev "$a" root 2>/dev/null
 tc -n "$b" qdisc del dev "$b" root 2>/dev/null
 named() { expect 2 "rank 1 on $b: " hosts 1 "$tmp/other" train "$tmp/tiny.yaml" --set 'data.train=data/*.py' --set "train.out=$tmp/n" --set memory.micro_batch=1; }

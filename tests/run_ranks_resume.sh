@@ -26,12 +26,13 @@ other() {
 check '3 ranks: another order of sums, the same samples' other
 # Shards of a host's ranks are saved as those of all, and loaded as any.
 hosts() {
-    local mine=("${own[@]}" --set memory.micro_batch=2) host=(--set parallel.per_host=2 --set parallel.group=host)
+    local mine=("${own[@]}" --set memory.micro_batch=2) host=(--set parallel.per_host=2 --set parallel.group=host) all=(--set parallel.per_host=2 --set parallel.group=all)
     expect 0 '' train_ranks 4 "$tmp/four" "${mine[@]}" --set train.steps=6 && expect 0 '' train_ranks 4 "$tmp/hosts" "${mine[@]}" --set train.steps=2 "${host[@]}" --set parallel.shard=weights &&
         expect 0 'resuming after step 2' train_ranks 4 "$tmp/hosts" "${mine[@]}" "${host[@]}" --set train.steps=4 --resume &&
-        expect 0 'resuming after step 4' train_ranks 4 "$tmp/hosts" "${mine[@]}" --set train.steps=6 --resume && same_run "$tmp/four" "$tmp/hosts" 6 && echo 'the same bits'
+        expect 0 'resuming after step 4' train_ranks 4 "$tmp/hosts" "${mine[@]}" "${all[@]}" --set train.steps=5 --set train.save_every=1 --resume &&
+        expect 0 'resuming after step 5' train_ranks 4 "$tmp/hosts" "${mine[@]}" --set train.steps=6 --resume && same_run "$tmp/four" "$tmp/hosts" 6 && echo 'the same bits'
 }
-check '2 hosts of 2 ranks, then one host' hosts
+check '2 hosts of 2 ranks, with a copy on each and one between them, then one host' hosts
 killed() {
     rm -rf "$tmp/killed" "$tmp/straight"
     train_ranks 2 "$tmp/killed" "${own[@]}" --set train.steps=400 --set parallel.shares=4 >/dev/null 2>&1 &

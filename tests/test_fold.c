@@ -103,14 +103,14 @@ static void test_fold(void **state)
 struct part {
     struct ranks *ranks;
     const struct leaves *l;
-    int shares, threads;
+    int shares, threads, host;
     char x[4 * LONGEST];
 };
 
 static void *reduce(void *arg)
 {
     struct part *p = arg;
-    const union attr a = {.group = {p->ranks->n}};
+    const union attr a = {.group = {.ranks = p->ranks->n, .host = p->host}};
     struct tensor x = {.dtype = (uint8_t)p->l->t, .rank = 1, .dim = {p->l->n}, .stride = {1}};
     const struct query q = {.attr = &a, .in = {&x}, .out = {&x}, .nin = 1, .nout = 1};
     struct launch f = {.attr = &a, .nin = 1, .nout = 1, .threads = p->threads, .ranks = p->ranks};
@@ -123,14 +123,14 @@ static void *reduce(void *arg)
     return NULL;
 }
 
-static void check_ranks(const struct leaves *l, int ranks, int shares, int threads)
+static void check_ranks(const struct leaves *l, int ranks, int shares, int threads, int host)
 {
     static struct part part[LEAVES];
     static struct ranks r[LEAVES];
     pthread_t thread[LEAVES];
     rank_threads_open(r, ranks, 60);
     for (int i = 0; i < ranks; i++) {
-        part[i] = (struct part){&r[i], l, shares, threads, {0}};
+        part[i] = (struct part){&r[i], l, shares, threads, host, {0}};
         assert_int_equal(pthread_create(&thread[i], NULL, reduce, &part[i]), 0);
     }
     for (int i = 0; i < ranks; i++) {
@@ -151,19 +151,45 @@ static void test_all_reduce(void **state)
             for (int ranks = 1; ranks <= 9; ranks++)
                 for (int shares = 1; ranks * shares <= 16; shares *= 2) {
                     fill(&l, ranks * shares, lengths[k], narrow ? DT_BF16 : DT_F32);
-                    check_ranks(&l, ranks, shares, 1 + ranks % 2);
+                    check_ranks(&l, ranks, shares, 1 + ranks % 2, 0);
                 }
             fill(&l, LEAVES, lengths[k], narrow ? DT_BF16 : DT_F32);
-            check_ranks(&l, LEAVES, 1, 1);
+            check_ranks(&l, LEAVES, 1, 1, 0);
         }
 }
 
-/* More than a round: 3 ranks exchange 12 MiB. */
+/* Inside hosts of 2, 4, 8 ranks and then across any number of them: the tree over all ranks. */
+static void test_hosts(void **state)
+{
+    (void)state;
+    static struct leaves l;
+    const int64_t lengths[] = {1, 65, 1000, LONGEST};
+    for (int k = 0; k < 4; k++)
+        for (int host = 2; host <= 8; host *= 2)
+            for (int hosts = 2; hosts * host <= 24; hosts++) {
+                fill(&l, hosts * host, lengths[k], hosts % 2 ? DT_BF16 : DT_F32);
+                check_ranks(&l, hosts * host, 1, 1, host);
+            }
+}
+
+/* Every shard has one holder, and rank 0 holds the first. */
+static void test_holders(void **state)
+{
+    (void)state;
+    for (int host = 0; host <= 8; host = host ? 2 * host : 1)
+        for (int hosts = 1; hosts <= 5; hosts++)
+            for (int i = 0, n = (host ? host : 3) * hosts; i < n; i++) {
+                const int shard = ranks_shard(n, host, i);
+                assert_true(shard >= 0 && shard < n && ranks_holder(n, host, shard) == i && (i || !shard));
+            }
+}
+
+/* More than a round: ranks exchange 12 MiB, without hosts or with 2 ranks on each. */
 static void *reduce_long(void *arg)
 {
     struct ranks *ranks = arg;
-    const int64_t n = 3 << 20;
-    const union attr a = {.group = {3}};
+    const int64_t n = (3 << 20) + 100;
+    const union attr a = {.group = {.ranks = ranks->n, .host = ranks->n % 2 ? 0 : 2}};
     struct tensor x = {.dtype = DT_F32, .rank = 1, .dim = {n}, .stride = {1}};
     const struct query q = {.attr = &a, .in = {&x}, .out = {&x}, .nin = 1, .nout = 1};
     float *data = malloc(4 * (size_t)n);
@@ -174,7 +200,7 @@ static void *reduce_long(void *arg)
     f.in[0] = f.out[0] = vector(data, DT_F32, n);
     cpu_kernels[OP_ALL_REDUCE]->run(&f);
     int64_t wrong = 0;
-    for (int64_t i = 0; i < n; i++) wrong += data[i] != 3 * (float)(i % 1000) + 0.75f;
+    for (int64_t i = 0; i < n; i++) wrong += data[i] != (float)ranks->n * (float)(i % 1000) + 0.125f * (float)(ranks->n * (ranks->n - 1));
     free(f.work);
     free(data);
     return wrong ? ranks : NULL;
@@ -183,16 +209,18 @@ static void *reduce_long(void *arg)
 static void test_rounds(void **state)
 {
     (void)state;
-    struct ranks r[3];
-    pthread_t thread[3];
+    struct ranks r[6];
+    pthread_t thread[6];
     void *wrong;
-    rank_threads_open(r, 3, 60);
-    for (int i = 0; i < 3; i++) assert_int_equal(pthread_create(&thread[i], NULL, reduce_long, &r[i]), 0);
-    for (int i = 0; i < 3; i++) {
-        pthread_join(thread[i], &wrong);
-        assert_null(wrong);
+    for (int n = 3; n <= 6; n++) {
+        rank_threads_open(r, n, 60);
+        for (int i = 0; i < n; i++) assert_int_equal(pthread_create(&thread[i], NULL, reduce_long, &r[i]), 0);
+        for (int i = 0; i < n; i++) {
+            pthread_join(thread[i], &wrong);
+            assert_null(wrong);
+        }
+        rank_threads_close(r);
     }
-    rank_threads_close(r);
 }
 
 /* --- the norm ------------------------------------------------------------------------------------------------- */
@@ -240,6 +268,6 @@ static void test_norm(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fold), cmocka_unit_test(test_all_reduce), cmocka_unit_test(test_rounds), cmocka_unit_test(test_norm)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fold), cmocka_unit_test(test_all_reduce), cmocka_unit_test(test_hosts), cmocka_unit_test(test_holders), cmocka_unit_test(test_rounds), cmocka_unit_test(test_norm)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/system.h"
+#include "dist/agree.h"
 #include "dist/dist.h"
 #include "engine/state.h"
 #include "planned.h"
@@ -309,6 +310,23 @@ static void test_groups(void **state)
     check_within("llama-tiny", 4, 8, 0.5f, false, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.per_host=2", "parallel.shard=_HYBRID_SHARD_ZERO2"));
 }
 
+/* Hosts of 2 and 4 ranks, all of which hold one copy between them: collectives inside hosts and across them. Three hosts, and shares. A host
+ * of 3 is no subtree, and exchanges at once. */
+static void test_hosts(void **state)
+{
+    (void)state;
+    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "parallel.per_host=2", "parallel.shard=none"));
+    check("llama-tiny", 4, 8, 0.5f, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.per_host=2", "parallel.shard=none"));
+    check("llama-tiny", 8, 8, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.optimizer=adamw-8bit", "parallel.per_host=4", "parallel.group=all", "parallel.shard=optimizer"));
+    check("llama-tiny", 6, 6, 0.5f, SETS("train.effective_batch=7", "memory.precision=bf16-pure", "memory.offload=optimizer+masters+weights", "parallel.per_host=2", "parallel.group=all", "parallel.shard=optimizer"));
+    check("llama-tiny", 6, 6, 0.5f, SETS("train.effective_batch=6", "memory.precision=f32", "parallel.per_host=3", "parallel.group=all", "parallel.shard=optimizer"));
+    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.head_chunks=4", "memory.optimizer=adamw-8bit", "parallel.per_host=2", "parallel.group=all", "parallel.shard=gradients"));
+    check("llama-tiny", 8, 8, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.recompute=all", "parallel.per_host=4", "parallel.group=all", "parallel.shard=weights"));
+    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "adapter.target_modules=all-linear", "memory.quantize=nf4", "parallel.per_host=2", "parallel.group=all", "parallel.shard=weights"));
+    check("sam-tiny", 4, 4, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "prompts.iterations=2", "parallel.per_host=2", "parallel.group=all", "parallel.shard=weights"));
+    check_within("llama-tiny", 4, 8, 0.5f, false, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.per_host=2", "parallel.group=all", "parallel.shard=gradients"));
+}
+
 /* Techniques that know nothing of ranks. */
 static void test_techniques(void **state)
 {
@@ -350,8 +368,60 @@ static void test_thread_share(void **state)
     for (size_t i = 0; i < COUNT(cases); i++) assert_int_equal(dist_share_threads(cases[i][0], cases[i][1], cases[i][2]), cases[i][3]);
 }
 
+/* --- failures --------------------------------------------------------------------------------------------------------- */
+
+static char said[256];
+static void note_abort(struct ranks *r, int code, const char *why)
+{
+    (void)r;
+    snprintf(said, sizeof said, "%d: %s", code, why);
+}
+
+static int no_gather(struct ranks *r, const void *mine, void *all, size_t each, struct error *e)
+{
+    (void)r, (void)mine, (void)all, (void)each;
+    return error_set(e, PL_FAIL, "waited");
+}
+
+static int no_run(struct device *d, struct tape *t, enum program p, struct error *e)
+{
+    (void)d, (void)t, (void)p;
+    return error_set(e, PL_FAIL, "the GPU is gone");
+}
+
+/* A rank that others cannot hear, or that fails inside a program where they wait for it, ends all of them with its own cause. */
+static void test_alone(void **state)
+{
+    (void)state;
+    static struct member m;
+    static struct ranks ranks[2];
+    struct error e = {.code = PL_USAGE, .text = "the disk is full"};
+    rank_threads_open(ranks, 2, 1);
+    start(&m, "llama-tiny", SETS("train.effective_batch=2", "memory.precision=f32", "parallel.shard=optimizer"), &ranks[0], 2);
+    struct device_ops ops = *m.p.r.device.ops;
+    const struct device_ops *own = m.p.r.device.ops;
+    ranks[0].abort = note_abort;
+    ops.run = no_run;
+    m.p.r.device.ops = &ops;
+    said[0] = '\0';
+    assert_int_equal(run_program(&m.p.r, PROGRAM_EVAL, &m.e), PL_FAIL);
+    assert_string_equal(said, ""); /* no collective is in it: the next agreement tells the others */
+    assert_int_equal(run_program(&m.p.r, PROGRAM_STEP, &m.e), PL_FAIL);
+    assert_string_equal(said, "1: the GPU is gone");
+    m.p.r.device.ops = own;
+    ranks[0].gather = no_gather;
+    agree_open(&ranks[0]);
+    agree_on(&ranks[0], PL_USAGE, &e);
+    assert_string_equal(said, "2: the disk is full");
+    agree_on(&ranks[0], PL_OK, &e);
+    assert_string_equal(said, "1: waited");
+    mem_free(ranks[0].room);
+    planned_free(&m.p);
+    rank_threads_close(ranks);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_whole), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_groups), cmocka_unit_test(test_sam), cmocka_unit_test(test_room), cmocka_unit_test(test_thread_share)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_whole), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_groups), cmocka_unit_test(test_hosts), cmocka_unit_test(test_sam), cmocka_unit_test(test_alone), cmocka_unit_test(test_room), cmocka_unit_test(test_thread_share)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

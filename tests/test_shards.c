@@ -2,6 +2,7 @@
  * test_shards.c: how weights are divided among ranks: the formulas of cells and shards, and the bytes of a rank by kind in
  * plans for ranks that are not there.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "cost/links.h"
 #include "graph/shard.h"
 #include "plan/communication.h"
 #include "planned.h"
@@ -132,6 +134,45 @@ static void test_communication(void **state)
     }
 }
 
+/* Several hosts whose ranks hold one copy between them: the plan of one host, whose bytes and digest it has. What is predicted is an exchange
+ * inside a host and one across hosts, for each collective; a host of 3 ranks, or of one, exchanges at once. */
+static void test_hosts(void **state)
+{
+    (void)state;
+    static struct planned one, many;
+    static const struct {
+        const char *per_host, *shard;
+        bool levels;
+    } cases[] = {{"parallel.per_host=4", "parallel.shard=none", true}, {"parallel.per_host=2", "parallel.shard=optimizer", true}, {"parallel.per_host=2", "parallel.shard=gradients", true},
+                 {"parallel.per_host=4", "parallel.shard=weights", true}, {"parallel.per_host=3", "parallel.shard=weights", false}, {"parallel.per_host=1", "parallel.shard=optimizer", false}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const char *const sets[] = {cases[i].shard, "parallel.ranks=12", "parallel.group=all", "parallel.links=shm,eth-1g", "memory.precision=bf16", "memory.recompute=none", "memory.offload=none", "train.effective_batch=12", "memory.micro_batch=1", "memory.head_chunks=1", NULL, NULL};
+        const char *own[COUNT(sets)];
+        memcpy(own, sets, sizeof own);
+        own[COUNT(sets) - 2] = cases[i].per_host;
+        plan_preset(&one, "llama-tiny", sets);
+        plan_preset(&many, "llama-tiny", own);
+        assert_int_equal(plan_digest(&one.r.plan, &one.r.graph), plan_digest(&many.r.plan, &many.r.graph));
+        const struct profile *p = &many.r.device.profile;
+        const struct graph *g = &many.r.graph;
+        for (id n = 1; n < g->nodes.n; n++) {
+            const struct node *x = node_at(g, n);
+            struct query q;
+            int times;
+            if (!(op_table[x->op].flags & OPF_COMM)) continue;
+            query_fill(&q, g, x, p);
+            const double part = links_part(&q, x->op, &times), host = p->per_host, hosts = 12 / host;
+            const struct link *in = &p->link[LINK_LOCAL], *out = &p->link[LINK_REMOTE];
+            const double inside = in->latency + (host - 1) * (in->peer + hosts * part / in->bandwidth), across = out->latency + (hosts - 1) * (out->peer + part / out->bandwidth);
+            const double at_once = out->latency + (12 - host) * (out->peer + part / out->bandwidth);
+            assert_int_equal(x->attr.group.host, cases[i].levels ? p->per_host : 0);
+            assert_true(fabs(links_seconds(p, &q, x->op) / (times * (cases[i].levels ? inside + across : at_once)) - 1) < 1e-9);
+        }
+        planned_free(&one);
+        planned_free(&many);
+    }
+}
+
 /* Sums of shards over all weights of a preset, as elements of an f32 state. */
 static void test_presets(void **state)
 {
@@ -156,6 +197,6 @@ static void test_presets(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_bytes), cmocka_unit_test(test_communication), cmocka_unit_test(test_presets)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_bytes), cmocka_unit_test(test_communication), cmocka_unit_test(test_hosts), cmocka_unit_test(test_presets)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

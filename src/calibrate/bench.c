@@ -225,7 +225,7 @@ int bench_open(struct bench *b, const struct config *c, const struct run_options
 {
     memset(b, 0, sizeof *b);
     int rc = agree_on(o->ranks, run_plan(&b->run, c, o, e), e);
-    if (!rc) rc = agree_same(o->ranks, &(struct agree_same){"the plan", plan_digest(&b->run.plan, &b->run.graph)}, 1, e);
+    if (!rc) rc = agree_same(o->ranks, (struct agree_same[]){{"the number of ranks of its host", (uint64_t)b->run.device.profile.per_host}, {"the plan", plan_digest(&b->run.plan, &b->run.graph)}}, 2, e);
     if (!rc) rc = run_start(&b->run, NULL, true, e);
     if (!rc) rc = state_reset(&b->run.graph, &b->run.device, &b->run.tape, run_staging(&b->run), PLAN_STAGING, e);
     if (!rc) rc = put_inputs(&b->run, e);

@@ -71,6 +71,8 @@ bool config_in_range(const struct config_row *r, double x)
     return isfinite(x) && x >= v.low && (v.open ? x < v.high : x <= v.high);
 }
 
+int64_t config_auto(const struct config_row *r) { return config_in_range(r, 0) ? -1 : 0; }
+
 static void expect_interval(const struct config_row *r, struct text *out)
 {
     struct interval v = interval_of(r);

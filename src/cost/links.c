@@ -20,19 +20,16 @@ double links_bytes(const struct query *q, enum op op)
     return n > 1 ? times * bytes * (n - 1) / n : 0;
 }
 
+static double exchange_seconds(const struct link *l, int peers, double part) { return peers && l->bandwidth > 0 ? l->latency + peers * (l->peer + part / l->bandwidth) : 0; }
+
 double links_seconds(const struct profile *p, const struct query *q, enum op op)
 {
     int times;
-    const int n = q->attr->group.ranks, axis = q->attr->group.axis;
+    const int n = q->attr->group.ranks, axis = q->attr->group.axis, levels = q->attr->group.host;
     const int host = axis == AXIS_ACROSS ? 1 : axis != AXIS_HOST && p->per_host > 0 && p->per_host < n ? p->per_host : n;
     const double part = parts_bytes(q, op, &times) / n;
-    const int peers[] = {host - 1, n - host};
-    double longest = 0;
-    for (int which = LINK_LOCAL; which <= LINK_REMOTE; which++) {
-        const struct link *l = &p->link[which];
-        if (peers[which] && l->bandwidth > 0) longest = fmax(longest, l->latency + peers[which] * (l->peer + part / l->bandwidth));
-    }
-    return times * longest;
+    if (levels) return times * (exchange_seconds(&p->link[LINK_LOCAL], levels - 1, part * n / levels) + exchange_seconds(&p->link[LINK_REMOTE], n / levels - 1, part));
+    return times * fmax(exchange_seconds(&p->link[LINK_LOCAL], host - 1, part), exchange_seconds(&p->link[LINK_REMOTE], n - host, part));
 }
 
 double links_part(const struct query *q, enum op op, int *times) { return parts_bytes(q, op, times) / q->attr->group.ranks; }

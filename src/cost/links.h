@@ -3,7 +3,8 @@
  *
  *     exchange of B bytes, all parts, over n ranks:   latency + (n - 1) per peer + (n - 1)/n B / bandwidth
  *
- * Ranks of one host are connected by the local link, others by the remote one; a rank sends to both at once. Built-in
+ * Ranks of one host are connected by the local link, others by the remote one; a rank sends to both at once. A collective of two levels
+ * (attr.group.host) is the sum of two exchanges: of B bytes over the ranks of a host, and of their part of B over the hosts. Built-in
  * links have 0.8 of their published rates: such times are unmeasured. `bench --calibrate` on several ranks measures them.
  */
 #ifndef LINKS_H

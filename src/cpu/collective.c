@@ -8,6 +8,13 @@
  *     ALL_REDUCE        both, in place
  *
  * A sum goes in rounds of a piece of each part. The workspace holds the pieces of a round and the list of moves.
+ *
+ * Ranks on several hosts, of a power of two each, add inside hosts and then across them, so that fewer bytes go from host to host; a gather
+ * goes the other way round. Parts are numbered so that those of a host's rank follow each other. With 2 hosts of 2 ranks, a0 a1 and b0 b1:
+ *
+ *     x                                [ a0 | b0 | a1 | b1 ]     part = number on the host x hosts + host
+ *     inside: a0 gets of a0 and a1     [ a0 | b0 ]               and adds them
+ *     across: a0 gets of a0 and b0     [ a0 ]                    and adds them: the tree over all ranks, as without hosts
  */
 #include <string.h>
 
@@ -39,8 +46,9 @@ static uint64_t reduce_bytes(int64_t part, int ranks, size_t size)
 struct collective {
     const char *name;
     struct ranks *ranks;
-    int n, self;         /* ranks that take part, and this one's place among them */
-    bool across;         /* they are on different hosts */
+    int n, self;         /* ranks that take part, on this host if there are several levels, and this one's place among them */
+    int hosts, host;     /* levels: the hosts, and this one's number; else 1 and 0 */
+    bool across;         /* the n ranks are on different hosts */
     enum dtype dtype;
     size_t size;         /* of an element */
     char *x, *pieces;
@@ -52,71 +60,133 @@ struct collective {
 
 static struct collective begin(const struct launch *l, const char *name, const struct operand *x, int64_t part)
 {
-    const int n = l->attr->group.ranks;
+    const int all = l->attr->group.ranks, host = l->attr->group.host, n = host ? host : all;
     const bool some = l->attr->group.axis > AXIS_ALL, across = l->attr->group.axis == AXIS_ACROSS;
-    CHECK(n < 2 || (l->ranks && (some ? l->ranks->n % n == 0 : l->ranks->n == n)), "the plan is for %d ranks", n);
-    struct collective c = {.name = name, .ranks = l->ranks, .n = n, .across = across, .self = n > 1 ? ranks_place(l->ranks->n, l->ranks->rank, n, across) : 0, .dtype = x->dtype, .size = dtype_size(x->dtype), .x = x->data, .moves = l->work,
-                           .pieces = (char *)l->work + moves_bytes(n), .elements = operand_elements(x), .part = part, .threads = l->threads};
-    c.piece = piece_of(part, n, c.size);
+    CHECK(all < 2 || (l->ranks && (some ? l->ranks->n % all == 0 : l->ranks->n == all)), "the plan is for %d ranks", all);
+    struct collective c = {.name = name, .ranks = l->ranks, .n = n, .hosts = all / n, .across = across, .dtype = x->dtype, .size = dtype_size(x->dtype), .x = x->data, .moves = l->work,
+                           .pieces = (char *)l->work + moves_bytes(all), .elements = operand_elements(x), .part = part, .threads = l->threads};
+    if (n > 1) c.self = ranks_place(l->ranks->n, l->ranks->rank, n, across);
+    if (host) c.host = ranks_place(l->ranks->n, l->ranks->rank, c.hosts, true);
+    c.piece = piece_of(part, all, c.size);
     return c;
 }
 
-/* The piece of a rank's part in this round. */
-static char *piece_at(const struct collective *c, int rank, int64_t *n)
+/* Parts are numbered by the place of their rank on its host, then by host. */
+static int part_number(const struct collective *c, int place, int host) { return place * c->hosts + host; }
+static int own_part(const struct collective *c) { return part_number(c, c->self, c->host); }
+
+/* The piece of a part in this round. */
+static char *piece_at(const struct collective *c, int number, int64_t *n)
 {
-    const int64_t from = rank * c->part + c->at, end = min_i64(c->elements, (rank + 1) * c->part);
+    const int64_t from = number * c->part + c->at, end = min_i64(c->elements, (number + 1) * c->part);
     *n = max_i64(0, min_i64(c->piece, end - from));
     return c->x + (*n ? (size_t)from * c->size : 0);
 }
 
-static char *leaf_of(const struct collective *c, int rank) { return c->pieces + (size_t)(rank * c->piece) * c->size; }
+/* Room for a piece of each part. */
+static char *leaf_of(const struct collective *c, int number) { return c->pieces + (size_t)(number * c->piece) * c->size; }
 
+/* Parts that follow each other are one move, where a round has all of them. */
 static void add_move(const struct collective *c, int *n, int peer, void *at, int64_t elements, bool send)
 {
-    if (elements) c->moves[(*n)++] = (struct move){ranks_member(c->ranks->n, c->ranks->rank, c->n, c->across, peer), at, (uint64_t)elements * c->size, send};
+    const uint64_t bytes = (uint64_t)elements * c->size;
+    struct move *last = *n ? &c->moves[*n - 1] : NULL;
+    if (c->piece == c->part && last && last->peer == peer && last->send == send && (char *)last->at + last->bytes == at) last->bytes += bytes;
+    else if (elements) c->moves[(*n)++] = (struct move){peer, at, bytes, send};
 }
 
+/* The rank at a place of this host, or of those that take part; the rank of this place on another host. */
+static int inside(const struct collective *c, int place) { return ranks_member(c->ranks->n, c->ranks->rank, c->n, c->across, place); }
+static int beyond(const struct collective *c, int host) { return ranks_member(c->ranks->n, c->ranks->rank, c->hosts, true, host); }
+
+/* Without moves of this rank, too: others may have some. */
 static void exchange(const struct collective *c, int n)
 {
     struct error e = {0};
     c->ranks->where = c->name;
-    if (n && c->ranks->exchange(c->ranks, c->moves, n, &e)) c->ranks->abort(c->ranks, e.code, e.text);
+    if (c->ranks->exchange(c->ranks, c->moves, n, &e)) c->ranks->abort(c->ranks, e.code, e.text);
     c->ranks->where = NULL;
 }
 
-/* Everyone's piece of each part goes to its rank, which adds them in the tree. Returns the sum, of `mine` elements. */
-static char *reduce_round(const struct collective *c, int64_t *mine)
+/* The first of n leaves becomes their sum, in the tree; from one to the next it is `stride` leaves. */
+static void sum_leaves(const struct collective *c, int first, int stride, int n, int64_t elements)
 {
-    const int self = c->self;
-    int64_t theirs;
-    char *own = piece_at(c, self, mine);
-    int n = 0;
-    for (int peer = 0; peer < c->n; peer++) {
-        if (peer == self) continue;
-        char *at = piece_at(c, peer, &theirs);
-        add_move(c, &n, peer, at, theirs, true);
-        add_move(c, &n, peer, leaf_of(c, peer), *mine, false);
-    }
-    exchange(c, n);
-    memcpy(leaf_of(c, self), own, (size_t)*mine * c->size);
-    for (int w = 1; w < c->n && *mine; w *= 2)
-        for (int k = 0; k + w < c->n; k += 2 * w) fold_add(leaf_of(c, k), leaf_of(c, k), leaf_of(c, k + w), c->dtype, *mine, c->threads);
-    return leaf_of(c, 0);
+    for (int w = 1; w < n && elements; w *= 2)
+        for (int k = 0; k + w < n; k += 2 * w) {
+            char *a = leaf_of(c, first + k * stride);
+            fold_add(a, a, leaf_of(c, first + (k + w) * stride), c->dtype, elements, c->threads);
+        }
 }
 
-/* Every rank sends its piece to all others. */
-static void gather_round(const struct collective *c)
+/* Everyone's piece of each part goes to the rank of this host that takes it, which adds them: leaves 0 to hosts - 1. */
+static void reduce_inside(const struct collective *c)
 {
-    const int self = c->self;
-    int64_t mine, theirs;
-    char *own = piece_at(c, self, &mine);
+    int64_t elements;
     int n = 0;
     for (int peer = 0; peer < c->n; peer++) {
-        if (peer == self) continue;
-        char *at = piece_at(c, peer, &theirs);
-        add_move(c, &n, peer, own, mine, true);
-        add_move(c, &n, peer, at, theirs, false);
+        if (peer == c->self) continue;
+        for (int h = 0; h < c->hosts; h++) {
+            char *at = piece_at(c, part_number(c, peer, h), &elements);
+            add_move(c, &n, inside(c, peer), at, elements, true);
+        }
+        for (int h = 0; h < c->hosts; h++) {
+            piece_at(c, part_number(c, c->self, h), &elements);
+            add_move(c, &n, inside(c, peer), leaf_of(c, part_number(c, peer, h)), elements, false);
+        }
     }
+    exchange(c, n);
+    for (int h = 0; h < c->hosts; h++) {
+        const char *own = piece_at(c, part_number(c, c->self, h), &elements);
+        memcpy(leaf_of(c, part_number(c, c->self, h)), own, (size_t)elements * c->size);
+        sum_leaves(c, h, c->hosts, c->n, elements);
+    }
+}
+
+/* The sums of the hosts go to the rank whose part they are, which adds them, in the leaves behind those sums. */
+static void reduce_across(const struct collective *c, int64_t mine)
+{
+    int64_t theirs;
+    int n = 0;
+    for (int h = 0; h < c->hosts; h++) {
+        if (h == c->host) continue;
+        piece_at(c, part_number(c, c->self, h), &theirs);
+        add_move(c, &n, beyond(c, h), leaf_of(c, h), theirs, true);
+        add_move(c, &n, beyond(c, h), leaf_of(c, c->hosts + h), mine, false);
+    }
+    exchange(c, n);
+    memcpy(leaf_of(c, c->hosts + c->host), leaf_of(c, c->host), (size_t)mine * c->size);
+    sum_leaves(c, c->hosts, 1, c->hosts, mine);
+}
+
+/* The sum of everyone's piece of the own part, of `mine` elements. */
+static char *reduce_round(const struct collective *c, int64_t *mine)
+{
+    piece_at(c, own_part(c), mine);
+    reduce_inside(c);
+    if (c->hosts > 1) reduce_across(c, *mine);
+    return leaf_of(c, c->hosts > 1 ? c->hosts : 0);
+}
+
+/* Everyone gets the pieces of all parts: first those of its place on all hosts, then these of all places. */
+static void gather_round(const struct collective *c)
+{
+    int64_t elements;
+    int n = 0;
+    for (int h = 0; h < c->hosts; h++) {
+        if (h == c->host) continue;
+        char *own = piece_at(c, own_part(c), &elements);
+        add_move(c, &n, beyond(c, h), own, elements, true);
+        char *at = piece_at(c, part_number(c, c->self, h), &elements);
+        add_move(c, &n, beyond(c, h), at, elements, false);
+    }
+    if (c->hosts > 1) exchange(c, n);
+    n = 0;
+    for (int peer = 0; peer < c->n; peer++)
+        for (int k = 0; k < 2 * c->hosts && peer != c->self; k++) {
+            const bool send = k < c->hosts;
+            char *at = piece_at(c, part_number(c, send ? c->self : peer, k % c->hosts), &elements);
+            add_move(c, &n, inside(c, peer), at, elements, send);
+        }
     exchange(c, n);
 }
 
@@ -139,7 +209,7 @@ static void all_reduce_run(const struct launch *l)
     for (c.at = 0; c.at < c.part && c.n > 1; c.at += c.piece) {
         int64_t mine;
         const char *sum = reduce_round(&c, &mine);
-        memcpy(piece_at(&c, c.self, &mine), sum, (size_t)mine * c.size);
+        memcpy(piece_at(&c, own_part(&c), &mine), sum, (size_t)mine * c.size);
         gather_round(&c);
     }
 }
@@ -199,7 +269,7 @@ static uint64_t all_gather_workspace(const struct query *q) { return moves_bytes
 static void all_gather_run(const struct launch *l)
 {
     struct collective c = begin(l, "ALL_GATHER", &l->out[0], l->attr->group.part);
-    char *own = c.x + (size_t)(c.self * c.part) * c.size;
+    char *own = c.x + (size_t)(own_part(&c) * c.part) * c.size;
     c.piece = c.part;
     if (own != l->in[0].data) memcpy(own, l->in[0].data, (size_t)c.part * c.size);
     if (c.n > 1) gather_round(&c);

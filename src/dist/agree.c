@@ -60,7 +60,7 @@ int agree(struct ranks *r, struct agreement *a, int rc, struct error *e)
     if (!r || !r->room || r->ended) return rc;
     struct error waiting = {0};
     a->failed = rc;
-    if (r->gather(r, a, r->room, sizeof *a, &waiting)) r->abort(r, PL_FAIL, waiting.text);
+    if (r->gather(r, a, r->room, sizeof *a, &waiting)) r->abort(r, rc ? rc : PL_FAIL, rc ? e->text : waiting.text); /* others cannot come: the cause is what this rank says */
     const struct agreement *all = r->room;
     for (int i = 0; i < r->n; i++)
         if (all[i].failed) return adopt_failure(r, i, rc, e);

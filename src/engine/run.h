@@ -182,6 +182,9 @@ void *run_tickets(const struct run *r);
 int run_put_step(struct run *r, const struct step_block *b, struct error *e);
 int run_get_step(struct run *r, struct step_block *b, struct error *e);
 int run_program(struct run *r, enum program p, struct error *e);
+/* A program has failed on the device. Other ranks are in it, and wait for this one there, where no agreement reaches them: it ends all of them with its
+ * message. Alone, or where the program has no collectives, returns the code. */
+int run_failed(struct run *r, enum program p, const struct error *e);
 /* {norm, factor} of the gradients: an output of the update, or of a fused step. */
 id run_clip(const struct run *r);
 int run_read(struct run *r, id tensor, void *to, struct error *e);

@@ -113,8 +113,7 @@ int ticket_retire(struct tickets *t, struct ticket *out, struct error *e)
     const int number = (int)(t->retired % TICKETS);
     CHECK(tickets_in_flight(t), "no step is in flight");
     double done = clock_seconds();
-    int rc = is_pipelined(t) ? t->run->device.ops->wait_event(&t->run->device, number, &done, e) : PL_OK;
-    if (rc) return rc;
+    if (is_pipelined(t) && t->run->device.ops->wait_event(&t->run->device, number, &done, e)) return run_failed(t->run, PROGRAM_UPDATE, e);
     *out = t->at[number];
     t->seconds = fmax(done - (t->from[number] < 0 ? t->done : t->from[number]), 0);
     t->done = done;

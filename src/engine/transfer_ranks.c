@@ -59,7 +59,7 @@ static int gather_together(struct transfer *x, const struct storage *s, uint64_t
     int count = 0;
     for (int i = 0; i < holders; i++) {
         const struct span theirs = span_of(s, i, at, n);
-        const int peer = ranks_member(r->n, r->rank, holders, false, i);
+        const int peer = ranks_member(r->n, r->rank, holders, false, ranks_holder(holders, x->tape->host, i));
         if (peer == r->rank) continue;
         if (mine.to > mine.from) moves[count++] = (struct move){peer, data + (mine.from - at), mine.to - mine.from, true};
         if (theirs.to > theirs.from) moves[count++] = (struct move){peer, data + (theirs.from - at), theirs.to - theirs.from, false};
@@ -76,8 +76,9 @@ static int ask_owners(struct transfer *x, id tensor, const struct storage *s, ui
     struct move *moves = mem_alloc(2 * (size_t)r->n * sizeof *moves);
     struct request ask = {.kind = REQUEST_READ, .target = tensor, .at = (int64_t)at, .n = (int64_t)n};
     int count = 0;
-    for (int peer = 1; peer < x->tape->holders; peer++) {
-        const struct span theirs = span_of(s, peer, at, n);
+    for (int i = 1; i < x->tape->holders; i++) {
+        const struct span theirs = span_of(s, i, at, n);
+        const int peer = ranks_holder(x->tape->holders, x->tape->host, i);
         if (theirs.to == theirs.from) continue;
         moves[count++] = (struct move){peer, &ask, sizeof ask, true};
         moves[count++] = (struct move){peer, data + (theirs.from - at), theirs.to - theirs.from, false};

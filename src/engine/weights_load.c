@@ -11,6 +11,7 @@
 #include "base/crc32c.h"
 #include "base/progress.h"
 #include "base/random.h"
+#include "dist/agree.h"
 #include "engine/transfer.h"
 #include "engine/weights.h"
 #include "engine/weights_4bit.h"
@@ -55,7 +56,7 @@ static void init_elements(const struct init *init, uint64_t key, float *to, int6
     else for (int64_t i = 0; i < n; i++) to[i] = init->kind == INIT_ONE ? 1.0f : 0.0f;
 }
 
-/* The Euclidean norms of the rows of another parameter, which is loaded already. */
+/* The Euclidean norms of the rows of another parameter, which is loaded already; ranks may hold parts of it. */
 static int load_row_norms(struct transfer *x, const struct graph *g, const struct param *p, struct error *e)
 {
     const struct param *of = weight_origin(g, p);
@@ -88,7 +89,6 @@ static int load_by_init(struct transfer *x, const struct graph *g, const struct 
     uint64_t key = random_key(seed, weight_name(g, weight_origin(g, p)));
     struct bad bad;
     if (p->init.kind == INIT_DATA) return load_constant(x, g, p, e);
-    if (p->init.kind == INIT_ROW_NORMS) return load_row_norms(x, g, p, e);
     for (int64_t at = 0; at < elements; at += x->room) {
         int64_t n = min_i64(x->room, elements - at);
         init_elements(&p->init, key, (float *)(void *)x->first, at, n, tensor_last(tensor_at(g, p->tensor)));
@@ -107,6 +107,7 @@ int weights_load(struct weights *w, const struct graph *g, struct device *d, con
     CHECK(w->n_params == g->params.n && t->graph == g, "weights were opened for another graph");
     struct progress progress;
     uint32_t crc = 0;
+    bool norms = false;
     int rc = PL_OK;
     progress_begin(&progress, *w->dir || w->n_parts ? "reading weights:" : "initialising weights:", "tensors", g->params.n);
     for (uint32_t i = 0; !rc && i < g->params.n; i++, progress_add(&progress, 1)) {
@@ -114,8 +115,12 @@ int weights_load(struct weights *w, const struct graph *g, struct device *d, con
         const struct weights *from = weights_of(w, i);
         if (weight_is_constant(g, p)) rc = load_constant(&x, g, p, e);
         else if (from) rc = load_from_file(from, &x, p, from->source[i] - 1, &crc, e);
-        else rc = load_by_init(&x, g, p, seed, e);
+        else if (p->init.kind != INIT_ROW_NORMS) rc = load_by_init(&x, g, p, seed, e);
+        else norms = true;
     }
+    if (norms) rc = agree_on(d->ranks, rc, e); /* no rank reads the parts of others while one of them has failed */
+    for (uint32_t i = 0; !rc && norms && i < g->params.n; i++)
+        if (g->params.at[i].init.kind == INIT_ROW_NORMS && !weights_of(w, i)) rc = load_row_norms(&x, g, &g->params.at[i], e);
     progress_clear();
     transfer_end(&x);
     w->fingerprint |= crc;

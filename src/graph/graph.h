@@ -161,7 +161,9 @@ union attr {
     struct { int64_t rows, padding; } embedding_dw; /* vocabulary size: rows of the table; padding as above */
     struct { int64_t at, cell, part, n; } squares; /* the first of x's cells, and the elements of a cell; part: x is a shard of so many elements of a gradient of n; 0: it is whole */
     struct { int32_t shares; } fold;          /* iterations of the loop */
-    struct { int32_t ranks, axis; int64_t part; } group; /* ranks that take part, on an enum rank_axis; part: elements of a shard (shard.h) */
+    /* Ranks that take part, on an enum rank_axis; part: elements of a shard (shard.h); host: ranks of a host, where they are on several and the
+     * collective is one inside hosts and one across them; 0: one exchange. */
+    struct { int32_t ranks, axis; int64_t part; int32_t host; } group;
     /* Shared by all optimizer updates. SGD: beta1 is the momentum. ADAFACTOR: betas and eps are
      * unused. key: keys the random numbers of the stochastic rounding of a bf16 p. part: p is a shard of so many
      * elements (shard.h); 0: it is whole. */
@@ -249,7 +251,8 @@ struct loop {
      * that one and j of this one read slice i * trip + j. */
     bool continues;
     struct portion portion;            /* of an iteration, where the loop computes what could be computed at once */
-    uint8_t axis;                      /* enum rank_axis; a loop with one is never entered: its iteration is the rank's number, and its trip the number of ranks */
+    uint8_t axis;                      /* enum rank_axis; a loop with one is never entered: its iteration is the number of the rank's shard, and its trip the number of ranks */
+    uint32_t host;                     /* with `axis`: attr.group.host, which decides these numbers (run/ranks.h) */
 };
 
 /* A tensor that a loop iterates over: `slice` is the view of `whole` that advances with `loop`.

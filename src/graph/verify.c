@@ -87,6 +87,8 @@ static void verify_shapes(const struct verify *v, id n)
         if (x->in[i]) HOLDS(t->offset + extent(g, t) <= g->storages.at[t->storage].bytes, n);
         if (x->in[i] && t->loop) HOLDS(loop_inside(g, x->loop, t->loop) || g->loops.at[t->loop].axis || !t->advance, n);
     }
+    /* Ranks leave out other iterations: a collective in such a loop would wait for one that has none. */
+    for (id l = x->loop; l && op_table[x->op].flags & OPF_COMM; l = g->loops.at[l].parent) HOLDS(!g->loops.at[l].counted, n);
 }
 
 /* A tensor may be read when a node wrote it earlier in this program, or when its storage is

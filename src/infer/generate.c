@@ -110,7 +110,8 @@ static int answer_tokens(struct generate *g, struct growing *t, struct answer *o
     for (;;) {
         int32_t id;
         bool stopped;
-        if (sampler_next(&g->sampler, a->logits, &id, e)) return e->code;
+        int rc = sampler_next(&g->sampler, a->logits, &id, e);
+        if ((rc = generator_agree(a, &id, rc, e))) return rc;
         vec_push(&out->ids, id);
         if (grow(t, id, &stopped, e)) return e->code;
         const bool ended = g->options.each && g->options.each(g->options.to, id);
@@ -136,20 +137,24 @@ static int check_images(const struct generate *g, const struct prompt *p, struct
                      (long long)need, (long long)m->features, (long long)a->images.images, m->layout == IMAGE_AS_TILES ? "tiles and images" : "images");
 }
 
-int generate_answer(struct generate *g, const struct prompt *prompt, struct answer *out, struct error *e)
+int generate_images(struct generate *g, const struct prompt *prompt, struct error *e)
+{
+    g->begun = clock_seconds();
+    if (!prompt->n) return error_set(e, PL_USAGE, "the prompt has no tokens");
+    generator_begin(g->generator);
+    sampler_begin(&g->sampler);
+    int rc = generator_images(g->generator, g->options.images, prompt->images, prompt->n_images, e);
+    return rc ? rc : check_images(g, prompt, e);
+}
+
+int generate_text(struct generate *g, const struct prompt *prompt, struct answer *out, struct error *e)
 {
     const struct tokenizer *tokenizer = g->options.tokenizer;
     const int64_t vocabulary = g->generator->run->model.vocabulary;
     struct growing t = {.o = &g->options, .text = &out->text};
     out->ids.n = 0;
     out->text.n = 0;
-    if (!prompt->n) return error_set(e, PL_USAGE, "the prompt has no tokens");
-    generator_begin(g->generator);
-    sampler_begin(&g->sampler);
-    const double start = clock_seconds();
-    int rc = generator_images(g->generator, g->options.images, prompt->images, prompt->n_images, e);
-    if (!rc) rc = check_images(g, prompt, e);
-    if (!rc) rc = generator_put(g->generator, prompt->ids, prompt->n, e);
+    int rc = generator_put(g->generator, prompt->ids, prompt->n, e);
     const double between = clock_seconds();
     for (int64_t i = 0; i < prompt->n && !rc; i++)
         if (prompt->ids[i] >= 0 && prompt->ids[i] < vocabulary) sampler_see(&g->sampler, prompt->ids[i]);
@@ -157,9 +162,15 @@ int generate_answer(struct generate *g, const struct prompt *prompt, struct answ
     t.stream = tokenizer ? token_stream_begin(tokenizer, true) : NULL;
     rc = answer_tokens(g, &t, out, e);
     grow_end(&t, out->end == GENERATE_STOP);
-    out->prompt_seconds = between - start;
+    out->prompt_seconds = between - g->begun;
     out->seconds = clock_seconds() - between;
     return rc;
+}
+
+int generate_answer(struct generate *g, const struct prompt *prompt, struct answer *out, struct error *e)
+{
+    int rc = generate_images(g, prompt, e);
+    return rc ? rc : generate_text(g, prompt, out, e);
 }
 
 int generate_score(struct generate *g, const struct question *questions, uint32_t n, void (*each)(void *to, uint32_t i, const struct answer *a), void *to,

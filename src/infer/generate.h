@@ -3,7 +3,9 @@
  * long enough.
  *
  *     generate_open(&g, &generator, &options)
- *     generate_answer(&g, &prompt, &answer, &error)    any number of times
+ *     generate_answer(&g, &prompt, &answer, &error)    any number of times; or its two parts:
+ *         generate_images(&g, &prompt, &error)         begins, and reads the prompt's images
+ *         generate_text(&g, &prompt, &answer, &error)
  *     generate_close(&g)
  */
 #ifndef GENERATE_H
@@ -52,6 +54,7 @@ struct generate {
     struct generator *generator;
     struct generate_options options;
     struct sampler sampler;
+    double begun;                 /* when the prompt was */
 };
 
 /* `generator` is started; what `options` points to is valid until generate_close. */
@@ -60,6 +63,9 @@ void generate_close(struct generate *g);
 /* Replaces what is in `out`. PL_USAGE: an id beyond the vocabulary, a prompt that leaves no room in the cache, or an image that is
  * missing or broken. */
 int generate_answer(struct generate *g, const struct prompt *prompt, struct answer *out, struct error *e);
+/* PL_USAGE: no tokens, or an image that is missing or broken. */
+int generate_images(struct generate *g, const struct prompt *prompt, struct error *e);
+int generate_text(struct generate *g, const struct prompt *prompt, struct answer *out, struct error *e);
 
 /* Answers prompts one after another and scores them against their references. */
 struct question {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "config/config_model.h"
+#include "dist/agree.h"
 
 /* --- opening ------------------------------------------------------------------------------------- */
 
@@ -113,7 +114,7 @@ void generator_join(struct generator *a, struct run *r)
 {
     CHECK(r->answers, "the run has no programs that generate");
     const struct image_batch *images = r->model.images ? r->batch.own : NULL;
-    *a = (struct generator){.run = r, .cache = r->batch.cache, .chunk = r->prompt_chunk, .room = images ? *images : (struct image_batch){0}};
+    *a = (struct generator){.run = r, .together = r->plan.settings.shard == SHARD_WEIGHTS ? r->ranks : NULL, .cache = r->batch.cache, .chunk = r->prompt_chunk, .room = images ? *images : (struct image_batch){0}};
     open_buffers(a);
 }
 
@@ -239,6 +240,7 @@ static int run_tokens(struct generator *a, enum program p, int64_t T, const int3
     if (!rc) rc = put_input(a, "ranges", 2 * T, e);
     x[0] = (int32_t)(n - 1);
     if (!rc && T > 1) rc = put_input(a, "last_token", 1, e);
+    if (p == PROGRAM_PROMPT) rc = agree_on(a->together, rc, e);
     if (!rc) rc = run_program(a->run, p, e);
     if (!rc) a->length += n;
     return rc;
@@ -259,6 +261,16 @@ static int check_ids(const struct generator *a, const int32_t *ids, int64_t n, s
         return error_set(e, PL_USAGE, "a text of %lld tokens does not fit into the KV cache, which is planned for %lld; plan a longer one (generate --context), or shorten the prompt",
                          (long long)(a->length + n), (long long)a->cache);
     return PL_OK;
+}
+
+int generator_agree(struct generator *a, int32_t *id, int rc, struct error *e)
+{
+    struct agreement x = {0};
+    if (!a->together) return rc;
+    x.seen = rc || a->together->rank ? 0 : (uint64_t)*id;
+    rc = agree(a->together, &x, rc, e);
+    if (!rc) *id = (int32_t)x.seen;
+    return rc;
 }
 
 int generator_put(struct generator *a, const int32_t *ids, int64_t n, struct error *e)

@@ -34,6 +34,7 @@ struct image_run {
 struct generator {
     struct run own;       /* planned by generator_plan; else empty */
     struct run *run;      /* `own`, or that of generator_join */
+    struct ranks *together; /* with weights in shards: all ranks run the programs together; else NULL */
     int64_t cache, chunk; /* tokens of the longest text; tokens that program prompt takes at once */
     int64_t length;       /* tokens of the text so far */
     struct image_batch room;   /* images and frames for the vision tower, at most... */
@@ -65,6 +66,9 @@ int generator_images(struct generator *a, const struct image_source *s, char *co
 int64_t generator_image_tokens(const struct generator *a);
 /* PL_USAGE: an id beyond the vocabulary, or more tokens than the cache holds; the text is as before. */
 int generator_put(struct generator *a, const int32_t *ids, int64_t n, struct error *e);
+/* The next token, which this rank chose or (rc) failed to: ranks that run the programs together all take that of rank 0, or end. So each
+ * runs as many programs as the others, also where an image is not the same on all. */
+int generator_agree(struct generator *a, int32_t *id, int rc, struct error *e);
 
 /* Bytes of the KV cache in the plan. */
 uint64_t generator_cache_bytes(const struct generator *a);

@@ -148,6 +148,15 @@ static inline int settings_holders(const struct settings *s) { return s->group =
 static inline int settings_axis(const struct settings *s) { return s->group == GROUP_HOST ? AXIS_HOST : AXIS_ALL; }
 static inline int settings_copies(const struct settings *s) { return s->ranks / settings_holders(s); }
 
+/* attr.group.host of a collective over all ranks, and of one over those that hold a copy: two levels where a host's ranks are a subtree of the
+ * tree over all, so that no bit changes. */
+static inline int settings_host(const struct settings *s)
+{
+    const int host = s->per_host;
+    return host > 1 && host < s->ranks && !(host & (host - 1)) ? host : 0;
+}
+static inline int settings_holders_host(const struct settings *s) { return s->group == GROUP_HOST ? 0 : settings_host(s); }
+
 /* --- techniques as a table (settings.c) -------------------------------------------------- */
 
 /* A technique by name, for example TECHNIQUE_head_chunks. */

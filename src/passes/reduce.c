@@ -23,7 +23,7 @@
 
 struct reduce {
     struct graph *g;
-    int ranks;           /* over which sums are left to make; 0: none */
+    int ranks, host;     /* over which sums are left to make, as in attr.group; 0: none */
     VEC(id) gradients;   /* in the order of the update */
     VEC(id) rest;        /* nodes of the update without the old norm */
     id sum;              /* of squares, as SUMSQ leaves it */
@@ -51,7 +51,7 @@ static id all_reduce(struct reduce *r, id x)
 {
     struct graph *g = r->g;
     if (!r->ranks) return x;
-    const id sum = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {r->ranks}}, (id[]){x}, 1);
+    const id sum = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = r->ranks, .host = r->host}}, (id[]){x}, 1);
     for (uint32_t k = 0; k < r->rest.n && sum; k++) {
         struct node *n = node_at(g, r->rest.at[k]);
         for (int i = 0; i < n->nin; i++)
@@ -108,7 +108,7 @@ static uint32_t *last_uses(const struct graph *g)
     return last;
 }
 
-static void reduce_early(struct graph *g, int ranks)
+static void reduce_early(struct graph *g, int ranks, int host)
 {
     struct order *order = &g->order[PROGRAM_STEP];
     uint32_t *last = last_uses(g), next = 0;
@@ -119,7 +119,7 @@ static void reduce_early(struct graph *g, int ranks)
         if (!whole) continue;
         const uint32_t k = last[tensor_at(g, whole)->storage];
         g->at.scope = node_at(g, order->nodes.at[k])->scope;
-        const id sum = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {ranks}}, (id[]){whole}, 1);
+        const id sum = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = ranks, .host = host}}, (id[]){whole}, 1);
         if (!sum) break;
         vec_push(&list, ((struct sent){block_end(g, PROGRAM_STEP, k, 0), list.n, order->nodes.at[--order->nodes.n]}));
         graph_replace(g, PROGRAM_UPDATE, whole, sum);
@@ -143,8 +143,8 @@ void pass_reduce(struct graph *g, const struct settings *s)
 {
     if (!s->train || (!settings_group(s) && s->shares <= 1) || g->error.code) return;
     const bool early = is_early(s);
-    if (early) reduce_early(g, settings_group(s));
-    struct reduce r = {.g = g, .ranks = early ? 0 : settings_group(s)};
+    if (early) reduce_early(g, settings_group(s), settings_host(s));
+    struct reduce r = {.g = g, .ranks = early ? 0 : settings_group(s), .host = settings_host(s)};
     struct order *order = &g->order[PROGRAM_UPDATE];
     struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "reduce");
     take_norm(&r);

@@ -161,12 +161,12 @@ static void fold_sums(struct shares *s, int count)
 }
 
 /* The loss is complete at the end of the step; gradients are added over ranks by the update (reduce.c). */
-static void reduce_outputs(struct shares *s, int ranks)
+static void reduce_outputs(struct shares *s, int ranks, int host)
 {
     s->g->at.loop = 0;
     for (uint32_t i = 0; i < s->sums.n && ranks; i++)
         if (s->sums.at[i].kind == KIND_OUTPUT)
-            *s->sums.at[i].tensor = op_apply(s->g, OP_ALL_REDUCE, &(union attr){.group = {ranks}}, (id[]){*s->sums.at[i].tensor}, 1);
+            *s->sums.at[i].tensor = op_apply(s->g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = ranks, .host = host}}, (id[]){*s->sums.at[i].tensor}, 1);
 }
 
 void pass_shares(struct graph *g, const struct settings *s)
@@ -182,7 +182,7 @@ void pass_shares(struct graph *g, const struct settings *s)
         advance_inputs(&x, count);
         fold_sums(&x, count);
     }
-    reduce_outputs(&x, settings_group(s));
+    reduce_outputs(&x, settings_group(s), settings_host(s));
     vec_free(&x.sums);
     mem_free(x.in);
     g->at = before;

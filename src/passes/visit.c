@@ -202,7 +202,7 @@ id visit_copy(struct visits *v, id from, id to, enum space space, uint32_t at, u
 static id visit_gather(struct visits *v, id home, uint32_t at, uint32_t origin)
 {
     const id shard = v->shard[home];
-    return emit(v, OP_ALL_GATHER, &(union attr){.group = {v->ranks, v->axis, tensor_elements(tensor_at(v->g, shard))}}, &shard, 1, at, origin);
+    return emit(v, OP_ALL_GATHER, &(union attr){.group = {v->ranks, v->axis, tensor_elements(tensor_at(v->g, shard)), v->host}}, &shard, 1, at, origin);
 }
 
 void visit_fetch(struct visits *v, id home, id whole, uint32_t at, uint32_t origin)

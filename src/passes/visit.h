@@ -37,7 +37,7 @@ struct visits {
     enum program program;
     id level;               /* the loop whose body may hold copies; 0: none */
     bool overlaps;          /* copies overlap with compute and with each other (GPU) */
-    int ranks, axis;        /* homes are shards on so many ranks, on this enum rank_axis; 0: copies */
+    int ranks, axis, host;  /* homes are shards on so many ranks, as in attr.group; 0: copies */
     const id *shard;        /* by storage: the shard, a vector */
     uint32_t count;         /* number of the program's nodes before insertions, and the nodes */
     id *nodes;

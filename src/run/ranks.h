@@ -37,6 +37,11 @@ static inline int ranks_member(int ranks, int rank, int n, bool across, int i)
 }
 static inline int ranks_place(int ranks, int rank, int n, bool across) { return across ? rank / (ranks / n) : rank % n; }
 
+/* The n members of a group hold a shard each, by their places. Where they are on several hosts of `host` ranks, those with the same number on
+ * their hosts hold neighbours: so a sum inside hosts, and then across them, leaves its parts. host 0: member i holds shard i. */
+static inline int ranks_shard(int n, int host, int place) { return host ? place % host * (n / host) + place / host : place; }
+static inline int ranks_holder(int n, int host, int shard) { return host ? shard % (n / host) * host + shard / (n / host) : shard; }
+
 struct ranks {
     int n, rank;
     int local;                     /* ranks on this host... */

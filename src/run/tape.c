@@ -21,9 +21,11 @@ void placement_free(struct placement *p)
 static void find_holders(struct tape *t)
 {
     t->holders = 1;
-    for (id l = 1; l < t->graph->loops.n; l++)
-        if (t->graph->loops.at[l].axis) t->holders = (int)t->graph->loops.at[l].trip;
-    t->shard = t->ranks ? ranks_place(t->ranks->n, t->ranks->rank, t->holders, false) : 0;
+    for (id l = 1; l < t->graph->loops.n; l++) {
+        const struct loop *loop = &t->graph->loops.at[l];
+        if (loop->axis) t->holders = (int)loop->trip, t->host = (int)loop->host;
+    }
+    t->shard = t->ranks ? ranks_shard(t->holders, t->host, ranks_place(t->ranks->n, t->ranks->rank, t->holders, false)) : 0;
 }
 
 static void bind_operand(const struct tape *t, struct entry *e, int slot, struct operand *x, id tensor)

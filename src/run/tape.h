@@ -57,7 +57,8 @@ struct tape {
     char *arena[SPACE_COUNT];
     VEC(struct entry) program[PROGRAM_COUNT];
     struct ranks *ranks;              /* NULL: this process is alone */
-    int holders, shard;               /* ranks among which weights are divided, which follow each other; this rank's number among them */
+    int holders, shard;               /* ranks among which weights are divided, which follow each other; the number of this rank's shard... */
+    int host;                         /* ...and what decides it: attr.group.host */
     uint32_t **trip;                  /* by loop, then by slice of the loop around it: iterations to run, at most as planned */
     uint32_t *iteration;              /* by loop, while running */
     struct { uint32_t from, to; } *range; /* by loop: its positions in the order */

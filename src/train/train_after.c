@@ -88,8 +88,10 @@ static int report_step(struct trainer *t, const struct train_event *v, struct er
 
 int trainer_after_step(struct trainer *t, const struct train_event *v, struct error *e)
 {
+    const bool evaluates = trainer_evaluation_due(t, t->state.step);
     int rc = trainer_leads(t) ? report_step(t, v, e) : PL_OK;
-    if (!rc && trainer_evaluation_due(t, t->state.step)) {
+    if (evaluates) rc = agree_on(t->o->ranks, rc, e); /* no rank waits in the evaluation for one that has ended */
+    if (!rc && evaluates) {
         struct evaluation found;
         rc = trainer_evaluate(t, &found, e);
         if (!rc) rc = trainer_keep_best(t, &found, e);
@@ -97,6 +99,6 @@ int trainer_after_step(struct trainer *t, const struct train_event *v, struct er
     if (!rc && t->o->on_step) t->stopped = t->o->on_step(t->o->user, v) != 0;
     bool last = t->state.step == t->total, stop = trainer_stopping(t) && !tickets_in_flight(&t->steps.tickets);
     if (!rc && (trainer_save_due(t, t->state.step) || last || stop)) rc = trainer_save(t, e);
-    if (t->o->ranks) t->o->ranks->patient = t->saved == (int64_t)t->state.step || trainer_evaluation_due(t, t->state.step);
+    if (t->o->ranks) t->o->ranks->patient = t->saved == (int64_t)t->state.step || evaluates;
     return rc;
 }

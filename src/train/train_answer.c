@@ -59,6 +59,19 @@ int trainer_read_prompts(struct trainer *t, struct error *e)
     return PL_OK;
 }
 
+uint64_t trainer_prompts(const struct trainer *t)
+{
+    const struct questions *q = &t->answering.held.questions;
+    uint64_t h = 0;
+    if (!t->answering.open || t->run.plan.settings.shard != SHARD_WEIGHTS) return 0;
+    for (uint32_t i = 0; i < q->at.n; i++) {
+        const struct prompt *p = &q->at.at[i].prompt;
+        h = hash_bytes(p->ids, (size_t)p->n * sizeof *p->ids, h);
+        for (uint32_t k = 0; k < p->n_images; k++) h = hash_bytes(p->images[k], strlen(p->images[k]) + 1, h);
+    }
+    return h;
+}
+
 void trainer_open_answers(struct trainer *t)
 {
     struct answering *x = &t->answering;
@@ -80,6 +93,21 @@ void trainer_close_answers(struct trainer *t)
 
 /* --- an evaluation -------------------------------------------------------------------------------------- */
 
+/* Reads the images of a prompt. One that was there when the run began may be lost: then the prompt is left out. Ranks that run the programs
+ * together leave it out if it is lost to all, and otherwise end. */
+static int read_images(struct answering *x, const struct prompt *p, bool *lost, struct error *e)
+{
+    struct ranks *r = x->generator.together;
+    struct agreement a = {0};
+    const int found = generate_images(&x->generate, p, e);
+    *lost = found == PL_USAGE && p->n_images;
+    a.broken = *lost;
+    int rc = agree(r, &a, *lost ? PL_OK : found, e);
+    if (!rc && r && a.broken && a.broken < (uint64_t)r->n) rc = agree_on(r, found, e);
+    if (!rc && *lost) log_warn("train.eval_samples: a prompt is left out: %s", e->text);
+    return rc;
+}
+
 /* Answers question `i` of a file and writes its line; fd negative: nowhere. */
 static int answer_question(struct answering *x, uint32_t file, uint32_t i, int fd, struct error *e)
 {
@@ -87,10 +115,10 @@ static int answer_question(struct answering *x, uint32_t file, uint32_t i, int f
     struct answer a = {0};
     struct text_scores one = {0};
     struct text line = {0};
-    int rc = generate_answer(&x->generate, &q->prompt, &a, e);
-    const bool lost = rc == PL_USAGE && q->prompt.n_images; /* an image that was there when the run began */
-    if (lost) log_warn("train.eval_samples: a prompt is left out: %s", e->text), rc = PL_OK;
-    else if (!rc) {
+    bool lost;
+    int rc = read_images(x, &q->prompt, &lost, e);
+    if (!rc && !lost) rc = generate_text(&x->generate, &q->prompt, &a, e);
+    if (!rc && !lost) {
         text_scores_add(&one, a.text.at, q->reference);
         text_scores_merge(&x->scores[file], &one);
         answers_put_line(&line, &x->held, file, i, &a, &one);
@@ -115,7 +143,7 @@ static int answer_all(struct trainer *t, int fd, struct error *e)
             mem_pool_enter();
             rc = answer_question(x, f, i, fd, e);
             mem_pool_leave();
-            if (rc) error_prepend(e, "step %" PRIu64 ", %s:%" PRIu64, t->state.step, q->files.at[f], q->asked.at[q->file[f].first + i].line);
+            if (rc && !(t->o->ranks && t->o->ranks->ended)) error_prepend(e, "step %" PRIu64 ", %s:%" PRIu64, t->state.step, q->files.at[f], q->asked.at[q->file[f].first + i].line);
             if (t->o->progress) progress_add(&p, 1);
         }
     x->all = (struct text_scores){0};
@@ -123,20 +151,29 @@ static int answer_all(struct trainer *t, int fd, struct error *e)
     return rc;
 }
 
+/* Opens the file that the answers are written to before it gets its name. */
+static int open_part(const struct trainer *t, const char *part, int *fd, struct error *e)
+{
+    char folder[FOLDER_PATH + 64];
+    snprintf(folder, sizeof folder, "%s/answers", t->folder.dir);
+    mem_pool_enter();
+    int rc = dir_make(folder, e);
+    mem_pool_leave();
+    if (rc) return rc;
+    *fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    return *fd < 0 ? file_error(part, "be created", e) : PL_OK;
+}
+
 int trainer_answer(struct trainer *t, struct error *e)
 {
     char to[FOLDER_PATH + 64], part[FOLDER_PATH + 64];
-    if (!trainer_leads(t)) return answer_all(t, -1, e);
-    snprintf(to, sizeof to, "%s/answers", t->folder.dir);
-    mem_pool_enter();
-    int rc = dir_make(to, e);
-    mem_pool_leave();
-    if (rc) return rc;
+    int fd = -1, rc = PL_OK;
     snprintf(part, sizeof part, "%s/answers/.step-%" PRIu64 ".jsonl.tmp", t->folder.dir, t->state.step);
     snprintf(to, sizeof to, "%s/answers/step-%" PRIu64 ".jsonl", t->folder.dir, t->state.step);
-    int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) return file_error(part, "be created", e);
-    rc = answer_all(t, fd, e);
+    if (trainer_leads(t)) rc = open_part(t, part, &fd, e);
+    rc = agree_on(t->answering.generator.together, rc, e);
+    if (!rc) rc = answer_all(t, fd, e);
+    if (fd < 0) return rc;
     if (!rc && fsync(fd)) rc = file_error(part, "be written", e);
     close(fd);
     if (!rc) rc = file_rename(part, to, e);

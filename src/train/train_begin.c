@@ -232,8 +232,9 @@ static int agree_to_start(struct trainer *t, int rc, struct error *e)
     rc = agree_on(r, rc, e);
     if (rc || !r) return rc;
     const struct agree_same same[] = {
-        {"the configuration", hash_config(t->c)}, {"the plan", plan_digest(&t->run.plan, &t->run.graph)},
-        {"the data: its number of samples", t->data.samples}, {"the data", t->data.fingerprint}};
+        {"the configuration", hash_config(t->c)}, {"the number of ranks of its host", (uint64_t)t->run.device.profile.per_host}, {"the plan", plan_digest(&t->run.plan, &t->run.graph)},
+        {"the data: its number of samples", t->data.samples}, {"the data", t->data.fingerprint},
+        {"the list of prompts of train.eval_samples, without those whose images cannot be read,", trainer_prompts(t)}};
     rc = agree_same(r, same, COUNT(same), e);
     if (!rc) log_note("%d ranks, %d on this host, %d shares of a step's batch%s", r->n, r->local, t->run.shares, t->run.plan.settings.group == GROUP_HOST ? "; a copy of what is divided on each host" : "");
     return rc;

@@ -140,6 +140,7 @@ static int evaluate_together(struct trainer *t, struct progress *p, struct loss_
     for (int64_t at = 0; at < n; at += B * r->n) {
         struct error waiting = {0};
         const int rc = evaluate_own(t, at, part_of(t, r->n), e);
+        if (rc && r->ended) return rc; /* all ranks know */
         if (r->gather(r, part_of(t, r->n), t->parts, part_bytes(t), &waiting)) r->abort(r, PL_FAIL, waiting.text);
         for (int i = 0; i < r->n; i++)
             if (part_of(t, i)->failed) return agree_on(r, rc, e);

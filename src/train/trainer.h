@@ -139,6 +139,8 @@ void trainer_open_parts(struct trainer *t);
 
 /* Reads the prompts, after the plan is made and before memory is taken. Does nothing without train.eval_samples. */
 int trainer_read_prompts(struct trainer *t, struct error *e);
+/* What ranks that answer together must have in common: 0 if they do not. */
+uint64_t trainer_prompts(const struct trainer *t);
 /* After the run is started. */
 void trainer_open_answers(struct trainer *t);
 void trainer_close_answers(struct trainer *t);

@@ -43,18 +43,22 @@ static uint64_t piece_of(const struct transport *t, const struct move *m, uint64
 static int stage(struct transport *t, const struct move *moves, int n, uint64_t from, const char *where, cudaStream_t stream, struct error *e)
 {
     struct staged_call *c = add_call(t, n, where);
+    uint64_t sent = 0, received = 0;
     for (int i = 0; i < n; i++) {
         const struct move *m = &moves[i];
         const uint64_t bytes = piece_of(t, m, from);
-        char *host = (m->send ? t->out : t->in) + (uint64_t)m->peer * t->each;
+        char *host = m->send ? t->out + sent++ * t->each : t->in + received++ * t->each;
         if (bytes) c->moves[c->n++] = (struct move){m->peer, host, bytes, m->send};
         if (bytes && m->send) TRY_CUDA(cudaMemcpyAsync(host, (const char *)m->at + from, bytes, cudaMemcpyDeviceToHost, stream));
     }
+    CHECK(sent <= (uint64_t)t->ranks->n && received <= (uint64_t)t->ranks->n, "more moves than host memory has room for");
     TRY_CUDA(cudaLaunchHostFunc(stream, run_call, c));
+    received = 0;
     for (int i = 0; i < n; i++) {
         const struct move *m = &moves[i];
         const uint64_t bytes = piece_of(t, m, from);
-        if (bytes && !m->send) TRY_CUDA(cudaMemcpyAsync((char *)m->at + from, t->in + (uint64_t)m->peer * t->each, bytes, cudaMemcpyHostToDevice, stream));
+        const char *host = m->send ? NULL : t->in + received++ * t->each;
+        if (bytes && host) TRY_CUDA(cudaMemcpyAsync((char *)m->at + from, host, bytes, cudaMemcpyHostToDevice, stream));
     }
     return PL_OK;
 }

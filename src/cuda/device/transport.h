@@ -22,14 +22,14 @@ struct transport {
     struct ranks *ranks;
     struct nccl *nccl;           /* NULL: staged */
     char *out, *in;              /* staged: pinned host memory... */
-    uint64_t each;               /* ...this many bytes for each rank */
+    uint64_t each;               /* ...this many bytes for each of as many moves as there are ranks */
     VEC(struct staged_call *) calls; /* of captured host functions */
 };
 
 /* Called by all ranks alike, before a tape is recorded. */
 int transport_open(struct device *d, const struct tape *t, struct error *e);
 void transport_close(struct cuda_state *s);
-/* Enqueues the moves, whose addresses are on the GPU. Between two ranks there is at most one move in each direction. A rank
+/* Enqueues the moves, whose addresses are on the GPU: staged ones at most as many sends, and receives, as there are ranks. A rank
  * that is alone may send to itself. */
 int transport_exchange(struct transport *t, const struct move *moves, int n, const char *where, cudaStream_t stream, struct error *e);
 /* The host waits for an event, or for a stream if the event is NULL. With NCCL, whose kernels wait for other ranks, this

@@ -1,7 +1,7 @@
 /*
  * collective.cu: ALL_REDUCE, REDUCE_SCATTER and ALL_GATHER: the transport moves the pieces (device/transport.h), a kernel adds
  * them in the tree over ranks of cpu/fold.c. Each sum of two is one addition, rounded to the dtype: the bits do not depend on
- * the transport, and are those of FOLD over the same leaves. cpu/collective.c shows who gets which part.
+ * the transport, and are those of FOLD over the same leaves. cpu/collective.c shows who gets which part, also with several hosts.
  */
 #include "cuda/device/kernel.cuh"
 
@@ -40,8 +40,10 @@ template <typename T> static __global__ void __launch_bounds__(TREE_BLOCK) tree_
 struct collective {
     struct transport *transport;  /* NULL: a rank that is alone and sends nothing, not even to itself */
     const char *name;
-    int n, self;                  /* ranks that take part, and this one's place among them */
-    bool across;                  /* they are on different hosts */
+    int n, self;                  /* ranks that take part, on this host if there are several levels, and this one's place among them */
+    int hosts, host;              /* levels: the hosts, and this one's number; else 1 and 0 */
+    bool across;                  /* the n ranks are on different hosts */
+    bool whole;                   /* a round has whole parts */
     enum dtype dtype;
     int64_t size, elements, part, piece;
     char *x, *leaves;
@@ -53,13 +55,16 @@ struct collective {
 static struct collective begin(const struct launch *l, const char *name, const struct operand *x, int64_t part)
 {
     struct transport *t = (struct transport *)l->state;
-    const int n = l->attr->group.ranks, all = t ? t->ranks->n : 1;
-    const bool across = l->attr->group.axis == AXIS_ACROSS;
+    const int n = l->attr->group.ranks, host = l->attr->group.host, all = t ? t->ranks->n : 1;
     CHECK(l->attr->group.axis > AXIS_ALL ? all % n == 0 : all == n, "the plan is for %d ranks", n);
-    struct collective c = {t, name, n, t ? ranks_place(all, t->ranks->rank, n, across) : 0, across, x->dtype, (int64_t)dtype_size(x->dtype), operand_elements(x), part};
-    c.piece = piece_elements(part, c.n, c.size);
+    struct collective c = {t, name, host ? host : n};
+    c.hosts = n / c.n, c.across = l->attr->group.axis == AXIS_ACROSS;
+    if (t) c.self = ranks_place(all, t->ranks->rank, c.n, c.across);
+    if (host) c.host = ranks_place(all, t->ranks->rank, c.hosts, true);
+    c.dtype = x->dtype, c.size = (int64_t)dtype_size(x->dtype), c.elements = operand_elements(x), c.part = part;
+    c.piece = piece_elements(part, n, c.size), c.whole = c.piece == part;
     c.x = (char *)x->data, c.leaves = (char *)l->work, c.stream = (cudaStream_t)l->stream;
-    c.moves = (struct move *)mem_alloc(2 * (size_t)c.n * sizeof *c.moves);
+    c.moves = (struct move *)mem_alloc(2 * (size_t)n * sizeof *c.moves);
     return c;
 }
 
@@ -70,75 +75,141 @@ static int64_t own_elements(const struct collective *c, int64_t mine)
     return c->transport->nccl ? min_i64(mine, TOKEN / c->size) : mine;
 }
 
-/* The piece of a rank's part in the round that begins at `at`. */
-static char *piece_at(const struct collective *c, int rank, int64_t at, int64_t *n)
+/* Parts are numbered by the place of their rank on its host, then by host. */
+static int part_number(const struct collective *c, int place, int host) { return place * c->hosts + host; }
+static int own_part(const struct collective *c) { return part_number(c, c->self, c->host); }
+
+/* The piece of a part in the round that begins at `at`. */
+static char *piece_at(const struct collective *c, int number, int64_t at, int64_t *n)
 {
-    const int64_t from = rank * c->part + at, end = min_i64(c->elements, (rank + 1) * c->part);
+    const int64_t from = number * c->part + at, end = min_i64(c->elements, (number + 1) * c->part);
     *n = max_i64(0, min_i64(c->piece, end - from));
     return c->x + (*n ? from * c->size : 0);
 }
 
-static void add_move(const struct collective *c, int *n, int peer, void *at, int64_t elements, bool send)
+/* Room for a piece of each part. */
+static char *leaf_of(const struct collective *c, int number) { return c->leaves + number * c->piece * c->size; }
+
+/* The rank at a place of this host, or of those that take part; the rank of this place on another host. */
+static int inside(const struct collective *c, int place)
 {
     const struct ranks *r = c->transport ? c->transport->ranks : NULL;
-    if (elements) c->moves[(*n)++] = (struct move){r ? ranks_member(r->n, r->rank, c->n, c->across, peer) : 0, at, (uint64_t)(elements * c->size), send};
+    return r ? ranks_member(r->n, r->rank, c->n, c->across, place) : 0;
+}
+static int beyond(const struct collective *c, int host) { return ranks_member(c->transport->ranks->n, c->transport->ranks->rank, c->hosts, true, host); }
+
+/* Parts that follow each other are one move of NCCL's, where a round has all of them. Host memory has room for parts, not for several at once. */
+static void add_move(const struct collective *c, int *n, int peer, void *at, int64_t elements, bool send)
+{
+    const uint64_t bytes = (uint64_t)(elements * c->size);
+    struct move *last = *n && c->whole && c->transport->nccl ? &c->moves[*n - 1] : NULL;
+    if (last && last->peer == peer && last->send == send && (char *)last->at + last->bytes == at) last->bytes += bytes;
+    else if (elements) c->moves[(*n)++] = (struct move){peer, at, bytes, send};
 }
 
-/* self: the leaf that `own` is; negative: none. */
-static int sum_leaves(const struct collective *c, char *y, const char *own, int self, int64_t elements, bool onto, struct error *e)
+/* Leaves of a sum: n of them, `stride` elements apart; leaf `self` is at `own` instead, unless it is negative. */
+struct leaves {
+    const char *first, *own;
+    int64_t stride;
+    int n, self;
+};
+
+/* y = the sum of the leaves, or y + that. y may be the first of them. */
+static int sum_leaves(const struct collective *c, char *y, struct leaves l, int64_t elements, bool onto, struct error *e)
 {
     const unsigned grid = (unsigned)min_i64(ceil_div(elements, TREE_BLOCK), 4096);
+    if (!elements) return PL_OK;
     if (c->dtype == DT_F64) {
-        tree_kernel<<<grid, TREE_BLOCK, 0, c->stream>>>((double *)y, (const double *)own, (const double *)c->leaves, c->piece, c->n, self, elements, onto);
+        tree_kernel<<<grid, TREE_BLOCK, 0, c->stream>>>((double *)y, (const double *)l.own, (const double *)l.first, l.stride, l.n, l.self, elements, onto);
         TRY_CUDA(cudaGetLastError());
         return PL_OK;
     }
     TRY_CUDA(by_type(store_of(c->dtype), [&](auto zero) {
         using T = decltype(zero);
-        tree_kernel<<<grid, TREE_BLOCK, 0, c->stream>>>((T *)y, (const T *)own, (const T *)c->leaves, c->piece, c->n, self, elements, onto);
+        tree_kernel<<<grid, TREE_BLOCK, 0, c->stream>>>((T *)y, (const T *)l.own, (const T *)l.first, l.stride, l.n, l.self, elements, onto);
     }));
     return PL_OK;
+}
+
+/* Everyone's piece of each part goes to the rank of this host that takes it: adds to the n moves. */
+static void list_inside(const struct collective *c, int64_t at, int *n)
+{
+    int64_t elements;
+    for (int peer = 0; peer < c->n; peer++)
+        for (int k = 0; k < 2 * c->hosts && peer != c->self; k++) {
+            const bool send = k < c->hosts;
+            char *own = piece_at(c, part_number(c, send ? peer : c->self, k % c->hosts), at, &elements);
+            add_move(c, n, inside(c, peer), send ? own : leaf_of(c, part_number(c, peer, k % c->hosts)), elements, send);
+        }
+}
+
+/* Several levels, between the two: the sums of this host are added into leaves 0 to hosts - 1, and go to the rank whose part they are. */
+static int exchange_sums(const struct collective *c, int64_t at, int64_t mine, struct error *e)
+{
+    int64_t elements;
+    int n = 0;
+    for (int h = 0; h < c->hosts; h++) {
+        const char *own = piece_at(c, part_number(c, c->self, h), at, &elements);
+        TRY(sum_leaves(c, leaf_of(c, h), (struct leaves){leaf_of(c, h), own, c->hosts * c->piece, c->n, c->self}, elements, false, e));
+        if (h == c->host) continue;
+        add_move(c, &n, beyond(c, h), leaf_of(c, h), elements, true);
+        add_move(c, &n, beyond(c, h), leaf_of(c, c->hosts + h), mine, false);
+    }
+    return transport_exchange(c->transport, c->moves, n, c->name, c->stream, e);
 }
 
 /* Everyone's piece of each part goes to its rank, which adds them into y, or to it. y NULL: in place. */
 static int reduce_round(const struct collective *c, int64_t at, char *y, bool onto, int64_t *mine, struct error *e)
 {
-    int64_t theirs;
-    char *own = piece_at(c, c->self, at, mine);
+    char *own = piece_at(c, own_part(c), at, mine);
     int n = 0;
-    for (int peer = 0; peer < c->n; peer++) {
-        if (peer == c->self) continue;
-        char *to = piece_at(c, peer, at, &theirs);
-        add_move(c, &n, peer, to, theirs, true);
-        add_move(c, &n, peer, c->leaves + peer * c->piece * c->size, *mine, false);
-    }
+    list_inside(c, at, &n);
     const int64_t sent = own_elements(c, *mine);
-    add_move(c, &n, c->self, own, sent, true);
-    add_move(c, &n, c->self, c->leaves, sent, false);
+    add_move(c, &n, inside(c, c->self), own, sent, true);
+    add_move(c, &n, inside(c, c->self), c->leaves, sent, false);
     TRY(transport_exchange(c->transport, c->moves, n, c->name, c->stream, e));
     if (!y) y = own;
-    if (sent) TRY(sum_leaves(c, y, own, -1, sent, onto, e));
+    if (c->hosts > 1) {
+        TRY(exchange_sums(c, at, *mine, e));
+        return sum_leaves(c, y, (struct leaves){leaf_of(c, c->hosts), leaf_of(c, c->host), c->piece, c->hosts, c->host}, *mine, onto, e);
+    }
+    if (sent) TRY(sum_leaves(c, y, (struct leaves){c->leaves, own, c->piece, c->n, -1}, sent, onto, e));
     if (sent == *mine || (c->n == 1 && y == own && !onto)) return PL_OK;
-    return sum_leaves(c, y + sent * c->size, own + sent * c->size, c->self, *mine - sent, onto, e);
+    return sum_leaves(c, y + sent * c->size, (struct leaves){c->leaves, own + sent * c->size, c->piece, c->n, c->self}, *mine - sent, onto, e);
 }
 
-/* Every rank sends its piece to all others: adds to the n moves. */
-static void list_gather(const struct collective *c, int64_t at, int *n)
+/* Every rank sends its piece to those of its place on other hosts: adds to the n moves. */
+static void list_gather_across(const struct collective *c, int64_t at, int *n)
 {
     int64_t mine, theirs;
-    char *own = piece_at(c, c->self, at, &mine);
-    for (int peer = 0; peer < c->n; peer++) {
-        if (peer == c->self) continue;
-        char *from = piece_at(c, peer, at, &theirs);
-        add_move(c, n, peer, own, mine, true);
-        add_move(c, n, peer, from, theirs, false);
+    char *own = piece_at(c, own_part(c), at, &mine);
+    for (int h = 0; h < c->hosts; h++) {
+        if (h == c->host) continue;
+        char *from = piece_at(c, part_number(c, c->self, h), at, &theirs);
+        add_move(c, n, beyond(c, h), own, mine, true);
+        add_move(c, n, beyond(c, h), from, theirs, false);
     }
+}
+
+/* Then the pieces of its place, of all hosts, to the others of this host. */
+static void list_gather_inside(const struct collective *c, int64_t at, int *n)
+{
+    int64_t elements;
+    for (int peer = 0; peer < c->n; peer++)
+        for (int k = 0; k < 2 * c->hosts && peer != c->self; k++) {
+            const bool send = k < c->hosts;
+            char *piece = piece_at(c, part_number(c, send ? c->self : peer, k % c->hosts), at, &elements);
+            add_move(c, n, inside(c, peer), piece, elements, send);
+        }
 }
 
 static int gather_round(const struct collective *c, int64_t at, struct error *e)
 {
     int n = 0;
-    list_gather(c, at, &n);
+    list_gather_across(c, at, &n);
+    TRY(transport_exchange(c->transport, c->moves, n, c->name, c->stream, e));
+    n = 0;
+    list_gather_inside(c, at, &n);
     return transport_exchange(c->transport, c->moves, n, c->name, c->stream, e);
 }
 
@@ -184,7 +255,7 @@ static int launch_reduce_scatter(const struct launch *l, struct error *e)
 /* The own part to its place, unless it is there. */
 static int place_own(const struct collective *c, const struct launch *l, struct error *e)
 {
-    char *own = c->x + c->self * c->part * c->size;
+    char *own = c->x + own_part(c) * c->part * c->size;
     if (own != l->in[0].data) TRY_CUDA(cudaMemcpyAsync(own, l->in[0].data, (size_t)(c->part * c->size), cudaMemcpyDeviceToDevice, c->stream));
     return PL_OK;
 }
@@ -193,20 +264,23 @@ static int place_own(const struct collective *c, const struct launch *l, struct 
  * for one gather at a time. */
 static int batch_all_gather(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
 {
-    const struct transport *t = (const struct transport *)l->state;
+    struct transport *t = (struct transport *)l->state;
     const int each = 2 * l->attr->group.ranks;
-    const uint32_t most = t && t->nccl ? (uint32_t)max_i64(1, GROUP_MOVES / each) : 1;
-    struct move *moves = (struct move *)mem_alloc((size_t)(min_i64(n, most) * each) * sizeof *moves);
-    int count = 0, rc = PL_OK;
-    for (*taken = 0; *taken < n && *taken < most && !rc; ++*taken) {
-        struct collective c = begin(&l[*taken], "ALL_GATHER", &l[*taken].out[0], l[*taken].attr->group.part);
-        mem_free(c.moves);
-        c.moves = moves;
-        c.piece = c.part;
-        rc = place_own(&c, &l[*taken], e);
-        list_gather(&c, 0, &count);
+    int rc = PL_OK;
+    *taken = (uint32_t)min_i64(n, t && t->nccl ? max_i64(1, GROUP_MOVES / each) : 1);
+    struct move *moves = (struct move *)mem_alloc((size_t)*taken * (size_t)each * sizeof *moves);
+    for (int level = 0; level < 2 && !rc; level++) {
+        int count = 0;
+        for (uint32_t i = 0; i < *taken && !rc; i++) {
+            struct collective c = begin(&l[i], "ALL_GATHER", &l[i].out[0], l[i].attr->group.part);
+            mem_free(c.moves);
+            c.moves = moves;
+            c.piece = c.part, c.whole = true;
+            if (!level) rc = place_own(&c, &l[i], e);
+            (level ? list_gather_inside : list_gather_across)(&c, 0, &count);
+        }
+        if (!rc) rc = transport_exchange(t, moves, count, "ALL_GATHER", (cudaStream_t)l->stream, e);
     }
-    if (!rc) rc = transport_exchange((struct transport *)l->state, moves, count, "ALL_GATHER", (cudaStream_t)l->stream, e);
     mem_free(moves);
     return rc;
 }

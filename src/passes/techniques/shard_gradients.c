@@ -25,7 +25,7 @@ struct added {
 
 struct divide {
     struct graph *g;
-    int ranks, axis;     /* that hold one copy between them */
+    int ranks, axis, host; /* that hold one copy between them, as in attr.group */
     int levels;          /* loops around a micro-batch: over shares, over micro-batches */
     bool accumulates;
     uint32_t *first, *last; /* by storage: 1 + the positions of the first node that writes it, and of the last that writes or views it */
@@ -157,7 +157,7 @@ static void divide_one(struct divide *d, struct param *p)
     }
     g->at.loop = body;
     g->at.scope = scope;
-    const id shard = op_apply(g, OP_REDUCE_SCATTER, &(union attr){.group = {d->ranks, d->axis, part}}, (id[]){whole, acc}, acc ? 2 : 1);
+    const id shard = op_apply(g, OP_REDUCE_SCATTER, &(union attr){.group = {d->ranks, d->axis, part, d->host}}, (id[]){whole, acc}, acc ? 2 : 1);
     if (!shard) return;
     insert(d, end);
     *storage_of(g, shard) = (struct storage){.bytes = tensor_bytes(tensor_at(g, shard)), .kind = KIND_GRAD, .name = name};
@@ -221,7 +221,7 @@ static void read_shards(struct graph *g, const id *was)
 void pass_shard_gradients(struct graph *g, const struct settings *s)
 {
     if (!s->train || s->ranks < 2 || s->shard < SHARD_GRADIENTS || g->error.code) return;
-    struct divide d = {.g = g, .ranks = settings_holders(s), .axis = settings_axis(s), .levels = (s->shares > 1) + (s->accumulation > 1), .accumulates = s->accumulation > 1};
+    struct divide d = {.g = g, .ranks = settings_holders(s), .axis = settings_axis(s), .host = settings_holders_host(s), .levels = (s->shares > 1) + (s->accumulation > 1), .accumulates = s->accumulation > 1};
     id *was = mem_alloc((g->params.n + 1) * sizeof *was);
     struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_BACKWARD, "shard_gradients");
     d.first = mem_alloc(g->storages.n * sizeof *d.first);

@@ -33,7 +33,8 @@ struct updated {
 struct shards {
     struct graph *g;
     int ranks;           /* that hold one copy between them... */
-    int axis, copies;    /* ...on this enum rank_axis; the number of copies */
+    int axis, host;      /* ...as in attr.group */
+    int copies;          /* number of copies */
     id loop;             /* over these ranks; it is never entered */
     uint32_t tensors;    /* number before the pass */
     id *instead;         /* by tensor: the shard of a gradient */
@@ -77,10 +78,10 @@ static void scatter(struct shards *x, id node)
     struct graph *g = x->g;
     const struct node n = *node_at(g, node);
     const int64_t part = shard_part(tensor_elements(tensor_at(g, n.in[0])), x->ranks);
-    const id sum = op_apply(g, OP_REDUCE_SCATTER, &(union attr){.group = {x->ranks, x->axis, part}}, (id[]){n.in[0]}, 1);
+    const id sum = op_apply(g, OP_REDUCE_SCATTER, &(union attr){.group = {x->ranks, x->axis, part, x->host}}, (id[]){n.in[0]}, 1);
     if (!sum) return;
     storage_of(g, sum)->name = tensor_at(g, sum)->name = tensor_at(g, n.in[0])->name;
-    x->instead[n.out[0]] = x->copies > 1 ? op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {x->copies, AXIS_ACROSS, 0}}, (id[]){sum}, 1) : sum;
+    x->instead[n.out[0]] = x->copies > 1 ? op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = x->copies, .axis = AXIS_ACROSS}}, (id[]){sum}, 1) : sum;
 }
 
 /* The cells of the shard; those of other ranks are zeros. */
@@ -131,7 +132,7 @@ static void gather(struct shards *x, const struct updated *u)
     vec_push(&g->tensors, whole);
     g->at.scope = node_at(g, u->update)->scope;
     g->at.origin = u->update;
-    op_apply(g, OP_ALL_GATHER, &(union attr){.group = {x->ranks, x->axis, u->part}}, (id[]){u->slice, g->tensors.n - 1}, 2);
+    op_apply(g, OP_ALL_GATHER, &(union attr){.group = {x->ranks, x->axis, u->part, x->host}}, (id[]){u->slice, g->tensors.n - 1}, 2);
     g->at.scope = g->at.origin = 0;
 }
 
@@ -199,7 +200,7 @@ static void rewrite_update(struct shards *x)
         const struct node *n = node_at(g, node);
         const bool last = n->op == OP_TOTAL;
         if (last) {
-            const id cells = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {x->ranks, x->axis, 0}}, (id[]){n->in[0]}, 1);
+            const id cells = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = x->ranks, .axis = x->axis, .host = x->host}}, (id[]){n->in[0]}, 1);
             node_at(g, node)->in[0] = cells;
         }
         n = node_at(g, node);
@@ -216,11 +217,12 @@ static void rewrite_update(struct shards *x)
 void pass_shard_optimizer(struct graph *g, const struct settings *s)
 {
     if (!s->train || s->ranks < 2 || s->shard < SHARD_OPTIMIZER || s->optimizer == OPT_ADAFACTOR || g->error.code) return;
-    struct shards x = {.g = g, .ranks = settings_holders(s), .axis = settings_axis(s), .copies = settings_copies(s), .each = s->offload, .tensors = g->tensors.n, .instead = mem_alloc(g->tensors.n * sizeof *x.instead)};
+    struct shards x = {.g = g, .ranks = settings_holders(s), .axis = settings_axis(s), .host = settings_holders_host(s), .copies = settings_copies(s), .each = s->offload, .tensors = g->tensors.n, .instead = mem_alloc(g->tensors.n * sizeof *x.instead)};
     struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "shard_optimizer");
     divide_weights(&x);
     x.loop = graph_loop(g, "ranks", (uint32_t)x.ranks);
     g->loops.at[x.loop].axis = (uint8_t)x.axis;
+    g->loops.at[x.loop].host = (uint32_t)x.host;
     rewrite_update(&x);
     vec_free(&x.old);
     vec_free(&x.pending);

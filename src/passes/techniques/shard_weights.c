@@ -49,6 +49,7 @@ static void rewrite_program(struct graph *g, enum program p, const struct settin
     visits_begin(&v, g, p, program_is(p, PROGRAM_TRAINS) ? (s->shares > 1) + (s->accumulation > 1) : 0, "shard_weights");
     v.ranks = settings_holders(s);
     v.axis = settings_axis(s);
+    v.host = settings_holders_host(s);
     v.shard = shard;
     for (uint32_t u = 0; u < v.units; u++) visit_unit(&v, u, of);
     visits_end(&v);

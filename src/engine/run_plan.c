@@ -1,0 +1,388 @@
+/*
+ * run_plan.c: from a configuration to a plan: the model and its adapter are opened, the batches described, ranks
+ * and budget resolved; then the plan is searched, or a plan file is followed.
+ */
+#include "engine/run_planning.h"
+
+#include <string.h>
+
+#include "config/config_model.h"
+#include "cost/links.h"
+#include "cuda/cuda.h"
+#include "engine/adapter.h"
+#include "engine/adapter_config.h"
+#include "engine/adapter_folder.h"
+#include "engine/offload_budget.h"
+#include "engine/recipe.h"
+#include "run/ranks.h"
+
+/* Tokens of a prompt that an evaluation processes at once, at most. */
+enum { ANSWERS_CHUNK = 256 };
+
+/* --- the model and its adapter ------------------------------------------------------------------- */
+
+/* The model's forward graph for the planner; frozen weights are marked here. Without a backward
+ * pass all weights are frozen: a frozen weight has no master weight in another precision. */
+static void build_forward(void *run, struct graph *g, int micro_batch)
+{
+    struct run *r = run;
+    struct batch b = r->batch;
+    b.B = micro_batch;
+    if (program_is(g->at.program, PROGRAM_GENERATES)) {
+        b.B = 1;
+        b.T = program_is(g->at.program, PROGRAM_SINGLE) ? 1 : r->prompt_chunk;
+    } else if (r->answers) {
+        b.cache = 0;
+    }
+    r->model.family->build(&r->model, g, &b);
+    if (r->has_adapter && !g->error.code) pass_lora(g, &r->adapter, (int)b.B);
+    recipe_freeze(r->config, g);
+    weights_4bit_mark(&r->stored, g);
+    for (uint32_t i = 0; i < g->params.n && r->forward; i++) {
+        struct param *p = &g->params.at[i];
+        if (!p->frozen && (r->has_adapter || !r->batch.cache)) p->exact = true; /* generation without an adapter has nothing that was trained beside 4-bit weights */
+        p->frozen = true;
+    }
+}
+
+static int check_quantize(struct run *r, const struct graph *g, struct error *e)
+{
+    const struct config *c = r->config;
+    struct settings s = {0};
+    recipe_settings(c, &r->memory, &s);
+    CHECK(technique_parse(TECHNIQUE_quantize, c->memory_quantize.value, &s), "%s", c->memory_quantize.value);
+    return quantize_check(g, &s, e) ? config_at_key(c, KEY_memory_quantize, e) : PL_OK;
+}
+
+/* The batch with which all of the model is built. A part that this run does not build (an encoder whose embeddings are
+ * stored, a mask decoder while text is generated) is not in its graph, but its parameter names are valid. */
+static struct batch whole_batch(const struct run *r)
+{
+    struct batch b = r->batch;
+    if (r->batches.whole) b.own = r->batches.whole;
+    if (b.cache && !r->answers && r->model.answers_partly) b.cache = 0, b.own = NULL;
+    return b;
+}
+
+/* Builds the forward graph of the whole model to check the parameter names of the configuration. Errors of
+ * the model's builder are left to the planner. */
+static int check_recipe(struct run *r, bool train, struct error *e)
+{
+    const int B = (int)max_i64(1, r->batch.bn_group);
+    const struct batch planned = r->batch;
+    struct graph g;
+    int rc = PL_OK;
+    graph_init(&g);
+    r->batch = whole_batch(r);
+    if (r->has_adapter && !(r->batches.partial && !r->batches.whole)) {
+        r->has_adapter = false; /* its names are checked against the model itself */
+        build_forward(r, &g, B);
+        r->has_adapter = true;
+        if (!g.error.code) rc = lora_check(&g, &r->adapter, e);
+        graph_clear(&g);
+    }
+    if (!rc) build_forward(r, &g, B);
+    r->batch = planned;
+    if (!rc && !g.error.code) rc = recipe_check(r->config, &g, train, e);
+    if (!rc && !g.error.code && !r->forward) rc = check_quantize(r, &g, e);
+    if (!rc && r->has_adapter && !g.error.code) {
+        struct text words = {0};
+        lora_print(&g, &words);
+        r->adapted = bump_string(&r->memory, words.at);
+        text_free(&words);
+    }
+    graph_free(&g);
+    return rc;
+}
+
+/* Tensors of the adapter that begin so. */
+static uint32_t count_beginning(const struct adapter_folder *f, const char *with)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->n; i++) n += !strncmp(f->tensors[i].module, with, strlen(with));
+    return n;
+}
+
+/* The spelling of each beginning of names that most of the adapter's tensors have. */
+static struct spelled find_spelling(const struct adapter_folder *f, const struct spelling *list)
+{
+    struct spelled how = spelling_in_memory(list);
+    for (int i = 0; list && list[i].name; i++)
+        for (int k = 0; k < spelling_count(&list[i]); k++)
+            if (count_beginning(f, spelling_at(&list[i], k)) > count_beginning(f, spelling_at(&list[i], how.by[i]))) how.by[i] = (uint8_t)k;
+    return how;
+}
+
+/* PEFT names modules as they are in memory, which for some models is without the root of the published names, or in
+ * another spelling. */
+static int find_adapter_names(struct run *r, struct error *e)
+{
+    const struct family *family = r->model.family;
+    const char *root = family->root;
+    struct adapter_folder f;
+    r->adapter.spellings = family->spellings;
+    r->adapter.spelled = spelling_in_memory(family->spellings);
+    if (((!root || !*root) && !family->spellings) || !r->config->adapter_path) return PL_OK;
+    if (adapter_folder_open(&f, r->config->adapter_path, e)) return e->code;
+    if (root && *root && !count_beginning(&f, root)) r->adapter.root = root;
+    r->adapter.spelled = find_spelling(&f, family->spellings);
+    adapter_folder_close(&f);
+    return PL_OK;
+}
+
+/* Dropout is for training. */
+static int open_adapter(struct run *r, bool train, struct error *e)
+{
+    if (!adapter_given(r->config)) return PL_OK;
+    if (adapter_open(r->config, &r->memory, &r->adapter, e) || find_adapter_names(r, e)) return e->code;
+    if (!train) r->adapter.dropout = 0;
+    r->has_adapter = true;
+    return PL_OK;
+}
+
+/* --- ranks and shares ---------------------------------------------------------------- */
+
+/* Number of shares of a step. `plan` may be asked for ranks that are not there. */
+static int open_shares(struct run *r, const struct run_options *o, struct error *e)
+{
+    const struct config *c = r->config;
+    const int64_t ranks = o->ranks ? o->ranks->n : max_i64(1, c->parallel_ranks), shares = c->parallel_shares > 0 ? c->parallel_shares : ranks;
+    r->shares = 1;
+    if (!o->train) return PL_OK;
+    if (o->whole && (ranks > 1 || shares > 1))
+        return error_set(e, PL_USAGE, "parallel.ranks and parallel.shares are for `plimsoll train`, which reads its own data; leave them out");
+    if (shares % ranks) {
+        error_set(e, PL_USAGE, "parallel.shares is %lld, which is not divisible by the %lld ranks: every rank runs the same number of shares", (long long)shares, (long long)ranks);
+        return config_at_key(c, KEY_parallel_shares, e);
+    }
+    r->ranks = o->ranks;
+    r->shares = (int)shares;
+    if (shares > c->train_effective_batch && !o->probe && (!o->ranks || !o->ranks->rank))
+        log_warn("train.effective_batch %lld has fewer samples than the step has shares (%lld): some of them, and their ranks, have nothing to do", (long long)c->train_effective_batch, (long long)shares);
+    return PL_OK;
+}
+
+/* What connects the ranks: a plan is a function of it. */
+static int open_links(struct run *r, struct error *e)
+{
+    const struct config *c = r->config;
+    const int n = run_parallel_ranks(r);
+    const int64_t host = c->parallel_per_host > 0 ? c->parallel_per_host : r->ranks ? r->ranks->local : n;
+    if (n < 2) return PL_OK;
+    if (host > n || n % host) {
+        error_set(e, PL_USAGE, "parallel.per_host is %lld, which does not divide the %d ranks: every host has the same number of them", (long long)host, n);
+        return config_at_key(c, KEY_parallel_per_host, e);
+    }
+    return links_set(&r->device.profile, c->parallel_links, host < n ? (int)host : 0, e) ? config_at_key(c, KEY_parallel_links, e) : PL_OK;
+}
+
+/* Groups of a host are ranks that follow each other. */
+static int check_hosts(const struct run *r, struct error *e)
+{
+    const struct ranks *x = r->ranks;
+    if (!x || r->plan.settings.group != GROUP_HOST || r->config->parallel_per_host > 0 || x->rank % x->local == x->local_rank) return PL_OK;
+    return error_set(e, PL_USAGE, "parallel.group host: rank %d is number %d of its host, so ranks are not numbered host by host; start them with mpirun --map-by slot, or set parallel.group all", x->rank, x->local_rank);
+}
+
+/* --- planning ------------------------------------------------------------------------ */
+
+static int open_model(struct run *r, const struct run_options *o, struct error *e)
+{
+    const struct config *c = r->config;
+    if (o->config_json) return model_text(&r->model, o->config_json, "the given config.json", e);
+    if (o->define) return model_define(&r->model, o->define, c->model_path, e);
+    if (c->model_vision_tower && !c->model_path) {
+        error_set(e, PL_USAGE, "model.vision_tower is for a model folder (model.path), which is not given");
+        return config_at_key(c, KEY_model_vision_tower, e);
+    }
+    const enum config_key key = c->model_path ? KEY_model_path : KEY_model_preset;
+    int rc = config_open_model(c, &r->model, e);
+    if (!rc || !o->train || !config_given(c, key)) return rc; /* in other commands --model overrides the file */
+    error_prepend(e, "%s", config_key_name(key));
+    return config_at_key(c, key, e);
+}
+
+/* With train.eval_samples the run has the programs that answer prompts. A prompt is at most as long as a row, and is
+ * processed in chunks that need no more memory than a row. */
+static int prepare_answers(struct run *r, struct error *e)
+{
+    const struct config *c = r->config;
+    if (!c->train_eval_samples) return PL_OK;
+    if (r->model.images && r->model.images->single) {
+        error_set(e, PL_USAGE, "train.eval_samples is %lld, but a %s answers in `plimsoll eval` and `plimsoll generate` alone; set it to 0", (long long)c->train_eval_samples, r->model.family->model_type);
+        return config_at_key(c, KEY_train_eval_samples, e);
+    }
+    if (!r->model.family->generates) {
+        error_set(e, PL_USAGE, "train.eval_samples is %lld, but a model of type %s generates no text; set it to 0", (long long)c->train_eval_samples, r->model.family->model_type);
+        return config_at_key(c, KEY_train_eval_samples, e);
+    }
+    r->answers = true;
+    r->batch.cache = c->data_sequence + c->train_eval_max_new;
+    if (r->model.positions) r->batch.cache = min_i64(r->batch.cache, r->model.positions);
+    r->prompt_chunk = min_i64(c->data_sequence, ANSWERS_CHUNK);
+    return PL_OK;
+}
+
+/* The batches as the feed describes them, or as they are given. */
+static int describe(struct run *r, const struct run_options *o, struct error *e)
+{
+    r->batches = (struct run_batches){.packed = o->packed, .partial = o->partial, .size = KEY_data_sequence, .least = 16};
+    if (o->own) r->batches.own = memcpy(bump_alloc(&r->memory, o->own_bytes), o->own, o->own_bytes);
+    int rc = o->describe && (o->train || o->evaluate) ? o->describe(r->config, &r->model, o, &r->memory, &r->batches, e) : PL_OK;
+    r->batch.own = r->batches.own;
+    r->batch.packed = r->batches.packed;
+    r->model.partial = r->batches.partial || (o->generate && r->model.answers_partly);
+    return rc;
+}
+
+/* Number of images that share batch normalization statistics; 0: the running statistics are used
+ * and not updated. Weights from a folder have trained running statistics. */
+static int64_t bn_group(const struct run *r, bool train)
+{
+    const struct config *c = r->config;
+    if (!r->model.batch_norm || r->forward) return 0;
+    if (c->model_bn_group) return c->model_bn_group;
+    return train && !c->model_path ? 1 : 0;
+}
+
+/* Groups lie within micro-batches, and padding is in no group (measure_run): so the micro-batch
+ * size does not change the statistics. */
+static int check_groups(const struct run *r, bool train, struct error *e)
+{
+    const int64_t group = r->batch.bn_group, micro = config_micro_batch(r->config), images = r->effective_batch;
+    const char *of = train ? "train.effective_batch" : "a batch";
+    if (!group) return PL_OK;
+    if (r->shares > 1)
+        return error_set(e, PL_USAGE, "batch normalization over groups of %lld images updates running statistics in the order of samples, which several ranks or shares do not keep; "
+                         "%s, or train from a folder of weights, whose statistics stay as they are", (long long)group, run_parallel_ranks(r) > 1 ? "train in one process" : "set parallel.shares 1");
+    if (images % group)
+        return error_set(e, PL_USAGE, "model.bn_group: %s of %lld images is not divisible into groups of %lld that share statistics", of,
+                         (long long)images, (long long)group);
+    if (train && micro && (micro % group || images % micro))
+        return error_set(e, PL_USAGE,
+                         "memory.micro_batch is %lld; with statistics over groups of %lld images (model.bn_group) it must be a multiple of "
+                         "%lld that divides train.effective_batch %lld",
+                         (long long)micro, (long long)group, (long long)group, (long long)images);
+    return PL_OK;
+}
+
+static int search_plan(struct run *r, struct settings s, const struct run_options *o, struct error *e)
+{
+    const struct config *c = r->config;
+    struct freedom f = {.effective_batch = run_share_samples(r), .budget = r->budget,
+                        .host_budget = r->host_budget,
+                        .allow_bf16 = o->train && run_allows(c, "adamw-bf16"),
+                        .allow_8bit = o->train && run_allows(c, "adamw-8bit"),
+                        .whole = o->define || r->batch.bn_group,
+                        .multiple = (int)r->batch.bn_group,
+                        .trips = run_limits(r).trips};
+    if (!o->train) s.micro_batch = run_share_samples(r);
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        struct text why = {0};
+        f.free[id] = !config_technique(c, id)->chosen && !techniques[id].changes_results && (o->train || techniques[id].without_training) && !run_is_excluded(r, id, &s, &why);
+        text_free(&why);
+    }
+    f.free[TECHNIQUE_quantize] = o->train && run_allows_nf4(c);
+    if (run_check_excluded(r, &s, e)) return e->code;
+    if (f.whole && run_share_samples(r) % s.micro_batch)
+        return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d, which a user-defined model needs",
+                         s.micro_batch, r->effective_batch);
+    int rc = plan_space_open(&r->space, &r->source, &s, &f, &r->device.profile, e);
+    if (rc) return rc;
+    r->has_space = true;
+    rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
+    r->has_graph = !rc || rc == PL_NOFIT;
+    if (!rc && o->ablation) plan_ablation(&r->space, &r->plan, &s);
+    return rc;
+}
+
+static void close_space(struct run *r)
+{
+    if (r->has_space) plan_space_close(&r->space);
+    r->has_space = false;
+}
+
+static void drop_plan(struct run *r)
+{
+    if (r->has_graph) {
+        plan_free(&r->plan);
+        graph_free(&r->graph);
+    }
+    r->has_graph = false;
+    memset(&r->plan, 0, sizeof r->plan);
+}
+
+void run_free_plan(struct run *r)
+{
+    close_space(r);
+    drop_plan(r);
+}
+
+int run_plan_within(struct run *r, uint64_t budget, struct error *e)
+{
+    CHECK(r->has_space, "run_options.several");
+    drop_plan(r);
+    r->budget = r->space.f.budget = budget;
+    int rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
+    r->has_graph = !rc || rc == PL_NOFIT;
+    if (r->has_graph) run_warn(r);
+    return rc;
+}
+
+int run_plan(struct run *r, const struct config *c, const struct run_options *o, struct error *e)
+{
+    memset(r, 0, sizeof *r);
+    r->config = c;
+    r->defined = o->define;
+    r->no_files = o->no_files;
+    r->forward = o->forward || o->evaluate;
+    r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
+    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output, .size = o->size};
+    if (o->generate) r->batch.cache = o->generate->cache;
+    int rc = open_shares(r, o, e);
+    if (!rc) rc = open_model(r, o, e);
+    if (!rc) rc = weights_4bit_find(&r->stored, &r->model, &r->memory, e);
+    if (!rc && r->stored.n && !o->probe) log_note("%s: %u weights are in 4 bits (NF4) and stay so, as with memory.quantize nf4", r->model.path, r->stored.n);
+    if (!rc) rc = open_adapter(r, o->train, e);
+    if (!rc && o->train) rc = prepare_answers(r, e);
+    if (!rc) rc = describe(r, o, e);
+    if (!rc) r->batch.bn_group = bn_group(r, o->train);
+    if (!rc) rc = check_groups(r, o->train, e);
+    if (!rc) rc = check_recipe(r, o->train, e);
+    if (rc) return rc;
+    if (r->ranks && c->device_kind != ON_CPU) cuda_take_gpu(r->ranks->local_rank, r->ranks->local);
+    if (run_open_profile(r, e)) return config_given(c, KEY_device_profile) ? config_at_key(c, KEY_device_profile, e) : e->code;
+    if (o->gpu_memory) r->device.profile.memory_bytes = o->gpu_memory;
+    if (run_check_gpus(r, e)) return e->code;
+    if (run_resolve_budget(r, e)) return e->code;
+    if ((rc = offload_budget(c, r->device.kind, run_gpu_is_here(r), r->ranks, run_host_ranks(r), &r->host_budget, &r->host_rule, e))) return rc;
+
+    if ((rc = open_links(r, e))) return rc;
+
+    r->source = (struct source){r, build_forward, .serial = o->define};
+    struct settings s = run_base_settings(r, o);
+    struct run_input ids;
+    if ((rc = run_check_precision(r, &s, e)) || (rc = run_check_needs(&s, e))) return rc;
+    if (o->generate) rc = run_plan_generation(r, s, o->generate, e);
+    else rc = o->plan ? run_follow_plan(r, &r->source, s, o->plan, e) : search_plan(r, s, o, e);
+    if (r->has_graph) run_warn(r);
+    if (rc == PL_NOFIT && !o->plan && !o->generate) run_remedies(r, o, e);
+    if (!o->several) close_space(r);
+    if (!rc) rc = check_hosts(r, e);
+    if (!rc && r->defined) rc = run_check_ids(r, e);
+    /* A user-defined model has no config.json: its embedding layer gives the vocabulary size. */
+    if (!rc && r->defined && run_input(r, "input_ids", &ids)) {
+        run_input_ids(r, &ids);
+        r->model.vocabulary = ids.below;
+    }
+    return rc;
+}
+
+struct plan_note run_note(const struct run *r, bool fits)
+{
+    const bool host = !fits && run_exceeds_host(r), stated = host || r->config->memory_host_budget.kind == BUDGET_BYTES;
+    return (struct plan_note){.fits = fits, .refused_by = fits ? NULL : host ? "memory.host_budget" : "memory.budget", .budget = r->budget,
+                              .host_budget = stated ? r->host_budget : 0, .effective_batch = r->effective_batch,
+                              .profile = &r->device.profile, .adapter = r->adapted, .remedy = r->remedy, .n_remedies = r->n_remedies,
+                              .warning = r->warning, .n_warnings = r->n_warnings};
+}

@@ -1,0 +1,38 @@
+/*
+ * run_planning.h: the parts of run_plan (run_plan.c).
+ */
+#ifndef RUN_PLANNING_H
+#define RUN_PLANNING_H
+
+#include "engine/run.h"
+
+/* Reserve of `memory.budget: auto` for the system and this program's own code. */
+enum { BUDGET_RESERVE = 512 << 20 };
+
+/* run_budget.c: an error if ranks share a GPU and were not meant to; sets r->budget. */
+int run_check_gpus(const struct run *r, struct error *e);
+int run_resolve_budget(struct run *r, struct error *e);
+
+/* run_settings.c. Number of ranks that the plan is for. */
+int run_parallel_ranks(const struct run *r);
+/* The settings that the configuration gives; what it leaves to the planner is off. */
+struct settings run_base_settings(struct run *r, const struct run_options *o);
+/* An error if the device does not compute in the precision; if a technique lacks what it needs of another; if
+ * something in the run excludes one that is on. */
+int run_check_precision(const struct run *r, const struct settings *s, struct error *e);
+int run_check_needs(const struct settings *s, struct error *e);
+int run_check_excluded(const struct run *r, const struct settings *s, struct error *e);
+/* Whether something in the run excludes the technique; `why` says what. */
+bool run_is_excluded(const struct run *r, enum technique_id id, const struct settings *s, struct text *why);
+/* What bounds a step of this run. */
+struct step_limits run_limits(const struct run *r);
+/* Whether memory.allow lists this variant of AdamW's state; whether it lists 4-bit weights. */
+bool run_allows(const struct config *c, const char *form);
+bool run_allows_nf4(const struct config *c);
+/* The plan of a plan file, if it is for this run. */
+int run_follow_plan(struct run *r, const struct source *source, struct settings s, const char *path, struct error *e);
+
+/* run_plan.c: frees what run_plan made. */
+void run_free_plan(struct run *r);
+
+#endif
