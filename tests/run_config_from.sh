@@ -186,6 +186,13 @@ ranks() {
     from "$tmp/g.json" "$tmp/launch.sh" >"$tmp/run.yaml" && grep -q '^  effective_batch: 128' "$tmp/run.yaml"
 }
 check '... and with the ranks of a launcher it is' ranks
+# The ranks of the run are those of the file, unless it says how many it is for.
+own_ranks() {
+    expect 0 '' "$binary" plan --preset llama-tiny --config-from "$tmp/g.json" --ranks 8 --json && [ "$(json "$tmp/out" settings.effective_batch)" = 128 ] && [ "$(json "$tmp/out" ranks.world)" = 8 ] || return 1
+    printf 'distributed_type: FSDP\nnum_processes: 4\nfsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: false}\n' >"$tmp/fsdp2.yaml"
+    expect 0 '' "$binary" plan --preset llama-tiny --config-from "$tmp/fsdp2.yaml" --ranks 4 --json && json "$tmp/out" settings.shard && [ "$(json "$tmp/out" settings.shard)" = gradients ]
+}
+check '... and with the ranks of the run' own_ranks
 check 'a batch that no number of ranks explains' refused h.json ':1: train_batch_size: it is 10, but train_micro_batch_size_per_gpu 4 x 1 rank is 4; change one of them' <<'EOT'
 {"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4}
 EOT

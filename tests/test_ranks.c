@@ -14,6 +14,7 @@
 
 #include "base/system.h"
 #include "dist/agree.h"
+#include "dist/dist.h"
 #include "engine/state.h"
 #include "planned.h"
 #include "rank_threads.h"
@@ -344,6 +345,29 @@ static void test_sam(void **state)
     check("sam-tiny", 2, 2, 0.5f, SETS("train.effective_batch=5", "memory.precision=f32", "prompts.iterations=3"));
 }
 
+/* The ranks of a host have room where all of them have it, by what was free before the first took any. */
+static void test_room(void **state)
+{
+    (void)state;
+    struct error e = {0};
+    struct system_memory now;
+    system_memory(&now);
+    const uint64_t arena[SPACE_COUNT] = {[SPACE_DEVICE] = (now.available + now.swap) / 10 * 7};
+    const struct ranks two = {.n = 2, .local = 2, .share = {now.available / 2, now.total / 2, 0}}, apart = {.n = 2, .local = 1, .share = {now.available, now.total, 0}};
+    assert_int_equal(machine_room(DEVICE_CPU, arena, false, NULL, &e), PL_OK);
+    assert_int_equal(machine_room(DEVICE_CPU, arena, false, &apart, &e), PL_OK);
+    assert_int_equal(machine_room(DEVICE_CPU, arena, false, &two, &e), PL_FAIL);
+    assert_non_null(strstr(e.text, "of memory on each of 2 ranks; this machine has"));
+}
+
+/* Threads of a rank: of the processors that it may use, its part of the host's. Several ranks may be bound to one socket. */
+static void test_thread_share(void **state)
+{
+    (void)state;
+    static const int cases[][4] = {{64, 64, 8, 8}, {32, 64, 8, 8}, {1, 64, 2, 1}, {4, 64, 8, 4}, {2, 2, 4, 1}, {6, 6, 4, 1}, {8, 8, 1, 8}};
+    for (size_t i = 0; i < COUNT(cases); i++) assert_int_equal(dist_share_threads(cases[i][0], cases[i][1], cases[i][2]), cases[i][3]);
+}
+
 /* --- failures --------------------------------------------------------------------------------------------------------- */
 
 static char said[256];
@@ -396,23 +420,8 @@ static void test_alone(void **state)
     rank_threads_close(ranks);
 }
 
-/* The ranks of a host have room where all of them have it, by what was free before the first took any. */
-static void test_room(void **state)
-{
-    (void)state;
-    struct error e = {0};
-    struct system_memory now;
-    system_memory(&now);
-    const uint64_t arena[SPACE_COUNT] = {[SPACE_DEVICE] = (now.available + now.swap) / 10 * 7};
-    const struct ranks two = {.n = 2, .local = 2, .share = {now.available / 2, now.total / 2, 0}}, apart = {.n = 2, .local = 1, .share = {now.available, now.total, 0}};
-    assert_int_equal(machine_room(DEVICE_CPU, arena, false, NULL, &e), PL_OK);
-    assert_int_equal(machine_room(DEVICE_CPU, arena, false, &apart, &e), PL_OK);
-    assert_int_equal(machine_room(DEVICE_CPU, arena, false, &two, &e), PL_FAIL);
-    assert_non_null(strstr(e.text, "of memory on each of 2 ranks; this machine has"));
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_whole), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_groups), cmocka_unit_test(test_hosts), cmocka_unit_test(test_sam), cmocka_unit_test(test_alone), cmocka_unit_test(test_room)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_whole), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_groups), cmocka_unit_test(test_hosts), cmocka_unit_test(test_sam), cmocka_unit_test(test_alone), cmocka_unit_test(test_room), cmocka_unit_test(test_thread_share)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

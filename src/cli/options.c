@@ -8,6 +8,7 @@
 
 #include "cli/cli.h"
 #include "config/foreign.h"
+#include "dist/dist.h"
 #include "io/file.h"
 #include "models/presets.h"
 
@@ -151,11 +152,20 @@ void options_free(struct options *o)
     o->set = o->from = NULL;
 }
 
+/* Ranks of the run: as launched, or a number of --ranks; of a list 1. */
+static int64_t ranks_of(const struct options *o)
+{
+    char *end;
+    const int64_t n = o->ranks ? strtoll(o->ranks, &end, 10) : 0;
+    return o->ranks && !*end ? n : dist_launched();
+}
+
 static int read_sources(const struct options *o, struct foreign *f, struct config *c, struct error *e)
 {
     int rc = PL_OK;
     struct text command = {0};
     f->script = script_of(o->preset);
+    f->ranks = ranks_of(o);
     for (int i = 0; i < o->n_from && !rc; i++) rc = foreign_read(f, o->from[i], e);
     if (!rc && o->program.n) {
         text_printf(&command, "python %s%s\n", f->script, o->program.at);

@@ -48,6 +48,7 @@ struct foreign {
     const char *script; /* whose options a file of options alone has; NULL: its keys tell */
     unsigned programs;  /* a bit for each that was read */
     int depth;          /* of files that name files */
+    int64_t ranks;      /* of this run, which are theirs unless a file says otherwise; 0 is 1 */
     struct error *error; /* foreign_apply: the first error */
 };
 

@@ -14,6 +14,7 @@ enum { MOST = 1 << 20, KEEP_ALL = 1000000 };
 struct batch {
     const struct foreign_entry *micro, *accumulation, *total, *ranks, *nodes;
     int64_t m, a, t, r;
+    int64_t here; /* ranks of this run */
 };
 
 /* What the numbers say about each other; 0 is not given. False: they contradict each other. */
@@ -46,8 +47,8 @@ static void refuse_batch(struct foreign_work *w, const struct batch *b)
     if (b->a) text_printf(&product, "%s %lld x ", b->accumulation->key, (long long)b->a);
     text_printf(&product, "%lld rank%s", (long long)b->r, b->r == 1 ? "" : "s");
     if (ranks > 1)
-        foreign_refuse(w, b->total, "it is %lld, but %s is %lld; it is right for %lld ranks: add a file with the launcher's line, such as `torchrun --nproc_per_node=%lld train.py`, to --config-from, or remove %s",
-                       (long long)b->t, product.at, (long long)((b->m ? b->m : 1) * (b->a ? b->a : 1) * b->r), (long long)ranks, (long long)ranks, b->accumulation && b->micro ? b->accumulation->key : b->total->key);
+        foreign_refuse(w, b->total, "it is %lld, but %s is %lld; it is right for %lld ranks: run it on them (--ranks %lld), add a file with the launcher's line, such as `torchrun --nproc_per_node=%lld train.py`, to --config-from, or remove %s",
+                       (long long)b->t, product.at, (long long)((b->m ? b->m : 1) * (b->a ? b->a : 1) * b->r), (long long)ranks, (long long)ranks, (long long)ranks, b->accumulation && b->micro ? b->accumulation->key : b->total->key);
     else
         foreign_refuse(w, b->total, "it is %lld, but %s is %lld; change one of them", (long long)b->t, product.at, (long long)((b->m ? b->m : 1) * (b->a ? b->a : 1) * b->r));
     text_free(&product);
@@ -61,7 +62,9 @@ static void put_batch(struct foreign_work *w, const struct batch *b)
     if (b->total) text_printf(&from, "%s", b->total->key);
     else {
         text_printf(&from, "%s %lld x %s %lld", b->micro->key, (long long)b->m, b->accumulation ? b->accumulation->key : "accumulation", (long long)b->a);
-        if (b->r > 1) text_printf(&from, " x %lld ranks, on one rank", (long long)b->r);
+        if (b->r > 1) text_printf(&from, " x %lld ranks", (long long)b->r);
+        if (b->r != b->here && b->here > 1) text_printf(&from, ", on %lld", (long long)b->here);
+        else if (b->r > 1 && b->here == 1) text_printf(&from, ", on one rank");
     }
     foreign_put(w, "train.effective_batch", value_int(memory, b->m * b->a * b->r), entry, bump_string(memory, from.at));
     text_free(&from);
@@ -77,7 +80,8 @@ static void run_batch(struct foreign_work *w)
     b.m = b.micro ? foreign_whole(w, b.micro, 1, MOST) : 0;
     b.a = b.accumulation ? foreign_whole(w, b.accumulation, 1, MOST) : 0;
     b.t = b.total ? foreign_whole(w, b.total, 1, MOST) : 0;
-    b.r = foreign_whole(w, b.ranks, 1, 4096) * foreign_whole(w, b.nodes, 1, 4096);
+    b.here = w->f->ranks > 0 ? w->f->ranks : 1;
+    b.r = b.ranks || b.nodes ? foreign_whole(w, b.ranks, 1, 4096) * foreign_whole(w, b.nodes, 1, 4096) : b.here;
     if (foreign_failed(w)) return;
     if (!b.micro && !b.total) {
         foreign_leave(w, b.accumulation, "no micro-batch is given, so train.effective_batch stays as it is");

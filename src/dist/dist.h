@@ -18,9 +18,10 @@ struct mpi_plugin {
 
 /* Processes that a launcher started; 1: this one is alone. */
 int64_t dist_launched(void);
-/* CPU threads of each of `local` ranks of a host: its processors are divided among them. 0: OMP_NUM_THREADS, or processors that a
- * launcher has bound, decide instead. */
+/* CPU threads of each of `local` ranks of a host: its processors are divided among them. 0: OMP_NUM_THREADS decides instead. */
 int dist_threads(int64_t local);
+/* The same of `online` processors, of which a launcher lets a rank use `allowed`: those of a socket may be several ranks'. */
+int dist_share_threads(int64_t allowed, int64_t online, int64_t local);
 /* Connects to the other ranks. NULL with e->code PL_OK: this process is alone. PL_USAGE: a launcher that does not work
  * with this build, with what to type instead; or, with ranks that the caller closes, one of them runs another program. */
 struct ranks *dist_open(struct error *e);

@@ -40,11 +40,9 @@ int64_t dist_launched(void)
     return n > 1 ? n : 1;
 }
 
-int dist_threads(int64_t local)
-{
-    if (getenv("OMP_NUM_THREADS") || omp_get_num_procs() < sysconf(_SC_NPROCESSORS_ONLN)) return 0;
-    return (int)max_i64(1, omp_get_num_procs() / max_i64(1, local));
-}
+int dist_share_threads(int64_t allowed, int64_t online, int64_t local) { return (int)max_i64(1, min_i64(allowed, online / max_i64(1, local))); }
+
+int dist_threads(int64_t local) { return getenv("OMP_NUM_THREADS") ? 0 : dist_share_threads(omp_get_num_procs(), sysconf(_SC_NPROCESSORS_ONLN), local); }
 
 enum { PLUGIN_PATH = 3100 };
 

@@ -209,7 +209,7 @@ static int check_groups(const struct run *r, bool train, struct error *e)
     if (!group) return PL_OK;
     if (r->shares > 1)
         return error_set(e, PL_USAGE, "batch normalization over groups of %lld images updates running statistics in the order of samples, which several ranks or shares do not keep; "
-                         "set parallel.shares 1, or train from a folder of weights, whose statistics stay as they are", (long long)group);
+                         "%s, or train from a folder of weights, whose statistics stay as they are", (long long)group, run_parallel_ranks(r) > 1 ? "train in one process" : "set parallel.shares 1");
     if (images % group)
         return error_set(e, PL_USAGE, "model.bn_group: %s of %lld images is not divisible into groups of %lld that share statistics", of,
                          (long long)images, (long long)group);
