@@ -19,6 +19,7 @@
 
 #include "plan/lanes.h"
 #include "plan/plan.h"
+#include "plan/room.h"
 
 struct item {
     uint64_t bytes, offset;
@@ -30,8 +31,7 @@ struct item {
 
 struct items {
     VEC(struct item) list;
-    uint32_t segments;
-    uint32_t *begin;         /* by segment: its first instant; one more entry for the end */
+    uint32_t instants;
     uint64_t bound;          /* the maximum of the bytes alive: a lower bound */
 };
 
@@ -91,103 +91,12 @@ static void collect(struct items *it, const struct graph *g, enum program p, enu
         if (bytes)
             vec_push(&it->list, ((struct item){.bytes = bytes, .start = k, .end = k, .first = segment[k], .last = segment[k], .node = node}));
     }
-    it->segments = n ? segment[n - 1] + 1 : 0;
-    it->begin = mem_alloc((it->segments + 1) * sizeof *it->begin);
-    for (uint32_t k = n; k-- > 0;) it->begin[segment[k]] = k;
-    it->begin[it->segments] = n;
+    it->instants = n;
     it->bound = find_bound(it, n);
     mem_free(segment);
 }
 
 /* --- first fit --------------------------------------------------------------------- */
-
-/* The placed items, sorted by offset, so that one pass upwards finds the lowest gap. Row 0 holds
- * all items, or those that cross segments; row s + 1 holds those that are alive in segment s, which
- * are all that a transient within the segment can overlap. There, adjacent items that live through
- * the whole segment are merged, so that a stack of saved tensors is a single entry. */
-struct placed_range {
-    uint64_t from, to;
-    uint32_t start, end; /* 0 and UINT32_MAX: it lives through the segment */
-};
-struct row {
-    VEC(struct placed_range) list;
-};
-
-/* The lowest offset from `at` on at which `x` overlaps nothing that is alive at the same time. */
-static uint64_t lowest_fit(const struct row *row, const struct item *x, uint64_t at)
-{
-    for (uint32_t k = 0; k < row->list.n; k++) {
-        const struct placed_range *y = &row->list.at[k];
-        if (y->start > x->end || x->start > y->end) continue;
-        if (y->from >= at + x->bytes) break;
-        if (y->to > at) at = y->to;
-    }
-    return at;
-}
-
-static bool lives_through(const struct placed_range *x) { return x->end == UINT32_MAX; }
-
-static void insert_sorted(struct row *row, struct placed_range x)
-{
-    uint32_t low = 0, high = row->list.n;
-    while (low < high) {
-        uint32_t middle = (low + high) / 2;
-        if (row->list.at[middle].from <= x.from) low = middle + 1;
-        else high = middle;
-    }
-    struct placed_range *next = row->list.at + low;
-    if (low && lives_through(&x) && lives_through(next - 1) && next[-1].to == x.from) next[-1].to = x.to;
-    else if (low < row->list.n && lives_through(&x) && lives_through(next) && next->from == x.to) next->from = x.from;
-    else {
-        vec_push(&row->list, x);
-        memmove(row->list.at + low + 1, row->list.at + low, (row->list.n - 1 - low) * sizeof *row->list.at);
-        row->list.at[low] = x;
-    }
-}
-
-static struct placed_range range_of(const struct item *x) { return (struct placed_range){x->offset, x->offset + x->bytes, x->start, x->end}; }
-
-/* Into the row of segment s. */
-static void insert_in_segment(struct row *rows, const struct items *it, uint32_t s, struct placed_range x)
-{
-    if (x.start <= it->begin[s] && x.end + 1 >= it->begin[s + 1]) x.start = 0, x.end = UINT32_MAX;
-    insert_sorted(&rows[s + 1], x);
-}
-
-/* The same where every row has all items that are alive in its segment: by the rows of a few
- * segments, or by row 0. */
-static uint64_t lowest_in_segments(const struct row *rows, const struct item *x)
-{
-    enum { FEW = 3 };
-    uint64_t at = 0, before;
-    if (x->last - x->first >= FEW) return lowest_fit(&rows[0], x, 0);
-    do {
-        before = at;
-        for (uint32_t s = x->first; s <= x->last; s++) at = lowest_fit(&rows[s + 1], x, at);
-    } while (at != before && crosses(x));
-    return at;
-}
-
-static void insert_in_segments(struct row *rows, const struct items *it, const struct item *x)
-{
-    insert_sorted(&rows[0], range_of(x));
-    for (uint32_t s = x->first; s <= x->last; s++) insert_in_segment(rows, it, s, range_of(x));
-}
-
-/* Copies the items of row 0 that are alive in segment s into row s + 1. */
-static void fill_rows(struct row *rows, const struct items *it)
-{
-    for (uint32_t k = 0; k < rows[0].list.n; k++) {
-        struct placed_range x = rows[0].list.at[k];
-        uint32_t s = 0, high = it->segments;
-        while (s + 1 < high) { /* the segment in which its life begins */
-            uint32_t middle = (s + high) / 2;
-            if (it->begin[middle] <= x.start) s = middle;
-            else high = middle;
-        }
-        for (; s < it->segments && it->begin[s] <= x.end; s++) insert_in_segment(rows, it, s, x);
-    }
-}
 
 /* Items that cross segments first, in order of birth; then the others, largest first. */
 static int compositional(const void *a, const void *b)
@@ -210,38 +119,23 @@ static int largest_first(const void *a, const void *b)
     return compositional(a, b);
 }
 
-/* Places all items in the given order; returns the bytes used, or gives up at `enough` bytes. In
- * compositional order the items within a segment are compared with their segment's row only. */
+/* Places all items in the given order; returns the bytes used, or gives up at `enough` bytes. */
 static uint64_t pack(struct items *it, int (*order)(const void *, const void *), uint64_t enough)
 {
     if (!it->list.n) return 0;
-    bool by_segment = order == compositional, filled = false;
     qsort(it->list.at, it->list.n, sizeof *it->list.at, order);
-    struct row *rows = mem_alloc((it->segments + 1) * sizeof *rows);
+    struct room *room = room_open(it->instants);
     uint64_t top = 0;
     for (uint32_t k = 0; k < it->list.n; k++) {
-        if (!it->list.at[k].fixed) continue;
-        if (by_segment) insert_sorted(&rows[0], range_of(&it->list.at[k]));
-        else insert_in_segments(rows, it, &it->list.at[k]);
+        const struct item *x = &it->list.at[k];
+        if (x->fixed) room_take(room, x->offset, x->offset + x->bytes, x->start, x->end);
     }
     for (uint32_t k = 0; k < it->list.n && top < enough; k++) {
         struct item *x = &it->list.at[k];
-        if (by_segment && !filled && !crosses(x)) {
-            fill_rows(rows, it);
-            filled = true;
-        }
-        struct row *row = &rows[filled ? x->first + 1 : 0];
-        if (!x->fixed && by_segment) {
-            x->offset = lowest_fit(row, x, 0);
-            insert_sorted(row, range_of(x));
-        } else if (!x->fixed) {
-            x->offset = lowest_in_segments(rows, x);
-            insert_in_segments(rows, it, x);
-        }
+        if (!x->fixed) x->offset = room_place(room, x->bytes, x->start, x->end);
         if (x->offset + x->bytes > top) top = x->offset + x->bytes;
     }
-    for (uint32_t s = 0; s <= it->segments; s++) vec_free(&rows[s].list);
-    mem_free(rows);
+    room_close(room);
     return top;
 }
 
@@ -285,7 +179,6 @@ static uint64_t place_program(struct plan *p, const struct graph *g, enum space 
         else p->placement.binding[x->node].work_offset = base + x->offset;
     }
     vec_free(&it.list);
-    mem_free(it.begin);
     return base + top;
 }
 
