@@ -271,7 +271,7 @@ static void check_surveys(const struct enumeration *w, const char *name)
         struct plan_drafts alone = {.source = &w->source};
         struct survey a, b;
         struct error e;
-        if (survey_make(&a, &drafts, s, true, w->space.profile, &e) || survey_make(&b, &alone, s, true, w->space.profile, &e)) fail_msg("%s", e.text);
+        if (survey_make(&a, &drafts, s, true, NULL, w->space.profile, &e) || survey_make(&b, &alone, s, true, NULL, w->space.profile, &e)) fail_msg("%s", e.text);
         if (!same_figures(&a, &b)) fail_msg("%s, survey %d of shared drafts differs from one of its own", name, i);
         survey_free(&a);
         survey_free(&b);

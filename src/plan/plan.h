@@ -177,6 +177,8 @@ struct plan_choice {
     uint32_t step;                    /* choices with the same number have the same program step... */
     double update;                    /* ...and for program update this part of the seconds, */
     uint64_t update_bytes, lasting[SPACE_COUNT]; /* these transients, and these persistent bytes of all programs */
+    bool timed;                       /* the seconds have the waits of program step for bytes */
+    uint32_t way;                     /* choices with the same number have the same micro-batch and level of sharding */
     bool known;                       /* compiled and placed: the members below are valid */
     bool missing;                     /* the device has no kernel for some node, for example because of a tensor's size */
     uint64_t arena[SPACE_COUNT];
@@ -191,13 +193,13 @@ struct plan_space {
     const struct profile *profile;
     struct freedom f;
     VEC(struct plan_choice) choices;
+    uint32_t ways;                    /* how many numbers of ways there are */
     int64_t images;                   /* of a sample, which a frozen tower encodes; 0: none */
     uint32_t held;                    /* the choice to which `plan` and `graph` belong; UINT32_MAX: none */
     struct plan plan;
     struct graph graph;
-    struct plan_drafts drafts;        /* of choices that are placed... */
-    struct plan_drafts steps;         /* ...of those of which program step alone is... */
-    struct plan_drafts *surveyed;     /* ...and of surveys, by thread */
+    struct plan_drafts drafts;        /* of choices that are placed */
+    struct plan_drafts *surveyed;     /* of surveys, by thread */
     int threads;
 };
 int plan_space_open(struct plan_space *x, const struct source *source, const struct settings *base, const struct freedom *f,

@@ -27,13 +27,13 @@
 #define SAME_TIME 1e-9
 /* A step that takes 1 % longer is nearly as fast. */
 #define NEARLY 0.01
-enum { SURVEYED_AT_ONCE = 8 };
+enum { SURVEYED_AT_ONCE = 8, TRIES = 3 };
 
 int plan_space_open(struct plan_space *x, const struct source *source, const struct settings *base, const struct freedom *f,
                     const struct profile *profile, struct error *e)
 {
     memset(x, 0, sizeof *x);
-    x->source = x->drafts.source = x->steps.source = source;
+    x->source = x->drafts.source = source;
     x->profile = profile;
     x->threads = omp_get_max_threads();
     x->surveyed = mem_alloc((size_t)x->threads * sizeof *x->surveyed);
@@ -57,35 +57,31 @@ void plan_space_close(struct plan_space *x)
 {
     free_held(x);
     plan_drafts_free(&x->drafts);
-    plan_drafts_free(&x->steps);
     for (int i = 0; i < x->threads; i++) plan_drafts_free(&x->surveyed[i]);
     mem_free(x->surveyed);
     vec_free(&x->choices);
 }
 
 /* On a GPU the seconds of a step grow where lanes wait for bytes, which placing it shows: in all choices with that step. */
-static void raise_seconds(struct plan_space *x, uint32_t step, double seconds)
+static void raise_seconds(struct plan_space *x, uint32_t step, double seconds, bool placed)
 {
-    for (uint32_t i = step; i < x->choices.n && x->choices.at[i].step == step; i++)
+    for (uint32_t i = step; i < x->choices.n && x->choices.at[i].step == step; i++) {
         x->choices.at[i].seconds = fmax(x->choices.at[i].seconds, seconds + x->choices.at[i].update);
-}
-
-/* Whether placing a step may show waits: its nodes are in several lanes of a GPU. */
-static bool may_wait(const struct settings *s)
-{
-    const bool sends = settings_group(s) && s->shard != SHARD_OPTIMIZER;
-    return s->device.copies_overlap && (sends || s->offload & (OFFLOAD_WEIGHTS | OFFLOAD_ACTIVATIONS));
+        x->choices.at[i].timed |= placed;
+    }
 }
 
 /* Raises the seconds of a choice by the waits of its program step, which is a fraction of the work of placing all programs. */
 static int time_waits(struct plan_space *x, uint32_t i, double most, struct error *e)
 {
-    struct plan_choice *c = &x->choices.at[i];
-    double step;
-    if (c->known || !may_wait(&c->settings)) return PL_OK;
-    int rc = survey_time_step(&step, &x->steps, &c->settings, most - c->update, x->profile, e);
-    if (!rc) raise_seconds(x, c->step, step);
-    return rc;
+    const struct plan_choice *c = &x->choices.at[i];
+    struct survey v;
+    if (c->timed || !survey_may_wait(&c->settings)) return PL_OK;
+    int rc = survey_make(&v, &x->surveyed[0], &c->settings, false, &(struct survey_limits){.seconds = most}, x->profile, e);
+    if (rc) return rc;
+    raise_seconds(x, c->step, fmax(v.step_seconds, v.placed_seconds), v.placed_seconds > 0);
+    survey_free(&v);
+    return PL_OK;
 }
 
 /* Compiles and places a choice; x->plan and x->graph hold it until the next call. */
@@ -108,7 +104,7 @@ static int compile_choice(struct plan_space *x, uint32_t i, struct error *e)
     x->held = i;
     c->known = true;
     c->exact = x->plan.seconds;
-    if (c->settings.device.copies_overlap) raise_seconds(x, c->step, x->plan.program_seconds[PROGRAM_STEP]);
+    if (c->settings.device.copies_overlap) raise_seconds(x, c->step, x->plan.program_seconds[PROGRAM_STEP], true);
     for (size_t k = 0; k < COUNT(x->plan.missing); k++) c->missing |= x->plan.missing[k] != 0;
     memcpy(c->arena, x->plan.placement.arena, sizeof c->arena);
     return PL_OK;
@@ -186,6 +182,13 @@ static bool walk_reaches(const struct walk *w, uint32_t k)
     return k < w->x->choices.n && w->at[k].seconds <= w->seconds && w->at[k].bound < w->bytes;
 }
 
+/* Surveys rough choices. Those that may be the answer of a search are placed too, where that shows waits. */
+static int survey_rough(struct plan_space *x, const uint32_t *rough, uint32_t n, const uint64_t budget[SPACE_COUNT], double seconds, struct error *e)
+{
+    const struct survey_limits placed = {seconds, {budget[SPACE_DEVICE], budget[SPACE_HOST]}};
+    return search_space_survey(x, rough, n, isfinite(seconds) ? &placed : NULL, e);
+}
+
 /* Surveys the next rough choices within the budget, before the first one that is not rough: they stay where they are in
  * the order, or move back. Several at once share phases of their graphs. */
 static int walk_survey(struct walk *w, const uint64_t budget[SPACE_COUNT], struct error *e)
@@ -199,7 +202,7 @@ static int walk_survey(struct walk *w, const uint64_t budget[SPACE_COUNT], struc
         for (uint32_t k = 0; k < n; k++) listed |= w->x->choices.at[rough[k]].step == c->step;
         if (!listed) rough[n++] = w->at[i].choice;
     }
-    int rc = search_space_survey(w->x, rough, n, e);
+    int rc = survey_rough(w->x, rough, n, budget, w->seconds, e);
     if (!rc) walk_sort(w);
     return rc;
 }
@@ -226,7 +229,8 @@ static bool is_better(const struct plan_choice *a, const struct plan_choice *b)
 {
     if (a->exact != b->exact) return a->exact < b->exact;
     if (!a->settings.device.separate_memory && a->arena[SPACE_HOST] != b->arena[SPACE_HOST]) return a->arena[SPACE_HOST] < b->arena[SPACE_HOST];
-    return a->arena[SPACE_DEVICE] < b->arena[SPACE_DEVICE];
+    if (a->arena[SPACE_DEVICE] != b->arena[SPACE_DEVICE]) return a->arena[SPACE_DEVICE] < b->arena[SPACE_DEVICE];
+    return a < b;
 }
 
 /* True if its tensors have the sizes of choice `of`, for which the device lacks a kernel. */
@@ -265,33 +269,98 @@ static int find_smaller_file(struct plan_space *x, uint32_t i, bool *found, stru
     return rc == PL_NOFIT ? PL_OK : rc;
 }
 
+/* A search for the fastest choice. */
+struct fastest {
+    const uint64_t *budget;
+    uint32_t best, unable, last; /* UINT32_MAX: none; unable: the device cannot run it; last: the last of these */
+    double seconds;              /* what takes longer is not better */
+};
+
+/* Compares the next choice of a walk with the best one so far. */
+static int consider(struct plan_space *x, struct fastest *f, uint32_t i, struct error *e)
+{
+    const struct plan_choice *c = &x->choices.at[i];
+    bool passed_over;
+    int rc;
+    if (f->last != UINT32_MAX && same_sizes(x, c, f->last)) return PL_OK;
+    if (f->best != UINT32_MAX && c->seconds <= f->seconds && (rc = time_waits(x, i, f->seconds, e))) return rc;
+    if (c->seconds > f->seconds) return PL_OK;
+    if ((rc = ensure_placed(x, i, e))) return rc;
+    if (!fits_budget(c, f->budget)) return PL_OK;
+    if (c->missing) {
+        f->last = i;
+        if (f->unable == UINT32_MAX) f->unable = i;
+    }
+    if (c->missing || (f->best != UINT32_MAX && !is_better(c, &x->choices.at[f->best]))) return PL_OK;
+    if ((rc = find_smaller_file(x, i, &passed_over, e)) || passed_over) return rc;
+    f->best = i;
+    f->seconds = c->exact * (1 + SAME_TIME);
+    return PL_OK;
+}
+
+/* The best of the choices that earlier searches placed. */
+static void take_known(struct plan_space *x, struct fastest *f)
+{
+    for (uint32_t i = 0; i < x->choices.n; i++) {
+        const struct plan_choice *c = &x->choices.at[i];
+        if (!c->known || c->missing || !c->settings.device.separate_memory || !fits_budget(c, f->budget)) continue;
+        if (f->best == UINT32_MAX || is_better(c, &x->choices.at[f->best])) f->best = i;
+    }
+    if (f->best != UINT32_MAX) f->seconds = x->choices.at[f->best].exact * (1 + SAME_TIME);
+}
+
+/* The choice with the least seconds within the budget, of a way that was tried less than TRIES times; UINT32_MAX: none that may be
+ * faster. Copies of weights and activations are not in the seconds of rough choices. */
+static uint32_t next_untried(const struct plan_space *x, const struct fastest *f, const uint8_t *tried)
+{
+    uint32_t next = UINT32_MAX;
+    for (uint32_t i = 0; i < x->choices.n; i++) {
+        const struct plan_choice *c = &x->choices.at[i];
+        if (tried[c->way] >= TRIES || c->settings.offload & (OFFLOAD_WEIGHTS | OFFLOAD_ACTIVATIONS)) continue;
+        if (c->seconds > (next == UINT32_MAX ? f->seconds : x->choices.at[next].seconds) || !fits_budget(c, f->budget)) continue;
+        if (next == UINT32_MAX || c->seconds < x->choices.at[next].seconds) next = i;
+    }
+    return next;
+}
+
+/* Where ranks send in program step, lanes wait for bytes, more or less alike in all choices of a way. One of each is tried first:
+ * the best of them leaves few others to place. */
+static int try_ways(struct plan_space *x, struct fastest *f, struct error *e)
+{
+    uint8_t *tried = mem_alloc(x->ways + 1);
+    bool sends = false;
+    int rc = PL_OK;
+    for (uint32_t i = 0; i < x->choices.n; i++) {
+        const struct plan_choice *c = &x->choices.at[i];
+        sends |= settings_group(&c->settings) && survey_may_wait(&c->settings);
+        if (c->timed) tried[c->way] = TRIES; /* in an earlier search */
+    }
+    for (uint32_t i; sends && !rc && (i = next_untried(x, f, tried)) != UINT32_MAX;) {
+        const struct plan_choice *c = &x->choices.at[i];
+        if (c->rough) rc = survey_rough(x, &i, 1, f->budget, f->seconds, e);
+        const bool fits = fits_budget(c, f->budget);
+        tried[c->way] = fits ? TRIES : tried[c->way] + 1;
+        if (!rc && fits) rc = consider(x, f, i, e);
+    }
+    mem_free(tried);
+    return rc;
+}
+
 /* A choice that the device cannot run is returned only if there is no other, so that it can be
  * shown. */
 int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32_t *choice, struct error *e)
 {
+    struct fastest f = {budget, UINT32_MAX, UINT32_MAX, UINT32_MAX, INFINITY};
+    take_known(x, &f);
+    int rc = try_ways(x, &f, e);
     struct walk w = walk_begin(x, SPACE_DEVICE, by_seconds);
-    uint32_t best = UINT32_MAX, unable = UINT32_MAX, last = UINT32_MAX, i;
-    int rc;
-    while (!(rc = walk_next(&w, budget, &i, e))) {
-        const struct plan_choice *c = &x->choices.at[i];
-        bool passed_over;
-        if (last != UINT32_MAX && same_sizes(x, c, last)) continue;
-        if (best != UINT32_MAX && (rc = time_waits(x, i, w.seconds, e))) break;
-        if (c->seconds > w.seconds) continue;
-        if ((rc = ensure_placed(x, i, e))) break;
-        if (!fits_budget(c, budget)) continue;
-        if (c->missing) {
-            last = i;
-            if (unable == UINT32_MAX) unable = i;
-        }
-        if (c->missing || (best != UINT32_MAX && !is_better(c, &x->choices.at[best]))) continue;
-        if ((rc = find_smaller_file(x, i, &passed_over, e))) break;
-        if (passed_over) continue;
-        best = i;
-        w.seconds = c->exact * (1 + SAME_TIME);
+    for (uint32_t i; !rc;) {
+        w.seconds = f.seconds;
+        rc = walk_next(&w, budget, &i, e);
+        if (!rc) rc = consider(x, &f, i, e);
     }
     mem_free(w.at);
-    *choice = best != UINT32_MAX ? best : unable;
+    *choice = f.best != UINT32_MAX ? f.best : f.unable;
     return rc != PL_NOFIT ? rc : *choice != UINT32_MAX ? PL_OK : PL_NOFIT;
 }
 

@@ -289,7 +289,7 @@ static void add_choice(struct builder *b, const struct family *f, int chunk, con
     const struct survey *shown = extent->all ? recomputed : rest;
     double seconds;
     uint64_t step = compose(rest, recomputed, extent->is_recomputed, b->rough, &seconds);
-    struct plan_choice c = {.settings = with_chunks(b, f->base, chunk), .rough = b->rough, .step = b->x->choices.n};
+    struct plan_choice c = {.settings = with_chunks(b, f->base, chunk), .rough = b->rough, .step = b->x->choices.n, .way = b->x->ways};
     if (b->rough) seconds = later(seconds, sent_seconds(b, f, chunk));
     c.settings.recompute = recompute;
     for (int u = 0; u < b->updates; u++) {
@@ -340,7 +340,7 @@ static bool repeats_chunks(const struct family *f, int chunk)
 
 static void add_composed(struct builder *b)
 {
-    for (uint32_t i = 0; i < b->families.n; i++)
+    for (uint32_t i = 0; i < b->families.n; i++, b->x->ways++)
         for (int c = 0; c < b->chunks; c++)
             if (!repeats_chunks(&b->families.at[i], c)) add_recompute_modes(b, &b->families.at[i], c);
 }
@@ -360,7 +360,7 @@ static void add_rough(struct builder *b, const struct family *f, const struct se
     const struct survey *update = &find_update(b, s)->survey;
     const bool away = b->x->f.free[TECHNIQUE_offload] && s->offload & OFFLOAD_ACTIVATIONS;
     uint64_t transient = larger(step->eval, (away ? step->accessed : step->all)[!s->fused_step && !b->rough]);
-    struct plan_choice c = {.settings = *s, .rough = true, .step = b->x->choices.n};
+    struct plan_choice c = {.settings = *s, .rough = true, .step = b->x->choices.n, .way = b->x->ways};
     for (uint32_t i = 0; i <= step->blocks; i++) c.seconds += step->block[i].seconds[LANE_COMPUTE];
     if (b->rough) c.seconds = later(c.seconds, sent_seconds(b, f, chunk));
     if (!s->fused_step) {
@@ -401,7 +401,7 @@ static void add_singles(struct builder *b)
 {
     const struct freedom *f = &b->x->f;
     for (enum state_dtype state = STATE_F32; state < STATE_DTYPES; state++)
-        for (uint32_t i = 0; i < b->families.n && state_allowed(b, state); i++)
+        for (uint32_t i = 0; i < b->families.n && state_allowed(b, state); i++, b->x->ways++)
             for (struct offloads o = {.s = b->families.at[i].base}; next_offload(b, &o);) {
                 const struct family *family = &b->families.at[i];
                 struct settings s = o.s;
@@ -439,7 +439,7 @@ static int survey_first(struct builder *b, struct error *e)
     s.accumulation = b->families.at[0].base.accumulation;
     s.head_chunks = b->base.head_chunks;
     if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = (struct recompute){.kind = RECOMPUTE_NONE};
-    int rc = survey_make(&v, &drafts, &s, true, b->x->profile, e);
+    int rc = survey_make(&v, &drafts, &s, true, NULL, b->x->profile, e);
     if (!rc) {
         b->blocks = v.blocks;
         list_chunks(b, &drafts.graph);
@@ -577,16 +577,17 @@ static void take_survey(struct plan_space *x, uint32_t choice, const struct surv
         if (i == choice) c->update_bytes = v->update;
         if (i == choice) memcpy(c->weights, v->weights, sizeof c->weights);
         c->update += v->total_seconds - v->step_seconds - of.update; /* the order of gradients changes it a little */
-        c->seconds = v->step_seconds + c->update;
+        c->seconds = later(v->step_seconds, v->placed_seconds) + c->update;
+        c->timed = v->placed_seconds > 0;
         for (int s = 0; s < SPACE_COUNT; s++) c->bound[s] = c->lasting[s] - of.lasting[s] + v->persistent[s];
         c->bound[SPACE_DEVICE] += larger(larger(v->step, c->update_bytes), v->eval);
     }
 }
 
-int search_space_survey(struct plan_space *x, const uint32_t *rough, uint32_t n, struct error *e)
+int search_space_survey(struct plan_space *x, const uint32_t *rough, uint32_t n, const struct survey_limits *placed, struct error *e)
 {
     struct survey *all = mem_alloc((n + 1) * sizeof *all);
-    struct survey_jobs jobs = {0};
+    struct survey_jobs jobs = {.placed = placed};
     for (uint32_t i = 0; i < n; i++) survey_jobs_add(&jobs, &x->choices.at[rough[i]].settings, false, &all[i]);
     int rc = survey_jobs_run(&jobs, x, e);
     for (uint32_t i = 0; i < n && !rc; i++) take_survey(x, rough[i], &all[i]);

@@ -28,7 +28,8 @@
 bool search_has_ladder(const struct freedom *f, enum technique_id id);
 /* Fills x->choices. */
 int search_space_fill(struct plan_space *x, const struct settings *base, struct error *e);
-/* Surveys rough choices. */
-int search_space_survey(struct plan_space *x, const uint32_t *rough, uint32_t n, struct error *e);
+/* Surveys rough choices; places program step of those within `placed`, unless NULL. */
+struct survey_limits;
+int search_space_survey(struct plan_space *x, const uint32_t *rough, uint32_t n, const struct survey_limits *placed, struct error *e);
 
 #endif

@@ -261,7 +261,29 @@ static void add_known(struct survey *v, const struct known_program *k)
     }
 }
 
-int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, bool blocks, const struct profile *profile, struct error *e)
+bool survey_may_wait(const struct settings *s)
+{
+    const bool sends = settings_group(s) && s->shard != SHARD_OPTIMIZER;
+    return s->device.copies_overlap && (sends || s->offload & (OFFLOAD_WEIGHTS | OFFLOAD_ACTIVATIONS));
+}
+
+static bool is_within(const struct survey *v, const struct survey_limits *most)
+{
+    bool within = v->total_seconds <= most->seconds;
+    for (int s = 0; s < SPACE_COUNT; s++) {
+        uint64_t bytes = 0;
+        if (s == SPACE_DEVICE) {
+            keep_most(&bytes, v->step);
+            keep_most(&bytes, v->update);
+            keep_most(&bytes, v->eval);
+        }
+        within &= !most->bytes[s] || v->persistent[s] + bytes <= most->bytes[s];
+    }
+    return within;
+}
+
+int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, bool blocks, const struct survey_limits *placed,
+                const struct profile *profile, struct error *e)
 {
     struct plan p = {.settings = *s};
     memset(v, 0, sizeof *v);
@@ -288,24 +310,7 @@ int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *
         }
         v->step_seconds = p.program_seconds[PROGRAM_STEP];
         v->total_seconds = total_seconds(&p, d->update);
-        plan_free(&p);
-    }
-    mem_free(seconds);
-    return rc;
-}
-
-int survey_time_step(double *step, struct plan_drafts *d, const struct settings *s, double most, const struct profile *profile, struct error *e)
-{
-    struct plan p = {.settings = *s};
-    d->brief = true;
-    int rc = plan_draft_next(d, s, e);
-    if (rc) return rc;
-    double *seconds = mem_alloc(d->graph.nodes.n * sizeof *seconds);
-    rc = plan_bind_with(&p, &d->graph, profile, &d->kernels, seconds, e);
-    if (!rc) {
-        keep_programs(d, &p, s, seconds);
-        *step = p.program_seconds[PROGRAM_STEP];
-        if (*step <= most) *step = plan_time_step(&p, &d->graph, seconds);
+        if (placed && survey_may_wait(s) && is_within(v, placed)) v->placed_seconds = plan_time_step(&p, g, seconds);
         plan_free(&p);
     }
     mem_free(seconds);

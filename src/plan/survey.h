@@ -46,13 +46,21 @@ struct survey {
     uint64_t weights[SPACE_COUNT]; /* the part for parameters, master weights and optimizer state */
     uint64_t update, eval;   /* transient bytes of these programs */
     int64_t rows[PROGRAM_COUNT]; /* of a chunk of the heads; set by survey_jobs_run */
+    double placed_seconds;   /* of program step with the waits for bytes; 0: not known */
 };
 
+/* What a survey may take at most. */
+struct survey_limits {
+    double seconds;
+    uint64_t bytes[SPACE_COUNT]; /* 0: any */
+};
+
+/* Whether placing a step may show waits for bytes: its nodes are in several lanes of a GPU. */
+bool survey_may_wait(const struct settings *s);
 /* Drafts the graph for settings into d->graph and surveys it; without `blocks` only its bytes and
- * seconds as a whole. */
-int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, bool blocks, const struct profile *profile, struct error *e);
-/* The seconds of program step on a GPU, with the waits for bytes; without them if it takes more than `most` even so. */
-int survey_time_step(double *step, struct plan_drafts *d, const struct settings *s, double most, const struct profile *profile, struct error *e);
+ * seconds as a whole. If its step may wait, it is placed within `placed`; NULL: never. */
+int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, bool blocks, const struct survey_limits *placed,
+                const struct profile *profile, struct error *e);
 void survey_copy(struct survey *to, const struct survey *from);
 void survey_free(struct survey *v);
 

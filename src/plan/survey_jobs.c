@@ -49,7 +49,7 @@ static int run_job(const struct plan_space *x, struct survey_jobs *jobs, uint32_
             survey_copy(job->to, jobs->list.at[k].to);
             job->done = true;
         }
-    if (!rc && !job->done) rc = survey_make(job->to, drafts, &job->s, job->blocks, x->profile, e);
+    if (!rc && !job->done) rc = survey_make(job->to, drafts, &job->s, job->blocks, jobs->placed, x->profile, e);
     if (!rc) memcpy(job->to->rows, job->rows, sizeof job->rows);
     job->done = !rc;
     return rc;

@@ -16,6 +16,7 @@ struct survey_job {
 };
 struct survey_jobs {
     VEC(struct survey_job) list; /* free with vec_free */
+    const struct survey_limits *placed; /* of all surveys; NULL: nothing is placed */
 };
 
 void survey_jobs_add(struct survey_jobs *jobs, const struct settings *s, bool blocks, struct survey *to);
