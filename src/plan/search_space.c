@@ -432,21 +432,20 @@ static void free_builder(struct builder *b)
 /* Surveys a first graph to find the dimensions: blocks, and a head that can run in chunks. */
 static int survey_first(struct builder *b, struct error *e)
 {
-    struct plan_drafts drafts = {.source = b->x->source};
+    struct plan_drafts *drafts = &b->x->surveyed[0];
     struct survey v;
     struct settings s = b->update[0].s;
     s.micro_batch = b->families.at[0].base.micro_batch;
     s.accumulation = b->families.at[0].base.accumulation;
     s.head_chunks = b->base.head_chunks;
     if (b->x->f.free[TECHNIQUE_recompute]) s.recompute = (struct recompute){.kind = RECOMPUTE_NONE};
-    int rc = survey_make(&v, &drafts, &s, true, NULL, b->x->profile, e);
+    int rc = survey_make(&v, drafts, &s, true, NULL, b->x->profile, e);
     if (!rc) {
         b->blocks = v.blocks;
-        list_chunks(b, &drafts.graph);
-        list_extents(b, &drafts.graph);
+        list_chunks(b, &drafts->graph);
+        list_extents(b, &drafts->graph);
         b->update[0].survey = v;
     }
-    plan_drafts_free(&drafts);
     return rc;
 }
 
@@ -487,7 +486,8 @@ static int add_dimensions(struct builder *b, struct error *e)
         struct settings s = b->families.at[0].base;
         s.state = b->update[u].s.state;
         s.offload = b->update[u].s.offload;
-        add_job(&jobs, s, x->f.free[TECHNIQUE_recompute] ? (struct recompute){.kind = RECOMPUTE_NONE} : b->base.recompute, &b->update[u].survey);
+        if (x->f.free[TECHNIQUE_recompute]) s.recompute = (struct recompute){.kind = RECOMPUTE_NONE};
+        survey_jobs_add(&jobs, &s, false, &b->update[u].survey);
     }
     if (!rc) rc = survey_jobs_run(&jobs, x, e);
     if (!rc) {
