@@ -457,7 +457,7 @@ static id build_attention(struct scene *s, const int64_t *n)
              {1, 300, 150, 2, 1, 32, 8}, {1, 100, 170, 2, 1, 128, 10}, {2, 100, 170, 2, 1, 64, 10}, {1, 1, 300, 4, 2, 128, 8}, \
              {1, 520, 520, 1, 1, 128, 32}, {1, 390, 390, 2, 1, 64, 32}, {1, 260, 260, 1, 1, 200, 32}, \
              {2, 729, 729, 2, 2, 72, 0}, {1, 200, 200, 4, 2, 72, 1}, {1, 130, 200, 2, 1, 72, 4}, {2, 90, 130, 2, 2, 72, 2}, {1, 40, 50, 2, 1, 72, 1}, \
-             {1, 300, 300, 2, 1, 72, 32}}
+             {1, 300, 300, 2, 1, 72, 32}, {257, 64, 64, 1, 1, 64, RANGES_RANDOM}}
 static const struct opcase case_ATTENTION = {build_attention, HEAD_SHAPES};
 
 static id build_attention_bwd(struct scene *s, const int64_t *n)
