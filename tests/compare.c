@@ -2,7 +2,7 @@
  * compare.c: compares the output of `plimsoll step` with the results of the reference framework.
  *
  *   compare EXPECT.safetensors GOT.safetensors [--logits 1e-4] [--grad 1e-3]
- *           [--rounding FILE TYPE] [--outputs] [--verbose]
+ *           [--rounding FILE TYPE] [--outputs] [--gradients] [--verbose]
  *
  * Every tensor of EXPECT has to be in GOT with the same shape. The measure is the relative L2 error
  * |got - expect| / |expect| of a whole tensor, summed in double. Names that start with "grad." are
@@ -26,6 +26,8 @@
  * is for results of a few roundings, each at most eps / 2. A tensor that FILE does not name fails.
  *
  * --outputs leaves the gradients out: a merged model has other parameters than one with an adapter.
+ * --gradients takes all tensors for gradients: weights after a step of SGD that is so long that
+ * nothing else is left in them.
  *
  * GOT may hold further outputs, but no further gradient: a tied weight has one gradient. A NaN in GOT
  * fails, because no comparison with it is true. A NaN in EXPECT is not compared: what stands there,
@@ -51,7 +53,7 @@ struct options {
     const char *expect, *got;
     double bound[CLASS_COUNT];
     const char *rounding, *type; /* NULL: the bounds of the classes */
-    bool outputs, verbose;
+    bool outputs, gradients, verbose;
 };
 
 /* A line of the --rounding file: two deviations and the f32 distance. */
@@ -76,9 +78,9 @@ struct comparison {
     int compared, failed, loose; /* loose: allowed more than the tensor's own norm */
 };
 
-static int class_of(const char *name)
+static int class_of(const struct comparison *c, const char *name)
 {
-    return strncmp(name, "grad.", 5) == 0 ? CLASS_GRAD : CLASS_OUTPUT;
+    return c->options->gradients || strncmp(name, "grad.", 5) == 0 ? CLASS_GRAD : CLASS_OUTPUT;
 }
 
 /* Sets what EXPECT leaves open to 0 in both tensors. */
@@ -138,7 +140,7 @@ static int total_norm(struct comparison *c, struct error *e)
     double sum = 0;
     for (uint32_t i = 0; i < c->expect.n_entries; i++) {
         const struct st_entry *t = &c->expect.entries[i];
-        if (class_of(t->name) != CLASS_GRAD) continue;
+        if (class_of(c, t->name) != CLASS_GRAD) continue;
         double *x = tensor_values(&c->expect, t, e);
         if (!x) return e->code;
         double norm = norm_of(x, t->elements);
@@ -208,7 +210,7 @@ static int compare_tensor(struct comparison *c, const struct st_entry *a, struct
                shape_print(a, want));
         return PL_OK;
     }
-    int class = class_of(a->name);
+    int class = class_of(c, a->name);
     double norm = 0, *x = tensor_values(&c->expect, a, e), *y = NULL;
     if (x) y = tensor_values(&c->got, b, e);
     if (y) skip_open(x, y, a->elements);
@@ -223,7 +225,7 @@ static void find_extra(struct comparison *c)
 {
     for (uint32_t i = 0; i < c->got.n_entries; i++) {
         const char *name = c->got.entries[i].name;
-        if (class_of(name) != CLASS_GRAD || st_find(&c->expect, name)) continue;
+        if (class_of(c, name) != CLASS_GRAD || st_find(&c->expect, name)) continue;
         c->failed++;
         printf("FAIL %s: a gradient that is not expected\n", name);
     }
@@ -233,7 +235,7 @@ static int compare_files(struct comparison *c, struct error *e)
 {
     int code = total_norm(c, e);
     for (uint32_t i = 0; code == PL_OK && i < c->expect.n_entries; i++)
-        if (!c->options->outputs || class_of(c->expect.entries[i].name) == CLASS_OUTPUT)
+        if (!c->options->outputs || class_of(c, c->expect.entries[i].name) == CLASS_OUTPUT)
             code = compare_tensor(c, &c->expect.entries[i], e);
     if (code != PL_OK) return code;
     if (!c->options->outputs) find_extra(c);
@@ -274,6 +276,8 @@ static int parse_arguments(int argc, char **argv, struct options *o, struct erro
             o->verbose = true;
         } else if (!strcmp(a, "--outputs")) {
             o->outputs = true;
+        } else if (!strcmp(a, "--gradients")) {
+            o->gradients = true;
         } else if (!strcmp(a, "--rounding")) {
             if (i + 2 >= argc) return error_set(e, PL_USAGE, "--rounding takes a file and f32, bf16 or f16");
             o->rounding = argv[++i];
@@ -295,7 +299,7 @@ static int parse_arguments(int argc, char **argv, struct options *o, struct erro
     }
     if (o->got) return PL_OK;
     return error_set(e, PL_USAGE, "usage: compare EXPECT.safetensors GOT.safetensors "
-                                  "[--logits BOUND] [--grad BOUND] [--rounding FILE TYPE] [--outputs] [--verbose]");
+                                  "[--logits BOUND] [--grad BOUND] [--rounding FILE TYPE] [--outputs] [--gradients] [--verbose]");
 }
 
 /* Reads lines of "NAME bf16 f16 f32"; any other line is an error. */

@@ -141,8 +141,8 @@ part_plans() { start run_plans env KEEP="$logs" bash tests/run_plans.sh; }
 
 # The cases cover every kernel once and are divided among programs of one process each. A program passes
 # when its cases pass and every summary of the tool reports no errors. racecheck skips cuBLASLt's kernels:
-# they are not ours and take longer than everything else. It includes them in the seam, because the tool
-# crashes there when they are excluded.
+# they are not ours and take longer than everything else. It includes them in the seam and in convolutions,
+# because the tool crashes there when they are excluded.
 add_verdict() { # LOG: appends 'N passed, M failed'
     awk '
         /ERROR SUMMARY:/ { n++; if ($0 !~ /ERROR SUMMARY: 0 errors/) bad++ }
@@ -159,11 +159,11 @@ add_verdict() { # LOG: appends 'N passed, M failed'
     return $status
 }
 run_sanitized() { # TOOL COMMAND...
-    local tool=$1 out name theirs=()
+    local tool=$1 out name last=${*: -1} theirs=()
     out=$(mktemp) || return 2
     shift
     # One option per name: the names within one option must all match.
-    [[ $tool != racecheck || $1 == */cuda_seam ]] || for name in nvjet cutlass gemm splitK cublas; do theirs+=(--kernel-name-exclude "kns=$name"); done
+    [[ $tool != racecheck || $1 == */cuda_seam || $last == */conv*.cases ]] || for name in nvjet cutlass gemm splitK cublas; do theirs+=(--kernel-name-exclude "kns=$name"); done
     # SANITIZER is a list of words.
     # shellcheck disable=SC2086
     compute-sanitizer --tool "$tool" --print-limit 20 ${SANITIZER:-} ${theirs[@]+"${theirs[@]}"} "$@" >"$out" 2>&1
@@ -177,9 +177,11 @@ if [ "${1:-}" = run_sanitized ]; then shift; run_sanitized "$@"; exit; fi # call
 
 # distribute COUNT FOLDER: writes the cases to files 0.cases, 1.cases ..., the most expensive first, each to
 # the file with the least load so far. Attention's cases are distributed dtype by dtype: one takes seconds
-# under racecheck, and its gradient takes longer than any other case.
+# under racecheck, and its gradient takes longer than any other case. Convolutions go to files of their own
+# (run_sanitized), conv0.cases to conv3.cases.
 distribute() {
-    awk '$1 == "case" && $2 ~ /^ATTENTION/ { w = $4 ? 5 : 15
+    awk -v folder="$2" '$1 == "case" && $2 == "CONV" { print >(folder "/conv" n++ % 4 ".cases"); next }
+         $1 == "case" && $2 ~ /^ATTENTION/ { w = $4 ? 5 : 15
              for (i = 1; i <= 3; i++) if (substr($5, i, 1) == 1) print w, $1, $2, $3, $4, substr("000", 1, i - 1) "1" substr("000", i + 1)
              next }
          $1 == "case" { print gsub(/1/, "1", $5), $0 }' | sort -s -k 1,1nr |
@@ -188,7 +190,7 @@ distribute() {
               load[g] += $1; sub(/^[0-9]+ /, ""); print >(folder "/" g ".cases") }'
 }
 sanitize() {
-    local tool g file rows=() selected=() cases
+    local tool file rows=() selected=() cases
     for tool; do
         case $tool in memcheck | racecheck | initcheck | synccheck) selected+=("$tool") ;; *) rows+=("$tool") ;; esac
     done
@@ -201,14 +203,13 @@ sanitize() {
     for tool in "${selected[@]}"; do
         # The seam takes longest and starts first.
         ((${#rows[@]})) || start "$tool-seam" bash tests/cuda.sh run_sanitized "$tool" "$tools/cuda_seam" --small ${on[@]+"${on[@]}"}
-        if [ ! -f "$cases/0.cases" ]; then
+        if [ ! -f "$cases/list" ]; then
             "$tools/cuda_ops" --cover --list ${rows[@]+"${rows[@]}"} >"$cases/list" || { cat "$cases/list" >&2; return 2; }
             distribute "${GROUPS_OF:-64}" "$cases" <"$cases/list"
         fi
-        [ -f "$cases/0.cases" ] || { echo "cuda.sh: no case of ${rows[*]}" >&2; return 2; }
-        for ((g = 0; g < ${GROUPS_OF:-64}; g++)); do
-            file=$cases/$g.cases
-            [ ! -f "$file" ] || start "$tool-$g" bash tests/cuda.sh run_sanitized "$tool" "$tools/cuda_ops" ${on[@]+"${on[@]}"} --jobs 0 --cases "$file"
+        for file in "$cases"/*.cases; do
+            [ -f "$file" ] || { echo "cuda.sh: no case of ${rows[*]}" >&2; return 2; }
+            start "$tool-$(basename "$file" .cases)" bash tests/cuda.sh run_sanitized "$tool" "$tools/cuda_ops" ${on[@]+"${on[@]}"} --jobs 0 --cases "$file"
         done
         finish
     done

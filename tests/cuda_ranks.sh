@@ -12,6 +12,9 @@ DEVICE=cuda
 . tests/run_lib.sh
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_btl=self,vader OMPI_MCA_pml=ob1 OMP_WAIT_POLICY=passive
 sections=${SECTIONS:-bits nccl fail}
+# For the tests of NCCL with several ranks alone: the others exchange through host memory.
+shared_gpu=${NCCL_MULTI_RANK_GPU_ENABLE:-}
+unset NCCL_MULTI_RANK_GPU_ENABLE
 section() { case " $sections " in *" $1 "*) ;; *) return 1 ;; esac; }
 has_gpu() { nvidia-smi -L 2>/dev/null | grep -q GPU; }
 if ! has_gpu || [ ! -f "$BUILD/plimsoll-cuda.so" ] || [ ! -f "$BUILD/plimsoll-mpi.so" ] || ! command -v mpirun >/dev/null; then
@@ -94,12 +97,20 @@ if section nccl; then
     }
     check 'NCCL with one rank, f32' motions
     check 'NCCL with one rank, bf16' motions --set memory.precision=bf16
+    # several N [ARGUMENT...]: N ranks of one GPU, connected by NCCL, against one process.
     several() {
-        [ -n "${NCCL_MULTI_RANK_GPU_ENABLE:-}" ] || { echo 'NCCL_MULTI_RANK_GPU_ENABLE is not set'; return 77; }
-        via='by NCCL 2' equal "$1" "$1" 4 --set memory.micro_batch=auto --set train.clip_norm=1
+        local n=$1
+        shift
+        [ -n "$shared_gpu" ] || { echo 'NCCL_MULTI_RANK_GPU_ENABLE is not set'; return 77; }
+        NCCL_MULTI_RANK_GPU_ENABLE=1 via='by NCCL 2' equal "$n" "$n" 4 --set memory.micro_batch=auto --set train.clip_norm=1 "$@"
     }
     check 'NCCL, 2 ranks of one GPU' several 2
     check 'NCCL, 8 ranks of one GPU' several 8
+    check 'NCCL, 3 ranks, divided optimizer state, bf16-pure' several 3 --set train.effective_batch=9 --set memory.precision=bf16-pure --set parallel.shard=optimizer
+    check 'NCCL, 4 ranks, divided gradients, bf16' several 4 --set memory.precision=bf16 --set parallel.shard=gradients
+    check 'NCCL, 4 ranks, divided weights, bf16, recompute' several 4 --set memory.precision=bf16 --set memory.recompute=all --set parallel.shard=weights
+    check 'NCCL, 4 ranks as 2 hosts of 2, divided weights' several 4 --set parallel.per_host=2 --set parallel.shard=HYBRID_SHARD
+    check 'NCCL, 8 ranks as 2 hosts of 4, weights divided among all, bf16' several 8 --set memory.precision=bf16 --set parallel.per_host=4 --set parallel.group=all --set parallel.shard=weights
 fi
 
 if section fail; then
@@ -115,9 +126,23 @@ if section fail; then
         kill -STOP "$p"
         for _ in $(seq 120); do kill -0 $launcher 2>/dev/null || break; sleep 0.1; done
         kill -0 $launcher 2>/dev/null && { echo 'still running after 12 s'; kill -KILL $launcher; cat "$tmp/err"; return 1; }
-        grep -q 'waited 3 s for rank 1 (.*) in .*: is it stopped' "$tmp/err" && echo "after $((SECONDS - from)) s: $(grep -o 'waited 3 s.*' "$tmp/err" | head -n 1)"
+        grep -q "${cause:-waited 3 s for rank 1 (.*) in .*: is it stopped}" "$tmp/err" && echo "after $((SECONDS - from)) s: $(grep -o 'waited 3 s.*' "$tmp/err" | head -n 1)"
     }
     check 'a stopped rank: the deadline' stopped_rank
+    stopped_nccl() {
+        [ -n "$shared_gpu" ] || { echo 'NCCL_MULTI_RANK_GPU_ENABLE is not set'; return 77; }
+        NCCL_MULTI_RANK_GPU_ENABLE=1 cause='waited 3 s for .*: is .* stopped' stopped_rank
+    }
+    check 'NCCL, a stopped rank: the deadline' stopped_nccl
+    # Rank 1 has no network for NCCL, while rank 0 waits for it: all end long before the deadline.
+    unconnected_rank() {
+        local from=$SECONDS one=("$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/alone" --set parallel.crowd=true --set parallel.timeout=60 --set memory.micro_batch=auto)
+        [ -n "$shared_gpu" ] || { echo 'NCCL_MULTI_RANK_GPU_ENABLE is not set'; return 77; }
+        rm -rf "$tmp/alone"
+        NCCL_MULTI_RANK_GPU_ENABLE=1 OMP_NUM_THREADS=1 expect 1 'rank 1.*NCCL: ' mpirun --bind-to none --oversubscribe -np 1 "${one[@]}" : -np 1 env NCCL_SOCKET_IFNAME==none "${one[@]}" &&
+            [ $((SECONDS - from)) -lt 30 ] && echo "after $((SECONDS - from)) s: $(grep -ho 'NCCL: .*' "$tmp/err" | head -n 1)"
+    }
+    check 'NCCL that fails on one rank ends all' unconnected_rank
 fi
 
 if section speed; then

@@ -566,7 +566,6 @@ id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int
                      .loop = g->at.loop, .scope = g->at.scope, .origin = g->at.origin, .made_by = g->at.made_by};
     if (attr) n.attr = *attr;
     for (int i = 0; i < nin; i++) n.in[i] = in[i];
-    n.stable = g->at.phase == PHASE_FORWARD ? ++g->next_stable : g->at.origin ? node_at(g, g->at.origin)->stable : 0;
     if (op == OP_COPY && storage_of(g, in[0])->space != n.attr.copy.space) n.lane = n.attr.copy.space == SPACE_DEVICE ? LANE_IN : LANE_OUT;
     if (row->flags & OPF_COMM) n.lane = LANE_COMM;
 

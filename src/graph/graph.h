@@ -209,7 +209,6 @@ struct node {
     id loop, scope;
     id origin;                         /* the node it was derived from; 0: built by the model */
     id made_by;                        /* name of the pass that created it; 0: the model */
-    uint32_t stable;                   /* stable id of the forward op: keys its random numbers */
     union attr attr;
 };
 
@@ -321,7 +320,7 @@ struct graph {
     /* Maps the name that layer code gives a parameter to its published name; NULL: they are the
      * same. With it, shared layer code serves models with other weight names. */
     const char *(*rename)(const char *name, char *out, size_t room);
-    uint32_t next_stable;
+    uint32_t dropouts;                 /* dropouts in training so far: the key of the last one */
 
     struct error error;                /* sticky */
 };

@@ -161,7 +161,10 @@ static int64_t count_of(const struct graph *g, id x) { return x ? tensor_element
 id op_mean(struct graph *g, id x) { return op_scale(g, op_sum(g, x), 1.0 / (double)count_of(g, x)); }
 id op_mean_square(struct graph *g, id x) { return op_mean(g, op_mul(g, x, x)); }
 
-/* The key is the stable id that the node will get: a recomputed copy of the node keeps it. */
+/* Dropouts are keyed by their order among the dropouts of the model. The number of other nodes depends on the micro-batch: for a batch
+ * of 1 no copy of a transposed view is made. A recomputed copy of the node keeps the key. */
+static uint32_t next_key(struct graph *g) { return program_is(g->at.program, PROGRAM_TRAINS) ? ++g->dropouts : 0; }
+
 static id dropout(struct graph *g, id x, id samples, float p, bool per_sample, uint32_t key)
 {
     union attr a = {.dropout = {p, per_sample, key}};
@@ -169,9 +172,9 @@ static id dropout(struct graph *g, id x, id samples, float p, bool per_sample, u
     return op_apply(g, OP_DROPOUT, &a, (id[]){x, graph_step(g), samples}, 3);
 }
 
-id op_dropout(struct graph *g, id x, id samples, float p) { return dropout(g, x, samples, p, false, g->next_stable + 1); }
+id op_dropout(struct graph *g, id x, id samples, float p) { return dropout(g, x, samples, p, false, next_key(g)); }
 id op_dropout_keyed(struct graph *g, id x, id samples, float p, uint32_t key) { return dropout(g, x, samples, p, false, key); }
-id op_drop_path(struct graph *g, id x, id samples, float p) { return dropout(g, x, samples, p, true, g->next_stable + 1); }
+id op_drop_path(struct graph *g, id x, id samples, float p) { return dropout(g, x, samples, p, true, next_key(g)); }
 id op_samples(struct graph *g, int64_t B) { return graph_input(g, "samples", DT_I32, 1, &B); }
 
 id op_dequantize(struct graph *g, id bytes, bool nested, enum dtype t, int rank, const int64_t *dim)

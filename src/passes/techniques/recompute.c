@@ -9,8 +9,7 @@
  * unit, the forward nodes that lead from its inputs to what its backward reads are repeated just
  * before the first backward node that reads any of it, and the backward reads the repetition. Other
  * readers of the unit (the next block) read the original. The same kernels on the same bytes give
- * the same bits; random numbers are keyed by the stable id that a repetition shares with its
- * original.
+ * the same bits; random numbers are keyed by an attribute of the node, which its repetition shares.
  *
  * Nodes with side effects, and nodes that overwrite a tensor from outside the unit, are never
  * repeated: their results are kept. All units are handled in one pass over the order.
