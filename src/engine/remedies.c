@@ -19,7 +19,7 @@ static int try_plan(const struct run *r, const struct run_options *o, struct con
 {
     struct run_options quiet = *o;
     struct error e = {0};
-    quiet.probe = true;
+    quiet.probe = quiet.fitting = true;
     quiet.ablation = false;
     c->memory_budget = (struct config_budget){.kind = BUDGET_BYTES, .bytes = r->budget};
     return run_plan(probe, c, &quiet, &e);

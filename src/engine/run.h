@@ -106,6 +106,7 @@ struct run_options {
     const int64_t *size;         /* batch.size, valid until run_close; NULL: the family's defaults */
     bool ablation;               /* also compute what each technique saves and costs */
     bool probe;                  /* do not search for remedies if nothing fits */
+    bool fitting;                /* make no plan if none fits */
     bool several;                /* run_plan_within will be called */
     uint64_t gpu_memory;         /* of the plan's GPU; 0: what its profile says */
     bool no_files;               /* what a CPU offloads lives in memory: the command writes no files */

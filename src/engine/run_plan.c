@@ -230,7 +230,8 @@ static int search_plan(struct run *r, struct settings s, const struct run_option
                         .allow_8bit = o->train && run_allows(c, "adamw-8bit"),
                         .whole = o->define || r->batch.bn_group,
                         .multiple = (int)r->batch.bn_group,
-                        .trips = run_limits(r).trips};
+                        .trips = run_limits(r).trips,
+                        .fitting = o->fitting};
     if (!o->train) s.micro_batch = run_share_samples(r);
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         struct text why = {0};
@@ -246,7 +247,7 @@ static int search_plan(struct run *r, struct settings s, const struct run_option
     if (rc) return rc;
     r->has_space = true;
     rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
-    r->has_graph = !rc || rc == PL_NOFIT;
+    r->has_graph = !rc || (rc == PL_NOFIT && !o->fitting);
     if (!rc && o->ablation) plan_ablation(&r->space, &r->plan, &s);
     return rc;
 }

@@ -163,6 +163,7 @@ struct freedom {
     uint64_t budget;                  /* 0: none */
     uint64_t host_budget;             /* 0: none */
     bool ablation;                    /* also run plan_ablation */
+    bool fitting;                     /* make no plan if none fits: the smallest one is not asked for */
 };
 
 /* --- the search (search.c) -------------------------------------------------------------- */

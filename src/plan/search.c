@@ -484,11 +484,14 @@ int plan_refuse(const struct plan *p, const struct graph *g, const struct freedo
 
 int plan_search_in(struct plan_space *x, struct plan *p, struct graph *g, struct error *e)
 {
+    const uint64_t budget[SPACE_COUNT] = {x->f.budget, x->f.host_budget};
     uint32_t small, choice;
+    int fit = x->f.fitting ? plan_choose(x, budget, &choice, e) : PL_OK;
+    if (fit) return fit == PL_NOFIT ? error_set(e, fit, "nothing fits") : fit;
     int rc = plan_smallest(x, x->f.host_budget, &small, e);
     if (rc) return rc;
     uint64_t smallest = plan_choice_need(&x->choices.at[small], SPACE_DEVICE);
-    int fit = plan_choose(x, (uint64_t[SPACE_COUNT]){x->f.budget, x->f.host_budget}, &choice, e);
+    if (!x->f.fitting) fit = plan_choose(x, budget, &choice, e);
     if (fit && fit != PL_NOFIT) return fit;
     if ((rc = plan_build_choice(x, fit ? small : choice, p, g, e))) return rc;
     p->smallest = smallest;
