@@ -20,8 +20,8 @@
  * ATTENTION and its gradient have two more checks (cuda_ranges.inc): causal ranges give the bits of the
  * causal kernel, and a NaN in one document changes no bit of another.
  *
- * --cover omits redundant cases. It keeps, small shapes first, those that run a kernel in a dtype
- * and width of access (for attention also: a head dimension) that no earlier case ran. --list only prints the remaining cases. The selection takes seconds, so concurrent
+ * --cover omits redundant cases. It keeps, small shapes first, those that run a kernel in a dtype, a form
+ * and a width of access (for attention also: a head dimension) that no earlier case ran. --list only prints the remaining cases. The selection takes seconds, so concurrent
  * programs get lines of the list in files of their own (--cases).
  *
  * --bench uses the shape that a case names for timing, which has many thread blocks. There the
@@ -67,7 +67,7 @@ static int own_capability; /* of the GPU; 0: there is none, and the profile's co
 struct result {
     int passed, failed, skipped, lacking;
     bool lacks[OP_COUNT], has[OP_COUNT]; /* ops of nodes that no kernel accepts; that a kernel accepts */
-    bool used[CUDA_ROWS];                /* kernels of kernels.def that its cases use, on some GPU */
+    bool used[CUDA_ROWS][FORMS_MOST];    /* kernels of kernels.def, by form, that its cases use, on some GPU */
     bool broken;                         /* the device no longer responds */
     bool done;
 };
@@ -86,18 +86,18 @@ static const int64_t *shape_at(const struct row *row, int slot)
 /* The cases that --cover keeps; without it all. */
 static bool kept[OP_COUNT][SLOTS][2][TYPES];
 struct key {
-    const char *kernel;
+    const struct kernel *kernel;
     int type;
     int64_t heads;
-    bool ranges; /* or positions: another kernel under the same name */
-    int access;  /* bytes that a thread moves at a time */
+    bool positions;    /* ROPE has them: another instance of its template */
+    int form, access;  /* access: bytes that a thread moves at a time */
 };
 static VEC(struct key) covered;
 
 static bool is_new(const struct key *k)
 {
     for (uint32_t i = 0; i < covered.n; i++)
-        if (!strcmp(covered.at[i].kernel, k->kernel) && covered.at[i].type == k->type && covered.at[i].heads == k->heads && covered.at[i].ranges == k->ranges &&
+        if (covered.at[i].kernel == k->kernel && covered.at[i].form == k->form && covered.at[i].type == k->type && covered.at[i].heads == k->heads && covered.at[i].positions == k->positions &&
             covered.at[i].access == k->access)
             return false;
     return true;
@@ -112,13 +112,11 @@ static void apply_layout_passes(struct graph *g)
     pass_reuse(g, NULL);
 }
 
-/* The tensor core kernels are compiled per head dimension, the other attention kernels for up to 64
- * and for more, and the window kernel for all. */
+/* The tensor core kernels are compiled per head dimension, and those of few tokens differ by it; of the other attention
+ * kernels the form says which it is. */
 static int64_t head_dim_class(const struct kernel *k, const struct tensor *q)
 {
-    if (!strstr(k->name, "attention") || q->rank != 4) return 0;
-    if (k->capability || strstr(k->name, "few")) return q->dim[3];
-    return !strstr(k->name, "window") && q->dim[3] > 64;
+    return strstr(k->name, "attention") && q->rank == 4 && (k->capability || strstr(k->name, "few")) ? q->dim[3] : 0;
 }
 
 /* The profile of this device, or of an older GPU: its compute capability decides which kernels run. */
@@ -129,11 +127,7 @@ static void profile_of(struct profile *p)
     if (subject == DEVICE_CUDA && like) p->capability = like;
 }
 
-static bool has_ranges(enum op op, const struct query *q)
-{
-    const int input = op == OP_ATTENTION ? 4 : op == OP_ATTENTION_BWD ? 7 : op == OP_ROPE ? 2 : -1;
-    return input >= 0 && input < q->nin && q->in[input];
-}
+static bool has_positions(enum op op, const struct query *q) { return op == OP_ROPE && q->nin > 2 && q->in[2]; }
 
 static void cover(const struct graph *g, int type)
 {
@@ -146,7 +140,7 @@ static void cover(const struct graph *g, int type)
         query_fill(&q, g, x, &profile);
         const struct kernel *found = kernel_find(DEVICE_CUDA, x->op, &q);
         if (!found) continue;
-        const struct key key = {found->name, type, head_dim_class(found, q.in[0]), has_ranges(x->op, &q), found->access ? found->access(&q) : 0};
+        const struct key key = {found, type, head_dim_class(found, q.in[0]), has_positions(x->op, &q), kernel_form(found, &q), found->access ? found->access(&q) : 0};
         if (is_new(&key)) vec_push(&covered, key);
     }
 }
@@ -165,26 +159,38 @@ static bool covers_new_kernel(const struct row *row, int slot, bool forward, int
     return covered.n > before;
 }
 
-#define KERNEL(OP, NAME, ...) #NAME,
-static const char *const row_names[CUDA_ROWS] = {
-#include "cuda/kernels.def"
-};
-#undef KERNEL
-
-/* Whether the kept cases run every kernel of kernels.def, on some GPU, and one with a column `access` at 16 bytes
- * a thread; names those that they lack. */
-static bool covers_all_kernels(void)
+/* Whether every kernel of kernels.def was run, in every form; names those that were not. */
+static bool all_used(bool used[CUDA_ROWS][FORMS_MOST])
 {
     bool all = true;
-    for (int row = 0; row < CUDA_ROWS; row++) {
-        bool found = false, has_widths = false, wide = false;
-        for (uint32_t i = 0; i < covered.n; i++) {
-            const struct key *k = &covered.at[i];
-            if (strcmp(k->kernel, row_names[row])) continue;
-            found = true, has_widths |= k->access > 0, wide |= k->access == 16;
-        }
-        if (!found || (has_widths && !wide)) printf("FAILED no case runs the kernel %s%s\n", row_names[row], found ? " at 16 bytes a thread" : "");
-        all &= found && (!has_widths || wide);
+    for (int f = 0; cuda_kernels[f]; f++)
+        for (const struct kernel *k = cuda_kernels[f]; k->op != OP_NONE; k++)
+            for (int form = 0; form == 0 || (k->forms && k->forms->names[form]); form++) {
+                if (used[k->row][form]) continue;
+                printf("FAILED no case runs the kernel %s%s%s\n", k->name, k->forms ? " in the form " : "", kernel_form_name(k, form));
+                all = false;
+            }
+    return all;
+}
+
+/* Whether the kept cases run every kernel of kernels.def in every form, on some GPU, and one with a column `access` at
+ * 16 bytes a thread; names those that they lack. */
+static bool covers_all_kernels(void)
+{
+    bool used[CUDA_ROWS][FORMS_MOST] = {0}, widths[CUDA_ROWS] = {0}, wide[CUDA_ROWS] = {0};
+    for (uint32_t i = 0; i < covered.n; i++) {
+        const struct key *k = &covered.at[i];
+        used[k->kernel->row][k->form] = true;
+        widths[k->kernel->row] |= k->access > 0;
+        wide[k->kernel->row] |= k->access == 16;
+    }
+    bool all = all_used(used);
+    for (uint32_t i = 0; i < covered.n; i++) {
+        const struct kernel *k = covered.at[i].kernel;
+        if (!widths[k->row] || wide[k->row]) continue;
+        printf("FAILED no case runs the kernel %s at 16 bytes a thread\n", k->name);
+        wide[k->row] = true;
+        all = false;
     }
     return all;
 }
@@ -281,11 +287,11 @@ static bool all_have_kernels(const struct trial *t, const struct graph *g)
         query_fill(&q, g, x, &profile);
         const struct kernel *found = kernel_find(subject, x->op, &q);
         const bool taken = found;
-        if (taken && subject == DEVICE_CUDA) t->result->used[found->row] = true;
+        if (taken && subject == DEVICE_CUDA) t->result->used[found->row][kernel_form(found, &q)] = true;
         for (size_t i = 0; i < COUNT(older) && subject == DEVICE_CUDA; i++) {
             profile.capability = older[i];
             const struct kernel *there = kernel_find(subject, x->op, &q);
-            if (there) t->result->used[there->row] = true;
+            if (there) t->result->used[there->row][kernel_form(there, &q)] = true;
         }
         if (subject == DEVICE_CUDA) profile_of(&profile);
         *(taken ? &t->result->has[x->op] : &t->result->lacks[x->op]) = true;
@@ -764,12 +770,9 @@ static int summarise(bool every)
         if (r->failed > SHOWN) printf("FAILED %s: %d cases in all\n", op_table[i].name, r->failed);
         all.passed += r->passed, all.failed += r->failed, all.skipped += r->skipped, all.lacking += r->lacking;
         for (int op = 0; op < OP_COUNT; op++) all.lacks[op] |= r->lacks[op], all.has[op] |= r->has[op];
+        for (int k = 0; k < CUDA_ROWS * FORMS_MOST; k++) all.used[k / FORMS_MOST][k % FORMS_MOST] |= r->used[k / FORMS_MOST][k % FORMS_MOST];
     }
-    for (int k = 0; k < CUDA_ROWS && every && subject == DEVICE_CUDA; k++) {
-        bool used = false;
-        for (size_t i = 1; i < COUNT(rows); i++) used |= results[i].used[k];
-        if (!used) all.failed++, printf("FAILED no case runs the kernel %s\n", row_names[k]);
-    }
+    if (every && subject == DEVICE_CUDA && !all_used(all.used)) all.failed++;
     printf("%d cases without a kernel, of ops (*: for some operands):", all.lacking);
     for (int op = 1; op < OP_COUNT; op++)
         if (all.lacks[op]) printf(" %s%s", op_table[op].name, all.has[op] ? "*" : "");

@@ -134,6 +134,15 @@ if section fail; then
         NCCL_MULTI_RANK_GPU_ENABLE=1 cause='waited 3 s for .*: is .* stopped' stopped_rank
     }
     check 'NCCL, a stopped rank: the deadline' stopped_nccl
+    # Rank 1 has no network for NCCL, while rank 0 waits for it: all end long before the deadline.
+    unconnected_rank() {
+        local from=$SECONDS one=("$binary" train "$tmp/tiny.yaml" --set "train.out=$tmp/alone" --set parallel.crowd=true --set parallel.timeout=60 --set memory.micro_batch=auto)
+        [ -n "$shared_gpu" ] || { echo 'NCCL_MULTI_RANK_GPU_ENABLE is not set'; return 77; }
+        rm -rf "$tmp/alone"
+        NCCL_MULTI_RANK_GPU_ENABLE=1 OMP_NUM_THREADS=1 expect 1 'rank 1.*NCCL: ' mpirun --bind-to none --oversubscribe -np 1 "${one[@]}" : -np 1 env NCCL_SOCKET_IFNAME==none "${one[@]}" &&
+            [ $((SECONDS - from)) -lt 30 ] && echo "after $((SECONDS - from)) s: $(grep -ho 'NCCL: .*' "$tmp/err" | head -n 1)"
+    }
+    check 'NCCL that fails on one rank ends all' unconnected_rank
 fi
 
 if section speed; then

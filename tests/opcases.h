@@ -276,7 +276,7 @@ static id build_norm_bwd(struct scene *s, const int64_t *n, id (*build)(struct s
     .large = {{3, 43, 129}, {1, 9, 296}, {3, 43, 129, 1}, {1, 9, 296, 1}}, \
     .gpu = {{1, 37, 256}, {3, 50, 1280}, {1, 9, 768}, {1, 6, 4160}, {64, 33, 64}, {1, 37, 256, 1}, {3, 50, 1280, 1}, {1, 6, 4160, 1}, \
              {64, 33, 64, 1}, {1, 5, 9000, 1}, {1, 600, 2048, 1}, {1, 1, 2048, 1}, {1, 1061, 2048, 1}, {1, 2901, 768, 1}, {1, 1000, 2560}, \
-             {1, 700, 4160, 1}, {1, 40001, 16, 1}}, .bench = {2, 512, 768}
+             {1, 700, 4160, 1}, {1, 40001, 16, 1}, {1, 3, 13000, 1}}, .bench = {2, 512, 768}
 
 static id build_rmsnorm_bwd(struct scene *s, const int64_t *n)
 {
@@ -457,7 +457,7 @@ static id build_attention(struct scene *s, const int64_t *n)
              {1, 300, 150, 2, 1, 32, 8}, {1, 100, 170, 2, 1, 128, 10}, {2, 100, 170, 2, 1, 64, 10}, {1, 1, 300, 4, 2, 128, 8}, \
              {1, 520, 520, 1, 1, 128, 32}, {1, 390, 390, 2, 1, 64, 32}, {1, 260, 260, 1, 1, 200, 32}, \
              {2, 729, 729, 2, 2, 72, 0}, {1, 200, 200, 4, 2, 72, 1}, {1, 130, 200, 2, 1, 72, 4}, {2, 90, 130, 2, 2, 72, 2}, {1, 40, 50, 2, 1, 72, 1}, \
-             {1, 300, 300, 2, 1, 72, 32}}
+             {1, 300, 300, 2, 1, 72, 32}, {257, 64, 64, 1, 1, 64, RANGES_RANDOM}}
 static const struct opcase case_ATTENTION = {build_attention, HEAD_SHAPES};
 
 static id build_attention_bwd(struct scene *s, const int64_t *n)
@@ -628,9 +628,9 @@ static id build_sum(struct scene *s, const int64_t *n)
 {
     s->length = (double)(n[0] * n[1]);
     s->unit = sqrt(s->length);
-    return watch(s, op_sum(&s->g, param(s, "a", DIM(n[0], n[1]))));
+    return watch(s, op_sum(&s->g, plane(s, "a", n, n[3], false)));
 }
-static const struct opcase case_SUM = {build_sum, PLANE_SHAPES};
+static const struct opcase case_SUM = {build_sum, PLANE_SHAPES, STRIDED_SHAPES};
 
 static id build_spread(struct scene *s, const int64_t *n)
 {

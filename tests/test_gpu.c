@@ -409,11 +409,92 @@ static void test_window_access(void **state)
     }
 }
 
+/* The form in which compute capability 9.0 runs an op on these operands. */
+static const char *form_of(enum op op, struct query *q)
+{
+    struct profile p;
+    profile_default(&p, DEVICE_CUDA, 1);
+    p.capability = 90;
+    q->profile = &p;
+    q->kernel = kernel_find(DEVICE_CUDA, op, q);
+    assert_non_null(q->kernel);
+    return kernel_form_name(q->kernel, kernel_form(q->kernel, q));
+}
+
+static const union attr no_attributes = {0};
+
+static const char *copy_form(int64_t B, int64_t R, int64_t C, bool turned)
+{
+    struct tensor x = rows_of(DT_F32, 3, (int64_t[]){B, R, C}, 3), y = rows_of(DT_F32, 3, (int64_t[]){B, R, C}, 0);
+    if (turned) x.stride[0] = R * C, x.stride[1] = 1, x.stride[2] = R;
+    return form_of(OP_COPY, &(struct query){.attr = &no_attributes, .in = {&x}, .out = {&y}, .nin = 1, .nout = 1});
+}
+
+static const char *window_form_of(int64_t C)
+{
+    struct tensor x = rows_of(DT_BF16, 4, (int64_t[]){1, 4, 4, C}, 0), y = rows_of(DT_BF16, 4, (int64_t[]){4, 2, 2, C}, 0);
+    return form_of(OP_WINDOW, &(struct query){.attr = &no_attributes, .in = {&x}, .out = {&y}, .nin = 1, .nout = 1});
+}
+
+static const char *rmsnorm_form(int64_t C)
+{
+    struct tensor x = rows_of(DT_BF16, 2, (int64_t[]){5, C}, 0), w = rows_of(DT_BF16, 1, (int64_t[]){C}, 0), rstd = rows_of(DT_F32, 1, (int64_t[]){5}, 0);
+    return form_of(OP_RMSNORM, &(struct query){.attr = &no_attributes, .in = {&x, &w}, .out = {&x, &rstd}, .nin = 2, .nout = 2});
+}
+
+static const char *attention_form(enum dtype type, int64_t B, int64_t T, int64_t S, int64_t D, bool with_ranges)
+{
+    struct tensor q = rows_of(type, 4, (int64_t[]){B, T, 1, D}, 0), k = rows_of(type, 4, (int64_t[]){B, S, 1, D}, 0), lse = rows_of(DT_F32, 3, (int64_t[]){B, 1, T}, 0);
+    struct tensor ranges = rows_of(DT_I32, 3, (int64_t[]){B, T, 2}, 0);
+    static const union attr a = {.attention = {.scale = 1}};
+    struct query query = {.attr = &a, .in = {&q, &k, &k, NULL, &ranges}, .out = {&q, &lse}, .nin = with_ranges ? 5 : 3, .nout = 2};
+    return form_of(OP_ATTENTION, &query);
+}
+
+static void test_forms(void **state)
+{
+    (void)state;
+    assert_string_equal(copy_form(2, 8, 9, true), "transposed");
+    assert_string_equal(copy_form(2, 8, 9, false), "by rows");
+    assert_string_equal(copy_form(2, 7, 9, true), "by rows"); /* tiles would be mostly empty */
+    assert_string_equal(window_form_of(256), "a warp per pixel");
+    assert_string_equal(window_form_of(248), "a thread per unit");
+    assert_string_equal(window_form_of(257), "a warp per pixel"); /* units of 2 bytes */
+    assert_string_equal(rmsnorm_form(256), "a few lanes per row");
+    assert_string_equal(rmsnorm_form(4096), "a block per row");
+    assert_string_equal(rmsnorm_form(4104), "a wide block per row");
+    assert_string_equal(rmsnorm_form(4105), ""); /* another kernel, for rows that are not whole packs */
+    assert_string_equal(attention_form(DT_BF16, 2, 100, 8, 32, false), "up to 8 keys");
+    assert_string_equal(attention_form(DT_BF16, 2, 100, 9, 16, false), "up to 16 keys");
+    assert_string_equal(attention_form(DT_F32, 2, 7, 100, 32, false), "up to 8 queries");
+    assert_string_equal(attention_form(DT_F32, 2, 16, 100, 32, false), "up to 16 queries");
+    assert_string_equal(attention_form(DT_F32, 2, 17, 100, 16, false), "tiles of queries");
+    assert_string_equal(attention_form(DT_F32, 2, 100, 100, 65, false), "heads up to 256");
+    assert_string_equal(attention_form(DT_F32, 2, 100, 100, 64, true), "heads up to 64, ranges of keys");
+    assert_string_equal(attention_form(DT_BF16, 2, 100, 100, 64, false), "all keys");
+    assert_string_equal(attention_form(DT_BF16, 256, 64, 64, 64, true), "ranges of keys");
+    assert_string_equal(attention_form(DT_BF16, 257, 64, 64, 64, true), "ranges of keys, ordered apart");
+}
+
+/* Every kernel with forms has at least two, with different names. */
+static void test_form_names(void **state)
+{
+    (void)state;
+    for (int f = 0; cuda_kernels[f]; f++)
+        for (const struct kernel *k = cuda_kernels[f]; k->op != OP_NONE; k++) {
+            if (!k->forms) continue;
+            assert_true(k->forms->choose && k->forms->names[0] && k->forms->names[1] && !k->forms->names[FORMS_MOST]);
+            for (int i = 0; k->forms->names[i]; i++)
+                for (int j = 0; j < i; j++) assert_string_not_equal(k->forms->names[i], k->forms->names[j]);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fit), cmocka_unit_test(test_predicts), cmocka_unit_test(test_damaged), cmocka_unit_test(test_nearest), cmocka_unit_test(test_lanes),
         cmocka_unit_test(test_stored), cmocka_unit_test(test_access), cmocka_unit_test(test_window_access),
+        cmocka_unit_test(test_forms), cmocka_unit_test(test_form_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

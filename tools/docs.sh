@@ -109,6 +109,25 @@ END
 }
 
 # The CUDA kernels by op, in order of preference.
+# A line 'FORMS KERNEL@name; name; ...' for each kernel with several forms: the planning halves as the compiler sees
+# them have a struct forms with the names, and behind it the table whose rows point to it.
+kernel_forms() {
+    local file
+    for file in src/cuda/*/plan_*.c; do
+        "$CC" -Isrc -Iinclude -E -P "$file" | tr '\n' ' ' | sed -E 's/(static const struct forms|\{OP_)/\n\1/g; s/, (forms_[a-z0-9_]+ = )/\nstatic const struct forms \1/g' | awk '
+        function names(s,    out) {
+            for (; match(s, /"[^"]*"/); s = substr(s, RSTART + RLENGTH)) out = out (out ? "; " : "") substr(s, RSTART + 1, RLENGTH - 2)
+            return out
+        }
+        /^static const struct forms/ { forms[$5] = names($0) }
+        /^\{OP_/ && match($0, /&forms_[a-z0-9_]+/) {
+            of = substr($0, RSTART + 1, RLENGTH - 1)
+            split($0, part, "\"")
+            print "FORMS " part[2] "@" forms[of]
+        }'
+    done
+}
+
 kernels() {
     cat <<'END'
 # GPU kernels
@@ -116,21 +135,27 @@ kernels() {
 Generated from `src/cuda/kernels.def` by `tools/docs.sh`. A plan for a GPU gives each node the first
 kernel of its op that the GPU has and that takes the node's shapes, dtypes and strides; `plan --explain`
 names it, and nothing is chosen later. **From** is the lowest compute capability. A kernel of 9.0 runs on
-9.0 alone. Names with `cublaslt` call NVIDIA's library; the others are in `src/cuda`.
+9.0 alone. **Forms**, where a kernel has several, are GPU functions or algorithms under its name: the plan
+chooses among them by the node's shapes, and `plan --explain` shows which. Names with `cublaslt` call
+NVIDIA's library; the others are in `src/cuda`.
 [CUDA kernels](../explanation/kernels.md#cuda-kernels) says what is behind them, and
 [adding an op](../guides/adding-an-op.md) how one is added.
 
-| op | kernel | from |
-|---|---|---|
+| op | kernel | from | forms |
+|---|---|---|---|
 END
     {
-        echo '#define KERNEL(OP, NAME, CAPABILITY, ...) ROW OP@NAME@CAPABILITY'
-        cat src/cuda/kernels.def
-    } | "$CC" -Isrc -E -P -x c - | awk -F@ '
+        kernel_forms
+        {
+            echo '#define KERNEL(OP, NAME, CAPABILITY, ...) ROW OP@NAME@CAPABILITY'
+            cat src/cuda/kernels.def
+        } | "$CC" -Isrc -E -P -x c -
+    } | awk -F@ '
+    /^FORMS/ { forms[substr($1, 7)] = $2 }
     /^ROW/ {
         op = substr($1, 5); from = $3 + 0
         if (!(op in rows)) order[++n] = op
-        rows[op] = rows[op] sprintf("| %s | `%s` | %s |\n", op, $2, from ? sprintf("%d.%d", from / 10, from % 10) : "any")
+        rows[op] = rows[op] sprintf("| %s | `%s` | %s | %s |\n", op, $2, from ? sprintf("%d.%d", from / 10, from % 10) : "any", forms[$2])
     }
     END { for (i = 1; i <= n; i++) printf "%s", rows[order[i]] }'
 }

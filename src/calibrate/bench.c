@@ -326,7 +326,12 @@ uint32_t bench_ops(const struct bench *b, struct bench_op *out)
     return n;
 }
 
-static int by_class(const void *a, const void *b) { return class_order(&((const struct bench_class *)a)->of, &((const struct bench_class *)b)->of); }
+static int by_class(const void *a, const void *b)
+{
+    const struct bench_class *x = a, *y = b;
+    const int order = class_order(&x->of, &y->of);
+    return order ? order : strcmp(x->form, y->form);
+}
 
 static int by_error(const void *a, const void *b)
 {
@@ -345,8 +350,10 @@ uint32_t bench_classes(const struct bench *b, struct bench_class **out)
         struct query q;
         if (!b->fastest.calls[k]) continue;
         query_fill(&q, g, x, &b->run.device.profile);
-        q.kernel = b->run.plan.placement.binding[k].kernel;
+        const struct binding *bound = &b->run.plan.placement.binding[k];
+        q.kernel = bound->kernel;
         class_of(&all[nodes].of, &q, x->op);
+        all[nodes].form = kernel_form_name(bound->kernel, bound->form);
         all[nodes].calls = b->fastest.calls[k];
         all[nodes].seconds = b->fastest.seconds[k];
         all[nodes++].predicted = b->fastest.calls[k] * kernel_seconds(&q, x->op);

@@ -33,9 +33,10 @@ struct bench_op {
     double seconds, predicted, ideal, flops, bytes;
 };
 
-/* Time of all nodes of one class: nodes that are alike to a GPU (cost/calibration.h). */
+/* Time of all nodes of one class: nodes that are alike to a GPU (cost/calibration.h), and run in one form of their kernel. */
 struct bench_class {
     struct op_class of;        /* its curve is not filled */
+    const char *form;          /* "": the kernel has one */
     uint64_t calls;
     double seconds, predicted;
 };
@@ -44,6 +45,7 @@ struct bench_class {
 struct bench_kernel {
     enum op op;
     const struct kernel *kernel;
+    int form;
     const struct tensor *in, *out; /* first input and output; NULL: there is none */
     uint64_t calls;
     double seconds, ideal, flops, bytes;

@@ -142,14 +142,16 @@ static void print_errors(const struct bench *b, struct text *out)
     double seconds = 0, predicted = 0;
     uint32_t n = bench_classes(b, &all);
     for (uint32_t i = 0; i < n; i++) seconds += all[i].seconds, predicted += all[i].predicted;
-    text_printf(out, "Largest prediction errors, timed node by node\n  %-28s %-24s %7s %10s %10s %10s\n", "kernel", "extents, about", "calls", "ms", "predicted", "error");
+    text_printf(out, "Largest prediction errors, timed node by node\n  %-40s %-24s %7s %10s %10s %10s\n", "kernel", "extents, about", "calls", "ms", "predicted", "error");
     for (uint32_t i = 0; i < n && i < CLASSES_SHOWN; i++) {
         const struct bench_class *x = &all[i];
         const char *variant = op_variant_name(x->of.op, x->of.variant);
-        text_printf(out, "  %-28.28s %-6s %-17s %7" PRIu64 " %10.3f %10.3f %+10.3f\n", x->of.kernel, variant ? variant : "", print_extents(&x->of, extents), x->calls,
+        char kernel[96];
+        snprintf(kernel, sizeof kernel, "%s%s%s", x->of.kernel, *x->form ? ", " : "", x->form);
+        text_printf(out, "  %-40.40s %-6s %-17s %7" PRIu64 " %10.3f %10.3f %+10.3f\n", kernel, variant ? variant : "", print_extents(&x->of, extents), x->calls,
                     1e3 * x->seconds, 1e3 * x->predicted, 1e3 * (x->predicted - x->seconds));
     }
-    text_printf(out, "  %-61s %10.3f %10.3f %+10.3f\n", "all", 1e3 * seconds, 1e3 * predicted, 1e3 * (predicted - seconds));
+    text_printf(out, "  %-73s %10.3f %10.3f %+10.3f\n", "all", 1e3 * seconds, 1e3 * predicted, 1e3 * (predicted - seconds));
     mem_free(all);
 }
 
@@ -213,6 +215,7 @@ static void put_classes(const struct bench *b, struct json_writer *w)
         char extents[64];
         json_begin_map(w, NULL);
         json_put_string(w, "kernel", all[i].of.kernel);
+        json_put_string(w, "form", all[i].form);
         json_put_string(w, "extents", print_extents(&all[i].of, extents));
         json_put_uint(w, "calls", all[i].calls);
         json_put_number(w, "seconds", all[i].seconds);
@@ -242,6 +245,7 @@ static void put_kernels(const struct bench *b, struct json_writer *w)
         json_begin_map(w, NULL);
         json_put_string(w, "op", op_table[x->op].name);
         json_put_string(w, "kernel", x->kernel ? x->kernel->name : "");
+        json_put_string(w, "form", x->kernel ? kernel_form_name(x->kernel, x->form) : "");
         put_shape(w, "in", x->in);
         put_shape(w, "out", x->out);
         json_put_string(w, "dtype", x->in ? dtype_name(x->in->dtype) : "");

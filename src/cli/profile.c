@@ -296,10 +296,10 @@ static void put_json(const struct bench *b, const char *dir, struct text *out)
 
 /* --- kernels ------------------------------------------------------------------------ */
 
-/* A kernel with the bytes that a thread moves at a time, and its nodes in the programs of a step. */
+/* A kernel with its form and the bytes that a thread moves at a time, and its nodes in the programs of a step. */
 struct kernel_row {
     const struct kernel *kernel;
-    int access;
+    int form, access;
     uint32_t nodes;
 };
 typedef VEC(struct kernel_row) kernel_rows;
@@ -307,11 +307,11 @@ typedef VEC(struct kernel_row) kernel_rows;
 static void count_kernel(kernel_rows *rows, const struct binding *b)
 {
     for (uint32_t i = 0; i < rows->n; i++)
-        if (rows->at[i].kernel == b->kernel && rows->at[i].access == b->access) {
+        if (rows->at[i].kernel == b->kernel && rows->at[i].form == b->form && rows->at[i].access == b->access) {
             rows->at[i].nodes++;
             return;
         }
-    vec_push(rows, ((struct kernel_row){b->kernel, b->access, 1}));
+    vec_push(rows, ((struct kernel_row){b->kernel, b->form, b->access, 1}));
 }
 
 /* The kernels as the plan names them, and what the device chose when it recorded the programs. */
@@ -324,9 +324,10 @@ static void print_kernels(const struct run *r, struct text *out)
             const struct binding *b = &r->plan.placement.binding[r->graph.order[p].nodes.at[k]];
             if (b->kernel) count_kernel(&rows, b);
         }
-    text_printf(out, "\nkernels of the plan: nodes, name, bytes that a thread moves at a time\n");
+    text_printf(out, "\nkernels of the plan: nodes, name and form, bytes that a thread moves at a time\n");
     for (uint32_t i = 0; i < rows.n; i++) {
         text_printf(out, "%6u  %s", rows.at[i].nodes, rows.at[i].kernel->name);
+        if (rows.at[i].kernel->forms) text_printf(out, ", %s", kernel_form_name(rows.at[i].kernel, rows.at[i].form));
         if (rows.at[i].access) text_printf(out, ", %d B", rows.at[i].access);
         text_printf(out, "\n");
     }

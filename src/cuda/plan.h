@@ -8,8 +8,11 @@
  *     rows/norms.c         the running half: CUDA_KERNEL(name, .launch = ...) (device/host.h)
  *     rows/norms.cu        the kernels, called through launchers of launch_norms.h
  *
- * The plan chooses the kernel, also by the GPU's compute capability, which is in the profile, and how many bytes a
- * thread moves at a time: offsets in the arena, shapes and strides are known. A launch chooses nothing. Tensors are stored as f32, bf16 or f16; the arithmetic is f32 throughout.
+ * The plan chooses the kernel, also by the GPU's compute capability, which is in the profile, its form where it has
+ * several, and how many bytes a thread moves at a time: offsets in the arena, shapes and strides are known. A launch
+ * chooses nothing: from the shape it computes its grid and the template's arguments that the node has (dtypes, head
+ * dimension, activation function, optional operands). Tensors are stored as f32, bf16 or f16; the arithmetic is f32
+ * throughout.
  */
 #ifndef CUDA_PLAN_H
 #define CUDA_PLAN_H
@@ -18,9 +21,10 @@
 #include "run/kernel.h"
 
 /* A row of a family's table. */
-#define KERNEL(OP, NAME, CAPABILITY, MATCH, ...) {OP_##OP, #NAME, MATCH, KERNEL_WORKSPACE(__VA_ARGS__, NULL), NULL, CAPABILITY, ROW_##NAME, KERNEL_ACCESS(__VA_ARGS__, NULL, NULL)},
+#define KERNEL(OP, NAME, CAPABILITY, MATCH, ...) {OP_##OP, #NAME, MATCH, KERNEL_WORKSPACE(__VA_ARGS__, NULL), NULL, CAPABILITY, ROW_##NAME, KERNEL_ACCESS(__VA_ARGS__, NULL, NULL), KERNEL_FORMS(__VA_ARGS__, NULL, NULL, NULL)},
 #define KERNEL_WORKSPACE(WORKSPACE, ...) WORKSPACE
 #define KERNEL_ACCESS(WORKSPACE, ACCESS, ...) ACCESS
+#define KERNEL_FORMS(WORKSPACE, ACCESS, FORMS, ...) FORMS
 
 /* Each list ends with op OP_NONE; plan.c enumerates the lists. */
 extern const struct kernel cuda_plan_thin[], cuda_plan_filters[], cuda_plan_products[], cuda_plan_conv[], cuda_plan_attention[], cuda_plan_elementwise[], cuda_plan_shuffle[], cuda_plan_norms[], cuda_plan_tokens[], cuda_plan_masks[], cuda_plan_update[];

@@ -70,7 +70,7 @@ struct found {
     const struct kernel *kernel;
     uint64_t work;
     double seconds;          /* of one launch */
-    int access;              /* binding.access */
+    int access, form;        /* binding.access, binding.form */
     uint64_t hash;           /* of the node */
 };
 /* An open-addressing hash table over distinct nodes; at most half full. */
@@ -184,7 +184,8 @@ static int find_kernel(struct found *f, struct kernels *k, const struct graph *g
         return error_set(e, PL_USAGE, "device %s has no kernel for %s on %s", profile->name, op_table[x->op].name,
                          q.in[0] ? dtype_name(q.in[0]->dtype) : "this dtype");
     q.kernel = kernel;
-    *f = (struct found){copy_node(&k->of, g, x), missing, kernel, kernel->workspace ? kernel->workspace(&q) : 0, kernel_seconds(&q, x->op), kernel->access ? kernel->access(&q) : 0, f->hash};
+    *f = (struct found){.node = copy_node(&k->of, g, x), .missing = missing, .kernel = kernel, .work = kernel->workspace ? kernel->workspace(&q) : 0, .seconds = kernel_seconds(&q, x->op),
+                        .access = kernel->access ? kernel->access(&q) : 0, .form = kernel_form(kernel, &q), .hash = f->hash};
     return PL_OK;
 }
 
@@ -240,7 +241,7 @@ static int bind_program(struct plan *p, const struct graph *g, enum program prog
             known->used++;
         }
         if (f->missing) p->missing[x->op / 64] |= (uint64_t)1 << x->op % 64;
-        p->placement.binding[n] = (struct binding){f->kernel, 0, f->work, f->access};
+        p->placement.binding[n] = (struct binding){f->kernel, 0, f->work, f->access, f->form};
         seconds[n] = is_timed(p, program) ? loop_iterations(g, x->loop) * f->seconds : 0;
         sequential += seconds[n];
     }

@@ -200,14 +200,15 @@ void plan_explain(const struct plan *p, const struct graph *g, struct text *out)
     for (int program = 0; program < PROGRAM_COUNT; program++) {
         if (!g->order[program].nodes.n) continue;
         graph_print(g, program, out);
-        text_printf(out, "schedule of %s: instant, lane, kernel, bytes that a thread moves at a time, workspace\n", program_name(program));
+        text_printf(out, "schedule of %s: instant, lane, kernel and its form, bytes that a thread moves at a time, workspace\n", program_name(program));
         for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
             id n = g->order[program].nodes.at[k];
             const struct binding *b = &p->placement.binding[n];
             if (!b->kernel) continue;
-            char access[16] = "";
+            char access[16] = "", kernel[80];
             if (b->access) snprintf(access, sizeof access, "%d B", b->access);
-            text_printf(out, "  %5u node %-5u %-7s %-26s %5s %llu\n", k, n, lane_name(node_at(g, n)->lane), b->kernel->name, access, (unsigned long long)b->work_bytes);
+            snprintf(kernel, sizeof kernel, "%s%s%s", b->kernel->name, b->kernel->forms ? ", " : "", kernel_form_name(b->kernel, b->form));
+            text_printf(out, "  %5u node %-5u %-7s %-46s %5s %llu\n", k, n, lane_name(node_at(g, n)->lane), kernel, access, (unsigned long long)b->work_bytes);
         }
         text_printf(out, "placement of %s: offset, bytes, lifetime\n", program_name(program));
         for (int persistent = 1; persistent >= 0; persistent--) explain_placement(p, g, program, SPACE_DEVICE, persistent, rows, out);

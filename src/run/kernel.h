@@ -80,6 +80,7 @@ struct launch {
     uint64_t work_bytes;
     int threads;
     int access;                /* as the kernel's `access` returned; 0: it has none */
+    int form;                  /* as the kernel's `forms` chose; 0: it has one */
     void *state;               /* prepared by the device's record() for this entry */
     void *stream;              /* CUDA: the stream of the entry's lane */
     uint32_t iteration;        /* of the loop around the node */
@@ -91,6 +92,14 @@ struct launch {
 /* The first element, in the whole, of the shard that a launch works on, which has `part` elements; 0: it works on the whole. */
 static inline int64_t launch_first(const struct launch *l, int64_t part) { return l->shard * part; }
 
+/* A kernel that is several GPU functions, or algorithms, under one name. The plan chooses one by the node; a launch
+ * that it does not fit is an error. */
+enum { FORMS_MOST = 6 };
+struct forms {
+    int (*choose)(const struct query *);         /* an index of `names` */
+    const char *names[FORMS_MOST + 1];           /* shown by --explain; ended by NULL */
+};
+
 struct kernel {
     enum op op;
     const char *name;                            /* "gemm_f32", shown by --explain */
@@ -100,7 +109,12 @@ struct kernel {
     int capability;                              /* CUDA: the lowest compute capability; 90: that one alone */
     int row;                                     /* CUDA: its number in cuda/kernels.def */
     int (*access)(const struct query *);         /* CUDA: bytes that a thread moves at a time; NULL: always the same */
+    const struct forms *forms;                   /* CUDA: NULL: it has one form */
 };
+
+/* The form in which a kernel runs a node, and its name; 0 and "" if the kernel has one form. */
+static inline int kernel_form(const struct kernel *k, const struct query *q) { return k->forms ? k->forms->choose(q) : 0; }
+static inline const char *kernel_form_name(const struct kernel *k, int form) { return k->forms ? k->forms->names[form] : ""; }
 
 /* Whether a GPU of this compute capability has the instructions of a kernel. */
 static inline bool capability_suffices(int needed, int capability) { return needed == 90 ? capability == 90 : capability >= needed; }

@@ -22,7 +22,7 @@
 struct binding {
     const struct kernel *kernel;
     uint64_t work_offset, work_bytes; /* in the device space */
-    int access;                       /* launch.access */
+    int access, form;                 /* launch.access, launch.form */
 };
 
 /* Offsets, kernels and lifetimes of a plan. */

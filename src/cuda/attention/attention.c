@@ -116,10 +116,11 @@ static struct attention windows_of(const struct launch *l, bool backward)
 
 /* With ranges, what the kernels read instead of them, and the order of tiles of so many queries and keys, 0:
  * none. A window is part of it. */
-static int ranges_before(struct attention *a, int queries, int keys, cudaStream_t stream, struct error *e)
+static int ranges_before(struct attention *a, int queries, int keys, enum seen_form form, cudaStream_t stream, struct error *e)
 {
-    if (!a->ranges) return PL_OK;
-    TRY_CUDA(cuda_attention_ranges(a, queries, keys, stream));
+    CHECK(!a->ranges == (form == SEEN_ALL), "the ranges are not those of the plan");
+    if (form == SEEN_ALL) return PL_OK;
+    TRY_CUDA(cuda_attention_ranges(a, queries, keys, form, stream));
     a->window = INT32_MAX;
     return PL_OK;
 }
@@ -140,7 +141,7 @@ static int terms_before(struct attention *a, enum score_terms added, cudaStream_
 static int tiles(const struct launch *l, enum attention_mode mode, enum score_terms added, bool backward, struct error *e)
 {
     struct attention a = attention_of(l, mode, backward);
-    TRY(ranges_before(&a, 0, 0, l->stream, e));
+    TRY(ranges_before(&a, 0, 0, (enum seen_form)l->form, l->stream, e));
     if (backward) TRY_CUDA(cuda_attention_row_stats(&a, l->stream));
     TRY(terms_before(&a, added, l->stream, e));
     if (!backward) {
@@ -157,9 +158,10 @@ static int tiles(const struct launch *l, enum attention_mode mode, enum score_te
 static int plain(const struct launch *l, enum attention_mode mode, bool backward, struct error *e)
 {
     struct attention a = attention_of(l, mode, backward);
-    TRY(ranges_before(&a, 0, 0, l->stream, e));
+    const enum plain_form form = (enum plain_form)l->form;
+    TRY(ranges_before(&a, 0, 0, form == PLAIN_64_RANGES || form == PLAIN_256_RANGES ? SEEN_RANGES : SEEN_ALL, l->stream, e));
     TRY_CUDA(cuda_attention_before(&a, backward, l->stream));
-    TRY_CUDA((backward ? cuda_attention_plain_bwd : cuda_attention_plain)(&a, l->stream));
+    TRY_CUDA((backward ? cuda_attention_plain_bwd : cuda_attention_plain)(&a, form, l->stream));
     if (backward) TRY_CUDA(cuda_attention_after(&a, (int)attention_small_tile(a.D), l->stream));
     return PL_OK;
 }
@@ -167,14 +169,14 @@ static int plain(const struct launch *l, enum attention_mode mode, bool backward
 static int hopper(const struct launch *l, enum attention_mode mode, bool backward, struct error *e)
 {
     struct attention a = attention_of(l, mode, backward);
-    TRY(ranges_before(&a, 64 * HOPPER_GROUPS(a.D, true), backward ? HOPPER_HELD : 0, l->stream, e));
+    TRY(ranges_before(&a, 64 * HOPPER_GROUPS(a.D, true), backward ? HOPPER_HELD : 0, (enum seen_form)l->form, l->stream, e));
     return (backward ? hopper_attention_bwd : hopper_attention)(&a, l->stream, e);
 }
 
 static int few(const struct launch *l, few_fn *kernel, bool backward, struct error *e)
 {
     const struct attention a = few_of(l, backward);
-    TRY_CUDA(kernel(&a, backward, l->stream));
+    TRY_CUDA(kernel(&a, backward, (enum few_form)l->form, l->stream));
     TRY_CUDA(cuda_attention_few_join(&a, backward, l->stream));
     return PL_OK;
 }

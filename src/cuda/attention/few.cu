@@ -552,22 +552,22 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const attention a, i
 
 static int64_t blocks_of(const attention *a, int tiles, int splits) { return (int64_t)a->B * a->cut.groups * tiles * splits; }
 
-template <int N, int V> static cudaError_t run_forward(const attention *a, cudaStream_t stream)
+template <int N, int V> static cudaError_t run_forward(const attention *a, enum few_form form, cudaStream_t stream)
 {
-    const auto kernel = a->cut.side == FEW_KEYS ? keys_forward<N, V, 2> : queries_forward<N, V, 2>;
+    const auto kernel = form == FEW_KEYS_8 || form == FEW_KEYS_16 ? keys_forward<N, V, 2> : queries_forward<N, V, 2>;
     return start_kernel(kernel, blocks_of(a, a->cut.tiles, a->cut.splits), THREADS, 0, stream, *a);
 }
 
 /* With several tiles of queries, dk and dv first: each block has as many keys as its lanes hold at once. */
-template <int N, int V> static cudaError_t run_backward(const attention *a, cudaStream_t stream)
+template <int N, int V> static cudaError_t run_backward(const attention *a, enum few_form form, cudaStream_t stream)
 {
     constexpr int R = 2;
     const int64_t blocks = blocks_of(a, a->cut.tiles, a->cut.splits), rows = R * FEW_WARPS * (WARP / (a->cut.heads * a->cut.lanes));
     const int splits = (int)few_ceil(a->cut.rows, rows);
-    if (a->cut.side == FEW_KEYS) return start_kernel(keys_backward<N, V, 1>, blocks, THREADS, 0, stream, *a);
+    if (form == FEW_KEYS_8 || form == FEW_KEYS_16) return start_kernel(keys_backward<N, V, 1>, blocks, THREADS, 0, stream, *a);
     auto kernel = queries_backward<N, V, R, true, true>;
     if constexpr (N == FEW_TILE)
-        if (a->cut.tiles > 1) {
+        if (form == FEW_QUERY_TILES) {
             const cudaError_t rc = start_kernel(queries_backward<N, V, R, false, true>, blocks_of(a, 1, splits), THREADS, 0, stream, *a, splits, rows);
             if (rc != cudaSuccess) return rc;
             kernel = queries_backward<N, V, R, true, false>;
@@ -575,10 +575,11 @@ template <int N, int V> static cudaError_t run_backward(const attention *a, cuda
     return start_kernel(kernel, blocks, THREADS, 0, stream, *a, a->cut.splits, a->cut.split_rows);
 }
 
-extern "C" cudaError_t cuda_attention_few(const struct attention *a, int backward, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_few(const struct attention *a, int backward, enum few_form form, cudaStream_t stream)
 {
-    if (a->cut.N == 8) return backward ? run_backward<8, 8>(a, stream) : run_forward<8, 8>(a, stream);
-    return backward ? run_backward<16, 4>(a, stream) : run_forward<16, 4>(a, stream);
+    if (form != few_form(a->T, a->S)) return cudaErrorInvalidValue;
+    if (form == FEW_KEYS_16 || form == FEW_QUERIES_16) return backward ? run_backward<16, 4>(a, form, stream) : run_forward<16, 4>(a, form, stream);
+    return backward ? run_backward<8, 8>(a, form, stream) : run_forward<8, 8>(a, form, stream);
 }
 
 /* --- joining ---------------------------------------------------------------------------------- */

@@ -33,6 +33,15 @@ enum {
     FEW_MMA_WIDTH = 16, /* D of the tensor-core kernels */
 };
 
+/* The kernels: the few items are held as 8 or 16, or queries beyond that are in tiles, with dk and dv in a launch of
+ * their own. */
+enum few_form { FEW_KEYS_8, FEW_KEYS_16, FEW_QUERIES_8, FEW_QUERIES_16, FEW_QUERY_TILES };
+static inline enum few_form few_form(int64_t T, int64_t S)
+{
+    if (S <= FEW_MOST) return S <= FEW_TILE ? FEW_KEYS_8 : FEW_KEYS_16;
+    return T <= FEW_TILE ? FEW_QUERIES_8 : T <= FEW_MOST ? FEW_QUERIES_16 : FEW_QUERY_TILES;
+}
+
 struct few_cut {
     enum few_side side;
     int N, V, lanes, heads;             /* see above; heads: per block */

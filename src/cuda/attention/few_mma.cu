@@ -470,18 +470,21 @@ template <typename T> static cudaError_t run_tiles(const attention *a, cudaStrea
 }
 
 /* Groups of eight items per warp: one, two, or four if there are more than that. */
-template <typename T> static cudaError_t run(const attention *a, bool backward, cudaStream_t stream)
+template <typename T> static cudaError_t run(const attention *a, bool backward, enum few_form form, cudaStream_t stream)
 {
-    const bool keys = a->cut.side == FEW_KEYS;
-    const int few = keys ? a->S : a->T;
-    if (few <= EIGHT) return keys ? run_keys<T, 1>(a, backward, stream) : run_queries<T, 1>(a, backward, stream);
-    if (few <= 2 * EIGHT) return keys ? run_keys<T, 2>(a, backward, stream) : run_queries<T, 2>(a, backward, stream);
+    switch (form) {
+    case FEW_KEYS_8: return run_keys<T, 1>(a, backward, stream);
+    case FEW_KEYS_16: return run_keys<T, 2>(a, backward, stream);
+    case FEW_QUERIES_8: return run_queries<T, 1>(a, backward, stream);
+    case FEW_QUERIES_16: return run_queries<T, 2>(a, backward, stream);
+    case FEW_QUERY_TILES: break;
+    }
     const cudaError_t rc = run_queries<T, 4>(a, backward, stream);
     return rc == cudaSuccess && backward ? run_tiles<T>(a, stream) : rc;
 }
 
-extern "C" cudaError_t cuda_attention_few_mma(const struct attention *a, int backward, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_few_mma(const struct attention *a, int backward, enum few_form form, cudaStream_t stream)
 {
-    if (a->D != WIDTH || a->type == STORE_F32) return cudaErrorInvalidValue;
-    return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, backward, stream) : run<__half>(a, backward, stream);
+    if (a->D != WIDTH || a->type == STORE_F32 || form != few_form(a->T, a->S)) return cudaErrorInvalidValue;
+    return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, backward, form, stream) : run<__half>(a, backward, form, stream);
 }

@@ -71,7 +71,8 @@ extern "C" {
 
 /* Most launchers are one of these; plan_attention.c says which operands each of them takes. */
 typedef cudaError_t attention_fn(const struct attention *a, cudaStream_t stream);
-typedef cudaError_t few_fn(const struct attention *a, int backward, cudaStream_t stream);
+typedef cudaError_t plain_fn(const struct attention *a, enum plain_form form, cudaStream_t stream);
+typedef cudaError_t few_fn(const struct attention *a, int backward, enum few_form form, cudaStream_t stream);
 typedef cudaError_t tiles_fn(const struct attention *a, enum score_terms added, cudaStream_t stream);
 
 /* The passes around the kernels (passes.cu). Before: converts the tables to f32, computes
@@ -87,10 +88,10 @@ attention_fn cuda_attention_row_stats;
 
 /* Before kernels with ranges (ranges.cu): seen and bounds; and, unless 0, the tiles of `queries` queries
  * and those of `keys` keys in the order of their work. Both are multiples of 64. */
-cudaError_t cuda_attention_ranges(const struct attention *a, int queries, int keys, cudaStream_t stream);
+cudaError_t cuda_attention_ranges(const struct attention *a, int queries, int keys, enum seen_form form, cudaStream_t stream);
 
 /* Without tensor cores (plain.cu). */
-attention_fn cuda_attention_plain, cuda_attention_plain_bwd;
+plain_fn cuda_attention_plain, cuda_attention_plain_bwd;
 
 /* With tensor cores (forward.cu, dq.cu, dkv.cu); unit is log2(e). `added` is what they add to the scores.
  * The backward kernels run after cuda_attention_row_stats. The partial sums of a bias gradient are of
@@ -105,7 +106,8 @@ attention_fn cuda_grid64_dtables;
 /* Few queries or few keys, without tensor cores and with them (few.cu, few_mma.cu). If there are several
  * splits, sums over rows are partial afterwards, in `partial` and `other`, and cuda_attention_few_join
  * adds them. */
-few_fn cuda_attention_few, cuda_attention_few_mma, cuda_attention_few_join;
+few_fn cuda_attention_few, cuda_attention_few_mma;
+cudaError_t cuda_attention_few_join(const struct attention *a, int backward, cudaStream_t stream);
 
 /* Windows without tensor cores (window.cu): with an access of 16 bytes the rows of k, in the backward also of v, q,
  * dout and tables of their type, begin at multiples of 16 bytes and consist of them. With tensor cores

@@ -409,27 +409,32 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dkv(const attention a)
 
 static int64_t tiles_of(int64_t n, int64_t tile) { return (n + tile - 1) / tile; }
 
-template <int M, int N, int C> static cudaError_t start_forward(const attention *a, cudaStream_t stream)
+template <int M, int N, int C> static cudaError_t start_forward(const attention *a, bool ranges, cudaStream_t stream)
 {
     const size_t row = (size_t)(a->D | 1), floats = (M + N) * SIDE * row + (size_t)(M * SIDE) * (N * SIDE + 1);
-    return start_kernel(a->ranges ? plain_forward<M, N, C, true> : plain_forward<M, N, C, false>, (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE), PLAIN_BLOCK, floats * sizeof(float), stream, *a);
+    return start_kernel(ranges ? plain_forward<M, N, C, true> : plain_forward<M, N, C, false>, (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE), PLAIN_BLOCK, floats * sizeof(float), stream, *a);
 }
 
 /* A block of dq has attention_small_tile(D) queries. */
-template <int M, int N, int C> static cudaError_t start_backward(const attention *a, cudaStream_t stream)
+template <int M, int N, int C> static cudaError_t start_backward(const attention *a, bool ranges, cudaStream_t stream)
 {
     const size_t row = (size_t)(a->D | 1), scores = (size_t)(M * SIDE) * (N * SIDE + 1), rows = 2 * (M + N) * SIDE * row;
     const int64_t by_key = (int64_t)a->B * a->G * tiles_of(a->S, N * SIDE), by_query = (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE);
-    const cudaError_t rc = start_kernel(a->ranges ? plain_dkv<M, N, C, true> : plain_dkv<M, N, C, false>, by_key, PLAIN_BLOCK, (rows + 2 * scores) * sizeof(float), stream, *a);
-    return rc == cudaSuccess ? start_kernel(a->ranges ? plain_dq<M, N, C, true> : plain_dq<M, N, C, false>, by_query, PLAIN_BLOCK, (rows + scores) * sizeof(float), stream, *a) : rc;
+    const cudaError_t rc = start_kernel(ranges ? plain_dkv<M, N, C, true> : plain_dkv<M, N, C, false>, by_key, PLAIN_BLOCK, (rows + 2 * scores) * sizeof(float), stream, *a);
+    return rc == cudaSuccess ? start_kernel(ranges ? plain_dq<M, N, C, true> : plain_dq<M, N, C, false>, by_query, PLAIN_BLOCK, (rows + scores) * sizeof(float), stream, *a) : rc;
 }
 
-extern "C" cudaError_t cuda_attention_plain(const struct attention *a, cudaStream_t stream)
+static bool is_small(enum plain_form form) { return form == PLAIN_64 || form == PLAIN_64_RANGES; }
+static bool has_ranges(enum plain_form form) { return form == PLAIN_64_RANGES || form == PLAIN_256_RANGES; }
+
+extern "C" cudaError_t cuda_attention_plain(const struct attention *a, enum plain_form form, cudaStream_t stream)
 {
-    return a->D <= 64 ? start_forward<4, 4, 4>(a, stream) : start_forward<2, 2, 16>(a, stream);
+    if (form != plain_form(a->D, a->ranges != nullptr)) return cudaErrorInvalidValue;
+    return is_small(form) ? start_forward<4, 4, 4>(a, has_ranges(form), stream) : start_forward<2, 2, 16>(a, has_ranges(form), stream);
 }
 
-extern "C" cudaError_t cuda_attention_plain_bwd(const struct attention *a, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_plain_bwd(const struct attention *a, enum plain_form form, cudaStream_t stream)
 {
-    return a->D <= 64 ? start_backward<2, 2, 4>(a, stream) : start_backward<1, 1, 16>(a, stream);
+    if (form != plain_form(a->D, a->ranges != nullptr)) return cudaErrorInvalidValue;
+    return is_small(form) ? start_backward<2, 2, 4>(a, has_ranges(form), stream) : start_backward<1, 1, 16>(a, has_ranges(form), stream);
 }

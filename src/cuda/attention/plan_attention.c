@@ -66,9 +66,9 @@ static bool is_countable(const struct tensor *q, const struct tensor *k)
 /* The index of the first input behind the heads: the mask, the tables. */
 static int table_of(bool backward) { return backward ? 6 : 3; }
 
-/* --- the operands and the form of an attention -------------------------------------------------- */
+/* --- the operands of an attention -------------------------------------------------- */
 
-struct form {
+struct operands {
     const struct tensor *q, *k, *v, *dout, *mask; /* dout: in the backward */
     enum attention_mode mode;
     bool backward;
@@ -76,10 +76,10 @@ struct form {
     int height, width;                            /* of the grid; 1 if there is none */
 };
 
-static struct form form_of(const struct query *q, enum attention_mode mode, bool backward)
+static struct operands operands_of(const struct query *q, enum attention_mode mode, bool backward)
 {
     const int first = backward ? 1 : 0;
-    struct form f = {.q = q->in[first], .k = q->in[first + 1], .v = q->in[first + 2], .mode = mode, .backward = backward, .height = 1, .width = 1};
+    struct operands f = {.q = q->in[first], .k = q->in[first + 1], .v = q->in[first + 2], .mode = mode, .backward = backward, .height = 1, .width = 1};
     if (backward) f.dout = q->in[0];
     if (mode == ATTENTION_PLAIN) f.mask = given(q, table_of(backward)), f.scale = q->attr->attention.scale;
     else f.scale = q->attr->relative.scale, f.height = q->attr->relative.height, f.width = q->attr->relative.width;
@@ -87,13 +87,13 @@ static struct form form_of(const struct query *q, enum attention_mode mode, bool
 }
 
 /* Whether scores are products and nothing is added to them. */
-static bool has_no_score_bias(const struct form *f) { return f->mode == ATTENTION_PLAIN && !f->mask && f->scale > 0; }
+static bool has_no_score_bias(const struct operands *f) { return f->mode == ATTENTION_PLAIN && !f->mask && f->scale > 0; }
 
 /* The range of keys of each query, behind the mask; NULL: none. */
 static const struct tensor *ranges_of(const struct query *q, bool backward) { return given(q, table_of(backward) + 1); }
 
 /* Any head dimension and dtype; `even`: rows at multiples of 16 bytes. */
-static bool form_matches(const struct query *q, const struct form *f, bool even)
+static bool operands_match(const struct query *q, const struct operands *f, bool even)
 {
     const int table = table_of(f->backward);
     if (!heads_match(q, f->backward, even) || !is_countable(f->q, f->k)) return false;
@@ -109,7 +109,7 @@ static bool form_matches(const struct query *q, const struct form *f, bool even)
 }
 
 /* Whether both tables have the heads' dtype. */
-static bool has_narrow_tables(const struct query *q, const struct form *f)
+static bool has_narrow_tables(const struct query *q, const struct operands *f)
 {
     const int table = table_of(f->backward);
     return q->in[table]->dtype == f->q->dtype && q->in[table + 1]->dtype == f->q->dtype;
@@ -119,16 +119,16 @@ static bool has_narrow_tables(const struct query *q, const struct form *f)
 
 /* The limits of the kernels of 8.0 and later, whatever is added to the scores. Heads of 72 have no position
  * terms. */
-static bool form_is_fast(const struct query *q, const struct form *f)
+static bool is_fast(const struct query *q, const struct operands *f)
 {
     const int64_t D = f->q->dim[3];
     const bool padded = D == 72 && f->mode == ATTENTION_PLAIN;
     if (!has_tensor_cores(q, f->q->dtype) || (D != 32 && D != 64 && D != 80 && D != 96 && D != 128 && !padded)) return false;
-    return f->height + f->width <= ATTENTION_GRID && form_matches(q, f, true);
+    return f->height + f->width <= ATTENTION_GRID && operands_match(q, f, true);
 }
 
 /* 7.5 has less shared memory. */
-static bool fits_shared(const struct query *q, const struct form *f)
+static bool fits_shared(const struct query *q, const struct operands *f)
 {
     const int D = ATTENTION_PADDED((int)f->q->dim[3]), T = (int)f->q->dim[1];
     const size_t most = ATTENTION_SHARED_SM75;
@@ -141,29 +141,29 @@ static bool fits_shared(const struct query *q, const struct form *f)
 
 static bool dense_match(const struct query *q, bool backward)
 {
-    const struct form f = form_of(q, ATTENTION_PLAIN, backward);
-    if (!form_is_fast(q, &f) || !has_no_score_bias(&f)) return false;
+    const struct operands f = operands_of(q, ATTENTION_PLAIN, backward);
+    if (!is_fast(q, &f) || !has_no_score_bias(&f)) return false;
     if (ranges_of(q, backward) && q->profile->capability < 80 && f.q->dim[3] > ATTENTION_SMALL) return false;
     return !backward || q->profile->capability >= 80 || f.q->dim[3] <= ATTENTION_SMALL;
 }
 
-static bool is_grid64(const struct query *q, const struct form *f)
+static bool is_grid64(const struct query *q, const struct operands *f)
 {
     return f->width == ATTENTION_GRID64_WIDTH && f->height <= ATTENTION_GRID64_WIDTH && has_narrow_tables(q, f);
 }
 
 static bool grid64_match(const struct query *q, bool backward)
 {
-    const struct form f = form_of(q, ATTENTION_BY_TABLES, backward);
-    if (!form_is_fast(q, &f) || !is_grid64(q, &f)) return false;
-    const struct form forward = {.q = f.q, .mode = f.mode, .height = f.height, .width = f.width};
+    const struct operands f = operands_of(q, ATTENTION_BY_TABLES, backward);
+    if (!is_fast(q, &f) || !is_grid64(q, &f)) return false;
+    const struct operands forward = {.q = f.q, .mode = f.mode, .height = f.height, .width = f.width};
     return q->profile->capability >= 80 || (f.q->dim[3] <= ATTENTION_SMALL && fits_shared(q, &forward));
 }
 
 static bool fast_match(const struct query *q, enum attention_mode mode, bool backward)
 {
-    const struct form f = form_of(q, mode, backward);
-    if (!form_is_fast(q, &f) || has_no_score_bias(&f) || (mode == ATTENTION_BY_TABLES && is_grid64(q, &f))) return false;
+    const struct operands f = operands_of(q, mode, backward);
+    if (!is_fast(q, &f) || has_no_score_bias(&f) || (mode == ATTENTION_BY_TABLES && is_grid64(q, &f))) return false;
     if (mode == ATTENTION_PLAIN && ranges_of(q, backward)) return false;
     if (mode == ATTENTION_BY_TABLES && backward && !has_narrow_tables(q, &f)) return false; /* the kernels round the tables to the heads' dtype */
     if (mode == ATTENTION_BY_BIAS && backward && f.q->dim[1] > ATTENTION_BIASES) return false; /* five rows of biases are in shared memory */
@@ -182,9 +182,9 @@ static bool has_strides(const struct tensor *t)
 
 static bool hopper_match(const struct query *q, enum attention_mode mode, bool backward)
 {
-    const struct form f = form_of(q, mode, backward);
+    const struct operands f = operands_of(q, mode, backward);
     const int64_t D = f.q->dim[3];
-    if (!form_is_fast(q, &f) || (D != 64 && D != 72 && D != 80 && D != 128) || f.mask || f.scale <= 0) return false;
+    if (!is_fast(q, &f) || (D != 64 && D != 72 && D != 80 && D != 128) || f.mask || f.scale <= 0) return false;
     if (mode == ATTENTION_BY_TABLES && !is_grid64(q, &f)) return false;
     if (f.q->dim[1] < ATTENTION_HOPPER_LEAST || f.k->dim[1] < ATTENTION_HOPPER_LEAST) return false; /* tiles would be mostly empty */
     return has_strides(f.q) && has_strides(f.k) && has_strides(f.v) && (!backward || has_strides(f.dout));
@@ -194,8 +194,8 @@ static bool hopper_match(const struct query *q, enum attention_mode mode, bool b
 
 static bool plain_match(const struct query *q, enum attention_mode mode, bool backward)
 {
-    const struct form f = form_of(q, mode, backward);
-    return form_matches(q, &f, false);
+    const struct operands f = operands_of(q, mode, backward);
+    return operands_match(q, &f, false);
 }
 
 /* --- few queries or few keys -------------------------------------------------------------------- */
@@ -206,7 +206,7 @@ static bool plain_match(const struct query *q, enum attention_mode mode, bool ba
 static bool few_match(const struct query *q, bool backward)
 {
     enum { HEAD_MOST = 128, NARROW = 16, NARROW_QUERIES = 1024 };
-    const struct form f = form_of(q, ATTENTION_PLAIN, backward);
+    const struct operands f = operands_of(q, ATTENTION_PLAIN, backward);
     const int64_t B = f.q->dim[0], T = f.q->dim[1], S = f.k->dim[1], H = f.q->dim[2], D = f.q->dim[3];
     if (!heads_match(q, backward, true) || (f.mask && f.mask->dtype != DT_F32)) return false;
     if (q->attr->attention.causal || q->attr->attention.window || ranges_of(q, backward)) return false;
@@ -269,6 +269,26 @@ static int window_access(const struct query *q, bool backward)
 }
 static int access_window(const struct query *q) { return window_access(q, false); }
 static int access_window_bwd(const struct query *q) { return window_access(q, true); }
+
+/* --- forms --------------------------------------------------------------------------------------- */
+
+static int few_form_of(const struct query *q, bool backward) { return few_form(q->in[backward]->dim[1], q->in[backward + 1]->dim[1]); }
+static int plain_form_of(const struct query *q, bool backward, bool ranges) { return plain_form(q->in[backward]->dim[3], ranges && ranges_of(q, backward)); }
+static int seen_form_of(const struct query *q, bool backward, bool ordered)
+{
+    const int64_t *dim = q->in[backward]->dim;
+    return seen_form(dim[0], dim[1], ranges_of(q, backward) != NULL, ordered);
+}
+
+#define FORMS(NAME, CHOICE, ...) \
+    static int form_##NAME(const struct query *q) { const bool backward = false; return CHOICE; } \
+    static int form_##NAME##_bwd(const struct query *q) { const bool backward = true; return CHOICE; } \
+    static const struct forms forms_##NAME = {form_##NAME, {__VA_ARGS__}}, forms_##NAME##_bwd = {form_##NAME##_bwd, {__VA_ARGS__}};
+FORMS(few, few_form_of(q, backward), [FEW_KEYS_8] = "up to 8 keys", [FEW_KEYS_16] = "up to 16 keys", [FEW_QUERIES_8] = "up to 8 queries", [FEW_QUERIES_16] = "up to 16 queries", [FEW_QUERY_TILES] = "tiles of queries")
+FORMS(hopper, seen_form_of(q, backward, true), [SEEN_ALL] = "all keys", [SEEN_RANGES] = "ranges of keys", [SEEN_RANGES_APART] = "ranges of keys, ordered apart")
+FORMS(dense, seen_form_of(q, backward, false), [SEEN_ALL] = "all keys", [SEEN_RANGES] = "ranges of keys")
+FORMS(plain, plain_form_of(q, backward, true), [PLAIN_64] = "heads up to 64", [PLAIN_256] = "heads up to 256", [PLAIN_64_RANGES] = "heads up to 64, ranges of keys", [PLAIN_256_RANGES] = "heads up to 256, ranges of keys")
+FORMS(plain_terms, plain_form_of(q, backward, false), [PLAIN_64] = "heads up to 64", [PLAIN_256] = "heads up to 256")
 
 /* --- the kernels' rows -------------------------------------------------------------------------- */
 

@@ -6,7 +6,7 @@
  */
 #include "cuda/attention/ranges.cuh"
 
-constexpr int THREADS = 1024, SIXTY_FOURS = THREADS / 32; /* a warp has 64 queries at a time */
+constexpr int THREADS = RANGES_THREADS, SIXTY_FOURS = RANGES_TILES; /* a warp has 64 queries at a time */
 
 static __device__ span clean_range(const attention &a, int64_t b, int t)
 {
@@ -135,12 +135,10 @@ __global__ void __launch_bounds__(THREADS) ranges_kernel(const attention a, int 
 }
 __global__ void __launch_bounds__(THREADS) order_kernel(const attention a, int queries, int keys) { sort_all(a, queries, keys); }
 
-extern "C" cudaError_t cuda_attention_ranges(const struct attention *a, int queries, int keys, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_ranges(const struct attention *a, int queries, int keys, enum seen_form form, cudaStream_t stream)
 {
-    enum { ALONE = 8 }; /* tiles of a warp up to which a second launch would take longer */
-    const int64_t n = (int64_t)a->B * ((a->T + 63) / 64), blocks = (n + SIXTY_FOURS - 1) / SIXTY_FOURS;
-    if (n > INT32_MAX / 4) return cudaErrorInvalidValue; /* tiles are counted in int */
-    if (blocks <= ALONE) return start_kernel(ranges_kernel, 1, THREADS, 0, stream, *a, queries, keys);
-    const cudaError_t rc = start_kernel(ranges_kernel, blocks < 256 ? blocks : 256, THREADS, 0, stream, *a, queries, keys);
-    return rc == cudaSuccess && (queries || keys) ? start_kernel(order_kernel, 1, THREADS, 0, stream, *a, queries, keys) : rc;
+    const int64_t n = (int64_t)a->B * ((a->T + 63) / 64), blocks = ranges_blocks(a->B, a->T);
+    if (n > INT32_MAX / 4 || form != seen_form(a->B, a->T, a->ranges != nullptr, queries || keys)) return cudaErrorInvalidValue; /* tiles are counted in int */
+    const cudaError_t rc = start_kernel(ranges_kernel, blocks <= RANGES_ALONE ? 1 : blocks < 256 ? blocks : 256, THREADS, 0, stream, *a, queries, keys);
+    return rc == cudaSuccess && form == SEEN_RANGES_APART ? start_kernel(order_kernel, 1, THREADS, 0, stream, *a, queries, keys) : rc;
 }

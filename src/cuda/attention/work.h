@@ -83,6 +83,24 @@ struct attention_work {
 /* Queries per block of the backward without tensor cores: the smallest tile of any kernel. */
 static inline int64_t attention_small_tile(int64_t D) { return D <= 64 ? 32 : 16; }
 
+/* The forms of the kernels without tensor cores: tiles for heads up to 64 or up to 256; with ranges of keys. */
+enum plain_form { PLAIN_64, PLAIN_256, PLAIN_64_RANGES, PLAIN_256_RANGES };
+static inline enum plain_form plain_form(int64_t D, int ranges)
+{
+    return ranges ? D <= 64 ? PLAIN_64_RANGES : PLAIN_256_RANGES : D <= 64 ? PLAIN_64 : PLAIN_256;
+}
+
+/* Those of the dense and the Hopper kernels: a query sees all keys that causality and a window allow, or a range of
+ * them. Hopper's ranges need an order of tiles: a block makes it after the bounds, or, where these take several blocks, a
+ * launch of its own (ranges.cu). */
+enum seen_form { SEEN_ALL, SEEN_RANGES, SEEN_RANGES_APART };
+enum { RANGES_THREADS = 1024, RANGES_TILES = RANGES_THREADS / 32 /* 64s of queries of a block at a time */, RANGES_ALONE = 8 /* of them, up to which a second launch would take longer */ };
+static inline int64_t ranges_blocks(int64_t B, int64_t T) { return (B * ((T + 63) / 64) + RANGES_TILES - 1) / RANGES_TILES; }
+static inline enum seen_form seen_form(int64_t B, int64_t T, int ranges, int ordered)
+{
+    return !ranges ? SEEN_ALL : ordered && ranges_blocks(B, T) > RANGES_ALONE ? SEEN_RANGES_APART : SEEN_RANGES;
+}
+
 static inline int64_t attention_groups(int64_t heads, int64_t height, int64_t width)
 {
     const int64_t n = width == 64 ? heads * height : heads, most = width == 64 ? ATTENTION_ROW_GROUPS : ATTENTION_GROUPS;

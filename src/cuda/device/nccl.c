@@ -173,7 +173,10 @@ int nccl_connect(struct nccl *x, struct ranks *r, char *scratch, cudaStream_t st
         error_set(e, PL_FAIL, "waited %g s for NCCL to connect the ranks: is one of them stopped, or the network between GPUs down? (NCCL_DEBUG=INFO tells more)", seconds);
         r->abort(r, PL_FAIL, e->text);
     }
-    if (!rc && (rc = c->rc)) *e = c->e;
+    if (!rc && (rc = c->rc)) {
+        *e = c->e;
+        if (r->n > 1) r->abort(r, PL_FAIL, e->text); /* the others wait inside NCCL */
+    }
     mem_free(c);
     return rc;
 }

@@ -28,17 +28,17 @@ struct pair {
 };
 
 /* How a row of conv.def computes its algorithm. */
-enum conv_form {
-    FORM_PRODUCTS, /* as plan_conv.h says */
-    FORM_LINES,    /* tiles line by line; the product is pair[0].full */
-    FORM_TILES,    /* by the kernels of conv_tiles.cu; there are no products */
-    FORM_3X3,      /* depthwise: all 9 taps at a time */
+enum conv_by {
+    BY_PRODUCTS, /* as plan_conv.h says */
+    BY_LINES,    /* tiles line by line; the product is pair[0].full */
+    BY_TILES,    /* by the kernels of conv_tiles.cu; there are no products */
+    BY_3X3,      /* depthwise: all 9 taps at a time */
 };
 
 struct convolution {
     struct conv_layout at;
     int sweeps;          /* stride^2 for phases, else 1 */
-    enum conv_form form;
+    enum conv_by by;
     int64_t parts;       /* the partial sums of those kernels' CONV_DW */
     struct pair pair[];  /* one per sweep */
 };
@@ -187,7 +187,7 @@ static int pair_run(const struct pair *p, const struct launch *l, const struct c
 
 /* --- preparing --------------------------------------------------------------------------------- */
 
-static int begin(const struct cuda_state *s, struct entry *entry, enum op op, enum conv_form form, struct error *e)
+static int begin(const struct cuda_state *s, struct entry *entry, enum op op, enum conv_by by, struct error *e)
 {
     CHECK((uintptr_t)entry->launch.work % 256 == 0, "cuBLASLt needs a workspace aligned to 256 bytes");
     const struct conv_layout at = layout_of(&entry->launch, op);
@@ -196,9 +196,9 @@ static int begin(const struct cuda_state *s, struct entry *entry, enum op op, en
     entry->launch.state = c;
     c->at = at;
     c->sweeps = (int)sweeps;
-    c->form = form;
+    c->by = by;
     if (at.algo == CONV_DEPTHWISE) return PL_OK;
-    if (form == FORM_TILES) {
+    if (by == BY_TILES) {
         const struct conv_tiles t = conv_tiles_of(&at.n);
         c->parts = op == OP_CONV_DW ? conv_tiles_parts(&t, entry->launch.work_bytes - at.patches) : 0;
         return PL_OK;
@@ -209,7 +209,7 @@ static int begin(const struct cuda_state *s, struct entry *entry, enum op op, en
         TRY(pair_begin(&c->pair[r], s, shape_phase(entry, &at, &phase), &at, sweep_results(&phase), e));
     }
     if (at.algo == CONV_PHASES) return PL_OK;
-    if (form == FORM_LINES) {
+    if (by == BY_LINES) {
         const struct gemm_shape lines = shape_lines(entry, &at);
         return gemm_begin(&c->pair[0].full, s, &lines, at.library, e);
     }
@@ -219,15 +219,15 @@ static int begin(const struct cuda_state *s, struct entry *entry, enum op op, en
     return pair_begin(&c->pair[0], s, shape, &at, conv_results(&at.n), e);
 }
 
-#define PREPARE(NAME, OP, FORM) static int NAME(const struct cuda_state *s, struct entry *entry, struct error *e) { return begin(s, entry, OP, FORM, e); }
-PREPARE(conv_prepare, OP_CONV, FORM_PRODUCTS)
-PREPARE(conv_prepare_tiles, OP_CONV, FORM_TILES)
-PREPARE(conv_dx_prepare, OP_CONV_DX, FORM_PRODUCTS)
-PREPARE(conv_dx_prepare_tiles, OP_CONV_DX, FORM_TILES)
-PREPARE(conv_dx_prepare_lines, OP_CONV_DX, FORM_LINES)
-PREPARE(conv_dw_prepare, OP_CONV_DW, FORM_PRODUCTS)
-PREPARE(conv_dw_prepare_tiles, OP_CONV_DW, FORM_TILES)
-PREPARE(conv_dw_prepare_3x3, OP_CONV_DW, FORM_3X3)
+#define PREPARE(NAME, OP, BY) static int NAME(const struct cuda_state *s, struct entry *entry, struct error *e) { return begin(s, entry, OP, BY, e); }
+PREPARE(conv_prepare, OP_CONV, BY_PRODUCTS)
+PREPARE(conv_prepare_tiles, OP_CONV, BY_TILES)
+PREPARE(conv_dx_prepare, OP_CONV_DX, BY_PRODUCTS)
+PREPARE(conv_dx_prepare_tiles, OP_CONV_DX, BY_TILES)
+PREPARE(conv_dx_prepare_lines, OP_CONV_DX, BY_LINES)
+PREPARE(conv_dw_prepare, OP_CONV_DW, BY_PRODUCTS)
+PREPARE(conv_dw_prepare_tiles, OP_CONV_DW, BY_TILES)
+PREPARE(conv_dw_prepare_3x3, OP_CONV_DW, BY_3X3)
 
 static void conv_release(void *state)
 {
@@ -253,9 +253,8 @@ static void conv_list(const void *state, struct text *out)
 static int copy_patches(const struct launch *l, const struct conv_layout *at, const struct operand *map, const struct sweep *s,
                         int64_t first, int64_t rows, struct error *e)
 {
-    const struct patch_grid g = {.H = s->H, .W = s->W, .C = map->dim[3], .ny = s->ny, .nx = s->nx, .step = s->step, .y0 = s->y0,
-                                 .x0 = s->x0, .ky = s->ky, .kx = s->kx};
-    TRY_CUDA(cuda_conv_patches(work_at(l, at->patches), map->data, &g, first, rows, size_of(l), l->access, l->stream));
+    const struct patch_grid g = patch_grid_of(s, map->dim[3]);
+    TRY_CUDA(cuda_conv_patches(work_at(l, at->patches), map->data, &g, first, rows, size_of(l), l->access, (enum patch_form)l->form, l->stream));
     return PL_OK;
 }
 
@@ -294,9 +293,10 @@ static int conv_launch(const struct launch *l, struct error *e)
     }
     const struct sweep s = sweep_forward(n);
     TRY(copy_weights(l, at, &s, conv_taps(n) * n->C, n->C, e));
-    if (c->form == FORM_TILES) {
+    if (c->by == BY_TILES) {
         const struct conv_tiles t = conv_tiles_of(n);
-        TRY_CUDA(cuda_conv_tiles(l->out[0].data, l->in[0].data, work_at(l, at->weights), bias_of(l), &t, store_of(l->in[0].dtype), l->stream));
+        TRY_CUDA(cuda_conv_tiles(l->out[0].data, l->in[0].data, work_at(l, at->weights), bias_of(l), &t, store_of(l->in[0].dtype),
+                                 (enum conv_tiles_form)l->form, l->stream));
         return PL_OK;
     }
     for (int64_t p = 0, rows; p < conv_results(n); p += rows) {
@@ -332,13 +332,13 @@ static int dx_tiles(const struct launch *l, const struct convolution *c, struct 
     const struct sweep s = sweep_forward(n);
     TRY(copy_weights(l, at, &s, conv_taps(n) * n->C, n->C, e));
     if (has(l, 2)) TRY_CUDA(cuda_conv_repeat(work_at(l, at->stage), l->in[2].data, conv_taps(n), n->C, size_of(l), l->stream));
-    if (c->form == FORM_TILES) {
+    if (c->by == BY_TILES) {
         const struct conv_tiles t = conv_tiles_of(n);
         TRY_CUDA(cuda_conv_tiles_dx(l->out[0].data, l->in[0].data, work_at(l, at->weights), has(l, 2) ? work_at(l, at->stage) : NULL, &t,
-                                    store_of(l->in[0].dtype), l->stream));
+                                    store_of(l->in[0].dtype), (enum conv_tiles_form)l->form, l->stream));
         return PL_OK;
     }
-    if (c->form == FORM_LINES) return dx_lines(l, c, e);
+    if (c->by == BY_LINES) return dx_lines(l, c, e);
     for (int64_t p = 0, rows; p < conv_results(n); p += rows) {
         rows = min_i64(at->rows, conv_results(n) - p);
         const struct gemm_at some = {work_at(l, at->patches), row_at(&l->in[0], p, n->O), work_at(l, at->weights),
@@ -401,10 +401,10 @@ static int dw_patches(const struct launch *l, const struct convolution *c, struc
     const struct conv *n = &at->n;
     const struct sweep s = sweep_forward(n);
     const struct conv_tiles t = conv_tiles_of(n);
-    if (c->form == FORM_TILES)
+    if (c->by == BY_TILES)
         TRY_CUDA(cuda_conv_tiles_dw(work_at(l, at->weights), l->in[0].data, l->in[1].data, work_at(l, at->patches), c->parts, &t,
-                                    store_of(l->in[0].dtype), l->stream));
-    for (int64_t p = 0, rows; c->form != FORM_TILES && p < conv_results(n); p += rows) {
+                                    store_of(l->in[0].dtype), (enum conv_tiles_form)l->form, l->stream));
+    for (int64_t p = 0, rows; c->by != BY_TILES && p < conv_results(n); p += rows) {
         rows = min_i64(at->rows, conv_results(n) - p);
         const struct gemm_at some = {work_at(l, at->weights), row_at(&l->in[0], p, n->O), work_at(l, at->patches), NULL,
                                         p ? work_at(l, at->weights) : NULL};
@@ -423,7 +423,7 @@ static int conv_dw_launch(const struct launch *l, struct error *e)
     CHECK(!has(l, 2) || l->in[2].data == l->out[0].data, "the result is not in the accumulator's bytes");
     if (at->algo == CONV_DEPTHWISE) {
         TRY_CUDA(cuda_depthwise_dw(l->out[0].data, l->in[0].data, l->in[1].data, work_at(l, at->patches), &d, at->rows, has(l, 2),
-                                   c->form == FORM_3X3, store_of(l->in[0].dtype), l->stream));
+                                   c->by == BY_3X3, store_of(l->in[0].dtype), l->stream));
         return PL_OK;
     }
     if (at->algo == CONV_PATCHES) return dw_patches(l, c, e);

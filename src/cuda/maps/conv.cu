@@ -2,7 +2,7 @@
  * conv.cu: the copies of convolutions by matrix products: patches (im2col), weights by tap, results
  * that are not adjacent. These kernels copy elements and compute none.
  *
- * An element here is a word: 2 or 4 bytes, or 16 where runs and, by the plan, addresses allow it; C then counts
+ * An element here is a word: 2 or 4 bytes, or 16 where the plan says so (launch.access); C then counts
  * 16-byte words. Indices within a launch have 31 bits (ensured by plan_conv.c): these kernels are
  * divisions and a copy, and the divisions are multiplications by constants that the host computes
  * (divisor.cuh).
@@ -15,9 +15,6 @@ typedef uint32_t index32;
 
 #define EACH(k, n)                                                                                          \
     for (index32 k = blockIdx.x * BLOCK + threadIdx.x, step_ = gridDim.x * BLOCK; k < (n); k += step_)
-
-/* The widest word that divides n adjacent elements of `size` bytes, where addresses allow `access` bytes. */
-static int word_for(int64_t n, int size, int access) { return n * size % 16 == 0 && access == 16 ? 16 : size; }
 
 /* Calls with `word` a type of `bytes` bytes. */
 #define BY_WORD(bytes, call)                                     \
@@ -60,21 +57,13 @@ template <typename T> __global__ void patches_kernel(T *to, const T *map, patche
     }
 }
 
-/* Whether patches are inside the map and their lines are whole 16-byte words: then a line, kx
- * pixels, is copied as one tap of many channels. The three channels of an image alone are no such
- * word. */
-static bool lines_are_runs(const struct patch_grid *g, int size, int access)
-{
-    return g->x0 == 0 && g->y0 == 0 && (g->nx - 1) * g->step + g->kx <= g->W && (g->ny - 1) * g->step + g->ky <= g->H &&
-           g->W * g->C * size % 16 == 0 && g->step * g->C * size % 16 == 0 && word_for(g->kx * g->C, size, access) == 16;
-}
-
 extern "C" cudaError_t cuda_conv_patches(void *to, const void *map, const struct patch_grid *g, int64_t first, int64_t rows,
-                                         int size, int access, cudaStream_t stream)
+                                         int size, int access, enum patch_form form, cudaStream_t stream)
 {
-    const bool runs = lines_are_runs(g, size, access);
-    const int64_t kx = runs ? 1 : g->kx, C = runs ? g->kx * g->C : g->C;
-    const int bytes = word_for(C, size, access);
+    const bool lines = form == PATCH_LINES;
+    const int64_t kx = lines ? 1 : g->kx, C = lines ? g->kx * g->C : g->C;
+    const int bytes = access;
+    if (C * size % bytes || (lines && (bytes != 16 || !patch_lines_fit(g, size)))) return cudaErrorInvalidValue;
     if (misaligned(access, to, map)) return cudaErrorMisalignedAddress;
     const int64_t tap = C * size / bytes, n = rows * g->ky * kx * tap;
     if (!fits(n) || !fits(first + rows)) return cudaErrorInvalidValue;
@@ -148,7 +137,8 @@ template <typename T> __global__ void place_kernel(T *to, const T *from, pixels 
 extern "C" cudaError_t cuda_conv_scatter(void *to, const void *from, const struct pixel_grid *g, int64_t first, int64_t rows,
                                          bool same, int size, int access, cudaStream_t stream)
 {
-    const int bytes = word_for(g->C, size, access);
+    const int bytes = access;
+    if (g->C * size % bytes) return cudaErrorInvalidValue;
     if (misaligned(access, to, from)) return cudaErrorMisalignedAddress;
     const int64_t C = g->C * size / bytes, n = rows * C;
     if (!fits(n) || !fits(first + rows)) return cudaErrorInvalidValue;
@@ -178,7 +168,8 @@ template <typename T> __global__ void untile_kernel(T *to, const T *from, tiles 
 extern "C" cudaError_t cuda_conv_untile(void *to, const void *from, int64_t W2, int64_t side, int64_t C, int64_t first,
                                         int64_t rows, int size, int access, cudaStream_t stream)
 {
-    const int bytes = word_for(side * C, size, access);
+    const int bytes = access;
+    if (side * C * size % bytes) return cudaErrorInvalidValue;
     if (misaligned(access, to, from)) return cudaErrorMisalignedAddress;
     const int64_t run = side * C * size / bytes, n = rows * side * run;
     if (!fits(n) || !fits(first + rows)) return cudaErrorInvalidValue;

@@ -264,38 +264,40 @@ static cudaError_t launch_part(float *partial, const void *coarse, const void *f
 
 static_assert(part_config<64, 128, 4>::BYTES == CONV_TILES_SMALL && sweep_config<false, 256, 256, 64>::BYTES == CONV_TILES_LARGE, "the plan knows the shared memory");
 
-template <typename T, bool BACK> static cudaError_t sweep_of(void *out, const void *in, const void *weights, const void *bias, const struct conv_tiles *n, cudaStream_t stream)
+template <typename T, bool BACK> static cudaError_t sweep_of(void *out, const void *in, const void *weights, const void *bias, const struct conv_tiles *n, enum conv_tiles_form form, cudaStream_t stream)
 {
-    if (conv_tiles_is_small(n)) return launch_sweep<T, BACK, 64, 128, 128, 2>(out, in, weights, bias, n, stream);
+    if (form != conv_tiles_form(n) || form == CONV_TILES_NONE) return cudaErrorInvalidValue;
+    if (form == CONV_TILES_64_128) return launch_sweep<T, BACK, 64, 128, 128, 2>(out, in, weights, bias, n, stream);
     return launch_sweep<T, BACK, 256, 256, 64, 1>(out, in, weights, bias, n, stream);
 }
 
 extern "C" cudaError_t cuda_conv_tiles(void *coarse, const void *fine, const void *weights, const void *bias, const struct conv_tiles *n,
-                                       enum store type, cudaStream_t stream)
+                                       enum store type, enum conv_tiles_form form, cudaStream_t stream)
 {
-    if (type == STORE_BF16) return sweep_of<__nv_bfloat16, false>(coarse, fine, weights, bias, n, stream);
-    return type == STORE_F16 ? sweep_of<__half, false>(coarse, fine, weights, bias, n, stream) : cudaErrorInvalidValue;
+    if (type == STORE_BF16) return sweep_of<__nv_bfloat16, false>(coarse, fine, weights, bias, n, form, stream);
+    return type == STORE_F16 ? sweep_of<__half, false>(coarse, fine, weights, bias, n, form, stream) : cudaErrorInvalidValue;
 }
 
 extern "C" cudaError_t cuda_conv_tiles_dx(void *fine, const void *coarse, const void *weights, const void *bias, const struct conv_tiles *n,
-                                          enum store type, cudaStream_t stream)
+                                          enum store type, enum conv_tiles_form form, cudaStream_t stream)
 {
-    if (type == STORE_BF16) return sweep_of<__nv_bfloat16, true>(fine, coarse, weights, bias, n, stream);
-    return type == STORE_F16 ? sweep_of<__half, true>(fine, coarse, weights, bias, n, stream) : cudaErrorInvalidValue;
+    if (type == STORE_BF16) return sweep_of<__nv_bfloat16, true>(fine, coarse, weights, bias, n, form, stream);
+    return type == STORE_F16 ? sweep_of<__half, true>(fine, coarse, weights, bias, n, form, stream) : cudaErrorInvalidValue;
 }
 
-template <typename T> static cudaError_t part_of(float *partial, const void *coarse, const void *fine, int64_t parts, const struct conv_tiles *n, cudaStream_t stream)
+template <typename T> static cudaError_t part_of(float *partial, const void *coarse, const void *fine, int64_t parts, const struct conv_tiles *n, enum conv_tiles_form form, cudaStream_t stream)
 {
-    if (conv_tiles_is_small(n)) return launch_part<T, 64, 128, 64, 128, 4>(partial, coarse, fine, parts, n, stream);
+    if (form != conv_tiles_form(n) || form == CONV_TILES_NONE) return cudaErrorInvalidValue;
+    if (form == CONV_TILES_64_128) return launch_part<T, 64, 128, 64, 128, 4>(partial, coarse, fine, parts, n, stream);
     return launch_part<T, 256, 256, 128, 128, 3>(partial, coarse, fine, parts, n, stream);
 }
 
 extern "C" cudaError_t cuda_conv_tiles_dw(float *dw, const void *coarse, const void *fine, float *partial, int64_t parts, const struct conv_tiles *n,
-                                          enum store type, cudaStream_t stream)
+                                          enum store type, enum conv_tiles_form form, cudaStream_t stream)
 {
     const int64_t N = (int64_t)n->O * n->K;
-    const cudaError_t rc = type == STORE_BF16 ? part_of<__nv_bfloat16>(partial, coarse, fine, parts, n, stream)
-                           : type == STORE_F16 ? part_of<__half>(partial, coarse, fine, parts, n, stream)
+    const cudaError_t rc = type == STORE_BF16 ? part_of<__nv_bfloat16>(partial, coarse, fine, parts, n, form, stream)
+                           : type == STORE_F16 ? part_of<__half>(partial, coarse, fine, parts, n, form, stream)
                                                : cudaErrorInvalidValue;
     if (rc != cudaSuccess) return rc;
     typed_ptr to;

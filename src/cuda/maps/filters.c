@@ -30,7 +30,7 @@ static int launch_thin(const struct launch *l, struct error *e)
     const struct operand *a = &l->in[0], *z = &l->in[1], *y = &l->out[0];
     struct thin t = thin_of(false, true, y->rank, a->dim, z->dim, y->dim);
     t.gelu = true;
-    TRY_CUDA(cuda_thin(typed_of(a), typed_of(z), typed_of(y), NULL, NULL, t, l->stream));
+    TRY_CUDA(cuda_thin(typed_of(a), typed_of(z), typed_of(y), NULL, NULL, t, THIN_FORM_DOWN, l->stream));
     return PL_OK;
 }
 
@@ -40,8 +40,8 @@ static int launch_thin_bwd(const struct launch *l, struct error *e)
     const struct operand *dy = &l->in[0], *a = &l->in[1], *z = &l->in[2], *da = &l->out[0], *dz = &l->out[1];
     struct thin across = thin_of(false, false, dy->rank, dy->dim, z->dim, da->dim), up = thin_of(true, false, dz->rank, dy->dim, a->dim, dz->dim);
     across.gelu = up.gelu = true;
-    TRY_CUDA(cuda_thin(typed_of(da), typed_of(z), typed_of(dy), NULL, l->work, across, l->stream));
-    TRY_CUDA(cuda_thin(typed_of(a), typed_of(dz), typed_of(dy), z->data, NULL, up, l->stream));
+    TRY_CUDA(cuda_thin(typed_of(da), typed_of(z), typed_of(dy), NULL, l->work, across, THIN_FORM_ACROSS, l->stream));
+    TRY_CUDA(cuda_thin(typed_of(a), typed_of(dz), typed_of(dy), z->data, NULL, up, THIN_FORM_UP, l->stream));
     return PL_OK;
 }
 

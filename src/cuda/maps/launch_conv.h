@@ -1,6 +1,6 @@
 /*
  * launch_conv.h: the launchers of conv.cu and depthwise.cu (see launch.h). Launchers that only move
- * elements take the element size in bytes, 2 or 4, instead of the type.
+ * elements take the element size in bytes, 2 or 4, instead of the type, and move `access` bytes at a time.
  */
 #ifndef LAUNCH_CONV_H
 #define LAUNCH_CONV_H
@@ -8,18 +8,15 @@
 #include <stdbool.h>
 
 #include "cuda/device/launch.h"
+#include "cuda/maps/patches.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* A sweep over a map [B,H,W,C] (cpu/conv.h): where the patch of result (i,j) begins. */
-struct patch_grid {
-    int64_t H, W, C, ny, nx, step, y0, x0, ky, kx;
-};
 /* Rows first .. first+rows of the matrix of patches [B ny nx, ky kx C]; zeros outside the map. */
 cudaError_t cuda_conv_patches(void *to, const void *map, const struct patch_grid *g, int64_t first, int64_t rows, int size,
-                              int access, cudaStream_t stream);
+                              int access, enum patch_form form, cudaStream_t stream);
 
 /* Taps of weights [O,depth,kh,kw]: tap t = (a,b) of element (o,c) is copied to to[o o_step + t
  * t_step + c]. */

@@ -4,6 +4,7 @@
 #ifndef LAUNCH_SHUFFLE_H
 #define LAUNCH_SHUFFLE_H
 
+#include "cuda/maps/moves.h"
 #include "cuda/rows/launch_elementwise.h"
 
 #ifdef __cplusplus
@@ -12,11 +13,8 @@ extern "C" {
 
 /* --- shuffle.cu: moves elements of `size` bytes of any type ------------------- */
 
-/* The widest unit, in bytes, that divides all of these byte counts, ORed together. */
-static inline int unit_of(uint64_t bits) { return bits % 16 == 0 ? 16 : bits % 8 == 0 ? 8 : bits % 4 == 0 ? 4 : bits % 2 == 0 ? 2 : 1; }
-
-/* y = a over the loop nest, in units of up to `access` bytes, which divide both addresses. */
-cudaError_t cuda_move(void *y, const void *a, struct loop_nest nest, int size, int access, cudaStream_t stream);
+/* y = a over the loop nest, in units of `access` bytes, which divide both addresses. */
+cudaError_t cuda_move(void *y, const void *a, struct loop_nest nest, int size, int access, enum move_form form, cudaStream_t stream);
 /* Copies x, `count` bytes, to y from byte `before` on, with zeros around it; all are multiples of
  * 16 bytes and aligned to 16. */
 cudaError_t cuda_pad(void *y, const void *x, int64_t before, int64_t count, int64_t bytes, cudaStream_t stream);
@@ -33,7 +31,8 @@ cudaError_t cuda_gather(void *y, const void *x, const int32_t *index, int64_t B,
 /* x [rows of `row` bytes]: each row n times. */
 cudaError_t cuda_repeat(void *y, const void *x, int64_t rows, int64_t n, int64_t row, int access, cudaStream_t stream);
 /* map [B,H,W,pixel bytes], windows [B nh nw,size,size,pixel bytes]; back: windows to map. */
-cudaError_t cuda_window(void *y, const void *x, int64_t B, int64_t H, int64_t W, int64_t pixel, int64_t size, int back, int access, cudaStream_t stream);
+cudaError_t cuda_window(void *y, const void *x, int64_t B, int64_t H, int64_t W, int64_t pixel, int64_t size, int back, int access, enum window_form form,
+                        cudaStream_t stream);
 cudaError_t cuda_shift_labels(int32_t *y, const int32_t *x, int64_t B, int64_t T, int32_t ignored, cudaStream_t stream);
 /* x [rows]: the labels other than `ignored` first, with the row of each and the position of each row. */
 cudaError_t cuda_labelled_first(int32_t *labels, int32_t *index, int32_t *position, const int32_t *x, int64_t rows, int32_t ignored, cudaStream_t stream);

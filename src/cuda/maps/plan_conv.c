@@ -128,8 +128,8 @@ static bool has_tile_kernels(const struct query *q, enum op op)
     const enum dtype t = q->in[0]->dtype;
     if ((t != DT_BF16 && t != DT_F16) || at.n.stride != 2 || !conv_is_tiling(&at.n) || !all_aligned(q)) return false;
     const struct conv_tiles n = conv_tiles_of(&at.n);
-    if ((!conv_tiles_is_small(&n) && !conv_tiles_is_large(&n)) || n.P > INT32_MAX / 2) return false;
-    if (shared_limit(q) < (conv_tiles_is_small(&n) ? CONV_TILES_SMALL : CONV_TILES_LARGE)) return false;
+    if (conv_tiles_form(&n) == CONV_TILES_NONE || n.P > INT32_MAX / 2) return false;
+    if (shared_limit(q) < (conv_tiles_form(&n) == CONV_TILES_64_128 ? CONV_TILES_SMALL : CONV_TILES_LARGE)) return false;
     return op != OP_CONV_DW || conv_tiles_parts(&n, at.bytes - at.patches) > 0;
 }
 
@@ -164,14 +164,56 @@ static bool match_dw_plain(const struct query *q) { return conv_match(q, OP_CONV
 static bool match_dw_tiles(const struct query *q) { return conv_match(q, OP_CONV_DW, CONV_PATCHES) && has_tile_kernels(q, OP_CONV_DW); }
 static bool match_dw_patches(const struct query *q) { return conv_match(q, OP_CONV_DW, CONV_PATCHES); }
 
-/* --- widths ------------------------------------------------------------------------------- */
+/* --- widths and forms ------------------------------------------------------------------------------- */
 
-/* Depthwise: packs of channels. The others: by the addresses of maps, and of the bias that CONV_DX copies; the
- * workspace is aligned. Lines of a patch may allow less. */
+/* Depthwise: packs of channels. The others: words of what is copied; the workspace is aligned. */
+static int size_of(const struct query *q) { return (int)dtype_size(q->in[0]->dtype); }
 static int access_depthwise(const struct query *q) { return access_rows(q, IN(0) | OUT(0), q->in[0]); }
-static int access_conv(const struct query *q) { return access_wide(q, IN(0), 0, (int)dtype_size(q->in[0]->dtype)); }
-static int access_dx(const struct query *q) { return access_wide(q, IN(0) | IN(2) | OUT(0), 0, (int)dtype_size(q->in[0]->dtype)); }
-static int access_dw(const struct query *q) { return access_wide(q, IN(1), 0, (int)dtype_size(q->in[0]->dtype)); }
+
+/* The patches of CONV and CONV_DW, of the map that is input `map`. */
+static bool lines_fit(const struct query *q, enum op op, int map)
+{
+    const struct conv_layout at = layout_of(q, op);
+    const struct sweep s = sweep_forward(&at.n);
+    const struct patch_grid g = patch_grid_of(&s, at.n.C);
+    return patch_lines_fit(&g, size_of(q)) && access_wide(q, IN(map), 0, 1) == 16;
+}
+static int access_patches(const struct query *q, enum op op, int map)
+{
+    return lines_fit(q, op, map) ? 16 : access_wide(q, IN(map), q->in[map]->dim[3] * size_of(q), size_of(q));
+}
+static int access_conv(const struct query *q) { return access_patches(q, OP_CONV, 0); }
+static int access_dw(const struct query *q) { return access_patches(q, OP_CONV_DW, 1); }
+static int form_conv(const struct query *q) { return lines_fit(q, OP_CONV, 0) ? PATCH_LINES : PATCH_TAPS; }
+static int form_dw(const struct query *q) { return lines_fit(q, OP_CONV_DW, 1) ? PATCH_LINES : PATCH_TAPS; }
+
+/* Whole patches of dx are copied by line. */
+static int access_dx_patches(const struct query *q) { return access_wide(q, OUT(0), q->attr->conv.stride * q->out[0]->dim[3] * size_of(q), size_of(q)); }
+
+/* Patches of dy, by tap: most reach beyond the map. With a stride, pixels of dx or of the bias too. */
+static int access_dx_phases(const struct query *q)
+{
+    const int64_t pixel = q->attr->conv.stride > 1 ? q->out[0]->dim[3] : 0;
+    return access_wide(q, IN(0) | IN(2) | OUT(0), (q->in[0]->dim[3] | pixel) * size_of(q), size_of(q));
+}
+
+#define PATCH_NAMES {[PATCH_TAPS] = "patches by tap", [PATCH_LINES] = "patches by line"}
+static const struct forms forms_conv = {form_conv, PATCH_NAMES};
+static const struct forms forms_dw = {form_dw, PATCH_NAMES};
+
+static int tiles_form(const struct query *q, enum op op)
+{
+    const struct conv_layout at = layout_of(q, op);
+    const struct conv_tiles n = conv_tiles_of(&at.n);
+    return conv_tiles_form(&n);
+}
+static int form_tiles(const struct query *q) { return tiles_form(q, OP_CONV); }
+static int form_dx_tiles(const struct query *q) { return tiles_form(q, OP_CONV_DX); }
+static int form_dw_tiles(const struct query *q) { return tiles_form(q, OP_CONV_DW); }
+#define TILES_NAMES {[CONV_TILES_64_128] = "weights of 64 x 128", [CONV_TILES_256_256] = "weights of 256 x 256"}
+static const struct forms forms_tiles = {form_tiles, TILES_NAMES};
+static const struct forms forms_dx_tiles = {form_dx_tiles, TILES_NAMES};
+static const struct forms forms_dw_tiles = {form_dw_tiles, TILES_NAMES};
 
 const struct kernel cuda_plan_conv[] = {
 #include "cuda/maps/conv.def"

@@ -1,6 +1,7 @@
 /*
  * plan_shuffle.c: ops that move elements, and ops on maps.
  */
+#include "cuda/maps/moves.h"
 #include "cuda/plan.h"
 
 /* Any dtype and strides; the copy engine takes what is dense. */
@@ -59,12 +60,57 @@ static bool match_image(const struct query *q) { return is_dense(q->in[0], DT_U8
 static bool match_fourier(const struct query *q) { return tensor_is_dense(q->in[0]) && tensor_is_dense(q->in[1]) && tensor_is_dense(q->out[0]); }
 static bool match_map(const struct query *q) { return is_storable(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype); }
 
-/* --- widths ------------------------------------------------------------------------------- */
+/* --- widths and forms ------------------------------------------------------------------------------- */
 
 static int64_t size_of(const struct tensor *t) { return (int64_t)dtype_size(t->dtype); }
 
-/* By addresses: the strides of a part may allow less. */
-static int access_strided(const struct query *q) { return access_unit(q, ALL_IN | OUT(0), 0); }
+/* COPY, CONCAT and PAD with strides: each input x goes to a part of y of its shape. */
+static struct loop_nest loops_to(const struct tensor *y, const struct tensor *x)
+{
+    return loop_nest_over((struct strides){x->rank, x->dim, y->stride}, (struct strides){x->rank, x->dim, x->stride}, (struct strides){-1, NULL, NULL});
+}
+
+/* Tiles pay off for all inputs. */
+static int form_strided(const struct query *q)
+{
+    for (int i = 0; i < q->nin; i++) {
+        const struct loop_nest f = loops_to(q->out[0], q->in[i]);
+        if (!transposed_loop(&f)) return MOVE_ROWS;
+    }
+    return MOVE_TRANSPOSED;
+}
+static const struct forms forms_strided = {form_strided, {[MOVE_ROWS] = "by rows", [MOVE_TRANSPOSED] = "transposed"}};
+
+/* `starts`: the bits of the bytes at which the parts of y begin. */
+static int access_parts(const struct query *q, uint64_t starts)
+{
+    const int size = (int)size_of(q->out[0]);
+    int64_t unit = 16;
+    if (form_strided(q) == MOVE_TRANSPOSED) return size;
+    for (int i = 0; i < q->nin; i++) {
+        const struct loop_nest f = loops_to(q->out[0], q->in[i]);
+        unit = min_i64(unit, move_unit(&f, address_bits(q, ALL_IN | OUT(0)) | starts, size));
+    }
+    return (int)unit;
+}
+static int access_copy_strided(const struct query *q) { return access_parts(q, 0); }
+
+static int access_concat_strided(const struct query *q)
+{
+    const int axis = q->attr->concat.axis;
+    uint64_t starts = 0;
+    int64_t at = 0;
+    for (int i = 0; i < q->nin; at += q->in[i++]->dim[axis]) starts |= (uint64_t)(at * q->out[0]->stride[axis] * size_of(q->out[0]));
+    return access_parts(q, starts);
+}
+
+static int access_pad_strided(const struct query *q)
+{
+    const struct tensor *y = q->out[0];
+    int64_t start = 0;
+    for (int d = 0; d < y->rank; d++) start += q->attr->pad.before[d] * y->stride[d];
+    return access_parts(q, (uint64_t)(start * size_of(y)));
+}
 
 /* Of every input the bytes within one index of the dimensions before the axis. */
 static int access_concat(const struct query *q)
@@ -79,6 +125,8 @@ static int access_concat(const struct query *q)
 static int access_gather(const struct query *q) { return access_unit(q, IN(0) | OUT(0), q->in[0]->dim[2] * size_of(q->in[0])); }
 static int access_repeat(const struct query *q) { return access_unit(q, IN(0) | OUT(0), tensor_elements(q->in[0]) / q->in[0]->dim[0] * size_of(q->in[0])); }
 static int access_window(const struct query *q) { return access_unit(q, IN(0) | OUT(0), tensor_last(q->in[0]) * size_of(q->in[0])); }
+static int form_windows(const struct query *q) { return window_form(tensor_last(q->in[0]) * size_of(q->in[0]) / access_window(q)); }
+static const struct forms forms_windows = {form_windows, {[WINDOW_UNITS] = "a thread per unit", [WINDOW_PIXELS] = "a warp per pixel"}};
 static int access_map(const struct query *q) { return access_rows(q, IN(0) | OUT(0), q->in[0]); }
 
 const struct kernel cuda_plan_shuffle[] = {

@@ -10,14 +10,14 @@ enum { IGNORED_LABEL = -100 };
 /* --- copies ------------------------------------------------------------------------ */
 
 /* Between operands of one dtype and shape, in either space: the GPU reads pinned memory too. */
-static int move_strided(const struct operand *to, const struct operand *from, int access, void *stream, struct error *e)
+static int move_strided(const struct launch *l, const struct operand *to, const struct operand *from, struct error *e)
 {
     if (operand_elements(to) == 0 || to->data == from->data) return PL_OK;
-    TRY_CUDA(cuda_move(to->data, from->data, loop_nest_of(to, from, NULL), (int)dtype_size(to->dtype), access, stream));
+    TRY_CUDA(cuda_move(to->data, from->data, loop_nest_of(to, from, NULL), (int)dtype_size(to->dtype), l->access, (enum move_form)l->form, l->stream));
     return PL_OK;
 }
 
-static int launch_copy_strided(const struct launch *l, struct error *e) { return move_strided(&l->out[0], &l->in[0], l->access, l->stream, e); }
+static int launch_copy_strided(const struct launch *l, struct error *e) { return move_strided(l, &l->out[0], &l->in[0], e); }
 
 /* By the copy engine. */
 static int launch_copy(const struct launch *l, struct error *e)
@@ -35,12 +35,6 @@ static struct operand part_of(const struct operand *x, int axis, int64_t start, 
     part.data = (char *)x->data + start * x->stride[axis] * dtype_size(x->dtype);
     part.dim[axis] = length;
     return part;
-}
-
-/* The access of a launch for a part of its result, which begins somewhere within it. */
-static int access_from(const struct launch *l, const struct operand *part)
-{
-    return unit_of((uint64_t)l->access | (uint64_t)((char *)part->data - (char *)l->out[0].data));
 }
 
 static int launch_concat(const struct launch *l, struct error *e)
@@ -65,7 +59,7 @@ static int launch_concat_strided(const struct launch *l, struct error *e)
     int64_t at = 0;
     for (int i = 0; i < l->nin; at += l->in[i].dim[axis], i++) {
         const struct operand part = part_of(&l->out[0], axis, at, l->in[i].dim[axis]);
-        TRY(move_strided(&part, &l->in[i], access_from(l, &part), l->stream, e));
+        TRY(move_strided(l, &part, &l->in[i], e));
     }
     return PL_OK;
 }
@@ -91,7 +85,7 @@ static int launch_pad_strided(const struct launch *l, struct error *e)
 {
     const struct operand *y = &l->out[0], middle = middle_of(l);
     TRY_CUDA(cudaMemsetAsync(y->data, 0, (size_t)(operand_elements(y) * dtype_size(y->dtype)), l->stream));
-    return move_strided(&middle, &l->in[0], access_from(l, &middle), l->stream, e);
+    return move_strided(l, &middle, &l->in[0], e);
 }
 
 /* --- rows ---------------------------------------------------------------------------- */
@@ -125,7 +119,7 @@ static int launch_windows(const struct launch *l, bool back, struct error *e)
 {
     const struct operand *map = back ? &l->out[0] : &l->in[0], *windows = back ? &l->in[0] : &l->out[0];
     TRY_CUDA(cuda_window(l->out[0].data, l->in[0].data, map->dim[0], map->dim[1], map->dim[2], map->dim[3] * dtype_size(map->dtype),
-                         windows->dim[1], back, l->access, l->stream));
+                         windows->dim[1], back, l->access, (enum window_form)l->form, l->stream));
     return PL_OK;
 }
 

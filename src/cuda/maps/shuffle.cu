@@ -3,8 +3,8 @@
  * windows, labels; and SCATTER_ADD, which adds rows in the order of their indices.
  *
  * Elements are moved in units of up to 16 bytes: the widest that divides every row and stride, and
- * the addresses as the plan knows them (launch.access). Transposed copies go through tiles in shared memory, so that both sides are accessed
- * along their rows.
+ * the addresses as the plan knows them (launch.access). Transposed copies go through tiles in shared memory, so that
+ * both sides are accessed along their rows. The plan chooses the form (moves.h).
  */
 #include "cuda/rows/elements.cuh"
 #include "cuda/maps/launch_shuffle.h"
@@ -84,44 +84,28 @@ template <typename U> static cudaError_t launch_move(void *y, const void *a, con
     return cudaGetLastError();
 }
 
-/* The loop along which a is contiguous, if y is contiguous along another one and tiles pay off;
- * else 0. */
-static int transposed_loop(const loop_nest &f)
+/* Counts rows that are contiguous on both sides in units instead of elements. */
+static void widen(loop_nest &f, int unit, int size)
 {
-    if (f.y[0] != 1 || f.a[0] == 1 || f.size[0] < 8) return 0;
-    for (int k = 1; k < f.loops; k++)
-        if (f.a[k] == 1 && f.size[k] >= 8) return k;
-    return 0;
-}
-
-/* Widens the element of rows that are contiguous on both sides, as far as all rows and strides
- * allow. */
-static int widen(loop_nest &f, int access, int size)
-{
-    if (f.y[0] != 1 || f.a[0] != 1) return size;
-    uint64_t bits = (uint64_t)access | (uint64_t)(f.size[0] * size);
-    for (int k = 1; k < f.loops; k++) bits |= (uint64_t)(f.y[k] * size) | (uint64_t)(f.a[k] * size);
-    const int unit = unit_of(bits);
-    if (unit <= size) return size;
     f.size[0] = f.size[0] * size / unit;
     for (int k = 1; k < f.loops; k++) {
         f.y[k] = f.y[k] * size / unit;
         f.a[k] = f.a[k] * size / unit;
     }
-    return unit;
 }
 
-extern "C" cudaError_t cuda_move(void *y, const void *a, struct loop_nest nest, int size, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_move(void *y, const void *a, struct loop_nest nest, int size, int access, enum move_form form, cudaStream_t stream)
 {
-    const int d = transposed_loop(nest);
     cudaError_t rc = cudaErrorInvalidValue;
     if (is_off(access, y, a)) return cudaErrorMisalignedAddress;
-    if (d) {
-        WITH_UNIT(size, rc = launch_transpose<U>(y, a, nest, d, stream));
+    if (form == MOVE_TRANSPOSED) {
+        const int d = transposed_loop(&nest);
+        if (d && access == size) WITH_UNIT(size, rc = launch_transpose<U>(y, a, nest, d, stream));
         return rc;
     }
-    const int unit = widen(nest, access, size);
-    WITH_UNIT(unit, rc = launch_move<U>(y, a, nest, stream));
+    if (move_unit(&nest, (uint64_t)access, size) != access) return cudaErrorInvalidValue;
+    if (access > size) widen(nest, access, size);
+    WITH_UNIT(access, rc = launch_move<U>(y, a, nest, stream));
     return rc;
 }
 
@@ -294,13 +278,13 @@ template <typename U> __global__ void window_pixels_kernel(U *y, const U *x, win
 }
 
 extern "C" cudaError_t cuda_window(void *y, const void *x, int64_t B, int64_t H, int64_t W, int64_t pixel, int64_t size, int back,
-                                   int access, cudaStream_t stream)
+                                   int access, enum window_form form, cudaStream_t stream)
 {
     const int unit = access;
     if (is_off(unit, y, x)) return cudaErrorMisalignedAddress;
     const windows g = {H, W, pixel / unit, size, (W + size - 1) / size, (H + size - 1) / size};
     const int64_t pixels = B * g.across * g.down * size * size, n = pixels * g.each;
-    if (g.each >= 32) {
+    if (form == WINDOW_PIXELS) {
         const unsigned grid = grid_for(pixels * 32);
         WITH_UNIT(unit, (window_pixels_kernel<U><<<grid, BLOCK, 0, stream>>>((U *)y, (const U *)x, g, pixels, back)));
         return cudaGetLastError();

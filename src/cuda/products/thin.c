@@ -11,9 +11,13 @@ static int launch_thin(const struct launch *l, struct error *e)
     struct thin t = thin_of(l->attr->matmul.ta, l->attr->matmul.tb, c->rank, a->dim, b->dim, c->dim);
     t.add = has(l, 2);
     CHECK(!t.add || l->in[2].data == c->data, "the result is not in the accumulator's bytes");
-    if (t.mode == THIN_DOWN) TRY_CUDA(cuda_thin(first, second, result, NULL, NULL, t, l->stream));
-    else if (t.mode == THIN_UP) TRY_CUDA(cuda_thin(second, result, first, NULL, NULL, t, l->stream));
-    else TRY_CUDA(cuda_thin(result, second, first, NULL, l->work, t, l->stream));
+    const enum thin_form form = (enum thin_form)l->form;
+    switch (form) {
+    case THIN_FORM_DOWN:
+    case THIN_FORM_DOWN_ANY: TRY_CUDA(cuda_thin(first, second, result, NULL, NULL, t, form, l->stream)); break;
+    case THIN_FORM_UP: TRY_CUDA(cuda_thin(second, result, first, NULL, NULL, t, form, l->stream)); break;
+    case THIN_FORM_ACROSS: TRY_CUDA(cuda_thin(result, second, first, NULL, l->work, t, form, l->stream)); break;
+    }
     return PL_OK;
 }
 

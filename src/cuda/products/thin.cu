@@ -274,14 +274,14 @@ static __global__ void across_end_kernel(typed_ptr s, const float *partial, thin
 /* --- launching ------------------------------------------------------------------------------- */
 
 template <typename T, int K, int M, bool GELU>
-static void launch(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, cudaStream_t stream)
+static void launch(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, enum thin_form form, cudaStream_t stream)
 {
     const unsigned grid = (unsigned)(t.batches * t.blocks);
     T *points = static_cast<T *>(x.data);
-    if (t.mode == THIN_DOWN) {
+    if (form == THIN_FORM_DOWN || form == THIN_FORM_DOWN_ANY) {
         if constexpr (K == THIN_GELU) down_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(y, s, points, t);
         else down_any_kernel<T, K><<<grid, BLOCK, 0, stream>>>(y, s, points, t);
-    } else if (t.mode == THIN_UP) up_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(points, y, s, static_cast<const T *>(z), t);
+    } else if (form == THIN_FORM_UP) up_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(points, y, s, static_cast<const T *>(z), t);
     else {
         across_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(partial, y, points, t);
         const unsigned ends = (unsigned)((t.batches * t.m * t.K + BLOCK - 1) / BLOCK);
@@ -291,39 +291,39 @@ static void launch(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *
 
 /* The rows beyond the first are 0 and not written: the sums are the same. */
 template <typename T, int K, bool GELU>
-static void launch_rows(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, cudaStream_t stream)
+static void launch_rows(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, enum thin_form form, cudaStream_t stream)
 {
     if constexpr (common<T, K>)
-        if (t.m == 1) return launch<T, K, 1, GELU>(s, x, y, z, partial, t, stream);
-    launch<T, K, THIN_ROWS, GELU>(s, x, y, z, partial, t, stream);
+        if (t.m == 1) return launch<T, K, 1, GELU>(s, x, y, z, partial, t, form, stream);
+    launch<T, K, THIN_ROWS, GELU>(s, x, y, z, partial, t, form, stream);
 }
 
 template <typename T, bool GELU>
-static cudaError_t launch_depth(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, cudaStream_t stream)
+static cudaError_t launch_depth(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, enum thin_form form, cudaStream_t stream)
 {
-    if (t.K == THIN_GELU) launch_rows<T, THIN_GELU, GELU>(s, x, y, z, partial, t, stream);
+    if (t.K == THIN_GELU) launch_rows<T, THIN_GELU, GELU>(s, x, y, z, partial, t, form, stream);
     else if (GELU) return cudaErrorInvalidValue;
-    else if (t.K == 16) launch_rows<T, 16, false>(s, x, y, z, partial, t, stream);
-    else if (t.K == 64) launch_rows<T, 64, false>(s, x, y, z, partial, t, stream);
+    else if (t.K == 16) launch_rows<T, 16, false>(s, x, y, z, partial, t, form, stream);
+    else if (t.K == 64) launch_rows<T, 64, false>(s, x, y, z, partial, t, form, stream);
     else return cudaErrorInvalidValue;
     return cudaGetLastError();
 }
 
 template <bool GELU>
-static cudaError_t launch_type(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, cudaStream_t stream)
+static cudaError_t launch_type(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, enum thin_form form, cudaStream_t stream)
 {
     switch (x.type) {
-    case STORE_F32: return launch_depth<float, GELU>(s, x, y, z, partial, t, stream);
-    case STORE_BF16: return launch_depth<__nv_bfloat16, GELU>(s, x, y, z, partial, t, stream);
-    case STORE_F16: return launch_depth<__half, GELU>(s, x, y, z, partial, t, stream);
+    case STORE_F32: return launch_depth<float, GELU>(s, x, y, z, partial, t, form, stream);
+    case STORE_BF16: return launch_depth<__nv_bfloat16, GELU>(s, x, y, z, partial, t, form, stream);
+    case STORE_F16: return launch_depth<__half, GELU>(s, x, y, z, partial, t, form, stream);
     }
     return cudaErrorInvalidValue;
 }
 
 extern "C" cudaError_t cuda_thin(struct typed_ptr s, struct typed_ptr x, struct typed_ptr y, const void *z, float *partial, struct thin t,
-                                 cudaStream_t stream)
+                                 enum thin_form form, cudaStream_t stream)
 {
-    if (t.mode == THIN_NONE || !is_aligned(x.data, 16)) return cudaErrorInvalidValue;
+    if (t.mode == THIN_NONE || form != thin_form(&t) || !is_aligned(x.data, 16)) return cudaErrorInvalidValue;
     if (t.gelu && t.mode == THIN_UP && (!z || !is_aligned(z, 16))) return cudaErrorInvalidValue;
-    return t.gelu ? launch_type<true>(s, x, y, z, partial, t, stream) : launch_type<false>(s, x, y, z, partial, t, stream);
+    return t.gelu ? launch_type<true>(s, x, y, z, partial, t, form, stream) : launch_type<false>(s, x, y, z, partial, t, form, stream);
 }

@@ -43,6 +43,14 @@ static inline void thin_split(struct thin *t)
     t->blocks = (t->N + t->each - 1) / t->each;
 }
 
+/* The kernels: of mode down there is another for depths other than that of SAM's filters. */
+enum thin_form { THIN_FORM_DOWN, THIN_FORM_DOWN_ANY, THIN_FORM_UP, THIN_FORM_ACROSS };
+static inline enum thin_form thin_form(const struct thin *t)
+{
+    if (t->mode == THIN_DOWN) return t->K == THIN_GELU ? THIN_FORM_DOWN : THIN_FORM_DOWN_ANY;
+    return t->mode == THIN_UP ? THIN_FORM_UP : THIN_FORM_ACROSS;
+}
+
 /* From the dense operands a [...,.,.], b and c of a BMM; mode THIN_NONE: the kernels do not support
  * it. */
 static inline struct thin thin_of(bool ta, bool tb, int rank, const int64_t *a, const int64_t *b, const int64_t *c)

@@ -58,7 +58,7 @@ static int launch_accumulate(const struct launch *l, struct error *e)
 static int launch_strided(const struct launch *l, enum function f, struct error *e)
 {
     const struct operand *y = &l->out[0], *a = &l->in[0], *b = &l->in[1];
-    TRY_CUDA(cuda_pair_strided(f, y->data, a->data, b->data, store_of(y->dtype), loop_nest_of(y, a, b), l->access, l->stream));
+    TRY_CUDA(cuda_pair_strided(f, y->data, a->data, b->data, store_of(y->dtype), loop_nest_of(y, a, b), l->access, (enum pair_form)l->form, l->stream));
     return PL_OK;
 }
 
@@ -162,7 +162,7 @@ static int launch_dropout(const struct launch *l, struct error *e)
 static int launch_sum(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
-    TRY_CUDA(cuda_sum(l->out[0].data, l->work, x->data, store_of(x->dtype), loop_nest_of(x, x, NULL), l->access, l->stream));
+    TRY_CUDA(cuda_sum(l->out[0].data, l->work, x->data, store_of(x->dtype), loop_nest_of(x, x, NULL), l->access, (enum sum_form)l->form, l->stream));
     return PL_OK;
 }
 
@@ -170,7 +170,7 @@ static int sum_columns(const struct launch *l, const struct operand *x, const st
 {
     const struct summing s = summing_of(x->rank, x->dim, x->stride, y->rank, y->dim, (int)dtype_size(x->dtype));
     const struct typed_ptr to = {y->data, store_of(y->dtype)};
-    TRY_CUDA(cuda_sum_to(to, l->work, x->data, store_of(x->dtype), s, operand_elements(y), add, l->access, l->stream));
+    TRY_CUDA(cuda_sum_to(to, l->work, x->data, store_of(x->dtype), s, operand_elements(y), add, l->access, (enum sum_to_form)l->form, l->stream));
     return PL_OK;
 }
 

@@ -56,17 +56,19 @@ cudaError_t cuda_dropout(void *y, const void *x, const struct step_block *step, 
                          uint32_t key, uint32_t threshold, float scale, int per_sample, int access, cudaStream_t stream);
 
 /* Any strides: ADD and MUL of one type; and a slower kernel for everything. */
-cudaError_t cuda_pair_strided(enum function f, void *y, const void *a, const void *b, enum store type, struct loop_nest nest, int access, cudaStream_t stream);
+cudaError_t cuda_pair_strided(enum function f, void *y, const void *a, const void *b, enum store type, struct loop_nest nest, int access,
+                              enum pair_form form, cudaStream_t stream);
 struct any_types {
     enum any y, a, b;
 };
 cudaError_t cuda_any(enum function f, void *y, const void *a, const void *b, struct any_types types, struct loop_nest nest, float value, cudaStream_t stream);
 
 /* partial: sum_blocks floats. */
-cudaError_t cuda_sum(float *y, float *partial, const void *x, enum store type, struct loop_nest nest, int access, cudaStream_t stream);
+cudaError_t cuda_sum(float *y, float *partial, const void *x, enum store type, struct loop_nest nest, int access, enum sum_form form,
+                     cudaStream_t stream);
 /* partial: s.blocks * N floats; not used with one block. */
 cudaError_t cuda_sum_to(struct typed_ptr y, float *partial, const void *x, enum store type, struct summing s, int64_t N, int accumulate,
-                        int access, cudaStream_t stream);
+                        int access, enum sum_to_form form, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -28,14 +28,14 @@ cudaError_t cuda_add_norm(void *y, struct norm_stats stats, const void *x, struc
 /* add has the rows' type or is NULL; it is added to dx, which may alias any input. db is NULL if
  * mean is. partial: norm_partial floats. */
 cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, struct typed_ptr w, const void *add,
-                          struct norm_stats stats, enum store type, int64_t rows, int64_t C, int access, cudaStream_t stream);
+                          struct norm_stats stats, enum store type, int64_t rows, int64_t C, int access, enum norm_bwd_form form, cudaStream_t stream);
 
 /* norm_packs.cu: the functions above where norm_in_packs, everything is aligned to 16 bytes, and w and
  * b have the rows' type. sum.r NULL: nothing is added to x. */
 cudaError_t cuda_norm_packs(void *y, struct norm_stats stats, const void *x, struct norm_sum sum, const void *w, const void *b,
-                            enum store type, int64_t rows, int64_t C, float eps, cudaStream_t stream);
+                            enum store type, int64_t rows, int64_t C, float eps, enum norm_packs_form form, cudaStream_t stream);
 cudaError_t cuda_norm_packs_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, const void *w,
-                                const void *add, struct norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream);
+                                const void *add, struct norm_stats stats, enum store type, int64_t rows, int64_t C, enum norm_packs_form form, cudaStream_t stream);
 
 /* Results may alias inputs. */
 cudaError_t cuda_l2norm(void *y, const void *x, enum store type, int64_t rows, int64_t C, float eps, int access, cudaStream_t stream);

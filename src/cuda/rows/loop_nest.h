@@ -90,6 +90,45 @@ static inline int loop_nest_fits(const struct loop_nest *f, int V)
     return f->size[0] % V == 0 && f->y[0] == 1 && strides_fit(f->y, f->loops, V) && strides_fit(f->a, f->loops, V) && strides_fit(f->b, f->loops, V);
 }
 
+/* ADD and MUL with strides (strided.cu): by element; by 16-byte packs; the latter with offsets of 32 bits. */
+enum pair_form { PAIR_ELEMENTS, PAIR_PACKS, PAIR_PACKS_32 };
+
+/* Whether an operand's offsets, in packs, fit 31 bits. */
+static inline int strides_fit_31_bits(const int64_t *stride, const struct loop_nest *f, int V)
+{
+    int64_t last = f->size[0] / V;
+    for (int k = 1; k < f->loops; k++) {
+        if (stride[k] < 0) return 0;
+        last += (f->size[k] - 1) * (stride[k] / V);
+    }
+    return stride[0] == 1 && last <= INT32_MAX;
+}
+
+/* Whether y is dense, that is, its loops could be merged into one. */
+static inline int loop_nest_is_dense(const struct loop_nest *f)
+{
+    int64_t next = 1;
+    for (int k = 0; k < f->loops; next *= f->size[k++])
+        if (f->y[k] != next) return 0;
+    return 1;
+}
+
+/* Up to three loops that all operands traverse by packs, with a dense y, are cheap enough in 32 bits that
+ * computing the offset of a pack costs less than moving it. V: elements of a pack; 1: no packs. */
+static inline enum pair_form pair_form(const struct loop_nest *f, int V)
+{
+    if (V == 1) return PAIR_ELEMENTS;
+    const int near = f->loops <= 3 && loop_nest_elements(f) / V <= INT32_MAX / 2 && loop_nest_is_dense(f);
+    return near && strides_fit_31_bits(f->a, f, V) && strides_fit_31_bits(f->b, f, V) ? PAIR_PACKS_32 : PAIR_PACKS;
+}
+
+/* SUM (sums.cu): x is dense, or has strides. */
+enum sum_form { SUM_DENSE, SUM_STRIDED };
+static inline enum sum_form sum_form(const struct loop_nest *x)
+{
+    return x->loops > 1 || (x->a[0] != 1 && x->size[0] > 1) ? SUM_STRIDED : SUM_DENSE;
+}
+
 /* SUM_TO: the loops that the result keeps and the loops that are summed, with x's strides.
  *
  *     rows    the innermost loop is kept: C adjacent results, summed over S positions
@@ -176,6 +215,14 @@ static inline struct summing summing_of(int rank, const int64_t *dim, const int6
     s.each = ceiling(ceiling(s.summed.count, blocks), turn) * turn;
     s.blocks = ceiling(s.summed.count, s.each);
     return s;
+}
+
+/* Rows of adjacent results; separate results, each by a warp or by a block; rows that are summed over several loops. */
+enum sum_to_form { SUM_ROWS, SUM_BY_WARP, SUM_BY_BLOCK, SUM_ROWS_OF_LOOPS };
+static inline enum sum_to_form sum_to_form(const struct summing *s)
+{
+    if (s->rows) return s->summed.n <= 1 ? SUM_ROWS : SUM_ROWS_OF_LOOPS;
+    return s->each <= 1024 ? SUM_BY_WARP : SUM_BY_BLOCK;
 }
 
 /* SUM: the block size in elements. */

@@ -1,7 +1,7 @@
 /*
- * norm_blocks.h: the number of partial sums of a sum over rows. It is a function of the shape
- * alone; the planning half (workspaces), the launchers (grids) and so the order of every sum follow
- * it.
+ * norm_blocks.h: the number of partial sums of a sum over rows, and the forms of the kernels. They are
+ * functions of the shape alone; the planning half (workspaces, forms), the launchers (grids) and so the
+ * order of every sum follow them.
  */
 #ifndef NORM_BLOCKS_H
 #define NORM_BLOCKS_H
@@ -13,6 +13,36 @@
 enum { NORM_PACKS = 1024 };
 static inline int norm_threads(int64_t packs) { return packs <= 32 ? 256 : (int)((packs + 31) / 32 * 32); }
 static inline int norm_in_packs(int64_t C, int size) { return C * size % 16 == 0 && C * size / 16 <= NORM_PACKS; }
+
+/* A group of up to 32 lanes has a row, or a block of up to NORM_MOST threads with all the registers that they need,
+ * or one of more threads with half of them and half the rows at once. */
+enum { NORM_MOST = 512 };
+enum norm_packs_form { NORM_LANES, NORM_BLOCK, NORM_WIDE_BLOCK };
+static inline enum norm_packs_form norm_packs_form(int64_t packs)
+{
+    return packs <= 32 ? NORM_LANES : norm_threads(packs) <= NORM_MOST ? NORM_BLOCK : NORM_WIDE_BLOCK;
+}
+
+/* Threads per row of `packs` packs. */
+static inline int group_size(int64_t packs, int most)
+{
+    int size = 4;
+    while (size < packs && size < most) size *= 2;
+    return size;
+}
+
+/* The gradients of norms.cu: the `sums` column sums of a block's groups of threads are in shared memory, or, where they
+ * do not fit, in the workspace; then a block is one group. */
+enum { NORM_BWD_BLOCK = 512, NORM_SHARED_MAX = 47 * 1024 };
+enum norm_bwd_form { NORM_BWD_SHARED, NORM_BWD_WORKSPACE };
+static inline int64_t norm_bwd_shared(int64_t C, int V, int sums)
+{
+    return NORM_BWD_BLOCK / group_size(C / V, NORM_BWD_BLOCK) * sums * C * (int64_t)sizeof(float);
+}
+static inline enum norm_bwd_form norm_bwd_form(int64_t C, int V, int sums)
+{
+    return norm_bwd_shared(C, V, sums) <= NORM_SHARED_MAX ? NORM_BWD_SHARED : NORM_BWD_WORKSPACE;
+}
 
 /* Blocks of a weight gradient, for the 132 SMs of a large GPU: as many as give 512 threads per SM,
  * at least one block each; for norms.cu two blocks of 512 threads per SM. */

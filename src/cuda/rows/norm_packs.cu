@@ -21,9 +21,7 @@
 #include "cuda/rows/column_sums.cuh"
 #include "cuda/rows/launch_norms.h"
 
-/* Threads per block: up to MOST with all the registers they need, up to WIDEST with half of them
- * and half the rows at once. */
-constexpr int MOST = 512, WIDEST = 1024;
+constexpr int MOST = NORM_MOST, WIDEST = 1024;
 static __host__ __device__ constexpr int rows_at_once(int threads) { return threads > MOST ? 2 : 4; }
 
 template <typename T> constexpr int PACK = 16 / sizeof(T);
@@ -306,7 +304,7 @@ struct shape {
 static shape shape_of(int64_t packs)
 {
     const int threads = norm_threads(packs);
-    if (packs > WARP) return {threads, 0, rows_at_once(threads)};
+    if (norm_packs_form(packs) != NORM_LANES) return {threads, 0, rows_at_once(threads)};
     int lanes = 8;
     while (lanes < packs) lanes *= 2;
     return {threads, lanes, (int64_t)threads / lanes * rows_at_once(threads)};
@@ -314,32 +312,33 @@ static shape shape_of(int64_t packs)
 
 template <bool CENTRED, bool ADD, typename T>
 static void launch_forward(void *y, norm_stats stats, const void *x, struct norm_sum sum, const void *w, const void *b, int64_t rows, int64_t C,
-                           float eps, cudaStream_t stream)
+                           float eps, enum norm_packs_form form, cudaStream_t stream)
 {
     const shape f = shape_of(C / PACK<T>);
     const unsigned grid = grid_of_rows(rows, f.each, GRID_MAX);
     T *to = static_cast<T *>(y), *r = static_cast<T *>(sum.r);
     const T *from = static_cast<const T *>(x), *m = static_cast<const T *>(sum.more), *s = static_cast<const T *>(w), *t = static_cast<const T *>(b);
-    if (f.threads <= MOST)
+    if (form != NORM_WIDE_BLOCK)
         norm_packs_kernel<CENTRED, ADD, T, MOST><<<grid, f.threads, 0, stream>>>(to, stats, from, r, m, s, t, rows, C, eps, f.lanes);
     else norm_packs_kernel<CENTRED, ADD, T, WIDEST><<<grid, f.threads, 0, stream>>>(to, stats, from, r, m, s, t, rows, C, eps, f.lanes);
 }
 
 extern "C" cudaError_t cuda_norm_packs(void *y, norm_stats stats, const void *x, struct norm_sum sum, const void *w, const void *b,
-                                       enum store type, int64_t rows, int64_t C, float eps, cudaStream_t stream)
+                                       enum store type, int64_t rows, int64_t C, float eps, enum norm_packs_form form, cudaStream_t stream)
 {
+    if (form != norm_packs_form(C * (type == STORE_F32 ? 4 : 2) / 16)) return cudaErrorInvalidValue;
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
-        if (stats.mean && sum.r) launch_forward<true, true, T>(y, stats, x, sum, w, b, rows, C, eps, stream);
-        else if (stats.mean) launch_forward<true, false, T>(y, stats, x, sum, w, b, rows, C, eps, stream);
-        else if (sum.r) launch_forward<false, true, T>(y, stats, x, sum, w, b, rows, C, eps, stream);
-        else launch_forward<false, false, T>(y, stats, x, sum, w, b, rows, C, eps, stream);
+        if (stats.mean && sum.r) launch_forward<true, true, T>(y, stats, x, sum, w, b, rows, C, eps, form, stream);
+        else if (stats.mean) launch_forward<true, false, T>(y, stats, x, sum, w, b, rows, C, eps, form, stream);
+        else if (sum.r) launch_forward<false, true, T>(y, stats, x, sum, w, b, rows, C, eps, form, stream);
+        else launch_forward<false, false, T>(y, stats, x, sum, w, b, rows, C, eps, form, stream);
     });
 }
 
 template <bool CENTRED, bool ADD, typename T>
 static void launch_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, const void *w, const void *add,
-                       norm_stats stats, int64_t rows, int64_t C, cudaStream_t stream)
+                       norm_stats stats, int64_t rows, int64_t C, enum norm_packs_form form, cudaStream_t stream)
 {
     constexpr int SUMS = CENTRED ? 2 : 1;
     const shape f = shape_of(C / PACK<T>);
@@ -347,20 +346,22 @@ static void launch_bwd(void *dx, float *dw, float *db, float *partial, const voi
     const size_t shared = f.lanes ? (size_t)f.threads * PACK<T> * sizeof(float) : 0;
     T *to = static_cast<T *>(dx);
     const T *d = static_cast<const T *>(dy), *a = static_cast<const T *>(x), *s = static_cast<const T *>(w), *m = static_cast<const T *>(add);
-    if (f.threads <= MOST)
+    if (form != NORM_WIDE_BLOCK)
         norm_packs_bwd_kernel<CENTRED, ADD, T, MOST><<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
     else norm_packs_bwd_kernel<CENTRED, ADD, T, WIDEST><<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
     launch_column_sums({{dw, STORE_F32}, {db, STORE_F32}, C, 0}, partial, grid, SUMS * C, stream);
 }
 
 extern "C" cudaError_t cuda_norm_packs_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, const void *w,
-                                           const void *add, norm_stats stats, enum store type, int64_t rows, int64_t C, cudaStream_t stream)
+                                           const void *add, norm_stats stats, enum store type, int64_t rows, int64_t C, enum norm_packs_form form,
+                                           cudaStream_t stream)
 {
+    if (form != norm_packs_form(C * (type == STORE_F32 ? 4 : 2) / 16)) return cudaErrorInvalidValue;
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
-        if (stats.mean && add) launch_bwd<true, true, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
-        else if (stats.mean) launch_bwd<true, false, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
-        else if (add) launch_bwd<false, true, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
-        else launch_bwd<false, false, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
+        if (stats.mean && add) launch_bwd<true, true, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
+        else if (stats.mean) launch_bwd<true, false, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
+        else if (add) launch_bwd<false, true, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
+        else launch_bwd<false, false, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
     });
 }

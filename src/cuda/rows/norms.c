@@ -49,7 +49,7 @@ static int norm_packs(const struct launch *l, struct norm n, int sum, struct err
 {
     if (sum) n.sum = (struct norm_sum){l->out[sum].data, l->in[1].data};
     TRY_CUDA(cuda_norm_packs(l->out[0].data, n.stats, n.x->data, n.sum, n.w.data, n.b.data, store_of(n.x->dtype), operand_rows(n.x),
-                             operand_last(n.x), n.eps, l->stream));
+                             operand_last(n.x), n.eps, (enum norm_packs_form)l->form, l->stream));
     return PL_OK;
 }
 
@@ -72,7 +72,8 @@ static int norm_bwd(const struct launch *l, bool centred, struct error *e)
 {
     const struct operand *x = &l->in[1];
     TRY_CUDA(cuda_norm_bwd(l->out[0].data, l->out[1].data, centred ? l->out[2].data : NULL, l->work, l->in[0].data, x->data, typed_of(&l->in[2]),
-                           optional(l, centred ? 5 : 4), stats_of(l, centred), store_of(x->dtype), operand_rows(x), operand_last(x), l->access, l->stream));
+                           optional(l, centred ? 5 : 4), stats_of(l, centred), store_of(x->dtype), operand_rows(x), operand_last(x), l->access,
+                           (enum norm_bwd_form)l->form, l->stream));
     return PL_OK;
 }
 
@@ -80,7 +81,8 @@ static int norm_packs_bwd(const struct launch *l, bool centred, struct error *e)
 {
     const struct operand *x = &l->in[1];
     TRY_CUDA(cuda_norm_packs_bwd(l->out[0].data, l->out[1].data, centred ? l->out[2].data : NULL, l->work, l->in[0].data, x->data, l->in[2].data,
-                                 optional(l, centred ? 5 : 4), stats_of(l, centred), store_of(x->dtype), operand_rows(x), operand_last(x), l->stream));
+                                 optional(l, centred ? 5 : 4), stats_of(l, centred), store_of(x->dtype), operand_rows(x), operand_last(x),
+                                 (enum norm_packs_form)l->form, l->stream));
     return PL_OK;
 }
 

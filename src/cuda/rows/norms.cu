@@ -20,7 +20,7 @@
 #include "cuda/rows/launch_norms.h"
 #include "cuda/rows/rows.cuh"
 
-constexpr int BWD_BLOCK = 512, SHARED_MAX = 47 * 1024;
+constexpr int BWD_BLOCK = NORM_BWD_BLOCK;
 
 /* --- RMSNORM and LAYERNORM -------------------------------------------------------------- */
 
@@ -84,7 +84,7 @@ extern "C" cudaError_t cuda_add_norm(void *y, norm_stats stats, const void *x, s
     loop_nest f = {};
     loop_nest_push(&f, rows * C, 1, 1, 1);
     loop_nest_end(&f);
-    const cudaError_t e = cuda_pair_strided(FUNCTION_ADD, sum.r, x, sum.more, type, f, access, stream);
+    const cudaError_t e = cuda_pair_strided(FUNCTION_ADD, sum.r, x, sum.more, type, f, access, access == 16 ? PAIR_PACKS_32 : PAIR_ELEMENTS, stream);
     return e != cudaSuccess ? e : cuda_norm(y, stats, sum.r, w, b, type, rows, C, eps, access, stream);
 }
 
@@ -186,14 +186,13 @@ static __global__ void combine_kernel(float *dw, float *db, const float *partial
 
 template <bool CENTRED, typename T, int V>
 static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed_ptr w,
-                            const void *add, norm_stats stats, int64_t rows, int64_t C, cudaStream_t stream)
+                            const void *add, norm_stats stats, int64_t rows, int64_t C, enum norm_bwd_form form, cudaStream_t stream)
 {
     constexpr int SUMS = CENTRED ? 2 : 1;
     const int size = group_size(C / V, BWD_BLOCK), each = BWD_BLOCK / size;
     const unsigned grid = grid_of_rows(rows, each, norm_blocks(rows, C, sizeof(T)));
-    const int64_t bytes = each * SUMS * C * (int64_t)sizeof(float);
-    const bool in_shared = bytes <= SHARED_MAX; /* if it does not fit, each is 1 */
-    norm_bwd_kernel<CENTRED, T, V><<<grid, BWD_BLOCK, in_shared ? (size_t)bytes : 0, stream>>>(
+    const bool in_shared = form == NORM_BWD_SHARED;
+    norm_bwd_kernel<CENTRED, T, V><<<grid, BWD_BLOCK, in_shared ? (size_t)norm_bwd_shared(C, V, SUMS) : 0, stream>>>(
         static_cast<T *>(dx), partial, static_cast<const T *>(dy), static_cast<const T *>(x), w, static_cast<const T *>(add), stats, rows, C, size,
         in_shared);
     combine_kernel<<<dim3((unsigned)((C + COLUMNS - 1) / COLUMNS), SUMS), dim3(COLUMNS, SLICES), 0, stream>>>(dw, db, partial,
@@ -201,17 +200,19 @@ static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, cons
 }
 
 extern "C" cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed_ptr w,
-                                     const void *add, norm_stats stats, enum store type, int64_t rows, int64_t C, int access, cudaStream_t stream)
+                                     const void *add, norm_stats stats, enum store type, int64_t rows, int64_t C, int access,
+                                     enum norm_bwd_form form, cudaStream_t stream)
 {
     const bool wide = access == 16;
+    if (form != norm_bwd_form(C, wide ? type == STORE_F32 ? 4 : 8 : 1, stats.mean ? 2 : 1)) return cudaErrorInvalidValue;
     if (misaligned(access, dx, dy, x, w.data, add)) return cudaErrorMisalignedAddress;
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);
-        if (stats.mean && wide) launch_norm_bwd<true, T, V>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
-        else if (stats.mean) launch_norm_bwd<true, T, 1>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
-        else if (wide) launch_norm_bwd<false, T, V>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
-        else launch_norm_bwd<false, T, 1>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, stream);
+        if (stats.mean && wide) launch_norm_bwd<true, T, V>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
+        else if (stats.mean) launch_norm_bwd<true, T, 1>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
+        else if (wide) launch_norm_bwd<false, T, V>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
+        else launch_norm_bwd<false, T, 1>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
     });
 }
 

@@ -94,7 +94,7 @@ static uint64_t workspace_act_bwd_sum(const struct query *q)
     return (uint64_t)(max_i64(apart, act_sums_of(tensor_rows(x), C, size).blocks) * C) * sizeof(float);
 }
 
-/* --- widths ------------------------------------------------------------------------------- */
+/* --- widths and forms ------------------------------------------------------------------------------- */
 
 static int size_of(const struct tensor *t) { return (int)dtype_size(t->dtype); }
 
@@ -108,15 +108,30 @@ static int access_dropout(const struct query *q)
     return access_wide(q, IN(0) | OUT(0), tensor_elements(x) / x->dim[0] * size_of(x), size_of(x));
 }
 
+static struct strides strides_of(const struct tensor *t) { return (struct strides){t->rank, t->dim, t->stride}; }
+
 /* A broadcast operand is read one element at a time, from any address. */
 static int access_strided(const struct query *q)
 {
-    const struct tensor *y = q->out[0], *a = q->in[0], *b = q->in[1];
-    const struct loop_nest f = loop_nest_over((struct strides){y->rank, y->dim, y->stride}, (struct strides){a->rank, a->dim, a->stride},
-                                              (struct strides){b->rank, b->dim, b->stride});
+    const struct tensor *y = q->out[0];
+    const struct loop_nest f = loop_nest_over(strides_of(y), strides_of(q->in[0]), strides_of(q->in[1]));
     const unsigned packed = OUT(0) | (f.a[0] ? IN(0) : 0) | (f.b[0] ? IN(1) : 0);
     return loop_nest_fits(&f, 16 / size_of(y)) ? access_wide(q, packed, 0, size_of(y)) : size_of(y);
 }
+
+static int form_strided(const struct query *q)
+{
+    const struct loop_nest f = loop_nest_over(strides_of(q->out[0]), strides_of(q->in[0]), strides_of(q->in[1]));
+    return pair_form(&f, access_strided(q) == 16 ? 16 / size_of(q->out[0]) : 1);
+}
+static const struct forms forms_strided = {form_strided, {[PAIR_ELEMENTS] = "by element", [PAIR_PACKS] = "by pack", [PAIR_PACKS_32] = "by pack, 32-bit offsets"}};
+
+static int form_sum(const struct query *q)
+{
+    const struct loop_nest f = loop_nest_over(strides_of(q->in[0]), strides_of(q->in[0]), (struct strides){-1, NULL, NULL});
+    return sum_form(&f);
+}
+static const struct forms forms_sum = {form_sum, {[SUM_DENSE] = "dense", [SUM_STRIDED] = "strided"}};
 
 static int access_sum(const struct query *q)
 {
@@ -131,6 +146,17 @@ static int access_columns(const struct query *q, unsigned operands, const struct
 }
 static int access_sum_to(const struct query *q) { return access_columns(q, IN(0) | OUT(0), q->in[0], q->out[0]); }
 static int access_then_sum(const struct query *q) { return access_columns(q, OUT(0) | OUT(1), q->out[0], q->out[1]); }
+
+static int form_columns(const struct tensor *x, const struct tensor *y)
+{
+    const struct summing s = summing_of(x->rank, x->dim, x->stride, y->rank, y->dim, size_of(x));
+    return sum_to_form(&s);
+}
+static int form_sum_to(const struct query *q) { return form_columns(q->in[0], q->out[0]); }
+static int form_then_sum(const struct query *q) { return form_columns(q->out[0], q->out[1]); }
+static const struct forms forms_sum_to = {
+    form_sum_to, {[SUM_ROWS] = "by row", [SUM_BY_WARP] = "a warp per result", [SUM_BY_BLOCK] = "a block per result", [SUM_ROWS_OF_LOOPS] = "by row, over several dimensions"}};
+static const struct forms forms_then_sum = {form_then_sum, {[SUM_ROWS] = "by row", [SUM_BY_WARP] = "a warp per result", [SUM_BY_BLOCK] = "a block per result"}};
 
 const struct kernel cuda_plan_elementwise[] = {
 #include "cuda/rows/elementwise.def"

@@ -32,7 +32,7 @@ static bool match_norm_bwd(const struct query *q, int statistics)
 static bool match_rmsnorm_bwd(const struct query *q) { return match_norm_bwd(q, 1); }
 static bool match_layernorm_bwd(const struct query *q) { return match_norm_bwd(q, 2); }
 
-static bool match_add_norm(const struct query *q)
+static bool is_add_norm(const struct query *q)
 {
     for (int i = 0; i < q->nin; i++)
         if (!is_storable(q->in[i])) return false;
@@ -41,6 +41,9 @@ static bool match_add_norm(const struct query *q)
     const enum dtype t = q->in[0]->dtype;
     return q->in[1]->dtype == t && is_dense(q->out[0], t) && is_dense(q->out[q->nout - 1], t);
 }
+
+/* The terms are added with offsets of 32 bits (PAIR_PACKS_32). */
+static bool match_add_norm(const struct query *q) { return is_add_norm(q) && tensor_elements(q->in[0]) <= INT32_MAX * (int64_t)2; }
 
 /* norm_packs.cu: a row is read once, in packs of 16 bytes. All operands of [rows,C] and [C] have one
  * dtype; the statistics, outputs and inputs of f32, are not read in packs. */
@@ -56,7 +59,7 @@ static bool match_packs(const struct query *q) { return match_forward(q) && pack
 
 static bool match_add_packs(const struct query *q)
 {
-    return match_add_norm(q) && packs_match(q, q->in[0], 2, q->nin - 2) && is_aligned(q->in[1]) && is_aligned(q->out[q->nout - 1]);
+    return is_add_norm(q) && packs_match(q, q->in[0], 2, q->nin - 2) && is_aligned(q->in[1]) && is_aligned(q->out[q->nout - 1]);
 }
 
 static bool match_packs_bwd(const struct query *q, int statistics)
@@ -98,7 +101,7 @@ static uint64_t work_batchnorm_bwd(const struct query *q)
 }
 static uint64_t work_batchnorm_frozen_bwd(const struct query *q) { return work_maps(q->in[1], 1); }
 
-/* --- widths ------------------------------------------------------------------------------- */
+/* --- widths and forms ------------------------------------------------------------------------------- */
 
 static int access_forward(const struct query *q) { return access_rows(q, ALL_IN | OUT(0), q->in[0]); }
 static int access_backward(const struct query *q) { return access_rows(q, IN(0) | IN(1) | OUT(0), q->in[1]); }
@@ -108,6 +111,24 @@ static int access_rmsnorm_bwd(const struct query *q) { return access_rows(q, (AL
 static int access_layernorm_bwd(const struct query *q) { return access_rows(q, (ALL_IN & ~(IN(3) | IN(4))) | OUT(0), q->in[1]); }
 static int access_batchnorm(const struct query *q) { return access_rows(q, ALL_IN | OUT(0) | OUT(1) | OUT(2), q->in[0]); }
 static int access_batchnorm_bwd(const struct query *q) { return access_rows(q, ALL_IN | OUT(0), q->in[1]); }
+
+static int packs_form(const struct tensor *x) { return norm_packs_form(tensor_last(x) * (int64_t)dtype_size(x->dtype) / 16); }
+static int form_packs(const struct query *q) { return packs_form(q->in[0]); }
+static int form_packs_bwd(const struct query *q) { return packs_form(q->in[1]); }
+#define PACKS_NAMES {[NORM_LANES] = "a few lanes per row", [NORM_BLOCK] = "a block per row", [NORM_WIDE_BLOCK] = "a wide block per row"}
+static const struct forms forms_packs = {form_packs, PACKS_NAMES};
+static const struct forms forms_packs_bwd = {form_packs_bwd, PACKS_NAMES};
+
+static int bwd_form(const struct query *q, int access, int sums)
+{
+    const struct tensor *x = q->in[1];
+    return norm_bwd_form(tensor_last(x), access == 16 ? 16 / (int)dtype_size(x->dtype) : 1, sums);
+}
+static int form_rmsnorm_bwd(const struct query *q) { return bwd_form(q, access_rmsnorm_bwd(q), 1); }
+static int form_layernorm_bwd(const struct query *q) { return bwd_form(q, access_layernorm_bwd(q), 2); }
+#define BWD_NAMES {[NORM_BWD_SHARED] = "sums in shared memory", [NORM_BWD_WORKSPACE] = "sums in the workspace"}
+static const struct forms forms_rmsnorm_bwd = {form_rmsnorm_bwd, BWD_NAMES};
+static const struct forms forms_layernorm_bwd = {form_layernorm_bwd, BWD_NAMES};
 
 const struct kernel cuda_plan_norms[] = {
 #include "cuda/rows/norms.def"

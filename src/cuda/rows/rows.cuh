@@ -11,6 +11,7 @@
 
 #include "cuda/device/device.cuh"
 #include "cuda/device/typed_ptr.h"
+#include "cuda/rows/norm_blocks.h"
 
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
@@ -111,22 +112,12 @@ static __device__ inline double block_sum_double(double x)
 
 /* --- the host's side ------------------------------------------------------------------ */
 
-/* Threads per row of `packs` packs. */
-static inline int group_size(int64_t packs, int most)
-{
-    int size = 4;
-    while (size < packs && size < most) size *= 2;
-    return size;
-}
-
 /* Blocks for `rows` rows, `each` per block. */
 static inline unsigned grid_of_rows(int64_t rows, int64_t each, int64_t most)
 {
     const int64_t blocks = (rows + each - 1) / each;
     return (unsigned)(blocks < 1 ? 1 : blocks > most ? most : blocks);
 }
-
-/* Whether all pointers allow 16-byte accesses. */
 
 /* Calls f(T()) with T the storage type of the elements. */
 template <typename F> static inline cudaError_t by_type(enum store type, F f)

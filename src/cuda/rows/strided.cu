@@ -46,9 +46,7 @@ template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, 
     }
 }
 
-/* The same for up to three loops that all operands traverse by packs, with a dense y: offsets
- * fit 32 bits, so that computing the offset of a pack costs less than moving it. Strides are in
- * packs. */
+/* The same for PAIR_PACKS_32 (loop_nest.h). Strides are in packs. */
 struct repeats {
     divisor size[2];
     uint32_t a[2], b[2]; /* strides of the second and the third loop */
@@ -75,26 +73,6 @@ template <typename F, typename T> __global__ void pair_repeats_kernel(T *y, cons
         for (int i = 0; i < V; i++) out.at[i] = from_float<T>(F::template of<T>(to_float(p.at[i]), to_float(q.at[i])));
         reinterpret_cast<pack<T, V> *>(y)[first + u * BLOCK] = out;
     }
-}
-
-/* Whether an operand's offsets, in packs, fit 31 bits. */
-static bool fits_31_bits(const int64_t *stride, const loop_nest &f, int V)
-{
-    int64_t last = f.size[0] / V;
-    for (int k = 1; k < f.loops; k++) {
-        if (stride[k] < 0) return false;
-        last += (f.size[k] - 1) * (stride[k] / V);
-    }
-    return stride[0] == 1 && last <= INT32_MAX;
-}
-
-/* Whether y is dense, that is, its loops could be merged into one. */
-static bool is_whole(const loop_nest &f)
-{
-    int64_t next = 1;
-    for (int k = 0; k < f.loops; next *= f.size[k++])
-        if (f.y[k] != next) return false;
-    return true;
 }
 
 static repeats repeats_of(const loop_nest &f, int V)
@@ -137,38 +115,40 @@ __global__ void single_form_kernel(void *y, const void *a, const void *b, enum s
 }
 
 template <typename F, typename T>
-static cudaError_t launch_pair_strided(void *y, const void *a, const void *b, enum store type, const loop_nest &f, int access, cudaStream_t stream)
+static cudaError_t launch_pair_strided(void *y, const void *a, const void *b, enum store type, const loop_nest &f, int access, enum pair_form form, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
     const int64_t n = loop_nest_elements(&f);
-    const bool wide = access == 16; /* a broadcast operand is read one element at a time */
-    if (!is_one_grid(n)) return cudaErrorInvalidValue;
+    if (!is_one_grid(n) || form != pair_form(&f, access == 16 ? V : 1)) return cudaErrorInvalidValue;
+    /* A broadcast operand is read one element at a time. */
     if (misaligned(access, y, f.a[0] ? a : nullptr, f.b[0] ? b : nullptr)) return cudaErrorMisalignedAddress;
     T *to = static_cast<T *>(y);
     const T *x = static_cast<const T *>(a), *z = static_cast<const T *>(b);
-    const bool near = wide && f.loops <= 3 && n / V <= INT32_MAX / 2 && is_whole(f) && fits_31_bits(f.a, f, V) && fits_31_bits(f.b, f, V);
-    if (near)
-        pair_repeats_kernel<F, T><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, repeats_of(f, V), (uint32_t)(n / V));
-    else if (wide) pair_form_kernel<F, T, V><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, f, n / V);
-    else single_form_kernel<<<grid_of_packs(n), BLOCK, 0, stream>>>(y, a, b, type, std::is_same_v<F, f_mul>, f, n);
+    switch (form) {
+    case PAIR_ELEMENTS: single_form_kernel<<<grid_of_packs(n), BLOCK, 0, stream>>>(y, a, b, type, std::is_same_v<F, f_mul>, f, n); break;
+    case PAIR_PACKS: pair_form_kernel<F, T, V><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, f, n / V); break;
+    case PAIR_PACKS_32: pair_repeats_kernel<F, T><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, repeats_of(f, V), (uint32_t)(n / V)); break;
+    }
     return cudaGetLastError();
 }
 
 template <typename F>
-static cudaError_t launch_pair_strided_by_type(void *y, const void *a, const void *b, enum store type, const loop_nest &f, int access, cudaStream_t stream)
+static cudaError_t launch_pair_strided_by_type(void *y, const void *a, const void *b, enum store type, const loop_nest &f, int access, enum pair_form form,
+                                               cudaStream_t stream)
 {
     switch (type) {
-    case STORE_F32: return launch_pair_strided<F, float>(y, a, b, type, f, access, stream);
-    case STORE_BF16: return launch_pair_strided<F, __nv_bfloat16>(y, a, b, type, f, access, stream);
-    case STORE_F16: return launch_pair_strided<F, __half>(y, a, b, type, f, access, stream);
+    case STORE_F32: return launch_pair_strided<F, float>(y, a, b, type, f, access, form, stream);
+    case STORE_BF16: return launch_pair_strided<F, __nv_bfloat16>(y, a, b, type, f, access, form, stream);
+    case STORE_F16: return launch_pair_strided<F, __half>(y, a, b, type, f, access, form, stream);
     }
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t cuda_pair_strided(enum function f, void *y, const void *a, const void *b, enum store type, struct loop_nest nest, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_pair_strided(enum function f, void *y, const void *a, const void *b, enum store type, struct loop_nest nest, int access, enum pair_form form,
+                                         cudaStream_t stream)
 {
-    if (f == FUNCTION_ADD) return launch_pair_strided_by_type<f_add>(y, a, b, type, nest, access, stream);
-    if (f == FUNCTION_MUL) return launch_pair_strided_by_type<f_mul>(y, a, b, type, nest, access, stream);
+    if (f == FUNCTION_ADD) return launch_pair_strided_by_type<f_add>(y, a, b, type, nest, access, form, stream);
+    if (f == FUNCTION_MUL) return launch_pair_strided_by_type<f_mul>(y, a, b, type, nest, access, form, stream);
     return cudaErrorInvalidValue;
 }
 

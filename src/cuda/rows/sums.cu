@@ -63,25 +63,27 @@ __global__ void sum_end_kernel(float *y, const float *partial, int64_t blocks)
     if (threadIdx.x == 0) *y = (float)sum;
 }
 
-template <typename T> static cudaError_t launch_sum(float *y, float *partial, const void *x, const loop_nest &f, int access, cudaStream_t stream)
+template <typename T> static cudaError_t launch_sum(float *y, float *partial, const void *x, const loop_nest &f, int access, enum sum_form form, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
+    if (form != sum_form(&f)) return cudaErrorInvalidValue;
     if (misaligned(access, x)) return cudaErrorMisalignedAddress;
     const int64_t n = loop_nest_elements(&f), each = sum_each(n), blocks = sum_blocks(n);
     const T *from = static_cast<const T *>(x);
-    if (f.loops > 1 || (f.a[0] != 1 && n > 1)) sum_form_kernel<T><<<(unsigned)blocks, BLOCK, 0, stream>>>(partial, from, f, each, n);
+    if (form == SUM_STRIDED) sum_form_kernel<T><<<(unsigned)blocks, BLOCK, 0, stream>>>(partial, from, f, each, n);
     else if (access == 16) sum_kernel<T, V><<<(unsigned)blocks, BLOCK, 0, stream>>>(partial, from, each, n);
     else sum_kernel<T, 1><<<(unsigned)blocks, BLOCK, 0, stream>>>(partial, from, each, n);
     sum_end_kernel<<<1, BLOCK, 0, stream>>>(y, partial, blocks);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_sum(float *y, float *partial, const void *x, enum store type, struct loop_nest nest, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_sum(float *y, float *partial, const void *x, enum store type, struct loop_nest nest, int access, enum sum_form form,
+                                cudaStream_t stream)
 {
     switch (type) {
-    case STORE_F32: return launch_sum<float>(y, partial, x, nest, access, stream);
-    case STORE_BF16: return launch_sum<__nv_bfloat16>(y, partial, x, nest, access, stream);
-    case STORE_F16: return launch_sum<__half>(y, partial, x, nest, access, stream);
+    case STORE_F32: return launch_sum<float>(y, partial, x, nest, access, form, stream);
+    case STORE_BF16: return launch_sum<__nv_bfloat16>(y, partial, x, nest, access, form, stream);
+    case STORE_F16: return launch_sum<__half>(y, partial, x, nest, access, form, stream);
     }
     return cudaErrorInvalidValue;
 }
@@ -191,38 +193,39 @@ template <typename T, int G> __global__ void sum_alone_kernel(sum_target to, con
     if (works && threadIdx.x % G == 0) put_sums<1>(to, s.blocks, block, kept, sum);
 }
 
-template <typename T, int V> static cudaError_t launch_sum_rows(const sum_target &to, const T *x, const summing &s, cudaStream_t stream)
+template <typename T, int V> static cudaError_t launch_sum_rows(const sum_target &to, const T *x, const summing &s, bool even, cudaStream_t stream)
 {
     const int64_t tiles = ceiling(s.C, (int64_t)s.across * V), grid = tiles * s.kept.count * s.blocks;
     if (grid > INT32_MAX) return cudaErrorInvalidValue;
-    if (s.summed.n <= 1) sum_rows_kernel<T, V, true><<<(unsigned)grid, BLOCK, 0, stream>>>(to, x, s, tiles);
+    if (even) sum_rows_kernel<T, V, true><<<(unsigned)grid, BLOCK, 0, stream>>>(to, x, s, tiles);
     else sum_rows_kernel<T, V, false><<<(unsigned)grid, BLOCK, 0, stream>>>(to, x, s, tiles);
     return cudaGetLastError();
 }
 
-template <typename T> static cudaError_t launch_sum_to(const sum_target &to, const void *x, const summing &s, int access, cudaStream_t stream)
+template <typename T> static cudaError_t launch_sum_to(const sum_target &to, const void *x, const summing &s, int access, enum sum_to_form form, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T), WARPS = BLOCK / WARP;
+    const bool rows = form == SUM_ROWS || form == SUM_ROWS_OF_LOOPS;
+    if (form != sum_to_form(&s) || (access == 16 && !rows)) return cudaErrorInvalidValue;
     if (misaligned(access, x, to.y.data, to.partial)) return cudaErrorMisalignedAddress;
     const T *from = static_cast<const T *>(x);
     const int64_t tasks = s.kept.count * s.blocks;
-    if (access == 16) return launch_sum_rows<T, V>(to, from, s, stream);
-    if (s.rows) return launch_sum_rows<T, 1>(to, from, s, stream);
+    if (rows) return access == 16 ? launch_sum_rows<T, V>(to, from, s, form == SUM_ROWS, stream) : launch_sum_rows<T, 1>(to, from, s, form == SUM_ROWS, stream);
     if (tasks > INT32_MAX) return cudaErrorInvalidValue;
-    if (s.each <= 1024) sum_alone_kernel<T, WARP><<<(unsigned)ceiling(tasks, WARPS), BLOCK, 0, stream>>>(to, from, s);
+    if (form == SUM_BY_WARP) sum_alone_kernel<T, WARP><<<(unsigned)ceiling(tasks, WARPS), BLOCK, 0, stream>>>(to, from, s);
     else sum_alone_kernel<T, BLOCK><<<(unsigned)tasks, BLOCK, 0, stream>>>(to, from, s);
     return cudaGetLastError();
 }
 
 extern "C" cudaError_t cuda_sum_to(typed_ptr y, float *partial, const void *x, enum store type, struct summing s, int64_t N, int accumulate,
-                                   int access, cudaStream_t stream)
+                                   int access, enum sum_to_form form, cudaStream_t stream)
 {
     const sum_target to = {y, partial, N, accumulate};
     cudaError_t rc = cudaErrorInvalidValue;
     switch (type) {
-    case STORE_F32: rc = launch_sum_to<float>(to, x, s, access, stream); break;
-    case STORE_BF16: rc = launch_sum_to<__nv_bfloat16>(to, x, s, access, stream); break;
-    case STORE_F16: rc = launch_sum_to<__half>(to, x, s, access, stream); break;
+    case STORE_F32: rc = launch_sum_to<float>(to, x, s, access, form, stream); break;
+    case STORE_BF16: rc = launch_sum_to<__nv_bfloat16>(to, x, s, access, form, stream); break;
+    case STORE_F16: rc = launch_sum_to<__half>(to, x, s, access, form, stream); break;
     }
     if (rc != cudaSuccess || s.blocks == 1) return rc;
     launch_column_sums({y, y, N, accumulate}, partial, s.blocks, N, stream);

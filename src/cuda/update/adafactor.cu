@@ -12,8 +12,6 @@
  */
 #include "cuda/update/update.cuh"
 
-constexpr int64_t DIRECT = 64; /* with at most this many rows, one thread sums a column */
-
 struct factors {
     int64_t N, R, C;
     float *r, *c;              /* the optimizer state; c NULL: not factored */
@@ -251,12 +249,12 @@ static __global__ void rate_kernel(update u, factors f)
     if (threadIdx.x == 0) *f.rate = rate_of(u) / fmax(1.0, sqrt(sum / (double)u.n));
 }
 
-template <int V> static cudaError_t launch_factored(const update &u, factors f, cudaStream_t stream)
+template <int V> static cudaError_t launch_factored(const update &u, factors f, enum factor_form form, cudaStream_t stream)
 {
     const int size = group_size(f.C / V, BLOCK);
     const unsigned rows = grid_of_rows(f.N * f.R, BLOCK / size, 2 * UPDATE_BLOCKS);
     rows_kernel<V><<<rows, BLOCK, 0, stream>>>(u, f, size);
-    if (f.R <= DIRECT) {
+    if (form == FACTOR_COLUMNS) {
         columns_direct_kernel<<<update_grid(f.N * f.C), BLOCK, 0, stream>>>(u, f);
     } else {
         const int64_t packs = f.C / V, chunks = factor_chunks(f.R);
@@ -281,8 +279,9 @@ template <int V> static cudaError_t launch_whole(const update &u, factors f, cud
 }
 
 extern "C" cudaError_t cuda_adafactor(update u, float *r, float *c, void *work, int64_t N, int64_t R, int64_t C,
-                                      int access, cudaStream_t stream)
+                                      int access, enum factor_form form, cudaStream_t stream)
 {
+    if (form != factor_form(R, c != nullptr)) return cudaErrorInvalidValue;
     factors f = {N, R, C, r, c, nullptr, nullptr, nullptr, nullptr, nullptr, 1};
     f.sums = static_cast<double *>(work);
     f.rate = f.sums + UPDATE_BLOCKS;
@@ -291,6 +290,6 @@ extern "C" cudaError_t cuda_adafactor(update u, float *r, float *c, void *work, 
     f.partial = f.row + N * R;
     const bool wide = access == 16;
     if (misaligned(access, u.p.data, u.g.data, u.w.data, r, f.column)) return cudaErrorMisalignedAddress;
-    if (!c) return wide ? launch_whole<4>(u, f, stream) : launch_whole<1>(u, f, stream);
-    return wide ? launch_factored<4>(u, f, stream) : launch_factored<1>(u, f, stream);
+    if (form == FACTOR_NONE) return wide ? launch_whole<4>(u, f, stream) : launch_whole<1>(u, f, stream);
+    return wide ? launch_factored<4>(u, f, form, stream) : launch_factored<1>(u, f, form, stream);
 }

@@ -74,7 +74,7 @@ static uint64_t work_adafactor(const struct query *q)
     return factor_work(tensor_elements(p) / (R * C), R, C, given(q, 6) != NULL);
 }
 
-/* --- widths ------------------------------------------------------------------------------- */
+/* --- widths and forms ------------------------------------------------------------------------------- */
 
 static int access_sumsq(const struct query *q) { return access_wide(q, IN(0), 0, (int)dtype_size(q->in[0]->dtype)); }
 /* Of the weight, its gradient, the optimizer's state and the working weight. */
@@ -88,6 +88,14 @@ static int access_adafactor(const struct query *q)
     const int wide = access_update(q, IN(2) | IN(5));
     return given(q, 6) && tensor_last(q->in[0]) % 4 ? (int)dtype_size(q->in[0]->dtype) : wide;
 }
+
+static int form_adafactor(const struct query *q)
+{
+    const struct tensor *p = q->in[0];
+    return factor_form(p->rank >= 2 ? p->dim[p->rank - 2] : 1, given(q, 6) != NULL);
+}
+static const struct forms forms_adafactor = {
+    form_adafactor, {[FACTOR_NONE] = "not factored", [FACTOR_COLUMNS] = "a thread per column", [FACTOR_CHUNKS] = "chunks of rows"}};
 
 const struct kernel cuda_plan_update[] = {
 #include "cuda/update/update.def"

@@ -131,7 +131,8 @@ static int launch_adafactor(const struct launch *l, struct error *e)
 {
     const struct operand *p = &l->in[0];
     const int64_t C = operand_last(p), R = p->rank >= 2 ? p->dim[p->rank - 2] : 1;
-    TRY_CUDA(cuda_adafactor(update_of(l, 3, 4, 5), l->in[2].data, data_in(l, 6), l->work, operand_elements(p) / (R * C), R, C, l->access, l->stream));
+    TRY_CUDA(cuda_adafactor(update_of(l, 3, 4, 5), l->in[2].data, data_in(l, 6), l->work, operand_elements(p) / (R * C), R, C, l->access,
+                            (enum factor_form)l->form, l->stream));
     return PL_OK;
 }
 
