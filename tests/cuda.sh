@@ -22,7 +22,7 @@
 #                    compute-sanitizer one per core
 #   LIMIT=           time limit of each program in seconds; unset: 330, under compute-sanitizer 240
 #   GROUPS_OF=64     number of processes among which compute-sanitizer's op tests are divided
-#   SANITIZER=       further options of compute-sanitizer, such as --racecheck-indirect-barrier-dependency
+#   SANITIZER=       further options of compute-sanitizer, such as --racecheck-report all
 #   LOGS=            folder for the programs' output; unset: the output of failed programs is shown
 #
 # Without a GPU the ops are planned only, and every test counts as skipped. A table of counts comes last.
@@ -143,12 +143,23 @@ part_plans() { start run_plans env KEEP="$logs" bash tests/run_plans.sh; }
 # when its cases pass and every summary of the tool reports no errors. racecheck skips cuBLASLt's kernels:
 # they are not ours and take longer than everything else. It includes them in the seam and in convolutions,
 # because the tool crashes there when they are excluded.
+#
+# A report of racecheck between a write that hands a tile over to other warps and the reads that wait for it
+# at an mbarrier does not count, nor does one inside cuBLASLt: the tool does not follow such barriers
+# (docs/explanation/kernels.md, "What racecheck sees"). Such reports are counted in the output.
 add_verdict() { # LOG: appends 'N passed, M failed'
     awk '
+        function hands_over(line) { return line ~ /access at (task take_task<|void fetch_ranged<|fetch_bytes\()/ }
+        function is_theirs(line) { return line ~ /access at (void )?(nvjet|cutlass|cublas)/ }
+        function end_report() { expected += reports && fine; reports = 0 }
+        /Race reported between/ { end_report(); reports = 1; fine = 1; first = hands_over($0) || is_theirs($0); next }
+        reports && / and (Read|Write) access at / { if (!first && !hands_over($0)) fine = 0; next }
+        { end_report() }
         /ERROR SUMMARY:/ { n++; if ($0 !~ /ERROR SUMMARY: 0 errors/) bad++ }
-        /RACECHECK SUMMARY:/ { n++; if ($0 !~ /SUMMARY: 0 hazards/) bad++ }
+        /RACECHECK SUMMARY:/ { n++; known += expected; if ($4 != expected) bad++; expected = 0 }
         /^[0-9]+ passed, [0-9]+ failed/ { cases = $1; wrong = $3 }
         END {
+            if (known) print known " reports of mbarriers, which the tool does not follow"
             if (!n) print "FAIL  the tool printed no summary"
             if (bad) print "FAIL  " bad " of " n " processes have errors or hazards"
             if (bad || !n || wrong || !cases) { print cases + 0 " passed, " wrong + bad + !n " failed"; exit 1 }
@@ -166,7 +177,7 @@ run_sanitized() { # TOOL COMMAND...
     [[ $tool != racecheck || $1 == */cuda_seam || $last == */conv*.cases ]] || for name in nvjet cutlass gemm splitK cublas; do theirs+=(--kernel-name-exclude "kns=$name"); done
     # SANITIZER is a list of words.
     # shellcheck disable=SC2086
-    compute-sanitizer --tool "$tool" --print-limit 20 ${SANITIZER:-} ${theirs[@]+"${theirs[@]}"} "$@" >"$out" 2>&1
+    compute-sanitizer --tool "$tool" --print-limit 1000 ${SANITIZER:-} ${theirs[@]+"${theirs[@]}"} "$@" >"$out" 2>&1
     add_verdict "$out"
     local status=$?
     cat "$out"
