@@ -24,9 +24,10 @@ memory: {micro_batch: 4, precision: f32, recompute: none, head_chunks: 1, offloa
 device: {kind: $DEVICE, threads: 1}
 YAML
 done
+head -c 1600 tests/golden/make_rle.py >"$tmp/validation.txt" || exit 2
 cat >"$tmp/llama.yaml" <<YAML
 model: {preset: llama-tiny}
-data: {format: bytes, train: "tests/golden/*.py", validation: "tests/golden/make_rle.py", sequence: 64}
+data: {format: bytes, train: "tests/golden/*.py", validation: "$tmp/validation.txt", sequence: 64}
 train: {steps: 5, effective_batch: 8, learning_rate: 0.001, clip_norm: 1, eval_every: 2, save_every: 2, keep: 9, out: "$tmp/unused"}
 memory: {micro_batch: 8, precision: f32, recompute: none, head_chunks: 1, offload: none}
 device: {kind: $DEVICE, threads: 1}

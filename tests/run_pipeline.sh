@@ -18,9 +18,10 @@ sanitized || export LD_PRELOAD=$tools/fault.so
 if [ "$DEVICE" = cpu ]; then pipelined=(env PLIMSOLL_PIPELINE=1) serial=(env); else pipelined=(env) serial=(env PLIMSOLL_PIPELINE=0); fi
 
 "$binary" data make "$tmp/set" --images 13 --shards 1 --size 96x80 --masks 5 >/dev/null || exit 2
+head -c 2000 tests/golden/make_llama.py >"$tmp/validation.txt" || exit 2
 cat >"$tmp/llama.yaml" <<YAML
 model: {preset: llama-tiny}
-data: {format: bytes, train: "tests/golden/*.py", validation: "tests/golden/make_ll*.py", sequence: 32}
+data: {format: bytes, train: "tests/golden/*.py", validation: "$tmp/validation.txt", sequence: 32}
 train: {steps: 11, effective_batch: 5, learning_rate: 0.01, clip_norm: 1, eval_every: 4, save_every: 3, out: "$tmp/unused"}
 memory: {micro_batch: 2, precision: f32}
 device: $DEVICE
