@@ -249,6 +249,12 @@ ahead() {
     expect 3 'Set --memory [0-9]+, or use a smaller model' "${run[@]}" --memory 4MiB
 }
 check 'a change that would fit: fewer images read ahead' ahead
+# Samples that would fit are shorter than what the user asked for: an adapter and more ranks are named as well.
+large() {
+    expect 3 'each of which fits: data.sequence: [0-9]+ \(.*, or adapter.target_modules: all-linear \(.*, or parallel.ranks: 2 \(' \
+        "$binary" plan "$tmp/words.yaml" --set model.preset=llama-7b --set data.sequence=2048 --set train.effective_batch=512 --set memory.precision=bf16 --set device.kind=cuda --set device.profile=h200 --memory 24GiB
+}
+check 'changes that would fit: an adapter, more ranks' large
 check 'a budget whose unit was forgotten' expect 3 'the budget is 8 \(8 B\).*a size without a unit is in bytes: did you mean 8GiB\?' "$binary" plan "$tmp/words.yaml" "${cpu[@]}" --memory 8
 rate() {
     head -c 20000 /dev/urandom >"$tmp/words.bin"

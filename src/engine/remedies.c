@@ -5,8 +5,8 @@
  * The smallest bound on host memory needs no new search: the space that was searched already answers it.
  * Smaller samples are not tried if the weights alone are too large. Changes are tried from the
  * least to the most intrusive: fewer images read ahead, memory keys that were set by hand, then
- * precision, no clipping, a frozen encoder of images and stored embeddings, then smaller samples. At most REMEDY_MOST are named. If none of these fits:
- * frozen weights in 4 bits, an adapter, both; and more ranks, among which the weights are divided.
+ * precision, no clipping, a frozen encoder of images and stored embeddings, then smaller samples. If nothing but those fits: frozen
+ * weights in 4 bits, an adapter, or both; and more ranks, among which the weights are divided. At most REMEDY_MOST are named.
  */
 #include <stdio.h>
 #include <string.h>
@@ -193,8 +193,9 @@ void run_remedies(struct run *r, const struct run_options *o, struct error *e)
     try_memory(r, o);
     try_encoder(r, o);
     try_stored_images(r, o);
+    const bool none = !r->n_remedies;
     try_data(r, o);
-    if (!r->n_remedies) {
+    if (none) {
         try_adapter(r, o);
         try_ranks(r, o);
     }
