@@ -164,7 +164,10 @@ int msync(void *at, size_t bytes, int flags)
 static bool inject_fault(bool needs_space)
 {
     if (action == KILL) raise(SIGKILL);
-    if (action == STOP) raise(SIGSTOP);
+    if (action == STOP) {
+        raise(SIGSTOP);
+        usleep(100000); /* a signal that was sent meanwhile may be another thread's: this one lets it come first */
+    }
     if (action == LOST) lose_maps();
     if (action != NOSPACE || !needs_space) return false;
     errno = ENOSPC;
