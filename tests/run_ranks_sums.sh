@@ -35,7 +35,7 @@ near_losses() {
 }
 gradients() { "$tools/compare" "$(weights "$1")" "$(weights "$2")" --gradients --grad "$bound"; }
 
-# Every row has four layouts of one order of sums; the rows differ from each other in the order alone.
+# Three orders of the same sums. Layouts of one order have the same bits; the orders are near each other.
 orders() {
     local run=$tmp/tiny.yaml own=("${sgd[@]}" --set train.effective_batch=12 --set train.clip_norm=1)
     layout shares "$run" 1 4 1 none "${own[@]}" && layout none "$run" 4 4 1 none "${own[@]}" && layout optimizer "$run" 2 4 1 optimizer "${own[@]}" && layout four "$run" 4 4 1 optimizer "${own[@]}" || return 1

@@ -108,7 +108,6 @@ END
     }'
 }
 
-# The CUDA kernels by op, in order of preference.
 # A line 'FORMS KERNEL@name; name; ...' for each kernel with several forms: the planning halves as the compiler sees
 # them have a struct forms with the names, and behind it the table whose rows point to it.
 kernel_forms() {
@@ -128,6 +127,7 @@ kernel_forms() {
     done
 }
 
+# The CUDA kernels by op, in order of preference.
 kernels() {
     cat <<'END'
 # GPU kernels

@@ -284,6 +284,7 @@ extern "C" cudaError_t cuda_window(void *y, const void *x, int64_t B, int64_t H,
     if (is_off(unit, y, x)) return cudaErrorMisalignedAddress;
     const windows g = {H, W, pixel / unit, size, (W + size - 1) / size, (H + size - 1) / size};
     const int64_t pixels = B * g.across * g.down * size * size, n = pixels * g.each;
+    if (form != window_form(g.each)) return cudaErrorInvalidValue;
     if (form == WINDOW_PIXELS) {
         const unsigned grid = grid_for(pixels * 32);
         WITH_UNIT(unit, (window_pixels_kernel<U><<<grid, BLOCK, 0, stream>>>((U *)y, (const U *)x, g, pixels, back)));
