@@ -63,6 +63,12 @@ two_epochs() {
 }
 check 'two epochs: a batch goes over the border' two_epochs
 
+part_of_an_epoch() { # 3 quarters of 12 samples are 9: a step of 8, and one of 1
+    expect 0 '' train "$tmp/quarters" "${twelve[@]}" --set train.epochs=0.75 || return 1
+    steps_once "$tmp/quarters" 2 && [ "$(member "$tmp/quarters" 1 samples) $(member "$tmp/quarters" 2 samples)" = '8 9' ] || { cat "$tmp/quarters/metrics.jsonl"; return 1; }
+}
+check 'part of an epoch: train.epochs 0.75' part_of_an_epoch
+
 steps_are_full() {
     expect 0 '' train "$tmp/full" "${twelve[@]}" --set train.steps=2 || return 1
     [ "$(member "$tmp/full" 2 samples)" = 16 ] && as_step_1 "$tmp/full" 2 "$tmp/border"

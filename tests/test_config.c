@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -183,7 +184,7 @@ static const char everything[] =
     "  max_bad: 0.01\n"
     "prompts: {iterations: 8, box: 0.25, jitter: 0.2}\n"
     "loss: {preset: equal-weights, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3, edge: 4, edge_terms: iou, masks: 2, text: 0.25, classes: 0.75, class_epochs: 5}\n"
-    "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10, warmup_ratio: 0,\n"
+    "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10, warmup_ratio: 0, warmup_shape: log, warmup_start: 0.1, schedule_as: transformers,\n"
     "  milestones: [60, 1e2], step_gamma: 0.2, min_lr_rate: 0, layer_decay: 0.8,\n"
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
     "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, momentum: 0.5, clip_norm: 1, loss_scale: 1024, scale_window: 50, monitor_every: 7, lr_scaling: sqrt, lr_batch: 16,\n"
@@ -475,6 +476,10 @@ static void test_errors(void **state)
     refuses("train:\n  min_lr_rate: 0.1\n", "run.yaml:2: train.min_lr_rate", "constant, expected linear or cosine");
     refuses("train: {schedule: step, milestones: [5, 5]}\n", "run.yaml:1", "5 comes after a later one or twice");
     refuses("train: {schedule: step, milestones: [5], warmup_steps: 6}\n", "run.yaml:1", "5 comes within the warmup");
+    refuses("train:\n  warmup_start: 0.1\n", "run.yaml:2: train.warmup_start", "there is no warmup: set train.warmup_steps");
+    refuses("train: {warmup_shape: log}\n", "run.yaml:1: train.warmup_shape", "there is no warmup");
+    refuses("train: {schedule: step, step_size: 3, schedule_as: deepspeed}\n", "run.yaml:1: train.schedule_as", "step, expected constant, linear or cosine");
+    refuses("train: {epochs: 0}\n", "run.yaml:1: train.epochs", "the number 0");
     refuses("train: {warmup_steps: 6, warmup_ratio: 0.1}\n", "run.yaml:1", "both train.warmup_steps and train.warmup_ratio are given");
     refuses("train:\n  groups:\n    - match: a\n      lr_scale: 1\n      weight_deca: 2\n", "run.yaml:5: unknown key train.groups[0].weight_deca",
             "did you mean weight_decay?");
@@ -578,6 +583,38 @@ static void test_schedule(void **state)
     assert_true(factor(SCHEDULE_COSINE, 3, 3, 3) == 1);
 }
 
+/* A warmup from a part of the rate (torch's LinearLR), and one as a logarithm. */
+static void test_schedule_warmup(void **state)
+{
+    (void)state;
+    const struct schedule line = {.kind = SCHEDULE_CONSTANT, .warmup = 4, .start = 0.5, .total = 10};
+    const struct schedule curve = {.kind = SCHEDULE_CONSTANT, .warmup = 4, .log = true, .total = 10};
+    assert_true(schedule_factor(&line, 0) == 0.5 && schedule_factor(&line, 2) == 0.75 && schedule_factor(&line, 4) == 1);
+    assert_true(schedule_factor(&curve, 0) == 0 && fabs(schedule_factor(&curve, 1) - 0.5) < 1e-15 && schedule_factor(&curve, 4) == 1);
+}
+
+/* What DeepSpeed's own schedulers give (golden/make_schedule.py). */
+static void test_schedule_deepspeed(void **state)
+{
+    (void)state;
+    FILE *f = fopen("tests/golden/schedule.txt", "r");
+    if (!f) skip(); /* run from the repository's root */
+    char name[32], type[16];
+    struct schedule s = {.deepspeed = true};
+    int steps, runs = 0;
+    for (; fscanf(f, "%31s %15s %" SCNd64 " %lf %lf %" SCNd64 " %d", name, type, &s.warmup, &s.start, &s.floor, &s.total, &steps) == 7; runs++) {
+        s.kind = !strcmp(name, "WarmupLR") ? SCHEDULE_CONSTANT : !strcmp(name, "WarmupDecayLR") ? SCHEDULE_LINEAR : SCHEDULE_COSINE;
+        s.log = !strcmp(type, "log");
+        for (int i = 0; i < steps; i++) {
+            double want;
+            assert_int_equal(fscanf(f, "%lf", &want), 1);
+            if (fabs(schedule_factor(&s, i) - want) > 1e-15) fail_msg("%s, %s, warmup %" PRId64 ": step %d has %.17g, expected %.17g", name, type, s.warmup, i, schedule_factor(&s, i), want);
+        }
+    }
+    fclose(f);
+    assert_int_equal(runs, 18);
+}
+
 /* Drops by counting: every `every` steps after the warmup, or once per milestone passed. */
 static void test_schedule_step(void **state)
 {
@@ -638,6 +675,7 @@ int main(void)
         cmocka_unit_test(test_split_errors), cmocka_unit_test(test_set_errors), cmocka_unit_test(test_errors),
         cmocka_unit_test(test_needs),      cmocka_unit_test(test_help),
         cmocka_unit_test(test_schedule),   cmocka_unit_test(test_schedule_step),
+        cmocka_unit_test(test_schedule_warmup), cmocka_unit_test(test_schedule_deepspeed),
         cmocka_unit_test(test_signals),   cmocka_unit_test(test_all_or_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -386,6 +386,8 @@ bool config_validates(const struct config *c)
     return c->data_validation.n || c->data_validation_images || c->data_holdout > 0 || c->data_validation_list || c->data_validation_match || c->data_validation_split;
 }
 
+bool config_warms_up(const struct config *c) { return c->train_warmup_steps > 0 || c->train_warmup_ratio > 0; }
+
 /* Whether a key has a value; an empty list, as config_write writes it, is none. */
 static bool has_value(const struct config *c, enum config_key key)
 {
@@ -460,6 +462,12 @@ static int check_schedule(const struct config *c, struct error *e)
         error_set(e, PL_USAGE, "both train.warmup_steps and train.warmup_ratio are given, expected one of them");
         return config_at_key(c, KEY_train_warmup_ratio, e);
     }
+    const bool shaped = c->train_warmup_shape != WARMUP_LINEAR;
+    if (!config_warms_up(c) && (shaped || c->train_warmup_start > 0)) {
+        error_set(e, PL_USAGE, "train.%s is given, but there is no warmup: set train.warmup_steps or train.warmup_ratio", shaped ? "warmup_shape" : "warmup_start");
+        return config_at_key(c, shaped ? KEY_train_warmup_shape : KEY_train_warmup_start, e);
+    }
+    if (step && c->train_schedule_as == SCHEDULE_AS_DEEPSPEED) return refuse_schedule(c, KEY_train_schedule_as, "constant, linear or cosine", e);
     if (!ends && c->train_min_lr_rate > 0) return refuse_schedule(c, KEY_train_min_lr_rate, "linear or cosine", e);
     for (uint32_t i = 0; i < m->n; i++) {
         int64_t least = i ? m->at[i - 1] + 1 : max_i64(1, c->train_warmup_steps);

@@ -32,6 +32,8 @@ enum config_loss { LOSS_SAM, LOSS_EQUAL_WEIGHTS, LOSS_STRUCTURE };
 enum config_edge_terms { EDGE_BOTH, EDGE_IOU };
 enum config_decoder { DECODER_AUTO, DECODER_FUSION, DECODER_PROMPTED };
 enum config_mask_reads { MASK_READS_QUESTION, MASK_READS_ANSWER };
+enum config_schedule_as { SCHEDULE_AS_TRANSFORMERS, SCHEDULE_AS_DEEPSPEED };
+enum config_warmup_shape { WARMUP_LINEAR, WARMUP_LOG };
 enum config_scaling { SCALING_NONE, SCALING_LINEAR, SCALING_SQRT };
 enum config_device { ON_AUTO, ON_CPU, ON_CUDA };
 
@@ -237,6 +239,8 @@ void config_show(const struct config *c, enum config_key key, struct text *out);
 static inline bool config_tokens(const struct config *c) { return c->data_format <= FORMAT_CONVERSATIONS; }
 /* Whether the configuration names validation data. */
 bool config_validates(const struct config *c);
+/* Whether the run begins with a warmup. */
+bool config_warms_up(const struct config *c);
 
 /* All keys with types, defaults and docs, from the table. */
 void config_help(struct text *out);

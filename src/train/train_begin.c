@@ -107,8 +107,9 @@ static int64_t warmup_steps(const struct config *c, int64_t total)
 
 static struct schedule make_schedule(const struct config *c, int64_t total)
 {
-    return (struct schedule){.kind = (enum schedule_kind)c->train_schedule, .warmup = warmup_steps(c, total), .total = total, .floor = c->train_min_lr_rate,
-                             .gamma = c->train_step_gamma, .every = c->train_step_size,
+    return (struct schedule){.kind = (enum schedule_kind)c->train_schedule, .warmup = warmup_steps(c, total), .start = c->train_warmup_start,
+                             .log = c->train_warmup_shape == WARMUP_LOG, .deepspeed = c->train_schedule_as == SCHEDULE_AS_DEEPSPEED,
+                             .total = total, .floor = c->train_min_lr_rate, .gamma = c->train_step_gamma, .every = c->train_step_size,
                              .milestones = c->train_milestones.at, .n_milestones = c->train_milestones.n};
 }
 
@@ -122,7 +123,7 @@ static void measure_run(struct trainer *t)
         t->total = (uint64_t)t->c->train_steps;
         *end = UINT64_MAX;
     } else {
-        *end = t->data.samples * (uint64_t)t->c->train_epochs;
+        *end = (uint64_t)ceil((double)t->data.samples * t->c->train_epochs);
         if (t->run.batch.bn_group && *end >= E) *end -= *end % E;
         uint64_t left = *end - min_u64(*end, t->state.position);
         t->total = t->state.step + (left + E - 1) / E;
