@@ -72,6 +72,18 @@ inits() {
     "$binary" train "$tmp/init.yaml" --set train.epochs=1 --set "device.kind=$DEVICE" $FLAGS >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
     grep -q 'evaluation loss' "$tmp/err" && grep -q '^  format: conversations' "$tmp/init.yaml" && grep -E '^  holdout: [0-9.]+ +# share of the conversations held out for validation: [0-9]+ of' "$tmp/init.yaml"
 }
+# says_endless COMMAND...: warns about answers without an end token, with the remedy.
+says_endless() { "$@" >"$tmp/out" 2>&1 || { cat "$tmp/out"; return 1; }; grep 'no answer of .* ends with an end token such as <|im_end|>, .* data.template .* chatml' "$tmp/out" || { cat "$tmp/out"; return 1; }; }
+endless() {
+    local open="{% for m in messages %}{{ m.role + ': ' }}{% generation %}{{ m.content + ' ' }}{% endgeneration %}{% endfor %}"
+    printf '%s' "$open" >"$tmp/open.jinja"
+    for command in "init --model $model --data $tmp/chats.jsonl --template $tmp/open.jinja" "data inspect $tmp/chats.jsonl --model $model --set data.template=$tmp/open.jinja" \
+        "plan $tmp/run.yaml --set data.template=$tmp/open.jinja" "train $tmp/run.yaml --set data.template=$tmp/open.jinja --set train.steps=1 --set train.out=$tmp/endless"; do
+        # shellcheck disable=SC2086
+        says_endless "$binary" $command || return 1
+    done
+    "$binary" plan "$tmp/run.yaml" --set data.template=chatml >"$tmp/out" 2>&1 && ! grep 'end token' "$tmp/out"
+}
 inits_one() { # a single conversation is not split
     head -n 1 "$tmp/chats.jsonl" >"$tmp/one_chat.jsonl"
     "$binary" init --model $model --data "$tmp/one_chat.jsonl" --out "$tmp/init1" >"$tmp/init.yaml" && ! grep '^  holdout' "$tmp/init.yaml" && grep '^  # validation: ' "$tmp/init.yaml"
@@ -84,6 +96,7 @@ if part data; then
     check "tokenize: the same bytes by one thread" tokenizes
     check "init writes a run that trains" inits
     check "init of one conversation holds out none" inits_one
+    check "answers without an end token are said" endless
 fi
 
 # Bad samples among good ones, in each case one.

@@ -1,12 +1,13 @@
 /*
  * test_chat.c: conversations have the ids and labels that transformers gives them: by {% generation %}, and by
- * the rule of prefixes for a template without it (tests/golden/make_chat.py).
+ * the rule of prefixes for a template without it (tests/golden/make_chat.py, make_labels.py).
  */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,6 +110,49 @@ static void test_generation(void **state)
     compare(marked, "marked");
 }
 
+/* One conversation of tests/golden/labels: how many tokens go beyond an answer, which have no label. */
+static uint32_t compare_marked(const struct value *x)
+{
+    const struct value *ids = value_get(x, "ids"), *labels = value_get(x, "labels"), *beyond = value_get(x, "beyond"), *source = value_get(x, "template");
+    char folder[64];
+    struct tokenizer *t = NULL;
+    struct template *template = NULL;
+    struct chat_tokens c;
+    struct error e;
+    snprintf(folder, sizeof folder, "tests/golden/labels/%s", value_get(x, "tokenizer")->text);
+    int rc = tokenizer_open(&t, folder, &e);
+    if (!rc) rc = template_read(&template, source->text, strlen(source->text), "template", &e);
+    if (!rc) rc = chat_encode(t, template, (struct value *)value_get(x, "messages"), NULL, NULL, &c, NULL, &e);
+    if (rc) fail_msg("%s", e.text);
+    int32_t *l = labels_of(&c);
+    for (uint32_t k = 0; k < beyond->count; k++) labels->items[(uint32_t)beyond->items[k]->number]->number = -100;
+    assert_int_equal(c.tokens.n, ids->count);
+    for (uint32_t k = 0; k < ids->count; k++) {
+        assert_int_equal(c.tokens.at[k].id, (int)ids->items[k]->number);
+        if (l[k] != (int)labels->items[k]->number) fail_msg("%s: %s: token %u has the label %d, expected %d", folder, source->text, k, l[k], (int)labels->items[k]->number);
+    }
+    mem_free(l);
+    chat_tokens_free(&c);
+    template_close(template);
+    tokenizer_close(t);
+    return beyond->count;
+}
+
+/* A token that has any byte of an answer has a label, also where its blank stands before {% generation %}. */
+static void test_borders(void **state)
+{
+    (void)state;
+    char *text;
+    size_t n;
+    struct value *list;
+    struct error e;
+    uint32_t beyond = 0;
+    if (file_read("tests/golden/labels/expected.json", 1 << 20, &text, &n, &e) || json_parse(text, n, &memory, &list, &e)) fail_msg("%s", e.text);
+    for (uint32_t i = 0; i < list->count; i++) beyond += compare_marked(list->items[i]);
+    assert_true(list->count > 40 && beyond > 10);
+    mem_free(text);
+}
+
 /* What a user types is text: the only control tokens are the template's. */
 static void test_control_tokens(void **state)
 {
@@ -199,6 +243,6 @@ static void test_texts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_prefixes), cmocka_unit_test(test_generation), cmocka_unit_test(test_control_tokens), cmocka_unit_test(test_thinking), cmocka_unit_test(test_variables), cmocka_unit_test(test_texts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_prefixes), cmocka_unit_test(test_generation), cmocka_unit_test(test_borders), cmocka_unit_test(test_control_tokens), cmocka_unit_test(test_thinking), cmocka_unit_test(test_variables), cmocka_unit_test(test_texts)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

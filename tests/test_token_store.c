@@ -43,7 +43,7 @@ static void make_store(void)
     for (int i = 0; i < MADE; i++) {
         int32_t ids[64];
         for (uint32_t k = 0; k < made[i].tokens; k++) ids[k] = (int32_t)(100 * i + (int)k);
-        const struct new_sample s = {.ids = ids, .tokens = made[i].tokens, .answers = made[i].answers, .n_answers = made[i].n_answers, .file = "chats.jsonl", .line = (uint64_t)i + 1, .number = (uint64_t)i, .plain = made[i].plain};
+        const struct new_sample s = {.ids = ids, .tokens = made[i].tokens, .answers = made[i].answers, .n_answers = made[i].n_answers, .file = "chats.jsonl", .line = (uint64_t)i + 1, .number = (uint64_t)i, .flags = made[i].plain ? STORED_PLAIN : 0};
         assert_int_equal(token_store_add(w, &s, &e), 0);
     }
     struct sample_report *r = token_store_report(w);

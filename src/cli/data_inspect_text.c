@@ -232,6 +232,14 @@ static int show_samples(const struct config *c, const struct text_source *s, uin
 
 /* ---- printing ---- */
 
+static void print_endless(const struct measured *m, const struct tokenizer *t, struct text *out)
+{
+    struct text line = {0};
+    if (m->rows) text_print_endless(t, m->set.chats, m->set.endless, &line);
+    if (line.n) text_printf(out, "no end      %s\n", line.at);
+    text_free(&line);
+}
+
 static void print_facts(const struct facts *f, const struct measured *m, struct text *out)
 {
     const struct sample_report *r = &f->report;
@@ -305,6 +313,7 @@ static void json_facts(const struct facts *f, const struct measured *m, struct t
             json_put_uint(&w, "frames", c->frames);
             json_put_uint(&w, "too_many_frames", c->too_many_frames);
         }
+        json_put_uint(&w, "conversations_without_end", c->endless);
         json_put_uint(&w, "too_long", c->too_long);
         json_put_uint(&w, "cut", c->cut);
     }
@@ -331,6 +340,7 @@ static int inspect(const struct config *c, const struct inspect_text *o, struct 
     if (!rc && o->json) json_facts(&f, &m, &out);
     else if (!rc) {
         print_facts(&f, &m, &out);
+        print_endless(&m, s.tokenizer, &out);
         if (tokenizer) rc = show_samples(c, &s, o->samples, &out, e);
         else text_printf(&out, "\nAdd --model DIR, a folder with a tokenizer, for lengths, labels, rows and samples.\n");
     }

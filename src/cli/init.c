@@ -40,6 +40,7 @@ struct init_run {
     bool embeddings;         /* the store has embeddings... */
     char freeze[64];         /* ...which the run uses: the pattern of the frozen encoder; "": it cannot, because: */
     struct error not_used;
+    struct text endless;     /* conversations: why the model would not learn to stop; empty: it will */
     struct text decided;     /* the keys that were auto, as they were decided over the data */
     char *unpaired[2];       /* files without a partner, of both parts; NULL: none */
 };
@@ -237,7 +238,10 @@ static int open_text(struct init_run *r, struct error *e)
     if (!t.tokenizer) return error_set(e, PL_USAGE, "%s is a preset, which has no tokenizer; give --model a folder with tokenizer.json or tokenizer.model", r->name);
     if (r->model.images && !r->data.images) r->data.images = init_find_images(r->data.train.at[0], &r->data.memory);
     t.images = r->data.images;
-    if (init_measure_text(&t, &r->data.train, &r->data.validation, e)) return e->code;
+    const int rc = init_measure_text(&t, &r->data.train, &r->data.validation, e);
+    r->endless = t.endless;
+    if (rc) return rc;
+    if (r->endless.n) log_warn("data.train: %s", r->endless.at);
     r->sequence = t.sequence;
     r->max_images = t.max_images;
     r->samples = t.rows[0];
@@ -315,6 +319,7 @@ static void put_data(const struct init_run *r, struct text *out)
         text_printf(out, "  sequence: %lld                 # tokens in a %s\n", (long long)r->sequence, is_text(r) ? "row, which conversations share" : "sample");
         if (r->max_images) text_printf(out, "  max_images: %lld                  # images in a row; memory grows with it\n", (long long)r->max_images);
         if (r->template) text_printf(out, "  template: "), put_string(out, r->template), text_printf(out, "\n");
+        if (r->endless.n) text_printf(out, "  # warning: %s\n", r->endless.at);
         if (r->too_long) text_printf(out, "  too_long: cut                  # %llu conversations are longer than a row; drop leaves them out\n", (unsigned long long)r->too_long);
         if (is_text(r)) text_printf(out, "  train_on: assistant            # or: last, all\n");
         if (!f->validation.n && !(r->holdout > 0)) text_printf(out, "  # validation: [...]            # add a file to evaluate on\n");
@@ -461,6 +466,7 @@ static int init(const char *model, const char *data, bool bytes, const char *tem
     text_free(&folder);
     text_free(&text);
     text_free(&r.decided);
+    text_free(&r.endless);
     detected_free(&r.data);
     model_close(&r.model);
     return rc;

@@ -109,6 +109,7 @@ static int measure_store(struct init_text *t, const struct config *c, const stru
     if (rc) return rc;
     t->samples[part] = (uint64_t)((double)set.used.n / share);
     t->rows[part] = (uint64_t)((double)set.rows.n / share);
+    if (!part && !t->endless.n) text_print_endless(s->tokenizer, set.chats, set.endless, &t->endless);
     t->too_long[part] = (uint64_t)((double)set.too_long / share);
     t->estimated |= share < 1;
     conversations_close(&set);

@@ -7,7 +7,7 @@
 #include "cli/cli.h"
 #include "cli/plan_tables.h"
 #include "io/file.h"
-#include "feed/feed.h"
+#include "feed/text_source.h"
 
 static int write_plan(const struct run *r, bool fits, const char *path, struct error *e)
 {
@@ -87,6 +87,7 @@ static int plan(int argc, char **argv, struct error *e)
         if (!rc) {
             rc = run_plan(&r, &c, &(struct run_options){.plan = o.plan, .train = true, .describe = feed_describe, .ablation = true}, e);
             if (r.has_graph && (!rc || rc == PL_NOFIT)) show(&r, &o, !rc);
+            if (!rc) text_warn_endless(&c, &r.model);
             if (!rc && o.output) rc = write_plan(&r, true, o.output, e);
             run_close(&r);
         }

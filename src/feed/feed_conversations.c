@@ -99,7 +99,7 @@ static void report_images(const char *key, const struct conversations *c)
 }
 
 /* Says what the rows hold and what was left out. */
-static void report(const struct feed *f, const struct conversations *c)
+static void report(const struct feed *f, const struct conversations *c, const struct tokenizer *t)
 {
     const char *key = f->role == FEED_TRAIN ? "data.train" : f->config->data_holdout > 0 ? "data.holdout" : "data.validation";
     struct text left = {0};
@@ -107,6 +107,9 @@ static void report(const struct feed *f, const struct conversations *c)
              100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), 100.0 * (double)c->labels / (double)c->tokens);
     report_images(key, c);
     conversations_print_left(c, &left);
+    if (left.n) log_warn("%s: %s", key, left.at);
+    left.n = 0;
+    if (f->role == FEED_TRAIN) text_print_endless(t, c->chats, c->endless, &left);
     if (left.n) log_warn("%s: %s", key, left.at);
     text_free(&left);
 }
@@ -133,13 +136,13 @@ static int conversation_prepare(struct feed *f, struct run *r, const char *folde
     if (!rc) rc = conversations_open(&s->set, path.at, &o, e);
     text_free(&path);
     s->files = s->source.images.files, s->source.images.files = NULL; /* rows are read from them */
+    s->open = !rc;
+    if (!rc) report(f, &s->set, s->source.tokenizer);
     text_source_close(&s->source);
     if (rc) return rc;
-    s->open = true;
     for (size_t i = 0; i < COUNT(inputs); i++) *row_array(&s->row, i) = mem_alloc((size_t)o.sequence * (size_t)inputs[i].each * sizeof(int32_t));
     f->samples = conversations_count(&s->set);
     f->fingerprint = conversations_fingerprint(&s->set);
-    report(f, &s->set);
     if (s->images) prepare_images(f);
     return PL_OK;
 }

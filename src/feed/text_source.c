@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "data/text/records.h"
 #include "feed/batch_plan.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -137,6 +138,56 @@ struct conversations_options text_rows(const struct config *c, const struct text
                                           .padding = pad >= 0 && (!vocabulary || pad < vocabulary) ? pad : 0,
                                           .holdout = c->data_holdout, .split_seed = (uint64_t)c->data_split_seed, .held = role == FEED_VALIDATION,
                                           .images = image_rule(c, s)};
+}
+
+/* --- do conversations end? -------------------------------------------------------------------- */
+
+void text_print_endless(const struct tokenizer *t, uint64_t chats, uint64_t endless, struct text *out)
+{
+    const char *eos = tokenizer_special(t, "eos_token");
+    if (!chats || endless < chats) return;
+    text_printf(out, "no answer of %llu conversation%s ends with an end token%s%s, so the model does not learn to stop: set data.template to a template that adds one, such as %s, or "
+                "write {{ eos_token }} behind the answers of yours", (unsigned long long)chats, chats == 1 ? "" : "s", eos ? " such as " : "", eos ? eos : "",
+                tokenizer_id(t, "<|im_end|>") >= 0 ? "chatml" : "vicuna_v1 (LLaVA 1.5) or mistral_instruct (LLaVA-Med)");
+}
+
+/* Counts the first conversations of a file. */
+static void count_endless(const struct text_source *s, const struct config *c, const char *path, uint32_t *left, uint64_t *chats, uint64_t *endless)
+{
+    struct records r;
+    struct record x;
+    struct error ignored;
+    bool more = true;
+    if (records_open(&r, path, &ignored)) return;
+    for (; *left && !records_next(&r, &x, &more, &ignored) && more; --*left) {
+        struct bump b = {0};
+        struct tokenized t;
+        const bool fine = !tokenize_sample(&s->options, x.text, x.n, &b, &t, &ignored) && t.conversation.messages;
+        *chats += fine;
+        *endless += fine && !(c->data_train_on == TRAIN_ON_ALL ? t.tokens.text_ends : t.tokens.answer_ends);
+        tokenized_free(&t);
+        bump_free(&b);
+    }
+    records_close(&r);
+}
+
+void text_warn_endless(const struct config *c, const struct model *m)
+{
+    enum { LOOKED_AT = 16 };
+    struct text_source s;
+    struct names files = {0};
+    struct text line = {0};
+    struct error ignored;
+    uint64_t chats = 0, endless = 0;
+    uint32_t left = LOOKED_AT;
+    if (c->data_format != FORMAT_CONVERSATIONS || !c->data_train.n || text_source_open(&s, c, FEED_TRAIN, m, &ignored)) return;
+    if (!tokenize_files(c->data_train.at, c->data_train.n, &files, &ignored))
+        for (uint32_t i = 0; i < files.n && left && s.template; i++) count_endless(&s, c, files.at[i], &left, &chats, &endless);
+    text_print_endless(s.tokenizer, chats, endless, &line);
+    if (line.n) log_warn("data.train: %s", line.at);
+    text_free(&line);
+    names_free(&files);
+    text_source_close(&s);
 }
 
 /* --- the store ------------------------------------------------------------------------------- */

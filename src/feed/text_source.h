@@ -37,6 +37,11 @@ int text_images_where(const struct config *c, enum feed_role role, struct text *
 /* How the configuration makes rows of a store for a role. `vocabulary` 0: any id is accepted. */
 struct conversations_options text_rows(const struct config *c, const struct text_source *s, enum feed_role role, int64_t vocabulary);
 
+/* A sentence with the remedy if none of the conversations ends with a special token: the model would not learn to stop. Nothing if one does. */
+void text_print_endless(const struct tokenizer *t, uint64_t chats, uint64_t endless, struct text *out);
+/* Warns in the same words about the first conversations of data.train, for commands that read no data; files that cannot be read are left alone. */
+void text_warn_endless(const struct config *c, const struct model *m);
+
 /* The path of a store: FOLDER/train.tokenized; `folder` NULL: beside the first file, FILE.tokenized. */
 int text_store_path(const struct text_source *s, const char *folder, enum feed_role role, struct text *out, struct error *e);
 /* Finds the store that is up to date: that of data.store, where another one is an error; in `folder`,

@@ -12,8 +12,7 @@ the ids and labels that transformers gives them.
                        {"marked": labels by {% generation %}: transformers' assistant mask}; labels are -100
                        where nothing is trained
 
-A token is labelled by its first byte: where a token begins before an answer and ends in it, transformers'
-mask has it and ours has not. The conversations have no such token, which the script checks.
+No token of the conversations crosses the border of an answer, which the script checks; make_labels.py has such tokens.
 """
 import json, pathlib, random
 

@@ -103,7 +103,7 @@ static uint32_t cut_end(const struct conversations *c, const struct stored_sampl
         const uint32_t at = c->store.answers[x->first_answer + i].end;
         if (at > end && at <= most) end = at;
     }
-    return x->plain ? most : end;
+    return x->flags & STORED_PLAIN ? most : end;
 }
 
 static void use_part(struct conversations *c, uint64_t i, struct byte_range part)
@@ -128,6 +128,8 @@ static void use_part(struct conversations *c, uint64_t i, struct byte_range part
     }
     vec_push(&c->used, ((struct used_sample){(uint32_t)i, size.tokens, part.begin, size.images, size.frames}));
     c->cut += cut;
+    c->chats += !part.begin && x->flags & STORED_CHAT;
+    c->endless += !part.begin && x->flags & STORED_CHAT && !(x->flags & (c->o.train_on == TRAIN_ON_ALL ? STORED_TEXT_ENDS : STORED_ANSWER_ENDS));
     c->tokens += size.tokens;
     c->labels += labels;
     c->images += size.images;

@@ -61,6 +61,7 @@ struct conversations {
     struct rows rows;         /* of indices into `used` */
     VEC(struct used_sample) used; /* samples in rows */
     uint64_t cut;             /* how many of them are cut */
+    uint64_t chats, endless;  /* conversations that a template rendered, and those without a label at a special token that ends them */
     uint64_t split;           /* samples that were split, each part of which counts as a sample */
     uint64_t too_long, too_many, unlabelled; /* samples that are left out: too long; with too many images; without a label... */
     uint64_t too_many_frames; /* ...and with too many frames */

@@ -21,7 +21,7 @@
 #include "data/text/conversation.h"
 #include "text/ranges.h"
 
-enum { TOKEN_STORE_VERSION = 3, TOKEN_STORE_DATA = 4096 };
+enum { TOKEN_STORE_VERSION = 4, TOKEN_STORE_DATA = 4096 };
 #define TOKEN_STORE_MAGIC "PLIMTEXT"
 
 /* What the ids were made from. */
@@ -54,6 +54,10 @@ struct token_store_header {
     uint32_t zero3, header_sum;               /* CRC32C of all bytes before it */
 };
 
+/* A text without turns, which may be cut anywhere. A conversation that a template rendered, and whether a special token ends its last
+ * answer, and its text. */
+enum stored_flags { STORED_PLAIN = 1, STORED_CHAT = 2, STORED_ANSWER_ENDS = 4, STORED_TEXT_ENDS = 8 };
+
 struct stored_sample {
     uint64_t first;        /* its first id */
     uint64_t first_answer;
@@ -63,7 +67,7 @@ struct stored_sample {
     uint64_t number;       /* among the samples of all files, those that cannot be used included */
     uint64_t file;         /* offset in the names */
     uint32_t tokens, answers, n_media;
-    uint32_t plain;        /* 1: text without turns, which may be cut anywhere */
+    uint32_t flags;        /* enum stored_flags */
 };
 
 struct token_store {
@@ -95,8 +99,7 @@ struct new_sample {
     const struct byte_range *images; /* the tokens of each */
     const char *file;
     uint64_t line, number;
-    uint32_t tokens, n_answers;
-    bool plain;
+    uint32_t tokens, n_answers, flags;
 };
 int token_store_add(struct token_store_writer *w, const struct new_sample *s, struct error *e);
 /* The report of the store, which the caller fills. */

@@ -58,7 +58,7 @@ int token_store_add(struct token_store_writer *w, const struct new_sample *s, st
     if (w->samples.n == UINT32_MAX || w->answers.n > UINT32_MAX - s->n_answers || w->images.n > UINT32_MAX - (s->media ? s->media->count : 0))
         return error_set(e, PL_USAGE, "%s: more samples than one store can hold (%u)", w->path, w->samples.n);
     if (s->file != w->file) w->file = s->file, w->file_name = keep_name(w, s->file);
-    struct stored_sample x = {.first = h->tokens, .tokens = s->tokens, .first_answer = w->answers.n, .first_image = w->images.n, .answers = s->n_answers, .file = w->file_name, .line = s->line, .number = s->number, .plain = s->plain};
+    struct stored_sample x = {.first = h->tokens, .tokens = s->tokens, .first_answer = w->answers.n, .first_image = w->images.n, .answers = s->n_answers, .file = w->file_name, .line = s->line, .number = s->number, .flags = s->flags};
     for (uint32_t i = 0; s->media && i < s->media->count; i++) {
         const uint64_t at = keep_name(w, s->media->items[i]->text);
         if (!i) x.media = at;

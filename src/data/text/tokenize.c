@@ -155,6 +155,13 @@ static void tokenize_item(const struct tokenize_options *o, struct item *x)
     if (x->fault) snprintf(x->why, sizeof x->why, "%.64s:%s: %.140s", x->file, record_place(x->line).text, e.text);
 }
 
+static uint32_t flags_of(const struct tokenized *t)
+{
+    const struct conversation *c = &t->conversation;
+    if (!c->messages) return !*c->prompt && !c->media->count ? STORED_PLAIN : 0;
+    return STORED_CHAT | (t->tokens.answer_ends ? STORED_ANSWER_ENDS : 0) | (t->tokens.text_ends ? STORED_TEXT_ENDS : 0);
+}
+
 static int store_item(struct builder *b, struct item *x, struct error *e)
 {
     struct sample_report *report = token_store_report(b->writer);
@@ -170,7 +177,7 @@ static int store_item(struct builder *b, struct item *x, struct error *e)
     for (uint32_t i = 0; i < t->tokens.n; i++) vec_push(&b->ids, t->tokens.at[i].id);
     const struct conversation *c = &x->tokenized.conversation;
     const struct new_sample s = {.ids = b->ids.at, .answers = t->answers.at, .media = c->media, .images = t->images.at, .file = x->file, .line = x->line, .number = report->read - 1,
-                                 .tokens = b->ids.n, .n_answers = t->answers.n, .plain = !c->messages && !*c->prompt && !c->media->count};
+                                 .tokens = b->ids.n, .n_answers = t->answers.n, .flags = flags_of(&x->tokenized)};
     return token_store_add(b->writer, &s, e);
 }
 

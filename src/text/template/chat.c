@@ -120,16 +120,32 @@ static enum chat_failure find_answers(const struct tokenizer *t, const struct te
 
 /* --- tokens ---------------------------------------------------------------------------------------- */
 
+/* The first byte of a token that is no blank, or its first byte. */
+static uint32_t word_of(const char *text, struct token t)
+{
+    uint32_t at = t.begin;
+    while (at < t.end && strchr(" \t\r\n", text[at]) && text[at]) at++;
+    return at < t.end ? at : t.begin;
+}
+
 /* Both lists ascend. */
-static void map_answers(const struct byte_range *bytes, uint32_t n, struct chat_tokens *out)
+static void map_answers(const struct rendered *r, struct chat_tokens *out)
 {
     uint32_t k = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        while (k < out->tokens.n && (out->tokens.at[k].begin < bytes[i].begin || out->tokens.at[k].begin == out->tokens.at[k].end)) k++;
+    for (uint32_t i = 0; i < r->answers.n; i++) {
+        while (k < out->tokens.n && out->tokens.at[k].end <= r->answers.at[i].begin) k++;
         const uint32_t first = k;
-        while (k < out->tokens.n && out->tokens.at[k].begin < bytes[i].end) k++;
+        while (k < out->tokens.n && word_of(r->text.at, out->tokens.at[k]) < r->answers.at[i].end) k++;
         if (k > first) vec_push(&out->answers, ((struct byte_range){first, k}));
     }
+}
+
+/* Whether the last of the first n tokens that is no blank is special. */
+static bool ends(const struct tokenizer *t, const struct text *text, const struct chat_tokens *c, uint32_t n)
+{
+    const struct token *x = c->tokens.at;
+    while (n && x[n - 1].begin < x[n - 1].end && strspn(text->at + x[n - 1].begin, " \t\r\n") >= x[n - 1].end - x[n - 1].begin) n--;
+    return n && (tokenizer_is_special(t, x[n - 1].id) || x[n - 1].id == tokenizer_eos(t));
 }
 
 /* The tokens of a rendered text, with its images. */
@@ -140,7 +156,11 @@ static enum chat_failure encode(const struct tokenizer *t, struct rendered *r, c
     if (!images) f = tokenizer_encode(t, r->text.n ? r->text.at : "", r->text.n, r->data.at, r->data.n, false, &out->tokens, e) ? CHAT_ENCODE : CHAT_FINE;
     else if (image_text_expand(images, r, &spans, e)) f = CHAT_IMAGES;
     else if (image_text_encode(images, t, r, &spans, &out->tokens, &out->images, e)) f = CHAT_ENCODE;
-    if (!f) map_answers(r->answers.at, r->answers.n, out);
+    if (!f) {
+        map_answers(r, out);
+        out->answer_ends = out->answers.n && ends(t, &r->text, out, out->answers.at[out->answers.n - 1].end);
+        out->text_ends = ends(t, &r->text, out, out->tokens.n);
+    }
     vec_free(&spans);
     return f;
 }
@@ -187,7 +207,7 @@ static enum chat_failure encode_text(const struct tokenizer *t, struct rendered 
     if (images) return encode(t, r, images, out, e);
     const bool special = !begins_with_token(r->text.n ? r->text.at : "", tokenizer_special(t, "bos_token"));
     if (tokenizer_encode(t, r->text.n ? r->text.at : "", r->text.n, NULL, 0, special, &out->tokens, e)) return CHAT_ENCODE;
-    map_answers(r->answers.at, r->answers.n, out);
+    map_answers(r, out);
     return CHAT_FINE;
 }
 

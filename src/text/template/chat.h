@@ -4,7 +4,8 @@
  *     messages ─ template ─► text, rendered once ─ tokenizer ─► ids, tokenized once
  *                             answers: byte ranges          ─►  answers: token ranges, by offsets
  *
- * A token belongs to an answer if its first byte does. The answers are what the template has between
+ * A token belongs to an answer if any of its bytes does, as in transformers. Blanks at the beginning of a token count
+ * only if it has nothing else, so that " U" of the next "USER:" does not belong to an answer "no ". The answers are what the template has between
  * {% generation %} and {% endgeneration %}. A template without these is rendered once more for each
  * answer i: messages[:i] with the generation prompt must be the beginning of messages[:i+1], and that
  * the beginning of the whole text; the rest of messages[:i+1] is the answer, its end of turn included.
@@ -24,6 +25,7 @@ struct chat_tokens {
     struct token_list tokens;
     VEC(struct byte_range) answers; /* of tokens, ascending, not empty */
     struct range_list images;       /* the tokens of each image */
+    bool answer_ends, text_ends;    /* a special token, such as EOS, ends the last answer, and the text; blanks may follow it */
 };
 void chat_tokens_free(struct chat_tokens *c);
 
