@@ -189,7 +189,7 @@ def spans_of(hf, template, messages, expand):
 
 
 def labelled(ids, offsets, spans):
-    return [t if any(a <= b < e for a, e in spans) and b < f else -100 for t, (b, f) in zip(ids, offsets)]
+    return [t if any(b < e and f > a for a, e in spans) and b < f else -100 for t, (b, f) in zip(ids, offsets)]
 
 
 def by_processor(hf, template, processor, how, strings=False):
