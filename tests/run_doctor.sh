@@ -63,8 +63,25 @@ encoder() {
     [ "$(grep -c '"change": "model.freeze=vision_encoder.\*"' "$tmp/doctor.json")" = 2 ]
 }
 check 'advice: a frozen encoder and stored embeddings' encoder
-text() { "$binary" doctor "$tmp/words.yaml" --steps 1 | grep -E 'Largest tensors at the peak: program step'; }
+text() { "$binary" doctor "$tmp/words.yaml" --steps 1 | grep -E 'Largest tensors at the peak, in the (forward|backward) of .* \(program step, op [A-Z_]+\)'; }
 check 'the text output' text
+# What is planned is printed before a step runs: the note about the steps comes after the advice, though it goes to stderr.
+before_steps() {
+    "$binary" doctor "$tmp/words.yaml" --steps 1 --confirm --memory 40MB >"$tmp/all" 2>&1 && sed -n '/^leaks: 4 steps of about .* run on synthetic inputs/,$p' "$tmp/all" | grep -q '^Leaks over 1 steps' || { cat "$tmp/all"; return 1; }
+    sed '/^leaks: /,$d' "$tmp/all" >"$tmp/first" && grep -q '^Peak memory' "$tmp/first" && grep -q '^Largest micro-batch' "$tmp/first" && grep -q '^Advice' "$tmp/first" && grep 'confirmed by running a step' "$tmp/first"
+}
+check 'peaks, the largest batch and advice come before any step' before_steps
+# Without the GPU everything but the steps is answered. Advice for a run that offloads: adapters, 4 bits and host memory.
+printf 'model: {preset: llama-tiny}\ndata: {sequence: 128}\ntrain: {effective_batch: 4}\ndevice: {kind: cuda, profile: rtx-3060}\n' >"$tmp/gpu.yaml"
+elsewhere() {
+    export CUDA_VISIBLE_DEVICES=
+    expect 0 '' "$binary" doctor "$tmp/gpu.yaml" --memory 35MiB --confirm && grep -q '^Peak memory' "$tmp/out" && grep -q '^Largest micro-batch within 35.00 MiB (the budget) and 32.00 GiB of host memory' "$tmp/out" &&
+        grep -q 'not confirmed: ' "$tmp/out" && grep -q '^Leaks: not measured: ' "$tmp/out" && grep '^Advice' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    doctor gpu --memory 35MiB && grep -q '"leaks_not_measured"' "$tmp/doctor.json" && [ "$(get host_bytes)" -gt 0 ] || return 1
+    [ "$(sed -n '/"other_plans"/,/\]/p' "$tmp/doctor.json" | grep -c '"change"')" = 3 ] && grep -q '"change": "--set adapter.target_modules=all-linear --set memory.quantize=nf4"' "$tmp/doctor.json" &&
+        grep -q '"change": "--set memory.host_budget=[0-9]*"' "$tmp/doctor.json" && grep -q '"host_bytes": -[1-9]' "$tmp/doctor.json" || { cat "$tmp/doctor.json"; return 1; }
+}
+check 'a GPU that is not here: planned, with adapters, 4 bits and host memory as advice' elsewhere
 # A plan for ranks that are not there is examined, and no step runs.
 ranked() {
     expect 0 '' "$binary" doctor "$tmp/words.yaml" --steps 1 --confirm --set parallel.ranks=4 && grep -q '^Peak memory of a micro-batch of [0-9]* on each of 4 ranks' "$tmp/out" &&

@@ -98,6 +98,22 @@ devices() {
 check 'GPUs by memory' devices
 small() { table "$tmp/words.yaml" --devices 0.0016 && [ "$(values fits)" = false ] && values smallest_budget_bytes | grep '^[1-9]'; }
 check 'a GPU that is too small' small
+# The changes that are named with a row that does not fit do fit, as --memory names them.
+remedied() {
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --devices 0.07 --set train.clip_norm=1 && grep -q '^0.07 GiB *does not fit: the smallest plan needs' "$tmp/out" &&
+        grep -E '^ +fits with: adapter.target_modules: all-linear \([0-9.]+ MiB, host memory [0-9.]+ MiB\), or parallel.ranks: [0-9]+ ' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    table "$tmp/words.yaml" --devices 0.07 --set train.clip_norm=1 && grep -q '"change": "adapter.target_modules: all-linear"' "$tmp/table.json" || { cat "$tmp/table.json"; return 1; }
+    table "$tmp/words.yaml" --devices 0.07 --set train.clip_norm=1 --set adapter.target_modules=all-linear && [ "$(values fits)" = true ]
+}
+check 'a GPU that is too small: changes that fit' remedied
+check 'a GPU by its number alone' expect 2 '4070 GiB is not the memory of a GPU; did you mean rtx-4070\?' "$binary" plan "$tmp/words.yaml" --devices 4070
+# A V100 can be planned for, and the table says that it cannot be used.
+spelled() {
+    table "$tmp/words.yaml" --devices 'rtx3060,RTX 3070,v100' && [ "$(values profile | tr '\n' ' ')" = 'rtx-3060 rtx-3070 v100 ' ] && [ "$(values precision | tr '\n' ' ')" = 'bf16 bf16 f16 ' ] || { values profile; return 1; }
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --devices v100,rtx-3070 && grep -q '^Times are unmeasured' "$tmp/out" && ! grep 'WARNING: rtx-3070' "$tmp/out" &&
+        grep '^WARNING: v100: v100 is planned for and cannot be used: it has compute capability 7.0, and there are kernels for 7.5 and later only' "$tmp/out"
+}
+check 'GPUs by other spellings, and one without kernels' spelled
 # The reserve of a GPU is that of memory.budget: auto, and a row states the profile of its times. A size is
 # planned with the profile of a GPU of that class, in 16 bits, whatever the run's device is.
 reserve() {
@@ -135,6 +151,14 @@ larger() {
     expect 0 '' "$binary" plan "$tmp/words.yaml" && ! grep WARNING "$tmp/out"
 }
 check 'a plan that is larger than this machine, or than that GPU' larger
+# A row of --ranks 1,2 warns as --ranks 2 does.
+larger_ranks() {
+    local run=("$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set data.sequence=65536 --set memory.micro_batch=4 --set memory.recompute=none --set memory.offload=none)
+    run+=(--set model.preset=llama-124m --set memory.head_chunks=1)
+    expect 0 '' "${run[@]}" --ranks 1,2 --json && [ "$(grep -c 'the plan is larger than that GPU: ' "$tmp/out")" = 2 ] || { cat "$tmp/out"; return 1; }
+    expect 0 '' "${run[@]}" --ranks 1,2 && grep -q '^WARNING: 1 rank: the plan is larger than that GPU: ' "$tmp/out" && grep '^WARNING: 2 ranks: the plan is larger than that GPU: ' "$tmp/out"
+}
+check 'numbers of ranks whose plans are larger than that GPU' larger_ranks
 named() { table "$tmp/masks.yaml" --devices rtx-4060,rtx-4090,h200 && [ "$(values fits | sort -u)" = true ] && [ "$(values samples_per_second | grep -c '^[0-9.]*[1-9]')" = 3 ] && values samples_per_second | tr '\n' ' '; }
 check 'GPUs by name' named
 # A row that does not fit names its bound; times without a measured profile are marked.

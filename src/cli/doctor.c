@@ -3,8 +3,10 @@
  *
  *     peaks     inference, forward with saved activations, forward and backward, update
  *     batch     the largest micro-batch that fits: planned, and with --confirm run for one step
+ *     advice    other plans, and one change at a time: bytes saved and seconds lost (doctor_advice.c)
  *     leaks     growth of memory, allocations, descriptors and threads over --steps N steps
- *     advice    one change at a time, planned: bytes saved and seconds lost (doctor_advice.c)
+ *
+ * What is planned needs no device and is printed before any step runs.
  */
 #include "cli/doctor.h"
 
@@ -16,9 +18,10 @@
 #include "base/system.h"
 #include "report/lives.h"
 #include "calibrate/bench.h"
+#include "engine/offload_budget.h"
 #include "feed/feed.h"
 
-enum { STEPS = 20, TENSORS = 8, BATCH_MOST = 4096 };
+enum { STEPS = 20, TENSORS = 8, BATCH_MOST = 4096, WARM = 3 }; /* WARM: steps that run before leaks are measured, the first of them in bench_open */
 
 /* --- peaks --------------------------------------------------------------------------- */
 
@@ -75,7 +78,7 @@ static void print_holders(const struct run *r, struct text *out)
     const struct peak *peak = &r->plan.peak;
     const struct life *life = r->plan.placement.life[peak->program];
     struct holder *all = mem_alloc(r->graph.storages.n * sizeof *all);
-    char size[32];
+    char size[32], words[TENSOR_WORDS];
     uint32_t n = 0;
     for (id s = 1; s < r->graph.storages.n; s++) {
         const struct storage *x = &r->graph.storages.at[s];
@@ -84,10 +87,10 @@ static void print_holders(const struct run *r, struct text *out)
     }
     qsort(all, n, sizeof *all, by_bytes);
     const struct node *at = node_at(&r->graph, r->graph.order[peak->program].nodes.at[peak->instant]);
-    text_printf(out, "Largest tensors at the peak: program %s, op %s of %s, %u transient tensors alive\n", program_name(peak->program),
-                op_table[at->op].name, at->scope ? graph_name(&r->graph, r->graph.scopes.at[at->scope].name) : "the step", n);
+    text_printf(out, "Largest tensors at the peak, in the %s of %s (program %s, op %s), %u transient tensors alive\n", phase_name(at->phase),
+                at->scope ? graph_name(&r->graph, r->graph.scopes.at[at->scope].name) : "the step", program_name(peak->program), op_table[at->op].name, n);
     for (uint32_t i = 0; i < n && i < TENSORS; i++)
-        text_printf(out, "  %12s  %s\n", size_print(all[i].bytes, size), graph_name(&r->graph, r->graph.storages.at[all[i].storage].name));
+        text_printf(out, "  %12s  %s\n", size_print(all[i].bytes, size), tensor_words(graph_name(&r->graph, r->graph.storages.at[all[i].storage].name), words));
     mem_free(all);
 }
 
@@ -117,8 +120,9 @@ static uint64_t arena_of(const struct doctor *d, int64_t b, bool search, uint64_
     snprintf(sets[1], sizeof sets[1], "memory.micro_batch=%" PRId64, b);
     int rc = doctor_config(d, &c, !search, e);
     for (int i = 0; i < 2 && !rc; i++) rc = config_set(&c, sets[i], e);
-    if (!rc && search) c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
     if (rc) return UINT64_MAX;
+    if (search) c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
+    if (d->host_bound) c.memory_host_budget = (struct config_budget){BUDGET_BYTES, d->host_bound};
     rc = run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, e);
     uint64_t bytes = rc ? UINT64_MAX : plan_arena(&r.plan);
     *host = rc ? 0 : r.plan.placement.arena[SPACE_HOST];
@@ -145,12 +149,12 @@ static int64_t largest_batch(const struct doctor *d, bool search)
     return low;
 }
 
-/* True if a step can run here: in this process, and in memory alone, since the doctor writes no offload file. */
+/* True if a step can run here: in this process, on a device that is here, and in memory alone, since the doctor writes no offload file. */
 static bool can_run(const struct doctor *d, const uint64_t arena[SPACE_COUNT], struct error *why)
 {
     const int ranks = d->run.plan.settings.ranks;
     if (ranks > 1) return !error_set(why, PL_USAGE, "the plan is that of a rank of %d, and a step needs all of them: `plimsoll train --ranks %d --json` tells what each rank allocates", ranks, ranks);
-    return !machine_room(d->run.device.kind, arena, true, NULL, why);
+    return !run_check_device(&d->run, why) && !machine_room(d->run.device.kind, arena, true, NULL, why);
 }
 
 /* Runs one step with that micro-batch. */
@@ -194,13 +198,16 @@ static int leaks(const struct doctor *d, int64_t steps, struct doctor_leaks *out
     struct config c;
     struct bench b = {0};
     struct process_state before, after;
+    char time[32];
     int rc = doctor_config(d, &c, true, e);
     if (rc) return rc;
+    log_note("leaks: %" PRId64 " steps of about %s run on synthetic inputs (--steps N sets their number; 0: none)", WARM + steps,
+             duration_print(d->run.plan.seconds, time));
     rc = bench_open(&b, &c, &(struct run_options){.train = true, .describe = feed_describe, .no_files = true}, e);
     if (!rc) {
         b.seconds = mem_alloc(((uint64_t)steps + 2) * sizeof *b.seconds); /* allocated now, so that no allocation falls between the two readings */
         b.room = (uint32_t)steps + 2;
-        rc = bench_run(&b, 2, e);
+        rc = bench_run_shown(&b, WARM - 1, e);
         read_process_state(&b, &before);
     }
     if (!rc) rc = bench_run_shown(&b, steps, e);
@@ -232,9 +239,17 @@ static void print_peaks(const struct run *r, const struct doctor_peaks *p, struc
         text_printf(out, "  %12s  the %s: what is offloaded\n", size_print(r->plan.placement.arena[SPACE_HOST], size), plan_host_name(&r->plan));
 }
 
-static void print_leaks(const struct doctor_leaks *l, struct text *out)
+/* In what the plan exceeds its machine, such as host memory that a machine with this GPU is not likely to have. */
+static void print_warnings(const struct run *r, struct text *out)
+{
+    for (int i = 0; i < r->n_warnings; i++) text_printf(out, "  WARNING: %s\n", r->warning[i]);
+}
+
+static void print_leaks(const struct doctor *d, const struct doctor_leaks *l, struct text *out)
 {
     bool clean = l->resident <= 0 && l->device <= 0 && l->allocations <= 0 && l->descriptors <= 0 && l->threads <= 0;
+    if (d->unmeasured.code) text_printf(out, "Leaks: not measured: %s\n", d->unmeasured.text);
+    if (d->unmeasured.code || !l->steps) return;
     text_printf(out, "Leaks over %" PRId64 " steps: %s\n", l->steps, clean ? "none" : "found");
     text_printf(out, "  host %+" PRId64 " bytes, device %+" PRId64 " bytes, allocations %+" PRId64 ", descriptors %+d, threads %+d\n", l->resident, l->device,
                 l->allocations, l->descriptors, l->threads);
@@ -244,58 +259,104 @@ static void print_batch(const struct doctor *d, struct text *out)
 {
     const bool cuda = d->run.device.kind == DEVICE_CUDA;
     char size[32];
-    text_printf(out, "Largest micro-batch within %s (%s)\n", size_print(d->budget, size), d->given ? "the budget" : cuda ? "the GPU's memory less a reserve" : "free memory");
-    text_printf(out, "  %6" PRId64 "  with this plan's techniques\n  %6" PRId64 "  with any techniques", d->batch, d->batch_most);
+    text_printf(out, "Largest micro-batch within %s (%s)", size_print(d->budget, size), d->given ? "the budget" : cuda ? "the GPU's memory less a reserve" : "free memory");
+    if (d->host_bound) text_printf(out, " and %s of host memory (%s)", size_print(d->host_bound, size), d->host_bound > offload_likely(d->run.device.profile.memory_bytes) ? "as much as the plan takes" : "what a machine with such a GPU is likely to have");
+    text_printf(out, "\n  %6" PRId64 "  with this plan's techniques\n  %6" PRId64 "  with any techniques", d->batch, d->batch_most);
     if (d->most[SPACE_HOST]) text_printf(out, " and %s of %s", size_print(d->most[SPACE_HOST], size), plan_host_name(&d->run.plan));
-    text_printf(out, "%s%s\n", d->confirmed ? "; confirmed by running a step" : d->unconfirmed.code ? "; not confirmed: " : d->batch_most ? "; --confirm runs a step to check it" : "",
-                d->unconfirmed.text);
+    text_printf(out, "%s\n", d->batch_most && !d->confirm ? "; --confirm runs a step to check it" : "");
     if (d->batch >= BATCH_MOST) text_printf(out, "  (the search ends at %d)\n", BATCH_MOST);
 }
 
-static int examine(struct doctor *d, const struct options *o, int64_t steps, struct error *e)
+/* Prints a part of the report at once, so that it is there whatever the next part does. */
+static void put_out(const struct options *o, struct text *part)
+{
+    if (!o->json && part->n) fputs(part->at, stdout);
+    fflush(stdout);
+    text_free(part);
+}
+
+/* What is planned: peaks, the largest batch, advice. Returns the number of changes in `advice`. */
+static uint32_t plan_report(struct doctor *d, const struct options *o, bool fits, struct doctor_peaks *peaks, struct advice advice[ADVICE_MOST])
+{
+    struct text out = {0};
+    struct error e;
+    doctor_peaks(&d->run, peaks);
+    if (!fits) text_printf(&out, "Does not fit the budget. The smallest plan:\n\n");
+    print_peaks(&d->run, peaks, &out);
+    print_warnings(&d->run, &out);
+    print_holders(&d->run, &out);
+    put_out(o, &out);
+    d->batch = largest_batch(d, false);
+    d->batch_most = max_i64(d->batch, largest_batch(d, true));
+    if (d->batch_most) d->most[SPACE_DEVICE] = arena_of(d, d->batch_most, true, &d->most[SPACE_HOST], &e);
+    print_batch(d, &out);
+    put_out(o, &out);
+    uint32_t n = doctor_advice(d, advice);
+    others_print(d, &out);
+    advice_print(d, advice, n, &out);
+    put_out(o, &out);
+    return n;
+}
+
+/* What is run: a step with the largest micro-batch, if asked for, and steps over which leaks are measured. A failure is in the report too. */
+static int run_report(struct doctor *d, const struct options *o, int64_t steps, struct doctor_leaks *found, struct error *e)
+{
+    struct text out = {0};
+    int rc = PL_OK;
+    if (d->confirm && d->batch_most && can_run(d, d->most, &d->unconfirmed)) {
+        rc = confirm(d, d->batch_most, e);
+        d->confirmed = !rc;
+        if (rc) d->unconfirmed = *e;
+    }
+    if (d->confirmed) text_printf(&out, "The largest micro-batch, %" PRId64 ": confirmed by running a step\n", d->batch_most);
+    if (d->unconfirmed.code) text_printf(&out, "The largest micro-batch, %" PRId64 ": not confirmed: %s\n", d->batch_most, d->unconfirmed.text);
+    put_out(o, &out);
+    if (!rc && steps && can_run(d, d->run.plan.placement.arena, &d->unmeasured)) {
+        rc = leaks(d, steps, found, e);
+        if (rc) d->unmeasured = *e;
+    }
+    print_leaks(d, found, &out);
+    put_out(o, &out);
+    return rc;
+}
+
+static int examine(struct doctor *d, const struct options *o, bool fits, int64_t steps, struct error *e)
 {
     struct text out = {0};
     struct doctor_peaks peaks;
     struct doctor_leaks found = {0};
     struct advice advice[ADVICE_MOST];
-    doctor_peaks(&d->run, &peaks);
-    d->batch = largest_batch(d, false);
-    d->batch_most = max_i64(d->batch, largest_batch(d, true));
-    if (d->batch_most) d->most[SPACE_DEVICE] = arena_of(d, d->batch_most, true, &d->most[SPACE_HOST], e);
-    uint32_t n = doctor_advice(d, advice);
-    bool confirms = d->confirm && d->batch_most && can_run(d, d->most, &d->unconfirmed);
-    int rc = confirms ? confirm(d, d->batch_most, e) : PL_OK;
-    d->confirmed = confirms && !rc;
-    if (steps && !can_run(d, d->run.plan.placement.arena, &d->unmeasured)) steps = 0;
-    if (!rc && steps) rc = leaks(d, steps, &found, e);
-    if (rc) return rc;
+    const uint32_t n = plan_report(d, o, fits, &peaks, advice);
+    int rc = run_report(d, o, steps, &found, e);
     if (o->json) {
-        doctor_json(d, &peaks, steps ? &found : NULL, advice, n, &out);
-    } else {
-        print_peaks(&d->run, &peaks, &out);
-        print_holders(&d->run, &out);
-        print_batch(d, &out);
-        if (steps) print_leaks(&found, &out);
-        else if (d->unmeasured.code) text_printf(&out, "Leaks: not measured: %s\n", d->unmeasured.text);
-        advice_print(d, advice, n, &out);
+        doctor_json(d, &peaks, found.steps ? &found : NULL, advice, n, &out);
+        fputs(out.at, stdout);
     }
-    fputs(out.at, stdout);
     text_free(&out);
-    return PL_OK;
+    return rc;
+}
+
+/* The host memory that the largest batch may take, where it is not known: what a machine with such a GPU is likely to have, or as much as the
+ * examined plan. 0: the configuration or this machine bounds it. */
+static uint64_t host_bound(const struct run *r)
+{
+    if (r->device.kind != DEVICE_CUDA || r->host_budget) return 0;
+    const uint64_t likely = offload_likely(r->device.profile.memory_bytes), host = r->plan.placement.arena[SPACE_HOST];
+    return host > likely ? host : likely;
 }
 
 static int doctor_run(struct doctor *d, const struct config *c, const struct options *o, int64_t steps, struct error *e)
 {
     struct system_memory now;
     run_explain_device();
-    int rc = run_plan(&d->run, c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe}, e);
+    int rc = run_plan(&d->run, c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .several = true}, e);
     bool fits = rc != PL_NOFIT;
     if (!rc || !fits) {
         system_memory(&now);
         d->given = d->run.budget != 0;
         d->budget = d->given ? d->run.budget : d->run.device.kind == DEVICE_CUDA ? run_gpu_budget(d->run.device.profile.memory_bytes) : now.available;
-        if (!fits) log_warn("%s", e->text);
-        rc = examine(d, o, fits ? steps : 0, e);
+        d->host_bound = host_bound(&d->run);
+        rc = examine(d, o, fits, fits ? steps : 0, e);
     }
     run_close(&d->run);
     return rc ? rc : fits ? PL_OK : PL_NOFIT;
@@ -326,7 +387,8 @@ const struct command command_doctor = {
     "doctor", "doctor RUN.yaml [--config-from FILE]... [--adapter DIR] [--memory SIZE] [--steps N] [--confirm] [--plan PLAN.json] [--set key=value]... [--json]",
     "Diagnoses the memory of a run, such as one that is out of memory: the peaks of a training step, the largest tensors at the\n"
     "peak, the largest micro-batch that fits, leaks, and what each change would save and cost: gradient checkpointing (activation\n"
-    "checkpointing), offload to host memory, mixed precision, 8-bit Adam, gradient accumulation. Needs no data and writes no files:\n"
+    "checkpointing), offload to host memory, mixed precision, 8-bit Adam, gradient accumulation, LoRA, 4-bit weights. What is planned\n"
+    "is printed first and needs no GPU; then steps run, where they can, to measure leaks. Needs no data and writes no files:\n"
     "what a CPU would offload to a file stays in memory while it measures, and where that does not fit it does not measure.\n"
     CONFIG_FROM_HELP
     "  --steps N        steps over which leaks are measured (20; 0: none)\n"

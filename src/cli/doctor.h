@@ -8,14 +8,25 @@
 #include "cli/cli.h"
 #include "engine/run.h"
 
-enum { ADVICE_MOST = 32 };
+enum { ADVICE_MOST = 32, OTHERS_MOST = 3 };
+
+/* Another plan within the same budget, which trains something else or takes less host memory. */
+struct other_plan {
+    char change[128];          /* arguments of the command: "--set key=value --set key=value" */
+    const char *what;          /* in words */
+    uint64_t arena, host;
+    double seconds;
+};
 
 struct doctor {
     const struct options *options;
     struct run run;            /* the plan that is examined */
     uint64_t budget;           /* given, or the free memory */
+    uint64_t host_bound;       /* host memory beside a GPU of which it is not known; 0: memory.host_budget bounds it */
     int64_t batch, batch_most; /* largest with the plan's techniques, with any */
     uint64_t most[SPACE_COUNT]; /* the arenas of the latter */
+    struct other_plan other[OTHERS_MOST];
+    int others;
     bool given, confirm, confirmed;
     struct error unmeasured;   /* why leaks were not measured; code 0: they were, or need not be */
     struct error unconfirmed;  /* the same of --confirm */
@@ -44,9 +55,10 @@ struct advice {
 /* A copy of the run's configuration without a budget; pinned: with the plan's techniques fixed. */
 int doctor_config(const struct doctor *d, struct config *c, bool pinned, struct error *e);
 void doctor_peaks(const struct run *r, struct doctor_peaks *out);
-/* Lists changes that save memory, the most bytes per second lost first; returns their number. */
-uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST]);
+/* Lists changes that save memory, the most bytes per second lost first; returns their number. Fills d->other. */
+uint32_t doctor_advice(struct doctor *d, struct advice out[ADVICE_MOST]);
 void advice_print(const struct doctor *d, const struct advice *a, uint32_t n, struct text *out);
+void others_print(const struct doctor *d, struct text *out);
 void doctor_json(const struct doctor *d, const struct doctor_peaks *p, const struct doctor_leaks *l, const struct advice *a, uint32_t n, struct text *out);
 
 #endif

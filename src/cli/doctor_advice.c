@@ -2,6 +2,9 @@
  * doctor_advice.c: changes that save memory, and their cost in time. Every change is planned with
  * all other settings pinned to the examined plan, so the bytes and predicted seconds are exact
  * differences. The changes are sorted by bytes saved per second lost.
+ *
+ * Beside them are plans that the search finds within the same budget if adapters are trained instead
+ * of the weights, or if it takes the least host memory.
  */
 #include "cli/doctor.h"
 
@@ -11,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/offload_budget.h"
 #include "feed/embed.h"
 #include "feed/feed.h"
 #include "io/json.h"
@@ -45,7 +49,7 @@ static void try_change(const struct doctor *d, const char *change, const char *n
                                .host = (int64_t)r.plan.placement.arena[SPACE_HOST] - (int64_t)d->run.plan.placement.arena[SPACE_HOST]};
             snprintf(a.change, sizeof a.change, "%s", change);
             bool same = *n && out[*n - 1].saves == a.saves && out[*n - 1].costs == a.costs; /* e.g. more chunks than masks */
-            if (a.saves > 0 && !same) out[(*n)++] = a;
+            if ((a.saves > 0 || (!a.saves && a.host < 0)) && !same) out[(*n)++] = a;
         }
         run_close(&r);
     }
@@ -103,21 +107,65 @@ static bool tried_value(const struct settings *s, enum technique_id id, int i, c
     return i < n ? technique_value(techniques[id].ladder, i, out) : technique_value(techniques[id].also, i - n, out);
 }
 
+/* Plans within the budget and a bound on host memory (0: that of the run) with further keys, and lists the plan if there is one. */
+static void try_other(struct doctor *d, const char *what, const char *const *sets, int n, uint64_t host)
+{
+    struct config c;
+    struct run r = {0};
+    struct error e;
+    struct other_plan *x = &d->other[d->others];
+    int rc = doctor_config(d, &c, false, &e);
+    if (rc) return;
+    for (int i = 0; i < n && !rc; i++) rc = config_set(&c, sets[i], &e);
+    c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
+    if (host) c.memory_host_budget = (struct config_budget){BUDGET_BYTES, host};
+    if (!rc && !run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true, .fitting = true}, &e)) {
+        *x = (struct other_plan){.what = what, .arena = plan_arena(&r.plan), .host = r.plan.placement.arena[SPACE_HOST], .seconds = r.plan.seconds};
+        for (int i = 0, at = 0; i < n; i++) at += snprintf(x->change + at, sizeof x->change - (size_t)at, "%s--set %s", i ? " " : "", sets[i]);
+        d->others++;
+    }
+    run_close(&r);
+    config_free(&c);
+}
+
+/* LoRA, and LoRA over 4-bit weights, where the run trains weights themselves; the least host memory, where the plan offloads to it. */
+static void try_others(struct doctor *d, struct progress *p)
+{
+    const char *const lora[] = {"adapter.target_modules=all-linear", "memory.quantize=nf4"};
+    const struct config *c = d->run.config;
+    const uint64_t likely = d->host_bound ? offload_likely(d->run.device.profile.memory_bytes) : 0;
+    const uint64_t host = d->run.plan.placement.arena[SPACE_HOST];
+    char set[64];
+    const char *bound[] = {set};
+    struct error e;
+    uint32_t least;
+    for (int n = 1; n <= 2; n++, progress_add(p, 1))
+        if (!d->run.has_adapter && (n == 1 || !strcmp(c->memory_quantize.value, "none")))
+            try_other(d, n == 1 ? "adapters are trained instead of the weights (LoRA)" : "adapters over frozen weights in 4 bits (QLoRA)", lora, n, likely);
+    if (host && d->run.has_space && !plan_least_host(&d->run.space, d->budget, &least, &e)) {
+        const uint64_t need = plan_choice_need(&d->run.space.choices.at[least], SPACE_HOST);
+        snprintf(set, sizeof set, "memory.host_budget=%" PRIu64, need);
+        if (need && need < host) try_other(d, d->run.device.kind == DEVICE_CUDA ? "the least host memory" : "the smallest offload file", bound, 1, need);
+    }
+    progress_add(p, 1);
+}
+
 /* Tries every value of every technique. A change that the plan already has, or that does not apply,
  * saves nothing and is left out. */
-uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
+uint32_t doctor_advice(struct doctor *d, struct advice out[ADVICE_MOST])
 {
     const struct settings *s = &d->run.plan.settings;
     const int64_t masks = d->run.model.masks ? prompting_of(&d->run.batch)->masks : 0;
     const bool encoder = masks && !config_given(d->run.config, KEY_model_freeze) && !d->run.has_adapter && !d->run.batches.partial;
     const bool tower = d->run.model.images && !d->run.batches.partial;
-    uint32_t n = 0, plans = (uint32_t)(masks > 1) + 2 * encoder + tower;
+    uint32_t n = 0, plans = (uint32_t)(masks > 1) + 2 * encoder + tower + OTHERS_MOST;
     char change[96], value[SETTING_ROOM];
     struct progress p;
     for (int b = s->micro_batch / 2; b >= 1; b /= 2) plans++;
     for (enum technique_id id = 0; id < TECHNIQUES; id++)
         for (int i = 0; tried_value(s, id, i, value); i++) plans++;
     progress_begin(&p, "planning changes:", "plans", plans);
+    try_others(d, &p);
     for (enum technique_id id = 0; id < TECHNIQUES; id++)
         for (int i = 0; tried_value(s, id, i, value); i++) {
             snprintf(change, sizeof change, "%s.%s=%s", techniques[id].section, techniques[id].name, value);
@@ -138,6 +186,17 @@ uint32_t doctor_advice(const struct doctor *d, struct advice out[ADVICE_MOST])
     return n;
 }
 
+void others_print(const struct doctor *d, struct text *out)
+{
+    char size[32], arena[32], host[32], time[32];
+    if (d->others) text_printf(out, "Other plans within %s\n", size_print(d->budget, size));
+    for (int i = 0; i < d->others; i++) {
+        const struct other_plan *x = &d->other[i];
+        text_printf(out, "  %12s and %12s of %s, step %9s  %s  %s\n", size_print(x->arena, arena), size_print(x->host, host), plan_host_name(&d->run.plan),
+                    duration_print(x->seconds, time), x->change, x->what);
+    }
+}
+
 void advice_print(const struct doctor *d, const struct advice *a, uint32_t n, struct text *out)
 {
     char size[32], host[32], time[32];
@@ -145,9 +204,24 @@ void advice_print(const struct doctor *d, const struct advice *a, uint32_t n, st
     if (!n) text_printf(out, "  no change saves memory: every technique that applies is in use\n");
     for (uint32_t i = 0; i < n; i++) {
         text_printf(out, "  %12s less for %11s  --set %s", size_print((uint64_t)a[i].saves, size), duration_change(a[i].costs, time), a[i].change);
-        if (a[i].host > 0) text_printf(out, "  %s more of %s", size_print((uint64_t)a[i].host, host), plan_host_name(&d->run.plan));
+        if (a[i].host) text_printf(out, "  %s %s of %s", size_print((uint64_t)llabs(a[i].host), host), a[i].host > 0 ? "more" : "less", plan_host_name(&d->run.plan));
         text_printf(out, "%s%s\n", a[i].note ? "  " : "", a[i].note ? a[i].note : "");
     }
+}
+
+static void put_others(struct json_writer *w, const struct doctor *d)
+{
+    json_begin_list(w, "other_plans");
+    for (int i = 0; i < d->others; i++) {
+        json_begin_map(w, NULL);
+        json_put_string(w, "change", d->other[i].change);
+        json_put_string(w, "what", d->other[i].what);
+        json_put_uint(w, "arena_bytes", d->other[i].arena);
+        json_put_uint(w, "host_bytes", d->other[i].host);
+        json_put_number(w, "predicted_step_seconds", d->other[i].seconds);
+        json_end(w);
+    }
+    json_end(w);
 }
 
 static void put_advice(struct json_writer *w, const struct advice *a, uint32_t n)
@@ -193,6 +267,12 @@ void doctor_json(const struct doctor *d, const struct doctor_peaks *p, const str
         json_put_int(&w, "threads", l->threads);
         json_end(&w);
     }
+    if (d->run.n_warnings) {
+        json_begin_list(&w, "warnings");
+        for (int i = 0; i < d->run.n_warnings; i++) json_put_string(&w, NULL, d->run.warning[i]);
+        json_end(&w);
+    }
+    put_others(&w, d);
     put_advice(&w, a, n);
     json_end(&w);
     text_printf(out, "\n");

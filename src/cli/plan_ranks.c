@@ -25,6 +25,8 @@ struct rank_row {
     struct settings settings;
     int effective, shares;
     char links[64];
+    char warning[WARNINGS_MOST][WARNING_ROOM]; /* in what the plan exceeds its machine */
+    int n_warnings;
 };
 
 static void fill_row(struct rank_row *row, const struct run *r, bool fits)
@@ -43,6 +45,8 @@ static void fill_row(struct rank_row *row, const struct run *r, bool fits)
     links_print(&r->device.profile, &links);
     snprintf(row->links, sizeof row->links, "%s", links.n ? links.at : "");
     text_free(&links);
+    memcpy(row->warning, r->warning, sizeof row->warning);
+    row->n_warnings = fits ? r->n_warnings : 0;
 }
 
 /* The plan for a number of ranks; more than `per_host` of them fill whole hosts. */
@@ -112,6 +116,8 @@ static void show_text(const struct rank_row *rows, int n, bool without)
             text_printf(&out, "Links: %s%s.\n", rows[i].links, rows[i].per_host < rows[i].ranks ? "" : " (one host)");
             break;
         }
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < rows[i].n_warnings; k++) text_printf(&out, "WARNING: %d %s: %s\n", rows[i].ranks, rows[i].ranks == 1 ? "rank" : "ranks", rows[i].warning[k]);
     fputs(out.at, stdout);
     text_free(&out);
 }
@@ -133,6 +139,11 @@ static void put_row(struct json_writer *w, const struct rank_row *x)
         json_put_number(w, "hidden_seconds", x->sends.hidden);
         if (x->efficiency > 0) json_put_number(w, "efficiency", x->efficiency);
         plan_put_settings(w, &x->settings, x->effective);
+    }
+    if (x->n_warnings) {
+        json_begin_list(w, "warnings");
+        for (int i = 0; i < x->n_warnings; i++) json_put_string(w, NULL, x->warning[i]);
+        json_end(w);
     }
     json_end(w);
 }

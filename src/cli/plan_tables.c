@@ -20,6 +20,8 @@
 
 static const uint64_t GIB = (uint64_t)1 << 30;
 
+enum { GIB_MOST = 1024 };    /* GiB that a GPU of --devices may have */
+
 enum { IMAGE_TOKENS = 576 }; /* tokens of an image or frame in the sequence of a model that takes text alone: a 24 x 24 grid */
 
 enum { FRAME_TEXT = 16 };    /* tokens of a frame's time, and around its image, where videos are described (text/template/video_text.h) */
@@ -87,6 +89,8 @@ struct row {
     struct settings settings;
     char warning[WARNINGS_MOST][WARNING_ROOM]; /* in what the plan exceeds its machine */
     int n_warnings;
+    struct remedy remedy[REMEDY_MOST]; /* of a row of --devices that does not fit: changes that would */
+    int n_remedies;
 };
 
 /* One configuration that is planned within several budgets. */
@@ -106,7 +110,9 @@ static int open_planned(struct planned *p, const struct options *o, const char *
     if (!rc) rc = config_check(&p->config, CONFIG_NEEDS_MODEL, e);
     if (!rc) {
         p->config.memory_budget = gpu ? (struct config_budget){BUDGET_BYTES, run_gpu_budget(gpu)} : (struct config_budget){BUDGET_NONE, 0};
-        p->rc = rc = run_plan(&p->run, &p->config, &(struct run_options){.train = true, .describe = feed_describe, .probe = true, .several = true, .gpu_memory = gpu}, e);
+        const struct run_options options = {.train = true, .describe = feed_describe, .probe = true, .several = true, .gpu_memory = gpu};
+        p->rc = rc = run_plan(&p->run, &p->config, &options, e);
+        if (rc == PL_NOFIT && gpu) run_find_remedies(&p->run, &options);
         if (!rc || rc == PL_NOFIT) return PL_OK;
         run_close(&p->run);
     }
@@ -144,6 +150,8 @@ static void fill_row(struct row *row, const struct planned *p)
     snprintf(row->profile, sizeof row->profile, "%s", r->device.profile.name);
     memcpy(row->warning, r->warning, sizeof row->warning);
     row->n_warnings = r->n_warnings;
+    memcpy(row->remedy, r->remedy, sizeof row->remedy);
+    row->n_remedies = r->n_remedies;
 }
 
 /* What is offloaded: of the rows of one table, or of one row. */
@@ -159,18 +167,18 @@ static int plan_row(const struct options *o, const char *const *sets, size_t n, 
     return PL_OK;
 }
 
-/* Prints a row that does not fit, with the budget that is too small. False: the row fits. */
+/* Prints a row that does not fit, with the budget that is too small and what would fit. False: the row fits. */
 static bool put_refusal(const struct row *r, int width, struct text *out)
 {
     char need[32], have[32];
     if (r->fits) return false;
     text_printf(out, "%-*s does not fit: ", width, r->label);
-    if (r->host_budget) {
-        text_printf(out, "%s needs %s, memory.host_budget is %s\n", host_name(r->processor), size_print(r->host, need), size_print(r->host_budget, have));
-        return true;
-    }
-    text_printf(out, "the smallest plan needs %s", size_print(r->arena, need));
-    if (r->host) text_printf(out, " and %s of %s", size_print(r->host, have), host_name(r->processor));
+    if (r->host_budget)
+        text_printf(out, "%s needs %s, memory.host_budget is %s", host_name(r->processor), size_print(r->host, need), size_print(r->host_budget, have));
+    else text_printf(out, "the smallest plan needs %s", size_print(r->arena, need));
+    if (r->host && !r->host_budget) text_printf(out, " and %s of %s", size_print(r->host, have), host_name(r->processor));
+    if (r->n_remedies) text_printf(out, "\n%-*s fits with: ", width, "");
+    remedies_print(r->remedy, r->n_remedies, host_name(r->processor), out);
     text_printf(out, "\n");
     return true;
 }
@@ -194,6 +202,7 @@ static void put_row(struct json_writer *w, const struct row *r)
         json_put_bool(w, "measured", r->measured);
         plan_put_settings(w, &r->settings, r->effective);
     }
+    plan_put_remedies(w, r->remedy, r->n_remedies);
     if (r->fits && r->n_warnings) {
         json_begin_list(w, "warnings");
         for (int i = 0; i < r->n_warnings; i++) json_put_string(w, NULL, r->warning[i]);
@@ -537,8 +546,12 @@ static int gpu_row(const struct options *o, const char *gpu, struct row *row, st
         row->gpu = p.memory_bytes;
         row->gib = (double)p.memory_bytes / (double)GIB;
         snprintf(row->label, sizeof row->label, "%.40s", gpu);
-    } else if (!(row->gib * (double)GIB >= 4 && row->gib < 1e5)) { /* half of it is the budget, and a budget of 0 would mean no limit */
-        return error_set(e, PL_USAGE, "--devices: %s is not a possible GPU memory size in GiB", gpu);
+    } else if (!(row->gib * (double)GIB >= 4 && row->gib <= GIB_MOST)) { /* half of it is the budget, and a budget of 0 would mean no limit */
+        struct text like = {0};
+        const bool named = profile_gpu_like(gpu, &like);
+        int rc = error_set(e, PL_USAGE, "--devices: %s GiB is not the memory of a GPU%s%s%s", gpu, named ? "; did you mean " : "", named ? like.at : "", named ? "?" : "");
+        text_free(&like);
+        return rc;
     } else {
         name = profile_of_class(row->gib, &row->gpu);
         snprintf(row->label, sizeof row->label, "%g GiB", row->gib);

@@ -30,14 +30,38 @@ static const struct gpu_row {
 #define H200_GIB 141.
 #define H200_SHARE 0.99
 
+/* Letters and digits in lower case: "RTX 3060", "rtx3060" and "rtx-3060" are one name. */
+static const char *fold(const char *name, char out[64])
+{
+    size_t n = 0;
+    for (; *name && n < 63; name++)
+        if (isalnum((unsigned char)*name)) out[n++] = (char)tolower((unsigned char)*name);
+    out[n] = '\0';
+    return out;
+}
+
 static const struct gpu_row *find(const char *name)
 {
+    char a[64], b[64];
     for (size_t i = 0; i < COUNT(gpus); i++)
-        if (!strcmp(gpus[i].name, name)) return &gpus[i];
+        if (!strcmp(fold(gpus[i].name, a), fold(name, b))) return &gpus[i];
     return NULL;
 }
 
 bool profile_is_gpu(const char *name) { return profile_is_stored(name) || find(name); }
+
+bool profile_gpu_like(const char *name, struct text *out)
+{
+    char a[64], b[64];
+    const uint32_t was = out->n;
+    fold(name, b);
+    for (int within = 0; within < 2 && *b && out->n == was; within++) /* the name is a part of a GPU's, else a GPU's is a part of it */
+        for (size_t i = 0; i < COUNT(gpus); i++) {
+            fold(gpus[i].name, a);
+            if (within ? strstr(b, a) : strstr(a, b)) text_printf(out, "%s%s", out->n > was ? " or " : "", gpus[i].name);
+        }
+    return out->n > was;
+}
 
 static void use_row(struct profile *p, const struct gpu_row *c)
 {
@@ -59,8 +83,10 @@ int profile_gpu(struct profile *p, struct calibration *calibration, const char *
     const struct gpu_row *c = find(name);
     if (!c) {
         struct text known = {0};
-        for (size_t i = 0; i < COUNT(gpus); i++) text_printf(&known, "%s, ", gpus[i].name);
-        int rc = error_set(e, PL_USAGE, "no profile of a GPU \"%s\"; there are %sh200", name, known.at);
+        if (profile_gpu_like(name, &known)) text_printf(&known, "?");
+        const bool like = known.n;
+        for (size_t i = 0; i < COUNT(gpus) && !like; i++) text_printf(&known, "%s, ", gpus[i].name);
+        int rc = error_set(e, PL_USAGE, "no profile of a GPU \"%s\"; %s%s%s", name, like ? "did you mean " : "there are ", known.at, like ? "" : "h200");
         text_free(&known);
         return rc;
     }

@@ -60,11 +60,17 @@ static bool has_nvidia_gpu(void)
     return !access("/dev/nvidia0", F_OK) && (!visible || *visible);
 }
 
+/* The length of the message without its remedy, which is for users who set device.kind cuda. */
+static int without_remedy(const struct error *why)
+{
+    const char *remedy = strstr(why->text, "; ");
+    return remedy ? (int)(remedy - why->text) : (int)strlen(why->text);
+}
+
 static void log_missing(const char *instead, const struct error *why)
 {
     char line[2200];
-    const char *remedy = strstr(why->text, "; "); /* the remedy is for users who set device.kind cuda */
-    snprintf(line, sizeof line, "%s: %.*s", instead, remedy ? (int)(remedy - why->text) : (int)strlen(why->text), why->text);
+    snprintf(line, sizeof line, "%s: %.*s", instead, without_remedy(why), why->text);
     log_once(line);
 }
 
@@ -89,6 +95,14 @@ void run_choose_device(struct run *r)
     } else {
         log_missing("device cuda: planned for an h200", &why);
     }
+}
+
+int run_check_device(const struct run *r, struct error *e)
+{
+    struct gpu gpu;
+    struct error why = {0};
+    if (r->device.kind != DEVICE_CUDA || !gpu_here(&gpu, &why)) return PL_OK;
+    return error_set(e, PL_FAIL, "%.*s", without_remedy(&why), why.text);
 }
 
 bool run_gpu_is_here(const struct run *r)

@@ -64,6 +64,9 @@ static void warn_of_gpu(struct run *r, const struct system_memory *now)
     const char *gpu = r->device.profile.name;
     const int local = run_host_ranks(r);
     char need[64], have[32], other[32];
+    if (r->device.profile.capability && r->device.profile.capability < GPU_CAPABILITY_LEAST)
+        warn(r, "%s is planned for and cannot be used: it has compute capability %d.%d, and there are kernels for %d.%d and later only", gpu,
+             r->device.profile.capability / 10, r->device.profile.capability % 10, GPU_CAPABILITY_LEAST / 10, GPU_CAPABILITY_LEAST % 10);
     if (memory && arena > run_gpu_budget(memory))
         warn(r, "the plan is larger than that GPU: %s; %s has %s, of which %s are left beside the CUDA context; memory.budget: auto plans for it", size_print(arena, need),
              gpu, size_print(memory, have), size_print(run_gpu_budget(memory), other));

@@ -5,13 +5,15 @@
  * The smallest bound on host memory needs no new search: the space that was searched already answers it.
  * Smaller samples are not tried if the weights alone are too large. Changes are tried from the
  * least to the most intrusive: fewer images read ahead, memory keys that were set by hand, then
- * precision, no clipping, a frozen encoder of images and stored embeddings, then smaller samples. If nothing but those fits: frozen
- * weights in 4 bits, an adapter, or both; and more ranks, among which the weights are divided. At most REMEDY_MOST are named.
+ * precision, no clipping, a frozen encoder of images and stored embeddings, then smaller samples. If nothing but those fits,
+ * or only with more host memory than there is likely to be: frozen weights in 4 bits, an adapter, or both; and more ranks,
+ * among which the weights are divided. At most REMEDY_MOST are named.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "engine/adapter.h"
+#include "engine/offload_budget.h"
 #include "engine/run.h"
 
 /* Plans another configuration within the same budget; the caller closes `probe`. */
@@ -19,10 +21,16 @@ static int try_plan(const struct run *r, const struct run_options *o, struct con
 {
     struct run_options quiet = *o;
     struct error e = {0};
-    quiet.probe = quiet.fitting = true;
+    quiet.probe = quiet.fitting = quiet.several = true;
     quiet.ablation = false;
     c->memory_budget = (struct config_budget){.kind = BUDGET_BYTES, .bytes = r->budget};
     return run_plan(probe, c, &quiet, &e);
+}
+
+/* Host memory that the machine around the plan's GPU is likely to have, where it is not known; else no bound. */
+static uint64_t likely_host(const struct run *r)
+{
+    return r->device.kind == DEVICE_CUDA && !r->host_budget ? offload_likely(r->device.profile.memory_bytes) : UINT64_MAX;
 }
 
 static void note_remedy(struct run *r, const char *change, uint64_t smallest, uint64_t host)
@@ -33,12 +41,31 @@ static void note_remedy(struct run *r, const char *change, uint64_t smallest, ui
     a->host = host;
 }
 
+/* Replaces a plan that needs more host memory than is likely by a slower one that does not, or by the one that needs the least. */
+static void take_less_host(const struct run *r, struct run *probe, struct remedy *a)
+{
+    struct error e;
+    uint32_t least;
+    probe->space.f.host_budget = likely_host(r);
+    if (!run_plan_within(probe, r->budget, &e)) {
+        *a = (struct remedy){.smallest = probe->plan.smallest, .host = probe->plan.placement.arena[SPACE_HOST]};
+    } else if (!plan_least_host(&probe->space, r->budget, &least, &e)) {
+        const struct plan_choice *c = &probe->space.choices.at[least];
+        *a = (struct remedy){.smallest = plan_choice_need(c, SPACE_DEVICE), .host = plan_choice_need(c, SPACE_HOST)};
+    }
+}
+
 /* Records the change if its configuration fits, with the smallest budget that it needs. */
 static bool try_change(struct run *r, const struct run_options *o, struct config *c, const char *change)
 {
     struct run probe = {0};
-    bool fits = r->n_remedies < REMEDY_MOST && !try_plan(r, o, c, &probe);
-    if (fits) note_remedy(r, change, probe.plan.smallest, probe.plan.placement.arena[SPACE_HOST]);
+    if (r->n_remedies == REMEDY_MOST) return false;
+    const bool fits = !try_plan(r, o, c, &probe);
+    if (fits) {
+        struct remedy a = {.smallest = probe.plan.smallest, .host = probe.plan.placement.arena[SPACE_HOST]};
+        if (a.host > likely_host(r)) take_less_host(r, &probe, &a);
+        note_remedy(r, change, a.smallest, a.host);
+    }
     run_close(&probe);
     return fits;
 }
@@ -175,35 +202,59 @@ static void try_ranks(struct run *r, const struct run_options *o)
     }
 }
 
-void run_remedies(struct run *r, const struct run_options *o, struct error *e)
+/* Whether a remedy was found that needs no more host memory than is likely. */
+static bool has_likely(const struct run *r)
 {
-    char size[32];
-    if (!o->train || o->probe || o->define || !r->budget) return;
-    size_t n = strlen(e->text);
-    if (r->budget < 1024) { /* nothing fits there: a unit was forgotten */
-        snprintf(e->text + n, sizeof e->text - n, "; a size without a unit is in bytes: did you mean %lluGiB?", (unsigned long long)r->budget);
-        return;
-    }
-    if (try_host_budget(r) && n < sizeof e->text) {
-        if (r->host_budget > 1)
-            n += (size_t)snprintf(e->text + n, sizeof e->text - n, " within memory.host_budget %llu (%s)", (unsigned long long)r->host_budget, size_print(r->host_budget, size));
-        else n += (size_t)snprintf(e->text + n, sizeof e->text - n, " without an offload file, for which memory.host_budget leaves no room");
-    }
+    for (int i = 0; i < r->n_remedies; i++)
+        if (r->remedy[i].host <= likely_host(r)) return true;
+    return false;
+}
+
+/* Fills r->remedy. True: the bound on host memory makes the smallest plan larger. */
+static bool find_remedies(struct run *r, const struct run_options *o)
+{
+    const bool bounded = try_host_budget(r);
     try_loader(r, o);
     try_memory(r, o);
     try_encoder(r, o);
     try_stored_images(r, o);
-    const bool none = !r->n_remedies;
+    const bool likely = has_likely(r);
     try_data(r, o);
-    if (none) {
+    if (!likely) {
         try_adapter(r, o);
         try_ranks(r, o);
     }
-    for (int i = 0; i < r->n_remedies && n < sizeof e->text; i++) {
-        char host[32], offloaded[64] = "";
-        if (r->remedy[i].host) snprintf(offloaded, sizeof offloaded, ", %s %s", plan_host_name(&r->plan), size_print(r->remedy[i].host, host));
-        n += (size_t)snprintf(e->text + n, sizeof e->text - n, "%s%s (%s%s)", i ? ", or " : "; or change, each of which fits: ", r->remedy[i].change,
-                              size_print(r->remedy[i].smallest, size), offloaded);
+    return bounded;
+}
+
+void run_find_remedies(struct run *r, const struct run_options *o) { find_remedies(r, o); }
+
+void remedies_print(const struct remedy *remedy, int n, const char *host_name, struct text *out)
+{
+    char size[32], host[32];
+    for (int i = 0; i < n; i++) {
+        text_printf(out, "%s%s (%s", i ? ", or " : "", remedy[i].change, size_print(remedy[i].smallest, size));
+        if (remedy[i].host) text_printf(out, ", %s %s", host_name, size_print(remedy[i].host, host));
+        text_printf(out, ")");
     }
-    if (!r->n_remedies && n < sizeof e->text) snprintf(e->text + n, sizeof e->text - n, ", or use a smaller model");
+}
+
+void run_remedies(struct run *r, const struct run_options *o, struct error *e)
+{
+    char size[32];
+    struct text words = {0};
+    if (!o->train || o->probe || o->define || !r->budget) return;
+    if (r->budget < 1024) { /* nothing fits there: a unit was forgotten */
+        text_printf(&words, "; a size without a unit is in bytes: did you mean %lluGiB?", (unsigned long long)r->budget);
+    } else {
+        const bool bounded = find_remedies(r, o);
+        if (bounded && r->host_budget > 1)
+            text_printf(&words, " within memory.host_budget %llu (%s)", (unsigned long long)r->host_budget, size_print(r->host_budget, size));
+        else if (bounded) text_printf(&words, " without an offload file, for which memory.host_budget leaves no room");
+        text_printf(&words, r->n_remedies ? "; or change, each of which fits: " : ", or use a smaller model");
+        remedies_print(r->remedy, r->n_remedies, plan_host_name(&r->plan), &words);
+    }
+    const size_t n = strlen(e->text);
+    snprintf(e->text + n, sizeof e->text - n, "%s", words.at);
+    text_free(&words);
 }

@@ -148,6 +148,8 @@ int run_check_room(const struct run *r, struct error *e);
 void run_choose_device(struct run *r);
 /* From now on run_choose_device logs what it chose and why, once. */
 void run_explain_device(void);
+/* PL_FAIL if the run is for a GPU and this machine has none that can be used; the message says what is missing. */
+int run_check_device(const struct run *r, struct error *e);
 /* Whether the plan's GPU is in this machine. */
 bool run_gpu_is_here(const struct run *r);
 
@@ -166,6 +168,10 @@ int run_plan_generation(struct run *r, struct settings s, const struct run_gener
 /* Searches changes of the configuration that would fit, and appends them to the error
  * (remedies.c). */
 void run_remedies(struct run *r, const struct run_options *o, struct error *e);
+/* For a run planned with run_options.several that does not fit its budget: fills r->remedy. */
+void run_find_remedies(struct run *r, const struct run_options *o);
+/* Prints "KEY: VALUE (SIZE), or KEY: VALUE (SIZE, host memory SIZE)". */
+void remedies_print(const struct remedy *remedy, int n, const char *host_name, struct text *out);
 
 /* For a plan that does not fit: whether memory.host_budget is the bound that it exceeds. */
 bool run_exceeds_host(const struct run *r);

@@ -280,7 +280,7 @@ int run_plan_within(struct run *r, uint64_t budget, struct error *e)
     drop_plan(r);
     r->budget = r->space.f.budget = budget;
     int rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
-    r->has_graph = !rc || rc == PL_NOFIT;
+    r->has_graph = !rc || (rc == PL_NOFIT && !r->space.f.fitting);
     if (r->has_graph) run_warn(r);
     return rc;
 }

@@ -524,6 +524,13 @@ static id new_output_name(struct graph *g, const struct op_row *row, int o)
     return graph_intern(g, text);
 }
 
+const char *tensor_words(const char *name, char out[TENSOR_WORDS])
+{
+    const bool gradient = !strncmp(name, "d:", 2), recomputed = !strncmp(name, "r:", 2);
+    snprintf(out, TENSOR_WORDS, "%s%s%s", gradient ? "gradient of " : "", gradient || recomputed ? name + 2 : name, recomputed ? ", recomputed" : "");
+    return out;
+}
+
 /* A search emits millions of nodes, and the blocks of one graph need few names: each is made once. */
 static id output_name(struct graph *g, int op, int o)
 {

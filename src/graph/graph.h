@@ -58,6 +58,9 @@ enum kind {
     KIND_COUNT
 };
 const char *kind_name(enum kind k);
+/* Writes what a tensor is, for people: "gradient of lm_head.MATMUL" for the name "d:lm_head.MATMUL". Returns `out`. */
+enum { TENSOR_WORDS = 300 };
+const char *tensor_words(const char *name, char out[TENSOR_WORDS]);
 bool kind_is_persistent(enum kind k);
 
 enum phase { PHASE_FORWARD, PHASE_BACKWARD, PHASE_RECOMPUTE, PHASE_UPDATE, PHASE_COUNT };

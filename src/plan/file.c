@@ -204,15 +204,15 @@ static void write_unbounded(struct json_writer *w, const struct plan *p)
     json_end(w);
 }
 
-static void write_remedies(struct json_writer *w, const struct plan_note *note)
+void plan_put_remedies(struct json_writer *w, const struct remedy *remedy, int n)
 {
-    if (!note->n_remedies) return;
+    if (!n) return;
     json_begin_list(w, "changes_that_fit");
-    for (int i = 0; i < note->n_remedies; i++) {
+    for (int i = 0; i < n; i++) {
         json_begin_map(w, NULL);
-        json_put_string(w, "change", note->remedy[i].change);
-        json_put_uint(w, "smallest_budget_bytes", note->remedy[i].smallest);
-        json_put_uint(w, "host_bytes", note->remedy[i].host);
+        json_put_string(w, "change", remedy[i].change);
+        json_put_uint(w, "smallest_budget_bytes", remedy[i].smallest);
+        json_put_uint(w, "host_bytes", remedy[i].host);
         json_end(w);
     }
     json_end(w);
@@ -296,7 +296,7 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     write_techniques(&w, p);
     write_more(&w, p);
     write_unbounded(&w, p);
-    write_remedies(&w, note);
+    plan_put_remedies(&w, note->remedy, note->n_remedies);
     if (note->adapter) json_put_string(&w, "adapter", note->adapter);
     write_warnings(&w, note);
     write_peak(&w, p, g);

@@ -40,6 +40,8 @@ struct plan_note {
 /* Members of the object that is being written: the effective batch and every technique. */
 struct json_writer;
 void plan_put_settings(struct json_writer *w, const struct settings *s, int effective_batch);
+/* The list `changes_that_fit`; nothing if there are none. */
+void plan_put_remedies(struct json_writer *w, const struct remedy *remedy, int n);
 void plan_write(const struct plan *p, const struct graph *g, const struct plan_note *note, struct text *out);
 
 /* The decisions of a stored plan. */

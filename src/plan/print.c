@@ -91,8 +91,8 @@ static void print_largest(const struct plan *p, const struct graph *g, struct te
 {
     struct row *rows = mem_alloc(g->storages.n * sizeof *rows);
     uint32_t live = alive_at_peak(p, g, rows);
-    char size[32];
-    for (uint32_t i = 0; i < live && i < LARGEST; i++) text_printf(out, "  %16s  %s\n", size_print(rows[i].bytes, size), rows[i].name);
+    char size[32], words[TENSOR_WORDS];
+    for (uint32_t i = 0; i < live && i < LARGEST; i++) text_printf(out, "  %16s  %s\n", size_print(rows[i].bytes, size), tensor_words(rows[i].name, words));
     if (live > LARGEST) text_printf(out, "  %16s  %u smaller transient tensors\n", "and", live - LARGEST);
     mem_free(rows);
 }
@@ -139,24 +139,27 @@ static void print_communication(const struct plan *p, const struct graph *g, con
     text_printf(out, "\n");
 }
 
+/* The name of a kind in the table for people. */
+static const char *kind_words(enum kind k) { return k == KIND_STEP ? "step scalars" : k == KIND_STAGING ? "I/O buffers" : kind_name(k); }
+
 void plan_print(const struct plan *p, const struct graph *g, const struct profile *profile, struct text *out)
 {
     char a[32], b[32], time[32];
     uint64_t arena = plan_arena(p);
     text_printf(out, "Memory at the peak\n");
     for (int k = KIND_PARAM; k < KIND_COUNT; k++) {
-        if (p->peak.by_kind[k]) print_row(out, kind_name(k), p->peak.by_kind[k], arena);
+        if (p->peak.by_kind[k]) print_row(out, kind_words(k), p->peak.by_kind[k], arena);
         if (k == KIND_PARAM) print_weights(p, g, out);
         if (k == KIND_STAGING && p->peak.by_kind[k] && p->settings.loader_bytes) print_row(out, "  data loader", p->settings.loader_bytes, arena);
     }
     print_row(out, "padding", arena - p->peak.bytes, arena);
-    text_printf(out, "  %-14s %12s  (%llu bytes)\n", "arena", size_print(arena, a), (unsigned long long)arena);
+    text_printf(out, "  %-14s %12s  (%llu bytes): the total, allocated once\n", "arena", size_print(arena, a), (unsigned long long)arena);
     if (p->placement.arena[SPACE_HOST])
         text_printf(out, "  %-14s %12s  (%llu bytes)\n", plan_host_name(p), size_print(p->placement.arena[SPACE_HOST], b),
                     (unsigned long long)p->placement.arena[SPACE_HOST]);
     const struct node *n = node_at(g, g->order[p->peak.program].nodes.at[p->peak.instant]);
-    text_printf(out, "  the peak is in program %s, %s, op %s in %s\n", program_name(p->peak.program), phase_name(n->phase),
-                op_table[n->op].name, n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step");
+    text_printf(out, "  the peak is in the %s of %s (program %s, op %s)\n", phase_name(n->phase), n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step",
+                program_name(p->peak.program), op_table[n->op].name);
     print_largest(p, g, out);
     print_modules(p, g, out);
     text_printf(out, "Plan\n");

@@ -438,7 +438,7 @@ static void print_alive(const struct plan *p, const struct graph *g, struct text
     id seen[3] = {0};
     for (int i = 0; i < (int)COUNT(seen); i++) {
         const struct life *life = p->placement.life[p->peak.program];
-        char size[32];
+        char size[32], words[TENSOR_WORDS];
         for (id s = 1; s < g->storages.n; s++) {
             const struct storage *x = &g->storages.at[s];
             bool alive = life[s].used && life[s].start <= p->peak.instant && p->peak.instant <= life[s].end;
@@ -446,7 +446,7 @@ static void print_alive(const struct plan *p, const struct graph *g, struct text
             if (!seen[i] || x->bytes > g->storages.at[seen[i]].bytes) seen[i] = s;
         }
         if (!seen[i]) break;
-        text_printf(out, "%s%s (%s)", i ? ", " : "", graph_name(g, g->storages.at[seen[i]].name), size_print(g->storages.at[seen[i]].bytes, size));
+        text_printf(out, "%s%s (%s)", i ? ", " : "", tensor_words(graph_name(g, g->storages.at[seen[i]].name), words), size_print(g->storages.at[seen[i]].bytes, size));
     }
 }
 
@@ -473,10 +473,10 @@ int plan_refuse(const struct plan *p, const struct graph *g, const struct freedo
     print_alive(p, g, &alive);
     if (!host && file) snprintf(offloaded, sizeof offloaded, " and %s of %s", size_print(file, size), plan_host_name(p));
     int rc = error_set(e, PL_NOFIT,
-                       "does not fit: the smallest plan needs %llu bytes (%s) of %s%s, %s; its peak is in program "
-                       "%s at instant %u, op %s in %s: %s persistent%s%s. Set --%s%s%llu",
-                       (unsigned long long)need, size_print(need, want), host ? plan_host_name(p) : "memory", offloaded, bound, program_name(p->peak.program), p->peak.instant, op_table[n->op].name,
-                       n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step", size_print(p->persistent[SPACE_DEVICE], lasting),
+                       "does not fit: the smallest plan needs %llu bytes (%s) of %s%s, %s; its peak is in the "
+                       "%s of %s (op %s): %s persistent%s%s. Set --%s%s%llu",
+                       (unsigned long long)need, size_print(need, want), host ? plan_host_name(p) : "memory", offloaded, bound, phase_name(n->phase),
+                       n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step", op_table[n->op].name, size_print(p->persistent[SPACE_DEVICE], lasting),
                        alive.n ? ", and " : "", alive.n ? alive.at : "", host ? "set memory.host_budget" : "memory", host ? "=" : " ", (unsigned long long)need);
     text_free(&alive);
     return rc;

@@ -61,6 +61,9 @@ extern const struct device_ops ref_device, cpu_device;
 /* The CUDA device; NULL if there is none: `e` holds the reason. */
 const struct device_ops *cuda_device(struct error *e);
 
+/* The lowest compute capability that there are kernels for: 7.5. An older GPU can be planned for, and cannot be used. */
+enum { GPU_CAPABILITY_LEAST = 75 };
+
 /* A GPU of this machine, as its driver describes it. */
 struct gpu {
     char name[128];

@@ -76,6 +76,9 @@ static int describe_gpu(struct gpu *c, struct error *e)
     c->memory_bytes = gpu.totalGlobalMem;
     c->clock = 1e3 * attribute_of(cudaDevAttrClockRate);
     c->memory_bandwidth = 2 * 1e3 * attribute_of(cudaDevAttrMemoryClockRate) * attribute_of(cudaDevAttrGlobalMemoryBusWidth) / 8;
+    if (c->capability < GPU_CAPABILITY_LEAST)
+        return error_set(e, PL_FAIL, "%s has compute capability %d.%d, and there are kernels for %d.%d and later only; set device: cpu", gpu.name, gpu.major, gpu.minor,
+                         GPU_CAPABILITY_LEAST / 10, GPU_CAPABILITY_LEAST % 10);
     if (c->capability >= cuda_min_capability()) return PL_OK;
     return error_set(e, PL_FAIL, "%s has compute capability %d.%d, this build supports %d.%d and later; rebuild with make CUDA_ARCH=sm_%d, if "
                      "nvcc supports it, or set device: cpu", gpu.name, gpu.major, gpu.minor, cuda_min_capability() / 10, cuda_min_capability() % 10, c->capability);
