@@ -14,22 +14,59 @@
 #   make deps     only install what is missing
 #   make clean
 
-ifeq ($(origin CC),default)
-  CC := gcc
-endif
-BUILD   ?= build
-CSTD    := -std=c11 -D_GNU_SOURCE
-WARN    := -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-format-zero-length -Wno-pass-failed
-OPT     ?= -O3 -g -fno-math-errno -fno-trapping-math
-CFLAGS  += $(CSTD) $(WARN) $(OPT) -fopenmp -fPIC -fvisibility=hidden -Isrc -Iinclude $(EXTRA)
-DEP     := -MMD -MP
-LDLIBS  += -lonig -lutf8proc -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl
-LDFLAGS += -fopenmp $(EXTRA)
+BUILD ?= build
+# No built-in rules: make would try them for every header.
+MAKEFLAGS += -r
+.SUFFIXES:
+.DEFAULT_GOAL := all
 
-CUDA_ROOMS := cuda cuda/device cuda/attention cuda/products cuda/rows cuda/maps cuda/update
-DIRS := base io text text/tokenizer text/template graph run cost dist cpu $(CUDA_ROOMS) passes passes/techniques passes/rewrites plan models data data/images data/masks data/volumes data/text data/formats config engine feed infer train calibrate report lib cli
+# The build folder remembers the switches of its last make in given.mk and which libraries are found in found.mk: a later
+# make in it needs no switches and asks no compiler. What a changed switch concerns is built again. `make clean` forgets.
+LIBRARIES := ONEDNN PCRE2 WEBP TIFF OPENJPEG ZSTD FFMPEG MPI
+SWITCHES  := CC OPT HARDEN EXTRA CFLAGS LDFLAGS LDLIBS NVCC CUDA CUDA_ARCH CUDA_HOME MPICC $(LIBRARIES)
+ifeq ($(origin CC),default)
+  undefine CC
+endif
+-include $(BUILD)/given.mk
+# A GPU that is found here counts as given, so that it is asked for once.
+NVCC ?= $(firstword $(wildcard $(addsuffix /nvcc,$(subst :, ,$(PATH)))))
+# Architectures of this machine's GPUs that this nvcc can compile for, such as sm_90.
+CUDA_CAPS  = $(subst .,,$(sort $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null)))
+CUDA_HERE  = $(if $(NVCC),$(foreach a,$(CUDA_CAPS:%=sm_%),$(filter $a,$(shell $(NVCC) --list-gpu-code 2>/dev/null))))
+CUDA_ARCH ?= $(if $(filter 0,$(CUDA)),,$(or $(CUDA_HERE),$(if $(filter 1,$(CUDA)),all)))
+CUDA_ARCH := $(CUDA_ARCH)
+GIVEN     := $(foreach s,$(SWITCHES),$(if $(filter-out undefined default,$(origin $s)),$(if $(or $($s),$(filter-out NVCC CUDA_ARCH,$s)),$s)))
+$(foreach s,CUDA $(LIBRARIES),$(if $(filter-out 0 1,$($s)),$(error $s is "$($s)": expected 0 or 1)))
+# $(call keep,FILE,TEXT) writes $(BUILD)/FILE if it does not hold TEXT: what depends on the file is rebuilt.
+keep = $(if $(call differ,$(strip $(file <$(BUILD)/$1)),$(strip $2)),$(shell mkdir -p $(BUILD))$(file >$(BUILD)/$1,$2))
+differ = $(subst <$1>,,<$2>)
+define line
+$1 ?= $(subst $$,$$$$,$(strip $($1)))
+
+endef
+$(call keep,given.mk,$(foreach s,$(GIVEN),$(call line,$s)))
+-include $(if $(filter-out clean,$(or $(MAKECMDGOALS),all)),$(BUILD)/found.mk)
+CC    ?= gcc
+MPICC ?= mpicc
+# Written above.
+$(BUILD)/given.mk: ;
+# Headers that were installed or removed since are looked for again.
+$(BUILD)/found.mk: tools/probe.sh $(BUILD)/given.mk $(wildcard /usr/include /usr/include/*-linux-gnu /usr/local/include)
+	@CC='$(CC)' MPICC='$(MPICC)' EXTRA='$(EXTRA)' tools/probe.sh >$@.part && mv $@.part $@
+
+CSTD   := -std=c11 -D_GNU_SOURCE
+WARN   := -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-format-zero-length -Wno-pass-failed
+OPT    ?= -O3 -g -fno-math-errno -fno-trapping-math
+# Checks of the stack and of the C library's copies, for a program that reads files of strangers; `make HARDEN=`: without.
+HARDEN ?= $(if $(filter -O0,$(OPT)),,-fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
+FLAGS  := $(CSTD) $(WARN) $(OPT) $(HARDEN) -fopenmp -fPIC -fvisibility=hidden -Isrc -Iinclude $(EXTRA) $(CFLAGS)
+DEP    := -MMD -MP
+RELRO  := -Wl,-z,relro,-z,now
+LINK   := -fopenmp $(RELRO) $(EXTRA) $(LDFLAGS)
+
 # Sorted by make itself: the order of a wildcard depends on the locale.
-SRCS := $(sort $(filter-out src/cli/main.c,$(foreach d,$(DIRS),$(wildcard src/$(d)/*.c))))
+SRCS := $(sort $(filter-out src/cli/main.c src/dist/mpi.c,$(wildcard src/*/*.c src/*/*/*.c)))
+CUDA_ROOMS := cuda $(patsubst src/%/,%,$(sort $(wildcard src/cuda/*/)))
 
 # CUDA: the device is a plug-in beside the program (src/cuda/cuda.h). It is built where nvcc is found, for the
 # GPUs of this machine; without a GPU it is left out.
@@ -56,20 +93,12 @@ CUDA_OWN       = $(foreach a,$(CUDA_ARCH),-gencode=arch=$(a:sm_%=compute_%),code
 CUDA_HOPPER    = $(if $(findstring hopper,$(notdir $1)),-gencode=arch=compute_90a$(comma)code=sm_90a)
 CUDA_CODE_OF   = $(or $(CUDA_HOPPER),$(if $(filter all,$(CUDA_ARCH)),$(CUDA_FAT),$(CUDA_OWN)))
 comma         := ,
-NVCC      ?= $(shell command -v nvcc)
-# Architectures of this machine's GPUs that this nvcc can compile for, such as sm_90.
-CUDA_HERE  = $(if $(NVCC),$(filter $(shell $(NVCC) --list-gpu-code 2>/dev/null),$(addprefix sm_,$(subst .,,$(sort \
-               $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null))))))
-ifeq ($(CUDA),1)
-  CUDA_ARCH ?= $(or $(CUDA_HERE),all)
-endif
-CUDA_ARCH ?= $(CUDA_HERE)
-CUDA_ARCH := $(CUDA_ARCH)
+space         := $(subst ,, )
 CUDA      ?= $(if $(and $(NVCC),$(CUDA_ARCH)),1,0)
 # Set when nvcc is installed but neither a GPU nor CUDA_ARCH determines the architecture.
-NO_PLUGIN := $(if $(filter 0,$(CUDA)),$(if $(NVCC),$(if $(filter file,$(origin CUDA)),1)))
+NO_PLUGIN := $(if $(NVCC),$(if $(filter CUDA,$(GIVEN)),,$(if $(CUDA_ARCH),,1)))
 # `make test` compiles the plug-in for one architecture where there is nvcc and no GPU.
-CUDA_TEST  = $(if $(NVCC),$(if $(CUDA_ARCH),,CUDA_ARCH=sm_90))
+CUDA_TEST := $(if $(NO_PLUGIN),CUDA_ARCH=sm_90)
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_CS   := $(filter-out src/cuda/products/autotune_file.c $(wildcard src/cuda/*.c src/cuda/*/plan_*.c),$(foreach d,$(CUDA_ROOMS),$(wildcard src/$(d)/*.c)))
 SRCS      := $(filter-out $(CUDA_CS),$(SRCS))
@@ -79,91 +108,39 @@ ifeq ($(CUDA),1)
   endif
   CUDA_OBJS := $(CUDA_CS:src/%.c=$(BUILD)/%.o) $(patsubst src/%.cu,$(BUILD)/%.cu.o,$(foreach d,$(CUDA_ROOMS),$(wildcard src/$(d)/*.cu)))
   CUDA_LIBS := $(foreach d,$(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib),-L$(d) -Wl,-rpath,$(d)) -lcublasLt -lcudart -lstdc++
-  NVFLAGS   := -O1 -std=c++17 $(if $(filter all,$(CUDA_ARCH)),,-lineinfo) -Isrc -Iinclude -MMD -MP -Werror all-warnings -Xcompiler -fPIC,-Wall,-Wextra
+  NVFLAGS   := -O1 -std=c++17 $(if $(filter all,$(CUDA_ARCH)),,-lineinfo) -Isrc -Iinclude -MMD -MP -Werror all-warnings -Xcompiler $(subst $(space),$(comma),-fPIC -Wall -Wextra $(HARDEN))
   PLUGIN    := $(BUILD)/plimsoll-cuda.so
 endif
 
-# oneDNN: on where a program that uses its version 2 links; `make ONEDNN=0` forces it off.
-# Only src/cpu/onednn.c uses it; without oneDNN onednn_none.c replaces that file.
-ONEDNN ?= $(shell printf '\043include <dnnl.h>\n\043if DNNL_VERSION_MAJOR != 2\n\043error\n\043endif\nint main(void) { return !dnnl_version(); }' | \
-            $(CC) $(EXTRA) -x c - -ldnnl -o /dev/null 2>/dev/null && echo 1 || echo 0)
-ifeq ($(ONEDNN),1)
-  ONEDNN_LIBS := -ldnnl
-  SRCS := $(filter-out src/cpu/onednn_none.c,$(SRCS))
-else
-  SRCS := $(filter-out src/cpu/onednn.c,$(SRCS))
-endif
-# PCRE2: regular expressions in adapter.target_modules, found in the same way; `make PCRE2=0` forces it off.
-# Only src/base/regex.c uses it; without PCRE2 regex_none.c replaces that file.
-PCRE2 ?= $(shell printf '\043define PCRE2_CODE_UNIT_WIDTH 8\n\043include <pcre2.h>\nint main(void) { return pcre2_config(PCRE2_CONFIG_VERSION, 0) < 0; }' | \
-           $(CC) $(EXTRA) -x c - -lpcre2-8 -o /dev/null 2>/dev/null && echo 1 || echo 0)
-ifeq ($(PCRE2),1)
-  PCRE2_LIBS := -lpcre2-8
-  SRCS := $(filter-out src/base/regex_none.c,$(SRCS))
-else
-  SRCS := $(filter-out src/base/regex.c,$(SRCS))
-endif
-# libwebp: WebP images, found in the same way; `make WEBP=0` forces it off.
-# Only src/data/images/webp.c uses it; without libwebp webp_none.c replaces that file.
-WEBP ?= $(shell printf '\043include <webp/decode.h>\nint main(void) { return !WebPGetDecoderVersion(); }' | \
-          $(CC) $(EXTRA) -x c - -lwebp -o /dev/null 2>/dev/null && echo 1 || echo 0)
-ifeq ($(WEBP),1)
-  WEBP_LIBS := -lwebp
-  SRCS := $(filter-out src/data/images/webp_none.c,$(SRCS))
-else
-  SRCS := $(filter-out src/data/images/webp.c,$(SRCS))
-endif
-# libtiff: TIFF images, found in the same way; `make TIFF=0` forces it off.
-# Only src/data/images/tiff.c uses it; without libtiff tiff_none.c replaces that file.
-TIFF ?= $(shell printf '\043include <tiffio.h>\nint main(void) { return !TIFFGetVersion(); }' | \
-          $(CC) $(EXTRA) -x c - -ltiff -o /dev/null 2>/dev/null && echo 1 || echo 0)
-ifeq ($(TIFF),1)
-  TIFF_LIBS := -ltiff
-  SRCS := $(filter-out src/data/images/tiff_none.c,$(SRCS))
-else
-  SRCS := $(filter-out src/data/images/tiff.c,$(SRCS))
-endif
-# OpenJPEG: DICOM images in JPEG 2000, found in the same way; `make OPENJPEG=0` forces it off.
-# Only src/data/volumes/dicom_j2k.c uses it; without OpenJPEG dicom_j2k_none.c replaces that file.
-OPENJPEG_FLAGS := $(if $(filter 0,$(OPENJPEG)),,$(shell pkg-config --cflags libopenjp2 2>/dev/null))
-OPENJPEG ?= $(shell printf '\043include <openjpeg.h>\nint main(void) { return !opj_version(); }' | \
-              $(CC) $(EXTRA) $(OPENJPEG_FLAGS) -x c - -lopenjp2 -o /dev/null 2>/dev/null && echo 1 || echo 0)
-ifeq ($(OPENJPEG),1)
-  OPENJPEG_LIBS := -lopenjp2
-  SRCS := $(filter-out src/data/volumes/dicom_j2k_none.c,$(SRCS))
-else
-  SRCS := $(filter-out src/data/volumes/dicom_j2k.c,$(SRCS))
-endif
-# libzstd: Parquet tables that are compressed with zstd, found in the same way; `make ZSTD=0` forces it off.
-# Only src/io/zstd.c uses it; without libzstd zstd_none.c replaces that file.
-ZSTD ?= $(shell printf '\043include <zstd.h>\nint main(void) { return !ZSTD_versionNumber(); }' | \
-          $(CC) $(EXTRA) -x c - -lzstd -o /dev/null 2>/dev/null && echo 1 || echo 0)
-ifeq ($(ZSTD),1)
-  ZSTD_LIBS := -lzstd
-  SRCS := $(filter-out src/io/zstd_none.c,$(SRCS))
-else
-  SRCS := $(filter-out src/io/zstd.c,$(SRCS))
-endif
-# FFmpeg 4.4 or later: video files; on where its headers are found; `make FFMPEG=0` forces it off. Only
-# src/data/images/video_file.c uses it, which loads the libraries at run time; without FFmpeg video_file_none.c replaces that file.
-FFMPEG_FLAGS := $(if $(filter 0,$(FFMPEG)),,$(shell pkg-config --cflags libavformat 2>/dev/null))
-FFMPEG ?= $(shell printf '\043include <libavformat/avformat.h>\n\043include <libswscale/swscale.h>\n\043if LIBAVFORMAT_VERSION_MAJOR < 58\n\043error\n\043endif' | \
-            $(CC) $(EXTRA) $(FFMPEG_FLAGS) -x c -fsyntax-only - 2>/dev/null && echo 1 || echo 0)
-ifeq ($(FFMPEG),1)
-  SRCS := $(filter-out src/data/images/video_file_none.c,$(SRCS))
-else
-  SRCS := $(filter-out src/data/images/video_file.c,$(SRCS))
-endif
+# $(call optional,NAME,library,source): a library that is used where tools/probe.sh finds it; `make NAME=0` forces it off.
+# Only src/SOURCE.c uses it; without the library SOURCE_none.c replaces that file.
+define optional
+$1_LIBS := $(if $(filter 1,$($1)),$2)
+SRCS    := $(filter-out src/$3$(if $(filter 1,$($1)),_none).c,$(SRCS))
+$(BUILD)/$3.o $(BUILD)/fuzz/src/$3.o: OWN += $($1_FLAGS)
+endef
+$(eval $(call optional,ONEDNN,-ldnnl,cpu/onednn))
+$(eval $(call optional,PCRE2,-lpcre2-8,base/regex))
+$(eval $(call optional,WEBP,-lwebp,data/images/webp))
+$(eval $(call optional,TIFF,-ltiff,data/images/tiff))
+$(eval $(call optional,OPENJPEG,-lopenjp2,data/volumes/dicom_j2k))
+$(eval $(call optional,ZSTD,-lzstd,io/zstd))
+# video_file.c loads FFmpeg's libraries at run time.
+$(eval $(call optional,FFMPEG,,data/images/video_file))
 # MPI: ranks are connected by a plug-in beside the program (src/dist/dist.h), which is built where mpicc works; `make MPI=0`
 # forces it off. Only src/dist/mpi.c uses it.
-MPICC ?= mpicc
-MPI   ?= $(shell printf '\043include <mpi.h>\nint main(void) { return MPI_Finalize(); }' | $(MPICC) -x c - -o /dev/null 2>/dev/null && echo 1 || echo 0)
-SRCS  := $(filter-out src/dist/mpi.c,$(SRCS))
 ifeq ($(MPI),1)
   MPI_PLUGIN := $(BUILD)/plimsoll-mpi.so
 endif
-LDLIBS += $(ONEDNN_LIBS) $(PCRE2_LIBS) $(WEBP_LIBS) $(TIFF_LIBS) $(OPENJPEG_LIBS) $(ZSTD_LIBS)
-OBJS := $(SRCS:src/%.c=$(BUILD)/%.o)
+# The libraries that every build needs, and those of the readers of files.
+NEEDED := -lonig -lutf8proc -lcjson -lyaml -ljpeg -lpng -lz
+READERS = $(NEEDED) $(PCRE2_LIBS) $(WEBP_LIBS) $(TIFF_LIBS) $(OPENJPEG_LIBS) $(ZSTD_LIBS)
+SYSTEM := -lm -lpthread -ldl
+LIBS   := $(READERS) $(ONEDNN_LIBS) $(SYSTEM) $(LDLIBS)
+OBJS   := $(SRCS:src/%.c=$(BUILD)/%.o)
+$(call keep,flags,$(CC) $(MPICC) $(FLAGS))
+$(call keep,objects,$(OBJS) $(LINK) $(LIBS))
+$(call keep,cuda-code,$(NVCC) $(CUDA_CODE_OF) $(NVFLAGS))
 LIB  := $(BUILD)/libparts.a
 
 # The libraries for users: both export only the functions that include/plimsoll.h declares. The static library
@@ -175,12 +152,13 @@ OBJCOPY ?= objcopy
 PUBLIC  := $(filter-out $(BUILD)/cli/%,$(OBJS))
 
 all: $(BUILD)/plimsoll $(STATIC) $(SHARED) $(PLUGIN) $(MPI_PLUGIN)
+	@rm -f $(filter-out $(PLUGIN) $(MPI_PLUGIN),$(BUILD)/plimsoll-cuda.so $(BUILD)/plimsoll-mpi.so) # of other switches
 	@$(if $(NO_PLUGIN),echo 'no GPU here: built without the CUDA plug-in (make CUDA_ARCH=all builds it for every GPU)' >&2,:)
 
 $(BUILD)/plimsoll: $(BUILD)/cli/main.o $(LIB)
-	$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+	$(CC) -pie $(LINK) $^ $(LIBS) -o $@
 $(SHARED): $(PUBLIC) $(BUILD)/objects
-	$(CC) $(LDFLAGS) -shared -Wl,-soname,$(@F) $(if $(EXTRA),,-Wl,-z,defs) $(PUBLIC) $(LDLIBS) -o $@
+	$(CC) $(LINK) -shared -Wl,-soname,$(@F) $(if $(EXTRA),,-Wl,-z,defs) $(PUBLIC) $(LIBS) -o $@
 	@ln -sf $(@F) $(BUILD)/libplimsoll.so
 $(STATIC): $(PUBLIC) $(BUILD)/objects
 	$(CC) -r -nostdlib $(PUBLIC) -o $(BUILD)/plimsoll-public.o
@@ -189,57 +167,46 @@ $(STATIC): $(PUBLIC) $(BUILD)/objects
 # The plug-in contains the few internal functions that it calls: the program and both libraries, which load
 # it, export none of them.
 $(BUILD)/plimsoll-cuda.so: $(CUDA_OBJS) $(BUILD)/libseam.a
-	$(CC) $(LDFLAGS) -shared -Wl,-z,defs $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) $(ONEDNN_LIBS) $(PCRE2_LIBS) -lm -lpthread -ldl -o $@
-$(BUILD)/plimsoll-mpi.so: src/dist/mpi.c src/dist/dist.h src/run/ranks.h
-	@mkdir -p $(@D)
-	$(MPICC) $(CSTD) $(WARN) -O2 -g -fPIC -fvisibility=hidden -Isrc -Iinclude $(EXTRA) -shared $< -o $@
+	$(CC) $(LINK) -shared -Wl,-z,defs $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) $(ONEDNN_LIBS) $(PCRE2_LIBS) $(SYSTEM) -o $@
+$(BUILD)/plimsoll-mpi.so: src/dist/mpi.c src/dist/dist.h src/run/ranks.h $(BUILD)/flags
+	$(MPICC) $(filter-out -fopenmp,$(FLAGS)) -shared $(RELRO) $< -o $@
 $(LIB): $(OBJS) $(BUILD)/objects
 	@rm -f $@ && $(AR) rcs $@ $(OBJS)
-# This file changes with the list of objects, so that a removed source or another CUDA setting relinks the libraries.
-$(BUILD)/objects: always
-	@mkdir -p $(@D) && echo '$(OBJS)' | cmp -s - $@ || echo '$(OBJS)' >$@
-$(BUILD)/%.o: src/%.c
+$(BUILD)/%.o: src/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(DEP) -c $< -o $@
+	$(CC) $(FLAGS) $(OWN) $(DEP) -c $< -o $@
 # Measured profiles of GPUs as C string literals.
 $(BUILD)/profiles/%.inc: src/cost/profiles/%.json
 	@mkdir -p $(@D)
 	sed 's/["\\]/\\&/g; s/^/"/; s/$$/\\n"/' $< >$@
-$(BUILD)/cost/profile_stored.o: CFLAGS += -I$(BUILD)
+$(BUILD)/cost/profile_stored.o: OWN += -I$(BUILD)
 $(BUILD)/cost/profile_stored.o: $(patsubst src/cost/%.json,$(BUILD)/%.inc,$(wildcard src/cost/profiles/*.json))
 # The dependency chain of exp_fast leaves the processor idle; unrolled iterations fill the gaps.
 UNROLL := activations attention elementwise softmax tokens
-$(UNROLL:%=$(BUILD)/cpu/%.o): CFLAGS += -funroll-loops
+$(UNROLL:%=$(BUILD)/cpu/%.o): OWN += -funroll-loops
 # A plan is the same on every machine: no fused multiply-add, which only some machines have.
 EXACT := $(filter $(foreach d,graph run passes plan,$(BUILD)/$(d)%) $(foreach d,$(CUDA_ROOMS),$(BUILD)/$(d)/plan%),$(OBJS))
-$(EXACT): CFLAGS += -ffp-contract=off
+$(EXACT): OWN += -ffp-contract=off
 # 4-bit weights have the bits of bitsandbytes, and resized images the bytes of Pillow.
-$(BUILD)/base/nf4.o $(BUILD)/data/images/resize_table.o: CFLAGS += -ffp-contract=off
-$(BUILD)/data/images/video_file.o: CFLAGS += $(FFMPEG_FLAGS)
-$(BUILD)/data/volumes/dicom_j2k.o: CFLAGS += $(OPENJPEG_FLAGS)
-$(BUILD)/fuzz/src/data/volumes/dicom_j2k.o: FUZZ_FLAGS += $(OPENJPEG_FLAGS)
-$(BUILD)/fuzz/src/data/images/video_file.o: FUZZ_FLAGS += $(FFMPEG_FLAGS)
-$(CUDA_OBJS): CFLAGS += -isystem $(CUDA_HOME)/include
+$(BUILD)/base/nf4.o $(BUILD)/data/images/resize_table.o: OWN += -ffp-contract=off
+$(CUDA_OBJS): OWN += -isystem $(CUDA_HOME)/include
 $(BUILD)/%.cu.o: src/%.cu $(BUILD)/cuda-code
 	@mkdir -p $(@D)
 	$(NVCC) $(call CUDA_CODE_OF,$<) $(NVFLAGS) -c $< -o $@
-# This file changes with CUDA_ARCH, so that the objects are compiled again for other architectures.
-$(BUILD)/cuda-code: always
-	@mkdir -p $(@D) && echo '$(call CUDA_CODE_OF,) $(NVFLAGS)' | cmp -s - $@ || echo '$(call CUDA_CODE_OF,) $(NVFLAGS)' >$@
 
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 $(BUILD)/tests/%: tests/%.c $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LDFLAGS) $(LDLIBS) $(if $(filter test_%,$*),-lcmocka) -o $@
+	$(CC) $(FLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LINK) $(LIBS) $(if $(filter test_%,$*),-lcmocka) -o $@
 
 # clang finds its own OpenMP library by this flag alone.
 OPENMP_LIB = $(if $(shell $(CC) --version 2>/dev/null | grep -i clang),-fopenmp,-lgomp)
 # Programs outside the project use the public header and the flags of pkg-config, which reads
 # plimsoll-uninstalled.pc for the build tree. $(call pc,prefix,includedir,libdir) prints it. Its rpath lets
 # programs find the library without LD_LIBRARY_PATH; in /usr/lib the loader finds it anyway.
-pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|; s|@OPENMP@|$(OPENMP_LIB)|; s|@ONEDNN@|$(ONEDNN_LIBS)|; s|@PCRE2@|$(PCRE2_LIBS)|; s|@WEBP@|$(WEBP_LIBS) $(TIFF_LIBS) $(OPENJPEG_LIBS)|; s|@ZSTD@|$(ZSTD_LIBS)|; s| @RPATH@|$(if $(filter /usr,$1),, -Wl,-rpath,$${libdir})|' tools/plimsoll.pc.in
+pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(OPENMP_LIB) $(LIBS)|; s| @RPATH@|$(if $(filter /usr,$1),, -Wl,-rpath,$${libdir})|' tools/plimsoll.pc.in
 PC := $(BUILD)/plimsoll-uninstalled.pc
-$(PC): tools/plimsoll.pc.in include/plimsoll.h
+$(PC): tools/plimsoll.pc.in include/plimsoll.h $(BUILD)/objects
 	@mkdir -p $(@D)
 	@$(call pc,$(CURDIR),$(CURDIR)/include,$(abspath $(BUILD))) >$@
 OUTSIDE = $(CSTD) $(WARN) -O2 -g $(EXTRA) $< $$(PKG_CONFIG_PATH=$(BUILD) pkg-config --cflags --libs plimsoll)
@@ -255,21 +222,21 @@ $(filter $(BUILD)/tests/test_library% $(BUILD)/tests/test_loops,$(TESTS)): $(BUI
 REPLAYS := $(patsubst tests/fuzz/fuzz_%.c,$(BUILD)/tests/replay_%,$(wildcard tests/fuzz/fuzz_*.c))
 $(REPLAYS): $(BUILD)/tests/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay_main.c $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $^ $(LDFLAGS) $(LDLIBS) -o $@
+	$(CC) $(FLAGS) $^ $(LINK) $(LIBS) -o $@
 HELPERS := $(addprefix $(BUILD)/tests/,compare json_get render forge forge_pth forge_png forge_conversations forge_shapes forge_questions forge_videos pixels video cuda_seam cuda_ops profile_path)
 tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 
 # The tests of the CUDA device against the reference kernels need none of the libraries for files and
 # configurations, so that they build on a bare machine with a GPU.
 SEAM := $(filter $(foreach d,base graph run cost cpu cuda passes plan,$(BUILD)/$(d)/%) $(BUILD)/io/file.o,$(OBJS))
-$(BUILD)/libseam.a: $(SEAM)
+$(BUILD)/libseam.a: $(SEAM) $(BUILD)/objects
 	rm -f $@ && $(AR) rcs $@ $(SEAM)
 $(BUILD)/bench/bench_cuda_attention $(BUILD)/bench/bench_cuda_update: $(BUILD)/bench/%: bench/%.c $(BUILD)/libseam.a $(PLUGIN)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ $< $(BUILD)/libseam.a $(LDFLAGS) $(ONEDNN_LIBS) $(PCRE2_LIBS) -lm -lpthread -ldl -o $@
+	$(CC) $(FLAGS) $(DEP) -MF $@.d -MT $@ $< $(BUILD)/libseam.a $(LINK) $(ONEDNN_LIBS) $(PCRE2_LIBS) $(SYSTEM) -o $@
 $(BUILD)/tests/cuda_seam $(BUILD)/tests/cuda_ops: $(BUILD)/tests/%: tests/%.c $(BUILD)/libseam.a $(PLUGIN)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(BUILD)/libseam.a $(LDFLAGS) $(ONEDNN_LIBS) $(PCRE2_LIBS) -lm -lpthread -ldl -o $@
+	$(CC) $(FLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(BUILD)/libseam.a $(LINK) $(ONEDNN_LIBS) $(PCRE2_LIBS) $(SYSTEM) -o $@
 
 # --- targets for users --------------------------------------------------------
 
@@ -277,7 +244,7 @@ $(BUILD)/tests/cuda_seam $(BUILD)/tests/cuda_ops: $(BUILD)/tests/%: tests/%.c $(
 BUILD_WITH_PROGRESS = tools/build.sh $(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 deps:
-	@CC="$(CC)" tools/deps.sh
+	@CC="$(CC)" WITHOUT="$(foreach s,$(filter $(GIVEN),$(LIBRARIES)),$(if $(filter 0,$($s)),$s))" tools/deps.sh
 test: deps
 	+@$(BUILD_WITH_PROGRESS) $(CUDA_TEST) all tests
 	+@$(MAKE) --no-print-directory $(CUDA_TEST) check
@@ -327,7 +294,7 @@ install: all
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer \
             -Wno-format-truncation -Wno-maybe-uninitialized
 asan: deps
-	+@$(BUILD_WITH_PROGRESS) BUILD=$(BUILD)/asan CUDA=0 OPT='-O1 -g' EXTRA='$(SANITIZE)' all tests
+	+@$(BUILD_WITH_PROGRESS) BUILD=$(BUILD)/asan CUDA=0 OPT='-O1 -g' HARDEN= EXTRA='$(SANITIZE)' all tests
 	@BUILD=$(BUILD)/asan tools/test.sh unit replay golden
 
 FUZZ_SECONDS ?= 60
@@ -336,14 +303,14 @@ FUZZ_FLAGS   := $(CSTD) -g -O1 -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION -fno-s
 FUZZ_OBJS    := $(patsubst src/%.c,$(BUILD)/fuzz/src/%.o,$(filter-out src/cpu/% src/cuda/% src/cli/% src/lib/% src/calibrate/% src/infer/%,$(SRCS)) src/cuda/products/autotune_file.c src/cli/predict_prompts.c)
 $(BUILD)/fuzz/src/%.o: src/%.c
 	@mkdir -p $(@D)
-	clang $(FUZZ_FLAGS) $(DEP) -fsanitize=fuzzer-no-link,address,undefined -c $< -o $@
-$(BUILD)/fuzz/src/cost/profile_stored.o: FUZZ_FLAGS += -I$(BUILD)
+	clang $(FUZZ_FLAGS) $(OWN) $(DEP) -fsanitize=fuzzer-no-link,address,undefined -c $< -o $@
+$(BUILD)/fuzz/src/cost/profile_stored.o: OWN += -I$(BUILD)
 $(BUILD)/fuzz/src/cost/profile_stored.o: $(patsubst src/cost/%.json,$(BUILD)/%.inc,$(wildcard src/cost/profiles/*.json))
 $(BUILD)/fuzz/libparts.a: $(FUZZ_OBJS)
 	@rm -f $@ && $(AR) rcs $@ $(FUZZ_OBJS)
 FUZZERS      := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(FUZZERS): $(BUILD)/fuzz/%: tests/fuzz/%.c tests/fuzz/machine.c $(BUILD)/fuzz/libparts.a
-	clang $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined $^ -lonig -lutf8proc -lcjson -lyaml -ljpeg -lpng -lz -lm -lpthread -ldl $(PCRE2_LIBS) $(WEBP_LIBS) $(TIFF_LIBS) $(OPENJPEG_LIBS) $(ZSTD_LIBS) -o $@
+	clang $(FUZZ_FLAGS) -fsanitize=fuzzer,address,undefined $^ $(READERS) $(SYSTEM) -o $@
 fuzz: deps
 	@CC="$(CC)" tools/deps.sh fuzz
 	+@$(BUILD_WITH_PROGRESS) $(FUZZERS)
@@ -352,16 +319,16 @@ fuzz: deps
 BENCHES := $(patsubst bench/%.c,$(BUILD)/bench/%,$(filter-out bench/bench_cuda_%,$(wildcard bench/bench_*.c)))
 $(BUILD)/bench/%: bench/%.c $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LDFLAGS) $(LDLIBS) -lcmocka -o $@
+	$(CC) $(FLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LINK) $(LIBS) -lcmocka -o $@
 $(BUILD)/bench/mpi_ranks: bench/mpi_ranks.c $(LIB)
 	@mkdir -p $(@D)
-	$(MPICC) $(CFLAGS) $(DEP) -MF $@.d -MT $@ $< $(LIB) $(LDFLAGS) $(LDLIBS) -o $@
+	$(MPICC) $(FLAGS) $(DEP) -MF $@.d -MT $@ $< $(LIB) $(LINK) $(LIBS) -o $@
 bench: deps
 	+@$(BUILD_WITH_PROGRESS) $(BENCHES)
 	@for b in $(filter-out %/bench_loader %/bench_tokenize,$(BENCHES)); do $$b || exit 1; done # those two need files: bench/data.sh, bench/peer_tokenize.py
 
 clean:
 	rm -rf $(BUILD)
-.PHONY: all tests examples install deps test test-cuda test-cuda-75 test-slurm check demo docs quotes asan fuzz bench clean always
+.PHONY: all tests examples install deps test test-cuda test-cuda-75 test-slurm check demo docs quotes asan fuzz bench clean
 
 -include $(FUZZ_OBJS:.o=.d) $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(patsubst bench/%.c,$(BUILD)/bench/%.d,$(wildcard bench/bench_cuda_*.c))

@@ -116,13 +116,53 @@ step_callback() {
 }
 check 'step_callback: stops, and plimsoll train goes on' step_callback
 
+# --- the build ------------------------------------------------------------------------------
+
+# A folder that is marked as built (make -t) with these switches; `commands SWITCHES...` counts what a make in it would run.
+folder_make() { env -u MAKEFLAGS -u MAKELEVEL make BUILD="$tmp/build" "$@"; }
+commands() { folder_make -n "$@" all | grep -c -- ' -o '; }
+remembers() {
+    mkdir -p "$tmp/build/profiles" && (cd src && find . -type d) | (cd "$tmp/build" && xargs mkdir -p) || return 1
+    folder_make -s CUDA=0 MPI=0 TIFF=0 OPT=-O1 "$tmp/build/found.mk" && folder_make -st all >/dev/null || return 1
+    local same library flag link
+    same=$(commands) library=$(commands TIFF=1) && folder_make -st all >/dev/null
+    link=$(commands LDFLAGS=-s) flag=$(commands CFLAGS=-g)
+    echo "$same commands; another library: $library, the linker's flags: $link, the compiler's flags: $flag"
+    [ "$same" = 0 ] && [ "$library" = 4 ] && [ "$link" = 3 ] && [ "$flag" -gt 400 ]
+}
+check 'a build folder remembers its switches' remembers
+wrong_switch() { ! folder_make -n TIFF=yes all >"$tmp/out" 2>&1 && grep 'TIFF is "yes": expected 0 or 1' "$tmp/out"; }
+check 'a switch that is neither on nor off' wrong_switch
+# tools/deps.sh on a machine without a compiler and apt-get names what is missing.
+bare() { PATH=$tmp/bare CC=gcc "$@" tools/deps.sh 2>&1; }
+dependencies() {
+    local tool
+    mkdir -p "$tmp/bare"
+    for tool in bash sh env mktemp rm sed dirname cat; do ln -sf "$(command -v $tool)" "$tmp/bare/$tool"; done
+    bare env WITHOUT=MPI | grep 'libcjson-dev.* libtiff-dev.* libavformat-dev .* ffmpeg$' && ! bare env WITHOUT='MPI FFMPEG' | grep -E 'libav|ffmpeg|openmpi'
+}
+check 'make deps: what is missing, less what is switched off' dependencies
+
+# Full RELRO, a stack protector and checked copies, in everything that is loaded.
+hardened() {
+    local file
+    for file in plimsoll libplimsoll.so.0 plimsoll-mpi.so plimsoll-cuda.so; do
+        [ -f "$BUILD/$file" ] || continue
+        readelf -lW "$BUILD/$file" | grep -q GNU_RELRO && readelf -dW "$BUILD/$file" | grep -qw 'NOW' &&
+            readelf --dyn-syms -W "$BUILD/$file" | grep -q __stack_chk_fail && readelf --dyn-syms -W "$BUILD/$file" | grep -q '_chk@' || { echo "$file"; return 1; }
+    done
+}
+if sanitized; then echo 'skip  hardening: the sanitizers check more'; skipped=$((skipped + 1)); else check 'RELRO, stack protector, fortified copies' hardened; fi
+
 # --- an installation ----------------------------------------------------------------------
 
 installed() {
+    local before
+    before=$(stat -c '%i %Y' "$BUILD/plimsoll")
     make -s BUILD="$BUILD" install DESTDIR="$tmp/root" PREFIX=/opt/pl >/dev/null &&
         (cd "$tmp/root/opt/pl" && ls bin/plimsoll include/plimsoll.h lib/libplimsoll.a lib/libplimsoll.so lib/libplimsoll.so.0 \
             lib/pkgconfig/plimsoll.pc share/doc/plimsoll/LICENSE share/doc/plimsoll/docs/guides/c-library.md) &&
-        "$tmp/root/opt/pl/bin/plimsoll" --version
+        "$tmp/root/opt/pl/bin/plimsoll" --version && [ "$(stat -c '%i %Y' "$BUILD/plimsoll")" = "$before" ]
 }
 check 'make install with DESTDIR' installed
 

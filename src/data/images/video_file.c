@@ -70,7 +70,7 @@ static void load(void)
     void *l[COUNT(library_names)];
     for (size_t i = 0; i < COUNT(library_names); i++)
         if (!(l[i] = dlopen(library_names[i], RTLD_NOW | RTLD_LOCAL))) {
-            error_set(&ff.e, PL_FAIL, "FFmpeg's %s, which reads video files, is not found: install FFmpeg's libraries (tools/deps.sh ffmpeg), or give a folder of the frames", library_names[i]);
+            error_set(&ff.e, PL_FAIL, "FFmpeg's %s, which reads video files, is not found: install FFmpeg's libraries (make deps), or give a folder of the frames", library_names[i]);
             return;
         }
 #define FIND(library, function) && find(l, library, #function, &ff.function)
