@@ -28,7 +28,8 @@ static inline void folder_open(struct folder *f, const char *path, const char *m
     if (!rc) rc = template_open(&f->template, path, NULL, NULL, &e);
     if (!rc) rc = image_source_open(&f->images, &f->model, f->tokenizer, f->template, media, &e);
     if (rc) fail_msg("%s: %s", path, e.text);
-    f->options = (struct tokenize_options){.tokenizer = f->tokenizer, .template = f->template, .images = &f->images};
+    f->options = (struct tokenize_options){
+        .tokenizer = f->tokenizer, .template = f->template, .images = &f->images, .room = RECORD_MOST};
 }
 
 static inline void close_folder(struct folder *f)

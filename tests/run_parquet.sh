@@ -99,4 +99,20 @@ check 'no column of conversations' expect 2 'types_none.parquet: its columns are
 check 'no usual name for masks' expect 2 'its columns are image, disc, box; none has images and a usual name for masks .*: set data.mask_column' "$binary" data inspect $from/mask_columns.parquet
 check 'a column that is not there' expect 2 'has no column organ of images; its columns are image, disc, box' "$binary" data inspect $from/mask_columns.parquet --mask-column disc,organ
 check 'image and mask in one column' expect 2 'column image is that of the images and of the masks' "$binary" data inspect $from/masks.parquet --mask-column image
+empty() {
+    local table=$from/hostile/nulls.parquet all='100000000 of 100000000 samples cannot be used'
+    expect 2 "$all" "$binary" init --model tests/golden/chat/model --data $table || return 1
+    "$binary" data inspect $table --model tests/golden/chat/model --json >"$tmp/out" && [ "$(json "$tmp/out" usable)" = 0 ] || return 1
+    expect 2 "$all" "$binary" train "$tmp/run.yaml" --set model.preset=null --set model.path=tests/golden/chat/model --set data.format=conversations --set data.train=$table
+}
+check 'a hundred million rows without a value end at once' empty
+# A byte in the middle of a page; the table has the same size and footer.
+changed() {
+    cp $from/masks.parquet "$tmp/t.parquet"
+    local set=(--set data.format=parquet --set "data.train=$tmp/t.parquet" --set train.out="$tmp/resumed")
+    expect 0 '' "$binary" train "$tmp/run.yaml" "${set[@]}" --set train.steps=1 --set train.save_every=1 || return 1
+    printf x | dd of="$tmp/t.parquet" bs=1 seek=4000 conv=notrunc status=none
+    expect 0 'the files of data.train are not those of the checkpoint' "$binary" train "$tmp/run.yaml" "${set[@]}" --set train.steps=2 --resume
+}
+check 'resume notices a table whose bytes have changed' changed
 summary

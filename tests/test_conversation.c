@@ -38,7 +38,7 @@ static char *read_all(const char *text, size_t n)
     bool more = true;
     out[0] = 0;
     put(text, n);
-    int rc = records_open(&r, path, &e);
+    int rc = records_open(&r, path, RECORD_MOST, &e);
     while (!rc && !(rc = records_next(&r, &x, &more, &e)) && more)
         snprintf(out + strlen(out), sizeof out - strlen(out), "%s%s:%.*s", *out ? " " : "", record_place(x.line).text, (int)x.n, x.text);
     if (rc) {
@@ -102,7 +102,7 @@ static void test_long_objects(void **state)
         struct error e;
         bool more;
         put(text, strlen(text));
-        assert_int_equal(records_open(&r, path, &e), 0);
+        assert_int_equal(records_open(&r, path, RECORD_MOST, &e), 0);
         assert_int_equal(records_next(&r, &x, &more, &e), 0);
         assert_true(more && x.n == n + 10 && x.line == 1);
         assert_int_equal(records_next(&r, &x, &more, &e), 0);
@@ -124,7 +124,7 @@ static void test_huge_line(void **state)
     bool more;
     put("{\"a\": \"", 7);
     if (truncate(path, 1l << 30)) skip();
-    assert_int_equal(records_open(&r, path, &e), 0);
+    assert_int_equal(records_open(&r, path, RECORD_MOST, &e), 0);
     assert_int_equal(records_next(&r, &x, &more, &e), PL_USAGE);
     assert_non_null(strstr(e.text, ":1: the object that begins here is longer than 64 MiB"));
     assert_true(r.room <= 2 * RECORD_MOST);

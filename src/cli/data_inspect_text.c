@@ -13,6 +13,7 @@
 #include "cli/data.h"
 #include "cli/init.h"
 #include "data/text/records.h"
+#include "feed/batch_plan.h"
 #include "feed/text_source.h"
 #include "io/json.h"
 
@@ -35,24 +36,23 @@ static void count_sample(struct facts *f, const struct conversation *c)
     f->with_media += c->media->count > 0;
 }
 
-static int read_file(struct facts *f, const char *path, const char *system, struct error *e)
+static int read_file(struct facts *f, const char *path, const struct config *c, struct error *e)
 {
     struct records r;
     struct record x;
     bool more = true;
-    int rc = records_open(&r, path, e);
+    int rc = records_open(&r, path, batch_room(c), e);
     if (rc) return rc;
     while (!(rc = records_next(&r, &x, &more, e)) && more) {
         struct bump b = {0};
         struct value *sample;
-        struct conversation c;
+        struct conversation read;
         struct error why = {0};
         enum conversation_fault fault = conversation_parse(x.text, x.n, &b, &sample, &why);
-        if (!fault) fault = conversation_read(sample, system, &b, &c, &why);
+        if (!fault) fault = conversation_read(sample, c->data_system, &b, &read, &why);
         if (!f->format && fault != SAMPLE_JSON) f->format = conversation_format(sample);
-        f->report.read++;
-        if (!f->report.bad[fault]++ && fault) snprintf(f->report.first[fault], sizeof f->report.first[fault], "%.64s:%s: %.140s", path, record_place(x.line).text, why.text);
-        if (!fault) count_sample(f, &c);
+        report_add(&f->report, fault, x.times, path, x.line, why.text);
+        if (!fault) count_sample(f, &read);
         bump_free(&b);
     }
     records_close(&r);
@@ -63,7 +63,7 @@ static int read_files(struct facts *f, const struct config *c, struct error *e)
 {
     struct names files;
     int rc = tokenize_files(c->data_train.at, c->data_train.n, &files, e);
-    for (uint32_t i = 0; i < files.n && !rc; i++) rc = read_file(f, files.at[i], c->data_system, e);
+    for (uint32_t i = 0; i < files.n && !rc; i++) rc = read_file(f, files.at[i], c, e);
     names_free(&files);
     return rc;
 }
@@ -222,7 +222,7 @@ static int show_samples(const struct config *c, const struct text_source *s, uin
         struct records r;
         struct record x;
         bool more = true;
-        rc = records_open(&r, files.at[i], e);
+        rc = records_open(&r, files.at[i], batch_room(c), e);
         while (!rc && n && !(rc = records_next(&r, &x, &more, e)) && more) n--, show_sample(c, &s->options, files.at[i], &x, out);
         records_close(&r);
     }

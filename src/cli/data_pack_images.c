@@ -56,8 +56,8 @@ static void add_references(struct image_packer *p, const struct record *x)
     struct error ignored;
     const bool usable = !conversation_parse(x->text, x->n, &b, &sample, &ignored) && !conversation_read(sample, NULL, &b, &c, &ignored) &&
                         (!c.videos || p->source.videos.max_frames) && !conversation_place_media(&c, &b, &ignored);
-    p->conversations++;
-    p->unusable += !usable;
+    p->conversations += x->times;
+    p->unusable += usable ? 0 : x->times;
     for (uint32_t i = 0; usable && i < c.media->count; i++) vec_push(&p->references, mem_string(c.media->items[i]->text));
     bump_free(&b);
 }
@@ -67,7 +67,7 @@ static int read_conversations(struct image_packer *p, const char *path, struct e
     struct records r;
     struct record x;
     bool more = true;
-    int rc = records_open(&r, path, e);
+    int rc = records_open(&r, path, p->reader.room, e);
     if (rc) return rc;
     while (!(rc = records_next(&r, &x, &more, e)) && more) add_references(p, &x);
     records_close(&r);

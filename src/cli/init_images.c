@@ -19,7 +19,7 @@ static void list_images(const char *path, struct names *out)
     struct record x;
     struct error ignored;
     bool more = true;
-    if (records_open(&r, path, &ignored)) return;
+    if (records_open(&r, path, RECORD_MOST, &ignored)) return;
     for (int i = 0; i < OBJECTS_READ && out->n < IMAGES_TRIED && !records_next(&r, &x, &more, &ignored) && more; i++) {
         struct bump b = {0};
         struct value *sample;

@@ -43,7 +43,7 @@ const char *detect_conversations(const char *path)
     const char *what = NULL;
     if (parquet_is(path) && parquet_set_usual(path)) return NULL; /* images and masks, perhaps with texts */
     if (!parquet_is(path) && (!records_peek(path) || !may_be_conversations(path))) return NULL;
-    if (records_open(&r, path, &ignored)) return NULL;
+    if (records_open(&r, path, RECORD_MOST, &ignored)) return NULL;
     for (int i = 0; i < OBJECTS_TRIED && !what && !records_next(&r, &x, &more, &ignored) && more; i++) { /* the first ones may be damaged */
         struct bump b = {0};
         struct value *sample;

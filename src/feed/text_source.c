@@ -85,6 +85,8 @@ int text_source_open(struct text_source *s, const struct config *c, enum feed_ro
     if (!rc && m && m->images) rc = open_images(s, c, role, m, e);
     names_free(&files);
     s->options.tokenizer = s->tokenizer;
+    s->options.room = batch_room(c);
+    s->options.max_bad = &c->data_max_bad;
     s->options.template = s->template;
     s->options.no_template = &s->no_template;
     if (rc) text_source_close(s);

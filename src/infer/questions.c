@@ -9,6 +9,7 @@
 #include "data/holdout.h"
 #include "data/text/records.h"
 #include "data/text/tokenize.h"
+#include "feed/batch_plan.h"
 
 void questions_free(struct questions *q)
 {
@@ -108,8 +109,7 @@ static int read_sample(struct questions *q, const struct config *c, const struct
     } else if (!f) {
         f = ask(p, &read, &a, &why);
     }
-    q->report.read++;
-    if (!q->report.bad[f]++ && f) snprintf(q->report.first[f], sizeof q->report.first[f], "%.64s:%s: %.140s", path, record_place(x->line).text, why.text);
+    report_add(&q->report, f, x->times, path, x->line, why.text);
     if (!f && most->tokens && a.tokens.n > most->tokens) q->too_long++;
     else if (!f && most->bounded && !images_fit(&most->images, &a.slots)) q->too_many++;
     else if (!f && !rc && a.prompt && a.tokens.n) add_question(q, &a, x->line);
@@ -121,17 +121,19 @@ static int read_sample(struct questions *q, const struct config *c, const struct
 
 /* --- files ------------------------------------------------------------------------------------- */
 
-/* Counts the samples of all files, for the split. */
-static int count_samples(const struct names *files, uint64_t *n, struct error *e)
+/* Counts the samples of all files, for the split. *empty of them are rows without a value: a small table may have
+ * billions. */
+static int count_samples(const struct names *files, const struct config *c, uint64_t *n, uint64_t *empty,
+                         struct error *e)
 {
     int rc = PL_OK;
-    *n = 0;
+    *n = *empty = 0;
     for (uint32_t i = 0; i < files->n && !rc; i++) {
         struct records r;
         struct record x;
         bool more = true;
-        if ((rc = records_open(&r, files->at[i], e))) break;
-        while (!(rc = records_next(&r, &x, &more, e)) && more) ++*n;
+        if ((rc = records_open(&r, files->at[i], batch_room(c), e))) break;
+        while (!(rc = records_next(&r, &x, &more, e)) && more) *n += x.times, *empty += x.times - 1;
         records_close(&r);
     }
     return rc;
@@ -143,21 +145,25 @@ static int read_file(struct questions *q, const struct config *c, const struct p
     struct records r;
     struct record x;
     bool more = true;
-    int rc = records_open(&r, q->files.at[i], e);
+    int rc = records_open(&r, q->files.at[i], batch_room(c), e);
     if (rc) return rc;
     q->file[i].first = q->at.n;
     while (!rc) {
         const bool enough = most->questions && q->at.n - q->file[i].first >= most->questions;
         if ((enough && !held) || (rc = records_next(&r, &x, &more, e)) || !more) break;
-        if (!enough && (!held || held[*number])) rc = read_sample(q, c, p, q->files.at[i], &x, most, e);
-        ++*number;
+        const uint64_t times = x.times;
+        for (uint64_t k = x.times = 0; k < times; k++) x.times += !held || held[*number + k];
+        if (!enough && x.times) rc = read_sample(q, c, p, q->files.at[i], &x, most, e);
+        *number += times;
     }
     q->file[i].n = q->at.n - q->file[i].first;
     records_close(&r);
     return rc;
 }
 
-static int check(const struct questions *q, const struct config *c, struct error *e)
+/* `samples`: of all files. A part that is held out may have as many that cannot be used as training allows in the
+ * whole. */
+static int check(const struct questions *q, const struct config *c, uint64_t samples, struct error *e)
 {
     const struct sample_report *r = &q->report;
     const uint64_t bad = report_bad(r);
@@ -167,7 +173,9 @@ static int check(const struct questions *q, const struct config *c, struct error
     if (!r->read && c->data_holdout > 0) rc = error_set(e, PL_USAGE, "data.holdout is %g of the samples of data.train, which is none", c->data_holdout);
     else if (!r->read) rc = error_set(e, PL_USAGE, "the files have no samples");
     else if (bad == r->read) rc = error_set(e, PL_USAGE, "%s", t.at);
-    else if ((double)bad > c->data_max_bad * (double)r->read) rc = error_set(e, PL_USAGE, "%s. data.max_bad is %g; `plimsoll data inspect` shows samples", t.at, c->data_max_bad);
+    else if ((double)bad > c->data_max_bad * (double)(samples ? samples : r->read))
+        rc = error_set(e, PL_USAGE, "%s. data.max_bad is %g; `plimsoll data inspect` shows samples", t.at,
+                       c->data_max_bad);
     else if (!q->at.n && q->too_long) rc = error_set(e, PL_USAGE, "all %llu prompts are too long: set a larger data.sequence", (unsigned long long)q->too_long);
     else if (!q->at.n && q->too_many) rc = error_set(e, PL_USAGE, "all %llu prompts have more images than data.max_images, or more frames than data.max_frames", (unsigned long long)q->too_many);
     else if (!q->at.n) rc = error_set(e, PL_USAGE, "no sample has a prompt and an answer of text, so there is nothing to ask");
@@ -179,13 +187,17 @@ static int check(const struct questions *q, const struct config *c, struct error
 int questions_read(struct questions *q, const struct config *c, const struct prompts *p, const struct question_limits *most, struct error *e)
 {
     const struct config_list *paths = c->data_holdout > 0 ? &c->data_train : &c->data_validation;
-    uint64_t n = 0, number = 0;
+    uint64_t n = 0, empty = 0, number = 0;
     bool *held = NULL;
     *q = (struct questions){0};
     int rc = tokenize_files(paths->at, paths->n, &q->files, e);
-    if (!rc && c->data_holdout > 0 && !(rc = count_samples(&q->files, &n, e))) held = holdout_mark(n, c->data_holdout, (uint64_t)c->data_split_seed);
+    if (!rc && c->data_holdout > 0) rc = count_samples(&q->files, c, &n, &empty, e);
+    if (!rc && (double)empty > c->data_max_bad * (double)n)
+        rc = error_set(e, PL_USAGE, "%llu of %llu rows have no value, and data.max_bad is %g",
+                       (unsigned long long)empty, (unsigned long long)n, c->data_max_bad);
+    if (!rc && c->data_holdout > 0) held = holdout_mark(n, c->data_holdout, (uint64_t)c->data_split_seed);
     if (!rc) q->file = mem_alloc(q->files.n * sizeof *q->file);
     for (uint32_t i = 0; i < q->files.n && !rc; i++) rc = read_file(q, c, p, i, most, held, &number, e);
     mem_free(held);
-    return rc ? rc : check(q, c, e);
+    return rc ? rc : check(q, c, n, e);
 }

@@ -18,8 +18,22 @@ int codec_open(struct codec *c, enum codec_kind kind, const void *in, size_t n, 
     if (kind == CODEC_SNAPPY) return snappy_open(&c->snappy, in, n, c->window, out, e);
     const struct codec_library *l = library_of(kind);
     if (!l->open) return error_set(e, PL_FAIL, "it is compressed with %s, and the program is built without %s: install lib%s-dev and build it again", l->name, l->name, l->name);
-    c->state = l->open(c->room);
+    const uint64_t window = l->window(in, c->end);
+    if (window > CODEC_WINDOW_MOST && out > CODEC_WINDOW_MOST)
+        return error_set(e, PL_USAGE,
+                         "its %s data has a window of %llu MiB; expected at most 32: write it again with a lower level "
+                         "of compression",
+                         l->name, (unsigned long long)(window >> 20));
+    c->state = l->open(c->room, out > CODEC_WINDOW_MOST);
     return c->state ? PL_OK : error_set(e, PL_FAIL, "%s has no memory", l->name);
+}
+
+uint64_t codec_memory(enum codec_kind kind, const void *in, size_t n, uint64_t out)
+{
+    enum { TABLES = 128 << 10, BLOCK = 128 << 10 };
+    if ((kind != CODEC_GZIP && kind != CODEC_ZSTD) || !library_of(kind)->open) return 0;
+    const uint64_t window = min_u64(library_of(kind)->window(in, (const uint8_t *)in + n), out);
+    return TABLES + window + 2 * min_u64(window, BLOCK);
 }
 
 void codec_close(struct codec *c)

@@ -9,7 +9,7 @@
 
 enum codec_kind { CODEC_NONE, CODEC_SNAPPY, CODEC_GZIP, CODEC_ZSTD };
 
-enum { CODEC_ROOM = 32 };
+enum { CODEC_ROOM = 32, CODEC_WINDOW_MOST = 32 << 20 };
 
 struct codec {
     enum codec_kind kind;
@@ -22,7 +22,7 @@ struct codec {
 };
 
 /* `out`: the bytes of the output. The input must stay. The caller calls codec_close after success. PL_USAGE: the beginning is
- * damaged; PL_FAIL: the program is built without the library. */
+ * damaged, or its window is larger than CODEC_WINDOW_MOST; PL_FAIL: the program is built without the library. */
 int codec_open(struct codec *c, enum codec_kind kind, const void *in, size_t n, uint64_t out, struct error *e);
 void codec_close(struct codec *c);
 /* The next n bytes; `to` NULL: skips them. PL_USAGE: the input is damaged, or has fewer. */
@@ -30,10 +30,17 @@ int codec_read(struct codec *c, void *to, uint64_t n, struct error *e);
 /* How far the input is used. */
 const uint8_t *codec_at(const struct codec *c);
 
+/* Returns the bytes of memory that a library takes to decode the input to `out` bytes: the window that the input
+ * states, and its tables. */
+uint64_t codec_memory(enum codec_kind kind, const void *in, size_t n, uint64_t out);
+
 /* A library's decoder. `open` NULL: the program is built without it. */
 struct codec_library {
     const char *name;
-    void *(*open)(uint64_t room[CODEC_ROOM]); /* the state, which may be in the room; NULL: there is no memory */
+    uint64_t (*window)(const uint8_t *at, const uint8_t *end); /* that the input states */
+    void *(*open)(uint64_t room[CODEC_ROOM],
+                  bool bounded); /* the state, which may be in the room; NULL: there is no memory. bounded: no window
+                                    may exceed CODEC_WINDOW_MOST */
     void (*close)(void *state);
     /* Decodes into to[n], from *at on, as far as it gets, and returns the number of bytes; -1: the input is damaged. */
     int64_t (*read)(void *state, const uint8_t **at, const uint8_t *end, uint8_t *to, size_t n);

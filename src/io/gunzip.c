@@ -132,8 +132,9 @@ size_t gunzip_peek(const char *path, void *to, size_t n)
 }
 /* --- blocks in memory (codec.h) ------------------------------------------------------------------- */
 
-static void *open_block(uint64_t room[CODEC_ROOM])
+static void *open_block(uint64_t room[CODEC_ROOM], bool bounded)
 {
+    (void)bounded; /* its windows have 32 KiB */
     z_stream *z = memset(room, 0, sizeof *z);
     _Static_assert(sizeof *z <= CODEC_ROOM * sizeof *room, "zlib's state has room");
     return inflateInit2(z, 15 + 32) == Z_OK ? z : NULL; /* 32: gzip or zlib, as the first bytes say */
@@ -149,12 +150,20 @@ static int64_t read_block(void *state, const uint8_t **at, const uint8_t *end, u
     z->avail_in = in;
     z->next_out = to;
     z->avail_out = out;
-    const int rc = inflate(z, Z_NO_FLUSH);
+    int rc = inflate(z, Z_NO_FLUSH);
+    while (rc == Z_STREAM_END && z->avail_in && z->avail_out)
+        rc = inflateReset(z) == Z_OK ? inflate(z, Z_NO_FLUSH) : Z_STREAM_ERROR; /* the next member */
     *at += in - z->avail_in;
     return rc == Z_OK || rc == Z_STREAM_END || rc == Z_BUF_ERROR ? (int64_t)(out - z->avail_out) : -1;
 }
 
-const struct codec_library codec_gzip = {"gzip", open_block, close_block, read_block};
+static uint64_t window_block(const uint8_t *at, const uint8_t *end)
+{
+    (void)at, (void)end;
+    return 32 << 10;
+}
+
+const struct codec_library codec_gzip = {"gzip", window_block, open_block, close_block, read_block};
 
 /* --- compressing ----------------------------------------------------------------------------- */
 

@@ -41,6 +41,8 @@ void json_put_number(struct json_writer *w, const char *key, double x);
 void json_put_string(struct json_writer *w, const char *key, const char *s);
 /* The same for n bytes, in which NUL is a character like others. */
 void json_put_bytes(struct json_writer *w, const char *key, const char *s, size_t n);
+/* Returns the bytes of such a text between quotes. */
+size_t json_quoted_bytes(const char *s, size_t n);
 void json_put_format(struct json_writer *w, const char *key, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void json_put_value(struct json_writer *w, const char *key, const struct value *v);

@@ -30,6 +30,20 @@ static void write_quoted(struct text *out, const char *s, size_t n)
     text_append(out, "\"", 1);
 }
 
+size_t json_quoted_bytes(const char *s, size_t n)
+{
+    size_t out = 2;
+    for (int k; n; s += k ? k : 1, n -= (size_t)(k ? k : 1)) {
+        uint32_t code;
+        k = utf8_decode(s, n, &code);
+        out += !k                                                            ? 3
+               : code == '"' || code == '\\' || code == '\n' || code == '\t' ? 2
+               : code < 0x20 || code == 0x7f                                 ? 6
+                                                                             : (size_t)k;
+    }
+    return out;
+}
+
 static void write_break(struct json_writer *w)
 {
     if (w->indent) text_printf(w->out, "\n%*s", w->depth * w->indent, "");

@@ -16,7 +16,15 @@
 enum { DEPTH = 32, NODES_MOST = 1 << 16, LEVELS_MOST = 64 };
 
 /* Of the format. */
-enum { CONVERTED_UTF8 = 0, CONVERTED_LIST = 3, CONVERTED_ENUM = 4, CONVERTED_JSON = 19, LOGICAL_STRING = 1, LOGICAL_LIST = 3, LOGICAL_ENUM = 4, LOGICAL_JSON = 12 };
+enum { CONVERTED_UTF8 = 0, CONVERTED_LIST = 3, CONVERTED_ENUM = 4, CONVERTED_DECIMAL = 5, CONVERTED_JSON = 19 };
+enum {
+    LOGICAL_STRING = 1,
+    LOGICAL_LIST = 3,
+    LOGICAL_ENUM = 4,
+    LOGICAL_DECIMAL = 5,
+    LOGICAL_JSON = 12,
+    LOGICAL_FLOAT16 = 15
+};
 enum { REQUIRED, OPTIONAL, REPEATED };
 
 static int damaged(struct error *e, const char *what) { return error_set(e, PL_USAGE, "its footer is damaged: %s", what); }
@@ -25,7 +33,7 @@ static int damaged(struct error *e, const char *what) { return error_set(e, PL_U
 
 struct element {
     struct parquet_node node;
-    int64_t type, repetition, children;
+    int64_t type, width, repetition, children;
 };
 
 static void read_logical(struct thrift *t, struct parquet_node *n)
@@ -33,6 +41,8 @@ static void read_logical(struct thrift *t, struct parquet_node *n)
     for (struct thrift_field f = {0}; thrift_next(t, &f); thrift_skip(t, f.type)) {
         n->text |= f.id == LOGICAL_STRING || f.id == LOGICAL_ENUM || f.id == LOGICAL_JSON;
         n->list |= f.id == LOGICAL_LIST;
+        n->decimal |= f.id == LOGICAL_DECIMAL;
+        n->half |= f.id == LOGICAL_FLOAT16;
     }
 }
 
@@ -42,6 +52,7 @@ static void read_element(struct thrift *t, struct bump *b, struct element *out)
     for (struct thrift_field f = {0}; thrift_next(t, &f);) {
         size_t n;
         if (f.id == 1 && f.type == THRIFT_I32) out->type = thrift_int(t);
+        else if (f.id == 2 && f.type == THRIFT_I32) out->width = thrift_int(t);
         else if (f.id == 3 && f.type == THRIFT_I32) out->repetition = thrift_int(t);
         else if (f.id == 4 && f.type == THRIFT_BINARY) {
             const char *name = thrift_bytes(t, &n);
@@ -51,6 +62,7 @@ static void read_element(struct thrift *t, struct bump *b, struct element *out)
             const int64_t c = thrift_int(t);
             out->node.text |= c == CONVERTED_UTF8 || c == CONVERTED_ENUM || c == CONVERTED_JSON;
             out->node.list |= c == CONVERTED_LIST;
+            out->node.decimal |= c == CONVERTED_DECIMAL;
         } else if (f.id == 10 && f.type == THRIFT_STRUCT) read_logical(t, &out->node);
         else thrift_skip(t, f.type);
     }
@@ -77,7 +89,10 @@ static int read_tree(struct parquet *p, struct thrift *t, uint32_t total, const 
     if (n->def > LEVELS_MOST) return damaged(e, "its schema is too deep");
     if (n->leaf && (x.type < 0 || x.type >= PARQUET_TYPES)) return damaged(e, "a column has an unknown type");
     if (n->leaf) n->type = (enum parquet_type)x.type, p->columns[p->n_columns++] = at;
+    n->decimal &= n->leaf;
     n->text &= n->leaf && n->type == PARQUET_BYTES;
+    n->blob = n->leaf && n->type == PARQUET_BYTES && !n->text && !n->decimal;
+    n->half &= n->leaf && n->type == PARQUET_FIXED && x.width == 2;
     for (int64_t i = 0; i < x.children; i++)
         if (read_tree(p, t, total, &p->nodes[at], depth - 1, e)) return e->code;
     n->end = p->n_nodes;
@@ -125,7 +140,8 @@ static int read_chunk(struct thrift *t, uint64_t limit, struct parquet_chunk *to
     }
     if (t->bad || !x.read) return damaged(e, "a column's position cannot be read");
     if (x.elsewhere) return error_set(e, PL_USAGE, "a column is in another file, which is not read");
-    const int64_t at = x.dictionary > 0 && x.dictionary < x.data ? x.dictionary : x.data;
+    const int64_t at = !x.entries ? 4 : x.dictionary > 0 && x.dictionary < x.data ? x.dictionary : x.data;
+    if (!x.entries) x.bytes = 0; /* a position of nothing may be any number */
     if (at < 4 || x.bytes < 0 || x.entries < 0 || (uint64_t)at > limit || (uint64_t)x.bytes > limit - (uint64_t)at)
         return error_set(e, PL_USAGE, "a column would be at byte %lld with %lld bytes, which is outside of the file: it is cut or damaged", (long long)at, (long long)x.bytes);
     *to = (struct parquet_chunk){(uint64_t)at, (uint64_t)x.bytes, (uint64_t)x.entries, (int32_t)x.codec};
@@ -179,6 +195,7 @@ static int read_footer(struct parquet *p, struct error *e)
     const uint64_t n = l[0] | (uint64_t)l[1] << 8 | (uint64_t)l[2] << 16 | (uint64_t)l[3] << 24;
     if (n > size - 12) return damaged(e, "it is longer than the file");
     struct thrift t = {.at = l - n, .end = l};
+    p->footer = n + 8;
     for (struct thrift_field f = {0}; thrift_next(&t, &f);) {
         int rc = PL_OK;
         if (f.id == 2 && f.type == THRIFT_LIST) rc = read_schema(p, &t, e);
@@ -248,8 +265,8 @@ int64_t parquet_image_leaf(const struct parquet *p, uint32_t node, bool *many)
         if (!p->nodes[node].leaf && p->nodes[node].end > node + 1 && p->nodes[node + 1].end == p->nodes[node].end) node++;
         n = &p->nodes[node];
     }
-    if (n->leaf) return n->type == PARQUET_BYTES && !n->text ? (int64_t)n->column : -1;
+    if (n->leaf) return n->blob ? (int64_t)n->column : -1;
     for (uint32_t i = node + 1; i < n->end; i = p->nodes[i].end)
-        if (p->nodes[i].leaf && p->nodes[i].type == PARQUET_BYTES && !p->nodes[i].text && !strcmp(p->nodes[i].name, "bytes")) return p->nodes[i].column;
+        if (p->nodes[i].blob && !strcmp(p->nodes[i].name, "bytes")) return p->nodes[i].column;
     return -1;
 }

@@ -30,6 +30,9 @@ struct parquet_node {
     bool leaf;
     enum parquet_type type; /* leaf */
     bool text;              /* leaf: PARQUET_BYTES in UTF-8 */
+    bool blob;              /* leaf: PARQUET_BYTES of anything, such as the file of an image */
+    bool half;              /* leaf: PARQUET_FIXED that is a float16 */
+    bool decimal;           /* leaf of any type: decimal numbers, which are not read */
     bool list;              /* annotated as a list: its one child is repeated */
     bool repeated, optional;
     uint8_t def, rep;       /* the levels of an entry in which this node is there; its lists so far, with itself */
@@ -51,6 +54,7 @@ struct parquet_group {
 struct parquet {
     char *path;
     struct mapped map;
+    uint64_t footer;              /* bytes at the end of the file */
     struct bump memory;
     struct parquet_node *nodes;   /* [n_nodes] in the order of the schema: a node's children follow it. nodes[0] is the root */
     uint32_t n_nodes;

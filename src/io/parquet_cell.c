@@ -24,16 +24,11 @@ static int count_rows(const struct parquet *p, uint32_t column, const struct par
     struct page_stream s;
     const uint8_t *at;
     uint64_t n;
-    uint32_t level;
     *rows = page->entries;
     if (!p->nodes[p->columns[column]].rep) return PL_OK;
-    *rows = 0;
     int rc = page_stream_open(&s, p, column, c, page, e);
     if (!rc) rc = page_stream_levels(&s, false, &at, &n, e);
-    for (uint32_t i = 0; i < page->entries && !rc; i++) {
-        rc = hybrid_next(&s.levels, &level, e);
-        *rows += !rc && !level;
-    }
+    if (!rc) rc = hybrid_count(&s.levels, page->entries, 0, rows, e);
     page_stream_close(&s);
     return rc;
 }
@@ -102,23 +97,46 @@ static uint32_t page_of(const struct parquet_index *x, uint64_t row)
 struct search {
     uint64_t row;    /* wanted */
     uint64_t begun;  /* rows */
-    uint32_t item;   /* to skip */
+    uint64_t item;   /* to skip */
     bool over;       /* the next row has begun */
 };
+
+/* Looks for the item among n entries of one repetition level; returns its number, n: it is not there. */
+static uint64_t look(struct search *f, uint32_t level, uint64_t n)
+{
+    if (level) { /* further items of the row that has begun */
+        const uint64_t at = f->begun == f->row + 1 ? min_u64(f->item, n) : n;
+        if (f->begun == f->row + 1) f->item -= at;
+        return at;
+    }
+    const uint64_t first = f->begun > f->row
+                               ? 0
+                               : f->row -
+                                     f->begun; /* the first item of the wanted row, if it is not before these entries */
+    const bool here = f->begun <= f->row && first < n;
+    f->over = f->begun > f->row || (here && f->item && first + 1 < n);
+    f->begun += here ? first + 1 : n;
+    if (here && !f->item) return first;
+    f->item -= here;
+    return n;
+}
 
 /* Looks for the item among the entries of a page. *entry: its number; the page's entries: it is not there. */
 static int find_entry(struct page_stream *s, struct search *f, uint32_t *entry, struct error *e)
 {
     const uint8_t *at;
-    uint64_t n;
+    uint64_t n, found;
     uint32_t level = 0;
     if (page_stream_levels(s, false, &at, &n, e)) return e->code;
-    for (*entry = 0; *entry < s->page.entries; ++*entry) {
-        if (s->node->rep && hybrid_next(&s->levels, &level, e)) return e->code;
-        f->begun += !level;
-        if (f->begun > f->row + 1) f->over = true;
-        if (f->begun == f->row + 1 && !f->item--) break;
-        if (f->over) *entry = s->page.entries - 1;
+    for (*entry = 0; *entry < s->page.entries; *entry += (uint32_t)n) {
+        n = s->page.entries - *entry;
+        if (s->node->rep && hybrid_take(&s->levels, n, &level, &n, e)) return e->code;
+        found = look(f, level, n);
+        if (found < n) {
+            *entry += (uint32_t)found;
+            break;
+        }
+        if (f->over) n = s->page.entries - *entry;
     }
     /* the rest of the levels, which may be compressed with the values */
     return s->page.v2 ? PL_OK : codec_read(&s->codec, NULL, s->levels.left, e);
@@ -128,17 +146,15 @@ static int find_entry(struct page_stream *s, struct search *f, uint32_t *entry, 
 static int count_values(struct page_stream *s, uint32_t entry, uint32_t *before, bool *there, struct error *e)
 {
     const uint8_t *at;
-    uint64_t n;
+    uint64_t n, found = entry;
     uint32_t level = 0;
-    *before = 0;
-    *there = true;
+    *before = 0, *there = false;
     if (page_stream_levels(s, true, &at, &n, e)) return e->code;
-    for (uint32_t i = 0; i <= entry && s->node->def; i++) {
-        *before += i && *there;
-        if (hybrid_next(&s->levels, &level, e)) return e->code;
-        *there = level == s->node->def;
-    }
-    if (!s->node->def) *before = entry;
+    if (s->node->def &&
+        (hybrid_count(&s->levels, entry, s->node->def, &found, e) || hybrid_next(&s->levels, &level, e)))
+        return e->code;
+    *before = (uint32_t)found;
+    *there = level == s->node->def;
     return s->page.v2 ? PL_OK : codec_read(&s->codec, NULL, s->levels.left, e);
 }
 
@@ -165,13 +181,12 @@ static int read_plain(struct page_stream *s, uint64_t skip, void *to, size_t roo
 static int read_index(struct codec *c, uint32_t before, uint32_t *index, struct error *e)
 {
     struct hybrid h;
+    uint64_t ignored;
     uint8_t bits;
     if (codec_read(c, &bits, 1, e)) return e->code;
     if (bits > 32) return error_set(e, PL_USAGE, "its indices have %u bits", bits);
     hybrid_open(&h, NULL, c, c->left, bits);
-    for (uint32_t i = 0; i <= before; i++)
-        if (hybrid_next(&h, index, e)) return e->code;
-    return PL_OK;
+    return hybrid_count(&h, before, 0, &ignored, e) ? e->code : hybrid_next(&h, index, e);
 }
 
 /* The stream is at the values of a page; it is used again for its dictionary. */
@@ -185,7 +200,9 @@ static int read_value(struct page_stream *s, const struct parquet *p, uint32_t c
     bool more;
     if (encoding == PARQUET_PLAIN) return read_plain(s, before, to, room, n, e);
     if (encoding != PARQUET_PLAIN_DICTIONARY && encoding != PARQUET_RLE_DICTIONARY)
-        return error_set(e, PL_USAGE, "its encoding has the number %d, which is not read for images: write it again with column_encoding PLAIN", encoding);
+        return error_set(e, PL_USAGE,
+                         "its values are encoded as %s, which is not read: write it again with column_encoding PLAIN",
+                         parquet_encoding(encoding));
     if (!at) return error_set(e, PL_USAGE, "it has no dictionary");
     if (read_index(&s->codec, before, &index, e)) return e->code;
     page_stream_close(s);

@@ -1,13 +1,16 @@
 /*
- * parquet_cursor.h: the entries of a column, one after the other (parquet.h). In memory are the levels of a page, the dictionary of a
- * row group, and the current value.
+ * parquet_cursor.h: the entries of a column, one after the other (parquet.h). In memory are the levels of a page, the
+ * dictionary of a row group, and the current value. All columns that are read side by side have one room for these,
+ * which is asked before memory is taken.
  */
 #ifndef PARQUET_CURSOR_H
 #define PARQUET_CURSOR_H
 
 #include "io/parquet_page.h"
 
-#define PARQUET_VALUE_MOST ((uint64_t)64 << 20) /* bytes of a value that is text */
+struct parquet_room {
+    uint64_t most, used; /* bytes */
+};
 
 struct parquet_cursor {
     const struct parquet_node *node;
@@ -17,11 +20,13 @@ struct parquet_cursor {
     /* The value of the entry that was taken, by the column's type. */
     struct text bytes;       /* PARQUET_BYTES */
     int64_t whole;           /* PARQUET_INT32, PARQUET_INT64, PARQUET_BOOLEAN */
-    double number;           /* PARQUET_FLOAT, PARQUET_DOUBLE */
+    double number;           /* PARQUET_FLOAT, PARQUET_DOUBLE, float16 */
 
     /* private */
     const struct parquet *p;
     const struct parquet_chunk *chunk;
+    struct parquet_room *room;
+    uint64_t of_page, of_dictionary, of_value; /* bytes of the room */
     uint32_t column, left;   /* left: entries of the page */
     uint64_t at;             /* the next page */
     bool values, peeked;
@@ -33,8 +38,8 @@ struct parquet_cursor {
     uint32_t bits, n_bits;   /* of booleans */
 };
 
-/* `values`: they are read; else only whether they are there. */
-struct parquet_cursor *cursor_open(const struct parquet *p, uint32_t column, bool values);
+/* `values`: they are read; else only whether they are there. `room` must stay. */
+struct parquet_cursor *cursor_open(const struct parquet *p, uint32_t column, bool values, struct parquet_room *room);
 void cursor_close(struct parquet_cursor *c);
 /* Goes to the beginning of a row group. */
 void cursor_start(struct parquet_cursor *c, uint32_t group);
@@ -42,5 +47,10 @@ void cursor_start(struct parquet_cursor *c, uint32_t group);
 int cursor_peek(struct parquet_cursor *c, struct error *e);
 /* Takes the next entry. *there: it has a value, which is read if it was asked for. */
 int cursor_take(struct parquet_cursor *c, bool *there, struct error *e);
+/* How many entries follow the one that was taken that are known to be like it: in the same page, each alone in its row,
+ * without a value. */
+uint64_t cursor_empty(const struct parquet_cursor *c);
+/* Takes n of them. */
+void cursor_skip(struct parquet_cursor *c, uint64_t n);
 
 #endif

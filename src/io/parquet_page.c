@@ -65,9 +65,18 @@ int page_next(const struct parquet *p, const struct parquet_chunk *c, uint64_t *
         body = t.at;
         *at = (uint64_t)(body - (const uint8_t *)p->map.at) + (uint64_t)h.size;
     }
-    *out = (struct parquet_page){.dictionary = h.kind == DICTIONARY_PAGE, .v2 = h.kind == DATA_PAGE_V2, .compressed = h.compressed, .body = body, .size = (uint32_t)h.size,
-                                 .full_size = (uint32_t)h.full, .entries = (uint32_t)h.entries, .rep_bytes = (uint32_t)h.rep_bytes, .def_bytes = (uint32_t)h.def_bytes,
-                                 .encoding = (int32_t)h.encoding, .odd_levels = h.def_encoding != PARQUET_RLE || h.rep_encoding != PARQUET_RLE};
+    *out = (struct parquet_page){.dictionary = h.kind == DICTIONARY_PAGE,
+                                 .v2 = h.kind == DATA_PAGE_V2,
+                                 .compressed = h.compressed,
+                                 .body = body,
+                                 .size = (uint32_t)h.size,
+                                 .full_size = (uint32_t)h.full,
+                                 .entries = (uint32_t)h.entries,
+                                 .rep_bytes = (uint32_t)h.rep_bytes,
+                                 .def_bytes = (uint32_t)h.def_bytes,
+                                 .encoding = (int32_t)h.encoding,
+                                 .def_encoding = (int32_t)h.def_encoding,
+                                 .rep_encoding = (int32_t)h.rep_encoding};
     return PL_OK;
 }
 
@@ -108,11 +117,12 @@ static int next_run(struct hybrid *h, struct error *e)
     return PL_OK;
 }
 
-int hybrid_next(struct hybrid *h, uint32_t *out, struct error *e)
+int hybrid_take(struct hybrid *h, uint64_t most, uint32_t *out, uint64_t *n, struct error *e)
 {
     while (!h->run)
         if (next_run(h, e)) return e->code;
-    h->run--;
+    *n = h->packed ? 1 : min_u64(most, h->run);
+    h->run -= *n;
     while (h->packed && h->n_held < h->bits) {
         uint8_t b;
         if (take_byte(h, &b, e)) return e->code;
@@ -128,7 +138,33 @@ int hybrid_next(struct hybrid *h, uint32_t *out, struct error *e)
     return PL_OK;
 }
 
+int hybrid_next(struct hybrid *h, uint32_t *out, struct error *e)
+{
+    uint64_t one;
+    return hybrid_take(h, 1, out, &one, e);
+}
+
+int hybrid_count(struct hybrid *h, uint64_t n, uint32_t value, uint64_t *found, struct error *e)
+{
+    uint64_t k;
+    uint32_t x;
+    for (*found = 0; n; n -= k) {
+        if (hybrid_take(h, n, &x, &k, e)) return e->code;
+        *found += x == value ? k : 0;
+    }
+    return PL_OK;
+}
+
 /* --- a page ------------------------------------------------------------------------------------------------ */
+
+const char *parquet_encoding(int32_t encoding)
+{
+    static const char *const names[] = {
+        "PLAIN",          "GROUP_VAR_INT",       "PLAIN_DICTIONARY",        "RLE",
+        "BIT_PACKED",     "DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY",
+        "RLE_DICTIONARY", "BYTE_STREAM_SPLIT"};
+    return encoding >= 0 && (size_t)encoding < COUNT(names) ? names[encoding] : "an unknown encoding";
+}
 
 static int codec_of(int32_t number, enum codec_kind *out, struct error *e)
 {
@@ -143,16 +179,40 @@ static int codec_of(int32_t number, enum codec_kind *out, struct error *e)
     return PL_OK;
 }
 
+/* The codec of a page and the bytes before what it decodes. */
+static int page_codec(const struct parquet_chunk *c, const struct parquet_page *page, enum codec_kind *kind,
+                      uint32_t *levels, struct error *e)
+{
+    *levels = page->v2 ? page->rep_bytes + page->def_bytes : 0;
+    if (codec_of(c->codec, kind, e)) return e->code;
+    if (page->v2 && (!page->compressed || page->full_size == *levels)) *kind = CODEC_NONE;
+    return PL_OK;
+}
+
+uint64_t page_stream_memory(const struct parquet_chunk *c, const struct parquet_page *page)
+{
+    enum codec_kind kind = CODEC_NONE;
+    uint32_t levels;
+    struct error ignored;
+    return page_codec(c, page, &kind, &levels, &ignored)
+               ? 0
+               : codec_memory(kind, page->body + levels, page->size - levels, page->full_size);
+}
+
 int page_stream_open(struct page_stream *s, const struct parquet *p, uint32_t column, const struct parquet_chunk *c, const struct parquet_page *page, struct error *e)
 {
     enum codec_kind kind = CODEC_NONE;
-    const uint32_t levels = page->v2 ? page->rep_bytes + page->def_bytes : 0;
+    uint32_t levels;
     s->page = *page;
     s->node = &p->nodes[p->columns[column]];
     s->open = false;
-    if (page->odd_levels && s->node->def) return error_set(e, PL_USAGE, "its levels are bit-packed, which only very old programs write: write it again with pyarrow");
-    if (codec_of(c->codec, &kind, e)) return e->code;
-    if (page->v2 && (!page->compressed || page->full_size == levels)) kind = CODEC_NONE;
+    const bool def = s->node->def && page->def_encoding != PARQUET_RLE,
+               rep = s->node->rep && page->rep_encoding != PARQUET_RLE;
+    if (def || rep)
+        return error_set(e, PL_USAGE, "its %s levels are encoded as %s; only RLE is read: write it again with pyarrow",
+                         def ? "definition" : "repetition",
+                         parquet_encoding(def ? page->def_encoding : page->rep_encoding));
+    if (page_codec(c, page, &kind, &levels, e)) return e->code;
     if (codec_open(&s->codec, kind, page->body + levels, page->size - levels, page->full_size - levels, e)) return e->code;
     s->open = true;
     s->released = page->body;

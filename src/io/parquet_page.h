@@ -13,6 +13,8 @@
 
 /* Encodings of the format that are read. */
 enum { PARQUET_PLAIN = 0, PARQUET_PLAIN_DICTIONARY = 2, PARQUET_RLE = 3, PARQUET_RLE_DICTIONARY = 8 };
+/* Returns the format's name of any encoding: "DELTA_BYTE_ARRAY". */
+const char *parquet_encoding(int32_t encoding);
 
 struct parquet_page {
     bool dictionary, v2, compressed;
@@ -21,7 +23,7 @@ struct parquet_page {
     uint32_t entries;              /* of a dictionary: values */
     uint32_t rep_bytes, def_bytes; /* version 2 */
     int32_t encoding;
-    bool odd_levels;               /* version 1: levels are not runs */
+    int32_t def_encoding, rep_encoding; /* version 1 states them also for levels that the column does not have */
 };
 
 /* Reads the header of the page at *at, and moves on to the next one. *more is false at the end of the chunk. PL_USAGE: the header is
@@ -42,8 +44,13 @@ struct hybrid {
 
 /* A run of n bytes at `at`, or from a stream (`at` NULL). */
 void hybrid_open(struct hybrid *h, const uint8_t *at, struct codec *from, uint64_t n, uint32_t bits);
-/* The next number. PL_USAGE: there is none. */
+/* Takes the next number, and with it those that are equal because they are in the same run: *n of them, from 1 to
+ * `most`. PL_USAGE: there is none. */
+int hybrid_take(struct hybrid *h, uint64_t most, uint32_t *out, uint64_t *n, struct error *e);
+/* Takes the next number. */
 int hybrid_next(struct hybrid *h, uint32_t *out, struct error *e);
+/* Takes n numbers; *found of them are `value`. A run takes the time of one number. */
+int hybrid_count(struct hybrid *h, uint64_t n, uint32_t value, uint64_t *found, struct error *e);
 
 struct page_stream {
     struct parquet_page page;
@@ -57,6 +64,8 @@ struct page_stream {
 /* Begins to read a page of a column's chunk; page_stream_close may follow a failure. */
 int page_stream_open(struct page_stream *s, const struct parquet *p, uint32_t column, const struct parquet_chunk *c, const struct parquet_page *page, struct error *e);
 void page_stream_close(struct page_stream *s);
+/* Returns the bytes that a library allocates while the page is open. */
+uint64_t page_stream_memory(const struct parquet_chunk *c, const struct parquet_page *page);
 /* Gives the memory of the file's bytes back that are used, up to `end`, so that a process has no more of a large page than it is reading.
  * The system may keep them in its cache. */
 void page_stream_release(struct page_stream *s, const uint8_t *end);

@@ -12,12 +12,11 @@
 #include <string.h>
 
 #include "io/json.h"
-#include "io/parquet_cursor.h"
 
 struct writing {
     const struct parquet *p;
     struct parquet_cursor **cursors;
-    uint64_t row;
+    uint64_t row, most;
     struct json_writer w;
     struct error *e;
 };
@@ -39,12 +38,16 @@ static int write_value(struct writing *x, const struct parquet_node *n, const ch
     struct parquet_cursor *c = x->cursors[n->column];
     bool there;
     if (cursor_take(c, &there, x->e)) return x->e->code;
+    if (x->w.out->n > x->most || (there && c->values && n->type == PARQUET_BYTES &&
+                                  json_quoted_bytes(c->bytes.at, c->bytes.n) > x->most - x->w.out->n))
+        return error_set(x->e, PL_USAGE, "the row has more than %llu MiB of text (data.sample_memory)",
+                         (unsigned long long)(x->most >> 20));
     if (!there || !c->values) json_put_null(&x->w, key);
     else if (n->type == PARQUET_BYTES) json_put_bytes(&x->w, key, c->bytes.n ? c->bytes.at : "", c->bytes.n);
     else if (n->type == PARQUET_BOOLEAN) json_put_bool(&x->w, key, c->whole);
     else if (n->type == PARQUET_INT32 || n->type == PARQUET_INT64) json_put_int(&x->w, key, c->whole);
     else json_put_number(&x->w, key, c->number);
-    return x->w.out->n > PARQUET_VALUE_MOST ? error_set(x->e, PL_USAGE, "it has more than 64 MiB of text") : PL_OK;
+    return PL_OK;
 }
 
 /* The reference to an image; *done: the node has one, and its entries are taken. */
@@ -113,13 +116,13 @@ static int write_node(struct writing *x, uint32_t node, const char *key)
 
 /* --- rows ---------------------------------------------------------------------------------------------- */
 
-void parquet_rows_open(struct parquet_rows *r, const struct parquet *p, bool (*wanted)(const char *name))
+void parquet_rows_open(struct parquet_rows *r, const struct parquet *p, bool (*wanted)(const char *name), uint64_t most)
 {
-    *r = (struct parquet_rows){.p = p, .cursors = mem_alloc(p->n_columns * sizeof *r->cursors)};
+    *r = (struct parquet_rows){.p = p, .room = {.most = most}, .cursors = mem_alloc(p->n_columns * sizeof *r->cursors)};
     for (uint32_t i = 1; i < p->n_nodes; i = p->nodes[i].end)
         for (uint32_t k = i; k < p->nodes[i].end && wanted(p->nodes[i].name); k++) {
             const struct parquet_node *n = &p->nodes[k];
-            if (n->leaf) r->cursors[n->column] = cursor_open(p, n->column, n->text || n->type != PARQUET_BYTES);
+            if (n->leaf) r->cursors[n->column] = cursor_open(p, n->column, !n->blob, &r->room);
         }
 }
 
@@ -144,13 +147,25 @@ static int check_begin(const struct parquet_rows *r, struct error *e)
 
 static int write_row(struct parquet_rows *r, struct text *out, struct error *e)
 {
-    struct writing x = {.p = r->p, .cursors = r->cursors, .row = r->row, .w = {.out = out}, .e = e};
+    struct writing x = {
+        .p = r->p, .cursors = r->cursors, .row = r->row, .most = r->room.most, .w = {.out = out}, .e = e};
     if (check_begin(r, e)) return e->code;
     json_begin_map(&x.w, NULL);
     for (uint32_t i = 1; i < r->p->n_nodes; i = r->p->nodes[i].end)
         if (r->cursors[r->p->nodes[i].column] && write_node(&x, i, r->p->nodes[i].name)) return e->code;
     json_end(&x.w);
     return PL_OK;
+}
+
+/* Passes over the rows that are like the last one, in which no column has a value; returns their number. */
+static uint64_t pass_empty(struct parquet_rows *r)
+{
+    uint64_t n = r->p->groups[r->group].rows - r->group_row;
+    for (uint32_t i = 0; i < r->p->n_columns; i++)
+        if (r->cursors[i]) n = min_u64(n, cursor_empty(r->cursors[i]));
+    for (uint32_t i = 0; i < r->p->n_columns && n; i++)
+        if (r->cursors[i]) cursor_skip(r->cursors[i], n);
+    return n;
 }
 
 int parquet_rows_next(struct parquet_rows *r, struct text *out, bool *more, struct error *e)
@@ -163,8 +178,10 @@ int parquet_rows_next(struct parquet_rows *r, struct text *out, bool *more, stru
         for (uint32_t i = 0; i < r->p->n_columns; i++)
             if (r->cursors[i]) cursor_start(r->cursors[i], r->group);
     if (write_row(r, out, e)) return error_prepend(e, "%s:%llu", r->p->path, (unsigned long long)r->row + 1);
-    r->row++;
     r->group_row++;
+    r->times = 1 + pass_empty(r);
+    r->group_row += r->times - 1;
+    r->row += r->times;
     return parquet_check(r->p, e);
 }
 

@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint64_t line = 1;
     fuzz_begin();
     const char *path = fuzz_put("a.jsonl", data, size);
-    if (records_open(&r, path, &e)) {
+    if (records_open(&r, path, RECORD_MOST, &e)) {
         CHECK(e.code == PL_USAGE && e.text[0]);
         return 0;
     }

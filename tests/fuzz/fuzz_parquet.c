@@ -18,7 +18,7 @@ static void read_rows(const struct parquet *p)
     struct text row = {0};
     struct error e = {0};
     bool more = true;
-    parquet_rows_open(&r, p, all);
+    parquet_rows_open(&r, p, all, 1 << 20);
     for (int i = 0; i < ROWS && more; i++) {
         if (parquet_rows_next(&r, &row, &more, &e)) {
             CHECK(e.text[0]);

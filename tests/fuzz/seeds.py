@@ -196,3 +196,7 @@ for name in ("chats", "texts", "types_v2", "types_plain", "types_gzip", "types_z
     put("parquet", name, b"\1" + (tables / f"{name}.parquet").read_bytes())
 for codec in range(8):
     put("parquet", f"texts_codec{codec}", bytes([codec << 1 | 1]) + (tables / "texts.parquet").read_bytes())
+for path in sorted((tables / "hostile").glob("*.parquet")):
+    put("parquet", f"hostile_{path.stem}", b"\0" + path.read_bytes())
+for name in ("fast", "halves", "words"):
+    put("parquet", name, b"\0" + (tables / f"{name}.parquet").read_bytes())

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Writes Parquet tables as Hugging Face `datasets` and pyarrow write them, and what is in them.
 
-    python3 tests/golden/make_parquet.py      from the repository's root; needs datasets, pyarrow, pillow, numpy
+    python3 tests/golden/make_parquet.py      from the repository's root; needs datasets, pyarrow, fastparquet, pandas, pillow, numpy
 
 tests/golden/parquet/NAME.parquet   a table
 tests/golden/parquet/NAME.jsonl     its rows as test_parquet expects them: bytes are references to cells
 tests/golden/parquet/pairs, talks   the images and masks of masks.parquet and the images of talks.parquet as files; talks.json names these
 tests/golden/parquet/cells.txt      NAME ROW COLUMN ITEM LENGTH CRC32 of each cell of bytes; - for one that is null
+tests/golden/parquet/hostile        tables that no program writes: they claim more than they have
 """
-import io, json, pathlib, zlib
-import numpy as np, pyarrow as pa, pyarrow.parquet as pq
+import gzip, io, json, pathlib, zlib
+import fastparquet, numpy as np, pandas, pyarrow as pa, pyarrow.parquet as pq
 from PIL import Image
 from datasets import Dataset, Features, Image as ImageFeature, List, Value
 
@@ -140,5 +141,105 @@ for talk in talks:
     for x in talk["images"]:
         put_file("talks/" + x["path"], x["bytes"])
 (here / "talks.json").write_text(json.dumps([{**talk, "images": ["talks/" + x["path"] for x in talk["images"]]} for talk in talks], indent=0) + "\n")
+
+# a nullable column of text, as fastparquet writes it: its pages state BIT_PACKED for repetition levels, which they do not have, as those of Spark do
+flat = [{"text": None if i % 5 == 3 else f"Line {i % 7}."} for i in range(30)]
+fastparquet.write(str(here / "fast.parquet"), pandas.DataFrame({"text": [r["text"] for r in flat]}), object_encoding="utf8", has_nulls=True, compression="GZIP")
+expect("fast", pq.read_schema(here / "fast.parquet").remove_metadata(), flat)
+# float16, with and without a dictionary; what has no form in JSON is null
+halves = [{"half": None if i % 4 == 2 else (i - 9) / 8 if i < 20 else 6e-8 * (i - 19), "price": None, "uid": None} for i in range(24)]
+halves = [{**r, "half": None if r["half"] is None else float(np.float16(r["half"]))} for r in halves]
+table = pa.table({"half": pa.array([None if r["half"] is None else np.float16(r["half"]) for r in halves], pa.float16()), "price": pa.array([i * 100 for i in range(24)], pa.int64()).cast(pa.decimal128(21, 2)),
+                  "uid": pa.array([bytes([i]) * 16 for i in range(24)], pa.binary(16))})
+put("halves", table, halves)
+put("halves_plain", table, halves, use_dictionary=False)
+# a dictionary that is written as it is has more words than the group has rows
+words = pa.DictionaryArray.from_arrays(pa.array([3, None, 1], pa.int32()), pa.array([f"word {i}" for i in range(9)]))
+put("words", pa.table({"text": words}), [{"text": "word 3"}, {"text": None}, {"text": "word 1"}])
+# an encoding that is not read
+pq.write_table(pa.table({"text": ["a", "ab", "abc"]}), here / "delta.parquet", use_dictionary=False, column_encoding={"text": "DELTA_BYTE_ARRAY"})
+
+
+# --- tables that no program writes: Thrift's compact protocol by hand --------------------------------------------------
+
+I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
+
+
+def varint(n):
+    out = b""
+    while n > 127:
+        out, n = out + bytes([n & 127 | 128]), n >> 7
+    return out + bytes([n])
+
+
+def value(kind, x):
+    if kind in (I32, I64):
+        return varint(2 * x if x >= 0 else -2 * x - 1)
+    if kind == BINARY:
+        return varint(len(x)) + x
+    if kind == LIST:
+        return (bytes([len(x[1]) << 4 | x[0]]) if len(x[1]) < 15 else bytes([0xF0 | x[0]]) + varint(len(x[1]))) + b"".join(value(x[0], v) for v in x[1])
+    return fields(x)
+
+
+def fields(x):
+    """x: {number: (type, value)}"""
+    out, last = b"", 0
+    for number, (kind, v) in x.items():
+        out, last = out + bytes([(number - last) << 4 | kind]) + value(kind, v), number
+    return out + b"\0"
+
+
+def page(kind, entries, body, full=None):
+    """A page of version 1 (kind 0) or a dictionary (2), in PLAIN or as indices."""
+    how = {1: (I32, entries), 2: (I32, 0 if kind == 2 or full is None else 8)}
+    if kind == 0:
+        how.update({3: (I32, 3), 4: (I32, 4)})
+    return fields({1: (I32, kind), 2: (I32, full or len(body)), 3: (I32, len(body)), 5 if kind == 0 else 7: (STRUCT, how)}) + body
+
+
+def hostile(name, rows, schema, columns, codec=0, at=None):
+    """schema: elements; columns: (path, type, entries, bytes of all pages)."""
+    data, chunks = b"PAR1", []
+    for path, kind, entries, pages in columns:
+        chunks.append({2: (I64, 0), 3: (STRUCT, {1: (I32, kind), 2: (LIST, (I32, [0, 3])), 3: (LIST, (BINARY, path)), 4: (I32, codec), 5: (I64, entries), 6: (I64, len(pages)), 7: (I64, len(pages)),
+                                                 9: (I64, len(data) if at is None else at)})})
+        data += pages
+    footer = fields({1: (I32, 2), 2: (LIST, (STRUCT, schema)), 3: (I64, rows), 4: (LIST, (STRUCT, [{1: (LIST, (STRUCT, chunks)), 2: (I64, 0), 3: (I64, rows)}]))})
+    (here / "hostile").mkdir(exist_ok=True)
+    (here / "hostile" / f"{name}.parquet").write_bytes(data + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+
+def root(n):
+    return {4: (BINARY, b"root"), 5: (I32, n)}
+
+
+def optional(name, text=True):
+    return {1: (I32, 6), 3: (I32, 1), 4: (BINARY, name), **({6: (I32, 0)} if text else {})}
+
+
+def nulls(rows):
+    """One run of definition levels, all 0."""
+    run = varint(rows << 1) + b"\0"
+    return page(0, rows, len(run).to_bytes(4, "little") + run)
+
+
+million = 1_000_000
+hostile("nulls", 100 * million, [root(1), optional(b"text")], [([b"text"], 6, 100 * million, nulls(100 * million))])
+hostile("image_nulls", 100 * million, [root(2), optional(b"image", False), optional(b"mask", False)], [([c], 6, 100 * million, nulls(100 * million)) for c in (b"image", b"mask")])
+# four columns, each with a dictionary of 5 million empty words for one row
+body = bytes(20 * million)
+packed = pa.compress(body, "zstd", asbytes=True)
+entry = (2).to_bytes(4, "little") + b"\2\1" + b"\1\2\0"  # one definition level of 1; indices of 1 bit: one 0
+one = pa.compress(entry, "zstd", asbytes=True)
+pages = page(2, 5 * million, packed, len(body)) + page(0, 1, one, len(entry))
+hostile("dictionaries", 1, [root(4)] + [optional(n) for n in (b"text", b"prompt", b"completion", b"system")], [([n], 6, 1, pages) for n in (b"text", b"prompt", b"completion", b"system")], codec=6)
+# no row, and a position that is none
+hostile("no_rows", 0, [root(1), optional(b"text")], [([b"text"], 6, 0, b"")], at=0)
+# two gzip members, which are one
+entry = (2).to_bytes(4, "little") + b"\4\1" + b"\3\0\0\0two\7\0\0\0members"
+members = gzip.compress(entry[:9], mtime=0) + gzip.compress(entry[9:], mtime=0)
+two = fields({1: (I32, 0), 2: (I32, len(entry)), 3: (I32, len(members)), 5: (STRUCT, {1: (I32, 2), 2: (I32, 0), 3: (I32, 3), 4: (I32, 4)})}) + members
+hostile("members", 2, [root(1), optional(b"text")], [([b"text"], 6, 2, two)], codec=2)
 
 (here / "cells.txt").write_text("\n".join(cells) + "\n")

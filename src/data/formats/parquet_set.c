@@ -141,7 +141,25 @@ bool parquet_set_usual(const char *path)
 
 /* --- opening --------------------------------------------------------------------------------------------- */
 
-static int add_table(struct dataset *d, const struct dataset_options *o, const char *path, struct error *e)
+/* Hashes a table's name, size and bytes: of a file of more than `most` bytes as many, in blocks spread evenly, and the
+ * footer, which has the position and the statistics of every page. */
+static uint64_t hash_table(const struct table *t, uint64_t most, uint64_t hash)
+{
+    enum { BLOCK = 1 << 16 };
+    const char *at = t->parquet.map.at;
+    const uint64_t bytes = t->parquet.map.bytes, blocks = (bytes + BLOCK - 1) / BLOCK,
+                   read = min_u64(blocks, most / BLOCK);
+    hash = hash_bytes(t->name, strlen(t->name), hash);
+    hash = hash_bytes(&bytes, sizeof bytes, hash);
+    for (uint64_t k = 0; k < read; k++) {
+        const uint64_t from = (read > 1 ? k * (blocks - 1) / (read - 1) : 0) * BLOCK;
+        hash = hash_bytes(at + from, min_u64(BLOCK, bytes - from), hash);
+    }
+    return hash_bytes(at + bytes - t->parquet.footer, t->parquet.footer, hash);
+}
+
+static int add_table(struct dataset *d, const struct dataset_options *o, const char *path, uint64_t most,
+                     struct error *e)
 {
     struct parquet_set *s = d->state;
     struct table *t = mem_alloc(sizeof *t);
@@ -156,19 +174,19 @@ static int add_table(struct dataset *d, const struct dataset_options *o, const c
     t->first = d->total;
     d->total += t->parquet.rows;
     d->report.members += t->parquet.rows;
-    d->fingerprint = hash_bytes(t->name, strlen(t->name), d->fingerprint);
-    d->fingerprint = hash_bytes(&t->parquet.map.bytes, sizeof t->parquet.map.bytes, d->fingerprint);
-    d->fingerprint = hash_bytes(&t->parquet.rows, sizeof t->parquet.rows, d->fingerprint);
+    d->fingerprint = hash_table(t, most, d->fingerprint);
     return find_columns(s, t, o, e) ? error_prepend(e, "%s", path) : PL_OK;
 }
 
 static int parquet_set_open(struct dataset *d, const struct dataset_options *o, struct error *e)
 {
+    enum { HASHED = 64 << 20, HASHED_LEAST = 1 << 20 }; /* bytes of all tables, and of each */
     struct names paths;
     struct parquet_set *s = d->state = mem_alloc(sizeof *s);
     if (label_set_values(&d->labels, o->categories, o->n_categories, NULL, e) || dataset_paths(o, &paths, e)) return e->code;
     int rc = o->texts ? error_set(e, PL_USAGE, "questions and answers are not read from Parquet tables: use a table in CSV") : PL_OK;
-    for (uint32_t i = 0; i < paths.n && !rc; i++) rc = add_table(d, o, paths.at[i], e);
+    for (uint32_t i = 0; i < paths.n && !rc; i++)
+        rc = add_table(d, o, paths.at[i], (uint64_t)max_i64(HASHED / paths.n, HASHED_LEAST), e);
     if (!rc && s->n_masks > 1 && o->n_categories) rc = error_set(e, PL_USAGE, "data.categories is given, and the masks are in several columns, which are the categories: name those that are wanted in data.mask_column");
     if (!rc && (s->lists || s->n_masks > 1) && d->labels.kind == LABELS_AUTO) d->labels.kind = LABELS_BINARY; /* an image for each mask */
     names_free(&paths);

@@ -170,8 +170,7 @@ static struct parquet *open_table(const char *path, struct error *e)
         return NULL;
     }
     for (uint32_t i = 0; i < p->n_columns && !rc; i++) {
-        const struct parquet_node *n = &p->nodes[p->columns[i]];
-        if (n->type == PARQUET_BYTES && !n->text) rc = parquet_index(p, i, e);
+        if (p->nodes[p->columns[i]].blob) rc = parquet_index(p, i, e);
     }
     if (!rc) return p;
     close_table(p);
@@ -197,7 +196,7 @@ static int find_cell(struct image_files *f, const char *reference, struct place 
     if (!p->table) return e->code;
     const uint32_t column = p->cell.column;
     const struct parquet_node *leaf = column < p->table->n_columns ? &p->table->nodes[p->table->columns[column]] : NULL;
-    return leaf && leaf->type == PARQUET_BYTES && !leaf->text ? PL_OK : error_set(e, PL_USAGE, "column %u has no images", column);
+    return leaf && leaf->blob ? PL_OK : error_set(e, PL_USAGE, "column %u has no images", column);
 }
 
 /* Reads a cell into to[room]; `to` NULL: its length alone. */

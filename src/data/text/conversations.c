@@ -212,7 +212,8 @@ static int check_images(const struct conversations *c, struct error *e)
     return PL_OK;
 }
 
-static int check_samples(const struct conversations *c, struct error *e)
+/* Before the samples are used: a table of billions of rows without a value is not split. */
+static int check_read(const struct conversations *c, struct error *e)
 {
     const struct sample_report *r = &c->store.header->report;
     const uint64_t bad = report_bad(r);
@@ -225,6 +226,12 @@ static int check_samples(const struct conversations *c, struct error *e)
         text_free(&t);
         return e->code;
     }
+    return PL_OK;
+}
+
+static int check_used(const struct conversations *c, struct error *e)
+{
+    const struct sample_report *r = &c->store.header->report;
     if (c->o.vocabulary && c->store.header->largest >= c->o.vocabulary) return refuse_id(c, e);
     if (check_images(c, e)) return e->code;
     if (!c->used.n && !c->too_long && !c->too_many && !c->too_many_frames && !c->unlabelled && c->o.holdout > 0)
@@ -248,8 +255,11 @@ int conversations_open(struct conversations *c, const char *path, const struct c
     int rc = token_store_open(&c->store, path, e);
     if (rc) return rc;
     c->path = mem_string(path);
-    use_samples(c);
-    rc = check_samples(c, e);
+    rc = check_read(c, e);
+    if (!rc) {
+        use_samples(c);
+        rc = check_used(c, e);
+    }
     if (rc) {
         conversations_close(c);
         return rc;

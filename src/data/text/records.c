@@ -4,7 +4,7 @@
  *     buffer   | used | from ... the object so far ... n | room
  *
  * A refill moves the unused bytes to the beginning and doubles the buffer when an object fills it, so
- * the memory is that of the longest object, and RECORD_MOST bounds it.
+ * the memory is that of the longest object, and r->most bounds it.
  */
 #include "data/text/records.h"
 
@@ -69,10 +69,20 @@ static int open_table(struct records *r, struct error *e)
         mem_free(t);
         return rc;
     }
-    parquet_rows_open(&t->rows, &t->parquet, conversation_key);
+    parquet_rows_open(&t->rows, &t->parquet, conversation_key, r->most);
     r->table = t;
     r->size = t->parquet.map.bytes;
     return PL_OK;
+}
+
+uint64_t records_rows(const char *path)
+{
+    struct parquet p;
+    struct error ignored;
+    if (!parquet_is(path) || parquet_open(&p, path, &ignored)) return UINT64_MAX;
+    const uint64_t rows = p.rows;
+    parquet_close(&p);
+    return rows;
 }
 
 static void close_table(struct record_table *t)
@@ -88,7 +98,7 @@ static int next_row(struct records *r, struct record *out, bool *more, struct er
 {
     struct record_table *t = r->table;
     if (parquet_rows_next(&t->rows, &t->row, more, e)) return e->code;
-    *out = (struct record){t->row.at, t->row.n, t->rows.row};
+    *out = (struct record){t->row.at, t->row.n, t->rows.row + 1 - t->rows.times, t->rows.times};
     r->line = t->rows.row;
     r->bytes = (uint64_t)((double)r->size * (double)t->rows.row / (double)(t->parquet.rows + !t->parquet.rows));
     return PL_OK;
@@ -96,9 +106,9 @@ static int next_row(struct records *r, struct record *out, bool *more, struct er
 
 /* --- JSON ---------------------------------------------------------------------------------- */
 
-int records_open(struct records *r, const char *path, struct error *e)
+int records_open(struct records *r, const char *path, uint64_t most, struct error *e)
 {
-    *r = (struct records){.path = path, .fd = -1, .line = 1};
+    *r = (struct records){.path = path, .fd = -1, .line = 1, .most = most};
     if (dir_exists(path)) return error_set(e, PL_USAGE, "%s is a folder, not a regular file; for all files of a folder write FOLDER/*", path);
     if (parquet_is(path)) return open_table(r, e);
     r->fd = file_open(path, &r->size, e);
@@ -211,19 +221,27 @@ struct record_place record_place(uint64_t line)
     return out;
 }
 
+static int too_long(const struct records *r, uint64_t line, struct error *e)
+{
+    return error_set(e, PL_USAGE,
+                     "%s:%llu: the object that begins here is longer than %llu MiB (data.sample_memory); expected a "
+                     "list of samples, or one sample a line",
+                     r->path, (unsigned long long)line, (unsigned long long)(r->most >> 20));
+}
+
 static int read_object(struct records *r, struct record *out, struct error *e)
 {
     struct extent x = {0};
     const uint64_t line = r->line;
     bool end = false;
     while (!scan(r, &x)) {
-        if (x.at > RECORD_MOST) return fail(r, line, e, "the object that begins here is longer than 64 MiB; expected a list of samples, or one sample a line");
+        if (x.at > r->most) return too_long(r, line, e);
         if (refill(r, &end, e)) return e->code;
         if (end) return fail(r, line, e, "the object that begins here does not end: the file is truncated, or a quote or a bracket is missing");
     }
-    if (x.at > RECORD_MOST) return fail(r, line, e, "the object that begins here is longer than 64 MiB; expected a list of samples, or one sample a line");
+    if (x.at > r->most) return too_long(r, line, e);
     r->objects++;
-    *out = (struct record){r->buffer + r->from, x.at, line == r->last ? line | r->objects << NUMBER : line};
+    *out = (struct record){r->buffer + r->from, x.at, line == r->last ? line | r->objects << NUMBER : line, 1};
     r->last = line;
     use(r, x.at);
     return PL_OK;

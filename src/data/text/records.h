@@ -4,20 +4,21 @@
  * the columns that conversations have; their lines are their numbers.
  *
  * The file may have any size: only the object that is being read is in memory, and an object has at
- * most RECORD_MOST bytes. The scan knows brackets and strings alone; json_parse checks the rest.
+ * most data.sample_memory bytes. The scan knows brackets and strings alone; json_parse checks the rest.
  */
 #ifndef RECORDS_H
 #define RECORDS_H
 
 #include "base/base.h"
 
-#define RECORD_MOST ((size_t)64 << 20)
+#define RECORD_MOST ((uint64_t)64 << 20) /* data.sample_memory where it is not set */
 
 struct records {
     const char *path;
     int fd;
     char *buffer;
     size_t from, n, room;  /* buffer[from .. n) is read and not yet used */
+    uint64_t most;         /* bytes of an object */
     uint64_t line;         /* of buffer[from], from 1 */
     uint64_t objects, last; /* objects so far, and the line of the last one */
     uint64_t bytes;        /* used so far, for progress */
@@ -30,6 +31,7 @@ struct record {
     const char *text; /* from { to }; valid until the next call */
     size_t n;
     uint64_t line;    /* of its first byte, for record_place */
+    uint64_t times; /* samples that it stands for, from `line` on: more than 1 for rows of a table without any value */
 };
 
 /* Where a record is: "12", or, where it is not the first one in its line, "1 (sample 4)". */
@@ -37,13 +39,17 @@ struct record_place { char text[32]; };
 struct record_place record_place(uint64_t line);
 uint64_t record_line(uint64_t line); /* the line alone */
 
-/* `path` must outlive `r`. PL_USAGE: there is no such file, it is empty, or it is something else than
- * JSON or Parquet (gzip, ...). The caller calls records_close after success. */
-int records_open(struct records *r, const char *path, struct error *e);
+/* `path` must outlive `r`. `most`: bytes of an object, or of a table's columns together. PL_USAGE: there is no such
+ * file, it is empty, or it is something else than JSON or Parquet (gzip, ...). The caller calls records_close after
+ * success. */
+int records_open(struct records *r, const char *path, uint64_t most, struct error *e);
 /* Reads the next object; *more is false after the last one. PL_USAGE, with file and line: something
  * else than an object, an object that does not end or is too long, a list that does not end. */
 int records_next(struct records *r, struct record *out, bool *more, struct error *e);
 void records_close(struct records *r);
+
+/* Returns the rows of a Parquet table; UINT64_MAX: the file is something else. */
+uint64_t records_rows(const char *path);
 
 /* The kind of JSON that the first bytes of a file begin: '[' or '{'; 0: neither. */
 char records_peek(const char *path);

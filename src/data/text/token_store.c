@@ -3,11 +3,13 @@
  */
 #include "data/text/token_store.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/crc32c.h"
+#include "data/text/records.h"
 #include "io/file.h"
 
 _Static_assert(sizeof(struct token_store_header) <= TOKEN_STORE_DATA, "the header's room");
@@ -19,6 +21,15 @@ uint64_t report_bad(const struct sample_report *r)
     uint64_t n = 0;
     for (int f = SAMPLE_FINE + 1; f < SAMPLE_FAULTS; f++) n += r->bad[f];
     return n;
+}
+
+void report_add(struct sample_report *r, enum conversation_fault fault, uint64_t times, const char *file, uint64_t line,
+                const char *why)
+{
+    r->read += times;
+    if (fault && !r->bad[fault])
+        snprintf(r->first[fault], sizeof r->first[fault], "%.64s:%s: %.140s", file, record_place(line).text, why);
+    r->bad[fault] += times;
 }
 
 void report_print(const struct sample_report *r, struct text *out)

@@ -38,6 +38,10 @@ struct sample_report {
     char first[SAMPLE_FAULTS][240];   /* FILE:LINE: why, of the first one */
 };
 uint64_t report_bad(const struct sample_report *r);
+/* Counts `times` samples that begin at a line of a file. Of the first ones with a fault it keeps where they are, and
+ * why. */
+void report_add(struct sample_report *r, enum conversation_fault fault, uint64_t times, const char *file, uint64_t line,
+                const char *why);
 /* "12 of 400 samples cannot be used: 8 turns out of order (such as chats.jsonl:3: ...); 4 ..."; nothing if all can. */
 void report_print(const struct sample_report *r, struct text *out);
 

@@ -131,7 +131,7 @@ struct item {
     char *json;
     size_t n;
     const char *file;
-    uint64_t line;
+    uint64_t line, times;
     struct bump memory;
     struct tokenized tokenized;
     enum conversation_fault fault;
@@ -145,6 +145,7 @@ struct builder {
     uint32_t n;
     size_t bytes;
     uint64_t read; /* bytes of all files so far */
+    uint64_t rows; /* of all tables; UINT64_MAX: not all files are tables */
     VEC(int32_t) ids;
 };
 
@@ -152,7 +153,7 @@ static void tokenize_item(const struct tokenize_options *o, struct item *x)
 {
     struct error e = {0};
     x->fault = tokenize_sample(o, x->json, x->n, &x->memory, &x->tokenized, &e);
-    if (x->fault) snprintf(x->why, sizeof x->why, "%.64s:%s: %.140s", x->file, record_place(x->line).text, e.text);
+    if (x->fault) snprintf(x->why, sizeof x->why, "%.200s", e.text);
 }
 
 static uint32_t flags_of(const struct tokenized *t)
@@ -166,8 +167,7 @@ static int store_item(struct builder *b, struct item *x, struct error *e)
 {
     struct sample_report *report = token_store_report(b->writer);
     const struct chat_tokens *t = &x->tokenized.tokens;
-    report->read++;
-    if (!report->bad[x->fault]++ && x->fault) memcpy(report->first[x->fault], x->why, sizeof x->why);
+    report_add(report, x->fault, x->times, x->file, x->line, x->why);
     if (x->fault) return PL_OK;
     if (x->tokenized.conversation.messages && !b->o->template) {
         *e = *b->o->no_template;
@@ -199,6 +199,21 @@ static int flush(struct builder *b, struct error *e)
     return rc;
 }
 
+/* Stops as soon as it is certain that too many rows of tables cannot be used: a small file may claim billions. */
+static int check_bad(const struct builder *b, struct error *e)
+{
+    const struct sample_report *r = token_store_report(b->writer);
+    if (!b->o->max_bad || b->rows == UINT64_MAX || (double)report_bad(r) <= *b->o->max_bad * (double)b->rows)
+        return PL_OK;
+    struct text t = {0};
+    report_print(r, &t);
+    error_set(e, PL_USAGE,
+              "%s. The tables have %llu rows, and data.max_bad is %g; `plimsoll data inspect` shows samples", t.at,
+              (unsigned long long)b->rows, *b->o->max_bad);
+    text_free(&t);
+    return e->code;
+}
+
 /* --- the whole -------------------------------------------------------------------------------------- */
 
 static int build_file(struct builder *b, const char *path, struct progress *p, struct error *e)
@@ -207,16 +222,16 @@ static int build_file(struct builder *b, const char *path, struct progress *p, s
     struct record x;
     bool more = true;
     uint64_t shown = 0, before = b->read;
-    int rc = records_open(&r, path, e);
+    int rc = records_open(&r, path, b->o->room, e);
     if (rc) return rc;
     while (!(b->o->most && b->read > b->o->most) && !(rc = records_next(&r, &x, &more, e)) && more) {
         char *copy = mem_alloc(x.n + 1);
         memcpy(copy, x.text, x.n);
-        b->items[b->n++] = (struct item){.json = copy, .n = x.n, .file = path, .line = x.line};
+        b->items[b->n++] = (struct item){.json = copy, .n = x.n, .file = path, .line = x.line, .times = x.times};
         b->bytes += x.n;
         b->read = before + r.bytes;
         if (b->n < BATCH_SAMPLES && b->bytes < BATCH_BYTES) continue;
-        if ((rc = flush(b, e))) break;
+        if ((rc = flush(b, e)) || (rc = check_bad(b, e))) break;
         if (b->o->interrupted && b->o->interrupted()) {
             rc = error_set(e, PL_FAIL, "stopped by a signal while text was tokenized");
             break;
@@ -235,6 +250,10 @@ static int build(struct builder *b, const struct names *files, struct error *e)
     uint64_t total = 0, size = 0;
     int rc = PL_OK;
     for (uint32_t i = 0; i < files->n && !rc; i++) rc = file_size(files->at[i], &size, e), total += size;
+    for (uint32_t i = 0; i < files->n && !rc && b->rows != UINT64_MAX; i++) {
+        const uint64_t rows = records_rows(files->at[i]);
+        b->rows = rows == UINT64_MAX ? rows : b->rows + rows;
+    }
     progress_begin(&p, "tokenizing", "MiB", (total >> 20) + 1);
     for (uint32_t i = 0; i < files->n && !rc; i++) rc = build_file(b, files->at[i], &p, e);
     progress_clear();

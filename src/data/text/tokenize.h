@@ -24,6 +24,8 @@ struct tokenize_options {
     const struct image_source *images; /* of a model that takes images; NULL: it takes text alone */
     bool (*interrupted)(void);         /* whether to stop with PL_FAIL; NULL: never */
     uint64_t most;                     /* stop after so many bytes of the files; 0: read all */
+    uint64_t room;                     /* bytes of memory for an object of a file: data.sample_memory */
+    const double *max_bad; /* stop when a larger share of the rows of tables cannot be used; NULL: read all */
 };
 
 /* The paths of the files. PL_USAGE when there is none. */
