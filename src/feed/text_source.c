@@ -160,7 +160,7 @@ static void count_endless(const struct text_source *s, const struct config *c, c
     struct record x;
     struct error ignored;
     bool more = true;
-    if (records_open(&r, path, &ignored)) return;
+    if (records_open(&r, path, s->options.room, &ignored)) return;
     for (; *left && !records_next(&r, &x, &more, &ignored) && more; --*left) {
         struct bump b = {0};
         struct tokenized t;
