@@ -148,13 +148,16 @@ surplus() { printf 'mask_decoder.output_hypernetworks_mlps.9.layers.0.bias 256\n
     "$tools/forge_pth" make "$tmp/edited" "$tmp/forged.pth" && refused 'mlps.9.layers.0.bias does not belong to a model' "$tmp/forged.pth"; }
 check 'one tensor too many' surplus
 check 'another model' refused 'names that are not SAM.*expected image_encoder' tests/golden/pth/zip.pth
+# A folder of another model: what convert is for, and what there is instead.
+check 'a folder of another model' refused 'a folder of SAM, MedSAM, MobileSAM or TinySAM, .*tests/golden/basic is a llama' tests/golden/basic
+mkdir -p "$tmp/folder" && echo '{"model_type": "qwen3"}' >"$tmp/folder/config.json"
+check 'a folder of a model that is not supported' refused 'a folder of SAM, MedSAM, MobileSAM or TinySAM, .*Qwen3 is not supported; Qwen2 and Qwen2.5 are' "$tmp/folder"
 check 'a whole Python object' refused 'whole Python object.*state_dict' tests/golden/pth/whole_module.pth
 check 'a file that would call os.system' refused 'posix system.*nothing in it was executed' tests/golden/pth/evil.pth
 check 'no checkpoint' refused 'neither a zip archive nor a legacy checkpoint' tests/golden/make_pth.py
 check 'no such file' refused 'No such file' "$tmp/nowhere.pth"
 cut_short() { head -c 100000 "$from/sam.pth" >"$tmp/short.pth" && refused 'truncated' "$tmp/short.pth"; }
 check 'a file that was cut off' cut_short
-check 'a folder of another model' refused 'names that are not' tests/golden/basic
 check 'a folder without weights' refused 'no \*.safetensors' tests/fuzz
 check 'a folder that is not empty' expect 2 'not empty' "$binary" convert "$from/sam.pth" -o "$tmp/tiny"
 file_in_the_way() {

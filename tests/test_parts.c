@@ -403,9 +403,53 @@ static void test_wrong_calls(void **state)
     model_close(&decoder);
 }
 
+static int open_type(const char *type, struct error *e)
+{
+    struct model m = {0};
+    char config[128];
+    snprintf(config, sizeof config, "{\"model_type\": \"%s\"}", type);
+    int rc = model_text(&m, config, "config.json", e);
+    model_close(&m);
+    return rc;
+}
+
+/* A published family that is not supported is called by its name, and what there is instead is said. No row of the table is that
+ * of a supported family. */
+static void test_unsupported(void **state)
+{
+    (void)state;
+    static const char *const rows[] = {
+#define UNSUPPORTED(model_type, name, instead) model_type,
+#include "models/unsupported.def"
+#undef UNSUPPORTED
+    };
+    static const struct {
+        const char *type, *says;
+    } some[] = {
+        {"qwen3", "config.json: model_type qwen3: Qwen3 is not supported; Qwen2 and Qwen2.5 are"}, {"qwen3_moe", "(a mixture of experts)"}, {"qwen2_moe", "Qwen2.5 are"},
+        {"gemma", "Gemma is not"}, {"gemma2", "Gemma 2 is not"}, {"gemma3_text", "Gemma 3 is not"}, {"gemma3", "LLaVA 1.5"}, {"phi", "Phi-2"}, {"phi3", "Phi-4"},
+        {"mixtral", "mixture of experts) is not supported; Mistral is"}, {"deepseek_v3", "R1"}, {"gpt_oss", "gpt-oss"}, {"gpt2", "GPT-2"}, {"olmo2", "OLMo 2"}, {"smollm3", "SmolLM2 are"},
+        {"starcoder2", "StarCoder2"}, {"granite", "Granite"}, {"ministral", "Mistral is"}, {"falcon", "Falcon"}, {"bloom", "BLOOM"}, {"bert", "an encoder"}, {"qwen2_5_vl", "SmolVLM"},
+        {"llava_next", "LLaVA 1.5"}, {"internvl", "LLaVA 1.5"}, {"sam2", "SAM 2 is not supported; the segmentation models SAM, MedSAM, MobileSAM and TinySAM are"}, {"sam3", "MedSAM"},
+        {"no_such_type", "the language models Llama, Mistral, Qwen2 and Qwen2.5 are; the vision-language models"},
+    };
+    struct error e = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(open_type(rows[i], &e), PL_USAGE);
+        assert_says(&e, " is not supported; ");
+        assert_null(strstr(e.text, "arr_coc"));
+        for (size_t k = 0; k < i; k++) assert_string_not_equal(rows[i], rows[k]);
+    }
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        assert_int_equal(open_type(some[i].type, &e), PL_USAGE);
+        assert_says(&e, some[i].says);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_unsupported),
         cmocka_unit_test(test_whole_is_its_parts),
         cmocka_unit_test(test_training),
         cmocka_unit_test(test_missing_tensor),

@@ -286,20 +286,32 @@ static int write_checkpoint(const struct sam_names *n, const struct shards *s, c
     return rc;
 }
 
+static const char PURPOSE[] = "convert makes a checkpoint file of a folder of SAM, MedSAM, MobileSAM or TinySAM, and a folder of such a file";
+
+/* Opens the folder's model if it has a config.json, which must be SAM's or TinySAM's. *has: it has one. */
+static int open_folder_model(const struct request *w, struct model *m, bool *has, struct error *e)
+{
+    struct text path = {0};
+    text_printf(&path, "%s/config.json", w->in);
+    *has = file_exists(path.at);
+    text_free(&path);
+    if (!*has) return PL_OK;
+    if (model_open(m, w->in, e)) return error_prepend(e, "%s", PURPOSE);
+    if (m->masks && (!strcmp(m->family->model_type, "sam") || !strcmp(m->family->model_type, "tinysam"))) return PL_OK;
+    error_set(e, PL_USAGE, "%s; %s is a %s", PURPOSE, w->in, m->family->model_type);
+    model_close(m);
+    return e->code;
+}
+
 /* A checkpoint holds weights only. A folder whose config.json differs from what the weights
  * imply would convert back to another model, so it is refused. */
-static int check_config(const struct request *w, struct sam_names *n, struct error *e)
+static int check_config(const struct request *w, struct sam_names *n, const struct model *m, struct error *e)
 {
     struct pixel_norm usual;
-    struct model m;
-    if (!file_exists(bump_format(&n->memory, "%s/config.json", w->in))) return PL_OK;
-    int rc = model_open(&m, w->in, e);
-    if (rc) return rc;
-    rc = sam_config_check(n, &m, e);
+    int rc = sam_config_check(n, m, e);
     if (!rc) rc = pixel_norm_read(&usual, "", e);
-    if (!rc && m.masks && memcmp(&usual, &m.masks->norm, sizeof usual))
+    if (!rc && memcmp(&usual, &m->masks->norm, sizeof usual))
         log_warn("%s: the image normalisation differs from SAM's and a checkpoint cannot store it: keep preprocessor_config.json", w->in);
-    model_close(&m);
     return rc;
 }
 
@@ -307,17 +319,21 @@ static int to_checkpoint(const struct request *w, struct error *e)
 {
     struct shards s = {0};
     struct sam_names n = {0};
+    struct model m;
     uint32_t tensors = 0;
+    bool has;
     if (dir_exists(w->out)) return error_set(e, PL_USAGE, "%s is a folder; a model folder is converted to a file, such as model.pth", w->out);
     if (file_exists(w->out)) return error_set(e, PL_USAGE, "%s exists already: give another name, or remove it first", w->out);
+    if (open_folder_model(w, &m, &has, e)) return e->code;
     int rc = open_shards(&s, &n, w->in, e);
     if (!rc) {
         rc = sam_names_resolve(&n, e);
         if (rc) error_prepend(e, "%s", w->in);
     }
-    if (!rc) rc = check_config(w, &n, e);
+    if (!rc && has) rc = check_config(w, &n, &m, e);
     if (!rc) rc = write_checkpoint(&n, &s, w->out, &tensors, e);
     if (!rc) print_summary(w, &n, tensors, 0);
+    if (has) model_close(&m);
     sam_names_free(&n);
     close_shards(&s);
     return rc;

@@ -27,6 +27,24 @@ static char *list_families(char out[512])
     return out;
 }
 
+/* Published families that are not supported. */
+static const struct {
+    const char *model_type, *name, *instead;
+} unsupported[] = {
+#define UNSUPPORTED(model_type, name, instead) {model_type, name, instead},
+#include "models/unsupported.def"
+#undef UNSUPPORTED
+};
+
+static int refuse_type(const char *type, const char *where, struct error *e)
+{
+    char known[512];
+    for (size_t i = 0; i < COUNT(unsupported); i++)
+        if (!strcmp(unsupported[i].model_type, type))
+            return error_set(e, PL_USAGE, "%s: model_type %s: %s is not supported; %s", where, type, unsupported[i].name, unsupported[i].instead);
+    return error_set(e, PL_USAGE, "%s: model_type \"%s\" is not supported; %s; %s; %s; %s (model_type is one of: %s)", where, type, LANGUAGE, WITH_IMAGES, MASKS, TOWERS, list_families(known));
+}
+
 static int parse_map(struct model *m, const struct value *config, const char *where, struct error *e)
 {
     const char *type = NULL;
@@ -42,7 +60,7 @@ static int parse_map(struct model *m, const struct value *config, const char *wh
             if (rc) return error_prepend(e, "%s", where);
             return m->family->read_folder ? m->family->read_folder(m, e) : PL_OK;
         }
-    return error_set(e, PL_USAGE, "%s: model_type \"%s\" is not one of: %s", where, type, list_families(known));
+    return refuse_type(type, where, e);
 }
 
 static int parse_config(struct model *m, size_t n, const char *where, struct error *e)
