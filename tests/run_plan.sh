@@ -297,6 +297,9 @@ stored() {
     follows 0 '' && follows 2 'another memory.precision' --set memory.precision=bf16 && follows 2 'another memory.optimizer' --set memory.optimizer=sgd &&
         follows 2 'train.clip_norm is set' --set train.clip_norm=1 && follows 0 '' --set memory.fused_step=on --set memory.recompute=none --set memory.offload=none --set memory.head_chunks=1 || return 1
     for other in recompute=all offload=optimizer head_chunks=4 fused_step=off micro_batch=4; do follows 2 "another memory.${other%=*} than the configuration has" --set memory.$other || return 1; done
+    # A plan for other ranks is refused as that, whatever keys depend on them.
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --set parallel.shard=weights --ranks 4 -o "$tmp/P4.json" &&
+        expect 2 'P4.json: made for ranks 4, shares of each 1; this run has 1 and 1; plan again' "$binary" plan "$tmp/words.yaml" --set parallel.shard=weights --plan "$tmp/P4.json" || return 1
     # The budget refuses the stored plan: the output shows that plan and names it.
     follows 3 'needs [0-9]+ bytes, the budget is' --memory 15MiB && grep -q '^The given plan does not fit the budget' "$tmp/out"
 }

@@ -16,6 +16,7 @@ check '8 ranks, 8 steps' whole
 continued() {
     expect 0 '' train_ranks 8 "$tmp/run" "${own[@]}" --set train.steps=2 --set parallel.shard=weights && expect 0 'resuming after step 2' train_ranks 4 "$tmp/run" "${own[@]}" --set train.steps=4 --resume &&
         expect 0 'resuming after step 4' train_ranks 2 "$tmp/run" "${own[@]}" --set train.steps=6 --resume && expect 0 'resuming after step 6' train_ranks 1 "$tmp/run" "${own[@]}" --set train.steps=8 --resume &&
+        grep -q 'the stored plan cannot be used (.*: made for ranks 2, shares of each 4; this run has 1 and 8); planning again, which does not change what is trained' "$tmp/err" &&
         same_run "$tmp/whole" "$tmp/run" 8 && steps_once "$tmp/run" 8 && json "$tmp/run/checkpoints/step-8/state.json" position
 }
 check '8, 4, 2 and 1 ranks: the same bits' continued

@@ -31,6 +31,18 @@ killed_early() {
 }
 check 'killed before the first checkpoint: refused' killed_early
 
+# One command for every job of a queue: it begins, begins again what has no checkpoint, and continues.
+automatic() {
+    rm -rf "$tmp/half"
+    local run=(train "$tmp/half" "${own[@]}" --set train.steps=4 --resume auto)
+    expect 0 'resume auto: .*half has no checkpoint; the run begins' "${run[@]}" --set train.steps=2 && expect 0 'resuming after step 2' "${run[@]}" && steps_once "$tmp/half" 4 || return 1
+    rm -r "$tmp/half/checkpoints" && expect 2 'has no checkpoint to resume from, only the final model' "${run[@]}" || return 1
+    rm -r "$tmp/half/model" && expect 0 'has no checkpoint; the run begins' "${run[@]}" && steps_once "$tmp/half" 4 && [ -d "$tmp/half/model" ] || return 1
+    mkdir "$tmp/thesis" && touch "$tmp/thesis/text" && expect 2 'the folder is not empty, and holds no run' train "$tmp/thesis" "${own[@]}" --set train.steps=1 --resume=auto &&
+        expect 2 '--resume takes no value but auto' train "$tmp/thesis" "${own[@]}" --resume=maybe && cat "$tmp/err"
+}
+check 'resume auto: begins, begins again, continues' automatic
+
 # flip FILE BYTE: changes one bit.
 flip() {
     local byte

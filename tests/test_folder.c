@@ -141,6 +141,34 @@ static void test_open(void **state)
     assert_int_equal(folder_open(&g, "", false, &e), PL_USAGE);
 }
 
+/* A run without a checkpoint may be begun again; a checkpoint, also one that a kill left under its old name, and a model are kept. */
+static void test_again(void **state)
+{
+    (void)state;
+    struct folder f;
+    struct error e = {0};
+    char *dir = in_top("again");
+    assert_false(folder_resumes(dir));
+    if (folder_open(&f, dir, FOLDER_AGAIN, &e)) fail_msg("%s", e.text);
+    assert_int_equal(folder_write(&f, "config.yaml", "x: 1\n", 5, &e), PL_OK);
+    folder_close(&f);
+    assert_false(folder_resumes(dir));
+    if (folder_open(&f, dir, FOLDER_AGAIN, &e)) fail_msg("%s", e.text);
+    folder_close(&f);
+    mkdir(in_top("again/checkpoints/step-3"), 0777);
+    assert_false(folder_resumes(dir)); /* not complete */
+    put(in_top("again/checkpoints/step-3/DONE"), "");
+    assert_true(folder_resumes(dir));
+    assert_int_equal(folder_open(&f, dir, FOLDER_AGAIN, &e), PL_FAIL);
+    rename(in_top("again/checkpoints/step-3"), in_top("again/checkpoints/.step-3.old"));
+    assert_true(folder_resumes(dir));
+    unlink(in_top("again/checkpoints/.step-3.old/DONE"));
+    rmdir(in_top("again/checkpoints/.step-3.old"));
+    assert_false(folder_resumes(dir));
+    mkdir(in_top("again/model"), 0777);
+    assert_true(folder_resumes(dir));
+}
+
 /* A run without any step removes all its own files, and no others. */
 static void test_abandon(void **state)
 {
@@ -426,7 +454,7 @@ static void test_space(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open), cmocka_unit_test(test_abandon),         cmocka_unit_test(test_read_only),
+        cmocka_unit_test(test_open), cmocka_unit_test(test_again),           cmocka_unit_test(test_abandon), cmocka_unit_test(test_read_only),
         cmocka_unit_test(test_lock),         cmocka_unit_test(test_checkpoints),
         cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_after_kill),
         cmocka_unit_test(test_stale_staging), cmocka_unit_test(test_model), cmocka_unit_test(test_best),

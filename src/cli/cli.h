@@ -33,6 +33,8 @@ struct options {
     int n_set, n_from;
     struct text program;      /* options of the program that the preset is from, as words of a shell */
     bool json, explain, resume, calibrate, confirm, help;
+    bool resume_auto;         /* --resume auto */
+    bool explain_all;         /* --explain all */
     bool compare, frontier, rules;
 };
 enum option_flag {

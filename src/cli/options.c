@@ -38,15 +38,20 @@ struct option {
     unsigned flag;
     size_t value; /* offset of a const char *, or of a bool when takes_value is false */
     bool takes_value;
+    const char *word; /* a switch may be followed by this word; NULL: by none... */
+    unsigned needs;   /* ...in commands that allow these options too... */
+    size_t more;      /* ...which sets the bool at this offset */
 };
 
 #define VALUE(name, flag, member) {name, flag, offsetof(struct options, member), true}
 #define SWITCH(name, flag, member) {name, flag, offsetof(struct options, member), false}
+#define SWITCH_OR(name, flag, member, word, needs, more) {name, flag, offsetof(struct options, member), false, word, needs, offsetof(struct options, more)}
 static const struct option table[] = {
     VALUE("--memory", OPT_MEMORY, memory), VALUE("--plan", OPT_PLAN, plan),       VALUE("-o", OPT_OUTPUT, output),
     VALUE("--adapter", OPT_RUN | OPT_MODEL, adapter), VALUE("--preset", OPT_RUN, preset),
     VALUE("--out", OPT_OUTPUT, output),    VALUE("--model", OPT_MODEL, model),    VALUE("--batch", OPT_BATCH, batch),
-    SWITCH("--json", OPT_JSON, json),      SWITCH("--explain", OPT_EXPLAIN, explain), SWITCH("--resume", OPT_RESUME, resume),
+    SWITCH("--json", OPT_JSON, json),      SWITCH_OR("--explain", OPT_EXPLAIN, explain, "all", OPT_TABLES, explain_all),
+    SWITCH_OR("--resume", OPT_RESUME, resume, "auto", 0, resume_auto),
     VALUE("--ranks", OPT_RANKS, ranks),   VALUE("--per-host", OPT_LINKS, per_host), VALUE("--links", OPT_LINKS, links),
     VALUE("--steps", OPT_STEPS, steps),    VALUE("--threads", OPT_THREADS, threads),
     SWITCH("--calibrate", OPT_CALIBRATE, calibrate), SWITCH("--confirm", OPT_CONFIRM, confirm),
@@ -100,8 +105,11 @@ static int parse_option(struct options *o, unsigned allowed, int argc, char **ar
         return PL_OK;
     }
     if (found && !found->takes_value) {
-        if (equals) return error_set(e, PL_USAGE, "%s takes no value", found->name);
+        const bool may = found->word && (allowed & found->needs) == found->needs;
+        const char *word = equals ? equals + 1 : may && *i + 1 < argc && !strcmp(argv[*i + 1], found->word) ? argv[++*i] : NULL;
+        if (word && (!may || strcmp(word, found->word))) return error_set(e, PL_USAGE, "%s takes no value%s%s", found->name, may ? " but " : "", may ? found->word : "");
         *(bool *)((char *)o + found->value) = true;
+        if (word) *(bool *)((char *)o + found->more) = true;
         return PL_OK;
     }
     const char *value = equals ? equals + 1 : *i + 1 < argc ? argv[++*i] : NULL;

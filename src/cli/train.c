@@ -152,7 +152,7 @@ static void resume_command(const struct options *o, const struct ranks *ranks, s
     for (int i = 0; i < o->n_from; i++) text_printf(out, " --config-from"), put_word(out, o->from[i]);
     if (o->memory) text_printf(out, " --memory"), put_word(out, o->memory);
     for (int i = 0; i < o->n_set; i++) text_printf(out, " --set"), put_word(out, o->set[i]);
-    text_printf(out, " --resume");
+    text_printf(out, o->resume_auto ? " --resume auto" : " --resume");
 }
 
 /* Predicts the worst masks again with the final model, in new memory: that of training is freed by
@@ -196,7 +196,7 @@ static int train_as(const struct options *o, struct ranks *ranks, struct error *
         struct worst *worst = mem_alloc((size_t)(c.train_worst + 1) * sizeof *worst);
         struct rank_summary *each = ranks ? mem_alloc((size_t)ranks->n * sizeof *each) : NULL;
         resume_command(o, ranks, &command);
-        rc = train_run(&c, &(struct train_options){.plan = o->plan, .resume = o->resume, .command = command.at, .signals = true, .progress = leads, .ranks = ranks, .each = each, .worst = worst}, &s, e);
+        rc = train_run(&c, &(struct train_options){.plan = o->plan, .resume = o->resume, .resume_auto = o->resume_auto, .command = command.at, .signals = true, .progress = leads, .ranks = ranks, .each = each, .worst = worst}, &s, e);
         text_free(&command);
         if (!rc && leads) print_summary(&s, &(struct rank_list){each, ranks ? ranks->n : 0}, o->json);
         if (!rc && leads) write_report(&c, worst, &s, o->json);
@@ -220,7 +220,7 @@ static int train(int argc, char **argv, struct error *e)
 }
 
 const struct command command_train = {
-    "train", "train RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--plan PLAN.json] [--ranks N] [--resume] [--adapter DIR] [--set key=value]... [--json]",
+    "train", "train RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--plan PLAN.json] [--ranks N] [--resume [auto]] [--adapter DIR] [--set key=value]... [--json]",
     "Trains a model within a memory budget and writes the model folder to train.out/model.\n"
     CONFIG_FROM_HELP
     PRESET_HELP
@@ -229,4 +229,5 @@ const struct command command_train = {
     "  --ranks N        data parallel training by N processes on this machine, as `mpirun -np N plimsoll train ...` (see docs/guides/ranks.md)\n"
     "  --adapter DIR    continues from a LoRA adapter, as PEFT or a run with an adapter saves it: adapter.path\n"
     "  --resume         continues an interrupted or killed run from its last checkpoint\n"
+    "  --resume auto    the same where train.out has a checkpoint; else the run begins: one command for every job of a queue\n"
     "  --json           prints the summary as JSON", train, .ranks = true};

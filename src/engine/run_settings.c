@@ -138,6 +138,8 @@ int run_follow_plan(struct run *r, const struct source *source, struct settings 
 {
     struct plan_file f;
     int rc = plan_read(path, &f, e);
+    if (!rc && (f.ranks * f.shares > 1 ? f.ranks != s.ranks || f.shares != s.shares : s.ranks * s.shares > 1))
+        rc = error_set(e, PL_USAGE, "%s: made for ranks %d, shares of each %d; this run has %d and %d; plan again", path, f.ranks, f.shares, (int)max_i64(1, s.ranks), (int)max_i64(1, s.shares));
     if (!rc) rc = check_plan_keys(r, &s, &f.settings, path, e);
     if (rc) return rc;
     settings_follow(&s, &f.settings);
@@ -145,8 +147,6 @@ int run_follow_plan(struct run *r, const struct source *source, struct settings 
     if (f.effective_batch != r->effective_batch)
         return error_set(e, PL_USAGE, "%s: made for train.effective_batch %d, the configuration has %d", path, f.effective_batch,
                          r->effective_batch);
-    if (f.ranks * f.shares > 1 ? f.ranks != s.ranks || f.shares != s.shares : s.ranks * s.shares > 1)
-        return error_set(e, PL_USAGE, "%s: made for %d ranks with %d shares each, this run has %d with %d; plan again", path, f.ranks, f.shares, (int)max_i64(1, s.ranks), (int)max_i64(1, s.shares));
     if (s.group == GROUP_HOST && f.per_host != s.per_host)
         return error_set(e, PL_USAGE, "%s: made for hosts of %d ranks, and they have %d here; plan again", path, f.per_host, s.per_host);
     if (strcmp(f.profile, r->device.profile.name) || f.threads != r->device.profile.threads)

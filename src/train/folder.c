@@ -125,8 +125,10 @@ static int list_contents(const char *dir, struct contents *c, struct error *e)
     return PL_OK;
 }
 
-static int check_contents(const char *dir, const struct contents *c, bool resume, struct error *e)
+static int check_contents(const char *dir, const struct contents *c, enum folder_use use, struct error *e)
 {
+    const bool resume = use == FOLDER_RESUME;
+    if (use == FOLDER_AGAIN && c->run) return PL_OK;
     if (resume && !c->run)
         return error_set(e, PL_USAGE,
                          "%s: nothing to resume: it has no config.yaml; start without --resume", dir);
@@ -175,10 +177,11 @@ static int require_checkpoint(struct folder *f, struct error *e)
                      f->dir, folder_model_path(f, FOLDER_FINAL, path) ? ", only the final model, in model/" : "");
 }
 
-static int prepare(struct folder *f, bool resume, struct error *e)
+static int prepare(struct folder *f, enum folder_use use, struct error *e)
 {
     struct contents c;
     char checkpoints[FOLDER_PATH];
+    const bool resume = use == FOLDER_RESUME;
     if (resume && !dir_exists(f->dir))
         return error_set(e, PL_USAGE, "%s: nothing to resume: there is no such folder; start without --resume", f->dir);
     f->made = !file_exists(f->dir);
@@ -186,14 +189,15 @@ static int prepare(struct folder *f, bool resume, struct error *e)
     /* A folder that no run used is checked before a lock file is created in it. In any other folder
      * "in use" is the better message, and the contents may change until this process has the
      * lock. */
-    if (!c.lock && check_contents(f->dir, &c, resume, e)) return e->code;
-    if (take_lock(f, e) || list_contents(f->dir, &c, e) || check_contents(f->dir, &c, resume, e)) return e->code;
+    if (!c.lock && check_contents(f->dir, &c, use, e)) return e->code;
+    if (take_lock(f, e) || list_contents(f->dir, &c, e) || check_contents(f->dir, &c, use, e)) return e->code;
     path_print(checkpoints, "%s/checkpoints", f->dir);
     if (dir_make(checkpoints, e) || sweep(checkpoints, e) || sweep(f->dir, e)) return e->code;
+    if (use == FOLDER_AGAIN && folder_resumes(f->dir)) return error_set(e, PL_FAIL, "%s: a checkpoint appeared while the run began; start the command again", f->dir);
     return resume ? require_checkpoint(f, e) : PL_OK;
 }
 
-int folder_open(struct folder *f, const char *dir, bool resume, struct error *e)
+int folder_open(struct folder *f, const char *dir, enum folder_use use, struct error *e)
 {
     memset(f, 0, sizeof *f);
     f->dir_fd = f->lock_fd = f->metrics_fd = -1;
@@ -203,7 +207,7 @@ int folder_open(struct folder *f, const char *dir, bool resume, struct error *e)
                          FOLDER_PATH - LONGEST_BELOW);
     while (n > 1 && dir[n - 1] == '/') n--;
     memcpy(f->dir, dir, n);
-    int rc = prepare(f, resume, e);
+    int rc = prepare(f, use, e);
     if (rc) folder_close(f);
     return rc;
 }
@@ -504,6 +508,23 @@ static const struct {
 bool folder_model_path(const struct folder *f, enum folder_model which, char path[FOLDER_PATH])
 {
     return dir_exists(path_print(path, "%s/%s%s", f->dir, models[which].parent, models[which].name));
+}
+
+/* Names of checkpoints that sweep would rename back count too. */
+bool folder_resumes(const char *dir)
+{
+    struct folder f = {0};
+    struct names names;
+    struct error ignored;
+    char path[FOLDER_PATH];
+    bool found = false;
+    if (strlen(dir) > FOLDER_PATH - LONGEST_BELOW) return false;
+    path_print(f.dir, "%s", dir);
+    if (folder_model_path(&f, FOLDER_FINAL, path)) return true;
+    if (dir_list(path_print(path, "%s/checkpoints", dir), &names, &ignored)) return false;
+    for (uint32_t i = 0; i < names.n; i++) found |= complete_step(&f, names.at[i]) >= 0 || pattern_match(".step-*.old", names.at[i]);
+    names_free(&names);
+    return found;
 }
 
 int folder_model_begin(struct folder *f, enum folder_model which, const char **path, struct error *e)

@@ -40,10 +40,16 @@ struct folder {
     char line[FOLDER_LINE];
 };
 
-/* Creates the folder, or opens it with `resume`, and locks it. PL_USAGE: it is not empty and
- * `resume` is false, or there is no run or no checkpoint in it to resume; PL_FAIL: another run uses it, or a
+enum folder_use {
+    FOLDER_NEW,    /* it must be empty */
+    FOLDER_RESUME, /* it must have a run with a checkpoint */
+    FOLDER_AGAIN,  /* it may be empty, or have a run without a checkpoint, which begins again */
+};
+/* Creates or opens the folder and locks it. PL_USAGE: it does not hold what its use needs; PL_FAIL: another run uses it, or a
  * system call failed. After success the caller calls folder_close. */
-int folder_open(struct folder *f, const char *dir, bool resume, struct error *e);
+int folder_open(struct folder *f, const char *dir, enum folder_use use, struct error *e);
+/* Whether the folder has something that must not be begun again: a checkpoint, or a final model. */
+bool folder_resumes(const char *dir);
 /* Releases the lock, and removes a folder that was begun and not committed. A zeroed struct is
  * allowed. */
 void folder_close(struct folder *f);

@@ -143,7 +143,7 @@ static int gather_ranks(const struct trainer *t, const struct train_options *o, 
  * the same command. */
 static void remove_empty_run(struct trainer *t)
 {
-    if (!t->has_folder || t->o->resume || t->state.step || t->saved >= 0) return;
+    if (!t->has_folder || t->resumes || t->state.step || t->saved >= 0) return;
     events_abandon(&t->events);
     folder_abandon(&t->folder);
     t->has_folder = false;

@@ -33,6 +33,7 @@ struct train_event {
 struct train_options {
     const char *plan;        /* a plan file to follow; NULL: search */
     bool resume;
+    bool resume_auto;        /* with resume: begins where train.out has no checkpoint */
     const char *command;     /* the command that resumes, for the message of an interrupted run */
     bool signals;            /* SIGTERM and its like (signals.h) end the run after the current step */
     bool progress;           /* a line on stderr */

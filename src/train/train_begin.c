@@ -155,12 +155,13 @@ static int make_plan(struct trainer *t, const struct train_options *o, bool plan
     char stored[FOLDER_PATH];
     struct run_options ro = {.plan = o->plan, .train = true, .describe = feed_describe, .define = o->define, .ranks = o->ranks, .whole = t->whole};
     snprintf(stored, sizeof stored, "%s/plan.json", t->c->train_out);
-    bool follow = o->resume && !plan_again && !o->plan && file_exists(stored);
+    bool follow = t->resumes && !plan_again && !o->plan && file_exists(stored);
     if (follow) ro.plan = stored;
     t->has_run = true;
     int rc = run_plan(&t->run, t->c, &ro, e);
     if (!rc || !follow) return rc;
-    log_note("resume: the stored plan cannot be used (%s); planning again", e->text);
+    const char *remedy = strrchr(e->text, ';'); /* for users of --plan */
+    log_note("resume: the stored plan cannot be used (%.*s); planning again, which does not change what is trained", remedy ? (int)(remedy - e->text) : (int)strlen(e->text), e->text);
     run_close(&t->run);
     ro.plan = o->plan;
     return run_plan(&t->run, t->c, &ro, e);
@@ -245,12 +246,25 @@ static int agree_to_start(struct trainer *t, int rc, struct error *e)
 static int share_state(struct trainer *t, struct error *e)
 {
     struct ranks *ranks = t->o->ranks;
-    if (!ranks || !t->o->resume) return PL_OK;
+    if (!ranks || !t->resumes) return PL_OK;
     ranks->where = "loading the checkpoint";
     int rc = agree_broadcast(ranks, &t->state, sizeof t->state, e);
     if (!rc) rc = agree_broadcast(ranks, &t->saved, sizeof t->saved, e);
     ranks->where = NULL;
     return rc;
+}
+
+/* Decides whether the run continues from a checkpoint. Rank 0 looks for one: it may be the only rank that sees the folder's newest state. */
+static int agree_to_resume(struct trainer *t, struct error *e)
+{
+    struct ranks *ranks = t->o->ranks;
+    t->resumes = t->o->resume;
+    if (!t->o->resume_auto) return PL_OK;
+    if (trainer_leads(t)) {
+        t->resumes = folder_resumes(t->c->train_out);
+        if (!t->resumes) log_note("resume auto: %s has no checkpoint; the run begins", t->c->train_out);
+    }
+    return ranks ? agree_broadcast(ranks, &t->resumes, sizeof t->resumes, e) : PL_OK;
 }
 
 /* What rank 0 alone does at the end of starting: the files of the run. */
@@ -262,7 +276,7 @@ static int begin_files(struct trainer *t, struct error *e)
     if (!rc && t->run.adapted && !t->c->model_path) log_warn("the frozen weights are fresh ones (no model.path), and train.out will hold the adapter alone; to use it later, give the model a folder");
     /* Everything is checked by now: a resume that is refused changes nothing. The evaluation before
      * the first step is repeated. */
-    if (!rc && t->o->resume) rc = folder_metrics_cut(&t->folder, t->state.step ? (int64_t)t->state.step : -1, e);
+    if (!rc) rc = folder_metrics_cut(&t->folder, t->state.step ? (int64_t)t->state.step : -1, e);
     if (!rc) rc = write_run_files(t, e);
     return rc ? rc : open_events(t, e);
 }
@@ -279,14 +293,15 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     t->resolved = *t->c;
     t->c = &t->resolved;
     int rc = config_check(t->c, (o->define ? 0 : CONFIG_NEEDS_MODEL) | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, e);
-    if (!rc && o->resume) rc = compare_config(&t->resolved, t->c->train_out, o->ranks, &plan_again, e);
+    if (!rc) rc = agree_to_resume(t, e);
+    if (!rc && t->resumes) rc = compare_config(&t->resolved, t->c->train_out, o->ranks, &plan_again, e);
     if (!rc) rc = make_plan(t, o, plan_again, e);
     if (!rc) rc = open_data(t, e);
     if (!rc) rc = text_files_open(&t->text, t->c, e);
     if (!rc) rc = trainer_read_prompts(t, e);
     if (!rc && t->run.shares > 1) t->resolved.parallel_shares = t->run.shares; /* a resumed run keeps them */
     rc = agree_to_start(t, rc, e);
-    if (!rc && leads) rc = folder_open(&t->folder, t->c->train_out, o->resume, e);
+    if (!rc && leads) rc = folder_open(&t->folder, t->c->train_out, t->resumes ? FOLDER_RESUME : o->resume ? FOLDER_AGAIN : FOLDER_NEW, e);
     if ((rc = agree_on(ranks, rc, e))) return rc;
     t->has_folder = leads;
     if (leads) rc = prepare_data(t, e); /* the others read what rank 0 has stored */
@@ -295,7 +310,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     /* Weights are always loaded first: a checkpoint holds neither constants nor frozen weights. */
     if (!rc) rc = run_start(&t->run, t->c->train_out, true, e);
     rc = agree_on(ranks, rc, e);
-    if (!rc) rc = o->resume ? trainer_load(t, e) : reset_state(t, e);
+    if (!rc) rc = t->resumes ? trainer_load(t, e) : reset_state(t, e);
     rc = agree_on(ranks, rc, e);
     if (!rc) rc = share_state(t, e);
     if (!rc) rc = start_data(t, e);

@@ -69,6 +69,7 @@ struct trainer {
     struct best best;        /* in checkpoints/best */
     double count[STEP_COUNTS]; /* divisors of losses, in the order of graph.counts; 0: the default */
     struct stepper steps;
+    bool resumes;            /* the run continues from a checkpoint */
     bool has_folder, has_run, has_pool, has_scores, has_retrieval;
     bool said_left;          /* what evaluations leave out has been logged */
     bool stopped;            /* on_step ended the run */
