@@ -57,6 +57,16 @@ chat() {
 }
 check '--chat: text, ids and labels of a conversation' chat
 
+# A template that drops thoughts has no labels for what it drops: text and ids are shown all the same.
+unlabelled() {
+    echo '[{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>t</think>a"}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}]' >"$tmp/chat.json"
+    expect 0 'warning: .*chat.json: the answer in message 2 is not found in the text: the template drops a part of it once other messages follow it' "$binary" tokenize --model tests/golden/chat/model --template tests/golden/chat/thinking.jinja --chat --json "$tmp/chat.json" || return 1
+    [ "$(json "$tmp/out" text | head -n 4 | tail -n 1)" = 'a<|im_end|>' ] && grep -q '"ids": \[[0-9].*, "labels": null}' "$tmp/out"
+}
+check '--chat: text and ids without labels' unlabelled
+echo '{"config": {"pattern": "x"}, "vocab": [{"rank": 0, "token_bytes": "AA==", "token_str": "\u0000"}]}' >"$tmp/tekken.json"
+check 'tekken.json' expect 2 'tekken.json: it is a tokenizer of Mistral.s tekken format, which is not read; transformers' "$binary" tokenize --model "$tmp/tekken.json" "$tmp/text"
+
 check 'no folder' expect 2 'no/such: cannot open it' "$binary" tokenize --model no/such "$tmp/text"
 check 'a folder without a tokenizer' expect 2 'basic: has neither tokenizer.json nor tokenizer.model; transformers' "$binary" tokenize --model tests/golden/basic "$tmp/text"
 check 'no arguments' expect 2 'expected --model FOLDER and a file: plimsoll tokenize' "$binary" tokenize

@@ -193,6 +193,111 @@ static void test_thinking(void **state)
     chat_tokens_free(&t);
 }
 
+/* A generation prompt that opens thoughts is no beginning of an answer without any: the answer begins where they part. A message that begins
+ * as the prompt goes on is labelled from its first byte. */
+static void test_parting(void **state)
+{
+    (void)state;
+    static const char source[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
+                                 "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
+    static const struct { const char *answer, *labelled; } cases[] = {{"the cat", "the cat<|im_end|>\n"}, {"<the cat", "<the cat<|im_end|>\n"}, {"<think>\nno</think>the cat", "the cat<|im_end|>\n"}};
+    struct template *template;
+    struct error e;
+    assert_int_equal(template_read(&template, source, sizeof source - 1, "test", &e), 0);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct value *messages = value_new(&memory, VALUE_LIST);
+        for (int k = 0; k < 4; k++) {
+            struct value *m = value_new(&memory, VALUE_MAP);
+            value_put(&memory, m, "role", value_string(&memory, k % 2 ? "assistant" : "user"));
+            value_put(&memory, m, "content", value_string(&memory, k % 2 ? cases[i].answer : "why"));
+            value_append(&memory, messages, m);
+        }
+        struct chat_tokens t;
+        struct text text = {0};
+        if (chat_encode(tokenizer, template, messages, NULL, NULL, &t, &text, &e)) fail_msg("%s", e.text);
+        assert_int_equal(t.answers.n, 2);
+        for (uint32_t a = 0; a < 2; a++) {
+            const uint32_t begin = t.tokens.at[t.answers.at[a].begin].begin, end = t.tokens.at[t.answers.at[a].end - 1].end;
+            assert_int_equal(end - begin, strlen(cases[i].labelled));
+            assert_memory_equal(text.at + begin, cases[i].labelled, end - begin);
+        }
+        text_free(&text);
+        chat_tokens_free(&t);
+    }
+    template_close(template);
+}
+
+/* Empty thoughts and the end of the text are written behind the last message only: each answer is what the loop writes for it. */
+static void test_last_differs(void **state)
+{
+    (void)state;
+    static const char source[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.last %}<think></think>{% endif %}{{ m.content }}<|im_end|>{% endfor %}"
+                                 "{% if add_generation_prompt %}<|im_start|>assistant\n{% else %}</s>{% endif %}";
+    static const char *const labelled[] = {"no<|im_end|>", "<think></think>yes<|im_end|></s>"};
+    static const char json[] = "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"no\"}, {\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"yes\"}]";
+    struct template *template;
+    struct value *messages;
+    struct chat_tokens t;
+    struct text text = {0};
+    struct error e;
+    assert_int_equal(json_parse(json, sizeof json - 1, &memory, &messages, &e), 0);
+    assert_int_equal(template_read(&template, source, sizeof source - 1, "test", &e), 0);
+    if (chat_encode(tokenizer, template, messages, NULL, NULL, &t, &text, &e)) fail_msg("%s", e.text);
+    assert_int_equal(t.answers.n, 2);
+    for (uint32_t a = 0; a < 2; a++) {
+        const uint32_t begin = t.tokens.at[t.answers.at[a].begin].begin, end = t.tokens.at[t.answers.at[a].end - 1].end;
+        assert_int_equal(end - begin, strlen(labelled[a]));
+        assert_memory_equal(text.at + begin, labelled[a], end - begin);
+    }
+    text_free(&text);
+    chat_tokens_free(&t);
+    template_close(template);
+}
+
+static struct value *long_chat(uint32_t n)
+{
+    struct value *messages = value_new(&memory, VALUE_LIST);
+    for (uint32_t k = 0; k < n; k++) {
+        struct value *m = value_new(&memory, VALUE_MAP);
+        value_put(&memory, m, "role", value_string(&memory, k % 2 ? "assistant" : "user"));
+        value_put(&memory, m, "content", value_string(&memory, bump_format(&memory, "the cat%.*s", (int)(k % 5), " sat on the mat")));
+        value_append(&memory, messages, m);
+    }
+    return messages;
+}
+
+/* Long conversations have the labels of short ones, found in a few renderings; all of these would take many times RENDER_STEPS. Those
+ * that a template does not write alike are refused. */
+static void test_long(void **state)
+{
+    (void)state;
+    static const char odd[] = "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}{{ '-' * (loop.index0 % 3) }}{% endif %}{{ m.content }}\n{% endfor %}"
+                              "{% if add_generation_prompt %}assistant:{{ '-' * (messages|length % 3) }}{% endif %}";
+    struct value *messages = long_chat(3000);
+    struct chat_tokens t, marks;
+    struct template *template;
+    struct error e;
+    if (chat_encode(tokenizer, plain, messages, NULL, NULL, &t, NULL, &e)) fail_msg("%s", e.text);
+    assert_int_equal(chat_encode(tokenizer, marked, messages, NULL, NULL, &marks, NULL, &e), CHAT_FINE);
+    assert_int_equal(t.answers.n, 1500);
+    assert_int_equal(marks.answers.n, 1500);
+    for (uint32_t i = 0; i < t.answers.n; i++) { /* whose answers have the line break behind their end, too */
+        assert_int_equal(t.answers.at[i].begin, marks.answers.at[i].begin);
+        assert_int_equal(t.answers.at[i].end, marks.answers.at[i].end + 1);
+    }
+    chat_tokens_free(&t), chat_tokens_free(&marks);
+    assert_int_equal(template_read(&template, odd, sizeof odd - 1, "test", &e), 0);
+    assert_int_equal(chat_encode(tokenizer, template, messages, NULL, NULL, &t, NULL, &e), CHAT_ANSWERS);
+    assert_non_null(strstr(e.text, "not written alike"));
+    assert_true(t.tokens.n > 3000 && !t.answers.n);
+    chat_tokens_free(&t);
+    messages->count = 100;
+    assert_int_equal(chat_encode(tokenizer, template, messages, NULL, NULL, &t, NULL, &e), CHAT_FINE);
+    assert_int_equal(t.answers.n, 50);
+    chat_tokens_free(&t);
+    template_close(template);
+}
+
 /* Thoughts under any name reach the template under both names that templates use; the date of training data
  * does not depend on the day. */
 static void test_variables(void **state)
@@ -243,6 +348,6 @@ static void test_texts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_prefixes), cmocka_unit_test(test_generation), cmocka_unit_test(test_borders), cmocka_unit_test(test_control_tokens), cmocka_unit_test(test_thinking), cmocka_unit_test(test_variables), cmocka_unit_test(test_texts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_prefixes), cmocka_unit_test(test_generation), cmocka_unit_test(test_borders), cmocka_unit_test(test_control_tokens), cmocka_unit_test(test_thinking), cmocka_unit_test(test_parting), cmocka_unit_test(test_last_differs), cmocka_unit_test(test_long), cmocka_unit_test(test_variables), cmocka_unit_test(test_texts)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -44,7 +44,8 @@ static int find_images(const struct tokenize_request *r, const struct tokenizer 
     return PL_OK;
 }
 
-static void write_json(const struct chat_tokens *c, const struct text *text)
+/* The labels are null if it is not known where the answers are. */
+static void write_json(const struct chat_tokens *c, const struct text *text, bool labels)
 {
     struct text out = {0};
     struct json_writer w = {.out = &out};
@@ -53,12 +54,13 @@ static void write_json(const struct chat_tokens *c, const struct text *text)
     json_begin_list(&w, "ids");
     for (uint32_t i = 0; i < c->tokens.n; i++) json_put_int(&w, NULL, c->tokens.at[i].id);
     json_end(&w);
-    json_begin_list(&w, "labels");
-    for (uint32_t i = 0, k = 0; i < c->tokens.n; i++) {
+    if (labels) json_begin_list(&w, "labels");
+    else json_put_null(&w, "labels");
+    for (uint32_t i = 0, k = 0; i < c->tokens.n && labels; i++) {
         while (k < c->answers.n && c->answers.at[k].end <= i) k++;
         json_put_int(&w, NULL, k < c->answers.n && c->answers.at[k].begin <= i ? c->tokens.at[i].id : NOT_TRAINED);
     }
-    json_end(&w);
+    if (labels) json_end(&w);
     json_end(&w);
     text_append(&out, "\n", 1);
     fwrite(out.at, 1, out.n, stdout);
@@ -81,12 +83,14 @@ static int encode(const struct tokenize_request *r, const struct tokenizer *t, c
     struct text text = {0};
     const enum chat_failure failed = r->generation_prompt ? chat_encode_prompt(t, template, c->messages, c->tools, images, &tokens, &text, e)
                                                           : chat_encode(t, template, c->messages, c->tools, images, &tokens, &text, e);
+    const bool shown = !failed || failed == CHAT_ANSWERS;
     if (failed) error_prepend(e, "%s", r->file);
-    else if (r->json) write_json(&tokens, &text);
-    else print_chat(t, &tokens, &text);
+    if (shown && failed) log_warn("%s", e->text);
+    if (shown && r->json) write_json(&tokens, &text, !failed);
+    else if (shown) print_chat(t, &tokens, &text);
     chat_tokens_free(&tokens);
     text_free(&text);
-    return failed ? e->code : PL_OK;
+    return shown ? PL_OK : e->code;
 }
 
 int tokenize_chat(const struct tokenize_request *r, const struct tokenizer *t, struct error *e)

@@ -70,51 +70,143 @@ int chat_render(const struct tokenizer *t, const struct template *template, stru
 
 /* --- where the answers are, in bytes ------------------------------------------------------------ */
 
+/* The messages whose answers are searched for, and their rendering. */
+struct search {
+    const struct tokenizer *t;
+    const struct template *template;
+    const struct value *messages;
+    struct value *tools;
+    struct rendered *whole;
+    struct error *e;
+};
+
 static bool begins_with(const struct text *whole, const struct text *part) { return part->n <= whole->n && (!part->n || !memcmp(whole->at, part->at, part->n)); }
 
 /* The first n messages. */
-static int render_first(const struct tokenizer *t, const struct template *template, const struct value *messages, uint32_t n, struct value *tools, bool prompt,
-                        struct rendered *out, struct error *e)
+static int render_first(const struct search *s, uint32_t n, bool prompt, struct rendered *out)
 {
-    struct value first = *messages; /* the items are shared */
+    struct value first = *s->messages; /* the items are shared */
     first.count = n;
-    return render(t, template, &first, tools, prompt, training_date, out, e);
+    return render(s->t, s->template, &first, s->tools, prompt, training_date, out, s->e);
 }
 
-/* The answer of message i of a template without {% generation %}. */
-static enum chat_failure find_answer(const struct tokenizer *t, const struct template *template, const struct value *messages, uint32_t i, struct value *tools,
-                                     struct rendered *whole, struct error *e)
+static enum chat_failure not_found(const struct search *s, uint32_t i, const char *why)
 {
-    struct rendered before = {0}, after = {0};
-    const bool last = i + 1 == messages->count;
-    enum chat_failure f = CHAT_FINE;
-    if (render_first(t, template, messages, i, tools, true, &before, e) || (!last && render_first(t, template, messages, i + 1, tools, false, &after, e))) {
-        error_prepend(e, "while message %u is located", i + 1);
-        f = CHAT_RENDER;
-    } else {
-        const struct text *end = last ? &whole->text : &after.text;
-        if (!begins_with(end, &before.text) || !begins_with(&whole->text, end)) {
-            error_set(e, PL_USAGE, "the template renders message %u otherwise once others follow it (it drops thoughts?): use one with {%% generation %%} (data.template)", i + 1);
-            f = CHAT_ANSWERS;
-        } else if (before.text.n < end->n) {
-            vec_push(&whole->answers, ((struct byte_range){(uint32_t)before.text.n, (uint32_t)end->n}));
-        }
+    error_set(s->e, PL_USAGE, "the answer in message %u is not found in the text: %s. Use a template with {%% generation %%} (data.template)", i + 1, why);
+    return CHAT_ANSWERS;
+}
+
+/* The answer of a text that goes on otherwise than the generation prompt, such as "<think>", does: it begins where they part, but not
+ * behind the first byte of the message itself. */
+static enum chat_failure find_parting(const struct search *s, uint32_t i, const struct text *end, const struct text *prompted, uint32_t *begin)
+{
+    struct rendered before = {0};
+    uint32_t common = 0, k = 0;
+    enum chat_failure f = render_first(s, i, false, &before) ? CHAT_RENDER : CHAT_FINE;
+    while (common < end->n && common < prompted->n && end->at[common] == prompted->at[common]) common++;
+    if (!f && (!begins_with(end, &before.text) || before.text.n > common)) f = not_found(s, i, "the template writes the messages before it otherwise once it follows them");
+    if (!f) {
+        while (k < s->whole->data.n && s->whole->data.at[k].end <= before.text.n) k++;
+        const uint32_t open = (uint32_t)before.text.n, own = k < s->whole->data.n ? s->whole->data.at[k].begin : common;
+        *begin = own < open ? open : own < common ? own : common;
     }
     rendered_free(&before);
+    return f;
+}
+
+static struct byte_range turn_of(const struct rendered *r, uint32_t i) { return i < r->turns.n ? r->turns.at[i] : (struct byte_range){0, 0}; }
+
+/* The bytes of message i that the template writes. */
+static uint32_t count_written(const struct rendered *r, uint32_t i)
+{
+    const struct byte_range turn = turn_of(r, i);
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < r->data.n; k++) {
+        const struct byte_range d = r->data.at[k];
+        if (d.begin < turn.end && d.end > turn.begin) n += (d.end < turn.end ? d.end : turn.end) - (d.begin > turn.begin ? d.begin : turn.begin);
+    }
+    return n;
+}
+
+/* The text up to the end of message i. Where the template writes something else once others follow it, such as no empty thoughts, it is what
+ * the template's loop wrote for the message, if that is still all of it. */
+static enum chat_failure find_end(const struct search *s, uint32_t i, struct text *end)
+{
+    struct rendered after = {0};
+    enum chat_failure f = CHAT_FINE;
+    *end = s->whole->text; /* a part of which it is */
+    if (i + 1 == s->messages->count) return CHAT_FINE;
+    if (render_first(s, i + 1, false, &after)) f = CHAT_RENDER;
+    else if (begins_with(&s->whole->text, &after.text)) end->n = after.text.n;
+    else if (turn_of(s->whole, i).end && count_written(s->whole, i) == count_written(&after, i)) end->n = turn_of(s->whole, i).end;
+    else f = not_found(s, i, "the template drops a part of it once other messages follow it, such as thoughts");
     rendered_free(&after);
     return f;
 }
 
-static enum chat_failure find_answers(const struct tokenizer *t, const struct template *template, const struct value *messages, struct value *tools, struct rendered *whole,
-                                      struct error *e)
+/* The answer in message i of a template without {% generation %}. */
+static enum chat_failure find_answer(const struct search *s, uint32_t i, struct byte_range *out)
 {
+    struct rendered before = {0};
+    struct text end;
+    enum chat_failure f = find_end(s, i, &end);
+    if (!f && render_first(s, i, true, &before)) f = CHAT_RENDER;
+    if (!f) *out = (struct byte_range){(uint32_t)before.text.n, (uint32_t)end.n};
+    if (!f && !begins_with(&end, &before.text)) f = find_parting(s, i, &end, &before.text, &out->begin);
+    if (f == CHAT_RENDER) error_prepend(s->e, "while message %u is located", i + 1);
+    rendered_free(&before);
+    return f;
+}
+
+/* Rendering the text once more for each answer takes time that grows with the square of their number. In a longer conversation than
+ * SHORT messages only the first LEARNED answers and the last one are found so. If all of them begin and end at the same distances from the
+ * beginning and the end of what the template's loop writes for their messages, then the others do, too. */
+enum { SHORT = 64, LEARNED = 8, MOST_RENDERED = 256 };
+
+struct alike {
+    bool known, differ;
+    struct byte_range first;    /* the answer that the others are compared with... */
+    uint32_t head, tail;        /* ...and what its message has before and behind it */
+};
+
+static void compare_answer(const struct search *s, struct alike *a, struct byte_range turn, struct byte_range answer)
+{
+    const uint32_t head = answer.begin - turn.begin, tail = turn.end - answer.end;
+    if (!a->known) *a = (struct alike){.known = true, .first = answer, .head = head, .tail = tail};
+    a->differ |= turn.begin > answer.begin || turn.end < answer.end || head != a->head || tail != a->tail || memcmp(s->whole->text.at + turn.begin, s->whole->text.at + a->first.begin - a->head, head);
+}
+
+/* False: the message does not look like those that were compared. */
+static bool find_alike(const struct search *s, const struct alike *a, struct byte_range turn, struct byte_range *out)
+{
+    *out = (struct byte_range){turn.begin + a->head, turn.end - a->tail};
+    return turn.end - turn.begin >= a->head + a->tail && !memcmp(s->whole->text.at + turn.begin, s->whole->text.at + a->first.begin - a->head, a->head);
+}
+
+static enum chat_failure find_answers(const struct search *s)
+{
+    const uint32_t n = s->messages->count;
+    struct alike alike = {0};
+    uint32_t found = 0;
     enum chat_failure f = CHAT_FINE;
-    if (template_marks_answers(template)) return CHAT_FINE;
-    whole->answers.n = 0;
-    for (uint32_t i = 0; i < messages->count && !f; i++) {
-        const struct value *role = value_get(messages->items[i], "role");
-        if (role && role->kind == VALUE_STRING && !strcmp(role->text, "assistant")) f = find_answer(t, template, messages, i, tools, whole, e);
+    if (template_marks_answers(s->template)) return CHAT_FINE;
+    s->whole->answers.n = 0;
+    for (uint32_t i = 0; i < n && !f; i++) {
+        const struct value *role = value_get(s->messages->items[i], "role");
+        const struct byte_range turn = turn_of(s->whole, i);
+        struct byte_range answer;
+        if (!role || role->kind != VALUE_STRING || strcmp(role->text, "assistant")) continue;
+        if (n <= SHORT || found < LEARNED || alike.differ || i + 1 == n) {
+            f = found > MOST_RENDERED && alike.differ ? not_found(s, i, "the conversation is long, and its messages are not written alike") : find_answer(s, i, &answer);
+            if (!f) compare_answer(s, &alike, turn, answer);
+        } else if (!find_alike(s, &alike, turn, &answer)) {
+            f = find_answer(s, i, &answer);
+            alike.differ = true;
+        }
+        if (!f && answer.begin < answer.end) vec_push(&s->whole->answers, answer);
+        found++;
     }
+    if (!f && n > SHORT && alike.differ && found > MOST_RENDERED) f = not_found(s, n - 1, "the conversation is long, and its messages are not written alike");
     return f;
 }
 
@@ -174,9 +266,14 @@ enum chat_failure chat_encode(const struct tokenizer *t, const struct template *
     *out = (struct chat_tokens){0};
     if (images) messages = image_text_messages(images, messages, &b), template = image_text_template(images, template);
     if (render(t, template, messages, tools, false, training_date, &whole, e)) f = CHAT_RENDER;
-    if (!f) f = find_answers(t, template, messages, tools, &whole, e);
-    if (!f) f = encode(t, &whole, images, out, e);
-    if (!f && text) *text = whole.text, whole.text = (struct text){0};
+    if (!f) f = find_answers(&(struct search){t, template, messages, tools, &whole, e});
+    if (f == CHAT_ANSWERS) whole.answers.n = 0;
+    if (!f || f == CHAT_ANSWERS) {
+        struct error ignored;
+        const enum chat_failure failed = encode(t, &whole, images, out, f ? &ignored : e);
+        if (!f) f = failed;
+    }
+    if ((!f || f == CHAT_ANSWERS) && text) *text = whole.text, whole.text = (struct text){0};
     rendered_free(&whole);
     bump_free(&b);
     return f;

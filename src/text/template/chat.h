@@ -8,7 +8,8 @@
  * only if it has nothing else, so that " U" of the next "USER:" does not belong to an answer "no ". The answers are what the template has between
  * {% generation %} and {% endgeneration %}. A template without these is rendered once more for each
  * answer i: messages[:i] with the generation prompt must be the beginning of messages[:i+1], and that
- * the beginning of the whole text; the rest of messages[:i+1] is the answer, its end of turn included.
+ * the beginning of the whole text; the rest of messages[:i+1] is the answer, its end of turn included. A generation prompt
+ * that ends in another way than the text goes on, with "<think>", counts as far as they are equal.
  *
  * No special token is added to a rendered chat, because templates write BOS themselves; text in the
  * messages never becomes a control token. For a model that takes images (chat_images.h) the tokenizer's BOS is added where
@@ -29,7 +30,7 @@ struct chat_tokens {
 };
 void chat_tokens_free(struct chat_tokens *c);
 
-/* Why chat_encode failed. */
+/* Why chat_encode failed. CHAT_ANSWERS: tokens and text are there, but where the answers are is not known. */
 enum chat_failure { CHAT_FINE, CHAT_RENDER, CHAT_ANSWERS, CHAT_ENCODE, CHAT_IMAGES };
 
 /* Renders messages (a list of {role, content}) with a template, for an answer: strftime_now is today.

@@ -19,7 +19,9 @@ static enum flow exec_for(struct render *r, struct scope *s, const struct node *
         inner->n = 0;
         scope_set(r, inner, r->t->loop, (struct var){.kind = VAR_LOOP, .loop = l});
         assign(r, inner, n->a, l->current);
+        const uint32_t begin = r->root->n;
         const enum flow flow = exec_body(r, inner, &n->bodies[0]);
+        if (l->current.kind == VAR_DICT && l->current.d->message && r->root->n > begin) r->turns.at[l->current.d->message - 1] = (struct byte_range){begin, r->root->n};
         if (flow == FLOW_BREAK) break;
         if (flow == FLOW_NEXT) whole = true;
     }
@@ -112,11 +114,13 @@ enum flow exec_body(struct render *r, struct scope *s, const struct body *body)
 
 /* A role is the name of a part in the conversation, and templates make control tokens of it: "<|" + role + "|>". One that is
  * an identifier is not data. */
-static void roles_are_control(struct var messages)
+static void read_messages(struct render *r, struct var messages)
 {
     static const char word[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
     for (uint32_t i = 0; messages.kind == VAR_LIST && i < messages.q->n; i++) {
         const struct var m = messages.q->at[i], *role = m.kind == VAR_DICT ? dict_get_name(m.d, "role") : NULL;
+        vec_push(&r->turns, ((struct byte_range){0, 0}));
+        if (m.kind == VAR_DICT) m.d->message = i + 1;
         if (role && role->kind == VAR_STRING && strspn(role->s->at, word) == role->s->n) ((struct str *)role->s)->n_data = 0;
     }
 }
@@ -132,7 +136,7 @@ static struct scope *scope_of_variables(struct render *r, const struct value *va
             r->date = v->kind == VALUE_STRING ? v->text : NULL;
         } else if (name) {
             struct var x = var_from_value(r, v, text_ends_with(v->key, "_token"));
-            if (!strcmp(name, "messages")) roles_are_control(x);
+            if (!strcmp(name, "messages")) read_messages(r, x);
             scope_set(r, s, name, x);
         }
     }
@@ -158,9 +162,12 @@ int template_render(const struct template *t, const struct value *variables, str
     if (!rc) {
         text_append(&out->text, root.n ? root.at : "", root.n);
         for (uint32_t i = 0; i < root.n_data; i++) vec_push(&out->data, root.data[i]);
-        for (uint32_t i = 0; i < r.answers.n; i++) vec_push(&out->answers, r.answers.at[i]);
+        memcpy(&out->answers, &r.answers, sizeof out->answers);
+        memcpy(&out->turns, &r.turns, sizeof out->turns);
+    } else {
+        vec_free(&r.answers);
+        vec_free(&r.turns);
     }
-    vec_free(&r.answers);
     bump_free(&r.memory);
     return rc;
 }
@@ -170,4 +177,5 @@ void rendered_free(struct rendered *r)
     text_free(&r->text);
     vec_free(&r->data);
     vec_free(&r->answers);
+    vec_free(&r->turns);
 }

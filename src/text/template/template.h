@@ -47,10 +47,11 @@ bool template_marks_answers(const struct template *t);
  *   data      bytes that came from strings of the variables, whatever was done to them. The template's own text
  *             instead are strings of the variables whose names end in "_token" (bos_token, eos_token, ...), and the
  *             roles of messages that are identifiers, since templates make control tokens of them: "<|" + role + "|>".
- *   answers   bytes inside {% generation %} ... {% endgeneration %} */
+ *   answers   bytes inside {% generation %} ... {% endgeneration %}
+ *   turns     by message: what a loop over the messages wrote for it; these ranges may be empty, and end where the next begins */
 struct rendered {
     struct text text;
-    VEC(struct byte_range) data, answers;
+    VEC(struct byte_range) data, answers, turns;
 };
 
 /* Renders with a map of variables: messages, tools, documents, add_generation_prompt, bos_token, ... They are passed as they are:

@@ -93,6 +93,7 @@ struct seq {
 struct dict {
     struct var *keys, *values; /* in order of insertion */
     uint32_t n, cap;
+    uint32_t message;          /* the number of the message that it is, from 1; 0: none */
 };
 struct span {
     int64_t begin, end, step, n;
@@ -107,7 +108,7 @@ struct render {
     struct build *root;  /* the whole output */
     const char *date;    /* of strftime_now, or NULL: now */
     struct var body;     /* of the block that a filter is applied to */
-    VEC(struct byte_range) answers;
+    VEC(struct byte_range) answers, turns;
     struct error *e;
     jmp_buf stop;
 };

@@ -25,6 +25,13 @@ static void finish(struct tokenizer *t, size_t had)
     for (uint32_t i = 0; i < t->normalizer.steps.n; i++) t->fingerprint += t->normalizer.steps.at[i].first_only;
 }
 
+/* Mistral's tekken.json lists {"rank", "token_bytes", "token_str"}. */
+static bool is_tekken(const char *bytes, size_t n)
+{
+    static const char key[] = "\"token_bytes\"";
+    return memmem(bytes, n < 1 << 16 ? n : 1 << 16, key, sizeof key - 1);
+}
+
 /* `folder`: where the neighbours of the file are read; NULL: nowhere. */
 static int open_file(struct tokenizer *t, const char *path, const char *folder, struct error *e)
 {
@@ -33,7 +40,8 @@ static int open_file(struct tokenizer *t, const char *path, const char *folder, 
     file_peek(path, &first, 1);
     const bool json = path_has_ending(path, ".json") || first == '{' || first == '\xef';
     if (file_read(path, json ? TOKENIZER_JSON_MOST : TOKENIZER_MODEL_MOST, &bytes, &n, e)) return e->code;
-    int rc = json ? tokenizer_read_json(t, bytes, n, e) : tokenizer_read_sentencepiece(t, bytes, n, e);
+    int rc = json && is_tekken(bytes, n) ? error_set(e, PL_USAGE, "it is a tokenizer of Mistral's tekken format, which is not read; transformers' AutoTokenizer reads its folder, and save_pretrained writes tokenizer.json")
+           : json ? tokenizer_read_json(t, bytes, n, e) : tokenizer_read_sentencepiece(t, bytes, n, e);
     t->fingerprint = hash_bytes(bytes, n, 0);
     mem_free(bytes);
     if (rc) return error_prepend(e, "%s", path);
