@@ -142,7 +142,7 @@ static char *normalised(const char *json, const char *system)
     struct conversation c;
     struct error e = {0};
     if (json_parse(json, strlen(json), &b, &sample, &e)) fail_msg("%s: %s", json, e.text);
-    enum conversation_fault f = conversation_read(sample, system, &b, &c, &e);
+    enum conversation_fault f = conversation_read(sample, system, "\n", &b, &c, &e);
     if (f) {
         assert_true(e.text[0]);
         snprintf(out, sizeof out, "!%s: %s", conversation_fault_name(f), e.text);
@@ -226,7 +226,7 @@ static void places(const char *keys, const char *text, const char *media, const 
     struct text found = {0};
     char *json = bump_format(&b, "{%s, \"conversations\": [{\"from\": \"human\", \"value\": \"%s\"}, {\"from\": \"gpt\", \"value\": \"a\"}]}", keys, text);
     assert_int_equal(conversation_parse(json, strlen(json), &b, &sample, &e), SAMPLE_FINE);
-    assert_int_equal(conversation_read(sample, NULL, &b, &c, &e), SAMPLE_FINE);
+    assert_int_equal(conversation_read(sample, NULL, "\n", &b, &c, &e), SAMPLE_FINE);
     const enum conversation_fault f = conversation_place_media(&c, &b, &e);
     if (f) assert_string_equal(e.text, placed);
     else {

@@ -78,7 +78,7 @@ static void test_text(void **state)
         struct value *question = value_copy(&b, value_get(chats->items[i], "messages"));
         struct conversation asked;
         question->count--;
-        assert_int_equal(conversation_read_chat(question, &b, &asked, &e), SAMPLE_FINE);
+        assert_int_equal(conversation_read_chat(question, "", &b, &asked, &e), SAMPLE_FINE);
         assert_int_equal(tokenize_images(&f.images, &asked, &b, &images, &e), SAMPLE_FINE);
         if (chat_encode_prompt(f.tokenizer, f.template, asked.messages, NULL, &images, &prompt, NULL, &e)) fail_msg("prompt %u: %s", i, e.text);
         compare_ids("prompt", i, &prompt.tokens, value_get(expected->items[i], "prompt"));

@@ -152,10 +152,10 @@ static bool is_marked(const char *text, const struct names *images)
 }
 
 /* A text with <image> or <video> for each of its images and videos: as it is, or with all of them before it. */
-static const char *with_images(const char *text, const struct names *images, struct bump *b)
+static const char *with_images(const char *text, const struct names *images, const char *joint, struct bump *b)
 {
     struct text out = {0};
-    for (uint32_t i = 0; i < images->n && !is_marked(text, images); i++) text_printf(&out, "%s\n", media_is_video(images->at[i]) ? VIDEO_PLACEHOLDER : IMAGE_PLACEHOLDER);
+    for (uint32_t i = 0; i < images->n && !is_marked(text, images); i++) text_printf(&out, "%s%s", media_is_video(images->at[i]) ? VIDEO_PLACEHOLDER : IMAGE_PLACEHOLDER, joint);
     text_printf(&out, "%s", text);
     const char *kept = bump_format(b, "%s", out.at);
     text_free(&out);
@@ -188,7 +188,7 @@ int prompts_question(const struct prompts *p, const char *text, struct names *im
     struct conversation c = {.prompt = text, .completion = "", .media = value_new(&b, VALUE_LIST)};
     int rc = PL_OK;
     if (p->has_images) {
-        c.prompt = with_images(text, images, &b);
+        c.prompt = with_images(text, images, "\n", &b);
         rc = place_images(&c, images, &b, e);
     }
     if (!rc) rc = prompts_images(p, images->at, images->n, &b, &read, slots, NULL, e);
@@ -212,7 +212,7 @@ static int check_messages(const struct value *messages, struct error *e)
 }
 
 /* The images of a chat, and those that are added to it: before the last question, if no message has a mark. */
-static int join_images(struct conversation *c, struct names *images, struct bump *b, struct error *e)
+static int join_images(struct conversation *c, struct names *images, const char *joint, struct bump *b, struct error *e)
 {
     struct value *last = NULL;
     bool marked = c->media->count;
@@ -221,7 +221,7 @@ static int join_images(struct conversation *c, struct names *images, struct bump
         if (!strcmp(value_get(c->messages->items[i], "role")->text, "user")) last = c->messages->items[i];
         marked |= is_marked(text, images);
     }
-    if (!marked && last) value_put(b, last, "content", value_string(b, with_images(value_get(last, "content")->text, images, b)));
+    if (!marked && last) value_put(b, last, "content", value_string(b, with_images(value_get(last, "content")->text, images, joint, b)));
     return place_images(c, images, b, e);
 }
 
@@ -230,7 +230,8 @@ static int chat_with_images(const struct prompts *p, const struct value *chat, s
 {
     struct conversation c;
     struct text_images read;
-    if (conversation_read_chat(chat, b, &c, e) || join_images(&c, images, b, e)) return e->code;
+    const char *joint = image_text_joint(&p->images.text);
+    if (conversation_read_chat(chat, joint, b, &c, e) || join_images(&c, images, joint, b, e)) return e->code;
     int rc = prompts_images(p, images->at, images->n, b, &read, slots, NULL, e);
     return rc ? rc : prompts_chat(p, c.messages, c.tools, &read, out, e);
 }

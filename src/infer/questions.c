@@ -102,7 +102,7 @@ static int read_sample(struct questions *q, const struct config *c, const struct
     struct error why = {0};
     int rc = PL_OK;
     enum conversation_fault f = conversation_parse(x->text, x->n, &a.b, &sample, &why);
-    if (!f) f = conversation_read(sample, c->data_system, &a.b, &read, &why);
+    if (!f) f = conversation_read(sample, c->data_system, image_text_joint(p->has_images ? &p->images.text : NULL), &a.b, &read, &why);
     if (!f && read.messages && !p->template) {
         *e = p->no_template;
         rc = error_prepend(e, "%s:%s is a conversation", path, record_place(x->line).text);

@@ -53,9 +53,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         CHECK(x.n >= 2 && x.n <= size && x.line >= line && x.text[0] == '{');
         line = x.line;
         if (!json_parse(x.text, x.n, &b, &sample, &e)) {
-            if (!conversation_read(sample, x.line & 1 ? "Be brief" : NULL, &b, &c, &e)) check_sample(&c), check_media(&c, &b);
+            if (!conversation_read(sample, x.line & 1 ? "Be brief" : NULL, "\n", &b, &c, &e)) check_sample(&c), check_media(&c, &b);
             else CHECK(e.text[0]);
-            CHECK(!conversation_read_chat(sample, &b, &c, &e) || e.text[0]);
+            CHECK(!conversation_read_chat(sample, "\n", &b, &c, &e) || e.text[0]);
         }
         bump_free(&b);
     }

@@ -192,11 +192,21 @@ def labelled(ids, offsets, spans):
     return [t if any(b < e and f > a for a, e in spans) and b < f else -100 for t, (b, f) in zip(ids, offsets)]
 
 
-def by_processor(hf, template, processor, how, strings=False):
-    """Through a processor: how(image) is what it makes of an image."""
+def with_breaks(chat):
+    """The parts that a template gets of the LLaVA form, whose line breaks it does not write itself."""
     out = []
-    for chat in CHATS:
-        messages = as_strings(chat) if strings else chat
+    for m, x in zip(chat, llava_form(chat)["conversations"]):
+        images, pieces = [p for p in m["content"] if p["type"] == "image"], x["value"].split("<image>")
+        parts = [text(pieces[0])] + [p for image, piece in zip(images, pieces[1:]) for p in (image, text(piece))]
+        out.append(turn(m["role"], *[p for p in parts if p["type"] == "image" or p["text"]]))
+    return out
+
+
+def by_processor(hf, template, processor, how, strings=False, breaks=False):
+    """Through a processor: how(image) is what it makes of an image. `breaks`: the template writes no line break beside an image."""
+    out = []
+    for i, chat in enumerate(CHATS):
+        messages = as_strings(chat) if strings else with_breaks(chat) if breaks and i % 2 else chat
 
         def expand(s):
             todo = list(images_of(chat))
@@ -299,7 +309,7 @@ def tiles(im):
     return processing_smolvlm.get_image_prompt_string(out["rows"][0][0], out["cols"][0][0], seq, "<fake_token_around_image>", "<image>", "<global-img>")
 
 
-result = by_processor(hf, SMOL, transformers.Idefics3Processor(idefics, hf, image_seq_len=seq), tiles)
+result = by_processor(hf, SMOL, transformers.Idefics3Processor(idefics, hf, image_seq_len=seq), tiles, breaks=True)
 
 
 def tiled(ims):

@@ -37,6 +37,7 @@ const char *conversation_fault_name(enum conversation_fault f) { return fault_na
 
 /* The sample that is being read. */
 struct reader {
+    const char *joint;
     struct bump *b;
     struct conversation *out;
     struct error *e;
@@ -122,11 +123,11 @@ static enum conversation_fault add_all_media(struct reader *r, const struct valu
 
 /* --- messages ------------------------------------------------------------------------------ */
 
-/* Appends a part; an image or a video is set apart by line breaks. */
-static void join_part(struct text *out, const char *part, bool media, bool *after_media)
+/* Appends a part; `joint` sets an image or a video apart. */
+static void join_part(struct text *out, const char *part, const char *joint, bool media, bool *after_media)
 {
     if (!*part) return;
-    if (out->n && (media || *after_media)) text_append(out, "\n", 1);
+    if (out->n && (media || *after_media)) text_append(out, joint, strlen(joint));
     text_append(out, part, strlen(part));
     *after_media = media;
 }
@@ -140,9 +141,9 @@ static enum conversation_fault read_parts(struct reader *r, const struct value *
         enum conversation_fault f = SAMPLE_FINE;
         if (is_string(p)) text = p;
         else if (p->kind != VALUE_MAP) return wrong_type(r, "a part of the content", p, "a map with the key type");
-        if (is_string(text) && (!is_string(type) || strstr(type->text, "text"))) join_part(out, text->text, false, &after_media);
+        if (is_string(text) && (!is_string(type) || strstr(type->text, "text"))) join_part(out, text->text, r->joint, false, &after_media);
         else if (is_string(type) && (strstr(type->text, "image") || strstr(type->text, "video"))) {
-            join_part(out, strstr(type->text, "image") ? IMAGE_PLACEHOLDER : VIDEO_PLACEHOLDER, true, &after_media);
+            join_part(out, strstr(type->text, "image") ? IMAGE_PLACEHOLDER : VIDEO_PLACEHOLDER, r->joint, true, &after_media);
             if (media_path(p)) f = add_media(r, type->text, p);
         } else return wrong_type(r, "the type of a part of the content", type, "text, image or video");
         if (f) return f;
@@ -436,9 +437,9 @@ enum conversation_fault conversation_parse(const char *json, size_t n, struct bu
     return SAMPLE_JSON;
 }
 
-enum conversation_fault conversation_read(const struct value *sample, const char *system, struct bump *b, struct conversation *out, struct error *e)
+enum conversation_fault conversation_read(const struct value *sample, const char *system, const char *joint, struct bump *b, struct conversation *out, struct error *e)
 {
-    struct reader r = {b, out, e};
+    struct reader r = {joint, b, out, e};
     const struct format *format = find_format(sample);
     *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .prompt = "", .completion = "", .media = value_new(b, VALUE_LIST)};
     if (!format) return unknown_keys(&r, sample);
@@ -450,9 +451,9 @@ enum conversation_fault conversation_read(const struct value *sample, const char
     return f ? f : check_turns(&r);
 }
 
-enum conversation_fault conversation_read_chat(const struct value *chat, struct bump *b, struct conversation *out, struct error *e)
+enum conversation_fault conversation_read_chat(const struct value *chat, const char *joint, struct bump *b, struct conversation *out, struct error *e)
 {
-    struct reader r = {b, out, e};
+    struct reader r = {joint, b, out, e};
     const bool map = chat->kind == VALUE_MAP;
     *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .prompt = "", .completion = "", .media = value_new(b, VALUE_LIST)};
     enum conversation_fault f = map ? add_all_media(&r, chat) : SAMPLE_FINE;

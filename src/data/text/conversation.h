@@ -48,11 +48,12 @@ struct conversation {
 };
 
 /* Reads a sample. What `out` points to is in `b`, or is the sample's. `system`: the system prompt of
- * conversations that have none; NULL: none. Returns the fault, with a sentence in `e`. */
-enum conversation_fault conversation_read(const struct value *sample, const char *system, struct bump *b, struct conversation *out, struct error *e);
+ * conversations that have none; NULL: none. `joint` stands between an image and a text that are parts of a content: image_text_joint.
+ * Returns the fault, with a sentence in `e`. */
+enum conversation_fault conversation_read(const struct value *sample, const char *system, const char *joint, struct bump *b, struct conversation *out, struct error *e);
 
 /* Reads a chat that is to be answered: a list of messages, or a map with messages, tools and images. The order of turns is not checked. */
-enum conversation_fault conversation_read_chat(const struct value *chat, struct bump *b, struct conversation *out, struct error *e);
+enum conversation_fault conversation_read_chat(const struct value *chat, const char *joint, struct bump *b, struct conversation *out, struct error *e);
 
 /* How many <image> it has, and SAMPLE_IMAGES if its images are more or fewer. */
 uint32_t conversation_images(const struct conversation *c);

@@ -114,7 +114,7 @@ enum conversation_fault tokenize_sample(const struct tokenize_options *o, const 
     struct text_images images = {0};
     *out = (struct tokenized){0};
     enum conversation_fault f = conversation_parse(json, n, b, &sample, e);
-    if (!f) f = conversation_read(sample, o->system, b, &out->conversation, e);
+    if (!f) f = conversation_read(sample, o->system, image_text_joint(o->images ? &o->images->text : NULL), b, &out->conversation, e);
     if (!f) f = tokenize_images(o->images, &out->conversation, b, &images, e);
     if (f || (out->conversation.messages && !o->template)) return f;
     f = encode(o, &images, out, e);

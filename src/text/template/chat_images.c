@@ -37,8 +37,8 @@ static int find_token(struct image_text *x, const struct tokenizer *t, struct er
     return one ? PL_OK : lacks_token(x, t, e);
 }
 
-/* Whether the template writes an image and a text that it gets as parts. */
-static bool takes_parts(const struct image_text *x, const struct tokenizer *t, const struct template *template)
+/* Renders a message of the parts of `content`; whether image and text are written once each, and what stands between them. */
+static bool probe(const struct image_text *x, const struct tokenizer *t, const struct template *template, const char *content, bool *apart)
 {
     static const char text[] = "word";
     struct bump b = {0};
@@ -46,12 +46,14 @@ static bool takes_parts(const struct image_text *x, const struct tokenizer *t, c
     struct error ignored;
     struct value *messages = value_new(&b, VALUE_LIST), *m = value_new(&b, VALUE_MAP);
     value_put(&b, m, "role", value_string(&b, "user"));
-    value_put(&b, m, "content", value_string(&b, IMAGE_PLACEHOLDER "word"));
+    value_put(&b, m, "content", value_string(&b, content));
     value_append(&b, messages, m);
     const struct text_images as_parts = {.how = &(struct image_text){.parts = true}};
-    bool written = !chat_render(t, template, image_text_messages(&as_parts, messages, &b), NULL, false, &r, &ignored) && r.text.n;
-    const char *image = written ? strstr(r.text.at, x->content) : NULL;
-    written = image && !strstr(image + 1, x->content) && strstr(r.text.at, text);
+    const bool rendered = !chat_render(t, template, image_text_messages(&as_parts, messages, &b), NULL, false, &r, &ignored) && r.text.n;
+    const char *image = rendered ? strstr(r.text.at, x->content) : NULL, *word = rendered ? strstr(r.text.at, text) : NULL;
+    const bool first = content[0] == text[0], written = image && word && !strstr(image + 1, x->content);
+    if (written && (word < image) == first) *apart = first ? image[-1] == '\n' : image[strlen(x->content)] == '\n';
+    else *apart = true; /* the template moves the image */
     rendered_free(&r);
     bump_free(&b);
     return written;
@@ -63,17 +65,19 @@ int image_text_open(struct image_text *x, const struct tokenizer *t, const struc
     if (x->layout != IMAGE_AS_PIECES && find_token(x, t, e)) return e->code;
     if (x->start_end && (tokenizer_id(t, "<im_start>") < 0 || tokenizer_id(t, "<im_end>") < 0))
         return error_set(e, PL_USAGE, "config.json has mm_use_im_start_end, and the tokenizer lacks <im_start> or <im_end>: use the model's own tokenizer");
-    x->parts = template && takes_parts(x, t, template);
+    x->parts = template && probe(x, t, template, IMAGE_PLACEHOLDER "word", &x->after) && probe(x, t, template, "word" IMAGE_PLACEHOLDER, &x->before);
     return PL_OK;
 }
 
 uint64_t image_text_fingerprint(const struct image_text *x)
 {
-    const uint64_t facts[] = {1, x->layout, (uint64_t)x->token, x->features, x->start_end, x->parts};
+    const uint64_t facts[] = {1, x->layout, (uint64_t)x->token, x->features, x->start_end, x->parts, x->before, x->after};
     return hash_bytes(facts, sizeof facts, 0);
 }
 
 /* --- messages ----------------------------------------------------------------------------------- */
+
+const char *image_text_joint(const struct image_text *x) { return x && x->parts ? "" : "\n"; }
 
 uint32_t image_text_count(const char *text)
 {
@@ -105,15 +109,15 @@ const struct template *image_text_template(const struct text_images *images, con
     return images->how->video_template && has_described(images) ? images->how->video_template : template;
 }
 
-/* A content as parts: without one line break on each side of an image. *k: how many images come before it, and after it. */
+/* A content as parts: without a line break beside an image where the template has one itself. *k: how many images come before it, and after it. */
 static struct value *split_content(const struct text_images *images, const char *s, uint32_t *k, struct bump *b)
 {
     struct value *parts = value_new(b, VALUE_LIST);
     for (bool after = false;; after = true) {
         const char *image = strstr(s, IMAGE_PLACEHOLDER);
-        if (after && *s == '\n') s++;
+        if (after && images->how->after && *s == '\n') s++;
         size_t n = image ? (image > s ? (size_t)(image - s) : 0) : strlen(s);
-        if (image && n && s[n - 1] == '\n') n--;
+        if (image && images->how->before && n && s[n - 1] == '\n') n--;
         if (n || (!image && !parts->count)) add_part(parts, "text", s, n, b);
         if (!image) return parts;
         add_part(parts, is_described(images, (*k)++) ? "video" : "image", NULL, 0, b);

@@ -12,8 +12,8 @@
  * by its time and as an image without tiles; Idefics3 takes none.
  *
  * In messages an image is the text <image>. A chat template that takes contents as lists of parts gets
- * [{"type": "image"}, {"type": "text", "text": ...}] instead; a line break that sets the image apart from its text
- * is then left out, because the template separates them in its own way.
+ * [{"type": "image"}, {"type": "text", "text": ...}] instead. A line break that sets the image apart from its text
+ * is then left out where the template writes one itself.
  */
 #ifndef CHAT_IMAGES_H
 #define CHAT_IMAGES_H
@@ -36,7 +36,8 @@ struct image_text {
     const struct template *video_template; /* renders conversations with videos, from lists of parts; NULL: the template that renders the others */
     /* What image_text_open finds: */
     const char *content; /* the token as text */
-    bool parts;          /* the template takes lists of parts */
+    bool parts;          /* the template takes lists of parts, */
+    bool before, after;  /* and sets an image apart from a text before it, or behind it, by a line break, or moves it */
 };
 
 /* Fills the rest of *x, whose layout, token, features and start_end are set. `template` may be NULL. PL_USAGE, with what to do: the
@@ -45,6 +46,8 @@ int image_text_open(struct image_text *x, const struct tokenizer *t, const struc
 /* Of everything that decides ids. */
 uint64_t image_text_fingerprint(const struct image_text *x);
 
+/* What joins an image and a text that are parts of a content in the data; `x` NULL: the model takes text alone. */
+const char *image_text_joint(const struct image_text *x);
 /* How many images a text asks for. */
 uint32_t image_text_count(const char *text);
 
