@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "data/text/records.h"
 #include "data/text/tokenize.h"
 #include "io/file.h"
 #include "io/json.h"
