@@ -24,7 +24,7 @@ is() {
 }
 no_leftovers() {
     local found
-    found=$(find "$tmp" -name '*.tmp' -o -name '*.part')
+    found=$(find "$tmp" -name '*.tmp*')
     [ -z "$found" ] || { echo "left behind: $found"; return 1; }
 }
 

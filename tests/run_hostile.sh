@@ -183,18 +183,18 @@ two_packers() {
             sleep 0.05
         done
     done
-    [ "$(find "$tmp" -maxdepth 1 -name 'two.pack.part*' | wc -l)" -eq 2 ] || { echo 'expected two temporary files'; find "$tmp" -maxdepth 1 -name 'two.pack*'; return 1; }
+    [ "$(find "$tmp" -maxdepth 1 -name 'two.pack.tmp.*' | wc -l)" -eq 2 ] || { echo 'expected two temporary files'; find "$tmp" -maxdepth 1 -name 'two.pack*'; return 1; }
     for p in "${pids[@]}"; do kill -CONT "$p" && wait "$p" || { echo 'a packer failed'; cat "$tmp"/err.*; return 1; }; done
     stopped=
-    same "$tmp/set.pack" "$tmp/two.pack" && [ -z "$(find "$tmp" -maxdepth 1 -name 'two.pack.part*')" ] && expect 0 '' "$binary" data verify "$tmp/two.pack"
+    same "$tmp/set.pack" "$tmp/two.pack" && [ -z "$(find "$tmp" -maxdepth 1 -name 'two.pack.tmp.*')" ] && expect 0 '' "$binary" data verify "$tmp/two.pack"
 }
 check 'two data pack to one output: one whole store' two_packers
-# What a killed process left is used again.
+# What a killed process left is removed.
 killed_packer() {
     needs_preload || return
     FAULT=kill:5 FAULT_PATH=$tmp/killed.pack LD_PRELOAD=$tools/fault.so expect 137 '' "$binary" data pack "$tmp/set" -o "$tmp/killed.pack" --size 64 --masks-size 32
-    [ -f "$tmp/killed.pack.part" ] || { echo 'nothing was left'; return 1; }
-    expect 0 '' "$binary" data pack "$tmp/set" -o "$tmp/killed.pack" --size 64 --masks-size 32 && same "$tmp/set.pack" "$tmp/killed.pack" && [ ! -e "$tmp/killed.pack.part" ]
+    ls "$tmp"/killed.pack.tmp.* >/dev/null 2>&1 || { echo 'nothing was left'; return 1; }
+    expect 0 '' "$binary" data pack "$tmp/set" -o "$tmp/killed.pack" --size 64 --masks-size 32 && same "$tmp/set.pack" "$tmp/killed.pack" && ! ls "$tmp"/killed.pack.tmp.* 2>/dev/null
 }
 check 'data pack after one that was killed' killed_packer
 two_folders() {
@@ -209,7 +209,7 @@ two_folders() {
     expect 0 '' "$binary" data pack "$tmp/set" -o "$tmp/folder" --layout memmap --masks-size 32 || return 1
     kill -CONT "$p" && wait "$p" || rc=$?
     stopped=
-    [ "$rc" -eq 1 ] && grep -E 'folder: cannot put the new file in place' "$tmp/err.1" && same "$tmp/map/masks.u8" "$tmp/folder/masks.u8" && [ -z "$(find "$tmp" -maxdepth 1 -name 'folder.part*')" ] ||
+    [ "$rc" -eq 1 ] && grep -E 'folder: cannot put the new file in place' "$tmp/err.1" && same "$tmp/map/masks.u8" "$tmp/folder/masks.u8" && [ -z "$(find "$tmp" -maxdepth 1 -name 'folder.tmp.*')" ] ||
         { echo "status $rc"; cat "$tmp/err.1"; find "$tmp" -maxdepth 1 -name 'folder*'; return 1; }
 }
 check 'two data pack to one folder: the first is whole' two_folders

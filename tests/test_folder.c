@@ -304,7 +304,7 @@ static void test_after_kill(void **state)
     mkdir(in_top("k/.model.old"), 0777);
     mkdir(in_top("k/.model.tmp"), 0777);
     put(in_top("k/.model.old/config.json"), "old");
-    put(in_top("k/config.yaml.tmp.4711"), "cut");
+    put(in_top("k/config.yaml.tmp.0123456789ab"), "cut");
 
     open_folder(&f, in_top("k"), true);
     assert_int_equal(latest(&f), 8); /* restored */
@@ -312,7 +312,7 @@ static void test_after_kill(void **state)
     assert_false(file_exists(in_top("k/.model.tmp")));
     assert_false(file_exists(in_top("k/checkpoints/.step-6.tmp")));
     assert_false(file_exists(in_top("k/checkpoints/.step-4.tmp")));
-    assert_false(file_exists(in_top("k/config.yaml.tmp.4711")));
+    assert_false(file_exists(in_top("k/config.yaml.tmp.0123456789ab")));
     save(&f, 9, 2, "nine");
     assert_int_equal(latest(&f), 9);
     assert_true(file_exists(in_top("k/checkpoints/step-7"))); /* not a checkpoint of this run */

@@ -14,12 +14,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "io/file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
+#include "io/temporary.h"
 #include "io/yaml.h"
 
 static char folder[256];
@@ -644,6 +647,103 @@ static void test_files(void **state)
     assert_int_equal(tree_remove(path_of("x"), &e), PL_OK);
 }
 
+/* --- temporary files -------------------------------------------------------------------------------- */
+
+static mode_t mode_of(const char *path)
+{
+    struct stat s;
+    assert_int_equal(lstat(path, &s), 0);
+    return s.st_mode & 07777;
+}
+
+static void put_file(const char *path) { assert_int_equal(close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666)), 0); }
+
+static void test_temporary(void **state)
+{
+    (void)state;
+    struct temporary t, u;
+    struct error e = {0};
+    struct names found;
+    const mode_t mask = umask(022);
+    umask(mask);
+    const char *path = path_of("out.bin"), *left = path_of("out.bin.tmp.0123456789ab"),
+               *linked = path_of("out.bin.tmp.ba9876543210");
+    assert_int_equal(temporary_file(&t, path, &e), PL_OK);
+    assert_int_equal(mode_of(t.path), 0600);
+    assert_int_equal(strncmp(t.path, path, strlen(path)), 0);
+    put_file(left);                              /* of a process that was killed */
+    assert_int_equal(symlink("victim", linked), 0);
+    assert_int_equal(temporary_file(&u, path, &e), PL_OK);
+    assert_true(strcmp(t.path, u.path) && file_exists(t.path) && !file_exists(left));
+    assert_int_equal(mode_of(linked), 0777);     /* a link is neither followed nor removed */
+    assert_int_equal(fd_write(t.fd, "whole", 5), 0);
+    assert_int_equal(temporary_keep(&t, path, true, &e), PL_OK);
+    assert_int_equal(mode_of(path), 0666 & ~mask);
+    temporary_drop(&u);
+    temporary_drop(&t); /* there is none any more */
+    assert_int_equal(temporary_folder(&t, path_of("made"), &e), PL_OK);
+    assert_int_equal(mode_of(t.path), 0700);
+    assert_int_equal(temporary_keep(&t, path_of("made"), true, &e), PL_OK);
+    assert_int_equal(mode_of(path_of("made")), 0777 & ~mask);
+    unlink(linked);
+    assert_int_equal(dir_list(folder, &found, &e), PL_OK);
+    for (uint32_t i = 0; i < found.n; i++) assert_null(strstr(found.at[i], ".tmp."));
+    names_free(&found);
+    assert_int_equal(temporary_file(&t, path_of("none/x"), &e), PL_USAGE);
+    assert_null(t.path);
+}
+
+/* The victim of a link with a name that earlier programs used. */
+static void test_links_of_others(void **state)
+{
+    (void)state;
+    struct error e = {0};
+    char *bytes, guessed[600];
+    size_t n;
+    assert_int_equal(file_write_atomic(path_of("victim"), "precious", 8, &e), PL_OK);
+    snprintf(guessed, sizeof guessed, "%s.tmp.%ld", path_of("plan.json"), (long)getpid());
+    assert_int_equal(symlink("victim", guessed), 0);
+    assert_int_equal(file_write_atomic(path_of("plan.json"), "{}", 2, &e), PL_OK);
+    assert_int_equal(file_read(path_of("victim"), 100, &bytes, &n, &e), PL_OK);
+    assert_string_equal(bytes, "precious");
+    mem_free(bytes);
+    unlink(guessed);
+}
+
+static void end_by_signal(int number)
+{
+    struct temporary file, work;
+    struct error e = {0};
+    char inside[600];
+    temporary_on_signals();
+    if (temporary_file(&file, path_of("s/file"), &e) || temporary_folder(&work, path_of("s/folder"), &e)) _exit(1);
+    snprintf(inside, sizeof inside, "%s/a/b", work.path);
+    if (dir_make(inside, &e)) _exit(1);
+    strcat(inside, "/c");
+    if (file_write_atomic(inside, "x", 1, &e)) _exit(1);
+    raise(number);
+    _exit(0);
+}
+
+static void test_signals_remove(void **state)
+{
+    (void)state;
+    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
+    struct names found;
+    struct error e = {0};
+    assert_int_equal(dir_make(path_of("s"), &e), PL_OK);
+    for (size_t i = 0; i < COUNT(numbers); i++) {
+        int status = 0;
+        const pid_t child = fork();
+        if (!child) end_by_signal(numbers[i]);
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == numbers[i]);
+        assert_int_equal(dir_list(path_of("s"), &found, &e), PL_OK);
+        assert_int_equal(found.n, 0);
+        names_free(&found);
+    }
+}
+
 static void test_path_dir(void **state)
 {
     (void)state;
@@ -686,6 +786,7 @@ int main(void)
         cmocka_unit_test(test_safetensors_round_trip), cmocka_unit_test(test_safetensors_lies),
         cmocka_unit_test(test_safetensors_length), cmocka_unit_test(test_safetensors_unknown),
         cmocka_unit_test(test_safetensors_write_failures),
+        cmocka_unit_test(test_temporary), cmocka_unit_test(test_links_of_others), cmocka_unit_test(test_signals_remove),
         cmocka_unit_test(test_files), cmocka_unit_test(test_path_dir), cmocka_unit_test(test_read_documents),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

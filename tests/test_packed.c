@@ -243,15 +243,19 @@ static void test_damage(void **state)
 static void test_nothing_left(void **state)
 {
     (void)state;
-    char path[128], partial[160];
+    char path[128];
     struct error e;
     struct packed_writer *w;
+    struct names before, during, after;
+    assert_int_equal(dir_list(dir, &before, &e), PL_OK);
     snprintf(path, sizeof path, "%s/never.pack", dir);
-    snprintf(partial, sizeof partial, "%s.part", path);
     assert_int_equal(packed_create(&w, path, 32, 8, &e), PL_OK);
-    assert_true(file_exists(partial) && !file_exists(path));
+    assert_int_equal(dir_list(dir, &during, &e), PL_OK);
+    assert_true(during.n == before.n + 1 && !file_exists(path));
     packed_abandon(w);
-    assert_true(!file_exists(partial) && !file_exists(path));
+    assert_int_equal(dir_list(dir, &after, &e), PL_OK);
+    assert_int_equal(after.n, before.n);
+    names_free(&before), names_free(&during), names_free(&after);
 }
 
 static void test_categories(void **state)

@@ -16,6 +16,7 @@
 #include "io/file.h"
 #include "io/pickle.h"
 #include "io/pth.h"
+#include "io/temporary.h"
 
 #define FOLDER "tests/golden/pth/"
 
@@ -291,11 +292,18 @@ static void test_abandoned(void **state)
 {
     (void)state;
     struct pth_writer *w;
+    struct temporary t;
     struct error e = {0};
-    assert_int_equal(pth_begin(&w, "/tmp/plimsoll-none.pth", &e), PL_OK);
+    struct names left;
+    char path[4096];
+    assert_int_equal(temporary_work(&t, &e), PL_OK);
+    snprintf(path, sizeof path, "%s/none.pth", t.path);
+    assert_int_equal(pth_begin(&w, path, &e), PL_OK);
     pth_abandon(w);
-    assert_false(file_exists("/tmp/plimsoll-none.pth"));
-    assert_false(file_exists("/tmp/plimsoll-none.pth.part"));
+    assert_int_equal(dir_list(t.path, &left, &e), PL_OK);
+    assert_int_equal(left.n, 0);
+    names_free(&left);
+    temporary_drop(&t);
     assert_int_equal(pth_begin(&w, "/nowhere/x.pth", &e), PL_USAGE);
 }
 

@@ -19,6 +19,7 @@
 #include "io/json.h"
 #include "io/pth.h"
 #include "io/safetensors.h"
+#include "io/temporary.h"
 #include "models/masks.h"
 #include "models/sam_names.h"
 
@@ -166,28 +167,11 @@ static int check_free(const char *out, struct error *e)
 static int write_folder(const struct sources *s, const char *out, struct error *e)
 {
     char parent[PATH_MOST];
-    struct bump paths = {0};
-    struct error ignored = {0};
-    char *whole = bump_string(&paths, out);
-    for (size_t k = strlen(whole); k > 1 && whole[k - 1] == '/';) whole[--k] = 0;
-    int rc = path_dir(whole, parent, sizeof parent, e);
-    char *lock = NULL;
-    if (!rc) rc = dir_make(parent, e);
-    /* The file reserves the folder's name: no other process writes into it. */
-    int fd = rc ? -1 : file_part(whole, &lock, e);
-    if (!rc && fd < 0) rc = e->code;
-    if (!rc) {
-        const char *part = bump_format(&paths, "%s.d", lock);
-        rc = tree_remove(part, e); /* left by a conversion that was killed */
-        if (!rc) rc = dir_make(part, e);
-        if (!rc) rc = fill_folder(s, part, e);
-        if (!rc) rc = file_rename(part, whole, e);
-        if (rc) tree_remove(part, &ignored);
-        unlink(lock);
-        close(fd);
-    }
-    mem_free(lock);
-    bump_free(&paths);
+    struct temporary t;
+    if (path_dir(out, parent, sizeof parent, e) || dir_make(parent, e) || temporary_folder(&t, out, e)) return e->code;
+    int rc = fill_folder(s, t.path, e);
+    if (!rc) return temporary_keep(&t, out, true, e);
+    temporary_drop(&t);
     return rc;
 }
 

@@ -16,6 +16,7 @@
 #include "feed/batch_plan.h"
 #include "feed/text_source.h"
 #include "io/json.h"
+#include "io/temporary.h"
 
 /* ---- reading, without a tokenizer ---- */
 
@@ -118,8 +119,9 @@ static int measure(struct measured *m, const struct config *c, const struct text
     char path[4096];
     struct token_store_key key = {0};
     struct token_store store;
-    const char *base = getenv("TMPDIR");
-    snprintf(path, sizeof path, "%s/plimsoll-inspect-%ld.tokenized", base ? base : "/tmp", (long)getpid());
+    struct temporary t;
+    if (temporary_work(&t, e)) return e->code;
+    snprintf(path, sizeof path, "%s/tokenized", t.path);
     int rc = tokenize_build(&s->options, &key, path, e);
     if (!rc && !(rc = token_store_open(&store, path, e))) {
         *report = store.header->report;
@@ -135,7 +137,7 @@ static int measure(struct measured *m, const struct config *c, const struct text
         m->rows = !conversations_open(&m->set, path, &o, &why);
         if (!m->rows) snprintf(m->no_rows, sizeof m->no_rows, "%.1000s", why.text);
     }
-    unlink(path); /* the map of `set` remains */
+    temporary_drop(&t); /* the map of `set` remains */
     return rc;
 }
 

@@ -18,6 +18,7 @@
 #include "cli/data.h"
 #include "data/formats/synth.h"
 #include "data/formats/tar.h"
+#include "io/temporary.h"
 
 enum { BLOCK = 64 };
 
@@ -108,16 +109,13 @@ static int write_blocks(struct make *m, struct tar_writer *tar, const char *fold
 /* A shard is renamed to its final name when it is complete. */
 static int write_tar(struct make *m, const char *path, uint64_t first, uint64_t n, struct error *e)
 {
-    char *partial;
-    struct tar_writer tar = {.fd = file_part(path, &partial, e), .path = path};
-    if (tar.fd < 0) return e->code;
+    struct temporary t;
+    if (temporary_file(&t, path, e)) return e->code;
+    struct tar_writer tar = {.fd = t.fd, .path = path};
     int rc = write_blocks(m, &tar, NULL, first, n, e);
     if (!rc) rc = tar_write_end(&tar, e);
-    if (!rc && fsync(tar.fd)) rc = file_error(partial, "be written", e);
-    if (!rc) rc = file_rename(partial, path, e);
-    if (rc) unlink(partial);
-    close(tar.fd);
-    mem_free(partial);
+    if (!rc) return temporary_keep(&t, path, true, e);
+    temporary_drop(&t);
     return rc;
 }
 

@@ -28,6 +28,7 @@
 #include "data/formats/tar.h"
 #include "io/gunzip.h"
 #include "io/png.h"
+#include "io/temporary.h"
 
 enum { BLOCK = 32, MAX_MASKS = 8192 };
 
@@ -239,21 +240,17 @@ static int write_block(struct prepare *p, const struct shard *s, uint32_t first,
 /* Writes no output when no pair is usable. */
 static int write_tar(struct prepare *p, const struct shard *s, const char *path, struct error *e)
 {
-    char *partial;
+    struct temporary t;
     const uint64_t before = p->written;
-    struct tar_writer tar = {.fd = file_part(path, &partial, e), .path = path};
-    if (tar.fd < 0) return e->code;
+    if (temporary_file(&t, path, e)) return e->code;
+    struct tar_writer tar = {.fd = t.fd, .path = path};
     int rc = PL_OK;
-    bool renamed = false;
     progress_begin(&p->progress, "preparing", "pairs", s->n);
     for (uint32_t i = 0; i < s->n && !rc; i += BLOCK) rc = write_block(p, s, i, (uint32_t)min_u64(s->n - i, BLOCK), &tar, e);
     progress_clear();
     if (!rc) rc = tar_write_end(&tar, e);
-    if (!rc && fsync(tar.fd)) rc = file_error(partial, "be written", e);
-    if (!rc && p->written > before) rc = file_rename(partial, path, e), renamed = !rc;
-    if (!renamed) unlink(partial);
-    close(tar.fd);
-    mem_free(partial);
+    if (!rc && p->written > before) return temporary_keep(&t, path, true, e);
+    temporary_drop(&t);
     return rc;
 }
 
@@ -283,22 +280,17 @@ static int pack_shard(struct prepare *p, const char *from, const char *path, str
 /* A compressed shard: writes an uncompressed copy first and removes it and its index at the end. */
 static int unpack_shard(struct prepare *p, const char *from, int fd, const char *path, struct error *e)
 {
-    struct text copy = {0}, index = {0};
+    struct text index = {0};
     struct gunzip_report r;
-    char *plain;
-    text_printf(&copy, "%s.plain", path);
-    int to = file_part(copy.at, &plain, e);
-    text_free(&copy);
-    if (to < 0) return e->code;
-    text_printf(&index, "%s.idx", plain);
-    int rc = gunzip(fd, to, &r, e);
+    struct temporary plain;
+    if (temporary_file(&plain, path, e)) return e->code;
+    text_printf(&index, "%s.idx", plain.path);
+    int rc = gunzip(fd, plain.fd, &r, e);
     if (rc) error_prepend(e, "%s", from);
     if (!rc && r.damaged) printf("  the gzip file is damaged (%s): %llu bytes were recovered\n", r.reason, (unsigned long long)r.out);
-    if (!rc) rc = pack_shard(p, plain, path, e);
-    unlink(plain);
+    if (!rc) rc = pack_shard(p, plain.path, path, e);
     unlink(index.at);
-    close(to);
-    mem_free(plain);
+    temporary_drop(&plain);
     text_free(&index);
     return rc;
 }

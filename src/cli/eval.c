@@ -17,6 +17,7 @@
 #include "feed/batch_plan.h"
 #include "infer/mask_scores.h"
 #include "infer/retrieval.h"
+#include "io/temporary.h"
 
 struct eval {
     const char *model, *adapter, *csv, *overlays, *memory;
@@ -239,11 +240,10 @@ static int read_config(struct eval *v, struct error *e)
 
 static int evaluate_in_folder(struct eval *v, struct error *e)
 {
-    char folder[4096];
-    struct error ignored;
-    if (eval_folder(folder, e)) return e->code;
-    int rc = evaluate(v, folder, e);
-    tree_remove(folder, &ignored);
+    struct temporary t;
+    if (temporary_work(&t, e)) return e->code;
+    int rc = evaluate(v, t.path, e);
+    temporary_drop(&t);
     return rc;
 }
 

@@ -23,9 +23,6 @@ struct eval_pass {
 /* The mean loss over the dataset, in all passes of the feed. */
 int eval_passes(const struct eval_pass *v, double *loss, struct error *e);
 
-/* A temporary folder for what a feed prepares, which the caller removes. */
-int eval_folder(char folder[4096], struct error *e);
-
 /* The mean loss of a language model over data.validation. `folder`: for what the feed prepares. */
 struct eval_loss {
     double loss;

@@ -13,6 +13,7 @@
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
 #include "infer/answers.h"
+#include "io/temporary.h"
 
 enum { NEW_TOKENS = 256 }; /* --max-new, where the folder has none */
 
@@ -88,20 +89,12 @@ int eval_loss(const struct config *c, const char *folder, struct eval_loss *out,
     return rc;
 }
 
-int eval_folder(char folder[4096], struct error *e)
-{
-    const char *base = getenv("TMPDIR");
-    snprintf(folder, 4096, "%s/plimsoll-eval-XXXXXX", base ? base : "/tmp");
-    return mkdtemp(folder) ? PL_OK : file_error(folder, "be created", e);
-}
-
 static int compute_loss_in_folder(struct evaluation *v, struct error *e)
 {
-    char folder[4096];
-    struct error ignored;
-    if (eval_folder(folder, e)) return e->code;
-    int rc = eval_loss(v->config, folder, &v->loss, e);
-    tree_remove(folder, &ignored);
+    struct temporary t;
+    if (temporary_work(&t, e)) return e->code;
+    int rc = eval_loss(v->config, t.path, &v->loss, e);
+    temporary_drop(&t);
     return rc ? error_prepend(e, "--loss") : PL_OK;
 }
 

@@ -12,6 +12,7 @@
 #include "data/text/tokens.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/temporary.h"
 #include "text/tokenizer/tokenizer.h"
 
 enum { TEXT_MOST = 1 << 30 };
@@ -94,15 +95,14 @@ int eval_tokens(struct config *c, const char *model, bool json, struct error *e)
 {
     struct bump memory = {0};
     struct eval_loss x;
-    struct error ignored;
-    char folder[4096];
-    if (eval_folder(folder, e)) return e->code;
+    struct temporary t;
+    if (temporary_work(&t, e)) return e->code;
     const struct config_list given = c->data_validation;
-    int rc = given.n && eval_is_text(given.at[0]) ? tokenize_texts(c, folder, &memory, e) : PL_OK;
-    if (!rc) rc = eval_loss(c, folder, &x, e);
+    int rc = given.n && eval_is_text(given.at[0]) ? tokenize_texts(c, t.path, &memory, e) : PL_OK;
+    if (!rc) rc = eval_loss(c, t.path, &x, e);
     if (!rc) report(c, model, &x, json);
     c->data_validation = given;
-    tree_remove(folder, &ignored);
+    temporary_drop(&t);
     bump_free(&memory);
     return rc;
 }

@@ -16,6 +16,7 @@
 #include "data/text/records.h"
 #include "feed/text_source.h"
 #include "io/parquet.h"
+#include "io/temporary.h"
 
 enum { READ_MOST = 64 << 20, LEAST = 64, MOST = 4096, OBJECTS_TRIED = 16 };
 
@@ -138,12 +139,14 @@ static int measure_part(struct init_text *t, struct config *c, enum feed_role ro
     struct token_store_key key = {0};
     struct token_store store;
     double share = 1;
-    const char *base = getenv("TMPDIR");
-    snprintf(path, sizeof path, "%s/plimsoll-init-%ld.tokenized", base ? base : "/tmp", (long)getpid());
+    struct temporary tmp;
     if (text_image_model(&own, c->model_path, NULL, &model, e)) return e->code;
     int rc = text_source_open(&s, c, role, model, e);
     if (model) model_close(&own);
     if (rc) return rc;
+    rc = temporary_work(&tmp, e);
+    if (rc) return text_source_close(&s), rc;
+    snprintf(path, sizeof path, "%s/tokenized", tmp.path);
     s.options.most = READ_MOST;
     rc = share_read(s.options.paths, s.options.n_paths, &share, e);
     if (!rc) rc = tokenize_build(&s.options, &key, path, e);
@@ -155,7 +158,7 @@ static int measure_part(struct init_text *t, struct config *c, enum feed_role ro
     }
     if (!rc && !c->data_validation.n) t->holdout = choose_holdout(t, c, &s, path, share);
     if (!rc && !t->holdout) rc = measure_store(t, c, &s, path, role, share, e);
-    unlink(path);
+    temporary_drop(&tmp);
     text_source_close(&s);
     return rc;
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "io/temporary.h"
 
 enum { STACK_LEAST = 256 << 10 };  /* of a thread */
 static const rlim_t MAIN_STACK_LEAST = 1 << 20, MAIN_STACK = 8 << 20;
@@ -75,4 +76,5 @@ void start_process(char **argv)
     open_standard();
     enlarge_stacks(argv);
     ignore_signals();
+    temporary_on_signals();
 }

@@ -9,6 +9,7 @@
 
 #include "cli/step.h"
 #include "io/file.h"
+#include "io/temporary.h"
 
 /* Appends a tensor as f32, in chunks through the staging buffer. Tensor 0: zeros. */
 static int write_tensor(struct step *s, struct st_writer *w, id tensor, uint64_t elements, struct error *e)
@@ -75,8 +76,8 @@ static uint32_t list_outputs(struct step *s, struct out *list, struct bump *name
  * then. */
 int step_write(struct step *s, const char *path, struct error *e)
 {
-    char temporary[4200];
-    snprintf(temporary, sizeof temporary, "%s.tmp.%d", path, (int)getpid());
+    struct temporary t;
+    if (temporary_file(&t, path, e)) return e->code;
     uint32_t most = s->run.graph.params.n + s->run.model.n_outputs + 1;
     struct out *list = mem_alloc(most * sizeof *list);
     struct st_spec *specs = mem_alloc(most * sizeof *specs);
@@ -84,7 +85,7 @@ int step_write(struct step *s, const char *path, struct error *e)
     uint32_t n = list_outputs(s, list, &names);
     for (uint32_t i = 0; i < n; i++) specs[i] = list[i].spec;
     struct st_writer w = {.fd = -1};
-    int rc = st_write_begin(&w, temporary, specs, n, (struct st_pair[]){{"format", "pt"}}, 1, e);
+    int rc = st_write_begin(&w, t.path, specs, n, (struct st_pair[]){{"format", "pt"}}, 1, e);
     for (uint32_t i = 0; i < n && !rc; i++) {
         uint64_t elements = 1;
         for (int d = 0; d < specs[i].rank; d++) elements *= (uint64_t)specs[i].dims[d];
@@ -92,7 +93,8 @@ int step_write(struct step *s, const char *path, struct error *e)
     }
     if (!rc) rc = st_write_end(&w, e);
     if (rc) st_write_abort(&w);
-    else rc = file_rename(temporary, path, e);
+    else rc = temporary_keep(&t, path, true, e);
+    temporary_drop(&t);
     bump_free(&names);
     mem_free(specs);
     mem_free(list);

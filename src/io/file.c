@@ -2,8 +2,7 @@
  * file.c: files and folders.
  *
  * Invariant: a function that returns PL_OK after writing has synced the bytes and, if it created
- * a file, the folder entry, so that a crash right after it loses nothing. A function that fails
- * removes its temporary file.
+ * a file, the folder entry, so that a crash right after it loses nothing. temporary.c writes whole files.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -14,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -226,17 +224,6 @@ int file_rename(const char *from, const char *to, struct error *e)
     return parent_sync(to, e);
 }
 
-/* Writes, syncs and closes `fd`; the message names `path`. */
-static int fd_finish(int fd, const char *path, const void *bytes, size_t n, bool sync, struct error *e)
-{
-    int rc = PL_OK;
-    char doing[64];
-    snprintf(doing, sizeof doing, "write %zu bytes", n);
-    if (fd_write(fd, bytes, n) || (sync && fsync(fd))) rc = file_error(path, doing, e);
-    if (close(fd) && !rc) rc = file_error(path, doing, e);
-    return rc;
-}
-
 size_t file_peek(const char *path, void *to, size_t n)
 {
     struct stat st;
@@ -251,63 +238,6 @@ size_t file_peek(const char *path, void *to, size_t n)
     }
     close(fd);
     return got;
-}
-
-/* The temporary name contains the process id, so two programs do not share one. A file that an
- * earlier crash left under that name is overwritten. */
-static int write_beside(const char *path, const void *bytes, size_t n, bool sync, struct error *e)
-{
-    struct text temp = {0};
-    text_printf(&temp, "%s.tmp.%ld", path, (long)getpid());
-    int fd = open(temp.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    int rc = fd < 0 ? file_error(path, "create a temporary file beside it", e) : PL_OK;
-    if (!rc) {
-        rc = fd_finish(fd, path, bytes, n, sync, e);
-        if (!rc && sync) rc = file_rename(temp.at, path, e);
-        else if (!rc && rename(temp.at, path)) rc = file_error(path, "rename a temporary file to it", e);
-        if (rc) unlink(temp.at);
-    }
-    text_free(&temp);
-    return rc;
-}
-
-int file_write_atomic(const char *path, const void *bytes, size_t n, struct error *e) { return write_beside(path, bytes, n, true, e); }
-int file_write_unsynced(const char *path, const void *bytes, size_t n, struct error *e) { return write_beside(path, bytes, n, false, e); }
-
-/* Opens `name` if no other process holds it: a new file, or one that nobody has locked. -1 with errno
- * EEXIST: another process holds it. */
-static int open_part(const char *name)
-{
-    struct stat mine, there;
-    int fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    const bool created = fd >= 0;
-    if (!created && errno == EEXIST) fd = open(name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0) return -1;
-    const bool locked = !flock(fd, LOCK_EX | LOCK_NB), unsupported = !locked && errno != EWOULDBLOCK;
-    /* Between open and flock the other process may have renamed or removed the file. */
-    const bool same = !fstat(fd, &mine) && S_ISREG(mine.st_mode) && !stat(name, &there) && mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
-    if (same && (locked || (created && unsupported)) && !ftruncate(fd, 0)) return fd;
-    close(fd);
-    errno = EEXIST;
-    return -1;
-}
-
-int file_part(const char *path, char **name, struct error *e)
-{
-    enum { PARTS = 1000 };
-    struct text at = {0};
-    int fd = -1;
-    for (int i = 0; fd < 0 && i < PARTS; i++) {
-        at.n = 0;
-        text_printf(&at, "%s.part", path);
-        if (i) text_printf(&at, ".%d", i);
-        if ((fd = open_part(at.at)) < 0 && errno != EEXIST) break;
-    }
-    *name = fd < 0 ? NULL : at.at;
-    if (fd >= 0) return fd;
-    file_error(path, "create a temporary file beside it", e);
-    text_free(&at);
-    return -1;
 }
 
 /* Copies the rest of `in` to `out`. Returns -1 with errno when reading or writing fails. */

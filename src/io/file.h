@@ -34,11 +34,6 @@ size_t file_peek(const char *path, void *to, size_t n);
 int file_write_atomic(const char *path, const void *bytes, size_t n, struct error *e);
 /* The same without a sync, for many files: a loss of power may lose the last of them. */
 int file_write_unsynced(const char *path, const void *bytes, size_t n, struct error *e);
-/* Creates an empty file beside `path`, for writing, that no other process writes: PATH.part, or
- * PATH.part.1 and so on. Returns its descriptor, or -1 with the message in `e`; *name is its path, on
- * the heap. The file is locked until the descriptor is closed; one that a killed process left is
- * used again. Rename or unlink it before closing it. */
-int file_part(const char *path, char **name, struct error *e);
 /* Copies the bytes and the mode, and syncs. An existing target is replaced. */
 int file_copy(const char *from, const char *to, struct error *e);
 /* rename(2), then a sync of the folder of `to`. */

@@ -17,6 +17,7 @@
 
 #include "io/file.h"
 #include "io/pth.h"
+#include "io/temporary.h"
 
 struct member {
     char name[64];
@@ -25,8 +26,8 @@ struct member {
 };
 
 struct pth_writer {
-    char path[4096], *part;
-    int fd;
+    char path[4096];
+    struct temporary to;
     uint64_t at;
     uint64_t left;                /* bytes still missing from the open member */
     VEC(struct member) members;
@@ -37,7 +38,7 @@ struct pth_writer {
 
 static int put(struct pth_writer *w, const void *bytes, size_t n, struct error *e)
 {
-    if (fd_write(w->fd, bytes, n)) return file_error(w->part, "write", e);
+    if (fd_write(w->to.fd, bytes, n)) return file_error(w->to.path, "write", e);
     w->at += n;
     return PL_OK;
 }
@@ -96,7 +97,7 @@ static int fill_member(struct pth_writer *w, const void *data, uint64_t n, struc
     w->left -= n;
     if (rc || w->left) return rc;
     uint8_t crc[4] = {(uint8_t)m->crc, (uint8_t)(m->crc >> 8), (uint8_t)(m->crc >> 16), (uint8_t)(m->crc >> 24)};
-    return pwrite(w->fd, crc, 4, (off_t)m->at + 14) == 4 ? PL_OK : file_error(w->part, "write", e);
+    return pwrite(w->to.fd, crc, 4, (off_t)m->at + 14) == 4 ? PL_OK : file_error(w->to.path, "write", e);
 }
 
 static int put_member(struct pth_writer *w, const char *name, const void *data, uint64_t bytes, struct error *e)
@@ -220,8 +221,7 @@ int pth_begin(struct pth_writer **out, const char *path, struct error *e)
     if (strlen(path) >= 4096) return error_set(e, PL_USAGE, "the path has %zu bytes; at most 4095 are possible", strlen(path));
     struct pth_writer *w = mem_alloc(sizeof *w);
     snprintf(w->path, sizeof w->path, "%s", path);
-    w->fd = file_part(path, &w->part, e);
-    if (w->fd < 0) return mem_free(w), e->code;
+    if (temporary_file(&w->to, path, e)) return mem_free(w), e->code;
     op(&w->pickle, "\x80\x02}(");
     *out = w;
     return PL_OK;
@@ -252,8 +252,6 @@ int pth_write(struct pth_writer *w, const char *name, enum dtype t, int rank, co
 
 static void release(struct pth_writer *w)
 {
-    close(w->fd);
-    mem_free(w->part);
     vec_free(&w->members);
     text_free(&w->pickle);
     mem_free(w);
@@ -261,7 +259,7 @@ static void release(struct pth_writer *w)
 
 void pth_abandon(struct pth_writer *w)
 {
-    unlink(w->part);
+    temporary_drop(&w->to);
     release(w);
 }
 
@@ -272,9 +270,8 @@ int pth_end(struct pth_writer *w, struct error *e)
     if (!rc) rc = put_member(w, "checkpoint/byteorder", "little", 6, e);
     if (!rc) rc = put_member(w, "checkpoint/version", "3\n", 2, e);
     if (!rc) rc = put_directory(w, e);
-    if (!rc && fsync(w->fd)) rc = file_error(w->part, "sync", e);
-    if (!rc) rc = file_rename(w->part, w->path, e);
-    if (rc) unlink(w->part);
+    if (!rc) rc = temporary_keep(&w->to, w->path, true, e);
+    else temporary_drop(&w->to);
     release(w);
     return rc;
 }

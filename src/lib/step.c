@@ -13,6 +13,7 @@
 #include "lib/session.h"
 #include "engine/transfer.h"
 #include "engine/weights.h"
+#include "io/temporary.h"
 
 static struct run *run_of(const struct pl_session *s) { return trainer_run(s->trainer); }
 
@@ -322,20 +323,18 @@ int pl_save(struct pl_session *s, const char *dir)
     if (strlen(dir) > 4000) return error_set(&s->error, PL_USAGE, "pl_save: a path of %zu bytes", strlen(dir));
     if (require_empty(s, dir)) return s->error.code;
     struct run *r = run_of(s);
-    struct error *e = &s->error, ignored;
-    char beside[4200], path[4100];
+    struct error *e = &s->error;
+    struct temporary t;
+    char path[4100];
     size_t n = (size_t)snprintf(path, sizeof path, "%s", dir);
     while (n > 1 && path[n - 1] == '/') path[--n] = '\0';
-    snprintf(beside, sizeof beside, "%s.tmp.%d", path, (int)getpid());
-    int rc = tree_remove(beside, e);
-    if (!rc) rc = dir_make(beside, e);
-    if (!rc) rc = weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, beside, e);
-    if (!rc) rc = dir_sync(beside, e);
-    if (!rc) rc = file_rename(beside, path, e);
-    if (rc) {
-        tree_remove(beside, &ignored);
-        return error_prepend(e, "pl_save");
-    }
+    int rc = temporary_folder(&t, path, e);
+    if (!rc)
+        rc = weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, t.path,
+                          e);
+    if (!rc) rc = temporary_keep(&t, path, true, e);
+    temporary_drop(&t);
+    if (rc) return error_prepend(e, "pl_save");
     snprintf(s->model, sizeof s->model, "%s", path);
     return PL_OK;
 }

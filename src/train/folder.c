@@ -91,12 +91,10 @@ struct contents {
     bool any, run, lock;
 };
 
-/* A temporary file: of an interrupted file_write_atomic, or an offload file. */
+/* A file of io/temporary.h that was left, or an offload file. */
 static bool is_debris(const char *name)
 {
-    return pattern_match("config.yaml.tmp.*", name) || pattern_match("plan.json.tmp.*", name) || pattern_match("report.html.tmp.*", name) ||
-           pattern_match("eval.txt.tmp.*", name) || pattern_match("eval.csv.tmp.*", name) ||
-           pattern_match(".plimsoll-spill-??????", name);
+    return pattern_match("*?.tmp.????????????", name) || pattern_match(".plimsoll-spill-??????", name);
 }
 
 static bool is_empty_dir(const char *dir, const char *name)

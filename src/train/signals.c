@@ -8,12 +8,13 @@
 #include "train/signals.h"
 
 #include "base/base.h"
+#include "io/temporary.h"
 
 #include <signal.h>
 
 static volatile sig_atomic_t received;
 
-/* After the first signal, `final` ends the process by default action. The others are ignored:
+/* After the first signal, `final` ends the process by temporary_end. The others are ignored:
  * SIGHUP of a closed terminal may come twice, SIGXCPU comes every second, and batch systems repeat
  * SIGUSR1. */
 static const struct {
@@ -26,7 +27,7 @@ static void act_later(void)
 {
     for (size_t i = 0; i < COUNT(table); i++) {
         struct sigaction act = {0};
-        act.sa_handler = table[i].final ? SIG_DFL : SIG_IGN;
+        act.sa_handler = table[i].final ? temporary_end : SIG_IGN;
         sigemptyset(&act.sa_mask);
         sigaction(table[i].number, &act, NULL);
     }

@@ -2,8 +2,7 @@
  * memmap_write.c: writes an index, a memory map and the images (see memmap.h) into a temporary
  * folder beside the target, which is renamed at the end.
  *
- * A lock file beside the target makes the temporary folder this process's own. Of several processes
- * that write one target, the first that is done leaves its whole folder, and the others fail.
+ * Of several processes that write one target, the first that is done leaves its whole folder, and the others fail.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -14,11 +13,11 @@
 #include "data/images/image.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/temporary.h"
 
 struct memmap_writer {
-    char *folder, *partial;
-    char *lock;
-    int lock_fd;
+    char *folder;
+    struct temporary to; /* the folder until it is whole */
     int fd;             /* of the masks */
     uint32_t side;
     uint64_t masks, samples;
@@ -46,17 +45,10 @@ int memmap_create(struct memmap_writer **out, const char *folder, uint32_t side,
     w->fd = -1;
     w->json = (struct json_writer){.out = &w->index};
     json_begin_list(&w->json, NULL);
-    w->lock_fd = file_part(w->folder, &w->lock, e);
-    int rc = w->lock_fd < 0 ? e->code : PL_OK;
-    if (!rc) {
-        text_printf(&path, "%s.d", w->lock);
-        w->partial = mem_string(path.at);
-        text_printf(&path, "/images");
-        rc = tree_remove(w->partial, e); /* left by a process that was killed */
-    }
-    if (!rc) rc = dir_make(path.at, e);
+    int rc = temporary_folder(&w->to, w->folder, e);
+    if (!rc) text_printf(&path, "%s/images", w->to.path), rc = dir_make(path.at, e);
     path.n = 0;
-    if (!rc) text_printf(&path, "%s/masks.u8", w->partial);
+    if (!rc) text_printf(&path, "%s/masks.u8", w->to.path);
     if (!rc && (w->fd = open(path.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) < 0) rc = file_error(path.at, "be written", e);
     text_free(&path);
     names_free(&there);
@@ -70,7 +62,7 @@ static int put_mask(struct memmap_writer *w, const uint8_t *bits, struct error *
     size_t stride = grid_stride(w->side);
     for (uint32_t y = 0; y < w->side; y++)
         for (uint32_t x = 0; x < w->side; x++) w->bytes[(size_t)y * w->side + x] = bits[y * stride + x / 8] >> x % 8 & 1;
-    return fd_write(w->fd, w->bytes, (size_t)w->side * w->side) ? file_error(w->partial, "be written", e) : PL_OK;
+    return fd_write(w->fd, w->bytes, (size_t)w->side * w->side) ? file_error(w->to.path, "be written", e) : PL_OK;
 }
 
 /* "000012_sa_13.jpg": the number distinguishes equal keys of two shards. */
@@ -85,7 +77,7 @@ int memmap_add(struct memmap_writer *w, const struct memmap_new *s, struct error
     struct text name = {0}, path = {0};
     size_t bytes = grid_mask_bytes(w->side, w->side);
     image_name(w, s, &name);
-    text_printf(&path, "%s/images/%s", w->partial, name.at);
+    text_printf(&path, "%s/images/%s", w->to.path, name.at);
     int fd = open(path.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     int rc = fd < 0 || fd_write(fd, s->image, s->n) ? file_error(path.at, "be written", e) : PL_OK;
     if (fd >= 0 && close(fd) && !rc) rc = file_error(path.at, "be written", e);
@@ -113,11 +105,12 @@ int memmap_add(struct memmap_writer *w, const struct memmap_new *s, struct error
 int memmap_finish(struct memmap_writer *w, struct error *e)
 {
     struct text path = {0};
-    text_printf(&path, "%s/index.json", w->partial);
+    text_printf(&path, "%s/index.json", w->to.path);
     json_end(&w->json);
     text_append(&w->index, "\n", 1);
-    int rc = fsync(w->fd) ? file_error(w->partial, "be written", e) : file_write_atomic(path.at, w->index.at, w->index.n, e);
-    if (!rc) rc = file_rename(w->partial, w->folder, e); /* which may be an empty folder */
+    int rc = fsync(w->fd) ? file_error(w->to.path, "be written", e)
+                          : file_write_atomic(path.at, w->index.at, w->index.n, e);
+    if (!rc) rc = temporary_keep(&w->to, w->folder, true, e); /* which may be an empty folder */
     text_free(&path);
     memmap_abandon(w);
     return rc;
@@ -125,16 +118,9 @@ int memmap_finish(struct memmap_writer *w, struct error *e)
 
 void memmap_abandon(struct memmap_writer *w)
 {
-    struct error ignored;
     if (w->fd >= 0) close(w->fd);
-    if (w->partial) tree_remove(w->partial, &ignored); /* after a rename there is nothing to remove */
-    if (w->lock_fd >= 0) {
-        unlink(w->lock);
-        close(w->lock_fd);
-    }
-    mem_free(w->lock);
+    temporary_drop(&w->to);
     mem_free(w->folder);
-    mem_free(w->partial);
     mem_free(w->bytes);
     text_free(&w->index);
     mem_free(w);

@@ -13,11 +13,11 @@
 #include "data/formats/packed.h"
 #include "data/images/range.h"
 #include "io/file.h"
+#include "io/temporary.h"
 
 struct packed_writer {
-    char *path, *partial;
-    int fd;
-    bool renamed; /* `partial` is no longer ours */
+    char *path;
+    struct temporary to;
     uint64_t at; /* bytes written */
     struct packed_header header;
     struct packed_embeddings embeddings; /* type 0: none */
@@ -30,7 +30,7 @@ struct packed_writer {
 
 static int put(struct packed_writer *w, const void *bytes, size_t n, uint32_t *sum, struct error *e)
 {
-    if (fd_write(w->fd, bytes, n)) return file_error(w->partial, "be written", e);
+    if (fd_write(w->to.fd, bytes, n)) return file_error(w->to.path, "be written", e);
     if (sum) *sum = crc32c(*sum, bytes, n);
     w->at += n;
     return PL_OK;
@@ -50,8 +50,8 @@ int packed_create(struct packed_writer **out, const char *path, uint32_t side, u
     w->path = mem_string(path);
     w->header = (struct packed_header){.version = PACKED_VERSION, .side = side, .cells = cells};
     memcpy(w->header.magic, PACKED_MAGIC, sizeof w->header.magic);
-    w->fd = file_part(path, &w->partial, e);
-    int rc = w->fd < 0 ? e->code : put(w, zeros, sizeof zeros, NULL, e);
+    int rc = temporary_file(&w->to, path, e);
+    if (!rc) rc = put(w, zeros, sizeof zeros, NULL, e);
     if (rc) packed_abandon(w);
     else *out = w;
     return rc;
@@ -155,25 +155,22 @@ static int put_index(struct packed_writer *w, struct error *e)
 int packed_finish(struct packed_writer *w, struct error *e)
 {
     int rc = put_index(w, e);
-    if (!rc && lseek(w->fd, 0, SEEK_SET)) rc = file_error(w->partial, "be written", e);
+    if (!rc && lseek(w->to.fd, 0, SEEK_SET)) rc = file_error(w->to.path, "be written", e);
     if (!rc) rc = put(w, &w->header, sizeof w->header, NULL, e);
     if (!rc && w->embeddings.type) rc = put(w, &w->embeddings, sizeof w->embeddings, NULL, e);
     if (!rc && w->range.kind) {
-        if (lseek(w->fd, PACKED_RANGE, SEEK_SET) != PACKED_RANGE) rc = file_error(w->partial, "be written", e);
+        if (lseek(w->to.fd, PACKED_RANGE, SEEK_SET) != PACKED_RANGE) rc = file_error(w->to.path, "be written", e);
         else rc = put(w, &w->range, sizeof w->range, NULL, e);
     }
-    if (!rc && fsync(w->fd)) rc = file_error(w->partial, "be written", e);
-    if (!rc && !(rc = file_rename(w->partial, w->path, e))) w->renamed = true;
+    if (!rc) rc = temporary_keep(&w->to, w->path, true, e);
     packed_abandon(w);
     return rc;
 }
 
 void packed_abandon(struct packed_writer *w)
 {
-    if (w->fd >= 0 && !w->renamed) unlink(w->partial); /* before the lock is given up */
-    if (w->fd >= 0) close(w->fd);
+    temporary_drop(&w->to);
     mem_free(w->path);
-    mem_free(w->partial);
     vec_free(&w->samples);
     vec_free(&w->masks);
     vec_free(&w->categories);

@@ -8,11 +8,11 @@
 #include "base/crc32c.h"
 #include "data/text/token_store.h"
 #include "io/file.h"
+#include "io/temporary.h"
 
 struct token_store_writer {
-    char *path, *partial;
-    int fd;
-    bool renamed;
+    char *path;
+    struct temporary to;
     struct token_store_header header;
     VEC(struct stored_sample) samples;
     VEC(struct byte_range) answers, images;
@@ -23,7 +23,7 @@ struct token_store_writer {
 
 static int put(struct token_store_writer *w, const void *bytes, size_t n, uint32_t *sum, struct error *e)
 {
-    if (fd_write(w->fd, bytes, n)) return file_error(w->partial, "be written", e);
+    if (fd_write(w->to.fd, bytes, n)) return file_error(w->to.path, "be written", e);
     *sum = crc32c(*sum, bytes, n);
     return PL_OK;
 }
@@ -38,8 +38,8 @@ int token_store_create(struct token_store_writer **out, const char *path, const 
     w->header.key = *key;
     w->header.image_token = image_token;
     text_append(&w->names, "", 1);
-    w->fd = file_part(path, &w->partial, e);
-    int rc = w->fd < 0 ? e->code : put(w, zeros, sizeof zeros, &unused, e);
+    int rc = temporary_file(&w->to, path, e);
+    if (!rc) rc = put(w, zeros, sizeof zeros, &unused, e);
     if (rc) token_store_abandon(w);
     else *out = w;
     return rc;
@@ -87,16 +87,14 @@ static int put_index(struct token_store_writer *w, struct error *e)
     h->bytes = TOKEN_STORE_DATA + align_up(h->tokens * 4, 8) + w->samples.n * sizeof *w->samples.at + (w->answers.n + w->images.n) * sizeof *w->answers.at + w->names.n;
     memcpy(h->magic, TOKEN_STORE_MAGIC, sizeof h->magic);
     h->header_sum = crc32c(0, h, offsetof(struct token_store_header, header_sum));
-    if (!rc && pwrite(w->fd, h, sizeof *h, 0) != (ssize_t)sizeof *h) rc = file_error(w->partial, "be written", e);
-    if (!rc && fsync(w->fd)) rc = file_error(w->partial, "be written", e);
+    if (!rc && pwrite(w->to.fd, h, sizeof *h, 0) != (ssize_t)sizeof *h) rc = file_error(w->to.path, "be written", e);
     return rc;
 }
 
 int token_store_finish(struct token_store_writer *w, struct error *e)
 {
     int rc = put_index(w, e);
-    if (!rc) rc = file_rename(w->partial, w->path, e);
-    w->renamed = !rc;
+    if (!rc) rc = temporary_keep(&w->to, w->path, true, e);
     token_store_abandon(w);
     return rc;
 }
@@ -104,9 +102,8 @@ int token_store_finish(struct token_store_writer *w, struct error *e)
 void token_store_abandon(struct token_store_writer *w)
 {
     if (!w) return;
-    if (w->partial && !w->renamed) unlink(w->partial);
-    if (w->fd >= 0) close(w->fd);
-    mem_free(w->path), mem_free(w->partial);
+    temporary_drop(&w->to);
+    mem_free(w->path);
     vec_free(&w->samples), vec_free(&w->answers), vec_free(&w->images);
     text_free(&w->names);
     mem_free(w);

@@ -12,11 +12,12 @@
 #include "data/volumes/nifti.h"
 #include "io/file.h"
 #include "io/gunzip.h"
+#include "io/temporary.h"
 
 struct nifti_writer {
     const struct volume *like;
-    char *path, *part; /* part: the voxels */
-    int fd;
+    char *path;
+    struct temporary to; /* the voxels */
     uint32_t bytes;    /* of a label */
     bool packed;
     bool swapped;      /* as the header that was copied */
@@ -90,7 +91,8 @@ static int write_header(struct nifti_writer *w, struct error *e)
     memset(head + (second ? 540 : 348), 0, 4); /* no extensions */
     change_header(w, head, second);
     const uint64_t voxels = (uint64_t)w->like->dims[0] * w->like->dims[1] * w->like->dims[2];
-    if (fd_write(w->fd, head, w->offset) || ftruncate(w->fd, (off_t)(w->offset + voxels * w->bytes))) return file_error(w->path, "write", e);
+    if (fd_write(w->to.fd, head, w->offset) || ftruncate(w->to.fd, (off_t)(w->offset + voxels * w->bytes)))
+        return file_error(w->path, "write", e);
     return PL_OK;
 }
 
@@ -99,13 +101,17 @@ static int write_header(struct nifti_writer *w, struct error *e)
 int nifti_write_begin(struct nifti_writer **out, const char *path, const struct volume *like, uint32_t largest, struct error *e)
 {
     struct nifti_writer *w = *out = mem_alloc(sizeof *w);
-    *w = (struct nifti_writer){.like = like, .path = mem_string(path), .fd = -1, .bytes = largest > 255 ? 2 : 1, .packed = path_has_ending(path, ".gz")};
+    *w = (struct nifti_writer){.like = like,
+                               .path = mem_string(path),
+                               .to = {.fd = -1},
+                               .bytes = largest > 255 ? 2 : 1,
+                               .packed = path_has_ending(path, ".gz")};
     int rc = PL_OK;
     for (int i = 0; i < 3; i++)
         if (like->dims[i] > INT16_MAX) rc = error_set(e, PL_USAGE, "%s: the volume has %u voxels along an axis; a NIfTI file of version 1 has at most %d", path, like->dims[i], INT16_MAX);
     if (!rc) {
-        w->fd = file_part(path, &w->part, e);
-        rc = w->fd < 0 ? e->code : write_header(w, e);
+        rc = temporary_file(&w->to, path, e);
+        if (!rc) rc = write_header(w, e);
     }
     w->plane = mem_alloc((size_t)like->w * like->h * w->bytes);
     if (!rc) return PL_OK;
@@ -119,7 +125,7 @@ int nifti_write_begin(struct nifti_writer **out, const char *path, const struct 
 static int write_at(const struct nifti_writer *w, uint64_t voxel, const uint8_t *from, size_t n, struct error *e)
 {
     for (size_t done = 0; done < n * w->bytes;) {
-        ssize_t got = pwrite(w->fd, from + done, n * w->bytes - done, (off_t)(w->offset + voxel * w->bytes + done));
+        ssize_t got = pwrite(w->to.fd, from + done, n * w->bytes - done, (off_t)(w->offset + voxel * w->bytes + done));
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0) return file_error(w->path, "write", e);
         done += (size_t)got;
@@ -161,28 +167,21 @@ int nifti_write_slice(struct nifti_writer *w, uint32_t slice, const uint16_t *la
 
 static int compress(struct nifti_writer *w, struct error *e)
 {
-    char *part = NULL;
-    int from = file_open(w->part, NULL, e);
-    if (from < 0) return e->code;
-    int fd = file_part(w->path, &part, e); /* another one: the first is locked */
-    int rc = fd < 0 ? e->code : gzip(from, fd, e);
-    if (!rc) rc = file_rename(part, w->path, e);
-    else if (part) unlink(part);
-    if (fd >= 0) close(fd);
-    close(from);
-    if (!rc) unlink(w->part);
-    mem_free(part);
+    struct temporary packed;
+    int rc = temporary_file(&packed, w->path, e);
+    if (rc) return rc;
+    rc = lseek(w->to.fd, 0, SEEK_SET) ? file_error(w->path, "read", e) : gzip(w->to.fd, packed.fd, e);
+    if (!rc) return temporary_keep(&packed, w->path, true, e);
+    temporary_drop(&packed);
     return rc;
 }
 
 int nifti_write_end(struct nifti_writer *w, bool failed, struct error *e)
 {
     int rc = PL_OK;
-    if (!failed) rc = w->packed ? compress(w, e) : file_rename(w->part, w->path, e);
-    if ((failed || rc) && w->part) unlink(w->part);
-    if (w->fd >= 0) close(w->fd);
+    if (!failed) rc = w->packed ? compress(w, e) : temporary_keep(&w->to, w->path, true, e);
+    temporary_drop(&w->to);
     mem_free(w->path);
-    mem_free(w->part);
     mem_free(w->plane);
     mem_free(w);
     return rc;

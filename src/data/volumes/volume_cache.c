@@ -11,6 +11,7 @@
 
 #include "io/file.h"
 #include "io/gunzip.h"
+#include "io/temporary.h"
 
 static const uint64_t kept_free = 1ull << 30;
 
@@ -65,14 +66,11 @@ int volume_cache_gunzip(const char *from, const char *to, uint64_t bytes, struct
     int fd = file_open(from, &packed, e);
     if (fd < 0) return e->code;
     int rc = bytes / 1032 > packed ? error_set(e, PL_USAGE, "its header describes %llu bytes, more than %llu compressed bytes can hold", (unsigned long long)bytes, (unsigned long long)packed) : check_disk(to, bytes, e);
-    char *part = NULL;
-    int out = rc ? -1 : file_part(to, &part, e);
-    if (!rc && out < 0) rc = e->code;
-    if (!rc) rc = decompress(fd, out, bytes, e);
-    if (!rc && rename(part, to)) rc = file_error(to, "write", e);
-    if (rc && part) unlink(part);
-    if (out >= 0) close(out);
+    struct temporary t = {.fd = -1};
+    if (!rc) rc = temporary_file(&t, to, e);
+    if (!rc) rc = decompress(fd, t.fd, bytes, e);
+    if (!rc) rc = temporary_keep(&t, to, false, e);
+    temporary_drop(&t);
     close(fd);
-    mem_free(part);
     return rc;
 }
