@@ -324,7 +324,8 @@ check 'a standard error that nobody reads: the run is whole' broken_err
 small_stacks() {
     OMP_STACKSIZE=64k expect 0 '' train_tiny "$tmp/stack1" --set train.steps=2 --set data.sequence=16 --set device.threads=2 || return 1
     GOMP_STACKSIZE=64 expect 0 '' "$binary" data verify "$tmp/set" || return 1
-    (ulimit -S -s 128; expect 0 '' train_tiny "$tmp/stack2" --set train.steps=2 --set data.sequence=16 --set device.threads=2) && same_run "$tmp/stack1" "$tmp/stack2" 2
+    (ulimit -S -s 128; expect 0 '' train_tiny "$tmp/stack2" --set train.steps=2 --set data.sequence=16 --set device.threads=2) && same_run "$tmp/stack1" "$tmp/stack2" 2 || return 1
+    (ulimit -s 64; expect 0 '' train_tiny "$tmp/stack3" --set train.steps=2 --set data.sequence=16 --set device.threads=2) && same_run "$tmp/stack1" "$tmp/stack3" 2
 }
 check 'small stacks' small_stacks
 

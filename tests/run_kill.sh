@@ -162,6 +162,7 @@ check 'SIGTERM: saves, reports how to resume, same bytes' stopped_by TERM
 check 'SIGINT: saves, reports how to resume, same bytes' stopped_by INT
 check 'SIGHUP: saves, reports how to resume, same bytes' stopped_by HUP
 check 'SIGUSR1: saves, reports how to resume, same bytes' stopped_by USR1
+check 'SIGUSR2: saves, reports how to resume, same bytes' stopped_by USR2
 check 'SIGXCPU: saves, reports how to resume, same bytes' stopped_by XCPU
 # A closed terminal may send SIGHUP twice, and the kernel sends SIGXCPU every second.
 repeated() {

@@ -1,5 +1,5 @@
 /*
- * test_system.c: the memory of the machine and of control groups, from files that are written as
+ * test_system.c: memory and processors of the machine and of control groups, from files that are written as
  * the kernel writes them.
  */
 #include <setjmp.h>
@@ -8,12 +8,15 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/system.h"
 #include "io/file.h"
+#include "run/device.h"
 
 static char root[] = "/tmp/plimsoll-system-XXXXXX";
 
@@ -113,6 +116,60 @@ static void test_here(void **state)
     assert_true(m.total > 0 && m.available > 0 && m.available <= m.total);
 }
 
+static void expect_quota(double quota, uint32_t most)
+{
+    struct system_processors p;
+    system_processors_in(root, &p);
+    assert_true(fabs(p.quota - quota) < 1e-9);
+    assert_int_equal(p.usable, p.allowed < most ? p.allowed : most);
+}
+
+/* The lowest quota of the groups counts, rounded up to whole threads. */
+static void test_quota(void **state)
+{
+    (void)state;
+    expect_quota(0, UINT32_MAX);
+    put("proc/self/cgroup", "0::/user.slice/run.scope\n");
+    put("sys/fs/cgroup/user.slice/run.scope/cpu.max", "max 100000\n");
+    expect_quota(0, UINT32_MAX);
+    put("sys/fs/cgroup/user.slice/cpu.max", "150000 100000\n");
+    expect_quota(1.5, 2);
+    put("sys/fs/cgroup/user.slice/run.scope/cpu.max", "50000 100000\n");
+    expect_quota(0.5, 1);
+}
+
+static void test_quota_1(void **state)
+{
+    (void)state;
+    put("proc/self/cgroup", "12:cpuset:/\n5:cpu,cpuacct:/docker/abc\n4:cpuacct2:/wrong\n0::/\n");
+    put("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
+    put("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
+    expect_quota(0, UINT32_MAX);
+    put("sys/fs/cgroup/cpu/docker/abc/cpu.cfs_quota_us", "100000\n");
+    put("sys/fs/cgroup/cpu/docker/abc/cpu.cfs_period_us", "100000\n");
+    expect_quota(1, 1);
+}
+
+/* device.threads 0: the processors on which the process may run, as taskset and Slurm set them. */
+static void test_affinity(void **state)
+{
+    (void)state;
+    struct profile p;
+    cpu_set_t all, one;
+    unsetenv("OMP_NUM_THREADS");
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&one);
+    for (int i = 0; i < CPU_SETSIZE && !CPU_COUNT(&one); i++)
+        if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    profile_default(&p, DEVICE_CPU, 0);
+    assert_int_equal(p.threads, 1);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    setenv("OMP_NUM_THREADS", "3,1", 1);
+    profile_default(&p, DEVICE_CPU, 0);
+    assert_int_equal(p.threads, 3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -121,6 +178,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_container, make_machine, remove_machine),
         cmocka_unit_test_setup_teardown(test_version_1, make_machine, remove_machine),
         cmocka_unit_test(test_here),
+        cmocka_unit_test_setup_teardown(test_quota, make_machine, remove_machine),
+        cmocka_unit_test_setup_teardown(test_quota_1, make_machine, remove_machine),
+        cmocka_unit_test(test_affinity),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,8 @@
 #include "base/system.h"
 
 #include <fcntl.h>
+#include <math.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -46,16 +48,18 @@ static uint64_t file_number(const char *folder, const char *name)
 
 /* The names of a control group's files, of version 2 and of version 1. */
 static const struct group_files {
-    const char *controller, *base, *limit, *used, *stat;
+    const char *base, *limit, *used, *stat;
     const char *inactive, *active; /* keys in `stat`: pages of files, which the kernel frees on demand */
 } group_files[] = {
-    {"0::", "/sys/fs/cgroup", "memory.max", "memory.current", "memory.stat", "\ninactive_file ", "\nactive_file "},
-    {":memory:", "/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "\ntotal_inactive_file ", "\ntotal_active_file "},
+    {"/sys/fs/cgroup", "memory.max", "memory.current", "memory.stat", "\ninactive_file ", "\nactive_file "},
+    {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "\ntotal_inactive_file ", "\ntotal_active_file "},
 };
 
 /* Lowers the figures to what a control group's limit leaves. */
-static void apply_group(struct system_memory *m, const struct group_files *f, const char *folder)
+static void apply_memory(void *figures, const char *folder, int version)
 {
+    struct system_memory *m = figures;
+    const struct group_files *f = &group_files[version == 1];
     char text[ROOM];
     uint64_t limit = file_number(folder, f->limit), used = file_number(folder, f->used);
     if (!limit || limit > m->total) return; /* more than the machine has means no limit */
@@ -68,18 +72,32 @@ static void apply_group(struct system_memory *m, const struct group_files *f, co
     if (left < m->available) m->available = left;
 }
 
-/* Applies the limits of the process's group and of every group above it. Its path follows
- * `controller` in a line of /proc/self/cgroup, such as "0::/user/run"; a container sees its own
- * group as "/". */
-static void apply_groups(struct system_memory *m, const char *root, const struct group_files *f, const char *lines)
+/* The path in the line of /proc/self/cgroup that has a controller, such as "3:cpu,cpuacct:/user/run"; "": of version 2,
+ * "0::/user/run". NULL: there is no such line. */
+static const char *group_path(const char *lines, const char *controller)
 {
-    char folder[PATH_ROOM];
-    const char *at = strstr(lines, f->controller);
-    if (at) at += strlen(f->controller);
-    int base = snprintf(folder, sizeof folder, "%s%s", root, f->base), n = at ? (int)strcspn(at, "\n") : 0;
+    const size_t n = strlen(controller);
+    for (const char *line = lines; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+        const char *at = strchr(line, ':'), *end = at ? strchr(at + 1, ':') : NULL;
+        while (at && end && at < end) {
+            const size_t length = strcspn(at + 1, ",:");
+            if (length == n && !strncmp(at + 1, controller, n)) return end + 1;
+            at += 1 + length;
+        }
+    }
+    return NULL;
+}
+
+/* Applies the limits of the process's group of a controller and of every group above it. A container sees its own group as "/". */
+static void apply_groups(const char *root, const char *controller, const char *files, void (*apply)(void *figures, const char *folder, int version), void *figures)
+{
+    char folder[PATH_ROOM], lines[ROOM];
+    read_below(root, "proc/self/cgroup", lines);
+    const char *at = group_path(lines, controller);
+    int base = snprintf(folder, sizeof folder, "%s%s", root, files), n = at ? (int)strcspn(at, "\n") : 0;
     if (base >= (int)sizeof folder || snprintf(folder + base, sizeof folder - (size_t)base, "%.*s", n, at ? at : "") >= (int)sizeof folder - base) return;
     for (;;) {
-        apply_group(m, f, folder);
+        apply(figures, folder, *controller ? 1 : 2);
         char *slash = strrchr(folder, '/');
         if (!slash || slash < folder + base) break;
         *slash = '\0';
@@ -94,11 +112,41 @@ void system_memory_in(const char *root, struct system_memory *m)
     m->total = number_after(text, "MemTotal:") << 10;
     m->available = number_after(text, "MemAvailable:") << 10;
     m->swap = number_after(text, "SwapFree:") << 10;
-    read_below(root, "proc/self/cgroup", text);
-    for (size_t i = 0; i < sizeof group_files / sizeof *group_files; i++) apply_groups(m, root, &group_files[i], text);
+    apply_groups(root, "", group_files[0].base, apply_memory, m);
+    apply_groups(root, "memory", group_files[1].base, apply_memory, m);
 }
 
 void system_memory(struct system_memory *m) { system_memory_in("", m); }
+
+/* Lowers the quota to a control group's: microseconds of processor time in each period. */
+static void apply_quota(void *figures, const char *folder, int version)
+{
+    struct system_processors *p = figures;
+    char text[ROOM];
+    long long quota = 0, period = 0;
+    read_below(folder, version == 1 ? "cpu.cfs_quota_us" : "cpu.max", text);
+    if (version == 1) sscanf(text, "%lld", &quota), period = (long long)file_number(folder, "cpu.cfs_period_us");
+    else sscanf(text, "%lld %lld", &quota, &period);
+    if (quota <= 0 || period <= 0) return; /* "max", or -1 */
+    const double processors = (double)quota / (double)period;
+    if (!p->quota || processors < p->quota) p->quota = processors;
+}
+
+void system_processors_in(const char *root, struct system_processors *p)
+{
+    unsigned long mask[1024] = {0};
+    const long online = sysconf(_SC_NPROCESSORS_ONLN);
+    *p = (struct system_processors){.online = online > 0 ? (uint32_t)online : 1};
+    if (!sched_getaffinity(0, sizeof mask, (cpu_set_t *)mask))
+        for (size_t i = 0; i < sizeof mask / sizeof *mask; i++) p->allowed += (uint32_t)__builtin_popcountl(mask[i]);
+    if (!p->allowed) p->allowed = p->online;
+    apply_groups(root, "", group_files[0].base, apply_quota, p);
+    apply_groups(root, "cpu", "/sys/fs/cgroup/cpu", apply_quota, p);
+    p->usable = p->allowed;
+    if (p->quota && p->quota < p->usable) p->usable = p->quota > 1 ? (uint32_t)ceil(p->quota) : 1;
+}
+
+void system_processors(struct system_processors *p) { system_processors_in("", p); }
 
 /* Counts a folder's entries by the system call, because opendir allocates from the heap. */
 static uint32_t count_entries(const char *path)

@@ -18,6 +18,16 @@ void system_memory(struct system_memory *m);
 /* The same from /proc and /sys below another root folder. */
 void system_memory_in(const char *root, struct system_memory *m);
 
+/* Processors: of the machine; those on which the scheduler may run this process (taskset, Slurm, a cpuset); the quota of its control
+ * group or the lowest above it, 0: none; and how many threads can run at once, by all three. */
+struct system_processors {
+    uint32_t online, allowed, usable;
+    double quota;
+};
+void system_processors(struct system_processors *p);
+/* The same with the control groups below another root folder. */
+void system_processors_in(const char *root, struct system_processors *p);
+
 /* Of this process: resident bytes, the part of them that is not file-backed, peak resident
  * bytes; open descriptors; threads. */
 struct system_process {

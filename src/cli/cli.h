@@ -16,8 +16,8 @@ struct command {
 #include "cli/commands.def"
 #undef COMMAND
 
-/* Prepares the process; called first. May start the program again (start.c). */
-void start_process(char **argv);
+/* Prepares the process, which may start the program again, and returns what `body` returns (start.c). Called first. */
+int start_process(int (*body)(int argc, char **argv), int argc, char **argv);
 
 /* The command of a list that a mistyped or related word means; NULL: none is near. */
 const char *nearest_command(const char *word, const struct command *const *commands, size_t n);

@@ -62,9 +62,8 @@ static int refuse_command(const char *given)
     return PL_USAGE;
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
-    start_process(argv);
     if (argc < 2) {
         usage(stderr);
         return PL_USAGE;
@@ -97,3 +96,5 @@ int main(int argc, char **argv)
     if (rc && e.text[0]) fprintf(stderr, "plimsoll %s: %s\n", c->name, e.text);
     return rc;
 }
+
+int main(int argc, char **argv) { return start_process(run, argc, argv); }

@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,10 +72,41 @@ static void enlarge_stacks(char **argv)
     if (again) execv("/proc/self/exe", argv);
 }
 
-void start_process(char **argv)
+struct call {
+    int (*body)(int argc, char **argv);
+    int argc, rc;
+    char **argv;
+};
+
+static void *run_call(void *user)
 {
+    struct call *c = user;
+    c->rc = c->body(c->argc, c->argv);
+    return NULL;
+}
+
+/* Runs the body on a thread with a stack of its own where the main thread's is too small and its limit cannot be raised
+ * (a hard limit). The stacks of threads that libraries start follow. */
+static bool run_on_thread(struct call *c)
+{
+    struct rlimit l;
+    pthread_attr_t a;
+    pthread_t thread;
+    if (getrlimit(RLIMIT_STACK, &l) || l.rlim_cur >= MAIN_STACK_LEAST || pthread_attr_init(&a)) return false;
+    pthread_attr_setstacksize(&a, (size_t)MAIN_STACK);
+    pthread_setattr_default_np(&a);
+    const bool started = !pthread_create(&thread, &a, run_call, c);
+    pthread_attr_destroy(&a);
+    return started && !pthread_join(thread, NULL);
+}
+
+int start_process(int (*body)(int argc, char **argv), int argc, char **argv)
+{
+    struct call c = {body, argc, PL_OK, argv};
     open_standard();
     enlarge_stacks(argv);
     ignore_signals();
     temporary_on_signals();
+    if (!run_on_thread(&c)) run_call(&c);
+    return c.rc;
 }

@@ -10,12 +10,12 @@
  */
 #include <dlfcn.h>
 #include <errno.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/system.h"
 #include "dist/agree.h"
 #include "dist/dist.h"
 #include "io/file.h"
@@ -42,7 +42,13 @@ int64_t dist_launched(void)
 
 int dist_share_threads(int64_t allowed, int64_t online, int64_t local) { return (int)max_i64(1, min_i64(allowed, online / max_i64(1, local))); }
 
-int dist_threads(int64_t local) { return getenv("OMP_NUM_THREADS") ? 0 : dist_share_threads(omp_get_num_procs(), sysconf(_SC_NPROCESSORS_ONLN), local); }
+int dist_threads(int64_t local)
+{
+    struct system_processors here;
+    system_processors(&here);
+    const int64_t online = here.quota ? min_i64(here.online, (int64_t)here.quota) : here.online;
+    return getenv("OMP_NUM_THREADS") ? 0 : dist_share_threads(here.usable, online, local);
+}
 
 enum { PLUGIN_PATH = 3100 };
 

@@ -5,19 +5,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/system.h"
 #include "run/device.h"
 
 enum { THREADS_MOST = 4096 }; /* the limit of device.threads */
 
 /* The default of OpenMP programs: OMP_NUM_THREADS if it is set (the first of a list), else all
- * processors. */
+ * processors that this process may use. */
 static int threads_here(void)
 {
     const char *given = getenv("OMP_NUM_THREADS");
     long n = given ? strtol(given, NULL, 10) : 0;
-    return n >= 1 && n <= THREADS_MOST ? (int)n : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    struct system_processors here;
+    system_processors(&here);
+    return n >= 1 && n <= THREADS_MOST ? (int)n : (int)here.usable;
 }
 
 void profile_default(struct profile *p, enum device_kind kind, int threads)

@@ -16,12 +16,13 @@ static volatile sig_atomic_t received;
 
 /* After the first signal, `final` ends the process by temporary_end. The others are ignored:
  * SIGHUP of a closed terminal may come twice, SIGXCPU comes every second, and batch systems repeat
- * SIGUSR1. */
+ * SIGUSR1 or SIGUSR2. */
 static const struct {
     int number;
     bool final;
     const char *name;
-} table[] = {{SIGTERM, true, "SIGTERM"}, {SIGINT, true, "SIGINT"}, {SIGHUP, false, "SIGHUP"}, {SIGUSR1, false, "SIGUSR1"}, {SIGXCPU, false, "SIGXCPU"}};
+} table[] = {{SIGTERM, true, "SIGTERM"}, {SIGINT, true, "SIGINT"}, {SIGHUP, false, "SIGHUP"}, {SIGUSR1, false, "SIGUSR1"},
+           {SIGUSR2, false, "SIGUSR2"}, {SIGXCPU, false, "SIGXCPU"}};
 
 static void act_later(void)
 {
