@@ -148,6 +148,9 @@ larger() {
         grep 'WARNING: the plan is larger than this machine: [0-9.]* [TP]iB; this machine has [0-9.]* [GT]iB of memory; memory.budget: auto plans for it' "$tmp/out" || { tail -n 3 "$tmp/out"; return 1; }
     expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set data.sequence=65536 --set memory.micro_batch=8 --set memory.recompute=none --set memory.offload=none &&
         grep 'WARNING: the plan is larger than that GPU: .* GiB; rtx-4060 has 7.60 GiB, of which 6.60 GiB' "$tmp/out" || { tail -n 3 "$tmp/out"; return 1; }
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --set device=cuda --set device.profile=rtx-4060 --set data.sequence=65536 --set memory.micro_batch=8 --set memory.recompute=none --set memory.offload=none --json &&
+        grep -q '^  "fits": true' "$tmp/out" && grep -q '^  "fits_machine": false' "$tmp/out" || { head -n 5 "$tmp/out"; return 1; }
+    expect 0 '' "$binary" plan "$tmp/words.yaml" --json && grep -q '^  "fits_machine": true' "$tmp/out" && ! grep warnings "$tmp/out" || return 1
     expect 0 '' "$binary" plan "$tmp/words.yaml" && ! grep WARNING "$tmp/out"
 }
 check 'a plan that is larger than this machine, or than that GPU' larger

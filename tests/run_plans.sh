@@ -50,7 +50,7 @@ cpu_yaml tinysam 'format: sa1b, max_masks: 4, threads: 2' 2GiB
 plan_of() {
     local of=("$tmp/$1.yaml" "${gpu[@]}")
     case $1 in *@*) of=("$tmp/cpu-${1%@*}.yaml" --set device.kind=cpu --set "device.profile=tests/golden/profiles/${1#*@}.json" --set memory.host_budget=64GiB) ;; esac
-    expect 0 '' ${with[@]+"${with[@]}"} "$binary" plan "${of[@]}" --json && sed -i '/^  "warnings": \[/,/^  \],/d' "$tmp/out" # they speak of this machine
+    expect 0 '' ${with[@]+"${with[@]}"} "$binary" plan "${of[@]}" --json && sed -i '/^  "fits_machine": /d; /^  "warnings": \[/,/^  \],/d' "$tmp/out" # they speak of this machine
 }
 with=()
 # line NAME: prints the plan's line of plans.txt.

@@ -267,11 +267,7 @@ void doctor_json(const struct doctor *d, const struct doctor_peaks *p, const str
         json_put_int(&w, "threads", l->threads);
         json_end(&w);
     }
-    if (d->run.n_warnings) {
-        json_begin_list(&w, "warnings");
-        for (int i = 0; i < d->run.n_warnings; i++) json_put_string(&w, NULL, d->run.warning[i]);
-        json_end(&w);
-    }
+    plan_put_machine(&w, d->run.warning, d->run.n_warnings);
     put_others(&w, d);
     put_advice(&w, a, n);
     json_end(&w);

@@ -140,11 +140,7 @@ static void put_row(struct json_writer *w, const struct rank_row *x)
         if (x->efficiency > 0) json_put_number(w, "efficiency", x->efficiency);
         plan_put_settings(w, &x->settings, x->effective);
     }
-    if (x->n_warnings) {
-        json_begin_list(w, "warnings");
-        for (int i = 0; i < x->n_warnings; i++) json_put_string(w, NULL, x->warning[i]);
-        json_end(w);
-    }
+    if (x->fits) plan_put_machine(w, x->warning, x->n_warnings);
     json_end(w);
 }
 

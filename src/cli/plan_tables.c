@@ -203,11 +203,7 @@ static void put_row(struct json_writer *w, const struct row *r)
         plan_put_settings(w, &r->settings, r->effective);
     }
     plan_put_remedies(w, r->remedy, r->n_remedies);
-    if (r->fits && r->n_warnings) {
-        json_begin_list(w, "warnings");
-        for (int i = 0; i < r->n_warnings; i++) json_put_string(w, NULL, r->warning[i]);
-        json_end(w);
-    }
+    if (r->fits) plan_put_machine(w, r->warning, r->n_warnings);
     json_end(w);
 }
 

@@ -218,11 +218,12 @@ void plan_put_remedies(struct json_writer *w, const struct remedy *remedy, int n
     json_end(w);
 }
 
-static void write_warnings(struct json_writer *w, const struct plan_note *note)
+void plan_put_machine(struct json_writer *w, const char (*warning)[WARNING_ROOM], int n)
 {
-    if (!note->n_warnings || note->storages) return;
+    json_put_bool(w, "fits_machine", !n);
+    if (!n) return;
     json_begin_list(w, "warnings");
-    for (int i = 0; i < note->n_warnings; i++) json_put_string(w, NULL, note->warning[i]);
+    for (int i = 0; i < n; i++) json_put_string(w, NULL, warning[i]);
     json_end(w);
 }
 
@@ -258,6 +259,7 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     json_put_int(&w, "plan_format", 1);
     json_put_bool(&w, "fits", note->fits);
     if (note->refused_by) json_put_string(&w, "refused_by", note->refused_by);
+    if (!note->storages) plan_put_machine(&w, note->warning, note->n_warnings);
     json_put_uint(&w, "arena_bytes", plan_arena(p));
     json_begin_map(&w, "arenas");
     json_put_uint(&w, "device", p->placement.arena[SPACE_DEVICE]);
@@ -298,7 +300,6 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     write_unbounded(&w, p);
     plan_put_remedies(&w, note->remedy, note->n_remedies);
     if (note->adapter) json_put_string(&w, "adapter", note->adapter);
-    write_warnings(&w, note);
     write_peak(&w, p, g);
     write_modules(&w, p, g);
     json_put_format(&w, "digest", "%016" PRIx64, plan_digest(p, g));

@@ -42,6 +42,8 @@ struct json_writer;
 void plan_put_settings(struct json_writer *w, const struct settings *s, int effective_batch);
 /* The list `changes_that_fit`; nothing if there are none. */
 void plan_put_remedies(struct json_writer *w, const struct remedy *remedy, int n);
+/* `fits_machine`, and the list `warnings` of what the plan needs and its machine does not have. */
+void plan_put_machine(struct json_writer *w, const char (*warning)[WARNING_ROOM], int n);
 void plan_write(const struct plan *p, const struct graph *g, const struct plan_note *note, struct text *out);
 
 /* The decisions of a stored plan. */
