@@ -10,6 +10,27 @@ printf 'model: {preset: sam-tiny}\ndata: {format: sa1b, max_masks: 4}\ntrain: {e
 doctor() { "$binary" doctor "$tmp/$1.yaml" --json "${@:2}" >"$tmp/doctor.json"; }
 get() { json "$tmp/doctor.json" "$1"; }
 
+# What the build has and the machine: no run file is needed.
+version() {
+    local key plugin
+    "$binary" --version >"$tmp/out" && "$binary" --version --json >"$tmp/doctor.json" || return 1
+    for key in cuda mpi onednn ffmpeg tiff webp openjpeg zstd pcre2; do [ -n "$(get libraries.$key)" ] || { echo "$key"; return 1; }; done
+    [ "$(grep -cE '^  [A-Za-z0-9]+ +(no|yes|[0-9][0-9.]+) +[A-Za-z]' "$tmp/out")" = 9 ] || { cat "$tmp/out"; return 1; }
+    for key in cuda mpi; do
+        plugin=false && [ ! -f "$BUILD/plimsoll-$key.so" ] || plugin=true
+        [ "$(get libraries.$key)" = $plugin ] || { echo "$key: $(get libraries.$key)"; return 1; }
+    done
+    grep FFmpeg "$tmp/out"
+}
+check '--version: the libraries of the build' version
+machine() {
+    "$binary" doctor >"$tmp/out" && "$binary" doctor --json >"$tmp/doctor.json" || return 1
+    [ "$(get threads)" = "${OMP_NUM_THREADS:-$(get processors_allowed)}" ] || [ -n "$(get processor_quota)" ] || return 1
+    [ "$(get budget_bytes)" -lt "$(get memory_bytes)" ] && [ "$(get budget_bytes)" -gt 0 ] && [ -n "$(get limits.open_files)" ] && [ -n "$(get gpus)" ] || return 1
+    grep -q '^GPU  ' "$tmp/out" && grep -q '^Libraries' "$tmp/out" && grep 'memory.budget: auto is' "$tmp/out"
+}
+check 'doctor without a run file: the machine' machine
+
 peaks() {
     doctor "$1" --steps 0 || return 1
     local alone forward both arena

@@ -21,7 +21,11 @@ struct regex {
     pcre2_code *code;
 };
 
-bool regex_available(void) { return true; }
+const char *regex_version(void)
+{
+    static char version[24]; /* "10.42 2022-12-11" */
+    return pcre2_config(PCRE2_CONFIG_VERSION, NULL) <= (int)sizeof version && pcre2_config(PCRE2_CONFIG_VERSION, version) > 0 ? strtok(version, " ") : "unknown";
+}
 
 /* --- Python's syntax ------------------------------------------------------------------------ */
 

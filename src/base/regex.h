@@ -12,8 +12,8 @@
 
 struct regex;
 
-/* False: this build has no PCRE2, and regex_compile always fails. */
-bool regex_available(void);
+/* The version of PCRE2; NULL: this build has none, and regex_compile always fails. */
+const char *regex_version(void);
 
 /* Compiles an expression into `memory`, with which it is freed. PL_USAGE: it is not a regular
  * expression of Python; the message gives the position, from 1, and the reason. */

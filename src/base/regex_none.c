@@ -3,7 +3,7 @@
  */
 #include "base/regex.h"
 
-bool regex_available(void) { return false; }
+const char *regex_version(void) { return NULL; }
 
 int regex_compile(struct regex **out, const char *pattern, struct bump *memory, struct error *e)
 {

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/system.h"
+#include "cli/environment.h"
 #include "report/lives.h"
 #include "calibrate/bench.h"
 #include "engine/offload_budget.h"
@@ -368,6 +369,10 @@ static int doctor(int argc, char **argv, struct error *e)
     struct options o;
     struct config c;
     int64_t steps = STEPS;
+    if (!argc || (argc == 1 && !strcmp(argv[0], "--json"))) {
+        print_machine(argc);
+        return PL_OK;
+    }
     int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_CONFIRM, argc, argv, e);
     if (rc) return rc;
     d.options = &o;
@@ -384,8 +389,9 @@ static int doctor(int argc, char **argv, struct error *e)
 }
 
 const struct command command_doctor = {
-    "doctor", "doctor RUN.yaml [--config-from FILE]... [--adapter DIR] [--memory SIZE] [--steps N] [--confirm] [--plan PLAN.json] [--set key=value]... [--json]",
-    "Diagnoses the memory of a run, such as one that is out of memory: the peaks of a training step, the largest tensors at the\n"
+    "doctor", "doctor [--json]\n       plimsoll doctor RUN.yaml [--config-from FILE]... [--adapter DIR] [--memory SIZE] [--steps N] [--confirm] [--plan PLAN.json] [--set key=value]... [--json]",
+    "Without a run file, describes this machine: processor, memory, limits, GPU, libraries, and what memory.budget: auto would be.\n"
+    "With one, diagnoses the memory of a run, such as one that is out of memory: the peaks of a training step, the largest tensors at the\n"
     "peak, the largest micro-batch that fits, leaks, and what each change would save and cost: gradient checkpointing (activation\n"
     "checkpointing), offload to host memory, mixed precision, 8-bit Adam, gradient accumulation, LoRA, 4-bit weights. What is planned\n"
     "is printed first and needs no GPU; then steps run, where they can, to measure leaks. Needs no data and writes no files:\n"

@@ -8,8 +8,8 @@
 #include "base/processor.h"
 #include "base/progress.h"
 #include "cli/cli.h"
+#include "cli/environment.h"
 #include "dist/dist.h"
-#include "run/device.h"
 
 #define COMMAND(name, what) &command_##name,
 static const struct command *const commands[] = {
@@ -29,7 +29,8 @@ static void usage(FILE *out)
                  "  plimsoll plan  RUN.yaml --memory 8GiB\n"
                  "  plimsoll train RUN.yaml --memory 8GiB\n\n", PL_VERSION);
     for (size_t i = 0; i < COUNT(commands); i++) fprintf(out, "  %-9s %s\n", commands[i]->name, what[i]);
-    fprintf(out, "\n`plimsoll COMMAND --help` describes a command and its options, and every key of RUN.yaml.\n"
+    fprintf(out, "\n`plimsoll COMMAND --help` describes a command and its options, and every key of RUN.yaml. `plimsoll --version` lists the\n"
+                 "libraries that this build uses, `plimsoll doctor` describes the machine.\n"
                  "Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 does not fit in memory.\n");
 }
 
@@ -62,6 +63,13 @@ static int refuse_command(const char *given)
     return PL_USAGE;
 }
 
+static bool has_option(int argc, char **argv, const char *option)
+{
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], option)) return true;
+    return false;
+}
+
 static int run(int argc, char **argv)
 {
     if (argc < 2) {
@@ -77,13 +85,10 @@ static int run(int argc, char **argv)
         memmove(argv + 1, argv + 2, (size_t)(argc - 2) * sizeof *argv);
         argv[argc - 1] = "--help";
     }
-    for (int i = 1; i < argc; i++)
-        if (!strcmp(argv[i], "--version")) { /* also after a command's name */
-            struct cpu_identity cpu;
-            cpu_identity(&cpu);
-            printf("plimsoll %s\n%s: %s\n", PL_VERSION, cpu.name, cpu.isa);
-            return PL_OK;
-        }
+    if (has_option(argc, argv, "--version")) { /* also after a command's name */
+        print_version(has_option(argc, argv, "--json"));
+        return PL_OK;
+    }
     struct error e = {0};
     const struct command *c = find_command(argv[1]);
     if (!c) return refuse_command(argv[1]);

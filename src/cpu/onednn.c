@@ -50,6 +50,14 @@ bool cpu_prefers_onednn(void)
     return forced && !strcmp(forced, "1");
 }
 
+const char *onednn_version(void)
+{
+    static char version[24];
+    const dnnl_version_t *v = dnnl_version();
+    snprintf(version, sizeof version, "%d.%d.%d", v->major, v->minor, v->patch);
+    return version;
+}
+
 /* --- shapes ------------------------------------------------------------------------------- */
 
 /* A product as oneDNN sees it; compared byte by byte, so it is initialised with zeros. */

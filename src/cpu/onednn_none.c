@@ -7,6 +7,8 @@
 
 bool cpu_prefers_onednn(void) { return false; }
 
+const char *onednn_version(void) { return NULL; }
+
 static bool refuse(const struct query *q)
 {
     (void)q;

@@ -3,29 +3,9 @@
  * so a plan for a GPU can be made without the plug-in.
  */
 #include <dlfcn.h>
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
 
+#include "base/plugin.h"
 #include "cuda/cuda.h"
-
-static const char *const candidates[] = {"plimsoll-cuda.so", "../plimsoll-cuda.so", "../lib/plimsoll-cuda.so"};
-
-static const struct cuda_plugin *plugin(struct error *e);
-
-/* The folder of the program, or of the library that contains this code. */
-static bool folder_of(bool library, char out[3000])
-{
-    Dl_info at;
-    ssize_t n = -1;
-    if (!library) n = readlink("/proc/self/exe", out, 2999);
-    else if (dladdr((void *)(uintptr_t)plugin, &at) && at.dli_fname) n = snprintf(out, 3000, "%s", at.dli_fname);
-    if (n < 0 || n >= 3000) return false;
-    out[n] = '\0';
-    char *slash = strrchr(out, '/');
-    if (slash) *slash = '\0';
-    return slash;
-}
 
 /* libcuda.so.1 comes with the NVIDIA driver only. It is checked first because the plug-in loads
  * hundreds of megabytes of CUDA libraries, which a machine without a GPU need not load. */
@@ -36,8 +16,6 @@ static bool driver_is_here(void)
     return driver;
 }
 
-/* Opens one candidate. If the file exists but cannot be opened, `e` says why and the search
- * ends. */
 static const struct cuda_plugin *open_at(const char *path, struct error *e)
 {
     if (!driver_is_here()) {
@@ -52,18 +30,13 @@ static const struct cuda_plugin *open_at(const char *path, struct error *e)
     return NULL;
 }
 
-/* Searches beside the program, in the lib folder of an installation, and beside the library. A
- * plug-in that was found is cached; otherwise `e` holds the error of the last attempt. */
+/* The plug-in, which is opened once; NULL: `e` holds the reason. */
 static const struct cuda_plugin *plugin(struct error *e)
 {
     static const struct cuda_plugin *found;
-    char folder[3000], path[3100];
+    char path[PLUGIN_PATH];
     error_set(e, PL_USAGE, "this build has no CUDA device (plimsoll-cuda.so); build with nvcc, or set device: cpu");
-    for (size_t i = 0; i < 2 * COUNT(candidates) && !found; i++) {
-        if (!folder_of(i >= COUNT(candidates), folder)) continue;
-        snprintf(path, sizeof path, "%s/%s", folder, candidates[i % COUNT(candidates)]);
-        if (!access(path, R_OK)) found = open_at(path, e);
-    }
+    if (!found && plugin_find("plimsoll-cuda.so", path)) found = open_at(path, e);
     if (found) *e = (struct error){0};
     return found;
 }

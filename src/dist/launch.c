@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/plugin.h"
 #include "base/system.h"
 #include "dist/agree.h"
 #include "dist/dist.h"
@@ -50,22 +51,7 @@ int dist_threads(int64_t local)
     return getenv("OMP_NUM_THREADS") ? 0 : dist_share_threads(here.usable, online, local);
 }
 
-enum { PLUGIN_PATH = 3100 };
-
-/* The plug-in's file, beside the program or in the lib folder of an installation. */
-static bool find_plugin(char path[PLUGIN_PATH])
-{
-    static const char *const beside[] = {"plimsoll-mpi.so", "../plimsoll-mpi.so", "../lib/plimsoll-mpi.so"};
-    char folder[3000];
-    const ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - 1);
-    char *slash = n > 0 ? (folder[n] = '\0', strrchr(folder, '/')) : NULL;
-    if (slash) *slash = '\0';
-    for (size_t i = 0; i < COUNT(beside) && slash; i++) {
-        snprintf(path, PLUGIN_PATH, "%s/%s", folder, beside[i]);
-        if (!access(path, R_OK)) return true;
-    }
-    return false;
-}
+static bool find_plugin(char path[PLUGIN_PATH]) { return plugin_find("plimsoll-mpi.so", path); }
 
 static const struct mpi_plugin *open_plugin(struct error *e)
 {

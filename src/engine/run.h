@@ -115,6 +115,8 @@ struct run_options {
     const char *config_json;     /* the model's config.json itself, instead of a folder or a preset; NULL: none */
 };
 
+/* What `memory.budget: auto` is on a CPU with `free` bytes of memory: less a reserve; 0: too few are free. */
+uint64_t run_cpu_budget(uint64_t free);
 /* The GPU memory less a reserve for the CUDA context and code: GPU_RESERVE, or half of the
  * memory of a GPU that has less than twice that. */
 enum { GPU_RESERVE = 1 << 30 };

@@ -18,6 +18,8 @@ static uint64_t free_memory(void)
 /* Ranks that share a GPU of this host (parallel.crowd). */
 static int64_t ranks_of_gpu(const struct run *r) { return r->ranks && r->device.kind == DEVICE_CUDA ? ceil_div(r->ranks->local, max_i64(1, cuda_gpus())) : 1; }
 
+uint64_t run_cpu_budget(uint64_t free) { return free - min_u64(BUDGET_RESERVE, free); }
+
 uint64_t run_gpu_budget(uint64_t memory) { return memory - min_u64(GPU_RESERVE, memory / 2); }
 
 /* GPU memory that NCCL takes for itself, about: with one peer, and for each further one. */
@@ -48,10 +50,10 @@ int run_resolve_budget(struct run *r, struct error *e)
     }
     uint64_t free = r->ranks && r->ranks->share.free ? r->ranks->share.free : free_memory() / (uint64_t)run_host_ranks(r);
     char have[32], keep[32];
-    if (free <= BUDGET_RESERVE)
+    if (!run_cpu_budget(free))
         return error_set(e, PL_FAIL, "memory.budget auto: %s are free and %s are kept in reserve; free some memory or give a size",
                          size_print(free, have), size_print(BUDGET_RESERVE, keep));
-    r->budget = free - BUDGET_RESERVE;
+    r->budget = run_cpu_budget(free);
     log_note("memory.budget auto: %s free, %s kept in reserve", size_print(free, have), size_print(BUDGET_RESERVE, keep));
     return PL_OK;
 }

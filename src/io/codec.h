@@ -46,5 +46,7 @@ struct codec_library {
     int64_t (*read)(void *state, const uint8_t **at, const uint8_t *end, uint8_t *to, size_t n);
 };
 extern const struct codec_library codec_gzip, codec_zstd;
+/* The version of libzstd; NULL: this build has none. */
+const char *zstd_version(void);
 
 #endif

@@ -45,3 +45,5 @@ static int64_t read_zstd(void *state, const uint8_t **at, const uint8_t *end, ui
 }
 
 const struct codec_library codec_zstd = {"zstd", window_zstd, open_zstd, close_zstd, read_zstd};
+
+const char *zstd_version(void) { return ZSTD_versionString(); }

@@ -95,6 +95,8 @@ void cpu_identity(struct cpu_identity *c);
 /* True if PLIMSOLL_ONEDNN=1 is set and this build has oneDNN (src/cpu/onednn.c); for measurements
  * only. */
 bool cpu_prefers_onednn(void);
+/* The version of oneDNN; NULL: this build has none. */
+const char *onednn_version(void);
 
 /* The profile of a plan if this machine was not calibrated (profile.c). */
 void profile_default(struct profile *p, enum device_kind kind, int threads);

@@ -13,7 +13,11 @@
 
 #include "io/file.h"
 
-bool tiff_available(void) { return true; }
+const char *tiff_version(void)
+{
+    static char version[16];
+    return sscanf(TIFFGetVersion(), "LIBTIFF, Version %15[0-9.]", version) == 1 ? version : "unknown";
+}
 
 bool is_tiff(const void *bytes, size_t n)
 {

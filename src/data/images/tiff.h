@@ -10,8 +10,8 @@
 
 #include "data/images/plane.h"
 
-/* False: this build has no libtiff. */
-bool tiff_available(void);
+/* The version of libtiff; NULL: this build has none. */
+const char *tiff_version(void);
 
 /* A file in memory, or, with bytes NULL, an open file. */
 struct tiff_source {

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-bool tiff_available(void) { return false; }
+const char *tiff_version(void) { return NULL; }
 
 bool is_tiff(const void *bytes, size_t n) { return n >= 4 && (!memcmp(bytes, "II*\0", 4) || !memcmp(bytes, "MM\0*", 4) || !memcmp(bytes, "II+\0", 4) || !memcmp(bytes, "MM\0+", 4)); }
 

@@ -26,8 +26,6 @@
 
 #include "io/file.h"
 
-bool video_file_available(void) { return true; }
-
 /* --- the libraries ---------------------------------------------------------------------------- */
 
 #define NAME_OF(library, major) NAME_OF_(library, major)
@@ -41,7 +39,7 @@ static const char *const library_names[] = {
 #define FUNCTIONS(F)                                                                                                                          \
     F(AVUTIL, av_dict_free) F(AVUTIL, av_dict_set) F(AVUTIL, av_frame_alloc) F(AVUTIL, av_frame_free) F(AVUTIL, av_frame_move_ref)             \
     F(AVUTIL, av_frame_unref) F(AVUTIL, av_freep) F(AVUTIL, av_log_set_level) F(AVUTIL, av_malloc) F(AVUTIL, av_max_alloc)                     \
-    F(AVUTIL, av_strerror)                                                                                                                     \
+    F(AVUTIL, av_strerror) F(AVUTIL, av_version_info)                                                                                                                     \
     F(AVCODEC, av_packet_alloc) F(AVCODEC, av_packet_free) F(AVCODEC, av_packet_unref) F(AVCODEC, avcodec_alloc_context3)                      \
     F(AVCODEC, avcodec_find_decoder) F(AVCODEC, avcodec_flush_buffers) F(AVCODEC, avcodec_free_context) F(AVCODEC, avcodec_get_name)           \
     F(AVCODEC, avcodec_open2) F(AVCODEC, avcodec_parameters_to_context) F(AVCODEC, avcodec_receive_frame) F(AVCODEC, avcodec_send_packet)      \
@@ -76,6 +74,16 @@ static void load(void)
 #define FIND(library, function) && find(l, library, #function, &ff.function)
     if (true FUNCTIONS(FIND)) ff.av_log_set_level(AV_LOG_QUIET), ff.av_max_alloc(MOST);
 }
+
+static bool loaded(struct error *e)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, load);
+    *e = ff.e;
+    return !ff.e.code;
+}
+
+const char *video_file_version(struct error *e) { return loaded(e) ? ff.av_version_info() : NULL; }
 
 /* FFmpeg's reason, with ours before it. */
 static int failed(int code, const char *what, struct error *e)
@@ -156,12 +164,7 @@ static int open_bytes(struct video_file *v, const struct video_at *at, struct er
 static int open_file(struct video_file *v, const struct video_at *at, struct error *e)
 {
     enum { BUFFER = 1 << 16 };
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, load);
-    if (ff.e.code) {
-        *e = ff.e;
-        return error_prepend(e, "%s", at->path);
-    }
+    if (!loaded(e)) return error_prepend(e, "%s", at->path);
     if (open_bytes(v, at, e)) return e->code;
     uint8_t *buffer = ff.av_malloc(BUFFER);
     v->bytes = buffer ? ff.avio_alloc_context(buffer, BUFFER, 0, v, read_bytes, NULL, seek_bytes) : NULL;

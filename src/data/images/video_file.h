@@ -10,8 +10,9 @@
 
 #include "data/images/video.h"
 
-/* False: this build has no FFmpeg. */
-bool video_file_available(void);
+/* The version of FFmpeg, whose libraries are loaded if they are not yet; NULL: this build has none, or, with e->code, they
+ * cannot be loaded. */
+const char *video_file_version(struct error *e);
 
 /* As video_time, video_scan and video_read. */
 int video_file_time(const struct video_at *at, const struct video_options *o, struct bump *b, struct video_times *out, struct error *e);

@@ -3,7 +3,11 @@
  */
 #include "data/images/video_file.h"
 
-bool video_file_available(void) { return false; }
+const char *video_file_version(struct error *e)
+{
+    *e = (struct error){0};
+    return NULL;
+}
 
 static int refuse(const char *path, struct error *e)
 {

@@ -3,9 +3,16 @@
  */
 #include "data/images/webp.h"
 
+#include <stdio.h>
 #include <webp/decode.h>
 
-bool webp_available(void) { return true; }
+const char *webp_version(void)
+{
+    static char version[16];
+    const int v = WebPGetDecoderVersion();
+    snprintf(version, sizeof version, "%d.%d.%d", v >> 16 & 255, v >> 8 & 255, v & 255);
+    return version;
+}
 
 static int bad(VP8StatusCode status, struct error *e)
 {

@@ -10,8 +10,8 @@
 
 #include "base/base.h"
 
-/* False: this build has no libwebp. */
-bool webp_available(void);
+/* The version of libwebp; NULL: this build has none. */
+const char *webp_version(void);
 
 struct webp_header {
     uint32_t width, height;

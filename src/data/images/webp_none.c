@@ -3,7 +3,7 @@
  */
 #include "data/images/webp.h"
 
-bool webp_available(void) { return false; }
+const char *webp_version(void) { return NULL; }
 
 static int refuse(struct error *e)
 {

@@ -6,6 +6,8 @@
 #include <openjpeg.h>
 #include <string.h>
 
+const char *dicom_j2k_version(void) { return opj_version(); }
+
 struct reader {
     const uint8_t *at;
     size_t n, used;

@@ -8,6 +8,8 @@
 
 #include "base/base.h"
 
+/* The version of OpenJPEG; NULL: this build has none. */
+const char *dicom_j2k_version(void);
 /* As jpeg_lossless. */
 int dicom_j2k(const uint8_t *at, size_t n, uint32_t w, uint32_t h, uint32_t channels, int bytes, void *to, struct error *e);
 

@@ -3,6 +3,8 @@
  */
 #include "data/volumes/dicom_j2k.h"
 
+const char *dicom_j2k_version(void) { return NULL; }
+
 int dicom_j2k(const uint8_t *at, size_t n, uint32_t w, uint32_t h, uint32_t channels, int bytes, void *to, struct error *e)
 {
     (void)at, (void)n, (void)w, (void)h, (void)channels, (void)bytes, (void)to;
