@@ -74,6 +74,19 @@ sed "s/\"flops_f32\": 1.6e11/\"flops_f32\": 1.6e7/" tests/fuzz/corpus/profile/wh
 plan() { "$binary" plan "$tmp/tiny.yaml" "$@"; }
 names_default() { plan --set device.profile=default | grep 'default ceilings, not measured: run plimsoll bench --calibrate' && plan | grep -q 'default ceilings'; }
 check 'plan: reports default ceilings where nothing was measured' names_default
+# Without a profile the times that are shown are scaled by a small step on this CPU, and nothing else changes: not the plan, not its file, not
+# what is planned for another device or by a profile that is named.
+scaled() (
+    plan --json >"$tmp/plain.json" && plan -o "$tmp/plain.plan" >/dev/null || return 1
+    unset PLIMSOLL_MEASURE
+    plan --json -o "$tmp/scaled.plan" >"$tmp/scaled.json" && same "$tmp/plain.plan" "$tmp/scaled.plan" && grep -v '"factor"\|seconds"\|"measured"' "$tmp/scaled.json" >"$tmp/a" && grep -v 'seconds"\|"measured"' "$tmp/plain.json" >"$tmp/b" && same "$tmp/b" "$tmp/a" || return 1
+    awk -v f="$(json "$tmp/scaled.json" ceilings.factor)" -v s="$(json "$tmp/scaled.json" predicted_step_seconds)" -v p="$(json "$tmp/plain.json" predicted_step_seconds)" \
+        'BEGIN { print s " s, " f " times " p; exit !(f > 0 && s > 0.999 * f * p && s < 1.001 * f * p) }' || return 1
+    ! plan --json --set device.profile=default | grep '"factor"' && ! plan --json --devices 8 --set train.effective_batch=8 | grep '"factor"' || return 1
+    PLIMSOLL_PROGRESS=0.001 expect 0 '^training 0/2 steps  about' "$binary" train "$tmp/tiny.yaml" --set data.train=README.md --set data.token_dtype=uint8 --set train.steps=2 --set "train.out=$tmp/said" &&
+        plan | grep -E 'predicted step time [0-9.]+ [a-z]+ \(default ceilings times [0-9.e+]+, by a small step on this CPU'
+)
+check 'plan and train: shown times follow a small step on this CPU' scaled
 names_file() {
     plan --set device.profile="$tmp/slow.json" | grep 'a processor with 2 threads, measured 2026-01-02' || return 1
     plan --set device.profile="$tmp/slow.json" --json >"$tmp/plan.json" && grep -q '"measured": true' "$tmp/plan.json" && grep -q '"date": "2026-01-02' "$tmp/plan.json"

@@ -272,7 +272,7 @@ quotes() {
         reading='' skipping=1
         command=${command#    \$ build/}
         # A plan that does not fit exits with 3: that is what some pages show.
-        { XDG_DATA_HOME=$tmp/none bash -c "$BUILD/$command" 2>&1 || true; } | sed 's/ *$//; s/^\(.\)/    \1/'
+        { XDG_DATA_HOME=$tmp/none PLIMSOLL_MEASURE=0 bash -c "$BUILD/$command" 2>&1 || true; } | sed 's/ *$//; s/^\(.\)/    \1/'
     done <"$1"
 }
 

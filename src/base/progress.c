@@ -86,11 +86,13 @@ void progress_begin(struct progress *p, const char *what, const char *unit, uint
     if (isatty(2) && !atomic_load(&open_line) && progress_due(p, true)) progress_line("%s ...", what);
 }
 
+bool progress_says(double seconds) { return line_seconds() > 0 && !log_is_quiet() && seconds > line_seconds(); }
+
 void progress_expect(struct progress *p, double seconds)
 {
     char time[32];
-    if (seconds > line_seconds() && progress_due(p, true))
-        progress_line("%s 0/%" PRIu64 " %s  about %s", p->what, p->total, p->unit, about(seconds, time));
+    if (progress_says(seconds) && progress_due(p, true))
+        progress_line("%s %" PRIu64 "/%" PRIu64 " %s  about %s", p->what, p->first, p->total, p->unit, about(seconds, time));
 }
 
 void progress_add(struct progress *p, uint64_t n)

@@ -32,6 +32,8 @@ struct progress {
 void progress_begin(struct progress *p, const char *what, const char *unit, uint64_t total);
 /* The command is expected to take this long: said at once if that is long. */
 void progress_expect(struct progress *p, double seconds);
+/* Whether progress_expect says so many seconds. */
+bool progress_says(double seconds);
 /* `n` more are done. */
 void progress_add(struct progress *p, uint64_t n);
 

@@ -19,6 +19,7 @@
 #include "cli/environment.h"
 #include "report/lives.h"
 #include "calibrate/bench.h"
+#include "calibrate/time_factor.h"
 #include "engine/offload_budget.h"
 #include "feed/feed.h"
 
@@ -203,7 +204,7 @@ static int leaks(const struct doctor *d, int64_t steps, struct doctor_leaks *out
     int rc = doctor_config(d, &c, true, e);
     if (rc) return rc;
     log_note("leaks: %" PRId64 " steps of about %s run on synthetic inputs (--steps N sets their number; 0: none)", WARM + steps,
-             duration_print(d->run.plan.seconds, time));
+             duration_print(d->run.plan.seconds * d->scale, time));
     rc = bench_open(&b, &c, &(struct run_options){.train = true, .describe = feed_describe, .no_files = true}, e);
     if (!rc) {
         b.seconds = mem_alloc(((uint64_t)steps + 2) * sizeof *b.seconds); /* allocated now, so that no allocation falls between the two readings */
@@ -357,6 +358,7 @@ static int doctor_run(struct doctor *d, const struct config *c, const struct opt
         d->given = d->run.budget != 0;
         d->budget = d->given ? d->run.budget : d->run.device.kind == DEVICE_CUDA ? run_gpu_budget(d->run.device.profile.memory_bytes) : now.available;
         d->host_bound = host_bound(&d->run);
+        d->scale = time_scale(&d->run);
         rc = examine(d, o, fits, fits ? steps : 0, e);
     }
     run_close(&d->run);

@@ -27,6 +27,7 @@ struct doctor {
     uint64_t most[SPACE_COUNT]; /* the arenas of the latter */
     struct other_plan other[OTHERS_MOST];
     int others;
+    double scale;              /* of the times that are shown (calibrate/time_factor.h) */
     bool given, confirm, confirmed;
     struct error unmeasured;   /* why leaks were not measured; code 0: they were, or need not be */
     struct error unconfirmed;  /* the same of --confirm */

@@ -45,7 +45,7 @@ static void try_change(const struct doctor *d, const char *change, const char *n
     if (*n == ADVICE_MOST || doctor_config(d, &c, true, &e)) return;
     if (!config_set(&c, change, &e)) {
         if (!run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, &e)) {
-            struct advice a = {.note = note, .saves = (int64_t)plan_arena(&d->run.plan) - (int64_t)plan_arena(&r.plan), .costs = r.plan.seconds - d->run.plan.seconds,
+            struct advice a = {.note = note, .saves = (int64_t)plan_arena(&d->run.plan) - (int64_t)plan_arena(&r.plan), .costs = d->scale * (r.plan.seconds - d->run.plan.seconds),
                                .host = (int64_t)r.plan.placement.arena[SPACE_HOST] - (int64_t)d->run.plan.placement.arena[SPACE_HOST]};
             snprintf(a.change, sizeof a.change, "%s", change);
             bool same = *n && out[*n - 1].saves == a.saves && out[*n - 1].costs == a.costs; /* e.g. more chunks than masks */
@@ -63,7 +63,7 @@ static void plan_encoder(const struct doctor *d, const struct config *c, bool st
     struct run r = {0};
     struct error e;
     if (!run_plan(&r, c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true, .embedded = stored}, &e)) {
-        struct advice a = {.note = d->run.model.images ? TOWER : stored ? STORED : FROZEN, .saves = (int64_t)plan_arena(&d->run.plan) - (int64_t)plan_arena(&r.plan), .costs = r.plan.seconds - d->run.plan.seconds,
+        struct advice a = {.note = d->run.model.images ? TOWER : stored ? STORED : FROZEN, .saves = (int64_t)plan_arena(&d->run.plan) - (int64_t)plan_arena(&r.plan), .costs = d->scale * (r.plan.seconds - d->run.plan.seconds),
                            .host = (int64_t)r.plan.placement.arena[SPACE_HOST] - (int64_t)d->run.plan.placement.arena[SPACE_HOST]};
         snprintf(a.change, sizeof a.change, "%s", change);
         if (a.saves > 0 && (r.batches.partial || !stored)) out[(*n)++] = a;
@@ -120,7 +120,7 @@ static void try_other(struct doctor *d, const char *what, const char *const *set
     c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
     if (host) c.memory_host_budget = (struct config_budget){BUDGET_BYTES, host};
     if (!rc && !run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true, .fitting = true}, &e)) {
-        *x = (struct other_plan){.what = what, .arena = plan_arena(&r.plan), .host = r.plan.placement.arena[SPACE_HOST], .seconds = r.plan.seconds};
+        *x = (struct other_plan){.what = what, .arena = plan_arena(&r.plan), .host = r.plan.placement.arena[SPACE_HOST], .seconds = d->scale * r.plan.seconds};
         for (int i = 0, at = 0; i < n; i++) at += snprintf(x->change + at, sizeof x->change - (size_t)at, "%s--set %s", i ? " " : "", sets[i]);
         d->others++;
     }
@@ -200,7 +200,7 @@ void others_print(const struct doctor *d, struct text *out)
 void advice_print(const struct doctor *d, const struct advice *a, uint32_t n, struct text *out)
 {
     char size[32], host[32], time[32];
-    text_printf(out, "Advice: one change at a time, most bytes saved per second lost first; predicted step time now %s\n", duration_print(d->run.plan.seconds, time));
+    text_printf(out, "Advice: one change at a time, most bytes saved per second lost first; predicted step time now %s\n", duration_print(d->scale * d->run.plan.seconds, time));
     if (!n) text_printf(out, "  no change saves memory: every technique that applies is in use\n");
     for (uint32_t i = 0; i < n; i++) {
         text_printf(out, "  %12s less for %11s  --set %s", size_print((uint64_t)a[i].saves, size), duration_change(a[i].costs, time), a[i].change);
@@ -254,7 +254,8 @@ void doctor_json(const struct doctor *d, const struct doctor_peaks *p, const str
     json_put_int(&w, "largest_batch_any", d->batch_most);
     json_put_uint(&w, "largest_batch_any_host_bytes", d->most[SPACE_HOST]);
     json_put_bool(&w, "confirmed", d->confirmed);
-    json_put_number(&w, "predicted_step_seconds", d->run.plan.seconds);
+    json_put_number(&w, "predicted_step_seconds", d->scale * d->run.plan.seconds);
+    json_put_number(&w, "factor", d->scale);
     if (d->unconfirmed.code) json_put_string(&w, "not_confirmed", d->unconfirmed.text);
     if (d->unmeasured.code) json_put_string(&w, "leaks_not_measured", d->unmeasured.text);
     if (l) {

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "calibrate/time_factor.h"
 #include "cli/cli.h"
 #include "cli/plan_tables.h"
 #include "io/file.h"
@@ -47,9 +48,14 @@ static void show(const struct run *r, const struct options *o, bool fits)
 {
     struct text text = {0};
     struct plan_note note = run_note(r, fits);
-    if (o->json) plan_write(&r->plan, &r->graph, &note, &text);
+    struct profile profile = r->device.profile;
+    struct plan plan = r->plan; /* as it is shown */
+    profile.factor = time_factor(r);
+    if (profile.factor > 0) plan_scale_times(&plan, profile.factor);
+    note.profile = &profile;
+    if (o->json) plan_write(&plan, &r->graph, &note, &text);
     else if (!fits) text_printf(&text, "%s:\n\n", refusal(r, o));
-    if (!o->json) plan_print(&r->plan, &r->graph, &r->device.profile, &text);
+    if (!o->json) plan_print(&plan, &r->graph, &profile, &text);
     if (!o->json && r->plan.placement.arena[SPACE_HOST]) print_host_budget(r, &text);
     if (!o->json && r->adapted) text_printf(&text, "Adapter\n  %s\n", r->adapted);
     for (int i = 0; i < r->n_warnings && !o->json; i++) text_printf(&text, "  WARNING: %s\n", r->warning[i]);

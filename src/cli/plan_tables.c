@@ -11,6 +11,7 @@
 #include <strings.h>
 
 #include "base/progress.h"
+#include "calibrate/time_factor.h"
 #include "config/config_model.h"
 #include "io/json.h"
 #include "cost/profile.h"
@@ -83,7 +84,7 @@ struct row {
     bool processor;              /* the profile is a CPU's */
     uint64_t arena, host;        /* bytes; of the smallest plan when none fits */
     uint64_t host_budget;        /* the host budget, if it is why no plan fits; else 0 */
-    double seconds;
+    double seconds, factor;      /* as shown: times a factor that was measured; 0: none was (calibrate/time_factor.h) */
     int effective, least;        /* samples of a step, and of its smallest possible micro-batch */
     bool measured;
     struct settings settings;
@@ -141,7 +142,8 @@ static void fill_row(struct row *row, const struct planned *p)
     row->arena = p->rc ? r->plan.smallest : plan_arena(&r->plan);
     row->host = r->plan.placement.arena[SPACE_HOST];
     row->host_budget = p->rc && run_exceeds_host(r) ? r->host_budget : 0;
-    row->seconds = r->plan.seconds;
+    row->factor = time_factor(r);
+    row->seconds = r->plan.seconds * time_scale(r);
     row->effective = r->effective_batch;
     row->least = run_least_micro_batch(r);
     row->settings = r->plan.settings;
@@ -200,6 +202,7 @@ static void put_row(struct json_writer *w, const struct row *r)
         json_put_number(w, "predicted_step_seconds", r->seconds);
         json_put_number(w, "samples_per_second", r->effective / r->seconds);
         json_put_bool(w, "measured", r->measured);
+        if (r->factor > 0) json_put_number(w, "factor", r->factor);
         plan_put_settings(w, &r->settings, r->effective);
     }
     plan_put_remedies(w, r->remedy, r->n_remedies);
@@ -241,7 +244,9 @@ static void note_times(const struct rows *rows, struct text *out)
         measured += r->fits && r->measured;
         if (r->fits && !r->measured) text_printf(&unmeasured, "%s%s", unmeasured.n ? ", " : " of ", r->label);
     }
-    if (timed > measured)
+    if (timed > measured && rows->list.at[0].factor > 0)
+        text_printf(out, "Times are estimated from built-in peak rates times %.2g, by a small step on this CPU; plimsoll bench --calibrate measures each op.\n", rows->list.at[0].factor);
+    else if (timed > measured)
         text_printf(out, "Times%s are unmeasured: estimated from %s peak rates, good for comparing%s rows.\n", measured ? unmeasured.at : "",
                     rows->list.at[0].processor ? "built-in" : "published", measured ? " these" : "");
     text_free(&unmeasured);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calibrate/time_factor.h"
 #include "cli/ranks.h"
 #include "cli/worst.h"
 #include "engine/adapter.h"
@@ -196,7 +197,7 @@ static int train_as(const struct options *o, struct ranks *ranks, struct error *
         struct worst *worst = mem_alloc((size_t)(c.train_worst + 1) * sizeof *worst);
         struct rank_summary *each = ranks ? mem_alloc((size_t)ranks->n * sizeof *each) : NULL;
         resume_command(o, ranks, &command);
-        rc = train_run(&c, &(struct train_options){.plan = o->plan, .resume = o->resume, .resume_auto = o->resume_auto, .command = command.at, .signals = true, .progress = leads, .ranks = ranks, .each = each, .worst = worst}, &s, e);
+        rc = train_run(&c, &(struct train_options){.plan = o->plan, .resume = o->resume, .resume_auto = o->resume_auto, .command = command.at, .signals = true, .progress = leads, .time_scale = leads ? time_scale : NULL, .ranks = ranks, .each = each, .worst = worst}, &s, e);
         text_free(&command);
         if (!rc && leads) print_summary(&s, &(struct rank_list){each, ranks ? ranks->n : 0}, o->json);
         if (!rc && leads) write_report(&c, worst, &s, o->json);

@@ -152,6 +152,7 @@ static void write_ceilings(struct json_writer *w, const struct profile *p)
     if (p->published) json_put_string(w, "source", p->published);
     if (c) json_put_string(w, p->kind == DEVICE_CUDA ? "gpu" : "cpu", c->cpu);
     if (c) json_put_string(w, "date", c->date);
+    if (p->factor > 0) json_put_number(w, "factor", p->factor);
     json_end(w);
 }
 

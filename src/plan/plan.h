@@ -241,6 +241,8 @@ int plan_refuse(const struct plan *p, const struct graph *g, const struct freedo
 int plan_search(struct plan *p, struct graph *g, const struct source *source, const struct settings *base,
                 const struct freedom *f, const struct profile *profile, struct error *e);
 
+/* Multiplies the predicted times, before they are shown. */
+void plan_scale_times(struct plan *p, double factor);
 /* plan_print prints the memory table; plan_explain graph, schedule, placement and peak. */
 void plan_print(const struct plan *p, const struct graph *g, const struct profile *profile, struct text *out);
 void plan_print_techniques(const struct plan *p, struct text *out);

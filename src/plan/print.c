@@ -139,6 +139,30 @@ static void print_communication(const struct plan *p, const struct graph *g, con
     text_printf(out, "\n");
 }
 
+void plan_scale_times(struct plan *p, double factor)
+{
+    p->seconds *= factor;
+    for (int i = 0; i < PROGRAM_COUNT; i++) p->program_seconds[i] *= factor;
+    for (int i = 0; i < p->n_ablated; i++) p->ablated[i].seconds *= factor;
+    p->more.seconds *= factor;
+    p->unbounded.seconds *= factor;
+}
+
+/* Says where the predicted times come from. */
+static void print_source(const struct profile *p, struct text *out)
+{
+    if (p->measured && p->kind == DEVICE_CUDA)
+        text_printf(out, " (profile of %s, measured %s)\n", p->measured->cpu, p->measured->date);
+    else if (p->measured)
+        text_printf(out, " (profile of %s with %d threads, measured %s)\n", p->measured->cpu, p->threads, p->measured->date);
+    else if (p->published)
+        text_printf(out, " (unmeasured: from the published ceilings of %s, %s)\n", p->name, p->published);
+    else if (p->factor > 0)
+        text_printf(out, " (default ceilings times %.2g, by a small step on this CPU; plimsoll bench --calibrate measures each op)\n", p->factor);
+    else
+        text_printf(out, " (default ceilings, not measured: run plimsoll bench --calibrate)\n");
+}
+
 /* The name of a kind in the table for people. */
 static const char *kind_words(enum kind k) { return k == KIND_STEP ? "step scalars" : k == KIND_STAGING ? "I/O buffers" : kind_name(k); }
 
@@ -170,14 +194,7 @@ void plan_print(const struct plan *p, const struct graph *g, const struct profil
         text_printf(out, "  predicted time of a chunk %s, of a token of the answer %s", duration_print(p->program_seconds[PROGRAM_PROMPT], a),
                     duration_print(p->program_seconds[PROGRAM_NEXT], time));
     else text_printf(out, "  predicted step time %s", duration_print(p->seconds, time));
-    if (profile->measured && profile->kind == DEVICE_CUDA)
-        text_printf(out, " (profile of %s, measured %s)\n", profile->measured->cpu, profile->measured->date);
-    else if (profile->measured)
-        text_printf(out, " (profile of %s with %d threads, measured %s)\n", profile->measured->cpu, profile->threads, profile->measured->date);
-    else if (profile->published)
-        text_printf(out, " (unmeasured: from the published ceilings of %s, %s)\n", profile->name, profile->published);
-    else
-        text_printf(out, " (default ceilings, not measured: run plimsoll bench --calibrate)\n");
+    print_source(profile, out);
     print_communication(p, g, profile, out);
     struct text missing = {0};
     plan_print_missing(p, &missing);

@@ -47,6 +47,7 @@ struct profile {
     struct link link[2];       /* between ranks of one host, and of different ones */
     int per_host;              /* ranks of a host; 0: all are on one */
     const struct calibration *measured; /* NULL: built-in or published ceilings */
+    double factor;             /* of the times that are shown (calibrate/time_factor.h); 0: they are as predicted. The planner does not read it */
 };
 
 /* Maximum iterations of a loop on a GPU: each is captured, as a CUDA graph or a part of one, and

@@ -30,6 +30,7 @@ struct train_event {
     double part[LOSS_PARTS]; /* of a model with several losses: each (tickets.part_name) */
 };
 
+struct run;
 struct train_options {
     const char *plan;        /* a plan file to follow; NULL: search */
     bool resume;
@@ -37,6 +38,7 @@ struct train_options {
     const char *command;     /* the command that resumes, for the message of an interrupted run */
     bool signals;            /* SIGTERM and its like (signals.h) end the run after the current step */
     bool progress;           /* a line on stderr */
+    double (*time_scale)(const struct run *r); /* of the predicted time of the run, which is said if it is long (calibrate/time_factor.h); NULL: nothing is said */
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
     /* Called after each step, after its metrics are written; nonzero ends the run like a signal,
      * with PL_STOPPED. */
@@ -76,7 +78,6 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
 /* --- single calls, for a program with its own batches --------------------------------- */
 
 struct trainer;
-struct run;
 
 /* `c` and `o` belong to the caller and must outlive the trainer. */
 struct trainer *trainer_open(const struct config *c, const struct train_options *o);

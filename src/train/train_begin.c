@@ -281,6 +281,15 @@ static int begin_files(struct trainer *t, struct error *e)
     return rc ? rc : open_events(t, e);
 }
 
+/* Before memory is taken: how long the run will take is said if that is long. A run that is surely short is not worth the measurement. */
+static void expect_time(struct trainer *t)
+{
+    enum { SLOWEST = 30 }; /* times slower than predicted */
+    const struct config *c = t->c;
+    const double steps = c->train_steps ? (double)c->train_steps : ceil((double)t->data.samples * c->train_epochs / t->run.effective_batch);
+    if (t->o->time_scale && t->data.ops && progress_says(SLOWEST * t->run.plan.seconds * steps)) t->scale = t->o->time_scale(&t->run);
+}
+
 /* --- starting ---------------------------------------------------------------------------------------------- */
 
 int trainer_begin(struct trainer *t, const struct train_options *o, struct error *e)
@@ -304,6 +313,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     if (!rc && leads) rc = folder_open(&t->folder, t->c->train_out, t->resumes ? FOLDER_RESUME : o->resume ? FOLDER_AGAIN : FOLDER_NEW, e);
     if ((rc = agree_on(ranks, rc, e))) return rc;
     t->has_folder = leads;
+    expect_time(t);
     if (leads) rc = prepare_data(t, e); /* the others read what rank 0 has stored */
     rc = agree_on(ranks, rc, e);
     if (!rc && !leads) rc = prepare_data(t, e);

@@ -58,6 +58,7 @@ struct trainer {
     } progress;
     struct train_state state;
     uint64_t total;          /* steps of the whole run */
+    double scale;            /* of predicted times when they are shown; 0: they are not */
     struct schedule schedule;
     int64_t saved;           /* step of the last checkpoint; -1: none */
     double units;            /* tokens or images trained on in this process */
