@@ -6,8 +6,11 @@
 Random weights of Mistral 7B's shapes in bf16, r = 16 on all seven linear layers, SDPA attention, AdamW on the adapters
 in f32, as PEFT has them. A step is --batch rows of --length tokens, in micro-batches of each size of --micro. `nf4` is
 bitsandbytes' 4-bit base with double quantization, `checkpoint` is gradient checkpointing, `liger` Liger's kernels.
---tiny: a small model, for testing on a CPU."""
+--tiny: a small model, for testing on a CPU. Each mode runs in a process of its own: what Liger replaces in transformers
+stays replaced in a process, also for models that are built later."""
 import argparse
+import subprocess
+import sys
 
 import torch
 from peft import LoraConfig, get_peft_model
@@ -91,10 +94,14 @@ def main():
     p.add_argument("--steps", type=int, default=5)
     p.add_argument("--tiny", action="store_true")
     a = p.parse_args()
-    for mode in a.modes.split(","):
-        for micro in map(int, a.micro.split(",")):
-            Rows(a.rows).attempt(lambda: run(mode, micro, SHAPES["tiny" if a.tiny else "7b"], a), side="peer", what="lora", mode=mode, micro=micro)
-            clean()
+    modes = a.modes.split(",")
+    if len(modes) > 1:
+        for mode in modes:
+            subprocess.run([sys.executable, __file__, *sys.argv[1:], "--modes", mode])  # the last --modes counts
+        return
+    for micro in map(int, a.micro.split(",")):
+        Rows(a.rows).attempt(lambda: run(a.modes, micro, SHAPES["tiny" if a.tiny else "7b"], a), side="peer", what="lora", mode=a.modes, micro=micro)
+        clean()
 
 
 if __name__ == "__main__":

@@ -113,11 +113,13 @@ check 'several ranks: planned, not run' ranked
 monitor() {
     head -c 20000 /dev/urandom >"$tmp/words.bin"
     "$binary" train "$tmp/words.yaml" --set "data.train=$tmp/words.bin" --set data.token_dtype=uint8 --set train.steps=5 --set train.monitor_every=2 --set "train.out=$tmp/run" >/dev/null 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
-    [ "$(grep -c 'memory_utilization' "$tmp/run/metrics.jsonl")" = 3 ] && [ "$(grep -c '^.*\[Step [124]\] CPU: Alloc=[0-9.]* [KMG]iB Reserved=[0-9.]* [KMG]iB (.*%)' "$tmp/err")" = 3 ] || { cat "$tmp/err"; return 1; }
+    [ "$(grep -c 'memory_utilization' "$tmp/run/metrics.jsonl")" = 3 ] && [ "$(grep -c '^.*\[Step [124]\] CPU: Alloc=[0-9.]* [KMG]iB Reserved=[0-9.]* [KMG]iB ([0-9.]*% of Total)' "$tmp/err")" = 3 ] || { cat "$tmp/err"; return 1; }
     for m in memory_allocated memory_reserved memory_peak memory_free memory_total memory_utilization host_resident host_resident_peak host_available host_total; do
         head -n 1 "$tmp/run/metrics.jsonl" | grep -q "\"$m\":[0-9]" || { echo "no $m"; return 1; }
     done
-    grep -o 'CPU: Alloc=[^;]*' "$tmp/err" | tail -n 1
+    # The share is that of the reserved bytes in the total.
+    sed -nE 's/.*"memory_reserved":([0-9]+),.*"memory_total":([0-9]+),.*/\1 \2/p' "$tmp/run/metrics.jsonl" | tail -n 1 | awk '{ printf "(%.1f%% of Total)\n", 100 * $1 / $2 }' >"$tmp/share"
+    grep 'CPU: Alloc=' "$tmp/err" | tail -n 1 | grep -F "$(cat "$tmp/share")"
 }
 check 'the memory monitor: log and metrics' monitor
 summary

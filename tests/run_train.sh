@@ -77,7 +77,7 @@ check 'train.steps: every batch is full' steps_are_full
 
 # A run ends with a short step; with more epochs it continues with the next sample.
 more_epochs() {
-    expect 0 '' train "$tmp/epoch" "${twelve[@]}" --set train.epochs=3 --set memory.micro_batch=5 --resume || return 1
+    expect 0 '' train "$tmp/epoch" "${twelve[@]}" --set train.epochs=3 --set memory.micro_batch=5 --resume && grep -q '^3 of 5 steps, loss ' "$tmp/out" || { cat "$tmp/out"; return 1; }
     steps_once "$tmp/epoch" 5 && [ "$(member "$tmp/epoch" 3 samples) $(member "$tmp/epoch" 5 samples)" = '20 36' ] || { cat "$tmp/epoch/metrics.jsonl"; return 1; }
     expect 0 '' train "$tmp/epoch" "${twelve[@]}" --set train.epochs=2 --set memory.micro_batch=5 --resume && steps_once "$tmp/epoch" 5
 }
@@ -121,6 +121,15 @@ best() {
     same "$tmp/best/checkpoints/best/model.safetensors" "$tmp/best/checkpoints/step-$step/model.safetensors" && no_debris "$tmp/best" && echo "step $step"
 }
 check 'the best model is that of the lowest evaluation loss' best
+# The printed rate is that of the steps: evaluations and saves, here after every step or two, are not in it.
+rate() {
+    local steps
+    steps=$(grep '"loss":' "$tmp/best/metrics.jsonl" | sed -E 's/.*"seconds":([0-9.]+),"tokens_per_second":([0-9.]+).*/\1 \2/' | awk '{ s += $1; t += $1 * $2 } END { print s, t / s }')
+    echo "${steps% *} s in steps of $(json "$tmp/out" seconds) s, ${steps#* } tokens/s"
+    awk -v a="$steps $(json "$tmp/out" step_seconds) $(json "$tmp/out" tokens_per_second) $(json "$tmp/out" seconds)" \
+        'BEGIN { split(a, x, " "); exit !(x[3] / x[1] > 0.98 && x[3] / x[1] < 1.02 && x[4] / x[2] > 0.98 && x[4] / x[2] < 1.02 && x[5] > x[3]) }'
+}
+check 'the rate is that of the steps' rate
 
 # The best model is a model folder; a run that starts from it does not copy its eval.json.
 best_loads() {

@@ -68,14 +68,15 @@ static void put_ranks(struct json_writer *w, const struct rank_list *r)
 static void print_summary(const struct train_summary *s, const struct rank_list *ranks, bool json)
 {
     struct text out = {0};
-    char arena[32], host[32], time[32], offloaded[64] = "", outside[64] = "", scale[96] = "";
+    char arena[32], host[32], time[32], offloaded[64] = "", outside[64] = "", scale[96] = "", of[32] = "";
     if (!json && s->steps == s->first_step) {
         text_printf(&out, "no steps are left: all %lld are done already\nmodel: %s\n", (long long)s->steps, s->model);
     } else if (!json) {
-        if (s->loss_scale > 0) snprintf(scale, sizeof scale, "loss scale %g, %llu steps skipped\n", s->loss_scale, (unsigned long long)s->skipped_steps);
+        if (s->loss_scale > 0) snprintf(scale, sizeof scale, "loss scale %g, %llu step%s skipped\n", s->loss_scale, (unsigned long long)s->skipped_steps, s->skipped_steps == 1 ? "" : "s");
         if (s->host_bytes) snprintf(offloaded, sizeof offloaded, ", %s %s", s->host_name, size_print(s->host_bytes, host));
         if (s->outside_bytes) snprintf(outside, sizeof outside, ", NCCL's own %s", size_print(s->outside_bytes, host));
-        text_printf(&out, "%lld steps, loss %.6g, %s, %.*f %s/s, arena %s%s%s\n%s", (long long)s->steps, s->loss,
+        if (s->first_step) snprintf(of, sizeof of, "%lld of ", (long long)(s->steps - s->first_step));
+        text_printf(&out, "%s%lld step%s, loss %.6g, %s, %.*f %s/s, arena %s%s%s\n%s", of, (long long)s->steps, s->steps == 1 ? "" : "s", s->loss,
                     duration_print(s->seconds, time), s->unit[0] == 't' ? 0 : 2, s->units_per_second, s->unit, size_print(s->arena_bytes, arena), offloaded, outside, scale);
         print_slowest(ranks, &out);
         text_printf(&out, "model: %s\n", s->model);
@@ -96,6 +97,7 @@ static void print_summary(const struct train_summary *s, const struct rank_list 
         json_put_number(&w, "best_eval_loss", s->best_loss);
         json_put_number(&w, "best_step", s->best_step < 0 ? NAN : (double)s->best_step);
         json_put_number(&w, "seconds", s->seconds);
+        json_put_number(&w, "step_seconds", s->step_seconds);
         json_put_number(&w, !strcmp(s->unit, "tokens") ? "tokens_per_second" : "images_per_second", s->units_per_second);
         if (s->loss_scale > 0) {
             json_put_number(&w, "loss_scale", s->loss_scale);

@@ -24,8 +24,8 @@ double monitor_utilization(const struct memory_state *m)
 void monitor_log(const struct memory_state *m, const struct run *r, int64_t step)
 {
     char size[7][32];
-    log_note("[Step %" PRId64 "] %s: Alloc=%s Reserved=%s (%.1f%%) Peak=%s Free=%s Total=%s; host: Resident=%s Available=%s", step,
-             r->device.kind == DEVICE_CUDA ? "GPU" : "CPU", size_print(m->allocated, size[0]), size_print(m->reserved, size[1]), 100 * monitor_utilization(m),
+    log_note("[Step %" PRId64 "] %s: Alloc=%s Reserved=%s (%.1f%% of Total) Peak=%s Free=%s Total=%s; host: Resident=%s Available=%s", step,
+             r->device.kind == DEVICE_CUDA ? "GPU" : "CPU", size_print(m->allocated, size[0]), size_print(m->reserved, size[1]), m->total ? 100 * (double)m->reserved / (double)m->total : 0,
              size_print(m->peak, size[2]), size_print(m->free, size[3]), size_print(m->total, size[4]), size_print(m->process.resident, size[5]),
              size_print(m->host.available, size[6]));
 }

@@ -22,7 +22,7 @@ struct memory_state {
 /* Allocates nothing. */
 void monitor_read(struct memory_state *m, const struct run *r);
 double monitor_utilization(const struct memory_state *m); /* of the device, 0 to 1 */
-/* "[Step 100] CPU: Alloc=1.20 GiB Reserved=1.31 GiB (8.1%) ..." */
+/* "[Step 100] CPU: Alloc=1.20 GiB Reserved=1.31 GiB (8.1% of Total) ..." */
 void monitor_log(const struct memory_state *m, const struct run *r, int64_t step);
 /* ,"memory_allocated":... for a line of metrics; 768 bytes are enough. */
 void monitor_members(const struct memory_state *m, char *out, size_t room);

@@ -97,8 +97,8 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     }
     if (!rc) rc = evaluate_baseline(t, e);
     if (!rc && out->first_step) rc = find_worst_again(t, e);
-    t->progress.steps = (struct progress){.what = "training", .unit = "steps", .first = t->state.step, .total = t->total, .begun = clock_seconds()};
-    if (t->scale > 0 && t->state.step < t->total) progress_expect(&t->progress.steps, t->scale * t->run.plan.seconds * (double)(t->total - t->state.step));
+    t->progress = (struct progress){.what = "training", .unit = "steps", .first = t->state.step, .total = t->total, .begun = clock_seconds()};
+    if (t->scale > 0 && t->state.step < t->total) progress_expect(&t->progress, t->scale * t->run.plan.seconds * (double)(t->total - t->state.step));
     while (t->state.step < t->total && !rc && !trainer_stopping(t)) {
         if (!allocations) allocations = mem_allocations();
         rc = submit_and_retire(t, &v, e);
@@ -115,7 +115,8 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     out->steps = (int64_t)t->state.step;
     out->loss = v.loss;
     out->seconds = clock_seconds() - begun;
-    out->units_per_second = t->units / out->seconds;
+    out->step_seconds = t->seconds;
+    out->units_per_second = t->seconds > 0 ? t->units / t->seconds : 0;
     out->unit = trainer_unit(t);
     out->broken_samples = t->state.broken;
     out->small_masks = t->data.left.small;

@@ -57,7 +57,8 @@ struct train_summary {
     struct text_score answers; /* ...and the scores of the answers */
     int64_t best_step;       /* of checkpoints/best; -1: none */
     double best_loss;
-    double seconds, units_per_second;
+    double seconds;          /* of this process, from its first step on: with evaluations and saves */
+    double step_seconds, units_per_second; /* of its steps alone */
     const char *unit;        /* "tokens" or "images" */
     double loss_scale;       /* f16: loss scale of the next step; 0: another precision */
     uint64_t skipped_steps;  /* f16: over the whole run */

@@ -29,13 +29,11 @@ static void report_memory(struct trainer *t, char *out, size_t room)
 /* "step 12/100  loss 0.1234  lr 0.0001  grad 0.52  3.41 images/s  80.21 MiB  25 s left" */
 static void show_step(struct trainer *t, const struct train_event *v)
 {
-    struct progress *p = &t->progress.steps;
+    struct progress *p = &t->progress;
     p->done = t->state.step;
-    t->progress.units += v->units;
-    t->progress.seconds += v->seconds;
     if (!progress_due(p, p->done == p->first + 1 || p->done == p->total)) return;
     const bool tokens = t->data.ops == &tokens_feed;
-    const double speed = t->progress.units / t->progress.seconds;
+    const double speed = t->units / t->seconds;
     char memory[32], left[48];
     progress_line("step %" PRIu64 "/%" PRIu64 "  loss %.4f  lr %.3g  grad %.3g  %.*f %s/s  %s  %s", p->done, p->total, v->loss, v->learning_rate, v->gradient_norm,
                   speed < 100 && !tokens ? 2 : 0, speed, tokens ? "tok" : trainer_unit(t), size_print(plan_arena(&t->run.plan), memory), progress_left(p, left));

@@ -121,6 +121,7 @@ int trainer_retire_step(struct trainer *t, struct train_event *out, struct error
                                 samples.units, t->steps.tickets.scaled ? k.block.loss_scale : 0, k.block.found_inf, {0}};
     for (int i = 0; i < t->steps.tickets.parts; i++) out->part[i] = k.part[i];
     t->units += out->units;
+    t->seconds += out->seconds;
     if (t->o->ranks) observe_rank(t, out->seconds);
     return PL_OK;
 }

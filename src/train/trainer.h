@@ -52,16 +52,13 @@ struct trainer {
     struct events events;
     struct text_files text;  /* saved with each model */
     struct feed data, validation; /* not open: a program has its own batches */
-    struct {                 /* the progress of this process */
-        struct progress steps;
-        double units, seconds;
-    } progress;
+    struct progress progress; /* of this process */
     struct train_state state;
     uint64_t total;          /* steps of the whole run */
     double scale;            /* of predicted times when they are shown; 0: they are not */
     struct schedule schedule;
     int64_t saved;           /* step of the last checkpoint; -1: none */
-    double units;            /* tokens or images trained on in this process */
+    double units, seconds;   /* tokens or images trained on in this process, and the sum of its steps' times */
     id eval_loss;            /* tensor */
     double eval;             /* loss of the last evaluation */
     struct mask_scores scores; /* of the last evaluation, for mask models */

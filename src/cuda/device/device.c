@@ -111,6 +111,7 @@ static int make_lanes(struct cuda_state *s, struct error *e)
     TRY_CUDA(cudaEventCreateWithFlags(&s->batch_read, cudaEventDisableTiming));
     TRY_CUDA(cudaEventCreateWithFlags(&s->batch_copied, cudaEventDisableTiming));
     for (int i = 0; i < 2 * DEVICE_EVENTS; i++) TRY_CUDA(cudaEventCreate(&s->events[i / 2][i % 2]));
+    TRY_CUDA(cudaEventCreate(&s->begin));
     TRY_BLAS(cublasLtCreate(&s->blas));
     return PL_OK;
 }
@@ -128,6 +129,7 @@ static void free_state(struct device *d)
     if (s->batch_copied) cudaEventDestroy(s->batch_copied);
     for (int i = 0; i < 2 * DEVICE_EVENTS; i++)
         if (s->events[i / 2][i % 2]) cudaEventDestroy(s->events[i / 2][i % 2]);
+    if (s->begin) cudaEventDestroy(s->begin);
     mem_free(s);
     d->state = NULL;
 }
@@ -235,9 +237,20 @@ static int cuda_synchronize_writes(struct device *d, struct error *e)
  *
  * The host space is pinned, so a copy to or from it returns as soon as it is queued. */
 
+/* Before the first step: relates the GPU's clock to the host's, so that the time of the first event is known too. */
+static int begin_events(struct cuda_state *s, struct error *e)
+{
+    TRY_CUDA(cudaEventRecord(s->begin, s->lane[LANE_COMPUTE]));
+    TRY_CUDA(cudaEventSynchronize(s->begin));
+    s->last = s->begin;
+    s->last_at = clock_seconds();
+    return PL_OK;
+}
+
 static int cuda_send(struct device *d, void *to, const void *from, uint64_t bytes, struct error *e)
 {
     struct cuda_state *s = d->state;
+    if (!s->last) TRY(begin_events(s, e));
     s->arena_written = true;
     TRY_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, s->lane[LANE_COMPUTE]));
     return PL_OK;

@@ -29,7 +29,8 @@ struct cuda_state {
     bool prefetch_pending;                /* there are prefetch copies that no program waits for yet */
     cudaEvent_t events[DEVICE_EVENTS][2];   /* two of each, used in turn: the one before the one that is waited for stays readable */
     int turn[DEVICE_EVENTS];               /* which of the two was recorded last */
-    cudaEvent_t last;                     /* the last event that was waited for; NULL: none */
+    cudaEvent_t begin;                    /* before the first of these */
+    cudaEvent_t last;                     /* the last event that was waited for, at first `begin`; NULL: none */
     double last_at;                       /* clock_seconds() when it was reached */
     int capability;                       /* compute capability of the GPU: 90 is 9.0 */
     cublasLtHandle_t blas;
