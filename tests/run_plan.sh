@@ -20,6 +20,18 @@ bars() {
     "$binary" plan "$tmp/masks.yaml" >"$tmp/out" && grep -qE '^  activations +[0-9.]+ MiB +[0-9.]+ %  ##' "$tmp/out" && sed -n '/^By module/,/^Plan/p' "$tmp/out" | grep -E '^  vision_encoder.layers .*##'
 }
 check 'bars by kind and by module' bars
+# --explain adds a page whose highest row is the peak; --explain all lists every op and storage behind it.
+page() {
+    expect 0 '' "$binary" plan "$tmp/$1.yaml" && wc -l <"$tmp/out" >"$tmp/lines" && expect 0 '' "$binary" plan "$tmp/$1.yaml" --explain || return 1
+    for part in 'Over the step: the most memory at once' '  backward  [a-z]' 'Largest tensors at the peak' '.* x .* kept for the backward  .*layers\.\*' 'Largest persistent tensors' 'By module at the peak' 'Kernels: '; do
+        grep -q "^$part" "$tmp/out" || { echo "no $part"; cat "$tmp/out"; return 1; }
+    done
+    sed -n '/^Over the step/,/^Largest/p' "$tmp/out" | grep -q '#\{30\}' && ! grep -q '^program step: \| [rd]:[a-z]' "$tmp/out" && [ $(($(wc -l <"$tmp/out") - $(cat "$tmp/lines"))) -lt 90 ] || { cat "$tmp/out"; return 1; }
+    expect 0 '' "$binary" plan "$tmp/$1.yaml" --explain all && grep -q '^Over the step' "$tmp/out" && grep -q '^schedule of step' "$tmp/out" && grep -q '^placement of update' "$tmp/out" && wc -l <"$tmp/out"
+}
+check 'explained: a page for words' page words
+check 'explained: a page for masks' page masks
+check 'explained: what is not all' expect 2 '--explain takes no value but all' "$binary" plan "$tmp/words.yaml" --explain=most
 printf 'model: {preset: sam-tiny}\n' >"$tmp/bare.yaml"
 check 'a model of masks without a format of data' expect 2 'data.format tokens gives rows of tokens, and a sam takes .*set data.format to sa1b' "$binary" plan "$tmp/bare.yaml"
 # Each row of the ladder is planned; an added technique does not raise the arena.

@@ -94,7 +94,7 @@ The model is in $out/model: config.json and model.safetensors, which SamModel of
 Try next:
 END
 try() { printf '  %s\n      %s\n' "$plimsoll $1" "$2"; }
-try "plan $run --explain | less" "every storage, its offset and its lifetime"
+try "plan $run --explain" "the memory over the step, and the largest tensors"
 try "plan $run --memory 1MiB" "a budget that is too small: the error names one that fits"
 try "plan $run --memory 24GiB --set model.preset=sam-vit-h" "a larger model"
 try "train $run --set prompts.iterations=8 --set train.out=runs/rounds" "iterative training: new points where the masks are wrong"

@@ -133,10 +133,10 @@ kernels() {
 # GPU kernels
 
 Generated from `src/cuda/kernels.def` by `tools/docs.sh`. A plan for a GPU gives each node the first
-kernel of its op that the GPU has and that takes the node's shapes, dtypes and strides; `plan --explain`
+kernel of its op that the GPU has and that takes the node's shapes, dtypes and strides; `plan --explain all`
 names it, and nothing is chosen later. **From** is the lowest compute capability. A kernel of 9.0 runs on
 9.0 alone. **Forms**, where a kernel has several, are GPU functions or algorithms under its name: the plan
-chooses among them by the node's shapes, and `plan --explain` shows which. Names with `cublaslt` call
+chooses among them by the node's shapes, and `plan --explain all` shows which. Names with `cublaslt` call
 NVIDIA's library; the others are in `src/cuda`.
 [CUDA kernels](../explanation/kernels.md#cuda-kernels) says what is behind them, and
 [adding an op](../guides/adding-an-op.md) how one is added.

@@ -17,6 +17,7 @@
 
 #include "base/system.h"
 #include "cli/environment.h"
+#include "plan/explain.h"
 #include "report/lives.h"
 #include "calibrate/bench.h"
 #include "calibrate/time_factor.h"
@@ -41,58 +42,27 @@ static uint64_t phase_peak(const struct run *r, const struct lives *l, enum prog
     return most;
 }
 
-/* The peak of the evaluation program: the persistent bytes and its most transient bytes at once. */
+/* The peak of the evaluation program. */
 static uint64_t forward_alone(const struct run *r)
 {
-    const struct life *life = r->plan.placement.life[PROGRAM_EVAL];
-    uint32_t n = r->graph.order[PROGRAM_EVAL].nodes.n;
-    int64_t *change = mem_alloc((n + 2) * sizeof *change), live = 0, most = 0;
-    for (id s = 1; s < r->graph.storages.n; s++) {
-        const struct storage *x = &r->graph.storages.at[s];
-        if (!life[s].used || storage_is_persistent(x) || x->space != SPACE_DEVICE) continue;
-        change[life[s].start] += (int64_t)align_up(x->bytes, PLAN_ALIGN);
-        change[life[s].end + 1] -= (int64_t)align_up(x->bytes, PLAN_ALIGN);
-    }
-    for (uint32_t k = 0; k < n; k++) {
-        int64_t work = (int64_t)align_up(r->plan.placement.binding[r->graph.order[PROGRAM_EVAL].nodes.at[k]].work_bytes, PLAN_ALIGN);
-        live += change[k];
-        if (live + work > most) most = live + work;
-    }
-    mem_free(change);
-    return r->plan.persistent[SPACE_DEVICE] + (uint64_t)most;
-}
-
-struct holder {
-    id storage;
-    uint64_t bytes;
-};
-
-static int by_bytes(const void *a, const void *b)
-{
-    const struct holder *x = a, *y = b;
-    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
-    return x->storage < y->storage ? -1 : x->storage > y->storage;
+    uint64_t *alive = plan_alive(&r->plan, &r->graph, PROGRAM_EVAL, true), most = 0;
+    for (uint32_t k = 0; k < r->graph.order[PROGRAM_EVAL].nodes.n; k++)
+        if (alive[k] > most) most = alive[k];
+    mem_free(alive);
+    return r->plan.persistent[SPACE_DEVICE] + most;
 }
 
 /* Prints the largest transient tensors that are alive at the peak. */
 static void print_holders(const struct run *r, struct text *out)
 {
     const struct peak *peak = &r->plan.peak;
-    const struct life *life = r->plan.placement.life[peak->program];
-    struct holder *all = mem_alloc(r->graph.storages.n * sizeof *all);
+    struct held *all = mem_alloc(r->graph.storages.n * sizeof *all);
     char size[32], words[TENSOR_WORDS];
-    uint32_t n = 0;
-    for (id s = 1; s < r->graph.storages.n; s++) {
-        const struct storage *x = &r->graph.storages.at[s];
-        if (life[s].used && life[s].start <= peak->instant && peak->instant <= life[s].end && x->space == SPACE_DEVICE && !storage_is_persistent(x))
-            all[n++] = (struct holder){s, x->bytes};
-    }
-    qsort(all, n, sizeof *all, by_bytes);
+    const uint32_t n = plan_at_peak(&r->plan, &r->graph, all);
     const struct node *at = node_at(&r->graph, r->graph.order[peak->program].nodes.at[peak->instant]);
     text_printf(out, "Largest tensors at the peak, in the %s of %s (program %s, op %s), %u transient tensors alive\n", phase_name(at->phase),
                 at->scope ? graph_name(&r->graph, r->graph.scopes.at[at->scope].name) : "the step", program_name(peak->program), op_table[at->op].name, n);
-    for (uint32_t i = 0; i < n && i < TENSORS; i++)
-        text_printf(out, "  %12s  %s\n", size_print(all[i].bytes, size), tensor_words(graph_name(&r->graph, r->graph.storages.at[all[i].storage].name), words));
+    for (uint32_t i = 0; i < n && i < TENSORS; i++) text_printf(out, "  %12s  %s\n", size_print(all[i].bytes, size), tensor_words(all[i].name, words));
     mem_free(all);
 }
 

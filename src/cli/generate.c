@@ -14,6 +14,7 @@
 #include "infer/generation_config.h"
 #include "infer/prompts.h"
 #include "io/json.h"
+#include "plan/explain.h"
 
 enum { NEW_TOKENS = 256 }; /* --max-new, where the folder has none */
 
@@ -238,7 +239,7 @@ static void show_plan(const struct generation *g, bool fits)
     const struct plan_note note = run_note(r, fits);
     if (g->json) plan_write(&r->plan, &r->graph, &note, &text);
     else plan_print(&r->plan, &r->graph, &r->device.profile, &text);
-    if (g->explain && !g->json) plan_explain(&r->plan, &r->graph, &text);
+    if (g->explain && !g->json) plan_explain(&r->plan, &r->graph, &text), plan_explain_all(&r->plan, &r->graph, &text);
     fputs(text.at, stdout);
     text_free(&text);
 }
@@ -332,7 +333,8 @@ const struct command command_generate = {
     "  --context N            tokens of prompt and answer for which the KV cache is planned; default: the prompt and --max-new\n"
     "  --chunk N              tokens of the prompt that are processed at once; default: the planner chooses\n"
     "  --dry-run              prints the plan and generates nothing\n"
-    "  --explain              with --dry-run: also lists both programs, their kernels, and every storage with its offset\n"
+    "  --explain              with --dry-run: also shows the largest tensors, and lists both programs, their kernels, and every\n"
+    "                         storage with its offset\n"
     "  --json                 prints one JSON object: ids, text, finish (eos, stop or length), speed, memory\n"
     "  --memory SIZE          memory budget, memory.budget\n"
     "  --set key=value        sets a configuration key, such as device=cuda, memory.precision=f32, memory.quantize=nf4, data.tokenizer\n"

@@ -7,6 +7,7 @@
 #include "calibrate/time_factor.h"
 #include "cli/cli.h"
 #include "cli/plan_tables.h"
+#include "plan/explain.h"
 #include "io/file.h"
 #include "feed/text_source.h"
 
@@ -59,7 +60,9 @@ static void show(const struct run *r, const struct options *o, bool fits)
     if (!o->json && r->plan.placement.arena[SPACE_HOST]) print_host_budget(r, &text);
     if (!o->json && r->adapted) text_printf(&text, "Adapter\n  %s\n", r->adapted);
     for (int i = 0; i < r->n_warnings && !o->json; i++) text_printf(&text, "  WARNING: %s\n", r->warning[i]);
-    if (o->explain && !o->json) plan_explain(&r->plan, &r->graph, &text);
+    if (o->explain && !o->json) plan_explain(&plan, &r->graph, &text);
+    if (o->explain && !o->explain_all && !o->json) text_printf(&text, "--explain all lists every op with its kernel, and every storage with its offset and lifetime.\n");
+    if (o->explain_all && !o->json) plan_explain_all(&plan, &r->graph, &text);
     fputs(text.at, stdout);
     text_free(&text);
 }
@@ -104,7 +107,7 @@ static int plan(int argc, char **argv, struct error *e)
 }
 
 const struct command command_plan = {
-    "plan", "plan RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--adapter DIR] [--ranks N] [--set key=value]... [--plan PLAN.json] [--json] [--explain] [-o PLAN.json]\n"
+    "plan", "plan RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--adapter DIR] [--ranks N] [--set key=value]... [--plan PLAN.json] [--json] [--explain [all]] [-o PLAN.json]\n"
     "       plimsoll plan RUN.yaml --ranks 1,2,4,8 [--per-host N] [--links LOCAL,REMOTE] [--memory SIZE] [--json]\n"
     "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--rules-of-thumb] [--images N] [--frames N] [--masks N] [--json]",
     "Finds the fastest training step that fits the memory budget and prints where every byte goes, before anything runs.\n"
@@ -121,7 +124,9 @@ const struct command command_plan = {
     "  --per-host N     ranks of one host: parallel.per_host. Fewer ranks than that are on one host\n"
     "  --links LIST     what connects ranks of a host, and hosts, such as nvlink4,ib-ndr: parallel.links\n"
     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: adapter.path\n"
-    "  --explain        also lists every storage with its offset and lifetime, and says why `device: auto` is this device\n"
+    "  --explain        also shows the memory over the step, the largest tensors, all modules and the kernels, and says why\n"
+    "                   `device: auto` is this device\n"
+    "  --explain all    the same, then lists every op with its kernel, and every storage with its offset and lifetime\n"
     "  -o PLAN.json     writes the plan, for train --plan\n"
     "  --plan PLAN.json uses the techniques of a stored plan instead of searching\n"
     "  --compare        adds one technique at a time and prints memory and step time of each; then LoRA and 4-bit weights\n"

@@ -42,6 +42,8 @@ static void module_of(const char *name, bool weight, char out[64])
     }
 }
 
+void module_of_scope(const char *scope, char out[64]) { module_of(scope, false, out); }
+
 struct sums {
     VEC(struct module_memory) list;
 };

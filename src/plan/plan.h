@@ -243,9 +243,8 @@ int plan_search(struct plan *p, struct graph *g, const struct source *source, co
 
 /* Multiplies the predicted times, before they are shown. */
 void plan_scale_times(struct plan *p, double factor);
-/* plan_print prints the memory table; plan_explain graph, schedule, placement and peak. */
+/* Prints the memory table. explain.h has more. */
 void plan_print(const struct plan *p, const struct graph *g, const struct profile *profile, struct text *out);
 void plan_print_techniques(const struct plan *p, struct text *out);
-void plan_explain(const struct plan *p, const struct graph *g, struct text *out);
 
 #endif

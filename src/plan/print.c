@@ -1,6 +1,5 @@
 /*
- * print.c: prints a plan as text: the table for users, and with --explain the programs, the
- * placement, and the tensors alive at the peak.
+ * print.c: prints a plan as text: the table for users.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 #include "cost/links.h"
 #include "plan/by_module.h"
 #include "plan/communication.h"
+#include "plan/explain.h"
 #include "plan/plan.h"
 #include "cost/calibration.h"
 
@@ -32,65 +32,10 @@ static void print_settings(const struct settings *s, struct text *out)
     text_printf(out, "\n");
 }
 
-struct row {
-    uint64_t offset, bytes;
-    const char *name, *kind;
-    uint32_t start, end;
-};
-
-static int by_bytes(const void *a, const void *b)
-{
-    const struct row *x = a, *y = b;
-    if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
-    return x->offset < y->offset ? -1 : 1;
-}
-
-static int by_offset(const void *a, const void *b)
-{
-    const struct row *x = a, *y = b;
-    if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
-    return x->start < y->start ? -1 : x->start > y->start;
-}
-
-/* The storages of a program in one space: the persistent ones if `persistent`, else the transient
- * ones. */
-static uint32_t collect(const struct plan *p, const struct graph *g, enum program program, enum space space, bool persistent, struct row *rows)
-{
-    uint32_t n = 0;
-    for (id s = 1; s < g->storages.n; s++) {
-        const struct storage *x = &g->storages.at[s];
-        const struct life *l = &p->placement.life[program][s];
-        if (!l->used || x->space != space || storage_is_persistent(x) != persistent) continue;
-        rows[n++] = (struct row){p->placement.offset[s], x->bytes, graph_name(g, x->name), kind_name(x->kind), l->start, l->end};
-    }
-    return n;
-}
-
-/* Collects the transient storages that are alive at the peak, largest first; returns their
- * number. */
-static uint32_t alive_at_peak(const struct plan *p, const struct graph *g, struct row *rows)
-{
-    uint32_t n = collect(p, g, p->peak.program, SPACE_DEVICE, false, rows), live = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (rows[i].start <= p->peak.instant && p->peak.instant <= rows[i].end) rows[live++] = rows[i];
-    qsort(rows, live, sizeof *rows, by_bytes);
-    return live;
-}
-
-static void explain_peak(const struct plan *p, const struct graph *g, struct row *rows, struct text *out)
-{
-    uint32_t live = alive_at_peak(p, g, rows);
-    text_printf(out, "peak: program %s, instant %u, %llu bytes live; transients alive there:\n", program_name(p->peak.program),
-                p->peak.instant, (unsigned long long)p->peak.bytes);
-    for (uint32_t i = 0; i < live && i < 40; i++)
-        text_printf(out, "  %12llu  %-12s %s\n", (unsigned long long)rows[i].bytes, rows[i].kind, rows[i].name);
-    if (live > 40) text_printf(out, "  ... and %u smaller\n", live - 40);
-}
-
 static void print_largest(const struct plan *p, const struct graph *g, struct text *out)
 {
-    struct row *rows = mem_alloc(g->storages.n * sizeof *rows);
-    uint32_t live = alive_at_peak(p, g, rows);
+    struct held *rows = mem_alloc(g->storages.n * sizeof *rows);
+    uint32_t live = plan_at_peak(p, g, rows);
     char size[32], words[TENSOR_WORDS];
     for (uint32_t i = 0; i < live && i < LARGEST; i++) text_printf(out, "  %16s  %s\n", size_print(rows[i].bytes, size), tensor_words(rows[i].name, words));
     if (live > LARGEST) text_printf(out, "  %16s  %u smaller transient tensors\n", "and", live - LARGEST);
@@ -202,40 +147,4 @@ void plan_print(const struct plan *p, const struct graph *g, const struct profil
         text_printf(out, "  %s has no kernel for %s at these sizes: this plan cannot run, and it counts no workspace for them\n", profile->name, missing.at);
     text_free(&missing);
     plan_print_techniques(p, out);
-}
-
-static void explain_placement(const struct plan *p, const struct graph *g, enum program program, enum space space, bool persistent,
-                              struct row *rows, struct text *out)
-{
-    uint32_t n = collect(p, g, program, space, persistent, rows);
-    qsort(rows, n, sizeof *rows, by_offset);
-    for (uint32_t i = 0; i < n; i++)
-        text_printf(out, "  %12llu +%-12llu %5u..%-5u %-12s %s\n", (unsigned long long)rows[i].offset,
-                    (unsigned long long)rows[i].bytes, rows[i].start, rows[i].end, rows[i].kind, rows[i].name);
-}
-
-void plan_explain(const struct plan *p, const struct graph *g, struct text *out)
-{
-    struct row *rows = mem_alloc(g->storages.n * sizeof *rows);
-    for (int program = 0; program < PROGRAM_COUNT; program++) {
-        if (!g->order[program].nodes.n) continue;
-        graph_print(g, program, out);
-        text_printf(out, "schedule of %s: instant, lane, kernel and its form, bytes that a thread moves at a time, workspace\n", program_name(program));
-        for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
-            id n = g->order[program].nodes.at[k];
-            const struct binding *b = &p->placement.binding[n];
-            if (!b->kernel) continue;
-            char access[16] = "", kernel[80];
-            if (b->access) snprintf(access, sizeof access, "%d B", b->access);
-            snprintf(kernel, sizeof kernel, "%s%s%s", b->kernel->name, b->kernel->forms ? ", " : "", kernel_form_name(b->kernel, b->form));
-            text_printf(out, "  %5u node %-5u %-7s %-46s %5s %llu\n", k, n, lane_name(node_at(g, n)->lane), kernel, access, (unsigned long long)b->work_bytes);
-        }
-        text_printf(out, "placement of %s: offset, bytes, lifetime\n", program_name(program));
-        for (int persistent = 1; persistent >= 0; persistent--) explain_placement(p, g, program, SPACE_DEVICE, persistent, rows, out);
-        if (!p->placement.arena[SPACE_HOST]) continue;
-        text_printf(out, "placement of %s in %s: offset, bytes, lifetime\n", program_name(program), plan_host_name(p));
-        for (int persistent = 1; persistent >= 0; persistent--) explain_placement(p, g, program, SPACE_HOST, persistent, rows, out);
-    }
-    explain_peak(p, g, rows, out);
-    mem_free(rows);
 }
