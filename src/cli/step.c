@@ -11,13 +11,47 @@
  * output that the file's metadata names as loss_output; with gt_masks it is the training loss,
  * over all pixels. A PRS-Med model takes the inputs of a language model with images, the images of TinySAM's
  * encoder as bytes, the tokens of the question, and perhaps gt_masks. Gradients are grad.<parameter>. `memory.precision: auto` is f32 here, on any
- * device.
+ * device. In f16 the loss is scaled (train.loss_scale), and the gradients are divided by the scale.
  */
 #include "cli/cli.h"
 #include "cli/step.h"
 #include "config/config_model.h"
 #include "feed/batch_plan.h"
 #include "io/file.h"
+#include "train/scaler.h"
+
+#include <math.h>
+
+/* Whether the loss is finite and a gradient is not. */
+static bool overflows(struct step *s, char *name, size_t room, struct error *e)
+{
+    float loss = NAN;
+    name[0] = '\0';
+    if (run_read(&s->run, graph_find_output(&s->run.graph, PROGRAM_STEP, "loss"), &loss, e) || !isfinite(loss)) return false;
+    run_find_stored_nonfinite(&s->run, name, room);
+    return name[0];
+}
+
+/* Runs the program. In f16 the loss is scaled, as in training: while a gradient is beyond the range of f16, the
+ * program runs again with half of the scale, as training's next step would. */
+static int run_scaled(struct step *s, const struct config *c, struct step_block *b, struct error *e)
+{
+    const bool scaled = s->has_loss && settings_scale_loss(&s->run.plan.settings);
+    b->loss_scale = scaled ? scaler_first(c) : 1;
+    int rc = PL_OK;
+    for (bool again = true; again && !rc;) {
+        rc = run_put_step(&s->run, b, e);
+        if (!rc) rc = run_program(&s->run, PROGRAM_STEP, e);
+        char name[256];
+        again = !rc && scaled && b->loss_scale >= 2 && overflows(s, name, sizeof name, e);
+        if (again) {
+            log_note("%s is not finite at loss scale %g: the step runs again with %g", name, b->loss_scale, b->loss_scale / 2);
+            b->loss_scale /= 2;
+        }
+    }
+    s->loss_scale = b->loss_scale;
+    return rc;
+}
 
 static int run_once(struct step *s, const struct config *c, const struct options *o, struct error *e)
 {
@@ -28,13 +62,12 @@ static int run_once(struct step *s, const struct config *c, const struct options
     int rc = run_plan(&s->run, c, &ro, e);
     if (!rc) rc = run_start(&s->run, NULL, true, e);
     if (!rc) rc = step_put_inputs(s, e);
-    struct step_block b = {.loss_scale = 1, .step = 1, .adam_t = 1};
+    struct step_block b = {.step = 1, .adam_t = 1};
     for (uint32_t k = 0; k < s->run.graph.n_counts; k++) {
         const double count = step_count(s, graph_count_name(&s->run.graph, k));
         b.inv_count[k] = count > 0 ? (float)(1.0 / count) : 0;
     }
-    if (!rc) rc = run_put_step(&s->run, &b, e);
-    if (!rc) rc = run_program(&s->run, PROGRAM_STEP, e);
+    if (!rc) rc = run_scaled(s, c, &b, e);
     if (!rc) rc = step_write(s, o->output, e);
     run_close(&s->run);
     return rc;

@@ -34,6 +34,7 @@ struct step {
     bool has_loss;
     struct run run;
     double labels;               /* that are not ignored */
+    float loss_scale;            /* by which all gradients are multiplied; 1 unless f16 */
     double counted;              /* the divisor of the loss: labels, elements or masks */
 };
 

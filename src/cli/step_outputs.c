@@ -11,12 +11,14 @@
 #include "io/file.h"
 #include "io/temporary.h"
 
-/* Appends a tensor as f32, in chunks through the staging buffer. Tensor 0: zeros. */
-static int write_tensor(struct step *s, struct st_writer *w, id tensor, uint64_t elements, struct error *e)
+/* Appends a tensor as f32, divided by `scale`, in chunks through the staging buffer. Tensor 0: zeros. */
+static int write_tensor(struct step *s, struct st_writer *w, id tensor, uint64_t elements, float scale, struct error *e)
 {
+    const float factor = (float)(1.0 / (double)scale); /* as torch.amp.GradScaler */
     struct run *r = &s->run;
     uint64_t chunk = PLAN_STAGING / 16;
-    char *raw = run_staging(r), *out = raw + PLAN_STAGING / 2;
+    char *raw = run_staging(r);
+    float *out = (float *)(void *)(raw + PLAN_STAGING / 2);
     int rc = PL_OK;
     for (uint64_t at = 0; at < elements && !rc; at += chunk) {
         uint64_t n = elements - at < chunk ? elements - at : chunk;
@@ -25,6 +27,7 @@ static int write_tensor(struct step *s, struct st_writer *w, id tensor, uint64_t
             const char *from = (const char *)tape_address(&r->tape, tensor) + at * dtype_size(t);
             rc = r->device.ops->read(&r->device, raw, from, n * dtype_size(t), e);
             if (!rc) dtype_convert(out, DT_F32, raw, t, (int64_t)n);
+            for (uint64_t i = 0; !rc && scale != 1 && i < n; i++) out[i] *= factor;
         } else {
             memset(out, 0, n * 4);
         }
@@ -36,12 +39,13 @@ static int write_tensor(struct step *s, struct st_writer *w, id tensor, uint64_t
 struct out {
     struct st_spec spec;
     id tensor;
+    float scale; /* by which its values are multiplied */
 };
 
 static struct out output(const struct graph *g, const char *name)
 {
     id x = graph_find_output(g, PROGRAM_STEP, name);
-    return (struct out){{name, DT_F32, tensor_at(g, x)->rank, tensor_at(g, x)->dim}, x};
+    return (struct out){{name, DT_F32, tensor_at(g, x)->rank, tensor_at(g, x)->dim}, x, 1};
 }
 
 /* The published name, or for families with named_as_found the name in the model folder; with an adapter the
@@ -67,7 +71,7 @@ static uint32_t list_outputs(struct step *s, struct out *list, struct bump *name
         const struct param *p = &g->params.at[i];
         if (p->frozen) continue;
         const struct tensor *t = tensor_at(g, p->tensor);
-        list[n++] = (struct out){{gradient_name(s, p, names), DT_F32, t->rank, t->dim}, p->grad};
+        list[n++] = (struct out){{gradient_name(s, p, names), DT_F32, t->rank, t->dim}, p->grad, s->loss_scale};
     }
     return n;
 }
@@ -89,7 +93,7 @@ int step_write(struct step *s, const char *path, struct error *e)
     for (uint32_t i = 0; i < n && !rc; i++) {
         uint64_t elements = 1;
         for (int d = 0; d < specs[i].rank; d++) elements *= (uint64_t)specs[i].dims[d];
-        rc = write_tensor(s, &w, list[i].tensor, elements, e);
+        rc = write_tensor(s, &w, list[i].tensor, elements, list[i].scale, e);
     }
     if (!rc) rc = st_write_end(&w, e);
     if (rc) st_write_abort(&w);

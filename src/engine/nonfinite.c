@@ -86,9 +86,8 @@ static void probe_entry(void *context, const struct entry *e)
         }
 }
 
-/* Parameters are in forward order, so the backward pass reaches the last one first. A fused step
- * keeps no gradients, so the step runs once more. */
-void run_find_nonfinite_gradient(struct run *r, char *out, size_t room)
+/* Parameters are in forward order, so the backward pass reaches the last one first. */
+void run_find_stored_nonfinite(struct run *r, char *out, size_t room)
 {
     const struct graph *g = &r->graph;
     out[0] = '\0';
@@ -102,7 +101,13 @@ void run_find_nonfinite_gradient(struct run *r, char *out, size_t room)
         int64_t n = tensor_elements(t), bad = count_nonfinite(r, &x, false);
         if (bad) snprintf(out, room, "the gradient of %s (%lld of %lld elements)", graph_name(g, tensor_at(g, p->tensor)->name), (long long)bad, (long long)n);
     }
-    if (!out[0] && !g->order[PROGRAM_UPDATE].nodes.n) run_find_nonfinite(r, out, room);
+}
+
+/* A fused step keeps no gradients, so the step runs once more. */
+void run_find_nonfinite_gradient(struct run *r, char *out, size_t room)
+{
+    run_find_stored_nonfinite(r, out, room);
+    if (!out[0] && !r->graph.order[PROGRAM_UPDATE].nodes.n) run_find_nonfinite(r, out, room);
 }
 
 void run_find_nonfinite(struct run *r, char *out, size_t room)

@@ -219,6 +219,8 @@ void run_prefetch_end(struct run *r, bool ready);
 void run_find_nonfinite(struct run *r, char *out, size_t room);
 /* Names a gradient of the last step that is not finite; "" if there is none. */
 void run_find_nonfinite_gradient(struct run *r, char *out, size_t room);
+/* The same among the gradients that the step keeps: nothing runs again. */
+void run_find_stored_nonfinite(struct run *r, char *out, size_t room);
 
 /* --- rows with labels, and images (trips.c) ------------------------------------------ */
 

@@ -5,10 +5,12 @@
 
 #include <inttypes.h>
 
+float scaler_first(const struct config *c) { return (float)(c->train_loss_scale ? c->train_loss_scale : SCALE_FIRST); }
+
 void scaler_begin(struct train_state *s, const struct config *c, bool scaled)
 {
     if (!scaled) s->scale = 0, s->good_steps = s->in_a_row = 0;
-    else if (!(s->scale > 0)) s->scale = (float)(c->train_loss_scale ? c->train_loss_scale : SCALE_FIRST);
+    else if (!(s->scale > 0)) s->scale = scaler_first(c);
 }
 
 void scaler_put(const struct train_state *s, const struct config *c, bool scaled, struct step_block *b)

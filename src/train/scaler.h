@@ -14,6 +14,8 @@
 
 enum { SCALE_FIRST = 65536, SKIPS_MOST = 100 };
 
+/* Returns train.loss_scale, or the scale that auto means. */
+float scaler_first(const struct config *c);
 /* The initial scale of a new run, or of a checkpoint without one; 1 in other precisions. */
 void scaler_begin(struct train_state *s, const struct config *c, bool scaled);
 /* Fills the scaler's members of a step block. */
