@@ -174,7 +174,7 @@ check 'validation on a store' expect 2 'data.validation_images is a store of emb
 masks() {
     "$binary" data make "$tmp/set" --images 2 --size 64x64 --masks 2 >/dev/null && "$binary" data pack "$tmp/set" -o "$tmp/masks.pack" --model sam-tiny >/dev/null || return 1
     expect 2 'is a packed store of images with masks; expected one that' no --set "data.images=$tmp/masks.pack" &&
-        expect 2 'clip.pack has embeddings of the images of conversations, and neither images nor masks' "$binary" train "$tmp/run.yaml" --set model.path=null --set model.preset=sam-tiny --set model.freeze=null --set data.format=packed --set "data.train=$tmp/clip.pack" --set "train.out=$tmp/no" --set data.image_size=128
+        expect 2 'clip.pack has embeddings of the images of conversations, and neither images nor masks' "$binary" train "$tmp/run.yaml" --set model.path=null --set model.preset=sam-tiny --set model.freeze=null --set data.format=packed --set "data.train=$tmp/clip.pack" --set "train.out=$tmp/no" --set data.image_size=128 --set data.images=null --set data.sequence=null
 }
 check 'a store of masks for conversations, and the other way round' masks
 of_others() {

@@ -234,7 +234,7 @@ check 'step: pixels of a wrong rank' tower clip_vision 'pixel_values.*\[B,3,14,1
 check 'step: a pixel that is not finite' tower clip_vision 'pixel_values, sample 0: element 5 is nan' set pixel_values 5 nan
 check 'step: images of another size' tower clip_odd 'pixel_values.*\[2,3,14,14\]; expected \[B,3,15,15\]' set pixel_values 0 0
 check 'step: pixels for a language model' tower basic 'unknown input pixel_values.*input_ids' set pixel_values 0 0
-check 'train: a tower has no tokens' refused 2 'clip_vision_model takes pixel_values' --set model.path=tests/golden/clip_vision
+check 'train: a tower has no tokens' refused 2 'clip_vision_model takes pixel_values' --set model.path=tests/golden/clip_vision --set data.sequence=null
 
 # prompted CASE PATTERN FORGERY...: the same for the case's own batch of prompts.
 prompted() {

@@ -141,7 +141,7 @@ best() {
 check "the model of the best Dice" best
 no_best() {
     local rc=0; "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/best2" --set train.best=dice >"$tmp/said" 2>&1 || rc=$?
-    [ $rc = 2 ] && grep "train.best is dice, which compares evaluations: set train.eval_every" "$tmp/said"
+    [ $rc = 2 ] && grep "train.best is given, but train.eval_every is not set" "$tmp/said"
 }
 check "train.best without evaluations" no_best
 check "an option for conversations" ends 2 "samples is for conversations" --model $model --samples 3

@@ -184,7 +184,7 @@ printf 'image,query,mask_id\n1.png,,3\n' >"$tmp/empty.csv"
 check 'a query without words' refused_run 'empty.csv:2: no text' --set "data.queries=$tmp/empty.csv"
 check 'more masks than a query chooses among' refused_run 'data.max_masks is 17; a query chooses among at most 16 masks' --set data.max_masks=17
 check 'more queries than masks' refused_run 'data.max_queries is 8, and a sample has 4 masks' --set data.max_masks=4
-check 'rows of tokens' refused_run 'data.format tokens gives rows of tokens, and a arr_coc takes .*set data.format to sa1b' --set data.format=tokens
+check 'rows of tokens' refused_run 'data.format tokens gives rows of tokens, and a arr_coc takes .*set data.format to sa1b' --set data.format=tokens --set data.images=null
 check 'a vocabulary that is not of bytes, and no tokenizer' refused_run 'grounding_clip_llama has no tokenizer: set data.tokenizer' --set model.preset=null --set model.path=tests/golden/grounding_clip_llama
 # SA-1B: images with more masks than there is room for, of which the targets are always some; queries as JSON lines.
 sa1b() {

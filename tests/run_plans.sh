@@ -34,7 +34,7 @@ memory: {budget: 8GiB, precision: bf16}
 YAML
 cat >"$tmp/llama-1b.yaml" <<'YAML'
 model: {preset: llama-1b}
-data: {sequence: 2048, threads: 4}
+data: {sequence: 2048}
 train: {effective_batch: 8}
 memory: {budget: 16GiB, precision: bf16}
 YAML

@@ -140,7 +140,7 @@ check 'prs-med plans in 8 GiB' plans prs-med '[image_encoder,fusion,mask_head]' 
 check 'prs-med-prompted plans in 8 GiB' plans prs-med-prompted '[image_encoder,mask_decoder]' 8GiB
 check 'prs-med-tiny plans on the CPU' "$binary" plan "$tmp/run.yaml" --set model.preset=prs-med-tiny --set data.sequence=128 --set device=cpu
 
-check 'structure: a weight of other losses' expect 2 'loss.focal is no part of the structure loss .loss.preset.: leave it out; loss.edge and loss.smooth are' "$binary" plan "$tmp/run.yaml" --set model.preset=prs-med-tiny --set data.sequence=128 --set loss.preset=structure --set loss.focal=2
+check 'structure: a weight of other losses' expect 2 'loss.focal is given, but loss.preset is structure, expected sam or equal-weights' "$binary" plan "$tmp/run.yaml" --set model.preset=prs-med-tiny --set data.sequence=128 --set loss.preset=structure --set loss.focal=2
 check 'structure: of a mask model' expect 2 'loss.preset is structure, which is a loss of prs_med; a sam takes sam or equal-weights' "$binary" plan "$tmp/run.yaml" --set model.preset=sam-tiny --set data.format=sa1b --set loss.preset=structure
 
 # --- training on a table ---

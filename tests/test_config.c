@@ -15,7 +15,8 @@
 #include <string.h>
 
 #include "data/text/tokens.h"
-#include "config/config.h"
+#include "config/config_model.h"
+#include "config/config_rows.h"
 #include "data/text/conversations.h"
 #include "train/signals.h"
 
@@ -90,6 +91,7 @@ static const char everything[] =
     "  decoder: prompted\n"
     "  freeze: ['model.embed*', \"*.norm.weight\"]\n"
     "  bn_group: 2\n"
+    "  dropout: 0.0\n"
     "adapter:\n"
     "  path: adapters/first\n"
     "  target_modules: '.*[qv]_proj'\n"
@@ -209,6 +211,7 @@ static void test_every_key(void **state)
     assert_int_equal(c.model_freeze.n, 2);
     assert_string_equal(c.model_freeze.at[1], "*.norm.weight");
     assert_int_equal(c.model_bn_group, 2);
+    assert_int_equal(c.model_dropout, DROPOUT_NONE);
     assert_int_equal(c.data_train.n, 1);
     assert_string_equal(c.data_train.at[0], "data/*.npy");
     assert_int_equal(c.data_validation.n, 2);
@@ -270,7 +273,7 @@ static void test_every_key(void **state)
         if (!config_given(&c, (enum config_key)key) && key != KEY_model_preset && key != KEY_train_epochs && key != KEY_train_step_size)
             fail_msg("%s is not tested", config_key_name((enum config_key)key));
     assert_int_equal(
-        config_check(&c, CONFIG_NEEDS_MODEL | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, &e), PL_OK);
+        config_check(&c, CONFIG_NEEDS_MODEL | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN | CONFIG_OPTIONS_ONLY, &e), PL_OK);
     config_free(&c);
 }
 
@@ -392,7 +395,7 @@ static void test_split_errors(void **state)
     refuses("data: {format: sa1b, train: a.tar, validation_match: \"b*\"}\n", "data.validation_match is given and data.train_match is not", "data.validation");
     refuses("data: {format: csv, train: a.csv, validation_split: val}\n", "data.validation_split is given and data.train_split is not", "data.validation");
     refuses("data: {format: sa1b, train: a.tar, train_split: train}\n", "data.train_split is given, but data.format is sa1b", "expected csv");
-    refuses("data: {format: tokens, train: a.bin, holdout: 0.1}\n", "data.holdout is given, but data.format is tokens", "a format of images");
+    refuses("data: {format: tokens, train: a.bin, holdout: 0.1}\n", "data.holdout is given, but data.format is tokens", "expected conversations, sa1b, coco");
     refuses_set("data.holdout=1", "data.holdout");
     refuses_set("data.holdout=-0.5", "data.holdout");
 }
@@ -476,8 +479,8 @@ static void test_errors(void **state)
     refuses("train:\n  min_lr_rate: 0.1\n", "run.yaml:2: train.min_lr_rate", "constant, expected linear or cosine");
     refuses("train: {schedule: step, milestones: [5, 5]}\n", "run.yaml:1", "5 comes after a later one or twice");
     refuses("train: {schedule: step, milestones: [5], warmup_steps: 6}\n", "run.yaml:1", "5 comes within the warmup");
-    refuses("train:\n  warmup_start: 0.1\n", "run.yaml:2: train.warmup_start", "there is no warmup: set train.warmup_steps");
-    refuses("train: {warmup_shape: log}\n", "run.yaml:1: train.warmup_shape", "there is no warmup");
+    refuses("train:\n  warmup_start: 0.1\n", "run.yaml:2: train.warmup_start", "train.warmup_steps is not set");
+    refuses("train: {warmup_shape: log}\n", "run.yaml:1: train.warmup_shape", "train.warmup_steps is not set");
     refuses("train: {schedule: step, step_size: 3, schedule_as: deepspeed}\n", "run.yaml:1: train.schedule_as", "step, expected constant, linear or cosine");
     refuses("train: {epochs: 0}\n", "run.yaml:1: train.epochs", "the number 0");
     refuses("train: {warmup_steps: 6, warmup_ratio: 0.1}\n", "run.yaml:1", "both train.warmup_steps and train.warmup_ratio are given");
@@ -500,8 +503,8 @@ static void test_errors(void **state)
     refuses("memory: {offload: optimizer+}\n", "memory.offload", "optimizer+");
     refuses("memory: {micro_batch: 9}\n", "run.yaml:1: memory.micro_batch is 9", "train.effective_batch, 8");
     refuses("train:\n  eval_every: 5\n", "run.yaml:2", "data.validation");
-    refuses("train:\n  eval_samples: 5\n", "run.yaml:2", "data.format is not conversations");
-    refuses("data: {format: conversations, train: a.jsonl}\ntrain: {eval_samples: 5}\n", "run.yaml:2", "no held-out conversations");
+    refuses("train:\n  eval_samples: 5\n", "train.eval_samples is given, but data.format is tokens", "expected conversations");
+    refuses("data: {format: conversations, train: a.jsonl}\ntrain: {eval_samples: 5}\n", "run.yaml:2", "no validation data");
     refuses("device: gpu\n", "device.kind", "auto, cpu or cuda");
     refuses("model: {path: ''}\n", "model.path", "a string");
     refuses("model: {path: {a: b}}\n", "a map", "a string");
@@ -667,6 +670,217 @@ static void test_all_or_nothing(void **state)
     config_free(&c);
 }
 
+/* --- keys without effect ------------------------------------------------------------------------ */
+
+/* A model of each kind that column `needs` names. */
+static const char *const kinds[][2] = {{"tokens", "llama-tiny"}, {"images", "llava-tiny"}, {"masks", "sam-tiny"},
+                                       {"ground", "grounding-tiny"}, {"questions", "prs-med-tiny"}, {"batch_norm", "tinysam-tiny"}};
+
+static const char *model_of(const char *words, bool other)
+{
+    char copy[256];
+    snprintf(copy, sizeof copy, "|%s|", words);
+    for (size_t i = 0; i < COUNT(kinds); i++) {
+        char word[32];
+        snprintf(word, sizeof word, "|%s|", kinds[i][0]);
+        /* every model but sam takes tokens, and prs_med and tinysam have other kinds too */
+        if (other && !strcmp(words, "tokens")) return "sam-tiny";
+        if (other ? i < 4 && !strstr(copy, word) : strstr(copy, word) != NULL) return kinds[i][1];
+    }
+    fail_msg("model=%s: no such kind", words);
+    return NULL;
+}
+
+static void set_key(struct config *c, enum config_key key, const char *value)
+{
+    struct error e = {0};
+    if (config_assign(c, config_key_name(key), value, &e)) fail_msg("%s", e.text);
+}
+
+/* Sets a key to some value other than its default and 0. */
+static void set_other(struct config *c, enum config_key key)
+{
+    static const char *const tries[] = {"x", "1", "2", "7", "0.5", "0.25", "0.1,0.9", "true", "false", "[x]", "[1]", "sgd", "f16",
+                                        "{a: 1}", "[{match: a, precision: f16}]", "[{match: a, lr_scale: 2}]", "none", "1GiB", "all", "on", "host", "64", "nf4", "bf16", "optimizer"};
+    struct config standard;
+    config_init(&standard);
+    for (int word = 0; word < 12; word++) {
+        char words[32];
+        struct error e = {0};
+        if (config_rows[key].type != ROW_CHOICE) break;
+        config_word_at(config_rows[key].allowed, word, words);
+        if (!config_assign(c, config_key_name(key), words, &e) && !config_same(c, &standard, key)) goto done;
+    }
+    for (size_t i = 0; i < COUNT(tries); i++) {
+        struct error e = {0};
+        if (!config_assign(c, config_key_name(key), tries[i], &e) && !config_same(c, &standard, key)) goto done;
+    }
+    fail_msg("%s: no value other than its default is tried", config_key_name(key));
+done:
+    config_free(&standard);
+}
+
+/* Splits `from` at `by` into copies of at most 8 parts. */
+static int split(const char *from, const char *by, char out[8][256])
+{
+    int n = 0;
+    for (const char *end; *from; from = end ? end + strlen(by) : from + strlen(from)) {
+        end = strstr(from, by);
+        assert_true(n < 8);
+        snprintf(out[n++], 256, "%.*s", end ? (int)(end - from) : (int)strlen(from), from);
+    }
+    return n;
+}
+
+/* Makes an alternative of `needs` true, or false; also what the key that it names needs itself. */
+static void arrange(struct config *c, const char **model, const char *need, bool met)
+{
+    char name[256], all[8][256], any[8][256];
+    strncpy(name, need, sizeof name - 1), name[sizeof name - 1] = 0;
+    char *words = strchr(name, '=');
+    if (words) *words++ = 0;
+    const int key = config_find(name);
+    if (!strcmp(name, "model")) { *model = model_of(words, !met); return; }
+    if (!strcmp(name, "validation")) { set_key(c, KEY_data_validation, met ? "[x]" : "null"); return; }
+    if (key < 0) fail_msg("%s: no such key", name);
+    if (!words && !met) set_key(c, (enum config_key)key, config_rows[key].type == ROW_REAL ? "0" : "null");
+    else if (!words) set_other(c, (enum config_key)key);
+    else {
+        char listed[256], each[8][256], word[32];
+        const int n = split(words, "|", each);
+        snprintf(listed, sizeof listed, "%s", words);
+        for (int i = 0; i < n; i++) set_key(c, (enum config_key)key, each[i]); /* every word is a value of the key */
+        set_key(c, (enum config_key)key, each[0]);
+        for (int i = 0; !met && i < 16; i++) {
+            if (config_rows[key].type == ROW_CHOICE) config_word_at(config_rows[key].allowed, i, word);
+            else snprintf(word, sizeof word, "%s", key == KEY_memory_precision ? "f32" : strstr(listed, "sgd") ? "adamw-8bit" : "sgd");
+            if (config_word_index(listed, word) < 0) { set_key(c, (enum config_key)key, word); break; }
+        }
+    }
+    if (!met) return;
+    char room[64];
+    const int n_all = split(config_needs((enum config_key)key, room), ", ", all);
+    for (int i = 0; i < n_all; i++)
+        if (split(all[i], " or ", any)) arrange(c, model, any[0], true);
+}
+
+static int check_both(const struct config *c, const char *model, struct error *e)
+{
+    struct model m;
+    if (config_check(c, 0, e)) return e->code;
+    assert_int_equal(model_preset(&m, model, e), PL_OK);
+    int rc = config_check_model(c, &m, e);
+    model_close(&m);
+    return rc;
+}
+
+/* Every key is accepted where it has what column `needs` says, and refused by name without any one of them. */
+static void test_effects(void **state)
+{
+    (void)state;
+    for (int k = 0; k < CONFIG_KEYS; k++) {
+        const enum config_key key = (enum config_key)k;
+        char all[8][256], any[8][256], room[64];
+        const int n = split(config_needs(key, room), ", ", all);
+        for (int broken = -1; broken < n; broken++) {
+            const char *model = "llama-tiny";
+            struct config c;
+            struct error e = {0};
+            config_init(&c);
+            for (int i = 0; i < n; i++)
+                if (i != broken && split(all[i], " or ", any)) arrange(&c, &model, any[0], true);
+            for (int j = 0, m = broken < 0 ? 0 : split(all[broken], " or ", any); j < m; j++) arrange(&c, &model, any[j], false);
+            set_other(&c, key);
+            const bool asks = config_rows[k].type != ROW_BOOL || *(bool *)config_member(&c, key); /* false asks for nothing */
+            check_both(&c, model, &e);
+            const bool refused = e.code == PL_USAGE && strstr(e.text, "would have no effect"); /* other checks are not meant */
+            if (broken < 0 && refused) fail_msg("%s with %s: %s", config_rows[k].path, model, e.text);
+            if (broken >= 0 && asks && !refused) fail_msg("%s without \"%s\" is accepted", config_rows[k].path, all[broken]);
+            config_free(&c);
+        }
+    }
+}
+
+static void test_effects_of_runs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model, *set[3], *refused;
+    } runs[] = {
+        {"llava-tiny", {"data.format=conversations", "data.image_size=512"}, "data.image_size is given, but the model is a llava, expected a mask model"},
+        {"llava-tiny", {"data.format=conversations", "data.flip=0.5"}, "data.flip is given, but the model is a llava"},
+        {"llava-tiny", {"data.format=conversations", "data.threads=4", "data.max_images=2"}, NULL},
+        {"llama-tiny", {"data.max_images=2"}, "data.max_images is given, but the model is a llama, expected one that takes images"},
+        {"llama-tiny", {"loss.focal=1"}, "loss.focal is given, but the model is a llama"},
+        {"llama-tiny", {"data.threads=2"}, NULL}, /* the default */
+        {"sam-tiny", {"data.format=coco", "data.sequence=512"}, "data.sequence is given, but the model is a sam, expected a model that takes tokens"},
+        {"sam-tiny", {"data.format=coco", "model.bn_group=2"}, "model.bn_group is given, but the model is a sam"},
+        {"sam-tiny", {"data.format=coco", "data.min_iou=0.5"}, "data.min_iou is given, but data.format is coco, expected sa1b or packed"},
+        {"llama-tiny", {"train.beta1=0.8", "memory.optimizer=sgd"}, "train.beta1 is given, but memory.optimizer is sgd, expected adamw"},
+        {"llama-tiny", {"memory.encode=2"}, "memory.encode is given, but the model is a llama, expected one that takes images among its tokens (llava) or prs_med"},
+        {"llava-tiny", {"data.format=conversations", "memory.mask_chunks=2"}, "memory.mask_chunks is given, but the model is a llava, expected prs_med"},
+        {"llava-tiny", {"data.format=conversations", "memory.encode=2"}, NULL},
+        {"llama-tiny", {"adapter.r=4"}, "adapter.r is given, but adapter.target_modules is not set, and adapter.path is not set"},
+    };
+    for (size_t i = 0; i < COUNT(runs); i++) {
+        struct config c;
+        struct error e = {0};
+        config_init(&c);
+        for (int j = 0; j < 3 && runs[i].set[j]; j++) accepts_set(&c, runs[i].set[j]);
+        const int rc = check_both(&c, runs[i].model, &e);
+        if (runs[i].refused) assert_has(rc ? e.text : "accepted", runs[i].refused);
+        else if (rc) fail_msg("%s", e.text);
+        config_free(&c);
+    }
+}
+
+/* Opens a preset in whose config.json `before` is `after`. */
+static int open_changed(struct model *m, const char *preset, const char *before, const char *after, bool no_dropout, struct error *e)
+{
+    struct text text = {0};
+    struct model plain;
+    assert_int_equal(model_preset(&plain, preset, e), PL_OK);
+    const char *at = strstr(plain.config_text, before);
+    assert_non_null(at);
+    text_printf(&text, "%.*s%s%s", (int)(at - plain.config_text), plain.config_text, after, at + strlen(before));
+    model_close(&plain);
+    int rc = model_text(m, text.at, preset, e);
+    text_free(&text);
+    m->chosen.no_dropout = no_dropout;
+    return rc;
+}
+
+/* A dropout of config.json that training would leave out is refused by name. */
+static void test_dropout(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *preset, *before, *after, *said;
+    } cases[] = {
+        {"llama-tiny", "{", "{\"attention_dropout\": 0.1,", "attention_dropout is 0.1, and a llama has no dropout here; set model.dropout to 0"},
+        {"qwen2-0.5b", "{", "{\"resid_pdrop\": 0.25,", "resid_pdrop is 0.25"},
+        {"mistral-7b", "{", "{\"hidden_dropout\": 0.5,", "hidden_dropout is 0.5"},
+        {"clip-vit-b-16", "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1", "attention_dropout is 0.1"},
+        {"sam-tiny", "\"vision_config\": {", "\"vision_config\": {\"attention_dropout\": 0.1,", "vision_config.attention_dropout is 0.1"},
+        {"tinysam-tiny", "{", "{\"drop_path_rate\": 0.1,", "drop_path_rate is 0.1"},
+        {"llava-tiny", "\"text_config\": {", "\"text_config\": {\"attention_dropout\": 0.1,", "attention_dropout is 0.1"},
+        {"llava-tiny", "\"vision_config\": {", "\"vision_config\": {\"attention_dropout\": 0.1,", "attention_dropout is 0.1"},
+        {"prs-med-tiny", "{", "{\"attention_dropout\": 0.1,", NULL}, /* it has dropout */
+        {"llama-tiny", "{", "{\"classifier_dropout\": null,", NULL},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct model m;
+        struct error e = {0};
+        if (open_changed(&m, cases[i].preset, cases[i].before, cases[i].after, false, &e)) fail_msg("%s", e.text);
+        assert_int_equal(model_check_dropout(&m, &e), cases[i].said ? PL_USAGE : PL_OK);
+        if (cases[i].said) assert_has(e.text, cases[i].said);
+        model_close(&m);
+        assert_int_equal(open_changed(&m, cases[i].preset, cases[i].before, cases[i].after, true, &e), PL_OK);
+        assert_int_equal(model_check_dropout(&m, &e), PL_OK);
+        model_close(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -677,6 +891,7 @@ int main(void)
         cmocka_unit_test(test_schedule),   cmocka_unit_test(test_schedule_step),
         cmocka_unit_test(test_schedule_warmup), cmocka_unit_test(test_schedule_deepspeed),
         cmocka_unit_test(test_signals),   cmocka_unit_test(test_all_or_nothing),
+        cmocka_unit_test(test_effects),   cmocka_unit_test(test_effects_of_runs), cmocka_unit_test(test_dropout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -368,6 +368,7 @@ static int make_config(struct config *c, const struct inspect_text *o, struct er
         error_set(e, PL_USAGE, "data.format is not conversations; for images give their files or folders, not a configuration");
         rc = config_at_key(c, KEY_data_format, e);
     }
+    if (!rc) rc = config_check_read(c, "data inspect", "model.* data.*", e);
     return rc ? rc : config_check(c, CONFIG_NEEDS_DATA, e);
 }
 

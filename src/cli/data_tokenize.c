@@ -92,6 +92,7 @@ static int tokenize_all(struct config *c, const char *run, const struct command_
     const struct model *m = NULL;
     int rc = config_read(c, run, e);
     for (uint32_t i = 0; i < o->set.n && !rc; i++) rc = config_set(c, o->set.at[i], e);
+    if (!rc) rc = config_check_read(c, "data tokenize", "model.* data.*", e);
     if (!rc) rc = config_check(c, CONFIG_NEEDS_DATA, e);
     if (!rc && c->data_format != FORMAT_CONVERSATIONS) {
         error_set(e, PL_USAGE, "data.format is not conversations: only text is tokenized");

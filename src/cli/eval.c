@@ -235,7 +235,8 @@ static int read_config(struct eval *v, struct error *e)
         return error_set(e, PL_USAGE, "%s has no held-out conversations: set data.validation or data.holdout, or give files with --data", v->paths.at[0]);
     if (!config_validates(c))
         return error_set(e, PL_USAGE, "%s has no validation data: set data.validation or data.holdout, in the file or with --set", v->paths.at[0]);
-    return config_tokens(c) ? config_check(c, 0, e) : PL_OK;
+    rc = config_check_read(c, "eval", "model.* adapter.* data.* prompts.* loss.* train.seed memory.* device.*", e);
+    return !rc && config_tokens(c) ? config_check(c, CONFIG_OPTIONS_ONLY, e) : rc;
 }
 
 static int evaluate_in_folder(struct eval *v, struct error *e)

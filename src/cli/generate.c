@@ -112,7 +112,8 @@ static int make_config(struct generation *g, struct error *e)
     if (!rc && g->memory) rc = config_set_memory(c, g->memory, e);
     use_model(c, g->model, "text");
     config_use_adapter(c, g->adapter);
-    return rc ? rc : config_check(c, 0, e);
+    if (!rc) rc = config_check_read(c, "generate", "model.* adapter.* data.tokenizer data.template data.max_frames data.fps data.tokens_per_frame memory.* device.*", e);
+    return rc ? rc : config_check(c, CONFIG_OPTIONS_ONLY, e);
 }
 
 /* The folder's values, and over them those of the command. */

@@ -239,11 +239,17 @@ static int read_image(struct predict *p, struct error *e)
     return PL_OK;
 }
 
+#define READS_OF_RUN "model.* adapter.* data.* prompts.box prompts.jitter train.seed memory.* device.*" /* with --data */
+#define READS                                                                                                                    \
+    "model.* adapter.* data.tokenizer data.template data.range data.window data.percentiles data.slice_axis data.slices data.neighbours " \
+    "data.modalities data.volume_cache data.labels memory.* device.*"
+
 static int predict_file(struct predict *p, struct error *e)
 {
     config_init(&p->config);
     int rc = make_config(p, e);
-    if (!rc) rc = config_check(&p->config, 0, e);
+    if (!rc) rc = config_check_read(&p->config, "predict", p->data ? READS_OF_RUN : READS, e);
+    if (!rc) rc = config_check(&p->config, CONFIG_OPTIONS_ONLY, e);
     if (!rc) read_run(p);
     if (!rc && is_many(p)) {
         rc = p->points.n || p->box ? parse_prompt(p, &p->common, e) : PL_OK;

@@ -99,6 +99,7 @@ static int step_files(const struct options *o, struct error *e)
     struct step s = {.in = {.fd = -1}};
     int rc = check_output(o->output, e);
     if (!rc) rc = options_config(o, &c, e);
+    if (!rc) rc = config_check_read(&c, "step", "model.* adapter.* data.tokens_per_frame loss.* train.loss_scale train.groups memory.* device.*", e);
     if (rc) return rc;
     /* f32 is the precision of a comparison with another framework, unless the user sets bf16. */
     if (!c.memory_precision.chosen) c.memory_precision = (struct config_setting){true, "f32"};

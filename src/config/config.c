@@ -6,11 +6,11 @@
  * options cannot disagree about what is a number.
  *
  * Invariant: each member holds a value that its row allows, at all times; strings
- * and lists belong to c->strings. The printers are in config_print.c.
+ * and lists belong to c->strings. The printers are in config_print.c, checks of several keys in
+ * config_check.c.
  */
 #include "config/config.h"
 
-#include "data/images/range.h"
 #include "io/value.h"
 #include "io/yaml.h"
 #include "config/config_rows.h"
@@ -23,19 +23,18 @@
 enum { MAX_FILE = 16 << 20 };
 
 const struct config_row config_rows[CONFIG_KEYS] = {
-#define KEY(section, name, type, standard, allowed, doc)                                        \
+#define KEY(section, name, type, standard, allowed, needs, doc)                                        \
     {#section, #section "." #name, ROW_##type, offsetof(struct config, section##_##name), \
-     standard, allowed, doc},
+     standard, allowed, doc, needs},
 #include "config/config.def"
 #undef KEY
 };
 
-/* Pairs of keys that exclude each other. */
-static const enum config_key pairs[][2] = {
-    {KEY_model_path, KEY_model_preset},
-    {KEY_train_steps, KEY_train_epochs},
-    {KEY_train_step_size, KEY_train_milestones},
-    {KEY_train_warmup_steps, KEY_train_warmup_ratio},
+const enum config_key config_pairs[CONFIG_PAIRS][2] = {
+    [PAIR_MODEL] = {KEY_model_path, KEY_model_preset},
+    [PAIR_LENGTH] = {KEY_train_steps, KEY_train_epochs},
+    [PAIR_DROPS] = {KEY_train_step_size, KEY_train_milestones},
+    [PAIR_WARMUP] = {KEY_train_warmup_steps, KEY_train_warmup_ratio},
 };
 
 /* --- defaults ------------------------------------------------------------------------------ */
@@ -194,10 +193,10 @@ static bool is_section(const char *name)
  * the same source stay, and config_check reports the conflict. */
 static void drop_partner(struct config *c, enum config_key key)
 {
-    for (size_t i = 0; i < COUNT(pairs); i++)
+    for (size_t i = 0; i < CONFIG_PAIRS; i++)
         for (int side = 0; side < 2; side++)
-            if (pairs[i][side] == key && c->origin[pairs[i][!side]].source < c->origin[key].source)
-                config_reset(c, pairs[i][!side]);
+            if (config_pairs[i][side] == key && c->origin[config_pairs[i][!side]].source < c->origin[key].source)
+                config_reset(c, config_pairs[i][!side]);
 }
 
 static int set_value(struct config *c, enum config_key key, const struct value *v, enum config_source source, struct error *e)
@@ -388,28 +387,6 @@ bool config_validates(const struct config *c)
 
 bool config_warms_up(const struct config *c) { return c->train_warmup_steps > 0 || c->train_warmup_ratio > 0; }
 
-/* Whether a key has a value; an empty list, as config_write writes it, is none. */
-static bool has_value(const struct config *c, enum config_key key)
-{
-    const void *member = config_member(c, key);
-    switch (config_rows[key].type) {
-    case ROW_LIST:
-        return ((const struct config_list *)member)->n > 0;
-    case ROW_INTS:
-        return ((const struct config_ints *)member)->n > 0;
-    case ROW_GROUPS:
-        return ((const struct config_groups *)member)->n > 0;
-    case ROW_MODULES:
-        return ((const struct config_modules *)member)->n > 0;
-    case ROW_NAMES:
-        return ((const struct config_names *)member)->text || ((const struct config_names *)member)->list.n > 0;
-    case ROW_NUMBERS:
-        return ((const struct config_numbers *)member)->n > 0;
-    default:
-        return config_given(c, key);
-    }
-}
-
 /* Prepends "run.yaml:7: " if a file gave the key, "--set: " if an option did; otherwise the
  * file name or nothing. */
 int config_at_key(const struct config *c, enum config_key key, struct error *e)
@@ -419,186 +396,4 @@ int config_at_key(const struct config *c, enum config_key key, struct error *e)
         return error_prepend(e, "%s:%d", c->origin[key].file, c->origin[key].line);
     if (c->origin[key].source == SOURCE_OPTION) return c->command_line ? error_prepend(e, "--set") : e->code;
     return c->file ? error_prepend(e, "%s", c->file) : e->code;
-}
-
-static int check_pair(const struct config *c, const enum config_key pair[2], bool needed, struct error *e)
-{
-    const char *a = config_rows[pair[0]].path, *b = config_rows[pair[1]].path;
-    bool has_a = has_value(c, pair[0]), has_b = has_value(c, pair[1]);
-    if (has_a && has_b) {
-        error_set(e, PL_USAGE, "both %s and %s are given, expected one of them", a, b);
-        return config_at_key(c, pair[1], e);
-    }
-    if (!needed || has_a || has_b) return PL_OK;
-    error_set(e, PL_USAGE, "neither %s nor %s is given, expected one of them", a, b);
-    return config_at_key(c, pair[0], e);
-}
-
-static int check_needed(const struct config *c, enum config_key key, struct error *e)
-{
-    const struct config_row *r = &config_rows[key];
-    if (has_value(c, key)) return PL_OK;
-    error_set(e, PL_USAGE, "%s is not given, and this command needs it: %s", r->path, r->doc);
-    return config_at_key(c, key, e);
-}
-
-static int refuse_schedule(const struct config *c, enum config_key key, const char *expected, struct error *e)
-{
-    char word[32];
-    config_word_at(config_rows[KEY_train_schedule].allowed, c->train_schedule, word);
-    error_set(e, PL_USAGE, "%s is given, but train.schedule is %s, expected %s", config_rows[key].path, word, expected);
-    return config_at_key(c, key, e);
-}
-
-/* A schedule's keys need that schedule; milestones ascend and lie after the warmup. */
-static int check_schedule(const struct config *c, struct error *e)
-{
-    const struct config_ints *m = &c->train_milestones;
-    enum config_key key = m->n ? KEY_train_milestones : KEY_train_step_size;
-    const bool step = c->train_schedule == SCHEDULE_STEP, ends = c->train_schedule == SCHEDULE_LINEAR || c->train_schedule == SCHEDULE_COSINE;
-    if (check_pair(c, pairs[2], step, e)) return e->code;
-    if (!step && has_value(c, key)) return refuse_schedule(c, key, "step", e);
-    if (c->train_warmup_steps && c->train_warmup_ratio > 0) {
-        error_set(e, PL_USAGE, "both train.warmup_steps and train.warmup_ratio are given, expected one of them");
-        return config_at_key(c, KEY_train_warmup_ratio, e);
-    }
-    const bool shaped = c->train_warmup_shape != WARMUP_LINEAR;
-    if (!config_warms_up(c) && (shaped || c->train_warmup_start > 0)) {
-        error_set(e, PL_USAGE, "train.%s is given, but there is no warmup: set train.warmup_steps or train.warmup_ratio", shaped ? "warmup_shape" : "warmup_start");
-        return config_at_key(c, shaped ? KEY_train_warmup_shape : KEY_train_warmup_start, e);
-    }
-    if (step && c->train_schedule_as == SCHEDULE_AS_DEEPSPEED) return refuse_schedule(c, KEY_train_schedule_as, "constant, linear or cosine", e);
-    if (!ends && c->train_min_lr_rate > 0) return refuse_schedule(c, KEY_train_min_lr_rate, "linear or cosine", e);
-    for (uint32_t i = 0; i < m->n; i++) {
-        int64_t least = i ? m->at[i - 1] + 1 : max_i64(1, c->train_warmup_steps);
-        if (m->at[i] >= least) continue;
-        error_set(e, PL_USAGE, "train.milestones: %lld comes %s, expected ascending steps from the end of the warmup on", (long long)m->at[i],
-                  i ? "after a later one or twice" : "within the warmup");
-        return config_at_key(c, key, e);
-    }
-    return PL_OK;
-}
-
-/* A group's learning rate is stored as a multiple of the run's, which must not be 0. */
-static int check_groups(const struct config *c, struct error *e)
-{
-    for (uint32_t i = 0; i < c->train_groups.n && c->train_learning_rate == 0; i++) {
-        if (!c->train_groups.at[i].given[GROUP_learning_rate]) continue;
-        error_set(e, PL_USAGE, "train.groups[%u].learning_rate is given, but train.learning_rate is 0, expected more", i);
-        return config_at_key(c, KEY_train_groups, e);
-    }
-    return PL_OK;
-}
-
-/* data.window belongs to data.range window, or to auto, which then is window. */
-static int check_range(const struct config *c, struct error *e)
-{
-    const bool given = config_given(c, KEY_data_window), window = c->data_range == RANGE_WINDOW;
-    char word[32];
-    config_word_at(config_rows[KEY_data_range].allowed, c->data_range, word);
-    if (window && !given) {
-        error_set(e, PL_USAGE, "data.range is window, and data.window is not given: set it to the two pixel values that become black and white, such as [0, 4095]");
-        return config_at_key(c, KEY_data_range, e);
-    }
-    if (given && !window && c->data_range != RANGE_AUTO) {
-        error_set(e, PL_USAGE, "data.window is given, but data.range is %s, expected window", word);
-        return config_at_key(c, KEY_data_window, e);
-    }
-    if (given && c->data_window.low >= c->data_window.high) {
-        error_set(e, PL_USAGE, "data.window is [%g, %g], expected two different numbers, the smaller one first", c->data_window.low, c->data_window.high);
-        return config_at_key(c, KEY_data_window, e);
-    }
-    if (c->data_percentiles.low < c->data_percentiles.high) return PL_OK;
-    error_set(e, PL_USAGE, "data.percentiles is [%g, %g], expected two different numbers, the smaller one first", c->data_percentiles.low, c->data_percentiles.high);
-    return config_at_key(c, KEY_data_percentiles, e);
-}
-
-/* A folder of images to evaluate on is for the formats with folders; masks need images. */
-static int check_folders(const struct config *c, const char *format, struct error *e)
-{
-    if (c->data_validation_images && c->data_format != FORMAT_PAIRS && c->data_format != FORMAT_CSV && c->data_format != FORMAT_COCO && c->data_format != FORMAT_CONVERSATIONS) {
-        error_set(e, PL_USAGE, "data.validation_images is given, but data.format is %s, expected pairs, csv, coco or conversations", format);
-        return config_at_key(c, KEY_data_validation_images, e);
-    }
-    if (c->data_validation_masks && !c->data_validation_images) {
-        error_set(e, PL_USAGE, "data.validation_masks is given and data.validation_images is not; expected both");
-        return config_at_key(c, KEY_data_validation_masks, e);
-    }
-    return PL_OK;
-}
-
-/* Splitting needs images; a held-out part and separate validation files exclude each other; a
- * filter for validation images needs one for training images, or the two would overlap. */
-static int check_data(const struct config *c, struct error *e)
-{
-    static const enum config_key parts[] = {KEY_data_holdout, KEY_data_train_list, KEY_data_validation_list, KEY_data_train_match,
-                                            KEY_data_validation_match, KEY_data_train_split, KEY_data_validation_split};
-    const void *given[] = {c->data_holdout > 0 ? c : NULL, c->data_train_list, c->data_validation_list, c->data_train_match,
-                           c->data_validation_match, c->data_train_split, c->data_validation_split};
-    char word[32];
-    config_word_at(config_rows[KEY_data_format].allowed, c->data_format, word);
-    for (size_t i = 0; i < COUNT(parts); i++) {
-        bool column = parts[i] == KEY_data_train_split || parts[i] == KEY_data_validation_split;
-        const bool holdout = parts[i] == KEY_data_holdout;
-        if (!given[i] || (column ? c->data_format == FORMAT_CSV : !config_tokens(c) || (holdout && c->data_format == FORMAT_CONVERSATIONS))) continue;
-        error_set(e, PL_USAGE, "%s is given, but data.format is %s, expected %s", config_rows[parts[i]].path, word,
-                  column ? "csv" : holdout ? "a format of images, or conversations" : "a format of images");
-        return config_at_key(c, parts[i], e);
-    }
-    for (size_t i = 2; i < COUNT(parts); i += 2) {
-        if (!given[i] || given[i - 1] || c->data_validation.n) continue;
-        error_set(e, PL_USAGE, "%s is given and %s is not, so images would be both trained and evaluated on; give both, or data.validation",
-                  config_rows[parts[i]].path, config_rows[parts[i - 1]].path);
-        return config_at_key(c, parts[i], e);
-    }
-    if (check_range(c, e)) return e->code;
-    if (c->data_holdout > 0 && (c->data_validation.n || c->data_validation_images)) {
-        error_set(e, PL_USAGE, "both data.holdout and %s are given, expected one of them", c->data_validation.n ? "data.validation" : "data.validation_images");
-        return config_at_key(c, KEY_data_holdout, e);
-    }
-    return check_folders(c, word, e);
-}
-
-int config_check(const struct config *c, unsigned needs, struct error *e)
-{
-    char word[32];
-    if (check_pair(c, pairs[0], needs & CONFIG_NEEDS_MODEL, e)) return e->code;
-    if (check_pair(c, pairs[1], needs & CONFIG_NEEDS_TRAIN, e)) return e->code;
-    if (check_schedule(c, e) || check_groups(c, e) || check_data(c, e)) return e->code;
-    if ((needs & CONFIG_NEEDS_DATA) && check_needed(c, KEY_data_train, e)) return e->code;
-    if ((needs & CONFIG_NEEDS_TRAIN) && check_needed(c, KEY_train_out, e)) return e->code;
-    for (enum config_key k = KEY_loss_focal; k <= KEY_loss_gamma && c->loss_preset == LOSS_STRUCTURE; k++)
-        if (config_given(c, k)) {
-            error_set(e, PL_USAGE, "%s is no part of the structure loss (loss.preset): leave it out; loss.edge and loss.smooth are", config_key_name(k));
-            return config_at_key(c, k, e);
-        }
-    if (!c->loss_focal && !c->loss_dice && !c->loss_iou) {
-        error_set(e, PL_USAGE, "loss.focal, loss.dice and loss.iou are all 0, expected at least one above");
-        return config_at_key(c, KEY_loss_focal, e);
-    }
-    if (config_micro_batch(c) > c->train_effective_batch) {
-        error_set(e, PL_USAGE, "memory.micro_batch is %s, expected no more than train.effective_batch, %lld", c->memory_micro_batch.value,
-                  (long long)c->train_effective_batch);
-        return config_at_key(c, KEY_memory_micro_batch, e);
-    }
-    if (c->train_eval_every && !config_validates(c)) {
-        error_set(e, PL_USAGE, "train.eval_every is %lld, but data.validation is not given",
-                  (long long)c->train_eval_every);
-        return config_at_key(c, KEY_train_eval_every, e);
-    }
-    if (c->train_best && (config_tokens(c) || !c->train_eval_every)) {
-        const bool masks = !config_tokens(c);
-        config_word_at(config_rows[KEY_train_best].allowed, c->train_best, word);
-        error_set(e, PL_USAGE, masks ? "train.best is %s, which compares evaluations: set train.eval_every" : "train.best is %s, and only a mask model has Dice and IoU; expected loss", word);
-        return config_at_key(c, KEY_train_best, e);
-    }
-    if (c->train_eval_samples && c->data_format != FORMAT_CONVERSATIONS) {
-        error_set(e, PL_USAGE, "train.eval_samples is %lld, but data.format is not conversations: there are no prompts to answer", (long long)c->train_eval_samples);
-        return config_at_key(c, KEY_train_eval_samples, e);
-    }
-    if (c->train_eval_samples && !config_validates(c)) {
-        error_set(e, PL_USAGE, "train.eval_samples is %lld, but there are no held-out conversations: set data.validation or data.holdout", (long long)c->train_eval_samples);
-        return config_at_key(c, KEY_train_eval_samples, e);
-    }
-    return PL_OK;
 }

@@ -31,6 +31,7 @@ enum config_embeddings { EMBEDDINGS_AUTO, EMBEDDINGS_USE, EMBEDDINGS_OFF };
 enum config_loss { LOSS_SAM, LOSS_EQUAL_WEIGHTS, LOSS_STRUCTURE };
 enum config_edge_terms { EDGE_BOTH, EDGE_IOU };
 enum config_decoder { DECODER_AUTO, DECODER_FUSION, DECODER_PROMPTED };
+enum config_dropout { DROPOUT_AUTO, DROPOUT_NONE };
 enum config_mask_reads { MASK_READS_QUESTION, MASK_READS_ANSWER };
 enum config_schedule_as { SCHEDULE_AS_TRANSFORMERS, SCHEDULE_AS_DEEPSPEED };
 enum config_warmup_shape { WARMUP_LINEAR, WARMUP_LOG };
@@ -206,14 +207,17 @@ void config_use_adapter(struct config *c, const char *path);
 /* --memory: a size, auto or none. */
 int config_set_memory(struct config *c, const char *size, struct error *e);
 
-/* Checks that involve several keys: keys that exclude or need each other. `needs` lists what the
- * command requires. */
+/* Checks that involve several keys: keys that exclude or need each other, and keys that have no effect beside the
+ * others (column `needs` of config.def). `needs` lists what the command requires. */
 enum {
     CONFIG_NEEDS_MODEL = 1, /* exactly one of model.path, model.preset */
     CONFIG_NEEDS_DATA = 2,  /* data.train */
     CONFIG_NEEDS_TRAIN = 4, /* exactly one of train.steps, train.epochs; train.out */
+    CONFIG_OPTIONS_ONLY = 8, /* there is no run file: config_check_read says which keys have an effect */
 };
 int config_check(const struct config *c, unsigned needs, struct error *e);
+/* PL_USAGE if an option sets a key that the command does not read; `reads` are patterns, separated by blanks. */
+int config_check_read(const struct config *c, const char *command, const char *reads, struct error *e);
 /* Prepends the location of a key, "run.yaml:7: " or "--set: ", to a message about it. */
 int config_at_key(const struct config *c, enum config_key key, struct error *e);
 

@@ -17,9 +17,16 @@ struct config_row {
     const char *section, *path; /* "train", "train.steps" */
     enum config_row_type type;
     size_t offset;              /* of the member in its struct */
-    const char *standard, *allowed, *doc;
+    const char *standard, *allowed, *doc, *needs;
 };
 extern const struct config_row config_rows[CONFIG_KEYS];
+
+/* Pairs of keys that exclude each other. */
+enum config_pair { PAIR_MODEL, PAIR_LENGTH, PAIR_DROPS, PAIR_WARMUP, CONFIG_PAIRS };
+extern const enum config_key config_pairs[CONFIG_PAIRS][2];
+
+/* What a key needs to have an effect: its column, or the models of a technique. */
+const char *config_needs(enum config_key key, char room[64]);
 
 /* The last component of a row's path. */
 const char *config_leaf(const struct config_row *r);

@@ -54,7 +54,9 @@ static bool assign_budget(const struct config_row *r, const struct value *v, str
 
 static bool assign_choice(const struct config_row *r, const struct value *v, int *to)
 {
-    const char *text = v->kind == VALUE_NUMBER ? NULL : scalar_text(v); /* true and false may be words */
+    char digits[40];
+    if (v->kind == VALUE_NUMBER) number_print(v->number, digits); /* 0.0 is the word 0 */
+    const char *text = v->kind == VALUE_NUMBER ? digits : scalar_text(v); /* true and false may be words */
     int word = text ? config_word_index(r->allowed, text) : -1;
     if (word < 0) return false;
     *to = word;

@@ -21,7 +21,7 @@ int embed_config(struct config *c, const char *folder, const char *dtype, const 
     if (!rc && dtype && strcmp(dtype, "f32") && strcmp(dtype, "bf16")) rc = error_set(e, PL_USAGE, "--embeddings-dtype %s: expected f32 or bf16", dtype);
     if (!rc && dtype) rc = config_assign(c, "memory.precision", dtype, e);
     if (!rc) rc = config_assign(c, "model.freeze", "*", e); /* as in the runs on the store: memory.quantize is for frozen weights */
-    return rc;
+    return rc ? rc : config_check_read(c, "data pack", "model.* data.* memory.* device.*", e);
 }
 
 static int check_model(const struct model *m, const char *folder, int64_t side, struct error *e)

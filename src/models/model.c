@@ -45,6 +45,43 @@ static int refuse_type(const char *type, const char *where, struct error *e)
     return error_set(e, PL_USAGE, "%s: model_type \"%s\" is not supported; %s; %s; %s; %s (model_type is one of: %s)", where, type, LANGUAGE, WITH_IMAGES, MASKS, TOWERS, list_families(known));
 }
 
+/* --- dropout ----------------------------------------------------------------------------- */
+
+/* Names of dropout in the configurations of transformers, TinyViT and the programs around them. */
+static const char *const dropouts[] = {"attention_dropout", "dropout", "hidden_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob", "attn_pdrop", "resid_pdrop",
+                                       "embd_pdrop", "resid_dropout", "embedding_dropout", "activation_dropout", "projection_dropout", "drop_rate", "drop_path_rate", "layerdrop"};
+
+static void find_dropout(struct model *m, const struct value *map, const char *inside)
+{
+    for (size_t i = 0; i < COUNT(dropouts) && !m->dropout; i++) {
+        double p = 0;
+        struct error ignored;
+        if (value_opt_number(map, dropouts[i], &p, &ignored) || !(p > 0)) continue;
+        m->dropout = bump_format(&m->memory, "%s%s is %g", inside, dropouts[i], p);
+    }
+}
+
+/* In the map and in those of the layers that the family builds; parts have their own. */
+static void find_dropouts(struct model *m, const struct value *config)
+{
+    static const char *const maps[] = {"vision_config", "vision_config_dict", "prompt_encoder_config", "mask_decoder_config"};
+    char inside[64];
+    if (!m->family->drops) find_dropout(m, config, "");
+    for (size_t i = 0; i < COUNT(maps); i++) {
+        const struct value *map = value_get(config, maps[i]);
+        snprintf(inside, sizeof inside, "%s.", maps[i]);
+        if (map && map->kind == VALUE_MAP) find_dropout(m, map, inside);
+    }
+}
+
+int model_check_dropout(const struct model *m, struct error *e)
+{
+    if (!m->dropout || m->chosen.no_dropout) return PL_OK;
+    return error_set(e, PL_USAGE, "%s%sconfig.json: %s, and a %s has no dropout here; set model.dropout to 0 to train without it", m->path, *m->path ? "/" : "", m->dropout, m->family->model_type);
+}
+
+/* --- opening ------------------------------------------------------------------------------ */
+
 static int parse_map(struct model *m, const struct value *config, const char *where, struct error *e)
 {
     const char *type = NULL;
@@ -58,6 +95,7 @@ static int parse_map(struct model *m, const struct value *config, const char *wh
             m->family = families[i];
             rc = m->family->parse(m, config, e);
             if (rc) return error_prepend(e, "%s", where);
+            find_dropouts(m, config);
             return m->family->read_folder ? m->family->read_folder(m, e) : PL_OK;
         }
     return refuse_type(type, where, e);
@@ -77,6 +115,7 @@ static void choose(struct model *m, const struct model_choices *c)
 {
     if (c->vision_tower) m->chosen.vision_tower = bump_string(&m->memory, c->vision_tower);
     if (c->decoder) m->chosen.decoder = bump_string(&m->memory, c->decoder);
+    m->chosen.no_dropout = c->no_dropout;
 }
 
 static int check_choices(const struct model *m, const char *name, struct error *e)
@@ -188,6 +227,7 @@ int model_add_part(struct model *m, const char *name, const struct value *config
         return error_prepend(e, "part %s", name);
     }
     m->leaves_tower |= part.leaves_tower;
+    if (part.dropout && !m->dropout) m->dropout = bump_format(&m->memory, "%s: %s", name, part.dropout);
     push_part(m, name, &part);
     return PL_OK;
 }

@@ -57,6 +57,7 @@ struct ground_model;
 struct model_choices {
     const char *vision_tower; /* the folder of its vision tower */
     const char *decoder;      /* its mask decoder, instead of that of config.json */
+    bool no_dropout;          /* train without the dropout of config.json */
 };
 
 struct model {
@@ -72,6 +73,7 @@ struct model {
     int64_t positions;      /* positions are below this (VALUES_POSITIONS); 0: any */
     int64_t longest;        /* tokens of the longest text that it was made for; 0: none is stated */
     int64_t image;          /* side of the images that it was trained on; 0: it takes no images */
+    const char *dropout;    /* "attention_dropout is 0.1": a dropout of config.json that the family does not have; NULL: none */
     bool batch_norm;        /* its step may use batch statistics over images (batch.bn_group) */
     struct mask_model *masks; /* masks.h; NULL: it predicts no masks */
     struct image_model *images; /* images.h; NULL: it takes no images among its tokens */
@@ -144,6 +146,7 @@ struct family {
      * padding, ranges [B,T,2], the positions that each token sees, and with T > 1 last_token [B,1], an index
      * below T; the output is "logits" [B,vocabulary]. */
     bool generates;
+    bool drops;             /* it has the dropout of its config.json */
     const struct spelling *spellings; /* of the published names; NULL: there is one, apart from `root` */
 };
 #define FAMILY(name) extern const struct family name##_family;
@@ -178,6 +181,9 @@ int model_text(struct model *m, const char *config_json, const char *name, struc
 /* `path` is the folder of its weights; NULL: they start from their inits. */
 int model_define(struct model *m, const struct definition *d, const char *path, struct error *e);
 void model_close(struct model *m);
+
+/* PL_USAGE if training would need a dropout that the family does not have. */
+int model_check_dropout(const struct model *m, struct error *e);
 
 /* For families: declare the inputs and outputs of a model. The name of an output is copied. */
 void model_add_port(struct model *m, const struct port *p);

@@ -212,6 +212,7 @@ static int parse_prs(struct model *m, const struct value *config, struct error *
     *c = (struct prs){.pooled = 16, .heads = 8, .dropout = 0.1, .prompt_hidden = 512, .self_heads = 16, .self_inner = 512};
     int rc = parse_decoder(m, c, config, e);
     if (!rc) rc = parse_sizes(c, config, e);
+    if (m->chosen.no_dropout) c->dropout = c->attention_dropout = 0;
     if (!rc) rc = add_parts(m, config, e);
     if (rc) return rc;
     const struct model *tiny = model_part(m, TINYSAM);
@@ -347,4 +348,4 @@ static void build_prs(const struct model *m, struct graph *g, const struct batch
     output_losses(g, batch, c, own, (struct losses){out.loss, masks.loss, classes});
 }
 
-const struct family prs_med_family = {"prs_med", parse_prs, build_prs, "", false, .generates = true};
+const struct family prs_med_family = {"prs_med", parse_prs, build_prs, "", false, .generates = true, .drops = true};

@@ -192,6 +192,7 @@ struct technique {
     const char *compare_else; /* instead of `compare`, on a device that does not support it */
     const char *label;        /* in lists of the techniques in use; %s: the value */
     const char *needs;        /* "precision=bf16|bf16-pure": unless it is off, the other technique must have one of these values; NULL: none */
+    const char *models;       /* kinds of models in which it has an effect, as column `needs` of config.def names them; NULL: all */
     /* Whether the other settings and the limits exclude the technique, or its value, and why, with what
      * to do (the technique's file); NULL: nothing does. */
     bool (*excluded)(const struct settings *s, const struct step_limits *l, struct text *why);
