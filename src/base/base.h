@@ -54,6 +54,11 @@ char *mem_string(const char *s);
 void mem_free(void *p);
 uint64_t mem_allocations(void);
 
+/* Ends the process with a line that says what could not be allocated: for libraries that allocate by themselves. */
+__attribute__((noreturn)) void mem_exhausted(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* Sets the function that ends the process then; it does not return. The default is abort. */
+void mem_on_exhaustion(void (*end)(void));
+
 /* A pool for the bookkeeping of a running program. mem_pool_create allocates it once from the
  * heap. Between mem_pool_enter and mem_pool_leave every allocation above comes from the pool and
  * is not counted; mem_pool_leave frees all of them. An allocation that does not fit into the

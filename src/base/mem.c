@@ -3,7 +3,7 @@
  *
  * Invariant: no function here returns NULL, and each heap allocation of the program is counted
  * once. The program cannot continue when the host heap is exhausted, so it prints the requested
- * size and exits. (The large arenas are allocated elsewhere, and their failure is an error
+ * size and ends. (The large arenas are allocated elsewhere, and their failure is an error
  * value.)
  *
  *   struct bump
@@ -20,11 +20,23 @@
 
 static atomic_ullong allocations;
 
-static _Noreturn void out_of_memory(size_t bytes)
+static void (*exhausted)(void) = abort;
+
+void mem_on_exhaustion(void (*end)(void)) { exhausted = end; }
+
+void mem_exhausted(const char *fmt, ...)
 {
-    fprintf(stderr, "plimsoll: out of host memory: an allocation of %zu bytes failed\n", bytes);
+    va_list args;
+    va_start(args, fmt);
+    fputs("plimsoll: out of host memory: ", stderr);
+    vfprintf(stderr, fmt, args);
+    fputc('\n', stderr);
+    va_end(args);
+    exhausted();
     abort();
 }
+
+static _Noreturn void out_of_memory(size_t bytes) { mem_exhausted("an allocation of %zu bytes failed", bytes); }
 
 /* ---- the pool ---- */
 

@@ -316,10 +316,14 @@ static int prepare_shard(struct prepare *p, const char *from, struct error *e)
     uint8_t head[8] = {0};
     output_path(p, from, &path);
     if (file_exists(path.at)) {
-        print_line("%s: exists already, kept", path.at);
-        p->existing++;
+        const int kept = file_open(path.at, NULL, e);
+        if (kept >= 0) {
+            print_line("%s: exists already, kept", path.at);
+            p->existing++;
+            close(kept);
+        }
         text_free(&path);
-        return PL_OK;
+        return kept < 0 ? e->code : PL_OK;
     }
     print_line("%s -> %s", from, path.at);
     const bool folder = dir_exists(from);

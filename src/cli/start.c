@@ -1,6 +1,6 @@
 /*
  * start.c: what the process needs before anything else: signals that become errors, three open
- * descriptors, and stacks that are large enough.
+ * descriptors, stacks that are large enough, and an orderly end when memory runs out.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -72,6 +72,13 @@ static void enlarge_stacks(char **argv)
     if (again) execv("/proc/self/exe", argv);
 }
 
+/* Other threads may be anywhere, so nothing is closed: files get their names only when they are whole. */
+static void end_without_memory(void)
+{
+    temporary_remove_all();
+    _exit(PL_FAIL);
+}
+
 struct call {
     int (*body)(int argc, char **argv);
     int argc, rc;
@@ -107,6 +114,7 @@ int start_process(int (*body)(int argc, char **argv), int argc, char **argv)
     enlarge_stacks(argv);
     ignore_signals();
     temporary_on_signals();
+    mem_on_exhaustion(end_without_memory);
     if (!run_on_thread(&c)) run_call(&c);
     return c.rc;
 }

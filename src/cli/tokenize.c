@@ -187,7 +187,7 @@ static int run(const struct tokenize_request *r, const struct tokenizer *t, stru
         int fd = file_open(r->file, NULL, e);
         if (fd < 0) return e->code;
         f = fdopen(fd, "r");
-        CHECK(f);
+        if (!f) mem_exhausted("%s cannot be opened as a stream", r->file);
     }
     struct totals sum = {.seen = mem_alloc((size_t)tokenizer_size(t) + 1)};
     int rc = each_line(r, t, f, &sum, e);

@@ -3,6 +3,7 @@
  */
 #include "engine/weights_files.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -182,9 +183,9 @@ bool weights_other_file(const struct weights *w, const char *path, const char *n
     if (is_excluded(name) || !strcmp(name, "config.json")) return false; /* the model writes config.json */
     for (uint32_t i = 0; i < w->n_files; i++)
         if (!strcmp(name, w->names[i])) return false; /* an index may use any file name for weights */
-    if (stat(path, &s) || !S_ISREG(s.st_mode) || s.st_size > OTHER_MOST) return false;
-    *bytes = (uint64_t)s.st_size;
-    return true;
+    const int rc = stat(path, &s);
+    *bytes = rc ? 0 : (uint64_t)s.st_size;
+    return rc ? file_is_hidden(errno) : S_ISREG(s.st_mode) && s.st_size <= OTHER_MOST; /* copying a hidden one says why it fails */
 }
 
 int weights_count_others(struct weights *w, struct error *e)

@@ -169,10 +169,12 @@ int file_read(const char *path, uint64_t limit, char **bytes, size_t *n, struct 
     return PL_OK;
 }
 
+bool file_is_hidden(int code) { return code == EIO || code == ENOMEM; }
+
 bool file_exists(const char *path)
 {
     struct stat s;
-    return !stat(path, &s);
+    return !stat(path, &s) || file_is_hidden(errno);
 }
 
 bool dir_exists(const char *path)

@@ -38,6 +38,9 @@ int file_write_unsynced(const char *path, const void *bytes, size_t n, struct er
 int file_copy(const char *from, const char *to, struct error *e);
 /* rename(2), then a sync of the folder of `to`. */
 int file_rename(const char *from, const char *to, struct error *e);
+/* Returns true for the errno of a stat(2) that failed though the file may be there. */
+bool file_is_hidden(int code);
+/* Returns false if there is no such file. A hidden one counts as existing: opening it says why it cannot be read. */
 bool file_exists(const char *path);
 bool dir_exists(const char *path);
 bool file_same(const char *a, const char *b); /* both exist and are the same file (inode) */

@@ -74,12 +74,17 @@ static void remove_now(int folder, const char *name, int depth)
     unlinkat(folder, name, AT_REMOVEDIR);
 }
 
-void temporary_end(int signal_number)
+void temporary_remove_all(void)
 {
-    const int code = errno;
     atomic_store(&ending, true);
     for (int i = 0; i < LISTED; i++)
         if (atomic_load(&listed[i].used)) remove_now(AT_FDCWD, listed[i].path, DEPTH);
+}
+
+void temporary_end(int signal_number)
+{
+    const int code = errno;
+    temporary_remove_all();
     signal(signal_number, SIG_DFL);
     raise(signal_number); /* it is delivered when the handler returns */
     errno = code;
@@ -172,7 +177,10 @@ static int make(struct temporary *t, const char *path, bool folder, struct error
             list(t->path);
             return PL_OK;
         }
-        if (t->fd >= 0) close(t->fd), t->fd = -1; /* another process took it for one that was left */
+        if (t->fd >= 0) { /* another process took it for one that was left */
+            remove_now(AT_FDCWD, name.at, 1);
+            close(t->fd), t->fd = -1;
+        }
     }
     file_error(path, folder ? "create a temporary folder beside it" : "create a temporary file beside it", e);
     text_free(&name);

@@ -33,6 +33,8 @@ int temporary_keep(struct temporary *t, const char *path, bool sync, struct erro
 /* Removes it, a folder with its contents; none is allowed. *t is none then. */
 void temporary_drop(struct temporary *t);
 
+/* Removes all temporary files and folders of a process that is about to end, also in a signal handler. */
+void temporary_remove_all(void);
 /* From here on SIGINT, SIGTERM and SIGHUP, where they are not ignored, end the process by temporary_end. */
 void temporary_on_signals(void);
 /* Handles a signal: removes all temporary files and folders of the process, and ends it by the default action. */

@@ -59,7 +59,7 @@ struct pattern_search *pattern_search_new(void)
     struct pattern_search *s = mem_alloc(sizeof *s);
     s->region = onig_region_new();
     s->limits = onig_new_match_param();
-    CHECK(s->region && s->limits);
+    if (!s->region || !s->limits) mem_exhausted("Oniguruma cannot begin a search");
     s->n = SIZE_MAX;
     onig_set_match_stack_limit_size_of_match_param(s->limits, STACK_MOST);
     return s;

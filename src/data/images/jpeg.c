@@ -154,7 +154,7 @@ struct jpg *jpg_open(void *memory, const struct jpg_limits *limits)
     j->errors.error_exit = jump;
     j->errors.emit_message = on_message;
     j->d.client_data = j;
-    CHECK(!setjmp(j->back), "libjpeg cannot be initialised: %s", j->message);
+    if (setjmp(j->back)) mem_exhausted("libjpeg: %s", j->message);
     jpeg_create_decompress(&j->d);
     j->d.client_data = j; /* creation clears the struct */
     j->d.mem->max_memory_to_use = (long)j->limits.memory;
@@ -346,7 +346,7 @@ int jpg_encode(struct text *out, uint32_t width, uint32_t height, const uint8_t 
     c.err = jpeg_std_error(&w->error.errors);
     w->error.errors.error_exit = jump;
     c.client_data = &w->error;
-    CHECK(!setjmp(w->error.back), "libjpeg cannot be initialised: %s", w->error.message);
+    if (setjmp(w->error.back)) mem_exhausted("libjpeg: %s", w->error.message);
     jpeg_create_compress(&c);
     c.client_data = &w->error;
     c.dest = &w->dest;
