@@ -105,11 +105,11 @@ many() {
     grep -q '{"image_id": "sa_1.jpg", "file_name": "sa_1.jpg", "prompt_id": "a", "category_id": 7, "segmentation": {"size": \[72, 96\], "counts": "[^"]*"}, "score": 0.[0-9]*, "bbox": \[' "$tmp/masks.json"
 }
 check "a folder, with prompts from a CSV" many
-common() { predict "$tmp/images" "$tmp/images/sa_1.jpg" --box 10,10,60,60 -o "$tmp/common" | grep "6 masks of 6 images" && cmp "$tmp/common/sa_2.png" "$tmp/masks/sa_2-a.png"; }
+common() { predict "$tmp/images" "$tmp/images/sa_1.jpg" --box 10,10,60,60 -o "$tmp/common" | grep "5 masks of 5 images" && cmp "$tmp/common/sa_2.png" "$tmp/masks/sa_2-a.png"; }
 check "a folder, with one box for all" common
 coco() {
     printf '{"images": [{"id": 4, "file_name": "sa_2.jpg"}], "annotations": [{"id": 9, "image_id": 4, "category_id": 3, "bbox": [10, 10, 50, 50]}, {"id": 10, "image_id": 4, "bbox": [80.5, 60, 15.7, 12.2]}]}' >"$tmp/images/coco.json"
-    predict --prompts "$tmp/images/coco.json" -o "$tmp/coco" --json "$tmp/coco.out" | grep "2 masks of 1 images" && cmp "$tmp/coco/sa_2-9.png" "$tmp/masks/sa_2-a.png" && grep -q '"image_id": 4, .*"prompt_id": "10"' "$tmp/coco.out"
+    predict --prompts "$tmp/images/coco.json" -o "$tmp/coco" --json "$tmp/coco.out" | grep "2 masks of 1 image in" && cmp "$tmp/coco/sa_2-9.png" "$tmp/masks/sa_2-a.png" && grep -q '"image_id": 4, .*"prompt_id": "10"' "$tmp/coco.out"
 }
 check "prompts from a COCO file" coco
 # Prompts from the masks of a dataset; as in training they have jitter, by the seed.
@@ -126,6 +126,20 @@ broken() {
     ends 1 "1 of 5 images could not be used, the first is sa_3.jpg" --model "$cases/model" "$tmp/broken" --point 5,5 -o "$tmp/b" && [ "$(ls "$tmp/b" | wc -l)" = 4 ]
 }
 check "a broken image among others" broken
+# Images with equal names in several folders keep their folders; where that does not tell them apart nothing is predicted.
+equal_names() {
+    mkdir -p "$tmp/p/a" "$tmp/p/b" "$tmp/p/c/d" && cp "$tmp/images/sa_1.jpg" "$tmp/p/a/x.jpg" && cp "$tmp/images/sa_2.jpg" "$tmp/p/b/x.jpg" && cp "$tmp/images/sa_1.jpg" "$tmp/p/c/d/x.jpg" && cp "$tmp/images/sa_2.jpg" "$tmp/p/c/d_x.jpg" || return 1
+    predict "$tmp/p/a" "$tmp/p/../p/b" --box 10,10,60,60 -o "$tmp/e1" --json "$tmp/e1.json" | grep -q "2 masks of 2 images" && cmp "$tmp/e1/b/x.png" "$tmp/masks/sa_2-a.png" && [ -f "$tmp/e1/a/x.png" ] && grep -q '"file_name": "b/x.jpg"' "$tmp/e1.json" || { find "$tmp/e1"; return 1; }
+    printf 'image,id,x,y\nd/x.jpg,1,5,5\nd_x.jpg,1,5,5\n' >"$tmp/p/c/prompts.csv"
+    predict --prompts "$tmp/p/c/prompts.csv" -o "$tmp/e2" >/dev/null && [ -f "$tmp/e2/d/x-1.png" ] && [ -f "$tmp/e2/d_x-1.png" ] || { find "$tmp/e2"; return 1; }
+    predict "$tmp/p/a/x.jpg" "$tmp/p/c/d_x.jpg" --point 5,5 -o "$tmp/e3" >/dev/null && [ -f "$tmp/e3/x.png" ] && [ -f "$tmp/e3/d_x.png" ] || { find "$tmp/e3"; return 1; }
+    cp "$tmp/p/a/x.jpg" "$tmp/p/a/x.jpeg"
+    ends 2 "the masks of x.jpeg and x.jpg would both be x.png: rename one" --model "$tmp/none" "$tmp/p/a" --point 5,5 -o "$tmp/e4" && [ ! -e "$tmp/e4" ] || return 1
+    ends 2 "the folder of all images" --model "$cases/model" "$tmp/p/b" "$tmp/p/c/d" --point 5,5 -o "$tmp/p" || return 1
+    printf 'image,id,x,y\nx.jpg,1,5,5\nx-1.jpg,,5,5\n' >"$tmp/p/b/prompts.csv" && cp "$tmp/p/b/x.jpg" "$tmp/p/b/x-1.jpg"
+    ends 2 "the masks of x-1.jpg and x.jpg would both be x-1.png" --model "$cases/model" --prompts "$tmp/p/b/prompts.csv" -o "$tmp/e5"
+}
+check "equal names of images: folders are kept, or nothing is written" equal_names
 not_many() {
     echo image,x0 >"$tmp/bad.csv" && printf 'image,x,y\nsa_1.jpg,3,four\n' >"$tmp/four.csv" && printf 'image,x,y\nsa_9.jpg,3,4\n' >"$tmp/nine.csv" && printf 'image,id,x0,y0,x1,y1\nsa_1.jpg,a,3,4,9,9\nsa_1.jpg,a,5,4,9,9\n' >"$tmp/two.csv" || return 1
     refused "the header has no columns for prompts" "$tmp/images" --prompts "$tmp/bad.csv" && refused "line 2: y is \"four\", expected a number" "$tmp/images" --prompts "$tmp/four.csv" &&

@@ -86,6 +86,16 @@ static void derive(struct labels *l, const struct loader_sample *s, uint32_t k, 
     to_pixels(l, image, coords + 2, q->corners + 2);
 }
 
+static void about_sample(const struct predict_source *s, uint64_t i, bool folders, char *name, size_t room, struct predict_about *out)
+{
+    const struct labels *l = s->state;
+    uint32_t slice;
+    (void)folders; /* the names of a dataset have theirs */
+    *out = (struct predict_about){0};
+    dataset_name(l->set, i, name, room);
+    out->volume = dataset_slice(l->set, i, &slice, &out->volume_name);
+}
+
 static int read_sample(struct predict_source *s, uint64_t i, struct predict_item *out, struct error *e)
 {
     struct labels *l = s->state;
@@ -123,7 +133,7 @@ int predict_labels(struct predict_source *s, struct predict *p, struct error *e)
     struct labels *l = mem_alloc(sizeof *l);
     const struct config *c = &p->config;
     *l = (struct labels){.kind = p->derive ? p->derive : "box"};
-    *s = (struct predict_source){.read = read_sample, .close = close_labels, .state = l};
+    *s = (struct predict_source){.read = read_sample, .close = close_labels, .about = about_sample, .state = l};
     int rc = PL_OK;
     if (strcmp(l->kind, "box") && strcmp(l->kind, "point") && strcmp(l->kind, "train"))
         rc = error_set(e, PL_USAGE, "--prompt %s: expected box, point, or train for prompts that are drawn as in training (prompts.box, prompts.jitter)", l->kind);
@@ -139,6 +149,7 @@ int predict_labels(struct predict_source *s, struct predict *p, struct error *e)
         if (strcmp(l->kind, "point")) rc = predict_shape(s, 0, true, e);
         if (!rc && strcmp(l->kind, "box")) rc = predict_shape(s, 1, false, e);
     }
+    if (!rc) rc = predict_choose_names(s, e);
     if (rc) close_labels(s);
     return rc;
 }

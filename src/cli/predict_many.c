@@ -30,21 +30,6 @@ struct many {
 
 /* --- output -------------------------------------------------------------------------------------- */
 
-/* OUT/NAME-ID.png; a slash in the name becomes an underscore, and an image with one prompt without an id has no ID. */
-static void mask_path(const struct many *m, const struct predict_item *x, uint32_t k, struct text *out)
-{
-    const char *slash = strrchr(x->name, '/'), *dot = strrchr(x->name, '.');
-    const size_t stem = dot && dot > x->name && (!slash || dot > slash + 1) ? (size_t)(dot - x->name) : strlen(x->name);
-    text_printf(out, "%s/", m->p->output);
-    const size_t from = out->n;
-    text_printf(out, "%.*s", (int)stem, x->name);
-    if (*x->prompts[k].id) text_printf(out, "-%s", x->prompts[k].id);
-    else if (x->n > 1) text_printf(out, "-%u", k + 1);
-    for (size_t i = from; i < out->n; i++)
-        if (out->at[i] == '/' || (i == from && out->at[i] == '.')) out->at[i] = '_';
-    text_printf(out, ".png");
-}
-
 /* A result as pycocotools reads it. */
 static void put_result(struct many *m, const struct predict_item *x, uint32_t k, const struct predictor *a, double score)
 {
@@ -71,8 +56,9 @@ static int write_mask(struct many *m, struct predictor *a, int64_t i, const stru
     if (m->p->output && x->volume) {
         rc = label_output_add(&m->labels, x, k, m->mask, e);
     } else if (m->p->output) {
-        mask_path(m, x, k, &path);
+        predict_mask_path(m->p->output, x->name, m->source.folders, x->prompts[k].id, x->n > 1 ? k + 1 : 0, &path);
         rc = png_encode(&file, PNG_BITS, a->w, a->h, m->mask, 0, e);
+        if (!rc && m->source.folders) rc = predict_make_folder(path.at, e);
         if (!rc) rc = file_write_unsynced(path.at, file.at, file.n, e);
     }
     if (!rc && m->p->json) put_result(m, x, k, a, a->scores[i * a->candidates + best]);
@@ -126,6 +112,7 @@ static int predict_next(struct many *m, uint64_t i, struct predictor_prompt *pro
     struct predict_item x = {0};
     struct error why;
     int rc = m->source.read(&m->source, i, &x, &why);
+    if (!rc && m->p->output) rc = predict_check_ids(&x, &why);
     if (!rc && !x.n) m->without++;
     else if (!rc) {
         const size_t pixels = (size_t)x.image.w * x.image.h;
@@ -165,8 +152,9 @@ static int loop(struct many *m, struct error *e)
     mem_free(prompts);
     if (rc) return rc;
     const double seconds = clock_seconds() - from;
-    printf("%llu masks of %llu images in %s, %.2f images a second\n", (unsigned long long)m->masks, (unsigned long long)(m->source.n - m->unused - m->without), duration_print(seconds, time),
-           seconds > 0 ? (double)m->source.n / seconds : 0);
+    const uint64_t images = m->source.n - m->unused - m->without;
+    printf("%llu mask%s of %llu image%s in %s, %.2f images a second\n", (unsigned long long)m->masks, m->masks == 1 ? "" : "s", (unsigned long long)images, images == 1 ? "" : "s",
+           duration_print(seconds, time), seconds > 0 ? (double)m->source.n / seconds : 0);
     return PL_OK;
 }
 
@@ -187,6 +175,7 @@ int predict_many(struct predict *p, struct error *e)
     const bool volume = p->paths.n == 1 && predict_is_volume(p->paths.at[0]);
     int rc = p->data ? predict_labels(&m.source, p, e) : volume ? predict_slices(&m.source, p, e) : predict_files(&m.source, p, e);
     if (rc) return rc;
+    m.labels.folders = m.source.folders;
     if (p->output && !volume) rc = dir_make(p->output, e);
     if (!rc) rc = open_models(&m, e);
     json_begin_list(&m.json, NULL);

@@ -128,10 +128,9 @@ static int begin(struct label_output *o, const struct predict_item *x, struct er
     const struct volume *v = o->of = x->volume;
     struct text path = {0};
     if (names_file(o->p->output)) text_printf(&path, "%s", o->p->output);
-    else text_printf(&path, "%s/%s.nii.gz", o->p->output, x->volume_name);
-    for (char *at = path.at + strlen(o->p->output) + 1; !names_file(o->p->output) && *at; at++)
-        if (*at == '/') *at = '_';
-    int rc = nifti_write_begin(&o->writer, path.at, v, o->p->config.data_labels == LABELS_INSTANCES ? UINT16_MAX : 255, e);
+    else predict_label_path(o->p->output, x->volume_name, o->folders, &path);
+    int rc = o->folders ? predict_make_folder(path.at, e) : PL_OK;
+    if (!rc) rc = nifti_write_begin(&o->writer, path.at, v, o->p->config.data_labels == LABELS_INSTANCES ? UINT16_MAX : 255, e);
     text_free(&path);
     o->labels = mem_alloc((size_t)v->w * v->h * sizeof *o->labels);
     o->area = mem_alloc((size_t)v->w * v->h * sizeof *o->area);
@@ -144,7 +143,7 @@ static int finish(struct label_output *o, bool failed, struct error *e)
     o->volumes += o->writer && !rc && !failed;
     mem_free(o->labels);
     mem_free(o->area);
-    *o = (struct label_output){.p = o->p, .volumes = o->volumes};
+    *o = (struct label_output){.p = o->p, .volumes = o->volumes, .folders = o->folders};
     return rc;
 }
 

@@ -22,6 +22,7 @@ struct label_output {
     uint16_t *labels;        /* [h][w] of the slice */
     uint32_t *area;          /* of the mask of each pixel */
     uint64_t volumes;        /* that are finished */
+    bool folders;            /* predict_source.folders */
 };
 /* Adds a mask of a slice: [h][w] bytes. */
 int label_output_add(struct label_output *o, const struct predict_item *x, uint32_t k, const uint8_t *mask, struct error *e);
