@@ -91,6 +91,13 @@ packs() {
     inspects a.pack samples 9 masks 12 range.kind window range.low -160 range.high 240
 }
 check "pack keeps masks, names and the window" packs
+same_place() { # labels that lie at the same place in another orientation give the same store
+    for c in a b c; do put lps.nii.gz turned/imagesTr/${c}_0000.nii.gz && put ../scans/labels_RAS.nii.gz turned/labelsTr/$c.nii.gz; done
+    cp "$tmp/nnunet/dataset.json" "$tmp/turned" && expect 0 '' "$binary" data pack "$tmp/turned" -o "$tmp/turned.pack" --model sam-tiny --size 32 && cmp "$tmp/a.pack" "$tmp/turned.pack"
+}
+check "labels in another orientation lie on their image" same_place
+put lps.nii.gz moved/images/a.nii.gz && put ../scans/shifted.nii.gz moved/labels/a.nii.gz
+check "labels between the voxels of their image" refused 'labels/a.nii.gz: it does not lie on the voxels of its image' moved
 same_bits() { # training on the store and on the volumes is the same
     trains nnunet --set data.shuffle=false && cp "$tmp/run/model/model.safetensors" "$tmp/volumes.safetensors" || return 1
     rm -rf "$tmp/run"
@@ -149,6 +156,11 @@ big() { # a volume of 2 GiB, of which most is a hole in the file: slices are rea
 }
 check "a volume of 2 GiB within 64 MiB beyond the plan" big
 
+too_large() { # the slices of a .nii.gz that data.sample_memory has no room for are refused by its header
+    expect 2 'a.nii: reading a slice of 1024 x 1024 voxels takes 8 MiB; expected at most 4 \(data.sample_memory\)' "$binary" train "$tmp/big.yaml" --set data.sample_memory=4 --set device=cpu --set "train.out=$tmp/none"
+}
+check "a volume whose slices are larger than data.sample_memory" too_large
+
 # --- TIFF, DICOM ------------------------------------------------------------------------------------
 
 for c in a b; do put stack16.tif tiff/images/$c.tif && put stack_labels.tif tiff/masks/$c.tif; done
@@ -168,6 +180,8 @@ for c in a b; do put series dicom/images/$c && put series_labels.nii.gz dicom/la
 check "DICOM series with label volumes" inspects dicom samples 2 masks 2 has '"width":40,"height":36' range.kind window range.low -160
 check "DICOM series: train" trains dicom
 mkdir "$tmp/dicom/images/c" && cp "$from"/series/*.dcm "$from"/series_rle/*.dcm "$tmp/dicom/images/c" && cp "$tmp/dicom/labels/a.nii.gz" "$tmp/dicom/labels/c.nii.gz"
+put ../scans/gap gap/images/a && put series_labels.nii.gz gap/labels/a.nii.gz
+check "a series with a missing slice" refused '1 slice is missing between slices 2 and 3 \(06.dcm and 09.dcm\), which are 4 mm apart' gap
 check "two series in a folder: the others are used" expect 0 '1 of 3 volumes cannot be used, such as .*several series' "$binary" data inspect "$tmp/dicom"
 
 # --- what cannot be used ----------------------------------------------------------------------------
@@ -178,7 +192,7 @@ check "a cut file is named, the others are used" expect 0 "1 of 2 volumes cannot
 head -c 300 "$from/lps.nii.gz" >"$tmp/bad/images/a.nii.gz"
 check "only cut files" refused 'a.nii.gz: its header describes 772 bytes' bad
 put float32.nii.gz bad/images/a.nii.gz && put float32.nii.gz bad/images/b.nii.gz
-check "labels of another size" refused 'a.nii.gz: it has 5 x 4 x 3 voxels, and its label volume 7 x 6 x 5' bad
+check "labels of another size" refused 'labels/a.nii.gz: it has 7 x 6 x 5 voxels, and its image 5 x 4 x 3' bad
 put lps.nii.gz bad/images/a.nii.gz && put lps.nii.gz bad/labels/a.nii.gz && rm "$tmp"/bad/*/b.nii.gz
 check "a CT as labels" refused 'and a mask was expected: whole numbers from 0 to 65535' bad
 check "two modalities are no image" expect 2 'data.modalities names 2 modalities' "$binary" train "$tmp/run.yaml" --set 'data.modalities=[0, 1]' --set "train.out=$tmp/none"

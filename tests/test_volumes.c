@@ -1,26 +1,33 @@
 /*
- * test_volumes.c: volumes (src/data/volumes) against what nibabel, tifffile, pydicom and SimpleITK read: tests/golden/volumes, which
- * tests/golden/make_volumes.py documents. Then what is refused, windows, and volumes that are written.
+ * test_volumes.c: volumes (src/data/volumes) against what nibabel, tifffile, pydicom and SimpleITK read: tests/golden/volumes and
+ * tests/golden/scans, which make_volumes.py and make_scans.py there document. Then labels on images, what is refused, windows, memory, and
+ * volumes that are written.
  */
+#include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "data/images/image.h"
 #include "data/volumes/dicom.h"
+#include "data/volumes/dicom_j2k.h"
 #include "data/volumes/nifti.h"
 #include "data/volumes/volume.h"
 #include "io/file.h"
+#include "io/gunzip.h"
 #include "io/safetensors.h"
 #include "temporary_folder.h"
 
 #define GOLDEN "tests/golden/volumes/"
+#define SCANS "tests/golden/scans/"
 static const char *const axes[] = {"axial", "coronal", "sagittal"};
-static struct st_file expected;
+static struct st_file expected; /* of one of both folders */
 
 static double *read_entry(const char *name, const struct st_entry **out)
 {
@@ -38,7 +45,7 @@ static double *read_entry(const char *name, const struct st_entry **out)
 }
 
 /* "FILE|axial|0" */
-static void compare(const char *name)
+static void compare(const char *golden, const char *name)
 {
     char file[128], axis[16], spacing[160], path[256];
     unsigned modality;
@@ -48,7 +55,7 @@ static void compare(const char *name)
     if (sscanf(name, "%127[^|]|%15[^|]|%u", file, axis, &modality) != 3) return;
     int a = 0;
     while (strcmp(axes[a], axis)) a++;
-    snprintf(path, sizeof path, GOLDEN "%s", file);
+    snprintf(path, sizeof path, "%s%s", golden, file);
     snprintf(spacing, sizeof spacing, "%s|%s|spacing", file, axis);
     if (!tiff_version() && strstr(file, ".tif")) return;
     if (volume_open(&v, path, &(struct volume_options){.axis = (enum volume_axis)a}, &e)) fail_msg("%s: %s", path, e.text);
@@ -76,11 +83,99 @@ static void compare(const char *name)
     volume_close(&v);
 }
 
+static void compare_all(const char *golden, uint32_t least)
+{
+    char path[256];
+    struct error e;
+    snprintf(path, sizeof path, "%sexpected.safetensors", golden);
+    if (st_open(path, &expected, &e)) fail_msg("%s", e.text);
+    for (uint32_t i = 0; i < expected.n_entries; i++) compare(golden, expected.entries[i].name);
+    assert_true(expected.n_entries > least);
+    st_close(&expected);
+}
+
 static void test_golden(void **state)
 {
     (void)state;
-    for (uint32_t i = 0; i < expected.n_entries; i++) compare(expected.entries[i].name);
-    assert_true(expected.n_entries > 100);
+    compare_all(GOLDEN, 100);
+    compare_all(SCANS, 30);
+}
+
+/* The numbers of a palette of one bit are labels 0 and 1. */
+static void test_palette(void **state)
+{
+    (void)state;
+    struct volume v;
+    struct plane p;
+    struct error e;
+    const struct st_entry *t;
+    int bytes;
+    if (!tiff_available()) skip();
+    if (st_open(SCANS "expected.safetensors", &expected, &e) || volume_open(&v, SCANS "palette1.tif", &(struct volume_options){0}, &e)) fail_msg("%s", e.text);
+    double *want = read_entry("palette1.tif|numbers", &t);
+    const size_t room = volume_room(&v, true);
+    void *memory = mem_alloc(room);
+    if (volume_read(&v, 0, 0, true, memory, room, &p, &e) || plane_to_labels(&p, &bytes, &e)) fail_msg("%s", e.text);
+    assert_int_equal(t->elements, (int64_t)p.w * p.h);
+    for (int64_t i = 0; i < t->elements; i++) assert_int_equal(((uint8_t *)p.at)[i], (int)want[i]);
+    mem_free(memory);
+    mem_free(want);
+    volume_close(&v);
+    st_close(&expected);
+}
+
+/* --- labels on images ------------------------------------------------------------------------------------------ */
+
+/* Labels in another orientation, laid on an image, are those that have its orientation, in every slice. */
+static void lies_on(const char *image, const char *labels, const char *same, enum volume_axis axis)
+{
+    struct volume of, like, v;
+    struct error e;
+    const struct volume_options o = {.axis = axis};
+    if (volume_open(&of, image, &o, &e) || volume_open(&v, labels, &o, &e) || volume_open(&like, same, &o, &e)) fail_msg("%s", e.text);
+    if (volume_lay_on(&v, &of, &e) || volume_lay_on(&like, &of, &e)) fail_msg("%s on %s: %s", labels, image, e.text);
+    const size_t n = (size_t)of.w * of.h, room = volume_room(&v, true) + volume_room(&like, true);
+    void *memory = mem_alloc(room), *again = mem_alloc(room);
+    assert_true(v.w == of.w && v.h == of.h && v.slices == of.slices);
+    uint64_t labelled = 0;
+    for (uint32_t k = 0; k < of.slices; k++) {
+        struct plane p, q;
+        if (volume_read(&v, k, 0, true, memory, room, &p, &e) || volume_read(&like, k, 0, true, again, room, &q, &e)) fail_msg("%s", e.text);
+        for (size_t i = 0; i < n; i++) {
+            labelled += plane_value(&q, i) > 0;
+            if (plane_value(&p, i) != plane_value(&q, i)) fail_msg("%s, %s: voxel %zu of slice %u is %g, expected %g", labels, axes[axis], i, k, plane_value(&p, i), plane_value(&q, i));
+        }
+    }
+    assert_true(labelled > 0);
+    mem_free(memory), mem_free(again);
+    volume_close(&of), volume_close(&v), volume_close(&like);
+}
+
+static void not_on(const char *image, const char *labels, const char *because)
+{
+    struct volume of, v;
+    struct error e;
+    if (volume_open(&of, image, &(struct volume_options){0}, &e) || volume_open(&v, labels, &(struct volume_options){0}, &e)) fail_msg("%s", e.text);
+    assert_int_equal(volume_lay_on(&v, &of, &e), PL_USAGE);
+    if (!strstr(e.text, because)) fail_msg("\"%s\" does not say \"%s\"", e.text, because);
+    volume_close(&of), volume_close(&v);
+}
+
+static void test_labels_on_images(void **state)
+{
+    (void)state;
+    static const char *const ways[] = {"labels_RAS", "labels_LAS", "labels_PIR", "labels_SLA", "labels_ASL", "labels_IPR", "unplaced"};
+    for (int axis = 0; axis < 3; axis++)
+        for (size_t i = 0; i < COUNT(ways); i++) {
+            char path[128];
+            snprintf(path, sizeof path, SCANS "%s.nii.gz", ways[i]);
+            lies_on(GOLDEN "lps.nii.gz", path, GOLDEN "labels.nii.gz", (enum volume_axis)axis);
+        }
+    lies_on(GOLDEN "series", SCANS "series_labels.nii.gz", GOLDEN "series_labels.nii.gz", AXIS_AXIAL);
+    not_on(GOLDEN "lps.nii.gz", SCANS "shifted.nii.gz", "it does not lie on the voxels of its image, which by both affine maps run from (-0.50, ");
+    not_on(GOLDEN "lps.nii.gz", GOLDEN "oblique.nii.gz", "it does not lie on the voxels of its image");
+    not_on(GOLDEN "lps.nii.gz", GOLDEN "uint8.nii", "it has 5 x 4 x 3 voxels, and its image 7 x 6 x 5");
+    if (tiff_available()) not_on(GOLDEN "lps.nii.gz", GOLDEN "stack_labels.tif", "the pages of a TIFF have no position in the patient");
 }
 
 /* --- what is refused ------------------------------------------------------------------------------------------ */
@@ -93,6 +188,21 @@ static void refused(const char *path, const char *because)
     assert_int_equal(e.code, PL_USAGE);
     if (!strstr(e.text, because)) fail_msg("%s: \"%s\" does not say \"%s\"", path, e.text, because);
     assert_null(strchr(e.text, '\n'));
+}
+
+/* What opens, and whose pixels are damaged. */
+static void unreadable(const char *path, const char *because)
+{
+    struct volume v;
+    struct plane p;
+    struct error e = {0};
+    if (volume_open(&v, path, &(struct volume_options){0}, &e)) fail_msg("%s: %s", path, e.text);
+    const size_t room = volume_room(&v, false);
+    void *memory = mem_alloc(room);
+    assert_int_equal(volume_read(&v, 0, 0, false, memory, room, &p, &e), PL_USAGE);
+    if (!strstr(e.text, because)) fail_msg("%s: \"%s\" does not say \"%s\"", path, e.text, because);
+    mem_free(memory);
+    volume_close(&v);
 }
 
 /* Writes a golden file with `change` bytes from `at` on, cut to n bytes (0: not cut). */
@@ -138,6 +248,13 @@ static void test_refusals(void **state)
         refused(forged("grey16.tif", 0, "abcd", 4, 0, "a.tif"), "TIFF cannot be read");
     }
     refused(GOLDEN "series_coronal", "its slices are coronal");
+    refused(SCANS "gap", "1 slice is missing between slices 2 and 3 (06.dcm and 09.dcm), which are 4 mm apart, and the others 2 mm");
+    refused(SCANS "uneven", "its slices are not evenly spaced: slices 2 and 3");
+    if (tiff_available()) {
+        refused(SCANS "complex64.tif", "the TIFF has complex numbers of 64 bits");
+        unreadable(SCANS "missing_strip.tif", "its strip 2 is missing");
+        unreadable(SCANS "damaged_g4.tif", "the TIFF cannot be read");
+    }
     refused(forged("asl.nii", 0, "", 0, 0, "a.dcm"), "not a DICOM file");
 }
 
@@ -175,6 +292,59 @@ static void test_windows(void **state)
     volume_close(&v);
 }
 
+/* --- memory -------------------------------------------------------------------------------------------------------- */
+
+/* A slice that takes more than the room is refused by the header: a sparse file of 1 GiB, and a .gz that is not decompressed. */
+static void test_room(void **state)
+{
+    (void)state;
+    const int16_t dims[8] = {3, 8192, 8192, 2, 1, 1, 1, 1}, type[2] = {64, 64};
+    struct volume v;
+    struct error e;
+    char path[512], packed[512];
+    snprintf(path, sizeof path, "%s", forged("down.nii", 40, dims, sizeof dims, 0, "big.nii"));
+    int fd = open(path, O_RDWR);
+    assert_true(fd >= 0 && pwrite(fd, type, sizeof type, 70) == sizeof type && !ftruncate(fd, 352 + 2ll * 8192 * 8192 * 8));
+    assert_int_equal(volume_open(&v, path, &(struct volume_options){.room = 64 << 20}, &e), PL_USAGE);
+    assert_non_null(strstr(e.text, "reading a slice of 8192 x 8192 voxels takes 1217 MiB; expected at most 64 (data.sample_memory)"));
+    snprintf(packed, sizeof packed, "%s/big.nii.gz", folder);
+    assert_int_equal(ftruncate(fd, 4096), 0);
+    int to = open(packed, O_WRONLY | O_CREAT, 0600);
+    assert_true(to >= 0 && !gzip(fd, to, &e));
+    close(fd), close(to);
+    assert_int_equal(volume_open(&v, packed, &(struct volume_options){.room = 64 << 20}, &e), PL_USAGE);
+    assert_non_null(strstr(e.text, "data.sample_memory"));
+    if (volume_open(&v, GOLDEN "lps.nii.gz", &(struct volume_options){.room = 1 << 20}, &e)) fail_msg("%s", e.text);
+    volume_close(&v);
+    /* A float TIFF: its pixels, its values, and the counts that percentiles are found with. */
+    char *bytes;
+    size_t n, need;
+    uint32_t w, h;
+    if (!tiff_available()) return;
+    if (file_read(GOLDEN "float32.tif", 1 << 20, &bytes, &n, &e) || image_peek(bytes, n, &(struct image_options){0}, &w, &h, &need, &e)) fail_msg("%s", e.text);
+    assert_true(need >= (size_t)w * h * 7 + 2 * RANGE_VALUES * sizeof(uint64_t));
+    mem_free(bytes);
+}
+
+/* What OpenJPEG takes is known from the markers: of code blocks of 4 x 4 it is 30 bytes a pixel, which is more than is kept for it. */
+static void test_j2k_memory(void **state)
+{
+    (void)state;
+    uint8_t head[] = {0xff, 0x4f, 0xff, 0x51, 0, 41, 0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 15, 1, 1,
+                      0xff, 0x52, 0, 12, 0, 0, 0, 1, 0, 5, 4, 4, 0, 1, 0xff, 0x90, 0, 10, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0x93};
+    const uint64_t pixels = 2048 * 2048, room = j2k_room(2048, 2048, 1, sizeof head);
+    const uint64_t usual = j2k_memory(head, sizeof head);
+    assert_true(usual > 4 * pixels && usual <= room);
+    head[55] = head[56] = 0; /* blocks of 4 x 4 */
+    assert_true(j2k_memory(head, sizeof head) > 30 * pixels);
+    head[55] = head[56] = 4;
+    head[26] = head[30] = 0, head[27] = head[31] = 16; /* tiles of 16 x 16 */
+    assert_true(j2k_memory(head, sizeof head) > 40 * pixels);
+    assert_true(j2k_memory(head, 40) == UINT64_MAX);
+    size_t n = sizeof head;
+    assert_ptr_equal(j2k_codestream(head, &n), head);
+}
+
 /* --- planes --------------------------------------------------------------------------------------------------------- */
 
 static void test_labels(void **state)
@@ -191,6 +361,44 @@ static void test_labels(void **state)
     assert_int_equal(plane_to_labels(&p, &bytes, &e), PL_USAGE);
     p.at = minus;
     assert_int_equal(plane_to_labels(&p, &bytes, &e), PL_USAGE);
+}
+
+static int compare_reals(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Percentiles without sorting are those of sorting: of the finite values above 0, or above the smallest. */
+static void test_percentiles(void **state)
+{
+    (void)state;
+    enum { N = 20000 };
+    double *values = mem_alloc(N * sizeof *values), *sorted = mem_alloc(N * sizeof *sorted), window[2];
+    float *narrow = mem_alloc(N * sizeof *narrow);
+    for (int round = 0; round < 4; round++) {
+        size_t n = 0;
+        double least = 0;
+        for (uint32_t i = 0; i < N; i++) {
+            const double u = (double)(i * 2654435761u % 100003) / 100003;
+            narrow[i] = (float)(round == 0 ? u : round == 1 ? 1e30 * (u - 0.5) : round == 2 ? floor(9 * u) : 1e-30 * u * u);
+            if (i % 97 == 0) narrow[i] = NAN;
+            values[i] = narrow[i];
+            if (narrow[i] < least) least = narrow[i];
+        }
+        for (uint32_t i = 0; i < N; i++)
+            if (isfinite(values[i]) && values[i] > least) sorted[n++] = values[i];
+        qsort(sorted, n, sizeof *sorted, compare_reals);
+        const struct pixel_range r = {.kind = RANGE_PERCENTILES, .percentiles = {3, 80}};
+        for (int wide = 0; wide < 2; wide++) {
+            const struct plane p = {.h = 100, .w = N / 100, .channels = 1, .type = wide ? PLANE_F64 : PLANE_F32, .slope = 1, .at = wide ? (void *)values : narrow};
+            uint64_t *counts = mem_alloc(plane_counts(&p));
+            plane_window(&p, &r, counts, window);
+            assert_true(window[0] == sorted[(size_t)ceil(0.03 * (double)n) - 1] && window[1] == sorted[(size_t)ceil(0.8 * (double)n) - 1]);
+            mem_free(counts);
+        }
+    }
+    mem_free(values), mem_free(sorted), mem_free(narrow);
 }
 
 /* --- writing ----------------------------------------------------------------------------------------------------------- */
@@ -255,27 +463,17 @@ static void test_round_trip(void **state)
     assert_memory_equal(from + 252, to + 252, 76); /* qform and sform */
 }
 
-static int open_expected(void **state)
+static int start(void **state)
 {
-    struct error e;
     if (make_folder(state)) return 1;
-    setenv("XDG_CACHE_HOME", folder, 1);
-    if (!st_open(GOLDEN "expected.safetensors", &expected, &e)) return 0;
-    printf("%s\n", e.text);
-    return 1;
-}
-
-static int close_expected(void **state)
-{
-    st_close(&expected);
-    return remove_folder(state);
+    return setenv("XDG_CACHE_HOME", folder, 1);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden), cmocka_unit_test(test_refusals), cmocka_unit_test(test_windows), cmocka_unit_test(test_labels),
-        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_golden), cmocka_unit_test(test_palette), cmocka_unit_test(test_labels_on_images), cmocka_unit_test(test_refusals), cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_room), cmocka_unit_test(test_j2k_memory), cmocka_unit_test(test_labels), cmocka_unit_test(test_percentiles), cmocka_unit_test(test_round_trip),
     };
-    return cmocka_run_group_tests(tests, open_expected, close_expected);
+    return cmocka_run_group_tests(tests, start, remove_folder);
 }

@@ -301,7 +301,7 @@ static int pack_embedded(struct packing *p, const char *folder, const char *dtyp
 static int run(int argc, char **argv, struct error *e)
 {
     struct names paths = {0}, set = {0};
-    struct samples_options o = {0};
+    struct samples_options o = {.room = room};
     struct packing p = {0};
     uint64_t size = 0, cells = 0;
     const char *output = NULL, *model = NULL, *encoder = NULL, *dtype = NULL, *layout = "plimsoll";

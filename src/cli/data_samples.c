@@ -142,7 +142,7 @@ static int dataset_options(struct samples *s, const struct samples_options *o, s
     struct dataset_options d = {.images = o->images, .masks = o->masks, .image_prefix = o->image_prefix, .image_suffix = o->image_suffix,
                                 .mask_prefix = o->mask_prefix, .mask_suffix = o->mask_suffix, .image_column = o->image_column, .mask_column = o->mask_column};
     if (s->detected) d = detected_options(s->detected, false);
-    d.format = s->format, d.paths = s->files.at, d.n_paths = s->files.n, d.crowds = true;
+    d.format = s->format, d.paths = s->files.at, d.n_paths = s->files.n, d.crowds = true, d.room = (size_t)o->room;
     d.split = (struct dataset_split){0}; /* all of its files */
     if (o->ignore) d.ignore = (int)min_u64(o->ignore, 65535);
     d.threshold = (uint32_t)min_u64(o->threshold, 65535);

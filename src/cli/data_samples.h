@@ -18,6 +18,7 @@ struct samples_options {
     const char *range;          /* auto, full, percentiles or LOW,HIGH */
     const char *slice_axis, *modalities; /* of volumes: data.slice_axis and data.modalities */
     bool neighbours;
+    uint64_t room;              /* of struct dataset_options: the command's own memory for a sample */
 };
 /* The rows of an option table, and their lines of help. FOLDER_OPTIONS: how images and masks are found. */
 #define FOLDER_OPTIONS(o)                                                                                                       \

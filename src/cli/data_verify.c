@@ -195,6 +195,7 @@ static int run(int argc, char **argv, struct error *e)
     bool help;
     const struct data_option table[] = {SAMPLES_OPTIONS(o), {"--sample-memory", DATA_POSITIVE, &memory}};
     int rc = data_options(&data_verify, table, COUNT(table), argc, argv, &paths, &help, e);
+    o.room = memory ? min_u64(memory, 65536) << 20 : loader_default_room("pairs", false);
     if (!rc && !help && paths.n && embeddings_alone(&paths)) rc = inspect_embeddings(&paths, true, false, e);
     else if (!rc && !help) rc = paths.n ? verify(&o, &paths, min_u64(memory, 65536), e) : error_set(e, PL_USAGE, "no data is given: add shards, folders or globs (see --help)");
     names_free(&paths);

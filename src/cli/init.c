@@ -15,6 +15,7 @@
 #include "cli/init.h"
 #include "cli/init_text.h"
 #include "data/dataset.h"
+#include "data/loader.h"
 #include "data/text/tokens.h"
 #include "io/json.h"
 #include "models/masks.h"
@@ -150,6 +151,7 @@ static int open_images(struct init_run *r, struct error *e)
 {
     struct dataset *d;
     struct dataset_options o = detected_options(&r->data, false);
+    o.room = (size_t)loader_default_room(o.format, false);
     if (dataset_open(&d, &o, e)) return e->code;
     uint64_t n = r->samples = dataset_count(d);
     scan_samples(r, d);
@@ -160,6 +162,7 @@ static int open_images(struct init_run *r, struct error *e)
     dataset_close(d);
     if (detected_validation(&r->data)) {
         o = detected_options(&r->data, true);
+        o.room = (size_t)loader_default_room(o.format, false);
         o.labels = decided.labels, o.ignore = decided.ignore, o.threshold = decided.threshold, o.range = decided.range;
         if (dataset_open(&d, &o, e)) return e->code;
         r->held_out = dataset_count(d);

@@ -260,6 +260,7 @@ int dataset_open(struct dataset **out, const struct dataset_options *o, struct e
     d->by_category = o->n_categories;
     d->labels = (struct label_options){.kind = o->labels, .ignore = o->ignore, .threshold = o->threshold};
     d->range = o->range;
+    d->room = o->room ? o->room : VOLUME_ROOM;
     int rc = d->format->open(d, o, e);
     if (!rc && o->n_categories && d->format->no_categories)
         rc = error_set(e, PL_USAGE, "data.categories names %s, but this format has no categories (%s): remove the key", o->categories[0],

@@ -80,6 +80,7 @@ struct dataset_options {
     uint32_t threshold;   /* of binary label images; 0: half of the largest value */
     struct pixel_range range; /* of images of 16 bits, and of volumes */
     struct slice_options slices;
+    size_t room;              /* bytes that reading a sample's image or masks may take, data.sample_memory; 0: VOLUME_ROOM */
     const char *image_column, *mask_column, *split_column; /* csv, parquet; NULL: by their usual names */
     bool embeddings_alone; /* packed: stores of the embeddings of conversations' images (packed_find), and no others */
     bool texts;           /* csv: rows have a question and an answer; rows without them are left out */
@@ -215,6 +216,7 @@ struct dataset {
     struct dataset_left left;
     struct text unpaired; /* see dataset_unpaired */
     bool by_case;         /* samples are slices, and their key is the volume: data.holdout keeps those of one volume together */
+    size_t room;          /* options.room, or VOLUME_ROOM */
     char missing[256];    /* csv: the first file that is not there */
     const struct packed_embeddings *embeddings; /* common to all files; NULL: none */
     struct label_options labels; /* decided; the format sets `values` */

@@ -13,21 +13,21 @@
 #include "data/masks/label.h"
 #include "io/file.h"
 
-static const size_t first_bytes = 4 << 20, most_bytes = (size_t)1 << 30;
+static const size_t first_bytes = 4 << 20;
 
 /* Sample k of n, at equal distances over `all`. */
 static uint64_t sampled(uint64_t k, uint64_t n, uint64_t all) { return n == all ? k : k * all / n; }
 
-/* A buffer that grows until a reader has enough. */
+/* A buffer that grows until a reader has enough, up to the room that a sample has. */
 struct buffer {
     char *at;
-    size_t n;
+    size_t n, most;
 };
 
 static bool grow(struct buffer *b)
 {
-    if (b->n >= most_bytes) return false;
-    b->n = b->n ? 4 * b->n : first_bytes;
+    if (b->n >= b->most) return false;
+    b->n = (size_t)min_u64(b->n ? 4 * b->n : first_bytes, b->most);
     mem_free(b->at);
     b->at = mem_alloc(b->n);
     return true;
@@ -67,7 +67,7 @@ static void look_at_masks(const struct dataset *d, uint64_t n, struct found *f)
     progress_begin(&progress, "looking at", "mask images", n);
 #pragma omp parallel
     {
-        struct buffer b = {0};
+        struct buffer b = {.most = d->room};
         struct label_facts *x = mem_alloc(sizeof *x);
 #pragma omp for schedule(dynamic)
         for (uint64_t k = 0; k < n; k++) {
@@ -205,13 +205,14 @@ static void add_rows(uint64_t bright[256], const uint8_t *rgb, size_t stride, ui
         }
 }
 
-static bool add_png(struct light *l, const void *bytes, size_t n)
+static bool add_png(struct light *l, const void *bytes, size_t n, size_t room)
 {
     struct png_header h;
     struct png_pixels p;
     struct error ignored;
     if (png_peek(bytes, n, &h, &ignored)) return false;
     const bool deep = h.depth == 16;
+    if (png_bytes(&h, deep ? PNG_AS_SAMPLES : PNG_AS_RGB) > room) return false;
     if (png_decode(bytes, n, deep ? PNG_AS_SAMPLES : PNG_AS_RGB, 0, NULL, 0, &p, &ignored)) return false;
     if (deep) range_count(p.at, (size_t)p.width * p.height * p.channels, l->counts), l->deep++;
     else add_rows(l->bright, p.at, (size_t)p.width * 3, p.width, p.height);
@@ -236,20 +237,23 @@ static bool add_jpg(struct light *l, const void *bytes, size_t n)
     return true;
 }
 
-static bool add_webp(struct light *l, const void *bytes, size_t n)
+static bool add_webp(struct light *l, const void *bytes, size_t n, size_t room)
 {
     struct image x;
     struct error ignored;
+    uint32_t w, h;
+    size_t need;
+    if (image_peek(bytes, n, &(struct image_options){0}, &w, &h, &need, &ignored) || need > room) return false;
     if (image_decode(&x, bytes, n, &(struct image_options){0}, NULL, 0, &ignored)) return false;
     add_rows(l->bright, x.rgb, (size_t)x.width * 3, x.width, x.height);
     mem_free(x.rgb);
     return true;
 }
 
-static bool add_file(struct light *l, const void *bytes, size_t n)
+static bool add_file(struct light *l, const void *bytes, size_t n, size_t room)
 {
     const enum image_format f = image_format(bytes, n);
-    return f == IMAGE_PNG ? add_png(l, bytes, n) : f == IMAGE_WEBP ? add_webp(l, bytes, n) : add_jpg(l, bytes, n);
+    return f == IMAGE_PNG ? add_png(l, bytes, n, room) : f == IMAGE_WEBP ? add_webp(l, bytes, n, room) : add_jpg(l, bytes, n);
 }
 
 /* The values of a slice, which no range has changed. False: the image is not a slice. */
@@ -287,7 +291,7 @@ static void add_image(const struct dataset *d, uint64_t i, struct buffer *b, str
     }
     if (fault || (!x.decoded && !x.n)) return;
     if (x.decoded) add_rows(l->bright, x.pixels, x.stride, x.w, x.h), l->decoded++;
-    else l->decoded += add_file(l, b->at, x.n);
+    else l->decoded += add_file(l, b->at, x.n, d->room);
 }
 
 /* The brightness that 99.5 % of the pixels do not exceed, after the range is applied; -1: no
@@ -312,7 +316,7 @@ static void survey_images(struct dataset *d)
     const uint64_t n = min_u64(d->total, SURVEY_IMAGES);
 #pragma omp parallel
     {
-        struct buffer b = {0};
+        struct buffer b = {.most = d->room};
         struct light *l = mem_alloc(sizeof *l);
 #pragma omp for schedule(dynamic)
         for (uint64_t k = 0; k < n; k++) add_image(d, sampled(k, n, d->total), &b, l);

@@ -61,7 +61,7 @@ static struct dataset_options dataset_options(const struct config *c, enum feed_
         .image_prefix = c->data_image_prefix, .image_suffix = c->data_image_suffix, .mask_prefix = c->data_mask_prefix, .mask_suffix = c->data_mask_suffix,
         .categories = c->data_categories.at, .n_categories = c->data_categories.n, .crowds = c->data_crowds,
         .labels = (enum label_kind)c->data_labels, .ignore = (int)c->data_ignore, .threshold = (uint32_t)c->data_threshold, .range = feed_range(c),
-        .slices = feed_slices(c),
+        .slices = feed_slices(c), .room = batch_room(c),
         .image_column = c->data_image_column, .mask_column = c->data_mask_column, .split_column = c->data_split_column,
         .split = {.part = train ? "train" : "validation", .list = train ? c->data_train_list : c->data_validation_list, .glob = train ? c->data_train_match : c->data_validation_match,
                   .column = train ? c->data_train_split : c->data_validation_split, .fraction = c->data_holdout, .rest = train,

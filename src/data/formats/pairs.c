@@ -28,6 +28,7 @@ static int set_channels(struct pairs *p, const struct dataset_options *o, struct
 int pairs_start(struct dataset *d, const struct dataset_options *o, const char *folder, struct error *e)
 {
     struct pairs *p = d->state = mem_alloc(sizeof *p);
+    p->room = d->room;
     dataset_json_read(&p->json, folder);
     if (set_channels(p, o, e)) return e->code;
     return label_set_values(&d->labels, o->categories, o->n_categories, &p->json, e);

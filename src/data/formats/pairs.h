@@ -25,6 +25,7 @@ struct pairs {
     struct text names;
     VEC(struct volume) volumes;   /* the channels of an image one after the other */
     struct slice_options slices;
+    size_t room;                  /* bytes that reading a slice may take */
     uint32_t modality[3], channels; /* that make an image */
     struct dataset_json json;     /* names of labels and modalities */
 };

@@ -59,15 +59,14 @@ static int open_channel(struct volume *v, const char *path, uint32_t modality, c
 
 static int open_image(const struct pairs *p, const char *path, struct opened *c, struct error *e)
 {
-    const struct volume_options o = {p->slices.axis, p->slices.cache};
+    const struct volume_options o = {p->slices.axis, p->slices.cache, p->room};
     for (uint32_t i = 0; i < p->channels; i++) {
         if (open_channel(&c->image[i], path, p->modality[i], &o, e)) return e->code;
-        const struct volume *v = &c->image[i], *first = &c->image[0];
+        struct volume *v = &c->image[i], *first = &c->image[0];
         if (v->modalities > 1 && !p->slices.n_modalities && p->json.modalities != v->modalities)
             return error_set(e, PL_USAGE, "it has 4 dimensions (%u x %u x %u x %u): expected a volume of 3; if the fourth are modalities, data.modalities chooses one, such as [0], or three as channels",
                              v->dims[0], v->dims[1], v->dims[2], v->modalities);
-        if (v->w != first->w || v->h != first->h || v->slices != first->slices)
-            return error_set(e, PL_USAGE, "its modalities differ in size: %u x %u x %u and %u x %u x %u voxels", first->w, first->h, first->slices, v->w, v->h, v->slices);
+        if (i && volume_lay_on(v, first, e)) return error_prepend(e, "modality %u", p->modality[i]);
         if (p->channels > 1 && v->channels > 1) return error_set(e, PL_USAGE, "it is in colour, and data.modalities asks for channels of their own");
     }
     if (p->slices.neighbours && c->image[0].channels > 1) return error_set(e, PL_USAGE, "it is in colour, and data.neighbours needs volumes of one channel");
@@ -81,12 +80,13 @@ static size_t marks_bytes(const struct volume *v) { return (size_t)v->dims[0] + 
 
 static bool is_zero(const char *at, size_t n) { return !n || (!*at && !memcmp(at, at + 1, n - 1)); }
 
-static int mark(const struct volume *v, uint8_t *marks, struct error *e)
+static int mark(const struct volume *v, size_t limit, uint8_t *marks, struct error *e)
 {
     struct volume flat = *v; /* the array as it lies in the file */
     flat.view = (struct volume_view){.axis = {0, 1, 2}};
     flat.w = v->dims[0], flat.h = v->dims[1], flat.slices = v->dims[2];
-    const size_t room = volume_room(&flat, true);
+    const size_t room = volume_room(&flat, true), most = volume_rgb_room(&(struct volume_channels){.at = {&flat}});
+    if (most > limit) return error_set(e, PL_USAGE, "reading a slice of %u x %u voxels takes %zu MiB; expected at most %zu (data.sample_memory)", flat.w, flat.h, (most >> 20) + 1, limit >> 20);
     void *memory = mem_alloc(room);
     uint8_t *rows = marks + v->dims[0], *planes = rows + v->dims[1];
     int rc = PL_OK, bytes;
@@ -103,7 +103,7 @@ static int mark(const struct volume *v, uint8_t *marks, struct error *e)
 }
 
 /* The marks are stored with their checksum. */
-static int load_marks(const struct volume *v, const char *cache, uint8_t *marks, struct error *e)
+static int load_marks(const struct volume *v, const char *cache, size_t limit, uint8_t *marks, struct error *e)
 {
     struct text path = {0};
     struct error ignored;
@@ -114,7 +114,7 @@ static int load_marks(const struct volume *v, const char *cache, uint8_t *marks,
     bool found = false;
     if (stored && file_peek(path.at, both, n + sizeof sum) == n + sizeof sum) memcpy(&sum, both + n, sizeof sum), found = sum == crc32c(0, both, n);
     if (!found) memset(both, 0, n);
-    int rc = found ? PL_OK : mark(v, both, e);
+    int rc = found ? PL_OK : mark(v, limit, both, e);
     if (!rc && !found && stored) {
         sum = crc32c(0, both, n);
         memcpy(both + n, &sum, sizeof sum);
@@ -126,12 +126,12 @@ static int load_marks(const struct volume *v, const char *cache, uint8_t *marks,
     return rc;
 }
 
-static int find_labelled(struct opened *c, const char *cache, struct error *e)
+static int find_labelled(struct opened *c, const char *cache, size_t limit, struct error *e)
 {
     const struct volume *v = &c->mask;
     uint8_t *marks = mem_alloc(marks_bytes(v));
     const uint8_t axis = v->view.axis[2], *along = marks + (axis > 0 ? v->dims[0] : 0) + (axis > 1 ? v->dims[1] : 0);
-    int rc = load_marks(v, cache, marks, e);
+    int rc = load_marks(v, cache, limit, marks, e);
     c->labelled = mem_alloc(v->slices);
     for (uint32_t i = 0; i < v->slices; i++) c->labelled[i] = along[v->view.flip[2] ? v->slices - 1 - i : i];
     mem_free(marks);
@@ -143,21 +143,18 @@ static int find_labelled(struct opened *c, const char *cache, struct error *e)
 static int open_mask(const struct pairs *p, const char *path, struct opened *c, struct error *e)
 {
     struct volume *m = &c->mask;
-    if (volume_open(m, path, &(struct volume_options){p->slices.axis, p->slices.cache}, e)) return e->code;
+    if (volume_open(m, path, &(struct volume_options){p->slices.axis, p->slices.cache, p->room}, e)) return e->code;
     if (m->modalities > 1) return error_set(e, PL_USAGE, "it has 4 dimensions; expected a label volume of 3");
-    if (c->has_image) volume_view_as(m, &c->image[0]);
-    return m->slices > 1 && !p->slices.all ? find_labelled(c, p->slices.cache, e) : PL_OK;
+    if (c->has_image && volume_lay_on(m, &c->image[0], e)) return e->code;
+    return m->slices > 1 && !p->slices.all ? find_labelled(c, p->slices.cache, p->room, e) : PL_OK;
 }
 
-static int check_sizes(const struct opened *c, struct error *e)
+/* One of both files is no volume. */
+static int check_single(struct opened *c, struct error *e)
 {
-    const struct volume *i = &c->image[0], *m = &c->mask;
-    if (!c->has_mask || !c->has_image) {
-        const struct volume *one = c->has_image ? i : m;
-        return one->slices == 1 ? PL_OK : error_set(e, PL_USAGE, "%s has %u slices, and its %s is not a volume", c->has_image ? "it" : "its mask", one->slices, c->has_image ? "mask" : "image");
-    }
-    if (m->w == i->w && m->h == i->h && m->slices == i->slices) return PL_OK;
-    return error_set(e, PL_USAGE, "it has %u x %u x %u voxels, and its label volume %u x %u x %u", i->w, i->h, i->slices, m->w, m->h, m->slices);
+    struct volume *one = c->has_image ? &c->image[0] : &c->mask;
+    if (one->slices == 1) return volume_as_stored(one, e);
+    return error_set(e, PL_USAGE, "%s has %u slices, and its %s is not a volume", c->has_image ? "it" : "its mask", one->slices, c->has_image ? "mask" : "image");
 }
 
 static void open_case(const struct pairs *p, const struct item *i, struct opened *c)
@@ -167,7 +164,7 @@ static void open_case(const struct pairs *p, const struct item *i, struct opened
     c->has_mask = is_volume(mask);
     if (c->has_image && open_image(p, image, c, &c->e)) error_prepend(&c->e, "%s", image);
     else if (c->has_mask && open_mask(p, mask, c, &c->e)) error_prepend(&c->e, "%s", mask);
-    else if ((c->has_image || c->has_mask) && check_sizes(c, &c->e)) error_prepend(&c->e, "%s", image);
+    else if (c->has_image != c->has_mask && check_single(c, &c->e)) error_prepend(&c->e, "%s", image);
 }
 
 static void close_case(struct opened *c)

@@ -129,7 +129,7 @@ static int decode_webp(struct image *out, const void *bytes, size_t n, const str
 
 /* --- TIFF ---------------------------------------------------------------------------------- */
 
-/* The plane is decoded behind the pixels, and counts of 16-bit values are behind the plane. */
+/* The plane is decoded behind the pixels, and counts of values are behind the plane. */
 static size_t tiff_pixels(const struct head *h) { return (size_t)align_up((uint64_t)h->width * h->height * 3, 8); }
 static size_t tiff_plane(const struct head *h) { return (size_t)align_up(tiff_room(&h->page, false), 8); }
 
@@ -142,7 +142,7 @@ static int peek_tiff(const void *bytes, size_t n, const struct image_options *o,
     vec_free(&l.pages);
     h->width = h->page.w;
     h->height = h->page.h;
-    h->room = tiff_pixels(h) + tiff_plane(h) + (h->page.type == PLANE_U16 ? RANGE_VALUES * sizeof(uint64_t) : 0);
+    h->room = tiff_pixels(h) + tiff_plane(h) + plane_counts(&(struct plane){.type = h->page.type, .slope = 1});
     return PL_OK;
 }
 

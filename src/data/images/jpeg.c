@@ -204,6 +204,7 @@ static int check_sizes(struct jpg *j, struct error *e)
 
 static int choose_colours(struct jpg *j, struct error *e)
 {
+    if (j->limits.rgb && j->d.num_components == 3 && !j->d.saw_Adobe_marker && !j->d.saw_JFIF_marker) j->d.jpeg_color_space = JCS_RGB;
     J_COLOR_SPACE stored = j->d.jpeg_color_space;
     bool inks = stored == JCS_CMYK || stored == JCS_YCCK;
     if (!inks && stored != JCS_GRAYSCALE && stored != JCS_RGB && stored != JCS_YCbCr)

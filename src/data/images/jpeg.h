@@ -35,6 +35,7 @@ struct jpg_limits {
     uint32_t scans;  /* 64: a progressive file with more scans is rejected */
     bool tolerant;   /* false: warnings (truncated, damaged data) are errors; true: they are counted
                         and the rest of the image is grey */
+    bool rgb;        /* three components are RGB where neither a JFIF nor an Adobe marker says what they are; false: YCbCr */
 };
 struct jpg;
 struct jpg *jpg_new(const struct jpg_limits *limits);

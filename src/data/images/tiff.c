@@ -62,11 +62,17 @@ static void hear(thandle_t h, const char *module, const char *format, va_list ar
     (void)module;
     if (r && !r->said[0]) vsnprintf(r->said, sizeof r->said, format, args);
 }
+/* These codecs only warn of pixels that they had to invent. */
+static void hear_warning(thandle_t h, const char *module, const char *format, va_list args)
+{
+    if (module && (!strncmp(module, "Fax", 3) || !strcmp(module, "JPEGLib"))) hear(h, module, format, args);
+}
 static void set_handlers(void)
 {
     TIFFSetErrorHandler(NULL);
     TIFFSetWarningHandler(NULL);
     TIFFSetErrorHandlerExt(hear);
+    TIFFSetWarningHandlerExt(hear_warning);
 }
 
 /* "m": no memory map; messages go to the reader. */
@@ -104,14 +110,18 @@ static struct form form_of(TIFF *t)
     return f;
 }
 
-static bool find_type(const struct form *f, enum plane_type *to)
+static int find_type(const struct form *f, enum plane_type *to, struct error *e)
 {
-    static const enum plane_type types[][3] = {{PLANE_U8, PLANE_I8, PLANE_TYPES}, {PLANE_U16, PLANE_I16, PLANE_TYPES}, {PLANE_U32, PLANE_I32, PLANE_F32}, {PLANE_U64, PLANE_I64, PLANE_F64}};
+    static const enum plane_type types[][3] = {{PLANE_U8, PLANE_I8, PLANE_TYPES}, {PLANE_U16, PLANE_I16, PLANE_F16}, {PLANE_U32, PLANE_I32, PLANE_F32}, {PLANE_U64, PLANE_I64, PLANE_F64}};
     const int row = f->bits == 8 ? 0 : f->bits == 16 ? 1 : f->bits == 32 ? 2 : f->bits == 64 ? 3 : -1;
-    if (f->bits == 1 && f->samples == 1) return *to = PLANE_U8, true;
-    if (row < 0) return false;
-    *to = types[row][f->format == SAMPLEFORMAT_INT ? 1 : f->format == SAMPLEFORMAT_IEEEFP ? 2 : 0];
-    return *to != PLANE_TYPES;
+    const bool real = f->format == SAMPLEFORMAT_IEEEFP;
+    if (f->format == SAMPLEFORMAT_COMPLEXINT || f->format == SAMPLEFORMAT_COMPLEXIEEEFP)
+        return error_set(e, PL_USAGE, "the TIFF has complex numbers of %u bits; expected integers or floats: write their magnitude, or one of their parts", f->bits);
+    *to = row < 0 ? PLANE_TYPES : types[row][f->format == SAMPLEFORMAT_INT ? 1 : real ? 2 : 0];
+    if (f->bits == 1 && f->samples == 1 && !real) *to = PLANE_U8;
+    if (*to != PLANE_TYPES && (f->photometric != PHOTOMETRIC_PALETTE || *to == PLANE_U8)) return PL_OK;
+    return error_set(e, PL_USAGE, "the TIFF has %s of %u bits; expected integers of 8, 16, 32 or 64, floats of 16, 32 or 64, or a palette of 1 or 8",
+                     f->photometric == PHOTOMETRIC_PALETTE ? "a palette" : real ? "floats" : "integers", f->bits);
 }
 
 static bool in_place(const struct form *f, uint32_t channels) { return !f->tiled && f->bits >= 8 && f->samples == channels && (f->planar == PLANARCONFIG_CONTIG || channels == 1); }
@@ -124,8 +134,8 @@ static int describe_page(TIFF *t, const struct reader *r, struct tiff_page *p, s
     *p = (struct tiff_page){.at = TIFFCurrentDirOffset(t), .channels = colour ? 3 : 1, .palette = f.photometric == PHOTOMETRIC_PALETTE};
     if (!TIFFGetField(t, TIFFTAG_IMAGEWIDTH, &p->w) || !TIFFGetField(t, TIFFTAG_IMAGELENGTH, &p->h) || !p->w || !p->h) return bad(r, e);
     if (!colour && !grey) return error_set(e, PL_USAGE, "the TIFF has colours of kind %u; expected grey, RGB or a palette", f.photometric);
-    if (f.samples < p->channels || !find_type(&f, &p->type) || (p->palette && p->type != PLANE_U8))
-        return error_set(e, PL_USAGE, "the TIFF has %u samples of %u bits a pixel; expected 1 or 3 of 8, 16, 32 or 64 bits", f.samples, f.bits);
+    if (f.samples < p->channels) return error_set(e, PL_USAGE, "the TIFF has %u samples a pixel; expected %u", f.samples, p->channels);
+    if (find_type(&f, &p->type, e)) return e->code;
     if (!TIFFIsCODECConfigured(f.compression)) return error_set(e, PL_USAGE, "the TIFF is compressed by method %u, which this libtiff does not have", f.compression);
     if ((uint64_t)p->w * p->h > PNG_MAX_PIXELS)
         return error_set(e, PL_USAGE, "the TIFF has %ux%u pixels; at most %d pixels are allowed", p->w, p->h, PNG_MAX_PIXELS);
@@ -180,14 +190,27 @@ static void put_block(struct plane *to, const struct form *f, const struct block
 {
     const size_t bytes = plane_type_bytes(to->type);
     const uint32_t channels = b->samples == 1 ? 1 : to->channels;
+    const uint8_t on = f->photometric == PHOTOMETRIC_PALETTE ? 1 : 255; /* a bit is a number of its palette, or white */
     for (uint32_t y = 0; y < b->rows; y++) {
         const uint8_t *from = b->from + y * b->stride;
         uint8_t *row = (uint8_t *)to->at + (((size_t)b->y + y) * to->w + b->x) * to->channels * bytes;
         for (uint32_t x = 0; x < b->columns; x++) {
-            if (f->bits == 1) row[x] = from[x / 8] >> (7 - x % 8) & 1 ? 255 : 0;
+            if (f->bits == 1) row[x] = from[x / 8] >> (7 - x % 8) & 1 ? on : 0;
             else memcpy(row + (x * (size_t)to->channels + b->c) * bytes, from + x * (size_t)b->samples * bytes, channels * bytes);
         }
     }
+}
+
+/* Decodes a strip or a tile. One that the file does not list has the offset 0, where the file's header is. */
+static bool decode_block(TIFF *t, bool tiled, uint32_t i, void *to, tmsize_t n)
+{
+    uint64_t *offsets = NULL;
+    if (!TIFFGetField(t, tiled ? TIFFTAG_TILEOFFSETS : TIFFTAG_STRIPOFFSETS, &offsets) || !offsets || !offsets[i]) {
+        struct reader *r = (struct reader *)TIFFClientdata(t);
+        if (!r->said[0]) snprintf(r->said, sizeof r->said, "its %s %u is missing", tiled ? "tile" : "strip", i);
+        return false;
+    }
+    return (tiled ? TIFFReadEncodedTile(t, i, to, n) : TIFFReadEncodedStrip(t, i, to, n)) == n;
 }
 
 static bool read_in_place(TIFF *t, struct plane *to)
@@ -198,7 +221,7 @@ static bool read_in_place(TIFF *t, struct plane *to)
     if (!rows || TIFFScanlineSize(t) != (tmsize_t)row) return false;
     for (uint32_t y = 0; y < to->h; y += min_u64(rows, to->h - y)) {
         const tmsize_t want = (tmsize_t)(row * (size_t)min_u64(rows, to->h - y));
-        if (TIFFReadEncodedStrip(t, TIFFComputeStrip(t, y, 0), (char *)to->at + y * row, want) != want) return false;
+        if (!decode_block(t, false, TIFFComputeStrip(t, y, 0), (char *)to->at + y * row, want)) return false;
     }
     return true;
 }
@@ -219,9 +242,8 @@ static bool read_blocks(TIFF *t, const struct form *f, void *scratch, size_t roo
             for (uint32_t x = 0; x < to->w; x += (uint32_t)min_u64(w, to->w - x)) {
                 const struct block b = {scratch, stride, x, y, (uint32_t)min_u64(w, to->w - x), (uint32_t)min_u64(h, to->h - y), samples, c};
                 const tmsize_t want = (tmsize_t)(stride * (f->tiled ? h : b.rows));
-                const tmsize_t got = f->tiled ? TIFFReadEncodedTile(t, TIFFComputeTile(t, x, y, 0, (uint16_t)c), scratch, want)
-                                              : TIFFReadEncodedStrip(t, TIFFComputeStrip(t, y, (uint16_t)c), scratch, want);
-                if (got != want) return false;
+                const uint32_t i = f->tiled ? TIFFComputeTile(t, x, y, 0, (uint16_t)c) : TIFFComputeStrip(t, y, (uint16_t)c);
+                if (!decode_block(t, f->tiled, i, scratch, want)) return false;
                 put_block(to, f, &b);
             }
     return true;
@@ -262,5 +284,5 @@ int tiff_read(const struct tiff_source *s, const struct tiff_page *p, bool label
     if (good && f.photometric == PHOTOMETRIC_MINISWHITE) invert(out);
     if (good && p->palette && !labels) good = look_up(t, out);
     TIFFClose(t);
-    return good ? PL_OK : bad(&r, e);
+    return good && !r.said[0] ? PL_OK : bad(&r, e); /* some codecs complain of damage and go on */
 }

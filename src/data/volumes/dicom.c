@@ -81,7 +81,7 @@ static int check_alike(const struct found *a, const struct found *b, struct erro
     const struct dicom_header *x = &a->h, *y = &b->h;
     if (strcmp(x->series, y->series))
         return error_set(e, PL_USAGE, "it has several series (%s and %s are of different ones): put each series into a folder of its own", base_name(a->slice.path), base_name(b->slice.path));
-    bool same = x->rows == y->rows && x->columns == y->columns && x->samples == y->samples && x->allocated == y->allocated && x->is_signed == y->is_signed;
+    bool same = x->rows == y->rows && x->columns == y->columns && x->samples == y->samples && dicom_type(x) == dicom_type(y);
     for (int i = 0; i < 6; i++) same &= fabs(x->orientation[i] - y->orientation[i]) < 1e-3;
     if (same) return PL_OK;
     return error_set(e, PL_USAGE, "%s and %s differ in size, type or orientation: expected one volume in a folder", base_name(a->slice.path), base_name(b->slice.path));
@@ -96,8 +96,9 @@ static int add_file(struct series *s, const char *path, struct error *e)
     if (!f.h.has_orientation) memcpy(f.h.orientation, (double[]){1, 0, 0, 0, 1, 0}, sizeof f.h.orientation);
     normal_of(&f.h, n);
     f.slice = (struct dicom_slice){.path = mem_string(path), .pixels = f.h.pixels, .pixels_n = f.h.pixels_n, .slope = f.h.slope, .inter = f.h.inter, .along = dot(n, f.h.position)};
+    f.slice.scratch = dicom_scratch(&f.h) + dicom_lut_bytes(&f.h);
     if (!strcmp(f.h.photometric, "MONOCHROME1")) { /* the largest value is black */
-        const double most = f.h.is_signed ? -1 : (double)((1ull << f.h.stored) - 1);
+        const double most = f.h.lut.n ? (double)((1u << f.h.lut.bits) - 1) : f.h.is_signed ? -1 : (double)((1ull << f.h.stored) - 1);
         f.slice.inter += most * f.slice.slope, f.slice.slope = -f.slice.slope;
     }
     vec_push(&s->files, f);
@@ -126,16 +127,54 @@ static int compare(const void *a, const void *b)
     return strcmp(x->slice.path, y->slice.path);
 }
 
+static int compare_reals(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double distance(const struct series *s, uint32_t i) { return s->files.at[i].slice.along - s->files.at[i - 1].slice.along; }
+
+/* The distance that half of the neighbours do not exceed. */
+static double usual_distance(const struct series *s)
+{
+    const uint32_t n = s->files.n - 1;
+    double *all = mem_alloc(n * sizeof *all);
+    for (uint32_t i = 0; i < n; i++) all[i] = distance(s, i + 1);
+    qsort(all, n, sizeof *all, compare_reals);
+    const double usual = all[(n - 1) / 2];
+    mem_free(all);
+    return usual;
+}
+
+/* A voxel has one height: all neighbours are as far apart, within a tenth. */
+static int check_even(const struct series *s, struct error *e)
+{
+    const double usual = usual_distance(s);
+    for (uint32_t i = 1; i < s->files.n; i++) {
+        const double d = distance(s, i), missing = floor(d / usual + 0.5) - 1;
+        const char *before = base_name(s->files.at[i - 1].slice.path), *after = base_name(s->files.at[i].slice.path);
+        if (fabs(d - usual) <= 0.1 * usual) continue;
+        if (missing >= 1 && fabs(d - (missing + 1) * usual) <= 0.1 * usual)
+            return error_set(e, PL_USAGE, "%.0f %s missing between slices %u and %u (%s and %s), which are %g mm apart, and the others %g mm: copy the whole series, or convert it with dcm2niix", missing,
+                             missing > 1 ? "slices are" : "slice is", i - 1, i, before, after, d, usual);
+        return error_set(e, PL_USAGE, "its slices are not evenly spaced: slices %u and %u (%s and %s) are %g mm apart, and others %g mm: convert the series with dcm2niix, which resamples it", i - 1, i, before, after, d,
+                         usual);
+    }
+    return PL_OK;
+}
+
 static int order(struct series *s, struct error *e)
 {
-    for (uint32_t i = 0; i < s->files.n && s->files.n > 1; i++)
+    if (s->files.n < 2) return PL_OK;
+    for (uint32_t i = 0; i < s->files.n; i++)
         if (!s->files.at[i].h.has_position) return error_set(e, PL_USAGE, "%s has no position in the patient (0020,0032), so the slices have no order: convert the series with dcm2niix", base_name(s->files.at[i].slice.path));
     qsort(s->files.at, s->files.n, sizeof *s->files.at, compare);
     for (uint32_t i = 1; i < s->files.n; i++)
-        if (s->files.at[i].slice.along - s->files.at[i - 1].slice.along < 1e-4)
+        if (distance(s, i) < 1e-4)
             return error_set(e, PL_USAGE, "%s and %s have one position: a series over time, or with several echoes, is not one volume: convert it with dcm2niix", base_name(s->files.at[i - 1].slice.path),
                              base_name(s->files.at[i].slice.path));
-    return PL_OK;
+    return check_even(s, e);
 }
 
 static void set_affine(struct volume *v, const struct series *s)
@@ -162,9 +201,11 @@ int dicom_open(struct volume *v, struct error *e)
         const struct dicom_header *h = &s.files.at[0].h;
         v->dims[0] = h->columns, v->dims[1] = h->rows, v->dims[2] = s.files.n;
         v->modalities = 1, v->channels = h->samples;
-        v->type = h->allocated == 8 ? h->is_signed ? PLANE_I8 : PLANE_U8 : h->is_signed ? PLANE_I16 : PLANE_U16;
+        v->type = dicom_type(h);
         v->slope = s.files.at[0].slice.slope, v->inter = s.files.at[0].slice.inter;
         set_affine(v, &s);
+        v->placed = h->has_position && h->has_orientation;
+        memcpy(v->patient, h->patient, sizeof v->patient);
         v->files = mem_alloc(s.files.n * sizeof *v->files);
     }
     for (uint32_t i = 0; i < s.files.n; i++) {
@@ -197,15 +238,19 @@ static size_t plane_room(const struct volume *v) { return (size_t)align_up((uint
 size_t dicom_room(const struct volume *v)
 {
     uint64_t most = 0;
-    for (uint32_t i = 0; i < v->slices; i++) most = most > v->files[i].pixels_n ? most : v->files[i].pixels_n;
-    return 2 * plane_room(v) + (size_t)align_up(most, 8);
+    for (uint32_t i = 0; i < v->slices; i++) {
+        const uint64_t bytes = align_up(v->files[i].pixels_n, 64) + 64 + v->files[i].scratch;
+        most = most > bytes ? most : bytes;
+    }
+    return 2 * plane_room(v) + (size_t)most;
 }
 
-static int read_pixels(const struct dicom_slice *f, uint8_t *to, struct error *e)
+static int read_pixels(const struct dicom_slice *f, const struct dicom_header *h, uint8_t *to, uint8_t *lut, struct error *e)
 {
     int fd = file_open(f->path, NULL, e);
     if (fd < 0) return e->code;
-    int rc = fd_read_at(fd, f->pixels, to, (size_t)f->pixels_n, e);
+    int rc = fd_read_at(fd, h->pixels, to, (size_t)h->pixels_n, e);
+    if (!rc && h->lut.n) rc = fd_read_at(fd, h->lut.at, lut, dicom_lut_bytes(h), e);
     close(fd);
     return rc;
 }
@@ -226,12 +271,15 @@ int dicom_read(const struct volume *v, uint32_t slice, void *to, size_t room, st
 {
     const struct dicom_slice *f = &v->files[v->view.flip[2] ? v->slices - 1 - slice : slice];
     uint8_t *raw = (uint8_t *)to + plane_room(v), *file = raw + plane_room(v);
+    uint8_t *scratch = (uint8_t *)(uintptr_t)align_up((uintptr_t)file + f->pixels_n, 64);
     struct dicom_header h;
     CHECK(room >= dicom_room(v), "a slice of %ux%u voxels in %zu bytes", v->w, v->h, room);
     if (parse_file(f->path, &h, e)) return error_prepend(e, "%s", base_name(f->path));
-    if (h.columns != v->dims[0] || h.rows != v->dims[1] || h.pixels != f->pixels || h.pixels_n != f->pixels_n || dicom_decoded_bytes(&h) != (size_t)v->w * v->h * v->channels * plane_type_bytes(v->type))
+    if (h.columns != v->dims[0] || h.rows != v->dims[1] || h.samples != v->channels || dicom_type(&h) != v->type || h.pixels != f->pixels || h.pixels_n != f->pixels_n ||
+        dicom_scratch(&h) + dicom_lut_bytes(&h) != f->scratch)
         return error_set(e, PL_USAGE, "%s has changed since it was opened", base_name(f->path));
-    if (read_pixels(f, file, e) || dicom_decode(&h, file, raw, e)) return error_prepend(e, "%s", base_name(f->path));
+    uint8_t *lut = scratch + dicom_scratch(&h);
+    if (read_pixels(f, &h, file, lut, e) || dicom_decode(&h, file, lut, scratch, raw, e)) return error_prepend(e, "%s", base_name(f->path));
     turn(v, raw, to);
     *out = (struct plane){.h = v->h, .w = v->w, .channels = v->channels, .type = v->type, .slope = f->slope, .inter = f->inter, .at = to};
     return PL_OK;

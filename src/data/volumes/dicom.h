@@ -11,21 +11,28 @@
 #include "data/volumes/volume.h"
 
 /* What a file says about its image. */
+struct dicom_lut {
+    uint64_t at, bytes;      /* of the entries in the file */
+    uint32_t n, bits;        /* n 0: there is none */
+    int32_t first;           /* the stored value that the first entry is for */
+};
 enum dicom_coding { DICOM_NATIVE, DICOM_RLE, DICOM_JPEG, DICOM_LOSSLESS, DICOM_JPEG2000, DICOM_UNREAD };
 struct dicom_header {
     bool implicit;             /* value representations are not written */
     enum dicom_coding coding;
-    char syntax[65], series[65], photometric[17];
+    char syntax[65], series[65], patient[65], photometric[17];
     uint32_t rows, columns, samples, planar, allocated, stored, high, frames;
     bool is_signed;
     double position[3], orientation[6], spacing[2], between, slope, inter;
     bool has_position, has_orientation;
+    struct dicom_lut lut;      /* the Modality LUT: stored values to values, instead of slope and inter */
     uint64_t pixels, pixels_n; /* offset and bytes of the pixels; of compressed ones those of all fragments, with their items */
 };
 struct dicom_slice {
     char *path;
     uint64_t pixels, pixels_n;
     double slope, inter, along; /* position along the normal, mm */
+    size_t scratch;             /* dicom_scratch of its header */
 };
 
 /* A file in memory, or, with bytes NULL, an open file. */
@@ -36,9 +43,17 @@ struct dicom_source {
 };
 /* Reads the header. PL_USAGE: not DICOM, or an image that is not read; h->rows is 0 if it is DICOM without an image. */
 int dicom_parse(struct dicom_header *h, const struct dicom_source *s, struct error *e);
-/* Decodes the pixels to rows of the machine's integers: [rows][columns][samples]. `file` are the pixels_n bytes, which are changed. */
-size_t dicom_decoded_bytes(const struct dicom_header *h);
-int dicom_decode(const struct dicom_header *h, uint8_t *file, void *to, struct error *e);
+/* The type of the values that dicom_decode writes. */
+enum plane_type dicom_type(const struct dicom_header *h);
+/* Bytes that dicom_decode needs beside the file and the pixels, aligned to 64. Of JPEG 2000 they are not written to: so many bytes may
+ * OpenJPEG allocate (dicom_j2k.h). */
+size_t dicom_scratch(const struct dicom_header *h);
+/* Decodes the pixels to rows of the machine's integers: [rows][columns][samples], and applies the Modality LUT. `file` are the pixels_n
+ * bytes, which are changed; `lut` its entries, if there is one. */
+size_t dicom_stored_bytes(const struct dicom_header *h);  /* of uncompressed pixels */
+size_t dicom_decoded_bytes(const struct dicom_header *h); /* at `to` */
+size_t dicom_lut_bytes(const struct dicom_header *h);     /* of the entries at lut.at */
+int dicom_decode(const struct dicom_header *h, uint8_t *file, const uint8_t *lut, void *scratch, void *to, struct error *e);
 
 bool dicom_looks(const char *path); /* by the first bytes */
 

@@ -70,6 +70,13 @@ static bool decode(opj_codec_t *codec, opj_stream_t *stream, opj_image_t **image
 
 int dicom_j2k(const uint8_t *at, size_t n, uint32_t w, uint32_t h, uint32_t channels, int bytes, void *to, struct error *e)
 {
+    size_t inner = n;
+    const uint8_t *stream_at = j2k_codestream(at, &inner);
+    const uint64_t room = j2k_room(w, h, channels, n), need = j2k_memory(stream_at, inner);
+    if (need == UINT64_MAX) return error_set(e, PL_USAGE, "the markers of its JPEG 2000 are damaged");
+    if (need > room)
+        return error_set(e, PL_USAGE, "its JPEG 2000 has such small tiles or code blocks that decoding takes %llu MiB; expected at most %llu: decompress it, such as with GDCM: gdcmconv --raw IN.dcm OUT.dcm",
+                         (unsigned long long)(need >> 20) + 1, (unsigned long long)(room >> 20));
     struct reader r = {.at = at, .n = n};
     opj_image_t *image = NULL;
     const bool boxed = n >= 12 && !memcmp(at, "\0\0\0\x0cjP  ", 8);

@@ -62,6 +62,15 @@ static bool next_element(const struct dicom_source *s, bool implicit, uint64_t *
     return x->n == UNDEFINED || (uint64_t)x->n <= s->n - *at;
 }
 
+/* Whether value representations are written, by those of the element at `at`: two capital letters. The length of an implicit element
+ * would be above 16 KiB to look like them. What the transfer syntax says may be wrong, and a sequence in a value of unknown
+ * representation (UN) is implicit in any syntax. */
+static bool is_implicit(const struct dicom_source *s, uint64_t at)
+{
+    uint8_t h[6];
+    return get(s, at, h, sizeof h) && !(h[4] >= 'A' && h[4] <= 'Z' && h[5] >= 'A' && h[5] <= 'Z');
+}
+
 /* Moves behind a value of undefined length: items until the delimiter of the sequence. */
 static bool skip_undefined(const struct dicom_source *s, bool implicit, uint64_t *at, int depth)
 {
@@ -69,7 +78,7 @@ static bool skip_undefined(const struct dicom_source *s, bool implicit, uint64_t
     while (depth && next_element(s, implicit, at, &x)) {
         if (x.tag == 0xfffee0dd || x.tag == 0xfffee00d) return true;
         if (x.n == UNDEFINED) {
-            if (!skip_undefined(s, implicit, at, depth - 1)) return false;
+            if (!skip_undefined(s, implicit || (x.tag == 0xfffee000 && is_implicit(s, *at)), at, depth - 1)) return false;
         } else {
             *at += (uint64_t)x.n;
         }
@@ -120,6 +129,7 @@ static void take(struct dicom_header *h, const struct dicom_source *s, const str
     switch (x->tag) {
     case 0x00020010: read_text(s, x, h->syntax, sizeof h->syntax); break;
     case 0x00180088: read_numbers(s, x, &h->between, 1); break;
+    case 0x00100020: read_text(s, x, h->patient, sizeof h->patient); break;
     case 0x0020000e: read_text(s, x, h->series, sizeof h->series); break;
     case 0x00200032: h->has_position = read_numbers(s, x, h->position, 3) == 3; break;
     case 0x00200037: h->has_orientation = read_numbers(s, x, h->orientation, 6) == 6; break;
@@ -140,6 +150,26 @@ static void take(struct dicom_header *h, const struct dicom_source *s, const str
     }
 }
 
+/* The first item of the Modality LUT Sequence: how many entries it has, the value that the first one is for, their bits, and where they are. */
+static bool read_lut(struct dicom_header *h, const struct dicom_source *s, bool implicit, uint64_t at)
+{
+    struct element x;
+    uint8_t three[6];
+    bool described = false;
+    if (!next_element(s, implicit, &at, &x) || x.tag != 0xfffee000) return false;
+    const uint64_t end = x.n == UNDEFINED ? s->n : at + (uint64_t)x.n;
+    implicit |= is_implicit(s, at);
+    while (at < end && next_element(s, implicit, &at, &x) && x.n != UNDEFINED) {
+        if (x.tag == 0x00283002 && x.n == 6 && get(s, x.value, three, sizeof three)) {
+            described = true;
+            h->lut = (struct dicom_lut){.at = h->lut.at, .bytes = h->lut.bytes, .n = u16(three) ? u16(three) : 65536, .first = (int32_t)u16(three + 2), .bits = u16(three + 4)};
+        }
+        if (x.tag == 0x00283006) h->lut.at = x.value, h->lut.bytes = (uint64_t)x.n;
+        at += (uint64_t)x.n;
+    }
+    return described && h->lut.bits >= 8 && h->lut.bits <= 16 && h->lut.bytes >= (h->lut.bits == 8 ? 1 : 2) * h->lut.n;
+}
+
 /* --- the file --------------------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -155,7 +185,6 @@ static int find_syntax(struct dicom_header *h, struct error *e)
     h->coding = DICOM_UNREAD;
     for (size_t i = 0; i < COUNT(syntaxes); i++)
         if (!strcmp(h->syntax, syntaxes[i].uid)) h->coding = syntaxes[i].coding;
-    h->implicit = !strcmp(h->syntax, "1.2.840.10008.1.2");
     if (!strcmp(h->syntax, "1.2.840.10008.1.2.2") || !strcmp(h->syntax, "1.2.840.10008.1.2.1.99"))
         return error_set(e, PL_USAGE, "its transfer syntax is %s (big endian, or deflated), which is not read: convert it, such as with dcm2niix", h->syntax);
     return PL_OK;
@@ -179,6 +208,7 @@ static int read_meta(struct dicom_header *h, const struct dicom_source *s, uint6
 static int read_elements(struct dicom_header *h, const struct dicom_source *s, uint64_t at, struct error *e)
 {
     struct element x;
+    h->implicit = is_implicit(s, at);
     while (at < s->n) {
         if (!next_element(s, h->implicit, &at, &x)) return error_set(e, PL_USAGE, "it ends inside of an element, at byte %llu", (unsigned long long)at);
         if (x.tag == 0x7fe00010) {
@@ -186,6 +216,7 @@ static int read_elements(struct dicom_header *h, const struct dicom_source *s, u
             h->pixels_n = x.n == UNDEFINED ? s->n - x.value : (uint64_t)x.n;
             return PL_OK;
         }
+        if (x.tag == 0x00283000 && x.n && !read_lut(h, s, h->implicit, x.value)) return error_set(e, PL_USAGE, "its Modality LUT (0028,3000) is damaged");
         if (x.n == UNDEFINED) {
             if (!skip_undefined(s, h->implicit, &at, DEPTH)) return error_set(e, PL_USAGE, "a sequence of it does not end, at byte %llu", (unsigned long long)x.value);
             continue;
@@ -198,14 +229,18 @@ static int read_elements(struct dicom_header *h, const struct dicom_source *s, u
 
 static int check_image(const struct dicom_header *h, struct error *e)
 {
-    const bool grey = h->samples == 1 && !strncmp(h->photometric, "MONOCHROME", 10), colour = h->samples == 3 && h->allocated == 8 && (!strcmp(h->photometric, "RGB") || h->coding == DICOM_JPEG || h->coding == DICOM_JPEG2000);
+    const bool to_rgb = !strcmp(h->photometric, "RGB") || (h->coding == DICOM_JPEG && !strncmp(h->photometric, "YBR_FULL", 8)) ||
+                        (h->coding == DICOM_JPEG2000 && (!strcmp(h->photometric, "YBR_ICT") || !strcmp(h->photometric, "YBR_RCT")));
+    const bool grey = h->samples == 1 && !strncmp(h->photometric, "MONOCHROME", 10), colour = h->samples == 3 && h->allocated == 8 && to_rgb;
+    if (!h->syntax[0]) return error_set(e, PL_USAGE, "it names no transfer syntax (0002,0010), so its values cannot be read: convert it, such as with dcm2niix");
     if (h->coding == DICOM_UNREAD)
         return error_set(e, PL_USAGE, "its pixels are compressed by %s, which is not read: decompress them, such as with GDCM: gdcmconv --raw IN.dcm OUT.dcm", h->syntax);
     if (h->frames > 1) return error_set(e, PL_USAGE, "it has %u frames; expected a series of one file per slice: convert it with dcm2niix", h->frames);
     if (!h->rows || !h->columns || (!grey && !colour) || (h->allocated != 8 && h->allocated != 16) || !h->stored || h->stored > h->allocated || h->high >= h->allocated || h->high + 1 < h->stored)
         return error_set(e, PL_USAGE, "its image is %ux%u, %s, %u samples of %u bits in %u; expected grey of 8 or 16 bits, or RGB of 8", h->columns, h->rows, h->photometric, h->samples, h->stored, h->allocated);
-    if (h->coding == DICOM_NATIVE && h->pixels_n < dicom_decoded_bytes(h))
-        return error_set(e, PL_USAGE, "its header describes %zu bytes of pixels, and it has %llu", dicom_decoded_bytes(h), (unsigned long long)h->pixels_n);
+    if (h->lut.n && !grey) return error_set(e, PL_USAGE, "it has a Modality LUT (0028,3000) and %u samples a pixel; expected one", h->samples);
+    if (h->coding == DICOM_NATIVE && h->pixels_n < dicom_stored_bytes(h))
+        return error_set(e, PL_USAGE, "its header describes %zu bytes of pixels, and it has %llu", dicom_stored_bytes(h), (unsigned long long)h->pixels_n);
     return PL_OK;
 }
 
@@ -218,6 +253,8 @@ int dicom_parse(struct dicom_header *h, const struct dicom_source *s, struct err
         h->rows = 0;
         return PL_OK;
     }
+    if (h->lut.n && h->is_signed && h->lut.first > INT16_MAX) h->lut.first -= 65536;
+    if (h->lut.n) h->slope = 1, h->inter = 0; /* instead of them */
     if (h->slope == 0) h->slope = 1;
     if (!(h->spacing[0] > 0 && h->spacing[1] > 0)) h->spacing[0] = h->spacing[1] = 1;
     return check_image(h, e);

@@ -127,6 +127,7 @@ static void find_affine(const struct fields *f, struct nifti_header *h)
 {
     const int64_t qform = f->second ? int_at(f, 344, 4) : int_at(f, 252, 2), sform = f->second ? int_at(f, 348, 4) : int_at(f, 254, 2);
     memset(h->affine, 0, sizeof h->affine);
+    h->placed = sform > 0 || qform > 0;
     if (sform > 0) {
         for (int r = 0; r < 3; r++)
             for (int c = 0; c < 4; c++) h->affine[r][c] = srow(f, r, c);
@@ -159,43 +160,42 @@ int nifti_parse(struct nifti_header *h, const void *bytes, size_t n, struct erro
 
 /* --- a volume ------------------------------------------------------------------------------------------------ */
 
-static int set_data(struct volume *v, const struct volume_options *o, bool packed, uint64_t bytes, struct error *e)
-{
-    struct text path = {0};
-    uint64_t have;
-    if (!packed) {
-        v->data = mem_string(v->path);
-        if (file_size(v->path, &have, e)) return e->code;
-        return have >= bytes ? PL_OK : error_set(e, PL_USAGE, "its header describes %llu bytes, and it has %llu", (unsigned long long)bytes, (unsigned long long)have);
-    }
-    int rc = volume_cache_path(v->path, o->cache, ".nii", &path, e);
-    if (!rc) rc = volume_cache_gunzip(v->path, path.at, bytes, e);
-    v->data = path.at;
-    return rc;
-}
+static size_t voxel_bytes(const struct volume *v) { return v->channels * plane_type_bytes(v->type); }
+static uint64_t array_bytes(const struct volume *v) { return (uint64_t)v->dims[0] * v->dims[1] * v->dims[2] * voxel_bytes(v); }
 
-int nifti_open(struct volume *v, const struct volume_options *o, struct error *e)
+int nifti_open(struct volume *v, struct error *e)
 {
     uint8_t head[NIFTI_HEAD];
     struct nifti_header h;
-    uint64_t bytes;
-    int fd = file_open(v->path, &bytes, e);
+    uint64_t have;
+    int fd = file_open(v->path, &have, e);
     if (fd < 0) return e->code;
     close(fd);
     size_t n = file_peek(v->path, head, sizeof head);
     const bool packed = n >= 2 && head[0] == 0x1f && head[1] == 0x8b;
     if (packed) n = gunzip_peek(v->path, head, sizeof head);
-    if (nifti_parse(&h, head, n, e) || set_data(v, o, packed, h.bytes, e)) return e->code;
-    v->offset = h.offset;
+    if (nifti_parse(&h, head, n, e)) return e->code;
+    if (!packed && have < h.bytes) return error_set(e, PL_USAGE, "its header describes %llu bytes, and it has %llu", (unsigned long long)h.bytes, (unsigned long long)have);
+    if (!packed) v->data = mem_string(v->path);
+    v->offset = h.offset, v->placed = h.placed;
     memcpy(v->dims, h.dims, sizeof v->dims);
     memcpy(v->affine, h.affine, sizeof v->affine);
     v->modalities = h.modalities, v->channels = h.channels, v->type = h.type, v->swapped = h.swapped, v->slope = h.slope, v->inter = h.inter;
     return PL_OK;
 }
 
+int nifti_unpack(struct volume *v, const struct volume_options *o, struct error *e)
+{
+    struct text path = {0};
+    if (v->data) return PL_OK;
+    int rc = volume_cache_path(v->path, o->cache, ".nii", &path, e);
+    if (!rc) rc = volume_cache_gunzip(v->path, path.at, v->offset + v->modalities * array_bytes(v), e);
+    v->data = path.at;
+    return rc;
+}
+
 /* --- a slice --------------------------------------------------------------------------------------------------- */
 
-static size_t voxel_bytes(const struct volume *v) { return v->channels * plane_type_bytes(v->type); }
 static size_t slice_bytes(const struct volume *v) { return (size_t)align_up((uint64_t)v->w * v->h * voxel_bytes(v), 8); }
 
 size_t nifti_room(const struct volume *v)
@@ -255,14 +255,13 @@ static void turn_all(const struct volume *v, const uint8_t *from, uint8_t *to)
 
 int nifti_read(const struct volume *v, uint32_t slice, uint32_t modality, void *to, size_t room, struct plane *out, struct error *e)
 {
-    const size_t voxel = voxel_bytes(v), bytes = slice_bytes(v);
+    const size_t bytes = slice_bytes(v);
     const bool as_stored = v->view.axis[0] < v->view.axis[1] && !v->view.flip[0] && !v->view.flip[1];
     uint8_t *raw = (uint8_t *)to + (as_stored ? 0 : bytes);
     CHECK(room >= nifti_room(v), "a slice of %ux%u voxels in %zu bytes", v->w, v->h, room);
     int fd = file_open(v->data, NULL, e);
     if (fd < 0) return e->code;
-    const uint64_t array = (uint64_t)v->dims[0] * v->dims[1] * v->dims[2] * voxel;
-    int rc = read_raw(v, fd, v->offset + modality * array, nifti_raw_slice(v, slice), raw, (uint8_t *)to + 2 * bytes, e);
+    int rc = read_raw(v, fd, v->offset + modality * array_bytes(v), nifti_raw_slice(v, slice), raw, (uint8_t *)to + 2 * bytes, e);
     close(fd);
     if (rc) return rc;
     *out = (struct plane){.h = v->h, .w = v->w, .channels = v->channels, .type = v->type, .slope = v->slope, .inter = v->inter, .at = to};

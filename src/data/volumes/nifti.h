@@ -19,14 +19,16 @@ struct nifti_header {
     bool swapped;
     double slope, inter;
     double affine[3][4];
+    bool placed;    /* the affine map is that of a qform or sform */
     uint64_t offset;
     uint64_t bytes; /* of the file: offset and all voxels */
 };
 /* Reads a header from the first n bytes of a (decompressed) file. PL_USAGE names what is wrong. */
 int nifti_parse(struct nifti_header *h, const void *bytes, size_t n, struct error *e);
 
-/* Opens a file as a volume; `v` has its path. */
-int nifti_open(struct volume *v, const struct volume_options *o, struct error *e);
+/* Opens a file as a volume by its header; `v` has its path. nifti_unpack decompresses a .gz, so that it can be read. */
+int nifti_open(struct volume *v, struct error *e);
+int nifti_unpack(struct volume *v, const struct volume_options *o, struct error *e);
 /* Reads a slice of the view: see volume_read. */
 size_t nifti_room(const struct volume *v);
 int nifti_read(const struct volume *v, uint32_t slice, uint32_t modality, void *to, size_t room, struct plane *out, struct error *e);

@@ -81,11 +81,108 @@ static void set_view(struct volume *v, enum volume_axis axis)
     set_sizes(v);
 }
 
-void volume_view_as(struct volume *v, const struct volume *other)
+/* --- volumes on each other --------------------------------------------------------------------------------------- */
+
+static double determinant(const double a[3][4])
 {
-    if (v->kind != other->kind || memcmp(v->dims, other->dims, sizeof v->dims)) return;
-    v->view = other->view;
+    return a[0][0] * (a[1][1] * a[2][2] - a[1][2] * a[2][1]) - a[0][1] * (a[1][0] * a[2][2] - a[1][2] * a[2][0]) + a[0][2] * (a[1][0] * a[2][1] - a[1][1] * a[2][0]);
+}
+
+/* Solves a * x = b, by Cramer's rule. */
+static void solve(const double a[3][4], const double b[3], double x[3])
+{
+    const double d = determinant(a);
+    for (int k = 0; k < 3; k++) {
+        double changed[3][4];
+        memcpy(changed, a, sizeof changed);
+        for (int i = 0; i < 3; i++) changed[i][k] = b[i];
+        x[k] = determinant(changed) / d;
+    }
+}
+
+/* Where voxel at[3] of `image` is in the array of `v`. */
+static void find_voxel(const struct volume *v, const struct volume *image, const double at[3], double out[3])
+{
+    double mm[3];
+    for (int i = 0; i < 3; i++) {
+        mm[i] = image->affine[i][3] - v->affine[i][3];
+        for (int k = 0; k < 3; k++) mm[i] += image->affine[i][k] * at[k];
+    }
+    solve(v->affine, mm, out);
+}
+
+/* The axes of `v` that those of `image` are nearest to, and whether they run the other way. */
+static void find_axes(const struct volume *v, const struct volume *image, uint8_t axis[3], bool flip[3])
+{
+    double origin[3];
+    find_voxel(v, image, (double[3]){0}, origin);
+    for (int k = 0; k < 3; k++) {
+        double at[3] = {0}, to[3];
+        at[k] = 1;
+        find_voxel(v, image, at, to);
+        axis[k] = 0;
+        for (uint8_t i = 1; i < 3; i++)
+            if (fabs(to[i] - origin[i]) > fabs(to[axis[k]] - origin[axis[k]])) axis[k] = i;
+        flip[k] = to[axis[k]] < origin[axis[k]];
+    }
+}
+
+static bool same_size(const struct volume *v, const struct volume *image, const uint8_t axis[3])
+{
+    if (axis[0] == axis[1] || axis[0] == axis[2] || axis[1] == axis[2]) return false;
+    return v->dims[axis[0]] == image->dims[0] && v->dims[axis[1]] == image->dims[1] && v->dims[axis[2]] == image->dims[2];
+}
+
+/* Whether all voxels of the image are voxels of `v`: its corners are, within a quarter of a voxel, and then all between them. */
+static bool same_voxels(const struct volume *v, const struct volume *image, const uint8_t axis[3], const bool flip[3])
+{
+    for (int corner = 0; corner < 8; corner++) {
+        double at[3], to[3];
+        for (int k = 0; k < 3; k++) at[k] = corner >> k & 1 ? image->dims[k] - 1 : 0;
+        find_voxel(v, image, at, to);
+        for (int k = 0; k < 3; k++)
+            if (!(fabs(to[axis[k]] - (flip[k] ? image->dims[k] - 1 - at[k] : at[k])) <= 0.25)) return false;
+    }
+    return true;
+}
+
+static int refuse_place(const struct volume *v, const struct volume *image, struct error *e)
+{
+    const double last[3] = {image->dims[0] - 1, image->dims[1] - 1, image->dims[2] - 1};
+    double from[3], to[3];
+    find_voxel(v, image, (double[3]){0}, from);
+    find_voxel(v, image, last, to);
+    return error_set(e, PL_USAGE, "it does not lie on the voxels of its image, which by both affine maps run from (%.2f, %.2f, %.2f) to (%.2f, %.2f, %.2f) in its array of %u x %u x %u; expected the same voxels, mirrored or "
+                     "with exchanged axes at most: resample it to its image, or, if it is drawn on the image's array, save it with the image's affine map",
+                     from[0], from[1], from[2], to[0], to[1], to[2], v->dims[0], v->dims[1], v->dims[2]);
+}
+
+int volume_lay_on(struct volume *v, struct volume *image, struct error *e)
+{
+    uint8_t axis[3] = {0, 1, 2};
+    bool flip[3] = {0};
+    const bool pages = v->kind == VOLUME_TIFF, others = image->kind == VOLUME_TIFF;
+    if (pages != others && (v->slices > 1 || image->slices > 1))
+        return error_set(e, PL_USAGE, "the pages of a TIFF have no position in the patient, so that they cannot be laid on %s: convert the TIFF to NIfTI, with the other volume's affine map", pages ? "its image" : "it");
+    if (pages != others) return volume_as_stored(pages ? image : v, e);
+    const bool placed = v->placed && image->placed;
+    if (placed) find_axes(v, image, axis, flip);
+    if (!same_size(v, image, axis))
+        return error_set(e, PL_USAGE, "it has %u x %u x %u voxels, and its image %u x %u x %u", v->dims[0], v->dims[1], v->dims[2], image->dims[0], image->dims[1], image->dims[2]);
+    if (placed && !same_voxels(v, image, axis, flip)) return refuse_place(v, image, e);
+    for (int k = 0; k < 3; k++) v->view.axis[k] = axis[image->view.axis[k]], v->view.flip[k] = image->view.flip[k] != flip[image->view.axis[k]];
     set_sizes(v);
+    if (v->kind == VOLUME_DICOM && v->view.axis[2] != 2) return error_set(e, PL_USAGE, "its slices are not those of its image but lie across them, and a DICOM series is read along its own axis: convert it with dcm2niix");
+    return PL_OK;
+}
+
+int volume_as_stored(struct volume *v, struct error *e)
+{
+    if (v->kind == VOLUME_NIFTI)
+        return error_set(e, PL_USAGE, "it is a NIfTI file, and its partner an image without a position: which row and column are which is not known; save both as NIfTI, or both as images");
+    v->view = (struct volume_view){.axis = {0, 1, 2}};
+    set_sizes(v);
+    return PL_OK;
 }
 
 /* --- opening --------------------------------------------------------------------------------------------------- */
@@ -117,18 +214,30 @@ static int open_kind(struct volume *v, const struct volume_options *o, struct er
 {
     if (path_has_ending(v->path, ".tif") || path_has_ending(v->path, ".tiff")) return v->kind = VOLUME_TIFF, open_tiff(v, e);
     v->kind = path_has_ending(v->path, ".nii") || path_has_ending(v->path, ".nii.gz") ? VOLUME_NIFTI : VOLUME_DICOM;
-    if (v->kind == VOLUME_NIFTI ? nifti_open(v, o, e) : dicom_open(v, e)) return e->code;
+    if (v->kind == VOLUME_NIFTI ? nifti_open(v, e) : dicom_open(v, e)) return e->code;
+    const double det = fabs(determinant(v->affine)), box = axis_length(v->affine, 0) * axis_length(v->affine, 1) * axis_length(v->affine, 2);
+    v->placed &= isfinite(det) && det > 1e-6 * box; /* else it is no map */
     set_view(v, o->axis);
     if (v->kind == VOLUME_DICOM && v->view.axis[2] != 2)
         return error_set(e, PL_USAGE, "its slices are %s: a DICOM series is read along its own axis; set data.slice_axis, or convert it with dcm2niix", dicom_axis(v));
     return PL_OK;
 }
 
+/* Before a slice is read or the file decompressed. */
+static int check_size(const struct volume *v, const struct volume_options *o, struct error *e)
+{
+    const size_t need = volume_rgb_room(&(struct volume_channels){.at = {v}}), room = o->room ? o->room : VOLUME_ROOM;
+    if (v->w > VOLUME_MAX_SIDE || v->h > VOLUME_MAX_SIDE) return error_set(e, PL_USAGE, "its slices have %u x %u voxels; expected sides of at most %d", v->w, v->h, VOLUME_MAX_SIDE);
+    if (need <= room) return PL_OK;
+    return error_set(e, PL_USAGE, "reading a slice of %u x %u voxels takes %zu MiB; expected at most %zu (data.sample_memory)", v->w, v->h, (need >> 20) + 1, room >> 20);
+}
+
 int volume_open(struct volume *v, const char *path, const struct volume_options *o, struct error *e)
 {
     *v = (struct volume){.path = mem_string(path)};
     int rc = open_kind(v, o, e);
-    if (!rc && (v->w > VOLUME_MAX_SIDE || v->h > VOLUME_MAX_SIDE)) rc = error_set(e, PL_USAGE, "its slices have %u x %u voxels; expected sides of at most %d", v->w, v->h, VOLUME_MAX_SIDE);
+    if (!rc) rc = check_size(v, o, e);
+    if (!rc && v->kind == VOLUME_NIFTI) rc = nifti_unpack(v, o, e);
     if (rc) volume_close(v);
     return rc;
 }
@@ -178,18 +287,22 @@ int volume_read(const struct volume *v, uint32_t slice, uint32_t modality, bool 
 
 static bool is_deep(const struct volume *v) { return v->type == PLANE_U16 && v->slope == 1 && v->inter == 0; }
 
-static int sample_volume(const struct volume *v, uint32_t modality, struct plane_sample *s, struct error *e)
+/* Values of up to WINDOW_SLICES slices, as a plane whose memory the caller frees. */
+static int sample_volume(const struct volume *v, uint32_t modality, struct plane *out, struct error *e)
 {
     const uint32_t n = (uint32_t)min_u64(v->slices, WINDOW_SLICES);
-    const size_t room = volume_room(v, false);
+    const size_t room = volume_room(v, false), each = (size_t)min_u64(WINDOW_VALUES / n, (uint64_t)v->w * v->h * v->channels);
     void *memory = mem_alloc(room);
+    double *values = mem_alloc(n * each * sizeof *values);
     int rc = PL_OK;
+    size_t taken = 0;
     for (uint32_t k = 0; k < n && !rc; k++) {
         struct plane p;
         rc = volume_read(v, (uint32_t)((uint64_t)k * v->slices / n), modality, false, memory, room, &p, e);
-        if (!rc) plane_sample_add(s, &p, WINDOW_VALUES / n);
+        if (!rc) taken += plane_take(&p, each, values + taken);
     }
     mem_free(memory);
+    *out = (struct plane){.h = 1, .w = (uint32_t)taken, .channels = 1, .type = PLANE_F64, .slope = 1, .at = values};
     return rc;
 }
 
@@ -201,23 +314,27 @@ void volume_auto_range(struct pixel_range *r, double least)
 
 int volume_set_window(struct volume *v, uint32_t modality, const struct pixel_range *r, struct error *e)
 {
-    struct plane_sample s = {0};
+    struct plane values;
     v->window[0] = 0, v->window[1] = is_deep(v) ? RANGE_VALUES - 1 : 255;
     if (r->kind == RANGE_WINDOW) memcpy(v->window, r->window, sizeof v->window);
     if (r->kind == RANGE_WINDOW || (is_deep(v) && r->kind == RANGE_FULL)) return PL_OK;
     struct pixel_range own = *r;
-    int rc = sample_volume(v, modality, &s, e);
-    if (!rc && r->kind == RANGE_AUTO && !is_deep(v)) volume_auto_range(&own, s.least);
-    if (own.kind == RANGE_WINDOW) memcpy(v->window, own.window, sizeof v->window);
-    else if (!rc && (r->kind == RANGE_FULL || !plane_sample_percentiles(&s, r, v->window)) && s.values.n && s.least < s.most) v->window[0] = s.least, v->window[1] = s.most;
-    plane_sample_free(&s);
+    int rc = sample_volume(v, modality, &values, e);
+    double least = 0;
+    for (uint32_t i = 0; i < values.w; i++) least = fmin(least, plane_value(&values, i));
+    if (r->kind == RANGE_AUTO && !is_deep(v)) volume_auto_range(&own, least);
+    uint64_t *counts = mem_alloc(plane_counts(&values));
+    if (!rc && values.w) plane_window(&values, &own, counts, v->window);
+    mem_free(counts);
+    mem_free(values.at);
     return rc;
 }
 
 /* --- RGB --------------------------------------------------------------------------------------------------------------- */
 
 static size_t rgb_bytes(const struct volume *v) { return (size_t)align_up((uint64_t)v->w * v->h * 3, 64); }
-static size_t count_bytes(const struct volume *v) { return v->slices == 1 && is_deep(v) ? RANGE_VALUES * sizeof(uint64_t) : 0; }
+/* The window of an image is found when it is read. */
+static size_t count_bytes(const struct volume *v) { return v->slices == 1 ? plane_counts(&(struct plane){.type = v->type, .slope = v->slope, .inter = v->inter}) : 0; }
 
 size_t volume_rgb_room(const struct volume_channels *c)
 {

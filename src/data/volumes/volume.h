@@ -28,6 +28,7 @@ enum volume_kind { VOLUME_NIFTI, VOLUME_DICOM, VOLUME_TIFF };
 
 enum {
     VOLUME_MAX_SIDE = 16384, /* of a slice */
+    VOLUME_ROOM = 1 << 30,   /* bytes that reading a slice takes at most, where no other limit is set */
 };
 
 struct volume_view {
@@ -48,6 +49,8 @@ struct volume {
     bool swapped;           /* the file's byte order is not the machine's */
     double slope, inter;    /* value = slope * stored + inter */
     double affine[3][4];    /* array index to mm, RAS+ */
+    bool placed;            /* the file says where the voxels are: `affine` is not a default */
+    char patient[65];       /* DICOM: the patient's ID; "": none */
     struct tiff_pages pages;    /* TIFF */
     struct dicom_slice *files;  /* DICOM: [slices] */
     /* as viewed: */
@@ -60,6 +63,7 @@ struct volume {
 struct volume_options {
     enum volume_axis axis;
     const char *cache;      /* folder of decompressed volumes; NULL: the user's cache folder */
+    size_t room;            /* the most bytes that volume_rgb may take for a slice, data.sample_memory; 0: VOLUME_ROOM */
 };
 
 /* Whether a file is read as a volume, by its name: .nii, .nii.gz, .tif, .tiff, .dcm. *ending, unless NULL, is the length of the ending. */
@@ -69,11 +73,16 @@ bool is_dicom_folder(const char *path);
 
 /* PL_USAGE: the path is one volume, where a folder was expected. */
 int volume_refuse(const char *path, struct error *e);
-/* PL_USAGE: not a volume that is read. On failure nothing needs closing. */
+/* PL_USAGE: not a volume that is read, or its slices take more than o->room: nothing of that size was allocated or decompressed. On failure
+ * nothing needs closing. */
 int volume_open(struct volume *v, const char *path, const struct volume_options *o, struct error *e);
 void volume_close(struct volume *v);
-/* Views it as another volume of the same array is viewed: labels are drawn on the voxels of their image. */
-void volume_view_as(struct volume *v, const struct volume *other);
+/* Views it so that its voxels are those of another volume, its image: the arrays may be mirrored and have their axes in another order. The
+ * affine maps say how; of a file that has none the array is that of the image. A page of a TIFF and a DICOM file lie on each other as they are stored. PL_USAGE: the
+ * voxels are others. */
+int volume_lay_on(struct volume *v, struct volume *image, struct error *e);
+/* Views one slice as it is stored, for a mask that is no volume. PL_USAGE: the order of its rows and columns is not that of an image. */
+int volume_as_stored(struct volume *v, struct error *e);
 
 /* Reads a slice. `to` has volume_room bytes, aligned to 8; the plane is at its beginning. `labels`: as tiff_read. */
 size_t volume_room(const struct volume *v, bool labels);
