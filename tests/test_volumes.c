@@ -110,7 +110,7 @@ static void test_palette(void **state)
     struct error e;
     const struct st_entry *t;
     int bytes;
-    if (!tiff_available()) skip();
+    if (!tiff_version()) skip();
     if (st_open(SCANS "expected.safetensors", &expected, &e) || volume_open(&v, SCANS "palette1.tif", &(struct volume_options){0}, &e)) fail_msg("%s", e.text);
     double *want = read_entry("palette1.tif|numbers", &t);
     const size_t room = volume_room(&v, true);
@@ -175,7 +175,7 @@ static void test_labels_on_images(void **state)
     not_on(GOLDEN "lps.nii.gz", SCANS "shifted.nii.gz", "it does not lie on the voxels of its image, which by both affine maps run from (-0.50, ");
     not_on(GOLDEN "lps.nii.gz", GOLDEN "oblique.nii.gz", "it does not lie on the voxels of its image");
     not_on(GOLDEN "lps.nii.gz", GOLDEN "uint8.nii", "it has 5 x 4 x 3 voxels, and its image 7 x 6 x 5");
-    if (tiff_available()) not_on(GOLDEN "lps.nii.gz", GOLDEN "stack_labels.tif", "the pages of a TIFF have no position in the patient");
+    if (tiff_version()) not_on(GOLDEN "lps.nii.gz", GOLDEN "stack_labels.tif", "the pages of a TIFF have no position in the patient");
 }
 
 /* --- what is refused ------------------------------------------------------------------------------------------ */
@@ -250,7 +250,7 @@ static void test_refusals(void **state)
     refused(GOLDEN "series_coronal", "its slices are coronal");
     refused(SCANS "gap", "1 slice is missing between slices 2 and 3 (06.dcm and 09.dcm), which are 4 mm apart, and the others 2 mm");
     refused(SCANS "uneven", "its slices are not evenly spaced: slices 2 and 3");
-    if (tiff_available()) {
+    if (tiff_version()) {
         refused(SCANS "complex64.tif", "the TIFF has complex numbers of 64 bits");
         unreadable(SCANS "missing_strip.tif", "its strip 2 is missing");
         unreadable(SCANS "damaged_g4.tif", "the TIFF cannot be read");
@@ -320,7 +320,7 @@ static void test_room(void **state)
     char *bytes;
     size_t n, need;
     uint32_t w, h;
-    if (!tiff_available()) return;
+    if (!tiff_version()) return;
     if (file_read(GOLDEN "float32.tif", 1 << 20, &bytes, &n, &e) || image_peek(bytes, n, &(struct image_options){0}, &w, &h, &need, &e)) fail_msg("%s", e.text);
     assert_true(need >= (size_t)w * h * 7 + 2 * RANGE_VALUES * sizeof(uint64_t));
     mem_free(bytes);
