@@ -86,15 +86,15 @@ static int take_lock(struct folder *f, struct error *e)
 }
 
 /* The contents of the folder, except for what a run that was killed before it wrote config.yaml may
- * have left: a lock, an empty checkpoints/, temporary files. */
+ * have left: a lock, an empty checkpoints/, temporary files, text that was tokenized. */
 struct contents {
     bool any, run, lock;
 };
 
-/* A file of io/temporary.h that was left, or an offload file. */
+/* A file of io/temporary.h that was left, an offload file, or tokenized text, which is made anew if it is of other data. */
 static bool is_debris(const char *name)
 {
-    return pattern_match("*?.tmp.????????????", name) || pattern_match(".plimsoll-spill-??????", name);
+    return !strcmp(name, "train.tokenized") || !strcmp(name, "validation.tokenized") || pattern_match("*?.tmp.????????????", name) || pattern_match(".plimsoll-spill-??????", name);
 }
 
 static bool is_empty_dir(const char *dir, const char *name)
