@@ -72,6 +72,27 @@ inits() {
     "$binary" train "$tmp/init.yaml" --set train.epochs=1 --set "device.kind=$DEVICE" $FLAGS >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
     grep -q 'evaluation loss' "$tmp/err" && grep -q '^  format: conversations' "$tmp/init.yaml" && grep -E '^  holdout: [0-9.]+ +# share of the conversations held out for validation: [0-9]+ of' "$tmp/init.yaml"
 }
+# Plain text, from a file to a model; the rows that init holds out are evaluated, and the ids are those of a .npy of the same text.
+plain_text() {
+    for i in 1 2 3 4 5 6 7 8; do sed -n "s/.*\"content\": \"\([^\"]*\)\".*/\1/p" "$chat/chats.jsonl"; done >"$tmp/book.txt"
+    "$binary" init --model $model --data "$tmp/book.txt" --out "$tmp/text" >"$tmp/text.yaml" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    grep -q '^  format: text' "$tmp/text.yaml" && grep -q '^  holdout: [0-9.]* *# share of the rows held out' "$tmp/text.yaml" || { cat "$tmp/text.yaml"; return 1; }
+    # shellcheck disable=SC2086
+    "$binary" train "$tmp/text.yaml" --set train.epochs=1 --set train.effective_batch=16 --set data.sequence=64 --set "device.kind=$DEVICE" $FLAGS >"$tmp/out" 2>"$tmp/err" || { cat "$tmp/err"; return 1; }
+    grep -q 'data.train: 1 text in [1-9][0-9]* rows of 64 tokens, \(9[0-9]\|100\)' "$tmp/err" && grep -q 'evaluation loss' "$tmp/err" && ! grep -q 'left out\|cut' "$tmp/err" || { cat "$tmp/err"; return 1; }
+    "$binary" eval "$tmp/text.yaml" --model "$tmp/text/model" --set data.sequence=64 --set "device.kind=$DEVICE" >"$tmp/out" || return 1
+    grep -q 'perplexity .* rows of 64' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    "$binary" data tokenize "$tmp/text.yaml" -o "$tmp/book.npy" >"$tmp/out" && [ ! -e "$tmp/book.npy.tokenized" ] || return 1
+    expect 0 '' "$binary" plan "$tmp/run.yaml" --set data.format=tokens --set "data.train=$tmp/book.npy" && grep ': [0-9]* tokens of 1 samples' "$tmp/out" || grep tokens "$tmp/out"
+}
+long_texts() { # the median is no larger than the 95th percentile, and no token of a long text is lost
+    awk 'BEGIN { for (k = 1; k < 3; k++) { printf "{\"text\": \""; for (i = 0; i < 300 * k; i++) printf "the cat sat "; print "\"}" } }' >"$tmp/docs.jsonl"
+    "$binary" data inspect "$tmp/docs.jsonl" --model $model --set data.sequence=64 --samples 0 >"$tmp/out" && ! grep -q '^cut\|^too long' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    read -r all median p95 < <(sed -n 's/^tokens *\([0-9]*\); a sample has \([0-9]*\) (median), \([0-9]*\) (95 %).*/\1 \2 \3/p' "$tmp/out")
+    [ "$median" -lt "$p95" ] && [ $((median + p95)) -eq "$all" ] || { cat "$tmp/out"; return 1; }
+    run "$tmp/long" --set "data.train=$tmp/docs.jsonl" --set data.sequence=64 --set data.too_long=cut --set train.steps=1 --set train.effective_batch=2 --set memory.micro_batch=2 2>"$tmp/err" >/dev/null || { cat "$tmp/err"; return 1; }
+    grep "2 texts are longer than data.sequence and cut: $((all - 128)) of $all tokens are left out; data.too_long: split keeps them" "$tmp/err" || { cat "$tmp/err"; return 1; }
+}
 # says_endless COMMAND...: warns about answers without an end token, with the remedy.
 says_endless() { "$@" >"$tmp/out" 2>&1 || { cat "$tmp/out"; return 1; }; grep 'no answer of .* ends with an end token such as <|im_end|>, .* data.template .* chatml' "$tmp/out" || { cat "$tmp/out"; return 1; }; }
 endless() {
@@ -97,6 +118,10 @@ if part data; then
     check "init writes a run that trains" inits
     check "init of one conversation holds out none" inits_one
     check "answers without an end token are said" endless
+    check "plain text" plain_text
+    check "long texts are split into rows" long_texts
+    check "plain text as conversations" refused 'book.txt:1: expected JSON.*; for plain text set data.format: text' --set "data.train=$tmp/book.txt"
+    check "JSON as plain text" refused 'docs.jsonl: it holds JSON; .* set data.format: conversations' --set "data.train=$tmp/docs.jsonl" --set data.format=text
 fi
 
 # Bad samples among good ones, in each case one.

@@ -172,7 +172,7 @@ gzip -c "$tmp/corpus.txt" >"$tmp/corpus.txt.gz"
 { printf 'PAR1\025\004\025\200'; head -c 100 /dev/zero; printf 'PAR1'; } >"$tmp/table.parquet"
 { printf 'ARROW1\0\0'; head -c 100 /dev/zero; } >"$tmp/table.arrow"
 head -c 100 /dev/zero >"$tmp/ids.dat"
-not_tokens() { refused 2 "$1: it holds $2, not token ids. For conversations .*set data.format: bytes" --set "data.train=$tmp/$1"; }
+not_tokens() { refused 2 "$1: it holds $2, not token ids. The model's tokenizer .*set data.format: bytes" --set "data.train=$tmp/$1"; }
 for f in corpus.txt:text corpus.py:text corpus.md:text corpus.csv:'a table of text' corpus.json:JSON chat.jsonl:'JSON records' corpus.bin:text corpus.raw:text \
     corpus:text corpus.txt.gz:'gzip data' table.parquet:'a Parquet table' table.arrow:'an Arrow table'; do
     check "not tokens: ${f%%:*}" not_tokens "${f%%:*}" "${f#*:}"

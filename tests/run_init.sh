@@ -104,11 +104,10 @@ cp -r "$tmp/run/model" "$tmp/trained" # because `works` removes the run
 check "a trained folder" works "$tmp/trained" "$tmp/tokens" tokens '^  path: '
 
 # Text is refused with what to do; --bytes is for those who mean it.
-says_bytes() { expect 2 "$1: it holds $2, not token ids. For conversations .*data.format: bytes" "$binary" init --model llama-tiny --data "$3"; }
+says_bytes() { expect 2 "$1: it holds $2, not token ids. The model's tokenizer .*data.format: bytes" "$binary" init --model llama-tiny --data "$3"; }
 printf '{"messages": []}\n' >"$tmp/chat.jsonl"
 printf '{"question": 1}\n' >"$tmp/other.jsonl"
-check "a text" says_bytes a.txt text "$tmp/texts/a.txt"
-check "a folder of texts" says_bytes a.txt text "$tmp/texts"
+for p in texts/a.txt texts; do check "plain text for a preset: $p" expect 2 'plain text.*: llama-tiny is a preset, which has no tokenizer; give --model .*`init --bytes`' "$binary" init --model llama-tiny --data "$tmp/$p"; done
 check "JSON records of no known format" says_bytes other.jsonl 'JSON records' "$tmp/other.jsonl"
 check "conversations for a preset" expect 2 'llama-tiny is a preset, which has no tokenizer' "$binary" init --model llama-tiny --data "$tmp/chat.jsonl"
 # What is in a .bin is looked at: text in UTF-16, an image, ids that the model does not have.

@@ -131,6 +131,57 @@ static void test_huge_line(void **state)
     records_close(&r);
 }
 
+/* Plain text is one object, and a long one several, cut behind empty lines, lines, words or characters. */
+static void test_plain(void **state)
+{
+    (void)state;
+    static const struct { const char *unit, *end; } units[] = {{"the cat\nsat\n\n", "\n\n"}, {"the cat sat\n", "\n"}, {"thecatsat ", " "}, {"\xe6\xbc\xa2", ""}};
+    struct records r;
+    struct record x;
+    struct error e = {0};
+    bool more;
+    char name[400];
+    snprintf(name, sizeof name, "%s.txt", path);
+    for (size_t i = 0; i < COUNT(units); i++) {
+        struct text text = {0}, back = {0};
+        struct bump b = {0};
+        uint32_t objects = 0;
+        while (text.n < 5 * TEXT_MOST / 2) text_printf(&text, "%s", units[i].unit);
+        assert_int_equal(file_write_atomic(name, text.at, text.n, &e), 0);
+        assert_int_equal(records_open_text(&r, name, &e), 0);
+        while (!records_next(&r, &x, &more, &e) && more) {
+            struct value *sample;
+            assert_int_equal(conversation_parse(x.text, x.n, &b, &sample, &e), SAMPLE_FINE);
+            const char *part = value_get(sample, "text")->text;
+            text_printf(&back, "%s", part);
+            objects++;
+            assert_true(strlen(part) <= TEXT_MOST && text_ends_with(part, units[i].end));
+        }
+        assert_int_equal(objects, 3);
+        assert_string_equal(back.at, text.at);
+        records_close(&r);
+        text_free(&text), text_free(&back);
+        bump_free(&b);
+    }
+    assert_int_equal(file_write_atomic(name, "\xef\xbb\xbfHi\r\n\"you\"", 12, &e), 0);
+    assert_int_equal(records_open_text(&r, name, &e), 0);
+    assert_true(!records_next(&r, &x, &more, &e) && more);
+    struct bump b = {0};
+    struct value *sample;
+    assert_int_equal(conversation_parse(x.text, x.n, &b, &sample, &e), SAMPLE_FINE);
+    assert_string_equal(value_get(sample, "text")->text, "Hi\r\n\"you\"");
+    bump_free(&b);
+    records_close(&r);
+    static const struct { const char *text; size_t n; const char *why; } bad[] = {{"abc\xff", 4, "byte 3 begins no character"}, {"ab\0c", 4, "byte 2 is 0"}};
+    for (size_t i = 0; i < COUNT(bad); i++) {
+        assert_int_equal(file_write_atomic(name, bad[i].text, bad[i].n, &e), 0);
+        assert_int_equal(records_open_text(&r, name, &e), 0);
+        assert_int_equal(records_next(&r, &x, &more, &e), PL_USAGE);
+        assert_non_null(strstr(e.text, bad[i].why));
+        records_close(&r);
+    }
+}
+
 /* --- formats -------------------------------------------------------------------------------- */
 
 /* The sample as JSON of messages, tools and media, or "!fault: message". */
@@ -300,7 +351,7 @@ static int make_path(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lists_and_lines), cmocka_unit_test(test_refused_files), cmocka_unit_test(test_long_objects), cmocka_unit_test(test_huge_line),
+        cmocka_unit_test(test_lists_and_lines), cmocka_unit_test(test_refused_files), cmocka_unit_test(test_long_objects), cmocka_unit_test(test_huge_line), cmocka_unit_test(test_plain),
         cmocka_unit_test(test_formats), cmocka_unit_test(test_tools_and_media), cmocka_unit_test(test_videos), cmocka_unit_test(test_refused_samples),
     };
     return cmocka_run_group_tests(tests, make_path, remove_folder);

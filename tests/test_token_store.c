@@ -168,7 +168,7 @@ static void test_rows(void **state)
             for (int packing = 0; packing < 2; packing++) {
                 struct conversations c;
                 struct error e;
-                const struct conversations_options o = {.sequence = T, .train_on = on, .too_long = cut, .packing = packing, .vocabulary = 1000, .max_bad = 0.2, .padding = 7};
+                const struct conversations_options o = {.sequence = T, .train_on = on, .too_long = cut ? TOO_LONG_CUT : TOO_LONG_DROP, .packing = packing, .vocabulary = 1000, .max_bad = 0.2, .padding = 7};
                 uint64_t tokens = 0, with_labels = 0;
                 if (conversations_open(&c, path, &o, &e)) fail_msg("%s", e.text);
                 for (uint64_t r = 0; r < conversations_count(&c); r++) check_row(&c, r, &tokens, &with_labels);
@@ -176,12 +176,88 @@ static void test_rows(void **state)
                 assert_int_equal(with_labels, c.labels);
                 assert_int_equal(c.unlabelled, 1);
                 assert_int_equal(c.too_long, cut ? 1 : 2); /* the first answer of sample 5 does not fit, sample 6 is text */
-                assert_int_equal(c.cut, cut);
+                assert_true(!c.cut && c.cut_texts == (uint64_t)cut && c.cut_tokens == (uint64_t)(cut ? 30 - T : 0));
                 assert_int_equal(c.rows.n, packing ? (cut ? 3 : 2) : 4 + cut);
                 conversations_pad(&c, &row);
                 assert_true(!row.tokens && labels[0] == -100);
                 conversations_close(&c);
             }
+}
+
+/* A text that is longer than a row is split into rows, and each of its tokens is in one of them; a conversation is split at turns. */
+static void test_split(void **state)
+{
+    (void)state;
+    struct conversations c;
+    struct error e;
+    struct text said = {0};
+    uint32_t seen[40] = {0};
+    make_store();
+    for (int how = TOO_LONG_AUTO; how <= TOO_LONG_SPLIT; how += TOO_LONG_SPLIT) {
+        const struct conversations_options o = {.sequence = 8, .train_on = TRAIN_ON_ASSISTANT, .too_long = how, .max_bad = 1};
+        if (conversations_open(&c, path, &o, &e)) fail_msg("%s", e.text);
+        memset(seen, 0, sizeof seen);
+        for (uint32_t i = 0; i < c.used.n; i++)
+            for (uint32_t k = 0; k < c.used.at[i].tokens && c.used.at[i].sample == 6; k++) seen[c.used.at[i].begin + k]++;
+        for (uint32_t k = 0; k < 30; k++) assert_int_equal(seen[k], 1);
+        assert_int_equal(c.too_long, how ? 1 : 3); /* samples 0, 3 and 5; only the turn of sample 5 alone is too long */
+        assert_int_equal(c.split_long, how ? 3 : 0);
+        assert_int_equal(c.samples, how ? 5 : 3);
+        assert_int_equal(c.used.n, how ? 1 + 1 + 4 + 2 + 2 : 1 + 1 + 4);
+        said.n = 0;
+        conversations_print_left(&c, &said);
+        assert_non_null(strstr(said.at, how ? "3 samples are longer than data.sequence and split at turns" : "data.too_long: cut keeps the turns that fit, split all"));
+        conversations_close(&c);
+    }
+    text_free(&said);
+}
+
+/* Of a single text rows are held out, each in one of the two parts. */
+static void test_one_text(void **state)
+{
+    (void)state;
+    struct token_store_writer *w;
+    struct conversations c;
+    struct error e;
+    const struct token_store_key key = {1, 2, 3, 4};
+    int32_t text[101];
+    uint32_t seen[101] = {0}, held = 0;
+    for (int i = 0; i < 101; i++) text[i] = i;
+    assert_int_equal(token_store_create(&w, path, &key, 0, &e), 0);
+    assert_int_equal(token_store_add(w, &(struct new_sample){.ids = text, .tokens = 101, .answers = (struct byte_range[]){{0, 101}}, .n_answers = 1, .file = "a.txt", .line = 1, .flags = STORED_PLAIN}, &e), 0);
+    token_store_report(w)->read = token_store_report(w)->bad[SAMPLE_FINE] = 1;
+    assert_int_equal(token_store_finish(w, &e), 0);
+    for (int part = 0; part < 2; part++) {
+        const struct conversations_options o = {.sequence = 10, .packing = true, .holdout = 0.2, .held = part};
+        if (conversations_open(&c, path, &o, &e)) fail_msg("%s", e.text);
+        for (uint32_t i = 0; i < c.used.n; i++)
+            for (uint32_t k = 0; k < c.used.at[i].tokens; k++) seen[c.used.at[i].begin + k]++;
+        if (part) held = c.rows.n;
+        conversations_close(&c);
+    }
+    assert_int_equal(held, 2);
+    for (uint32_t k = 0; k < 100; k++) assert_int_equal(seen[k], 1);
+    assert_int_equal(seen[100], 0); /* a row of one token has nothing to predict */
+}
+
+/* A percentile never lies below a smaller one. */
+static void test_lengths(void **state)
+{
+    (void)state;
+    struct token_store s;
+    struct error e;
+    make_store();
+    assert_int_equal(token_store_open(&s, path, &e), 0);
+    uint32_t *l = token_store_lengths(&s);
+    assert_true(l[0] == 1 && l[MADE - 1] == 30);
+    for (uint64_t n = 1; n <= MADE; n++) {
+        assert_int_equal(length_at(l, n, 0.5), l[(n + 1) / 2 - 1]);
+        assert_true(length_at(l, n, 0.5) <= length_at(l, n, 0.95) && length_at(l, n, 0.95) <= length_at(l, n, 1));
+        assert_int_equal(length_at(l, n, 0.95), l[n - 1]);
+    }
+    assert_int_equal(length_at(l, 0, 0.5), 0);
+    mem_free(l);
+    token_store_close(&s);
 }
 
 /* The two parts of a split have every sample once; round(fraction * n) are held out, and the seed chooses them. */
@@ -228,7 +304,7 @@ static void test_refuses(void **state)
     make_store();
     refuses((struct conversations_options){.sequence = T, .max_bad = 0.1}, "1 of 8 samples cannot be used: 1 unknown role (chats.jsonl:9");
     refuses((struct conversations_options){.sequence = T, .max_bad = 1, .vocabulary = 510}, "chats.jsonl:6: its token 10 has the id 510, but the model's vocabulary has 510 ids");
-    refuses((struct conversations_options){.sequence = 2, .max_bad = 1}, "all 6 samples are longer than data.sequence, 2 tokens; the longest has 30");
+    refuses((struct conversations_options){.sequence = 2, .max_bad = 1, .too_long = TOO_LONG_DROP}, "all 6 samples are longer than data.sequence, 2 tokens; the longest has 30");
 }
 
 static int make_path(void **state)
@@ -240,6 +316,6 @@ static int make_path(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gives_back), cmocka_unit_test(test_finds_damage), cmocka_unit_test(test_rows), cmocka_unit_test(test_holdout), cmocka_unit_test(test_refuses)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gives_back), cmocka_unit_test(test_finds_damage), cmocka_unit_test(test_rows), cmocka_unit_test(test_split), cmocka_unit_test(test_one_text), cmocka_unit_test(test_lengths), cmocka_unit_test(test_holdout), cmocka_unit_test(test_refuses)};
     return cmocka_run_group_tests(tests, make_path, remove_folder);
 }

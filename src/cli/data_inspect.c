@@ -10,6 +10,7 @@
 #include "cli/data_inspect.h"
 #include "cli/init.h"
 #include "data/masks/grid.h"
+#include "data/text/not_tokens.h"
 #include "feed/embed.h"
 #include "io/file.h"
 
@@ -55,8 +56,8 @@ static int inspect_given(const char *given, bool json, struct error *e)
 /* Conversations, by the option, by the name of a configuration, or by the first object of the file. */
 static bool is_text(const struct names *paths, const char *format)
 {
-    if (format) return !strcmp(format, "conversations");
-    return path_has_ending(paths->at[0], ".jsonl") || path_has_ending(paths->at[0], ".ndjson") || path_has_ending(paths->at[0], ".yaml") || path_has_ending(paths->at[0], ".yml") || detect_conversations(paths->at[0]);
+    if (format) return !strcmp(format, "conversations") || !strcmp(format, "text");
+    return is_plain_text(paths->at[0]) || path_has_ending(paths->at[0], ".jsonl") || path_has_ending(paths->at[0], ".ndjson") || path_has_ending(paths->at[0], ".yaml") || path_has_ending(paths->at[0], ".yml") || detect_conversations(paths->at[0]);
 }
 
 static int run(int argc, char **argv, struct error *e)

@@ -12,6 +12,7 @@
 
 #include "cli/data.h"
 #include "cli/init.h"
+#include "data/text/not_tokens.h"
 #include "data/text/records.h"
 #include "feed/batch_plan.h"
 #include "feed/text_source.h"
@@ -37,12 +38,17 @@ static void count_sample(struct facts *f, const struct conversation *c)
     f->with_media += c->media->count > 0;
 }
 
+static int open_records(const struct config *c, const char *path, struct records *r, struct error *e)
+{
+    return c->data_format == FORMAT_TEXT ? records_open_text(r, path, e) : records_open(r, path, batch_room(c), e);
+}
+
 static int read_file(struct facts *f, const char *path, const struct config *c, struct error *e)
 {
     struct records r;
     struct record x;
     bool more = true;
-    int rc = records_open(&r, path, batch_room(c), e);
+    int rc = open_records(c, path, &r, e);
     if (rc) return rc;
     while (!(rc = records_next(&r, &x, &more, e)) && more) {
         struct bump b = {0};
@@ -81,22 +87,14 @@ struct measured {
     char first_missing[400];
 };
 
-static int ascending(const void *a, const void *b)
-{
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
 static void measure_lengths(struct measured *m, const struct token_store *s)
 {
     const uint64_t n = s->header->samples;
-    uint32_t *lengths = mem_alloc((n + 1) * sizeof *lengths);
-    for (uint64_t i = 0; i < n; i++) lengths[i] = s->samples[i].tokens;
-    qsort(lengths, n, sizeof *lengths, ascending);
+    uint32_t *lengths = token_store_lengths(s);
     m->tokens = true;
     m->samples = n;
     m->total = s->header->tokens;
-    if (n) m->median = lengths[n / 2], m->p95 = lengths[(uint64_t)(0.95 * (double)(n - 1))], m->longest = lengths[n - 1];
+    m->median = length_at(lengths, n, 0.5), m->p95 = length_at(lengths, n, 0.95), m->longest = length_at(lengths, n, 1);
     mem_free(lengths);
 }
 
@@ -224,7 +222,7 @@ static int show_samples(const struct config *c, const struct text_source *s, uin
         struct records r;
         struct record x;
         bool more = true;
-        rc = records_open(&r, files.at[i], batch_room(c), e);
+        rc = open_records(c, files.at[i], &r, e);
         while (!rc && n && !(rc = records_next(&r, &x, &more, e)) && more) n--, show_sample(c, &s->options, files.at[i], &x, out);
         records_close(&r);
     }
@@ -264,7 +262,7 @@ static void print_facts(const struct facts *f, const struct measured *m, struct 
     const struct conversations *c = &m->set;
     text_printf(out, "labels      %.1f %% of the tokens\n", 100.0 * (double)c->labels / (double)c->tokens);
     text_printf(out, "rows        %u of %lld tokens, %.1f %% filled, for %llu samples\n", c->rows.n, (long long)c->o.sequence,
-                100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), (unsigned long long)c->used.n);
+                100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), (unsigned long long)c->samples);
     if (c->o.images.most && c->images)
         text_printf(out, "images      %llu, %.2f a row of at most %u; %.1f %% of their slots are filled\n", (unsigned long long)c->images, (double)c->images / (double)c->rows.n,
                     c->o.images.most, 100.0 * (double)c->images / ((double)c->rows.n * c->o.images.most));
@@ -273,8 +271,9 @@ static void print_facts(const struct facts *f, const struct measured *m, struct 
     if (c->too_many_frames)
         text_printf(out, "too many    %llu samples have more frames than data.max_frames, at most %llu, and are left out\n", (unsigned long long)c->too_many_frames, (unsigned long long)c->most_frames);
     if (c->too_many) text_printf(out, "too many    %llu samples have more images than data.max_images, at most %llu, and are left out\n", (unsigned long long)c->too_many, (unsigned long long)c->most_images);
-    if (c->split) text_printf(out, "split       %llu samples, at turns\n", (unsigned long long)c->split);
-    if (c->too_long) text_printf(out, "too long    %llu samples are left out%s\n", (unsigned long long)c->too_long, c->o.too_long == TOO_LONG_CUT ? "" : " (data.too_long: cut keeps turns that fit)");
+    if (c->split + c->split_long) text_printf(out, "split       %llu samples, at turns\n", (unsigned long long)(c->split + c->split_long));
+    if (c->too_long) text_printf(out, "too long    %llu samples are left out%s\n", (unsigned long long)c->too_long, c->o.too_long >= TOO_LONG_CUT ? "" : " (data.too_long: cut keeps turns that fit)");
+    if (c->cut_texts) text_printf(out, "cut         %llu texts: %llu tokens are left out (data.too_long: split keeps them)\n", (unsigned long long)c->cut_texts, (unsigned long long)c->cut_tokens);
     if (c->cut) text_printf(out, "cut         %llu samples, after the last answer that fits\n", (unsigned long long)c->cut);
 }
 
@@ -358,14 +357,14 @@ static int make_config(struct config *c, const struct inspect_text *o, struct er
     int rc = PL_OK;
     if (o->run) rc = config_read(c, o->run, e);
     if (!rc && !o->run) {
-        rc = config_assign(c, "data.format", "conversations", e);
+        rc = config_assign(c, "data.format", is_plain_text(o->paths->at[0]) ? "text" : "conversations", e);
         c->data_train.at = o->paths->at; /* names with commas stay whole */
         c->data_train.n = o->paths->n;
     }
     for (uint32_t i = 0; i < o->set->n && !rc; i++) rc = config_set(c, o->set->at[i], e);
     if (!rc && o->model) rc = config_assign(c, dir_exists(o->model) ? "model.path" : "data.tokenizer", o->model, e);
-    if (!rc && c->data_format != FORMAT_CONVERSATIONS) {
-        error_set(e, PL_USAGE, "data.format is not conversations; for images give their files or folders, not a configuration");
+    if (!rc && !config_text(c)) {
+        error_set(e, PL_USAGE, "data.format is not text or conversations; for images give their files or folders, not a configuration");
         rc = config_at_key(c, KEY_data_format, e);
     }
     if (!rc) rc = config_check_read(c, "data inspect", "model.* data.*", e);

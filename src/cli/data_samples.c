@@ -128,7 +128,7 @@ static int detect(struct samples *s, const struct samples_options *o, const stru
     if (o->format || paths->n != 1 || !dir_exists(paths->at[0]) || is_empty(paths->at[0])) return PL_OK;
     struct detected f;
     if (detect_data(paths->at[0], false, o, &f, e)) return e->code;
-    bool tokens = !strcmp(f.format, "tokens"), shards = !strcmp(f.format, "sa1b");
+    bool tokens = !strcmp(f.format, "tokens") || !strcmp(f.format, "text"), shards = !strcmp(f.format, "sa1b");
     if (tokens) error_set(e, PL_USAGE, "%s: it has %s, expected images with masks", paths->at[0], f.what);
     if (tokens || shards) return detected_free(&f), tokens ? e->code : PL_OK;
     s->detected = mem_copy(&f, sizeof f);

@@ -8,6 +8,7 @@
 #include "config/config_model.h"
 #include "feed/text_source.h"
 #include "io/json.h"
+#include "io/temporary.h"
 
 struct command_line {
     const char *out;
@@ -35,7 +36,7 @@ static void print(const struct conversations *c, const char *path, bool json)
         json_begin_map(&w, NULL);
         json_put_string(&w, "store", path);
         json_put_uint(&w, "samples", c->store.header->report.read);
-        json_put_uint(&w, "used", c->used.n);
+        json_put_uint(&w, "used", c->samples);
         json_put_uint(&w, "unusable", report_bad(&c->store.header->report));
         json_put_uint(&w, "too_long", c->too_long);
         json_put_uint(&w, "tokens", c->store.header->tokens);
@@ -63,6 +64,29 @@ static void print(const struct conversations *c, const char *path, bool json)
     text_free(&left);
 }
 
+static int write_array(const struct text_source *s, const struct command_line *o, struct error *e)
+{
+    struct token_store store;
+    struct temporary work;
+    const struct token_store_key key = {0};
+    struct text path = {0}, left = {0};
+    if (s->options.images) return error_set(e, PL_USAGE, "an array of tokens has no images: leave model.path out, and set data.tokenizer to the folder");
+    if (temporary_work(&work, e)) return e->code;
+    text_printf(&path, "%s/tokens", work.path);
+    int rc = tokenize_build(&s->options, &key, path.at, e);
+    if (!rc && !(rc = token_store_open(&store, path.at, e))) {
+        rc = token_store_write_npy(&store, o->out, e);
+        report_print(&store.header->report, &left);
+        if (!rc) print_line("%s: %llu tokens of %llu samples", o->out, (unsigned long long)store.header->tokens, (unsigned long long)store.header->samples);
+        if (!rc && left.n) print_line("  %s", left.at);
+        token_store_close(&store);
+    }
+    temporary_drop(&work);
+    text_free(&path);
+    text_free(&left);
+    return rc;
+}
+
 static int tokenize(const struct config *c, const struct command_line *o, enum feed_role role, const struct model *m, struct error *e)
 {
     struct text_source s;
@@ -71,6 +95,11 @@ static int tokenize(const struct config *c, const struct command_line *o, enum f
     struct text path = {0};
     int rc = text_source_open(&s, c, role, m, e);
     if (rc) return rc;
+    if (o->out && path_has_ending(o->out, ".npy")) {
+        rc = write_array(&s, o, e);
+        text_source_close(&s);
+        return rc;
+    }
     if (o->out) rc = dir_make(o->out, e);
     if (!rc) rc = text_store_path(&s, o->out, role, &path, e);
     if (!rc) rc = tokenize_key(&s.options, &key, e);
@@ -94,13 +123,15 @@ static int tokenize_all(struct config *c, const char *run, const struct command_
     for (uint32_t i = 0; i < o->set.n && !rc; i++) rc = config_set(c, o->set.at[i], e);
     if (!rc) rc = config_check_read(c, "data tokenize", "model.* data.*", e);
     if (!rc) rc = config_check(c, CONFIG_NEEDS_DATA, e);
-    if (!rc && c->data_format != FORMAT_CONVERSATIONS) {
-        error_set(e, PL_USAGE, "data.format is not conversations: only text is tokenized");
+    if (!rc && !config_text(c)) {
+        error_set(e, PL_USAGE, "data.format is not text or conversations: only text is tokenized");
         rc = config_at_key(c, KEY_data_format, e);
     }
     if (!rc) rc = open_model(c, &own, &m, e);
     if (!rc && tokenize(c, o, FEED_TRAIN, m, e)) rc = error_prepend(e, "data.train");
-    if (!rc && c->data_validation.n && tokenize(c, o, FEED_VALIDATION, m, e)) rc = error_prepend(e, "data.validation");
+    const bool array = o->out && path_has_ending(o->out, ".npy");
+    if (!rc && c->data_validation.n && array) print_line("data.validation is not in the array: tokenize it by itself, with --set data.train");
+    if (!rc && c->data_validation.n && !array && tokenize(c, o, FEED_VALIDATION, m, e)) rc = error_prepend(e, "data.validation");
     if (m) model_close(&own);
     return rc;
 }
@@ -125,13 +156,15 @@ static int run(int argc, char **argv, struct error *e)
 }
 
 const struct command data_tokenize = {
-    "tokenize", "data tokenize RUN.yaml [-o FOLDER] [--set KEY=VALUE]... [--json]",
-    "Tokenizes the conversations of data.train and data.validation ahead of training, with the\n"
+    "tokenize", "data tokenize RUN.yaml [-o FOLDER | FILE.npy] [--set KEY=VALUE]... [--json]",
+    "Tokenizes the texts or conversations of data.train and data.validation ahead of training, with the\n"
     "tokenizer and the chat template of the run. `train` uses the result as long as data files,\n"
     "tokenizer, template and system prompt are the same; without it, `train` makes its own.\n"
     "\n"
     "  -o FOLDER       writes FOLDER/train.tokenized and FOLDER/validation.tokenized, for data.store;\n"
     "                  default: a file beside the first data file, FILE.tokenized\n"
+    "  -o FILE.npy     writes the token ids of data.train, one text after the other, as a NumPy array of\n"
+    "                  uint16 or uint32: for data.format: tokens, or other programs\n"
     "  --set KEY=VALUE sets a key of the configuration\n"
     "  --json          prints the numbers as JSON, a line for each store",
     run};

@@ -19,6 +19,7 @@ struct eval_pass {
     struct mask_scores *masks; /* NULL: none are predicted */
     struct retrieval *found;   /* NULL: no masks are matched with texts */
     struct own_size *own;      /* NULL: no scores at the image's own size */
+    double *counted;           /* gets what the loss is divided by, such as the tokens with a label; NULL: nobody asks */
 };
 /* The mean loss over the dataset, in all passes of the feed. */
 int eval_passes(const struct eval_pass *v, double *loss, struct error *e);
@@ -27,6 +28,7 @@ int eval_passes(const struct eval_pass *v, double *loss, struct error *e);
 struct eval_loss {
     double loss;
     uint64_t arena, samples; /* bytes; rows of data.sequence tokens */
+    double tokens;           /* with a label */
 };
 int eval_loss(const struct config *c, const char *folder, struct eval_loss *out, struct error *e);
 

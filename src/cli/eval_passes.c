@@ -42,6 +42,7 @@ int eval_passes(const struct eval_pass *v, double *loss, struct error *e)
         feed_set_pass(v->feed, pass);
         rc = run_pass(v, &p, &sums, e);
     }
+    if (v->counted) *v->counted = sums.count[0];
     if (!loss_sums_mean(&sums, loss) && !rc) rc = feed_empty(v->feed, e);
     progress_clear();
     return rc;

@@ -82,7 +82,7 @@ int eval_loss(const struct config *c, const char *folder, struct eval_loss *out,
     if (!rc) rc = feed_prepare(&feed, &run, folder, e);
     if (!rc) rc = run_start(&run, NULL, true, e);
     if (!rc) rc = feed_start(&feed, &run, 0, 0, e);
-    if (!rc) rc = eval_passes(&(struct eval_pass){&run, &feed, NULL}, &out->loss, e);
+    if (!rc) rc = eval_passes(&(struct eval_pass){.run = &run, .feed = &feed, .counted = &out->tokens}, &out->loss, e);
     if (!rc) out->arena = plan_arena(&run.plan), out->samples = feed.samples;
     feed_close(&feed);
     run_close(&run);

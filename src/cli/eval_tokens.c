@@ -2,13 +2,14 @@
  * eval_tokens.c: `plimsoll eval` of a language model on a file: loss and perplexity.
  *
  * The file holds tokens (data.format tokens or bytes), or text, which the model's tokenizer makes tokens of. It is read in rows of
- * data.sequence tokens that do not overlap; what is left at its end is not used.
+ * data.sequence tokens that do not overlap; what is left at its end is not used. A run on data.format: text evaluates the rows that it held out.
  */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/eval.h"
+#include "data/text/not_tokens.h"
 #include "data/text/tokens.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -17,7 +18,7 @@
 
 enum { TEXT_MOST = 1 << 30 };
 
-bool eval_is_text(const char *path) { return path_has_ending(path, ".txt") || path_has_ending(path, ".md"); }
+bool eval_is_text(const char *path) { return is_plain_text(path); }
 bool eval_is_tokens(const char *path) { return path_has_ending(path, ".bin") || path_has_ending(path, ".tokens") || path_has_ending(path, ".npy") || path_has_ending(path, ".safetensors"); }
 
 /* Writes the tokens of a text as a file of int32. */
@@ -70,7 +71,7 @@ static void report(const struct config *c, const char *model, const struct eval_
 {
     struct text out = {0};
     char arena[32];
-    const uint64_t tokens = x->samples * (uint64_t)(c->data_sequence - 1);
+    const uint64_t tokens = (uint64_t)x->tokens;
     if (json) {
         struct json_writer w = {.out = &out, .indent = 2};
         json_begin_map(&w, NULL);
@@ -98,7 +99,7 @@ int eval_tokens(struct config *c, const char *model, bool json, struct error *e)
     struct temporary t;
     if (temporary_work(&t, e)) return e->code;
     const struct config_list given = c->data_validation;
-    int rc = given.n && eval_is_text(given.at[0]) ? tokenize_texts(c, t.path, &memory, e) : PL_OK;
+    int rc = c->data_format != FORMAT_TEXT && given.n && eval_is_text(given.at[0]) ? tokenize_texts(c, t.path, &memory, e) : PL_OK;
     if (!rc) rc = eval_loss(c, t.path, &x, e);
     if (!rc) report(c, model, &x, json);
     c->data_validation = given;

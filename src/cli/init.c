@@ -56,7 +56,8 @@ static int open_model(struct init_run *r, const char *name, struct error *e)
     return rc ? error_prepend(e, "--model") : PL_OK;
 }
 
-static bool is_text(const struct init_run *r) { return !strcmp(r->data.format, "conversations"); }
+static bool is_plain(const struct init_run *r) { return !strcmp(r->data.format, "text"); }
+static bool is_text(const struct init_run *r) { return is_plain(r) || !strcmp(r->data.format, "conversations"); }
 static bool is_tokens(const struct init_run *r) { return !strcmp(r->data.format, "tokens") || !strcmp(r->data.format, "bytes") || is_text(r); }
 
 /* Images with masks need a model that predicts masks, tokens a model with a vocabulary. */
@@ -237,8 +238,8 @@ static uint64_t count_positions(const struct init_run *r, uint64_t standard)
 /* A preset has no tokenizer. */
 static int open_text(struct init_run *r, struct error *e)
 {
-    struct init_text t = {.tokenizer = *r->model.path ? r->model.path : NULL, .template = r->template, .vocabulary = r->model.vocabulary, .positions = (int64_t)count_positions(r, 0)};
-    if (!t.tokenizer) return error_set(e, PL_USAGE, "%s is a preset, which has no tokenizer; give --model a folder with tokenizer.json or tokenizer.model", r->name);
+    struct init_text t = {.plain = is_plain(r), .tokenizer = *r->model.path ? r->model.path : NULL, .template = r->template, .vocabulary = r->model.vocabulary, .positions = (int64_t)count_positions(r, 0)};
+    if (!t.tokenizer) return error_set(e, PL_USAGE, "%s is a preset, which has no tokenizer; give --model a folder with tokenizer.json or tokenizer.model%s", r->name, t.plain ? ", or train on the bytes of the text (`init --bytes`)" : "");
     if (r->model.images && !r->data.images) r->data.images = init_find_images(r->data.train.at[0], &r->data.memory);
     t.images = r->data.images;
     const int rc = init_measure_text(&t, &r->data.train, &r->data.validation, e);
@@ -317,14 +318,14 @@ static void put_data(const struct init_run *r, struct text *out)
     if (f->train_split) text_printf(out, "  train_split: %s               # the table's split column\n  validation_split: %s\n", f->train_split, f->validation_split);
     if (r->holdout > 0)
         text_printf(out, "  holdout: %.4g                   # share of the %s held out for validation: %llu of %llu\n  split_seed: 0                  # random seed of the split\n",
-                    r->holdout, is_text(r) ? "conversations" : "images", (unsigned long long)r->split[1], (unsigned long long)(r->split[0] + r->split[1]));
+                    r->holdout, is_plain(r) ? "rows" : is_text(r) ? "conversations" : "images", (unsigned long long)r->split[1], (unsigned long long)(r->split[0] + r->split[1]));
     if (r->sequence) {
-        text_printf(out, "  sequence: %lld                 # tokens in a %s\n", (long long)r->sequence, is_text(r) ? "row, which conversations share" : "sample");
+        text_printf(out, "  sequence: %lld                 # tokens in a %s\n", (long long)r->sequence, is_plain(r) ? "row" : is_text(r) ? "row, which conversations share" : "sample");
         if (r->max_images) text_printf(out, "  max_images: %lld                  # images in a row; memory grows with it\n", (long long)r->max_images);
         if (r->template) text_printf(out, "  template: "), put_string(out, r->template), text_printf(out, "\n");
         if (r->endless.n) text_printf(out, "  # warning: %s\n", r->endless.at);
         if (r->too_long) text_printf(out, "  too_long: cut                  # %llu conversations are longer than a row; drop leaves them out\n", (unsigned long long)r->too_long);
-        if (is_text(r)) text_printf(out, "  train_on: assistant            # or: last, all\n");
+        if (is_text(r) && !is_plain(r)) text_printf(out, "  train_on: assistant            # or: last, all\n");
         if (!f->validation.n && !(r->holdout > 0)) text_printf(out, "  # validation: [...]            # add a file to evaluate on\n");
         return;
     }

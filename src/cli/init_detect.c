@@ -13,6 +13,7 @@
 #include "data/masks/label.h"
 #include "data/formats/layout.h"
 #include "data/images/unread.h"
+#include "data/text/not_tokens.h"
 #include "io/parquet.h"
 
 enum { PARTS = 64, LISTED = 64 }; /* LISTED: up to this many token files are listed one by one, so that one can be held out */
@@ -160,10 +161,11 @@ static int detect_file(const char *path, const struct samples_options *given, st
     if (json) return set_format(f, json, *json == 'p' ? "an index with a memory map of masks" : "COCO's instances");
     if (is_table(path)) return detect_csv(path, given, f), set_format(f, "csv", "a table of images and masks"); /* opening it names the columns that are missing */
     if (is_tokens(path)) return set_format(f, "tokens", "a file of tokens");
+    if (is_plain_text(path)) return set_format(f, "text", "plain text");
     if (u) return unread_refuse(u, 1, NULL, path, e);
     if (is_volume_name(path, NULL)) return volume_refuse(path, e);
     return error_set(e, PL_USAGE, "%s: the format is not recognised; known are: a .pack, a .tar shard, COCO's instances (.json), a .csv or .tsv with columns of images and masks, "
-                     "tokens (.npy, .bin, .tokens, .safetensors), conversations (.json, .jsonl), Parquet tables of either", path);
+                     "tokens (.npy, .bin, .tokens, .safetensors), plain text (.txt, .md), conversations (.json, .jsonl), Parquet tables of either", path);
 }
 
 /* ---- a folder ---- */
@@ -320,11 +322,10 @@ static void list_shards(const char *folder, const struct names *l, const char *p
     }
 }
 
-/* Token files of one extension. */
-static bool detect_tokens(const char *folder, const struct names *l, struct detected *f)
+/* Files of one extension of a list that ends with NULL. */
+static bool detect_endings(const char *folder, const struct names *l, const char *const *endings, struct detected *f)
 {
-    static const char *const endings[] = {".npy", ".bin", ".tokens", ".safetensors"};
-    for (size_t k = 0; k < COUNT(endings) && !f->train.n; k++) {
+    for (size_t k = 0; endings[k] && !f->train.n; k++) {
         uint32_t n = count(l, endings[k]);
         if (n) list_files(folder, l, endings[k], n, f);
     }
@@ -455,12 +456,13 @@ static int detect_folder(const char *folder, const struct names *l, const struct
     if (detect_extracted(folder, l, f)) return refuse_labelme(&f->train, e) ? e->code : set_format(f, "sa1b", "extracted shards");
     if (detect_texts(folder, l, f) || detect_parquet(folder, f)) return PL_OK;
     if (has_images(folder, l)) return detect_layout(folder, given, f, e);
-    if (detect_tokens(folder, l, f)) return set_format(f, "tokens", "files of tokens");
+    if (detect_endings(folder, l, (const char *const[]){".npy", ".bin", ".tokens", ".safetensors", NULL}, f)) return set_format(f, "tokens", "files of tokens");
+    if (detect_endings(folder, l, (const char *const[]){".txt", ".text", NULL}, f)) return set_format(f, "text", "files of plain text");
     if (refuse_plain(folder, l, e)) return e->code;
     struct text names = {0};
     for (uint32_t i = 0; i < l->n && i < 5; i++) text_printf(&names, "%s%s", i ? ", " : "", l->at[i]);
     error_set(e, PL_USAGE, "%s: no known format among %u %s (%.200s%s). Known are: *.tar shards, or folders of x.jpg + x.json; COCO's instances_*.json; "
-              "images and masks, in two folders or in one; a .csv with columns of images and masks; *.pack; index.json + masks.u8; tokens as .npy, .bin, .tokens, .safetensors; conversations as .json, .jsonl; Parquet tables of conversations, or of images and masks",
+              "images and masks, in two folders or in one; a .csv with columns of images and masks; *.pack; index.json + masks.u8; tokens as .npy, .bin, .tokens, .safetensors; plain text as .txt; conversations as .json, .jsonl; Parquet tables of conversations, or of images and masks",
               folder, l->n, l->n == 1 ? "file" : "files", names.n ? names.at : "the folder is empty", l->n > 5 ? ", ..." : "");
     text_free(&names);
     return e->code;

@@ -18,7 +18,7 @@
 #include "io/parquet.h"
 #include "io/temporary.h"
 
-enum { READ_MOST = 64 << 20, LEAST = 64, MOST = 4096, OBJECTS_TRIED = 16 };
+enum { READ_MOST = 64 << 20, LEAST = 64, MOST = 4096, MOST_PLAIN = 1024, OBJECTS_TRIED = 16 };
 
 /* ---- detection ---- */
 
@@ -57,21 +57,14 @@ const char *detect_conversations(const char *path)
 
 /* ---- measuring ---- */
 
-static int ascending(const void *a, const void *b)
-{
-    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
-static int64_t choose_sequence(const struct token_store *s, int64_t positions)
+/* Plain text fills rows of any length. */
+static int64_t choose_sequence(const struct token_store *s, int64_t positions, bool plain)
 {
     const uint64_t n = s->header->samples;
-    const int64_t most = positions && positions < MOST ? positions : MOST;
+    const int64_t longest = plain ? MOST_PLAIN : MOST, most = positions && positions < longest ? positions : longest;
     int64_t T = LEAST;
-    uint32_t *lengths = mem_alloc((n + 1) * sizeof *lengths);
-    for (uint64_t i = 0; i < n; i++) lengths[i] = s->samples[i].tokens;
-    qsort(lengths, n, sizeof *lengths, ascending);
-    while (n && T * 2 <= most && (T < lengths[(uint64_t)(0.99 * (double)(n - 1))] || T < 2 * (int64_t)lengths[n / 2])) T *= 2;
+    uint32_t *lengths = token_store_lengths(s);
+    while (n && T * 2 <= most && (T < length_at(lengths, n, 0.99) || T < 2 * (int64_t)length_at(lengths, n, 0.5))) T *= 2;
     mem_free(lengths);
     return min_i64(T, most);
 }
@@ -108,7 +101,7 @@ static int measure_store(struct init_text *t, const struct config *c, const stru
     const struct conversations_options o = text_rows(c, s, role, t->vocabulary);
     int rc = conversations_open(&set, path, &o, e);
     if (rc) return rc;
-    t->samples[part] = (uint64_t)((double)set.used.n / share);
+    t->samples[part] = (uint64_t)((double)(t->plain ? set.rows.n : set.samples) / share);
     t->rows[part] = (uint64_t)((double)set.rows.n / share);
     if (!part && !t->endless.n) text_print_endless(s->tokenizer, set.chats, set.endless, &t->endless);
     t->too_long[part] = (uint64_t)((double)set.too_long / share);
@@ -123,8 +116,9 @@ static double choose_holdout(struct init_text *t, struct config *c, const struct
     struct token_store store;
     struct error ignored;
     if (token_store_open(&store, path, &ignored)) return 0;
-    const uint64_t n = store.header->report.read;
+    uint64_t n = store.header->report.read;
     token_store_close(&store);
+    if (n == 1 && t->plain && !measure_store(t, c, s, path, FEED_TRAIN, share, &ignored)) n = t->rows[0]; /* of one text rows are held out */
     c->data_holdout = n >= 10 ? 0.1 : n > 1 ? 1.0 / (double)n : 0;
     if (n < 2 || measure_store(t, c, s, path, FEED_TRAIN, share, &ignored) || measure_store(t, c, s, path, FEED_VALIDATION, share, &ignored)) c->data_holdout = 0;
     return c->data_holdout;
@@ -151,7 +145,7 @@ static int measure_part(struct init_text *t, struct config *c, enum feed_role ro
     rc = share_read(s.options.paths, s.options.n_paths, &share, e);
     if (!rc) rc = tokenize_build(&s.options, &key, path, e);
     if (!rc && role == FEED_TRAIN && !(rc = token_store_open(&store, path, e))) {
-        c->data_sequence = t->sequence = choose_sequence(&store, t->positions);
+        c->data_sequence = t->sequence = choose_sequence(&store, t->positions, t->plain);
         token_store_close(&store);
         t->max_images = choose_images(c, &s, path, t->vocabulary);
         if (t->max_images) c->data_max_images = t->max_images;
@@ -167,7 +161,7 @@ int init_measure_text(struct init_text *t, const struct names *train, const stru
 {
     struct config c;
     config_init(&c);
-    c.data_format = FORMAT_CONVERSATIONS;
+    c.data_format = t->plain ? FORMAT_TEXT : FORMAT_CONVERSATIONS;
     c.model_path = (char *)t->tokenizer;
     c.data_template = (char *)t->template;
     c.data_images = (char *)t->images;

@@ -8,6 +8,7 @@
 
 struct init_text {
     const char *tokenizer;   /* a model folder */
+    bool plain;              /* data.format is text: the samples of the results are rows */
     const char *template;    /* data.template; NULL: the folder's */
     int64_t vocabulary;
     int64_t positions;       /* that the model has */

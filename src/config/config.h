@@ -26,7 +26,7 @@
  * data.token_dtype is enum tokens_dtype, data.labels enum label_kind, data.range enum range_kind,
  * data.strategy enum sampler_strategy, data.train_on enum train_on, data.too_long enum too_long,
  * data.too_many_images enum too_many, train.schedule enum schedule_kind. */
-enum config_format { FORMAT_TOKENS, FORMAT_BYTES, FORMAT_CONVERSATIONS, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORMAT_CSV, FORMAT_PACKED, FORMAT_PARQUET };
+enum config_format { FORMAT_TOKENS, FORMAT_BYTES, FORMAT_TEXT, FORMAT_CONVERSATIONS, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORMAT_CSV, FORMAT_PACKED, FORMAT_PARQUET };
 enum config_embeddings { EMBEDDINGS_AUTO, EMBEDDINGS_USE, EMBEDDINGS_OFF };
 enum config_loss { LOSS_SAM, LOSS_EQUAL_WEIGHTS, LOSS_STRUCTURE };
 enum config_edge_terms { EDGE_BOTH, EDGE_IOU };
@@ -240,6 +240,8 @@ int64_t config_micro_batch(const struct config *c);
 /* A key's value on one line, for a message; "not given" if it has no value. */
 void config_show(const struct config *c, enum config_key key, struct text *out);
 /* Whether data.format gives rows of token ids, not images with masks. */
+/* Whether a tokenizer makes rows of the data. */
+static inline bool config_text(const struct config *c) { return c->data_format == FORMAT_TEXT || c->data_format == FORMAT_CONVERSATIONS; }
 static inline bool config_tokens(const struct config *c) { return c->data_format <= FORMAT_CONVERSATIONS; }
 /* Whether the configuration names validation data. */
 bool config_validates(const struct config *c);

@@ -85,7 +85,7 @@ int foreign_apply(struct foreign *f, struct config *c, struct error *e)
 /* Validation data of the run file or an option take the place of those of the other program, and so does a format without a split. */
 static void settle_holdout(struct foreign *f, struct config *c)
 {
-    const bool unsplit = config_tokens(c) && c->data_format != FORMAT_CONVERSATIONS;
+    const bool unsplit = config_tokens(c) && !config_text(c);
     if (c->origin[KEY_data_holdout].source != SOURCE_FOREIGN || !(c->data_validation.n || c->data_validation_images || unsplit)) return;
     config_reset(c, KEY_data_holdout);
     vec_push(&f->left, ((struct foreign_left){"a part of data.train to evaluate on", unsplit ? "data.format has no data.holdout" : "validation data are given otherwise"}));

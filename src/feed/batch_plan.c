@@ -33,7 +33,8 @@ int batch_refuse_tokens(const struct config *c, const struct model *m, struct er
 
 const char *batch_format(const struct config *c)
 {
-    static const char *const names[] = {"tokens", "bytes", "conversations", "sa1b", "coco", "pairs", "csv", "packed", "parquet"};
+    static const char *const names[] = {[FORMAT_TOKENS] = "tokens", [FORMAT_BYTES] = "bytes", [FORMAT_TEXT] = "text", [FORMAT_CONVERSATIONS] = "conversations", [FORMAT_SA1B] = "sa1b",
+                                        [FORMAT_COCO] = "coco", [FORMAT_PAIRS] = "pairs", [FORMAT_CSV] = "csv", [FORMAT_PACKED] = "packed", [FORMAT_PARQUET] = "parquet"};
     return names[c->data_format];
 }
 
@@ -94,6 +95,7 @@ struct prs_batches *prs_batches(const struct run *r) { return prs_model(&r->mode
 
 int64_t batch_images(const struct config *c, int64_t features)
 {
+    if (c->data_format == FORMAT_TEXT) return 0;
     return c->data_max_images >= 0 ? c->data_max_images : max_i64(1, c->data_sequence / features);
 }
 
@@ -184,7 +186,7 @@ static int describe_embeddings(const struct config *c, const struct model *m, co
 /* Rows of text with images. Without data, and without data.max_images, the model's default stays: an image a sample. */
 static int describe_image_rows(const struct config *c, const struct model *m, const struct run_options *options, struct bump *memory, struct run_batches *out, struct error *e)
 {
-    const bool conversations = c->data_format == FORMAT_CONVERSATIONS, given = c->data_max_images >= 0 || c->data_max_frames, room = conversations || (given && !c->data_train.n);
+    const bool conversations = config_text(c), given = c->data_max_images >= 0 || c->data_max_frames, room = conversations || (given && !c->data_train.n);
     struct image_batches *b = bump_alloc(memory, sizeof *b);
     *b = (struct image_batches){.batch = {.images = m->images->single ? 1 : room ? batch_images(c, m->images->features) : 0, .frames = room && !m->images->single ? c->data_max_frames : 0}};
     if (m->images->single && (c->data_max_frames || (c->data_max_images >= 0 && c->data_max_images != 1))) {
@@ -288,8 +290,8 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
     if (!config_tokens(c) && !m->masks)
         return error_set(e, PL_USAGE, "data.format %s gives images with masks, and a %s takes %s; %s",
                          batch_format(c), m->family->model_type, model_list_ports(m, takes), batch_advice(m));
-    out->packed = c->data_format == FORMAT_CONVERSATIONS && c->data_packing; /* a row with padding after one conversation is a plain causal row */
-    out->few_labels = c->data_format == FORMAT_CONVERSATIONS && (c->data_train_on != TRAIN_ON_ALL || !c->data_packing);
+    out->packed = config_text(c) && c->data_packing; /* a row with padding after one conversation is a plain causal row */
+    out->few_labels = config_text(c) && ((c->data_format == FORMAT_CONVERSATIONS && c->data_train_on != TRAIN_ON_ALL) || !c->data_packing);
     if (m->images && describe_image_rows(c, m, o, memory, out, e)) return e->code;
     if (!m->masks) return PL_OK;
     struct mask_batches *b = bump_alloc(memory, sizeof *b);

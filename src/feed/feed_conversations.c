@@ -103,7 +103,8 @@ static void report(const struct feed *f, const struct conversations *c, const st
 {
     const char *key = f->role == FEED_TRAIN ? "data.train" : f->config->data_holdout > 0 ? "data.holdout" : "data.validation";
     struct text left = {0};
-    log_note("%s: %u conversations in %u rows of %" PRId64 " tokens, %.1f %% filled; %.1f %% of the tokens have labels", key, c->used.n, c->rows.n, c->o.sequence,
+    const bool text = f->config->data_format == FORMAT_TEXT;
+    log_note("%s: %" PRIu64 " %s in %u rows of %" PRId64 " tokens, %.1f %% filled; %.1f %% of the tokens have labels", key, text ? c->samples : c->used.n, text ? c->samples == 1 ? "text" : "texts" : "conversations", c->rows.n, c->o.sequence,
              100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), 100.0 * (double)c->labels / (double)c->tokens);
     report_images(key, c);
     conversations_print_left(c, &left);

@@ -16,7 +16,7 @@
 static int open_tokenizer(struct text_source *s, const struct config *c, struct error *e)
 {
     const char *path = c->data_tokenizer ? c->data_tokenizer : c->model_path;
-    if (!path) return error_set(e, PL_USAGE, "data.format is conversations, and there is no tokenizer: a preset has none. Set data.tokenizer to a model folder, a tokenizer.json or a tokenizer.model");
+    if (!path) return error_set(e, PL_USAGE, "data.format is text or conversations, and there is no tokenizer: a preset has none. Set data.tokenizer to a model folder, a tokenizer.json or a tokenizer.model");
     int rc = tokenizer_open(&s->tokenizer, path, e);
     return rc && c->data_tokenizer ? error_prepend(e, "data.tokenizer") : rc;
 }
@@ -78,7 +78,7 @@ int text_source_open(struct text_source *s, const struct config *c, enum feed_ro
 {
     const struct config_list *paths = text_files_of(c, role) == FEED_TRAIN ? &c->data_train : &c->data_validation;
     struct names files = {0};
-    *s = (struct text_source){.options = {.paths = paths->at, .n_paths = paths->n, .system = c->data_system}};
+    *s = (struct text_source){.options = {.text = c->data_format == FORMAT_TEXT, .paths = paths->at, .n_paths = paths->n, .system = c->data_system}};
     int rc = tokenize_files(paths->at, paths->n, &files, e);
     if (!rc) rc = open_tokenizer(s, c, e);
     if (!rc) rc = open_template(s, c, e);
@@ -160,7 +160,7 @@ static void count_endless(const struct text_source *s, const struct config *c, c
     struct record x;
     struct error ignored;
     bool more = true;
-    if (records_open(&r, path, s->options.room, &ignored)) return;
+    if (records_open(&r, path, s->options.room, &ignored)) return; /* texts have no template */
     for (; *left && !records_next(&r, &x, &more, &ignored) && more; --*left) {
         struct bump b = {0};
         struct tokenized t;

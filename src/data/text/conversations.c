@@ -106,42 +106,54 @@ static uint32_t cut_end(const struct conversations *c, const struct stored_sampl
     return x->flags & STORED_PLAIN ? most : end;
 }
 
-static void use_part(struct conversations *c, uint64_t i, struct byte_range part)
+/* What is done with a sample that is longer than a row. */
+static enum too_long too_long_of(const struct conversations *c, const struct stored_sample *x)
+{
+    if (c->o.too_long != TOO_LONG_AUTO) return c->o.too_long;
+    return x->flags & STORED_PLAIN ? TOO_LONG_SPLIT : TOO_LONG_DROP;
+}
+
+static void count_cut(struct conversations *c, const struct stored_sample *x, uint32_t end)
+{
+    const bool text = x->flags & STORED_PLAIN;
+    c->cut += !text;
+    c->cut_texts += text;
+    if (text) c->cut_tokens += x->tokens - end;
+}
+
+/* Returns whether the part is used. */
+static bool use_part(struct conversations *c, uint64_t i, struct byte_range part)
 {
     const struct stored_sample *x = &c->store.samples[i];
-    const bool cut = part.end - part.begin > c->o.sequence && c->o.too_long == TOO_LONG_CUT;
+    const bool cut = part.end - part.begin > c->o.sequence && too_long_of(c, x) == TOO_LONG_CUT;
     if (cut) part.end = cut_end(c, x, part);
     const struct row_size size = count_images(c, x, part);
-    if (!size.tokens || size.tokens > c->o.sequence) {
-        c->too_long++;
-        return;
-    }
+    if (!size.tokens || size.tokens > c->o.sequence) return c->too_long++, false;
     if (!has_room(c, size)) {
         c->too_many += size.images > c->o.images.most;
         c->too_many_frames += size.images <= c->o.images.most;
-        return;
+        return false;
     }
     const uint32_t labels = count_labels(c, x, part);
-    if (!labels) {
-        c->unlabelled++;
-        return;
-    }
+    if (!labels) return c->unlabelled++, false;
     vec_push(&c->used, ((struct used_sample){(uint32_t)i, size.tokens, part.begin, size.images, size.frames}));
-    c->cut += cut;
+    if (cut) count_cut(c, x, part.end);
     c->chats += !part.begin && x->flags & STORED_CHAT;
     c->endless += !part.begin && x->flags & STORED_CHAT && !(x->flags & (c->o.train_on == TRAIN_ON_ALL ? STORED_TEXT_ENDS : STORED_ANSWER_ENDS));
     c->tokens += size.tokens;
     c->labels += labels;
     c->images += size.images;
     c->frames += size.frames;
+    return true;
 }
 
-/* The end of the part from `begin` that has as many whole turns, each up to the end of an answer, as have room in a row; at
- * least one turn. */
+/* The end of the part from `begin`: of a text, as many tokens as a row has; else as many whole turns, each up to the end of an answer, as have
+ * room in a row; at least one turn. */
 static uint32_t split_end(const struct conversations *c, const struct stored_sample *x, uint32_t begin)
 {
     uint32_t end = x->tokens;
     bool first = true;
+    if (x->flags & STORED_PLAIN) return (uint32_t)min_i64(begin + c->o.sequence, x->tokens);
     for (uint32_t i = 0; i < x->answers; i++) {
         const uint32_t at = i + 1 < x->answers ? c->store.answers[x->first_answer + i].end : x->tokens;
         if (at <= begin) continue;
@@ -152,32 +164,50 @@ static uint32_t split_end(const struct conversations *c, const struct stored_sam
     return end;
 }
 
-static void use_sample(struct conversations *c, uint64_t i)
+/* `held`: by part, whether it is held out; NULL: none is. */
+static bool use_parts(struct conversations *c, uint64_t i, const bool *held)
+{
+    const struct stored_sample *x = &c->store.samples[i];
+    bool used = false;
+    uint32_t k = 0;
+    for (struct byte_range part = {0, 0}; part.begin < x->tokens; part.begin = part.end, k++) {
+        part.end = split_end(c, x, part.begin);
+        if (held && held[k] != c->o.held) continue;
+        if (x->flags & STORED_PLAIN && part.begin && part.end - part.begin == 1) continue; /* nothing predicts the first token of a row */
+        used |= use_part(c, i, part);
+    }
+    return used;
+}
+
+static void use_sample(struct conversations *c, uint64_t i, const bool *held)
 {
     const struct stored_sample *x = &c->store.samples[i];
     const struct byte_range whole = {0, x->tokens};
     const struct row_size size = count_images(c, x, whole);
+    const bool wide = !has_room(c, size) && c->o.images.too_many == TOO_MANY_SPLIT, longer = x->tokens > c->o.sequence && too_long_of(c, x) == TOO_LONG_SPLIT;
     if (x->tokens > c->longest) c->longest = x->tokens;
     if (size.images > c->most_images) c->most_images = size.images;
     if (size.frames > c->most_frames) c->most_frames = size.frames;
-    if (has_room(c, size) || c->o.images.too_many == TOO_MANY_DROP) {
-        use_part(c, i, whole);
-        return;
-    }
-    c->split++;
-    for (struct byte_range part = {0, 0}; part.begin < x->tokens; part.begin = part.end) {
-        part.end = split_end(c, x, part.begin);
-        use_part(c, i, part);
-    }
+    c->split += wide;
+    c->split_long += !wide && longer && !(x->flags & STORED_PLAIN);
+    c->samples += wide || longer ? use_parts(c, i, held) : use_part(c, i, whole);
+}
+
+/* Whether the samples are one text of several rows, which are held out instead of samples. */
+static bool is_one_text(const struct conversations *c)
+{
+    const struct token_store_header *h = c->store.header;
+    return h->report.read == 1 && h->samples == 1 && c->store.samples[0].tokens > c->o.sequence && c->store.samples[0].flags & STORED_PLAIN && too_long_of(c, c->store.samples) == TOO_LONG_SPLIT;
 }
 
 static void use_samples(struct conversations *c)
 {
-    const uint64_t read = c->store.header->report.read;
+    const bool rows = is_one_text(c);
+    const uint64_t read = rows ? (uint64_t)ceil_div(c->store.samples[0].tokens, c->o.sequence) : c->store.header->report.read;
     bool *held = holdout_mark(read, c->o.holdout, c->o.split_seed);
     for (uint64_t i = 0; i < c->store.header->samples; i++) {
         const uint64_t number = c->store.samples[i].number;
-        if (!held || (number < read && held[number]) == c->o.held) use_sample(c, i);
+        if (rows || !held || (number < read && held[number]) == c->o.held) use_sample(c, i, rows ? held : NULL);
     }
     mem_free(held);
 }
@@ -237,7 +267,7 @@ static int check_used(const struct conversations *c, struct error *e)
     if (!c->used.n && !c->too_long && !c->too_many && !c->too_many_frames && !c->unlabelled && c->o.holdout > 0)
         return error_set(e, PL_USAGE, "data.holdout is %g of %llu samples, which leaves none %s", c->o.holdout, (unsigned long long)r->read, c->o.held ? "to evaluate on" : "to train on");
     if (!c->used.n && c->too_long)
-        return error_set(e, PL_USAGE, "all %llu samples are longer than data.sequence, %lld tokens; the longest has %llu: set data.sequence, or data.too_long: cut",
+        return error_set(e, PL_USAGE, "all %llu samples are longer than data.sequence, %lld tokens; the longest has %llu: set data.sequence, or data.too_long: cut or split",
                          (unsigned long long)c->too_long, (long long)c->o.sequence, (unsigned long long)c->longest);
     if (!c->used.n && c->too_many)
         return error_set(e, PL_USAGE, "all %llu samples have more images than data.max_images, which is %u; the most are %llu: set data.max_images, or data.too_many_images: split",
@@ -402,10 +432,16 @@ void conversations_print_left(const struct conversations *c, struct text *out)
     if (c->too_long)
         text_printf(out, "%s%llu %s longer than data.sequence (%lld tokens; the longest has %llu) and left out%s", out->n ? ". " : "", (unsigned long long)c->too_long,
                     c->too_long == 1 ? "sample is" : "samples are", (long long)c->o.sequence, (unsigned long long)c->longest,
-                    c->o.too_long == TOO_LONG_CUT ? ": no answer ends within it" : "; data.too_long: cut keeps the turns that fit");
+                    c->o.too_long == TOO_LONG_CUT ? ": no answer ends within it" : c->o.too_long == TOO_LONG_SPLIT ? ": a turn alone is longer" : "; data.too_long: cut keeps the turns that fit, split all");
     if (c->cut)
         text_printf(out, "%s%llu %s longer than data.sequence and cut after the last answer that fits", out->n ? ". " : "", (unsigned long long)c->cut,
                     c->cut == 1 ? "sample is" : "samples are");
+    if (c->cut_texts)
+        text_printf(out, "%s%llu %s longer than data.sequence and cut: %llu of %llu tokens are left out; data.too_long: split keeps them", out->n ? ". " : "",
+                    (unsigned long long)c->cut_texts, c->cut_texts == 1 ? "text is" : "texts are", (unsigned long long)c->cut_tokens, (unsigned long long)(c->tokens + c->cut_tokens));
+    if (c->split_long)
+        text_printf(out, "%s%llu %s longer than data.sequence and split at turns", out->n ? ". " : "", (unsigned long long)c->split_long,
+                    c->split_long == 1 ? "sample is" : "samples are");
     if (c->too_many)
         text_printf(out, "%s%llu %s more images than data.max_images (%u; the most are %llu) and %s left out%s", out->n ? ". " : "", (unsigned long long)c->too_many,
                     c->too_many == 1 ? "sample has" : "samples have", c->o.images.most, (unsigned long long)c->most_images, c->too_many == 1 ? "is" : "are",

@@ -12,6 +12,9 @@
  * A token sees its own conversation up to itself, and padding sees nothing. The first token of a conversation has no label: nothing
  * before it could predict it. Which conversations share a row is fixed when the store is opened
  * (rows.h), so a row is a sample like any other.
+ *
+ * A text is a conversation without turns. If it is longer than a row it is split into rows. Whole samples are held out; of a dataset that is a
+ * single text, rows.
  */
 #ifndef CONVERSATIONS_H
 #define CONVERSATIONS_H
@@ -21,7 +24,7 @@
 
 /* In the order of the choices of data.train_on, data.too_long and data.too_many_images. */
 enum train_on { TRAIN_ON_ASSISTANT, TRAIN_ON_LAST, TRAIN_ON_ALL };
-enum too_long { TOO_LONG_DROP, TOO_LONG_CUT };
+enum too_long { TOO_LONG_AUTO, TOO_LONG_DROP, TOO_LONG_CUT, TOO_LONG_SPLIT };
 enum too_many { TOO_MANY_DROP, TOO_MANY_SPLIT };
 
 /* What conversations with images are to a model. */
@@ -60,9 +63,10 @@ struct conversations {
     struct conversations_options o;
     struct rows rows;         /* of indices into `used` */
     VEC(struct used_sample) used; /* samples in rows */
-    uint64_t cut;             /* how many of them are cut */
+    uint64_t samples;         /* how many samples they are, or are parts of */
+    uint64_t cut, cut_texts, cut_tokens; /* how many of them are cut: conversations, and texts with so many tokens that are left out */
     uint64_t chats, endless;  /* conversations that a template rendered, and those without a label at a special token that ends them */
-    uint64_t split;           /* samples that were split, each part of which counts as a sample */
+    uint64_t split, split_long; /* conversations that were split at turns: with too many images; too long */
     uint64_t too_long, too_many, unlabelled; /* samples that are left out: too long; with too many images; without a label... */
     uint64_t too_many_frames; /* ...and with too many frames */
     uint64_t tokens, labels, images, frames; /* in all rows */

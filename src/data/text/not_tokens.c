@@ -78,6 +78,14 @@ static const char *find_kind(const char *path, int fd)
 const char *not_tokens(const char *path, int fd) { return find_kind(path, fd); }
 const char *not_tokens_bytes(int fd) { return find_kind(NULL, fd); }
 
+bool is_plain_text(const char *path)
+{
+    static const char *const endings[] = {".txt", ".text", ".md", ".rst", ".tex"};
+    for (size_t i = 0; i < COUNT(endings); i++)
+        if (path_has_ending(path, endings[i])) return true;
+    return false;
+}
+
 /* The length of the UTF-8 character that starts with this byte; 0: none does. */
 static size_t utf8_length(unsigned char c)
 {

@@ -15,6 +15,9 @@ const char *not_tokens(const char *path, int fd);
 /* The same by the first bytes alone, whatever the file's name is. */
 const char *not_tokens_bytes(int fd);
 
+/* Whether a file has the name of plain text, which data.format: text reads. */
+bool is_plain_text(const char *path);
+
 /* "text" if the first bytes of the file are text (UTF-8 without control characters), else NULL.
  * Fewer than 32 bytes are not judged: they may be either. */
 const char *not_tokens_text(int fd);

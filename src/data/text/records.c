@@ -16,7 +16,9 @@
 #include "data/text/conversation.h"
 #include "data/text/not_tokens.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "io/parquet_rows.h"
+#include "text/unicode.h"
 
 enum { FIRST_ROOM = 1 << 16 };
 
@@ -104,16 +106,14 @@ static int next_row(struct records *r, struct record *out, bool *more, struct er
     return PL_OK;
 }
 
-/* --- JSON ---------------------------------------------------------------------------------- */
+/* --- files ---------------------------------------------------------------------------------- */
 
-int records_open(struct records *r, const char *path, uint64_t most, struct error *e)
+/* Opens a file that is not empty, and checks its first bytes. */
+static int open_bytes(struct records *r, int (*check)(const char *path, int fd, struct error *e), struct error *e)
 {
-    *r = (struct records){.path = path, .fd = -1, .line = 1, .most = most};
-    if (dir_exists(path)) return error_set(e, PL_USAGE, "%s is a folder, not a regular file; for all files of a folder write FOLDER/*", path);
-    if (parquet_is(path)) return open_table(r, e);
-    r->fd = file_open(path, &r->size, e);
+    r->fd = file_open(r->path, &r->size, e);
     if (r->fd < 0) return e->code;
-    int rc = r->size ? refuse(path, r->fd, e) : error_set(e, PL_USAGE, "%s: the file is empty", path);
+    int rc = r->size ? check(r->path, r->fd, e) : error_set(e, PL_USAGE, "%s: the file is empty", r->path);
     if (rc) {
         close(r->fd);
         return rc;
@@ -122,11 +122,40 @@ int records_open(struct records *r, const char *path, uint64_t most, struct erro
     return PL_OK;
 }
 
+static int refuse_folder(const char *path, struct error *e)
+{
+    return error_set(e, PL_USAGE, "%s is a folder, not a regular file; for all files of a folder write FOLDER/*", path);
+}
+
+int records_open(struct records *r, const char *path, uint64_t most, struct error *e)
+{
+    *r = (struct records){.path = path, .fd = -1, .line = 1, .most = most};
+    if (dir_exists(path)) return refuse_folder(path, e);
+    return parquet_is(path) ? open_table(r, e) : open_bytes(r, refuse, e);
+}
+
+static int refuse_other(const char *path, int fd, struct error *e)
+{
+    const char *what = not_tokens_utf16(fd) ? "text in UTF-16" : not_tokens_bytes(fd);
+    if (what && parquet_is(path)) return error_set(e, PL_USAGE, "%s: it holds %s; to train on its columns set data.format: conversations", path, what);
+    if (what) return error_set(e, PL_USAGE, "%s: it holds %s; expected plain text in UTF-8", path, what);
+    if (path_has_ending(path, ".json") || path_has_ending(path, ".jsonl") || path_has_ending(path, ".ndjson"))
+        return error_set(e, PL_USAGE, "%s: it holds JSON; for its conversations or texts set data.format: conversations. To train on the JSON itself, rename the file to .txt", path);
+    return PL_OK;
+}
+
+int records_open_text(struct records *r, const char *path, struct error *e)
+{
+    *r = (struct records){.path = path, .fd = -1, .line = 1, .plain = true};
+    return dir_exists(path) ? refuse_folder(path, e) : open_bytes(r, refuse_other, e);
+}
+
 void records_close(struct records *r)
 {
     if (r->buffer) close(r->fd);
     close_table(r->table);
     mem_free(r->buffer);
+    text_free(&r->object);
     *r = (struct records){0};
 }
 
@@ -170,6 +199,48 @@ static int next_byte(struct records *r, char *out, bool *end, struct error *e)
     *out = r->buffer[r->from] ? r->buffer[r->from] : 1;
     return PL_OK;
 }
+
+/* --- plain text ------------------------------------------------------------------------------- */
+
+/* Where to cut n bytes of text that goes on: behind the last empty line of its second half, or else behind the last of "\n" or " ", or
+ * before the last character. */
+static size_t cut_text(const char *text, size_t n)
+{
+    static const char *const ends[] = {"\n\n", "\n", " "};
+    for (size_t i = 0; i < COUNT(ends); i++)
+        for (size_t length = strlen(ends[i]), at = n; at >= n / 2 + length; at--)
+            if (!memcmp(text + at - length, ends[i], length)) return at;
+    size_t at = n - 1;
+    while (at && ((unsigned char)text[at] & 0xc0) == 0x80) at--;
+    return at ? at : n;
+}
+
+static int next_text(struct records *r, struct record *out, bool *more, struct error *e)
+{
+    bool end = false;
+    while (r->n - r->from < TEXT_MOST + 1 && !end)
+        if (refill(r, &end, e)) return e->code;
+    if (!r->bytes && r->n - r->from >= 3 && !memcmp(r->buffer + r->from, "\xef\xbb\xbf", 3)) use(r, 3);
+    const char *text = r->buffer + r->from;
+    const size_t there = r->n - r->from, n = there > TEXT_MOST ? cut_text(text, TEXT_MOST) : there;
+    const uint64_t line = r->line;
+    if (!n) return PL_OK;
+    const size_t valid = utf8_check(text, n);
+    if (valid < n || memchr(text, 0, n))
+        return error_set(e, PL_USAGE, "%s: it is not text in UTF-8: byte %llu %s. Save it as UTF-8, or set data.format: bytes", r->path,
+                         (unsigned long long)(r->bytes + (valid < n ? valid : (size_t)((const char *)memchr(text, 0, n) - text))), valid < n ? "begins no character" : "is 0");
+    struct json_writer w = {.out = &r->object};
+    r->object.n = 0;
+    json_begin_map(&w, NULL);
+    json_put_bytes(&w, "text", text, n);
+    json_end(&w);
+    *out = (struct record){r->object.at, r->object.n, line, 1};
+    *more = true;
+    use(r, n);
+    return PL_OK;
+}
+
+/* --- JSON ------------------------------------------------------------------------------------- */
 
 /* The state of the scan within an object. */
 struct extent {
@@ -257,7 +328,7 @@ static int begin(struct records *r, struct error *e)
     if (r->n >= 3 && !memcmp(r->buffer, "\xef\xbb\xbf", 3)) use(r, 3);
     if (next_byte(r, &c, &end, e)) return e->code;
     if (end) return fail(r, r->line, e, "the file holds nothing but blanks");
-    if (c != '[' && c != '{') return fail(r, r->line, e, "expected JSON: a list of objects, or one object a line");
+    if (c != '[' && c != '{') return fail(r, r->line, e, "expected JSON: a list of objects, or one object a line; for plain text set data.format: text");
     r->list = c == '[';
     if (r->list) use(r, 1);
     r->begun = true;
@@ -270,6 +341,7 @@ int records_next(struct records *r, struct record *out, bool *more, struct error
     char c = 0;
     *more = false;
     if (r->table) return next_row(r, out, more, e);
+    if (r->plain) return next_text(r, out, more, e);
     if (!r->begun && begin(r, e)) return e->code;
     if (next_byte(r, &c, &end, e)) return e->code;
     if (r->list && r->after && c == ',' && !end) {

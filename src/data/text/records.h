@@ -3,6 +3,9 @@
  * other, usually one a line. The rows of a Parquet table are such objects too (io/parquet_rows.h), of
  * the columns that conversations have; their lines are their numbers.
  *
+ * Plain text is read as objects {"text": ...} of its lines, TEXT_MOST bytes at most: a larger file is cut after an empty line, or else
+ * at the end of a line, of a word or of a character.
+ *
  * The file may have any size: only the object that is being read is in memory, and an object has at
  * most data.sample_memory bytes. The scan knows brackets and strings alone; json_parse checks the rest.
  */
@@ -12,6 +15,8 @@
 #include "base/base.h"
 
 #define RECORD_MOST ((uint64_t)64 << 20) /* data.sample_memory where it is not set */
+
+enum { TEXT_MOST = 1 << 20 };
 
 struct records {
     const char *path;
@@ -24,6 +29,8 @@ struct records {
     uint64_t bytes;        /* used so far, for progress */
     uint64_t size;         /* of the file */
     struct record_table *table; /* Parquet; NULL: JSON */
+    bool plain;            /* plain text; `object` has it as JSON */
+    struct text object;
     bool begun, list, after; /* after: an object of the list was read, so a comma or the end follows */
 };
 
@@ -43,6 +50,8 @@ uint64_t record_line(uint64_t line); /* the line alone */
  * file, it is empty, or it is something else than JSON or Parquet (gzip, ...). The caller calls records_close after
  * success. */
 int records_open(struct records *r, const char *path, uint64_t most, struct error *e);
+/* The same for plain text. PL_USAGE also: the file is JSON or a table, which data.format: conversations reads. */
+int records_open_text(struct records *r, const char *path, struct error *e);
 /* Reads the next object; *more is false after the last one. PL_USAGE, with file and line: something
  * else than an object, an object that does not end or is too long, a list that does not end. */
 int records_next(struct records *r, struct record *out, bool *more, struct error *e);

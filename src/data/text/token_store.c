@@ -3,7 +3,9 @@
  */
 #include "data/text/token_store.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -140,10 +142,31 @@ void token_store_close(struct token_store *s)
 
 int token_store_check(const struct token_store *s, const char *path, struct error *e) { return mapped_check(&s->map, path, e); }
 
+static int ascending(const void *a, const void *b)
+{
+    const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+uint32_t *token_store_lengths(const struct token_store *s)
+{
+    const uint64_t n = s->header->samples;
+    uint32_t *lengths = mem_alloc((n + 1) * sizeof *lengths);
+    for (uint64_t i = 0; i < n; i++) lengths[i] = s->samples[i].tokens;
+    qsort(lengths, n, sizeof *lengths, ascending);
+    return lengths;
+}
+
+uint32_t length_at(const uint32_t *lengths, uint64_t n, double share)
+{
+    const uint64_t rank = (uint64_t)ceil(share * (double)n - 1e-9);
+    return n ? lengths[rank ? rank - 1 : 0] : 0;
+}
+
 const char *token_store_differs(const struct token_store_key *stored, const struct token_store_key *now)
 {
     if (stored->data != now->data) return "other data files, or they changed";
     if (stored->tokenizer != now->tokenizer) return "another tokenizer";
     if (stored->template != now->template) return "another chat template";
-    return stored->options != now->options ? "another system prompt (data.system), or for another model of images" : NULL;
+    return stored->options != now->options ? "another system prompt (data.system) or data.format, or for another model of images" : NULL;
 }

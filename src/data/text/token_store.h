@@ -89,6 +89,10 @@ int token_store_open(struct token_store *s, const char *path, struct error *e);
 void token_store_close(struct token_store *s);
 /* PL_FAIL if a page of the file could not be read since it was opened. */
 int token_store_check(const struct token_store *s, const char *path, struct error *e);
+/* The numbers of tokens of the samples, ascending; the caller frees them. */
+uint32_t *token_store_lengths(const struct token_store *s);
+/* The least of n ascending lengths that a share of them does not exceed, 0.5 for the median; 0 if n is 0. */
+uint32_t length_at(const uint32_t *lengths, uint64_t n, double share);
 /* What a store was made from that differs: "another tokenizer"; NULL: nothing. */
 const char *token_store_differs(const struct token_store_key *stored, const struct token_store_key *now);
 
@@ -112,5 +116,8 @@ struct sample_report *token_store_report(struct token_store_writer *w);
 int token_store_finish(struct token_store_writer *w, struct error *e);
 /* Instead of token_store_finish: removes the file. */
 void token_store_abandon(struct token_store_writer *w);
+
+/* Writes the ids of all samples, one after the other, as a NumPy array of uint16, or of uint32 if an id needs it. */
+int token_store_write_npy(const struct token_store *s, const char *path, struct error *e);
 
 #endif

@@ -2,6 +2,7 @@
  * token_store_write.c: writes a token store, sample by sample (see token_store.h). The index is kept in
  * memory, the ids go to a temporary file beside the path, which is renamed when it is complete.
  */
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -107,4 +108,38 @@ void token_store_abandon(struct token_store_writer *w)
     vec_free(&w->samples), vec_free(&w->answers), vec_free(&w->images);
     text_free(&w->names);
     mem_free(w);
+}
+
+/* --- NumPy ------------------------------------------------------------------------------------- */
+
+static int put_npy(int fd, const struct token_store *s)
+{
+    enum { HEADER = 128, BLOCK = 4096 };
+    const bool small = s->header->largest < 1 << 16;
+    char header[HEADER + 1];
+    int rc = 0;
+    snprintf(header, sizeof header, "%-*c\n", HEADER - 1, ' ');
+    memcpy(header, "\x93NUMPY\x01\x00\x76\x00", 10);
+    const int n = snprintf(header + 10, HEADER - 10, "{'descr': '<u%d', 'fortran_order': False, 'shape': (%llu,), }", small ? 2 : 4, (unsigned long long)s->header->tokens);
+    header[10 + n] = ' ';
+    rc = fd_write(fd, header, HEADER);
+    if (!small) return rc ? rc : fd_write(fd, s->ids, s->header->tokens * sizeof *s->ids);
+    uint16_t block[BLOCK];
+    for (uint64_t at = 0; at < s->header->tokens && !rc; at += BLOCK) {
+        const uint64_t length = min_u64(BLOCK, s->header->tokens - at);
+        for (uint64_t i = 0; i < length; i++) block[i] = (uint16_t)s->ids[at + i];
+        rc = fd_write(fd, block, length * sizeof *block);
+    }
+    return rc;
+}
+
+int token_store_write_npy(const struct token_store *s, const char *path, struct error *e)
+{
+    struct temporary t;
+    int rc = temporary_file(&t, path, e);
+    if (rc) return rc;
+    if (put_npy(t.fd, s)) rc = file_error(t.path, "be written", e);
+    if (!rc) rc = temporary_keep(&t, path, true, e);
+    if (rc) temporary_drop(&t);
+    return rc;
 }

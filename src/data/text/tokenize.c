@@ -67,7 +67,7 @@ int tokenize_key(const struct tokenize_options *o, struct token_store_key *out, 
     *out = (struct token_store_key){.data = files.n, .tokenizer = tokenizer_fingerprint(o->tokenizer)};
     for (uint32_t i = 0; i < files.n && !rc; i++) rc = hash_file(files.at[i], block, &out->data, e);
     if (source) out->template = hash_bytes(source, strlen(source), 1);
-    out->options = hash_bytes(system, strlen(system), o->images ? image_source_fingerprint(o->images) : 0);
+    out->options = hash_bytes(system, strlen(system), (o->images ? image_source_fingerprint(o->images) : 0) + o->text);
     mem_free(block);
     names_free(&files);
     return rc;
@@ -222,7 +222,7 @@ static int build_file(struct builder *b, const char *path, struct progress *p, s
     struct record x;
     bool more = true;
     uint64_t shown = 0, before = b->read;
-    int rc = records_open(&r, path, b->o->room, e);
+    int rc = b->o->text ? records_open_text(&r, path, e) : records_open(&r, path, b->o->room, e);
     if (rc) return rc;
     while (!(b->o->most && b->read > b->o->most) && !(rc = records_next(&r, &x, &more, e)) && more) {
         char *copy = mem_alloc(x.n + 1);

@@ -15,6 +15,7 @@
 #include "text/template/chat.h"
 
 struct tokenize_options {
+    bool text;                         /* data.format is text: the files are plain text */
     char *const *paths;                /* paths or globs; each glob's files are sorted */
     uint32_t n_paths;
     const struct tokenizer *tokenizer;

@@ -93,9 +93,8 @@ static int detect_llmc(int fd, uint64_t size, struct tokens_file *f, struct erro
 static int refuse(const char *what, struct error *e)
 {
     return error_set(e, PL_USAGE,
-                     "it holds %s, not token ids. For conversations and texts in JSON set data.format: conversations, which uses the model's tokenizer. For a "
-                     "corpus first write its token ids to a .npy, .safetensors or .bin file (docs/guides/language-models.md has the lines of Python). To train on the "
-                     "bytes of the file as they are, set data.format: bytes (`init --bytes`)",
+                     "it holds %s, not token ids. The model's tokenizer makes rows of plain text with data.format: text, and of conversations and texts in JSON or "
+                     "Parquet with data.format: conversations. To train on the bytes of the file as they are, set data.format: bytes (`init --bytes`)",
                      what);
 }
 
