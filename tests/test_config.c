@@ -395,7 +395,7 @@ static void test_split_errors(void **state)
     refuses("data: {format: sa1b, train: a.tar, validation_match: \"b*\"}\n", "data.validation_match is given and data.train_match is not", "data.validation");
     refuses("data: {format: csv, train: a.csv, validation_split: val}\n", "data.validation_split is given and data.train_split is not", "data.validation");
     refuses("data: {format: sa1b, train: a.tar, train_split: train}\n", "data.train_split is given, but data.format is sa1b", "expected csv");
-    refuses("data: {format: tokens, train: a.bin, holdout: 0.1}\n", "data.holdout is given, but data.format is tokens", "expected conversations, sa1b, coco");
+    refuses("data: {format: tokens, train: a.bin, holdout: 0.1}\n", "data.holdout is given, but data.format is tokens", "expected text, conversations, sa1b, coco");
     refuses_set("data.holdout=1", "data.holdout");
     refuses_set("data.holdout=-0.5", "data.holdout");
 }
