@@ -23,13 +23,15 @@ static inline void must(int rc, const struct error *e)
 
 static inline void plan_preset(struct planned *p, const char *preset, const char *const *sets)
 {
-    static const char *const base[] = {"train.effective_batch=8", "data.sequence=64", "data.max_masks=4", "device.threads=2"};
+    static const char *const base[] = {"train.effective_batch=8", "device.threads=2"};
+    const bool tokens = strstr(preset, "llama");
     struct error e = {0};
     char text[100];
     config_init(&p->c);
     snprintf(text, sizeof text, "model.preset=%s", preset);
     must(config_set(&p->c, text, &e), &e);
-    if (!strstr(preset, "llama")) must(config_set(&p->c, "data.format=sa1b", &e), &e);
+    if (!tokens) must(config_set(&p->c, "data.format=sa1b", &e), &e);
+    must(config_set(&p->c, tokens ? "data.sequence=64" : "data.max_masks=4", &e), &e);
     for (size_t i = 0; i < COUNT(base); i++) must(config_set(&p->c, base[i], &e), &e);
     for (; *sets; sets++) must(config_set(&p->c, *sets, &e), &e);
     must(config_check(&p->c, CONFIG_NEEDS_MODEL, &e), &e);

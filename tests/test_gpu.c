@@ -146,7 +146,7 @@ static void test_predicts(void **state)
         for (int k = 0; k < n; k++)
             if (config_set(&c, sets[k], &e)) fail_msg("%s", e.text);
         if (config_set(&c, "memory.offload=none", &e) || config_set(&c, "train.clip_norm=1", &e)) fail_msg("%s", e.text);
-        if (run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e)) fail_msg("%s", e.text);
+        if (run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, &e)) fail_msg("%s", e.text);
         double sum = sum_nodes(&r, &ideal, NULL, &launches), takes = replayed(sum, launches);
         print_message("%s, %d of %d: %.4f s, predicted %.4f s: %+.1f %%\n", unmeasured[i].preset, unmeasured[i].micro, unmeasured[i].batch, takes, r.plan.seconds,
                       100 * (r.plan.seconds / takes - 1));

@@ -32,7 +32,8 @@ struct member {
 
 static void start(struct member *m, const char *preset, const char *const *sets, struct ranks *ranks, int shares)
 {
-    static const char *const base[] = {"data.sequence=32", "data.max_masks=3", "device.threads=1", "memory.offload=none"};
+    static const char *const base[] = {"device.threads=1", "memory.offload=none"};
+    const bool tokens = strstr(preset, "llama");
     char text[100];
     memset(m, 0, sizeof *m);
     config_init(&m->p.c);
@@ -40,7 +41,8 @@ static void start(struct member *m, const char *preset, const char *const *sets,
     must(config_set(&m->p.c, text, &m->e), &m->e);
     snprintf(text, sizeof text, "parallel.shares=%d", shares);
     must(config_set(&m->p.c, text, &m->e), &m->e);
-    if (!strstr(preset, "llama")) must(config_set(&m->p.c, "data.format=sa1b", &m->e), &m->e);
+    if (!tokens) must(config_set(&m->p.c, "data.format=sa1b", &m->e), &m->e);
+    must(config_set(&m->p.c, tokens ? "data.sequence=32" : "data.max_masks=3", &m->e), &m->e);
     for (size_t i = 0; i < COUNT(base); i++) must(config_set(&m->p.c, base[i], &m->e), &m->e);
     for (; *sets; sets++) must(config_set(&m->p.c, *sets, &m->e), &m->e);
     /* One micro-batch and one chunk, unless said: the planner may choose another split for other ranks. */

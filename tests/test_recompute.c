@@ -43,13 +43,14 @@ enum { SAM, TINYSAM, LLAMA };
 static int plan_with(struct run *r, struct config *c, int model, const char *words, const char *const *sets, struct error *e)
 {
     static const char *const base[] = {"train.effective_batch=4", "memory.offload=none", "memory.head_chunks=1", "memory.micro_batch=4",
-                                       "device.threads=1", "memory.precision=f32", "data.sequence=48", "memory.fused_step=off"};
+                                       "device.threads=1", "memory.precision=f32", "memory.fused_step=off"};
     char text[96];
     memset(r, 0, sizeof *r);
     config_init(c);
     snprintf(text, sizeof text, "model.preset=%s", presets[model]);
     int rc = config_set(c, text, e);
     for (size_t i = 0; i < COUNT(base) && !rc; i++) rc = config_set(c, base[i], e);
+    if (!rc && model == LLAMA) rc = config_set(c, "data.sequence=48", e);
     snprintf(text, sizeof text, "memory.recompute=%s", words);
     if (!rc) rc = config_set(c, text, e);
     for (; sets && *sets && !rc; sets++) rc = config_set(c, *sets, e);

@@ -105,7 +105,7 @@ struct run_options {
     bool partial;                /* it asks for a part of the model */
     const int64_t *size;         /* batch.size, valid until run_close; NULL: the family's defaults */
     bool ablation;               /* also compute what each technique saves and costs */
-    bool probe;                  /* do not search for remedies if nothing fits */
+    bool probe;                  /* a trial: no search for remedies if nothing fits, and no check for keys without effect */
     bool fitting;                /* make no plan if none fits */
     bool several;                /* run_plan_within will be called */
     uint64_t gpu_memory;         /* of the plan's GPU; 0: what its profile says */

@@ -302,7 +302,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (!rc) rc = open_adapter(r, o->train, e);
     if (!rc && o->train) rc = prepare_answers(r, e);
     if (!rc) rc = describe(r, o, e);
-    if (!rc && o->train && !o->define) rc = config_check_model(c, &r->model, e);
+    if (!rc && o->train && !o->define && !o->probe) rc = config_check_model(c, &r->model, e);
     if (!rc && o->train) rc = model_check_dropout(&r->model, e);
     if (!rc) r->batch.bn_group = bn_group(r, o->train);
     if (!rc) rc = check_groups(r, o->train, e);
