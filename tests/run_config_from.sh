@@ -376,10 +376,10 @@ others() {
     local args=(--config-from "$files/flags" --set model.preset=llama-tiny --set memory.precision=f32)
     expect 0 'read as a PyTorch' "$binary" doctor "${args[@]}" --steps 0 || return 1
     [ "$(grep -c 'read as' "$tmp/err")" -eq 1 ] || { echo 'doctor lists it more than once'; return 1; }
-    expect 0 'memory.micro_batch = 1' "$binary" bench "${args[@]}" --steps 1 && expect 0 'read as' "$binary" modules "${args[@]}" &&
+    expect 0 'memory.micro_batch = 1' "$binary" bench "${args[@]}" --steps 1 && expect 0 'read as' "$binary" profile "${args[@]}" --steps 1 -o "$tmp/profile" && expect 0 'read as' "$binary" modules "${args[@]}" &&
         expect 2 'takes no --config-from' "$binary" bench --calibrate --config-from "$files/flags" &&
         expect 2 'with --config-from: unknown option --model' "$binary" init --config-from "$files/flags" --model llama-tiny && expect 2 'unknown option --set' "$binary" init --set a=b
 }
-check 'doctor, bench, modules; misuse' others
+check 'doctor, bench, profile, modules; misuse' others
 
 summary

@@ -50,6 +50,34 @@ bare() {
 }
 check 'a run without a plan, a configuration and a loss' bare
 
+# A folder that somebody else made: no script runs, nothing is read through a link, and what is no image is left out.
+foreign() {
+    local r=$tmp/foreign secret=$tmp/secret
+    mkdir -p "$r/answers" "$r/images" "$tmp/pngs" && cp "$run/metrics.jsonl" "$r/" && echo 'the secret text' >"$secret" && cp docs/images/plan.png "$tmp/pngs/x.png" || return 1
+    echo '{"prompt":[{"role":"<script>alert(1)</script>","content":"x"}],"reference":"r","answer":"a"}' >"$r/answers/step-1.jsonl"
+    ln -s "$secret" "$r/images/x.png" && ln -s "$secret" "$r/eval.txt" && ln -s "$secret" "$r/config.yaml" && ln -s "$tmp/pngs" "$r/worst" && mkfifo "$r/images/f.png" && cp "$secret" "$r/images/s.png" && cp docs/images/plan.png "$r/images/y.png" || return 1
+    expect 0 'left out of the report: .*images/x.png: it is a link' "$binary" report "$r" && grep -q 'f.png: it is no regular file' "$tmp/err" && grep -q 's.png: it is no PNG' "$tmp/err" || { cat "$tmp/err"; return 1; }
+    [ "$(grep -c '<img ' "$r/report.html")" = 1 ] && ! grep -e '<script>' -e 'secret' -e "$(head -c 12 "$secret" | base64)" "$r/report.html" && grep -o '&lt;script&gt;alert(1)&lt;/script&gt;' "$r/report.html" || return 1
+    rm "$r/metrics.jsonl" && ln -s "$run/metrics.jsonl" "$r/metrics.jsonl" && expect 2 'metrics.jsonl: it is a link' "$binary" report "$r"
+}
+check 'the folder of a stranger' foreign
+# Absolute paths are cut to their last part; so are headings.
+paths() {
+    local r="$tmp/abs/my run"
+    mkdir -p "$r" && cp "$run/metrics.jsonl" "$r/" && printf 'model:\n  path: /home/joe/models/sam\ndata:\n  train: [/home/joe/a b/train, "/home/joe/c d/x.tar", rel/joe2]\n  url: http://x/y\n' >"$r/config.yaml" || return 1
+    expect 0 '' "$binary" report "$r" && grep -q '<h1>my run</h1>' "$r/report.html" && grep -q 'c d/x.tar\|&quot;…/x.tar\|"…/x.tar"' "$r/report.html" || return 1
+    grep -q 'path: …/sam' "$r/report.html" && grep -q 'rel/joe2' "$r/report.html" && grep -q 'http://x/y' "$r/report.html" && ! grep -E "home/joe|$tmp" "$r/report.html"
+}
+check 'no absolute paths' paths
+# A constant 0 has an axis from 0 to 1; an evaluation is a dot on its line.
+axes() {
+    local r=$tmp/zero
+    mkdir -p "$r" && for i in 1 2 3; do printf '{"step":%d,"loss":1.5,"learning_rate":0,"seconds":1}\n{"step":%d,"eval_loss":%d.5}\n' $i $i $i; done >"$r/metrics.jsonl"
+    expect 0 '' "$binary" report "$r" && ! grep e-09 "$r/report.html" && [ "$(sed -n '/<figcaption>learning rate/,/<\/svg>/p' "$r/report.html" | grep -oE '>[0-9.]+</text>' | head -n 6 | tr -d '\n')" = '>0</text>>0.2</text>>0.4</text>>0.6</text>>0.8</text>>1.0</text>' ] || return 1
+    [ "$(sed -n '/<figcaption>loss/,/<\/svg>/p' "$r/report.html" | sed -n "/<g class='two'>/,/<\/g>/p" | grep -c '<circle')" = 3 ]
+}
+check 'axes and dots' axes
+
 # One table of colours: each kind of memory has the same on both pages.
 printf 'model: {preset: llama-tiny}\ndata: {sequence: 16}\ntrain: {effective_batch: 2}\ndevice: cpu\n' >"$tmp/words.yaml"
 colours() {

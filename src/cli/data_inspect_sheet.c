@@ -188,7 +188,8 @@ static int put_samples(const struct samples *all, struct text *out, struct error
 int inspect_page(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c, struct error *e)
 {
     struct text out = {0}, tables = {0}, title = {0};
-    text_printf(&title, "%s", all->files.at[0]);
+    char name[256];
+    text_printf(&title, "%s", page_name(all->files.at[0], 2, name));
     if (all->files.n > 1) text_printf(&title, " and %u more", all->files.n - 1);
     page_begin(&out, "Plimsoll: images and masks of a dataset", title.at);
     put_headline(all, f, &out);

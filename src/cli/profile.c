@@ -165,13 +165,14 @@ static void put_tables(const struct bench *b, const struct tables *t, struct tex
 static void make_page(const struct bench *b, const struct lives *l, const struct tables *t, const struct config *c, const char *title, struct text *out)
 {
     const bool long_step = bench_median(b) >= 10;
+    char name[256];
     struct series steps = {.name = "time"};
     const struct series *drawn = &steps;
     for (uint32_t i = 0; i < b->steps; i++) {
         vec_push(&steps.x, (double)i + 1);
         vec_push(&steps.y, (long_step ? 1 : 1e3) * b->seconds[i]);
     }
-    page_begin(out, "Plimsoll: profile of a training step", title);
+    page_begin(out, "Plimsoll: profile of a training step", title ? page_name(title, 1, name) : "without a run file");
     put_headline(b, c, out);
     put_breakdown(out, &b->run.plan);
     arena_draw(&b->run.plan, &b->run.graph, l, b->fastest.seconds, out);

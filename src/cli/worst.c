@@ -237,8 +237,9 @@ static int encode_image(struct text *out, const struct canvas *image, struct err
 static int write_page(const struct worst_masks *w, const char *path, const struct drawn *d, struct error *e)
 {
     struct text out = {0};
+    char name[256];
     int rc = PL_OK;
-    page_begin(&out, w->table ? "Plimsoll: an evaluation" : "Plimsoll: the worst masks of an evaluation", w->config->model_path);
+    page_begin(&out, w->table ? "Plimsoll: an evaluation" : "Plimsoll: the worst masks of an evaluation", page_name(w->config->model_path, 2, name));
     if (w->table) eval_table_page(w->table, &out);
     masks_legend(&out);
     text_printf(&out, "<div class='images'>\n");

@@ -16,6 +16,7 @@
 #include "io/png.h"
 #include "report/draw.h"
 #include "report/page.h"
+#include "report/run_file.h"
 
 enum { SHOWN = 24, FILE_LIMIT = 64 << 20, IMAGE_ROOM = 32 << 20, SIDE = 240 };
 
@@ -27,7 +28,7 @@ static uint64_t last_step(const char *folder)
     struct names names = {0};
     struct error ignored;
     uint64_t last = 0;
-    if (!dir_exists(folder) || dir_list(folder, &names, &ignored)) return 0;
+    if (dir_list(folder, &names, &ignored)) return 0;
     for (uint32_t i = 0; i < names.n; i++) {
         unsigned long long step;
         if (sscanf(names.at[i], "step-%llu.jsonl", &step) == 1 && step > last) last = step;
@@ -39,14 +40,13 @@ static uint64_t last_step(const char *folder)
 /* The files in which the run's held-out images are; NULL: they are not there any more. */
 static struct image_files *open_images(const char *dir)
 {
-    char path[4200];
+    char path[RUN_PATH];
     struct config c;
     struct error ignored;
     struct text where = {0};
     struct image_files *files = NULL;
-    snprintf(path, sizeof path, "%s/config.yaml", dir);
     config_init(&c);
-    if (!config_read(&c, path, &ignored) && !text_images_where(&c, text_files_of(&c, FEED_VALIDATION), &where, &ignored) &&
+    if (run_file(dir, "config.yaml", path, &ignored) && !config_read(&c, path, &ignored) && !text_images_where(&c, text_files_of(&c, FEED_VALIDATION), &where, &ignored) &&
         image_files_open(&files, where.at, &ignored))
         files = NULL;
     text_free(&where);
@@ -103,7 +103,9 @@ static const char *text_of(const struct value *map, const char *key)
 
 static void put_line(struct text *out, const char *label, const char *text)
 {
-    text_printf(out, "<dt>%s</dt><dd>", label);
+    text_printf(out, "<dt>");
+    page_escaped(out, label);
+    text_printf(out, "</dt><dd>");
     page_escaped(out, text);
     text_printf(out, "</dd>");
 }
@@ -137,13 +139,13 @@ static void put_answer(struct text *out, const struct value *line, struct image_
 
 void answers_section(struct text *out, const char *dir)
 {
-    char path[4200], *bytes;
+    char path[RUN_PATH], name[64], *bytes;
     size_t n;
     struct error ignored;
-    snprintf(path, sizeof path, "%s/answers", dir);
+    if (!run_folder(dir, "answers", path)) return;
     const uint64_t step = last_step(path);
-    snprintf(path, sizeof path, "%s/answers/step-%llu.jsonl", dir, (unsigned long long)step);
-    if (!step || file_read(path, FILE_LIMIT, &bytes, &n, &ignored)) return;
+    snprintf(name, sizeof name, "answers/step-%llu.jsonl", (unsigned long long)step);
+    if (!step || !run_file(dir, name, path, &ignored) || file_read(path, FILE_LIMIT, &bytes, &n, &ignored)) return;
     struct image_files *files = open_images(dir);
     void *room = mem_alloc(IMAGE_ROOM);
     text_printf(out, "<h2>Answers after step %llu</h2>\n<div class='row'>\n", (unsigned long long)step);

@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { WIDTH = 460, HEIGHT = 220, LEFT = 62, BOTTOM = 42, TOP = 8, RIGHT = 14, TICKS = 4, POINTS = 1000 };
+enum { WIDTH = 460, HEIGHT = 220, LEFT = 62, BOTTOM = 42, TOP = 8, RIGHT = 14, TICKS = 4, POINTS = 1000, MARKED = 40 };
 
 static const char *const classes[] = {"one", "two"};
 
@@ -87,7 +87,7 @@ static void thin(const struct series *s, struct series *out)
     }
 }
 
-/* Draws a polyline for each run of finite values, and a dot for a single point. */
+/* Draws a polyline for each run of finite values, and dots for a single point and for a series of few, such as evaluations. */
 static void draw_line(struct text *out, const struct series *all, const struct range *x, const struct range *y)
 {
     struct series s = {0};
@@ -96,11 +96,14 @@ static void draw_line(struct text *out, const struct series *all, const struct r
     for (uint32_t i = 0; i < s.y.n; i++) {
         bool here = isfinite(s.y.at[i]), next = i + 1 < s.y.n && isfinite(s.y.at[i + 1]);
         double px = x_pixel(x, s.x.at[i]), py = y_pixel(y, s.y.at[i]);
-        if (here && !open && !next) text_printf(out, "<circle cx='%.1f' cy='%.1f' r='3'/>\n", px, py);
         if (here && !open && next) text_printf(out, "<polyline points='");
         if (here && (open || next)) text_printf(out, "%.1f,%.1f ", px, py);
         if (here && open && !next) text_printf(out, "'/>\n");
         open = here && next;
+    }
+    for (uint32_t i = 0; i < s.y.n; i++) {
+        const bool single = !(i && isfinite(s.y.at[i - 1])) && !(i + 1 < s.y.n && isfinite(s.y.at[i + 1]));
+        if (isfinite(s.y.at[i]) && (single || s.y.n <= MARKED)) text_printf(out, "<circle cx='%.1f' cy='%.1f' r='%s'/>\n", x_pixel(x, s.x.at[i]), y_pixel(y, s.y.at[i]), single ? "3" : "2.5");
     }
     vec_free(&s.x);
     vec_free(&s.y);
@@ -117,7 +120,8 @@ void curve_draw(struct text *out, const char *title, const char *x_name, const s
         }
     if (!(x.low <= x.high)) return;
     if (x.low == x.high) x.high = x.low + 1;
-    double margin = y.low == y.high ? fabs(y.low) * 0.1 + 1e-9 : (y.high - y.low) * 0.05;
+    if (y.low == y.high && !y.low) y.high = 1; /* a constant 0 */
+    double margin = y.low == y.high ? fabs(y.low) * 0.1 : (y.high - y.low) * 0.05;
     y.low -= margin;
     y.high += margin;
     text_printf(out, "<figure class='chart'><figcaption>%s", title);

@@ -20,6 +20,7 @@
 #include "report/curve.h"
 #include "report/masks.h"
 #include "report/page.h"
+#include "report/run_file.h"
 
 enum { PLAN_LIMIT = 256 << 20, CONFIG_LIMIT = 1 << 20, IMAGE_LIMIT = 32 << 20, IMAGES = 48 };
 
@@ -132,16 +133,14 @@ static int read_metrics(struct run_facts *f, const char *path, struct error *e)
 
 static int facts_read(struct run_facts *f, const char *dir, struct error *e)
 {
-    char path[4200];
+    char path[RUN_PATH];
     struct error ignored;
     *f = (struct run_facts){.dir = dir};
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
     if (!file_exists(path)) return error_set(e, PL_USAGE, "%s: no metrics.jsonl: this is not the folder of a run", dir);
-    if (read_metrics(f, path, e)) return e->code;
-    snprintf(path, sizeof path, "%s/plan.json", dir);
-    if (json_read_file(path, PLAN_LIMIT, &f->b, &f->plan, &ignored)) f->plan = NULL;
-    snprintf(path, sizeof path, "%s/config.yaml", dir);
-    if (yaml_read_file(path, CONFIG_LIMIT, &f->b, &f->config, &ignored)) f->config = NULL;
+    if (!run_file(dir, "metrics.jsonl", path, e) || read_metrics(f, path, e)) return e->code;
+    if (!run_file(dir, "plan.json", path, &ignored) || json_read_file(path, PLAN_LIMIT, &f->b, &f->plan, &ignored)) f->plan = NULL;
+    if (!run_file(dir, "config.yaml", path, &ignored) || yaml_read_file(path, CONFIG_LIMIT, &f->b, &f->config, &ignored)) f->config = NULL;
     return PL_OK;
 }
 
@@ -193,13 +192,14 @@ static void put_model(struct text *out, const struct run_facts *f)
     if (*path || *preset) page_fact(out, "Model", !*path ? preset : slash && slash[1] ? slash + 1 : path, remark);
 }
 
-/* The last part of a path that is not a pattern: the folder of "data/train/SUB/x-*.tar" or the file. */
+/* The name of a path; a name that says nothing has its folder before it. */
 static const char *data_name(const char *path, char out[256])
 {
-    snprintf(out, 256, "%.255s", path);
-    for (char *slash; (slash = strrchr(out, '/')) && (strpbrk(slash, "*?[") || !slash[1]) && slash > out;) *slash = 0;
-    const char *slash = strrchr(out, '/');
-    return slash && slash[1] ? slash + 1 : out;
+    static const char *const vague[] = {"train", "training", "data", "dataset", "images", "val", "validation", "test", "train.json", "train.jsonl"};
+    const char *name = page_name(path, 1, out);
+    for (size_t i = 0; i < COUNT(vague); i++)
+        if (!strcmp(name, vague[i])) return page_name(path, 2, out);
+    return name;
 }
 
 static void put_data(struct text *out, const struct run_facts *f)
@@ -391,27 +391,40 @@ static bool caption_of_index(struct text *out, const struct value *index, const 
     return false;
 }
 
-/* Appends all PNGs of DIR/NAME/ under a heading. */
-static int put_image_folder(struct text *out, const char *dir, const char *name, const char *heading, bool legend, struct error *e)
+/* Reads a PNG file of a folder. False: it is left out, and the log says why. */
+static bool read_png(const char *dir, const char *folder, const char *file, char **bytes, size_t *n)
 {
-    char path[4200];
+    static const char signature[] = "\x89PNG\r\n\x1a\n";
+    char name[4200], path[RUN_PATH];
+    struct error e;
+    *bytes = NULL;
+    snprintf(name, sizeof name, "%s/%s", folder, file);
+    int rc = run_file(dir, name, path, &e) ? file_read(path, IMAGE_LIMIT, bytes, n, &e) : e.code;
+    if (!rc && (*n < sizeof signature - 1 || memcmp(*bytes, signature, sizeof signature - 1))) rc = error_set(&e, PL_USAGE, "%s: it is no PNG", path);
+    if (!rc) return true;
+    log_warn("left out of the report: %s", e.text);
+    mem_free(*bytes);
+    return false;
+}
+
+/* Appends all PNGs of DIR/NAME/ under a heading. */
+static void put_image_folder(struct text *out, const char *dir, const char *name, const char *heading, bool legend)
+{
+    char path[RUN_PATH], file[64];
     struct names names = {0};
     struct bump b = {0};
     struct value *index = NULL;
     struct error ignored;
     uint32_t shown = 0;
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    if (!dir_exists(path)) return PL_OK;
-    int rc = dir_list(path, &names, e);
-    snprintf(path, sizeof path, "%s/%s/index.json", dir, name);
-    if (json_read_file(path, 1 << 20, &b, &index, &ignored)) index = NULL;
-    for (uint32_t i = 0; i < names.n && !rc && shown < IMAGES; i++) {
+    if (!run_folder(dir, name, path) || dir_list(path, &names, &ignored)) return;
+    snprintf(file, sizeof file, "%s/index.json", name);
+    if (!run_file(dir, file, path, &ignored) || json_read_file(path, 1 << 20, &b, &index, &ignored)) index = NULL;
+    for (uint32_t i = 0; i < names.n && shown < IMAGES; i++) {
         struct text caption = {0};
         char *bytes;
         size_t n;
         if (!text_ends_with(names.at[i], ".png") || strlen(names.at[i]) < 5) continue;
-        snprintf(path, sizeof path, "%s/%s/%s", dir, name, names.at[i]);
-        if ((rc = file_read(path, IMAGE_LIMIT, &bytes, &n, e))) break;
+        if (!read_png(dir, name, names.at[i], &bytes, &n)) continue;
         if (!shown) text_printf(out, "<h2>%s</h2>\n", heading);
         if (!shown && legend) masks_legend(out);
         if (!shown++) text_printf(out, "<div class='images'>\n");
@@ -423,7 +436,6 @@ static int put_image_folder(struct text *out, const char *dir, const char *name,
     if (shown) text_printf(out, "</div>\n");
     bump_free(&b);
     names_free(&names);
-    return rc;
 }
 
 /* --- the page ---------------------------------------------------------------------------------- */
@@ -431,36 +443,37 @@ static int put_image_folder(struct text *out, const char *dir, const char *name,
 /* A file as text; a long one is folded. */
 static void put_file(struct text *out, const char *dir, const char *name, const char *title, bool folded)
 {
-    char path[4200], *bytes;
+    char path[RUN_PATH], *bytes;
     size_t n;
     struct error ignored;
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    if (file_read(path, 1 << 20, &bytes, &n, &ignored)) return;
+    if (!run_file(dir, name, path, &ignored) || file_read(path, 1 << 20, &bytes, &n, &ignored)) return;
     text_printf(out, folded ? "<details><summary>%s</summary>\n<pre>" : "<h2>%s</h2>\n<pre>", title);
-    page_escaped(out, bytes);
+    page_text(out, bytes);
     text_printf(out, folded ? "</pre></details>\n" : "</pre>\n");
     mem_free(bytes);
 }
 
 int report_html(const char *dir, struct error *e)
 {
-    char path[4200];
+    char path[4200], name[256];
     struct text out = {0};
     struct run_facts f;
     int rc = facts_read(&f, dir, e);
     if (rc) return facts_free(&f), rc;
-    page_begin(&out, "Plimsoll: report of a training run", dir);
+    char *whole = realpath(dir, NULL);
+    page_begin(&out, "Plimsoll: report of a training run", page_name(whole ? whole : dir, 1, name));
+    free(whole);
     put_headline(&out, &f);
     put_memory(&out, f.plan);
     put_results(&out, &f);
     answers_section(&out, dir);
-    rc = put_image_folder(&out, dir, "images", "Images", false, e);
-    if (!rc) rc = put_image_folder(&out, dir, "worst", "Worst masks of the last evaluation", true, e);
+    put_image_folder(&out, dir, "images", "Images", false);
+    put_image_folder(&out, dir, "worst", "Worst masks of the last evaluation", true);
     put_file(&out, dir, "eval.txt", "Evaluation", false);
     put_file(&out, dir, "config.yaml", "Configuration", true);
     page_end(&out);
     snprintf(path, sizeof path, "%s/report.html", dir);
-    if (!rc) rc = file_write_atomic(path, out.at, out.n, e);
+    rc = file_write_atomic(path, out.at, out.n, e);
     text_free(&out);
     facts_free(&f);
     return rc;

@@ -26,6 +26,6 @@ void masks_caption(struct text *out, double iou, const char *prompt, const char 
     text_printf(out, "<b>IoU %.3f</b>, prompt: ", iou);
     page_escaped(out, prompt);
     text_printf(out, "<br><span class='dim'>");
-    page_escaped(out, sample);
+    page_text(out, sample);
     text_printf(out, ", mask %" PRId64 "</span>", mask);
 }

@@ -6,6 +6,7 @@
  */
 #include "report/page.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/base64.h"
@@ -54,6 +55,39 @@ void page_escaped(struct text *out, const char *s)
     }
 }
 
+/* The length of the absolute path at s[0] in a text; 0: there is none. In quotes it may have blanks. */
+static size_t path_length(const char *s, char before)
+{
+    if (s[0] != '/' || s[1] == '/' || !strchr(" \t\n\"'[({,=:", before)) return 0;
+    return strcspn(s, before == '"' ? "\"\n" : before == '\'' ? "'\n" : " \t\n\"',])}");
+}
+
+void page_text(struct text *out, const char *s)
+{
+    struct text copy = {0};
+    for (size_t i = 0; s[i];) {
+        const size_t n = path_length(s + i, i ? s[i - 1] : ' ');
+        size_t last = n;
+        while (last > 1 && s[i + last - 1] == '/') last--;
+        while (last && s[i + last - 1] != '/') last--;
+        if (last > 1) text_printf(&copy, "\u2026/%.*s", (int)(n - last), s + i + last);
+        else text_append(&copy, s + i, n ? n : 1);
+        i += n ? n : 1;
+    }
+    if (copy.n) page_escaped(out, copy.at);
+    text_free(&copy);
+}
+
+const char *page_name(const char *path, int parts, char out[256])
+{
+    snprintf(out, 256, "%.255s", path);
+    for (char *slash; (slash = strrchr(out, '/')) && (strpbrk(slash, "*?[") || !slash[1]) && slash > out;) *slash = 0;
+    char *at = out + strlen(out);
+    for (; at > out; at--)
+        if (at[-1] == '/' && !--parts) break;
+    return *at ? at : out;
+}
+
 void page_begin(struct text *out, const char *above, const char *title)
 {
     text_printf(out, "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><meta name='viewport' content='width=device-width,initial-scale=1'>\n<title>");
@@ -99,6 +133,9 @@ const char *page_kind_colour(const char *kind)
     return "var(--line)"; /* padding */
 }
 
+/* Parts that would be 0.0 % share a row. */
+static bool is_small(const struct page_part *p, uint64_t whole) { return (double)p->bytes < 0.0005 * (double)whole; }
+
 void page_memory(struct text *out, const struct page_part *parts, uint32_t n, uint64_t whole)
 {
     char size[32];
@@ -107,9 +144,18 @@ void page_memory(struct text *out, const struct page_part *parts, uint32_t n, ui
         text_printf(out, "<span style='width:%.3f%%;background:%s' title='%s: %s'></span>", 100 * (double)parts[i].bytes / (double)whole, page_kind_colour(parts[i].kind),
                     parts[i].kind, size_print(parts[i].bytes, size));
     text_printf(out, "</div>\n<div class='wide'><table>\n");
+    struct text small = {0};
+    uint64_t rest = 0;
+    uint32_t hidden = 0;
     for (uint32_t i = 0; i < n; i++)
+        if (is_small(&parts[i], whole)) text_printf(&small, "%s%s", hidden++ ? ", " : "", parts[i].kind), rest += parts[i].bytes;
+    for (uint32_t i = 0; i < n; i++) {
+        if (hidden > 1 && is_small(&parts[i], whole)) continue;
         text_printf(out, "<tr><td><span class='chip' style='background:%s'></span>%s</td><td>%s</td><td>%.1f %%</td></tr>\n", page_kind_colour(parts[i].kind),
                     parts[i].kind, size_print(parts[i].bytes, size), 100 * (double)parts[i].bytes / (double)whole);
+    }
+    if (hidden > 1) text_printf(out, "<tr><td><span class='chip'></span>%s</td><td>%s</td><td>%.1f %%</td></tr>\n", small.at, size_print(rest, size), 100 * (double)rest / (double)whole);
+    text_free(&small);
     text_printf(out, "<tr><td><b>arena</b></td><td><b>%s</b></td><td></td></tr></table></div>\n", size_print(whole, size));
 }
 

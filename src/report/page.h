@@ -13,6 +13,10 @@ void page_begin(struct text *out, const char *above, const char *title);
 void page_end(struct text *out);
 /* Appends text with HTML's special characters escaped. */
 void page_escaped(struct text *out, const char *s);
+/* The same, with absolute paths shortened to their last part: a page is shown to others. */
+void page_text(struct text *out, const char *s);
+/* The last `parts` parts of a path, for headings. Points into the path, unless it has an end that is a slash or a pattern. */
+const char *page_name(const char *path, int parts, char out[256]);
 
 /* The headline of a page: facts side by side, each a label, a value and a remark ("": none). */
 void page_facts_begin(struct text *out);

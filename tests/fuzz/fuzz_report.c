@@ -17,7 +17,8 @@ static const struct {
     {"config.yaml", "model: {preset: llama-tiny}\n"},
     {"eval.txt", "step 1\n"},
     {"worst/index.json", "[{\"file\": \"01-box-0.100.png\", \"prompt\": \"box\", \"iou\": 0.1, \"sample\": \"a\", \"mask\": 3}]"},
-    {"worst/01-box-0.100.png", "png"},
+    {"worst/01-box-0.100.png", "\x89PNG\r\n\x1a\n"},
+    {"answers/step-1.jsonl", "{\"prompt\":\"a\",\"reference\":\"b\",\"answer\":\"c\",\"images\":[\"x.png\"]}\n"},
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -25,8 +26,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct error e;
     char path[128];
     if (fuzz_begin()) {
-        snprintf(path, sizeof path, "%s/worst", fuzz_dir);
-        CHECK(!mkdir(path, 0777));
+        static const char *const folders[] = {"worst", "answers"};
+        for (size_t i = 0; i < COUNT(folders); i++) {
+            snprintf(path, sizeof path, "%s/%s", fuzz_dir, folders[i]);
+            CHECK(!mkdir(path, 0777));
+        }
         for (size_t i = 0; i < COUNT(files); i++) fuzz_put(files[i].name, files[i].text, strlen(files[i].text));
     }
     if (!size) return 0;
