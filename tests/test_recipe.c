@@ -219,6 +219,71 @@ static void test_no_match(void **state)
     refuses("train.groups=[{match: '*', frozen: true}]", "train.groups: every parameter is frozen", "nothing to train");
 }
 
+/* --- parts of a model ----------------------------------------------------------------------- */
+
+/* Parameters are frozen that have a text in their name, and no others; "": none is. */
+static void expect_frozen(const char *preset, const char *const *sets, const char *text)
+{
+    struct config c;
+    struct run r;
+    uint32_t frozen = 0;
+    begin(&c, preset, sets);
+    make_plan(&r, &c);
+    for (uint32_t i = 0; i < r.graph.params.n; i++) {
+        const struct param *p = &r.graph.params.at[i];
+        const char *name = graph_name(&r.graph, tensor_at(&r.graph, p->tensor)->name);
+        const bool want = *text && strstr(name, text);
+        if (storage_of(&r.graph, p->tensor)->kind == KIND_CONST) continue;
+        if (p->frozen != want) fail_msg("%s: %s is %s", preset, name, p->frozen ? "frozen" : "trained");
+        frozen += p->frozen;
+    }
+    assert_true(!frozen == !*text);
+    run_close(&r);
+    config_free(&c);
+}
+
+static void test_parts(void **state)
+{
+    (void)state;
+    static const char *const tower[] = {"data.sequence=80", "data.format=conversations", "model.freeze=vision_tower", NULL};
+    static const char *const projector[] = {"data.sequence=80", "data.format=conversations", "train.groups=[{match: projector, frozen: true}]", NULL};
+    static const char *const text[] = {"data.sequence=80", "data.format=conversations", "model.freeze=language_model", NULL};
+    static const char *const none[] = {"model.freeze=[vision_tower, projector]", "memory.modules=[{match: vision_tower, recompute: all}]", NULL};
+    expect_frozen("llava-tiny", tower, "vision_tower.");
+    expect_frozen("llava-tiny", projector, "multi_modal_projector.");
+    expect_frozen("llava-tiny", text, "language_model.");
+    expect_frozen("llama-tiny", none, "");
+}
+
+/* The blocks of a language model, alone or with a tower, and not those of the tower. */
+static void expect_recomputed(const char *preset, const char *const *sets, const char *only)
+{
+    struct config c;
+    struct run r;
+    int again = 0;
+    begin(&c, preset, sets);
+    make_plan(&r, &c);
+    for (uint32_t k = 0; k < r.graph.order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *n = node_at(&r.graph, r.graph.order[PROGRAM_STEP].nodes.at[k]);
+        if (n->phase != PHASE_RECOMPUTE) continue;
+        const char *scope = graph_name(&r.graph, r.graph.scopes.at[n->scope].name);
+        if (strncmp(scope, only, strlen(only))) fail_msg("%s: %s is recomputed", preset, scope);
+        again++;
+    }
+    assert_true(again > 0);
+    run_close(&r);
+    config_free(&c);
+}
+
+static void test_recompute_part(void **state)
+{
+    (void)state;
+    static const char *const images[] = {"data.sequence=80", "data.format=conversations", "memory.modules=[{match: language_model, recompute: all}]", NULL};
+    static const char *const text[] = {"memory.modules=[{match: language_model, recompute: all}]", NULL};
+    expect_recomputed("llava-tiny", images, "language_model.");
+    expect_recomputed("llama-tiny", text, "model.layers.");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -226,6 +291,8 @@ int main(void)
         cmocka_unit_test(test_first_use),
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_no_match),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_recompute_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

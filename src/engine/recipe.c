@@ -1,13 +1,57 @@
 /*
  * recipe.c: see recipe.h. A pattern that matches nothing is an error, except for weight decay: a
- * typo in a name must not silently train a parameter that should be frozen.
+ * typo in a name must not silently train a parameter that should be frozen. A part (parts.def) that
+ * the model does not have is a note.
  */
 #include "engine/recipe.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "graph/stored.h"
+
+/* --- parts of a model ------------------------------------------------------------------- */
+
+static const struct part_row {
+    const char *role, *parameters, *modules; /* patterns, separated by blanks */
+} parts[] = {
+#define PART(role, parameters, modules) {#role, parameters, modules},
+#include "config/parts.def"
+#undef PART
+};
+
+/* Returns the part that a word names; NULL: none. */
+static const struct part_row *find_part(const char *word)
+{
+    for (size_t i = 0; i < COUNT(parts); i++)
+        if (!strcmp(parts[i].role, word)) return &parts[i];
+    return NULL;
+}
+
+/* Notes that the model does not have a part, once in a process. */
+static void note_missing(const char *where, const struct part_row *part)
+{
+    static bool noted[COUNT(parts)];
+    if (!noted[part - parts]) log_note("%s: this model has no %s, so nothing changes", where, part->role);
+    noted[part - parts] = true;
+}
+
+/* Returns a list with the patterns of the parts that it names, allocated in `b`. */
+static struct config_list expand(const struct config_list *list, bool modules, struct bump *b)
+{
+    VEC(char *) all = {0};
+    for (uint32_t i = 0; i < list->n; i++) {
+        const struct part_row *part = find_part(list->at[i]);
+        const char *s = !part ? NULL : modules ? part->modules : part->parameters;
+        if (!s) vec_push(&all, list->at[i]);
+        for (; s && *s; s += strcspn(s, " "), s += *s == ' ') vec_push(&all, bump_format(b, "%.*s", (int)strcspn(s, " "), s));
+    }
+    struct config_list out = {bump_alloc(b, all.n * sizeof *all.at), all.n};
+    if (all.n) memcpy(out.at, all.at, all.n * sizeof *all.at);
+    vec_free(&all);
+    return out;
+}
 
 static bool matches_any(const struct config_list *patterns, const char *name)
 {
@@ -16,6 +60,8 @@ static bool matches_any(const struct config_list *patterns, const char *name)
     return false;
 }
 
+/* --- what is frozen ---------------------------------------------------------------------- */
+
 /* NULL for a constant table among the parameters, which is never trained. */
 static const char *param_name(const struct graph *g, const struct param *p)
 {
@@ -23,22 +69,27 @@ static const char *param_name(const struct graph *g, const struct param *p)
     return graph_name(g, tensor_at(g, p->tensor)->name);
 }
 
-static bool is_frozen(const struct config *c, const char *name)
+static void set_frozen(struct graph *g, const struct config_list *patterns, bool *frozen, bool to)
 {
-    bool frozen = matches_any(&c->model_freeze, name);
-    for (uint32_t i = 0; i < c->train_groups.n; i++) {
-        const struct config_group *group = &c->train_groups.at[i];
-        if (group->given[GROUP_frozen] && matches_any(&group->match, name)) frozen = group->frozen;
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const char *name = param_name(g, &g->params.at[i]);
+        if (name && matches_any(patterns, name)) frozen[i] = to;
     }
-    return frozen;
 }
 
 void recipe_freeze(const struct config *c, struct graph *g)
 {
-    for (uint32_t i = 0; i < g->params.n; i++) {
-        const char *name = param_name(g, &g->params.at[i]);
-        if (name && is_frozen(c, name)) g->params.at[i].frozen = true;
+    struct bump b = {0};
+    bool *frozen = bump_alloc(&b, g->params.n * sizeof *frozen);
+    struct config_list patterns = expand(&c->model_freeze, false, &b);
+    set_frozen(g, &patterns, frozen, true);
+    for (uint32_t i = 0; i < c->train_groups.n; i++) {
+        const struct config_group *group = &c->train_groups.at[i];
+        patterns = expand(&group->match, false, &b);
+        if (group->given[GROUP_frozen]) set_frozen(g, &patterns, frozen, group->frozen);
     }
+    for (uint32_t i = 0; i < g->params.n; i++) g->params.at[i].frozen |= frozen[i];
+    bump_free(&b);
 }
 
 /* --- checking ------------------------------------------------------------------------ */
@@ -56,12 +107,27 @@ static const char *nearest_unmatched(const char *pattern, const struct graph *g)
     return best ? nearest : NULL;
 }
 
+/* Whether a name of the graph, a parameter's or a module's, matches a part. */
+static bool has_part(const struct part_row *part, bool modules, const struct graph *g)
+{
+    struct bump b = {0};
+    const struct config_list word = {(char *[]){(char *)part->role}, 1}, patterns = expand(&word, modules, &b);
+    const struct module_rule rule = {.match = (const char *const *)patterns.at, .n_match = patterns.n};
+    bool found = false;
+    for (uint32_t i = 0; i < patterns.n && !modules && !found; i++) found = !nearest_unmatched(patterns.at[i], g);
+    for (id s = 1; s < g->scopes.n && modules && !found; s++) found = module_matches(&rule, graph_name(g, g->scopes.at[s].name));
+    bump_free(&b);
+    return found;
+}
+
 /* The error "model.freeze: the pattern ..." for the first pattern of a list that matches
  * nothing. */
 static int check_patterns(const struct config_list *patterns, const char *where, const struct graph *g, struct error *e)
 {
     for (uint32_t i = 0; i < patterns->n; i++) {
-        const char *nearest = nearest_unmatched(patterns->at[i], g);
+        const struct part_row *part = find_part(patterns->at[i]);
+        if (part && !has_part(part, false, g)) note_missing(where, part);
+        const char *nearest = part ? NULL : nearest_unmatched(patterns->at[i], g);
         if (nearest)
             return error_set(e, PL_USAGE, "%s: the pattern \"%.200s\" matches no parameter; the nearest is %s (* stands for any text, ? for one character)",
                              where, patterns->at[i], nearest);
@@ -93,11 +159,13 @@ static int check_trained(const struct config *c, const struct graph *g, struct e
 
 static const char *scope_name(const struct graph *g, id s) { return graph_name(g, g->scopes.at[s].name); }
 
-/* Each pattern must match a module. */
-static int check_module_patterns(const struct config_module *m, uint32_t number, const struct graph *g, struct error *e)
+/* Each pattern must match a module, unless it names a part. *missing: it names a part that the model does not have. */
+static int check_module_patterns(const struct config_module *m, uint32_t number, const struct graph *g, bool *missing, struct error *e)
 {
     for (uint32_t i = 0; i < m->match.n; i++) {
-        int best = INT32_MAX;
+        const struct part_row *part = find_part(m->match.at[i]);
+        int best = part ? 0 : INT32_MAX;
+        if (part && !has_part(part, true, g)) note_missing("memory.modules", part), *missing = true;
         const char *nearest = "";
         for (id s = 1; s < g->scopes.n && best; s++) {
             bool found = module_pattern(m->match.at[i], scope_name(g, s));
@@ -124,12 +192,17 @@ static int check_modules(const struct config *c, const struct graph *g, struct e
 {
     for (uint32_t i = 0; i < c->memory_modules.n; i++) {
         const struct config_module *m = &c->memory_modules.at[i];
-        const struct module_rule rule = {.match = (const char *const *)m->match.at, .n_match = m->match.n};
-        if (check_module_patterns(m, i, g, e)) return e->code;
+        struct bump b = {0};
+        const struct config_list match = expand(&m->match, true, &b);
+        const struct module_rule rule = {.match = (const char *const *)match.at, .n_match = match.n};
         const struct recompute r = module_recompute(m);
-        bool blocks = r.kind != RECOMPUTE_NONE && r.kind != RECOMPUTE_SELECTIVE;
+        bool missing = false, blocks = r.kind != RECOMPUTE_NONE && r.kind != RECOMPUTE_SELECTIVE;
+        int rc = check_module_patterns(m, i, g, &missing, e);
         for (id s = 1; s < g->scopes.n && blocks; s++)
             if (g->scopes.at[s].flags & SCOPE_BLOCK && module_matches(&rule, scope_name(g, s))) blocks = false;
+        bump_free(&b);
+        if (rc) return rc;
+        if (missing) continue;
         if (blocks)
             return error_set(e, PL_USAGE, "memory.modules[%u]: recompute is %s, but match names no block; name blocks (model.layers.3) or a module that contains blocks", i,
                              m->recompute.value);
@@ -152,12 +225,13 @@ int recipe_check(const struct config *c, const struct graph *g, bool train, stru
 
 /* --- the update ------------------------------------------------------------------------- */
 
-static struct update_rule rule_of(const struct config *c, const struct config_group *g)
+static struct update_rule rule_of(const struct config *c, const struct config_group *g, struct bump *b)
 {
     bool absolute = g->given[GROUP_learning_rate];
+    const struct config_list match = expand(&g->match, false, b);
     return (struct update_rule){
-        .match = (const char *const *)g->match.at,
-        .n_match = g->match.n,
+        .match = (const char *const *)match.at,
+        .n_match = match.n,
         .has_rate = absolute || g->given[GROUP_lr_scale],
         .absolute = absolute,
         .lr_scale = absolute ? g->learning_rate / c->train_learning_rate : g->lr_scale,
@@ -172,8 +246,9 @@ static void module_settings(const struct config *c, struct bump *b, struct setti
     struct module_rule *rules = bump_alloc(b, c->memory_modules.n * sizeof *rules);
     for (uint32_t i = 0; i < c->memory_modules.n; i++) {
         const struct config_module *m = &c->memory_modules.at[i];
-        rules[i] = (struct module_rule){.match = (const char *const *)m->match.at,
-                                        .n_match = m->match.n,
+        const struct config_list match = expand(&m->match, true, b);
+        rules[i] = (struct module_rule){.match = (const char *const *)match.at,
+                                        .n_match = match.n,
                                         .has_recompute = m->given[MODULE_recompute],
                                         .recompute = module_recompute(m),
                                         .has_precision = m->given[MODULE_precision],
@@ -198,7 +273,7 @@ void recipe_settings(const struct config *c, struct bump *b, struct settings *s)
 {
     struct update_rule *rules = bump_alloc(b, (c->train_groups.n + 1) * sizeof *rules);
     rules[0] = (struct update_rule){.match = (const char *const *)c->train_no_decay.at, .n_match = c->train_no_decay.n, .has_decay = true};
-    for (uint32_t i = 0; i < c->train_groups.n; i++) rules[i + 1] = rule_of(c, &c->train_groups.at[i]);
+    for (uint32_t i = 0; i < c->train_groups.n; i++) rules[i + 1] = rule_of(c, &c->train_groups.at[i], b);
     s->rules = rules;
     s->n_rules = c->train_groups.n + 1;
     s->beta1 = c->train_beta1;
