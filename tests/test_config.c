@@ -140,6 +140,7 @@ static const char everything[] =
     "  validation_queries: more.json\n"
     "  max_queries: 3\n"
     "  holdout: 0\n"
+    "  max_samples: 0\n"
     "  split_seed: 3\n"
     "  train_list: train.txt\n"
     "  validation_list: val.txt\n"

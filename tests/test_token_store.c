@@ -298,6 +298,24 @@ static void refuses(struct conversations_options o, const char *want)
     if (!strstr(e.text, want)) fail_msg("\"%s\" does not say \"%s\"", e.text, want);
 }
 
+/* The first samples of each file are used, and the fingerprint differs. */
+static void test_max_samples(void **state)
+{
+    (void)state;
+    struct conversations c, all;
+    struct error e;
+    struct conversations_options o = {.sequence = 64, .train_on = TRAIN_ON_ALL, .max_bad = 1};
+    make_store();
+    if (conversations_open(&all, path, &o, &e)) fail_msg("%s", e.text);
+    o.max_samples = 3;
+    if (conversations_open(&c, path, &o, &e)) fail_msg("%s", e.text);
+    assert_int_equal(c.used.n, 3);
+    for (uint32_t i = 0; i < 3; i++) assert_int_equal(c.used.at[i].sample, i);
+    assert_true(conversations_fingerprint(&c) != conversations_fingerprint(&all));
+    conversations_close(&c);
+    conversations_close(&all);
+}
+
 static void test_refuses(void **state)
 {
     (void)state;
@@ -316,6 +334,6 @@ static int make_path(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gives_back), cmocka_unit_test(test_finds_damage), cmocka_unit_test(test_rows), cmocka_unit_test(test_split), cmocka_unit_test(test_one_text), cmocka_unit_test(test_lengths), cmocka_unit_test(test_holdout), cmocka_unit_test(test_refuses)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gives_back), cmocka_unit_test(test_finds_damage), cmocka_unit_test(test_rows), cmocka_unit_test(test_split), cmocka_unit_test(test_one_text), cmocka_unit_test(test_lengths), cmocka_unit_test(test_holdout), cmocka_unit_test(test_max_samples), cmocka_unit_test(test_refuses)};
     return cmocka_run_group_tests(tests, make_path, remove_folder);
 }

@@ -139,6 +139,7 @@ struct conversations_options text_rows(const struct config *c, const struct text
                                           .packing = c->data_packing, .vocabulary = vocabulary, .max_bad = c->data_max_bad,
                                           .padding = pad >= 0 && (!vocabulary || pad < vocabulary) ? pad : 0,
                                           .holdout = c->data_holdout, .split_seed = (uint64_t)c->data_split_seed, .held = role == FEED_VALIDATION,
+                                          .max_samples = role == FEED_TRAIN ? (uint32_t)c->data_max_samples : 0,
                                           .images = image_rule(c, s)};
 }
 

@@ -205,9 +205,12 @@ static void use_samples(struct conversations *c)
     const bool rows = is_one_text(c);
     const uint64_t read = rows ? (uint64_t)ceil_div(c->store.samples[0].tokens, c->o.sequence) : c->store.header->report.read;
     bool *held = holdout_mark(read, c->o.holdout, c->o.split_seed);
+    uint64_t taken = 0;
     for (uint64_t i = 0; i < c->store.header->samples; i++) {
         const uint64_t number = c->store.samples[i].number;
-        if (rows || !held || (number < read && held[number]) == c->o.held) use_sample(c, i, rows ? held : NULL);
+        if (i && c->store.samples[i].file != c->store.samples[i - 1].file) taken = 0;
+        if (!rows && held && (number < read && held[number]) != c->o.held) continue;
+        if (!c->o.max_samples || taken++ < c->o.max_samples) use_sample(c, i, rows ? held : NULL);
     }
     mem_free(held);
 }
@@ -418,6 +421,7 @@ uint64_t conversations_fingerprint(const struct conversations *c)
     const uint64_t facts[] = {h->tokens_sum, h->index_sum, h->tokens, (uint64_t)c->o.sequence, c->o.train_on, c->o.too_long, c->o.packing};
     uint64_t hash = hash_bytes(facts, sizeof facts, 0);
     if (c->o.holdout > 0) hash = hash_bytes(&c->o.holdout, sizeof c->o.holdout, hash ^ c->o.split_seed);
+    if (c->o.max_samples) hash = hash_bytes(&c->o.max_samples, sizeof c->o.max_samples, hash);
     if (c->o.images.features) {
         const uint64_t images[] = {c->o.images.features, c->o.images.most, c->o.images.too_many};
         hash = hash_bytes(images, sizeof images, hash);

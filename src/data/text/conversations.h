@@ -47,6 +47,7 @@ struct conversations_options {
     double holdout;     /* the fraction of samples that is held out (holdout.h); 0: none... */
     uint64_t split_seed;
     bool held;          /* ...and the rows are of these, instead of the others */
+    uint32_t max_samples; /* of each file, the first ones; 0: all */
     struct image_rule images;
 };
 
