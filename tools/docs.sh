@@ -8,7 +8,7 @@
 #   commands.md        from the --help of each command
 #   passes.md          from src/passes/pipeline.def
 #   gpu-kernels.md     from src/cuda/kernels.def
-#   other-programs.md  from src/config/foreign.def
+#   other-programs.md  from src/config/foreign.def and foreign_ignored.def
 #   configuration.md   the tables between its two "generated" comments, from
 #                      `plimsoll train --help`, which prints src/config/config.def
 set -euo pipefail
@@ -165,39 +165,51 @@ foreign() {
     cat <<'END'
 # Configurations of other programs
 
-Generated from `src/config/foreign.def` by `tools/docs.sh`. `--config-from FILE` reads these keys;
-[the guide](../guides/other-programs.md) shows how. **Default** is the program's, which is used where the
-file does not have the key. A key that is not listed is an error, as in the program itself. DeepSpeed
-ignores unknown keys outside zero_optimization, and so does Plimsoll, with a line that says so.
+Generated from `src/config/foreign.def` and `src/config/foreign_ignored.def` by `tools/docs.sh`. `--config-from FILE`
+reads these keys; [the guide](../guides/other-programs.md) shows how. **Default** is the program's, which is used where
+the file does not have the key. A key that is not listed is an error, as in the program itself. DeepSpeed ignores
+unknown keys outside of its sections, and so does Plimsoll, with a line that says so.
+
+A key changes neither the memory of a step nor what is trained, or it has a row in the first table of its program.
+**Asks** means: another value has no key here, and `train` and `init` stop until our key is set.
 END
     {
-        echo '#define PROGRAM(ID, NAME, PARENT, LEAVES) PROGRAM ID@NAME@PARENT'
-        echo '#define FOREIGN(PROGRAM, KEY, STANDARD, HOW, OURS, DETAIL) ROW PROGRAM@KEY@STANDARD@HOW@OURS@DETAIL'
-        sed 's|^#undef.*||' src/config/foreign.def
-    } | "$CC" -E -P -x c - | awk -F@ '
+        echo '#define PROGRAM(ID, NAME, PARENT, LEAVES, REFUSED) PROGRAM ID@NAME@PARENT@REFUSED@'
+        echo '#define FOREIGN(PROGRAM, KEY, STANDARD, HOW, OURS, DETAIL) ROW PROGRAM@KEY@STANDARD@HOW@OURS@DETAIL@'
+        echo '#define REASON(ID, CLASS, TEXT) REASON ID@TEXT@'
+        echo '#define IGNORED(PROGRAM, ID, PREFIX, KEYS) LIST PROGRAM@ID@PREFIX@KEYS@'
+        echo '#define IGNORED_OF(PROGRAM, METHOD, PREFIX, KEYS) LIST PROGRAM@"an option for other values of " METHOD@PREFIX@KEYS@'
+        sed 's|^#undef.*||' src/config/foreign.def src/config/foreign_ignored.def
+    } | "$CC" -E -P -x c - | sed -E 's/(PROGRAM|ROW|REASON|LIST) [a-z0-9A-Z_]+@/\n&/g' | awk -F@ '
     function clean(s) { gsub(/" *"/, "", s); gsub(/^ *"|" *$/, "", s); gsub(/\|/, "\\|", s); return s }
     function how(h, s, standard) {
         if (h == "WORD") { gsub(/=/, ": ", s); gsub(/ ([a-z0-9_]+:)/, "; &", s); gsub(/; +/, "; ", s) }
         else if (h == "POSITIVE") s = "if above 0"
         else if (h == "IF_TRUE") s = "true: " s
         else if (h ~ /^ONLY/) s = "only " (h == "ONLY_TRUE" ? "true" : standard == "" ? "off" : standard) "; else refused: " s
+        else if (h == "ASK") s = (standard == "" ? "asks: " : standard ", else asks: ") s
         return s
     }
-    /^PROGRAM/ { id = substr($1, 9); order[++n] = id; name[id] = clean($2); parent[id] = $3 }
+    /^PROGRAM/ { id = substr($1, 9); order[++n] = id; name[id] = clean($2); parent[id] = $3; refused[id] = clean($4); gsub(/ /, "", parent[id]) }
+    /^REASON/ { why[substr($1, 8)] = clean($2) }
+    /^LIST/ {
+        id = substr($1, 6); reason = $2; prefix = clean($3); m = split(clean($4), words, " ")
+        reason = reason ~ /"/ ? clean(reason) : why[reason]
+        if (!((id, reason) in keys)) reasons[id, ++count[id]] = reason
+        for (i = 1; i <= m; i++) keys[id, reason] = keys[id, reason] (keys[id, reason] ? ", " : "") "`" prefix words[i] "`"
+    }
     /^ROW/ {
         id = substr($1, 5); key = clean($2); standard = clean($3); h = $4; ours = clean($5); detail = clean($6)
-        gsub(/ /, "", h); gsub(/ /, "", parent[id])
-        if (h == "NONE") {
-            if (!((id, detail) in keys)) reasons[id, ++count[id]] = detail
-            keys[id, detail] = keys[id, detail] (keys[id, detail] ? ", " : "") "`" key "`"
-        } else
-            rows[id] = rows[id] sprintf("| `%s` | %s | %s | %s |\n", key, standard != "" && h !~ /^ONLY/ ? "`" standard "`" : "", ours ? "`" ours "`" : "", how(h, detail, standard))
+        gsub(/ /, "", h)
+        rows[id] = rows[id] sprintf("| `%s` | %s | %s | %s |\n", key, standard != "" && h !~ /^ONLY|^ASK/ ? "`" standard "`" : "", ours ? "`" ours "`" : "", how(h, detail, standard))
     }
     END {
         for (i = 1; i <= n; i++) {
             id = order[i]
-            title = toupper(substr(name[id], 1, 1)) substr(name[id], 2)
+            title = name[id]
+            sub(/^a /, "A ", title)
             printf "\n## %s\n\n", title
+            if (refused[id] != "") { printf "Not read: %s.\n", refused[id]; continue }
             if (parent[id] != id) printf "Also has the keys of %s.\n\n", name[parent[id]]
             printf "| key | default | our key | how |\n|---|---|---|---|\n%s", rows[id]
             if (count[id]) printf "\n| keys without effect here | why |\n|---|---|\n"

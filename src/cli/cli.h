@@ -5,7 +5,7 @@
 #ifndef CLI_H
 #define CLI_H
 
-#include "config/config.h"
+#include "config/foreign.h"
 
 struct command {
     const char *name, *usage, *summary;
@@ -36,6 +36,7 @@ struct options {
     bool resume_auto;         /* --resume auto */
     bool explain_all;         /* --explain all */
     bool compare, frontier, rules;
+    bool asks;                /* a question of --config-from without an answer is an error, which the command sets: it decides what is trained */
 };
 enum option_flag {
     OPT_RUN = 1, OPT_MEMORY = 2, OPT_PLAN = 4, OPT_OUTPUT = 8, OPT_MODEL = 16, OPT_BATCH = 32, OPT_JSON = 64,
@@ -54,14 +55,19 @@ int options_count(const char *option, const char *text, int64_t least, int64_t m
  * this order. What the files of --config-from gave is listed on stderr, once for each command. */
 int options_config(const struct options *o, struct config *c, struct error *e);
 
+/* The files of --config-from, for commands with options of their own: sets what they say, before the run file and --set; and settles
+ * what depends on those, and lists it on stderr. */
+int from_read(struct foreign *f, const char *const *files, int n, struct config *c, struct error *e);
+int from_settle(struct foreign *f, struct config *c, struct error *e);
+
 /* --model of a command: a folder, or the name of a preset, for which it warns that "text" or "masks" have no meaning. */
 void use_model(struct config *c, const char *model, const char *results);
 
 /* The line of --config-from in the summaries of the commands that take a run file. */
 #define CONFIG_FROM_HELP                                                                                                                    \
     "  --config-from FILE   takes the settings of another program from FILE: Hugging Face TrainingArguments, TRL, LLaMA-Factory,\n"          \
-    "                   DeepSpeed, Accelerate, or a training command line. May be given several times. RUN.yaml, which is then\n"           \
-    "                   optional, and --set come after it and override it\n"
+    "                   ms-swift, Axolotl, LLaVA, DeepSpeed, Accelerate, a training command line, or values in Python's notation. May be\n"  \
+    "                   given several times. RUN.yaml, which is then optional, and --set come after it and override it\n"
 #define PRESET_HELP                                                                                                                         \
     "  --preset NAME    model.preset; with prs-med the flags of train_prs_med.py are taken too, such as --data_root DIR --batch_size 2\n"
 

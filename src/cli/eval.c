@@ -21,7 +21,7 @@
 
 struct eval {
     const char *model, *adapter, *csv, *overlays, *memory;
-    struct names paths, set, data;
+    struct names paths, from, set, data;
     uint64_t worst; /* UINT64_MAX: not given */
     struct eval_text text;
     bool json;
@@ -204,12 +204,16 @@ static int check_options(struct eval *v, bool text, struct error *e)
 static int read_sources(struct eval *v, struct error *e)
 {
     struct config *c = &v->config;
-    const bool tokens = v->data.n && (eval_is_text(v->data.at[0]) || eval_is_tokens(v->data.at[0]));
-    int rc = v->paths.n ? config_read(c, v->paths.at[0], e) : PL_OK;
-    if (!rc && tokens && (!v->paths.n || c->data_format != FORMAT_BYTES)) rc = config_assign(c, "data.format", "tokens", e);
-    else if (!rc && !v->paths.n) rc = config_assign(c, "data.format", "conversations", e);
+    const bool tokens = v->data.n && (eval_is_text(v->data.at[0]) || eval_is_tokens(v->data.at[0])), run = v->paths.n || v->from.n;
+    struct foreign f = {0};
+    int rc = v->from.n ? from_read(&f, (const char *const *)v->from.at, (int)v->from.n, c, e) : PL_OK;
+    if (!rc && v->paths.n) rc = config_read(c, v->paths.at[0], e);
+    if (!rc && tokens && (!run || c->data_format != FORMAT_BYTES)) rc = config_assign(c, "data.format", "tokens", e);
+    else if (!rc && !run) rc = config_assign(c, "data.format", "conversations", e);
     for (uint32_t i = 0; i < v->set.n && !rc; i++) rc = config_set(c, v->set.at[i], e);
     if (!rc && v->memory) rc = config_set_memory(c, v->memory, e);
+    if (!rc) rc = from_settle(&f, c, e);
+    foreign_free(&f);
     if (v->data.n) {
         c->data_validation = (struct config_list){v->data.at, v->data.n}; /* names with commas stay whole */
         c->data_holdout = 0;
@@ -217,6 +221,9 @@ static int read_sources(struct eval *v, struct error *e)
     }
     return rc;
 }
+
+/* The file that the run's data come from. */
+static const char *run_name(const struct eval *v) { return v->paths.n ? v->paths.at[0] : v->from.n ? v->from.at[0] : "the run"; }
 
 /* Takes data and prompts from the run; its model and training keys are ignored. */
 static int read_config(struct eval *v, struct error *e)
@@ -232,9 +239,9 @@ static int read_config(struct eval *v, struct error *e)
     config_use_adapter(c, v->adapter);
     c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* their patterns are for the names of the run's model */
     if (text && !c->data_validation.n && !(c->data_holdout > 0))
-        return error_set(e, PL_USAGE, "%s has no held-out conversations: set data.validation or data.holdout, or give files with --data", v->paths.at[0]);
+        return error_set(e, PL_USAGE, "%s has no held-out conversations: set data.validation or data.holdout, or give files with --data", run_name(v));
     if (!config_validates(c))
-        return error_set(e, PL_USAGE, "%s has no validation data: set data.validation or data.holdout, in the file or with --set", v->paths.at[0]);
+        return error_set(e, PL_USAGE, "%s has no validation data: set data.validation or data.holdout, in the file or with --set", run_name(v));
     rc = config_check_read(c, "eval", "model.* adapter.* data.* prompts.* loss.* train.seed memory.* device.*", e);
     return !rc && config_tokens(c) ? config_check(c, CONFIG_OPTIONS_ONLY, e) : rc;
 }
@@ -250,7 +257,7 @@ static int evaluate_in_folder(struct eval *v, struct error *e)
 
 static int run_eval(struct eval *v, struct error *e)
 {
-    if (v->paths.n > 1 || (!v->paths.n && !v->data.n))
+    if (v->paths.n > 1 || (!v->paths.n && !v->data.n && !v->from.n))
         return error_set(e, PL_USAGE, "expected one RUN.yaml with the validation data, or --data FILE with conversations, tokens or text; %u files are given", v->paths.n);
     if (!v->model) return error_set(e, PL_USAGE, "no model is given: add --model DIR, such as train.out/model");
     int rc = read_config(v, e);
@@ -270,7 +277,7 @@ static int eval(int argc, char **argv, struct error *e)
                                         {"--max-new", DATA_POSITIVE, &v.text.max_new}, {"-o", DATA_TEXT, &v.text.answers}, {"--out", DATA_TEXT, &v.text.answers}, {"--loss", DATA_SWITCH, &v.text.loss},
                                         {"--images", DATA_TEXT, &v.table.images}, {"--structures", DATA_TEXT, &v.table.structures},
                                         {"--own-size", DATA_SWITCH, &v.table.wanted}, {"--spacing", DATA_TEXT, &v.table.spacing}, {"--tolerance", DATA_REAL, &v.table.tolerance},
-                                        {"--json", DATA_SWITCH, &v.json}, {"--set", DATA_LIST, &v.set}, {"--memory", DATA_TEXT, &v.memory}};
+                                        {"--json", DATA_SWITCH, &v.json}, {"--config-from", DATA_LIST, &v.from}, {"--set", DATA_LIST, &v.set}, {"--memory", DATA_TEXT, &v.memory}};
     bool help;
     int rc = data_options(&command_eval, table, COUNT(table), argc, argv, &v.paths, &help, e);
     if (!rc && !help) {
@@ -279,13 +286,14 @@ static int eval(int argc, char **argv, struct error *e)
         config_free(&v.config);
     }
     names_free(&v.paths);
+    names_free(&v.from);
     names_free(&v.set);
     names_free(&v.data);
     return rc;
 }
 
 const struct command command_eval = {
-    "eval", "eval (RUN.yaml | --data FILE) --model DIR [--adapter DIR] [--samples N] [--loss] [-o FILE] [--csv FILE] [--own-size] [--images FILE] [--structures FILE] [--spacing X,Y] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
+    "eval", "eval (RUN.yaml | --config-from FILE... | --data FILE) --model DIR [--adapter DIR] [--samples N] [--loss] [-o FILE] [--csv FILE] [--own-size] [--images FILE] [--structures FILE] [--spacing X,Y] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
     "Evaluates a model on the validation data of RUN.yaml. Masks: mean IoU and Dice by prompt and category. Conversations: the model answers\n"
     "the last question of each, greedily, and the answers are scored against the references: exact match, token F1, BLEU and ROUGE-L by file.\n"
     "Files of tokens and texts (.txt, .md), which the model's tokenizer makes tokens of: loss and perplexity, in rows of data.sequence tokens.\n"
@@ -294,6 +302,7 @@ const struct command command_eval = {
     "  --adapter DIR  a LoRA adapter for that model, such as train.out/model of a run with an adapter\n"
     "  --json         prints one JSON object instead of the table\n"
     "  --memory SIZE  memory budget, memory.budget\n"
+    CONFIG_FROM_HELP
     "  --set key=value  sets a key of RUN.yaml\n\n"
     "For masks:\n\n"
     "  --csv FILE     writes the table as CSV: prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n"

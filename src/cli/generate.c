@@ -23,7 +23,7 @@ struct generation {
     uint64_t max_new, context, chunk, top_k, seed;
     double temperature, top_p, repetition_penalty;
     bool json, dry_run, explain;
-    struct names set, stops, images, videos; /* once the prompt is read, all are in images, in its order */
+    struct names from, set, stops, images, videos; /* once the prompt is read, all are in images, in its order */
     struct image_batch slots; /* of the prompt's images: what the vision tower gets */
     struct config config;
     struct prompts prompts;   /* the tokenizer is NULL with ids, unless the folder has one */
@@ -107,9 +107,13 @@ static int read_prompt(struct generation *g, struct error *e)
 static int make_config(struct generation *g, struct error *e)
 {
     struct config *c = &g->config;
-    int rc = PL_OK;
+    struct foreign f = {0};
+    int rc = g->from.n ? from_read(&f, (const char *const *)g->from.at, (int)g->from.n, c, e) : PL_OK;
+    if (!rc) foreign_drop_training(c);
     for (uint32_t i = 0; i < g->set.n && !rc; i++) rc = config_set(c, g->set.at[i], e);
     if (!rc && g->memory) rc = config_set_memory(c, g->memory, e);
+    if (!rc) rc = from_settle(&f, c, e);
+    foreign_free(&f);
     use_model(c, g->model, "text");
     config_use_adapter(c, g->adapter);
     if (!rc) rc = config_check_read(c, "generate", "model.* adapter.* data.tokenizer data.template data.max_frames data.fps data.tokens_per_frame memory.* device.*", e);
@@ -296,11 +300,12 @@ static int generate(int argc, char **argv, struct error *e)
         {"--chunk", DATA_POSITIVE, &g.chunk},   {"--dry-run", DATA_SWITCH, &g.dry_run},
         {"--explain", DATA_SWITCH, &g.explain},
         {"--json", DATA_SWITCH, &g.json},       {"--memory", DATA_TEXT, &g.memory},
-        {"--set", DATA_LIST, &g.set},
+        {"--config-from", DATA_LIST, &g.from},  {"--set", DATA_LIST, &g.set},
     };
     bool help;
     int rc = data_options(&command_generate, table, COUNT(table), argc, argv, NULL, &help, e);
     if (!rc && !help) rc = run_generate(&g, e);
+    names_free(&g.from);
     names_free(&g.set);
     names_free(&g.stops);
     names_free(&g.images);
@@ -309,7 +314,7 @@ static int generate(int argc, char **argv, struct error *e)
 }
 
 const struct command command_generate = {
-    "generate", "generate --model DIR [--adapter DIR] (--prompt TEXT | --chat FILE.json | --ids 1,2,3) [--image FILE]... [--video FILE]... [--max-new N] [--temperature T] [--memory SIZE] [--json]",
+    "generate", "generate --model DIR [--adapter DIR] (--prompt TEXT | --chat FILE.json | --ids 1,2,3) [--image FILE]... [--video FILE]... [--max-new N] [--temperature T] [--config-from FILE]... [--memory SIZE] [--json]",
     "Generates text: a language model continues a prompt, or answers a chat, about images if it takes them. Weights, the KV cache and both programs, for chunks of the prompt and\n"
     "for the next token, are planned within --memory before anything runs.\n\n"
     "  --model DIR            a model folder, or the name of a preset\n"
@@ -338,5 +343,6 @@ const struct command command_generate = {
     "                         storage with its offset\n"
     "  --json                 prints one JSON object: ids, text, finish (eos, stop or length), speed, memory\n"
     "  --memory SIZE          memory budget, memory.budget\n"
+    CONFIG_FROM_HELP
     "  --set key=value        sets a configuration key, such as device=cuda, memory.precision=f32, memory.quantize=nf4, data.tokenizer\n"
     "                         or data.template", generate};

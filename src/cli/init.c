@@ -493,7 +493,7 @@ static int run(int argc, char **argv, struct error *e)
 
 const struct command command_init = {
     "init", "init --model MODEL --data DIR [--bytes] [--template FILE] [--out FOLDER] > RUN.yaml\n"
-    "       plimsoll init --config-from FILE... [--set key=value]... > RUN.yaml",
+    "       plimsoll init --config-from FILE... [--ranks N] [--set key=value]... > RUN.yaml",
     "Detects the format of the data, counts the samples, and prints a configuration that trains the model on them.\n"
     "\n"
     "  --model MODEL   a folder with config.json, or a preset such as sam-tiny\n"
@@ -507,7 +507,8 @@ const struct command command_init = {
     "  --template FILE conversations: a chat template (data.template), if the model's folder has none; or chatml, mistral_instruct, vicuna_v1\n"
     "  --out FOLDER    the value of train.out; default: runs/MODEL-DATA\n"
     "  --config-from FILE  instead of a model and data: prints what the configuration of another program says (Hugging Face\n"
-    "                  TrainingArguments, TRL, LLaMA-Factory, DeepSpeed, Accelerate, a training command line), with where\n"
-    "                  each value comes from; --set key=value changes or adds keys\n"
+    "                  TrainingArguments, TRL, LLaMA-Factory, ms-swift, Axolotl, LLaVA, DeepSpeed, Accelerate, a training command\n"
+    "                  line, values in Python's notation), with where each value comes from; --set key=value changes or adds keys,\n"
+    "                  and --ranks N is the number of ranks (parallel.ranks)\n"
     FOLDER_HELP,
     run};

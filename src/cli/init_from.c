@@ -2,7 +2,9 @@
  * init_from.c: `plimsoll init --config-from FILE`: prints a RUN.yaml with what the configuration of another program says.
  * Where each value comes from, and what has no effect, are comments at its beginning.
  */
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/data.h"
@@ -15,24 +17,33 @@ static void put_comments(const struct text *list, struct text *out)
     text_printf(out, "\n");
 }
 
-static int read_all(const struct names *from, const struct names *set, struct foreign *f, struct config *c, struct error *e)
+struct sources {
+    struct names from, set;
+    uint64_t ranks; /* 0: not given */
+};
+
+static int read_all(const struct sources *s, struct foreign *f, struct config *c, struct error *e)
 {
-    int rc = PL_OK;
-    for (uint32_t i = 0; i < from->n && !rc; i++) rc = foreign_read(f, from->at[i], e);
-    if (!rc) rc = foreign_apply(f, c, e);
-    if (rc) return error_prepend(e, "--config-from");
-    for (uint32_t i = 0; i < set->n && !rc; i++) rc = config_set(c, set->at[i], e);
-    foreign_settle(f, c);
+    char ranks[32];
+    f->asks = true;
+    f->ranks = (int64_t)s->ranks;
+    for (uint32_t i = 0; i < s->set.n && !s->ranks; i++)
+        if (!strncmp(s->set.at[i], "parallel.ranks=", 15)) f->ranks = strtol(s->set.at[i] + 15, NULL, 10);
+    int rc = from_read(f, (const char *const *)s->from.at, (int)s->from.n, c, e);
+    for (uint32_t i = 0; i < s->set.n && !rc; i++) rc = config_set(c, s->set.at[i], e);
+    snprintf(ranks, sizeof ranks, "%" PRIu64, s->ranks);
+    if (!rc && s->ranks) rc = config_assign(c, "parallel.ranks", ranks, e);
+    if (!rc && foreign_settle(f, c, e)) rc = error_prepend(e, "--config-from");
     return rc ? rc : config_check(c, 0, e);
 }
 
-static int print_run(const struct names *from, const struct names *set, struct error *e)
+static int print_run(const struct sources *s, struct error *e)
 {
     struct foreign f = {0};
     struct config c;
     struct text list = {0}, out = {0};
     config_init(&c);
-    int rc = read_all(from, set, &f, &c, e);
+    int rc = read_all(s, &f, &c, e);
     if (!rc) {
         foreign_print(&f, &c, &list);
         put_comments(&list, &out);
@@ -55,13 +66,13 @@ bool init_is_from(int argc, char **argv)
 
 int init_from(int argc, char **argv, struct error *e)
 {
-    struct names from = {0}, set = {0};
+    struct sources s = {0};
     bool help;
-    const struct data_option table[] = {{"--config-from", DATA_LIST, &from}, {"--set", DATA_LIST, &set}};
+    const struct data_option table[] = {{"--config-from", DATA_LIST, &s.from}, {"--set", DATA_LIST, &s.set}, {"--ranks", DATA_POSITIVE, &s.ranks}};
     int rc = data_options(&command_init, table, COUNT(table), argc, argv, NULL, &help, e);
     if (rc) error_prepend(e, "with --config-from");
-    else if (!help) rc = print_run(&from, &set, e);
-    names_free(&from);
-    names_free(&set);
+    else if (!help) rc = print_run(&s, e);
+    names_free(&s.from);
+    names_free(&s.set);
     return rc;
 }

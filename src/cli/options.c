@@ -160,38 +160,34 @@ void options_free(struct options *o)
     o->set = o->from = NULL;
 }
 
-/* Ranks of the run: as launched, or a number of --ranks; of a list 1. */
+/* The number of ranks that the run file or --set names; 0: none. Errors are reported where they are read for good. */
+static int64_t ranks_in_files(const struct options *o)
+{
+    struct config c;
+    struct error ignored;
+    config_init(&c);
+    if (o->run) config_read(&c, o->run, &ignored);
+    for (int i = 0; i < o->n_set; i++)
+        if (!strncmp(o->set[i], "parallel.ranks=", 15)) config_set(&c, o->set[i], &ignored);
+    const int64_t n = c.parallel_ranks;
+    config_free(&c);
+    return n;
+}
+
+/* Ranks of the run: a number of --ranks, of a list 1; else as the run file says, or as launched. */
 static int64_t ranks_of(const struct options *o)
 {
     char *end;
-    const int64_t n = o->ranks ? strtoll(o->ranks, &end, 10) : 0;
-    return o->ranks && !*end ? n : dist_launched();
+    const int64_t n = o->ranks ? strtoll(o->ranks, &end, 10) : ranks_in_files(o);
+    return o->ranks && *end ? 1 : n > 0 ? n : dist_launched();
 }
 
-static int read_sources(const struct options *o, struct foreign *f, struct config *c, struct error *e)
+int from_read(struct foreign *f, const char *const *files, int n, struct config *c, struct error *e)
 {
     int rc = PL_OK;
-    struct text command = {0};
-    f->script = script_of(o->preset);
-    f->ranks = ranks_of(o);
-    for (int i = 0; i < o->n_from && !rc; i++) rc = foreign_read(f, o->from[i], e);
-    if (!rc && o->program.n) {
-        text_printf(&command, "python %s%s\n", f->script, o->program.at);
-        rc = foreign_read_text(f, command.at, command.n, "the command line", e);
-        text_free(&command);
-    }
-    if (!rc && (o->n_from || o->program.n)) rc = foreign_apply(f, c, e);
-    if (rc) return o->n_from ? error_prepend(e, "--config-from") : rc;
-    if (o->run) rc = config_read(c, o->run, e);
-    if (!rc && o->preset) rc = config_assign(c, "model.preset", o->preset, e);
-    for (int i = 0; i < o->n_set && !rc; i++) rc = config_set(c, o->set[i], e);
-    if (!rc && o->memory) rc = config_set_memory(c, o->memory, e);
-    const struct { const char *key, *value; } parallel[] = {{"parallel.ranks", o->ranks}, {"parallel.per_host", o->per_host}, {"parallel.links", o->links}};
-    for (size_t i = 0; i < COUNT(parallel) && !rc; i++)
-        if (parallel[i].value) rc = config_assign(c, parallel[i].key, parallel[i].value, e);
-    if (!rc && o->adapter) config_use_adapter(c, o->adapter);
-    if (!rc) foreign_settle(f, c);
-    return rc;
+    for (int i = 0; i < n && !rc; i++) rc = foreign_read(f, files[i], e);
+    if (!rc) rc = foreign_apply(f, c, e);
+    return rc ? error_prepend(e, "--config-from") : PL_OK;
 }
 
 /* A command may read its configuration several times. */
@@ -209,12 +205,49 @@ static void list_foreign(const struct foreign *f, const struct config *c)
     text_free(&text);
 }
 
+int from_settle(struct foreign *f, struct config *c, struct error *e)
+{
+    if (foreign_settle(f, c, e)) return error_prepend(e, "--config-from");
+    list_foreign(f, c);
+    return PL_OK;
+}
+
+/* Options of the program that the preset is from, on the command line itself. */
+static int read_program(const struct options *o, struct foreign *f, struct config *c, struct error *e)
+{
+    struct text command = {0};
+    text_printf(&command, "python %s%s\n", f->script, o->program.at);
+    int rc = foreign_read_text(f, command.at, command.n, "the command line", e);
+    text_free(&command);
+    return rc ? rc : foreign_apply(f, c, e);
+}
+
+static int read_sources(const struct options *o, struct foreign *f, struct config *c, struct error *e)
+{
+    int rc = PL_OK;
+    f->script = script_of(o->preset);
+    f->asks = o->asks;
+    if (o->n_from || o->program.n) f->ranks = ranks_of(o);
+    if (o->n_from && !o->program.n) rc = from_read(f, o->from, o->n_from, c, e);
+    for (int i = 0; i < o->n_from && o->program.n && !rc; i++) rc = foreign_read(f, o->from[i], e);
+    if (!rc && o->program.n) rc = read_program(o, f, c, e);
+    if (rc) return rc;
+    if (o->run) rc = config_read(c, o->run, e);
+    if (!rc && o->preset) rc = config_assign(c, "model.preset", o->preset, e);
+    for (int i = 0; i < o->n_set && !rc; i++) rc = config_set(c, o->set[i], e);
+    if (!rc && o->memory) rc = config_set_memory(c, o->memory, e);
+    const struct { const char *key, *value; } parallel[] = {{"parallel.ranks", o->ranks}, {"parallel.per_host", o->per_host}, {"parallel.links", o->links}};
+    for (size_t i = 0; i < COUNT(parallel) && !rc; i++)
+        if (parallel[i].value) rc = config_assign(c, parallel[i].key, parallel[i].value, e);
+    if (!rc && o->adapter) config_use_adapter(c, o->adapter);
+    return rc ? rc : from_settle(f, c, e);
+}
+
 int options_config(const struct options *o, struct config *c, struct error *e)
 {
     struct foreign f = {0};
     config_init(c);
     int rc = read_sources(o, &f, c, e);
-    if (!rc) list_foreign(&f, c);
     foreign_free(&f);
     if (rc) config_free(c);
     return rc;

@@ -216,6 +216,7 @@ static int train(int argc, char **argv, struct error *e)
     struct options o;
     int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_RESUME | OPT_JSON | OPT_RANKS, argc, argv, e);
     if (rc) return rc;
+    o.asks = true;
     if (o.help) print_help(&command_train);
     else rc = ranks_run(&command_train, &o, argc, argv, train_as, e);
     options_free(&o);

@@ -68,36 +68,113 @@ static void put_values(struct foreign_work *w)
     }
 }
 
+/* A value that is not one of those without a question. */
+static void ask(struct foreign_work *w, const struct foreign_entry *entry)
+{
+    const struct value *v = entry->value;
+    const char *text = foreign_text(entry);
+    if (v->kind == VALUE_NULL || (v->kind == VALUE_STRING && !*v->text)) return;
+    if (*entry->row->standard && *text && config_word_index(entry->row->standard, text) >= 0) return;
+    foreign_ask(w, entry, entry->row->ours, entry->row->detail);
+}
+
 int foreign_apply(struct foreign *f, struct config *c, struct error *e)
 {
     struct foreign_work w = {f, c};
     e->code = PL_OK;
     f->error = e;
     for (uint32_t i = 0; i < f->entries.n; i++)
-        if (f->entries.at[i].row->how == HOW_NONE) foreign_leave(&w, &f->entries.at[i], f->entries.at[i].row->detail);
+        if (f->entries.at[i].row->how == HOW_NONE) foreign_leave(&w, &f->entries.at[i], foreign_why(f->entries.at[i].row));
+        else if (f->entries.at[i].row->how == HOW_ASK) ask(&w, &f->entries.at[i]);
     foreign_add_defaults(f);
     put_values(&w);
+    foreign_schedule(&w);
     foreign_run(&w);
     foreign_memory(&w);
+    foreign_adapter(&w);
+    foreign_data(&w);
     return e->code;
+}
+
+/* --- what other sources decide ------------------------------------------------------------------------------------ */
+
+static bool is_theirs(const struct config *c, enum config_key key) { return c->origin[key].source == SOURCE_FOREIGN; }
+
+static void drop(struct foreign *f, struct config *c, enum config_key key, const char *what, const char *why)
+{
+    config_reset(c, key);
+    vec_push(&f->left, ((struct foreign_left){what, why}));
 }
 
 /* Validation data of the run file or an option take the place of those of the other program, and so does a format without a split. */
 static void settle_holdout(struct foreign *f, struct config *c)
 {
     const bool unsplit = config_tokens(c) && !config_text(c);
-    if (c->origin[KEY_data_holdout].source != SOURCE_FOREIGN || !(c->data_validation.n || c->data_validation_images || unsplit)) return;
-    config_reset(c, KEY_data_holdout);
-    vec_push(&f->left, ((struct foreign_left){"a part of data.train to evaluate on", unsplit ? "data.format has no data.holdout" : "validation data are given otherwise"}));
+    if (!is_theirs(c, KEY_data_holdout) || !(c->data_validation.n || c->data_validation_images || unsplit)) return;
+    drop(f, c, KEY_data_holdout, "a part of data.train to evaluate on", unsplit ? "data.format has no data.holdout" : "validation data are given otherwise");
 }
 
-void foreign_settle(struct foreign *f, struct config *c)
+/* Only conversations have a number of samples; otherwise the steps of the run must be given. */
+static void settle_samples(struct foreign *f, struct config *c)
+{
+    if (!is_theirs(c, KEY_data_max_samples) || c->data_format == FORMAT_CONVERSATIONS) return;
+    for (uint32_t i = 0; i < f->entries.n; i++) {
+        const struct foreign_entry *x = &f->entries.at[i];
+        if (x->row->how == HOW_MAX_SAMPLES && x->given)
+            vec_push(&f->questions, ((struct foreign_question){x->file, x->line, x->key, x->value, KEY_train_steps, "only conversations have data.max_samples: set train.steps, the length of the run"}));
+    }
+    config_reset(c, KEY_data_max_samples);
+}
+
+/* A warmup that the run file or an option took away has no shape. */
+static void settle_warmup(struct foreign *f, struct config *c)
+{
+    static const enum config_key keys[] = {KEY_train_warmup_shape, KEY_train_warmup_start};
+    for (size_t i = 0; i < COUNT(keys) && !config_warms_up(c); i++)
+        if (is_theirs(c, keys[i])) drop(f, c, keys[i], config_key_name(keys[i]), "there is no warmup");
+}
+
+/* Which model it is only the run file or an option can say: the file itself names one of its parts. */
+static bool is_answered(const struct config *c, const struct foreign_question *q)
+{
+    if (q->ours != KEY_model_path) return config_given(c, q->ours);
+    return c->origin[KEY_model_path].source > SOURCE_FOREIGN || config_given(c, KEY_model_preset);
+}
+
+/* Lists questions with an answer; the first without one is an error. */
+static int settle_questions(struct foreign *f, const struct config *c, struct error *e)
+{
+    char found[96];
+    for (uint32_t i = 0; i < f->questions.n; i++) {
+        const struct foreign_question *q = &f->questions.at[i];
+        if (is_answered(c, q)) {
+            const bool preset = q->ours == KEY_model_path && config_given(c, KEY_model_preset);
+            vec_push(&f->left, ((struct foreign_left){q->key, bump_format(&f->memory, "%s decides it", config_key_name(preset ? KEY_model_preset : q->ours))}));
+            continue;
+        }
+        if (!f->asks) continue;
+        error_set(e, PL_USAGE, "%s: found %s: %s", q->key, value_describe(q->value, found), q->question);
+        return error_prepend(e, "%s:%u", q->file, q->line);
+    }
+    return PL_OK;
+}
+
+int foreign_settle(struct foreign *f, struct config *c, struct error *e)
 {
     settle_holdout(f, c);
-    if (c->origin[KEY_train_eval_every].source != SOURCE_FOREIGN || config_validates(c)) return;
-    config_reset(c, KEY_train_eval_every);
-    for (uint32_t i = 0; i < f->set.n; i++)
-        if (f->set.at[i].key == KEY_train_eval_every) vec_push(&f->left, ((struct foreign_left){"evaluation every few steps", "data.validation is not given"}));
+    settle_samples(f, c);
+    settle_warmup(f, c);
+    if (is_theirs(c, KEY_train_eval_every) && !config_validates(c)) drop(f, c, KEY_train_eval_every, "evaluation every few steps", "data.validation is not given");
+    return settle_questions(f, c, e);
+}
+
+void foreign_drop_training(struct config *c)
+{
+    for (int key = 0; key < CONFIG_KEYS; key++) {
+        const char *name = config_key_name((enum config_key)key);
+        const bool stays = !strncmp(name, "data.", 5) || !strncmp(name, "device.", 7) || key == KEY_memory_precision || key == KEY_memory_quantize;
+        if (is_theirs(c, (enum config_key)key) && !stays) config_reset(c, (enum config_key)key);
+    }
 }
 
 /* --- the list ------------------------------------------------------------------------------------------------------ */
@@ -154,10 +231,22 @@ static void print_left(const struct foreign *f, struct text *out)
     }
 }
 
+static void print_questions(const struct foreign *f, const struct config *c, struct text *out)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < f->questions.n; i++) {
+        const struct foreign_question *q = &f->questions.at[i];
+        if (is_answered(c, q)) continue;
+        text_printf(out, "%s  %s, line %u: %s\n", any ? "" : "to be answered before training:\n", q->key, q->line, q->question);
+        any = true;
+    }
+}
+
 void foreign_print(const struct foreign *f, const struct config *c, struct text *out)
 {
     for (uint32_t i = 0; i < f->files.n; i++) text_printf(out, "%s: read as %s\n", f->files.at[i].name, f->files.at[i].program);
     print_set(f, c, out);
     print_overridden(f, c, out);
+    print_questions(f, c, out);
     print_left(f, out);
 }

@@ -5,15 +5,17 @@
  *     deepspeed --num_gpus 8 train.py --deepspeed zero3.json --bf16 True
  *     accelerate launch --config_file zero2.yaml sft.py --config recipe.yaml
  *     llamafactory-cli train sft.yaml learning_rate=1e-5
+ *     swift sft --model Qwen2.5-7B --dataset chats.jsonl
  *     --batch_size 1 --gradient_accumulation_steps 8
  *
  * The file is read as a shell would read simple commands: quotes, \ at the end of a line, comments, NAME=value and
- * $NAME, with the values of the same file or of the environment. It has one command that trains; others, such as cd, export and pip,
- * are skipped. What stands before the script are options of the launcher, and what stands after it are those of the script.
+ * $NAME, with the values of the same file or of the environment. It has one command that trains; others, such as cd, export, pip, and
+ * scripts that evaluate or convert, are skipped. What stands before the script are options of the launcher, and what stands after it are those of the script.
  */
 #include <ctype.h>
 #include <string.h>
 
+#include "config/config_rows.h"
 #include "config/foreign_shell.h"
 #include "io/yaml.h"
 
@@ -30,7 +32,19 @@ static bool is_launcher(const char *word)
 }
 
 static bool is_python(const char *word) { return !strncmp(base_name(word), "python", 6); }
-static bool is_factory(const char *word) { return !strcmp(base_name(word), "llamafactory-cli") || !strcmp(base_name(word), "lmf"); }
+
+/* Programs with commands of their own, and those commands that train. */
+static const struct tool {
+    const char *name, *trains;
+    enum foreign_program program;
+} tools[] = {{"llamafactory-cli", "train", PROGRAM_lf}, {"lmf", "train", PROGRAM_lf}, {"trl", "sft", PROGRAM_trl}, {"axolotl", "train", PROGRAM_axolotl}, {"swift", "sft|pt", PROGRAM_swift}, {"megatron", "", FOREIGN_PROGRAMS}};
+
+static const struct tool *find_tool(const char *word)
+{
+    for (size_t i = 0; i < COUNT(tools); i++)
+        if (!strcmp(base_name(word), tools[i].name)) return &tools[i];
+    return NULL;
+}
 
 /* Words before a command that say how the shell runs it. */
 static bool is_prefix(const char *word)
@@ -41,18 +55,48 @@ static bool is_prefix(const char *word)
     return shell_is_assignment(word);
 }
 
-/* The word at which a training command begins, behind variables; words->n: it is another command. Options alone are one at the
+/* The word at which a command of a training program begins, behind variables; words->n: it is another command. Options alone are one at the
  * beginning of a file: elsewhere they are cases of a script that reads its arguments. */
 static uint32_t command_begin(const words *w, bool first)
 {
     uint32_t i = 0;
     while (i < w->n && is_prefix(w->at[i].text)) i++;
     if (first && i < w->n && !strncmp(w->at[i].text, "--", 2)) return i;
-    if (i < w->n && !strcmp(w->at[i].text, "trl") && i + 1 < w->n) return i;
-    if (i < w->n && (is_launcher(w->at[i].text) || is_factory(w->at[i].text))) return i;
+    if (i + 1 < w->n && find_tool(w->at[i].text)) return i;
+    if (i < w->n && is_launcher(w->at[i].text)) return i;
     for (uint32_t k = i + 1; i < w->n && is_python(w->at[i].text) && k < w->n; k++)
         if (is_script(w->at[k].text) || (!strcmp(w->at[k].text, "-m") && strcmp(w->at[k + 1 < w->n ? k + 1 : k].text, "pip"))) return i;
     return w->n;
+}
+
+enum purpose { TRAINS, MAY_TRAIN, DOES_NOT };
+
+/* What the name of a script or module says: "finetune.py", "llava.eval.model_vqa". */
+static enum purpose purpose_of(const char *name)
+{
+    static const char *const training[] = {"train", "tune", "sft"};
+    static const char *const others[] = {"eval", "infer", "predict", "convert", "merge", "export", "extract", "serve", "demo", "generate", "build", "twine", "upload", "download",
+                                         "preprocess", "prepare", "test", "score", "calcul", "submission", "pip"};
+    for (size_t i = 0; i < COUNT(training); i++)
+        if (strstr(name, training[i])) return TRAINS;
+    for (size_t i = 0; i < COUNT(others); i++)
+        if (strstr(name, others[i])) return DOES_NOT;
+    return MAY_TRAIN;
+}
+
+/* What a command does that begins at word i; *name: its script, module or command. */
+static enum purpose command_purpose(const words *w, uint32_t i, const char **name)
+{
+    const struct tool *tool = find_tool(*name = w->at[i].text);
+    if (!strncmp(*name, "--", 2)) return TRAINS;
+    if (tool) return config_word_index(tool->trains, w->at[i + 1].text) >= 0 ? TRAINS : DOES_NOT;
+    for (; i < w->n; i++) {
+        const bool module = i && (!strcmp(w->at[i - 1].text, "-m") || !strcmp(w->at[i - 1].text, "--module"));
+        if (!is_script(w->at[i].text) && (!module || is_launcher(w->at[i].text))) continue;
+        *name = w->at[i].text;
+        return purpose_of(module ? *name : base_name(*name));
+    }
+    return MAY_TRAIN;
 }
 
 /* A word that begins an option: not a negative number. */
@@ -118,11 +162,24 @@ static struct value *launch_options(struct shell *s, const words *w, uint32_t *i
     return map;
 }
 
+/* NPROC_PER_NODE and NNODES before a command of ms-swift or LLaMA-Factory start its processes. */
+static int add_processes(struct shell *s)
+{
+    static const char *const names[][2] = {{"NPROC_PER_NODE", "nproc_per_node"}, {"NNODES", "nnodes"}};
+    struct value *map = value_new(&s->f->memory, VALUE_MAP);
+    for (size_t i = 0; i < COUNT(names); i++) {
+        const struct value *v = value_get(s->variables, names[i][0]);
+        if (v && v->text && *v->text) value_put(&s->f->memory, map, names[i][1], word_value(s, &(struct word){.text = v->text, .line = s->line}));
+    }
+    return map->count ? foreign_add(s->f, PROGRAM_launch, map, s->name, s->e) : PL_OK;
+}
+
 /* Arguments of the script: options, key=value, and files of settings, which are read first: options come later. `p`: the program
  * that it is; FOREIGN_PROGRAMS: its keys tell. */
 static int add_arguments(struct shell *s, const words *w, uint32_t i, enum foreign_program p)
 {
     struct value *map = value_new(&s->f->memory, VALUE_MAP);
+    if (p == PROGRAM_swift && !strcmp(w->at[i - 1].text, "pt")) value_put(&s->f->memory, map, "loss_scale", word_value(s, &(struct word){.text = "all", .line = w->at[i - 1].line}));
     while (i < w->n) {
         const struct word *word = &w->at[i];
         if (is_option(word->text)) put_option(s, w, &i, w->n, UINT32_MAX, map);
@@ -143,6 +200,7 @@ static int add_arguments(struct shell *s, const words *w, uint32_t i, enum forei
 static enum foreign_program program_of(const char *script, const words *w)
 {
     if (!strcmp(base_name(script), "train_prs_med.py")) return PROGRAM_prs;
+    if (strstr(script, "llava/train/") || strstr(script, "llava.train.")) return PROGRAM_llava;
     for (uint32_t i = 0; i < w->n && !strcmp(base_name(script), "train_ddp.py"); i++) /* a common name */
         if (!strncmp(w->at[i].text, "--annotation_path", 17)) return PROGRAM_ddp;
     return FOREIGN_PROGRAMS;
@@ -153,7 +211,8 @@ static int add_command(struct shell *s, const words *w, uint32_t i)
     for (uint32_t k = i; k < w->n; k++)
         if (w->at[k].unknown)
             return error_set(s->e, PL_USAGE, "%s:%u: %.200s has no value in this file, nor in the environment; write the value", s->name, w->at[k].line, w->at[k].unknown);
-    if (is_factory(w->at[i].text) || !strcmp(w->at[i].text, "trl")) return add_arguments(s, w, i + 2, FOREIGN_PROGRAMS); /* llamafactory-cli train ... */
+    const struct tool *tool = find_tool(w->at[i].text);
+    if (tool) return add_processes(s) ? s->e->code : add_arguments(s, w, i + 2, tool->program); /* llamafactory-cli train ... */
     if (!strncmp(w->at[i].text, "--", 2)) return add_arguments(s, w, i, program_of(s->f->script ? s->f->script : "", w));
     struct value *launch = launch_options(s, w, &i);
     if (launch->count && foreign_add(s->f, PROGRAM_launch, launch, s->name, s->e)) return s->e->code;
@@ -162,7 +221,7 @@ static int add_command(struct shell *s, const words *w, uint32_t i)
 
 bool foreign_is_command(const char *text, const char *name)
 {
-    static const char *const names[] = {"python", "torchrun", "deepspeed", "accelerate", "llamafactory-cli", "trl", "export"};
+    static const char *const names[] = {"python", "torchrun", "deepspeed", "accelerate", "llamafactory-cli", "trl", "axolotl", "swift", "export"};
     if (!strncmp(text, "#!", 2) || path_has_ending(name, ".sh") || path_has_ending(name, ".bash")) return true;
     while (*text) {
         while (isspace((unsigned char)*text)) text++;
@@ -178,31 +237,61 @@ bool foreign_is_command(const char *text, const char *name)
     return false;
 }
 
+/* The commands of a file that may train. */
+struct commands {
+    words chosen;
+    uint32_t begin;
+    enum purpose purpose;  /* of the chosen one; DOES_NOT: there is none */
+    const char *other;     /* the first that does something else, and its line */
+    uint32_t other_line, second; /* the line of a second one that may train; 0: none */
+};
+
+static int choose(struct commands *c, const words *w, uint32_t i, const struct shell *s, struct error *e)
+{
+    const char *name;
+    const enum purpose purpose = command_purpose(w, i, &name);
+    if (purpose == DOES_NOT && !c->other) c->other = find_tool(name) ? bump_format(&s->f->memory, "%s %s", name, w->at[i + 1].text) : name, c->other_line = w->at[i].line;
+    if (purpose == DOES_NOT || purpose > c->purpose) return PL_OK;
+    if (purpose == c->purpose && purpose == TRAINS)
+        return error_set(e, PL_USAGE, "%s:%u: a second command that trains (the first is on line %u); expected one", s->name, w->at[i].line, c->chosen.at[c->begin].line);
+    c->second = purpose == c->purpose && !c->second ? w->at[i].line : 0;
+    if (purpose == c->purpose) return PL_OK;
+    c->purpose = purpose;
+    c->begin = i;
+    c->chosen.n = 0;
+    for (uint32_t k = 0; k < w->n; k++) vec_push(&c->chosen, w->at[k]);
+    return PL_OK;
+}
+
+static int check_chosen(const struct commands *c, const struct shell *s, struct error *e)
+{
+    if (c->purpose == TRAINS) return PL_OK;
+    if (c->other) return error_set(e, PL_USAGE, "%s: it has no command that trains: %s, line %u, evaluates, converts or prepares", s->name, c->other, c->other_line);
+    if (c->purpose == DOES_NOT)
+        return error_set(e, PL_USAGE, "%s: it has no command that trains, such as python train.py, torchrun, deepspeed, accelerate launch, llamafactory-cli train, swift sft or axolotl train", s->name);
+    if (c->second) return error_set(e, PL_USAGE, "%s:%u: a second command that may train (the first is on line %u); expected one", s->name, c->second, c->chosen.at[c->begin].line);
+    return PL_OK;
+}
+
 int foreign_add_command(struct foreign *f, const char *text, const char *name, struct error *e)
 {
     struct shell s = {.f = f, .name = bump_string(&f->memory, name), .at = text, .line = 1, .variables = value_new(&f->memory, VALUE_MAP), .causes = value_new(&f->memory, VALUE_MAP), .e = e};
-    words w = {0}, training = {0};
-    uint32_t begin = 0;
+    struct commands c = {.purpose = DOES_NOT};
+    words w = {0};
     int rc = PL_OK;
     bool first = true;
-    while (*s.at && !(rc = shell_command(&s, &w))) {
+    while (*s.at && !rc && !(rc = shell_command(&s, &w))) {
         const uint32_t i = command_begin(&w, first);
         uint32_t k = 0;
         for (; k < w.n && is_prefix(w.at[k].text); k++)
             if (shell_is_assignment(w.at[k].text)) shell_assign(&s, &w.at[k]);
         first = first && k == w.n;
-        if (i == w.n) continue;
-        if (training.n) {
-            rc = error_set(e, PL_USAGE, "%s:%u: a second command that trains (the first is on line %u); expected one", s.name, w.at[i].line, training.at[begin].line);
-            break;
-        }
-        for (uint32_t k = 0; k < w.n; k++) vec_push(&training, w.at[k]);
-        begin = i;
+        if (i < w.n) rc = choose(&c, &w, i, &s, e);
     }
-    if (!rc && !training.n) rc = error_set(e, PL_USAGE, "%s: it has no command that trains, such as python train.py, torchrun, deepspeed, accelerate launch or llamafactory-cli train", s.name);
-    if (!rc) rc = add_command(&s, &training, begin);
+    if (!rc) rc = check_chosen(&c, &s, e);
+    if (!rc) rc = add_command(&s, &c.chosen, c.begin);
     if (!rc && !f->entries.n && !f->left.n) rc = error_set(e, PL_USAGE, "%s: its command has no option that is known", s.name);
     vec_free(&w);
-    vec_free(&training);
+    vec_free(&c.chosen);
     return rc;
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "config/config_rows.h"
@@ -11,9 +12,17 @@
 #include "config/foreign_rows.h"
 #include "io/yaml.h"
 
+struct value *foreign_word(struct foreign_work *w, const char *text) { return value_string(&w->f->memory, text); }
 bool foreign_failed(const struct foreign_work *w) { return w->f->error->code != PL_OK; }
 bool foreign_has(const struct foreign_work *w, enum foreign_program p) { return w->f->programs >> p & 1; }
-bool foreign_is_hf(const struct foreign_work *w) { return foreign_has(w, PROGRAM_hf) || foreign_has(w, PROGRAM_trl) || foreign_has(w, PROGRAM_lf); }
+
+bool foreign_is_hf(const struct foreign_work *w)
+{
+    static const enum foreign_program trainers[] = {PROGRAM_hf, PROGRAM_trl, PROGRAM_lf, PROGRAM_llava, PROGRAM_swift, PROGRAM_axolotl};
+    for (size_t i = 0; i < COUNT(trainers); i++)
+        if (foreign_has(w, trainers[i])) return true;
+    return false;
+}
 
 void foreign_refuse(struct foreign_work *w, const struct foreign_entry *entry, const char *fmt, ...)
 {
@@ -42,25 +51,26 @@ static bool same_value(const struct foreign_entry *a, const struct foreign_entry
 
 static bool belongs(const struct foreign_entry *entry, enum foreign_how how, const char *ours)
 {
-    if (entry->given && entry->value->kind == VALUE_NULL) return false; /* as if it was not given */
+    if (entry->automatic || (entry->given && entry->value->kind == VALUE_NULL)) return false; /* as if it was not given */
     return ours ? entry->row->how <= HOW_IF_TRUE && !strcmp(entry->row->ours, ours) : entry->row->how == how;
 }
 
 /* By fact, or by key of ours for the rows with one value. */
 static const struct foreign_entry *pick(struct foreign_work *w, enum foreign_how how, const char *ours)
 {
-    const struct foreign_entry *given[3] = {0}, *standard = NULL;
+    const struct foreign_entry *given[3] = {0}, *standard[3] = {0};
     char a[96], b[96];
     for (uint32_t i = 0; i < w->f->entries.n; i++) {
         const struct foreign_entry *entry = &w->f->entries.at[i];
         if (!belongs(entry, how, ours)) continue;
-        if (entry->given) given[rank_of(entry)] = entry;
-        else standard = entry;
+        (entry->given ? given : standard)[rank_of(entry)] = entry;
     }
     if (given[0] && given[1] && !same_value(given[0], given[1]))
         foreign_refuse(w, given[0], "it is %s, but in %s:%u %s is %s: they must be the same, or the DeepSpeed file says \"auto\"", value_describe(given[0]->value, a), given[1]->file,
                        given[1]->line, given[1]->key, value_describe(given[1]->value, b));
-    return given[0] ? given[0] : given[1] ? given[1] : given[2] ? given[2] : standard;
+    for (int i = 0; i < 3; i++)
+        if (given[i]) return given[i];
+    return standard[0] ? standard[0] : standard[1] ? standard[1] : standard[2];
 }
 
 const struct foreign_entry *foreign_pick(struct foreign_work *w, enum foreign_how how) { return pick(w, how, NULL); }
@@ -70,6 +80,40 @@ const struct foreign_entry *foreign_given(struct foreign_work *w, enum foreign_h
 {
     const struct foreign_entry *entry = pick(w, how, NULL);
     return entry && entry->given ? entry : NULL;
+}
+
+bool foreign_any(struct foreign_work *w, enum foreign_how how, const struct foreign_entry **which)
+{
+    for (uint32_t i = 0; i < w->f->entries.n; i++) {
+        const struct foreign_entry *entry = &w->f->entries.at[i];
+        if (!entry->given || !belongs(entry, how, NULL) || !foreign_true(w, entry)) continue;
+        *which = entry;
+        return true;
+    }
+    return false;
+}
+
+bool foreign_automatic(const struct foreign_work *w, const char *key)
+{
+    for (uint32_t i = 0; i < w->f->entries.n; i++)
+        if (w->f->entries.at[i].automatic && !strcmp(w->f->entries.at[i].key, key)) return true;
+    return false;
+}
+
+/* "8x A100" is 8. */
+static int64_t leading_number(struct foreign_work *w, const struct foreign_entry *entry)
+{
+    const char *text = foreign_text(entry);
+    const size_t n = strspn(text, "0123456789");
+    if (!n || n > 4 || !text[n]) return foreign_whole(w, entry, 1, 4096);
+    return max_i64(1, strtol(text, NULL, 10));
+}
+
+int64_t foreign_ranks(struct foreign_work *w)
+{
+    const struct foreign_entry *ranks = foreign_pick(w, HOW_RANKS), *nodes = foreign_pick(w, HOW_NODES);
+    if (!ranks && !nodes) return max_i64(1, w->f->ranks);
+    return (ranks ? leading_number(w, ranks) : 1) * foreign_whole(w, nodes, 1, 4096);
 }
 
 const char *foreign_text(const struct foreign_entry *entry)
@@ -126,6 +170,14 @@ void foreign_leave(struct foreign_work *w, const struct foreign_entry *entry, co
     for (uint32_t i = 0; i < w->f->left.n; i++)
         if (!strcmp(w->f->left.at[i].key, entry->key)) return;
     vec_push(&w->f->left, ((struct foreign_left){entry->key, why}));
+}
+
+void foreign_ask(struct foreign_work *w, const struct foreign_entry *entry, const char *ours, const char *question)
+{
+    const int key = config_find(ours);
+    CHECK(key >= 0, "there is no key %s", ours);
+    if (!entry->given) return;
+    vec_push(&w->f->questions, ((struct foreign_question){entry->file, entry->line, entry->key, entry->value, (enum config_key)key, question}));
 }
 
 void foreign_put(struct foreign_work *w, const char *ours, struct value *v, const struct foreign_entry *entry, const char *from)

@@ -1,13 +1,12 @@
 /*
- * foreign_memory.c: facts of other programs about memory, adapters and data.
+ * foreign_memory.c: facts of other programs about memory: precision, recomputation, what is divided among ranks and what is offloaded.
  */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "config/foreign_rows.h"
 #include "io/yaml.h"
-
-static struct value *word(struct foreign_work *w, const char *text) { return value_string(&w->f->memory, text); }
 
 /* --- precision ------------------------------------------------------------------------------------------------ */
 
@@ -22,6 +21,8 @@ static const char *dtype_word(const struct foreign_entry *dtype)
     return NULL;
 }
 
+static bool is_dtype(const struct foreign_entry *entry, const char *word) { return dtype_word(entry) && !strcmp(dtype_word(entry), word); }
+
 struct precision {
     const char *word; /* NULL: nothing says anything */
     const struct foreign_entry *entry;
@@ -34,21 +35,48 @@ static void say(struct foreign_work *w, struct precision *p, const char *text, c
     *p = (struct precision){text, entry};
 }
 
+/* mixed_precision of Accelerate and scripts: a word, or true, which says no more than that there is one. */
+static void say_mixed(struct foreign_work *w, struct precision *p, const struct foreign_entry *mixed)
+{
+    const char *text = dtype_word(mixed);
+    if (!mixed || foreign_off(mixed->value)) return;
+    if (!text || !strcmp(text, "f32")) foreign_refuse(w, mixed, "found %.100s, and Plimsoll has only fp16 and bf16", foreign_text(mixed));
+    else say(w, p, text, mixed);
+}
+
+/* torch.autocast: f16 unless a dtype says bf16; DeepSpeed's own has bf16 unless its dtype says otherwise. */
+static void say_amp(struct foreign_work *w, struct precision *p, const struct foreign_entry *amp)
+{
+    const struct foreign_entry *cast = foreign_given(w, HOW_AUTOCAST_DTYPE);
+    if (p->word || !foreign_true(w, amp)) return;
+    if (amp->program == PROGRAM_ds) say(w, p, is_dtype(cast, "f16") ? "f16" : "bf16", amp);
+    else say(w, p, is_dtype(foreign_given(w, HOW_DTYPE), "bf16") ? "bf16" : "f16", amp);
+}
+
+/* Axolotl's bf16 is true, false, full or auto; ms-swift's switch follows torch_dtype. */
+static void say_own(struct foreign_work *w, struct precision *p)
+{
+    const struct foreign_entry *axolotl = foreign_pick(w, HOW_AXOLOTL_BF16), *swift = foreign_pick(w, HOW_SWIFT_DTYPE);
+    const char *text = foreign_text(axolotl);
+    if (axolotl && !strcmp(text, "full")) say(w, p, "bf16-pure", axolotl);
+    else if (axolotl && !strcmp(text, "auto")) *p = p->word ? *p : (struct precision){"auto", axolotl};
+    else if (axolotl && foreign_true(w, axolotl)) say(w, p, "bf16", axolotl);
+    if (!swift || p->word) return;
+    if (!dtype_word(swift)) foreign_refuse(w, swift, "found %.100s, expected bfloat16, float16 or float32", foreign_text(swift));
+    else say(w, p, is_dtype(swift, "bf16") ? "bf16" : "f16", swift);
+}
+
 /* What the switches say; a default counts only where no other switch is on. */
 static struct precision switches(struct foreign_work *w)
 {
     struct precision p = {0};
-    const struct foreign_entry *bf16 = foreign_pick(w, HOW_BF16), *fp16 = foreign_pick(w, HOW_FP16), *pure = foreign_given(w, HOW_PURE_BF16), *mixed = foreign_given(w, HOW_MIXED),
-                               *amp = foreign_pick(w, HOW_AMP), *dtype = foreign_given(w, HOW_DTYPE);
+    const struct foreign_entry *bf16 = foreign_pick(w, HOW_BF16), *fp16 = foreign_pick(w, HOW_FP16), *pure = foreign_given(w, HOW_PURE_BF16);
     if (foreign_true(w, pure)) say(w, &p, "bf16-pure", pure);
     else if (bf16 && bf16->given && foreign_true(w, bf16)) say(w, &p, "bf16", bf16);
     if (fp16 && fp16->given && foreign_true(w, fp16)) say(w, &p, "f16", fp16);
-    if (mixed && !foreign_off(mixed->value)) {
-        const char *text = dtype_word(mixed);
-        if (!text || !strcmp(text, "f32")) foreign_refuse(w, mixed, "found %.100s, and Plimsoll has only fp16 and bf16", foreign_text(mixed));
-        else say(w, &p, text, mixed);
-    }
-    if (foreign_true(w, amp) && !p.word) say(w, &p, dtype_word(dtype) && !strcmp(dtype_word(dtype), "bf16") ? "bf16" : "f16", amp);
+    say_mixed(w, &p, foreign_given(w, HOW_MIXED));
+    say_amp(w, &p, foreign_pick(w, HOW_AMP));
+    say_own(w, &p);
     if (!p.word && bf16 && !bf16->given && foreign_true(w, bf16)) say(w, &p, "bf16", bf16);
     return p;
 }
@@ -64,16 +92,28 @@ static struct precision unswitched(struct foreign_work *w)
     return (struct precision){0};
 }
 
-static void memory_precision(struct foreign_work *w)
+/* Whether DeepSpeed or FSDP keeps master weights. */
+static bool has_masters(struct foreign_work *w)
 {
-    const struct foreign_entry *power = foreign_given(w, HOW_SCALE_POWER), *window = foreign_given(w, HOW_SCALE_WINDOW);
-    struct precision p = switches(w);
-    if (foreign_failed(w)) return;
-    if (p.word) foreign_leave(w, foreign_given(w, HOW_DTYPE), "memory.precision follows the switches of mixed precision; master weights are f32");
-    else p = unswitched(w);
-    if (!p.word) return;
-    foreign_put(w, "memory.precision", word(w, p.word), p.entry, NULL);
-    if (strcmp(p.word, "f16")) {
+    const struct foreign_entry *fsdp = foreign_given(w, HOW_FSDP), *type = foreign_given(w, HOW_DISTRIBUTED), *swift = foreign_given(w, HOW_SWIFT_DEEPSPEED);
+    return foreign_has(w, PROGRAM_ds) || foreign_given(w, HOW_STAGE) || (fsdp && !foreign_off(fsdp->value)) || (swift && !foreign_off(swift->value)) ||
+           !strcmp(foreign_text(type), "FSDP") || !strcmp(foreign_text(type), "DEEPSPEED");
+}
+
+/* A Trainer updates weights as they are loaded: in bf16 there are no master weights, unless DeepSpeed or FSDP keeps them. An adapter is
+ * f32 in any case, and LLaMA-Factory loads what it trains in f32. */
+static bool is_pure(struct foreign_work *w, const struct precision *p)
+{
+    const bool switched = !strcmp(p->word, "bf16") || !strcmp(p->word, "auto");
+    const bool by_dtype = is_dtype(foreign_given(w, HOW_DTYPE), "bf16") && (foreign_has(w, PROGRAM_hf) || foreign_has(w, PROGRAM_trl));
+    const bool by_switch = foreign_has(w, PROGRAM_llava) || foreign_has(w, PROGRAM_axolotl) || foreign_has(w, PROGRAM_swift);
+    return switched && (by_dtype || by_switch) && !foreign_has(w, PROGRAM_lf) && !has_masters(w) && !foreign_asks_for_lora(w);
+}
+
+static void put_scale(struct foreign_work *w, bool scaled)
+{
+    const struct foreign_entry *power = foreign_pick(w, HOW_SCALE_POWER), *window = foreign_pick(w, HOW_SCALE_WINDOW);
+    if (!scaled) {
         foreign_leave(w, power, "only f16 has a loss scale");
         foreign_leave(w, window, "only f16 has a loss scale");
         return;
@@ -82,15 +122,127 @@ static void memory_precision(struct foreign_work *w)
     if (window) foreign_put(w, "train.scale_window", value_copy(&w->f->memory, window->value), window, NULL);
 }
 
-/* --- recompute and offload ----------------------------------------------------------------------------------------- */
+static void memory_precision(struct foreign_work *w)
+{
+    const struct foreign_entry *dtype = foreign_given(w, HOW_DTYPE), *tf32 = foreign_given(w, HOW_TF32);
+    struct precision p = switches(w);
+    if (foreign_failed(w)) return;
+    if (!p.word) p = unswitched(w);
+    else if (is_pure(w, &p)) foreign_put(w, "memory.precision", foreign_word(w, "bf16-pure"), dtype ? dtype : p.entry, bump_format(&w->f->memory, "%s: all weights are trained in bf16, without master weights", (dtype ? dtype : p.entry)->key)), p.word = "bf16-pure";
+    else foreign_leave(w, dtype, "memory.precision follows the switches of mixed precision; master weights are f32");
+    if (!p.word) return;
+    if (!config_given(w->c, KEY_memory_precision)) foreign_put(w, "memory.precision", foreign_word(w, p.word), p.entry, NULL);
+    put_scale(w, !strcmp(p.word, "f16"));
+    if (!tf32) return;
+    if (!strcmp(foreign_text(tf32), "auto") || !foreign_true(w, tf32) || strcmp(p.word, "f32")) foreign_leave(w, tf32, "it concerns products of f32, which are computed in f32");
+    else foreign_refuse(w, tf32, "products of f32 are computed in f32, not in TF32: set it to false, or use bf16 (memory.precision)");
+}
+
+/* --- recomputation -------------------------------------------------------------------------------------------------- */
+
+/* Adds {match: [part], recompute: how} to memory.modules. */
+static void add_module(struct foreign_work *w, struct value **rules, const char *part, const char *how)
+{
+    struct value *rule = value_new(&w->f->memory, VALUE_MAP), *match = value_new(&w->f->memory, VALUE_LIST);
+    if (!*rules) *rules = value_new(&w->f->memory, VALUE_LIST);
+    value_append(&w->f->memory, match, foreign_word(w, part));
+    value_put(&w->f->memory, rule, "match", match);
+    value_put(&w->f->memory, rule, "recompute", foreign_word(w, how));
+    value_append(&w->f->memory, *rules, rule);
+}
+
+/* Parts that are recomputed, or are not, apart from the others. */
+static void recompute_parts(struct foreign_work *w, bool all)
+{
+    const struct foreign_entry *language = foreign_given(w, HOW_RECOMPUTE_LANGUAGE), *tower = foreign_given(w, HOW_RECOMPUTE_TOWER), *every = foreign_given(w, HOW_TOWER_EVERY), *from = language;
+    struct value *rules = NULL;
+    if (language && foreign_true(w, language)) add_module(w, &rules, "language_model", "all");
+    if (every && (!tower || foreign_true(w, tower))) add_module(w, &rules, "vision_tower", bump_format(&w->f->memory, "every:%lld", (long long)foreign_whole(w, every, 1, 4096))), from = every;
+    else if (tower && foreign_true(w, tower) && !all) add_module(w, &rules, "vision_tower", "all"), from = tower;
+    else if (tower && !foreign_true(w, tower) && all) add_module(w, &rules, "vision_tower", "none"), from = tower;
+    if (rules) foreign_put(w, "memory.modules", rules, from, NULL);
+}
+
+/* Every Nth block, a part of the blocks, or segments. */
+static bool recompute_some(struct foreign_work *w)
+{
+    const struct foreign_entry *every = foreign_given(w, HOW_RECOMPUTE_EVERY), *ratio = foreign_given(w, HOW_RECOMPUTE_RATIO), *segments = foreign_given(w, HOW_RECOMPUTE_SEGMENTS);
+    struct bump *b = &w->f->memory;
+    if (every) foreign_put(w, "memory.recompute", foreign_word(w, bump_format(b, "every:%lld", (long long)foreign_whole(w, every, 1, 4096))), every, NULL);
+    else if (ratio) foreign_put(w, "memory.recompute", foreign_word(w, bump_format(b, "ratio:%g", foreign_number(w, ratio))), ratio, NULL);
+    else if (segments) foreign_put(w, "memory.recompute", foreign_word(w, bump_format(b, "segments:%lld", (long long)foreign_whole(w, segments, 1, 4096))), segments, NULL);
+    return every || ratio || segments;
+}
+
+static bool is_offload(const struct foreign_entry *entry) { return entry && !strcmp(foreign_text(entry), "offload"); }
 
 static void memory_recompute(struct foreign_work *w)
 {
-    const struct foreign_entry *on = foreign_pick(w, HOW_RECOMPUTE), *off = foreign_pick(w, HOW_NO_RECOMPUTE), *asked = off && (off->given || !on || !on->given) ? off : on;
-    if (!asked) return;
-    if (foreign_true(w, asked) == (asked == on)) foreign_put(w, "memory.recompute", word(w, "all"), asked, NULL);
-    else if (asked->given) foreign_put(w, "memory.recompute", word(w, "auto"), asked, NULL);
+    const struct foreign_entry *on = foreign_pick(w, HOW_RECOMPUTE), *off = foreign_pick(w, HOW_NO_RECOMPUTE), *asked = off && (off->given || !on || !on->given) ? off : on, *cpu = NULL, *which = on;
+    const bool any = is_offload(on) || (asked == on && on && (foreign_any(w, HOW_RECOMPUTE, &which) || (!on->given && foreign_true(w, on))));
+    const bool all = any || (asked == off && off && !foreign_true(w, off)) || foreign_any(w, HOW_CPU_CHECKPOINTING, &cpu);
+    recompute_parts(w, all);
+    if (recompute_some(w)) return;
+    if (all) foreign_put(w, "memory.recompute", foreign_word(w, "all"), any ? which : asked == off && off && !cpu ? off : cpu ? cpu : asked, NULL);
+    else if (asked && asked->given) foreign_put(w, "memory.recompute", foreign_word(w, "auto"), asked, NULL);
 }
+
+/* --- ranks --------------------------------------------------------------------------------------------------------------- */
+
+static void put_shard(struct foreign_work *w, const char *level, bool groups, const struct foreign_entry *entry)
+{
+    if (!config_given(w->c, KEY_parallel_shard)) foreign_put(w, "parallel.shard", foreign_word(w, level), entry, NULL);
+    if (groups && !config_given(w->c, KEY_parallel_group)) foreign_put(w, "parallel.group", foreign_word(w, "host"), entry, NULL);
+}
+
+/* "full_shard auto_wrap offload", a list of such words, or true. *offload: it says offload. */
+static void read_fsdp(struct foreign_work *w, const struct foreign_entry *fsdp, bool *offload)
+{
+    static const char *const levels[][2] = {{"full_shard", "weights"}, {"shard_grad_op", "gradients"}, {"no_shard", "none"}, {"hybrid_shard", "weights"}, {"hybrid_shard_zero2", "gradients"}};
+    struct text all = {0};
+    char word[64];
+    const char *level = NULL;
+    bool groups = false;
+    for (uint32_t i = 0; fsdp->value->kind == VALUE_LIST && i < fsdp->value->count; i++) text_printf(&all, "%s ", fsdp->value->items[i]->text ? fsdp->value->items[i]->text : "");
+    if (fsdp->value->kind == VALUE_BOOL) text_printf(&all, "full_shard");
+    else text_printf(&all, "%s", foreign_text(fsdp));
+    for (const char *s = all.at; *s;) {
+        const size_t n = strcspn(s, " ,");
+        snprintf(word, sizeof word, "%.*s", (int)n, s);
+        s += n + strspn(s + n, " ,");
+        const bool known = !strcmp(word, "auto_wrap") || !strcmp(word, "offload") || !*word;
+        *offload |= !strcmp(word, "offload");
+        size_t k = 0;
+        while (k < COUNT(levels) && strcmp(levels[k][0], word)) k++;
+        if (k < COUNT(levels)) level = levels[k][1], groups = !strncmp(word, "hybrid", 6);
+        else if (!known) foreign_refuse(w, fsdp, "found %.60s, expected full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2, offload or auto_wrap", word);
+    }
+    text_free(&all);
+    if (level) put_shard(w, level, groups, fsdp);
+}
+
+static void read_distributed(struct foreign_work *w)
+{
+    const struct foreign_entry *type = foreign_given(w, HOW_DISTRIBUTED);
+    const char *word = foreign_text(type);
+    static const char *const refused[] = {"MEGATRON_LM", "TP", "XLA", "TPU"};
+    for (size_t i = 0; i < COUNT(refused); i++)
+        if (!strcmp(word, refused[i])) foreign_refuse(w, type, "found %s: ranks divide the batch, on GPUs or CPUs; expected NO, MULTI_GPU, MULTI_CPU, DEEPSPEED or FSDP", word);
+    if (!strcmp(word, "FSDP")) put_shard(w, "weights", false, type);
+}
+
+/* What sums over ranks would give other numbers. */
+static void check_sums(struct foreign_work *w)
+{
+    const struct foreign_entry *dtype = foreign_given(w, HOW_COMMUNICATION), *tokens = foreign_given(w, HOW_TOKENS_ACROSS);
+    const bool ranks = foreign_ranks(w) > 1, wide = !dtype || is_dtype(dtype, "f32");
+    if (dtype && !wide && ranks) foreign_refuse(w, dtype, "gradients are added in the dtype of memory.gradients, f32 unless it is set: remove it");
+    if (dtype && (wide || !ranks)) foreign_leave(w, dtype, wide ? "gradients are added in f32" : "one rank adds nothing");
+    if (tokens && !foreign_true(w, tokens) && ranks) foreign_refuse(w, tokens, "the loss is divided by the tokens of the whole step, on all ranks: set it to true");
+    foreign_leave(w, tokens, "the loss is divided by the tokens of the whole step");
+}
+
+/* --- offload --------------------------------------------------------------------------------------------------------------- */
 
 /* Whether an offload entry is on: a device's name, or true. */
 static bool offloads(struct foreign_work *w, const struct foreign_entry *entry)
@@ -101,229 +253,68 @@ static bool offloads(struct foreign_work *w, const struct foreign_entry *entry)
     return false;
 }
 
-static void memory_offload(struct foreign_work *w)
+/* Parts of memory.offload, and the entry that asked for the first. */
+struct offloads {
+    bool optimizer, weights, activations;
+    const struct foreign_entry *from;
+};
+
+static void take(struct offloads *o, bool *part, bool on, const struct foreign_entry *entry)
 {
-    const struct foreign_entry *stage = foreign_given(w, HOW_STAGE), *optimizer = foreign_given(w, HOW_OFFLOAD_OPTIMIZER), *weights = foreign_given(w, HOW_OFFLOAD_PARAM),
-                               *activations = foreign_given(w, HOW_OFFLOAD_ACTIVATIONS);
-    const int64_t z = foreign_whole(w, stage, 0, 3);
-    const bool o = offloads(w, optimizer), p = offloads(w, weights), a = foreign_true(w, activations);
-    static const char *const levels[] = {"none", "optimizer", "gradients", "weights"};
-    if (stage && z >= 0 && z <= 3 && !foreign_failed(w)) foreign_put(w, "parallel.shard", word(w, levels[z]), stage, NULL);
-    if (p && z < 3) foreign_refuse(w, weights, "it needs ZeRO stage 3, and the stage is %lld; set the stage to 3, or remove it", (long long)z);
-    if (o && z < 1) foreign_refuse(w, optimizer, "it needs ZeRO stage 1, 2 or 3, and the stage is 0; set the stage, or remove it");
-    if (!o && !p && !a) return;
+    *part |= on;
+    if (on && !o->from) o->from = entry;
+}
+
+static void put_offload(struct foreign_work *w, const struct offloads *o)
+{
     struct text parts = {0};
-    text_printf(&parts, "%s%s%s", o ? "optimizer+masters+" : "", p ? "weights+" : "", a ? "activations+" : "");
+    if (!o->from) return;
+    text_printf(&parts, "%s%s%s", o->optimizer ? "optimizer+masters+" : "", o->weights ? "weights+" : "", o->activations ? "activations+" : "");
     parts.at[--parts.n] = 0;
-    foreign_put(w, "memory.offload", word(w, parts.at), o ? optimizer : p ? weights : activations, NULL);
+    foreign_put(w, "memory.offload", foreign_word(w, parts.at), o->from, NULL);
     text_free(&parts);
 }
 
-/* --- adapters and 4-bit weights --------------------------------------------------------------------------------------- */
-
-/* The entry that asks for LoRA; NULL: none does. */
-static const struct foreign_entry *asks_for_lora(struct foreign_work *w)
+/* zero0 to zero3 of ms-swift, zero2_offload and zero3_offload; *stage: -1: no such name. */
+static void read_swift(const struct foreign_entry *name, struct offloads *o, int64_t *stage)
 {
-    const struct foreign_entry *type = foreign_pick(w, HOW_FINETUNING), *use = foreign_given(w, HOW_USE_LORA);
-    const char *text = foreign_text(type);
-    if (type && strcmp(text, "lora") && strcmp(text, "full")) foreign_refuse(w, type, "found %.100s, and Plimsoll has only full and lora; model.freeze and train.groups freeze parts", text);
-    if (type) return !strcmp(text, "lora") ? type : NULL;
-    if (!use && (foreign_has(w, PROGRAM_prs) || foreign_has(w, PROGRAM_ddp))) return foreign_pick(w, HOW_LORA_RANK);
-    if (!use && !foreign_has(w, PROGRAM_trl)) return foreign_given(w, HOW_LORA_RANK); /* a script that always has an adapter */
-    return foreign_true(w, use) ? use : NULL;
+    const char *text = foreign_text(name);
+    if (strncmp(text, "zero", 4) || text[4] < '0' || text[4] > '3' || (text[5] && strcmp(text + 5, "_offload"))) return;
+    *stage = text[4] - '0';
+    take(o, &o->optimizer, text[5], name);
+    take(o, &o->weights, text[5] && *stage == 3, name);
 }
 
-/* all, all-linear, "q_proj,v_proj", a list, or the program's choice. */
-static struct value *lora_target(struct foreign_work *w, const struct foreign_entry *target, const struct foreign_entry *asked)
+static void memory_ranks(struct foreign_work *w)
 {
-    const char *text = foreign_text(target);
-    struct value *list = value_new(&w->f->memory, VALUE_LIST);
-    if (target && target->value->kind == VALUE_LIST && target->value->count) return value_copy(&w->f->memory, target->value);
-    if (!*text && asked->row->how == HOW_USE_LORA && !foreign_has(w, PROGRAM_trl)) return word(w, "all-linear");
-    if (!*text) text = "q_proj,v_proj";
-    if (!strcmp(text, "all") || !strcmp(text, "all-linear")) return word(w, "all-linear");
-    for (; *text; text += strspn(text, ", ")) {
-        const size_t n = strcspn(text, ", ");
-        if (n) value_append(&w->f->memory, list, word(w, bump_format(&w->f->memory, "%.*s", (int)n, text)));
-        text += n;
-    }
-    return list;
-}
-
-static void put_as(struct foreign_work *w, const char *ours, enum foreign_how how)
-{
-    const struct foreign_entry *entry = foreign_pick(w, how);
-    if (entry && !(entry->given && foreign_off(entry->value) && entry->value->kind == VALUE_NULL)) foreign_put(w, ours, value_copy(&w->f->memory, entry->value), entry, NULL);
-}
-
-/* A script's own default, for a key that the file does not have. */
-static void put_script_default(struct foreign_work *w, const char *ours, enum foreign_how how, const char *text, const struct foreign_entry *asked)
-{
-    if (!foreign_pick(w, how)) foreign_put(w, ours, yaml_scalar(&w->f->memory, text), asked, bump_format(&w->f->memory, "default of scripts with %s", asked->key));
-}
-
-/* lora_enable of LLaVA, use_lora of Qwen; and FastChat's script, which always has an adapter. */
-static void put_script_defaults(struct foreign_work *w, const struct foreign_entry *asked)
-{
-    if (asked->row->program != PROGRAM_hf) return;
-    put_script_default(w, "adapter.r", HOW_LORA_RANK, "64", asked);
-    put_script_default(w, "adapter.lora_alpha", HOW_LORA_ALPHA, "16", asked);
-    put_script_default(w, "adapter.lora_dropout", HOW_LORA_DROPOUT, "0.05", asked);
-}
-
-static void put_lora(struct foreign_work *w, const struct foreign_entry *asked)
-{
-    const struct foreign_entry *target = foreign_pick(w, HOW_LORA_TARGET), *rank = foreign_pick(w, HOW_LORA_RANK), *alpha = foreign_pick(w, HOW_LORA_ALPHA);
-    foreign_put(w, "adapter.target_modules", lora_target(w, target, asked), target ? target : asked, NULL);
-    put_as(w, "adapter.r", HOW_LORA_RANK);
-    if (!alpha && rank && foreign_has(w, PROGRAM_lf)) foreign_put(w, "adapter.lora_alpha", value_number(&w->f->memory, 2 * foreign_number(w, rank)), rank, "default of lora_alpha: twice lora_rank");
-    put_as(w, "adapter.lora_alpha", HOW_LORA_ALPHA);
-    put_as(w, "adapter.lora_dropout", HOW_LORA_DROPOUT);
-    put_as(w, "adapter.bias", HOW_LORA_BIAS);
-    put_as(w, "adapter.modules_to_save", HOW_LORA_SAVE);
-    put_as(w, "adapter.use_rslora", HOW_LORA_RSLORA);
-    put_as(w, "adapter.use_dora", HOW_LORA_DORA);
-    put_script_defaults(w, asked);
-}
-
-static void memory_adapter(struct foreign_work *w)
-{
-    const struct foreign_entry *path = foreign_given(w, HOW_LORA_PATH), *asked = asks_for_lora(w);
-    const bool stored = asked && path && !foreign_off(path->value);
-    if (stored) foreign_put(w, "adapter.path", value_copy(&w->f->memory, path->value), path, NULL);
-    else if (asked) put_lora(w, asked);
-    for (enum foreign_how how = HOW_LORA_RANK; how <= HOW_LORA_PATH && (!asked || stored); how++)
-        if (!stored || how != HOW_LORA_PATH)
-            foreign_leave(w, foreign_given(w, how), stored ? "the adapter in adapter.path has its own settings" : "the file does not ask for an adapter");
-}
-
-static void memory_quantize(struct foreign_work *w)
-{
-    const struct foreign_entry *bits = foreign_given(w, HOW_BITS), *four = foreign_given(w, HOW_BITS4), *asked = foreign_true(w, four) ? four : bits;
-    const double n = asked == four ? 4 : foreign_number(w, bits);
-    if (!asked || foreign_off(asked->value) || n == 16 || n == 32) return;
-    if (n != 4) foreign_refuse(w, asked, "found %g bits, and frozen weights have 4 (memory.quantize: nf4) or are not quantized", n);
-    if (!asks_for_lora(w)) foreign_refuse(w, asked, "4-bit weights are frozen, so they need a LoRA adapter, and the file does not ask for one");
-    foreign_put(w, "memory.quantize", word(w, "nf4"), asked, NULL);
-}
-
-/* --- data ------------------------------------------------------------------------------------------------------------------ */
-
-static void put_files(struct foreign_work *w, const char *ours, struct value *paths, const struct foreign_entry *entry)
-{
-    foreign_put(w, "data.format", word(w, "conversations"), entry, NULL);
-    foreign_put(w, ours, paths, entry, NULL);
-}
-
-static void put_datasets(struct foreign_work *w, const char *ours, enum foreign_how how)
-{
-    const struct foreign_entry *names = foreign_given(w, how), *folder = foreign_pick(w, HOW_DATASET_DIR);
-    struct value *paths;
-    struct error e;
-    if (!names || foreign_off(names->value) || foreign_failed(w)) return;
-    if (foreign_datasets(w->f, names, *foreign_text(folder) ? foreign_text(folder) : "data", &paths, &e)) foreign_refuse(w, names, "%s", e.text);
-    else put_files(w, ours, paths, names);
-}
-
-static void put_train_on(struct foreign_work *w)
-{
-    const struct foreign_entry *assistant = foreign_pick(w, HOW_TRAIN_ON_ASSISTANT), *prompt = foreign_given(w, HOW_TRAIN_ON_PROMPT), *last = foreign_given(w, HOW_TRAIN_ON_LAST);
-    if (foreign_true(w, prompt) && foreign_true(w, last)) foreign_refuse(w, last, "it and train_on_prompt are both true; give one of them");
-    if (foreign_true(w, prompt)) foreign_put(w, "data.train_on", word(w, "all"), prompt, NULL);
-    else if (foreign_true(w, last)) foreign_put(w, "data.train_on", word(w, "last"), last, NULL);
-    else if (assistant) foreign_put(w, "data.train_on", word(w, foreign_true(w, assistant) ? "assistant" : "all"), assistant, NULL);
-}
-
-/* packing or neat_packing; without them LLaMA-Factory packs for stage pt alone. */
-static void put_packing(struct foreign_work *w)
-{
-    bool any = false, pretraining = false;
-    const struct foreign_entry *last = NULL;
-    for (uint32_t i = 0; i < w->f->entries.n; i++) {
-        const struct foreign_entry *entry = &w->f->entries.at[i];
-        if (!strcmp(entry->row->key, "stage") && !strcmp(foreign_text(entry), "pt")) pretraining = true;
-        if (entry->row->how != HOW_PACKING || (last && last->given && !entry->given)) continue;
-        last = entry;
-        any = any || foreign_true(w, entry);
-    }
-    if (last && !last->given) any = pretraining;
-    if (last) foreign_put(w, "data.packing", value_bool(&w->f->memory, any), last, NULL);
-}
-
-/* LLaMA-Factory and TRL cut what is longer than a row. */
-static void put_too_long(struct foreign_work *w)
-{
-    const struct foreign_entry *any = w->f->entries.n ? &w->f->entries.at[0] : NULL;
-    if (any && (foreign_has(w, PROGRAM_lf) || foreign_has(w, PROGRAM_trl)))
-        foreign_put(w, "data.too_long", word(w, "cut"), &(struct foreign_entry){.file = any->file, .key = "length"}, "longer conversations are cut");
-}
-
-/* val_size of LLaMA-Factory, which refuses it beside eval_dataset; validation_split_percentage of transformers' scripts, which
- * use it without a file of validation data. */
-static void put_holdout(struct foreign_work *w)
-{
-    const struct foreign_entry *size = foreign_given(w, HOW_VAL_SIZE), *percent = foreign_given(w, HOW_VAL_PERCENT), *part = size ? size : percent;
-    const struct foreign_entry *dataset = foreign_given(w, HOW_EVAL_DATASET), *file = foreign_given(w, HOW_VALIDATION_FILE), *given = dataset ? dataset : file;
-    if (!part || foreign_off(part->value)) return;
-    const double x = foreign_number(w, part), fraction = size ? x : x / 100;
-    const bool both = given && !foreign_off(given->value);
-    if (fraction < 0 || (!size && fraction >= 1)) foreign_refuse(w, part, "found %g, expected %s", x, size ? "a fraction or a number of samples" : "a percentage below 100");
-    else if (both && size && fraction) foreign_refuse(w, part, "it and %s are both given; give one of them", given->key);
-    else if (both) foreign_leave(w, part, bump_format(&w->f->memory, "%s is given", given->key));
-    else if (fraction >= 1) foreign_leave(w, part, "it is a number of samples, and data.holdout is a fraction of them");
-    else foreign_put(w, "data.holdout", value_number(&w->f->memory, fraction), part, NULL);
-}
-
-/* The tables of a folder, whose rows have a split. */
-static void put_tables(struct foreign_work *w, const char *pattern, const struct foreign_entry *entry)
-{
-    struct value *files = value_new(&w->f->memory, VALUE_LIST);
-    value_append(&w->f->memory, files, word(w, pattern));
-    foreign_put(w, "data.train", files, entry, NULL);
-    foreign_put(w, "data.format", word(w, "csv"), entry, NULL);
-    foreign_put(w, "data.train_split", word(w, "train"), entry, NULL);
-    foreign_put(w, "data.validation_split", word(w, "test"), entry, NULL);
-}
-
-/* train_prs_med.py has one folder for tables and images, train_ddp.py of PRS-Med has two. */
-static void put_questions(struct foreign_work *w)
-{
-    const struct foreign_entry *root = foreign_given(w, HOW_DATA_ROOT), *tables = foreign_given(w, HOW_ANNOTATIONS);
-    if (root) put_tables(w, bump_format(&w->f->memory, "%s/annotations/*.csv", foreign_text(root)), root);
-    if (tables) put_tables(w, bump_format(&w->f->memory, "%s/*.csv", foreign_text(tables)), tables);
-}
-
-/* The frames of a row are planned, so that there is always a limit. */
-static void put_frames(struct foreign_work *w)
-{
-    const struct foreign_entry *frames = foreign_given(w, HOW_MAX_FRAMES);
-    if (!frames) return;
-    if (foreign_off(frames->value)) foreign_leave(w, frames, "all frames of any video cannot be planned; set data.max_frames");
-    else foreign_put(w, "data.max_frames", value_copy(&w->f->memory, frames->value), frames, NULL);
-}
-
-static void memory_data(struct foreign_work *w)
-{
-    const struct foreign_entry *train = foreign_given(w, HOW_TRAIN_FILE), *validation = foreign_given(w, HOW_VALIDATION_FILE), *unshuffled = foreign_given(w, HOW_NO_SHUFFLE);
-    if (train) put_files(w, "data.train", value_copy(&w->f->memory, train->value), train);
-    if (validation) put_files(w, "data.validation", value_copy(&w->f->memory, validation->value), validation);
-    put_questions(w);
-    put_frames(w);
-    put_datasets(w, "data.train", HOW_DATASET);
-    put_datasets(w, "data.validation", HOW_EVAL_DATASET);
-    put_holdout(w);
-    if (foreign_true(w, unshuffled)) foreign_put(w, "data.shuffle", value_bool(&w->f->memory, false), unshuffled, NULL);
-    put_train_on(w);
-    put_packing(w);
-    put_too_long(w);
+    static const char *const levels[] = {"none", "optimizer", "gradients", "weights"};
+    const struct foreign_entry *stage = foreign_given(w, HOW_STAGE), *optimizer = foreign_given(w, HOW_OFFLOAD_OPTIMIZER), *weights = foreign_given(w, HOW_OFFLOAD_PARAM), *recompute = foreign_given(w, HOW_RECOMPUTE),
+                               *fsdp = foreign_given(w, HOW_FSDP), *swift = foreign_given(w, HOW_SWIFT_DEEPSPEED), *on = NULL;
+    struct offloads o = {0};
+    int64_t z = foreign_whole(w, stage, 0, 3);
+    bool words = false;
+    read_swift(swift, &o, &z);
+    if ((stage || swift) && !foreign_failed(w)) put_shard(w, levels[z], false, stage ? stage : swift);
+    if (fsdp && !foreign_off(fsdp->value)) read_fsdp(w, fsdp, &words);
+    read_distributed(w);
+    check_sums(w);
+    const bool p = offloads(w, weights), a = offloads(w, optimizer);
+    if (p && z < 3) foreign_refuse(w, weights, "it needs ZeRO stage 3, and the stage is %lld; set the stage to 3, or remove it", (long long)z);
+    if (a && z < 1) foreign_refuse(w, optimizer, "it needs ZeRO stage 1, 2 or 3, and the stage is 0; set the stage, or remove it");
+    take(&o, &o.optimizer, a, optimizer);
+    take(&o, &o.weights, p, weights);
+    const bool whole = words || foreign_any(w, HOW_FSDP_OFFLOAD, &on);
+    take(&o, &o.optimizer, whole, words ? fsdp : on);
+    take(&o, &o.weights, whole, words ? fsdp : on);
+    take(&o, &o.activations, foreign_any(w, HOW_OFFLOAD_ACTIVATIONS, &on), on);
+    take(&o, &o.activations, foreign_any(w, HOW_CPU_CHECKPOINTING, &on), on);
+    take(&o, &o.activations, is_offload(recompute), recompute);
+    put_offload(w, &o);
 }
 
 void foreign_memory(struct foreign_work *w)
 {
     memory_precision(w);
     memory_recompute(w);
-    memory_offload(w);
-    memory_adapter(w);
-    memory_quantize(w);
-    memory_data(w);
+    memory_ranks(w);
 }

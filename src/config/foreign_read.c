@@ -2,7 +2,8 @@
  * foreign_read.c: from the files of other programs to a list of their keys and values.
  *
  * JSON and YAML are both read as YAML, of which JSON is a part, so that every value has its line. A DeepSpeed file
- * is Hjson: comments with // and in slash-star are blanked out before. A Python dictionary without names in it reads as YAML too.
+ * is Hjson: comments with // and in slash-star are blanked out before. A Python dictionary without names in it reads as YAML too;
+ * others are foreign_python.c's.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -65,12 +66,12 @@ struct adding {
     struct error *e;
 };
 
-/* DeepSpeed ignores keys that it does not know, except in zero_optimization; the other programs refuse them. */
+/* DeepSpeed ignores keys that it does not know at the top; the other programs refuse them. */
 static int unknown_key(struct adding *a, const char *key, const struct value *v)
 {
-    const char *nearest, *name = foreign_name(a->program);
-    foreign_find(a->program, key, &nearest);
-    if (a->program == PROGRAM_ds && strncmp(key, "zero_optimization.", 18) && !nearest) {
+    if (v->kind == VALUE_NULL && foreign_in_section(a->program, bump_format(&a->f->memory, "%s.", key))) return PL_OK; /* an empty section */
+    const char *nearest = foreign_nearest(a->program, key, &a->f->memory), *name = foreign_name(a->program);
+    if (a->program == PROGRAM_ds && !foreign_in_section(a->program, key) && !nearest) {
         vec_push(&a->f->left, ((struct foreign_left){bump_string(&a->f->memory, key), "DeepSpeed does not know it and ignores it"}));
         return PL_OK;
     }
@@ -99,11 +100,15 @@ static int add_key(void *to, const struct foreign_row *r, const char *key, const
     struct foreign *f = a->f;
     if (!r) return unknown_key(a, key, v);
     if (r->how == HOW_CONFIG_FILE) return PL_OK; /* follow_files */
-    if (a->program == PROGRAM_ds && v->kind == VALUE_STRING && !strcmp(v->text, "auto")) return PL_OK;
+    if (a->program == PROGRAM_ds && v->kind == VALUE_STRING && !strcmp(v->text, "auto")) {
+        vec_push(&f->entries, ((struct foreign_entry){.row = r, .program = a->program, .key = r->key, .value = v, .file = a->file, .automatic = true}));
+        return PL_OK;
+    }
     if (r->how == HOW_ONLY && !foreign_off(v) && !one_of(r->standard, v)) return refuse_value(a, r, key, v);
-    if (r->how == HOW_ONLY_TRUE && !(v->kind == VALUE_BOOL && v->truth)) return refuse_value(a, r, key, v);
+    if (r->how == HOW_ONLY_TRUE && v->kind != VALUE_NULL && !(v->kind == VALUE_BOOL && v->truth)) return refuse_value(a, r, key, v);
     if (r->how == HOW_DEEPSPEED && v->kind == VALUE_MAP) return foreign_add(f, PROGRAM_ds, v, a->file, a->e);
-    if (r->how == HOW_DEEPSPEED && v->kind == VALUE_STRING && *v->text) {
+    const bool named = r->how == HOW_SWIFT_DEEPSPEED && v->kind == VALUE_STRING && path_has_ending(v->text, ".json"); /* others are names of its own files */
+    if ((r->how == HOW_DEEPSPEED || named) && v->kind == VALUE_STRING && *v->text) {
         if (foreign_follow(f, PROGRAM_ds, v->text, a->file, a->e)) return error_prepend(a->e, "%s:%u: %s", a->file, v->line, key);
         return PL_OK;
     }
@@ -122,11 +127,19 @@ static int follow_files(struct foreign *f, enum foreign_program p, const struct 
     *others = !map->count;
     for (uint32_t i = 0; i < map->count; i++) {
         const struct value *v = map->items[i];
-        const struct foreign_row *r = foreign_find(p, v->key, NULL);
+        const struct foreign_row *r = foreign_find(p, v->key);
         if (!r || r->how != HOW_CONFIG_FILE || v->kind != VALUE_STRING) *others = true;
         else if (foreign_follow(f, FOREIGN_PROGRAMS, v->text, file, e)) return error_prepend(e, "%s:%u: %s", file, v->line, v->key);
     }
     return PL_OK;
+}
+
+/* A file of several documents is listed once for each program. */
+static void list_file(struct foreign *f, const char *name, const char *program)
+{
+    for (uint32_t i = 0; i < f->files.n; i++)
+        if (!strcmp(f->files.at[i].name, name) && !strcmp(f->files.at[i].program, program)) return;
+    vec_push(&f->files, ((struct foreign_file){name, program}));
 }
 
 int foreign_add(struct foreign *f, enum foreign_program p, const struct value *map, const char *file, struct error *e)
@@ -136,10 +149,11 @@ int foreign_add(struct foreign *f, enum foreign_program p, const struct value *m
     if (!others) return PL_OK;
     if (p == FOREIGN_PROGRAMS) p = foreign_guess(map, f->programs);
     if (p == FOREIGN_PROGRAMS)
-        return error_set(e, PL_USAGE, "%s: no key of it is known; expected a configuration of Hugging Face TrainingArguments, TRL, LLaMA-Factory, DeepSpeed or Accelerate, or the command line of a training script", file);
+        return error_set(e, PL_USAGE, "%s: no key of it is known; expected a configuration of Hugging Face TrainingArguments, TRL, LLaMA-Factory, ms-swift, Axolotl, DeepSpeed or Accelerate, or the command line of a training script", file);
+    if (*foreign_refused(p)) return error_set(e, PL_USAGE, "%s is a file of %s: %s", file, foreign_name(p), foreign_refused(p));
     struct adding a = {f, p, bump_string(&f->memory, file), e};
     f->programs |= 1u << p;
-    if (p != PROGRAM_launch) vec_push(&f->files, ((struct foreign_file){a.file, foreign_name(p)}));
+    if (p != PROGRAM_launch) list_file(f, a.file, foreign_name(p));
     return foreign_walk(p, map, &f->memory, add_key, &a);
 }
 
@@ -178,6 +192,15 @@ static int check_text(const char *bytes, size_t n, const char *name, struct erro
     return PL_OK;
 }
 
+static int add_python(struct foreign *f, const char *text, const char *name, struct error *e)
+{
+    foreign_documents documents = {0};
+    int rc = foreign_read_python(f, text, name, &documents, e);
+    for (uint32_t i = 0; i < documents.n && !rc; i++) rc = foreign_add(f, documents.at[i].program, documents.at[i].map, name, e);
+    vec_free(&documents);
+    return rc;
+}
+
 static int read_bytes(struct foreign *f, enum foreign_program p, const char *bytes, size_t n, const char *name, struct error *e)
 {
     struct value *v;
@@ -185,10 +208,9 @@ static int read_bytes(struct foreign *f, enum foreign_program p, const char *byt
     if (check_text(bytes, n, name, e)) return e->code;
     memcpy(text, bytes, n);
     text[n] = 0;
-    if (path_has_ending(name, ".py"))
-        return error_set(e, PL_USAGE, "%s is a Python program: write its arguments to a file, open(\"args.json\", \"w\").write(training_args.to_json_string()), and give that file", name);
     if (first_character(text) == '{') blank_comments(text);
     else if (foreign_is_command(text, name)) return foreign_add_command(f, text, name, e);
+    else if (path_has_ending(name, ".py") || foreign_is_python(text)) return add_python(f, text, name, e);
     if (yaml_parse(text, n, &f->memory, &v, e)) return error_prepend(e, "%s", name);
     return add_document(f, p, v, text, name, e);
 }
@@ -236,6 +258,7 @@ void foreign_free(struct foreign *f)
     vec_free(&f->entries);
     vec_free(&f->set);
     vec_free(&f->left);
+    vec_free(&f->questions);
     vec_free(&f->files);
     bump_free(&f->memory);
 }

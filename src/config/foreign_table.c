@@ -1,6 +1,8 @@
 /*
- * foreign_table.c: the rows of foreign.def: finding a key, walking a document, and which program a document belongs to.
+ * foreign_table.c: the rows of foreign.def and the lists of foreign_ignored.def: finding a key, walking a document, and which
+ * program a document belongs to.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "config/config_rows.h"
@@ -11,8 +13,9 @@ static const struct {
     const char *name;
     enum foreign_program parent;
     bool leaves;
+    const char *refused;
 } programs[FOREIGN_PROGRAMS] = {
-#define PROGRAM(id, name, parent, leaves) {name, PROGRAM_##parent, leaves},
+#define PROGRAM(id, name, parent, leaves, refused) {name, PROGRAM_##parent, leaves, refused},
 #define FOREIGN(...)
 #include "config/foreign.def"
 #undef PROGRAM
@@ -27,39 +30,145 @@ static const struct foreign_row rows[] = {
 #undef FOREIGN
 };
 
+enum reason {
+#define REASON(id, ...) REASON_##id,
+#define IGNORED(...)
+#define IGNORED_OF(...)
+#include "config/foreign_ignored.def"
+#undef REASON
+#undef IGNORED
+#undef IGNORED_OF
+    REASONS
+};
+static const char *const reasons[REASONS] = {
+#define REASON(id, class, text) text,
+#define IGNORED(...)
+#define IGNORED_OF(...)
+#include "config/foreign_ignored.def"
+#undef REASON
+#undef IGNORED
+#undef IGNORED_OF
+};
+
+/* A list of keys without effect; its row serves all of them. */
+static const struct ignored {
+    const char *prefix, *keys;
+    enum reason reason; /* REASONS: the row's own detail */
+    struct foreign_row row;
+} ignored[] = {
+#define REASON(...)
+#define IGNORED(program, reason, prefix, keys) {prefix, keys, REASON_##reason, {PROGRAM_##program, "", "", HOW_NONE, "", ""}},
+#define IGNORED_OF(program, method, prefix, keys) {prefix, keys, REASONS, {PROGRAM_##program, "", "", HOW_NONE, "", "an option for other values of " method}},
+#include "config/foreign_ignored.def"
+#undef REASON
+#undef IGNORED
+#undef IGNORED_OF
+};
+
 const char *foreign_name(enum foreign_program p) { return programs[p].name; }
+const char *foreign_refused(enum foreign_program p) { return programs[p].refused; }
+
+/* Calls `visit` for each key of a list without effect, with its prefix; stops at a true result. */
+static bool each_ignored(const struct ignored *list, bool (*visit)(void *to, const char *key), void *to)
+{
+    char key[128];
+    for (const char *s = list->keys; *s;) {
+        const size_t n = strcspn(s, " ");
+        snprintf(key, sizeof key, "%s%.*s", list->prefix, (int)n, s);
+        if (visit(to, key)) return true;
+        s += n + (s[n] == ' ');
+    }
+    return false;
+}
+
+static bool is_key(void *key, const char *found) { return !strcmp(key, found); }
+
+const char *foreign_why(const struct foreign_row *r)
+{
+    for (size_t i = 0; i < COUNT(ignored); i++)
+        if (r == &ignored[i].row && ignored[i].reason != REASONS) return reasons[ignored[i].reason];
+    return r->detail;
+}
 
 static const struct foreign_row *find_own(enum foreign_program p, const char *key)
 {
     for (size_t i = 0; i < COUNT(rows); i++)
         if (rows[i].program == p && !strcmp(rows[i].key, key)) return &rows[i];
+    for (size_t i = 0; i < COUNT(ignored); i++)
+        if (ignored[i].row.program == p && !strncmp(key, ignored[i].prefix, strlen(ignored[i].prefix)) && each_ignored(&ignored[i], is_key, (char *)key)) return &ignored[i].row;
     return NULL;
 }
 
-static const char *find_nearest(enum foreign_program p, const char *key)
+struct nearest {
+    const char *key;
+    char found[128];
+    int distance;
+};
+
+static bool compare(void *to, const char *key)
 {
-    const char *found = NULL;
-    int best = INT32_MAX;
-    for (size_t i = 0; i < COUNT(rows); i++) {
-        if (rows[i].program != p && rows[i].program != programs[p].parent) continue;
-        int distance = edit_distance(key, rows[i].key);
-        if (distance < best) best = distance, found = rows[i].key;
-    }
-    return found && config_near(key, best) ? found : NULL;
+    struct nearest *n = to;
+    const int distance = edit_distance(n->key, key);
+    if (distance < n->distance) n->distance = distance, snprintf(n->found, sizeof n->found, "%s", key);
+    return false;
 }
 
-const struct foreign_row *foreign_find(enum foreign_program p, const char *key, const char **nearest)
+const char *foreign_nearest(enum foreign_program p, const char *key, struct bump *b)
 {
-    const char *dot = strrchr(key, '.');
-    if (programs[p].leaves && dot) key = dot + 1;
+    struct nearest n = {.key = key, .distance = INT32_MAX};
+    if (strlen(key) > 256) return NULL;
+    for (size_t i = 0; i < COUNT(rows); i++)
+        if (rows[i].program == p || rows[i].program == programs[p].parent) compare(&n, rows[i].key);
+    for (size_t i = 0; i < COUNT(ignored); i++)
+        if (ignored[i].row.program == p || ignored[i].row.program == programs[p].parent) each_ignored(&ignored[i], compare, &n);
+    return config_near(key, n.distance) ? bump_string(b, n.found) : NULL;
+}
+
+static const struct foreign_row *find(enum foreign_program p, const char *key)
+{
     const struct foreign_row *r = find_own(p, key);
-    if (!r) r = find_own(programs[p].parent, key);
-    if (nearest) *nearest = r || strlen(key) > 256 ? NULL : find_nearest(p, key);
-    return r;
+    return r || programs[p].parent == p ? r : find_own(programs[p].parent, key);
+}
+
+/* A key of fsdp_config may be written with or without fsdp_ before it. Of a script's key, a.b.c, only the end counts: b.c, else c. */
+const struct foreign_row *foreign_find(enum foreign_program p, const char *key)
+{
+    char plain[160];
+    if (!strncmp(key, "fsdp_config.fsdp_", 17)) {
+        snprintf(plain, sizeof plain, "fsdp_config.%s", key + 17);
+        key = plain;
+    }
+    const char *last = strrchr(key, '.'), *both = last;
+    if (!programs[p].leaves || !last) return find(p, key);
+    while (both > key && both[-1] != '.') both--;
+    const struct foreign_row *r = find(p, both);
+    return r ? r : find(p, last + 1);
+}
+
+static bool begins_with(void *section, const char *key)
+{
+    const size_t n = strlen(section);
+    return !strncmp(section, key, n) && key[n] == '.';
+}
+
+/* Whether keys of the program, or of its parent, begin with "section.". */
+static bool has_section(enum foreign_program p, const char *section)
+{
+    for (size_t i = 0; i < COUNT(rows); i++)
+        if ((rows[i].program == p || rows[i].program == programs[p].parent) && begins_with((char *)section, rows[i].key)) return true;
+    for (size_t i = 0; i < COUNT(ignored); i++)
+        if ((ignored[i].row.program == p || ignored[i].row.program == programs[p].parent) && each_ignored(&ignored[i], begins_with, (char *)section)) return true;
+    return false;
 }
 
 /* fp16 is a switch of one program and a section of another. */
-static bool takes_map(const struct foreign_row *r) { return r && (r->how == HOW_NONE || r->how == HOW_ONLY || r->how == HOW_SCHEDULE_OPTIONS || r->how == HOW_DEEPSPEED); }
+static bool takes_map(const struct foreign_row *r)
+{
+    static const enum foreign_how hows[] = {HOW_NONE, HOW_ONLY, HOW_ASK, HOW_VALUE, HOW_SCHEDULE_OPTIONS, HOW_DEEPSPEED, HOW_AXOLOTL_DATASETS, HOW_AXOLOTL_TESTS, HOW_AXOLOTL_TOKENS};
+    for (size_t i = 0; r && i < COUNT(hows); i++)
+        if (r->how == hows[i]) return true;
+    return false;
+}
 
 static int walk(enum foreign_program p, const struct value *map, const char *prefix, struct bump *b, foreign_visit *visit, void *to)
 {
@@ -67,9 +176,9 @@ static int walk(enum foreign_program p, const struct value *map, const char *pre
     for (uint32_t i = 0; i < map->count && !rc; i++) {
         const struct value *v = map->items[i];
         const char *key = *prefix ? bump_format(b, "%s.%s", prefix, v->key) : v->key;
-        const struct foreign_row *r = foreign_find(p, key, NULL);
+        const struct foreign_row *r = foreign_find(p, key);
         /* A script's section may have the name of a key of another section. */
-        if (v->kind == VALUE_MAP && (!takes_map(r) || programs[p].leaves)) rc = walk(p, v, key, b, visit, to);
+        if (v->kind == VALUE_MAP && (!takes_map(r) || programs[p].leaves || has_section(p, key))) rc = walk(p, v, key, b, visit, to);
         else rc = visit(to, r, key, v);
     }
     return rc;
@@ -77,13 +186,13 @@ static int walk(enum foreign_program p, const struct value *map, const char *pre
 
 int foreign_walk(enum foreign_program p, const struct value *map, struct bump *b, foreign_visit *visit, void *to) { return walk(p, map, "", b, visit, to); }
 
-/* Whether a key of the program begins with "section.": a known section with a mistyped key counts, too. */
-static bool knows_section(enum foreign_program p, const char *key)
+bool foreign_in_section(enum foreign_program p, const char *key)
 {
-    const size_t n = strcspn(key, ".") + 1;
-    for (size_t i = 0; key[n - 1] && i < COUNT(rows); i++)
-        if (rows[i].program == p && !strncmp(rows[i].key, key, n)) return true;
-    return false;
+    char section[128];
+    const size_t n = strcspn(key, ".");
+    if (!key[n] || n >= sizeof section) return false;
+    snprintf(section, sizeof section, "%.*s", (int)n, key);
+    return has_section(p, section);
 }
 
 struct guess {
@@ -91,11 +200,12 @@ struct guess {
     int known;
 };
 
+/* A known section with a mistyped key counts, too. */
 static int count_known(void *to, const struct foreign_row *row, const char *key, const struct value *v)
 {
     struct guess *g = to;
     (void)v;
-    g->known += row ? 2 : knows_section(g->program, key);
+    g->known += row ? 2 : foreign_in_section(g->program, key);
     return 0;
 }
 
@@ -136,7 +246,7 @@ void foreign_add_defaults(struct foreign *f)
     for (enum foreign_program p = 0; p < FOREIGN_PROGRAMS; p++)
         for (size_t i = 0; i < COUNT(rows) && has(f, p); i++) {
             const struct foreign_row *r = &rows[i];
-            if (!*r->standard || r->how == HOW_ONLY) continue;
+            if (!*r->standard || r->how == HOW_ONLY || r->how == HOW_ASK || r->how == HOW_COMMUNICATION) continue;
             if (r->program == p || (r->program == programs[p].parent && !find_own(p, r->key))) add_default(f, r, p);
         }
 }

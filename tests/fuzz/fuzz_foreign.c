@@ -33,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!rc) rc = foreign_apply(&f, &c, &e);
     if (!rc) {
         struct text list = {0};
-        foreign_settle(&f, &c);
+        CHECK(!foreign_settle(&f, &c, &e), "%s", e.text);
         foreign_print(&f, &c, &list);
         CHECK(list.n || !f.files.n);
         text_free(&list);

@@ -136,7 +136,7 @@ int template_open(struct template **out, const char *folder, const char *file, c
     *out = NULL;
     for (size_t i = 0; file && i < COUNT(built_in); i++)
         if (!strcmp(file, built_in[i].name)) return template_read(out, built_in[i].source, strlen(built_in[i].source), built_in[i].name, e);
-    if (!file) return read_folder(out, folder, name ? name : "default", e);
+    if (!file || (folder && !strcmp(file, "model"))) return read_folder(out, folder, name ? name : "default", e);
     if (strstr(file, "{%") || strstr(file, "{{")) return template_read(out, file, strlen(file), "the template", e);
     if (!path_has_ending(file, ".json")) return read_jinja(out, file, e);
     int rc = read_config(out, file, name ? name : "default", e);
