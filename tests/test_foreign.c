@@ -38,8 +38,12 @@ static void test_keys(void **state)
         const struct foreign_row *r = &rows[i];
         if (*r->ours && config_find(r->ours) < 0) fail_msg("%s: there is no key %s", r->key, r->ours);
         if ((is_simple(r->how) || r->how == HOW_ASK) && !*r->ours) fail_msg("%s: it has no key of ours", r->key);
-        if ((r->how == HOW_ONLY || r->how == HOW_ONLY_TRUE) && *r->ours) fail_msg("%s: its key of ours is \"%s\"", r->key, r->ours);
-        if ((r->how == HOW_ONLY || r->how == HOW_ONLY_TRUE || r->how == HOW_ASK || r->how == HOW_WORD || r->how == HOW_IF_TRUE) && !*r->detail) fail_msg("%s: no detail", r->key);
+        if ((r->how == HOW_ONLY || r->how == HOW_ONLY_TRUE) && *r->ours)
+            fail_msg("%s: its key of ours is \"%s\"", r->key, r->ours);
+        if ((r->how == HOW_ONLY || r->how == HOW_ONLY_TRUE || r->how == HOW_ASK || r->how == HOW_WORD ||
+             r->how == HOW_IF_TRUE) &&
+            !*r->detail)
+            fail_msg("%s: no detail", r->key);
         for (size_t k = 0; k < i; k++)
             if (rows[k].program == r->program && !strcmp(rows[k].key, r->key)) fail_msg("%s of %s has two rows", r->key, foreign_name(r->program));
     }
@@ -110,9 +114,12 @@ static const struct ignored {
 
 /* Words in names of keys that change memory or results in some program. */
 static const char *const telling[] = {
-    "offload", "shard", "fsdp", "parallel", "partition", "tp_size", "quant", "dtype", "precision", "fp8", "fp16", "bf16", "4bit", "8bit", "bits", "checkpointing", "recompute", "freeze",
-    "trainable", "dropout", "noise", "smoothing", "seed", "learning", "_lr", "lr_", "decay", "warmup", "momentum", "beta", "_eps", "clip", "batch_size", "accumulation", "num_samples", "max_samples", "template",
-    "length", "max_len", "maxlen", "pixels", "resolution", "loss", "adapter", "lora", "rope", "vocab", "token", "mask", "sampler", "shuffle", "epoch", "steps", "stage", "stream", "dataset", "image", "weight", "grad",
+    "offload", "shard", "fsdp", "parallel", "partition", "tp_size", "quant", "dtype", "precision", "fp8", "fp16",
+    "bf16", "4bit", "8bit", "bits", "checkpointing", "recompute", "freeze", "trainable", "dropout", "noise",
+    "smoothing", "seed", "learning", "_lr", "lr_", "decay", "warmup", "momentum", "beta", "_eps", "clip",
+    "batch_size", "accumulation", "num_samples", "max_samples", "template", "length", "max_len", "maxlen", "pixels",
+    "resolution", "loss", "adapter", "lora", "rope", "vocab", "token", "mask", "sampler", "shuffle", "epoch",
+    "steps", "stage", "stream", "dataset", "image", "weight", "grad",
 };
 
 /* Keys with such a word that change neither, and why. */
@@ -233,7 +240,9 @@ static const struct {
 /* What of another program stays in its files, its dataset's place, or is a whole map of such keys. */
 static bool is_place(const char *key)
 {
-    static const char *const places[] = {"dataset_", "datasets", "dataset", "hub", "logging_steps", "tokenizer_", "trackio", "use_auth_token", "token", "overwrite_cache", "sample_packing_"};
+    static const char *const places[] = {"dataset_",      "datasets",        "dataset",        "hub",
+                                         "logging_steps", "tokenizer_",      "trackio",        "use_auth_token",
+                                         "token",         "overwrite_cache", "sample_packing_"};
     for (size_t i = 0; i < COUNT(places); i++)
         if (!strncmp(key, places[i], strlen(places[i]))) return true;
     return strstr(key, "_token") && strstr(key, "hub");
@@ -250,13 +259,19 @@ static void check_ignored(const struct ignored *list, const char *key)
 {
     const enum class class = classes[list->reason];
     const struct foreign_row *r = foreign_find(list->program, key);
-    if (!r || r->how != HOW_NONE) fail_msg("%s of %s is without effect and has a row", key, foreign_name(list->program));
+    if (!r || r->how != HOW_NONE)
+        fail_msg("%s of %s is without effect and has a row", key, foreign_name(list->program));
     /* Records, files, evaluation and inference come after the step; a method is off. */
-    if (class == RECORDS || class == EVALUATION || class == INFERENCE || class == METHOD || *foreign_refused(list->program)) return;
-    const char *rest = key + strlen(list->prefix), *dot = strrchr(rest, '.'), *name = dot ? dot + 1 : rest; /* a section has rows of its own */
+    if (class == RECORDS || class == EVALUATION || class == INFERENCE || class == METHOD ||
+        *foreign_refused(list->program))
+        return;
+    const char *rest = key + strlen(list->prefix), *dot = strrchr(rest, '.'),
+               *name = dot ? dot + 1 : rest; /* a section has rows of its own */
     for (size_t i = 0; i < COUNT(telling); i++)
         if (strstr(name, telling[i]) && !is_harmless(key) && !is_place(key))
-            fail_msg("%s of %s is without effect, and \"%s\" tells of memory or results: map it, refuse it or ask; or say in this test why it changes neither", key, foreign_name(list->program), telling[i]);
+            fail_msg("%s of %s is without effect, and \"%s\" tells of memory or results: map it, refuse it or ask; or "
+                     "say in this test why it changes neither",
+                     key, foreign_name(list->program), telling[i]);
 }
 
 static void test_ignored(void **state)
@@ -274,10 +289,12 @@ static void test_ignored(void **state)
         }
         if (!*list->method) continue;
         const struct foreign_row *r = foreign_find(list->program, list->method);
-        if (!r || r->how == HOW_NONE) fail_msg("%s: nothing refuses or reads %s of %s", list->keys, list->method, foreign_name(list->program));
+        if (!r || r->how == HOW_NONE)
+            fail_msg("%s: nothing refuses or reads %s of %s", list->keys, list->method, foreign_name(list->program));
     }
     assert_true(keys > 600);
-    for (size_t i = 0; i < COUNT(harmless) && !strchr(harmless[i].key, '*'); i++) { /* no line of the list is out of date */
+    for (size_t i = 0; i < COUNT(harmless) && !strchr(harmless[i].key, '*');
+         i++) { /* no line of the list is out of date */
         bool found = false;
         for (enum foreign_program p = 0; p < FOREIGN_PROGRAMS && !found; p++) {
             const struct foreign_row *r = foreign_find(p, harmless[i].key);
@@ -371,7 +388,8 @@ static bool same_text(const char *a, const char *b)
 static bool is_elsewhere(const char *program, const char *key, const char *found)
 {
     for (size_t i = 0; i < COUNT(elsewhere); i++)
-        if (!strcmp(elsewhere[i].program, program) && !strcmp(elsewhere[i].key, key)) return same_text(elsewhere[i].standard, found);
+        if (!strcmp(elsewhere[i].program, program) && !strcmp(elsewhere[i].key, key))
+            return same_text(elsewhere[i].standard, found);
     return false;
 }
 
@@ -380,12 +398,14 @@ static bool agrees(const struct foreign_row *r, const char *found)
 {
     struct bump b = {0};
     const bool off = !strcmp(found, "-") || foreign_off(yaml_scalar(&b, found));
-    const bool listed = (r->how == HOW_ONLY || r->how == HOW_ASK) && *r->standard && config_word_index(r->standard, found) >= 0;
+    const bool listed =
+        (r->how == HOW_ONLY || r->how == HOW_ASK) && *r->standard && config_word_index(r->standard, found) >= 0;
     bump_free(&b);
     if (r->how == HOW_NONE || listed || same_text(r->standard, found)) return true;
     if (r->how == HOW_ONLY_TRUE) return !strcmp(found, "true") || off;
     if (r->how == HOW_ONLY || r->how == HOW_ASK) return off;
-    return off && (!*r->standard || !strcmp(r->standard, "false") || !strcmp(r->standard, "0") || !strcmp(r->standard, "no"));
+    return off &&
+           (!*r->standard || !strcmp(r->standard, "false") || !strcmp(r->standard, "0") || !strcmp(r->standard, "no"));
 }
 
 /* Every key of the programs is known, and has the default that it has there. */
@@ -405,7 +425,8 @@ static void test_defaults(void **state)
         snprintf(inside, sizeof inside, "%s.", key);
         if (!r && foreign_in_section((enum foreign_program)p, inside)) continue;
         if (!r) fail_msg("%s of %s is not known", key, program);
-        if (strcmp(found, "?") && !is_elsewhere(program, key, found) && !agrees(r, found)) fail_msg("%s of %s has the default %s, and %s has \"%s\"", key, program, found, r->key, r->standard);
+        if (strcmp(found, "?") && !is_elsewhere(program, key, found) && !agrees(r, found))
+            fail_msg("%s of %s has the default %s, and %s has \"%s\"", key, program, found, r->key, r->standard);
     }
     fclose(f);
     assert_true(keys > 1000);
@@ -448,34 +469,57 @@ static void test_smallest(void **state)
         const char *name, *text, *defaults;
     } cases[] = {
         {"hf.yaml", "{max_grad_norm: 1, adam_beta1: 0.9}",
-         "train.epochs=3\ntrain.learning_rate=5e-05\ntrain.schedule=linear\ntrain.weight_decay=0\ntrain.beta2=0.999\ntrain.eps=1e-08\ntrain.seed=42\ntrain.save_every=500\n"
+         "train.epochs=3\ntrain.learning_rate=5e-05\ntrain.schedule=linear\ntrain.weight_decay=0\ntrain.beta2=0."
+         "999\ntrain.eps=1e-08\ntrain.seed=42\ntrain.save_every=500\n"
          "train.keep=1000000\ntrain.out=trainer_output\nmemory.precision=f32\nmemory.optimizer=adamw\n"},
         {"trl.yaml", "{packing: false, max_grad_norm: 1, adam_beta1: 0.9, use_peft: true}",
-         "adapter.r=16\nadapter.lora_alpha=32\nadapter.lora_dropout=0.05\ndata.sequence=1024\ndata.train_on=all\ntrain.epochs=3\ntrain.learning_rate=2e-05\ntrain.schedule=linear\ntrain.weight_decay=0\n"
-         "train.beta2=0.999\ntrain.eps=1e-08\ntrain.seed=42\ntrain.save_every=500\ntrain.keep=1000000\ntrain.out=trainer_output\nmemory.precision=bf16\nmemory.optimizer=adamw\nmemory.recompute=all\n"},
+         "adapter.r=16\nadapter.lora_alpha=32\nadapter.lora_dropout=0.05\ndata.sequence=1024\ndata.train_on=all\ntrain."
+         "epochs=3\ntrain.learning_rate=2e-05\ntrain.schedule=linear\ntrain.weight_decay=0\n"
+         "train.beta2=0.999\ntrain.eps=1e-08\ntrain.seed=42\ntrain.save_every=500\ntrain.keep=1000000\ntrain.out="
+         "trainer_output\nmemory.precision=bf16\nmemory.optimizer=adamw\nmemory.recompute=all\n"},
         {"lf.yaml", "{stage: sft, val_size: 0}",
-         "adapter.target_modules=all-linear\nadapter.exclude_modules=\"\nadapter.r=8\nadapter.lora_alpha=16\nadapter.lora_dropout=0\ndata.sequence=2048\ndata.packing=false\ntrain.epochs=3\n"
-         "train.learning_rate=5e-05\ntrain.schedule=linear\ntrain.weight_decay=0\ntrain.beta1=0.9\ntrain.beta2=0.999\ntrain.eps=1e-08\ntrain.clip_norm=1\ntrain.seed=42\ntrain.save_every=500\n"
-         "train.keep=1000000\ntrain.out=trainer_output\nmemory.precision=f32\nmemory.optimizer=adamw\nmemory.recompute=all\n"},
+         "adapter.target_modules=all-linear\nadapter.exclude_modules=\"\nadapter.r=8\nadapter.lora_alpha=16\nadapter."
+         "lora_dropout=0\ndata.sequence=2048\ndata.packing=false\ntrain.epochs=3\n"
+         "train.learning_rate=5e-05\ntrain.schedule=linear\ntrain.weight_decay=0\ntrain.beta1=0.9\ntrain.beta2=0."
+         "999\ntrain.eps=1e-08\ntrain.clip_norm=1\ntrain.seed=42\ntrain.save_every=500\n"
+         "train.keep=1000000\ntrain.out=trainer_output\nmemory.precision=f32\nmemory.optimizer=adamw\nmemory.recompute="
+         "all\n"},
         {"llava.yaml", "{version: v1, group_by_modality_length: true, fp16: true}",
-         "model.freeze=[vision_tower]\ndata.sequence=512\ntrain.epochs=3\ntrain.learning_rate=5e-05\ntrain.schedule=linear\ntrain.weight_decay=0\ntrain.beta1=0.9\ntrain.beta2=0.999\ntrain.eps=1e-08\n"
-         "train.clip_norm=1\ntrain.seed=42\ntrain.save_every=500\ntrain.keep=1000000\ntrain.out=trainer_output\nmemory.optimizer=adamw\n"},
+         "model.freeze=[vision_tower]\ndata.sequence=512\ntrain.epochs=3\ntrain.learning_rate=5e-05\ntrain.schedule="
+         "linear\ntrain.weight_decay=0\ntrain.beta1=0.9\ntrain.beta2=0.999\ntrain.eps=1e-08\n"
+         "train.clip_norm=1\ntrain.seed=42\ntrain.save_every=500\ntrain.keep=1000000\ntrain.out=trainer_output\nmemory."
+         "optimizer=adamw\n"},
         {"swift.sh", "swift sft --model m --tuner_type full --max_length 64\n",
-         "model.freeze=[vision_tower,projector]\ndata.train_on=assistant\ndata.packing=false\ndata.too_long=drop\ndata.threads=1\ntrain.epochs=3\ntrain.learning_rate=1e-05\ntrain.schedule=cosine\n"
-         "train.weight_decay=0.1\ntrain.beta1=0.9\ntrain.beta2=0.95\ntrain.eps=1e-08\ntrain.clip_norm=1\ntrain.seed=42\ntrain.save_every=500\ntrain.keep=1000000\ntrain.out=output\nmemory.optimizer=adamw\n"
+         "model.freeze=[vision_tower,projector]\ndata.train_on=assistant\ndata.packing=false\ndata.too_long=drop\ndata."
+         "threads=1\ntrain.epochs=3\ntrain.learning_rate=1e-05\ntrain.schedule=cosine\n"
+         "train.weight_decay=0.1\ntrain.beta1=0.9\ntrain.beta2=0.95\ntrain.eps=1e-08\ntrain.clip_norm=1\ntrain.seed="
+         "42\ntrain.save_every=500\ntrain.keep=1000000\ntrain.out=output\nmemory.optimizer=adamw\n"
          "memory.recompute=all\n"},
-        {"axolotl.yaml", "{base_model: m, sequence_len: 64, learning_rate: 1e-4, adapter: lora, lora_r: 8, lora_alpha: 8}",
-         "adapter.lora_dropout=0\ndata.packing=false\ndata.too_long=drop\ntrain.epochs=1\ntrain.schedule=cosine\ntrain.warmup_ratio=0.03\ntrain.weight_decay=0\ntrain.beta1=0.9\ntrain.beta2=0.999\ntrain.eps=1e-08\n"
-         "train.clip_norm=1\ntrain.seed=42\ntrain.keep=4\ntrain.out=\"./model-out\"\nmemory.precision=auto\nmemory.optimizer=adamw\n"},
+        {"axolotl.yaml",
+         "{base_model: m, sequence_len: 64, learning_rate: 1e-4, adapter: lora, lora_r: 8, lora_alpha: 8}",
+         "adapter.lora_dropout=0\ndata.packing=false\ndata.too_long=drop\ntrain.epochs=1\ntrain.schedule=cosine\ntrain."
+         "warmup_ratio=0.03\ntrain.weight_decay=0\ntrain.beta1=0.9\ntrain.beta2=0.999\ntrain.eps=1e-08\n"
+         "train.clip_norm=1\ntrain.seed=42\ntrain.keep=4\ntrain.out=\"./"
+         "model-out\"\nmemory.precision=auto\nmemory.optimizer=adamw\n"},
         {"ds.json", "{\"optimizer\": {\"type\": \"Adam\"}, \"train_micro_batch_size_per_gpu\": 1}",
-         "train.learning_rate=0.001\ntrain.weight_decay=0\ntrain.beta1=0.9\ntrain.beta2=0.999\ntrain.eps=1e-08\ntrain.clip_norm=1\nmemory.precision=f32\n"},
-        {"scheduler.json", "{\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 5000}}, \"fp16\": {\"enabled\": true}}",
-         "train.learning_rate=0.001\ntrain.warmup_steps=1000\ntrain.warmup_shape=log\ntrain.clip_norm=1\ntrain.loss_scale=65536\ntrain.scale_window=1000\n"},
-        {"cosine.json", "{\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": 5000, \"warmup_num_steps\": 10}}, \"bf16\": {\"enabled\": true}}",
+         "train.learning_rate=0.001\ntrain.weight_decay=0\ntrain.beta1=0.9\ntrain.beta2=0.999\ntrain.eps=1e-08\ntrain."
+         "clip_norm=1\nmemory.precision=f32\n"},
+        {"scheduler.json",
+         "{\"scheduler\": {\"type\": \"WarmupDecayLR\", \"params\": {\"total_num_steps\": 5000}}, \"fp16\": "
+         "{\"enabled\": true}}",
+         "train.learning_rate=0.001\ntrain.warmup_steps=1000\ntrain.warmup_shape=log\ntrain.clip_norm=1\ntrain.loss_"
+         "scale=65536\ntrain.scale_window=1000\n"},
+        {"cosine.json",
+         "{\"scheduler\": {\"type\": \"WarmupCosineLR\", \"params\": {\"total_num_steps\": 5000, \"warmup_num_steps\": "
+         "10}}, \"bf16\": {\"enabled\": true}}",
          "train.min_lr_rate=0.0001\ntrain.warmup_shape=log\ntrain.clip_norm=1\n"},
-        {"torch.json", "{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"torch_adam\": true, \"lr\": 1, \"eps\": 1e-6}}, \"gradient_clipping\": 0}",
+        {"torch.json",
+         "{\"optimizer\": {\"type\": \"AdamW\", \"params\": {\"torch_adam\": true, \"lr\": 1, \"eps\": 1e-6}}, "
+         "\"gradient_clipping\": 0}",
          "train.weight_decay=0.01\ntrain.beta1=0.9\ntrain.beta2=0.999\nmemory.precision=f32\n"},
-        {"peft.json", "{\"peft_type\": \"LORA\", \"task_type\": \"CAUSAL_LM\"}", "adapter.target_modules=[q_proj,v_proj]\nadapter.r=8\nadapter.lora_alpha=8\nadapter.lora_dropout=0\nadapter.bias=none\n"},
+        {"peft.json", "{\"peft_type\": \"LORA\", \"task_type\": \"CAUSAL_LM\"}",
+         "adapter.target_modules=[q_proj,v_proj]\nadapter.r=8\nadapter.lora_alpha=8\nadapter.lora_dropout=0\nadapter."
+         "bias=none\n"},
         {"script.yaml", "{optimizer: sgd, batch_size: 2}", "train.weight_decay=0\ntrain.momentum=0\n"},
         {"accelerate.yaml", "{mixed_precision: bf16, num_processes: 2}", ""},
     };
@@ -484,7 +528,8 @@ static void test_smallest(void **state)
         struct error e = {0};
         if (read_file(cases[i].text, cases[i].name, &list, &e)) fail_msg("%s: %s", cases[i].name, e.text);
         keep_defaults(list.at, &found);
-        if (strcmp(found.n ? found.at : "", cases[i].defaults)) fail_msg("%s: found\n%s\nexpected\n%s", cases[i].name, found.n ? found.at : "", cases[i].defaults);
+        if (strcmp(found.n ? found.at : "", cases[i].defaults))
+            fail_msg("%s: found\n%s\nexpected\n%s", cases[i].name, found.n ? found.at : "", cases[i].defaults);
         text_free(&list);
         text_free(&found);
     }
@@ -525,17 +570,25 @@ static void test_python(void **state)
     (void)state;
     struct text list = {0};
     struct error e = {0};
-    assert_int_equal(read_file("lr = 2e-4\nargs = TrainingArguments(output_dir='out', learning_rate=lr, fp16=False,)\n", "a", &list, &e), 0);
+    assert_int_equal(read_file("lr = 2e-4\nargs = TrainingArguments(output_dir='out', learning_rate=lr, fp16=False,)\n",
+                               "a", &list, &e),
+                     0);
     assert_non_null(strstr(list.at, "train.learning_rate = 0.0002"));
-    assert_int_equal(read_file("config = {\n 'batch_size': 2, 'checkpoint_ratio': 0.5, 'subsample_strategy': 'quality', 'shuffle': False}\n", "a", &list, &e), 0);
+    assert_int_equal(read_file("config = {\n 'batch_size': 2, 'checkpoint_ratio': 0.5, 'subsample_strategy': "
+                               "'quality', 'shuffle': False}\n",
+                               "a", &list, &e),
+                     0);
     assert_non_null(strstr(list.at, "memory.recompute = \"ratio:0.5\""));
     assert_non_null(strstr(list.at, "data.strategy = quality"));
     assert_non_null(strstr(list.at, "data.shuffle = false"));
-    assert_int_equal(read_file("y = checkpoint_sequential(blocks, segments=4, input=x)\n", "a.py", &list, &e), PL_USAGE);
+    assert_int_equal(read_file("y = checkpoint_sequential(blocks, segments=4, input=x)\n", "a.py", &list, &e),
+                     PL_USAGE);
     assert_non_null(strstr(e.text, "a.py:1: unknown key input"));
     assert_int_equal(read_file("y = checkpoint_sequential(blocks, segments=4)\n", "a.py", &list, &e), 0);
     assert_non_null(strstr(list.at, "memory.recompute = \"segments:4\""));
-    static const char *const bad[] = {"x = {'a': ", "x = f(a=1", "x = [1, 2", "x = f(a=b + 1)", "x = 'a", "def f(): pass", "x = {1: 2}", "x = f(a=1 b=2)", "x = ((((((((((((((((((((((((((((((((((((1,"};
+    static const char *const bad[] = {"x = {'a': ",     "x = f(a=1",      "x = [1, 2",
+                                      "x = f(a=b + 1)", "x = 'a",         "def f(): pass",
+                                      "x = {1: 2}",     "x = f(a=1 b=2)", "x = ((((((((((((((((((((((((((((((((((((1,"};
     for (size_t i = 0; i < COUNT(bad); i++) assert_int_equal(read_file(bad[i], "a.py", &list, &e), PL_USAGE);
     text_free(&list);
 }
@@ -543,8 +596,9 @@ static void test_python(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys),     cmocka_unit_test(test_values),   cmocka_unit_test(test_ignored), cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_smallest), cmocka_unit_test(test_programs), cmocka_unit_test(test_python),
+        cmocka_unit_test(test_keys),     cmocka_unit_test(test_values),   cmocka_unit_test(test_ignored),
+        cmocka_unit_test(test_defaults), cmocka_unit_test(test_smallest), cmocka_unit_test(test_programs),
+        cmocka_unit_test(test_python),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -245,10 +245,14 @@ static void expect_frozen(const char *preset, const char *const *sets, const cha
 static void test_parts(void **state)
 {
     (void)state;
-    static const char *const tower[] = {"data.sequence=80", "data.format=conversations", "model.freeze=vision_tower", NULL};
-    static const char *const projector[] = {"data.sequence=80", "data.format=conversations", "train.groups=[{match: projector, frozen: true}]", NULL};
-    static const char *const text[] = {"data.sequence=80", "data.format=conversations", "model.freeze=language_model", NULL};
-    static const char *const none[] = {"model.freeze=[vision_tower, projector]", "memory.modules=[{match: vision_tower, recompute: all}]", NULL};
+    static const char *const tower[] = {"data.sequence=80", "data.format=conversations", "model.freeze=vision_tower",
+                                        NULL};
+    static const char *const projector[] = {"data.sequence=80", "data.format=conversations",
+                                            "train.groups=[{match: projector, frozen: true}]", NULL};
+    static const char *const text[] = {"data.sequence=80", "data.format=conversations", "model.freeze=language_model",
+                                       NULL};
+    static const char *const none[] = {"model.freeze=[vision_tower, projector]",
+                                       "memory.modules=[{match: vision_tower, recompute: all}]", NULL};
     expect_frozen("llava-tiny", tower, "vision_tower.");
     expect_frozen("llava-tiny", projector, "multi_modal_projector.");
     expect_frozen("llava-tiny", text, "language_model.");
@@ -278,7 +282,8 @@ static void expect_recomputed(const char *preset, const char *const *sets, const
 static void test_recompute_part(void **state)
 {
     (void)state;
-    static const char *const images[] = {"data.sequence=80", "data.format=conversations", "memory.modules=[{match: language_model, recompute: all}]", NULL};
+    static const char *const images[] = {"data.sequence=80", "data.format=conversations",
+                                         "memory.modules=[{match: language_model, recompute: all}]", NULL};
     static const char *const text[] = {"memory.modules=[{match: language_model, recompute: all}]", NULL};
     expect_recomputed("llava-tiny", images, "language_model.");
     expect_recomputed("llama-tiny", text, "model.layers.");

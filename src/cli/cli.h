@@ -36,7 +36,8 @@ struct options {
     bool resume_auto;         /* --resume auto */
     bool explain_all;         /* --explain all */
     bool compare, frontier, rules;
-    bool asks;                /* a question of --config-from without an answer is an error, which the command sets: it decides what is trained */
+    bool asks; /* a question of --config-from without an answer is an error, which the command sets: it decides what is
+                  trained */
 };
 enum option_flag {
     OPT_RUN = 1, OPT_MEMORY = 2, OPT_PLAN = 4, OPT_OUTPUT = 8, OPT_MODEL = 16, OPT_BATCH = 32, OPT_JSON = 64,
@@ -55,8 +56,8 @@ int options_count(const char *option, const char *text, int64_t least, int64_t m
  * this order. What the files of --config-from gave is listed on stderr, once for each command. */
 int options_config(const struct options *o, struct config *c, struct error *e);
 
-/* The files of --config-from, for commands with options of their own: sets what they say, before the run file and --set; and settles
- * what depends on those, and lists it on stderr. */
+/* The files of --config-from, for commands with options of their own: sets what they say, before the run file and
+ * --set; and settles what depends on those, and lists it on stderr. */
 int from_read(struct foreign *f, const char *const *files, int n, struct config *c, struct error *e);
 int from_settle(struct foreign *f, struct config *c, struct error *e);
 

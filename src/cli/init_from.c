@@ -68,7 +68,8 @@ int init_from(int argc, char **argv, struct error *e)
 {
     struct sources s = {0};
     bool help;
-    const struct data_option table[] = {{"--config-from", DATA_LIST, &s.from}, {"--set", DATA_LIST, &s.set}, {"--ranks", DATA_POSITIVE, &s.ranks}};
+    const struct data_option table[] = {
+        {"--config-from", DATA_LIST, &s.from}, {"--set", DATA_LIST, &s.set}, {"--ranks", DATA_POSITIVE, &s.ranks}};
     int rc = data_options(&command_init, table, COUNT(table), argc, argv, NULL, &help, e);
     if (rc) error_prepend(e, "with --config-from");
     else if (!help) rc = print_run(&s, e);

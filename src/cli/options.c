@@ -236,7 +236,9 @@ static int read_sources(const struct options *o, struct foreign *f, struct confi
     if (!rc && o->preset) rc = config_assign(c, "model.preset", o->preset, e);
     for (int i = 0; i < o->n_set && !rc; i++) rc = config_set(c, o->set[i], e);
     if (!rc && o->memory) rc = config_set_memory(c, o->memory, e);
-    const struct { const char *key, *value; } parallel[] = {{"parallel.ranks", o->ranks}, {"parallel.per_host", o->per_host}, {"parallel.links", o->links}};
+    const struct {
+        const char *key, *value;
+    } parallel[] = {{"parallel.ranks", o->ranks}, {"parallel.per_host", o->per_host}, {"parallel.links", o->links}};
     for (size_t i = 0; i < COUNT(parallel) && !rc; i++)
         if (parallel[i].value) rc = config_assign(c, parallel[i].key, parallel[i].value, e);
     if (!rc && o->adapter) config_use_adapter(c, o->adapter);

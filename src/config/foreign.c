@@ -13,7 +13,7 @@
 #include "config/foreign_rows.h"
 #include "io/yaml.h"
 
-/* --- rows with one value -------------------------------------------------------------------------------------- */
+/* --- rows with one value --------------------------------------------------------------------- */
 
 /* The word of ours for theirs: "adamw_torch=adamw sgd=sgd". */
 static struct value *translate(struct foreign_work *w, const struct foreign_entry *entry)
@@ -84,7 +84,8 @@ int foreign_apply(struct foreign *f, struct config *c, struct error *e)
     e->code = PL_OK;
     f->error = e;
     for (uint32_t i = 0; i < f->entries.n; i++)
-        if (f->entries.at[i].row->how == HOW_NONE) foreign_leave(&w, &f->entries.at[i], foreign_why(f->entries.at[i].row));
+        if (f->entries.at[i].row->how == HOW_NONE)
+            foreign_leave(&w, &f->entries.at[i], foreign_why(f->entries.at[i].row));
         else if (f->entries.at[i].row->how == HOW_ASK) ask(&w, &f->entries.at[i]);
     foreign_add_defaults(f);
     put_values(&w);
@@ -96,7 +97,7 @@ int foreign_apply(struct foreign *f, struct config *c, struct error *e)
     return e->code;
 }
 
-/* --- what other sources decide ------------------------------------------------------------------------------------ */
+/* --- what other sources decide --------------------------------------------------------------- */
 
 static bool is_theirs(const struct config *c, enum config_key key) { return c->origin[key].source == SOURCE_FOREIGN; }
 
@@ -111,7 +112,8 @@ static void settle_holdout(struct foreign *f, struct config *c)
 {
     const bool unsplit = config_tokens(c) && !config_text(c);
     if (!is_theirs(c, KEY_data_holdout) || !(c->data_validation.n || c->data_validation_images || unsplit)) return;
-    drop(f, c, KEY_data_holdout, "a part of data.train to evaluate on", unsplit ? "data.format has no data.holdout" : "validation data are given otherwise");
+    drop(f, c, KEY_data_holdout, "a part of data.train to evaluate on",
+         unsplit ? "data.format has no data.holdout" : "validation data are given otherwise");
 }
 
 /* Only conversations have a number of samples; otherwise the steps of the run must be given. */
@@ -121,7 +123,10 @@ static void settle_samples(struct foreign *f, struct config *c)
     for (uint32_t i = 0; i < f->entries.n; i++) {
         const struct foreign_entry *x = &f->entries.at[i];
         if (x->row->how == HOW_MAX_SAMPLES && x->given)
-            vec_push(&f->questions, ((struct foreign_question){x->file, x->line, x->key, x->value, KEY_train_steps, "only conversations have data.max_samples: set train.steps, the length of the run"}));
+            vec_push(&f->questions,
+                     ((struct foreign_question){
+                         x->file, x->line, x->key, x->value, KEY_train_steps,
+                         "only conversations have data.max_samples: set train.steps, the length of the run"}));
     }
     config_reset(c, KEY_data_max_samples);
 }
@@ -149,7 +154,9 @@ static int settle_questions(struct foreign *f, const struct config *c, struct er
         const struct foreign_question *q = &f->questions.at[i];
         if (is_answered(c, q)) {
             const bool preset = q->ours == KEY_model_path && config_given(c, KEY_model_preset);
-            vec_push(&f->left, ((struct foreign_left){q->key, bump_format(&f->memory, "%s decides it", config_key_name(preset ? KEY_model_preset : q->ours))}));
+            vec_push(&f->left, ((struct foreign_left){
+                                   q->key, bump_format(&f->memory, "%s decides it",
+                                                       config_key_name(preset ? KEY_model_preset : q->ours))}));
             continue;
         }
         if (!f->asks) continue;
@@ -164,7 +171,8 @@ int foreign_settle(struct foreign *f, struct config *c, struct error *e)
     settle_holdout(f, c);
     settle_samples(f, c);
     settle_warmup(f, c);
-    if (is_theirs(c, KEY_train_eval_every) && !config_validates(c)) drop(f, c, KEY_train_eval_every, "evaluation every few steps", "data.validation is not given");
+    if (is_theirs(c, KEY_train_eval_every) && !config_validates(c))
+        drop(f, c, KEY_train_eval_every, "evaluation every few steps", "data.validation is not given");
     return settle_questions(f, c, e);
 }
 
@@ -172,12 +180,13 @@ void foreign_drop_training(struct config *c)
 {
     for (int key = 0; key < CONFIG_KEYS; key++) {
         const char *name = config_key_name((enum config_key)key);
-        const bool stays = !strncmp(name, "data.", 5) || !strncmp(name, "device.", 7) || key == KEY_memory_precision || key == KEY_memory_quantize;
+        const bool stays = !strncmp(name, "data.", 5) || !strncmp(name, "device.", 7) || key == KEY_memory_precision ||
+                           key == KEY_memory_quantize;
         if (is_theirs(c, (enum config_key)key) && !stays) config_reset(c, (enum config_key)key);
     }
 }
 
-/* --- the list ------------------------------------------------------------------------------------------------------ */
+/* --- the list -------------------------------------------------------------------------------- */
 
 /* A chat template may have thousands of characters. */
 static void shorten(struct text *line)
@@ -237,7 +246,8 @@ static void print_questions(const struct foreign *f, const struct config *c, str
     for (uint32_t i = 0; i < f->questions.n; i++) {
         const struct foreign_question *q = &f->questions.at[i];
         if (is_answered(c, q)) continue;
-        text_printf(out, "%s  %s, line %u: %s\n", any ? "" : "to be answered before training:\n", q->key, q->line, q->question);
+        text_printf(out, "%s  %s, line %u: %s\n", any ? "" : "to be answered before training:\n", q->key, q->line,
+                    q->question);
         any = true;
     }
 }

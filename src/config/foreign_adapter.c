@@ -1,27 +1,34 @@
 /*
- * foreign_adapter.c: facts of other programs about what is trained: adapters, 4-bit weights, and frozen parts of a model.
+ * foreign_adapter.c: facts of other programs about what is trained: adapters, 4-bit weights, and frozen parts of a
+ * model.
  *
- * A frozen part is model.freeze where all weights are trained. With an adapter, all others are frozen in any case, and a frozen part
- * gets no adapter: adapter.exclude_modules.
+ * A frozen part is model.freeze where all weights are trained. With an adapter, all others are frozen in any case, and
+ * a frozen part gets no adapter: adapter.exclude_modules.
  */
 #include <string.h>
 
 #include "config/foreign_rows.h"
 #include "io/yaml.h"
 
-/* --- adapters --------------------------------------------------------------------------------------------------------- */
+/* --- adapters -------------------------------------------------------------------------------- */
 
 const struct foreign_entry *foreign_asks_for_lora(struct foreign_work *w)
 {
-    const struct foreign_entry *type = foreign_pick(w, HOW_FINETUNING), *adapter = foreign_given(w, HOW_ADAPTER), *use = foreign_given(w, HOW_USE_LORA);
+    const struct foreign_entry *type = foreign_pick(w, HOW_FINETUNING), *adapter = foreign_given(w, HOW_ADAPTER),
+                               *use = foreign_given(w, HOW_USE_LORA);
     const char *text = foreign_text(type), *name = foreign_text(adapter);
-    if (type && strcmp(text, "lora") && strcmp(text, "full")) foreign_refuse(w, type, "found %.100s, and Plimsoll has only full and lora; model.freeze and train.groups freeze parts", text);
+    if (type && strcmp(text, "lora") && strcmp(text, "full"))
+        foreign_refuse(w, type,
+                       "found %.100s, and Plimsoll has only full and lora; model.freeze and train.groups freeze parts",
+                       text);
     if (type) return !strcmp(text, "lora") ? type : NULL;
-    if (adapter && *name && strcmp(name, "lora") && strcmp(name, "qlora")) foreign_refuse(w, adapter, "found %.100s, and Plimsoll has only lora and qlora", name);
+    if (adapter && *name && strcmp(name, "lora") && strcmp(name, "qlora"))
+        foreign_refuse(w, adapter, "found %.100s, and Plimsoll has only lora and qlora", name);
     if (foreign_has(w, PROGRAM_axolotl)) return *name ? adapter : NULL;
     if (foreign_has(w, PROGRAM_peft)) return foreign_pick(w, HOW_LORA_TARGET);
     if (!use && (foreign_has(w, PROGRAM_prs) || foreign_has(w, PROGRAM_ddp))) return foreign_pick(w, HOW_LORA_RANK);
-    if (!use && !foreign_has(w, PROGRAM_trl) && !foreign_has(w, PROGRAM_llava)) return foreign_given(w, HOW_LORA_RANK); /* a script that always has an adapter */
+    if (!use && !foreign_has(w, PROGRAM_trl) && !foreign_has(w, PROGRAM_llava))
+        return foreign_given(w, HOW_LORA_RANK); /* a script that always has an adapter */
     return foreign_true(w, use) ? use : NULL;
 }
 
@@ -31,12 +38,14 @@ static bool is_regex(const char *text) { return strpbrk(text, "\\*+?[](){}|^$") 
 static bool is_all(const char *text) { return !strcmp(text, "all") || !strcmp(text, "all-linear"); }
 
 /* all, all-linear, "q_proj,v_proj", a list, a regular expression, or the program's choice. */
-static struct value *lora_target(struct foreign_work *w, const struct foreign_entry *target, const struct foreign_entry *asked)
+static struct value *lora_target(struct foreign_work *w, const struct foreign_entry *target,
+                                 const struct foreign_entry *asked)
 {
     const struct value *v = target ? target->value : NULL;
     const char *text = foreign_text(target);
     struct value *list = value_new(&w->f->memory, VALUE_LIST);
-    if (v && v->kind == VALUE_LIST && v->count == 1 && v->items[0]->text && is_all(v->items[0]->text)) return foreign_word(w, "all-linear");
+    if (v && v->kind == VALUE_LIST && v->count == 1 && v->items[0]->text && is_all(v->items[0]->text))
+        return foreign_word(w, "all-linear");
     if (v && v->kind == VALUE_LIST && v->count) return value_copy(&w->f->memory, v);
     if (foreign_true(w, foreign_given(w, HOW_LORA_LINEAR))) return foreign_word(w, "all-linear");
     if (!*text && asked->row->how == HOW_USE_LORA && !foreign_has(w, PROGRAM_trl)) return foreign_word(w, "all-linear");
@@ -54,13 +63,17 @@ static struct value *lora_target(struct foreign_work *w, const struct foreign_en
 static void put_as(struct foreign_work *w, const char *ours, enum foreign_how how)
 {
     const struct foreign_entry *entry = foreign_pick(w, how);
-    if (entry && entry->value->kind != VALUE_NULL) foreign_put(w, ours, value_copy(&w->f->memory, entry->value), entry, NULL);
+    if (entry && entry->value->kind != VALUE_NULL)
+        foreign_put(w, ours, value_copy(&w->f->memory, entry->value), entry, NULL);
 }
 
 /* A script's own default, for a key that the file does not have. */
-static void put_script_default(struct foreign_work *w, const char *ours, enum foreign_how how, const char *text, const struct foreign_entry *asked)
+static void put_script_default(struct foreign_work *w, const char *ours, enum foreign_how how, const char *text,
+                               const struct foreign_entry *asked)
 {
-    if (!foreign_pick(w, how)) foreign_put(w, ours, yaml_scalar(&w->f->memory, text), asked, bump_format(&w->f->memory, "default of scripts with %s", asked->key));
+    if (!foreign_pick(w, how))
+        foreign_put(w, ours, yaml_scalar(&w->f->memory, text), asked,
+                    bump_format(&w->f->memory, "default of scripts with %s", asked->key));
 }
 
 /* use_lora of Qwen; and FastChat's script, which always has an adapter. */
@@ -74,10 +87,17 @@ static void put_script_defaults(struct foreign_work *w, const struct foreign_ent
 
 static void put_lora(struct foreign_work *w, const struct foreign_entry *asked)
 {
-    const struct foreign_entry *target = foreign_pick(w, HOW_LORA_TARGET), *linear = foreign_given(w, HOW_LORA_LINEAR), *rank = foreign_pick(w, HOW_LORA_RANK), *alpha = foreign_pick(w, HOW_LORA_ALPHA);
-    foreign_put(w, "adapter.target_modules", lora_target(w, target, asked), target ? target : linear ? linear : asked, NULL);
+    const struct foreign_entry *target = foreign_pick(w, HOW_LORA_TARGET), *linear = foreign_given(w, HOW_LORA_LINEAR),
+                               *rank = foreign_pick(w, HOW_LORA_RANK), *alpha = foreign_pick(w, HOW_LORA_ALPHA);
+    foreign_put(w, "adapter.target_modules", lora_target(w, target, asked),
+                target   ? target
+                : linear ? linear
+                         : asked,
+                NULL);
     put_as(w, "adapter.r", HOW_LORA_RANK);
-    if (!alpha && rank && foreign_has(w, PROGRAM_lf)) foreign_put(w, "adapter.lora_alpha", value_number(&w->f->memory, 2 * foreign_number(w, rank)), rank, "default of lora_alpha: twice lora_rank");
+    if (!alpha && rank && foreign_has(w, PROGRAM_lf))
+        foreign_put(w, "adapter.lora_alpha", value_number(&w->f->memory, 2 * foreign_number(w, rank)), rank,
+                    "default of lora_alpha: twice lora_rank");
     put_as(w, "adapter.lora_alpha", HOW_LORA_ALPHA);
     put_as(w, "adapter.lora_dropout", HOW_LORA_DROPOUT);
     put_as(w, "adapter.bias", HOW_LORA_BIAS);
@@ -93,31 +113,44 @@ static bool put_adapter(struct foreign_work *w, const struct foreign_entry *aske
     const struct foreign_entry *path = foreign_given(w, HOW_LORA_PATH);
     const bool stored = asked && path && !foreign_off(path->value);
     const struct value *v = stored ? path->value : NULL;
-    if (v && v->kind == VALUE_LIST && v->count != 1) foreign_refuse(w, path, "an adapter continues alone: give one path");
-    else if (v) foreign_put(w, "adapter.path", value_copy(&w->f->memory, v->kind == VALUE_LIST ? v->items[0] : v), path, NULL);
+    if (v && v->kind == VALUE_LIST && v->count != 1)
+        foreign_refuse(w, path, "an adapter continues alone: give one path");
+    else if (v)
+        foreign_put(w, "adapter.path", value_copy(&w->f->memory, v->kind == VALUE_LIST ? v->items[0] : v), path, NULL);
     else if (asked) put_lora(w, asked);
     for (enum foreign_how how = HOW_LORA_RANK; how <= HOW_LORA_PATH && (!asked || stored); how++)
         if (!stored || how != HOW_LORA_PATH)
-            foreign_leave(w, foreign_given(w, how), stored ? "the adapter in adapter.path has its own settings" : "the file does not ask for an adapter");
+            foreign_leave(w, foreign_given(w, how),
+                          stored ? "the adapter in adapter.path has its own settings"
+                                 : "the file does not ask for an adapter");
     return stored;
 }
 
 static void put_quantize(struct foreign_work *w, const struct foreign_entry *lora)
 {
-    const struct foreign_entry *bits = foreign_given(w, HOW_BITS), *four = foreign_given(w, HOW_BITS4), *twice = foreign_pick(w, HOW_DOUBLE_QUANT), *asked = foreign_true(w, four) ? four : bits;
+    const struct foreign_entry *bits = foreign_given(w, HOW_BITS), *four = foreign_given(w, HOW_BITS4),
+                               *twice = foreign_pick(w, HOW_DOUBLE_QUANT), *asked = foreign_true(w, four) ? four : bits;
     const double n = asked == four ? 4 : foreign_number(w, bits);
     if (!asked || foreign_off(asked->value) || n == 16 || n == 32) {
         foreign_leave(w, twice, "the file does not ask for 4-bit weights");
         return;
     }
-    if (n != 4) foreign_refuse(w, asked, "found %g bits, and frozen weights have 4 (memory.quantize: nf4) or are not quantized", n);
-    if (!lora) foreign_refuse(w, asked, "4-bit weights are frozen, so they need a LoRA adapter, and the file does not ask for one");
-    if (twice && twice->given && !foreign_true(w, twice)) foreign_refuse(w, twice, "the scales of 4-bit weights are always quantized too, in 8 bits: set it to true");
+    if (n != 4)
+        foreign_refuse(w, asked, "found %g bits, and frozen weights have 4 (memory.quantize: nf4) or are not quantized",
+                       n);
+    if (!lora)
+        foreign_refuse(w, asked,
+                       "4-bit weights are frozen, so they need a LoRA adapter, and the file does not ask for one");
+    if (twice && twice->given && !foreign_true(w, twice))
+        foreign_refuse(w, twice, "the scales of 4-bit weights are always quantized too, in 8 bits: set it to true");
     const bool differs = twice && !foreign_true(w, twice);
-    foreign_put(w, "memory.quantize", foreign_word(w, "nf4"), asked, differs ? bump_format(&w->f->memory, "%s; unlike the default of %s, scales are quantized too", asked->key, twice->key) : NULL);
+    foreign_put(w, "memory.quantize", foreign_word(w, "nf4"), asked,
+                differs ? bump_format(&w->f->memory, "%s; unlike the default of %s, scales are quantized too",
+                                      asked->key, twice->key)
+                        : NULL);
 }
 
-/* --- parts of a model ----------------------------------------------------------------------------------------------------- */
+/* --- parts of a model ------------------------------------------------------------------------ */
 
 static const struct {
     const char *role, *modules; /* patterns, separated by blanks */
@@ -128,7 +161,8 @@ static const struct {
 };
 enum { TOWER, PROJECTOR, LANGUAGE, PARTS }; /* in the order of parts.def */
 
-/* Appends the names of a part's modules to alternatives of a regular expression: those that stand anywhere in a name. */
+/* Appends the names of a part's modules to alternatives of a regular expression: those that stand anywhere in a name.
+ */
 static void add_names(int part, struct text *out)
 {
     for (const char *s = parts[part].modules; *s; s += strcspn(s, " "), s += *s == ' ')
@@ -142,7 +176,8 @@ struct frozen {
 static struct frozen find_frozen(struct foreign_work *w)
 {
     static const enum foreign_how hows[PARTS] = {HOW_FREEZE_TOWER, HOW_FREEZE_PROJECTOR, HOW_FREEZE_LANGUAGE};
-    const struct foreign_entry *images = foreign_given(w, HOW_FREEZE_IMAGES), *tune = foreign_given(w, HOW_TUNE_PROJECTOR);
+    const struct foreign_entry *images = foreign_given(w, HOW_FREEZE_IMAGES),
+                               *tune = foreign_given(w, HOW_TUNE_PROJECTOR);
     struct frozen f = {0};
     for (int i = 0; i < PARTS; i++) {
         const struct foreign_entry *entry = foreign_pick(w, hows[i]);
@@ -165,23 +200,29 @@ static void put_freeze(struct foreign_work *w, const struct frozen *f)
     if (from) foreign_put(w, "model.freeze", list, from, NULL);
 }
 
-/* The adapters that a frozen part does not get. LLaMA-Factory's `all` never has those of the projector, and neither has LLaVA, which
- * trains the projector whole instead; with names that are given, ms-swift does not look at parts. */
+/* The adapters that a frozen part does not get. LLaMA-Factory's `all` never has those of the projector, and neither has
+ * LLaVA, which trains the projector whole instead; with names that are given, ms-swift does not look at parts. */
 static void put_exclude(struct foreign_work *w, struct frozen f, const struct foreign_entry *asked)
 {
     const struct foreign_entry *target = foreign_pick(w, HOW_LORA_TARGET);
-    const bool all = w->c->adapter_target_modules.text && is_all(w->c->adapter_target_modules.text), llava = foreign_has(w, PROGRAM_llava);
+    const bool all = w->c->adapter_target_modules.text && is_all(w->c->adapter_target_modules.text),
+               llava = foreign_has(w, PROGRAM_llava);
     struct text names = {0};
     const struct foreign_entry *from = NULL;
     if (foreign_has(w, PROGRAM_swift) && !all) return;
-    if (llava && !f.by[PROJECTOR]) foreign_put(w, "adapter.modules_to_save", foreign_word(w, "multi_modal_projector"), asked, "LLaVA trains the projector whole");
-    if (llava || (all && foreign_has(w, PROGRAM_lf))) f.by[PROJECTOR] = f.by[PROJECTOR] ? f.by[PROJECTOR] : target ? target : asked;
+    if (llava && !f.by[PROJECTOR])
+        foreign_put(w, "adapter.modules_to_save", foreign_word(w, "multi_modal_projector"), asked,
+                    "LLaVA trains the projector whole");
+    if (llava || (all && foreign_has(w, PROGRAM_lf)))
+        f.by[PROJECTOR] = f.by[PROJECTOR] ? f.by[PROJECTOR] : target ? target : asked;
     for (int i = 0; i < PARTS; i++) {
         if (!f.by[i]) continue;
         add_names(i, &names);
         if (!from || (!from->given && f.by[i]->given)) from = f.by[i];
     }
-    if (from) foreign_put(w, "adapter.exclude_modules", foreign_word(w, bump_format(&w->f->memory, "(.*\\.)?(%s)(\\..*)?", names.at)), from, NULL);
+    if (from)
+        foreign_put(w, "adapter.exclude_modules",
+                    foreign_word(w, bump_format(&w->f->memory, "(.*\\.)?(%s)(\\..*)?", names.at)), from, NULL);
     text_free(&names);
 }
 
@@ -197,7 +238,8 @@ static void add_rate(struct foreign_work *w, struct value **groups, int part, co
 /* Learning rates of parts that are trained. */
 static void put_rates(struct foreign_work *w, const struct frozen *f)
 {
-    const struct foreign_entry *rates[] = {foreign_given(w, HOW_TOWER_RATE), foreign_given(w, HOW_PROJECTOR_RATE)}, *from = NULL;
+    const struct foreign_entry *rates[] = {foreign_given(w, HOW_TOWER_RATE), foreign_given(w, HOW_PROJECTOR_RATE)},
+                               *from = NULL;
     struct value *groups = NULL;
     for (int i = 0; i < 2; i++) {
         if (!rates[i]) continue;

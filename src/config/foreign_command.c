@@ -9,8 +9,9 @@
  *     --batch_size 1 --gradient_accumulation_steps 8
  *
  * The file is read as a shell would read simple commands: quotes, \ at the end of a line, comments, NAME=value and
- * $NAME, with the values of the same file or of the environment. It has one command that trains; others, such as cd, export, pip, and
- * scripts that evaluate or convert, are skipped. What stands before the script are options of the launcher, and what stands after it are those of the script.
+ * $NAME, with the values of the same file or of the environment. It has one command that trains; others, such as cd,
+ * export, pip, and scripts that evaluate or convert, are skipped. What stands before the script are options of the
+ * launcher, and what stands after it are those of the script.
  */
 #include <ctype.h>
 #include <string.h>
@@ -37,7 +38,9 @@ static bool is_python(const char *word) { return !strncmp(base_name(word), "pyth
 static const struct tool {
     const char *name, *trains;
     enum foreign_program program;
-} tools[] = {{"llamafactory-cli", "train", PROGRAM_lf}, {"lmf", "train", PROGRAM_lf}, {"trl", "sft", PROGRAM_trl}, {"axolotl", "train", PROGRAM_axolotl}, {"swift", "sft|pt", PROGRAM_swift}, {"megatron", "", FOREIGN_PROGRAMS}};
+} tools[] = {
+    {"llamafactory-cli", "train", PROGRAM_lf}, {"lmf", "train", PROGRAM_lf},       {"trl", "sft", PROGRAM_trl},
+    {"axolotl", "train", PROGRAM_axolotl},     {"swift", "sft|pt", PROGRAM_swift}, {"megatron", "", FOREIGN_PROGRAMS}};
 
 static const struct tool *find_tool(const char *word)
 {
@@ -55,8 +58,8 @@ static bool is_prefix(const char *word)
     return shell_is_assignment(word);
 }
 
-/* The word at which a command of a training program begins, behind variables; words->n: it is another command. Options alone are one at the
- * beginning of a file: elsewhere they are cases of a script that reads its arguments. */
+/* The word at which a command of a training program begins, behind variables; words->n: it is another command. Options
+ * alone are one at the beginning of a file: elsewhere they are cases of a script that reads its arguments. */
 static uint32_t command_begin(const words *w, bool first)
 {
     uint32_t i = 0;
@@ -75,8 +78,10 @@ enum purpose { TRAINS, MAY_TRAIN, DOES_NOT };
 static enum purpose purpose_of(const char *name)
 {
     static const char *const training[] = {"train", "tune", "sft"};
-    static const char *const others[] = {"eval", "infer", "predict", "convert", "merge", "export", "extract", "serve", "demo", "generate", "build", "twine", "upload", "download",
-                                         "preprocess", "prepare", "test", "score", "calcul", "submission", "pip"};
+    static const char *const others[] = {"eval",    "infer",      "predict",    "convert",  "merge", "export",
+                                         "extract", "serve",      "demo",       "generate", "build", "twine",
+                                         "upload",  "download",   "preprocess", "prepare",  "test",  "score",
+                                         "calcul",  "submission", "pip"};
     for (size_t i = 0; i < COUNT(training); i++)
         if (strstr(name, training[i])) return TRAINS;
     for (size_t i = 0; i < COUNT(others); i++)
@@ -169,7 +174,8 @@ static int add_processes(struct shell *s)
     struct value *map = value_new(&s->f->memory, VALUE_MAP);
     for (size_t i = 0; i < COUNT(names); i++) {
         const struct value *v = value_get(s->variables, names[i][0]);
-        if (v && v->text && *v->text) value_put(&s->f->memory, map, names[i][1], word_value(s, &(struct word){.text = v->text, .line = s->line}));
+        if (v && v->text && *v->text)
+            value_put(&s->f->memory, map, names[i][1], word_value(s, &(struct word){.text = v->text, .line = s->line}));
     }
     return map->count ? foreign_add(s->f, PROGRAM_launch, map, s->name, s->e) : PL_OK;
 }
@@ -179,7 +185,9 @@ static int add_processes(struct shell *s)
 static int add_arguments(struct shell *s, const words *w, uint32_t i, enum foreign_program p)
 {
     struct value *map = value_new(&s->f->memory, VALUE_MAP);
-    if (p == PROGRAM_swift && !strcmp(w->at[i - 1].text, "pt")) value_put(&s->f->memory, map, "loss_scale", word_value(s, &(struct word){.text = "all", .line = w->at[i - 1].line}));
+    if (p == PROGRAM_swift && !strcmp(w->at[i - 1].text, "pt"))
+        value_put(&s->f->memory, map, "loss_scale",
+                  word_value(s, &(struct word){.text = "all", .line = w->at[i - 1].line}));
     while (i < w->n) {
         const struct word *word = &w->at[i];
         if (is_option(word->text)) put_option(s, w, &i, w->n, UINT32_MAX, map);
@@ -212,7 +220,9 @@ static int add_command(struct shell *s, const words *w, uint32_t i)
         if (w->at[k].unknown)
             return error_set(s->e, PL_USAGE, "%s:%u: %.200s has no value in this file, nor in the environment; write the value", s->name, w->at[k].line, w->at[k].unknown);
     const struct tool *tool = find_tool(w->at[i].text);
-    if (tool) return add_processes(s) ? s->e->code : add_arguments(s, w, i + 2, tool->program); /* llamafactory-cli train ... */
+    if (tool)
+        return add_processes(s) ? s->e->code
+                                : add_arguments(s, w, i + 2, tool->program); /* llamafactory-cli train ... */
     if (!strncmp(w->at[i].text, "--", 2)) return add_arguments(s, w, i, program_of(s->f->script ? s->f->script : "", w));
     struct value *launch = launch_options(s, w, &i);
     if (launch->count && foreign_add(s->f, PROGRAM_launch, launch, s->name, s->e)) return s->e->code;
@@ -221,7 +231,8 @@ static int add_command(struct shell *s, const words *w, uint32_t i)
 
 bool foreign_is_command(const char *text, const char *name)
 {
-    static const char *const names[] = {"python", "torchrun", "deepspeed", "accelerate", "llamafactory-cli", "trl", "axolotl", "swift", "export"};
+    static const char *const names[] = {"python", "torchrun", "deepspeed", "accelerate", "llamafactory-cli",
+                                        "trl",    "axolotl",  "swift",     "export"};
     if (!strncmp(text, "#!", 2) || path_has_ending(name, ".sh") || path_has_ending(name, ".bash")) return true;
     while (*text) {
         while (isspace((unsigned char)*text)) text++;
@@ -250,10 +261,13 @@ static int choose(struct commands *c, const words *w, uint32_t i, const struct s
 {
     const char *name;
     const enum purpose purpose = command_purpose(w, i, &name);
-    if (purpose == DOES_NOT && !c->other) c->other = find_tool(name) ? bump_format(&s->f->memory, "%s %s", name, w->at[i + 1].text) : name, c->other_line = w->at[i].line;
+    if (purpose == DOES_NOT && !c->other)
+        c->other = find_tool(name) ? bump_format(&s->f->memory, "%s %s", name, w->at[i + 1].text) : name,
+        c->other_line = w->at[i].line;
     if (purpose == DOES_NOT || purpose > c->purpose) return PL_OK;
     if (purpose == c->purpose && purpose == TRAINS)
-        return error_set(e, PL_USAGE, "%s:%u: a second command that trains (the first is on line %u); expected one", s->name, w->at[i].line, c->chosen.at[c->begin].line);
+        return error_set(e, PL_USAGE, "%s:%u: a second command that trains (the first is on line %u); expected one",
+                         s->name, w->at[i].line, c->chosen.at[c->begin].line);
     c->second = purpose == c->purpose && !c->second ? w->at[i].line : 0;
     if (purpose == c->purpose) return PL_OK;
     c->purpose = purpose;
@@ -266,10 +280,17 @@ static int choose(struct commands *c, const words *w, uint32_t i, const struct s
 static int check_chosen(const struct commands *c, const struct shell *s, struct error *e)
 {
     if (c->purpose == TRAINS) return PL_OK;
-    if (c->other) return error_set(e, PL_USAGE, "%s: it has no command that trains: %s, line %u, evaluates, converts or prepares", s->name, c->other, c->other_line);
+    if (c->other)
+        return error_set(e, PL_USAGE, "%s: it has no command that trains: %s, line %u, evaluates, converts or prepares",
+                         s->name, c->other, c->other_line);
     if (c->purpose == DOES_NOT)
-        return error_set(e, PL_USAGE, "%s: it has no command that trains, such as python train.py, torchrun, deepspeed, accelerate launch, llamafactory-cli train, swift sft or axolotl train", s->name);
-    if (c->second) return error_set(e, PL_USAGE, "%s:%u: a second command that may train (the first is on line %u); expected one", s->name, c->second, c->chosen.at[c->begin].line);
+        return error_set(e, PL_USAGE,
+                         "%s: it has no command that trains, such as python train.py, torchrun, deepspeed, accelerate "
+                         "launch, llamafactory-cli train, swift sft or axolotl train",
+                         s->name);
+    if (c->second)
+        return error_set(e, PL_USAGE, "%s:%u: a second command that may train (the first is on line %u); expected one",
+                         s->name, c->second, c->chosen.at[c->begin].line);
     return PL_OK;
 }
 

@@ -1,7 +1,9 @@
 /*
- * foreign_data.c: facts of other programs about data: which files, what of a conversation is trained on, and how it becomes text.
+ * foreign_data.c: facts of other programs about data: which files, what of a conversation is trained on, and how it
+ * becomes text.
  *
- * Files of this machine become data.train. The name of a dataset on a hub is listed: a run without data.train does not begin.
+ * Files of this machine become data.train. The name of a dataset on a hub is listed: a run without data.train does not
+ * begin.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,9 +12,10 @@
 #include "io/file.h"
 #include "io/yaml.h"
 
-#define ON_A_HUB "it is on a hub, and data.train names files of this machine: `datasets` writes JSON lines with to_json()"
+static const char on_a_hub[] =
+    "it is on a hub, and data.train names files of this machine: `datasets` writes JSON lines with to_json()";
 
-/* --- files ------------------------------------------------------------------------------------------------------------------ */
+/* --- files ----------------------------------------------------------------------------------- */
 
 static void put_files(struct foreign_work *w, const char *ours, struct value *paths, const struct foreign_entry *entry)
 {
@@ -32,7 +35,8 @@ static void put_datasets(struct foreign_work *w, const char *ours, enum foreign_
     struct value *paths;
     struct error e;
     if (!names || foreign_off(names->value) || foreign_failed(w)) return;
-    if (foreign_datasets(w->f, names, *foreign_text(folder) ? foreign_text(folder) : "data", &paths, &e)) foreign_refuse(w, names, "%s", e.text);
+    if (foreign_datasets(w->f, names, *foreign_text(folder) ? foreign_text(folder) : "data", &paths, &e))
+        foreign_refuse(w, names, "%s", e.text);
     else put_files(w, ours, paths, names);
 }
 
@@ -49,7 +53,8 @@ static const char *local_files(struct foreign_work *w, const char *name, const s
     if (!folder || dir_list(folder, &list, &ignored)) return NULL;
     for (size_t i = 0; i < COUNT(endings) && !found; i++)
         for (uint32_t k = 0; k < list.n && !found; k++)
-            if (text_ends_with(list.at[k], endings[i])) found = bump_format(&w->f->memory, "%s/*.%s", folder, endings[i]);
+            if (text_ends_with(list.at[k], endings[i]))
+                found = bump_format(&w->f->memory, "%s/*.%s", folder, endings[i]);
     names_free(&list);
     return found;
 }
@@ -60,13 +65,14 @@ static void put_dataset_name(struct foreign_work *w)
     const struct foreign_entry *name = foreign_given(w, HOW_DATASET_NAME);
     const char *found = name ? local_files(w, foreign_text(name), name) : NULL;
     if (found) put_files(w, "data.train", foreign_word(w, found), name);
-    else foreign_leave(w, name, ON_A_HUB);
+    else foreign_leave(w, name, on_a_hub);
 }
 
-/* --- ms-swift --------------------------------------------------------------------------------------------------------------- */
+/* --- ms-swift -------------------------------------------------------------------------------- */
 
 /* Appends the file of "FILE" or "FILE#SAMPLES"; *samples: all files say the same number, 0: all; -1: they differ. */
-static void add_swift_file(struct foreign_work *w, const char *text, const struct foreign_entry *entry, struct value *paths, int64_t *samples)
+static void add_swift_file(struct foreign_work *w, const char *text, const struct foreign_entry *entry,
+                           struct value *paths, int64_t *samples)
 {
     const char *hash = strrchr(text, '#');
     const char *name = hash ? bump_format(&w->f->memory, "%.*s", (int)(hash - text), text) : text;
@@ -89,21 +95,30 @@ static void put_swift_files(struct foreign_work *w, const char *ours, enum forei
         const char *text = v->kind == VALUE_LIST ? v->items[i]->text : v->text;
         if (text) add_swift_file(w, text, entry, paths, &samples);
     }
-    if (paths->count && paths->count < n) foreign_refuse(w, entry, "some of its datasets are files of this machine, and some are not: write all to files, and give those");
-    if (!paths->count) foreign_leave(w, entry, ON_A_HUB);
+    if (paths->count && paths->count < n)
+        foreign_refuse(
+            w, entry,
+            "some of its datasets are files of this machine, and some are not: write all to files, and give those");
+    if (!paths->count) foreign_leave(w, entry, on_a_hub);
     else put_files(w, ours, paths, entry);
-    if (samples < 0) foreign_refuse(w, entry, "its files have different numbers of samples, and data.max_samples is one for each file: cut the files, or give one number");
-    if (samples > 0 && how == HOW_SWIFT_DATASET) foreign_put(w, "data.max_samples", value_int(&w->f->memory, samples), entry, NULL);
+    if (samples < 0)
+        foreign_refuse(w, entry,
+                       "its files have different numbers of samples, and data.max_samples is one for each file: cut "
+                       "the files, or give one number");
+    if (samples > 0 && how == HOW_SWIFT_DATASET)
+        foreign_put(w, "data.max_samples", value_int(&w->f->memory, samples), entry, NULL);
 }
 
 static void put_swift_length(struct foreign_work *w)
 {
     const struct foreign_entry *length = foreign_given(w, HOW_SWIFT_LENGTH), *any = foreign_given(w, HOW_SWIFT_DATASET);
     if (length) foreign_put(w, "data.sequence", value_copy(&w->f->memory, length->value), length, NULL);
-    else if (foreign_has(w, PROGRAM_swift) && any) foreign_ask(w, any, "data.sequence", "max_length is not given, and rows have a planned length: set data.sequence");
+    else if (foreign_has(w, PROGRAM_swift) && any)
+        foreign_ask(w, any, "data.sequence",
+                    "max_length is not given, and rows have a planned length: set data.sequence");
 }
 
-/* --- Axolotl ------------------------------------------------------------------------------------------------------------------ */
+/* --- Axolotl --------------------------------------------------------------------------------- */
 
 static const char *member(const struct value *map, const char *key)
 {
@@ -117,8 +132,11 @@ static void check_axolotl_type(struct foreign_work *w, const struct value *datas
     const char *type = member(dataset, "type"), *template = member(dataset, "chat_template");
     const bool own = *type && strcmp(type, "chat_template") && strcmp(type, "completion");
     if (own || (*template && strcmp(template, "tokenizer_default")))
-        foreign_ask(w, entry, "data.template", bump_format(&w->f->memory, "%s %s writes prompts in a form of its own: set data.template to `model` for the chat template of the model's folder, to a file, or to one that is built in",
-                                                           own ? "type" : "chat_template", own ? type : template));
+        foreign_ask(w, entry, "data.template",
+                    bump_format(&w->f->memory,
+                                "%s %s writes prompts in a form of its own: set data.template to `model` for the chat "
+                                "template of the model's folder, to a file, or to one that is built in",
+                                own ? "type" : "chat_template", own ? type : template));
 }
 
 static void put_axolotl_files(struct foreign_work *w, const char *ours, enum foreign_how how)
@@ -129,14 +147,20 @@ static void put_axolotl_files(struct foreign_work *w, const char *ours, enum for
     const struct value *list = entry->value;
     for (uint32_t i = 0; list->kind == VALUE_LIST && i < list->count; i++) {
         const struct value *d = list->items[i], *files = d->kind == VALUE_MAP ? value_get(d, "data_files") : NULL;
-        const char *named = files && files->kind == VALUE_LIST && files->count == 1 && files->items[0]->text ? files->items[0]->text : files && files->text ? files->text : member(d, "path");
+        const char *named = files && files->kind == VALUE_LIST && files->count == 1 && files->items[0]->text
+                                ? files->items[0]->text
+                            : files && files->text ? files->text
+                                                   : member(d, "path");
         const char *found = *named ? local_files(w, named, entry) : NULL;
         check_axolotl_type(w, d, entry);
         if (found) value_append(&w->f->memory, paths, foreign_word(w, found));
     }
-    if (paths->count && paths->count < list->count) foreign_refuse(w, entry, "some of its datasets are files of this machine, and some are not: write all to files, and give those");
+    if (paths->count && paths->count < list->count)
+        foreign_refuse(
+            w, entry,
+            "some of its datasets are files of this machine, and some are not: write all to files, and give those");
     if (paths->count) put_files(w, ours, paths, entry);
-    else foreign_leave(w, entry, ON_A_HUB);
+    else foreign_leave(w, entry, on_a_hub);
 }
 
 /* A padding token has no effect; the others are those of the tokenizer, or change it. */
@@ -147,7 +171,10 @@ static void check_axolotl_tokens(struct foreign_work *w)
     if (!tokens || foreign_off(tokens->value)) return;
     for (uint32_t i = 0; tokens->value->kind == VALUE_MAP && i < tokens->value->count; i++)
         others |= strcmp(tokens->value->items[i]->key, "pad_token") && !foreign_off(tokens->value->items[i]);
-    if (others) foreign_ask(w, tokens, "data.tokenizer", "the special tokens of the model's folder are used: set data.tokenizer to a folder whose tokenizer has these, such as the model's");
+    if (others)
+        foreign_ask(w, tokens, "data.tokenizer",
+                    "the special tokens of the model's folder are used: set data.tokenizer to a folder whose tokenizer "
+                    "has these, such as the model's");
     else foreign_leave(w, tokens, "padding has no loss and is not attended to");
 }
 
@@ -160,29 +187,43 @@ static void check_axolotl_plugins(struct foreign_work *w)
         const char *text = plugins->value->items[i]->text ? plugins->value->items[i]->text : "";
         bool same = false;
         for (size_t k = 0; k < COUNT(known); k++) same |= strstr(text, known[k]) != NULL;
-        if (!same) foreign_refuse(w, plugins, "found %.100s: code of others is not run; kernels of Liger and Cut Cross Entropy change no results, and have no effect", text);
+        if (!same)
+            foreign_refuse(w, plugins,
+                           "found %.100s: code of others is not run; kernels of Liger and Cut Cross Entropy change no "
+                           "results, and have no effect",
+                           text);
     }
     foreign_leave(w, plugins, "the plan chooses the kernels");
 }
 
-/* --- what is trained on ------------------------------------------------------------------------------------------------------- */
+/* --- what is trained on ---------------------------------------------------------------------- */
 
 static void put_train_on(struct foreign_work *w)
 {
-    const struct foreign_entry *assistant = foreign_pick(w, HOW_TRAIN_ON_ASSISTANT), *prompt = foreign_given(w, HOW_TRAIN_ON_PROMPT), *last = foreign_given(w, HOW_TRAIN_ON_LAST);
-    if (foreign_true(w, prompt) && foreign_true(w, last)) foreign_refuse(w, last, "it and train_on_prompt are both true; give one of them");
+    const struct foreign_entry *assistant = foreign_pick(w, HOW_TRAIN_ON_ASSISTANT),
+                               *prompt = foreign_given(w, HOW_TRAIN_ON_PROMPT),
+                               *last = foreign_given(w, HOW_TRAIN_ON_LAST);
+    if (foreign_true(w, prompt) && foreign_true(w, last))
+        foreign_refuse(w, last, "it and train_on_prompt are both true; give one of them");
     if (foreign_true(w, prompt)) foreign_put(w, "data.train_on", foreign_word(w, "all"), prompt, NULL);
     else if (foreign_true(w, last)) foreign_put(w, "data.train_on", foreign_word(w, "last"), last, NULL);
-    else if (assistant) foreign_put(w, "data.train_on", foreign_word(w, foreign_true(w, assistant) ? "assistant" : "all"), assistant, NULL);
+    else if (assistant)
+        foreign_put(w, "data.train_on", foreign_word(w, foreign_true(w, assistant) ? "assistant" : "all"), assistant,
+                    NULL);
 }
 
-/* A name of a template that is built in here; others are asked for. LLaVA falls back to v1 for names that it does not know. */
+/* A name of a template that is built in here; others are asked for. LLaVA falls back to v1 for names that it does not
+ * know. */
 static void put_template(struct foreign_work *w)
 {
-    static const char *const same[][2] = {{"v1", "vicuna_v1"}, {"vicuna_v1", "vicuna_v1"}, {"mistral_instruct", "mistral_instruct"}};
-    const struct foreign_entry *template = foreign_given(w, HOW_TEMPLATE), *axolotl = foreign_given(w, HOW_AXOLOTL_TEMPLATE);
+    static const char *const same[][2] = {
+        {"v1", "vicuna_v1"}, {"vicuna_v1", "vicuna_v1"}, {"mistral_instruct", "mistral_instruct"}};
+    const struct foreign_entry *template = foreign_given(w, HOW_TEMPLATE),
+                               *axolotl = foreign_given(w, HOW_AXOLOTL_TEMPLATE);
     const char *text = foreign_text(template);
-    if (axolotl && !foreign_off(axolotl->value) && strcmp(foreign_text(axolotl), "tokenizer_default")) foreign_ask(w, axolotl, "data.template", axolotl->row->detail + strlen("tokenizer_default: the template of the model's folder; else "));
+    if (axolotl && !foreign_off(axolotl->value) && strcmp(foreign_text(axolotl), "tokenizer_default"))
+        foreign_ask(w, axolotl, "data.template",
+                    axolotl->row->detail + strlen("tokenizer_default: the template of the model's folder; else "));
     if (!template || foreign_off(template->value)) return;
     for (size_t i = 0; i < COUNT(same) && template->program == PROGRAM_llava; i++)
         if (!strcmp(text, same[i][0])) {
@@ -213,24 +254,32 @@ static void put_too_long(struct foreign_work *w)
 {
     const struct foreign_entry *any = w->f->entries.n ? &w->f->entries.at[0] : NULL;
     if (any && (foreign_has(w, PROGRAM_lf) || foreign_has(w, PROGRAM_trl) || foreign_has(w, PROGRAM_llava)))
-        foreign_put(w, "data.too_long", foreign_word(w, "cut"), &(struct foreign_entry){.file = any->file, .key = "length"}, "longer conversations are cut");
+        foreign_put(w, "data.too_long", foreign_word(w, "cut"),
+                    &(struct foreign_entry){.file = any->file, .key = "length"}, "longer conversations are cut");
 }
 
-/* --- which samples -------------------------------------------------------------------------------------------------------------- */
+/* --- which samples --------------------------------------------------------------------------- */
 
-/* val_size of LLaMA-Factory, which refuses it beside eval_dataset; validation_split_percentage of transformers' scripts, which
- * use it without a file of validation data. Returns the fraction. */
+/* val_size of LLaMA-Factory, which refuses it beside eval_dataset; validation_split_percentage of transformers'
+ * scripts, which use it without a file of validation data. Returns the fraction. */
 static double put_holdout(struct foreign_work *w)
 {
-    const struct foreign_entry *size = foreign_pick(w, HOW_VAL_SIZE), *percent = foreign_given(w, HOW_VAL_PERCENT), *part = size ? size : percent;
-    const struct foreign_entry *dataset = foreign_given(w, HOW_EVAL_DATASET), *file = foreign_given(w, HOW_VALIDATION_FILE), *given = dataset ? dataset : file;
+    const struct foreign_entry *size = foreign_pick(w, HOW_VAL_SIZE), *percent = foreign_given(w, HOW_VAL_PERCENT),
+                               *part = size ? size : percent;
+    const struct foreign_entry *dataset = foreign_given(w, HOW_EVAL_DATASET),
+                               *file = foreign_given(w, HOW_VALIDATION_FILE), *given = dataset ? dataset : file;
     if (!part || foreign_off(part->value)) return 0;
     const double x = foreign_number(w, part), fraction = size ? x : x / 100;
     const bool both = given && !foreign_off(given->value);
-    if (fraction < 0 || (!size && fraction >= 1)) foreign_refuse(w, part, "found %g, expected %s", x, size ? "a fraction" : "a percentage below 100");
-    else if (both && size && fraction) foreign_refuse(w, part, "it and %s are both given; give one of them", given->key);
+    if (fraction < 0 || (!size && fraction >= 1))
+        foreign_refuse(w, part, "found %g, expected %s", x, size ? "a fraction" : "a percentage below 100");
+    else if (both && size && fraction)
+        foreign_refuse(w, part, "it and %s are both given; give one of them", given->key);
     else if (both) foreign_leave(w, part, bump_format(&w->f->memory, "%s is given", given->key));
-    else if (fraction >= 1) foreign_refuse(w, part, "it is a number of samples, and data.holdout is a fraction of them: give the fraction, such as 0.1");
+    else if (fraction >= 1)
+        foreign_refuse(
+            w, part,
+            "it is a number of samples, and data.holdout is a fraction of them: give the fraction, such as 0.1");
     else foreign_put(w, "data.holdout", value_number(&w->f->memory, fraction), part, NULL);
     return both || fraction >= 1 ? 0 : fraction;
 }
@@ -241,18 +290,21 @@ static void put_max_samples(struct foreign_work *w, double held)
     const struct foreign_entry *most = foreign_given(w, HOW_MAX_SAMPLES);
     if (!most || foreign_off(most->value)) return;
     const int64_t n = foreign_whole(w, most, 1, UINT32_MAX);
-    foreign_put(w, "data.max_samples", value_int(&w->f->memory, max_i64(1, n - (int64_t)((double)n * held + 0.5))), most, held > 0 ? bump_format(&w->f->memory, "%s, less what is held out", most->key) : NULL);
+    foreign_put(w, "data.max_samples", value_int(&w->f->memory, max_i64(1, n - (int64_t)((double)n * held + 0.5))),
+                most, held > 0 ? bump_format(&w->f->memory, "%s, less what is held out", most->key) : NULL);
 }
 
 static void put_order(struct foreign_work *w)
 {
-    const struct foreign_entry *unshuffled = foreign_given(w, HOW_NO_SHUFFLE), *sampling = foreign_given(w, HOW_SAMPLING);
+    const struct foreign_entry *unshuffled = foreign_given(w, HOW_NO_SHUFFLE),
+                               *sampling = foreign_given(w, HOW_SAMPLING);
     if (foreign_true(w, unshuffled)) foreign_put(w, "data.shuffle", value_bool(&w->f->memory, false), unshuffled, NULL);
-    if (!strcmp(foreign_text(sampling), "sequential")) foreign_put(w, "data.shuffle", value_bool(&w->f->memory, false), sampling, NULL);
+    if (!strcmp(foreign_text(sampling), "sequential"))
+        foreign_put(w, "data.shuffle", value_bool(&w->f->memory, false), sampling, NULL);
     else foreign_leave(w, sampling, "the order of the samples is random, by train.seed (data.shuffle)");
 }
 
-/* --- tables of questions, frames ------------------------------------------------------------------------------------------------- */
+/* --- tables of questions, frames ------------------------------------------------------------- */
 
 /* The tables of a folder, whose rows have a split. */
 static void put_tables(struct foreign_work *w, const char *pattern, const struct foreign_entry *entry)
@@ -278,20 +330,30 @@ static void put_frames(struct foreign_work *w)
 {
     const struct foreign_entry *frames = foreign_given(w, HOW_MAX_FRAMES);
     if (!frames) return;
-    if (foreign_off(frames->value)) foreign_leave(w, frames, "all frames of any video cannot be planned; set data.max_frames");
+    if (foreign_off(frames->value))
+        foreign_leave(w, frames, "all frames of any video cannot be planned; set data.max_frames");
     else foreign_put(w, "data.max_frames", value_copy(&w->f->memory, frames->value), frames, NULL);
 }
 
 /* A file of LLaMA-Factory that chats, predicts or evaluates. */
 static void check_trains(struct foreign_work *w)
 {
-    const struct foreign_entry *train = foreign_given(w, HOW_DO_TRAIN), *data = foreign_given(w, HOW_DATASET), *other = NULL;
+    const struct foreign_entry *train = foreign_given(w, HOW_DO_TRAIN), *data = foreign_given(w, HOW_DATASET),
+                               *other = NULL;
     bool stage = false;
     if (!foreign_has(w, PROGRAM_lf) || foreign_true(w, train)) return;
-    for (uint32_t i = 0; i < w->f->entries.n; i++) stage |= w->f->entries.at[i].given && !strcmp(w->f->entries.at[i].row->key, "stage");
-    if (foreign_any(w, HOW_DO_OTHER, &other)) foreign_refuse(w, other, "this file of LLaMA-Factory predicts or evaluates and does not train: `plimsoll eval` and `plimsoll generate` do that; a training run has do_train: true");
-    else if (train) foreign_refuse(w, train, "this file of LLaMA-Factory does not train; a training run has do_train: true");
-    else if (!data && !stage) foreign_refuse(w, &w->f->entries.at[0], "this file of LLaMA-Factory has neither stage nor dataset: it is for inference (llamafactory-cli chat or api), which is `plimsoll generate` here");
+    for (uint32_t i = 0; i < w->f->entries.n; i++)
+        stage |= w->f->entries.at[i].given && !strcmp(w->f->entries.at[i].row->key, "stage");
+    if (foreign_any(w, HOW_DO_OTHER, &other))
+        foreign_refuse(w, other,
+                       "this file of LLaMA-Factory predicts or evaluates and does not train: `plimsoll eval` and "
+                       "`plimsoll generate` do that; a training run has do_train: true");
+    else if (train)
+        foreign_refuse(w, train, "this file of LLaMA-Factory does not train; a training run has do_train: true");
+    else if (!data && !stage)
+        foreign_refuse(w, &w->f->entries.at[0],
+                       "this file of LLaMA-Factory has neither stage nor dataset: it is for inference "
+                       "(llamafactory-cli chat or api), which is `plimsoll generate` here");
 }
 
 void foreign_data(struct foreign_work *w)

@@ -18,7 +18,8 @@ bool foreign_has(const struct foreign_work *w, enum foreign_program p) { return 
 
 bool foreign_is_hf(const struct foreign_work *w)
 {
-    static const enum foreign_program trainers[] = {PROGRAM_hf, PROGRAM_trl, PROGRAM_lf, PROGRAM_llava, PROGRAM_swift, PROGRAM_axolotl};
+    static const enum foreign_program trainers[] = {PROGRAM_hf,    PROGRAM_trl,   PROGRAM_lf,
+                                                    PROGRAM_llava, PROGRAM_swift, PROGRAM_axolotl};
     for (size_t i = 0; i < COUNT(trainers); i++)
         if (foreign_has(w, trainers[i])) return true;
     return false;
@@ -51,7 +52,8 @@ static bool same_value(const struct foreign_entry *a, const struct foreign_entry
 
 static bool belongs(const struct foreign_entry *entry, enum foreign_how how, const char *ours)
 {
-    if (entry->automatic || (entry->given && entry->value->kind == VALUE_NULL)) return false; /* as if it was not given */
+    if (entry->automatic || (entry->given && entry->value->kind == VALUE_NULL))
+        return false; /* as if it was not given */
     return ours ? entry->row->how <= HOW_IF_TRUE && !strcmp(entry->row->ours, ours) : entry->row->how == how;
 }
 
@@ -153,7 +155,7 @@ int64_t foreign_whole(struct foreign_work *w, const struct foreign_entry *entry,
     return low;
 }
 
-/* --- what is set, and what is not ------------------------------------------------------------------------- */
+/* --- what is set, and what is not ------------------------------------------------------------ */
 
 /* "learning_rate, line 7", with the file's name where there are several. */
 static const char *describe(struct foreign_work *w, const struct foreign_entry *entry)
@@ -177,7 +179,8 @@ void foreign_ask(struct foreign_work *w, const struct foreign_entry *entry, cons
     const int key = config_find(ours);
     CHECK(key >= 0, "there is no key %s", ours);
     if (!entry->given) return;
-    vec_push(&w->f->questions, ((struct foreign_question){entry->file, entry->line, entry->key, entry->value, (enum config_key)key, question}));
+    vec_push(&w->f->questions, ((struct foreign_question){entry->file, entry->line, entry->key, entry->value,
+                                                          (enum config_key)key, question}));
 }
 
 void foreign_put(struct foreign_work *w, const char *ours, struct value *v, const struct foreign_entry *entry, const char *from)

@@ -8,8 +8,8 @@
  *         bf16=True,
  *     )
  *
- * Comments, docstrings and imports are skipped. Positional arguments have no effect. Nothing is executed: an expression is refused with
- * its line.
+ * Comments, docstrings and imports are skipped. Positional arguments have no effect. Nothing is executed: an expression
+ * is refused with its line.
  */
 #include <ctype.h>
 #include <stdlib.h>
@@ -31,13 +31,15 @@ struct python {
     struct error *e;
 };
 
-/* --- words -------------------------------------------------------------------------------------------------------------- */
+/* --- words ----------------------------------------------------------------------------------- */
 
 static int fail(struct python *p, const char *what)
 {
     const int n = (int)strcspn(p->at, "\n");
-    return error_set(p->e, PL_USAGE, "%s:%u: %s: \"%.*s\"; only numbers, texts, True, False, None, lists, dictionaries and calls Name(key=value) are read, and nothing is executed", p->name, p->line, what,
-                     n > 40 ? 40 : n, p->at);
+    return error_set(p->e, PL_USAGE,
+                     "%s:%u: %s: \"%.*s\"; only numbers, texts, True, False, None, lists, dictionaries and calls "
+                     "Name(key=value) are read, and nothing is executed",
+                     p->name, p->line, what, n > 40 ? 40 : n, p->at);
 }
 
 /* Skips blanks, comments and escaped ends of lines; with `lines` ends of lines too. */
@@ -65,11 +67,16 @@ static size_t name_length(const char *s)
 {
     size_t n = 0;
     if (!isalpha((unsigned char)*s) && *s != '_') return 0;
-    while (isalnum((unsigned char)s[n]) || s[n] == '_' || (s[n] == '.' && (isalpha((unsigned char)s[n + 1]) || s[n + 1] == '_'))) n++;
+    while (isalnum((unsigned char)s[n]) || s[n] == '_' ||
+           (s[n] == '.' && (isalpha((unsigned char)s[n + 1]) || s[n + 1] == '_')))
+        n++;
     return n;
 }
 
-static const char *quote_of(const char *s) { return !strncmp(s, "\"\"\"", 3) || !strncmp(s, "'''", 3) ? (*s == '"' ? "\"\"\"" : "'''") : *s == '"' ? "\"" : "'"; }
+static const char *quote_of(const char *s)
+{
+    return !strncmp(s, "\"\"\"", 3) || !strncmp(s, "'''", 3) ? (*s == '"' ? "\"\"\"" : "'''") : *s == '"' ? "\"" : "'";
+}
 
 /* A text in quotes; p->at is at its first quote. */
 static int read_text(struct python *p, struct value **out)
@@ -91,7 +98,7 @@ static int read_text(struct python *p, struct value **out)
     return closed ? PL_OK : fail(p, "a quote is not closed");
 }
 
-/* --- values --------------------------------------------------------------------------------------------------------------- */
+/* --- values ---------------------------------------------------------------------------------- */
 
 static int read_value(struct python *p, struct value **out);
 
@@ -128,8 +135,9 @@ static enum foreign_program class_program(const char *name)
     static const struct {
         const char *name;
         enum foreign_program program;
-    } classes[] = {{"TrainingArguments", PROGRAM_hf}, {"Seq2SeqTrainingArguments", PROGRAM_hf}, {"SFTConfig", PROGRAM_trl}, {"ModelConfig", PROGRAM_trl}, {"ScriptArguments", PROGRAM_trl},
-                   {"LoraConfig", PROGRAM_peft}};
+    } classes[] = {{"TrainingArguments", PROGRAM_hf}, {"Seq2SeqTrainingArguments", PROGRAM_hf},
+                   {"SFTConfig", PROGRAM_trl},        {"ModelConfig", PROGRAM_trl},
+                   {"ScriptArguments", PROGRAM_trl},  {"LoraConfig", PROGRAM_peft}};
     for (size_t i = 0; i < COUNT(classes); i++)
         if (!strcmp(name, classes[i].name)) return classes[i].program;
     return PROGRAM_script;
@@ -138,12 +146,15 @@ static enum foreign_program class_program(const char *name)
 /* What the name of a class says besides its arguments. */
 static void add_class(struct python *p, const char *name, uint32_t line, struct value *map)
 {
-    static const char *const optimizers[] = {"AdamW", "Adam", "SGD", "Adafactor", "AdamW8bit", "Adam8bit", "PagedAdamW8bit"};
-    static const char *const rise[][2] = {{"start_factor", "0.3333333333333333"}, {"total_iters", "5"}}; /* defaults of LinearLR */
+    static const char *const optimizers[] = {"AdamW",     "Adam",     "SGD",           "Adafactor",
+                                             "AdamW8bit", "Adam8bit", "PagedAdamW8bit"};
+    static const char *const rise[][2] = {{"start_factor", "0.3333333333333333"},
+                                          {"total_iters", "5"}}; /* defaults of LinearLR */
     for (size_t i = 0; i < COUNT(optimizers); i++)
         if (!strcmp(name, optimizers[i])) value_put(&p->f->memory, map, "optimizer", value_string(&p->f->memory, name));
     for (size_t i = 0; i < COUNT(rise) && !strcmp(name, "LinearLR"); i++)
-        if (!value_get(map, rise[i][0])) value_put(&p->f->memory, map, rise[i][0], yaml_scalar(&p->f->memory, rise[i][1]));
+        if (!value_get(map, rise[i][0]))
+            value_put(&p->f->memory, map, rise[i][0], yaml_scalar(&p->f->memory, rise[i][1]));
     for (uint32_t i = 0; i < map->count; i++)
         if (!map->items[i]->line) map->items[i]->line = line;
 }
@@ -161,7 +172,8 @@ static int read_call(struct python *p, const char *full)
         const char *after = p->at + n + strspn(p->at + n, " \t");
         char *key = NULL;
         struct value *item;
-        if (n && *after == '=' && after[1] != '=') key = bump_format(&p->f->memory, "%.*s", (int)n, p->at), p->at = after + 1;
+        if (n && *after == '=' && after[1] != '=')
+            key = bump_format(&p->f->memory, "%.*s", (int)n, p->at), p->at = after + 1;
         else if (*p->at == '*') p->at += 1 + (p->at[1] == '*');
         if (read_value(p, &item)) return p->e->code;
         item->line = at;
@@ -175,7 +187,8 @@ static int read_call(struct python *p, const char *full)
     return PL_OK;
 }
 
-/* A name: True, False, None, a name that was assigned above, torch.bfloat16 as a text, or a call, which is an empty map here. */
+/* A name: True, False, None, a name that was assigned above, torch.bfloat16 as a text, or a call, which is an empty map
+ * here. */
 static int read_name(struct python *p, size_t n, struct value **out)
 {
     const char *name = bump_format(&p->f->memory, "%.*s", (int)n, p->at);
@@ -197,7 +210,9 @@ static int read_number(struct python *p, struct value **out)
 {
     char digits[64], *end;
     size_t n = 0, k = 0;
-    while (p->at[n] && k + 1 < sizeof digits && (isalnum((unsigned char)p->at[n]) || strchr("._", p->at[n]) || ((p->at[n] == '-' || p->at[n] == '+') && (!n || p->at[n - 1] == 'e' || p->at[n - 1] == 'E')))) {
+    while (p->at[n] && k + 1 < sizeof digits &&
+           (isalnum((unsigned char)p->at[n]) || strchr("._", p->at[n]) ||
+            ((p->at[n] == '-' || p->at[n] == '+') && (!n || p->at[n - 1] == 'e' || p->at[n - 1] == 'E')))) {
         if (p->at[n] != '_') digits[k++] = p->at[n];
         n++;
     }
@@ -236,7 +251,7 @@ static int read_value(struct python *p, struct value **out)
     return !*p->at || strchr(",)]}:\n;", *p->at) ? PL_OK : fail(p, "an expression");
 }
 
-/* --- statements -------------------------------------------------------------------------------------------------------------- */
+/* --- statements ------------------------------------------------------------------------------ */
 
 static bool is_import(const char *s) { return !strncmp(s, "import ", 7) || !strncmp(s, "from ", 5); }
 
@@ -255,7 +270,8 @@ static int read_statement(struct python *p)
     const bool assigns = n && *after == '=' && after[1] != '=';
     const char *name = bump_format(&p->f->memory, "%.*s", (int)n, p->at);
     const uint32_t line = p->line;
-    if (!assigns && *after != '(' && *p->at != '"' && *p->at != '\'') return fail(p, "a statement that is no assignment");
+    if (!assigns && *after != '(' && *p->at != '"' && *p->at != '\'')
+        return fail(p, "a statement that is no assignment");
     if (assigns) p->at = after + 1;
     if (read_value(p, &v)) return p->e->code;
     v->line = line;
@@ -296,7 +312,14 @@ bool foreign_is_python(const char *text)
 
 int foreign_read_python(struct foreign *f, const char *text, const char *name, foreign_documents *out, struct error *e)
 {
-    struct python p = {.f = f, .name = name, .at = text, .line = 1, .scalars = value_new(&f->memory, VALUE_MAP), .used = value_new(&f->memory, VALUE_MAP), .documents = out, .e = e};
+    struct python p = {.f = f,
+                       .name = name,
+                       .at = text,
+                       .line = 1,
+                       .scalars = value_new(&f->memory, VALUE_MAP),
+                       .used = value_new(&f->memory, VALUE_MAP),
+                       .documents = out,
+                       .e = e};
     int rc = PL_OK;
     for (skip(&p, true); *p.at && !rc; skip(&p, true)) {
         rc = read_statement(&p);

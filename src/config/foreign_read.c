@@ -2,8 +2,8 @@
  * foreign_read.c: from the files of other programs to a list of their keys and values.
  *
  * JSON and YAML are both read as YAML, of which JSON is a part, so that every value has its line. A DeepSpeed file
- * is Hjson: comments with // and in slash-star are blanked out before. A Python dictionary without names in it reads as YAML too;
- * others are foreign_python.c's.
+ * is Hjson: comments with // and in slash-star are blanked out before. A Python dictionary without names in it reads as
+ * YAML too; others are foreign_python.c's.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 
 enum { MAX_FILE = 16 << 20, MAX_DEPTH = 4 };
 
-/* --- documents ---------------------------------------------------------------------- */
+/* --- documents ------------------------------------------------------------------------------- */
 
 /* The end of the comment at s, or s. A comment stands after a blank or a bracket: https://a is none. */
 static char *comment_end(char *s, char before)
@@ -57,7 +57,7 @@ static char first_character(const char *s)
     }
 }
 
-/* --- keys ----------------------------------------------------------------------------- */
+/* --- keys ------------------------------------------------------------------------------------ */
 
 struct adding {
     struct foreign *f;
@@ -69,7 +69,8 @@ struct adding {
 /* DeepSpeed ignores keys that it does not know at the top; the other programs refuse them. */
 static int unknown_key(struct adding *a, const char *key, const struct value *v)
 {
-    if (v->kind == VALUE_NULL && foreign_in_section(a->program, bump_format(&a->f->memory, "%s.", key))) return PL_OK; /* an empty section */
+    if (v->kind == VALUE_NULL && foreign_in_section(a->program, bump_format(&a->f->memory, "%s.", key)))
+        return PL_OK; /* an empty section */
     const char *nearest = foreign_nearest(a->program, key, &a->f->memory), *name = foreign_name(a->program);
     if (a->program == PROGRAM_ds && !foreign_in_section(a->program, key) && !nearest) {
         vec_push(&a->f->left, ((struct foreign_left){bump_string(&a->f->memory, key), "DeepSpeed does not know it and ignores it"}));
@@ -101,13 +102,17 @@ static int add_key(void *to, const struct foreign_row *r, const char *key, const
     if (!r) return unknown_key(a, key, v);
     if (r->how == HOW_CONFIG_FILE) return PL_OK; /* follow_files */
     if (a->program == PROGRAM_ds && v->kind == VALUE_STRING && !strcmp(v->text, "auto")) {
-        vec_push(&f->entries, ((struct foreign_entry){.row = r, .program = a->program, .key = r->key, .value = v, .file = a->file, .automatic = true}));
+        vec_push(&f->entries,
+                 ((struct foreign_entry){
+                     .row = r, .program = a->program, .key = r->key, .value = v, .file = a->file, .automatic = true}));
         return PL_OK;
     }
     if (r->how == HOW_ONLY && !foreign_off(v) && !one_of(r->standard, v)) return refuse_value(a, r, key, v);
-    if (r->how == HOW_ONLY_TRUE && v->kind != VALUE_NULL && !(v->kind == VALUE_BOOL && v->truth)) return refuse_value(a, r, key, v);
+    if (r->how == HOW_ONLY_TRUE && v->kind != VALUE_NULL && !(v->kind == VALUE_BOOL && v->truth))
+        return refuse_value(a, r, key, v);
     if (r->how == HOW_DEEPSPEED && v->kind == VALUE_MAP) return foreign_add(f, PROGRAM_ds, v, a->file, a->e);
-    const bool named = r->how == HOW_SWIFT_DEEPSPEED && v->kind == VALUE_STRING && path_has_ending(v->text, ".json"); /* others are names of its own files */
+    const bool named = r->how == HOW_SWIFT_DEEPSPEED && v->kind == VALUE_STRING &&
+                       path_has_ending(v->text, ".json"); /* others are names of its own files */
     if ((r->how == HOW_DEEPSPEED || named) && v->kind == VALUE_STRING && *v->text) {
         if (foreign_follow(f, PROGRAM_ds, v->text, a->file, a->e)) return error_prepend(a->e, "%s:%u: %s", a->file, v->line, key);
         return PL_OK;
@@ -149,15 +154,20 @@ int foreign_add(struct foreign *f, enum foreign_program p, const struct value *m
     if (!others) return PL_OK;
     if (p == FOREIGN_PROGRAMS) p = foreign_guess(map, f->programs);
     if (p == FOREIGN_PROGRAMS)
-        return error_set(e, PL_USAGE, "%s: no key of it is known; expected a configuration of Hugging Face TrainingArguments, TRL, LLaMA-Factory, ms-swift, Axolotl, DeepSpeed or Accelerate, or the command line of a training script", file);
-    if (*foreign_refused(p)) return error_set(e, PL_USAGE, "%s is a file of %s: %s", file, foreign_name(p), foreign_refused(p));
+        return error_set(
+            e, PL_USAGE,
+            "%s: no key of it is known; expected a configuration of Hugging Face TrainingArguments, TRL, "
+            "LLaMA-Factory, ms-swift, Axolotl, DeepSpeed or Accelerate, or the command line of a training script",
+            file);
+    if (*foreign_refused(p))
+        return error_set(e, PL_USAGE, "%s is a file of %s: %s", file, foreign_name(p), foreign_refused(p));
     struct adding a = {f, p, bump_string(&f->memory, file), e};
     f->programs |= 1u << p;
     if (p != PROGRAM_launch) list_file(f, a.file, foreign_name(p));
     return foreign_walk(p, map, &f->memory, add_key, &a);
 }
 
-/* --- files ---------------------------------------------------------------------------------- */
+/* --- files ----------------------------------------------------------------------------------- */
 
 /* A run file of ours is no configuration of another program. */
 static int refuse_ours(const char *bytes, const char *name, struct error *e)
@@ -196,7 +206,8 @@ static int add_python(struct foreign *f, const char *text, const char *name, str
 {
     foreign_documents documents = {0};
     int rc = foreign_read_python(f, text, name, &documents, e);
-    for (uint32_t i = 0; i < documents.n && !rc; i++) rc = foreign_add(f, documents.at[i].program, documents.at[i].map, name, e);
+    for (uint32_t i = 0; i < documents.n && !rc; i++)
+        rc = foreign_add(f, documents.at[i].program, documents.at[i].map, name, e);
     vec_free(&documents);
     return rc;
 }

@@ -8,7 +8,7 @@
 
 enum { MOST = 1 << 20, KEEP_ALL = 1000000 };
 
-/* --- the batch ------------------------------------------------------------------------------------------- */
+/* --- the batch ------------------------------------------------------------------------------- */
 
 struct batch {
     const struct foreign_entry *micro, *accumulation, *total;
@@ -71,7 +71,10 @@ static void put_batch(struct foreign_work *w, const struct batch *b)
 
 static void run_batch(struct foreign_work *w)
 {
-    struct batch b = {.micro = foreign_pick(w, HOW_MICRO), .accumulation = foreign_pick(w, HOW_ACCUMULATION), .total = foreign_pick(w, HOW_BATCH), .r = foreign_ranks(w)};
+    struct batch b = {.micro = foreign_pick(w, HOW_MICRO),
+                      .accumulation = foreign_pick(w, HOW_ACCUMULATION),
+                      .total = foreign_pick(w, HOW_BATCH),
+                      .r = foreign_ranks(w)};
     const struct foreign_entry *find = foreign_given(w, HOW_FIND_BATCH);
     if (b.total && b.micro && !b.micro->given) b.micro = NULL;
     if (b.total && b.accumulation && !b.accumulation->given) b.accumulation = NULL;
@@ -80,10 +83,12 @@ static void run_batch(struct foreign_work *w)
     b.t = b.total ? foreign_whole(w, b.total, 1, MOST) : 0;
     b.here = max_i64(1, w->f->ranks);
     if (foreign_failed(w)) return;
-    if (!b.accumulation && !b.total && b.m && foreign_has(w, PROGRAM_swift)) b.a = max_i64(1, (16 + b.m * b.r - 1) / (b.m * b.r)); /* its default: a batch of 16 */
+    if (!b.accumulation && !b.total && b.m && foreign_has(w, PROGRAM_swift))
+        b.a = max_i64(1, (16 + b.m * b.r - 1) / (b.m * b.r)); /* its default: a batch of 16 */
     if (!b.micro && !b.total) {
         foreign_leave(w, b.accumulation, "no micro-batch is given, so train.effective_batch stays as it is");
-        foreign_leave(w, foreign_pick(w, HOW_RANKS), "no micro-batch is given, so train.effective_batch stays as it is");
+        foreign_leave(w, foreign_pick(w, HOW_RANKS),
+                      "no micro-batch is given, so train.effective_batch stays as it is");
         return;
     }
     if (!complete_batch(&b)) {
@@ -95,7 +100,7 @@ static void run_batch(struct foreign_work *w)
     else if (b.micro && b.micro->given) foreign_put(w, "memory.micro_batch", value_int(&w->f->memory, b.m), b.micro, NULL);
 }
 
-/* --- its length -------------------------------------------------------------------------------------------- */
+/* --- its length ------------------------------------------------------------------------------ */
 
 /* max_steps above 0 comes before epochs. Returns the steps, 0 if they are not known. */
 static int64_t run_length(struct foreign_work *w)
@@ -110,7 +115,7 @@ static int64_t run_length(struct foreign_work *w)
     return 0;
 }
 
-/* --- evaluation and checkpoints ----------------------------------------------------------------------------------- */
+/* --- evaluation and checkpoints -------------------------------------------------------------- */
 
 static bool is_word(const struct foreign_entry *entry, const char *word) { return !strcmp(foreign_text(entry), word); }
 
@@ -124,7 +129,10 @@ static int64_t every(struct foreign_work *w, const struct foreign_entry *entry, 
 }
 
 /* Axolotl and ms-swift count in steps where a number of steps is given, whatever the strategy is. */
-static bool implies_steps(const struct foreign_entry *steps) { return steps && steps->given && (steps->program == PROGRAM_axolotl || steps->program == PROGRAM_swift); }
+static bool implies_steps(const struct foreign_entry *steps)
+{
+    return steps && steps->given && (steps->program == PROGRAM_axolotl || steps->program == PROGRAM_swift);
+}
 
 static void run_evaluation(struct foreign_work *w, int64_t total)
 {
@@ -149,8 +157,11 @@ static void run_checkpoints(struct foreign_work *w, int64_t total)
         foreign_leave(w, strategy, "evaluation and checkpoints are counted in steps: train.eval_every, train.save_every; both also come at the end");
     if (!counted) foreign_leave(w, steps, "save_strategy is not steps");
     const bool number = keep && keep->value->kind == VALUE_NUMBER && keep->value->number > 0;
-    if (keep && (number || (keep->given && keep->value->kind != VALUE_NUMBER))) foreign_put(w, "train.keep", value_copy(&w->f->memory, keep->value), keep, NULL);
-    else if (keep) foreign_put(w, "train.keep", value_int(&w->f->memory, KEEP_ALL), keep, keep->given ? "save_total_limit: all are kept" : "default of save_total_limit: all are kept");
+    if (keep && (number || (keep->given && keep->value->kind != VALUE_NUMBER)))
+        foreign_put(w, "train.keep", value_copy(&w->f->memory, keep->value), keep, NULL);
+    else if (keep)
+        foreign_put(w, "train.keep", value_int(&w->f->memory, KEEP_ALL), keep,
+                    keep->given ? "save_total_limit: all are kept" : "default of save_total_limit: all are kept");
 }
 
 /* As transformers, which refuses it too. */
@@ -158,7 +169,8 @@ static void run_best(struct foreign_work *w)
 {
     const struct foreign_entry *best = foreign_given(w, HOW_BEST), *evaluation = foreign_pick(w, HOW_EVAL_STRATEGY), *save = foreign_pick(w, HOW_SAVE_STRATEGY);
     if (!foreign_true(w, best)) return;
-    if (!is_word(save, "best") && !foreign_has(w, PROGRAM_axolotl) && strcmp(foreign_text(evaluation), foreign_text(save)))
+    if (!is_word(save, "best") && !foreign_has(w, PROGRAM_axolotl) &&
+        strcmp(foreign_text(evaluation), foreign_text(save)))
         foreign_refuse(w, best, "it needs the same eval_strategy and save_strategy; they are %s and %s", foreign_text(evaluation), foreign_text(save));
     foreign_put(w, "train.keep_best", value_bool(&w->f->memory, true), best, NULL);
 }

@@ -1,8 +1,8 @@
 /*
  * foreign_schedule.c: facts of other programs about the learning rate, its schedule and the optimizer.
  *
- * A scheduler of DeepSpeed is one thing with defaults of its own: where a DeepSpeed file has one, the arguments of the program that
- * uses the file count only where the file says "auto".
+ * A scheduler of DeepSpeed is one thing with defaults of its own: where a DeepSpeed file has one, the arguments of the
+ * program that uses the file count only where the file says "auto".
  */
 #include <math.h>
 #include <string.h>
@@ -11,17 +11,26 @@
 #include "config/foreign_rows.h"
 #include "io/yaml.h"
 
-/* --- the schedule ---------------------------------------------------------------------------------------------------- */
+/* --- the schedule ---------------------------------------------------------------------------- */
 
 static const char *schedule_word(struct foreign_work *w, const struct foreign_entry *entry)
 {
-    static const char *const words[][2] = {{"linear", "linear"}, {"cosine", "cosine"}, {"constant", "constant"}, {"constant_with_warmup", "constant"}, {"cosine_with_min_lr", "cosine"},
-                                           {"WarmupLR", "constant"}, {"WarmupDecayLR", "linear"}, {"WarmupCosineLR", "cosine"}};
+    static const char *const words[][2] = {{"linear", "linear"},
+                                           {"cosine", "cosine"},
+                                           {"constant", "constant"},
+                                           {"constant_with_warmup", "constant"},
+                                           {"cosine_with_min_lr", "cosine"},
+                                           {"WarmupLR", "constant"},
+                                           {"WarmupDecayLR", "linear"},
+                                           {"WarmupCosineLR", "cosine"}};
     const char *word = foreign_text(entry);
     if (!strncmp(word, "SchedulerType.", 14)) word += 14;
     for (size_t i = 0; i < COUNT(words); i++)
         if (!strcasecmp(words[i][0], word)) return words[i][1];
-    foreign_refuse(w, entry, "found %.100s, and Plimsoll has only linear, cosine (also with min_lr), constant and constant_with_warmup", word);
+    foreign_refuse(
+        w, entry,
+        "found %.100s, and Plimsoll has only linear, cosine (also with min_lr), constant and constant_with_warmup",
+        word);
     return "constant";
 }
 
@@ -31,16 +40,21 @@ static void put_floor(struct foreign_work *w, const struct foreign_entry *schedu
     const struct foreign_entry *options = foreign_given(w, HOW_SCHEDULE_OPTIONS);
     if (!options || foreign_off(options->value)) return;
     const struct value *rate = value_get(options->value, "min_lr_rate"), *least = value_get(options->value, "min_lr");
-    if (options->value->kind != VALUE_MAP || options->value->count != 1 || !(rate || least) || strcmp(foreign_text(schedule), "cosine_with_min_lr"))
+    if (options->value->kind != VALUE_MAP || options->value->count != 1 || !(rate || least) ||
+        strcmp(foreign_text(schedule), "cosine_with_min_lr"))
         foreign_refuse(w, options, "only min_lr_rate or min_lr of cosine_with_min_lr is known");
-    else if (rate && rate->kind == VALUE_NUMBER) foreign_put(w, "train.min_lr_rate", value_copy(&w->f->memory, rate), options, NULL);
-    else if (least && least->kind == VALUE_NUMBER && w->c->train_learning_rate > 0) foreign_put(w, "train.min_lr_rate", value_number(&w->f->memory, least->number / w->c->train_learning_rate), options, NULL);
+    else if (rate && rate->kind == VALUE_NUMBER)
+        foreign_put(w, "train.min_lr_rate", value_copy(&w->f->memory, rate), options, NULL);
+    else if (least && least->kind == VALUE_NUMBER && w->c->train_learning_rate > 0)
+        foreign_put(w, "train.min_lr_rate", value_number(&w->f->memory, least->number / w->c->train_learning_rate),
+                    options, NULL);
     else foreign_refuse(w, options, "min_lr_rate or min_lr is no number");
 }
 
 static void put_warmup(struct foreign_work *w)
 {
-    const struct foreign_entry *steps = foreign_pick(w, HOW_WARMUP), *ratio = foreign_pick(w, HOW_WARMUP_RATIO), *length = foreign_pick(w, HOW_STEPS);
+    const struct foreign_entry *steps = foreign_pick(w, HOW_WARMUP), *ratio = foreign_pick(w, HOW_WARMUP_RATIO),
+                               *length = foreign_pick(w, HOW_STEPS);
     const double n = foreign_number(w, steps), total = foreign_number(w, length);
     if (ratio && !ratio->given && !steps && total > 0) { /* Axolotl's default, which ends at 100 steps */
         const double some = fmin(100, floor(foreign_number(w, ratio) * total));
@@ -49,9 +63,11 @@ static void put_warmup(struct foreign_work *w)
     }
     if (n >= 1) {
         foreign_put(w, "train.warmup_steps", value_copy(&w->f->memory, steps->value), steps, NULL);
-        if (ratio && foreign_number(w, ratio) > 0) foreign_leave(w, ratio, bump_format(&w->f->memory, "%s is given, and comes first", steps->key));
+        if (ratio && foreign_number(w, ratio) > 0)
+            foreign_leave(w, ratio, bump_format(&w->f->memory, "%s is given, and comes first", steps->key));
     } else if (n > 0) foreign_put(w, "train.warmup_ratio", value_copy(&w->f->memory, steps->value), steps, NULL);
-    else if (ratio && foreign_number(w, ratio) != 0 && !(steps && steps->given && !ratio->given)) foreign_put(w, "train.warmup_ratio", value_copy(&w->f->memory, ratio->value), ratio, NULL);
+    else if (ratio && foreign_number(w, ratio) != 0 && !(steps && steps->given && !ratio->given))
+        foreign_put(w, "train.warmup_ratio", value_copy(&w->f->memory, ratio->value), ratio, NULL);
 }
 
 static void put_schedule(struct foreign_work *w)
@@ -63,15 +79,19 @@ static void put_schedule(struct foreign_work *w)
     }
     if (schedule && !strcmp(foreign_text(schedule), "constant")) { /* without warmup, unlike constant_with_warmup */
         foreign_leave(w, foreign_given(w, HOW_WARMUP), "the schedule constant has no warmup; constant_with_warmup has");
-        foreign_leave(w, foreign_given(w, HOW_WARMUP_RATIO), "the schedule constant has no warmup; constant_with_warmup has");
+        foreign_leave(w, foreign_given(w, HOW_WARMUP_RATIO),
+                      "the schedule constant has no warmup; constant_with_warmup has");
         return;
     }
     put_warmup(w);
 }
 
-/* --- DeepSpeed's schedulers -------------------------------------------------------------------------------------------- */
+/* --- DeepSpeed's schedulers ------------------------------------------------------------------ */
 
-static const char *default_of(struct foreign_work *w, const char *key) { return bump_format(&w->f->memory, "default of scheduler.params.%s", key); }
+static const char *default_of(struct foreign_work *w, const char *key)
+{
+    return bump_format(&w->f->memory, "default of scheduler.params.%s", key);
+}
 
 static void put_ds_warmup(struct foreign_work *w, const struct foreign_entry *scheduler)
 {
@@ -79,10 +99,17 @@ static void put_ds_warmup(struct foreign_work *w, const struct foreign_entry *sc
     const char *word = foreign_text(type);
     if (foreign_automatic(w, "scheduler.params.warmup_num_steps")) {
         put_warmup(w);
-        if (!config_warms_up(w->c)) foreign_put(w, "train.warmup_steps", value_int(&w->f->memory, 2), scheduler, "DeepSpeed's warmup has at least 2 steps");
-    } else if (steps) foreign_put(w, "train.warmup_steps", value_int(&w->f->memory, foreign_whole(w, steps, 1, INT32_MAX)), steps, NULL);
-    else foreign_put(w, "train.warmup_steps", value_int(&w->f->memory, 1000), scheduler, default_of(w, "warmup_num_steps"));
-    if (type && strcmp(word, "log") && strcmp(word, "linear")) foreign_refuse(w, type, "found %.100s, expected log or linear", word);
+        if (!config_warms_up(w->c))
+            foreign_put(w, "train.warmup_steps", value_int(&w->f->memory, 2), scheduler,
+                        "DeepSpeed's warmup has at least 2 steps");
+    } else if (steps)
+        foreign_put(w, "train.warmup_steps", value_int(&w->f->memory, foreign_whole(w, steps, 1, INT32_MAX)), steps,
+                    NULL);
+    else
+        foreign_put(w, "train.warmup_steps", value_int(&w->f->memory, 1000), scheduler,
+                    default_of(w, "warmup_num_steps"));
+    if (type && strcmp(word, "log") && strcmp(word, "linear"))
+        foreign_refuse(w, type, "found %.100s, expected log or linear", word);
     if (type) foreign_put(w, "train.warmup_shape", foreign_word(w, word), type, NULL);
     else foreign_put(w, "train.warmup_shape", foreign_word(w, "log"), scheduler, default_of(w, "warmup_type"));
 }
@@ -90,22 +117,28 @@ static void put_ds_warmup(struct foreign_work *w, const struct foreign_entry *sc
 /* The peak of the warmup is the learning rate. WarmupDecayLR has a peak of its own, others take the optimizer's. */
 static void put_ds_rate(struct foreign_work *w, const struct foreign_entry *scheduler, bool decays)
 {
-    const struct foreign_entry *peak = foreign_given(w, HOW_DS_MAX_RATE), *rate = foreign_pick_for(w, "train.learning_rate");
-    if (peak && rate && rate->given && rate->program != PROGRAM_ds && foreign_number(w, rate) != foreign_number(w, peak))
-        foreign_refuse(w, rate, "it is %g, but in %s:%u %s is %g: they must be the same, or the DeepSpeed file says \"auto\"", foreign_number(w, rate), peak->file, peak->line, peak->key,
-                       foreign_number(w, peak));
+    const struct foreign_entry *peak = foreign_given(w, HOW_DS_MAX_RATE),
+                               *rate = foreign_pick_for(w, "train.learning_rate");
+    if (peak && rate && rate->given && rate->program != PROGRAM_ds &&
+        foreign_number(w, rate) != foreign_number(w, peak))
+        foreign_refuse(w, rate,
+                       "it is %g, but in %s:%u %s is %g: they must be the same, or the DeepSpeed file says \"auto\"",
+                       foreign_number(w, rate), peak->file, peak->line, peak->key, foreign_number(w, peak));
     if (peak) foreign_put(w, "train.learning_rate", value_copy(&w->f->memory, peak->value), peak, NULL);
     else if (decays && !foreign_automatic(w, "scheduler.params.warmup_max_lr"))
-        foreign_put(w, "train.learning_rate", value_number(&w->f->memory, 0.001), scheduler, default_of(w, "warmup_max_lr"));
+        foreign_put(w, "train.learning_rate", value_number(&w->f->memory, 0.001), scheduler,
+                    default_of(w, "warmup_max_lr"));
 }
 
 static void put_ds_start(struct foreign_work *w, bool decays, bool cosine)
 {
-    const struct foreign_entry *least = foreign_given(w, HOW_DS_MIN_RATE), *ratio = foreign_given(w, HOW_DS_MIN_RATIO), *start = cosine ? ratio : least;
+    const struct foreign_entry *least = foreign_given(w, HOW_DS_MIN_RATE), *ratio = foreign_given(w, HOW_DS_MIN_RATIO),
+                               *start = cosine ? ratio : least;
     double part = foreign_number(w, start);
     if (!start || part == 0 || foreign_failed(w)) return;
     if (!cosine) part = w->c->train_learning_rate > 0 ? part / w->c->train_learning_rate : 2;
-    if (part < 0 || part > 1) foreign_refuse(w, start, "the warmup begins at %g of the learning rate, expected a part of it", part);
+    if (part < 0 || part > 1)
+        foreign_refuse(w, start, "the warmup begins at %g of the learning rate, expected a part of it", part);
     foreign_put(w, "train.warmup_start", value_number(&w->f->memory, part), start, NULL);
     if (decays) foreign_put(w, "train.min_lr_rate", value_number(&w->f->memory, part), start, NULL);
 }
@@ -115,25 +148,38 @@ static void put_ds_schedule(struct foreign_work *w, const struct foreign_entry *
     const char *word = schedule_word(w, scheduler);
     const bool decays = !strcmp(word, "linear"), cosine = !strcmp(word, "cosine");
     const struct foreign_entry *floor = foreign_given(w, HOW_DS_COSINE_FLOOR);
-    foreign_leave(w, foreign_given(w, HOW_SCHEDULE), bump_format(&w->f->memory, "the scheduler of %s comes first", scheduler->file));
+    foreign_leave(w, foreign_given(w, HOW_SCHEDULE),
+                  bump_format(&w->f->memory, "the scheduler of %s comes first", scheduler->file));
     foreign_put(w, "train.schedule", foreign_word(w, word), scheduler, NULL);
     foreign_put(w, "train.schedule_as", foreign_word(w, "deepspeed"), scheduler, NULL);
     put_ds_warmup(w, scheduler);
     put_ds_rate(w, scheduler, decays);
     put_ds_start(w, decays, cosine);
-    if (cosine) foreign_put(w, "train.min_lr_rate", floor ? value_copy(&w->f->memory, floor->value) : value_number(&w->f->memory, 0.0001), floor ? floor : scheduler, floor ? NULL : default_of(w, "cos_min_ratio"));
+    if (cosine)
+        foreign_put(w, "train.min_lr_rate",
+                    floor ? value_copy(&w->f->memory, floor->value) : value_number(&w->f->memory, 0.0001),
+                    floor ? floor : scheduler, floor ? NULL : default_of(w, "cos_min_ratio"));
 }
 
-/* --- the optimizer ------------------------------------------------------------------------------------------------------ */
+/* --- the optimizer --------------------------------------------------------------------------- */
 
 /* What a name of torch.optim or bitsandbytes means. */
 static const struct named_optimizer {
     const char *name, *ours, *decay; /* decay: its default of weight_decay */
     bool coupled;                    /* weight decay is added to the gradient of Adam, which does not exist here */
 } optimizers[] = {
-    {"adamw", "adamw", "0.01", false}, {"adamw_torch", "adamw", "0.01", false}, {"adamw_torch_fused", "adamw", "0.01", false}, {"adam", "adamw", "0", true},
-    {"adamw8bit", "adamw-8bit", "0.01", false}, {"adamw_8bit", "adamw-8bit", "0.01", false}, {"adamw_bnb_8bit", "adamw-8bit", "0.01", false}, {"paged_adamw_8bit", "adamw-8bit", "0.01", false},
-    {"pagedadamw8bit", "adamw-8bit", "0.01", false}, {"adam8bit", "adamw-8bit", "0", false}, {"sgd", "sgd", "0", false}, {"adafactor", "adafactor", "0", false},
+    {"adamw", "adamw", "0.01", false},
+    {"adamw_torch", "adamw", "0.01", false},
+    {"adamw_torch_fused", "adamw", "0.01", false},
+    {"adam", "adamw", "0", true},
+    {"adamw8bit", "adamw-8bit", "0.01", false},
+    {"adamw_8bit", "adamw-8bit", "0.01", false},
+    {"adamw_bnb_8bit", "adamw-8bit", "0.01", false},
+    {"paged_adamw_8bit", "adamw-8bit", "0.01", false},
+    {"pagedadamw8bit", "adamw-8bit", "0.01", false},
+    {"adam8bit", "adamw-8bit", "0", false},
+    {"sgd", "sgd", "0", false},
+    {"adafactor", "adafactor", "0", false},
 };
 
 static const struct named_optimizer *find_optimizer(const char *name)
@@ -147,23 +193,30 @@ static const struct named_optimizer *find_optimizer(const char *name)
 /* The optimizer that a script or a DeepSpeed file names; DeepSpeed's Adam is AdamW unless adam_w_mode is false. */
 static const struct named_optimizer *said_optimizer(struct foreign_work *w, const struct foreign_entry **entry)
 {
-    const struct foreign_entry *script = foreign_given(w, HOW_OPTIMIZER), *ds = foreign_given(w, HOW_DS_OPTIMIZER), *mode = foreign_pick(w, HOW_ADAM_W_MODE);
+    const struct foreign_entry *script = foreign_given(w, HOW_OPTIMIZER), *ds = foreign_given(w, HOW_DS_OPTIMIZER),
+                               *mode = foreign_pick(w, HOW_ADAM_W_MODE);
     const char *name = foreign_text(*entry = script ? script : ds);
     if (!*entry) return NULL;
     const struct named_optimizer *found = find_optimizer(name);
-    const bool adam = found && (found->coupled || !strcasecmp(name, "adamw")), sgd = found && !strcmp(found->ours, "sgd");
+    const bool adam = found && (found->coupled || !strcasecmp(name, "adamw")),
+               sgd = found && !strcmp(found->ours, "sgd");
     if (*entry == ds && !adam && !sgd) {
-        foreign_refuse(w, ds, "found %.100s, and Plimsoll has only Adam, AdamW and SGD of DeepSpeed's optimizers", name);
+        foreign_refuse(w, ds, "found %.100s, and Plimsoll has only Adam, AdamW and SGD of DeepSpeed's optimizers",
+                       name);
         return NULL;
     }
-    if (!found) foreign_refuse(w, script, "found %.100s, and Plimsoll has only AdamW, Adam, SGD, Adafactor, and AdamW and Adam in 8 bits", name);
+    if (!found)
+        foreign_refuse(w, script,
+                       "found %.100s, and Plimsoll has only AdamW, Adam, SGD, Adafactor, and AdamW and Adam in 8 bits",
+                       name);
     if (*entry != ds || !adam) return found;
     static const struct named_optimizer fused = {"adam", "adamw", "0", false}, coupled = {"adam", "adamw", "0", true};
     const bool plain = found->coupled && mode && mode->given && !foreign_true(w, mode);
     return plain ? &coupled : foreign_true(w, foreign_given(w, HOW_TORCH_ADAM)) ? find_optimizer("adamw") : &fused;
 }
 
-/* transformers' Trainer gives biases and norms no decay; other programs, and DeepSpeed's own optimizers, decay all that they are given. */
+/* transformers' Trainer gives biases and norms no decay; other programs, and DeepSpeed's own optimizers, decay all that
+ * they are given. */
 static void put_no_decay(struct foreign_work *w, const struct foreign_entry *decay)
 {
     if (!foreign_is_hf(w) || foreign_given(w, HOW_DS_OPTIMIZER) || foreign_number(w, decay) == 0) return;
@@ -173,16 +226,21 @@ static void put_no_decay(struct foreign_work *w, const struct foreign_entry *dec
     foreign_put(w, "train.no_decay", patterns, decay, "as Trainer does: biases and norms do not decay");
 }
 
-static void put_decay(struct foreign_work *w, const struct named_optimizer *optimizer, const struct foreign_entry *named)
+static void put_decay(struct foreign_work *w, const struct named_optimizer *optimizer,
+                      const struct foreign_entry *named)
 {
     const struct foreign_entry *decay = foreign_pick(w, HOW_DECAY);
     if (decay && optimizer && optimizer->coupled && foreign_number(w, decay) > 0)
-        foreign_refuse(w, decay, "it is %g with Adam, which adds it to the gradient, and AdamW does not: name AdamW, or set it to 0", foreign_number(w, decay));
+        foreign_refuse(
+            w, decay,
+            "it is %g with Adam, which adds it to the gradient, and AdamW does not: name AdamW, or set it to 0",
+            foreign_number(w, decay));
     if (decay) {
         foreign_put(w, "train.weight_decay", value_copy(&w->f->memory, decay->value), decay, NULL);
         put_no_decay(w, decay);
     } else if (optimizer && !foreign_automatic(w, "optimizer.params.weight_decay"))
-        foreign_put(w, "train.weight_decay", yaml_scalar(&w->f->memory, optimizer->decay), named, bump_format(&w->f->memory, "default of %s", foreign_text(named)));
+        foreign_put(w, "train.weight_decay", yaml_scalar(&w->f->memory, optimizer->decay), named,
+                    bump_format(&w->f->memory, "default of %s", foreign_text(named)));
 }
 
 /* Numbers that an optimizer of DeepSpeed has unless they are given, there or by the program that uses the file. */
@@ -190,11 +248,17 @@ static void put_ds_defaults(struct foreign_work *w, const struct foreign_entry *
 {
     static const struct {
         const char *ours, *value, *key;
-    } defaults[] = {{"train.learning_rate", "0.001", "lr"}, {"train.beta1", "0.9", "betas"}, {"train.beta2", "0.999", "betas"}, {"train.eps", "1e-8", "eps"}};
+    } defaults[] = {{"train.learning_rate", "0.001", "lr"},
+                    {"train.beta1", "0.9", "betas"},
+                    {"train.beta2", "0.999", "betas"},
+                    {"train.eps", "1e-8", "eps"}};
     for (size_t i = 0; i < COUNT(defaults); i++) {
         const char *key = bump_format(&w->f->memory, "optimizer.params.%s", defaults[i].key);
-        if (config_given(w->c, (enum config_key)config_find(defaults[i].ours)) || foreign_automatic(w, key) || (i && !strcasecmp(foreign_text(type), "sgd"))) continue;
-        foreign_put(w, defaults[i].ours, yaml_scalar(&w->f->memory, defaults[i].value), type, bump_format(&w->f->memory, "default of %s", key));
+        if (config_given(w->c, (enum config_key)config_find(defaults[i].ours)) || foreign_automatic(w, key) ||
+            (i && !strcasecmp(foreign_text(type), "sgd")))
+            continue;
+        foreign_put(w, defaults[i].ours, yaml_scalar(&w->f->memory, defaults[i].value), type,
+                    bump_format(&w->f->memory, "default of %s", key));
     }
 }
 
@@ -213,8 +277,12 @@ static void put_betas(struct foreign_work *w)
 /* torch.optim.SGD has no momentum unless it is given. */
 static void put_momentum(struct foreign_work *w)
 {
-    if (w->c->origin[KEY_memory_optimizer].source != SOURCE_FOREIGN || strcmp(w->c->memory_optimizer.value, "sgd") || config_given(w->c, KEY_train_momentum)) return;
-    foreign_put(w, "train.momentum", value_int(&w->f->memory, 0), &(struct foreign_entry){.file = w->c->origin[KEY_memory_optimizer].file, .key = "momentum"}, "default of torch.optim.SGD");
+    if (w->c->origin[KEY_memory_optimizer].source != SOURCE_FOREIGN || strcmp(w->c->memory_optimizer.value, "sgd") ||
+        config_given(w->c, KEY_train_momentum))
+        return;
+    foreign_put(w, "train.momentum", value_int(&w->f->memory, 0),
+                &(struct foreign_entry){.file = w->c->origin[KEY_memory_optimizer].file, .key = "momentum"},
+                "default of torch.optim.SGD");
 }
 
 /* ms-swift's learning rate follows from what is trained. */
@@ -223,7 +291,8 @@ static void put_swift_rate(struct foreign_work *w)
     const struct foreign_entry *rate = foreign_pick(w, HOW_SWIFT_RATE), *asked = foreign_asks_for_lora(w);
     if (rate) foreign_put(w, "train.learning_rate", value_copy(&w->f->memory, rate->value), rate, NULL);
     else if (foreign_has(w, PROGRAM_swift))
-        foreign_put(w, "train.learning_rate", value_number(&w->f->memory, asked ? 1e-4 : 1e-5), asked ? asked : &(struct foreign_entry){.file = w->f->files.at[0].name, .key = "learning_rate"},
+        foreign_put(w, "train.learning_rate", value_number(&w->f->memory, asked ? 1e-4 : 1e-5),
+                    asked ? asked : &(struct foreign_entry){.file = w->f->files.at[0].name, .key = "learning_rate"},
                     asked ? "default of learning_rate with an adapter" : "default of learning_rate without an adapter");
 }
 

@@ -9,7 +9,7 @@
 
 enum { MAX_EXPANDED = 1 << 18 };
 
-/* --- words ----------------------------------------------------------------------------------------- */
+/* --- words ----------------------------------------------------------------------------------- */
 
 /* The end of $(...) or `...`, at its first bracket or quote. */
 static const char *expression_end(const char *s)
@@ -195,7 +195,7 @@ int shell_command(struct shell *s, words *out)
     return PL_OK;
 }
 
-/* --- variables ------------------------------------------------------------------------------------ */
+/* --- variables ------------------------------------------------------------------------------- */
 
 /* Whether a value is an argument of the script, $1, which it does not have here. */
 static bool is_argument(const char *unknown) { return unknown[0] == '$' && (isdigit((unsigned char)unknown[1]) || unknown[1] == '@' || (unknown[1] == '{' && isdigit((unsigned char)unknown[2]))); }

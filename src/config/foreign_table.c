@@ -1,6 +1,6 @@
 /*
- * foreign_table.c: the rows of foreign.def and the lists of foreign_ignored.def: finding a key, walking a document, and which
- * program a document belongs to.
+ * foreign_table.c: the rows of foreign.def and the lists of foreign_ignored.def: finding a key, walking a document, and
+ * which program a document belongs to.
  */
 #include <stdio.h>
 #include <string.h>
@@ -57,8 +57,10 @@ static const struct ignored {
     struct foreign_row row;
 } ignored[] = {
 #define REASON(...)
-#define IGNORED(program, reason, prefix, keys) {prefix, keys, REASON_##reason, {PROGRAM_##program, "", "", HOW_NONE, "", ""}},
-#define IGNORED_OF(program, method, prefix, keys) {prefix, keys, REASONS, {PROGRAM_##program, "", "", HOW_NONE, "", "an option for other values of " method}},
+#define IGNORED(program, reason, prefix, keys)                                                                         \
+    {prefix, keys, REASON_##reason, {PROGRAM_##program, "", "", HOW_NONE, "", ""}},
+#define IGNORED_OF(program, method, prefix, keys)                                                                      \
+    {prefix, keys, REASONS, {PROGRAM_##program, "", "", HOW_NONE, "", "an option for other values of " method}},
 #include "config/foreign_ignored.def"
 #undef REASON
 #undef IGNORED
@@ -81,7 +83,18 @@ static bool each_ignored(const struct ignored *list, bool (*visit)(void *to, con
     return false;
 }
 
-static bool is_key(void *key, const char *found) { return !strcmp(key, found); }
+/* Whether the list has the key. */
+static bool has_key(const struct ignored *list, const char *key)
+{
+    const size_t prefix = strlen(list->prefix), n = strlen(key);
+    if (n <= prefix || strncmp(key, list->prefix, prefix)) return false;
+    for (const char *s = list->keys; *s;) {
+        const size_t length = strcspn(s, " ");
+        if (length == n - prefix && !memcmp(s, key + prefix, length)) return true;
+        s += length + (s[length] == ' ');
+    }
+    return false;
+}
 
 const char *foreign_why(const struct foreign_row *r)
 {
@@ -95,7 +108,7 @@ static const struct foreign_row *find_own(enum foreign_program p, const char *ke
     for (size_t i = 0; i < COUNT(rows); i++)
         if (rows[i].program == p && !strcmp(rows[i].key, key)) return &rows[i];
     for (size_t i = 0; i < COUNT(ignored); i++)
-        if (ignored[i].row.program == p && !strncmp(key, ignored[i].prefix, strlen(ignored[i].prefix)) && each_ignored(&ignored[i], is_key, (char *)key)) return &ignored[i].row;
+        if (ignored[i].row.program == p && has_key(&ignored[i], key)) return &ignored[i].row;
     return NULL;
 }
 
@@ -120,7 +133,8 @@ const char *foreign_nearest(enum foreign_program p, const char *key, struct bump
     for (size_t i = 0; i < COUNT(rows); i++)
         if (rows[i].program == p || rows[i].program == programs[p].parent) compare(&n, rows[i].key);
     for (size_t i = 0; i < COUNT(ignored); i++)
-        if (ignored[i].row.program == p || ignored[i].row.program == programs[p].parent) each_ignored(&ignored[i], compare, &n);
+        if (ignored[i].row.program == p || ignored[i].row.program == programs[p].parent)
+            each_ignored(&ignored[i], compare, &n);
     return config_near(key, n.distance) ? bump_string(b, n.found) : NULL;
 }
 
@@ -130,7 +144,8 @@ static const struct foreign_row *find(enum foreign_program p, const char *key)
     return r || programs[p].parent == p ? r : find_own(programs[p].parent, key);
 }
 
-/* A key of fsdp_config may be written with or without fsdp_ before it. Of a script's key, a.b.c, only the end counts: b.c, else c. */
+/* A key of fsdp_config may be written with or without fsdp_ before it. Of a script's key, a.b.c, only the end counts:
+ * b.c, else c. */
 const struct foreign_row *foreign_find(enum foreign_program p, const char *key)
 {
     char plain[160];
@@ -155,16 +170,28 @@ static bool begins_with(void *section, const char *key)
 static bool has_section(enum foreign_program p, const char *section)
 {
     for (size_t i = 0; i < COUNT(rows); i++)
-        if ((rows[i].program == p || rows[i].program == programs[p].parent) && begins_with((char *)section, rows[i].key)) return true;
+        if ((rows[i].program == p || rows[i].program == programs[p].parent) &&
+            begins_with((char *)section, rows[i].key))
+            return true;
     for (size_t i = 0; i < COUNT(ignored); i++)
-        if ((ignored[i].row.program == p || ignored[i].row.program == programs[p].parent) && each_ignored(&ignored[i], begins_with, (char *)section)) return true;
+        if ((ignored[i].row.program == p || ignored[i].row.program == programs[p].parent) &&
+            each_ignored(&ignored[i], begins_with, (char *)section))
+            return true;
     return false;
 }
 
 /* fp16 is a switch of one program and a section of another. */
 static bool takes_map(const struct foreign_row *r)
 {
-    static const enum foreign_how hows[] = {HOW_NONE, HOW_ONLY, HOW_ASK, HOW_VALUE, HOW_SCHEDULE_OPTIONS, HOW_DEEPSPEED, HOW_AXOLOTL_DATASETS, HOW_AXOLOTL_TESTS, HOW_AXOLOTL_TOKENS};
+    static const enum foreign_how hows[] = {HOW_NONE,
+                                            HOW_ONLY,
+                                            HOW_ASK,
+                                            HOW_VALUE,
+                                            HOW_SCHEDULE_OPTIONS,
+                                            HOW_DEEPSPEED,
+                                            HOW_AXOLOTL_DATASETS,
+                                            HOW_AXOLOTL_TESTS,
+                                            HOW_AXOLOTL_TOKENS};
     for (size_t i = 0; r && i < COUNT(hows); i++)
         if (r->how == hows[i]) return true;
     return false;
@@ -178,7 +205,8 @@ static int walk(enum foreign_program p, const struct value *map, const char *pre
         const char *key = *prefix ? bump_format(b, "%s.%s", prefix, v->key) : v->key;
         const struct foreign_row *r = foreign_find(p, key);
         /* A script's section may have the name of a key of another section. */
-        if (v->kind == VALUE_MAP && (!takes_map(r) || programs[p].leaves || has_section(p, key))) rc = walk(p, v, key, b, visit, to);
+        if (v->kind == VALUE_MAP && (!takes_map(r) || programs[p].leaves || has_section(p, key)))
+            rc = walk(p, v, key, b, visit, to);
         else rc = visit(to, r, key, v);
     }
     return rc;

@@ -45,7 +45,8 @@ static struct config_list expand(const struct config_list *list, bool modules, s
         const struct part_row *part = find_part(list->at[i]);
         const char *s = !part ? NULL : modules ? part->modules : part->parameters;
         if (!s) vec_push(&all, list->at[i]);
-        for (; s && *s; s += strcspn(s, " "), s += *s == ' ') vec_push(&all, bump_format(b, "%.*s", (int)strcspn(s, " "), s));
+        for (; s && *s; s += strcspn(s, " "), s += *s == ' ')
+            vec_push(&all, bump_format(b, "%.*s", (int)strcspn(s, " "), s));
     }
     struct config_list out = {bump_alloc(b, all.n * sizeof *all.at), all.n};
     if (all.n) memcpy(out.at, all.at, all.n * sizeof *all.at);
@@ -115,7 +116,8 @@ static bool has_part(const struct part_row *part, bool modules, const struct gra
     const struct module_rule rule = {.match = (const char *const *)patterns.at, .n_match = patterns.n};
     bool found = false;
     for (uint32_t i = 0; i < patterns.n && !modules && !found; i++) found = !nearest_unmatched(patterns.at[i], g);
-    for (id s = 1; s < g->scopes.n && modules && !found; s++) found = module_matches(&rule, graph_name(g, g->scopes.at[s].name));
+    for (id s = 1; s < g->scopes.n && modules && !found; s++)
+        found = module_matches(&rule, graph_name(g, g->scopes.at[s].name));
     bump_free(&b);
     return found;
 }
@@ -160,7 +162,8 @@ static int check_trained(const struct config *c, const struct graph *g, struct e
 static const char *scope_name(const struct graph *g, id s) { return graph_name(g, g->scopes.at[s].name); }
 
 /* Each pattern must match a module, unless it names a part. *missing: it names a part that the model does not have. */
-static int check_module_patterns(const struct config_module *m, uint32_t number, const struct graph *g, bool *missing, struct error *e)
+static int check_module_patterns(const struct config_module *m, uint32_t number, const struct graph *g, bool *missing,
+                                 struct error *e)
 {
     for (uint32_t i = 0; i < m->match.n; i++) {
         const struct part_row *part = find_part(m->match.at[i]);
