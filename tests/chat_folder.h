@@ -27,7 +27,9 @@ static inline void folder_open(struct folder *f, const char *path, const char *m
     int rc = model_open(&f->model, path, &e);
     if (!rc) rc = tokenizer_open(&f->tokenizer, path, &e);
     if (!rc) rc = template_open(&f->template, path, NULL, NULL, &e);
-    if (!rc) rc = image_source_open(&f->images, &f->model, f->tokenizer, f->template, media, &e);
+    if (!rc)
+        rc = image_source_open(&f->images, &f->model, f->tokenizer, f->template,
+                               &(struct image_scope){.where = media, .anywhere = true, .room = RECORD_MOST}, &e);
     if (rc) fail_msg("%s: %s", path, e.text);
     f->options = (struct tokenize_options){
         .tokenizer = f->tokenizer, .template = f->template, .images = &f->images, .room = RECORD_MOST};

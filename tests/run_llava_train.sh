@@ -46,6 +46,19 @@ inspected() {
     grep '^images      60, 3.33 a row of at most 4; 83.3 % of their slots are filled' "$tmp/out" || { cat "$tmp/out"; return 1; }
 }
 check 'data inspect' inspected
+# Paths that lead out of data.images, and absolute ones.
+outside() {
+    local named=(--set "data.train=$mixed/outside.json" --set "data.images=$mixed/none")
+    mkdir -p "$mixed/none" "$tmp/apart" && sed 's|"\([0-9]*_[0-9]*.png\)"|"../images/\1"|g' "$mixed/chats.json" >"$mixed/outside.json"
+    sed "s|\"\([0-9]*_[0-9]*.png\)\"|\"$mixed/images/\1\"|g" "$mixed/chats.json" >"$tmp/apart/absolute.json"
+    expect 2 "_0.png: it is outside of $mixed/none: set data.images .*, or data.outside_images: true" run other "${named[@]}" || return 1
+    expect 2 'it is outside of ' run other --set "data.train=$tmp/apart/absolute.json" --set "data.images=$mixed/none" || return 1
+    same_as other "${named[@]}" --set data.outside_images=true && same_as other --set "data.train=$tmp/apart/absolute.json" || return 1
+    "$binary" init --model "$model" --data "$tmp/apart/absolute.json" --out "$tmp/plain" >"$tmp/init.yaml" && grep "^  images: \"$mixed/images\"" "$tmp/init.yaml"
+}
+check 'images outside of data.images: refused, unless a key allows them' outside
+few() { (ulimit -n 24 && expect 1 'reading and saving need [0-9]*: raise the limit with .ulimit -n., which is 24' run other); }
+check 'too few descriptors are said before the first step' few
 # The images are in a folder beside the file, which init finds.
 initial() {
     "$binary" init --model "$model" --data "$mixed/chats.json" --out "$tmp/plain" >"$tmp/init.yaml" && grep -q "^  images: \"$mixed/images\"" "$tmp/init.yaml" &&
@@ -54,6 +67,15 @@ initial() {
         grep -q "^report: $tmp/plain/report.html" "$tmp/out" && grep -q '<img' "$tmp/plain/report.html"
 }
 check 'init finds the images, and how many a row needs' initial
+# A page is given to others: files outside of data.images are named in it, and not shown, whatever the run may read.
+foreign() {
+    local shown="<img alt='' src='data:image/png"
+    grep -q "$shown" "$tmp/plain/report.html" && cp -r "$tmp/plain" "$tmp/foreign" || return 1
+    sed -i "s|^  images: .*|  images: \"$mixed/none\"|; s|^  outside_images: .*|  outside_images: true|" "$tmp/foreign/config.yaml" &&
+        sed -i 's|"\([0-9]*_[0-9]*.png\)"|"../images/\1"|g' "$tmp"/foreign/answers/*.jsonl && expect 0 '' "$binary" report "$tmp/foreign" || return 1
+    grep -q '../images/[0-9]*_0.png' "$tmp/foreign/report.html" && ! grep -q "$shown" "$tmp/foreign/report.html"
+}
+check 'the report shows no images outside of data.images' foreign
 # A step of SGD with learning rate 1 subtracts the gradient: packed rows, and each sample in a row of its own.
 gradients() {
     local sgd=(--set memory.optimizer=sgd --set train.momentum=0 --set train.learning_rate=1 --set train.weight_decay=0 --set train.clip_norm=0 --set train.steps=1 --set data.shuffle=false)

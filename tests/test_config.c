@@ -18,6 +18,7 @@
 #include "config/config_model.h"
 #include "config/config_rows.h"
 #include "data/text/conversations.h"
+#include "io/temporary.h"
 #include "train/signals.h"
 
 static void assert_has(const char *text, const char *part)
@@ -123,6 +124,7 @@ static const char everything[] =
     "  too_long: cut\n"
     "  max_images: 0\n"
     "  too_many_images: split\n"
+    "  outside_images: true\n"
     "  max_frames: 32\n"
     "  fps: 0.5\n"
     "  tokens_per_frame: 16\n"
@@ -260,7 +262,7 @@ static void test_every_key(void **state)
     assert_string_equal(c.data_system, "Be kind, and brief");
     assert_true(c.data_train_on == TRAIN_ON_LAST && !c.data_packing && c.data_too_long == TOO_LONG_CUT);
     assert_true(c.data_max_images == 0 && c.data_too_many_images == TOO_MANY_SPLIT);
-    assert_true(c.data_max_frames == 32 && c.data_fps == 0.5 && c.data_tokens_per_frame == 16);
+    assert_true(c.data_outside_images && c.data_max_frames == 32 && c.data_fps == 0.5 && c.data_tokens_per_frame == 16);
     assert_true(c.train_eval_samples == 0 && c.train_eval_max_new == 77);
     assert_string_equal(c.parallel_shard.value, "optimizer");
     assert_string_equal(c.parallel_group.value, "host");
@@ -651,9 +653,9 @@ static void test_signals(void **state)
     assert_string_equal(signals_name(signals_received()), "SIGTERM");
     struct sigaction now; /* the next signal of either kind would end the process */
     sigaction(SIGTERM, NULL, &now);
-    assert_true(now.sa_handler == SIG_DFL);
+    assert_true(now.sa_handler == temporary_end);
     sigaction(SIGINT, NULL, &now);
-    assert_true(now.sa_handler == SIG_DFL);
+    assert_true(now.sa_handler == temporary_end);
 }
 
 /* A rejected file sets nothing, not even the keys before the mistake. */

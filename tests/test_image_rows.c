@@ -105,7 +105,9 @@ static void open_rows(struct fixture *f, uint32_t most, uint32_t threads, uint32
     image_processor_default(&f->o.reader.processor, IMAGES_SIGLIP, SIDE);
     f->o.reader.processor.rescale = f->o.reader.processor.normalize = false;
     f->o.reader.frame_processor = f->o.reader.processor;
-    if (conversations_open(&f->set, path, &o, &e) || image_files_open(&f->files, folder, &e)) fail_msg("%s", e.text);
+    if (conversations_open(&f->set, path, &o, &e) ||
+        image_files_open(&f->files, &(struct image_scope){.where = folder}, &e))
+        fail_msg("%s", e.text);
     f->source = (struct image_rows_source){.set = &f->set, .files = f->files, .seed = 3, .shuffle = true, .max_bad = 1};
     f->memory = guarded_new(NULL, image_rows_bytes(&f->o));
     if (image_rows_open(&f->rows, &f->o, f->memory, &e)) fail_msg("%s", e.text);

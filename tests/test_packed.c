@@ -321,7 +321,7 @@ static void test_embeddings_alone(void **state)
     uint32_t replaced;
     snprintf(path, sizeof path, "%s/alone.pack", dir);
     write_outputs(path, references, counts, 3);
-    if (image_files_open(&f, path, &e)) fail_msg("%s", e.text);
+    if (image_files_open(&f, &(struct image_scope){.where = path}, &e)) fail_msg("%s", e.text);
     const struct dataset *d = image_files_store(f);
     assert_int_equal(dataset_count(d), 3);
     assert_int_equal(dataset_embeddings(d)->tokens, TOKENS);

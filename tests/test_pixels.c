@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "base/base64.h"
@@ -460,7 +461,8 @@ static void test_references(void **state)
     struct error e;
     char url[600];
     put_files();
-    if (image_files_open(&f, in_folder("images"), &e)) fail_msg("%s", e.text);
+    if (image_files_open(&f, &(struct image_scope){.where = in_folder("images"), .anywhere = true}, &e))
+        fail_msg("%s", e.text);
     check_reference(f, "a.jpg", "a.jpg");
     check_reference(f, "sub/b c.png", "b c.png");
     check_reference(f, "sub\\b c.png", "b c.png");
@@ -499,17 +501,21 @@ static void test_reference_roots(void **state)
     struct image_files *f;
     struct error e;
     put_files();
-    if (image_files_open(&f, in_folder("images/part.tar"), &e)) fail_msg("%s", e.text);
+    if (image_files_open(&f, &(struct image_scope){.where = in_folder("images/part.tar"), .anywhere = true}, &e))
+        fail_msg("%s", e.text);
     check_reference(f, "b/two.jpg", "./b/two.jpg");
     check_reference(f, "./one.png", "one.png");
     check_reference(f, in_folder("images/a.jpg"), "a.jpg");
     bad_reference(f, "two.jpg", "it is not in the tar");
     image_files_close(f);
-    assert_int_equal(image_files_open(&f, in_folder("none"), &e), PL_USAGE);
+    assert_int_equal(image_files_open(&f, &(struct image_scope){.where = in_folder("none"), .anywhere = true}, &e),
+                     PL_USAGE);
     assert_says(&e, "there is no such folder or tar");
-    assert_int_equal(image_files_open(&f, in_folder("images/a.jpg"), &e), PL_USAGE);
+    assert_int_equal(
+        image_files_open(&f, &(struct image_scope){.where = in_folder("images/a.jpg"), .anywhere = true}, &e),
+        PL_USAGE);
     assert_says(&e, "is it a tar?");
-    if (image_files_open(&f, NULL, &e)) fail_msg("%s", e.text);
+    if (image_files_open(&f, &(struct image_scope){.where = NULL, .anywhere = true}, &e)) fail_msg("%s", e.text);
     size_t n, m, want;
     char *url = file_named("image.url", &n), *png = file_named("rgb.png", &want), *got = mem_alloc(n);
     if (image_files_read(f, url, got, n, &m, &e)) fail_msg("%s", e.text);
@@ -519,6 +525,91 @@ static void test_reference_roots(void **state)
     mem_free(url);
     mem_free(png);
     mem_free(got);
+    image_files_close(f);
+}
+
+/* Without `anywhere` nothing outside of the folder is read, by whatever name. */
+static void test_references_outside(void **state)
+{
+    (void)state;
+    struct image_files *f;
+    struct error e;
+    char url[600], table[512], *tables[] = {table};
+    put_files();
+    put_file("secret.png", "secret", 6);
+    if (dir_make(in_folder("images2"), &e)) fail_msg("%s", e.text);
+    put_file("images2/x.png", "x.png", 5);
+    snprintf(table, sizeof table, "%s", in_folder("data.parquet"));
+    const struct image_scope inside = {.where = in_folder("images"), .tables = tables, .n_tables = 1};
+    if (image_files_open(&f, &inside, &e)) fail_msg("%s", e.text);
+    check_reference(f, "a.jpg", "a.jpg");
+    check_reference(f, "sub/../a.jpg", "a.jpg");
+    check_reference(f, in_folder("images/a.jpg"), "a.jpg");
+    check_reference(f, in_folder("images2/../images/a.jpg"), "a.jpg");
+    check_reference(f, in_folder("images/part.tar/a/three.webp"), "a/three.webp");
+    bad_reference(f, "../secret.png", "../secret.png: it is outside of ");
+    bad_reference(f, "sub/../../secret.png", "data.outside_images: true");
+    bad_reference(f, "sub\\..\\..\\secret.png", "it is outside of ");
+    bad_reference(f, in_folder("secret.png"), "it is outside of ");
+    bad_reference(f, in_folder("images2/x.png"), "it is outside of "); /* a folder whose name begins alike */
+    snprintf(url, sizeof url, "file://%s", in_folder("secret.png"));
+    bad_reference(f, url, "it is outside of ");
+    snprintf(url, sizeof url, "parquet:%s/1/0/1", in_folder("other.parquet"));
+    bad_reference(f, url, "it is outside of ");
+    snprintf(url, sizeof url, "parquet:%s/1/0/1", table); /* the data itself, which may be anywhere */
+    bad_reference(f, url, "No such file");
+    struct video_at v;
+    snprintf(url, sizeof url, "video:%s", in_folder("images2"));
+    assert_int_equal(image_files_video(f, url, &v, &e), PL_USAGE);
+    assert_says(&e, "it is outside of ");
+    image_files_close(f);
+    if (image_files_open(&f, &(struct image_scope){.where = in_folder("images/part.tar")}, &e)) fail_msg("%s", e.text);
+    check_reference(f, "b/two.jpg", "./b/two.jpg");
+    bad_reference(f, in_folder("images/a.jpg"), "it is outside of ");
+    image_files_close(f);
+}
+
+/* More tars than may be open: each is opened again when it is read. */
+static void test_many_tars(void **state)
+{
+    (void)state;
+    static const char *const members[] = {"0.png"};
+    struct rlimit before, few;
+    struct image_files *f;
+    struct error e = {0};
+    char name[64], room[16];
+    size_t n;
+    enum { TARS = 40, LIMIT = 32 };
+    if (dir_make(in_folder("many"), &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < TARS; i++) {
+        snprintf(name, sizeof name, "many/%02d.tar", i);
+        put_tar(name, members, COUNT(members));
+    }
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before, few.rlim_cur = LIMIT;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    if (image_files_open(&f, &(struct image_scope){.where = in_folder("many")}, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < 2 * TARS; i++) {
+        snprintf(name, sizeof name, "%02d.tar/0.png", i % TARS);
+        check_reference(f, name, "0.png");
+    }
+    /* No descriptor is left: a tar that nobody reads is closed, and what cannot be opened has no fault. */
+    put_file("many/plain.png", "plain", 5);
+    int taken[LIMIT], k = 0;
+    while (k < LIMIT && (taken[k] = open("/dev/null", O_RDONLY)) >= 0) k++;
+    const int in_tar = image_files_read(f, "20.tar/0.png", room, sizeof room, &n, &e);
+    while (k < LIMIT && (taken[k] = open("/dev/null", O_RDONLY)) >= 0) k++;
+    const int plain = image_files_read(f, "plain.png", room, sizeof room, &n, &e);
+    while (k) close(taken[--k]);
+    setrlimit(RLIMIT_NOFILE, &before);
+    assert_int_equal(in_tar, PL_OK);
+    assert_int_equal(plain, PL_FAIL);
+    assert_true(e.no_descriptors);
+    assert_says(&e, "Too many open files (raise the limit of open files of a process with `ulimit -n`)");
+    /* Another file in the place of a tar is noticed. */
+    put_tar("many/new.tar", (const char *const[]){"1.png"}, 1);
+    assert_int_equal(rename(in_folder("many/new.tar"), in_folder("many/00.tar")), 0);
+    bad_reference(f, "00.tar/0.png", "it is not the tar that it was");
     image_files_close(f);
 }
 
@@ -533,6 +624,7 @@ int main(void)
         cmocka_unit_test(test_resize),         cmocka_unit_test(test_resize_part), cmocka_unit_test(test_processors), cmocka_unit_test(test_long_image), cmocka_unit_test(test_bounds), cmocka_unit_test(test_narrow_tiles),
         cmocka_unit_test(test_processor_errors), cmocka_unit_test(test_transparency), cmocka_unit_test(test_webp),      cmocka_unit_test(test_decode),
         cmocka_unit_test(test_base64),         cmocka_unit_test(test_references),  cmocka_unit_test(test_reference_roots),
+        cmocka_unit_test(test_references_outside), cmocka_unit_test(test_many_tars),
     };
     int failed = cmocka_run_group_tests(tests, make_folder, remove_folder);
     st_close(&golden);

@@ -198,7 +198,8 @@ static void test_idefics3(void **state)
     struct image_source s;
     struct error e = {0};
     assert_int_equal(model_open(&m, "tests/golden/idefics3", &e), 0);
-    assert_int_equal(image_source_open(&s, &m, NULL, NULL, NULL, &e), 0);
+    assert_int_equal(
+        image_source_open(&s, &m, NULL, NULL, &(struct image_scope){.anywhere = true, .room = 64 << 20}, &e), 0);
     assert_int_equal(image_source_take_videos(&s, &m, &(struct video_options){.max_frames = 8}, 0, false, &e), PL_USAGE);
     assert_non_null(strstr(e.text, "idefics3 takes no videos: set it to 0, and give frames as images"));
     image_source_close(&s);

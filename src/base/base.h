@@ -20,6 +20,7 @@
 
 struct error {
     int code;
+    bool no_descriptors; /* too many files are open: the file that was to be opened has no fault */
     char text[2048];
 };
 

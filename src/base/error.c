@@ -24,6 +24,7 @@ int error_set(struct error *e, int code, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     e->code = code;
+    e->no_descriptors = false;
     text_escape(e->text, sizeof e->text, text);
     return code;
 }

@@ -76,6 +76,7 @@ static int run(int argc, char **argv, struct error *e)
         if (given && (paths.n || sheet)) rc = error_set(e, PL_USAGE, "--given computes from sizes only: leave out the paths and -o");
         else if (given) rc = inspect_given(given, json, e);
         else if (!paths.n) rc = error_set(e, PL_USAGE, "no data is given: add shards, folders or globs, or sizes with --given (see --help)");
+        else if (file_exists(paths.at[0]) && !dir_exists(paths.at[0]) && file_check(paths.at[0], e)) rc = e->code;
         else if (embeddings_alone(&paths)) rc = inspect_embeddings(&paths, false, json, e);
         else if (is_text(&paths, o.format)) {
             const bool run = path_has_ending(paths.at[0], ".yaml") || path_has_ending(paths.at[0], ".yml");

@@ -210,7 +210,12 @@ static int open_source(struct image_packer *p, const char *where, const struct n
     char folder[4096];
     if (!where) where = c->data_images;
     if (!where && path_dir(files->at[0], folder, sizeof folder, e)) return e->code;
-    if (image_source_open(&p->source, m, NULL, NULL, where ? where : folder, e)) return error_prepend(e, "data.images");
+    const struct image_scope scope = {.where = where ? where : folder,
+                                      .anywhere = c->data_outside_images,
+                                      .tables = files->at,
+                                      .n_tables = files->n,
+                                      .room = batch_room(c)};
+    if (image_source_open(&p->source, m, NULL, NULL, &scope, e)) return error_prepend(e, "data.images");
     if (image_files_store(p->source.files)) return error_set(e, PL_USAGE, "data.images: %s is a store of embeddings itself; expected the folder or tar of the images", where);
     p->reader = (struct image_reader_options){.processor = p->source.processor, .frame_processor = p->source.frame_processor, .range = feed_range(c), .room = batch_room(c), .fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames};
     if (m->images->timed && c->data_max_frames) return error_set(e, PL_USAGE, "data.max_frames is %lld, and the text of a %s names the times of a video's frames, which a store does not have: set it to 0", (long long)c->data_max_frames, m->family->model_type);

@@ -92,8 +92,9 @@ static int read_prompt(struct generation *g, struct error *e)
     struct token_list tokens = {0};
     char folder[4096];
     int rc = find_images(g, folder, e);
-    if (!rc && g->ids && g->stops.n == 0) rc = prompts_open_ids(&g->prompts, &g->config, NULL, e);
-    else if (!rc) rc = prompts_open(&g->prompts, &g->config, g->chat ? folder : NULL, e);
+    const struct image_scope scope = prompts_scope(&g->config, g->chat ? folder : NULL);
+    if (!rc && g->ids && g->stops.n == 0) rc = prompts_open_ids(&g->prompts, &g->config, &scope, e);
+    else if (!rc) rc = prompts_open(&g->prompts, &g->config, &scope, e);
     if (!rc && g->ids) rc = read_ids(g, e);
     if (!rc && g->text) rc = prompts_question(&g->prompts, g->text, &g->images, &tokens, &g->slots, e) ? error_prepend(e, "--prompt") : PL_OK;
     if (!rc && g->chat) rc = prompts_chat_file(&g->prompts, g->chat, &g->images, &tokens, &g->slots, e);
@@ -116,7 +117,7 @@ static int make_config(struct generation *g, struct error *e)
     foreign_free(&f);
     use_model(c, g->model, "text");
     config_use_adapter(c, g->adapter);
-    if (!rc) rc = config_check_read(c, "generate", "model.* adapter.* data.tokenizer data.template data.max_frames data.fps data.tokens_per_frame memory.* device.*", e);
+    if (!rc) rc = config_check_read(c, "generate", "model.* adapter.* data.tokenizer data.template data.max_frames data.fps data.tokens_per_frame data.sample_memory memory.* device.*", e);
     return rc ? rc : config_check(c, CONFIG_OPTIONS_ONLY, e);
 }
 

@@ -151,6 +151,7 @@ static bool is_tokens(const char *name) { return path_has_ending(name, ".npy") |
 
 static int detect_file(const char *path, const struct samples_options *given, struct detected *f, struct error *e)
 {
+    if (file_check(path, e)) return e->code;
     const char *json = path_has_ending(path, ".json") ? json_kind(path) : NULL, *text = json ? NULL : detect_conversations(path);
     const struct unread *u = unread_file(path);
     vec_push(&f->train, mem_string(path));

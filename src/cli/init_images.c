@@ -38,24 +38,41 @@ static bool has_images(const char *folder, const struct names *images)
     struct error ignored;
     uint64_t bytes;
     uint32_t found = 0;
-    if (image_files_open(&files, folder, &ignored)) return false;
+    if (image_files_open(&files, &(struct image_scope){.where = folder}, &ignored)) return false;
     for (uint32_t i = 0; i < images->n; i++) found += !image_files_find(files, images->at[i], &bytes, &ignored);
     image_files_close(files);
     return 2 * found > images->n;
 }
 
+/* The folder that has all images, whose paths are absolute; NULL: some are not. */
+static char *common_folder(const struct names *images, struct bump *memory)
+{
+    char *out = bump_string(memory, images->at[0]);
+    for (uint32_t i = 0; i < images->n; i++) {
+        size_t n = 0, slash = 0;
+        for (; out[n] && out[n] == images->at[i][n]; n++)
+            if (out[n] == '/') slash = n;
+        if (images->at[i][0] != '/') return NULL;
+        if (out[n] || !i || images->at[i][n] != '/') out[slash] = 0;
+    }
+    return *out ? out : bump_string(memory, "/");
+}
+
 const char *init_find_images(const char *path, struct bump *memory)
 {
-    static const char *const places[] = {"", "/images", "/image", "/imgs", "/..", "/../images"};
+    static const char *const places[] = {"/images", "/image", "/imgs", "/..", "/../images"};
     struct names images = {0};
     struct error ignored;
     char folder[4096], *found = NULL;
     bool here = false;
     list_images(path, &images);
     if (images.n && !path_dir(path, folder, sizeof folder, &ignored)) {
+        here = has_images(folder, &images);
+        found = here ? folder : common_folder(&images, memory);
+        if (!here && found && !has_images(found, &images)) found = NULL;
         for (size_t i = 0; i < COUNT(places) && !found; i++) {
             char *place = bump_format(memory, "%s%s", folder, places[i]);
-            if (has_images(place, &images)) found = place, here = !i;
+            if (has_images(place, &images)) found = place;
         }
         if (!found) log_warn("%s is not found, nor are most of the first images, in %s or the usual folders beside it: give their folder or tar as --images", images.at[0], folder);
     }

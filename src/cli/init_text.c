@@ -52,7 +52,8 @@ const char *detect_conversations(const char *path)
         bump_free(&b);
     }
     records_close(&r);
-    return what;
+    return !what && parquet_is(path) ? "a table of conversations"
+                                     : what; /* by its columns; reading it says what is wrong */
 }
 
 /* ---- measuring ---- */

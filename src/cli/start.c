@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "io/file.h"
 #include "io/temporary.h"
 
 enum { STACK_LEAST = 256 << 10 };  /* of a thread */
@@ -114,6 +115,7 @@ int start_process(int (*body)(int argc, char **argv), int argc, char **argv)
     enlarge_stacks(argv);
     ignore_signals();
     temporary_on_signals();
+    files_raise_limit();
     mem_on_exhaustion(end_without_memory);
     if (!run_on_thread(&c)) run_call(&c);
     return c.rc;

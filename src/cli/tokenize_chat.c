@@ -36,7 +36,9 @@ static int find_images(const struct tokenize_request *r, const struct tokenizer 
     struct conversation read;
     char folder[4096];
     int rc = path_dir(r->file, folder, sizeof folder, e);
-    if (!rc) rc = image_source_open(&c->source, m, t, template, folder, e);
+    if (!rc)
+        rc = image_source_open(&c->source, m, t, template,
+                               &(struct image_scope){.where = folder, .anywhere = true, .room = 1 << 30}, e);
     if (!rc && (conversation_read_chat(c->root, image_text_joint(&c->source.text), &c->tree, &read, e) || tokenize_images(&c->source, &read, &c->tree, &c->images, e))) rc = error_prepend(e, "%s", r->file);
     if (rc) return rc;
     c->messages = read.messages;

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/random.h"
@@ -219,16 +218,6 @@ static int apply_split(struct dataset *d, const struct dataset_split *s, struct 
 
 /* --- the interface ------------------------------------------------------------------------ */
 
-/* Each shard keeps a descriptor open: a thousand shards exceed the usual soft limit. */
-static void raise_file_limit(void)
-{
-    struct rlimit l;
-    if (!getrlimit(RLIMIT_NOFILE, &l) && l.rlim_cur < l.rlim_max) {
-        l.rlim_cur = l.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &l);
-    }
-}
-
 /* The files or the split have no sample: the message names the path and the keys. */
 static int refuse_empty(const struct dataset *d, const struct dataset_options *o, struct error *e)
 {
@@ -255,7 +244,7 @@ int dataset_open(struct dataset **out, const struct dataset_options *o, struct e
         mem_free(d);
         return error_set(e, PL_USAGE, "there is no data format %s; the formats are sa1b, coco, pairs, csv, packed, parquet", o->format);
     }
-    raise_file_limit();
+    files_raise_limit(); /* each shard keeps a descriptor open */
     d->fingerprint = hash_bytes(o->format, strlen(o->format), 0);
     d->by_category = o->n_categories;
     d->labels = (struct label_options){.kind = o->labels, .ignore = o->ignore, .threshold = o->threshold};

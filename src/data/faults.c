@@ -11,7 +11,7 @@ enum { NAMED = 10 }; /* broken samples that are all logged by name; later only s
 
 void faults_set(struct slot_fault *f, enum data_fault fault, const struct error *e)
 {
-    f->fault = fault;
+    f->fault = e->no_descriptors ? FAULT_OPEN : fault;
     snprintf(f->text, sizeof f->text, "%.500s", e->text);
 }
 
@@ -34,6 +34,14 @@ void faults_count(struct loader_counts *c, const struct slot_fault *f, bool quie
     c->fault[f->fault] += f->broken;
     snprintf(c->last, sizeof c->last, "%s: %.200s", f->name, f->text);
     if (!quiet) log_broken(c, f, what, list);
+}
+
+int faults_open(const struct slot_fault *f, struct error *e)
+{
+    if (!f->broken || f->fault != FAULT_OPEN) return PL_OK;
+    error_set(e, PL_FAIL, "%s: %s", f->name, f->text);
+    e->no_descriptors = true;
+    return e->code;
 }
 
 int faults_check(const struct loader_counts *c, double max_bad, bool whole, const char *list, struct error *e)

@@ -34,6 +34,8 @@ struct slot_fault {
     char name[256], text[512]; /* its name, and its fault in words */
 };
 void faults_set(struct slot_fault *f, enum data_fault fault, const struct error *e);
+/* PL_FAIL if the sample could not be read because too many files are open. It is not counted as broken. */
+int faults_open(const struct slot_fault *f, struct error *e);
 
 /* The sample that is tried instead, of n: by seed, position and number of the attempt. */
 uint64_t faults_substitute(uint64_t seed, uint64_t position, uint64_t attempt, uint64_t n);

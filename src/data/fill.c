@@ -442,16 +442,20 @@ static void clear(struct filler *f, struct slot *s)
 
 void fill_slot(struct filler *f, const struct loader_source *source, uint64_t position, struct slot *s)
 {
-    struct error e;
+    struct error e = {0};
     const uint64_t n = dataset_count(source->set), sample = source_sample(source, position);
     s->rc = PL_OK;
+    s->why.fault = FAULT_NONE;
     enum data_fault first = fill(f, source, position, sample, s, &e), fault = first;
     s->why.broken = first != FAULT_NONE;
     if (first) {
         dataset_name(source->set, sample, s->why.name, sizeof s->why.name);
         faults_set(&s->why, first, &e);
     }
-    for (uint64_t i = 0; fault && !source->once && i < FAULTS_TRIES; i++) fault = fill(f, source, position, faults_substitute(source->seed, position, i, n), s, &e);
+    for (uint64_t i = 0; fault && !source->once && i < FAULTS_TRIES && s->why.fault != FAULT_OPEN; i++) {
+        fault = fill(f, source, position, faults_substitute(source->seed, position, i, n), s, &e);
+        if (fault && e.no_descriptors) faults_set(&s->why, fault, &e);
+    }
     if (fault) clear(f, s);
     if (fault && !source->once) s->rc = PL_FAIL;
     s->out.fault = first;

@@ -141,18 +141,21 @@ static enum data_fault add_sample(struct worker *w, const struct image_rows_sour
 /* Tries to add other conversations in place of a broken one, in the room that the row has for it. */
 static void add_substitute(struct worker *w, const struct image_rows_source *source, uint64_t position, uint32_t place, struct row_size room, struct row_slot *s)
 {
-    struct error ignored;
-    for (uint64_t i = 0; i < FAULTS_TRIES; i++) {
+    struct error e = {0};
+    for (uint64_t i = 0; i < FAULTS_TRIES && s->why.fault != FAULT_OPEN; i++) {
         const uint32_t k = (uint32_t)faults_substitute(source->seed, position, (uint64_t)place * FAULTS_TRIES + i, source->set->used.n);
         const struct used_sample *u = &source->set->used.at[k];
-        if (u->tokens <= room.tokens && u->images <= room.images && u->frames <= room.frames && !add_sample(w, source, k, s, &ignored)) return;
+        if (u->tokens <= room.tokens && u->images <= room.images && u->frames <= room.frames &&
+            !add_sample(w, source, k, s, &e))
+            return;
+        if (e.no_descriptors) faults_set(&s->why, FAULT_OPEN, &e);
     }
 }
 
 static void note_fault(struct row_slot *s, const struct image_rows_source *source, uint32_t sample, enum data_fault fault, const struct error *e)
 {
     const struct stored_sample *x = &source->set->store.samples[source->set->used.at[sample].sample];
-    if (!s->why.broken++) {
+    if (!s->why.broken++ || e->no_descriptors) {
         snprintf(s->why.name, sizeof s->why.name, "%.200s:%s", source->set->store.names + x->file, record_place(x->line).text);
         faults_set(&s->why, fault, e);
     }
@@ -163,10 +166,11 @@ static void fill_row(void *thread, const void *from, uint64_t position, void *sl
     struct worker *w = thread;
     const struct image_rows_source *source = from;
     struct row_slot *s = slot;
-    struct error e;
+    struct error e = {0};
     const struct row_samples row = conversations_samples(source->set, row_at(source, position));
     s->out = (struct image_row){.position = position, .tokens = s->out.tokens, .pixels = s->pixels, .videos = s->videos};
     s->n = s->why.broken = s->replaced = 0;
+    s->why.fault = FAULT_NONE;
     s->seen = row.n;
     for (uint32_t k = 0; k < row.n; k++) {
         const enum data_fault fault = add_sample(w, source, row.at[k], s, &e);
@@ -223,6 +227,7 @@ int image_rows_next(struct image_rows *r, const struct image_row **out, struct e
     struct image_rows_source *source = r->source;
     const bool whole = (s->out.position + 1) % conversations_count(source->set) == 0;
     *out = &s->out;
+    if (faults_open(&s->why, e)) return e->code;
     source->counts.seen += s->seen;
     count_replaced(source, s);
     if (s->why.broken) faults_count(&source->counts, &s->why, false, source->once ? "it is left out" : "another sample replaces it", "");

@@ -90,6 +90,7 @@ static int check_broken(const struct loader_source *s, const struct slot *slot, 
 
 int slot_count(struct loader_source *s, const struct slot *slot, struct error *e)
 {
+    if (faults_open(&slot->why, e)) return e->code;
     count(s, slot);
     return check_broken(s, slot, e);
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "data/dataset.h"
+#include "data/text/records.h"
 #include "feed/batch_plan.h"
 #include "feed/allocation.h"
 #include "feed/embed.h"
@@ -126,6 +127,20 @@ static void prepare_images(struct feed *f)
     if (image_files_store(s->files)) f->fingerprint = hash_bytes((const uint64_t[]){dataset_fingerprint(image_files_store(s->files))}, sizeof f->fingerprint, f->fingerprint);
 }
 
+/* References that lead out of data.images end the run: they are no faults of single samples. */
+static int check_references(const struct conversation_feed *s, struct error *e)
+{
+    const struct token_store *store = &s->set.store;
+    for (uint32_t i = 0; i < s->set.used.n && s->files; i++) {
+        const struct stored_sample *x = &store->samples[s->set.used.at[i].sample];
+        const char *name = store->names + x->media;
+        for (uint32_t k = 0; k < x->n_media; k++, name += strlen(name) + 1)
+            if (image_files_allow(s->files, name, e))
+                return error_prepend(e, "%s:%s", store->names + x->file, record_place(x->line).text);
+    }
+    return PL_OK;
+}
+
 static int conversation_prepare(struct feed *f, struct run *r, const char *folder, struct error *e)
 {
     struct conversation_feed *s = f->state;
@@ -138,6 +153,7 @@ static int conversation_prepare(struct feed *f, struct run *r, const char *folde
     text_free(&path);
     s->files = s->source.images.files, s->source.images.files = NULL; /* rows are read from them */
     s->open = !rc;
+    if (!rc) rc = check_references(s, e);
     if (!rc) report(f, &s->set, s->source.tokenizer);
     text_source_close(&s->source);
     if (rc) return rc;

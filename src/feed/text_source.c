@@ -38,22 +38,28 @@ static int open_template(struct text_source *s, const struct config *c, struct e
 
 enum feed_role text_files_of(const struct config *c, enum feed_role role) { return c->data_holdout > 0 ? FEED_TRAIN : role; }
 
-int text_images_where(const struct config *c, enum feed_role role, struct text *out, struct error *e)
+int text_scope_open(struct text_scope *s, const struct config *c, enum feed_role role, struct error *e)
 {
     const bool train = text_files_of(c, role) == FEED_TRAIN;
+    const struct config_list *paths = train ? &c->data_train : &c->data_validation;
     const char *named = !train && c->data_validation_images ? c->data_validation_images : c->data_images;
-    struct names files = {0};
     char folder[4096];
-    out->n = 0;
-    if (named) {
-        text_printf(out, "%s", named);
-        return PL_OK;
-    }
-    int rc = tokenize_files(train ? c->data_train.at : c->data_validation.at, train ? c->data_train.n : c->data_validation.n, &files, e);
-    if (!rc) rc = path_dir(files.at[0], folder, sizeof folder, e);
-    if (!rc) text_printf(out, "%s", folder);
-    names_free(&files);
-    return rc;
+    *s = (struct text_scope){0};
+    if (tokenize_files(paths->at, paths->n, &s->tables, e)) return e->code;
+    if (!named && path_dir(s->tables.at[0], folder, sizeof folder, e)) return e->code;
+    text_printf(&s->where, "%s", named ? named : folder);
+    s->scope = (struct image_scope){.where = s->where.at,
+                                    .anywhere = c->data_outside_images,
+                                    .tables = s->tables.at,
+                                    .n_tables = s->tables.n,
+                                    .room = batch_room(c)};
+    return PL_OK;
+}
+
+void text_scope_close(struct text_scope *s)
+{
+    text_free(&s->where);
+    names_free(&s->tables);
 }
 
 int text_take_videos(struct image_source *s, const struct config *c, const struct model *m, struct error *e)
@@ -65,10 +71,11 @@ int text_take_videos(struct image_source *s, const struct config *c, const struc
 
 static int open_images(struct text_source *s, const struct config *c, enum feed_role role, const struct model *m, struct error *e)
 {
-    struct text where = {0};
-    int rc = text_images_where(c, role, &where, e);
-    if (!rc && image_source_open(&s->images, m, s->tokenizer, s->template, where.at, e)) rc = c->data_images && !s->images.files ? error_prepend(e, "data.images") : e->code;
-    text_free(&where);
+    struct text_scope x;
+    int rc = text_scope_open(&x, c, role, e);
+    if (!rc && image_source_open(&s->images, m, s->tokenizer, s->template, &x.scope, e))
+        rc = c->data_images && !s->images.files ? error_prepend(e, "data.images") : e->code;
+    text_scope_close(&x);
     if (!rc) rc = text_take_videos(&s->images, c, m, e);
     s->options.images = &s->images;
     return rc;

@@ -8,6 +8,7 @@
 #include "data/text/conversations.h"
 #include "data/text/tokenize.h"
 #include "feed/feed.h"
+#include "io/file.h"
 
 /* data.holdout: what is evaluated on is a part of data.train. */
 enum feed_role text_files_of(const struct config *c, enum feed_role role);
@@ -31,8 +32,15 @@ int text_take_videos(struct image_source *s, const struct config *c, const struc
 /* A zeroed struct is allowed. */
 void text_source_close(struct text_source *s);
 
-/* Where the paths of a role's images begin: data.images or data.validation_images, else the folder of the first data file. */
-int text_images_where(const struct config *c, enum feed_role role, struct text *out, struct error *e);
+/* Where the images of a role's conversations are: in data.images or data.validation_images, else in the folder of the
+ * first data file; with data.outside_images anywhere. text_scope_close may follow a failure. */
+struct text_scope {
+    struct image_scope scope;
+    struct text where;   /* scope.where */
+    struct names tables; /* scope.tables: the data files */
+};
+int text_scope_open(struct text_scope *s, const struct config *c, enum feed_role role, struct error *e);
+void text_scope_close(struct text_scope *s);
 
 /* How the configuration makes rows of a store for a role. `vocabulary` 0: any id is accepted. */
 struct conversations_options text_rows(const struct config *c, const struct text_source *s, enum feed_role role, int64_t vocabulary);

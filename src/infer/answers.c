@@ -8,15 +8,18 @@
 
 int answers_open(struct held_out *h, const struct config *c, const struct question_limits *most, struct error *e)
 {
-    struct text where = {0};
+    struct text_scope x;
     *h = (struct held_out){0};
-    int rc = generation_config_read(&h->folder, c->model_path, e);
-    if (!rc) rc = text_images_where(c, FEED_VALIDATION, &where, e);
-    if (!rc) rc = prompts_open(&h->prompts, c, where.at, e);
+    int rc = text_scope_open(&x, c, FEED_VALIDATION, e);
+    if (!rc) rc = generation_config_read(&h->folder, c->model_path, e);
+    if (!rc) rc = prompts_open(&h->prompts, c, &x.scope, e);
     if (!rc && h->prompts.has_images && image_files_store(h->prompts.images.files))
-        rc = error_set(e, PL_USAGE, "%s has embeddings of images, and answers need the images, which the vision tower sees: set data.images to their folder or tar", where.at);
+        rc = error_set(e, PL_USAGE,
+                       "%s has embeddings of images, and answers need the images, which the vision tower sees: set "
+                       "data.images to their folder or tar",
+                       x.where.at);
     if (!rc) rc = questions_read(&h->questions, c, &h->prompts, most, e);
-    text_free(&where);
+    text_scope_close(&x);
     if (rc) return rc;
     const int32_t eos = tokenizer_eos(h->prompts.tokenizer); /* the end of a turn in many templates */
     if (eos >= 0) vec_push(&h->folder.eos, eos);

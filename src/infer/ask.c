@@ -40,11 +40,12 @@ int ask_open(struct ask *a, const struct config *c, const char *path, const char
 {
     *a = (struct ask){.config = *c};
     if (check_model(a, c, e)) return e->code;
-    int rc = prompts_open(&a->prompts, &a->config, NULL, e);
+    const struct image_scope scope = prompts_scope(&a->config, NULL);
+    int rc = prompts_open(&a->prompts, &a->config, &scope, e);
     if (!rc && !a->prompts.template) {
         prompts_close(&a->prompts);
         a->config.data_template = (char *)prs_usual_template;
-        rc = prompts_open(&a->prompts, &a->config, NULL, e);
+        rc = prompts_open(&a->prompts, &a->config, &scope, e);
     }
     if (!rc) rc = ask_again(a, path, question, e);
     return rc ? rc : read_ends(a, e);

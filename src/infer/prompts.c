@@ -7,6 +7,7 @@
 
 #include "config/config_model.h"
 #include "data/text/tokenize.h"
+#include "feed/batch_plan.h"
 #include "feed/text_source.h"
 #include "io/json.h"
 #include "models/prs_med.h"
@@ -17,7 +18,7 @@ enum { CHAT_MOST = 256 << 20 }; /* bytes of a chat's file */
 static struct model text_model(const struct model *m) { return prs_model(m) ? prs_text_model(m) : *m; }
 
 /* Finds how the model takes images, if it does. */
-static int open_images(struct prompts *p, const struct config *c, const char *where, struct error *e)
+static int open_images(struct prompts *p, const struct config *c, const struct image_scope *scope, struct error *e)
 {
     struct model own;
     const struct model *m = NULL;
@@ -27,7 +28,7 @@ static int open_images(struct prompts *p, const struct config *c, const char *wh
     if (rc || !m) return rc;
     if (m->images) {
         const struct model text = text_model(m);
-        rc = image_source_open(&p->images, &text, p->tokenizer, p->template, where, e);
+        rc = image_source_open(&p->images, &text, p->tokenizer, p->template, scope, e);
         if (!rc && !m->images->single) rc = text_take_videos(&p->images, c, m, e);
         p->has_images = !rc;
     }
@@ -69,21 +70,27 @@ static int open_tokenizer(struct prompts *p, const struct config *c, struct erro
     return open_template(p, c, path, e);
 }
 
-int prompts_open(struct prompts *p, const struct config *c, const char *where, struct error *e)
+struct image_scope prompts_scope(const struct config *c, const char *where)
+{
+    enum { ROOM = 1 << 30 };
+    return (struct image_scope){.where = where, .anywhere = true, .room = c->data_sample_memory ? batch_room(c) : ROOM};
+}
+
+int prompts_open(struct prompts *p, const struct config *c, const struct image_scope *scope, struct error *e)
 {
     *p = (struct prompts){0};
     int rc = open_tokenizer(p, c, e);
-    if (!rc) rc = open_images(p, c, where, e);
+    if (!rc) rc = open_images(p, c, scope, e);
     if (rc) prompts_close(p);
     return rc;
 }
 
-int prompts_open_ids(struct prompts *p, const struct config *c, const char *where, struct error *e)
+int prompts_open_ids(struct prompts *p, const struct config *c, const struct image_scope *scope, struct error *e)
 {
     struct error none;
     *p = (struct prompts){0};
-    if (!prompts_open(p, c, where, &none)) return PL_OK;
-    return open_images(p, c, where, e);
+    if (!prompts_open(p, c, scope, &none)) return PL_OK;
+    return open_images(p, c, scope, e);
 }
 
 void prompts_close(struct prompts *p)

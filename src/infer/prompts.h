@@ -18,11 +18,13 @@ struct prompts {
     bool has_images;
 };
 
-/* Opens data.tokenizer or the model's, and data.template or the tokenizer's own. `where`: a folder or a tar, with which the paths of
- * images begin; NULL: the current folder. PL_USAGE: there is no tokenizer. */
-int prompts_open(struct prompts *p, const struct config *c, const char *where, struct error *e);
+/* Opens data.tokenizer or the model's, and data.template or the tokenizer's own. PL_USAGE: there is no tokenizer. */
+int prompts_open(struct prompts *p, const struct config *c, const struct image_scope *scope, struct error *e);
 /* For prompts of ids: a tokenizer is used where there is one. */
-int prompts_open_ids(struct prompts *p, const struct config *c, const char *where, struct error *e);
+int prompts_open_ids(struct prompts *p, const struct config *c, const struct image_scope *scope, struct error *e);
+/* Returns where the images of a user's own prompt are: anywhere, and relative paths begin with `where` (NULL: the
+ * current folder). An image may take data.sample_memory, or 1 GiB where that is auto. */
+struct image_scope prompts_scope(const struct config *c, const char *where);
 /* A zeroed struct is allowed. */
 void prompts_close(struct prompts *p);
 

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -44,6 +45,8 @@ static const char *errno_hint(int code)
     case EFBIG: return " (a limit on the size of files: see `ulimit -f`, or write to another file system)";
     case EROFS: return " (the file system is mounted read-only; write elsewhere)";
     case EACCES: case EPERM: return " (check the permissions of the file and of its folder)";
+    case EMFILE: return " (raise the limit of open files of a process with `ulimit -n`)";
+    case ENFILE: return " (raise the limit of open files of the system, fs.file-max)";
     default: return "";
     }
 }
@@ -52,8 +55,38 @@ int file_error(const char *path, const char *doing, struct error *e)
 {
     int code = errno;
     bool missing = code == ENOENT || code == ENOTDIR || code == EISDIR;
-    return error_set(e, missing ? PL_USAGE : PL_FAIL, "%s: cannot %s: %s%s", path, doing,
-                     strerror(code), errno_hint(code));
+    error_set(e, missing ? PL_USAGE : PL_FAIL, "%s: cannot %s: %s%s", path, doing, strerror(code), errno_hint(code));
+    e->no_descriptors = code == EMFILE || code == ENFILE;
+    return e->code;
+}
+
+void files_raise_limit(void)
+{
+    struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur >= l.rlim_max) return;
+    l.rlim_cur = l.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &l);
+}
+
+uint32_t files_limit(void)
+{
+    struct rlimit l;
+    return getrlimit(RLIMIT_NOFILE, &l) ? 0 : (uint32_t)min_u64(l.rlim_cur, INT32_MAX);
+}
+
+int files_spare(uint32_t n, struct error *e)
+{
+    int *fds = mem_alloc((n + 1) * sizeof *fds), rc = PL_OK;
+    uint32_t k = 0;
+    while (k < n && (fds[k] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0) k++;
+    if (k < n)
+        rc = error_set(e, PL_FAIL,
+                       "only %u more files can be opened (%s), and reading and saving need %u: raise the limit "
+                       "with `ulimit -n`, which is %u",
+                       k, strerror(errno), n, files_limit());
+    while (k) close(fds[--k]);
+    mem_free(fds);
+    return rc;
 }
 
 bool data_path(const char *name, char *out, size_t room)
@@ -124,17 +157,43 @@ static int refuse_mode(const char *path, mode_t mode, struct error *e)
     return error_set(e, PL_USAGE, "%s is %s, not a regular file%s", path, what, S_ISDIR(mode) ? "" : "; write its contents to a file, and use that");
 }
 
+int file_refuse_pointer(const char *path, int fd, uint64_t bytes, struct error *e)
+{
+    static const char mark[] = "version https://git-lfs.github.com/spec/";
+    enum { POINTER_MOST = 1024 };
+    char head[sizeof mark - 1];
+    if (bytes < sizeof head || bytes > POINTER_MOST || pread(fd, head, sizeof head, 0) != (ssize_t)sizeof head)
+        return PL_OK;
+    if (memcmp(head, mark, sizeof head)) return PL_OK;
+    return error_set(e, PL_USAGE, "%s: it is a Git LFS pointer, not the file: run `git lfs pull` in its folder", path);
+}
+
+/* Opens a regular file for reading. */
+static int open_regular(const char *path, struct stat *s, struct error *e)
+{
+    if (stat(path, s)) return file_error(path, "open it", e), -1;
+    if (!S_ISREG(s->st_mode)) return refuse_mode(path, s->st_mode, e), -1; /* opening a device may have effects */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) return file_error(path, "open it", e), -1;
+    int rc = fstat(fd, s)           ? file_error(path, "find its size", e)
+             : !S_ISREG(s->st_mode) ? refuse_mode(path, s->st_mode, e)
+                                    : PL_OK;
+    return rc ? close(fd), -1 : fd;
+}
+
 int file_open(const char *path, uint64_t *bytes, struct error *e)
 {
     struct stat s;
-    if (stat(path, &s)) return file_error(path, "open it", e), -1;
-    if (!S_ISREG(s.st_mode)) return refuse_mode(path, s.st_mode, e), -1; /* opening a device may have effects */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return file_error(path, "open it", e), -1;
-    int rc = fstat(fd, &s) ? file_error(path, "find its size", e) : !S_ISREG(s.st_mode) ? refuse_mode(path, s.st_mode, e) : PL_OK;
-    if (rc) return close(fd), -1;
-    if (bytes) *bytes = (uint64_t)s.st_size;
+    int fd = open_regular(path, &s, e);
+    if (fd >= 0 && file_refuse_pointer(path, fd, (uint64_t)s.st_size, e)) close(fd), fd = -1;
+    if (fd >= 0 && bytes) *bytes = (uint64_t)s.st_size;
     return fd;
+}
+
+int file_check(const char *path, struct error *e)
+{
+    const int fd = file_open(path, NULL, e);
+    return fd < 0 ? e->code : (close(fd), PL_OK);
 }
 
 int fd_read_at(int fd, uint64_t at, void *to, size_t n, struct error *e)
@@ -256,9 +315,8 @@ static int fd_copy(int in, int out)
 int file_copy(const char *from, const char *to, struct error *e)
 {
     struct stat s;
-    int in = file_open(from, NULL, e);
+    int in = open_regular(from, &s, e);
     if (in < 0) return e->code;
-    if (fstat(in, &s)) s.st_mode = 0644;
     int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, s.st_mode & 0777);
     if (out < 0) {
         close(in);

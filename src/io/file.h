@@ -19,11 +19,21 @@ void names_free(struct names *l);
 /* Fills `e` from errno: "PATH: cannot DOING: reason (what to do)". */
 int file_error(const char *path, const char *doing, struct error *e);
 
+/* Raises the soft limit of open files of the process to the hard one. */
+void files_raise_limit(void);
+uint32_t files_limit(void);
+/* PL_FAIL unless n more files can be opened. */
+int files_spare(uint32_t n, struct error *e);
+
 /* Opens a regular file for reading; returns the descriptor, or -1 with the message in `e`. Every
  * input file of the program is opened here or with file_peek. Anything else, such as a pipe or a
- * device, is refused at once and never waited for. *bytes, unless NULL, is the file's size. Nothing
- * is allocated. */
+ * device, is refused at once and never waited for; so is a Git LFS pointer. *bytes, unless NULL, is the file's
+ * size. Nothing is allocated. */
 int file_open(const char *path, uint64_t *bytes, struct error *e);
+/* Opens and closes it, for the message. */
+int file_check(const char *path, struct error *e);
+/* PL_USAGE if an open file is a Git LFS pointer, some lines that stand for a file that was not downloaded. */
+int file_refuse_pointer(const char *path, int fd, uint64_t bytes, struct error *e);
 /* Reads the whole file, at most `limit` bytes, and appends a NUL; the caller frees *bytes with
  * mem_free. */
 int file_read(const char *path, uint64_t limit, char **bytes, size_t *n, struct error *e);

@@ -45,8 +45,9 @@ static int open_folder(struct pl_session *s, const char *call)
     if (s->stage == STAGE_STARTED) return error_set(&s->error, PL_USAGE, "%s: the session is started, so its memory is in use; save the model (pl_save), and open a session with it as model.path", call);
     if (s->generator || config_check(c, CONFIG_NEEDS_MODEL, &s->error)) return s->error.code;
     struct session_generator *x = s->generator = mem_alloc(sizeof *x);
+    const struct image_scope scope = prompts_scope(c, NULL);
     if (generation_config_read(&x->folder, c->model_path, &s->error)) session_drop_generator(s);
-    else if (prompts_open(&x->prompts, c, NULL, &x->no_tokenizer)) {
+    else if (prompts_open(&x->prompts, c, &scope, &x->no_tokenizer)) {
         prompts_close(&x->prompts);
         if (!c->data_tokenizer && !c->data_template) return PL_OK; /* ids need no tokenizer, unless one was asked for */
         s->error = x->no_tokenizer;

@@ -37,19 +37,22 @@ static uint64_t last_step(const char *folder)
     return last;
 }
 
-/* The files in which the run's held-out images are; NULL: they are not there any more. */
+/* The files in which the run's held-out images are; NULL: they are not there any more. A page is given to others, so it
+ * shows no file outside of data.images, also where the run may read them. */
 static struct image_files *open_images(const char *dir)
 {
     char path[RUN_PATH];
     struct config c;
     struct error ignored;
-    struct text where = {0};
+    struct text_scope x = {0};
     struct image_files *files = NULL;
     config_init(&c);
-    if (run_file(dir, "config.yaml", path, &ignored) && !config_read(&c, path, &ignored) && !text_images_where(&c, text_files_of(&c, FEED_VALIDATION), &where, &ignored) &&
-        image_files_open(&files, where.at, &ignored))
-        files = NULL;
-    text_free(&where);
+    if (run_file(dir, "config.yaml", path, &ignored) && !config_read(&c, path, &ignored) &&
+        !text_scope_open(&x, &c, FEED_VALIDATION, &ignored)) {
+        x.scope.anywhere = false;
+        if (image_files_open(&files, &x.scope, &ignored)) files = NULL;
+    }
+    text_scope_close(&x);
     config_free(&c);
     return files;
 }

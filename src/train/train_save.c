@@ -16,6 +16,7 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include "data/images/image_files.h"
 #include "dist/agree.h"
 #include "engine/transfer_ranks.h"
 
@@ -208,6 +209,14 @@ static int64_t checkpoints_kept(const struct trainer *t, int64_t there)
     return min_i64(t->c->train_keep, there + writes + 1);
 }
 
+/* Descriptors for what reading opens later, and for saving, which would otherwise fail after the steps are done. */
+static int require_descriptors(const struct trainer *t, struct error *e)
+{
+    enum { SAVING = 16, THREAD = 2 };
+    const uint32_t tars = t->c->data_format == FORMAT_CONVERSATIONS ? image_files_descriptors() : 0;
+    return files_spare(SAVING + tars + THREAD * (uint32_t)t->c->data_threads, e);
+}
+
 /* Disk space for at least two checkpoints at a time, and for the model beside an older one;
  * existing checkpoints will be removed. The best model needs space for itself and for its
  * successor. */
@@ -216,7 +225,8 @@ int trainer_require_space(struct trainer *t, struct error *e)
     uint64_t model = weights_bytes(&t->run.weights, &t->run.graph) + t->text.bytes, each = model + state_bytes(&t->run.graph);
     int64_t there = 0;
     char best[FOLDER_PATH];
-    int rc = folder_checkpoint_count(&t->folder, &there, e);
+    int rc = require_descriptors(t, e);
+    if (!rc) rc = folder_checkpoint_count(&t->folder, &there, e);
     int64_t more = max_i64(1, checkpoints_kept(t, there) + 1 - there), models = 1;
     if (keeps_best(t->c)) models += folder_model_path(&t->folder, FOLDER_BEST, best) ? 1 : 2;
     return rc ? rc : folder_require_space(&t->folder, each * (uint64_t)more + model * (uint64_t)models, e);

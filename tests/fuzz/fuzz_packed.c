@@ -96,7 +96,7 @@ static uint64_t read_outputs(const char *path, const struct packed_file *f)
     struct image_files *files;
     struct error e;
     uint64_t sum = 0, bytes;
-    if (image_files_open(&files, path, &e)) {
+    if (image_files_open(&files, &(struct image_scope){.where = path}, &e)) {
         CHECK(*e.text);
         return 0;
     }

@@ -320,10 +320,9 @@ int shard_open(struct shard *s, const char *path, struct error *e)
     struct stat st;
     *s = (struct shard){.path = mem_string(path), .fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     int rc;
-    if (s->fd < 0 && errno == EMFILE)
-        rc = error_set(e, PL_FAIL, "%s: too many open files: each shard keeps one open; raise the limit with `ulimit -n`", path);
-    else if (s->fd < 0 || fstat(s->fd, &st)) rc = file_error(path, "open it", e);
+    if (s->fd < 0 || fstat(s->fd, &st)) rc = file_error(path, "open it", e);
     else if (S_ISDIR(st.st_mode)) s->folder = true, rc = build_from_folder(s, e);
+    else if (S_ISREG(st.st_mode) && file_refuse_pointer(path, s->fd, (uint64_t)st.st_size, e)) rc = e->code;
     else if (S_ISREG(st.st_mode)) rc = open_tar(s, &st, e) ? error_prepend(e, "%s", path) : PL_OK;
     else rc = error_set(e, PL_USAGE, "%s is neither a file nor a folder: a shard is a tar or a folder of pairs", path);
     if (rc) shard_close(s);

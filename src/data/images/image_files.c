@@ -6,11 +6,14 @@
  */
 #include "data/images/image_files.h"
 
+#include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/base64.h"
@@ -29,18 +32,27 @@ struct member {
 
 struct archive {
     char *path;
-    int fd;
+    int fd;             /* -1: it is closed, until a member is read again */
+    dev_t device;       /* which file it is... */
+    ino_t number;
+    uint64_t size;      /* ...and its size */
+    uint32_t readers;   /* of the descriptor */
+    uint64_t used;      /* when, in readings */
     VEC(struct member) members;
     struct text names;
 };
 
 struct image_files {
     char *where;
+    char *root, *real; /* where images must be, as an absolute path, also with links resolved; NULL: anywhere */
+    struct names own;               /* tables that are the data itself */
     struct archive *tar;            /* `where` is a tar */
     struct dataset *store;          /* `where` is a packed store */
-    pthread_mutex_t lock;           /* guards the lists */
+    pthread_mutex_t lock;           /* guards the rest, and descriptors of archives */
     VEC(struct archive *) archives; /* all that references have named */
     VEC(struct parquet *) tables;   /* the same */
+    uint32_t open, most;            /* archives with a descriptor, and how many there may be */
+    uint64_t readings;
 };
 
 /* Where an image is: in base64, in a table, or in a file. */
@@ -48,7 +60,7 @@ struct place {
     const char *base64;
     const struct parquet *table;   /* NULL: it is in none */
     struct parquet_cell cell;
-    const struct archive *archive; /* NULL: the file at `path` */
+    struct archive *archive;       /* NULL: the file at `path` */
     uint64_t offset, size;
     char path[PATH_ROOM];
 };
@@ -68,10 +80,10 @@ static int compare_members(const void *pa, const void *pb, void *names)
     return c ? c : a->offset < b->offset ? -1 : a->offset > b->offset;
 }
 
-static int index_archive(struct archive *a, uint64_t size, struct error *e)
+static int index_archive(struct archive *a, struct error *e)
 {
     char head[4] = {0};
-    if (fd_read_at(a->fd, 0, head, (size_t)min_u64(size, sizeof head), e)) return e->code;
+    if (fd_read_at(a->fd, 0, head, (size_t)min_u64(a->size, sizeof head), e)) return e->code;
     enum tar_kind kind = tar_sniff(head, sizeof head);
     if (kind != TAR_PLAIN)
         return error_set(e, PL_USAGE, "it is compressed with %s and cannot be read in random order: unpack it, or decompress it", kind == TAR_GZIP ? "gzip" : "zstd");
@@ -79,7 +91,7 @@ static int index_archive(struct archive *a, uint64_t size, struct error *e)
     struct tar_member *m = mem_alloc(sizeof *m);
     bool more = true;
     int rc = PL_OK;
-    tar_open(t, a->fd, NULL, size);
+    tar_open(t, a->fd, NULL, a->size);
     while (!(rc = tar_next(t, m, &more, e)) && more) {
         const char *name = plain_name(m->name);
         vec_push(&a->members, ((struct member){m->offset, m->size, a->names.n}));
@@ -102,28 +114,79 @@ static void close_archive(struct archive *a)
     mem_free(a);
 }
 
-static struct archive *open_archive(const char *path, struct error *e)
+/* Closes the archives that were not used for the longest time, until `most` are open. */
+static void close_unused(struct image_files *f, uint32_t most)
+{
+    while (f->open > most) {
+        struct archive *oldest = NULL;
+        for (uint32_t i = 0; i < f->archives.n; i++) {
+            struct archive *a = f->archives.at[i];
+            if (a->fd >= 0 && !a->readers && (!oldest || a->used < oldest->used)) oldest = a;
+        }
+        if (!oldest) return;
+        close(oldest->fd);
+        oldest->fd = -1;
+        f->open--;
+    }
+}
+
+/* Opens an archive, which must be the file that it was before. */
+static int reopen(struct image_files *f, struct archive *a, struct error *e)
+{
+    struct stat s;
+    uint64_t size;
+    close_unused(f, f->most - 1);
+    a->fd = file_open(a->path, &size, e);
+    if (a->fd < 0 && e->no_descriptors) close_unused(f, 0), a->fd = file_open(a->path, &size, e);
+    if (a->fd < 0) return e->code;
+    f->open++;
+    const bool known = !fstat(a->fd, &s), first = !a->members.n;
+    if (first && known) a->device = s.st_dev, a->number = s.st_ino, a->size = size;
+    if (known && a->device == s.st_dev && a->number == s.st_ino && a->size == size) return PL_OK;
+    close(a->fd), a->fd = -1, f->open--;
+    return error_set(e, PL_USAGE, "%s: it is not the tar that it was when the run began", a->path);
+}
+
+static struct archive *open_archive(struct image_files *f, const char *path, struct error *e)
 {
     struct archive *a = mem_alloc(sizeof *a);
-    uint64_t size;
     a->path = mem_string(path);
-    a->fd = file_open(path, &size, e);
-    int rc = a->fd < 0 ? e->code : index_archive(a, size, e) ? error_prepend(e, "%s", path) : PL_OK;
+    a->fd = -1;
+    int rc = reopen(f, a, e);
+    if (!rc && index_archive(a, e)) rc = error_prepend(e, "%s", path), f->open--;
     if (!rc) return a;
     close_archive(a);
     return NULL;
 }
 
-/* The open archive of this path; it is opened if no reference has named it before. */
+/* The archive of this path; it is indexed if no reference has named it before. */
 static struct archive *archive_of(struct image_files *f, const char *path, struct error *e)
 {
     struct archive *found = NULL;
     pthread_mutex_lock(&f->lock);
     for (uint32_t i = 0; i < f->archives.n && !found; i++)
         if (!strcmp(f->archives.at[i]->path, path)) found = f->archives.at[i];
-    if (!found && (found = open_archive(path, e))) vec_push(&f->archives, found);
+    if (!found && (found = open_archive(f, path, e))) vec_push(&f->archives, found);
     pthread_mutex_unlock(&f->lock);
     return found;
+}
+
+/* The archive's descriptor, which stays open until give_archive. */
+static int take_archive(struct image_files *f, struct archive *a, struct error *e)
+{
+    pthread_mutex_lock(&f->lock);
+    int rc = a->fd < 0 ? reopen(f, a, e) : PL_OK;
+    a->readers += !rc;
+    a->used = ++f->readings;
+    pthread_mutex_unlock(&f->lock);
+    return rc;
+}
+
+static void give_archive(struct image_files *f, struct archive *a)
+{
+    pthread_mutex_lock(&f->lock);
+    a->readers--;
+    pthread_mutex_unlock(&f->lock);
 }
 
 static const char *member_name(const struct archive *a, uint32_t i) { return a->names.at + a->members.at[i].name; }
@@ -140,7 +203,7 @@ static uint32_t search_members(const struct archive *a, const char *name)
     return low;
 }
 
-static int find_member(const struct archive *a, const char *name, struct place *p, struct error *e)
+static int find_member(struct archive *a, const char *name, struct place *p, struct error *e)
 {
     name = plain_name(name);
     const uint32_t low = search_members(a, name);
@@ -150,6 +213,81 @@ static int find_member(const struct archive *a, const char *name, struct place *
     p->offset = a->members.at[low].offset;
     p->size = a->members.at[low].size;
     return PL_OK;
+}
+
+/* --- what may be read ------------------------------------------------------------------------ */
+
+/* Writes the absolute path of a file, without "." and "..", to out[PATH_ROOM]; false: it is too long. Links are not
+ * resolved. */
+static bool absolute_path(const char *path, char *out)
+{
+    size_t at = 0;
+    if (*path != '/') {
+        if (!getcwd(out, PATH_ROOM)) return false;
+        at = strcmp(out, "/") ? strlen(out) : 0;
+    }
+    while (*path) {
+        const size_t n = strcspn(path, "/");
+        if (n == 2 && !strncmp(path, "..", 2)) {
+            while (at && out[--at] != '/') continue;
+        } else if (n && !(n == 1 && *path == '.')) {
+            if (at + n + 2 > PATH_ROOM) return false;
+            out[at++] = '/';
+            memcpy(out + at, path, n);
+            at += n;
+        }
+        path += n + (path[n] == '/');
+    }
+    out[at] = 0;
+    return true;
+}
+
+static bool begins_with(const char *path, const char *folder)
+{
+    const size_t n = folder ? strlen(folder) : 0;
+    return folder && !strncmp(path, folder, n) && (!path[n] || path[n] == '/');
+}
+
+/* Whether a path that begins with the folder of the images stays in it. */
+static bool stays_inside(const char *path)
+{
+    int depth = 0;
+    while (*path && depth >= 0) {
+        const size_t n = strcspn(path, "/\\");
+        if (n == 2 && !strncmp(path, "..", 2)) depth--;
+        else depth += n && !(n == 1 && *path == '.');
+        path += n + (path[n] != 0);
+    }
+    return depth >= 0;
+}
+
+/* Whether a file is in the folder or tar of the images, by this name or another one. */
+static bool is_inside(const struct image_files *f, const char *path)
+{
+    char plain[PATH_ROOM], real[PATH_MAX];
+    return (absolute_path(path, plain) && begins_with(plain, f->root)) ||
+           (realpath(path, real) && begins_with(real, f->real));
+}
+
+/* Whether a reference may be read: a path, which begins with the folder of the images unless it is absolute. */
+static bool may_read(const struct image_files *f, const char *path)
+{
+    return !f->root || (*path == '/' ? is_inside(f, path) : stays_inside(path));
+}
+
+static bool may_read_table(const struct image_files *f, const char *path)
+{
+    for (uint32_t i = 0; i < f->own.n; i++)
+        if (!strcmp(f->own.at[i], path)) return true;
+    return !f->root || is_inside(f, path);
+}
+
+static int refuse_outside(const struct image_files *f, struct error *e)
+{
+    return error_set(e, PL_USAGE,
+                     "it is outside of %s: set data.images to the folder that has all images, or data.outside_images: "
+                     "true to read any file that the data names",
+                     *f->root ? f->root : "/");
 }
 
 /* --- tables ---------------------------------------------------------------------------------- */
@@ -184,7 +322,8 @@ static struct parquet *table_of(struct image_files *f, const char *path, struct 
     pthread_mutex_lock(&f->lock);
     for (uint32_t i = 0; i < f->tables.n && !found; i++)
         if (!strcmp(f->tables.at[i]->path, path)) found = f->tables.at[i];
-    if (!found && (found = open_table(path, e))) vec_push(&f->tables, found);
+    if (!found && !may_read_table(f, path)) refuse_outside(f, e);
+    else if (!found && (found = open_table(path, e))) vec_push(&f->tables, found);
     pthread_mutex_unlock(&f->lock);
     return found;
 }
@@ -240,11 +379,13 @@ static bool split_path(struct place *p, const char **member)
 }
 
 /* The tar that a path leads into and the rest of the path, its member; or the file or folder p->path, and *in is NULL. */
-static int locate(struct image_files *f, const char *path, struct place *p, const struct archive **in, const char **member, struct error *e)
+static int locate(struct image_files *f, const char *path, struct place *p, struct archive **in, const char **member,
+                  struct error *e)
 {
     const char *where = f->where && *path != '/' ? f->where : NULL;
     *in = f->tar && *path != '/' ? f->tar : NULL;
     *member = path;
+    if (!may_read(f, path)) return refuse_outside(f, e);
     if (*in) return PL_OK;
     if ((size_t)snprintf(p->path, sizeof p->path, "%s%s%s", where ? where : "", where ? "/" : "", path) >= sizeof p->path)
         return error_set(e, PL_USAGE, "the path has more than %d bytes", PATH_ROOM - 1);
@@ -258,7 +399,7 @@ static int locate(struct image_files *f, const char *path, struct place *p, cons
 
 static int find_path(struct image_files *f, const char *path, struct place *p, struct error *e)
 {
-    const struct archive *in;
+    struct archive *in;
     const char *member;
     if (locate(f, path, p, &in, &member, e)) return e->code;
     if (in) return find_member(in, member, p, e);
@@ -311,11 +452,30 @@ enum data_fault image_files_embeddings(const struct image_files *f, const char *
 
 /* --- the interface --------------------------------------------------------------------------- */
 
-int image_files_open(struct image_files **out, const char *where, struct error *e)
+/* Without `anywhere` only what is below `where`, and tables that are the data itself. */
+static void confine(struct image_files *f, const struct image_scope *s)
+{
+    char path[PATH_ROOM], real[PATH_MAX];
+    if (s->anywhere) return;
+    f->root = mem_string(absolute_path(s->where ? s->where : ".", path) ? path : "");
+    f->real = realpath(f->root, real) ? mem_string(real) : NULL;
+    for (uint32_t i = 0; i < s->n_tables; i++) vec_push(&f->own, mem_string(s->tables[i]));
+}
+
+uint32_t image_files_descriptors(void)
+{
+    enum { LEAST = 4, MOST = 64 };
+    return (uint32_t)min_i64(MOST, max_i64(LEAST, files_limit() / 4));
+}
+
+int image_files_open(struct image_files **out, const struct image_scope *scope, struct error *e)
 {
     struct image_files *f = mem_alloc(sizeof *f);
+    const char *where = scope->where;
     *out = NULL;
     pthread_mutex_init(&f->lock, NULL);
+    f->most = image_files_descriptors();
+    confine(f, scope);
     int rc = PL_OK;
     if (where && packed_is(where)) {
         rc = open_store(f, where, e);
@@ -340,6 +500,9 @@ void image_files_close(struct image_files *f)
     vec_free(&f->archives);
     vec_free(&f->tables);
     pthread_mutex_destroy(&f->lock);
+    names_free(&f->own);
+    mem_free(f->root);
+    mem_free(f->real);
     mem_free(f->where);
     mem_free(f);
 }
@@ -361,21 +524,27 @@ static void list_folder(const struct archive *a, const char *name, struct video_
     text_free(&folder);
 }
 
-/* A video in a tar. */
-static int find_in_archive(const struct archive *a, const char *name, struct video_at *out, struct error *e)
+/* A video in a tar. It has a descriptor of its own, which video_at_free closes. */
+static int find_in_archive(struct image_files *f, struct archive *a, const char *name, struct video_at *out,
+                           struct error *e)
 {
     struct place p;
-    out->fd = a->fd;
     list_folder(a, name, out);
-    if (out->n_parts) return PL_OK;
-    if (find_member(a, name, &p, e)) return e->code;
-    out->offset = p.offset;
-    out->size = p.size;
-    return PL_OK;
+    if (!out->n_parts) {
+        if (find_member(a, name, &p, e)) return e->code;
+        out->offset = p.offset;
+        out->size = p.size;
+    }
+    if (take_archive(f, a, e)) return e->code;
+    out->fd = fcntl(a->fd, F_DUPFD_CLOEXEC, 0);
+    if (out->fd < 0) file_error(a->path, "open it", e);
+    give_archive(f, a);
+    return out->fd < 0 ? e->code : PL_OK;
 }
 
 void video_at_free(struct video_at *v)
 {
+    if (v->fd >= 0) close(v->fd);
     mem_free((void *)v->path);
     mem_free((void *)v->parts);
     *v = (struct video_at){.fd = -1};
@@ -384,7 +553,7 @@ void video_at_free(struct video_at *v)
 int image_files_video(struct image_files *f, const char *reference, struct video_at *out, struct error *e)
 {
     const char *path = reference + (media_is_video(reference) ? strlen(VIDEO_REFERENCE) : 0), *member;
-    const struct archive *in = NULL;
+    struct archive *in = NULL;
     struct place p;
     int rc = PL_OK;
     *out = (struct video_at){.fd = -1};
@@ -393,7 +562,7 @@ int image_files_video(struct image_files *f, const char *reference, struct video
     if (!*path) rc = error_set(e, PL_USAGE, "the path of a video is empty");
     else if (!strncasecmp(path, "data:", 5)) rc = error_set(e, PL_USAGE, "videos are not read from data: URLs: give a path");
     else if (strstr(path, "://")) rc = error_set(e, PL_USAGE, "videos are not downloaded: save it as a file, and give its path");
-    else if (!(rc = locate(f, path, &p, &in, &member, e)) && in) rc = find_in_archive(in, member, out, e);
+    else if (!(rc = locate(f, path, &p, &in, &member, e)) && in) rc = find_in_archive(f, in, member, out, e);
     if (rc) video_at_free(out);
     if (rc) return about(reference, e);
     out->path = mem_string(in ? path : p.path);
@@ -407,6 +576,18 @@ static int find_video(struct image_files *f, const char *reference, struct error
     int rc = image_files_video(f, reference, &v, e);
     if (!rc) video_at_free(&v);
     return rc;
+}
+
+int image_files_allow(const struct image_files *f, const char *reference, struct error *e)
+{
+    struct place p;
+    const char *path = reference + (media_is_video(reference) ? strlen(VIDEO_REFERENCE) : 0);
+    if (!strncasecmp(path, "file://", 7)) path += 7;
+    if (!f->root || f->store || !strncasecmp(path, "data:", 5)) return PL_OK;
+    if (parquet_reference(path, p.path, sizeof p.path, &p.cell) ? may_read_table(f, p.path) : may_read(f, path))
+        return PL_OK;
+    refuse_outside(f, e);
+    return about(reference, e);
 }
 
 int image_files_find(struct image_files *f, const char *reference, uint64_t *bytes, struct error *e)
@@ -431,10 +612,18 @@ static int read_text(const struct place *p, void *to, size_t *n, struct error *e
     return PL_OK;
 }
 
-static int read_place(const struct place *p, void *to, size_t *n, struct error *e)
+static int read_member(struct image_files *f, const struct place *p, void *to, size_t n, struct error *e)
+{
+    if (take_archive(f, p->archive, e)) return e->code;
+    int rc = fd_read_at(p->archive->fd, p->offset, to, n, e);
+    give_archive(f, p->archive);
+    return rc;
+}
+
+static int read_place(struct image_files *f, const struct place *p, void *to, size_t *n, struct error *e)
 {
     if (p->base64) return read_text(p, to, n, e);
-    if (p->archive) return fd_read_at(p->archive->fd, p->offset, to, *n, e);
+    if (p->archive) return read_member(f, p, to, *n, e);
     int fd = file_open(p->path, NULL, e);
     if (fd < 0) return e->code;
     int rc = fd_read_at(fd, 0, to, *n, e);
@@ -449,6 +638,6 @@ int image_files_read(struct image_files *f, const char *reference, void *to, siz
     if (!rc && p.table) return read_cell(&p, to, room, n, e) ? about(reference, e) : PL_OK;
     if (!rc) *n = (size_t)p.size;
     if (!rc && p.size > room) rc = error_set(e, PL_NOFIT, "the image has %llu bytes; expected at most %zu", (unsigned long long)p.size, room);
-    if (!rc) rc = read_place(&p, to, n, e);
+    if (!rc) rc = read_place(f, &p, to, n, e);
     return rc ? about(reference, e) : PL_OK;
 }

@@ -26,11 +26,22 @@ bool media_is_video(const char *reference);
 
 struct image_files;
 
-/* `where`: a folder or a tar, with which relative paths begin, or a store; NULL: the current folder. PL_USAGE: there is
- * no such folder, tar or store. */
-int image_files_open(struct image_files **out, const char *where, struct error *e);
+/* Where images are, and where they may be. */
+struct image_scope {
+    const char *where;    /* a folder or a tar, with which relative paths begin, or a store; NULL: the current folder */
+    bool anywhere;        /* absolute paths and `..` may lead out of it (data.outside_images) */
+    char *const *tables;  /* [n_tables] Parquet tables whose cells may be read beside that: the data itself */
+    uint32_t n_tables;
+    uint64_t room;        /* bytes of memory for an image: its file, its pixels, and what resizing needs */
+};
+/* Returns how many tars are open at once, at most: a part of the files that the process may open. */
+uint32_t image_files_descriptors(void);
+/* PL_USAGE: there is no such folder, tar or store. */
+int image_files_open(struct image_files **out, const struct image_scope *scope, struct error *e);
 void image_files_close(struct image_files *f);
 
+/* PL_USAGE: the reference leads out of where images may be (image_scope). No file is opened. */
+int image_files_allow(const struct image_files *f, const char *reference, struct error *e);
 /* Whether the image or video exists, and the bytes of an image: data: URLs give an upper bound. PL_USAGE: it does not, or the reference is of a kind
  * that is not read. Messages begin with the reference, which is shortened. */
 int image_files_find(struct image_files *f, const char *reference, uint64_t *bytes, struct error *e);

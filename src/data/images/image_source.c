@@ -30,13 +30,20 @@ int image_source_frame_processor(struct image_processor *p, const struct model *
     return PL_OK;
 }
 
-int image_source_open(struct image_source *s, const struct model *m, const struct tokenizer *t, const struct template *template, const char *where, struct error *e)
+int image_source_open(struct image_source *s, const struct model *m, const struct tokenizer *t,
+                      const struct template *template, const struct image_scope *scope, struct error *e)
 {
     const struct image_model *x = m->images;
-    *s = (struct image_source){.text = {.layout = x->layout, .token = x->token, .features = (uint32_t)x->features, .start_end = x->start_end, .timed = x->timed}};
+    *s = (struct image_source){.room = scope->room,
+                               .anywhere = scope->anywhere,
+                               .text = {.layout = x->layout,
+                                        .token = x->token,
+                                        .features = (uint32_t)x->features,
+                                        .start_end = x->start_end,
+                                        .timed = x->timed}};
     int rc = t ? image_text_open(&s->text, t, template, e) : PL_OK;
     if (!rc) rc = image_source_processor(&s->processor, m, e);
-    if (!rc) rc = image_files_open(&s->files, where, e);
+    if (!rc) rc = image_files_open(&s->files, scope, e);
     return rc;
 }
 
@@ -66,7 +73,7 @@ uint64_t image_source_fingerprint(const struct image_source *s)
 {
     const struct image_processor *p = &s->processor;
     const uint32_t tiles[] = {p->tile, p->split, p->resize, p->longest_edge, p->height, p->width};
-    uint64_t hash = image_text_fingerprint(&s->text);
+    uint64_t hash = image_text_fingerprint(&s->text) + s->anywhere;
     if (s->text.layout == IMAGE_AS_TILES) hash = hash_bytes(tiles, sizeof tiles, hash);
     if (s->videos.max_frames) {
         hash = hash_bytes(&s->videos.fps, sizeof s->videos.fps, hash);
@@ -121,23 +128,51 @@ static int read_video(const struct image_source *s, const char *reference, image
 
 /* --- images ------------------------------------------------------------------------------------- */
 
-/* Decodes an image. */
-static int read_rgb(const struct image_source *s, const char *reference, struct image *out, uint64_t *bytes, struct error *e)
+static int too_large(const struct image_source *s, const char *reference, uint64_t bytes, struct error *e)
 {
-    size_t n = 0;
-    if (image_files_find(s->files, reference, bytes, e)) return e->code;
-    void *file = mem_alloc(*bytes + 1);
-    int rc = image_files_read(s->files, reference, file, *bytes, &n, e);
-    if (!rc && image_decode(out, file, n, &(struct image_options){.on_white = true}, NULL, 0, e)) rc = error_prepend(e, "%.100s", reference);
-    mem_free(file);
+    error_set(e, PL_USAGE, "the image takes %llu MiB; expected at most %llu (data.sample_memory)",
+              (unsigned long long)(bytes >> 20) + 1, (unsigned long long)(s->room >> 20));
+    return error_prepend(e, "%.100s", reference);
+}
+
+/* Reads the file of an image, and how large the image is. The caller frees *file; after a failure it is NULL. */
+static int read_file(const struct image_source *s, const char *reference, char **file, size_t *n, uint32_t *width,
+                     uint32_t *height, struct error *e)
+{
+    const struct image_options o = {.on_white = true};
+    uint64_t bytes;
+    size_t pixels = 0;
+    *file = NULL;
+    if (image_files_find(s->files, reference, &bytes, e)) return e->code;
+    if (bytes > s->room) return too_large(s, reference, bytes, e);
+    *file = mem_alloc(bytes + 1);
+    int rc = image_files_read(s->files, reference, *file, bytes, n, e);
+    if (!rc && image_peek(*file, *n, &o, width, height, &pixels, e)) rc = error_prepend(e, "%.100s", reference);
+    if (!rc) {
+        const uint64_t all = bytes + pixels + image_processor_scratch(&s->processor, *width, *height);
+        if (all > s->room) rc = too_large(s, reference, all, e);
+    }
+    if (rc) mem_free(*file), *file = NULL;
     return rc;
+}
+
+/* Decodes an image. */
+static int read_rgb(const struct image_source *s, const char *reference, struct image *out, size_t *bytes,
+                    struct error *e)
+{
+    uint32_t width, height;
+    char *file;
+    if (read_file(s, reference, &file, bytes, &width, &height, e)) return e->code;
+    int rc = image_decode(out, file, *bytes, &(struct image_options){.on_white = true}, NULL, 0, e);
+    mem_free(file);
+    return rc ? error_prepend(e, "%.100s", reference) : PL_OK;
 }
 
 int image_source_read(const struct image_source *s, const char *reference, image_take *take, void *user, struct image_pixels *out, struct error *e)
 {
     const struct image_processor *p = &s->processor;
     struct image image = {0};
-    uint64_t bytes = 0;
+    size_t bytes = 0;
     uint32_t height, width, rows, columns;
     *out = (struct image_pixels){0};
     if (media_is_video(reference)) return read_video(s, reference, take, user, out, e);
@@ -180,18 +215,15 @@ static int describe_video(const struct image_source *s, const char *reference, s
 
 int image_source_tiles(const struct image_source *s, const char *reference, struct bump *b, struct image_tiles *out, struct error *e)
 {
-    uint64_t bytes = 0;
     uint32_t width, height;
-    size_t n = 0, room;
+    size_t n = 0;
+    char *file;
     *out = (struct image_tiles){0};
     if (image_files_store(s->files)) return stored_tiles(s, reference, out, e);
     if (media_is_video(reference)) return describe_video(s, reference, b, out, e);
     if (s->text.layout != IMAGE_AS_TILES) return PL_OK;
-    if (image_files_find(s->files, reference, &bytes, e)) return e->code;
-    void *file = mem_alloc(bytes + 1);
-    int rc = image_files_read(s->files, reference, file, bytes, &n, e);
-    if (!rc && image_peek(file, n, &(struct image_options){.on_white = true}, &width, &height, &room, e)) rc = error_prepend(e, "%.100s", reference);
-    if (!rc) image_processor_count(&s->processor, width, height, &out->rows, &out->columns);
+    if (read_file(s, reference, &file, &n, &width, &height, e)) return e->code;
+    image_processor_count(&s->processor, width, height, &out->rows, &out->columns);
     mem_free(file);
-    return rc;
+    return PL_OK;
 }

@@ -14,15 +14,18 @@ struct image_source {
     struct image_text text;
     struct image_processor processor;
     struct image_files *files;
+    uint64_t room;                   /* of image_scope */
+    bool anywhere;
     struct image_processor frame_processor;
     struct template *video_template; /* that of videos, where they are described (image_text.video_template) */
     struct video_options videos; /* which frames are taken, and how images of a folder are read, in videos.room bytes; max_frames 0: videos are not */
 };
 
-/* `m` takes images; relative paths begin with `where`, a folder or a tar (NULL: the current folder). Without a tokenizer (NULL) the
- * images have no text; `template` may be NULL. PL_USAGE: the
- * tokenizer lacks the image token, the folder's image processor does not fit, or there is no such folder or tar. */
-int image_source_open(struct image_source *s, const struct model *m, const struct tokenizer *t, const struct template *template, const char *where, struct error *e);
+/* `m` takes images, which are where `scope` says. Without a tokenizer (NULL) the images have no text; `template` may be
+ * NULL. PL_USAGE: the tokenizer lacks the image token, the folder's image processor does not fit, or there is no such
+ * folder or tar. */
+int image_source_open(struct image_source *s, const struct model *m, const struct tokenizer *t,
+                      const struct template *template, const struct image_scope *scope, struct error *e);
 /* Videos are taken, too: `tokens` for each frame, 0: as an image. `own`: the template was chosen by the user, and renders videos, too. PL_USAGE: frames cannot
  * have so many tokens, or the model takes no videos. */
 int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o, int64_t tokens, bool own, struct error *e);

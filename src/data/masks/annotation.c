@@ -12,6 +12,7 @@ const char *fault_text(enum data_fault f)
     static const char *const texts[FAULT_KINDS] = {
         [FAULT_NONE] = "no fault",
         [FAULT_READ] = "it cannot be read",
+        [FAULT_OPEN] = "too many files are open",
         [FAULT_TOO_LARGE] = "it is larger than the buffers planned for it",
         [FAULT_SYNTAX] = "its annotations are malformed",
         [FAULT_SIZE] = "image and masks differ in size",

@@ -21,6 +21,7 @@ enum data_fault {
     FAULT_NO_MASKS,  /* no mask is left to train on */
     FAULT_MASK,      /* malformed run lengths, polygons or label image */
     FAULT_IMAGE,     /* the image cannot be decoded */
+    FAULT_OPEN,      /* too many files are open, which is no fault of the sample: the run ends */
     FAULT_KINDS,
 };
 /* "the image cannot be decoded" */
