@@ -163,9 +163,9 @@ static void print_text(const struct shown *s, struct text *out)
     char a[32], predicted[32], measured[32], median[32];
     uint64_t arena = plan_arena(p);
     double mean = bench_mean(b);
-    text_printf(out, "Step of %d samples: micro-batch %d x %d, ", b->run.effective_batch, p->settings.micro_batch, p->settings.accumulation);
+    text_printf(out, "Step of %d sample%s: micro-batch %d x %d, ", b->run.effective_batch, b->run.effective_batch == 1 ? "" : "s", p->settings.micro_batch, p->settings.accumulation);
     settings_print(&p->settings, out);
-    text_printf(out, ", %d threads%s\n", b->run.device.profile.threads, has_ranks(s) ? " of each rank" : "");
+    text_printf(out, ", %d thread%s%s\n", b->run.device.profile.threads, b->run.device.profile.threads == 1 ? "" : "s", has_ranks(s) ? " of each rank" : "");
     text_printf(out, "  predicted  %s\n  measured   %s mean, %s median of %u\n  measured / predicted  %.3f\n", duration_print(p->seconds, predicted),
                 duration_print(mean, measured), duration_print(bench_median(b), median), b->steps, mean / p->seconds);
     text_printf(out, "  samples/s  %.4g%s\n", b->run.effective_batch / mean, has_ranks(s) ? " of all ranks together" : "");

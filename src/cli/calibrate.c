@@ -37,7 +37,7 @@ static void print_cpu(const struct profile *p)
     for (int op = 1; op < OP_COUNT; op++)
         for (int v = 0; v < OP_VARIANTS; v++)
             for (int half = 0; half < CLASS_COUNT; half++) curves += c->curve[op][v][half].n > 0;
-    printf("%s, %s, %d threads, %s\n", c->cpu, c->isa, p->threads, c->date);
+    printf("%s, %s, %d thread%s, %s\n", c->cpu, c->isa, p->threads, p->threads == 1 ? "" : "s", c->date);
     printf("  multiply-adds   %8.1f GFLOP/s in f32, %.1f in bf16\n", 1e-9 * p->flops_f32, 1e-9 * p->flops_bf16);
     printf("  bytes           %8.1f GiB/s from memory, %.1f from caches\n", p->memory_bandwidth / GIB, p->cache_bandwidth / GIB);
     printf("  offload         %8.1f GiB/s\n  launch          %8.2f us\n  ops corrected   %8d\n", p->copy_bandwidth / GIB, 1e6 * p->launch_seconds, curves);

@@ -111,7 +111,8 @@ void inspect_print(const struct samples *all, const struct facts *f, struct text
 {
     const struct shard_report *r = dataset_report(all->set);
     const struct packed_embeddings *x = dataset_embeddings(all->set);
-    text_printf(out, "%s: %u %s, %llu samples, %llu masks\n", all->format, all->files.n, all->files.n == 1 ? "file" : "files", (unsigned long long)all->n, (unsigned long long)f->area.n);
+    text_printf(out, "%s: %u %s, %llu sample%s, %llu mask%s\n", all->format, all->files.n, all->files.n == 1 ? "file" : "files", (unsigned long long)all->n,
+                all->n == 1 ? "" : "s", (unsigned long long)f->area.n, f->area.n == 1 ? "" : "s");
     text_printf(out, "  images without annotations %llu, annotations without an image %llu, duplicates %llu\n", (unsigned long long)r->no_text,
                 (unsigned long long)r->no_image, (unsigned long long)r->duplicates);
     text_printf(out, "  damaged headers %llu (%llu bytes lost), truncated shards %llu, other files %llu\n", (unsigned long long)r->damaged, (unsigned long long)r->lost,

@@ -200,8 +200,8 @@ static int make_shards(struct make *m, struct error *e)
     char size[32], time[32], there[64] = "";
     progress_clear();
     if (m->there) snprintf(there, sizeof there, "; %llu of them were there already", (unsigned long long)m->there);
-    printf("%s: %llu images of %ux%u with %llu masks in %llu %s%s, %s, %s\n", m->dir, (unsigned long long)m->images, m->synth.width,
-           m->synth.height, (unsigned long long)m->masks, (unsigned long long)m->shards,
+    printf("%s: %llu image%s of %ux%u with %llu mask%s in %llu %s%s, %s, %s\n", m->dir, (unsigned long long)m->images, m->images == 1 ? "" : "s", m->synth.width,
+           m->synth.height, (unsigned long long)m->masks, m->masks == 1 ? "" : "s", (unsigned long long)m->shards,
            m->extracted ? m->shards == 1 ? "folder" : "folders" : m->shards == 1 ? "shard" : "shards", there, size_print(m->bytes, size),
            duration_print(clock_seconds() - from, time));
     return PL_OK;

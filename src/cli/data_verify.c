@@ -175,8 +175,8 @@ static int verify(const struct samples_options *o, const struct names *paths, ui
     const uint64_t broken = check_shards(all);
     check_all(&v);
     const char *what = shards ? "shards" : "files";
-    printf("%s: %u %s, %llu samples, %llu masks: %llu bad samples, %llu %s with damage or unpaired files, %s\n", all->format, all->files.n, what,
-           (unsigned long long)all->n, (unsigned long long)v.masks, (unsigned long long)v.bad, (unsigned long long)broken, what, duration_print(clock_seconds() - from, time));
+    printf("%s: %u %s, %llu sample%s, %llu mask%s: %llu bad sample%s, %llu %s with damage or unpaired files, %s\n", all->format, all->files.n, what,
+           (unsigned long long)all->n, all->n == 1 ? "" : "s", (unsigned long long)v.masks, v.masks == 1 ? "" : "s", (unsigned long long)v.bad, v.bad == 1 ? "" : "s", (unsigned long long)broken, what, duration_print(clock_seconds() - from, time));
     if (v.differ)
         printf("%llu samples have a note: training uses them; %llu masks are left out\n", (unsigned long long)v.differ, (unsigned long long)v.left_out);
     int rc = dataset_intact(all->set, e);

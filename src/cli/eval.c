@@ -95,7 +95,7 @@ static int report(struct eval *v, struct error *e)
         scores_print(&v->found.scores, &out);
         eval_table_print(&v->table, &out);
         print_worst(v, &out);
-        text_printf(&out, "\nloss %.6g over %llu images, %llu of them unreadable, %s, arena %s\n", v->loss, (unsigned long long)v->feed.samples,
+        text_printf(&out, "\nloss %.6g over %llu image%s, %llu of them unreadable, %s, arena %s\n", v->loss, (unsigned long long)v->feed.samples, v->feed.samples == 1 ? "" : "s",
                     (unsigned long long)v->feed.broken, duration_print(v->seconds, time), size_print(plan_arena(&v->run.plan), arena));
         if (feed_print_left(&v->feed, left, sizeof left)) text_printf(&out, "%s\n", left);
         rc = add_answers(v, NULL, &out, e);
@@ -131,7 +131,7 @@ static void report_retrieval(const struct eval *v)
     } else {
         text_printf(&out, "retrieval accuracy %.4f: %llu of %llu queries find their mask; by chance %.4f would\n", retrieval_accuracy(x), (unsigned long long)x->right,
                     (unsigned long long)x->queries, retrieval_chance(x));
-        text_printf(&out, "loss %.6g over %llu samples, %llu of them unreadable, %s, arena %s\n", v->loss, (unsigned long long)v->feed.samples, (unsigned long long)v->feed.broken,
+        text_printf(&out, "loss %.6g over %llu sample%s, %llu of them unreadable, %s, arena %s\n", v->loss, (unsigned long long)v->feed.samples, v->feed.samples == 1 ? "" : "s", (unsigned long long)v->feed.broken,
                     duration_print(v->seconds, time), size_print(plan_arena(&v->run.plan), arena));
         if (feed_print_left(&v->feed, left, sizeof left)) text_printf(&out, "%s\n", left);
     }

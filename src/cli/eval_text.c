@@ -116,7 +116,7 @@ static void print_table(const struct evaluation *v, struct text *out)
     for (uint32_t i = 0; i < q->files.n; i++) print_row(out, width, q->files.at[i], &v->scores[i]);
     if (q->files.n > 1) print_row(out, width, "all", &v->all);
     if (v->o->loss) text_printf(out, "\nloss %.6g, perplexity %.6g\n", v->loss.loss, exp(v->loss.loss));
-    text_printf(out, "\n%llu prompts in %s, arena %s\n", (unsigned long long)v->all.answers, duration_print(v->seconds, time), size_print(plan_arena(&v->generator.run->plan), arena));
+    text_printf(out, "\n%llu prompt%s in %s, arena %s\n", (unsigned long long)v->all.answers, v->all.answers == 1 ? "" : "s", duration_print(v->seconds, time), size_print(plan_arena(&v->generator.run->plan), arena));
     if (v->unfinished) text_printf(out, "%llu answers are cut: they are as long as they may be (--max-new)\n", (unsigned long long)v->unfinished);
     if (q->unasked) text_printf(out, "%llu samples are left out: they have no prompt, or their answer is a call of a tool\n", (unsigned long long)q->unasked);
 }

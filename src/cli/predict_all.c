@@ -188,7 +188,7 @@ int predict_everything(struct predict *p, struct error *e)
     if (!rc) rc = write_image(p, &g, e);
     if (!rc && p->json) rc = write_annotations(p, &g, e);
     if (!rc)
-        printf("%s: %u masks; of %llu candidates %llu have a predicted IoU of at least %g, %llu of these a stability of at least %g, %u are not empty\n", p->output, g.all.n,
+        printf("%s: %u mask%s; of %llu candidates %llu have a predicted IoU of at least %g, %llu of these a stability of at least %g, %u are not empty\n", p->output, g.all.n, g.all.n == 1 ? "" : "s",
                (unsigned long long)g.tested, (unsigned long long)g.confident, p->min_iou, (unsigned long long)g.stable, p->min_stability, before);
     candidates_free(&g);
     return rc;

@@ -99,7 +99,7 @@ static void print_source(const struct profile *p, struct text *out)
     if (p->measured && p->kind == DEVICE_CUDA)
         text_printf(out, " (profile of %s, measured %s)\n", p->measured->cpu, p->measured->date);
     else if (p->measured)
-        text_printf(out, " (profile of %s with %d threads, measured %s)\n", p->measured->cpu, p->threads, p->measured->date);
+        text_printf(out, " (profile of %s with %d thread%s, measured %s)\n", p->measured->cpu, p->threads, p->threads == 1 ? "" : "s", p->measured->date);
     else if (p->published)
         text_printf(out, " (unmeasured: from the published ceilings of %s, %s)\n", p->name, p->published);
     else if (p->factor > 0)
