@@ -154,6 +154,25 @@ hardened() {
 }
 if sanitized; then echo 'skip  hardening: the sanitizers check more'; skipped=$((skipped + 1)); else check 'RELRO, stack protector, fortified copies' hardened; fi
 
+# THIRD-PARTY.md has a row for everything that is linked here, that a build with other switches links, and that is loaded.
+covered() {
+    local file name missing=
+    {
+        for file in plimsoll libplimsoll.so.0 plimsoll-mpi.so plimsoll-cuda.so; do
+            [ ! -f "$BUILD/$file" ] || readelf -dW "$BUILD/$file" | sed -nE 's/.*\(NEEDED\).*\[(.*)\.so.*/\1/p'
+        done
+        grep -oE ' -l[a-z][A-Za-z0-9+-]*|,-l[a-z][A-Za-z0-9+-]*' Makefile | grep -v -e cmocka -e lineinfo | sed -E 's/^.-l/lib/'
+        echo libavformat libavcodec libavutil libswscale libnccl libcuda | tr ' ' '\n'
+    } | sort -u >"$tmp/linked"
+    while read -r name; do
+        case $name in ld-linux* | ld64*) continue ;; esac
+        grep -qF "\`$name\`" THIRD-PARTY.md || missing="$missing $name"
+    done <"$tmp/linked"
+    echo "$(wc -l <"$tmp/linked") libraries${missing:+, missing:$missing}"
+    [ -z "$missing" ]
+}
+if sanitized; then echo 'skip  licences: the sanitizers are linked too'; skipped=$((skipped + 1)); else check 'licences of all libraries' covered; fi
+
 # --- an installation ----------------------------------------------------------------------
 
 installed() {
@@ -161,7 +180,7 @@ installed() {
     before=$(stat -c '%i %Y' "$BUILD/plimsoll")
     make -s BUILD="$BUILD" install DESTDIR="$tmp/root" PREFIX=/opt/pl >/dev/null &&
         (cd "$tmp/root/opt/pl" && ls bin/plimsoll include/plimsoll.h lib/libplimsoll.a lib/libplimsoll.so lib/libplimsoll.so.0 \
-            lib/pkgconfig/plimsoll.pc share/doc/plimsoll/LICENSE share/doc/plimsoll/docs/guides/c-library.md) &&
+            lib/pkgconfig/plimsoll.pc share/doc/plimsoll/LICENSE share/doc/plimsoll/THIRD-PARTY.md share/doc/plimsoll/docs/guides/c-library.md) &&
         "$tmp/root/opt/pl/bin/plimsoll" --version && [ "$(stat -c '%i %Y' "$BUILD/plimsoll")" = "$before" ]
 }
 check 'make install with DESTDIR' installed
