@@ -38,6 +38,19 @@ check '6 ranks as 3 hosts of 2, optimizer state, clipping' equal 6 6 2 --set tra
 check '4 ranks, recompute, evaluation' equal 4 4 3 --set train.effective_batch=6 --set memory.micro_batch=1 --set memory.recompute=all \
     --set train.eval_every=2 --set "data.validation=$tmp/validation.txt"
 
+# gradients and weights of auto's choices: the run names the keys to set for the same bits.
+named_keys() {
+    local keys with=(--set train.effective_batch=8 --set memory.micro_batch=auto --set train.steps=2 --set memory.recompute=none --set memory.offload=none)
+    rm -rf "$tmp/g" "$tmp/w"
+    expect 0 'the order of sums depends on ' train_ranks 2 "$tmp/g" "${with[@]}" --set parallel.shard=gradients --memory 13MiB || return 1
+    keys=$(sed -n 's/.*the order of sums depends on \(.*\), which the planner chose.*/\1/p' "$tmp/err" | sed 's/: /=/g; s/, / --set /g')
+    # A list of words.
+    # shellcheck disable=SC2086
+    expect 0 '' train_ranks 2 "$tmp/w" "${with[@]}" --set parallel.shard=weights --set $keys || return 1
+    ! grep -q 'the order of sums' "$tmp/err" && same_run "$tmp/g" "$tmp/w" 2 && echo "$keys"
+}
+check '2 ranks: weights have the bits of gradients, with the keys that the run names' named_keys
+
 # An epoch of 15 rows in steps of 6: the last has 3, and one of 4 ranks none.
 short() {
     sed 's/steps: 10/epochs: 1/' "$tmp/tiny.yaml" >"$tmp/short.yaml"

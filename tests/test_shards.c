@@ -104,6 +104,22 @@ static void test_bytes(void **state)
     }
 }
 
+/* parallel.shard optimizer saves at the peak what it divides, to the byte: the shards of the sums lie in the gradients. */
+static void test_optimizer_peak(void **state)
+{
+    (void)state;
+    static struct planned whole, divided;
+    const char *sets[] = {"parallel.ranks=2", "memory.precision=f32", "memory.recompute=none", "memory.offload=none", "train.effective_batch=4", "memory.micro_batch=1", "data.sequence=64", "parallel.shard=none", NULL};
+    plan_preset(&whole, "llama-124m", sets);
+    sets[7] = "parallel.shard=optimizer";
+    plan_preset(&divided, "llama-124m", sets);
+    const uint64_t saved = bytes_of_kind(&whole, KIND_STATE) - bytes_of_kind(&divided, KIND_STATE), padding = bytes_of_kind(&divided, KIND_PARAM) - bytes_of_kind(&whole, KIND_PARAM);
+    assert_int_equal(whole.r.plan.peak.bytes - divided.r.plan.peak.bytes, saved - padding);
+    assert_int_equal(divided.r.plan.peak.by_kind[KIND_GRAD], bytes_of_kind(&whole, KIND_GRAD));
+    planned_free(&divided);
+    planned_free(&whole);
+}
+
 /* Memory of collectives has a line of its own: nothing with one rank; else the gathered weights of two blocks at most, or the
  * scratch of an exchange. */
 static void test_communication(void **state)
@@ -197,6 +213,6 @@ static void test_presets(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_bytes), cmocka_unit_test(test_communication), cmocka_unit_test(test_hosts), cmocka_unit_test(test_presets)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_bytes), cmocka_unit_test(test_optimizer_peak), cmocka_unit_test(test_communication), cmocka_unit_test(test_hosts), cmocka_unit_test(test_presets)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,6 +45,14 @@ static void print_host_budget(const struct run *r, struct text *out)
         text_printf(out, "  host memory is not limited: the GPU is not in this machine, so the host memory beside it is unknown; memory.host_budget sets a limit\n");
 }
 
+/* Ranks and shares promise bits, for which sums must have the same order. */
+static void print_order(const struct run *r, struct text *out)
+{
+    struct text keys = {0};
+    if (r->shares > 1 && run_print_order(r, &keys)) text_printf(out, "  the order of sums depends on %s, which the planner chose: set them to compare bits with other ranks or another parallel.shard\n", keys.at);
+    text_free(&keys);
+}
+
 static void show(const struct run *r, const struct options *o, bool fits)
 {
     struct text text = {0};
@@ -58,6 +66,7 @@ static void show(const struct run *r, const struct options *o, bool fits)
     else if (!fits) text_printf(&text, "%s:\n\n", refusal(r, o));
     if (!o->json) plan_print(&plan, &r->graph, &profile, &text);
     if (!o->json && r->plan.placement.arena[SPACE_HOST]) print_host_budget(r, &text);
+    if (!o->json) print_order(r, &text);
     if (!o->json && r->adapted) text_printf(&text, "Adapter\n  %s\n", r->adapted);
     for (int i = 0; i < r->n_warnings && !o->json; i++) text_printf(&text, "  WARNING: %s\n", r->warning[i]);
     if (o->explain && !o->json) plan_explain(&plan, &r->graph, &text);

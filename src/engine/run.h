@@ -222,6 +222,10 @@ void run_find_nonfinite_gradient(struct run *r, char *out, size_t room);
 /* The same among the gradients that the step keeps: nothing runs again. */
 void run_find_stored_nonfinite(struct run *r, char *out, size_t room);
 
+/* Appends the keys that the planner chose and the order of sums depends on: "memory.head_chunks: 4, memory.micro_batch: 2". Runs
+ * with the same order have the same bits (docs/guides/ranks.md). False: there are none. */
+bool run_print_order(const struct run *r, struct text *out);
+
 /* --- rows with labels, and images (trips.c) ------------------------------------------ */
 
 /* Loops over rows with labels, or over images, leave out iterations without any (loop.counted): the run counts

@@ -118,6 +118,17 @@ int run_check_excluded(const struct run *r, const struct settings *s, struct err
     return PL_OK;
 }
 
+bool run_print_order(const struct run *r, struct text *out)
+{
+    char value[SETTING_ROOM];
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        const struct technique *t = &techniques[id];
+        if (!t->orders_sums || config_technique(r->config, id)->chosen || (t->models && technique_is_off(id, &r->plan.settings))) continue;
+        text_printf(out, "%s%s.%s: %s", out->n ? ", " : "", t->section, t->name, technique_print(id, &r->plan.settings, value));
+    }
+    return out->n;
+}
+
 /* A plan file decides only what the configuration leaves open: it must agree with keys that were
  * given. */
 static int check_plan_keys(const struct run *r, const struct settings *configured, const struct settings *plan, const char *path, struct error *e)

@@ -203,6 +203,7 @@ struct technique {
     bool without_training;    /* chosen by the search also there */
     enum pipeline_phase phase; /* the first phase that reads it */
     unsigned programs;        /* programs besides step that depend on it: USED_BY_... */
+    bool orders_sums;         /* another value adds the same numbers in another order: other bits, near 1e-7 in f32 */
     bool changes_results;     /* the search does not choose it unless memory.allow permits it */
 };
 extern const struct technique techniques[TECHNIQUES];

@@ -239,6 +239,9 @@ static int agree_to_start(struct trainer *t, int rc, struct error *e)
         {"the list of prompts of train.eval_samples, without those whose images cannot be read,", trainer_prompts(t)}};
     rc = agree_same(r, same, COUNT(same), e);
     if (!rc) log_note("%d ranks, %d on this host, %d shares of a step's batch%s", r->n, r->local, t->run.shares, t->run.plan.settings.group == GROUP_HOST ? "; a copy of what is divided on each host" : "");
+    struct text keys = {0};
+    if (!rc && run_print_order(&t->run, &keys)) log_note("the order of sums depends on %s, which the planner chose: set them to compare bits with other ranks or another parallel.shard", keys.at);
+    text_free(&keys);
     return rc;
 }
 

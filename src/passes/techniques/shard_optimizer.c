@@ -8,6 +8,9 @@
  *     w      [ rank 0 | rank 1 | rank 2 | zeros ]      whole on every rank; the update writes the rank's slice of it
  *     m, v            [ shard  ]                       and f32 master weights likewise
  *
+ * The rank's shard of the sum is written over the beginning of the whole gradient, part 0, whose piece of the round every
+ * rank has sent by then. So the update has no other memory for it, but for a weight smaller than a shard.
+ *
  * The sums, the cells of the norm and the update of an element are the same as without shards, so no bit changes. A rank
  * writes the cells of its shards; the sum over ranks, of one number and zeros, completes them.
  *
@@ -40,6 +43,7 @@ struct shards {
     id *instead;         /* by tensor: the shard of a gradient */
     VEC(id) old;         /* the nodes of program update */
     VEC(struct updated) pending; /* of the current block: a GPU exchanges neighbours at once */
+    bool in_place;       /* the sum of a gradient is written over its beginning */
     bool each;           /* weights that may be offloaded are gathered one by one, while they are there */
 };
 
@@ -81,6 +85,7 @@ static void scatter(struct shards *x, id node)
     const id sum = op_apply(g, OP_REDUCE_SCATTER, &(union attr){.group = {x->ranks, x->axis, part, x->host}}, (id[]){n.in[0]}, 1);
     if (!sum) return;
     storage_of(g, sum)->name = tensor_at(g, sum)->name = tensor_at(g, n.in[0])->name;
+    if (x->in_place && tensor_bytes(tensor_at(g, sum)) <= storage_of(g, n.in[0])->bytes) tensor_at(g, sum)->storage = tensor_at(g, n.in[0])->storage;
     x->instead[n.out[0]] = x->copies > 1 ? op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = x->copies, .axis = AXIS_ACROSS}}, (id[]){sum}, 1) : sum;
 }
 
@@ -222,7 +227,7 @@ static void rewrite_update(struct shards *x)
 void pass_shard_optimizer(struct graph *g, const struct settings *s)
 {
     if (!s->train || s->ranks < 2 || s->shard < SHARD_OPTIMIZER || s->optimizer == OPT_ADAFACTOR || g->error.code) return;
-    struct shards x = {.g = g, .ranks = settings_holders(s), .axis = settings_axis(s), .host = settings_holders_host(s), .copies = settings_copies(s), .each = s->offload, .tensors = g->tensors.n, .instead = mem_alloc(g->tensors.n * sizeof *x.instead)};
+    struct shards x = {.g = g, .ranks = settings_holders(s), .axis = settings_axis(s), .host = settings_holders_host(s), .copies = settings_copies(s), .in_place = s->shard == SHARD_OPTIMIZER, .each = s->offload, .tensors = g->tensors.n, .instead = mem_alloc(g->tensors.n * sizeof *x.instead)};
     struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "shard_optimizer");
     divide_weights(&x);
     x.loop = graph_loop(g, "ranks", (uint32_t)x.ranks);
