@@ -520,11 +520,13 @@ order() {
 check 'a later file, the run file and --set override' order
 
 same_plan() { # the run file that init prints gives the same plan
-    local args=(--set model.preset=llama-tiny --json)
-    from $files/alone.json >"$tmp/run.yaml" || return 1
-    "$binary" plan "$tmp/run.yaml" "${args[@]}" >"$tmp/a" 2>/dev/null && "$binary" plan --config-from $files/alone.json "${args[@]}" >"$tmp/b" 2>/dev/null && cmp "$tmp/a" "$tmp/b"
+    local args=(--set model.preset=llama-tiny --set data.sequence=64 --json)
+    [ "$1" = alone.json ] || args+=(--set data.template=model)
+    "$binary" init --config-from "$files/$1" "${args[@]:0:4}" "${args[@]:5}" >"$tmp/run.yaml" || return 1
+    "$binary" plan "$tmp/run.yaml" "${args[@]}" >"$tmp/a" 2>"$tmp/err" || { tail -n 1 "$tmp/err"; return 1; }
+    "$binary" plan --config-from "$files/$1" "${args[@]}" >"$tmp/b" 2>/dev/null && cmp "$tmp/a" "$tmp/b"
 }
-check 'init writes a run file with the same plan' same_plan
+for f in alone.json recipe.yaml axolotl.yaml factory.yaml; do check "init writes a run file with the plan of $f" same_plan $f; done
 
 rates() { sed -n 's/.*"learning_rate": *\([^,}]*\).*/\1/p' "$1/metrics.jsonl"; }
 trains() {

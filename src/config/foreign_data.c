@@ -356,9 +356,22 @@ static void check_trains(struct foreign_work *w)
                        "(llamafactory-cli chat or api), which is `plimsoll generate` here");
 }
 
+/* Programs that train on conversations and texts, whatever files they are in. */
+static void put_format(struct foreign_work *w)
+{
+    static const enum foreign_program programs[] = {PROGRAM_trl, PROGRAM_lf, PROGRAM_llava, PROGRAM_swift, PROGRAM_axolotl};
+    for (size_t i = 0; i < COUNT(programs); i++)
+        for (uint32_t k = 0; k < w->f->files.n; k++)
+            if (!strcmp(w->f->files.at[k].program, foreign_name(programs[i])))
+                foreign_put(w, "data.format", foreign_word(w, "conversations"),
+                            &(struct foreign_entry){.file = w->f->files.at[k].name, .key = "data"},
+                            bump_format(&w->f->memory, "%s trains on conversations", foreign_name(programs[i])));
+}
+
 void foreign_data(struct foreign_work *w)
 {
     check_trains(w);
+    put_format(w);
     put_file(w, "data.train", HOW_TRAIN_FILE);
     put_file(w, "data.validation", HOW_VALIDATION_FILE);
     put_dataset_name(w);
