@@ -180,7 +180,7 @@ END
         echo '#define IGNORED(PROGRAM, ID, PREFIX, KEYS) LIST PROGRAM@ID@PREFIX@KEYS@'
         echo '#define IGNORED_OF(PROGRAM, METHOD, PREFIX, KEYS) LIST PROGRAM@"an option for other values of " METHOD@PREFIX@KEYS@'
         sed 's|^#undef.*||' src/config/foreign.def src/config/foreign_ignored.def
-    } | "$CC" -E -P -x c - | sed -E 's/(PROGRAM|ROW|REASON|LIST) [a-z0-9A-Z_]+@/\n&/g' | awk -F@ '
+    } | "$CC" -E -P -Isrc -x c - | sed -E 's/(PROGRAM|ROW|REASON|LIST) [a-z0-9A-Z_]+@/\n&/g' | awk -F@ '
     function clean(s) { gsub(/" *"/, "", s); gsub(/^ *"|" *$/, "", s); gsub(/\|/, "\\|", s); return s }
     function how(h, s, standard) {
         if (h == "WORD") { gsub(/=/, ": ", s); gsub(/ ([a-z0-9_]+:)/, "; &", s); gsub(/; +/, "; ", s) }
