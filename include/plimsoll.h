@@ -285,7 +285,7 @@ struct pl_plan_info {
 /* The value of a technique; NULL: there is no technique of that name. */
 PL_API const char *pl_technique_value(const struct pl_plan_info *plan, const char *name);
 
-/* Finds the plan with the fastest step that fits the budget. PL_NOFIT: `out` holds the smallest
+/* Finds the plan with the shortest predicted step that fits the budget. PL_NOFIT: `out` holds the smallest
  * plan, with fits 0. A second call without a change of options returns the same. `out` may be
  * NULL. */
 PL_API int pl_plan(struct pl_session *s, struct pl_plan_info *out);
@@ -442,7 +442,7 @@ struct pl_token {
 };
 
 /* Opens a model folder, a tokenizer.json or a tokenizer.model. Never NULL: if the file is not accepted,
- * pl_tokenizer_code is not PL_OK, and so are the codes of all calls. */
+ * pl_tokenizer_code is not PL_OK, and every later call that returns a code returns the same. */
 PL_API struct pl_tokenizer *pl_tokenizer_open(const char *path);
 /* NULL is allowed. */
 PL_API void pl_tokenizer_close(struct pl_tokenizer *t);

@@ -36,6 +36,26 @@ printf 'model: {preset: sam-tiny}\ndata: {format: sa1b, max_masks: 2}\n' >"$tmp/
 printf 'model: {preset: llama-tiny}\n' >"$tmp/llama-tiny.yaml"
 check '--json: the number of weights is the plan'"'"'s, language model' total llama-tiny llama-tiny
 check '--json: the number of weights is the plan'"'"'s, SAM' total sam-tiny sam-tiny
+# Every name that is printed matches: NAME.* in model.freeze, and those for memory.modules in a plan, among them parts of the model that
+# a training step visits in rounds.
+named() {
+    local model=$1 names frozen
+    expect 0 '' "$binary" modules "$model" && frozen=$(awk 'NR > 1 && !NF { exit } NR > 1 { printf "%s%s.*", n++ ? ", " : "", $1 }' "$tmp/out") &&
+        names=$(sed -n '/^Names for memory.modules/,$s/^  \([^ ]*\).*/\1/p' "$tmp/out" | paste -sd ,) && [ "$names" ] || return 1
+    expect 0 '' "$binary" modules "$model" --set "model.freeze=[$frozen]" || return 1
+    expect 0 '' "$binary" plan --preset "$model" --set "memory.modules=[{match: [$names], precision: f32}]" "${@:2}" && echo "$names"
+}
+check 'every name matches: a language model' named llama-tiny
+check 'every name matches: SAM' named sam-tiny --set data.format=sa1b
+check 'every name matches: TinySAM' named tinysam-tiny --set data.format=sa1b
+check 'every name matches: LLaVA' named llava-tiny --set data.format=conversations
+decoder() {
+    local run=("$binary" plan "$tmp/sam-tiny.yaml" --set memory.precision=f32 --set memory.recompute=none --set memory.head_chunks=1 --json)
+    lists sam-tiny '^  mask_decoder$' '^  mask_decoder.transformer.layers.\* \(blocks\)$' '^  prompt_encoder$' && ! grep '^  masks' "$tmp/out" || return 1
+    expect 0 '' "${run[@]}" --set 'memory.modules=[{match: mask_decoder, recompute: all}]' && json "$tmp/out" arena_bytes >"$tmp/arena" && expect 0 '' "${run[@]}" && [ "$(json "$tmp/out" arena_bytes)" -gt "$(cat "$tmp/arena")" ] &&
+        expect 2 'the pattern "mask_decode" matches no module; the nearest is mask_decoder \(`plimsoll modules` lists the names\)' "${run[@]}" --set 'memory.modules=[{match: mask_decode, recompute: all}]'
+}
+check 'the mask decoder by its name' decoder
 check 'no such model' expect 2 'there is no folder no-such-model: .* presets llama-tiny' "$binary" modules no-such-model
 check 'no model' expect 2 'expected a model folder, a preset or a RUN.yaml' "$binary" modules
 summary

@@ -11,6 +11,9 @@
 
 #include <math.h>
 
+#include <string.h>
+
+#include "io/file.h"
 #include "io/safetensors.h"
 #include "models/allocator.h"
 
@@ -79,8 +82,35 @@ static void test_question(void **state)
     assert_memory_equal(weights, zeros, sizeof weights);
 }
 
+/* Opens a golden model with the other strategy; its message names the tower and what to set. */
+static void refuses_strategy(const char *path, const char *was, const char *other, const char *says)
+{
+    struct model m;
+    struct error e = {0};
+    char *text;
+    size_t n;
+    if (file_read(path, UINT64_MAX, &text, &n, &e)) fail_msg("%s", e.text);
+    struct text changed = {0};
+    char *at = strstr(text, was);
+    assert_non_null(at);
+    text_printf(&changed, "%.*s%s%s", (int)(at - text), text, other, at + strlen(was));
+    assert_int_equal(model_text(&m, changed.at, "config.json", &e), PL_USAGE);
+    if (!strstr(e.text, says)) fail_msg("%s", e.text);
+    model_close(&m);
+    text_free(&changed);
+    mem_free(text);
+}
+
+static void test_strategy(void **state)
+{
+    (void)state;
+    const char full[] = "\"vision_feature_select_strategy\": \"full\"", usual[] = "\"vision_feature_select_strategy\": \"default\"";
+    refuses_strategy("tests/golden/allocator_siglip_qwen2/config.json", full, usual, "a siglip_vision_model has no class token that could be dropped; set it to full");
+    refuses_strategy("tests/golden/allocator_clip_llama/config.json", usual, full, "a clip_vision_model has a class token before them; set it to default");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_texture), cmocka_unit_test(test_blank), cmocka_unit_test(test_question)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_strategy), cmocka_unit_test(test_texture), cmocka_unit_test(test_blank), cmocka_unit_test(test_question)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

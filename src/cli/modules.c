@@ -13,6 +13,7 @@
 #include "config/config_model.h"
 #include "engine/recipe.h"
 #include "io/json.h"
+#include "passes/passes.h"
 
 enum { NAME_ROOM = 256 };
 
@@ -136,6 +137,29 @@ static void fold(const struct modules *m, struct modules *lines)
     }
 }
 
+/* --- names for memory.modules ---------------------------------------------------------------- */
+
+struct scope_line {
+    char name[NAME_ROOM];
+    bool block;
+};
+struct scope_lines {
+    VEC(struct scope_line) list;
+};
+
+/* The modules that ops are in, each once, in the order of the forward; folded: with * for numbers. */
+static void collect_scopes(const struct graph *g, bool folded, struct scope_lines *out)
+{
+    for (id s = 1; s < g->scopes.n; s++) {
+        struct scope_line x = {.block = g->scopes.at[s].flags & SCOPE_BLOCK};
+        uint32_t k = 0;
+        if (folded) pattern_of(module_name(g, s), x.name);
+        else snprintf(x.name, sizeof x.name, "%s", module_name(g, s));
+        while (k < out->list.n && strcmp(out->list.at[k].name, x.name)) k++;
+        if (x.name[0] && k == out->list.n) vec_push(&out->list, x);
+    }
+}
+
 /* --- printing ------------------------------------------------------------------------------------ */
 
 static char *print_shape(const struct module *x, char out[128])
@@ -191,9 +215,19 @@ static void print_table(const struct modules *m)
     vec_free(&lines.list);
 }
 
-static void print_json(const struct modules *m)
+static void print_scopes(const struct graph *g)
+{
+    struct scope_lines s = {0};
+    collect_scopes(g, true, &s);
+    printf("\nNames for memory.modules, each with everything in it\n");
+    for (uint32_t i = 0; i < s.list.n; i++) printf("  %s%s\n", s.list.at[i].name, s.list.at[i].block ? " (blocks)" : "");
+    vec_free(&s.list);
+}
+
+static void print_json(const struct modules *m, const struct graph *g)
 {
     struct text text = {0};
+    struct scope_lines s = {0};
     struct json_writer w = {.out = &text, .indent = 2};
     json_begin_map(&w, NULL);
     json_put_uint(&w, "parameters", sum_weights(m, false));
@@ -213,6 +247,16 @@ static void print_json(const struct modules *m)
         json_end(&w);
     }
     json_end(&w);
+    collect_scopes(g, false, &s);
+    json_begin_list(&w, "memory_modules");
+    for (uint32_t i = 0; i < s.list.n; i++) {
+        json_begin_map(&w, NULL);
+        json_put_string(&w, "name", s.list.at[i].name);
+        json_put_bool(&w, "block", s.list.at[i].block);
+        json_end(&w);
+    }
+    json_end(&w);
+    vec_free(&s.list);
     json_end(&w);
     fwrite(text.at, 1, text.n, stdout);
     text_free(&text);
@@ -243,7 +287,8 @@ static int list_modules(const struct config *c, const char *name, bool json, str
     else recipe_freeze(c, &g);
     if (!e->code && !recipe_check(c, &g, false, e)) {
         collect(&g, &found);
-        (json ? print_json : print_table)(&found);
+        if (json) print_json(&found, &g);
+        else print_table(&found), print_scopes(&g);
     }
     vec_free(&found.list);
     graph_free(&g);
@@ -276,8 +321,9 @@ static int modules(int argc, char **argv, struct error *e)
 
 const struct command command_modules = {
     "modules", "modules MODEL | RUN.yaml [--config-from FILE]... [--set key=value]... [--json]",
-    "Lists the modules of a model with their type, shape and number of weights, and whether they are trained: the names for\n"
-    "model.freeze, train.groups and memory.modules. Layers of equal shape are one line, with * for their number, as a pattern\n"
-    "matches them. MODEL is a model folder or a preset; with RUN.yaml its model.freeze and train.groups are applied.\n"
+    "Lists the modules of a model with their type, shape and number of weights, and whether they are trained: NAME.* is a pattern\n"
+    "for model.freeze and train.groups. Layers of equal shape are one line, with * for their number, as a pattern matches them.\n"
+    "Then the names for memory.modules: blocks, parts of blocks and of the model, each with everything in it. MODEL is a model\n"
+    "folder or a preset; with RUN.yaml its model.freeze and train.groups are applied.\n"
     CONFIG_FROM_HELP
     "  --json           every module by itself", modules};

@@ -119,11 +119,12 @@ const struct command command_plan = {
     "plan", "plan RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--adapter DIR] [--ranks N] [--set key=value]... [--plan PLAN.json] [--json] [--explain [all]] [-o PLAN.json]\n"
     "       plimsoll plan RUN.yaml --ranks 1,2,4,8 [--per-host N] [--links LOCAL,REMOTE] [--memory SIZE] [--json]\n"
     "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--rules-of-thumb] [--images N] [--frames N] [--masks N] [--json]",
-    "Finds the fastest training step that fits the memory budget and prints where every byte goes, before anything runs.\n"
-    "A plan combines gradient accumulation (memory.micro_batch), gradient checkpointing, also called activation checkpointing\n"
-    "(memory.recompute), offload to host memory (memory.offload), mixed precision (memory.precision), the chunks of the LM head\n"
-    "or mask decoder (memory.head_chunks), and with memory.allow 8-bit Adam and 4-bit weights. All memory of a step is\n"
-    "allocated once before the first step: a run that starts does not run out of memory later. Exit code 3: no plan fits.\n"
+    "Finds the training step with the shortest predicted time that fits the memory budget, and prints where every byte goes, before\n"
+    "anything runs. It searches combinations of gradient accumulation (memory.micro_batch), gradient checkpointing, also called\n"
+    "activation checkpointing (memory.recompute), offload to host memory (memory.offload), the chunks of the LM head or mask\n"
+    "decoder (memory.head_chunks), sharding among ranks (parallel.shard), and with memory.allow 8-bit Adam and 4-bit weights;\n"
+    "mixed precision (memory.precision) is not chosen by the budget. All memory of a step is allocated once before the first step:\n"
+    "a run that starts does not run out of memory later. Exit code 3: no plan fits.\n"
     CONFIG_FROM_HELP
     PRESET_HELP
     "  --memory SIZE    the budget, such as 24GiB: memory.budget\n"

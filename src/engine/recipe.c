@@ -117,7 +117,7 @@ static bool has_part(const struct part_row *part, bool modules, const struct gra
     bool found = false;
     for (uint32_t i = 0; i < patterns.n && !modules && !found; i++) found = !nearest_unmatched(patterns.at[i], g);
     for (id s = 1; s < g->scopes.n && modules && !found; s++)
-        found = module_matches(&rule, graph_name(g, g->scopes.at[s].name));
+        found = module_matches(&rule, g, s);
     bump_free(&b);
     return found;
 }
@@ -159,8 +159,6 @@ static int check_trained(const struct config *c, const struct graph *g, struct e
     return config_at_key(c, groups ? KEY_train_groups : KEY_model_freeze, e);
 }
 
-static const char *scope_name(const struct graph *g, id s) { return graph_name(g, g->scopes.at[s].name); }
-
 /* Each pattern must match a module, unless it names a part. *missing: it names a part that the model does not have. */
 static int check_module_patterns(const struct config_module *m, uint32_t number, const struct graph *g, bool *missing,
                                  struct error *e)
@@ -171,12 +169,13 @@ static int check_module_patterns(const struct config_module *m, uint32_t number,
         if (part && !has_part(part, true, g)) note_missing("memory.modules", part), *missing = true;
         const char *nearest = "";
         for (id s = 1; s < g->scopes.n && best; s++) {
-            bool found = module_pattern(m->match.at[i], scope_name(g, s));
-            int distance = found ? 0 : pattern_distance(m->match.at[i], scope_name(g, s));
-            if (distance < best) best = distance, nearest = scope_name(g, s);
+            const bool found = module_scope(m->match.at[i], g, s);
+            const char *name = *module_name(g, s) ? module_name(g, s) : graph_name(g, g->scopes.at[s].name);
+            int distance = found ? 0 : pattern_distance(m->match.at[i], name);
+            if (distance < best) best = distance, nearest = name;
         }
         if (best)
-            return error_set(e, PL_USAGE, "memory.modules[%u].match: the pattern \"%.200s\" matches no module; the nearest is %s (* stands for any text, ? for one character)",
+            return error_set(e, PL_USAGE, "memory.modules[%u].match: the pattern \"%.200s\" matches no module; the nearest is %s (`plimsoll modules` lists the names)",
                              number, m->match.at[i], nearest);
     }
     return PL_OK;
@@ -202,7 +201,7 @@ static int check_modules(const struct config *c, const struct graph *g, struct e
         bool missing = false, blocks = r.kind != RECOMPUTE_NONE && r.kind != RECOMPUTE_SELECTIVE;
         int rc = check_module_patterns(m, i, g, &missing, e);
         for (id s = 1; s < g->scopes.n && blocks; s++)
-            if (g->scopes.at[s].flags & SCOPE_BLOCK && module_matches(&rule, scope_name(g, s))) blocks = false;
+            if (g->scopes.at[s].flags & SCOPE_BLOCK && module_matches(&rule, g, s)) blocks = false;
         bump_free(&b);
         if (rc) return rc;
         if (missing) continue;

@@ -221,6 +221,7 @@ enum scope_flag {
     SCOPE_ROWS = 2,  /* the rows of its inputs are independent and its result is a sum over them */
     SCOPE_PART = 4,  /* a part of the model: names of parameters and constants inside begin with the scope's name */
     SCOPE_IMAGES = 8, /* the first dimension of its inputs and results counts images, which are independent */
+    SCOPE_PASS = 16, /* a pass over parts of the model, such as a round of prompts: no module of the model */
 };
 
 struct scope {

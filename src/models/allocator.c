@@ -40,7 +40,8 @@ static int describe(struct model *m, const struct allocator *c, int64_t token, s
     if (rc) return rc;
     const int64_t patches = c->side * c->side;
     if (m->images->features != patches)
-        return error_set(e, PL_USAGE, "vision_feature_select_strategy is full: tokens are chosen among the patches alone; set it to default");
+        return error_set(e, PL_USAGE, "vision_feature_select_strategy is %s, and tokens are chosen among the patches of an image alone: a %s %s; set it to %s", c->llava.drop_first ? "default" : "full",
+                         model_part(m, c->llava.tower)->family->model_type, c->llava.drop_first ? "has no class token that could be dropped" : "has a class token before them", c->llava.drop_first ? "full" : "default");
     if (c->kept < 1 || c->kept > patches)
         return error_set(e, PL_USAGE, "num_visual_tokens is %lld, expected 1 to %lld, the patches of an image", (long long)c->kept, (long long)patches);
     m->images->features = c->kept;

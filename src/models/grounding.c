@@ -249,7 +249,7 @@ static void build_grounding(const struct model *m, struct graph *g, const struct
     const struct build b = begin(m, g, batch);
     const struct grounding *c = m->config;
     id masks = embed_masks(&b), queries = embed_queries(&b), similarity = 0, loss = 0;
-    IN_SCOPE(g, "loss", 0) {
+    IN_SCOPE(g, "loss", SCOPE_PASS) {
         similarity = op_scale(g, op_bmm(g, queries, masks, false, true, DT_F32), 1 / c->temperature);
         loss = contrast(&b, similarity);
     }

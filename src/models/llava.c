@@ -94,7 +94,7 @@ int llava_describe(struct model *m, const struct llava *c, int64_t image_token, 
     const struct tower_sizes s = tower_sizes(tower);
     for (int64_t i = 0; i < c->n_states; i++)
         if (c->states[i] < -s.layers - 1 || c->states[i] > s.layers)
-            return error_set(e, PL_USAGE, "hidden state %lld of the vision tower is asked for; one of %lld layers has the states %lld to %lld", (long long)c->states[i],
+            return error_set(e, PL_USAGE, "vision_feature_layer is %lld; a vision tower of %lld layers has the hidden states %lld to %lld", (long long)c->states[i],
                              (long long)s.layers, (long long)(-s.layers - 1), (long long)s.layers);
     if (!c->linears && c->n_states * s.width != decoder_width(decoder))
         return error_set(e, PL_USAGE, "without a projector the vision tower's width %lld must be the text model's, which is %lld", (long long)(c->n_states * s.width),

@@ -330,7 +330,7 @@ char *model_list_ports(const struct model *m, char out[256])
  * whole step, so sums over slices of the batch add up to the mean over all of it. */
 static id mean_square(struct graph *g, id x)
 {
-    id outer = graph_scope_push(g, "loss", 0);
+    id outer = graph_scope_push(g, "loss", SCOPE_PASS);
     id wide = op_cast(g, x, DT_F32), sum = op_sum(g, op_mul(g, wide, wide));
     id loss = op_mul(g, sum, graph_count(g, NULL));
     graph_scope_pop(g, outer);

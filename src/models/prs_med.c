@@ -260,7 +260,7 @@ static id mask_loss(const struct prs *c, struct graph *g, const struct batch *ba
     const int64_t h = c->model.mask;
     struct mask_loss y = {0};
     if (!t.bits) return 0;
-    IN_SCOPE(g, "mask_loss", 0) y = mask_terms(g, own, t, op_reshape(g, logits, 4, (int64_t[]){batch->B, 1, h, h}));
+    IN_SCOPE(g, "mask_loss", SCOPE_PASS) y = mask_terms(g, own, t, op_reshape(g, logits, 4, (int64_t[]){batch->B, 1, h, h}));
     if (own->statistics || !program_is(g->at.program, PROGRAM_TRAINS)) graph_output(g, "first_picks", y.statistics);
     return y.loss;
 }

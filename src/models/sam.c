@@ -290,7 +290,7 @@ static void emit_loss(const struct sam_build *b, const struct sam_masks *out)
     const int64_t N = b->B * b->M, h = 4 * b->grid, row = mask_row_bytes(h);
     id bits = graph_input(g, "gt_masks", DT_U8, 4, (int64_t[]){b->B, b->M, h, row});
     id valid = graph_input(g, "gt_valid", DT_I32, 3, (int64_t[]){b->B, b->M, 2});
-    IN_SCOPE(g, "loss", 0) {
+    IN_SCOPE(g, "loss", SCOPE_PASS) {
         bits = op_reshape(g, bits, 3, (int64_t[]){N, h, row});
         valid = op_reshape(g, valid, 2, (int64_t[]){N, 2});
         graph_output(g, "loss", op_mask_loss(g, out->logits, out->iou, bits, valid, b->prompting.loss, NULL).loss);

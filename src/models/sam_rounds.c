@@ -101,7 +101,7 @@ static id more_rounds(struct sam_build *b, id image, id grid, const struct targe
     struct graph *g = b->g;
     const int64_t rounds = b->prompting.rounds - 1, h = 4 * b->grid;
     struct round_result a = {0};
-    IN_SCOPE(g, "next", 0) IN_LOOP(g, "rounds", (uint32_t)rounds) {
+    IN_SCOPE(g, "next", SCOPE_PASS) IN_LOOP(g, "rounds", (uint32_t)rounds) {
         s = op_prompt_next(g, s, masks, t->bits, t->valid, t->keys, (int)rounds, FIRST_FREE);
         b->positions = s.positions;
         b->kinds = s.kinds;
@@ -127,11 +127,11 @@ void sam_rounds(const struct sam_build *given, id image)
     struct targets t = target_inputs(&b);
     struct prompt_state s = prompt_inputs(&b);
     id loss = 0;
-    IN_SCOPE(g, "masks", SCOPE_ROWS) {
+    IN_SCOPE(g, "masks", SCOPE_ROWS | SCOPE_PASS) {
         s = first_prompts(&b, s);
         id sum = op_fill(g, DT_F32, 0, NULL, 0), masks = 0, best = 0;
         struct round_result a = {0};
-        IN_SCOPE(g, "first", 0) IN_LOOP(g, "first round", b.prompting.rounds > 1) {
+        IN_SCOPE(g, "first", SCOPE_PASS) IN_LOOP(g, "first round", b.prompting.rounds > 1) {
             b.positions = s.positions;
             b.kinds = s.kinds;
             a = round_result(&b, image, grid, &t, sum);

@@ -10,13 +10,13 @@
 #include "passes/passes.h"
 
 /* True if the pattern matches the name, or the name up to one of its dots. */
-bool module_pattern(const char *pattern, const char *scope)
+bool module_pattern(const char *pattern, const char *module)
 {
     char part[256];
-    size_t n = strlen(scope);
-    if (pattern_match(pattern, scope)) return true;
+    size_t n = strlen(module);
+    if (pattern_match(pattern, module)) return true;
     if (n >= sizeof part) return false;
-    memcpy(part, scope, n + 1);
+    memcpy(part, module, n + 1);
     for (char *dot; (dot = strrchr(part, '.'));) {
         *dot = '\0';
         if (pattern_match(pattern, part)) return true;
@@ -24,9 +24,24 @@ bool module_pattern(const char *pattern, const char *scope)
     return false;
 }
 
-bool module_matches(const struct module_rule *r, const char *scope)
+const char *module_name(const struct graph *g, id scope)
+{
+    const char *name = graph_name(g, g->scopes.at[scope].name);
+    id pass = scope;
+    while (pass && !(g->scopes.at[pass].flags & SCOPE_PASS)) pass = g->scopes.at[pass].parent;
+    if (!pass) return name;
+    name += strlen(graph_name(g, g->scopes.at[pass].name));
+    return *name == '.' ? name + 1 : name;
+}
+
+bool module_scope(const char *pattern, const struct graph *g, id scope)
+{
+    return module_pattern(pattern, module_name(g, scope)) || module_pattern(pattern, graph_name(g, g->scopes.at[scope].name));
+}
+
+bool module_matches(const struct module_rule *r, const struct graph *g, id scope)
 {
     for (uint32_t i = 0; i < r->n_match; i++)
-        if (module_pattern(r->match[i], scope)) return true;
+        if (module_scope(r->match[i], g, scope)) return true;
     return false;
 }

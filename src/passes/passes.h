@@ -83,10 +83,13 @@ struct quantize_rule {
     uint8_t form;           /* enum stored */
 };
 
-/* True if a pattern, or any pattern of a rule, matches the scope's name or that of a module around
- * it (modules.c). */
-bool module_pattern(const char *pattern, const char *scope);
-bool module_matches(const struct module_rule *r, const char *scope);
+/* True if a pattern matches a module's name or that of a module around it (modules.c). */
+bool module_pattern(const char *pattern, const char *module);
+/* The name of the module that a scope is: without the passes around it (SCOPE_PASS), as parameters are named. "": the scope is itself such a pass. */
+const char *module_name(const struct graph *g, id scope);
+/* True if a pattern, or any pattern of a rule, matches the scope: by its module, or by its whole name. */
+bool module_scope(const char *pattern, const struct graph *g, id scope);
+bool module_matches(const struct module_rule *r, const struct graph *g, id scope);
 
 /* The rewrites of pipeline.def, as flags: REWRITE_fuse, ... */
 #define BASE_PASS(...)

@@ -49,10 +49,10 @@ static struct recompute recompute_of(const struct finder *f, uint32_t rule)
 
 /* --- scopes --------------------------------------------------------------------------- */
 
-static uint32_t rule_of(const struct settings *s, const char *scope)
+static uint32_t rule_of(const struct settings *s, const struct graph *g, id scope)
 {
     for (uint32_t i = s->n_modules; i-- > 0;)
-        if (s->modules[i].has_recompute && module_matches(&s->modules[i], scope)) return i + 1;
+        if (s->modules[i].has_recompute && module_matches(&s->modules[i], g, scope)) return i + 1;
     return 0;
 }
 
@@ -60,7 +60,7 @@ static void read_scopes(struct finder *f)
 {
     const struct graph *g = f->g;
     for (id s = 1; s < g->scopes.n; s++) {
-        f->rule[s] = rule_of(f->s, graph_name(g, g->scopes.at[s].name));
+        f->rule[s] = rule_of(f->s, g, s);
         f->block[s] = graph_block_of(g, s);
         if (!f->block[s] || f->block[s] == s) continue;
         for (f->part[s] = s; g->scopes.at[f->part[s]].parent != f->block[s];) f->part[s] = g->scopes.at[f->part[s]].parent;

@@ -42,7 +42,11 @@ static void module_of(const char *name, bool weight, char out[64])
     }
 }
 
-void module_of_scope(const char *scope, char out[64]) { module_of(scope, false, out); }
+void module_of_scope(const struct graph *g, id scope, char out[64])
+{
+    const char *name = scope ? module_name(g, scope) : "";
+    module_of(scope && !*name ? graph_name(g, g->scopes.at[scope].name) : name, false, out);
+}
 
 struct sums {
     VEC(struct module_memory) list;
@@ -81,11 +85,11 @@ static void add_transient(struct sums *s, const struct plan *p, const struct gra
         if (storage_is_persistent(x) || x->space != SPACE_DEVICE || !life[t].used || life[t].start > p->peak.instant || life[t].end < p->peak.instant) continue;
         id scope = node_at(g, order->nodes.at[life[t].start])->scope;
         if (of_weight(x->kind)) module_of(graph_name(g, x->name), true, module);
-        else module_of(scope ? graph_name(g, g->scopes.at[scope].name) : "", false, module);
+        else module_of_scope(g, scope, module);
         find(s, module)->transient += align_up(x->bytes, PLAN_ALIGN);
     }
     id node = order->nodes.at[p->peak.instant], scope = node_at(g, node)->scope;
-    module_of(scope ? graph_name(g, g->scopes.at[scope].name) : "", false, module);
+    module_of_scope(g, scope, module);
     find(s, module)->transient += align_up(p->placement.binding[node].work_bytes, PLAN_ALIGN);
 }
 

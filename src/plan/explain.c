@@ -197,7 +197,7 @@ static void print_step(const struct plan *p, const struct graph *g, struct text 
         bool scoped = false; /* ops before the first module belong to the inputs */
         for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
             const struct node *x = node_at(g, g->order[program].nodes.at[k]);
-            if (x->scope) module_of_scope(graph_name(g, g->scopes.at[x->scope].name), module), scoped = true;
+            if (x->scope) module_of_scope(g, x->scope, module), scoped = true;
             const enum phase phase = x->phase == PHASE_UPDATE ? PHASE_UPDATE : scoped ? part_phase(x->phase) : PHASE_FORWARD;
             add_part(parts, &n, phase, phase == PHASE_UPDATE ? "" : module, p->persistent[SPACE_DEVICE] + alive[k]);
         }

@@ -165,7 +165,7 @@ static void lower(struct graph *g, const struct settings *s, enum dtype t, id *m
 static enum dtype scope_precision(const struct settings *s, const struct graph *g, id scope)
 {
     for (uint32_t i = s->n_modules; i-- > 0;)
-        if (s->modules[i].has_precision && module_matches(&s->modules[i], graph_name(g, g->scopes.at[scope].name))) return s->modules[i].precision;
+        if (s->modules[i].has_precision && module_matches(&s->modules[i], g, scope)) return s->modules[i].precision;
     return s->precision;
 }
 
