@@ -18,7 +18,7 @@
 #include "config/foreign_rows.h"
 #include "io/yaml.h"
 
-enum { MOST_DEPTH = 32 };
+enum { MOST_DEPTH = 32, MOST_KEYS = 10000 };
 
 struct python {
     struct foreign *f;
@@ -122,6 +122,7 @@ static int read_pairs(struct python *p, struct value *map)
         if (key->kind != VALUE_STRING) return fail(p, "a key is no text");
         if (!accept(p, ':')) return fail(p, "expected a colon");
         if (read_value(p, &item)) return p->e->code;
+        if (map->count >= MOST_KEYS) return fail(p, "too many keys");
         item->line = line;
         value_put(&p->f->memory, map, key->text, item);
         if (!accept(p, ',') && (skip(p, true), *p->at != '}')) return fail(p, "expected a comma");
@@ -176,6 +177,7 @@ static int read_call(struct python *p, const char *full)
             key = bump_format(&p->f->memory, "%.*s", (int)n, p->at), p->at = after + 1;
         else if (*p->at == '*') p->at += 1 + (p->at[1] == '*');
         if (read_value(p, &item)) return p->e->code;
+        if (map->count >= MOST_KEYS) return fail(p, "too many keys");
         item->line = at;
         if (key && item->kind != VALUE_MAP) value_put(&p->f->memory, map, key, item);
         else if (key && item->count) value_put(&p->f->memory, map, key, item);
@@ -276,6 +278,7 @@ static int read_statement(struct python *p)
     if (read_value(p, &v)) return p->e->code;
     v->line = line;
     if (!assigns) return PL_OK;
+    if (p->scalars->count >= MOST_KEYS || p->documents->n >= MOST_KEYS) return fail(p, "too many statements");
     if (v->kind == VALUE_MAP && v->count) vec_push(p->documents, ((struct foreign_document){FOREIGN_PROGRAMS, v}));
     else if (v->kind != VALUE_MAP) value_put(&p->f->memory, p->scalars, name, v);
     return PL_OK;

@@ -14,7 +14,7 @@
 #include "io/file.h"
 #include "io/yaml.h"
 
-enum { MAX_FILE = 16 << 20, MAX_DEPTH = 4 };
+enum { MAX_FILE = 16 << 20, MAX_DEPTH = 4, MAX_KEYS = 10000 };
 
 /* --- documents ------------------------------------------------------------------------------- */
 
@@ -147,9 +147,20 @@ static void list_file(struct foreign *f, const char *name, const char *program)
     vec_push(&f->files, ((struct foreign_file){name, program}));
 }
 
+/* The keys of a map and of the maps in it. */
+static uint64_t count_keys(const struct value *v)
+{
+    uint64_t n = v->kind == VALUE_MAP ? v->count : 0;
+    for (uint32_t i = 0; i < v->count && (v->kind == VALUE_MAP || v->kind == VALUE_LIST); i++)
+        n += count_keys(v->items[i]);
+    return n;
+}
+
 int foreign_add(struct foreign *f, enum foreign_program p, const struct value *map, const char *file, struct error *e)
 {
     bool others;
+    if (count_keys(map) > MAX_KEYS)
+        return error_set(e, PL_USAGE, "%s: it has more than %d keys, so it is no configuration", file, (int)MAX_KEYS);
     if (follow_files(f, p == FOREIGN_PROGRAMS ? PROGRAM_script : p, map, file, &others, e)) return e->code;
     if (!others) return PL_OK;
     if (p == FOREIGN_PROGRAMS) p = foreign_guess(map, f->programs);
