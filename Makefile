@@ -168,8 +168,8 @@ $(STATIC): $(PUBLIC) $(BUILD)/objects
 # it, export none of them.
 $(BUILD)/plimsoll-cuda.so: $(CUDA_OBJS) $(BUILD)/libseam.a
 	$(CC) $(LINK) -shared -Wl,-z,defs $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) $(ONEDNN_LIBS) $(PCRE2_LIBS) $(SYSTEM) -o $@
-$(BUILD)/plimsoll-mpi.so: src/dist/mpi.c src/dist/dist.h src/run/ranks.h $(BUILD)/flags
-	$(MPICC) $(filter-out -fopenmp,$(FLAGS)) -shared $(RELRO) $< -o $@
+$(BUILD)/plimsoll-mpi.so: src/dist/mpi.c src/dist/dist.h $(BUILD)/flags
+	$(MPICC) $(filter-out -fopenmp,$(FLAGS)) $(DEP) -MF $@.d -MT $@ -shared $(RELRO) $< -o $@
 $(LIB): $(OBJS) $(BUILD)/objects
 	@rm -f $@ && $(AR) rcs $@ $(OBJS)
 $(BUILD)/%.o: src/%.c $(BUILD)/flags
@@ -331,4 +331,4 @@ clean:
 	rm -rf $(BUILD)
 .PHONY: all tests examples install deps test test-cuda test-cuda-75 test-slurm check demo docs quotes asan fuzz bench clean
 
--include $(FUZZ_OBJS:.o=.d) $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(patsubst bench/%.c,$(BUILD)/bench/%.d,$(wildcard bench/bench_cuda_*.c))
+-include $(MPI_PLUGIN:=.d) $(FUZZ_OBJS:.o=.d) $(OBJS:.o=.d) $(CUDA_OBJS:.o=.d) $(BUILD)/cli/main.d $(TESTS:=.d) $(HELPERS:=.d) $(BENCHES:=.d) $(patsubst bench/%.c,$(BUILD)/bench/%.d,$(wildcard bench/bench_cuda_*.c))

@@ -126,9 +126,11 @@ check 'a launcher and no plug-in: refused' without_mpi
 # Without MPI the program is the same, and only the plug-in is missing.
 optional() {
     [ "$(grep -rl 'mpi\.h' src | sort)" = src/dist/mpi.c ] || { grep -rl 'mpi\.h' src; return 1; }
-    make -n MPI=0 CUDA=0 BUILD="$tmp/none" all >"$tmp/make" 2>/dev/null && ! grep -q 'plimsoll-mpi\.so\|mpicc' "$tmp/make" && grep -c dist/launch.c "$tmp/make"
+    make -n MPI=0 CUDA=0 BUILD="$tmp/none" all >"$tmp/make" 2>/dev/null && ! grep -q -- '-o [^ ]*plimsoll-mpi\.so\|mpicc' "$tmp/make" && grep -c dist/launch.c "$tmp/make"
 }
 check 'make MPI=0 builds everything but the plug-in' optional
+headers() { grep -o 'src/base/base.h' "$BUILD/plimsoll-mpi.so.d" | head -n 1; }
+check 'the plug-in is rebuilt with the headers that it includes' headers
 commands() { expect 2 'only .plimsoll train., bench and profile run on several ranks' ranks 2 "$binary" plan "$tmp/tiny.yaml"; }
 check 'other commands on ranks: refused' commands
 number_of_ranks() {

@@ -7,7 +7,8 @@
 
 #include "run/ranks.h"
 
-enum { MPI_PLUGIN_ABI = 1 };
+/* Program and plug-in must agree on this value: a plug-in that was built from other sources is not used. */
+#define MPI_PLUGIN_ABI ((int)(sizeof(struct ranks) << 20 ^ sizeof(struct error) << 8 ^ offsetof(struct error, text)))
 
 /* What plimsoll-mpi.so exports as plimsoll_mpi_plugin. It calls nothing of the program. */
 struct mpi_plugin {
