@@ -60,6 +60,12 @@ holdout() { # of three cases of 3 slices, a third is one case
     trains nnunet --set data.holdout=0.3 && grep -q 'over 3 samples' "$tmp/out" "$tmp/err"
 }
 check "data.holdout keeps the slices of a volume together" holdout
+counts() { # the numbers in the run file are those of the split, and one volume alone is said
+    expect 0 '' "$binary" init --model sam-tiny --data "$tmp/nnunet" --out "$tmp/run" && grep -q '6 samples to train on, 3 to evaluate on' "$tmp/out" && grep -q 'held out for validation: 3 of 9' "$tmp/out" || return 1
+    mkdir -p "$tmp/single/images" "$tmp/single/labels" && put lps.nii.gz single/images/a.nii.gz && put labels.nii.gz single/labels/a.nii.gz || return 1
+    expect 0 'all 3 samples are of one group, a: data.holdout holds out some of them' "$binary" init --model sam-tiny --data "$tmp/single" --out "$tmp/run" && grep -q '# warning: all 3 samples' "$tmp/out"
+}
+check "init: the numbers of a split by volume" counts
 check "2.5D and a window of one's own" trains nnunet --set data.neighbours=true --set 'data.window=[-100, 300]'
 check "the worst masks are drawn" test -d "$tmp/run/worst"
 check "all slices" trains nnunet --set data.slices=all
@@ -107,6 +113,16 @@ same_bits() { # training on the store and on the volumes is the same
     same "$tmp/run/model/model.safetensors" "$tmp/volumes.safetensors"
 }
 check "training on the store gives the same bits" same_bits
+
+whole_cases() { # stores keep which slices belong together, in both layouts
+    expect 0 '' "$binary" data pack "$tmp/nnunet" -o "$tmp/a.map" --layout memmap --model sam-tiny --size 32 || return 1
+    for store in "$tmp/a.pack" "$tmp/a.map/index.json"; do
+        expect 0 '' "$binary" eval "$tmp/run.yaml" --model "$tmp/run/model" --images "$tmp/images.csv" --set data.image_size=32 --set device=cpu --set data.holdout=0.3 --set data.split_seed=1 --set data.format=packed \
+            --set "data.train=$store" --set data.images=null --set data.masks=null --set data.image_suffix=null --set data.range=auto --set data.window=null --set data.labels=auto || return 1
+        [ "$(tail -n +2 "$tmp/images.csv" | cut -d, -f1 | sort -u | wc -l)" = 3 ] && [ "$(tail -n +2 "$tmp/images.csv" | cut -d_ -f1 | sort -u | wc -l)" = 1 ] || { cat "$tmp/images.csv"; return 1; }
+    done
+}
+check "data.holdout of a store keeps the slices of a volume together" whole_cases
 
 # --- predictions ----------------------------------------------------------------------------------
 

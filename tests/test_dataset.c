@@ -320,6 +320,42 @@ static const char coco_text[] =
     "{\"id\": 9, \"width\": 4, \"height\": 5, \"file_name\": \"again.jpg\"}],"
     "\"categories\": [{\"id\": 5, \"name\": \"dog\"}, {\"id\": 3, \"name\": \"cat\"}]}";
 
+/* Frames of a video are on one side of a split. */
+static void test_coco_videos(void **state)
+{
+    struct fixture *p = *state;
+    struct text json = {0};
+    char *paths[1], group[256];
+    text_printf(&json, "{\"images\": [");
+    for (int i = 0; i < 24; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "images/%d.jpg", i);
+        save(p, name, "jpeg");
+        text_printf(&json, "%s{\"id\": %d, \"width\": 4, \"height\": 5, \"file_name\": \"%d.jpg\", \"video_id\": ", i ? ", " : "", i + 1, i);
+        if (i < 20) text_printf(&json, "%d}", i / 4 % 5);
+        else text_printf(&json, "%s}", i < 22 ? "\"last\"" : "null");
+    }
+    text_printf(&json, "], \"annotations\": [");
+    for (int i = 0; i < 24; i++) text_printf(&json, "%s{\"id\": %d, \"image_id\": %d, \"category_id\": 3, \"area\": 4, \"segmentation\": [[1, 1, 3, 1, 3, 3, 1, 3]]}", i ? ", " : "", i + 1, i + 1);
+    text_printf(&json, "], \"categories\": [{\"id\": 3, \"name\": \"cat\"}]}");
+    save(p, "videos.json", json.at);
+    text_free(&json);
+    paths[0] = path_of(p, "videos.json");
+    uint32_t sides[8] = {0}, alone = 0;
+    for (int rest = 0; rest < 2; rest++) {
+        struct dataset_options o = {.format = "coco", .paths = paths, .n_paths = 1, .split = {.fraction = 0.4, .rest = rest}};
+        struct dataset *d = open_dataset(&o);
+        for (uint64_t i = 0; i < dataset_count(d); i++) {
+            const bool in_video = dataset_split_group(d, i, group, sizeof group);
+            alone += !in_video;
+            if (in_video) sides[group[6] == '"' ? 7 : group[6] - '0'] |= 1u << rest;
+        }
+        dataset_close(d);
+    }
+    for (int v = 0; v < 8; v++) assert_true(v == 5 || v == 6 ? !sides[v] : sides[v] == 1 || sides[v] == 2);
+    assert_int_equal(alone, 2);
+}
+
 static void test_coco(void **state)
 {
     struct fixture *p = *state;
@@ -684,6 +720,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_splits, fixture_open, fixture_close),
         cmocka_unit_test_setup_teardown(test_split_refusals, fixture_open, fixture_close),
         cmocka_unit_test_setup_teardown(test_coco, fixture_open, fixture_close),
+        cmocka_unit_test_setup_teardown(test_coco_videos, fixture_open, fixture_close),
         cmocka_unit_test_setup_teardown(test_pairs, fixture_open, fixture_close),
         cmocka_unit_test_setup_teardown(test_csv, fixture_open, fixture_close),
         cmocka_unit_test_setup_teardown(test_questions, fixture_open, fixture_close),

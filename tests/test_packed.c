@@ -286,6 +286,66 @@ static void test_categories(void **state)
     assert_int_equal(dataset_open(&d, &o, &e), PL_USAGE);
 }
 
+/* Writes 5 slices of each of 8 volumes. */
+static void write_slices(const char *path, bool grouped)
+{
+    static uint8_t image[32 * 32 * 3];
+    static uint64_t bits[8];
+    struct mask mask = {.id = 1, .area = 4, .predicted_iou = 1, .stability = 1};
+    struct packed_writer *w;
+    struct error e;
+    assert_int_equal(packed_create(&w, path, 32, 8, &e), PL_OK);
+    for (int i = 0; i < 40; i++) {
+        char name[64], group[32];
+        snprintf(group, sizeof group, "case_%d", i / 5);
+        snprintf(name, sizeof name, "%s_z%03d", group, i % 5);
+        assert_int_equal(packed_add(w, &(struct packed_new){.name = name, .key = name, .group = grouped ? group : NULL, .h = 32, .w = 32, .rows = 32, .columns = 32, .image = image, .masks = &mask,
+                                                            .bits = (const uint8_t *)bits, .n = 1}, &e), PL_OK);
+    }
+    assert_int_equal(packed_finish(w, &e), PL_OK);
+}
+
+/* Slices of a volume are on one side of a split of the store, whatever the fraction and the seed; by the volume's name lists find them too. */
+static void test_groups(void **state)
+{
+    (void)state;
+    char path[128], *paths[] = {path}, name[64], group[64];
+    struct dataset *d;
+    struct error e;
+    snprintf(path, sizeof path, "%s/groups.pack", dir);
+    write_slices(path, true);
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        uint32_t sides[8] = {0};
+        uint64_t counts[2];
+        for (int rest = 0; rest < 2; rest++) {
+            const struct dataset_options o = {.format = "packed", .paths = paths, .n_paths = 1, .split = {.fraction = 0.3, .seed = seed, .rest = rest}};
+            if (dataset_open(&d, &o, &e)) fail_msg("%s", e.text);
+            counts[rest] = dataset_count(d);
+            for (uint64_t i = 0; i < counts[rest]; i++) {
+                dataset_name(d, i, name, sizeof name);
+                assert_true(dataset_split_group(d, i, group, sizeof group) && !strncmp(name, group, strlen(group)));
+                sides[group[5] - '0'] |= 1u << rest;
+            }
+            dataset_close(d);
+        }
+        for (int k = 0; k < 8; k++) assert_true(sides[k] == 1 || sides[k] == 2);
+        assert_true(counts[0] == 10 && counts[1] == 30); /* the border nearest to 12 */
+    }
+    struct text warning = {0};
+    if (dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1, .split = {.glob = "case_3"}}, &e)) fail_msg("%s", e.text);
+    assert_int_equal(dataset_count(d), 5);
+    assert_int_equal(dataset_held_out(d, 0.3, 0, &warning), 2);
+    assert_non_null(strstr(warning.at, "all 5 samples are of one group, case_3"));
+    dataset_close(d);
+    write_slices(path, false); /* as stores were before */
+    warning.n = 0;
+    if (dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1}, &e)) fail_msg("%s", e.text);
+    assert_int_equal(dataset_held_out(d, 0.3, 0, &warning), 12);
+    assert_non_null(strstr(warning.at, "its samples look like slices of volumes, such as case_"));
+    dataset_close(d);
+    text_free(&warning);
+}
+
 /* --- embeddings alone ------------------------------------------------------------------------- */
 
 enum { TOKENS = 3, WIDTH = 5 };
@@ -444,7 +504,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_batches), cmocka_unit_test(test_other_geometry), cmocka_unit_test(test_damage), cmocka_unit_test(test_nothing_left),
-        cmocka_unit_test(test_categories),   cmocka_unit_test(test_memmap),         cmocka_unit_test(test_memmap_plain),
+        cmocka_unit_test(test_categories),   cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_memmap),         cmocka_unit_test(test_memmap_plain),
         cmocka_unit_test(test_embeddings_alone), cmocka_unit_test(test_other_stores),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

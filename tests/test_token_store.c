@@ -279,7 +279,7 @@ static void test_holdout(void **state)
     assert_true(part[0].used.n > part[1].used.n);
     assert_true(conversations_fingerprint(&part[0]) != 0);
     for (int i = 0; i < 2; i++) conversations_close(&part[i]);
-    bool *a = holdout_mark(1000, 0.123, 5), *b = holdout_mark(1000, 0.123, 6), *c = holdout_mark(1000, 0.123, 5);
+    bool one, *a = holdout_mark(1000, NULL, 0, 0.123, 5, &one), *b = holdout_mark(1000, NULL, 0, 0.123, 6, &one), *c = holdout_mark(1000, NULL, 0, 0.123, 5, &one);
     for (int i = 0; i < 1000; i++) held += a[i], moved += a[i] != b[i];
     assert_int_equal(held, 123);
     assert_true(moved > 100);
@@ -287,7 +287,55 @@ static void test_holdout(void **state)
     mem_free(a);
     mem_free(b);
     mem_free(c);
-    assert_null(holdout_mark(10, 0, 5));
+    assert_null(holdout_mark(10, NULL, 0, 0, 5, &one));
+}
+
+/* Conversations about one video are on one side, also where some of them cannot be used. */
+static void test_groups(void **state)
+{
+    (void)state;
+    enum { N = 200, VIDEOS = 20 };
+    struct token_store_writer *w;
+    struct error e;
+    const struct byte_range answer = {1, 3};
+    assert_int_equal(token_store_create(&w, path, &(struct token_store_key){0}, 0, &e), 0);
+    for (uint64_t i = 0; i < N; i++) {
+        const uint64_t group = i % 3 ? 1 + i % VIDEOS : 0;
+        if (i % 17 == 5 && group) token_store_note(w, i, group);
+        if (i % 17 == 5) continue;
+        const struct new_sample s = {.ids = (int32_t[]){1, 2, 3}, .tokens = 3, .answers = &answer, .n_answers = 1, .file = "a", .line = i + 1, .number = i, .group = group};
+        assert_int_equal(token_store_add(w, &s, &e), 0);
+    }
+    token_store_report(w)->read = N;
+    if (token_store_finish(w, &e)) fail_msg("%s", e.text);
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        struct conversations part[2];
+        uint32_t sides[VIDEOS + 1] = {0}, members = 0;
+        bool one;
+        struct group_member all[N];
+        for (uint64_t i = 0; i < N; i++)
+            if (i % 3) all[members++] = (struct group_member){1 + i % VIDEOS, i};
+        bool *held = holdout_mark(N, all, members, 0.2, seed, &one); /* as questions are read, without a store */
+        assert_false(one);
+        for (int k = 0; k < 2; k++) {
+            if (conversations_open(&part[k], path, &(struct conversations_options){.sequence = T, .max_bad = 1, .holdout = 0.2, .split_seed = seed, .held = k}, &e)) fail_msg("%s", e.text);
+            assert_false(part[k].one_group);
+            for (uint32_t i = 0; i < part[k].used.n; i++) {
+                const struct stored_sample *x = &part[k].store.samples[part[k].used.at[i].sample];
+                assert_int_equal(held[x->number], k);
+                if (x->group) sides[x->group] |= 1u << k;
+            }
+        }
+        for (int v = 1; v <= VIDEOS; v++) assert_true(sides[v] == 1 || sides[v] == 2);
+        assert_true(part[1].used.n > 25 && part[1].used.n < 50);
+        conversations_close(&part[0]), conversations_close(&part[1]);
+        mem_free(held);
+    }
+    struct group_member same[N];
+    bool one;
+    for (uint64_t i = 0; i < N; i++) same[i] = (struct group_member){7, i};
+    mem_free(holdout_mark(N, same, N, 0.2, 1, &one));
+    assert_true(one);
 }
 
 static void refuses(struct conversations_options o, const char *want)
@@ -334,6 +382,6 @@ static int make_path(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gives_back), cmocka_unit_test(test_finds_damage), cmocka_unit_test(test_rows), cmocka_unit_test(test_split), cmocka_unit_test(test_one_text), cmocka_unit_test(test_lengths), cmocka_unit_test(test_holdout), cmocka_unit_test(test_max_samples), cmocka_unit_test(test_refuses)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gives_back), cmocka_unit_test(test_finds_damage), cmocka_unit_test(test_rows), cmocka_unit_test(test_split), cmocka_unit_test(test_one_text), cmocka_unit_test(test_lengths), cmocka_unit_test(test_holdout), cmocka_unit_test(test_groups), cmocka_unit_test(test_max_samples), cmocka_unit_test(test_refuses)};
     return cmocka_run_group_tests(tests, make_path, remove_folder);
 }

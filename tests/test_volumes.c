@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "data/dataset.h"
 #include "data/images/image.h"
 #include "data/volumes/dicom.h"
 #include "data/volumes/dicom_j2k.h"
@@ -21,6 +22,7 @@
 #include "data/volumes/volume.h"
 #include "io/file.h"
 #include "io/gunzip.h"
+#include "io/png.h"
 #include "io/safetensors.h"
 #include "temporary_folder.h"
 
@@ -345,6 +347,72 @@ static void test_j2k_memory(void **state)
     assert_ptr_equal(j2k_codestream(head, &n), head);
 }
 
+/* --- splits -------------------------------------------------------------------------------------------------------- */
+
+static void put_mask(const char *name, uint32_t w, uint32_t h)
+{
+    char path[512];
+    uint8_t pixels[64 * 64] = {1};
+    struct text png = {0};
+    struct error e;
+    snprintf(path, sizeof path, "%s/patients/masks/%s.png", folder, name);
+    if (png_encode(&png, PNG_GREY, w, h, pixels, 0, &e) || file_write_atomic(path, png.at, png.n, &e)) fail_msg("%s", e.text);
+    text_free(&png);
+}
+
+/* Images of one patient are kept together; where all have one ID it says nothing. Rows of a table that name one image are on one side. */
+static void test_patients(void **state)
+{
+    (void)state;
+    static const char *const to[] = {"patients/images/a.dcm", "patients/images/b.dcm", "patients/images/c.dcm"};
+    char root[512], group[64], *paths[] = {root};
+    struct names files;
+    struct error e;
+    struct dataset *d;
+    snprintf(root, sizeof root, "%s/patients/images", folder);
+    if (dir_make(root, &e) || dir_list(GOLDEN "series", &files, &e)) fail_msg("%s", e.text);
+    snprintf(root, sizeof root, "%s/patients/masks", folder);
+    if (dir_make(root, &e)) fail_msg("%s", e.text);
+    for (int i = 0; i < 3; i++) {
+        char from[256];
+        snprintf(from, sizeof from, "series/%s", files.at[i]);
+        forged(i < 2 ? from : "../scans/unknown/1.dcm", 0, "", 0, 0, to[i]);
+        put_mask((const char[][2]){"a", "b", "c"}[i], i < 2 ? 40 : 4, i < 2 ? 36 : 5);
+    }
+    names_free(&files);
+    snprintf(root, sizeof root, "%s/patients", folder);
+    const struct dataset_options o = {.format = "pairs", .paths = paths, .n_paths = 1, .labels = LABELS_BINARY};
+    if (dataset_open(&d, &o, &e)) fail_msg("%s", e.text);
+    assert_int_equal(dataset_count(d), 3);
+    for (uint64_t i = 0; i < 3; i++) {
+        assert_true(dataset_split_group(d, i, group, sizeof group));
+        assert_string_equal(group, i < 2 ? "patient 1" : "patient one");
+    }
+    dataset_close(d);
+    snprintf(root, sizeof root, "%s/patients/images/c.dcm", folder);
+    unlink(root);
+    snprintf(root, sizeof root, "%s/patients", folder);
+    if (dataset_open(&d, &o, &e)) fail_msg("%s", e.text);
+    assert_false(dataset_split_group(d, 0, group, sizeof group));
+    dataset_close(d);
+
+    struct text table = {0};
+    text_printf(&table, "image,mask\n");
+    for (int i = 0; i < 9; i++) text_printf(&table, "images/%c.dcm,masks/%c.png\n", "ab"[i % 2], "ab"[i % 2]);
+    snprintf(root, sizeof root, "%s/patients/table.csv", folder);
+    if (file_write_atomic(root, table.at, table.n, &e)) fail_msg("%s", e.text);
+    text_free(&table);
+    const struct dataset_options rows = {.format = "csv", .paths = paths, .n_paths = 1, .labels = LABELS_BINARY, .split = {.fraction = 0.3}};
+    if (dataset_open(&d, &rows, &e)) fail_msg("%s", e.text);
+    assert_true(dataset_count(d) == 4 || dataset_count(d) == 5);
+    dataset_name(d, 0, root, sizeof root);
+    for (uint64_t i = 1; i < dataset_count(d); i++) {
+        dataset_name(d, i, group, sizeof group);
+        assert_string_equal(group, root);
+    }
+    dataset_close(d);
+}
+
 /* --- planes --------------------------------------------------------------------------------------------------------- */
 
 static void test_labels(void **state)
@@ -473,7 +541,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden), cmocka_unit_test(test_palette), cmocka_unit_test(test_labels_on_images), cmocka_unit_test(test_refusals), cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_room), cmocka_unit_test(test_j2k_memory), cmocka_unit_test(test_labels), cmocka_unit_test(test_percentiles), cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_room), cmocka_unit_test(test_j2k_memory), cmocka_unit_test(test_patients), cmocka_unit_test(test_labels), cmocka_unit_test(test_percentiles), cmocka_unit_test(test_round_trip),
     };
     return cmocka_run_group_tests(tests, start, remove_folder);
 }

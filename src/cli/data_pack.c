@@ -45,9 +45,9 @@ struct packable {
     uint8_t *image, *bits;
     size_t image_n;              /* bytes of the image file, when the file is kept */
     uint32_t n, bad;
-    char name[512];
+    char name[512], group[512];
     struct error e;
-    bool ok;
+    bool ok, grouped;
 };
 
 static void packable_free(struct packable *p)
@@ -117,6 +117,7 @@ static void make(const struct packing *p, struct filler *f, uint64_t i, struct p
 {
     memset(to, 0, sizeof *to);
     dataset_name(p->all.set, i, to->name, sizeof to->name);
+    to->grouped = dataset_split_group(p->all.set, i, to->group, sizeof to->group);
     enum data_fault fault = fill_records(f, p->all.set, i, p->bytes, &to->facts, &to->e);
     if (!fault) fault = make_masks(p, f, to);
     if (!fault && p->bytes) fault = keep_file(p, i, to);
@@ -151,15 +152,15 @@ static int embed(struct packing *p, const struct packable *x, struct error *e)
 static int write_sample(struct packing *p, const struct packable *x, struct error *e)
 {
     if (p->embedder && embed(p, x, e)) return e->code;
-    const char *slash = strrchr(x->name, '/'), *key = slash ? slash + 1 : x->name;
+    const char *slash = strrchr(x->name, '/'), *key = slash ? slash + 1 : x->name, *group = x->grouped ? x->group : NULL;
     record_categories(p, x);
     p->written++;
     p->masks += x->n;
     p->bad_masks += x->bad;
     if (p->map)
-        return memmap_add(p->map, &(struct memmap_new){.name = x->name, .key = key, .h = x->facts.h, .w = x->facts.w, .image = x->image, .n = x->image_n,
+        return memmap_add(p->map, &(struct memmap_new){.name = x->name, .key = key, .group = group, .h = x->facts.h, .w = x->facts.w, .image = x->image, .n = x->image_n,
                                                        .bits = x->bits, .masks = x->n}, e);
-    return packed_add(p->store, &(struct packed_new){.name = x->name, .key = key, .h = x->facts.h, .w = x->facts.w, .rows = x->facts.rows,
+    return packed_add(p->store, &(struct packed_new){.name = x->name, .key = key, .group = group, .h = x->facts.h, .w = x->facts.w, .rows = x->facts.rows,
                                                      .columns = x->facts.columns, .image = x->image, .embedding = p->embedding, .masks = x->masks, .bits = x->bits,
                                                      .n = x->n, .empty = x->facts.empty}, e);
 }

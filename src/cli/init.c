@@ -33,6 +33,7 @@ struct init_run {
     uint64_t held_out;
     double holdout;          /* share of the samples; 0: none, or validation has its own files */
     uint64_t split[2];       /* with `holdout`: images or conversations to train on, and held out */
+    struct text split_warning; /* what is wrong with that split */
     int64_t image, masks, sequence;
     const char *template;    /* data.template; NULL: not given */
     uint64_t too_long;       /* conversations longer than a row */
@@ -160,21 +161,22 @@ static int open_images(struct init_run *r, struct error *e)
     put_decisions(r, d);
     keep_unpaired(r, false, d);
     const struct dataset_options decided = {.labels = d->labels.kind, .ignore = d->labels.ignore, .threshold = d->labels.threshold, .range = d->range};
-    dataset_close(d);
     if (detected_validation(&r->data)) {
         o = detected_options(&r->data, true);
         o.room = (size_t)loader_default_room(o.format, false);
         o.labels = decided.labels, o.ignore = decided.ignore, o.threshold = decided.threshold, o.range = decided.range;
+        dataset_close(d);
         if (dataset_open(&d, &o, e)) return e->code;
         r->held_out = dataset_count(d);
         keep_unpaired(r, true, d);
-        dataset_close(d);
     } else if (n > 1) { /* hold out a tenth, at least one sample */
         r->holdout = n >= 10 ? 0.1 : 1.0 / (double)n;
-        r->held_out = (uint64_t)(r->holdout * (double)n + 0.5);
+        r->held_out = dataset_held_out(d, r->holdout, 0, &r->split_warning);
         r->split[0] = r->samples = n - r->held_out;
         r->split[1] = r->held_out;
+        if (r->split_warning.n) log_warn("%s", r->split_warning.at);
     }
+    dataset_close(d);
     return PL_OK;
 }
 
@@ -319,6 +321,7 @@ static void put_data(const struct init_run *r, struct text *out)
     if (r->holdout > 0)
         text_printf(out, "  holdout: %.4g                   # share of the %s held out for validation: %llu of %llu\n  split_seed: 0                  # random seed of the split\n",
                     r->holdout, is_plain(r) ? "rows" : is_text(r) ? "conversations" : "images", (unsigned long long)r->split[1], (unsigned long long)(r->split[0] + r->split[1]));
+    if (r->split_warning.n) text_printf(out, "  # warning: %s\n", r->split_warning.at);
     if (r->sequence) {
         text_printf(out, "  sequence: %lld                 # tokens in a %s\n", (long long)r->sequence, is_plain(r) ? "row" : is_text(r) ? "row, which conversations share" : "sample");
         if (r->max_images) text_printf(out, "  max_images: %lld                  # images in a row; memory grows with it\n", (long long)r->max_images);
@@ -470,6 +473,7 @@ static int init(const char *model, const char *data, bool bytes, const char *tem
     text_free(&folder);
     text_free(&text);
     text_free(&r.decided);
+    text_free(&r.split_warning);
     text_free(&r.endless);
     detected_free(&r.data);
     model_close(&r.model);

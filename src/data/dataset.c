@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/random.h"
+#include "data/holdout.h"
 #include "data/masks/cells.h"
 #include "data/masks/polygon.h"
 #include "io/file.h"
@@ -81,18 +82,6 @@ void dataset_warn_unpaired(const struct dataset *d, const struct dataset_options
 
 /* --- splits ---------------------------------------------------------------------------- */
 
-struct ranked {
-    uint64_t hash;
-    uint32_t sample;
-};
-
-static int compare_ranked(const void *pa, const void *pb)
-{
-    const struct ranked *a = pa, *b = pb;
-    if (a->hash != b->hash) return a->hash < b->hash ? -1 : 1;
-    return a->sample < b->sample ? -1 : a->sample > b->sample;
-}
-
 static int compare_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 static int compare_u32(const void *a, const void *b)
 {
@@ -116,10 +105,10 @@ static int read_list(const char *path, char **text, struct names *lines, struct 
     return PL_OK;
 }
 
-/* A list may name a sample by its name or its key. Marks the lines that matched. */
-static bool listed(const struct names *lines, bool *used, const char *name, const char *key)
+/* A list may name a sample by its name, its key or its group. Marks the lines that matched. */
+static bool listed(const struct names *lines, bool *used, const char *name, const char *key, const char *group)
 {
-    const char *const words[] = {name, key};
+    const char *const words[] = {name, key, group};
     bool found = false;
     for (size_t i = 0; i < COUNT(words) && lines->n; i++) {
         char **line = bsearch(&words[i], lines->at, lines->n, sizeof *lines->at, compare_text);
@@ -142,10 +131,12 @@ static int check_list(const char *path, const struct names *lines, const bool *u
     return PL_OK;
 }
 
+static bool group_of(const struct dataset *d, uint64_t i, char *out, size_t room) { return d->format->split_group && d->format->split_group(d, i, out, room); }
+
 /* Selects the samples that match the list, the pattern and the column. */
 static int filter(const struct dataset *d, const struct dataset_split *s, uint32_t *to, uint64_t *n, struct error *e)
 {
-    char *text = NULL, name[1024];
+    char *text = NULL, name[1024], group[1024];
     struct names lines = {0};
     *n = 0;
     if (s->list && read_list(s->list, &text, &lines, e)) return e->code;
@@ -153,8 +144,9 @@ static int filter(const struct dataset *d, const struct dataset_split *s, uint32
     for (uint64_t i = 0; i < d->total; i++) {
         const char *key = "";
         d->format->describe(d, i, name, sizeof name, &key);
-        if (s->list && !listed(&lines, used, name, key)) continue;
-        if (s->glob && !pattern_match(s->glob, name) && !pattern_match(s->glob, key)) continue;
+        if (!group_of(d, i, group, sizeof group)) group[0] = 0;
+        if (s->list && !listed(&lines, used, name, key, group)) continue;
+        if (s->glob && !pattern_match(s->glob, name) && !pattern_match(s->glob, key) && !(*group && pattern_match(s->glob, group))) continue;
         if (s->column) {
             const char *value = d->format->split ? d->format->split(d, i) : NULL;
             if (!value || strcasecmp(value, s->column)) continue; /* Train, TRAIN and train are one part */
@@ -168,38 +160,73 @@ static int filter(const struct dataset *d, const struct dataset_split *s, uint32
     return rc;
 }
 
-/* The border between two volumes that is nearest to `cut`, and leaves some on both sides. */
-static uint64_t whole_volumes(const struct ranked *ranks, uint64_t n, uint64_t cut)
+/* The rank of a sample is the hash of its group's name, or of its own: it does not depend on the order of files. `samples` NULL: the first n. */
+static struct ranked *rank_samples(const struct dataset *d, uint64_t seed, const uint32_t *samples, uint64_t n)
 {
-    uint64_t low = cut, high = cut;
-    while (low && low < n && ranks[low - 1].hash == ranks[low].hash) low--;
-    while (high && high < n && ranks[high - 1].hash == ranks[high].hash) high++;
-    if ((!low || low == n) && high == n) return cut; /* one volume */
-    if (!low || low == n) return high;
-    return high == n || cut - low <= high - cut ? low : high;
+    struct ranked *ranks = mem_alloc((n + 1) * sizeof *ranks);
+    const uint64_t key = random_key(seed, "split");
+    char name[1024];
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t number = samples ? samples[i] : i;
+        const char *ignored;
+        if (!group_of(d, number, name, sizeof name)) d->format->describe(d, number, name, sizeof name, &ignored);
+        ranks[i] = (struct ranked){hash_bytes(name, strlen(name), key), number};
+    }
+    return ranks;
 }
 
-/* Keeps the round(fraction * n) samples whose names have the lowest hashes: the number is exact,
- * and a sample's rank does not depend on the order of files. */
+/* "case_z012" */
+static bool looks_like_slice(const char *name)
+{
+    const char *end = name + strlen(name), *at = end;
+    while (at > name && at[-1] >= '0' && at[-1] <= '9') at--;
+    return end - at >= 3 && at - name > 2 && at[-2] == '_' && strchr("xyzp", at[-1]);
+}
+
+/* What is wrong with a split by fraction, in one line; nothing if all is well. */
+static void judge_split(const struct dataset *d, const struct ranked *ranks, uint64_t n, struct text *out)
+{
+    char name[1024];
+    const char *key;
+    uint64_t slices = 0;
+    if (holdout_one_group(ranks, n)) {
+        if (!group_of(d, ranks[0].sample, name, sizeof name)) d->format->describe(d, ranks[0].sample, name, sizeof name, &key);
+        text_printf(out, "all %llu samples are of one group, %s: data.holdout holds out some of them, which are nearly those that are trained on, so that scores will be too high; evaluate on another %s", (unsigned long long)n,
+                    name, d->format->slice ? "volume" : "one");
+        return;
+    }
+    for (uint64_t i = 0; i < n && !d->format->label; i++) {
+        if (group_of(d, ranks[i].sample, name, sizeof name)) return;
+        d->format->describe(d, ranks[i].sample, name, sizeof name, &key);
+        slices += looks_like_slice(name);
+    }
+    if (2 * slices > n)
+        text_printf(out, "its samples look like slices of volumes, such as %s, and the store does not say which belong together: data.holdout holds out slices of volumes that are trained on, so that scores will be too high; "
+                    "make the store again with `plimsoll data pack`", name);
+}
+
+/* Keeps the samples that are held out, or the rest. */
 static void select_fraction(const struct dataset *d, const struct dataset_split *s, uint32_t *chosen, uint64_t *n)
 {
-    struct ranked *ranks = mem_alloc(*n * sizeof *ranks); /* of slices, the rank of their volume */
-    uint64_t key = random_key(s->seed, "split");
-    char name[1024];
-    for (uint64_t i = 0; i < *n; i++) {
-        const char *volume;
-        d->format->describe(d, chosen[i], name, sizeof name, &volume);
-        if (!d->by_case) volume = name;
-        ranks[i] = (struct ranked){hash_bytes(volume, strlen(volume), key), chosen[i]};
-    }
-    if (*n) qsort(ranks, *n, sizeof *ranks, compare_ranked);
-    uint64_t cut = (uint64_t)(s->fraction * (double)*n + 0.5);
-    if (d->by_case) cut = whole_volumes(ranks, *n, cut);
-    uint64_t from = s->rest ? cut : 0, to = s->rest ? *n : cut;
-    for (uint64_t i = from; i < to; i++) chosen[i - from] = ranks[i].sample;
+    struct text warning = {0};
+    struct ranked *ranks = rank_samples(d, s->seed, chosen, *n);
+    const uint64_t cut = holdout_cut(ranks, *n, s->fraction), from = s->rest ? cut : 0, to = s->rest ? *n : cut;
+    if (s->part && s->rest) judge_split(d, ranks, *n, &warning); /* once, for the part to train on */
+    if (warning.n) log_warn("data.train: %s", warning.at);
+    for (uint64_t i = from; i < to; i++) chosen[i - from] = (uint32_t)ranks[i].sample;
     *n = to - from;
     if (*n) qsort(chosen, *n, sizeof *chosen, compare_u32);
     mem_free(ranks);
+    text_free(&warning);
+}
+
+uint64_t dataset_held_out(const struct dataset *d, double fraction, uint64_t seed, struct text *warning)
+{
+    struct ranked *ranks = rank_samples(d, seed, d->chosen, d->n);
+    const uint64_t cut = holdout_cut(ranks, d->n, fraction);
+    judge_split(d, ranks, d->n, warning);
+    mem_free(ranks);
+    return cut;
 }
 
 static int apply_split(struct dataset *d, const struct dataset_split *s, struct error *e)
@@ -324,6 +351,8 @@ void dataset_name(const struct dataset *d, uint64_t i, char *out, size_t room)
     const char *key;
     d->format->describe(d, number(d, i), out, room, &key);
 }
+
+bool dataset_split_group(const struct dataset *d, uint64_t i, char *out, size_t room) { return group_of(d, number(d, i), out, room); }
 
 int32_t dataset_group(const struct dataset *d, uint64_t i) { return d->format->group(d, number(d, i)); }
 

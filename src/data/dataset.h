@@ -121,6 +121,10 @@ bool dataset_print_left(const struct dataset *d, bool crowds, struct text *out);
 /* A category's name, or NULL if the files have none. */
 const char *dataset_category(const struct dataset *d, int32_t category);
 
+/* The volume, patient or video that a sample is a part of: data.holdout keeps its samples together. False: it is no part of one. */
+bool dataset_split_group(const struct dataset *d, uint64_t i, char *out, size_t room);
+/* Returns how many samples data.holdout would hold out, and appends what is wrong with such a split, if anything. */
+uint64_t dataset_held_out(const struct dataset *d, double fraction, uint64_t seed, struct text *warning);
 /* The dataset that a sample of a table with texts belongs to: dataset_category has its name. */
 int32_t dataset_group(const struct dataset *d, uint64_t i);
 /* The file of a sample's image, of a format with image_path. */
@@ -190,6 +194,7 @@ struct dataset_format {
     void (*prefetch)(const struct dataset *d, uint64_t i);           /* NULL: nothing to do */
     const char *(*category)(const struct dataset *d, int32_t category); /* NULL: no names */
     const char *(*split)(const struct dataset *d, uint64_t i);     /* csv's column; NULL: none */
+    bool (*split_group)(const struct dataset *d, uint64_t i, char *out, size_t room); /* see dataset_split_group; NULL: samples have none */
     const char *(*text)(const struct dataset *d, uint64_t i, enum dataset_text what); /* NULL: none */
     int32_t (*group)(const struct dataset *d, uint64_t i);           /* with `text` */
     int (*check)(const struct dataset *d, uint64_t i, struct error *e); /* NULL: no checksums */
@@ -215,7 +220,6 @@ struct dataset {
     struct shard_report report;
     struct dataset_left left;
     struct text unpaired; /* see dataset_unpaired */
-    bool by_case;         /* samples are slices, and their key is the volume: data.holdout keeps those of one volume together */
     size_t room;          /* options.room, or VOLUME_ROOM */
     char missing[256];    /* csv: the first file that is not there */
     const struct packed_embeddings *embeddings; /* common to all files; NULL: none */

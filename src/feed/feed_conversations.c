@@ -108,6 +108,8 @@ static void report(const struct feed *f, const struct conversations *c, const st
     log_note("%s: %" PRIu64 " %s in %u rows of %" PRId64 " tokens, %.1f %% filled; %.1f %% of the tokens have labels", key, text ? c->samples : c->used.n, text ? c->samples == 1 ? "text" : "texts" : "conversations", c->rows.n, c->o.sequence,
              100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), 100.0 * (double)c->labels / (double)c->tokens);
     report_images(key, c);
+    if (f->role == FEED_TRAIN && c->one_group)
+        log_warn("%s: all conversations are about one image or video: data.holdout holds out some of them, so that scores will be too high; evaluate on another one", key);
     conversations_print_left(c, &left);
     if (left.n) log_warn("%s: %s", key, left.at);
     left.n = 0;

@@ -121,19 +121,39 @@ static int read_sample(struct questions *q, const struct config *c, const struct
 
 /* --- files ------------------------------------------------------------------------------------- */
 
-/* Counts the samples of all files, for the split. *empty of them are rows without a value: a small table may have
- * billions. */
-static int count_samples(const struct names *files, const struct config *c, uint64_t *n, uint64_t *empty,
-                         struct error *e)
+/* The samples of all files, for the split. */
+struct counted {
+    uint64_t n, empty; /* empty: rows without a value, of which a small table may have billions */
+    VEC(struct group_member) members;
+};
+
+/* The group of a sample as it is tokenized for training. */
+static void find_group(const struct config *c, const struct prompts *p, const struct record *x, struct counted *out)
+{
+    struct bump b = {0};
+    struct conversation read;
+    struct value *sample;
+    struct error ignored;
+    if (!conversation_parse(x->text, x->n, &b, &sample, &ignored) &&
+        !conversation_read(sample, c->data_system, image_text_joint(p->has_images ? &p->images.text : NULL), &b, &read, &ignored)) {
+        const uint64_t group = conversation_group(read.media);
+        if (group) vec_push(&out->members, ((struct group_member){group, out->n}));
+    }
+    bump_free(&b);
+}
+
+static int count_samples(const struct names *files, const struct config *c, const struct prompts *p, struct counted *out, struct error *e)
 {
     int rc = PL_OK;
-    *n = *empty = 0;
     for (uint32_t i = 0; i < files->n && !rc; i++) {
         struct records r;
         struct record x;
         bool more = true;
         if ((rc = records_open(&r, files->at[i], batch_room(c), e))) break;
-        while (!(rc = records_next(&r, &x, &more, e)) && more) *n += x.times, *empty += x.times - 1;
+        while (!(rc = records_next(&r, &x, &more, e)) && more) {
+            if (x.times == 1 && p->has_images) find_group(c, p, &x, out);
+            out->n += x.times, out->empty += x.times - 1;
+        }
         records_close(&r);
     }
     return rc;
@@ -187,17 +207,19 @@ static int check(const struct questions *q, const struct config *c, uint64_t sam
 int questions_read(struct questions *q, const struct config *c, const struct prompts *p, const struct question_limits *most, struct error *e)
 {
     const struct config_list *paths = c->data_holdout > 0 ? &c->data_train : &c->data_validation;
-    uint64_t n = 0, empty = 0, number = 0;
-    bool *held = NULL;
+    struct counted all = {0};
+    uint64_t number = 0;
+    bool *held = NULL, one;
     *q = (struct questions){0};
     int rc = tokenize_files(paths->at, paths->n, &q->files, e);
-    if (!rc && c->data_holdout > 0) rc = count_samples(&q->files, c, &n, &empty, e);
-    if (!rc && (double)empty > c->data_max_bad * (double)n)
+    if (!rc && c->data_holdout > 0) rc = count_samples(&q->files, c, p, &all, e);
+    if (!rc && (double)all.empty > c->data_max_bad * (double)all.n)
         rc = error_set(e, PL_USAGE, "%llu of %llu rows have no value, and data.max_bad is %g",
-                       (unsigned long long)empty, (unsigned long long)n, c->data_max_bad);
-    if (!rc && c->data_holdout > 0) held = holdout_mark(n, c->data_holdout, (uint64_t)c->data_split_seed);
+                       (unsigned long long)all.empty, (unsigned long long)all.n, c->data_max_bad);
+    if (!rc && c->data_holdout > 0) held = holdout_mark(all.n, all.members.at, all.members.n, c->data_holdout, (uint64_t)c->data_split_seed, &one);
+    vec_free(&all.members);
     if (!rc) q->file = mem_alloc(q->files.n * sizeof *q->file);
     for (uint32_t i = 0; i < q->files.n && !rc; i++) rc = read_file(q, c, p, i, most, held, &number, e);
     mem_free(held);
-    return rc ? rc : check(q, c, n, e);
+    return rc ? rc : check(q, c, all.n, e);
 }

@@ -20,7 +20,8 @@ static void repair(char *bytes, size_t n)
     h->samples %= 8;
     h->answers %= 16;
     h->images %= 8;
-    const uint64_t ids = align_up(h->tokens * 4, 8), index = h->samples * sizeof(struct stored_sample) + (h->answers + h->images) * sizeof(struct byte_range);
+    h->members %= 8;
+    const uint64_t ids = align_up(h->tokens * 4, 8), index = h->samples * sizeof(struct stored_sample) + (h->answers + h->images) * sizeof(struct byte_range) + h->members * sizeof(struct group_member);
     if (TOKEN_STORE_DATA + ids + index < n) {
         h->names = n - TOKEN_STORE_DATA - ids - index;
         bytes[n - 1] = 0;

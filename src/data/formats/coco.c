@@ -49,6 +49,23 @@ static bool scan_side(struct scan *s, uint32_t *out)
     return true;
 }
 
+/* A number, a text or null. The images of a video usually follow each other. */
+static bool keep_video(struct scan *s, struct coco_table *t, uint32_t *video)
+{
+    const uint32_t last = t->images.n ? t->images.at[t->images.n - 1].video : 0;
+    const char *at;
+    size_t n;
+    if (scan_peek(s) == 'n') return scan_skip(s);
+    if (!scan_span(s, &at, &n)) return false;
+    if (n > 4095 || t->names.n > UINT32_MAX - 8192) return scan_fail(s, "a video_id of at most 4095 bytes");
+    *video = last;
+    if (last && strlen(t->names.at + last - 1) == n && !memcmp(t->names.at + last - 1, at, n)) return true;
+    *video = (uint32_t)t->names.n + 1;
+    text_append(&t->names, at, n);
+    text_append(&t->names, "", 1);
+    return true;
+}
+
 static bool scan_images(struct scan *s, struct coco_table *t)
 {
     struct scan_key key;
@@ -57,6 +74,7 @@ static bool scan_images(struct scan *s, struct coco_table *t)
         bool id = false;
         for (bool one = scan_enter(s, '{'); scan_member(s, &one, &key);) {
             if (scan_is(&key, "id")) id = scan_integer(s, &m.id);
+            else if (scan_is(&key, "video_id")) keep_video(s, t, &m.video);
             else if (scan_is(&key, "width")) scan_side(s, &m.w);
             else if (scan_is(&key, "height")) scan_side(s, &m.h);
             else if (scan_is(&key, "file_name")) keep_path(s, t, &m.name);
@@ -384,6 +402,16 @@ static void coco_describe(const struct dataset *d, uint64_t i, char *name, size_
     else snprintf(name, room, "%s", *key);
 }
 
+static bool coco_split_group(const struct dataset *d, uint64_t i, char *out, size_t room)
+{
+    uint32_t image;
+    const struct coco *c = d->state;
+    const struct coco_file *f = find_file(c, i, &image);
+    const struct coco_image *m = &f->table.images.at[image];
+    if (m->video) snprintf(out, room, "video %s of %s", f->table.names.at + m->video - 1, f->path);
+    return m->video;
+}
+
 static enum data_fault coco_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out,
                                   struct error *e)
 {
@@ -461,6 +489,7 @@ const struct dataset_format dataset_coco = {
     .open = coco_open,
     .close = coco_close,
     .describe = coco_describe,
+    .split_group = coco_split_group,
     .image = coco_image,
     .masks = coco_masks,
     .category = coco_category,

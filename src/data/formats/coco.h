@@ -13,6 +13,7 @@ struct coco_image {
     uint32_t w, h;
     uint32_t name;     /* offset of the file name in `names` */
     uint32_t first, n; /* its annotations */
+    uint32_t video;    /* offset + 1 of its video_id in `names`; 0: it is no frame of a video */
 };
 
 struct coco_annotation {

@@ -23,6 +23,7 @@ struct row {
     uint64_t first;
     uint32_t n, h, w;
     char *image, *name;
+    char *group; /* NULL: none */
 };
 
 struct memmap {
@@ -83,12 +84,12 @@ static int image_size(const char *path, uint32_t *h, uint32_t *w, struct error *
 static int read_row(struct dataset *d, const struct value *v, const char *dir, struct row *r, struct error *e)
 {
     struct memmap *m = d->state;
-    const char *path, *name = NULL;
+    const char *path, *name = NULL, *group = NULL;
     uint64_t first, end, h = 0, w = 0, mh = m->h, mw = m->w;
     if (value_as_map(v, "a row", e) || value_as_string(value_get(v, "image_path"), "image_path", &path, e) ||
         value_as_uint(value_get(v, "mask_start_idx"), "mask_start_idx", &first, e) || value_as_uint(value_get(v, "mask_end_idx"), "mask_end_idx", &end, e) ||
         value_opt_uint(v, "height", &h, e) || value_opt_uint(v, "width", &w, e) || value_opt_uint(v, "mask_height", &mh, e) ||
-        value_opt_uint(v, "mask_width", &mw, e) || value_opt_string(v, "name", &name, e))
+        value_opt_uint(v, "mask_width", &mw, e) || value_opt_string(v, "name", &name, e) || value_opt_string(v, "group", &group, e))
         return e->code;
     if (first > end || end - first > UINT32_MAX || end > 1ull << 48)
         return error_set(e, PL_USAGE, "masks %llu to %llu are not a range", (unsigned long long)first, (unsigned long long)end);
@@ -99,6 +100,7 @@ static int read_row(struct dataset *d, const struct value *v, const char *dir, s
     *r = (struct row){.first = first, .n = (uint32_t)(end - first), .h = (uint32_t)h, .w = (uint32_t)w, .image = find_image(m, dir, path)};
     const char *slash = strrchr(path, '/');
     r->name = bump_string(&m->memory, name ? name : slash ? slash + 1 : path);
+    if (group) r->group = bump_string(&m->memory, group);
     if (!r->image) {
         d->report.no_image++;
         return PL_OK;
@@ -214,6 +216,13 @@ static void memmap_describe(const struct dataset *d, uint64_t i, char *name, siz
     snprintf(name, room, "%s", *key);
 }
 
+static bool memmap_split_group(const struct dataset *d, uint64_t i, char *out, size_t room)
+{
+    const struct memmap *m = d->state;
+    if (m->rows[i].group) snprintf(out, room, "%s", m->rows[i].group);
+    return m->rows[i].group;
+}
+
 static enum data_fault memmap_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out, struct error *e)
 {
     const struct memmap *m = d->state;
@@ -276,6 +285,7 @@ const struct dataset_format dataset_memmap = {
     .open = memmap_open,
     .close = memmap_close,
     .describe = memmap_describe,
+    .split_group = memmap_split_group,
     .image = memmap_image,
     .masks = memmap_masks,
     .intact = memmap_intact,

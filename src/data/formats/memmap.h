@@ -8,7 +8,7 @@
  *
  * A sample's masks are those from mask_start_idx up to but without mask_end_idx, each stretched
  * over its image, of any size. The writer adds keys that other readers of the layout ignore:
- * name, height and width of the image, mask_height and mask_width. If an index lacks these, H and
+ * name, group (what data.holdout keeps together), height and width of the image, mask_height and mask_width. If an index lacks these, H and
  * W are equal, or those of a .npy file, and the sizes of the images are read when the dataset is
  * opened.
  *
@@ -34,6 +34,7 @@ int memmap_create(struct memmap_writer **out, const char *folder, uint32_t side,
 
 struct memmap_new {
     const char *name, *key;
+    const char *group;      /* NULL: none */
     uint32_t h, w;          /* size of the image */
     const void *image;      /* a JPEG or PNG file */
     size_t n;

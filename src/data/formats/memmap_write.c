@@ -90,6 +90,7 @@ int memmap_add(struct memmap_writer *w, const struct memmap_new *s, struct error
     json_put_uint(&w->json, "mask_start_idx", w->masks);
     json_put_uint(&w->json, "mask_end_idx", w->masks + s->masks);
     json_put_string(&w->json, "name", s->name);
+    if (s->group) json_put_string(&w->json, "group", s->group);
     json_put_uint(&w->json, "height", s->h);
     json_put_uint(&w->json, "width", s->w);
     json_put_uint(&w->json, "mask_height", w->side);

@@ -102,7 +102,7 @@ static bool check_sample(const struct packed_file *f, const struct packed_sample
     if (s->first > h->masks || s->masks > h->masks - s->first) return false;
     if (s->masks > (h->index - s->at - f->head_bytes) / f->mask_bytes) return false;
     if (!s->rows || s->rows > h->side || !s->columns || s->columns > h->side) return false;
-    return s->h && s->w && s->h <= 1u << 20 && s->w <= 1u << 20 && s->name < h->names && s->key < h->names;
+    return s->h && s->w && s->h <= 1u << 20 && s->w <= 1u << 20 && s->name < h->names && s->key < h->names && s->group <= h->names;
 }
 
 /* Of version 3. Names are ascending, each once. */
@@ -329,6 +329,15 @@ static void packed_describe(const struct dataset *d, uint64_t i, char *name, siz
     snprintf(name, room, "%s", f->names + s.name);
 }
 
+static bool packed_split_group(const struct dataset *d, uint64_t i, char *out, size_t room)
+{
+    struct packed_sample s;
+    const struct packed_file *f = &find(d, i, &s)->file;
+    if (f->header.version == PACKED_EMBEDDINGS_ALONE || !s.group) return false;
+    snprintf(out, room, "%s", f->names + s.group - 1);
+    return true;
+}
+
 static enum data_fault packed_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out, struct error *e)
 {
     struct packed_sample s;
@@ -477,6 +486,7 @@ const struct dataset_format dataset_packed = {
     .open = packed_open,
     .close = packed_close,
     .describe = packed_describe,
+    .split_group = packed_split_group,
     .image = packed_image,
     .masks = packed_masks,
     .prefetch = packed_prefetch,

@@ -101,7 +101,7 @@ struct packed_sample {
     uint32_t rows, columns; /* of the canvas that the image covers; version 3: of its tiles, 0: it has none */
     uint32_t name, key; /* offsets in the names; version 3: the key of an image with a fault is the reason */
     uint32_t sum;       /* CRC32C of image, embeddings and masks */
-    uint32_t zero;
+    uint32_t group;     /* offset + 1 in the names of the volume, patient or video that it is a part of (dataset_split_group); 0: none */
 };
 
 struct packed_mask {
@@ -175,6 +175,7 @@ void packed_set_range(struct packed_writer *w, const struct pixel_range *r);
 
 struct packed_new {
     const char *name, *key;
+    const char *group;          /* NULL: none */
     uint32_t h, w, rows, columns;
     const uint8_t *image;       /* [side][side][3] */
     const void *embedding;      /* packed_embedding_bytes, after packed_embed */

@@ -26,6 +26,7 @@ struct packed_writer {
     VEC(struct packed_mask) masks;
     VEC(struct packed_category) categories;
     struct text names;
+    uint32_t group; /* of the last sample */
 };
 
 static int put(struct packed_writer *w, const void *bytes, size_t n, uint32_t *sum, struct error *e)
@@ -104,6 +105,8 @@ int packed_add(struct packed_writer *w, const struct packed_new *s, struct error
     if (!rc) rc = align(w, NULL, e);
     x.name = keep_name(w, s->name);
     x.key = keep_name(w, s->key);
+    if (s->group && (!w->group || strcmp(w->names.at + w->group - 1, s->group))) w->group = keep_name(w, s->group) + 1;
+    if (s->group) x.group = w->group;
     vec_push(&w->samples, x);
     for (uint32_t k = 0; k < s->n; k++) {
         const struct mask *m = &s->masks[k];

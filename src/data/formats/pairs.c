@@ -214,6 +214,14 @@ void pairs_describe(const struct dataset *d, uint64_t i, char *name, size_t room
     snprintf(name, room, "%s", p->names.at + p->items.at[i].name);
 }
 
+bool pairs_split_group(const struct dataset *d, uint64_t i, char *out, size_t room)
+{
+    const struct pairs *p = d->state;
+    const uint32_t whole = p->items.at[i].whole;
+    if (whole) snprintf(out, room, "%s", p->names.at + whole - 1);
+    return whole;
+}
+
 static enum data_fault too_large(const char *path, size_t need, size_t room, struct error *e)
 {
     return error_set(e, PL_NOFIT, "%s: a slice takes %zu bytes; expected at most %zu", path, need, room), FAULT_TOO_LARGE;
@@ -334,6 +342,7 @@ const struct dataset_format dataset_pairs = {
     .plane = pairs_plane,
     .set_range = pairs_set_range,
     .slice = pairs_slice,
+    .split_group = pairs_split_group,
     .label = pairs_label_path,
     .image_path = pairs_image_path,
 };

@@ -17,6 +17,7 @@ struct item {
     int32_t group;                /* with options.texts: index in `groups` */
     /* Of slices (slices.h): the volume of the image and that of the masks, as index + 1; 0: a file. */
     uint32_t image_volume, mask_volume, slice;
+    uint32_t whole;               /* offset + 1 of the name of its volume or patient; 0: it is no part of one */
 };
 
 struct pairs {
@@ -45,6 +46,7 @@ enum data_fault pairs_values(const struct dataset *d, uint64_t i, void *scratch,
 enum data_fault pairs_plane(const struct dataset *d, uint64_t i, void *to, size_t room, struct plane *out, bool *is_plane, struct error *e);
 void pairs_set_range(struct dataset *d);
 const struct volume *pairs_slice(const struct dataset *d, uint64_t i, uint32_t *slice, const char **name);
+bool pairs_split_group(const struct dataset *d, uint64_t i, char *out, size_t room);
 const char *pairs_label_path(const struct dataset *d, uint64_t i);
 const char *pairs_image_path(const struct dataset *d, uint64_t i);
 

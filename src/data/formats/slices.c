@@ -176,15 +176,39 @@ static void close_case(struct opened *c)
     *c = (struct opened){0};
 }
 
+/* Whether DICOM files are of several patients, by their IDs: anonymous ones often have the same ID. */
+static bool tells_patients(const struct opened *cases, uint32_t n)
+{
+    const char *first = NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        const char *id = cases[i].image[0].patient;
+        if (cases[i].e.code || !*id) continue;
+        if (first && strcmp(first, id)) return true;
+        first = id;
+    }
+    return false;
+}
+
+/* The patient, else the volume. */
+static uint32_t name_whole(struct pairs *p, const struct item *from, const struct volume *v, bool patients)
+{
+    struct text name = {0};
+    if (!patients || !*v->patient) return v->slices > 1 ? from->key + 1 : 0;
+    text_printf(&name, "patient %s", v->patient);
+    const uint32_t at = pairs_keep(p, NULL, name.at) + 1;
+    text_free(&name);
+    return at;
+}
+
 /* Adds a sample for each slice; the volumes belong to the dataset from now on. */
-static void add_case(struct dataset *d, const struct item *from, struct opened *c)
+static void add_case(struct dataset *d, const struct item *from, struct opened *c, bool patients)
 {
     static const char letters[] = {[AXIS_AXIAL] = 'z', [AXIS_CORONAL] = 'y', [AXIS_SAGITTAL] = 'x'};
     struct pairs *p = d->state;
     struct item item = *from;
     const uint32_t slices = c->has_image ? c->image[0].slices : 1;
     const char letter = c->image[0].kind == VOLUME_TIFF ? 'p' : letters[p->slices.axis];
-    if (c->has_image) item.image_volume = p->volumes.n + 1;
+    if (c->has_image) item.image_volume = p->volumes.n + 1, item.whole = name_whole(p, from, &c->image[0], patients);
     for (uint32_t i = 0; i < p->channels && c->has_image; i++) vec_push(&p->volumes, c->image[i]), c->image[i] = (struct volume){0};
     if (c->has_mask) vec_push(&p->volumes, c->mask), item.mask_volume = p->volumes.n;
     c->mask = (struct volume){0};
@@ -195,7 +219,6 @@ static void add_case(struct dataset *d, const struct item *from, struct opened *
             text_printf(&name, "%s_%c%03u", p->names.at + from->name, letter, item.slice);
             item.name = pairs_keep(p, NULL, name.at);
             text_free(&name);
-            d->by_case = true;
         }
         vec_push(&p->items, item);
     }
@@ -226,10 +249,11 @@ int slices_expand(struct dataset *d, struct error *e)
     }
     progress_clear();
     p->items.n = 0;
+    const bool patients = tells_patients(cases, n);
     for (uint32_t i = 0; i < n; i++) {
         if (cases[i].e.code && !bad++) *e = cases[i].e;
         if (!cases[i].has_image && !cases[i].has_mask) vec_push(&p->items, items[i]);
-        else if (!cases[i].e.code) add_case(d, &items[i], &cases[i]);
+        else if (!cases[i].e.code) add_case(d, &items[i], &cases[i], patients);
         close_case(&cases[i]);
     }
     mem_free(cases);

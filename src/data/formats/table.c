@@ -361,6 +361,7 @@ const struct dataset_format dataset_csv = {
     .plane = pairs_plane,
     .set_range = pairs_set_range,
     .slice = pairs_slice,
+    .split_group = pairs_split_group,
     .label = pairs_label_path,
     .image_path = pairs_image_path,
 };

@@ -543,3 +543,18 @@ enum conversation_fault conversation_place_media(struct conversation *c, struct 
     c->media = p.to;
     return SAMPLE_FINE;
 }
+
+/* --- splits ------------------------------------------------------------------------------------- */
+
+uint64_t conversation_group(const struct value *media)
+{
+    const char *first = NULL, *video = NULL;
+    for (uint32_t i = 0; media && i < media->count && !video; i++) {
+        const char *name = media->items[i]->text;
+        if (!first) first = name;
+        if (media_is_video(name)) video = name;
+    }
+    if (video) first = video;
+    const uint64_t hash = first ? hash_bytes(first, strlen(first), 0) : 0;
+    return first && !hash ? 1 : hash;
+}

@@ -58,6 +58,9 @@ enum conversation_fault conversation_read_chat(const struct value *chat, const c
 /* How many <image> it has, and SAMPLE_IMAGES if its images are more or fewer. */
 uint32_t conversation_images(const struct conversation *c);
 enum conversation_fault conversation_check_images(const struct conversation *c, struct error *e);
+/* The group of a sample in a split (holdout.h), a hash: that of its first video, else of its first image; 0: it has neither. Conversations about one
+ * image are not on both sides. */
+uint64_t conversation_group(const struct value *media);
 /* The same for images and videos; then each has an <image>, in their order. In the data a video stands at <video>; or at <image>, if all
  * are videos. Without videos <video> is text. */
 enum conversation_fault conversation_place_media(struct conversation *c, struct bump *b, struct error *e);

@@ -200,12 +200,26 @@ static bool is_one_text(const struct conversations *c)
     return h->report.read == 1 && h->samples == 1 && c->store.samples[0].tokens > c->o.sequence && c->store.samples[0].flags & STORED_PLAIN && too_long_of(c, c->store.samples) == TOO_LONG_SPLIT;
 }
 
+/* The samples with images or videos, also those that cannot be used. */
+static struct group_member *find_members(const struct token_store *s, uint64_t *n)
+{
+    const struct token_store_header *h = s->header;
+    struct group_member *out = mem_alloc((h->samples + h->members + 1) * sizeof *out);
+    *n = h->members;
+    if (*n) memcpy(out, s->members, *n * sizeof *out);
+    for (uint64_t i = 0; i < h->samples; i++)
+        if (s->samples[i].group && s->samples[i].number < h->report.read) out[(*n)++] = (struct group_member){s->samples[i].group, s->samples[i].number};
+    return out;
+}
+
 static void use_samples(struct conversations *c)
 {
     const bool rows = is_one_text(c);
     const uint64_t read = rows ? (uint64_t)ceil_div(c->store.samples[0].tokens, c->o.sequence) : c->store.header->report.read;
-    bool *held = holdout_mark(read, c->o.holdout, c->o.split_seed);
-    uint64_t taken = 0;
+    uint64_t taken = 0, n = 0;
+    struct group_member *members = c->o.holdout > 0 ? find_members(&c->store, &n) : NULL;
+    bool *held = holdout_mark(read, members, n, c->o.holdout, c->o.split_seed, &c->one_group);
+    mem_free(members);
     for (uint64_t i = 0; i < c->store.header->samples; i++) {
         const uint64_t number = c->store.samples[i].number;
         if (i && c->store.samples[i].file != c->store.samples[i - 1].file) taken = 0;

@@ -66,6 +66,7 @@ struct conversations {
     VEC(struct used_sample) used; /* samples in rows */
     uint64_t samples;         /* how many samples they are, or are parts of */
     uint64_t cut, cut_texts, cut_tokens; /* how many of them are cut: conversations, and texts with so many tokens that are left out */
+    bool one_group;           /* with a holdout: all samples are about one image or video, which is on both sides */
     uint64_t chats, endless;  /* conversations that a template rendered, and those without a label at a special token that ends them */
     uint64_t split, split_long; /* conversations that were split at turns: with too many images; too long */
     uint64_t too_long, too_many, unlabelled; /* samples that are left out: too long; with too many images; without a label... */

@@ -54,8 +54,8 @@ void report_print(const struct sample_report *r, struct text *out)
 static uint64_t index_bytes(const struct token_store_header *h)
 {
     const uint64_t most = 1ull << 56;
-    if (h->samples > UINT32_MAX || h->answers > most / sizeof(struct byte_range) || h->images > most / sizeof(struct byte_range) || h->names > most || h->tokens > most / 4) return UINT64_MAX;
-    return h->samples * sizeof(struct stored_sample) + (h->answers + h->images) * sizeof(struct byte_range) + h->names;
+    if (h->samples > UINT32_MAX || h->answers > most / sizeof(struct byte_range) || h->images > most / sizeof(struct byte_range) || h->members > most / sizeof(struct group_member) || h->names > most || h->tokens > most / 4) return UINT64_MAX;
+    return h->samples * sizeof(struct stored_sample) + (h->answers + h->images) * sizeof(struct byte_range) + h->members * sizeof(struct group_member) + h->names;
 }
 
 static uint64_t index_offset(const struct token_store_header *h) { return TOKEN_STORE_DATA + align_up(h->tokens * 4, 8); }
@@ -96,6 +96,7 @@ static int check_index(const struct token_store *s, struct error *e)
     if (h->tokens_sum != crc32c(0, s->ids, align_up(h->tokens * 4, 8))) return error_set(e, PL_USAGE, "its ids are damaged: the checksum differs");
     bool ok = !s->names[h->names - 1];
     for (uint64_t i = 0; i < h->samples && ok; i++) ok = sound(s, &s->samples[i]);
+    for (uint64_t i = 0; i < h->members && ok; i++) ok = s->members[i].sample < h->report.read;
     for (uint64_t i = 0; i < h->tokens && ok; i++) ok = (s->ids[i] >= 0 && s->ids[i] <= h->largest) || (s->ids[i] == h->image_token && h->images);
     for (int f = 0; f < SAMPLE_FAULTS && ok; f++) ok = memchr(h->report.first[f], 0, sizeof h->report.first[f]);
     return ok ? PL_OK : error_set(e, PL_USAGE, "its index does not fit its ids");
@@ -126,7 +127,8 @@ int token_store_open(struct token_store *s, const char *path, struct error *e)
         s->samples = (const void *)(s->map.at + index_offset(h));
         s->answers = (const void *)(s->samples + h->samples);
         s->images = s->answers + h->answers;
-        s->names = (const char *)(s->images + h->images);
+        s->members = (const void *)(s->images + h->images);
+        s->names = (const char *)(s->members + h->members);
         rc = check_index(s, e);
     }
     if (!rc || s->map.at) rc = mapped_failed(&s->map) ? mapped_check(&s->map, path, e) : rc;

@@ -6,6 +6,7 @@
  *     index   struct stored_sample [samples]
  *             struct byte_range    [answers]: what the assistant says, as tokens of its sample
  *             struct byte_range    [images]: images, as tokens of their sample
+ *             struct group_member  [members]: samples with images or videos that cannot be used, for data.holdout
  *             names, each terminated by a 0: data files, images
  *     end of the file
  *
@@ -18,10 +19,11 @@
 #define TOKEN_STORE_H
 
 #include "base/mapped.h"
+#include "data/holdout.h"
 #include "data/text/conversation.h"
 #include "text/ranges.h"
 
-enum { TOKEN_STORE_VERSION = 4, TOKEN_STORE_DATA = 4096 };
+enum { TOKEN_STORE_VERSION = 5, TOKEN_STORE_DATA = 4096 };
 #define TOKEN_STORE_MAGIC "PLIMTEXT"
 
 /* What the ids were made from. */
@@ -49,7 +51,7 @@ struct token_store_header {
     char magic[8];
     uint32_t version, zero;
     struct token_store_key key;
-    uint64_t samples, tokens, answers, images, names; /* names: bytes */
+    uint64_t samples, tokens, answers, images, members, names; /* names: bytes */
     uint64_t bytes;                           /* of the file */
     int32_t largest;                          /* id */
     uint32_t tokens_sum, index_sum;           /* CRC32C */
@@ -70,6 +72,7 @@ struct stored_sample {
     uint64_t line;         /* in its file */
     uint64_t number;       /* among the samples of all files, those that cannot be used included */
     uint64_t file;         /* offset in the names */
+    uint64_t group;        /* of conversation_group */
     uint32_t tokens, answers, n_media;
     uint32_t flags;        /* enum stored_flags */
 };
@@ -80,6 +83,7 @@ struct token_store {
     const int32_t *ids;
     const struct stored_sample *samples;
     const struct byte_range *answers, *images;
+    const struct group_member *members;
     const char *names;
 };
 
@@ -106,10 +110,12 @@ struct new_sample {
     const struct value *media; /* list of strings; NULL: none */
     const struct byte_range *images; /* the tokens of each */
     const char *file;
-    uint64_t line, number;
+    uint64_t line, number, group;
     uint32_t tokens, n_answers, flags;
 };
 int token_store_add(struct token_store_writer *w, const struct new_sample *s, struct error *e);
+/* Notes a sample that cannot be used, by the group that its images or videos put it into. */
+void token_store_note(struct token_store_writer *w, uint64_t number, uint64_t group);
 /* The report of the store, which the caller fills. */
 struct sample_report *token_store_report(struct token_store_writer *w);
 /* Writes index and header and renames the file. Frees the writer in any case. */

@@ -17,6 +17,7 @@ struct token_store_writer {
     struct token_store_header header;
     VEC(struct stored_sample) samples;
     VEC(struct byte_range) answers, images;
+    VEC(struct group_member) members;
     struct text names;
     const char *file;     /* the last sample's... */
     uint64_t file_name;   /* ...and its offset in the names */
@@ -59,7 +60,7 @@ int token_store_add(struct token_store_writer *w, const struct new_sample *s, st
     if (w->samples.n == UINT32_MAX || w->answers.n > UINT32_MAX - s->n_answers || w->images.n > UINT32_MAX - (s->media ? s->media->count : 0))
         return error_set(e, PL_USAGE, "%s: more samples than one store can hold (%u)", w->path, w->samples.n);
     if (s->file != w->file) w->file = s->file, w->file_name = keep_name(w, s->file);
-    struct stored_sample x = {.first = h->tokens, .tokens = s->tokens, .first_answer = w->answers.n, .first_image = w->images.n, .answers = s->n_answers, .file = w->file_name, .line = s->line, .number = s->number, .flags = s->flags};
+    struct stored_sample x = {.first = h->tokens, .tokens = s->tokens, .first_answer = w->answers.n, .first_image = w->images.n, .answers = s->n_answers, .file = w->file_name, .line = s->line, .number = s->number, .group = s->group, .flags = s->flags};
     for (uint32_t i = 0; s->media && i < s->media->count; i++) {
         const uint64_t at = keep_name(w, s->media->items[i]->text);
         if (!i) x.media = at;
@@ -74,18 +75,21 @@ int token_store_add(struct token_store_writer *w, const struct new_sample *s, st
     return put(w, s->ids, (size_t)s->tokens * sizeof *s->ids, &h->tokens_sum, e);
 }
 
+void token_store_note(struct token_store_writer *w, uint64_t number, uint64_t group) { vec_push(&w->members, ((struct group_member){group, number})); }
+
 struct sample_report *token_store_report(struct token_store_writer *w) { return &w->header.report; }
 
 static int put_index(struct token_store_writer *w, struct error *e)
 {
     struct token_store_header *h = &w->header;
     int rc = put(w, "\0\0\0", (size_t)(align_up(h->tokens * 4, 8) - h->tokens * 4), &h->tokens_sum, e);
-    h->samples = w->samples.n, h->answers = w->answers.n, h->images = w->images.n, h->names = w->names.n;
+    h->samples = w->samples.n, h->answers = w->answers.n, h->images = w->images.n, h->members = w->members.n, h->names = w->names.n;
     if (!rc) rc = put(w, w->samples.at, w->samples.n * sizeof *w->samples.at, &h->index_sum, e);
     if (!rc) rc = put(w, w->answers.at, w->answers.n * sizeof *w->answers.at, &h->index_sum, e);
     if (!rc) rc = put(w, w->images.at, w->images.n * sizeof *w->images.at, &h->index_sum, e);
+    if (!rc) rc = put(w, w->members.at, w->members.n * sizeof *w->members.at, &h->index_sum, e);
     if (!rc) rc = put(w, w->names.at, w->names.n, &h->index_sum, e);
-    h->bytes = TOKEN_STORE_DATA + align_up(h->tokens * 4, 8) + w->samples.n * sizeof *w->samples.at + (w->answers.n + w->images.n) * sizeof *w->answers.at + w->names.n;
+    h->bytes = TOKEN_STORE_DATA + align_up(h->tokens * 4, 8) + w->samples.n * sizeof *w->samples.at + (w->answers.n + w->images.n) * sizeof *w->answers.at + w->members.n * sizeof *w->members.at + w->names.n;
     memcpy(h->magic, TOKEN_STORE_MAGIC, sizeof h->magic);
     h->header_sum = crc32c(0, h, offsetof(struct token_store_header, header_sum));
     if (!rc && pwrite(w->to.fd, h, sizeof *h, 0) != (ssize_t)sizeof *h) rc = file_error(w->to.path, "be written", e);
@@ -105,7 +109,7 @@ void token_store_abandon(struct token_store_writer *w)
     if (!w) return;
     temporary_drop(&w->to);
     mem_free(w->path);
-    vec_free(&w->samples), vec_free(&w->answers), vec_free(&w->images);
+    vec_free(&w->samples), vec_free(&w->answers), vec_free(&w->images), vec_free(&w->members);
     text_free(&w->names);
     mem_free(w);
 }

@@ -115,6 +115,7 @@ enum conversation_fault tokenize_sample(const struct tokenize_options *o, const 
     *out = (struct tokenized){0};
     enum conversation_fault f = conversation_parse(json, n, b, &sample, e);
     if (!f) f = conversation_read(sample, o->system, image_text_joint(o->images ? &o->images->text : NULL), b, &out->conversation, e);
+    if (!f && o->images) out->group = conversation_group(out->conversation.media);
     if (!f) f = tokenize_images(o->images, &out->conversation, b, &images, e);
     if (f || (out->conversation.messages && !o->template)) return f;
     f = encode(o, &images, out, e);
@@ -168,6 +169,7 @@ static int store_item(struct builder *b, struct item *x, struct error *e)
     struct sample_report *report = token_store_report(b->writer);
     const struct chat_tokens *t = &x->tokenized.tokens;
     report_add(report, x->fault, x->times, x->file, x->line, x->why);
+    if (x->fault && x->tokenized.group) token_store_note(b->writer, report->read - 1, x->tokenized.group);
     if (x->fault) return PL_OK;
     if (x->tokenized.conversation.messages && !b->o->template) {
         *e = *b->o->no_template;
@@ -176,7 +178,7 @@ static int store_item(struct builder *b, struct item *x, struct error *e)
     b->ids.n = 0;
     for (uint32_t i = 0; i < t->tokens.n; i++) vec_push(&b->ids, t->tokens.at[i].id);
     const struct conversation *c = &x->tokenized.conversation;
-    const struct new_sample s = {.ids = b->ids.at, .answers = t->answers.at, .media = c->media, .images = t->images.at, .file = x->file, .line = x->line, .number = report->read - 1,
+    const struct new_sample s = {.ids = b->ids.at, .answers = t->answers.at, .media = c->media, .images = t->images.at, .file = x->file, .line = x->line, .number = report->read - 1, .group = x->tokenized.group,
                                  .tokens = b->ids.n, .n_answers = t->answers.n, .flags = flags_of(&x->tokenized)};
     return token_store_add(b->writer, &s, e);
 }

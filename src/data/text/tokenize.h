@@ -45,6 +45,7 @@ struct tokenized {
     struct conversation conversation;
     struct chat_tokens tokens;
     struct text text;     /* a conversation as the template renders it */
+    uint64_t group;       /* of conversation_group; 0: none, or the sample is no conversation */
 };
 enum conversation_fault tokenize_sample(const struct tokenize_options *o, const char *json, size_t n, struct bump *b, struct tokenized *out, struct error *e);
 void tokenized_free(struct tokenized *t);
