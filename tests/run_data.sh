@@ -108,6 +108,13 @@ page() {
 check "a contact sheet as an HTML page" page
 given() { ends 0 "float32 *1.26 GiB *400.00 MiB *25.00 MiB" inspect --given 2250x1500,100; }
 check "memory of masks from sizes alone" given
+# 2250 x 1500 x 3 bytes, 100 masks of 500 bytes of JSON, and both with the masks in bytes and in float32.
+given_sample() {
+    ends 0 "total, masks float32 *1.27 GiB" inspect --given 2250x1500,100 && ends 0 "image, RGB *9.66 MiB *3.00 MiB *192.00 KiB" inspect --given 2250x1500,100 && ends 0 "annotations *48.83 KiB" inspect --given 2250x1500,100 &&
+        "$binary" data inspect --given 2250x1500,100 --json >"$tmp/given.json" && [ "$(json "$tmp/given.json" image.full)" = 10125000 ] && [ "$(json "$tmp/given.json" annotations.full)" = 50000 ] &&
+        [ "$(json "$tmp/given.json" total_uint8.full)" = 347675000 ] && [ "$(json "$tmp/given.json" total_float32.full)" = 1360175000 ]
+}
+check "memory of a sample from sizes alone: image, annotations, total" given_sample
 
 # --- packing ----------------------------------------------------------------------------------
 

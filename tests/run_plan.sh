@@ -118,6 +118,7 @@ remedied() {
     table "$tmp/words.yaml" --devices 0.07 --set train.clip_norm=1 --set adapter.target_modules=all-linear && [ "$(values fits)" = true ]
 }
 check 'a GPU that is too small: changes that fit' remedied
+check 'no GPU is meant' expect 2 '0 GiB is not the memory of a GPU$' "$binary" plan "$tmp/words.yaml" --devices 0
 check 'a GPU by its number alone' expect 2 '4070 GiB is not the memory of a GPU; did you mean rtx-4070\?' "$binary" plan "$tmp/words.yaml" --devices 4070
 # A V100 can be planned for, and the table says that it cannot be used.
 spelled() {
@@ -225,7 +226,20 @@ full() { "$binary" train --help 2>"$tmp/err" >/dev/full; [ $? = 1 ] && grep 'sta
 [ -w /dev/full ] && check "a long output to a full disk" full
 noted() { "$binary" plan "$tmp/words.yaml" --devices 8 --set train.effective_batch=64 | grep 'outside of 8 to 32'; }
 check 'an effective batch outside of 8 to 32 is noted' noted
-for given in '--devices 0' '--devices 1e-12' '--devices 12x' '--compare --frontier' '--compare --memory 1GiB' '--images none'; do
+# plan and train say it where trained weights are fine-tuned, and count ranks; not of fresh weights, nor of token files.
+printf 'model: {path: tests/golden/chat/model}\ndata: {format: conversations, sequence: 64}\n' >"$tmp/chat.yaml"
+usual() {
+    local plan=("$binary" plan "$tmp/chat.yaml" --set)
+    expect 0 '' "${plan[@]}" train.effective_batch=4 && grep -q '  note: train.effective_batch is 4: recipes for fine-tuning have 8 to 32 samples a step$' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    expect 0 '' "${plan[@]}" train.effective_batch=129 --ranks 4 && grep -q 'is 129: recipes for fine-tuning have 8 to 128 samples a step on 4 ranks' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    for one in "${plan[*]} train.effective_batch=8" "${plan[*]} train.effective_batch=128 --ranks 4" "${plan[*]} train.effective_batch=64 --set data.format=tokens" "$binary plan $tmp/words.yaml --set train.effective_batch=64"; do
+        # shellcheck disable=SC2086
+        expect 0 '' $one && ! grep 'recipes for fine-tuning' "$tmp/out" || return 1
+    done
+    expect 0 'train.effective_batch is 2: recipes for fine-tuning' "$binary" train "$tmp/chat.yaml" --set data.train=tests/golden/chat/chats.jsonl --set train.effective_batch=2 --set train.steps=1 --set "train.out=$tmp/usual"
+}
+check 'an effective batch that is unusual for fine-tuning: plan and train' usual
+for given in '--devices 1e-12' '--devices 12x' '--compare --frontier' '--compare --memory 1GiB' '--images none'; do
     # shellcheck disable=SC2086
     refused() { expect 2 '' "$binary" plan "$tmp/words.yaml" $given && cat "$tmp/err"; }
     check "refused: $given" refused

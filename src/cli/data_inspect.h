@@ -54,8 +54,10 @@ struct mask_memory {
     double runs;               /* per mask at full size */
     bool estimated;            /* `runs` is estimated, not counted in data */
     double bytes[ENCODINGS][SIZES];
+    double image[SIZES];       /* of the image in RGB, 8 bits each... */
+    double annotations;        /* ...and of the JSON of the masks; of given sizes only, else 0 */
 };
-/* Of images of one size with so many masks each. */
+/* The memory of a sample with `masks` masks of that size. */
 struct mask_memory mask_memory_of(double w, double h, double masks);
 struct mask_memory mask_memory_measured(const struct facts *f);
 

@@ -14,6 +14,28 @@ static const char *const encoding_names[ENCODINGS] = {"float32", "uint8", "1 bit
 static const char *const encoding_keys[ENCODINGS] = {"float32", "uint8", "bits", "rle"};
 static const char *const size_keys[SIZES] = {"full", "1024", "256"};
 
+/* The rows of a whole sample; kind ENCODINGS and above: the image and the annotations. */
+enum { IMAGE = ENCODINGS, ANNOTATIONS };
+static double sample_bytes(const struct mask_memory *c, int kind, int s)
+{
+    return kind == IMAGE ? c->image[s] : kind == ANNOTATIONS ? c->annotations : c->image[s] + c->annotations + c->bytes[kind][s];
+}
+static const struct {
+    const char *name, *key;
+    int kind;
+} sample_rows[] = {{"image, RGB", "image", IMAGE}, {"annotations", "annotations", ANNOTATIONS}, {"total, masks uint8", "total_uint8", UINT8}, {"total, masks float32", "total_float32", FLOAT32}};
+
+static void print_sample(const struct mask_memory *c, struct text *out)
+{
+    char size[32];
+    text_printf(out, "Memory of the whole sample: the image in 8 bits, about 500 bytes of JSON for each mask, and the masks\n");
+    for (size_t i = 0; i < COUNT(sample_rows); i++) {
+        text_printf(out, "  %-20s", sample_rows[i].name);
+        for (int s = 0; s < SIZES; s++) text_printf(out, " %12s", size_print((uint64_t)(sample_bytes(c, sample_rows[i].kind, s) + 0.5), size));
+        text_printf(out, "\n");
+    }
+}
+
 void inspect_print_memory(const struct mask_memory *c, struct text *out)
 {
     text_printf(out, "Memory of the masks of one sample%s: %.0fx%.0f, %.1f masks\n", c->estimated ? "" : ", mean", c->w, c->h, c->masks);
@@ -29,6 +51,7 @@ void inspect_print_memory(const struct mask_memory *c, struct text *out)
     }
     text_printf(out, "  RLE: %s%.0f runs per mask, 4 bytes each; ~ estimated in proportion to the image's side%s\n", c->estimated ? "~" : "", c->runs,
                 c->estimated ? ", from 345 runs at 2000x1500 in SA-1B" : "");
+    if (c->annotations > 0) print_sample(c, out);
     char largest[32];
     if (c->most > 0) text_printf(out, "  the largest sample takes %s as float32 at full size\n", size_print((uint64_t)(4 * c->most), largest));
 }
@@ -39,6 +62,11 @@ void inspect_json_memory(const struct mask_memory *c, struct text *out)
     for (int f = 0; f < ENCODINGS; f++) {
         text_printf(out, ", \"%s\": {", encoding_keys[f]);
         for (int s = 0; s < SIZES; s++) text_printf(out, "%s\"%s\": %.0f", s ? ", " : "", size_keys[s], c->bytes[f][s]);
+        text_printf(out, "}");
+    }
+    for (size_t i = 0; i < COUNT(sample_rows) && c->annotations > 0; i++) {
+        text_printf(out, ", \"%s\": {", sample_rows[i].key);
+        for (int s = 0; s < SIZES; s++) text_printf(out, "%s\"%s\": %.0f", s ? ", " : "", size_keys[s], sample_bytes(c, sample_rows[i].kind, s));
         text_printf(out, "}");
     }
     text_printf(out, "}");

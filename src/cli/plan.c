@@ -53,6 +53,13 @@ static void print_order(const struct run *r, struct text *out)
     text_free(&keys);
 }
 
+static void print_batch(const struct run *r, struct text *out)
+{
+    struct text note = {0};
+    if (run_print_batch(r, &note)) text_printf(out, "  note: %s\n", note.at);
+    text_free(&note);
+}
+
 static void show(const struct run *r, const struct options *o, bool fits)
 {
     struct text text = {0};
@@ -67,6 +74,7 @@ static void show(const struct run *r, const struct options *o, bool fits)
     if (!o->json) plan_print(&plan, &r->graph, &profile, &text);
     if (!o->json && r->plan.placement.arena[SPACE_HOST]) print_host_budget(r, &text);
     if (!o->json) print_order(r, &text);
+    if (!o->json) print_batch(r, &text);
     if (!o->json && r->adapted) text_printf(&text, "Adapter\n  %s\n", r->adapted);
     for (int i = 0; i < r->n_warnings && !o->json; i++) text_printf(&text, "  WARNING: %s\n", r->warning[i]);
     if (o->explain && !o->json) plan_explain(&plan, &r->graph, &text);

@@ -250,7 +250,7 @@ static void note_times(const struct rows *rows, struct text *out)
         text_printf(out, "Times%s are unmeasured: estimated from %s peak rates, good for comparing%s rows.\n", measured ? unmeasured.at : "",
                     rows->list.at[0].processor ? "built-in" : "published", measured ? " these" : "");
     text_free(&unmeasured);
-    if (rows->list.n && (rows->list.at[0].effective < 8 || rows->list.at[0].effective > 32))
+    if (rows->list.n && (rows->list.at[0].effective < 8 || rows->list.at[0].effective > 32 * max_i64(1, rows->list.at[0].settings.ranks)))
         text_printf(out, "Note: the effective batch of %d is outside of 8 to 32, the usual range of fine-tuning recipes.\n", rows->list.at[0].effective);
 }
 

@@ -55,7 +55,7 @@ bool profile_gpu_like(const char *name, struct text *out)
     char a[64], b[64];
     const uint32_t was = out->n;
     fold(name, b);
-    for (int within = 0; within < 2 && *b && out->n == was; within++) /* the name is a part of a GPU's, else a GPU's is a part of it */
+    for (int within = 0; within < 2 && strlen(b) > 2 && out->n == was; within++) /* the name is a part of a GPU's, else a GPU's is a part of it */
         for (size_t i = 0; i < COUNT(gpus); i++) {
             fold(gpus[i].name, a);
             if (within ? strstr(b, a) : strstr(a, b)) text_printf(out, "%s%s", out->n > was ? " or " : "", gpus[i].name);

@@ -225,6 +225,9 @@ void run_find_stored_nonfinite(struct run *r, char *out, size_t room);
 /* Appends the keys that the planner chose and the order of sums depends on: "memory.head_chunks: 4, memory.micro_batch: 2". Runs
  * with the same order have the same bits (docs/guides/ranks.md). False: there are none. */
 bool run_print_order(const struct run *r, struct text *out);
+/* Prints a note if the effective batch is outside of what recipes for fine-tuning use: 8 samples a step to 32 on each rank. False: it is not, or the run does
+ * not fine-tune: it starts from random weights, or reads texts or tokens one after the other, whose batches are counted in tokens. */
+bool run_print_batch(const struct run *r, struct text *out);
 
 /* --- rows with labels, and images (trips.c) ------------------------------------------ */
 

@@ -129,6 +129,16 @@ bool run_print_order(const struct run *r, struct text *out)
     return out->n;
 }
 
+bool run_print_batch(const struct run *r, struct text *out)
+{
+    enum { USUAL_LEAST = 8, USUAL_MOST = 32 };
+    const int ranks = (int)max_i64(1, r->plan.settings.ranks), most = USUAL_MOST * ranks;
+    if (!r->config->model_path || r->config->data_format < FORMAT_CONVERSATIONS || (r->effective_batch >= USUAL_LEAST && r->effective_batch <= most)) return false;
+    text_printf(out, "train.effective_batch is %d: recipes for fine-tuning have %d to %d samples a step", r->effective_batch, USUAL_LEAST, most);
+    if (ranks > 1) text_printf(out, " on %d ranks", ranks);
+    return true;
+}
+
 /* A plan file decides only what the configuration leaves open: it must agree with keys that were
  * given. */
 static int check_plan_keys(const struct run *r, const struct settings *configured, const struct settings *plan, const char *path, struct error *e)

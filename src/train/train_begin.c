@@ -273,8 +273,11 @@ static int agree_to_resume(struct trainer *t, struct error *e)
 /* What rank 0 alone does at the end of starting: the files of the run. */
 static int begin_files(struct trainer *t, struct error *e)
 {
+    struct text note = {0};
     trainer_find_best(t);
     int rc = trainer_require_space(t, e);
+    if (!rc && !t->resumes && t->data.ops && run_print_batch(&t->run, &note)) log_note("%s", note.at);
+    text_free(&note);
     if (!rc && t->run.adapted) log_note("%s", t->run.adapted);
     if (!rc && t->run.adapted && !t->c->model_path) log_warn("the frozen weights are fresh ones (no model.path), and train.out will hold the adapter alone; to use it later, give the model a folder");
     /* Everything is checked by now: a resume that is refused changes nothing. The evaluation before
