@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 """Small tokenizers of each kind, with what the tokenizers library and SentencePiece make of some lines.
 
-    python tests/golden/make_tokenizers.py        from the repository's root
+    python tests/golden/make_tokenizers.py [NAME]...        from the repository's root; names: only these are made anew
 
 Writes tests/golden/tokenizers/NAME/tokenizer.json (or tokenizer.model) and cases.json, which tests/test_tokenizer.c
 reads: for each line the ids, the ids without added tokens, the bytes of each of the latter (tokenizer.json alone), and
 the decoded text with and without special tokens. The vocabularies are trained on the lines themselves. Needs
 tokenizers and sentencepiece.
 """
+import base64
 import io
 import json
 import os
 import shutil
+import sys
+import tempfile
 
 import sentencepiece
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -42,6 +45,9 @@ def widened(text, offsets):
 
 def put(name, file, data, cases):
     folder = os.path.join(OUT, name)
+    if sys.argv[1:] and name not in sys.argv[1:]:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     with open(os.path.join(folder, file), "wb") as f:
         f.write(data)
@@ -115,6 +121,13 @@ def unigram(**fields):
     t.train_from_iterator(TRAIN, trainers.UnigramTrainer(vocab_size=260, show_progress=False, unk_token="<unk>", special_tokens=["<unk>"]))
     m = json.loads(t.to_str())["model"]
     return {**m, "vocab": [[p, round(s, 6)] for p, s in m["vocab"]], **fields}
+
+
+def wordpiece(normalizer, pre, **fields):
+    t = Tokenizer.from_str(json.dumps({"version": "1.0", "normalizer": normalizer, "pre_tokenizer": pre, "added_tokens": [], "model": {
+        "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": {}}}))
+    t.train_from_iterator(TRAIN, trainers.WordPieceTrainer(vocab_size=360, limit_alphabet=150, show_progress=False, special_tokens=["[UNK]", "[CLS]", "[SEP]"]))
+    return {**json.loads(t.to_str())["model"], **fields}
 
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -194,20 +207,75 @@ def make_json():
                 "pretokenizers", string("-", behavior, invert), regex(r"[aeiou]?|\s", behavior, invert))})
 
 
+def make_words():
+    """BERT's, GPT-1's and Falcon's kinds."""
+    bert = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True}
+    words, decoder = {"type": "BertPreTokenizer"}, {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    put_json("bert", {"model": wordpiece(bert, words), "normalizer": bert, "pre_tokenizer": words, "decoder": decoder, "added_tokens": added((0, "[UNK]", "special"), (1, "[CLS]", "special"), (2, "[SEP]", "special")),
+                      "post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 2], "cls": ["[CLS]", 1]}}, offsets="wide")
+    cased = {**bert, "lowercase": False}
+    put_json("bert_cased", {"model": wordpiece(cased, words, max_input_chars_per_word=8), "normalizer": cased, "pre_tokenizer": words, "decoder": {**decoder, "cleanup": False}}, offsets="wide")
+    marks = sequence("normalizers", {"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Strip", "strip_left": True, "strip_right": True})
+    for name, pre in (("whitespace", {"type": "Whitespace"}), ("whitespace_split", {"type": "WhitespaceSplit"}), ("delimiter", {"type": "CharDelimiterSplit", "delimiter": "e"})):
+        put_json(name, {"model": wordpiece(marks, pre), "normalizer": marks, "pre_tokenizer": pre, "decoder": decoder}, offsets="wide")
+    gpt2 = byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    for behavior in ("Isolated", "Contiguous"):
+        put_json("punctuation_" + behavior, {"model": gpt2, "pre_tokenizer": sequence("pretokenizers", {"type": "Punctuation", "behavior": behavior}, BYTE_LEVEL), "decoder": BYTE_LEVEL})
+    put_json("falcon", {"model": gpt2, "pre_tokenizer": sequence("pretokenizers", {"type": "Punctuation", "behavior": "Contiguous"}, BYTE_LEVEL, {"type": "Digits", "individual_digits": False}, regex("[0-9][0-9][0-9]")),
+                        "decoder": BYTE_LEVEL})
+    gpt = {"type": "BPE", "unk_token": "<unk>", "end_of_word_suffix": "</w>", "vocab": {p: i for i, p in enumerate(
+        ["<unk>", "t", "h", "e", "e</w>", "th", "the</w>", "n</w>", "the", "then</w>", "a</w>", "a"])}, "merges": [["t", "h"], ["th", "e</w>"], ["th", "e"], ["the", "n</w>"]]}
+    put_json("gpt1", {"model": gpt, "normalizer": bert, "pre_tokenizer": words, "decoder": {"type": "BPEDecoder", "suffix": "</w>"}}, offsets="wide")
+
+
 # --- tokenizer.model --------------------------------------------------------------------------------
+
+# A table of replacements: what is replaced, and by what.
+RULES = {"ﬁ": "fi", "½": "1\u20442", "①": "1", "\u3000": " ", "\u00a0": " ", "\u2009": " ", "\t": " ", "e\u0301": "é", "i\u0308": "ï", "\u200b": "", "\ufeff": "", "\u0001": "", "\u212b": "\u00c5", "\u212a": "K", "ẞ": "ss",
+         "q\u0307\u0323": "q\u0323\u0307", "\u1100\u1161\u11a8": "각", "x\u0301": "  x", "ｆ": "f", "ｕ": "u", "ｌ": "l"}
+
+
+def rules_file():
+    f = tempfile.NamedTemporaryFile("w", suffix=".tsv", delete=False)
+    code = lambda s: " ".join(f"{ord(c):X}" for c in s)
+    f.write("".join(f"{code(a)}\t{code(b)}\n" for a, b in RULES.items()))
+    f.close()
+    return f.name
+
+
+def field(message, number):
+    """The bytes of a field of a protocol buffer."""
+    def varint(i):
+        value = shift = 0
+        while True:
+            value |= (message[i] & 127) << shift
+            shift += 7
+            i += 1
+            if message[i - 1] < 128:
+                return value, i
+    i = 0
+    while i < len(message):
+        key, i = varint(i)
+        n, j = varint(i) if key & 7 in (0, 2) else (0, i)
+        if key == number << 3 | 2:
+            return message[j:j + n]
+        i = j + {0: 0, 1: 8, 2: n, 5: 4}[key & 7]
+
 
 def put_model(name, **options):
     model = io.BytesIO()
     sentences = [line for line in TRAIN if line.strip() and "\n" not in line]
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences), model_writer=model, model_type="bpe", minloglevel=2, num_threads=1, normalization_rule_name="identity",
-        **{"vocab_size": 480, "byte_fallback": True, "remove_extra_whitespaces": False, "character_coverage": .98, "hard_vocab_limit": False, **options})
+        sentence_iterator=iter(sentences), model_writer=model, minloglevel=2, num_threads=1,
+        **({} if "normalization_rule_tsv" in options else {"normalization_rule_name": "identity"}), **{"model_type": "bpe",
+           "vocab_size": 480, "byte_fallback": True, "remove_extra_whitespaces": False, "character_coverage": .98, "hard_vocab_limit": False, **options})
     sp = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     cases = []
     for line in LINES:
         ids = sp.encode(line)
         cases.append({"text": line, "ids": ids, "plain": ids, "decoded": sp.decode(ids), "skipped": sp.decode(ids)})
     put(name, "tokenizer.model", model.getvalue(), cases)
+    return field(field(model.getvalue(), 3), 2)
 
 
 def make_models():
@@ -216,9 +284,21 @@ def make_models():
     put_model("sp_unk", byte_fallback=False, vocab_size=300, remove_extra_whitespaces=True, user_defined_symbols=["  y"])
     put_model("sp_suffix", treat_whitespace_as_suffix=True)
     put_model("sp_plain", add_dummy_prefix=False, split_by_whitespace=False)
+    rules = rules_file()
+    table = put_model("sp_unigram", model_type="unigram", vocab_size=300, byte_fallback=False, remove_extra_whitespaces=True, normalization_rule_tsv=rules)
+    put_model("sp_unigram_bytes", model_type="unigram", vocab_size=600)
+    put_model("sp_unigram_defined", model_type="unigram", vocab_size=300, byte_fallback=False, remove_extra_whitespaces=True, user_defined_symbols=["<image>", "  ", "the", "½"], normalization_rule_tsv=rules)
+    put_model("sp_unigram_suffix", model_type="unigram", vocab_size=300, byte_fallback=False, treat_whitespace_as_suffix=True)
+    put_model("sp_rules", normalization_rule_tsv=rules)
+    put_model("sp_char", model_type="char", byte_fallback=False, vocab_size=300, normalization_rule_tsv=rules)
+    os.unlink(rules)
+    meta = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    map_ = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()}
+    put_json("t5", {"model": unigram(), "normalizer": map_, "pre_tokenizer": sequence("pretokenizers", {"type": "WhitespaceSplit"}, meta), "decoder": meta}, offsets="wide")
+    put_json("xlmr", {"model": unigram(), "normalizer": sequence("normalizers", map_, {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}), "pre_tokenizer": meta, "decoder": meta}, offsets="wide")
 
 
 if __name__ == "__main__":
-    shutil.rmtree(OUT, ignore_errors=True)
     make_json()
+    make_words()
     make_models()

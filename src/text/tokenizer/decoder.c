@@ -203,6 +203,50 @@ static void put_metaspace(struct decoding *s, uint32_t i, const char *token, siz
     put(s, i + 1, state->work.at, state->work.n, out);
 }
 
+static void replace_all(struct text *t, const char *from, const char *to)
+{
+    struct text out = {0};
+    const char *at = t->at, *found;
+    const size_t n = strlen(from);
+    if (!t->n || !memmem(t->at, t->n, from, n)) return;
+    for (; (found = memmem(at, (size_t)(t->at + t->n - at), from, n)); at = found + n) {
+        text_append(&out, at, (size_t)(found - at));
+        text_append(&out, to, strlen(to));
+    }
+    text_append(&out, at, (size_t)(t->at + t->n - at));
+    text_free(t);
+    *t = out;
+}
+
+/* A token with the prefix goes on with the word, another one begins a word. */
+static void put_wordpiece(struct decoding *s, uint32_t i, const char *token, size_t n, struct text *out)
+{
+    static const char *const forms[][2] = {{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    const struct decode_step *step = &s->decoder->steps.at[i];
+    struct step_state *state = &s->states[i];
+    const size_t c = strlen(step->content);
+    state->work.n = 0;
+    const bool within = state->begun && n >= c && !memcmp(token, step->content, c);
+    if (state->begun && !within) text_append(&state->work, " ", 1);
+    text_append(&state->work, token + (within ? c : 0), n - (within ? c : 0));
+    state->begun = true;
+    for (size_t k = 0; k < COUNT(forms) && step->cleanup; k++) replace_all(&state->work, forms[k][0], forms[k][1]);
+    put(s, i + 1, state->work.n ? state->work.at : "", state->work.n, out);
+}
+
+/* The suffix of words is a blank, but for the last token, which is held back. */
+static void put_suffix(struct decoding *s, uint32_t i, const char *token, size_t n, bool last, struct text *out)
+{
+    struct step_state *state = &s->states[i];
+    if (state->begun) {
+        replace_all(&state->held, s->decoder->steps.at[i].content, last ? "" : " ");
+        put(s, i + 1, state->held.n ? state->held.at : "", state->held.n, out);
+    }
+    state->held.n = 0;
+    text_append(&state->held, token, n);
+    state->begun = !last;
+}
+
 /* At the begin of the text one blank, or all of them, is cut off. */
 static void put_sentencepiece(struct decoding *s, uint32_t i, const char *token, size_t n, struct text *out)
 {
@@ -239,6 +283,8 @@ static void put(struct decoding *s, uint32_t i, const char *token, size_t n, str
     case DECODE_STRIP: (step->fused ? put_strip_parts : put_strip)(s, i, token, n, out); break;
     case DECODE_METASPACE: put_metaspace(s, i, token, n, out); break;
     case DECODE_SENTENCEPIECE: put_sentencepiece(s, i, token, n, out); break;
+    case DECODE_WORDPIECE: put_wordpiece(s, i, token, n, out); break;
+    case DECODE_SUFFIX: put_suffix(s, i, token, n, false, out); break;
     case DECODE_SPACES:
         if (s->states[i].begun) put(s, i + 1, " ", 1, out);
         s->states[i].begun = true;
@@ -264,6 +310,7 @@ void decoding_end(struct decoding *s, struct text *out)
         const struct decode_step *step = &s->decoder->steps.at[i];
         struct step_state *state = &s->states[i];
         if (step->kind == DECODE_BYTE_FALLBACK) end_run(s, i, out);
+        if (step->kind == DECODE_SUFFIX) put_suffix(s, i, "", 0, true, out);
         if (step->kind == DECODE_REPLACE && step->fused) put_replace(s, i, "", 0, true, out);
         if (step->kind == DECODE_BYTE_LEVEL && state->held.n) {
             state->work.n = 0;

@@ -6,13 +6,14 @@
 
 #include "text/tokenizer/finder.h"
 
-enum decode_kind { DECODE_BYTE_LEVEL, DECODE_REPLACE, DECODE_BYTE_FALLBACK, DECODE_FUSE, DECODE_STRIP, DECODE_METASPACE, DECODE_SENTENCEPIECE, DECODE_SPACES };
+enum decode_kind { DECODE_BYTE_LEVEL, DECODE_REPLACE, DECODE_BYTE_FALLBACK, DECODE_FUSE, DECODE_STRIP, DECODE_METASPACE, DECODE_SENTENCEPIECE, DECODE_WORDPIECE, DECODE_SUFFIX, DECODE_SPACES };
 
 struct decode_step {
     enum decode_kind kind;
     bool fused;              /* the input is one string that comes in parts, not one token at a time */
     struct finder find;      /* DECODE_REPLACE */
-    const char *content;     /* DECODE_REPLACE, DECODE_STRIP; DECODE_METASPACE: what becomes a blank */
+    const char *content;     /* DECODE_REPLACE, DECODE_STRIP; DECODE_METASPACE: what becomes a blank; DECODE_WORDPIECE: the prefix; DECODE_SUFFIX: the suffix */
+    bool cleanup;            /* DECODE_WORDPIECE: no blank before marks of punctuation and short forms */
     uint32_t start, stop;    /* DECODE_STRIP: characters, at most */
     bool strip_first;        /* DECODE_METASPACE, DECODE_SENTENCEPIECE */
     bool strip_all;          /* DECODE_SENTENCEPIECE: all blanks at the begin */

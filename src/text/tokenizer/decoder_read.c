@@ -36,6 +36,16 @@ static int read_metaspace(struct decode_step *s, const struct value *v, struct b
     return PL_OK;
 }
 
+static int read_words(struct decode_step *s, bool wordpiece, const struct value *v, struct bump *memory, struct error *e)
+{
+    const char *text = wordpiece ? "##" : "</w>";
+    *s = (struct decode_step){.kind = wordpiece ? DECODE_WORDPIECE : DECODE_SUFFIX, .cleanup = true};
+    if (value_opt_string(v, wordpiece ? "prefix" : "suffix", &text, e) || value_opt_bool(v, "cleanup", &s->cleanup, e)) return error_prepend(e, "decoder");
+    if (!*text) return error_set(e, PL_USAGE, "decoder.%s is empty", wordpiece ? "prefix" : "suffix");
+    s->content = bump_string(memory, text);
+    return PL_OK;
+}
+
 static int read_step(struct decode_step *s, const char *type, const struct value *v, struct bump *memory, struct error *e)
 {
     if (!strcmp(type, "ByteLevel")) return s->kind = DECODE_BYTE_LEVEL, PL_OK;
@@ -44,7 +54,8 @@ static int read_step(struct decode_step *s, const char *type, const struct value
     if (!strcmp(type, "Replace")) return read_replace(s, v, memory, e);
     if (!strcmp(type, "Strip")) return read_strip(s, v, memory, e);
     if (!strcmp(type, "Metaspace")) return read_metaspace(s, v, memory, e);
-    return error_set(e, PL_USAGE, "the decoder \"%.60s\" is not known; known are Sequence, ByteLevel, ByteFallback, Fuse, Replace, Strip and Metaspace", type);
+    if (!strcmp(type, "WordPiece") || !strcmp(type, "BPEDecoder")) return read_words(s, *type == 'W', v, memory, e);
+    return error_set(e, PL_USAGE, "the decoder \"%.60s\" is not known; known are Sequence, ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, WordPiece and BPEDecoder", type);
 }
 
 static int read_steps(struct decoder *d, const struct value *v, struct bump *memory, struct error *e)
@@ -67,7 +78,7 @@ static int read_steps(struct decoder *d, const struct value *v, struct bump *mem
     const struct decode_step *last = d->steps.n ? &d->steps.at[d->steps.n - 1] : NULL;
     step.fused = last && (last->fused || last->kind == DECODE_FUSE || last->kind == DECODE_BYTE_LEVEL);
     vec_push(&d->steps, step);
-    if (step.fused && (step.kind == DECODE_BYTE_LEVEL || step.kind == DECODE_BYTE_FALLBACK || step.kind == DECODE_METASPACE))
+    if (step.fused && (step.kind == DECODE_BYTE_LEVEL || step.kind == DECODE_BYTE_FALLBACK || step.kind == DECODE_METASPACE || step.kind == DECODE_WORDPIECE || step.kind == DECODE_SUFFIX))
         return error_set(e, PL_USAGE, "the decoder \"%s\" needs the tokens, but stands behind one that joins them", type);
     return PL_OK;
 }

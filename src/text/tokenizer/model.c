@@ -31,7 +31,7 @@ int model_encode(const struct model *m, struct model_work *w, const struct align
             continue;
         }
         if (bpe) bpe_word(&m->bpe, w, word, n);
-        else if (unigram_word(&m->unigram, w, word, n, e)) return e->code;
+        else if (m->kind == MODEL_UNIGRAM ? unigram_word(&m->unigram, w, word, n, e) : wordpiece_word(&m->wordpiece, w, word, n, e)) return e->code;
         if (keep) words_put(&w->words, hash, word, n, w->tokens.at, w->tokens.n);
         append(out, text, begin, w->tokens.at, w->tokens.n);
     }
@@ -45,6 +45,7 @@ void model_work_free(struct model_work *w)
     vec_free(&w->symbols);
     vec_free(&w->tokens);
     mem_free(w->nodes);
+    text_free(&w->key);
     memset(w, 0, sizeof *w);
 }
 

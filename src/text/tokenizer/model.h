@@ -1,5 +1,5 @@
 /*
- * model.h: the model of a tokenizer: a pre-token to tokens. BPE, or Unigram.
+ * model.h: the model of a tokenizer: a pre-token to tokens. BPE, Unigram or WordPiece.
  */
 #ifndef MODEL_H
 #define MODEL_H
@@ -12,6 +12,8 @@
 
 /* Bytes of a prefix or suffix of words, at most. */
 enum { AFFIX_MOST = 64 };
+/* max_input_chars_per_word, at most: the time for a word grows with its square. */
+enum { WORDPIECE_MOST = 1000 };
 
 /* Byte pair encoding, by ranks of merges or by scores of pieces. */
 struct bpe {
@@ -43,14 +45,24 @@ struct unigram {
     double *scores;           /* [n] */
     int32_t n, unk;           /* unk -1: none */
     double unk_score;
+    bool single;              /* sums of scores are rounded to single precision, as SentencePiece has them */
     bool byte_fallback;
     int32_t fallback[256];
 };
 
+/* WordPiece: from the beginning of a word, each time the longest piece. */
+struct wordpiece {
+    const struct vocabulary *vocabulary;
+    const char *prefix;       /* of pieces that do not begin a word */
+    uint64_t most;            /* a word of more characters is unknown */
+    int32_t unk;              /* -1: none */
+};
+
 struct model {
-    enum { MODEL_BPE, MODEL_UNIGRAM } kind;
+    enum { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORDPIECE } kind;
     struct bpe bpe;
     struct unigram unigram;
+    struct wordpiece wordpiece;
 };
 
 /* Memory of a call; one for each thread. */
@@ -60,6 +72,7 @@ struct model_work {
     VEC(struct token) symbols, tokens;
     struct unigram_node *nodes;
     uint32_t cap_nodes;
+    struct text key;
 };
 void model_work_free(struct model_work *w);
 
@@ -72,6 +85,7 @@ void model_free(struct model *m);
 /* The parts, for model.c. Ranges of tokens count from the begin of the word. */
 void bpe_word(const struct bpe *m, struct model_work *w, const char *word, uint32_t n);
 int unigram_word(const struct unigram *m, struct model_work *w, const char *word, uint32_t n, struct error *e);
+int wordpiece_word(const struct wordpiece *m, struct model_work *w, const char *word, uint32_t n, struct error *e);
 /* The end of the word that begins at `begin`: `end`, or a seam before it. */
 uint32_t bpe_word_end(const struct bpe *m, const char *text, uint32_t begin, uint32_t end);
 /* Sets the seams up from a vocabulary whose `seam` is a token. */

@@ -3,17 +3,39 @@
  */
 #include <string.h>
 
+#include "base/base64.h"
 #include "text/tokenizer/normalizer.h"
 
 /* --- reading -------------------------------------------------------------------------------- */
 
+static int read_precompiled(struct normal_step *s, const struct value *v, struct error *e)
+{
+    const char *text;
+    size_t bad;
+    s->kind = NORMAL_PRECOMPILED;
+    if (value_as_string(value_get(v, "precompiled_charsmap"), "normalizer.precompiled_charsmap", &text, e)) return e->code;
+    const size_t n = strlen(text);
+    char *bytes = mem_alloc(n / 4 * 3 + 3);
+    const int64_t size = base64_decode(bytes, text, n, &bad);
+    int rc = size < 0 ? error_set(e, PL_USAGE, "normalizer.precompiled_charsmap is not base64 at character %zu", bad) : charsmap_read(&s->map, bytes, (size_t)size, e);
+    mem_free(bytes);
+    return rc;
+}
+
+/* `s` is empty but for its kind after a failure, or can be freed. */
 static int read_step(struct normal_step *s, const char *type, const struct value *v, struct bump *memory, struct error *e)
 {
-    static const struct { const char *type; enum unicode_form form; } forms[] = {{"NFC", FORM_NFC}, {"NFD", FORM_NFD}, {"NFKC", FORM_NFKC}, {"NFKD", FORM_NFKD}};
+    static const struct { const char *type; struct normal_step step; } plain[] = {
+        {"NFC", {.kind = NORMAL_FORM, .form = FORM_NFC}}, {"NFD", {.kind = NORMAL_FORM, .form = FORM_NFD}}, {"NFKC", {.kind = NORMAL_FORM, .form = FORM_NFKC}},
+        {"NFKD", {.kind = NORMAL_FORM, .form = FORM_NFKD}}, {"Lowercase", {.kind = NORMAL_LOWERCASE}}, {"StripAccents", {.kind = NORMAL_MARKS}}};
     const char *text;
-    for (size_t i = 0; i < COUNT(forms); i++)
-        if (!strcmp(type, forms[i].type)) return *s = (struct normal_step){.kind = NORMAL_FORM, .form = forms[i].form}, PL_OK;
-    if (!strcmp(type, "Lowercase")) return s->kind = NORMAL_LOWERCASE, PL_OK;
+    for (size_t i = 0; i < COUNT(plain); i++)
+        if (!strcmp(type, plain[i].type)) return *s = plain[i].step, PL_OK;
+    if (!strcmp(type, "Precompiled")) return read_precompiled(s, v, e);
+    if (!strcmp(type, "Strip")) {
+        *s = (struct normal_step){.kind = NORMAL_STRIP, .left = true, .right = true};
+        return value_opt_bool(v, "strip_left", &s->left, e) || value_opt_bool(v, "strip_right", &s->right, e) ? error_prepend(e, "normalizer") : PL_OK;
+    }
     if (!strcmp(type, "Prepend")) {
         if (value_as_string(value_get(v, "prepend"), "normalizer.prepend", &text, e)) return e->code;
         *s = (struct normal_step){.kind = NORMAL_PREPEND, .content = bump_string(memory, text)};
@@ -24,7 +46,35 @@ static int read_step(struct normal_step *s, const char *type, const struct value
         *s = (struct normal_step){.kind = NORMAL_REPLACE, .content = bump_string(memory, text)};
         return finder_read(&s->find, value_get(v, "pattern"), "normalizer.pattern", memory, e);
     }
-    return error_set(e, PL_USAGE, "the normalizer \"%.60s\" is not known; known are Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Prepend and Replace", type);
+    return error_set(e, PL_USAGE, "the normalizer \"%.60s\" is not known; known are Sequence, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, Prepend, Replace, Precompiled and BertNormalizer", type);
+}
+
+static int add_step(struct normalizer *n, struct normal_step step, struct error *e)
+{
+    if (n->steps.n == NORMAL_STEPS_MOST) return error_set(e, PL_USAGE, "the normalizer has more than %d steps", NORMAL_STEPS_MOST);
+    vec_push(&n->steps, step);
+    return PL_OK;
+}
+
+/* BERT's is five steps, each of which can be switched off. Without strip_accents accents are stripped where letters become small. */
+static int read_bert(struct normalizer *n, const struct value *v, struct error *e)
+{
+    bool clean = true, chinese = true, lower = true;
+    if (value_opt_bool(v, "clean_text", &clean, e) || value_opt_bool(v, "handle_chinese_chars", &chinese, e) || value_opt_bool(v, "lowercase", &lower, e)) return error_prepend(e, "normalizer");
+    bool accents = lower;
+    if (value_opt_bool(v, "strip_accents", &accents, e)) return error_prepend(e, "normalizer");
+    const struct { bool used; struct normal_step step; } steps[] = {
+        {clean, {.kind = NORMAL_CLEAN}}, {chinese, {.kind = NORMAL_CHINESE}}, {accents, {.kind = NORMAL_FORM, .form = FORM_NFD}}, {accents, {.kind = NORMAL_MARKS, .nonspacing = true}},
+        {lower, {.kind = NORMAL_LOWERCASE}}};
+    for (size_t i = 0; i < COUNT(steps); i++)
+        if (steps[i].used && add_step(n, steps[i].step, e)) return e->code;
+    return PL_OK;
+}
+
+static void step_free(struct normal_step *s)
+{
+    finder_close(&s->find);
+    charsmap_free(&s->map);
 }
 
 int normalizer_read(struct normalizer *n, const struct value *v, struct bump *memory, struct error *e)
@@ -39,17 +89,17 @@ int normalizer_read(struct normalizer *n, const struct value *v, struct bump *me
             if (normalizer_read(n, list->items[i], memory, e)) return e->code;
         return PL_OK;
     }
+    if (!strcmp(type, "BertNormalizer")) return read_bert(n, v, e);
     struct normal_step step = {0};
-    if (n->steps.n == NORMAL_STEPS_MOST) return error_set(e, PL_USAGE, "the normalizer has more than %d steps", NORMAL_STEPS_MOST);
     int rc = read_step(&step, type, v, memory, e);
-    if (!rc) vec_push(&n->steps, step);
-    else finder_close(&step.find);
+    if (!rc) rc = add_step(n, step, e);
+    if (rc) step_free(&step);
     return rc;
 }
 
 void normalizer_free(struct normalizer *n)
 {
-    for (uint32_t i = 0; i < n->steps.n; i++) finder_close(&n->steps.at[i].find);
+    for (uint32_t i = 0; i < n->steps.n; i++) step_free(&n->steps.at[i]);
     vec_free(&n->steps);
 }
 
@@ -124,16 +174,74 @@ static void apply_form(enum unicode_form form, struct normal_work *w, struct ali
 
 /* --- the other steps --------------------------------------------------------------------------- */
 
-static void lowercase(struct aligned *text, struct aligned_buffer *out)
+static bool is_chinese(uint32_t c)
+{
+    return (c >= 0x4e00 && c <= 0x9fff) || (c >= 0x3400 && c <= 0x4dbf) || (c >= 0x20000 && c <= 0x2a6df) || (c >= 0x2a700 && c <= 0x2b73f) || (c >= 0x2b740 && c <= 0x2b81f) ||
+           (c >= 0x2b920 && c <= 0x2ceaf) || (c >= 0xf900 && c <= 0xfaff) || (c >= 0x2f800 && c <= 0x2fa1f);
+}
+
+/* What a step makes of one character; returns the number of characters. */
+static int map_character(const struct normal_step *s, uint32_t code, uint32_t out[3])
+{
+    out[0] = code;
+    if (s->kind == NORMAL_LOWERCASE) return unicode_lower(code, out);
+    if (s->kind == NORMAL_MARKS) return !unicode_is_mark(code, s->nonspacing);
+    if (s->kind == NORMAL_CHINESE && is_chinese(code)) return out[0] = out[2] = ' ', out[1] = code, 3;
+    if (s->kind != NORMAL_CLEAN) return 1;
+    const bool line = code == '\t' || code == '\n' || code == '\r';
+    if (!line && (!code || code == 0xfffd || unicode_is_other(code))) return 0;
+    return unicode_is_space(code) ? out[0] = ' ', 1 : 1;
+}
+
+static void map_characters(const struct normal_step *s, struct aligned *text, struct aligned_buffer *out)
 {
     for (uint32_t i = 0, length; i < text->n; i += length) {
-        uint32_t code, lower[2];
+        uint32_t code, to[3];
         length = (uint32_t)utf8_next(text->at + i, &code);
-        int n = unicode_lower(code, lower);
-        if (n == 1 && lower[0] == code) aligned_copy(out, text, i, i + length);
-        for (int k = 0; k < n && (n > 1 || lower[0] != code); k++) {
+        const int n = map_character(s, code, to);
+        if (n == 1 && to[0] == code) aligned_copy(out, text, i, i + length);
+        for (int k = 0; k < n && (n > 1 || to[0] != code); k++) {
             char bytes[4];
-            aligned_put(out, bytes, (size_t)utf8_encode(lower[k], bytes), aligned_from(text, i, i + length));
+            aligned_put(out, bytes, (size_t)utf8_encode(to[k], bytes), aligned_from(text, i, i + length));
+        }
+    }
+    *text = aligned_of(out);
+}
+
+static void strip(const struct normal_step *s, struct aligned *text)
+{
+    uint32_t begin = 0, end = text->n, code;
+    for (uint32_t n; s->left && begin < end && (n = (uint32_t)utf8_next(text->at + begin, &code), unicode_is_space(code)); begin += n) {}
+    while (s->right && end > begin) {
+        uint32_t at = end;
+        do at--;
+        while (((unsigned char)text->at[at] & 0xc0) == 0x80);
+        utf8_next(text->at + at, &code);
+        if (!unicode_is_space(code)) break;
+        end = at;
+    }
+    *text = aligned_part(text, begin, end);
+}
+
+/* Replaces text[at, at + length) by what the table has for its beginning; false: the table has nothing, and nothing is written. */
+static bool put_mapped(const struct normal_step *s, const struct aligned *text, uint32_t at, uint32_t length, struct aligned_buffer *out)
+{
+    uint32_t matched;
+    const char *to = charsmap_find(&s->map, text->at + at, length, false, &matched);
+    if (to && *to) aligned_put(out, to, strlen(to), aligned_from(text, at, at + length));
+    return to;
+}
+
+/* As the tokenizers library does it: a grapheme of less than six bytes as a whole, else character by character. */
+static void precompiled(const struct normal_step *s, struct aligned *text, struct aligned_buffer *out)
+{
+    enum { WHOLE = 6 };
+    for (uint32_t at = 0, length; at < text->n; at += length) {
+        length = (uint32_t)unicode_grapheme(text->at + at, text->n - at);
+        if (length < WHOLE && put_mapped(s, text, at, length, out)) continue;
+        for (uint32_t i = at, n; i < at + length; i += n) {
+            n = (uint32_t)utf8_length(text->at[i]);
+            if (!put_mapped(s, text, i, n, out)) aligned_copy(out, text, i, i + n);
         }
     }
     *text = aligned_of(out);
@@ -171,13 +279,28 @@ static int replace(const struct normal_step *s, struct normal_work *w, struct al
     return PL_OK;
 }
 
-/* What SentencePiece takes at a time: a piece that the user defined, else a character. */
-static uint32_t unit_length(const struct normal_step *s, const struct aligned *text, uint32_t at)
+/* The bytes of the piece that the user defined at a position; 0: there is none. */
+static uint32_t kept_length(const struct normal_step *s, const struct aligned *text, uint32_t at)
 {
     uint32_t best = 0, node = 0;
     for (uint32_t i = at; s->keep && i < text->n && (node = trie_step(s->keep, node, text->at[i])); i++)
         if (s->keep->values[node] >= 0) best = i + 1 - at;
-    return best ? best : (uint32_t)utf8_length(text->at[at]);
+    return best;
+}
+
+/* What SentencePiece takes at a time: a piece that the user defined, the longest string that its table replaces, or a character. */
+struct unit {
+    const char *at; /* what becomes of it */
+    uint32_t n, length; /* bytes of that; bytes of the text */
+};
+
+static struct unit next_unit(const struct normal_step *s, const struct aligned *text, uint32_t at)
+{
+    uint32_t length = kept_length(s, text, at);
+    const char *to = s->map.n_units && !length ? charsmap_find(&s->map, text->at + at, text->n - at, true, &length) : NULL;
+    if (to) return (struct unit){to, (uint32_t)strlen(to), length};
+    if (!length) length = (uint32_t)utf8_length(text->at[at]);
+    return (struct unit){text->at + at, length, length};
 }
 
 static bool ends_with_blank(const struct normal_step *s, const struct aligned_buffer *out)
@@ -186,17 +309,18 @@ static bool ends_with_blank(const struct normal_step *s, const struct aligned_bu
     return out->n >= n && !memcmp(out->at + out->n - n, s->escape ? "\xe2\x96\x81" : " ", n);
 }
 
-/* Copies the text with one blank for each run of them; returns its end. */
-static uint32_t squeeze_blanks(const struct normal_step *s, const struct aligned *text, uint32_t at, struct aligned_buffer *out, const char *blank)
+/* Writes the text from `at` on unit by unit, with remove_extra one blank for each run of them; returns its end. */
+static uint32_t put_units(const struct normal_step *s, const struct aligned *text, uint32_t at, struct aligned_buffer *out, const char *blank)
 {
-    bool after_blank = true;
-    for (uint32_t end; at < text->n; at = end) {
-        end = at + unit_length(s, text, at);
-        while (after_blank && at < end && text->at[at] == ' ') at++;
-        if (at < end) after_blank = text->at[end - 1] == ' ';
-        for (; at < end; at++) {
-            if (text->at[at] == ' ') aligned_put(out, blank, strlen(blank), aligned_from(text, at, at + 1));
-            else aligned_copy(out, text, at, at + 1);
+    bool after_blank = s->remove_extra;
+    for (struct unit u; at < text->n; at += u.length) {
+        u = next_unit(s, text, at);
+        uint32_t k = 0;
+        while (after_blank && k < u.n && u.at[k] == ' ') k++;
+        if (k < u.n) after_blank = s->remove_extra && u.at[u.n - 1] == ' ';
+        for (; k < u.n; k++) {
+            const bool own = u.at == text->at + at, is_blank = u.at[k] == ' ';
+            aligned_put(out, is_blank ? blank : u.at + k, is_blank ? strlen(blank) : 1, own ? aligned_from(text, at + k, at + k + 1) : aligned_from(text, at, at + u.length));
         }
     }
     return at;
@@ -207,11 +331,11 @@ static void sentencepiece(const struct normal_step *s, struct aligned *text, str
     const char *blank = s->escape ? "\xe2\x96\x81" : " ";
     const size_t blank_n = strlen(blank);
     uint32_t at = 0;
-    while (s->remove_extra && at < text->n && text->at[at] == ' ' && unit_length(s, text, at) == 1) at++;
+    for (struct unit u; s->remove_extra && at < text->n && (u = next_unit(s, text, at), u.n == 1 && *u.at == ' '); at += u.length) {}
     const bool prefix = s->add_prefix && at < text->n && (!s->first_only || aligned_from(text, 0, 1).begin == 0);
     const struct byte_range first = at < text->n ? aligned_from(text, at, at + (uint32_t)utf8_length(text->at[at])) : (struct byte_range){0, 0};
     if (prefix && !s->suffix) aligned_put(out, blank, blank_n, first);
-    if (s->remove_extra) at = squeeze_blanks(s, text, at, out, blank);
+    if (s->remove_extra || s->map.n_units) at = put_units(s, text, at, out, blank);
     while (at < text->n) {
         const char *found = memchr(text->at + at, ' ', text->n - at);
         const uint32_t end = found ? (uint32_t)(found - text->at) : text->n;
@@ -235,7 +359,12 @@ int normalize(const struct normalizer *n, struct normal_work *w, struct aligned 
         int rc = PL_OK;
         switch (s->kind) {
         case NORMAL_FORM: apply_form(s->form, w, text, out); break;
-        case NORMAL_LOWERCASE: lowercase(text, out); break;
+        case NORMAL_LOWERCASE:
+        case NORMAL_CLEAN:
+        case NORMAL_CHINESE:
+        case NORMAL_MARKS: map_characters(s, text, out); break;
+        case NORMAL_STRIP: strip(s, text); break;
+        case NORMAL_PRECOMPILED: precompiled(s, text, out); break;
         case NORMAL_PREPEND: prepend(s->content, text, out); break;
         case NORMAL_REPLACE: rc = replace(s, w, text, out, e); break;
         case NORMAL_SENTENCEPIECE: sentencepiece(s, text, out); break;

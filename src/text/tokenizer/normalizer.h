@@ -5,17 +5,25 @@
 #define NORMALIZER_H
 
 #include "text/tokenizer/aligned.h"
+#include "text/tokenizer/charsmap.h"
 #include "text/tokenizer/finder.h"
 #include "text/tokenizer/trie.h"
 #include "text/unicode.h"
 
-enum normal_kind { NORMAL_FORM, NORMAL_LOWERCASE, NORMAL_PREPEND, NORMAL_REPLACE, NORMAL_SENTENCEPIECE };
+/* Precompiled is a table of replacements as the tokenizers library applies it, by graphemes. Clean, Chinese and marks are parts of BertNormalizer. */
+enum normal_kind {
+    NORMAL_FORM, NORMAL_LOWERCASE, NORMAL_CLEAN, NORMAL_CHINESE, NORMAL_MARKS, NORMAL_STRIP, NORMAL_PREPEND, NORMAL_REPLACE, NORMAL_PRECOMPILED,
+    NORMAL_SENTENCEPIECE
+};
 
 struct normal_step {
     enum normal_kind kind;
     enum unicode_form form;   /* NORMAL_FORM */
     struct finder find;       /* NORMAL_REPLACE */
     const char *content;      /* NORMAL_PREPEND, NORMAL_REPLACE */
+    bool nonspacing;          /* NORMAL_MARKS: only these are left out */
+    bool left, right;         /* NORMAL_STRIP */
+    struct charsmap map;      /* NORMAL_PRECOMPILED; NORMAL_SENTENCEPIECE: may be empty */
     /* NORMAL_SENTENCEPIECE: the flags of normalizer_spec */
     bool add_prefix, first_only, remove_extra, escape, suffix;
     const struct trie *keep;  /* user-defined pieces, which stay as they are; NULL: none */

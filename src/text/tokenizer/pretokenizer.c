@@ -59,18 +59,39 @@ static int find_matches(const struct split_step *s, struct split_work *w, const 
     return rc < 0 ? gave_up(e) : PL_OK;
 }
 
-/* Each numeric character is a match. */
-static void find_digits(struct split_work *w, const char *text, struct byte_range piece)
+static bool is_of(enum split_kind kind, uint32_t code)
+{
+    if (kind == SPLIT_SPACES) return unicode_is_space(code);
+    if (kind == SPLIT_PUNCTUATION) return unicode_is_punctuation(code);
+    return code < 0x80 ? code >= '0' && code <= '9' : unicode_is_numeric(code);
+}
+
+/* Each character of the step's class is a match. */
+static void find_class(enum split_kind kind, struct split_work *w, const char *text, struct byte_range piece)
 {
     uint32_t done = piece.begin, code;
     for (uint32_t i = piece.begin, length; i < piece.end; i += length) {
         length = (uint32_t)utf8_next(text + i, &code);
-        if (code < 0x80 ? code < '0' || code > '9' : !unicode_is_numeric(code)) continue;
+        if (!is_of(kind, code)) continue;
         if (done < i) add_match(w, done, i, false);
         add_match(w, i, i + length, true);
         done = i + length;
     }
     if (done < piece.end) add_match(w, done, piece.end, false);
+}
+
+/* White space is a match, which is removed; runs of word characters and of others lie between. */
+static void find_words(struct split_work *w, const char *text, struct byte_range piece)
+{
+    enum { SPACE, WORD, OTHER } before = SPACE;
+    uint32_t done = piece.begin, code;
+    for (uint32_t i = piece.begin, length; i < piece.end; i += length) {
+        length = (uint32_t)utf8_next(text + i, &code);
+        const int now = unicode_is_word(code) ? WORD : unicode_is_space(code) ? SPACE : OTHER;
+        if (now != (int)before && done < i) add_match(w, done, i, before == SPACE), done = i;
+        before = now;
+    }
+    add_match(w, done, piece.end, before == SPACE);
 }
 
 /* Whether neighbours are one piece; `earlier` is the flag of the one that was seen before. */
@@ -120,10 +141,12 @@ static int split_pieces(const struct split_step *s, struct split_work *w, const 
     begin_step(w);
     for (uint32_t i = 0; i < w->before.n; i++) {
         int rc = PL_OK;
-        if (s->kind != SPLIT_DIGITS && s->behavior == SPLIT_ISOLATED) rc = isolate(&s->find, w, text, w->before.at[i], e);
+        const bool class = s->kind == SPLIT_DIGITS || s->kind == SPLIT_SPACES || s->kind == SPLIT_PUNCTUATION;
+        if (!class && s->kind != SPLIT_WORDS && s->behavior == SPLIT_ISOLATED) rc = isolate(&s->find, w, text, w->before.at[i], e);
         else {
             w->matches.n = 0;
-            if (s->kind == SPLIT_DIGITS) find_digits(w, text, w->before.at[i]);
+            if (class) find_class(s->kind, w, text, w->before.at[i]);
+            else if (s->kind == SPLIT_WORDS) find_words(w, text, w->before.at[i]);
             else rc = find_matches(s, w, text, w->before.at[i], e);
             add_pieces(w, s->behavior);
         }

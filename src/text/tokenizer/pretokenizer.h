@@ -7,14 +7,15 @@
 #include "text/tokenizer/aligned.h"
 #include "text/tokenizer/finder.h"
 
-enum split_kind { SPLIT_PATTERN, SPLIT_DIGITS, SPLIT_BYTE_LEVEL, SPLIT_METASPACE };
+/* Words: runs of word characters and runs of others, without the white space between them (Whitespace). */
+enum split_kind { SPLIT_PATTERN, SPLIT_DIGITS, SPLIT_SPACES, SPLIT_PUNCTUATION, SPLIT_WORDS, SPLIT_BYTE_LEVEL, SPLIT_METASPACE };
 /* What becomes of a match: its own piece; nothing; a part of the piece before, or behind it;
  * neighbouring matches one piece. */
 enum split_behavior { SPLIT_ISOLATED, SPLIT_REMOVED, SPLIT_WITH_PREVIOUS, SPLIT_WITH_NEXT, SPLIT_CONTIGUOUS };
 
 struct split_step {
     enum split_kind kind;
-    enum split_behavior behavior;  /* SPLIT_PATTERN, SPLIT_DIGITS, SPLIT_METASPACE */
+    enum split_behavior behavior;  /* but for SPLIT_BYTE_LEVEL */
     struct finder find;            /* SPLIT_PATTERN, SPLIT_METASPACE; SPLIT_BYTE_LEVEL with use_regex */
     bool invert;                   /* SPLIT_PATTERN */
     bool add_prefix_space, use_regex; /* SPLIT_BYTE_LEVEL */

@@ -9,17 +9,22 @@
 /* The expression of GPT-2, which ByteLevel has built in. */
 #define GPT2_WORDS "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
-static int read_split(struct split_step *s, const struct value *v, struct bump *memory, struct error *e)
+static int read_behavior(struct split_step *s, const char *behavior, struct error *e)
 {
     static const char *const behaviors[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
-    const char *behavior;
-    s->kind = SPLIT_PATTERN;
-    if (value_as_string(value_get(v, "behavior"), "pre_tokenizer.behavior", &behavior, e) || value_opt_bool(v, "invert", &s->invert, e)) return e->code;
     size_t i = 0;
     while (i < COUNT(behaviors) && strcmp(behavior, behaviors[i])) i++;
     if (i == COUNT(behaviors))
         return error_set(e, PL_USAGE, "pre_tokenizer.behavior is \"%.60s\"; expected Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous", behavior);
     s->behavior = (enum split_behavior)i;
+    return PL_OK;
+}
+
+static int read_split(struct split_step *s, const struct value *v, struct bump *memory, struct error *e)
+{
+    const char *behavior;
+    s->kind = SPLIT_PATTERN;
+    if (value_as_string(value_get(v, "behavior"), "pre_tokenizer.behavior", &behavior, e) || value_opt_bool(v, "invert", &s->invert, e) || read_behavior(s, behavior, e)) return e->code;
     return finder_read(&s->find, value_get(v, "pattern"), "pre_tokenizer.pattern", memory, e);
 }
 
@@ -35,6 +40,22 @@ static int read_digits(struct split_step *s, const struct value *v, struct error
     bool individual = false;
     if (value_opt_bool(v, "individual_digits", &individual, e)) return e->code;
     *s = (struct split_step){.kind = SPLIT_DIGITS, .behavior = individual ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS};
+    return PL_OK;
+}
+
+static int read_punctuation(struct split_step *s, const struct value *v, struct error *e)
+{
+    const char *behavior = "Isolated";
+    *s = (struct split_step){.kind = SPLIT_PUNCTUATION};
+    return value_opt_string(v, "behavior", &behavior, e) ? error_prepend(e, "pre_tokenizer") : read_behavior(s, behavior, e);
+}
+
+static int read_delimiter(struct split_step *s, const struct value *v, struct bump *memory, struct error *e)
+{
+    const char *delimiter;
+    if (value_as_string(value_get(v, "delimiter"), "pre_tokenizer.delimiter", &delimiter, e)) return e->code;
+    if (!*delimiter || (size_t)utf8_length(*delimiter) != strlen(delimiter)) return error_set(e, PL_USAGE, "pre_tokenizer.delimiter is \"%.60s\"; expected one character", delimiter);
+    *s = (struct split_step){.kind = SPLIT_PATTERN, .behavior = SPLIT_REMOVED, .find = {.literal = bump_string(memory, delimiter), .n = (uint32_t)strlen(delimiter)}};
     return PL_OK;
 }
 
@@ -64,7 +85,11 @@ static int read_step(struct split_step *s, const char *type, const struct value 
     if (!strcmp(type, "ByteLevel")) return read_byte_level(s, v, e);
     if (!strcmp(type, "Digits")) return read_digits(s, v, e);
     if (!strcmp(type, "Metaspace")) return metaspace_read(s, v, "pre_tokenizer", memory, e);
-    return error_set(e, PL_USAGE, "the pre-tokenizer \"%.60s\" is not known; known are Sequence, Split, ByteLevel, Digits and Metaspace", type);
+    if (!strcmp(type, "Whitespace")) return *s = (struct split_step){.kind = SPLIT_WORDS, .behavior = SPLIT_REMOVED}, PL_OK;
+    if (!strcmp(type, "WhitespaceSplit")) return *s = (struct split_step){.kind = SPLIT_SPACES, .behavior = SPLIT_REMOVED}, PL_OK;
+    if (!strcmp(type, "Punctuation")) return read_punctuation(s, v, e);
+    if (!strcmp(type, "CharDelimiterSplit")) return read_delimiter(s, v, memory, e);
+    return error_set(e, PL_USAGE, "the pre-tokenizer \"%.60s\" is not known; known are Sequence, Split, ByteLevel, Digits, Metaspace, Whitespace, WhitespaceSplit, Punctuation, CharDelimiterSplit and BertPreTokenizer", type);
 }
 
 int pretokenizer_read(struct pretokenizer *p, const struct value *v, struct bump *memory, struct error *e)
@@ -80,7 +105,12 @@ int pretokenizer_read(struct pretokenizer *p, const struct value *v, struct bump
         return PL_OK;
     }
     struct split_step step = {0};
-    if (p->steps.n == SPLIT_STEPS_MOST) return error_set(e, PL_USAGE, "the pre-tokenizer has more than %d steps", SPLIT_STEPS_MOST);
+    if (p->steps.n + 1 >= SPLIT_STEPS_MOST) return error_set(e, PL_USAGE, "the pre-tokenizer has more than %d steps", SPLIT_STEPS_MOST - 1);
+    if (!strcmp(type, "BertPreTokenizer")) {
+        vec_push(&p->steps, ((struct split_step){.kind = SPLIT_SPACES, .behavior = SPLIT_REMOVED}));
+        vec_push(&p->steps, ((struct split_step){.kind = SPLIT_PUNCTUATION, .behavior = SPLIT_ISOLATED}));
+        return PL_OK;
+    }
     int rc = read_step(&step, type, v, memory, e);
     if (!rc) vec_push(&p->steps, step);
     else finder_close(&step.find);

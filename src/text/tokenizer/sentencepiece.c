@@ -8,8 +8,8 @@
  * A field is a varint (number << 3 | wire type) and a value: a varint (0), eight bytes (1), a length
  * and as many bytes (2), or four bytes (5).
  *
- * SentencePiece joins the pair of symbols whose joined piece has the highest score. Which pairs make a
- * piece is known here, so they become merges whose rank is the order of the scores.
+ * BPE joins the pair of symbols whose joined piece has the highest score. Which pairs make a piece is known here, so they
+ * become merges whose rank is the order of the scores. A model of characters is one without merges. Unigram is that of model.h.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -18,6 +18,7 @@
 
 #include "text/tokenizer/tokenizer_parts.h"
 
+enum model_type { TYPE_UNIGRAM = 1, TYPE_BPE = 2, TYPE_CHAR = 4 };
 enum piece_type { PIECE_NORMAL = 1, PIECE_UNKNOWN, PIECE_CONTROL, PIECE_USER_DEFINED, PIECE_UNUSED, PIECE_BYTE };
 /* Trained pieces have up to 16 characters by default. The bound keeps hostile files quick. */
 enum { PIECE_BYTES_MOST = 512 };
@@ -73,9 +74,9 @@ struct reading {
     struct tokenizer *t;
     VEC(struct piece) pieces;
     int64_t model_type, bos, eos, pad;
-    bool byte_fallback, charsmap;
+    bool byte_fallback;
+    struct message charsmap;
     struct normal_step normal;
-    char name[64];         /* of the normalizer */
     struct error *e;
 };
 
@@ -128,8 +129,7 @@ static int read_normalizer(struct reading *r, struct message m)
     int rc;
     while ((rc = next_field(&m, &f)) == 1) {
         const size_t n = f.wire == 2 ? (size_t)(f.bytes.end - f.bytes.at) : 0;
-        if (f.number == 1 && n && n < sizeof r->name) memcpy(r->name, f.bytes.at, n), r->name[n] = 0;
-        else if (f.number == 2) r->charsmap = n;
+        if (f.number == 2 && n) r->charsmap = f.bytes;
         else if (f.number == 3) r->normal.add_prefix = f.value;
         else if (f.number == 4) r->normal.remove_extra = f.value;
         else if (f.number == 5) r->normal.escape = f.value;
@@ -154,20 +154,17 @@ static int read_message(struct reading *r, struct message m)
 
 static int check(struct reading *r)
 {
-    static const char *const types[] = {"?", "Unigram", "BPE", "word", "char"};
     int64_t unk = -1;
     if (r->pieces.n == 0) return malformed(r, "the file");
-    if (r->model_type != 2)
-        return error_set(r->e, PL_USAGE, "the model is of the type %s; of a tokenizer.model only BPE is supported, of a tokenizer.json Unigram too",
-                         r->model_type > 0 && r->model_type < 5 ? types[r->model_type] : types[0]);
-    if (r->charsmap) return error_set(r->e, PL_USAGE, "the normalizer \"%s\" has a table of replacements; only \"identity\" is supported", r->name);
+    if (r->model_type != TYPE_UNIGRAM && r->model_type != TYPE_BPE && r->model_type != TYPE_CHAR)
+        return error_set(r->e, PL_USAGE, "the model is of the type %s; supported are Unigram, BPE and char", r->model_type == 3 ? "word" : "?");
     for (uint32_t i = 0; i < r->pieces.n; i++) {
         if (r->pieces.at[i].type != PIECE_UNKNOWN) continue;
         if (unk >= 0) return error_set(r->e, PL_USAGE, "the pieces %" PRId64 " and %u are both of the type unknown", unk, i);
         unk = i;
     }
     if (unk < 0) return error_set(r->e, PL_USAGE, "no piece is of the type unknown");
-    r->t->model.bpe.unk = (int32_t)unk;
+    r->t->model.bpe.unk = r->t->model.unigram.unk = (int32_t)unk;
     return PL_OK;
 }
 
@@ -259,19 +256,57 @@ static void set_role(struct reading *r, enum role role, int64_t id)
     if (id >= 0 && id < r->pieces.n && r->pieces.at[id].type == PIECE_CONTROL) r->t->roles[role] = r->t->vocabulary.piece[id];
 }
 
-static int build(struct reading *r)
+static int no_bytes(struct reading *r) { return error_set(r->e, PL_USAGE, "byte_fallback is set, but a piece of <0x00>, ..., <0xFF> is missing"); }
+
+static int build_bpe(struct reading *r)
 {
     struct tokenizer *t = r->t;
     struct bpe *m = &t->model.bpe;
-    if (check(r)) return r->e->code;
     m->by_score = true;
     m->byte_fallback = r->byte_fallback;
-    if (!find_fallback(&t->vocabulary.ids, m->fallback) && r->byte_fallback) return error_set(r->e, PL_USAGE, "byte_fallback is set, but a piece of <0x00>, ..., <0xFF> is missing");
+    if (!find_fallback(&t->vocabulary.ids, m->fallback) && r->byte_fallback) return no_bytes(r);
     index_symbols(r);
-    build_merges(r);
+    if (r->model_type == TYPE_BPE) build_merges(r);
     if (add_user_defined(r)) return r->e->code;
     bpe_find_seams(m, &t->vocabulary, "\xe2\x96\x81");
+    return PL_OK;
+}
+
+/* A piece that the user defined has a score at which it is nearly always taken. */
+static int build_unigram(struct reading *r)
+{
+    struct tokenizer *t = r->t;
+    struct unigram *m = &t->model.unigram;
+    float least = INFINITY, most = -INFINITY;
+    t->model.kind = MODEL_UNIGRAM;
+    m->single = true;
+    m->byte_fallback = r->byte_fallback;
+    if (!find_fallback(&t->vocabulary.ids, m->fallback) && r->byte_fallback) return no_bytes(r);
+    m->n = (int32_t)r->pieces.n;
+    m->scores = mem_alloc((r->pieces.n + 1) * sizeof *m->scores);
+    for (uint32_t i = 0; i < r->pieces.n; i++)
+        if (r->pieces.at[i].type == PIECE_NORMAL) least = fminf(least, r->pieces.at[i].score), most = fmaxf(most, r->pieces.at[i].score);
+    for (uint32_t i = 0; i < r->pieces.n; i++) {
+        const struct piece *p = &r->pieces.at[i];
+        const bool defined = p->type == PIECE_USER_DEFINED;
+        const char *piece = t->vocabulary.piece[i];
+        const uint32_t n = t->vocabulary.length[i];
+        if (p->type != PIECE_NORMAL && !defined) continue;
+        if (!isfinite(p->score)) return error_set(r->e, PL_USAGE, "the score of the piece %u is not finite", i);
+        m->scores[i] = defined ? (isfinite(most) ? (float)n * most : 0) - 0.1 : p->score;
+        trie_add(&m->trie, piece, n, (int32_t)i);
+        if (defined) trie_add(&t->user_defined, piece, n, (int32_t)i);
+    }
+    m->unk_score = (isfinite(least) ? least : 0) - 10.0f;
+    return PL_OK;
+}
+
+static int build(struct reading *r)
+{
+    struct tokenizer *t = r->t;
+    if (check(r) || (r->model_type == TYPE_UNIGRAM ? build_unigram(r) : build_bpe(r))) return r->e->code;
     if (t->user_defined.n_nodes) r->normal.keep = &t->user_defined;
+    if (r->charsmap.at && charsmap_read(&r->normal.map, (const char *)r->charsmap.at, (size_t)(r->charsmap.end - r->charsmap.at), r->e)) return r->e->code;
     vec_push(&t->normalizer.steps, r->normal);
     vec_push(&t->decoder.steps, ((struct decode_step){.kind = DECODE_BYTE_FALLBACK}));
     vec_push(&t->decoder.steps, ((struct decode_step){.kind = DECODE_SENTENCEPIECE, .strip_first = r->normal.add_prefix || r->normal.remove_extra, .strip_all = r->normal.remove_extra}));

@@ -159,14 +159,32 @@ static int read_unigram(struct tokenizer *t, const struct value *v, struct error
     return PL_OK;
 }
 
+/* --- WordPiece ------------------------------------------------------------------------------------- */
+
+static int read_wordpiece(struct tokenizer *t, const struct value *v, struct error *e)
+{
+    struct wordpiece *m = &t->model.wordpiece;
+    const char *unk = "[UNK]", *prefix = "##";
+    *m = (struct wordpiece){.vocabulary = &t->vocabulary, .most = 100};
+    if (value_opt_string(v, "unk_token", &unk, e) || value_opt_string(v, "continuing_subword_prefix", &prefix, e) || value_opt_uint(v, "max_input_chars_per_word", &m->most, e))
+        return error_prepend(e, "model");
+    if (strlen(prefix) > AFFIX_MOST || m->most > WORDPIECE_MOST)
+        return error_set(e, PL_USAGE, "model.%s is larger than %d", m->most > WORDPIECE_MOST ? "max_input_chars_per_word" : "continuing_subword_prefix", m->most > WORDPIECE_MOST ? WORDPIECE_MOST : AFFIX_MOST);
+    if (read_vocabulary(t, value_get(v, "vocab"), e)) return e->code;
+    m->prefix = bump_string(&t->memory, prefix);
+    m->unk = id_map_get(&t->vocabulary.ids, unk, strlen(unk));
+    return PL_OK;
+}
+
 static int read_model(struct tokenizer *t, const struct value *v, struct error *e)
 {
     const char *type = NULL;
     if (value_as_map(v, "model", e) || value_opt_string(v, "type", &type, e)) return e->code;
-    if (!type) type = value_get(v, "merges") ? "BPE" : "";
+    if (!type) type = value_get(v, "merges") ? "BPE" : value_get(v, "max_input_chars_per_word") ? "WordPiece" : "";
     if (!strcmp(type, "BPE")) return t->model.kind = MODEL_BPE, read_bpe(t, v, e);
     if (!strcmp(type, "Unigram")) return t->model.kind = MODEL_UNIGRAM, read_unigram(t, v, e);
-    return error_set(e, PL_USAGE, "the model \"%.60s\" is not known; known are BPE and Unigram", type);
+    if (!strcmp(type, "WordPiece")) return t->model.kind = MODEL_WORDPIECE, read_wordpiece(t, v, e);
+    return error_set(e, PL_USAGE, "the model \"%.60s\" is not known; known are BPE, Unigram and WordPiece", type);
 }
 
 /* --- added tokens, post-processor ------------------------------------------------------------------ */

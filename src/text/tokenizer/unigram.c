@@ -14,8 +14,9 @@ struct unigram_node {
     int32_t id;     /* of the last piece; -1: no way is known; -2: it is an unknown character */
 };
 
-static void offer(struct unigram_node *node, double score, uint32_t begin, int32_t id)
+static void offer(const struct unigram *m, struct unigram_node *node, double score, uint32_t begin, int32_t id)
 {
+    if (m->single) score = (float)score;
     if (node->id == -1 || score > node->score) *node = (struct unigram_node){score, begin, id};
 }
 
@@ -28,10 +29,10 @@ static void find_best(const struct unigram *m, struct unigram_node *nodes, const
         for (uint32_t i = begin, node = 0; i < n && (node = trie_step(&m->trie, node, word[i])); i++) {
             const int32_t id = m->trie.values[node];
             if (id < 0) continue;
-            offer(&nodes[i + 1], m->scores[id] + nodes[begin].score, begin, id);
+            offer(m, &nodes[i + 1], m->scores[id] + nodes[begin].score, begin, id);
             single |= i + 1 - begin == length;
         }
-        if (!single) offer(&nodes[begin + length], m->unk_score + nodes[begin].score, begin, -2);
+        if (!single) offer(m, &nodes[begin + length], m->unk_score + nodes[begin].score, begin, -2);
     }
 }
 
