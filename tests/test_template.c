@@ -196,6 +196,13 @@ static void test_limits(void **state)
     check_fails("{% set ns = namespace(x=[]) %}{% for i in range(5000) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}", "{}", "nested more than");
     check_fails("{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}", "{}", "does not end");
     check_fails("{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}{% endfor %}", "{}", "line 1: the template ");
+    check_fails("{{ range(100000)|unique|list|length }}", "{}", "does not end"); /* comparisons, */
+    check_fails("{{ ('\u00df' * 16000000)|upper }}", "{}", "does not end");        /* characters, */
+    check_fails("{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x|tojson }}", "{}", "does not end");
+    struct text names = {0};
+    for (int i = 0; i < 40000; i++) text_printf(&names, "{%% set v%d = 1 %%}", i);
+    check_fails(names.at, "{}", "does not end"); /* and names are work */
+    text_free(&names);
     check_fails("{{ range(100001) }}", "{}", "more than 100000 elements");
     check_fails("{{ 9223372036854775807 + 1 }}", "{}", "beyond 64 bits");
     static const struct {

@@ -351,11 +351,35 @@ static void test_growth(void **state)
 {
     (void)state;
     struct text json = {0};
-    struct aligned_buffer b = {0};
+    struct aligned_buffer b = {.most = ALIGNED_MOST};
     aligned_put(&b, "ab", 2, (struct byte_range){0, 1});
     aligned_put(&b, "", ALIGNED_MOST - 1, (struct byte_range){0, 1}); /* refused before it is read */
     assert_true(b.full && b.n == 2);
     aligned_free(&b);
+    text_printf(&json, "{" MODEL("\"a\": 0", "") ", \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [");
+    for (int i = 0; i < 30; i++) text_printf(&json, "%s{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"aa\"}", i ? ", " : "");
+    text_printf(&json, "]}}");
+    struct tokenizer *t = NULL;
+    struct token_list l = {0};
+    struct error e = {0};
+    char text[1000];
+    memset(text, 'a', sizeof text);
+    assert_int_equal(tokenizer_open(&t, write_file("tokenizer.json", json.at, json.n), &e), PL_OK);
+    assert_int_equal(tokenizer_encode(t, text, sizeof text, NULL, 0, false, &l, &e), PL_USAGE);
+    assert_string_equal(e.text, "the normalizer makes more than 20096 bytes of a text of 1000");
+    tokenizer_close(t);
+    token_list_free(&l);
+    json.n = 0;
+    text_printf(&json, "{" MODEL("\"a\": 0", "") ", \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [");
+    for (int i = 0; i < 10000; i++) text_printf(&json, "%s{\"Sequence\": {\"id\": \"A\"}}", i ? ", " : "");
+    text_printf(&json, "]}}");
+    refused("tokenizer.json", json.at, json.n, "post_processor.single[1]: the sequence \"A\" stands there a second time");
+    json.n = 0;
+    text_printf(&json, "{" MODEL("\"a\": 0", "") ", \"post_processor\": {\"type\": \"TemplateProcessing\", \"special_tokens\": {\"a\": {\"ids\": [0]}}, \"single\": [");
+    for (int i = 0; i < 300; i++) text_printf(&json, "%s{\"SpecialToken\": {\"id\": \"a\"}}", i ? ", " : "");
+    text_printf(&json, "]}}");
+    refused("tokenizer.json", json.at, json.n, "post_processor: it adds more than 256 tokens to a text");
+    json.n = 0;
     text_printf(&json, "{\"decoder\": {\"type\": \"Sequence\", \"decoders\": [");
     for (int i = 0; i < 10000; i++) text_printf(&json, "%s{\"type\": \"Fuse\"}", i ? ", " : "");
     text_printf(&json, "]}}");
@@ -402,6 +426,29 @@ static void test_refused_model(void **state)
         {"\x0a\x05\x0a\x01x\x18\x02\x12\x02\x18\x02\x1a\x06\x0a\x01n\x12\x01z", 19, "the table of replacements (precompiled_charsmap) of 1 bytes is cut or malformed"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) refused("tokenizer.model", cases[i].bytes, cases[i].n, cases[i].why);
+}
+
+/* Matches each of which looks at the whole text take time in proportion to the text, and then give up. */
+static void test_slow_matches(void **state)
+{
+    (void)state;
+    enum { LONG = 1 << 16 };
+    struct pattern *p = NULL;
+    struct error e = {0};
+    char *text = mem_alloc(LONG);
+    size_t begin = 0, end = 0;
+    memset(text, 'a', LONG);
+    assert_int_equal(pattern_compile(&p, "(?=(a*))a", &e), PL_OK);
+    struct pattern_search *s = pattern_search_new();
+    pattern_search_begin(s, LONG);
+    int rc = 1;
+    for (size_t at = 0; at < LONG && rc == 1; at = end) rc = pattern_find(p, s, text, LONG, at, &begin, &end);
+    assert_int_equal(rc, -1);
+    pattern_search_begin(s, LONG);
+    assert_int_equal(pattern_find(p, s, text, LONG, 0, &begin, &end), 1);
+    pattern_search_free(s);
+    pattern_free(p);
+    mem_free(text);
 }
 
 /* Expressions that backtrack without end give up; nesting is bounded. */
@@ -509,7 +556,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden),        cmocka_unit_test(test_data),          cmocka_unit_test(test_invalid_text), cmocka_unit_test(test_long),
         cmocka_unit_test(test_threads),       cmocka_unit_test(test_stream),        cmocka_unit_test(test_refused_json), cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_refused_model), cmocka_unit_test(test_patterns),      cmocka_unit_test(test_roles),        cmocka_unit_test(test_model_folder),
+        cmocka_unit_test(test_refused_model), cmocka_unit_test(test_slow_matches), cmocka_unit_test(test_patterns),      cmocka_unit_test(test_roles),        cmocka_unit_test(test_model_folder),
         cmocka_unit_test(test_growth),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -4,11 +4,16 @@
 #include <oniguruma.h>
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 
 #include "text/pattern.h"
 
 /* Published expressions are up to 1 KB long and need a handful of steps for a character. */
 enum { EXPRESSION_MOST = 64 << 10, STEPS = 100000, STEPS_PER_BYTE = 64, STACK_MOST = 10000000, NESTING_MOST = 128 };
+/* The limit of steps is for one match, and the engine counts steps back only: a text can have as many matches as bytes, each of which looks
+ * at all of it. Published expressions take 0.1 microseconds of processor time a byte. The clock is read when the searches since then
+ * could have looked at TIME_CHECKED bytes. */
+enum { TIME_NANOSECONDS = 250000000, TIME_PER_BYTE = 5000, TIME_CHECKED = 1 << 16 };
 
 struct pattern {
     regex_t *code;
@@ -18,6 +23,9 @@ struct pattern_search {
     OnigRegion *region;
     OnigMatchParam *limits;
     size_t n; /* the length of the text that the limits are for */
+    size_t text;     /* bytes of the text that was begun */
+    uint64_t looked; /* bytes that searches could have looked at since the clock was read */
+    uint64_t until;  /* of this thread's processor time; 0: the clock was not read yet */
 };
 
 static void start_engine(void)
@@ -65,6 +73,29 @@ struct pattern_search *pattern_search_new(void)
     return s;
 }
 
+static uint64_t processor_time(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void pattern_search_begin(struct pattern_search *s, size_t n)
+{
+    s->text = n;
+    s->looked = s->until = 0;
+}
+
+static bool is_late(struct pattern_search *s, size_t n)
+{
+    s->looked += n;
+    if (s->looked < TIME_CHECKED) return false;
+    s->looked = 0;
+    const uint64_t now = processor_time();
+    if (!s->until) s->until = now + TIME_NANOSECONDS + TIME_PER_BYTE * (uint64_t)s->text;
+    return now > s->until;
+}
+
 void pattern_search_free(struct pattern_search *s)
 {
     if (!s) return;
@@ -82,6 +113,7 @@ int pattern_find(const struct pattern *p, struct pattern_search *s, const char *
         onig_set_retry_limit_in_search_of_match_param(s->limits, steps);
         s->n = n;
     }
+    if (is_late(s, n - from)) return -1;
     int rc = onig_search_with_param(p->code, at, at + n, at + from, at + n, s->region, ONIG_OPTION_NONE, s->limits);
     if (rc == ONIG_MISMATCH) return 0;
     if (rc < 0) return -1;

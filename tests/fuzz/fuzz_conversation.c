@@ -1,8 +1,10 @@
 /*
  * fuzz_conversation.c: any bytes as a file of conversations: the objects of the file, and each as a sample of any
  * format. Messages of a sample that is accepted have known roles in order, and texts;
- * its images and videos find their places in these, or are refused.
+ * its images and videos find their places in these, or are refused. As plain text the file is given back whole.
  */
+#include <string.h>
+
 #include "data/text/conversation.h"
 #include "data/text/records.h"
 #include "files.h"
@@ -33,6 +35,34 @@ static void check_media(struct conversation *c, struct bump *b)
     if (!f) check_sample(c);
 }
 
+/* The objects of the file as plain text hold all of it but a byte order mark. */
+static void check_text(const uint8_t *data, size_t size)
+{
+    struct records r;
+    struct record x;
+    struct error e = {0};
+    struct text all = {0};
+    bool more = true;
+    if (records_open_text(&r, fuzz_put("a.txt", data, size), &e)) {
+        CHECK(e.code == PL_USAGE && e.text[0]);
+        return;
+    }
+    int rc;
+    while (!(rc = records_next(&r, &x, &more, &e)) && more) {
+        struct bump b = {0};
+        struct value *sample;
+        CHECK(!json_parse(x.text, x.n, &b, &sample, &e), "%s", e.text);
+        const char *text = value_get(sample, "text")->text;
+        CHECK(*text && strlen(text) <= TEXT_MOST);
+        text_append(&all, text, strlen(text));
+        bump_free(&b);
+    }
+    const size_t mark = size >= 3 && !memcmp(data, "\xef\xbb\xbf", 3) ? 3 : 0;
+    CHECK(rc ? e.code == PL_USAGE && e.text[0] : all.n == size - mark && (!all.n || !memcmp(all.at, data + mark, all.n)));
+    text_free(&all);
+    records_close(&r);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct records r;
@@ -41,6 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     bool more = true;
     uint64_t line = 1;
     fuzz_begin();
+    check_text(data, size);
     const char *path = fuzz_put("a.jsonl", data, size);
     if (records_open(&r, path, RECORD_MOST, &e)) {
         CHECK(e.code == PL_USAGE && e.text[0]);
@@ -50,8 +81,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         struct bump b = {0};
         struct value *sample;
         struct conversation c;
-        CHECK(x.n >= 2 && x.n <= size && x.line >= line && x.text[0] == '{');
-        line = x.line;
+        CHECK(x.n >= 2 && x.n <= size && record_line(x.line) >= line && x.text[0] == '{');
+        line = record_line(x.line);
         if (!json_parse(x.text, x.n, &b, &sample, &e)) {
             if (!conversation_read(sample, x.line & 1 ? "Be brief" : NULL, "\n", &b, &c, &e)) check_sample(&c), check_media(&c, &b);
             else CHECK(e.text[0]);

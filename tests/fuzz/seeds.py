@@ -137,10 +137,14 @@ put("conversation", "completion", b'{"prompt": "q", "completion": "a"}\n{"text":
 put("conversation", "cut", b'[{"text": "t"}, {"text": "u')
 put("conversation", "images", b'{"images": ["a.png", {"path": "b.png"}], "messages": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "q"}, {"type": "image"}]}, {"role": "assistant", "content": "<image>"}]}\n')
 
+put("conversation", "two_in_a_line", b'{"text": "a"} {"text": "b"}\n{"text": "c"}')
+put("conversation", "plain", "\ufeffA text.\n\nÄ second paragraph.\n".encode())
+
 # Text with images: the layout, ranges of the data, the text.
 for layout, name in enumerate(("tokens", "tiles", "pieces")):
     put("chat_images", name, bytes([layout + 63 if layout == 1 else layout, 2, 3, 9, 4, 12]) + "USER: <image>\nÄ cat<image> and <image></s>\n<image>".encode())
 put("chat_images", "none", b"\x00\x00<s>no image")
+put("chat_images", "video", b"\x82\x00<image><image> and <video>")
 
 # A token store of three samples, with the options of rows before it: `plimsoll data tokenize` of lines of
 # tests/golden/chat/chats.jsonl wrote it; the stored inputs were made from it by putting a byte in front.
@@ -170,7 +174,19 @@ put("tokenizer", "affixes", tokenizer({"vocab": {"a": 0, "##b": 1, "b</w>": 2, "
 put("tokenizer", "unigram", tokenizer({"type": "Unigram", "vocab": [["<unk>", 0], ["a", -1.5], ["ab", -2], ["\u2581", -3]], "unk_id": 0, "byte_fallback": True}, pre_tokenizer=meta))
 put("tokenizer", "unknown_merge", tokenizer({"merges": ["a c"]}))
 put("tokenizer", "backtracks", tokenizer(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(?:a|a)*(?:a|a)*\\z"}, "behavior": "Isolated", "invert": False}))
+put("tokenizer", "looks_at_all", tokenizer(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(?=(a*))a|a*b|a"}, "behavior": "Removed", "invert": False}))
+put("tokenizer", "doubles", tokenizer(normalizer={"type": "Sequence", "normalizers": [{"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 30}))
+put("tokenizer", "text_twice", tokenizer(post_processor={"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A"}}] * 9, "special_tokens": {}}))
 put("tokenizer", "cut", tokenizer()[:200])
+for name in ("bert", "whitespace", "delimiter", "punctuation_Isolated", "gpt1", "t5"):
+    put("tokenizer", "golden_" + name, pathlib.Path(f"tests/golden/tokenizers/{name}/tokenizer.json").read_bytes())
+for name in ("sp_unigram", "sp_char", "sp_rules"):
+    put("sentencepiece", "golden_" + name, pathlib.Path(f"tests/golden/tokenizers/{name}/tokenizer.model").read_bytes())
+for name, source in {
+        "unique": "{{ range(2000)|unique|list|length }}", "upper": "{% for i in range(20) %}{% set x = ('\u00df' * 100000)|upper %}{% endfor %}",
+        "nested": "{% set n = namespace(a=[1]) %}{% for i in range(14) %}{% set n.a = [n.a, n.a] %}{% endfor %}{{ n.a|tojson }}",
+        "names": "{% set a = 1 %}" * 50 + "".join("{%% set v%d = %d %%}" % (i, i) for i in range(200)), "range_end": "{{ range(0, 9223372036854775807, 4611686018427387904)[::1]|list }}"}.items():
+    put("template", name, source.encode())
 
 
 def field(number, data):

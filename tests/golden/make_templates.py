@@ -152,6 +152,7 @@ continued' }}
 {{ 3 is odd }}|{{ 4 is even }}|{{ 9 is divisibleby 3 }}|{{ 1 is eq 1 }}|{{ 1 is ne 1 }}|{{ 2 is gt 1 }}|{{ 2 is ge 2 }}|{{ 1 is lt(2) }}|{{ 1 is le 1 }}|{{ 1 is in [1] }}|{{ 1 is not in [1] }}|{{ 1 is not none and 2 is not none }}|{{ none is not none or 1 }}|{{ n is not string }}
 {{ not missing is defined }}|{{ s is string and n is number }}|{{ 'a' if s is string else 'b' }}|{{ s|length is eq 11 }}|{{ -1 is number }}|{{ s is equalto 'Hello World' }}|{{ missing is not defined }}
 {{ range(5)|list }}|{{ range(2, 5)|list }}|{{ range(5, 0, -2)|list }}|{{ range(3) }}|{{ range(0, 10, 3) }}|{{ range(3)[1] }}|{{ range(10)[2:8:2]|list }}|{{ range(0)|length }}|{{ 2 in range(3) }}|{{ range(3)[-1] }}|{{ range(5)[::-1]|list }}
+{{ range(0, 9223372036854775807, 4611686018427387904)[::1]|list }}|{{ range(-9223372036854775807, 9223372036854775807, 4611686018427387904)[::2]|list }}|{{ range(9223372036854775807, 0, -4611686018427387904)[::-1]|list }}
 {{ range(100001) }}
 {{ range(1.5) }}
 {{ range(1, 2, 0) }}

@@ -17,6 +17,7 @@ struct scope *scope_new(struct render *r, struct scope *up)
 
 void scope_set(struct render *r, struct scope *s, const char *name, struct var v)
 {
+    r->steps += s->n / 8;
     for (uint32_t i = 0; i < s->n; i++)
         if (s->names[i] == name) {
             s->values[i] = v;
@@ -36,11 +37,13 @@ void scope_set(struct render *r, struct scope *s, const char *name, struct var v
     s->values[s->n++] = v;
 }
 
-static struct var scope_get(const struct scope *s, const char *name)
+static struct var scope_get(struct render *r, const struct scope *s, const char *name)
 {
-    for (; s; s = s->up)
+    for (; s; s = s->up) {
+        r->steps += s->n / 8;
         for (uint32_t i = 0; i < s->n; i++)
             if (s->names[i] == name) return s->values[i];
+    }
     if (function_known(name)) return (struct var){.kind = VAR_FUNCTION, .what = name};
     return var_undefined(name);
 }
@@ -50,7 +53,7 @@ void assign(struct render *r, struct scope *s, const struct node *target, struct
     if (target->kind == NODE_NAME) {
         scope_set(r, s, target->name, v);
     } else if (target->kind == NODE_MEMBER) {
-        struct var space = scope_get(s, target->a->name);
+        struct var space = scope_get(r, s, target->a->name);
         if (space.kind != VAR_NAMESPACE) fail(r, "'%s' is no namespace: its members cannot be set", target->a->name);
         dict_put(r, space.d, var_text(r, target->name, strlen(target->name)), v);
     } else {
@@ -298,7 +301,7 @@ static struct var eval_kind(struct render *r, struct scope *s, const struct node
     struct var a;
     switch (n->kind) {
     case NODE_CONST: return n->value;
-    case NODE_NAME: return scope_get(s, n->name);
+    case NODE_NAME: return scope_get(r, s, n->name);
     case NODE_LIST:
     case NODE_TUPLE: return eval_items(r, s, n);
     case NODE_DICT: return eval_dict(r, s, n);

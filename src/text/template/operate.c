@@ -184,7 +184,7 @@ static struct var seq_item(struct render *r, struct var v, struct var key)
     var_sized(v, &n);
     if (i < 0) i += n;
     if (i < 0 || i >= n) return var_undefined("the element at this index");
-    if (v.kind == VAR_RANGE) return var_int(v.range->begin + v.range->step * i);
+    if (v.kind == VAR_RANGE) return var_int(span_at(v.range, i));
     if (v.kind != VAR_STRING) return v.q->at[i];
     int bytes;
     const uint32_t from = str_offset(v.s, (uint32_t)i);
@@ -266,7 +266,7 @@ struct var var_slice(struct render *r, struct var v, struct var from, struct var
     if (v.kind == VAR_RANGE) {
         struct span *out = take(r, sizeof *out);
         const struct span *of = v.range;
-        *out = (struct span){of->begin + of->step * s.begin, of->begin + of->step * s.end, of->step * s.step, s.n};
+        *out = (struct span){span_at(of, s.begin), span_at(of, s.end), (int64_t)((uint64_t)of->step * (uint64_t)s.step), s.n};
         return (struct var){.kind = VAR_RANGE, .range = out};
     }
     struct seq *q = seq_new(r, (uint32_t)s.n);

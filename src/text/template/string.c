@@ -59,7 +59,7 @@ void build_bytes(struct build *b, const char *at, size_t n, bool data)
     build_reserve(b, n);
     memcpy(b->at + b->n, at, n);
     b->n += (uint32_t)n;
-    b->r->steps += n / 64;
+    b->r->steps += 1 + n / 64;
     if (data) build_mark(b, b->n - (uint32_t)n, b->n);
 }
 

@@ -123,6 +123,7 @@ static uint32_t dict_find(struct render *r, const struct dict *d, struct var key
         return i;
     }
     while (i < d->n && !var_equal(r, d->keys[i], key)) i++;
+    r->steps += i / 2;
     return i;
 }
 
@@ -423,7 +424,7 @@ bool iter_next(struct render *r, struct iter *it, struct var *out)
         return true;
     case VAR_RANGE:
         if (it->at >= it->of.range->n) return false;
-        *out = var_int(it->of.range->begin + it->of.range->step * it->at++);
+        *out = var_int(span_at(it->of.range, it->at++));
         return true;
     default: return false; /* undefined: empty */
     }

@@ -98,6 +98,8 @@ struct dict {
 struct span {
     int64_t begin, end, step, n;
 };
+/* Element i. Elements fit 64 bits, but what is behind the last one, and a step that jumps over it, may not. */
+static inline int64_t span_at(const struct span *s, int64_t i) { return (int64_t)((uint64_t)s->begin + (uint64_t)s->step * (uint64_t)i); }
 
 struct render {
     const struct template *t;

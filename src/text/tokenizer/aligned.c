@@ -8,7 +8,7 @@
 /* False: the text would be too large. */
 static bool reserve(struct aligned_buffer *b, size_t n)
 {
-    b->full |= n > ALIGNED_MOST - b->n;
+    b->full |= n > b->most - b->n;
     if (b->full || b->cap - b->n >= n) return !b->full;
     size_t cap = max_i64(2 * (int64_t)b->cap, (int64_t)(b->n + n));
     if (cap < 1024) cap = 1024;

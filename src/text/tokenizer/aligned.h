@@ -32,17 +32,19 @@ static inline struct aligned aligned_part(const struct aligned *a, uint32_t begi
     return (struct aligned){a->at + begin, end - begin, a->shift + begin, a->from ? a->from + begin : NULL};
 }
 
-/* Bytes of an aligned text, at most: steps that replace one character by many cannot exhaust memory. */
-enum { ALIGNED_MOST = 384 << 20 };
+/* Bytes that a text of n bytes may become: steps that replace one character by many cannot exhaust memory. The characters that grow most in a
+ * normal form become eleven times as many bytes. */
+enum { ALIGNED_MOST = 384 << 20, ALIGNED_GROWTH = 16, ALIGNED_LEAST = 4096 };
+static inline uint32_t aligned_most(uint32_t n) { return (uint32_t)min_u64(ALIGNED_MOST, (uint64_t)n * ALIGNED_GROWTH + ALIGNED_LEAST); }
 
-/* Aligned text that grows. What would make it larger than ALIGNED_MOST is dropped, and `full` is set. */
+/* Aligned text that grows. What would make it larger than `most` is dropped, and `full` is set. */
 struct aligned_buffer {
     char *at;
     struct byte_range *from;
-    uint32_t n, cap;
+    uint32_t n, cap, most;
     bool full;
 };
-static inline void aligned_clear(struct aligned_buffer *b) { b->n = 0, b->full = false; }
+static inline void aligned_clear(struct aligned_buffer *b, uint32_t most) { b->n = 0, b->most = most, b->full = false; }
 void aligned_put(struct aligned_buffer *b, const char *bytes, size_t n, struct byte_range from);
 /* Appends bytes begin, ..., end - 1 of `a`. */
 void aligned_copy(struct aligned_buffer *b, const struct aligned *a, uint32_t begin, uint32_t end);

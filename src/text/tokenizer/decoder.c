@@ -144,6 +144,7 @@ static void put_replace(struct decoding *s, uint32_t i, const char *token, size_
     struct byte_range m;
     size_t done = 0, keep = 0;
     state->work.n = 0;
+    if (s->search) pattern_search_begin(s->search, n);
     while (finder_next(&step->find, s->search, token, n, &at, &m) == 1) {
         text_append(&state->work, token + done, m.begin - done);
         text_append(&state->work, step->content, strlen(step->content));

@@ -350,12 +350,12 @@ static void sentencepiece(const struct normal_step *s, struct aligned *text, str
 
 int normalize(const struct normalizer *n, struct normal_work *w, struct aligned *text, struct error *e)
 {
-    if (n->steps.n && !w->search) w->search = pattern_search_new();
+    const uint32_t given = text->n, most = aligned_most(given);
     uint32_t turn = 0;
     for (uint32_t i = 0; i < n->steps.n && text->n; i++) {
         const struct normal_step *s = &n->steps.at[i];
         struct aligned_buffer *out = &w->buffers[turn];
-        aligned_clear(out);
+        aligned_clear(out, most);
         int rc = PL_OK;
         switch (s->kind) {
         case NORMAL_FORM: apply_form(s->form, w, text, out); break;
@@ -370,7 +370,7 @@ int normalize(const struct normalizer *n, struct normal_work *w, struct aligned 
         case NORMAL_SENTENCEPIECE: sentencepiece(s, text, out); break;
         }
         if (rc) return rc;
-        if (out->full) return error_set(e, PL_USAGE, "normalized, the text has more than %d bytes", ALIGNED_MOST);
+        if (out->full) return error_set(e, PL_USAGE, "the normalizer makes more than %u bytes of a text of %u", most, given);
         if (text->at == out->at) turn ^= 1;
     }
     return PL_OK;

@@ -161,7 +161,7 @@ static struct aligned_buffer *begin_text(struct split_work *w)
 {
     begin_step(w);
     w->turn ^= 1;
-    aligned_clear(&w->buffers[w->turn]);
+    aligned_clear(&w->buffers[w->turn], w->most);
     return &w->buffers[w->turn];
 }
 
@@ -234,13 +234,13 @@ static int run_step(const struct pretokenizer *p, const struct split_step *s, st
 
 int pretokenize(const struct pretokenizer *p, struct split_work *w, struct aligned *text, struct error *e)
 {
-    if (p->steps.n && !w->search) w->search = pattern_search_new();
     w->pieces.n = 0;
     w->buffers[w->turn].full = false;
+    w->most = aligned_most(text->n);
     add_piece(w, 0, text->n);
     for (uint32_t i = 0; i < p->steps.n; i++)
         if (run_step(p, &p->steps.at[i], w, text, e)) return e->code;
-        else if (w->buffers[w->turn].full) return error_set(e, PL_USAGE, "with the changes of the pre-tokenizer the text has more than %d bytes", ALIGNED_MOST);
+        else if (w->buffers[w->turn].full) return error_set(e, PL_USAGE, "the pre-tokenizer makes more than %u bytes of a text", w->most);
     return PL_OK;
 }
 

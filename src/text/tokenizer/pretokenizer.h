@@ -41,7 +41,7 @@ struct split_work {
     VEC(struct byte_range) pieces, before;
     VEC(struct split_match { struct byte_range at; bool match; }) matches;
     struct aligned_buffer buffers[2];
-    uint32_t turn;
+    uint32_t turn, most; /* the buffer in use; bytes that a buffer may have */
     struct pattern_search *search;
 };
 void split_work_free(struct split_work *w);

@@ -32,7 +32,11 @@ static struct work *borrow(const struct tokenizer *t)
     struct work *w = t->pool->idle;
     if (w) t->pool->idle = w->next;
     pthread_mutex_unlock(&t->pool->lock);
-    return w ? w : mem_alloc(sizeof *w);
+    if (w) return w;
+    w = mem_alloc(sizeof *w);
+    w->normal.search = pattern_search_new();
+    w->split.search = pattern_search_new();
+    return w;
 }
 
 static void give_back(const struct tokenizer *t, struct work *w)
@@ -56,7 +60,7 @@ static void work_free(struct work *w)
 /* What is searched for in the normalized text, and what the decoder sees. */
 static int normalized_content(struct tokenizer *t, const char *content, const char **out, struct error *e)
 {
-    struct normal_work w = {0};
+    struct normal_work w = {.search = pattern_search_new()};
     struct aligned text = {.at = content, .n = (uint32_t)strlen(content)};
     int rc = normalize(&t->normalizer, &w, &text, e);
     if (!rc) *out = memcpy(bump_alloc(&t->memory, text.n + 1), text.at, text.n);
@@ -189,6 +193,8 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, cons
     if (valid < n) return error_set(e, PL_USAGE, "byte %zu of the text is not UTF-8", valid);
     const uint32_t before = out->n;
     const struct encoding c = {.t = t, .work = borrow(t), .data = {data, n_data}, .out = out, .e = e};
+    pattern_search_begin(c.work->normal.search, n);
+    pattern_search_begin(c.work->split.search, n);
     int rc = encode_all(&c, text, (uint32_t)n, add_special);
     give_back(t, c.work);
     if (rc) out->n = before;

@@ -211,6 +211,7 @@ static int read_added(struct tokenizer *t, const struct value *list, struct erro
 static int add_post(struct tokenizer *t, int64_t id, struct error *e)
 {
     if (id < 0 || id >= t->vocabulary.size || !t->vocabulary.piece[id]) return error_set(e, PL_USAGE, "post_processor: no token has the id %lld", (long long)id);
+    if (t->post.n == POST_MOST) return error_set(e, PL_USAGE, "post_processor: it adds more than %d tokens to a text", POST_MOST);
     vec_push(&t->post, (int32_t)id);
     return PL_OK;
 }
@@ -219,6 +220,7 @@ static int add_post(struct tokenizer *t, int64_t id, struct error *e)
 static int read_template(struct tokenizer *t, const struct value *v, struct error *e)
 {
     const struct value *single = value_get(v, "single"), *tokens = value_get(v, "special_tokens");
+    uint32_t text = 0;
     if (value_as_list(single, "post_processor.single", e)) return e->code;
     for (uint32_t i = 0; i < single->count; i++) {
         const char *name;
@@ -226,6 +228,7 @@ static int read_template(struct tokenizer *t, const struct value *v, struct erro
         if (!sequence == !special) return error_set(e, PL_USAGE, "post_processor.single[%u]: expected a Sequence or a SpecialToken", i);
         if (value_as_string(value_get(sequence ? sequence : special, "id"), "post_processor.single.id", &name, e)) return e->code;
         if (sequence && strcmp(name, "A")) return error_set(e, PL_USAGE, "post_processor.single[%u]: the sequence is \"%.60s\"; expected \"A\"", i, name);
+        if (sequence && text++) return error_set(e, PL_USAGE, "post_processor.single[%u]: the sequence \"A\" stands there a second time; expected it once", i);
         if (sequence) {
             vec_push(&t->post, POST_TEXT);
             continue;

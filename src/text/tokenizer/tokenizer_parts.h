@@ -28,7 +28,7 @@ enum { TOKENIZER_JSON_MOST = 128 << 20, TOKENIZER_MODEL_MOST = 64 << 20 };
 enum role { ROLE_BOS, ROLE_EOS, ROLE_UNK, ROLE_SEP, ROLE_PAD, ROLE_CLS, ROLE_MASK, ROLES };
 extern const char *const role_names[ROLES]; /* "bos_token", ... */
 
-enum { POST_TEXT = -1 };
+enum { POST_TEXT = -1, POST_MOST = 256 }; /* POST_MOST: entries of tokenizer.post, at most */
 
 struct tokenizer {
     struct bump memory;
