@@ -176,6 +176,18 @@ too_large() { # the slices of a .nii.gz that data.sample_memory has no room for 
     expect 2 'a.nii: reading a slice of 1024 x 1024 voxels takes 8 MiB; expected at most 4 \(data.sample_memory\)' "$binary" train "$tmp/big.yaml" --set data.sample_memory=4 --set device=cpu --set "train.out=$tmp/none"
 }
 check "a volume whose slices are larger than data.sample_memory" too_large
+room() { # init writes what the slices of the data need
+    for head in images labels; do # float64 of 3000 x 3000 x 2, all a hole, and labels
+        mkdir -p "$tmp/wide/$head" && head -c 352 "$from/down.nii" >"$tmp/wide/$head/a.nii" || return 1
+        printf '\x03\x00\xb8\x0b\xb8\x0b\x02\x00' | dd of="$tmp/wide/$head/a.nii" bs=1 seek=40 conv=notrunc 2>/dev/null
+        if [ "$head" = images ]; then printf '\x40\x00\x40\x00'; else printf '\x02\x00\x08\x00'; fi | dd of="$tmp/wide/$head/a.nii" bs=1 seek=70 conv=notrunc 2>/dev/null
+        truncate -s $((352 + 3000 * 3000 * 2 * 8)) "$tmp/wide/$head/a.nii" || return 1
+    done
+    head -c 3000000 /dev/zero | tr '\0' '\1' | dd of="$tmp/wide/labels/a.nii" bs=32 seek=31261 conv=notrunc 2>/dev/null
+    head -c 3000000 /dev/zero | tr '\0' '\1' | dd of="$tmp/wide/labels/a.nii" bs=32 seek=312511 conv=notrunc 2>/dev/null
+    expect 0 '' "$binary" init --model sam-tiny --data "$tmp/wide" --out "$tmp/run" && grep -q 'sample_memory: 164 ' "$tmp/out"
+}
+check "init: memory for large slices" room
 
 # --- TIFF, DICOM ------------------------------------------------------------------------------------
 

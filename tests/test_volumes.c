@@ -318,6 +318,8 @@ static void test_room(void **state)
     assert_non_null(strstr(e.text, "data.sample_memory"));
     if (volume_open(&v, GOLDEN "lps.nii.gz", &(struct volume_options){.room = 1 << 20}, &e)) fail_msg("%s", e.text);
     volume_close(&v);
+    assert_int_equal(volume_open(&v, GOLDEN "series_j2k", &(struct volume_options){.room = 1 << 20}, &e), PL_USAGE);
+    assert_non_null(strstr(e.text, "decoding the JPEG 2000 of a slice of 40 x 36 voxels may take 3 MiB more; expected at most 1 (data.sample_memory)"));
     /* A float TIFF: its pixels, its values, and the counts that percentiles are found with. */
     char *bytes;
     size_t n, need;

@@ -34,6 +34,7 @@ struct init_run {
     double holdout;          /* share of the samples; 0: none, or validation has its own files */
     uint64_t split[2];       /* with `holdout`: images or conversations to train on, and held out */
     struct text split_warning; /* what is wrong with that split */
+    uint64_t sample_memory;  /* MiB that the slices of volumes take; 0: what is the standard suffices */
     int64_t image, masks, sequence;
     const char *template;    /* data.template; NULL: not given */
     uint64_t too_long;       /* conversations longer than a row */
@@ -79,20 +80,21 @@ static int check_model_matches_data(const struct init_run *r, struct error *e)
 static void scan_samples(struct init_run *r, const struct dataset *d)
 {
     struct mask *records = mem_alloc(RECORDS * sizeof *records);
-    void *scratch = mem_alloc(SCRATCH);
+    const size_t room = r->sample_memory ? r->sample_memory << 20 : SCRATCH;
+    void *scratch = mem_alloc(room);
     uint64_t n = dataset_count(d), n_read = min_u64(n, SAMPLES_READ);
     uint32_t most = 1;
     for (uint64_t i = 0; i < n_read; i++) {
         struct dataset_masks found;
         struct error ignored;
-        if (dataset_masks(d, i * n / n_read, scratch, SCRATCH, records, RECORDS, &found, &ignored)) continue;
+        if (dataset_masks(d, i * n / n_read, scratch, room, records, RECORDS, &found, &ignored)) continue;
         if (found.n > most) most = found.n;
         if (records[0].shape.kind == SHAPE_BITS && !records[0].shape.cells.id) r->cells = records[0].shape.cells.w;
     }
     struct dataset_image image;
     struct error ignored;
     r->image = r->model.image;
-    if (!dataset_image(d, 0, scratch, SCRATCH, &image, &ignored) && image.decoded && !d->format->label && (int64_t)(image.stride / 3) % r->model.masks->patch == 0) r->image = (int64_t)(image.stride / 3);
+    if (!dataset_image(d, 0, scratch, room, &image, &ignored) && image.decoded && !d->format->label && (int64_t)(image.stride / 3) % r->model.masks->patch == 0) r->image = (int64_t)(image.stride / 3);
     r->masks = min_i64(MOST_MASKS, (int64_t)align_up(most, 4));
     mem_free(scratch);
     mem_free(records);
@@ -149,13 +151,19 @@ static void find_embeddings(struct init_run *r, const struct packed_embeddings *
     else if (embed_pattern(&r->model, r->image, r->freeze, e)) r->freeze[0] = 0;
 }
 
+static void note_largest(struct init_run *r, const struct dataset *d)
+{
+    const uint64_t mib = (uint64_t)ceil_div((int64_t)d->largest, 1 << 20);
+    if (d->largest > loader_default_room(d->format->name, false) && mib > r->sample_memory) r->sample_memory = mib;
+}
+
 static int open_images(struct init_run *r, struct error *e)
 {
     struct dataset *d;
     struct dataset_options o = detected_options(&r->data, false);
-    o.room = (size_t)loader_default_room(o.format, false);
     if (dataset_open(&d, &o, e)) return e->code;
     uint64_t n = r->samples = dataset_count(d);
+    note_largest(r, d);
     scan_samples(r, d);
     find_embeddings(r, dataset_embeddings(d));
     put_decisions(r, d);
@@ -163,18 +171,17 @@ static int open_images(struct init_run *r, struct error *e)
     const struct dataset_options decided = {.labels = d->labels.kind, .ignore = d->labels.ignore, .threshold = d->labels.threshold, .range = d->range};
     if (detected_validation(&r->data)) {
         o = detected_options(&r->data, true);
-        o.room = (size_t)loader_default_room(o.format, false);
         o.labels = decided.labels, o.ignore = decided.ignore, o.threshold = decided.threshold, o.range = decided.range;
         dataset_close(d);
         if (dataset_open(&d, &o, e)) return e->code;
         r->held_out = dataset_count(d);
+        note_largest(r, d);
         keep_unpaired(r, true, d);
     } else if (n > 1) { /* hold out a tenth, at least one sample */
         r->holdout = n >= 10 ? 0.1 : 1.0 / (double)n;
         r->held_out = dataset_held_out(d, r->holdout, 0, &r->split_warning);
         r->split[0] = r->samples = n - r->held_out;
         r->split[1] = r->held_out;
-        if (r->split_warning.n) log_warn("%s", r->split_warning.at);
     }
     dataset_close(d);
     return PL_OK;
@@ -333,6 +340,7 @@ static void put_data(const struct init_run *r, struct text *out)
         return;
     }
     if (r->decided.n) text_append(out, r->decided.at, r->decided.n);
+    if (r->sample_memory) text_printf(out, "  sample_memory: %llu             # MiB for each of data.threads: a slice of the largest volume\n", (unsigned long long)r->sample_memory);
     text_printf(out, "  image_size: %lld               # images are resized to this side; smaller is faster\n", (long long)r->image);
     if (r->cells && r->cells != r->model.masks->side(&r->model, r->image))
         text_printf(out, "  # The store's masks have a side of %lld, the loss is computed at %lld: `plimsoll data pack --model %s` makes them equal.\n", (long long)r->cells,

@@ -221,6 +221,7 @@ struct dataset {
     struct dataset_left left;
     struct text unpaired; /* see dataset_unpaired */
     size_t room;          /* options.room, or VOLUME_ROOM */
+    size_t largest;       /* bytes that options.room needs for the largest slice; 0: there are no volumes */
     char missing[256];    /* csv: the first file that is not there */
     const struct packed_embeddings *embeddings; /* common to all files; NULL: none */
     struct label_options labels; /* decided; the format sets `values` */

@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t *file = h.pixels_n ? mem_copy(data + h.pixels, (size_t)h.pixels_n) : mem_alloc(1);
     void *to = mem_alloc(dicom_decoded_bytes(&h));
     const size_t scratch_n = dicom_scratch(&h);
-    void *scratch = mem_alloc(h.coding == DICOM_JPEG ? scratch_n : 1); /* of JPEG 2000 it is not written to */
+    void *scratch = mem_alloc(scratch_n + 1);
     CHECK(!h.lut.n || (h.lut.at <= size && dicom_lut_bytes(&h) <= size - h.lut.at), "a LUT outside of the file");
     if (dicom_decode(&h, file, data + h.lut.at, scratch, to, &e)) CHECK(e.text[0], "a failure without a message");
     mem_free(file);

@@ -200,6 +200,14 @@ static uint32_t name_whole(struct pairs *p, const struct item *from, const struc
     return at;
 }
 
+/* Raises d->largest to what a volume needs. */
+static void note_need(struct dataset *d, const struct volume *v)
+{
+    if (!v->path) return;
+    const uint64_t need = volume_rgb_room(&(struct volume_channels){.at = {v}}), outside = volume_outside(v), more = need > outside ? need : outside;
+    if (more > d->largest) d->largest = (size_t)more;
+}
+
 /* Adds a sample for each slice; the volumes belong to the dataset from now on. */
 static void add_case(struct dataset *d, const struct item *from, struct opened *c, bool patients)
 {
@@ -207,6 +215,8 @@ static void add_case(struct dataset *d, const struct item *from, struct opened *
     struct pairs *p = d->state;
     struct item item = *from;
     const uint32_t slices = c->has_image ? c->image[0].slices : 1;
+    for (uint32_t i = 0; i < p->channels; i++) note_need(d, &c->image[i]);
+    note_need(d, &c->mask);
     const char letter = c->image[0].kind == VOLUME_TIFF ? 'p' : letters[p->slices.axis];
     if (c->has_image) item.image_volume = p->volumes.n + 1, item.whole = name_whole(p, from, &c->image[0], patients);
     for (uint32_t i = 0; i < p->channels && c->has_image; i++) vec_push(&p->volumes, c->image[i]), c->image[i] = (struct volume){0};

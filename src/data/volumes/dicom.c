@@ -97,6 +97,7 @@ static int add_file(struct series *s, const char *path, struct error *e)
     normal_of(&f.h, n);
     f.slice = (struct dicom_slice){.path = mem_string(path), .pixels = f.h.pixels, .pixels_n = f.h.pixels_n, .slope = f.h.slope, .inter = f.h.inter, .along = dot(n, f.h.position)};
     f.slice.scratch = dicom_scratch(&f.h) + dicom_lut_bytes(&f.h);
+    f.slice.outside = dicom_outside(&f.h);
     if (!strcmp(f.h.photometric, "MONOCHROME1")) { /* the largest value is black */
         const double most = f.h.lut.n ? (double)((1u << f.h.lut.bits) - 1) : f.h.is_signed ? -1 : (double)((1ull << f.h.stored) - 1);
         f.slice.inter += most * f.slice.slope, f.slice.slope = -f.slice.slope;
@@ -243,6 +244,13 @@ size_t dicom_room(const struct volume *v)
         most = most > bytes ? most : bytes;
     }
     return 2 * plane_room(v) + (size_t)most;
+}
+
+uint64_t dicom_outside_most(const struct volume *v)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < v->slices; i++) most = most > v->files[i].outside ? most : v->files[i].outside;
+    return most;
 }
 
 static int read_pixels(const struct dicom_slice *f, const struct dicom_header *h, uint8_t *to, uint8_t *lut, struct error *e)

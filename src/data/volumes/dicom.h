@@ -32,7 +32,8 @@ struct dicom_slice {
     char *path;
     uint64_t pixels, pixels_n;
     double slope, inter, along; /* position along the normal, mm */
-    size_t scratch;             /* dicom_scratch of its header */
+    size_t scratch;             /* for the LUT and dicom_scratch */
+    uint64_t outside;           /* dicom_outside */
 };
 
 /* A file in memory, or, with bytes NULL, an open file. */
@@ -45,9 +46,10 @@ struct dicom_source {
 int dicom_parse(struct dicom_header *h, const struct dicom_source *s, struct error *e);
 /* The type of the values that dicom_decode writes. */
 enum plane_type dicom_type(const struct dicom_header *h);
-/* Bytes that dicom_decode needs beside the file and the pixels, aligned to 64. Of JPEG 2000 they are not written to: so many bytes may
- * OpenJPEG allocate (dicom_j2k.h). */
+/* Bytes that dicom_decode needs beside the file and the pixels, aligned to 64. */
 size_t dicom_scratch(const struct dicom_header *h);
+/* Bytes that OpenJPEG may allocate while it decodes the pixels (dicom_j2k.h). */
+uint64_t dicom_outside(const struct dicom_header *h);
 /* Decodes the pixels to rows of the machine's integers: [rows][columns][samples], and applies the Modality LUT. `file` are the pixels_n
  * bytes, which are changed; `lut` its entries, if there is one. */
 size_t dicom_stored_bytes(const struct dicom_header *h);  /* of uncompressed pixels */
@@ -62,6 +64,7 @@ int dicom_open(struct volume *v, struct error *e);
 void dicom_close(struct volume *v);
 const char *dicom_axis(const struct volume *v); /* "coronal" */
 size_t dicom_room(const struct volume *v);
+uint64_t dicom_outside_most(const struct volume *v);
 int dicom_read(const struct volume *v, uint32_t slice, void *to, size_t room, struct plane *out, struct error *e);
 
 #endif

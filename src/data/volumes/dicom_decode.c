@@ -24,9 +24,10 @@ static size_t reader_bytes(void) { return (size_t)align_up(jpg_bytes(), 64); }
 
 size_t dicom_scratch(const struct dicom_header *h)
 {
-    if (h->coding == DICOM_JPEG) return reader_bytes() + (size_t)align_up((uint64_t)h->columns * 3, 64);
-    return h->coding == DICOM_JPEG2000 ? (size_t)align_up(j2k_room(h->columns, h->rows, h->samples, h->pixels_n), 64) : 0;
+    return h->coding == DICOM_JPEG ? reader_bytes() + (size_t)align_up((uint64_t)h->columns * 3, 64) : 0;
 }
+
+uint64_t dicom_outside(const struct dicom_header *h) { return h->coding == DICOM_JPEG2000 ? j2k_room(h->columns, h->rows, h->samples, h->pixels_n) : 0; }
 
 static uint32_t u16(const uint8_t *p) { return p[0] | (uint32_t)p[1] << 8; }
 static uint32_t u32(const uint8_t *p) { return u16(p) | u16(p + 2) << 16; }

@@ -223,13 +223,17 @@ static int open_kind(struct volume *v, const struct volume_options *o, struct er
     return PL_OK;
 }
 
+uint64_t volume_outside(const struct volume *v) { return v->kind == VOLUME_DICOM ? dicom_outside_most(v) : 0; }
+
 /* Before a slice is read or the file decompressed. */
 static int check_size(const struct volume *v, const struct volume_options *o, struct error *e)
 {
     const size_t need = volume_rgb_room(&(struct volume_channels){.at = {v}}), room = o->room ? o->room : VOLUME_ROOM;
     if (v->w > VOLUME_MAX_SIDE || v->h > VOLUME_MAX_SIDE) return error_set(e, PL_USAGE, "its slices have %u x %u voxels; expected sides of at most %d", v->w, v->h, VOLUME_MAX_SIDE);
-    if (need <= room) return PL_OK;
-    return error_set(e, PL_USAGE, "reading a slice of %u x %u voxels takes %zu MiB; expected at most %zu (data.sample_memory)", v->w, v->h, (need >> 20) + 1, room >> 20);
+    if (need > room) return error_set(e, PL_USAGE, "reading a slice of %u x %u voxels takes %zu MiB; expected at most %zu (data.sample_memory)", v->w, v->h, (need >> 20) + 1, room >> 20);
+    const uint64_t outside = volume_outside(v);
+    if (outside <= room) return PL_OK;
+    return error_set(e, PL_USAGE, "decoding the JPEG 2000 of a slice of %u x %u voxels may take %llu MiB more; expected at most %zu (data.sample_memory)", v->w, v->h, (unsigned long long)(outside >> 20) + 1, room >> 20);
 }
 
 int volume_open(struct volume *v, const char *path, const struct volume_options *o, struct error *e)

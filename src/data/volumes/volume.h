@@ -84,6 +84,9 @@ int volume_lay_on(struct volume *v, struct volume *image, struct error *e);
 /* Views one slice as it is stored, for a mask that is no volume. PL_USAGE: the order of its rows and columns is not that of an image. */
 int volume_as_stored(struct volume *v, struct error *e);
 
+/* Returns the most bytes that a library allocates by itself while a slice is decoded, beside its room: OpenJPEG. */
+uint64_t volume_outside(const struct volume *v);
+
 /* Reads a slice. `to` has volume_room bytes, aligned to 8; the plane is at its beginning. `labels`: as tiff_read. */
 size_t volume_room(const struct volume *v, bool labels);
 int volume_read(const struct volume *v, uint32_t slice, uint32_t modality, bool labels, void *to, size_t room, struct plane *out, struct error *e);
