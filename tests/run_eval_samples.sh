@@ -76,10 +76,10 @@ plans() {
     # shellcheck disable=SC2086
     "$binary" plan "$tmp/run.yaml" --set train.eval_samples=4 --json $FLAGS >"$tmp/plan.json" || return 1
     [ "$(field "$tmp/plan.json" arena_bytes)" = "$(field "$tmp/asked.json" arena_bytes)" ] || { field "$tmp/plan.json" arena_bytes; return 1; }
-    # k and v of 2 layers: 2 heads of 8 x 4 bytes for each of 128 + 12 tokens.
-    [ "$(field "$tmp/plan.json" kv_cache_bytes)" = $((2 * 2 * 2 * 8 * 4 * 140)) ] && [ "$(field "$tmp/plan.json" prompt_chunk)" = 128 ] || { cat "$tmp/plan.json"; return 1; }
+    # k and v of 2 layers: 2 heads of 8 x 4 bytes for each of 128 + 12 tokens, of each of 4 prompts at once.
+    [ "$(field "$tmp/plan.json" kv_cache_bytes)" = $((4 * 2 * 2 * 2 * 8 * 4 * 140)) ] && [ "$(field "$tmp/plan.json" prompt_chunk) $(field "$tmp/plan.json" prompt_batch)" = '128 4' ] || { cat "$tmp/plan.json"; return 1; }
     # shellcheck disable=SC2086
-    "$binary" plan "$tmp/run.yaml" --set train.eval_samples=4 $FLAGS | grep 'evaluations answer prompts in chunks of 128 tokens, with a KV cache of' || return 1
+    "$binary" plan "$tmp/run.yaml" --set train.eval_samples=4 $FLAGS | grep 'evaluations answer 4 prompts at once, in chunks of 128 tokens, with a KV cache of' || return 1
     least=$(field "$tmp/plan.json" smallest_budget_bytes)
     run "$tmp/least" --set train.eval_samples=4 --memory "$least" && [ "$(field "$tmp/least.json" arena_bytes)" -le "$least" ] || return 1
     # shellcheck disable=SC2086
@@ -88,6 +88,21 @@ plans() {
     echo "smallest budget $least; a KV cache of $(field "$tmp/plan.json" kv_cache_bytes) bytes adds $(($(field "$tmp/asked.json" arena_bytes) - $(field "$tmp/plain.json" arena_bytes)))"
 }
 check "the plan has the programs and the KV cache" plans
+
+# One prompt at a time, or more than there are: the same answers, and the same bits of training; every byte is in the plan.
+batches() {
+    local n
+    for n in 1 7; do
+        run "$tmp/by$n" --set train.eval_samples=4 --set train.eval_batch=$n && diff -r "$tmp/asked/answers" "$tmp/by$n/answers" && cmp "$tmp/asked/model/model.safetensors" "$tmp/by$n/model/model.safetensors" || return 1
+        [ "$(field "$tmp/by$n.json" arena_bytes)" = "$(field "$tmp/by$n.json" allocated_bytes)" ] && [ "$(field "$tmp/by$n.json" allocations_in_steps)" = 0 ] || { cat "$tmp/by$n.json"; return 1; }
+        grep -q "\"prompt_batch\": $n," "$tmp/by$n/plan.json" || { grep prompt_ "$tmp/by$n/plan.json"; return 1; }
+    done
+    # In the smallest budget prompts are answered one by one, unless more take no more memory.
+    [ "$(field "$tmp/least.json" arena_bytes)" -le "$(field "$tmp/by1.json" arena_bytes)" ] || return 1
+    rm -rf "$tmp/by1/checkpoints/step-4" "$tmp/by1/model"
+    run "$tmp/by1" --resume --set train.eval_samples=4 --set train.eval_batch=2 && diff -r "$tmp/asked/answers" "$tmp/by1/answers" && grep 'train.eval_batch changed, so the plan is searched again' "$tmp/by1.err"
+}
+check "several prompts at once" batches
 
 # Memory techniques change no answer. PLIMSOLL_POISON: what is dead is NaN.
 techniques() {

@@ -297,6 +297,50 @@ saved_tokenizers() {
 }
 check "a saved model has its tokenizer and template" saved_tokenizers
 
+# --- a file of prompts -----------------------------------------------------------------------------------
+
+# Prompts of different lengths in a file: the answers that each has alone, in their order, whatever the number at once is; drawn ones do not depend on it
+# either, and the first has the draws that it has alone. Answers end at different tokens.
+prompts() {
+    local i n taught=(--model "$tmp/taught/model" --max-new 12)
+    { echo '{"prompt": "c a b"}'; sed -n 2,6p "$tmp/train.jsonl" | sed 's/, *{"role": "assistant".*/]}/'; printf '{"prompt": [{"role": "user", "content": "b d a"}], "more": 1}\n'; } >"$tmp/prompts.jsonl"
+    for n in 1 2 7; do
+        generate "${taught[@]}" --prompts "$tmp/prompts.jsonl" --batch $n >"$tmp/prompts.$n" 2>"$tmp/err" && grep -q "7 prompts in .*, $n at once" "$tmp/err" || { cat "$tmp/err"; return 1; }
+        generate "${taught[@]}" --prompts "$tmp/prompts.jsonl" --batch $n --temperature 1.5 --seed 3 >"$tmp/drawn.$n" || return 1
+    done
+    cmp "$tmp/prompts.1" "$tmp/prompts.2" && cmp "$tmp/prompts.1" "$tmp/prompts.7" && cmp "$tmp/drawn.1" "$tmp/drawn.2" && cmp "$tmp/drawn.1" "$tmp/drawn.7" && ! cmp -s "$tmp/prompts.1" "$tmp/drawn.1" || return 1
+    for i in 1 2 3 4 5 6 7; do
+        sed -n "${i}p" "$tmp/prompts.jsonl" >"$tmp/chat.one"
+        [ $i != 1 ] || { generate "${taught[@]}" --prompt 'c a b' --json >"$tmp/alone.json" && generate "${taught[@]}" --prompt 'c a b' --temperature 1.5 --seed 3 --json >"$tmp/drawn.json"; } || return 1
+        [ $i = 1 ] || { sed 's/"prompt"/"messages"/' "$tmp/chat.one" >"$tmp/alone.chat" && generate "${taught[@]}" --chat "$tmp/alone.chat" --json >"$tmp/alone.json"; } || return 1
+        sed -n "${i}p" "$tmp/prompts.7" >"$tmp/line.json"
+        for n in text finish prompt_tokens; do [ "$(field "$tmp/line.json" $n)" = "$(field "$tmp/alone.json" $n)" ] || { cat "$tmp/line.json" "$tmp/alone.json"; return 1; }; done
+    done
+    [ "$(head -n 1 "$tmp/drawn.7" | sed 's/.*"ids": \[//; s/\].*//')" = "$(tr -d '\n' <"$tmp/drawn.json" | sed 's/.*"ids": *\[//; s/\].*//')" ] || { head -n 1 "$tmp/drawn.7"; cat "$tmp/drawn.json"; return 1; }
+    [ "$(sed 's/.*"ids": \[//; s/\].*//' "$tmp/prompts.7" | awk -F, '{ print NF }' | sort -u | wc -l)" -gt 1 ] || { echo "all answers have one length"; return 1; }
+    printf 'c a b\r\n\nb a' >"$tmp/prompts.txt"
+    generate "${taught[@]}" --prompts "$tmp/prompts.txt" >"$tmp/lines" && [ "$(sed 's/"ids".*//' "$tmp/lines" | tr -d '\n')" = '{"line": 1, {"line": 3, ' ] && cmp <(head -n 1 "$tmp/lines") <(head -n 1 "$tmp/prompts.1")
+}
+check "a file of prompts, any number at once" prompts
+
+# Plan = run: the plan's KV cache is that of so many prompts. The smallest budget is that of one prompt at a time, and a larger one has more at once.
+prompts_planned() {
+    local least free taught=(--model "$tmp/taught/model" --max-new 12 --prompts "$tmp/prompts.jsonl")
+    generate "${taught[@]}" --dry-run --json >"$tmp/plan.json" || return 1
+    least=$(field "$tmp/plan.json" smallest_budget_bytes) free=$(field "$tmp/plan.json" arena_bytes)
+    [ "$(field "$tmp/plan.json" prompt_batch)" = 7 ] || { field "$tmp/plan.json" prompt_batch; return 1; }
+    generate "${taught[@]}" --memory "$least" >"$tmp/least" 2>"$tmp/err" && grep -q ', 1 at once' "$tmp/err" && cmp "$tmp/least" "$tmp/prompts.1" || { cat "$tmp/err"; return 1; }
+    generate "${taught[@]}" --memory $(((least + free) / 2)) >"$tmp/half" 2>"$tmp/err" && grep -q ', [2-7] at once' "$tmp/err" && cmp "$tmp/half" "$tmp/prompts.1" || { cat "$tmp/err"; return 1; }
+    expect 3 "the smallest plan needs $least bytes" generate "${taught[@]}" --memory $((least - 1)) || return 1
+    expect 3 "does not fit" generate "${taught[@]}" --memory "$least" --batch 7
+}
+check "a file of prompts: the number at once is planned" prompts_planned
+wrong_sample() { { head -n 1 "$tmp/prompts.jsonl"; echo '{"question": "x"}'; } >"$tmp/wrong.jsonl"; expect 2 'wrong.jsonl:2: .*question' generate --model "$tmp/taught/model" --prompts "$tmp/wrong.jsonl"; }
+check "a file of prompts refused: a sample without a prompt" wrong_sample
+check "a file of prompts refused: images of the command" expect 2 'name their own' generate --model "$tmp/taught/model" --prompts "$tmp/prompts.txt" --image x.png
+check "a file of prompts refused: --batch for one prompt" expect 2 'batch is for a file of prompts' generate --model $model --ids 1 --batch 2
+check "a file of prompts refused: too many at once" expect 2 'expected at most .* tokens in all' generate --model "$tmp/taught/model" --prompts "$tmp/prompts.txt" --batch 99999999 --max-new 99
+
 # --- eval: scores of answers -----------------------------------------------------------------------------
 
 # shellcheck disable=SC2086

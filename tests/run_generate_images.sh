@@ -66,6 +66,25 @@ before() {
 }
 check "images before a prompt, and in a chat" before
 
+# Prompts of a file, with 0 to 3 images each, several at once: the answers of transformers, in order.
+many() {
+    local i n
+    ln -sfn "$PWD/$images" "$tmp/images"
+    for i in 1 2 3 4 5 6; do tr -d '\n' <"$text/prompt-$i.json" && echo; done >"$tmp/many.jsonl"
+    for n in 1 4 6; do
+        generate --model "$text/$1" --prompts "$tmp/many.jsonl" --max-new 8 --batch $n >"$tmp/many.out" 2>"$tmp/err" && [ "$(grep -c . "$tmp/many.out")" = 6 ] || { cat "$tmp/err"; return 1; }
+        for i in 1 2 3 4 5 6; do
+            sed -n "${i}p" "$tmp/many.out" >"$tmp/a.json"
+            [ "$(ids "$tmp/a.json")" = "$(want "$1" $i)" ] && grep -q "\"line\": $i," "$tmp/a.json" || { echo "prompt-$i, $n at once: found $(ids "$tmp/a.json"), expected $(want "$1" $i)"; return 1; }
+        done
+    done
+    grep '6 prompts in .*, 6 at once' "$tmp/err"
+}
+check "a file of prompts: chats of a llava" many llava
+check "a file of prompts: chats of a smolvlm" many smolvlm
+lost_image() { echo '{"prompt": "<image> what?", "image": "images/none.png"}' >>"$tmp/many.jsonl"; expect 2 'many.jsonl:7: .*none.png' generate --model $text/llava --prompts "$tmp/many.jsonl" --max-new 2; }
+check "a file of prompts: an image that is missing" lost_image
+
 # --- memory --------------------------------------------------------------------------------------------
 
 # The plan holds the tower; one byte less than the smallest plan is refused, and that plan gives the same answer.

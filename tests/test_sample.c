@@ -28,25 +28,28 @@ static int read_numbers(char *line, double *out, int room)
 static void check_case(const struct sampling *options, const double *logits, const double *seen, int n_seen, const double *want)
 {
     struct sampler s;
+    struct sampled_text t;
     struct error e;
     float row[V];
     double found[V] = {0}, drawn[V] = {0};
     for (int i = 0; i < V; i++) row[i] = (float)logits[i];
     assert_int_equal(sampling_check(options, &e), PL_OK);
     sampler_open(&s, V, options);
-    sampler_begin(&s);
-    for (int i = 0; i < n_seen; i++) sampler_see(&s, (int32_t)seen[i]);
-    const int64_t n = sampler_candidates(&s, row);
+    sampled_text_open(&t, &s);
+    sampled_text_begin(&t, 0);
+    for (int i = 0; i < n_seen; i++) sampled_text_see(&t, (int32_t)seen[i]);
+    const int64_t n = sampler_candidates(&s, &t, row);
     for (int64_t i = 0; i < n; i++) found[s.kept[i].id] = s.kept[i].weight;
     for (int i = 0; i < V; i++)
         if (fabs(found[i] - want[i]) > 1e-6) fail_msg("token %d has the probability %.9g, expected %.9g", i, found[i], want[i]);
     for (int k = 0; k < DRAWS && options->repetition_penalty == 1; k++) {
         int32_t id;
-        assert_int_equal(sampler_next(&s, row, &id, &e), PL_OK);
+        assert_int_equal(sampler_next(&s, &t, row, &id, &e), PL_OK);
         drawn[id] += 1.0 / DRAWS;
     }
     for (int i = 0; i < V && options->repetition_penalty == 1; i++) /* five deviations of a share */
         if (fabs(drawn[i] - want[i]) > 5 * sqrt(want[i] * (1 - want[i]) / DRAWS) + 1e-12) fail_msg("token %d was drawn in a share of %g, expected %g", i, drawn[i], want[i]);
+    sampled_text_close(&t);
     sampler_close(&s);
 }
 
@@ -75,29 +78,62 @@ static void test_greedy(void **state)
     (void)state;
     const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1}, penalized = {.top_p = 1, .repetition_penalty = 2};
     struct sampler s;
+    struct sampled_text t;
     struct error e;
     int32_t id;
     sampler_open(&s, 4, &greedy);
-    sampler_begin(&s);
-    assert_int_equal(sampler_next(&s, (float[]){1, 3, 3, -2}, &id, &e), PL_OK);
+    sampled_text_open(&t, &s);
+    sampled_text_begin(&t, 0);
+    assert_int_equal(sampler_next(&s, &t, (float[]){1, 3, 3, -2}, &id, &e), PL_OK);
     assert_int_equal(id, 1); /* the first of the largest */
-    assert_int_equal(sampler_next(&s, (float[]){NAN, -5, -INFINITY, -7}, &id, &e), PL_OK);
+    assert_int_equal(sampler_next(&s, &t, (float[]){NAN, -5, -INFINITY, -7}, &id, &e), PL_OK);
     assert_int_equal(id, 1);
-    assert_int_equal(sampler_next(&s, (float[]){NAN, NAN, NAN, -INFINITY}, &id, &e), PL_FAIL);
-    assert_int_equal(sampler_next(&s, (float[]){0, INFINITY, 0, 0}, &id, &e), PL_FAIL);
+    assert_int_equal(sampler_next(&s, &t, (float[]){NAN, NAN, NAN, -INFINITY}, &id, &e), PL_FAIL);
+    assert_int_equal(sampler_next(&s, &t, (float[]){0, INFINITY, 0, 0}, &id, &e), PL_FAIL);
+    sampled_text_close(&t);
     sampler_close(&s);
 
     sampler_open(&s, 4, &penalized);
-    sampler_begin(&s);
+    sampled_text_open(&t, &s);
+    sampled_text_begin(&t, 0);
     const float row[] = {3, 5, 4, -1}, negative[] = {-1, -1.5f, -1.75f, -9};
-    assert_int_equal(sampler_next(&s, row, &id, &e), PL_OK);
+    assert_int_equal(sampler_next(&s, &t, row, &id, &e), PL_OK);
     assert_int_equal(id, 1);
-    assert_int_equal(sampler_next(&s, row, &id, &e), PL_OK); /* 5 / 2 is below 4 */
+    assert_int_equal(sampler_next(&s, &t, row, &id, &e), PL_OK); /* 5 / 2 is below 4 */
     assert_int_equal(id, 2);
-    sampler_begin(&s); /* a new text: nothing was seen */
-    sampler_see(&s, 0);
-    assert_int_equal(sampler_next(&s, negative, &id, &e), PL_OK); /* -1 * 2 is below -1.5 */
+    sampled_text_begin(&t, 0); /* a new text: nothing was seen */
+    sampled_text_see(&t, 0);
+    assert_int_equal(sampler_next(&s, &t, negative, &id, &e), PL_OK); /* -1 * 2 is below -1.5 */
     assert_int_equal(id, 1);
+    sampled_text_close(&t);
+    sampler_close(&s);
+}
+
+/* A text's draws are keyed by its number: those of text 0 are as before, others differ. */
+static void test_texts(void **state)
+{
+    (void)state;
+    enum { TEXTS = 3, TOKENS = 40 };
+    const struct sampling options = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 7};
+    const float row[V] = {0};
+    int32_t drawn[TEXTS][TOKENS], again;
+    struct sampler s;
+    struct sampled_text t[TEXTS];
+    struct error e;
+    sampler_open(&s, V, &options);
+    for (uint32_t i = 0; i < TEXTS; i++) {
+        sampled_text_open(&t[i], &s);
+        sampled_text_begin(&t[i], i);
+        for (int k = 0; k < TOKENS; k++) assert_int_equal(sampler_next(&s, &t[i], row, &drawn[i][k], &e), PL_OK);
+        if (i) assert_memory_not_equal(drawn[i], drawn[i - 1], sizeof drawn[i]);
+        sampled_text_begin(&t[i], i);
+    }
+    for (int k = 0; k < TOKENS; k++)
+        for (uint32_t i = TEXTS; i-- > 0;) { /* in another order */
+            assert_int_equal(sampler_next(&s, &t[i], row, &again, &e), PL_OK);
+            assert_int_equal(again, drawn[i][k]);
+        }
+    for (uint32_t i = 0; i < TEXTS; i++) sampled_text_close(&t[i]);
     sampler_close(&s);
 }
 
@@ -114,6 +150,6 @@ static void test_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reference), cmocka_unit_test(test_greedy), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reference), cmocka_unit_test(test_greedy), cmocka_unit_test(test_texts), cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,6 +23,7 @@ struct eval {
     const char *model, *adapter, *csv, *overlays, *memory;
     struct names paths, from, set, data;
     uint64_t worst; /* UINT64_MAX: not given */
+    uint64_t batch; /* prompts at once; 0: as the run file says */
     struct eval_text text;
     bool json;
     struct config config;
@@ -187,7 +188,7 @@ static int check_options(struct eval *v, bool text, struct error *e)
     const struct {
         const char *name;
         bool given, text;
-    } options[] = {{"--data", v->data.n > 0, true}, {"--samples", v->text.samples > 0 && !table, true}, {"--max-new", v->text.max_new > 0 && !table, true}, {"-o", v->text.answers, true},
+    } options[] = {{"--data", v->data.n > 0, true}, {"--samples", v->text.samples > 0 && !table, true}, {"--max-new", v->text.max_new > 0 && !table, true}, {"--batch", v->batch > 0 && !table, true}, {"-o", v->text.answers, true},
                    {"--loss", v->text.loss, true},  {"--csv", v->csv, false},        {"--overlays", v->overlays, false},
                    {"--images", v->table.images, false}, {"--structures", v->table.structures, false}, {"--own-size", v->table.wanted, false}, {"--spacing", v->table.spacing, false},
                          {"--worst", v->worst != UINT64_MAX, false}};
@@ -233,8 +234,9 @@ static int read_config(struct eval *v, struct error *e)
     if (rc) return rc;
     const bool text = c->data_format == FORMAT_CONVERSATIONS;
     if ((rc = check_options(v, config_tokens(c), e))) return rc;
-    if (config_tokens(c) && !text && (v->text.samples || v->text.max_new || v->text.answers))
-        return error_set(e, PL_USAGE, "%s is for conversations; on tokens eval computes loss and perplexity", v->text.samples ? "--samples" : v->text.max_new ? "--max-new" : "-o");
+    if (config_tokens(c) && !text && (v->text.samples || v->text.max_new || v->batch || v->text.answers))
+        return error_set(e, PL_USAGE, "%s is for conversations; on tokens eval computes loss and perplexity", v->text.samples ? "--samples" : v->text.max_new ? "--max-new" : v->batch ? "--batch" : "-o");
+    if (v->batch) c->train_eval_batch = (int64_t)min_u64(v->batch, INT32_MAX);
     use_model(c, v->model, config_tokens(c) ? "text" : "masks");
     config_use_adapter(c, v->adapter);
     c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* their patterns are for the names of the run's model */
@@ -274,7 +276,7 @@ static int eval(int argc, char **argv, struct error *e)
     struct eval v = {.worst = UINT64_MAX, .table.tolerance = 1};
     const struct data_option table[] = {{"--model", DATA_TEXT, &v.model}, {"--adapter", DATA_TEXT, &v.adapter}, {"--csv", DATA_TEXT, &v.csv},   {"--worst", DATA_COUNT, &v.worst},
                                         {"--overlays", DATA_TEXT, &v.overlays}, {"--data", DATA_LIST, &v.data}, {"--samples", DATA_POSITIVE, &v.text.samples},
-                                        {"--max-new", DATA_POSITIVE, &v.text.max_new}, {"-o", DATA_TEXT, &v.text.answers}, {"--out", DATA_TEXT, &v.text.answers}, {"--loss", DATA_SWITCH, &v.text.loss},
+                                        {"--max-new", DATA_POSITIVE, &v.text.max_new}, {"--batch", DATA_POSITIVE, &v.batch}, {"-o", DATA_TEXT, &v.text.answers}, {"--out", DATA_TEXT, &v.text.answers}, {"--loss", DATA_SWITCH, &v.text.loss},
                                         {"--images", DATA_TEXT, &v.table.images}, {"--structures", DATA_TEXT, &v.table.structures},
                                         {"--own-size", DATA_SWITCH, &v.table.wanted}, {"--spacing", DATA_TEXT, &v.table.spacing}, {"--tolerance", DATA_REAL, &v.table.tolerance},
                                         {"--json", DATA_SWITCH, &v.json}, {"--config-from", DATA_LIST, &v.from}, {"--set", DATA_LIST, &v.set}, {"--memory", DATA_TEXT, &v.memory}};
@@ -293,7 +295,7 @@ static int eval(int argc, char **argv, struct error *e)
 }
 
 const struct command command_eval = {
-    "eval", "eval (RUN.yaml | --config-from FILE... | --data FILE) --model DIR [--adapter DIR] [--samples N] [--loss] [-o FILE] [--csv FILE] [--own-size] [--images FILE] [--structures FILE] [--spacing X,Y] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
+    "eval", "eval (RUN.yaml | --config-from FILE... | --data FILE) --model DIR [--adapter DIR] [--samples N] [--batch N] [--loss] [-o FILE] [--csv FILE] [--own-size] [--images FILE] [--structures FILE] [--spacing X,Y] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
     "Evaluates a model on the validation data of RUN.yaml. Masks: mean IoU and Dice by prompt and category. Conversations: the model answers\n"
     "the last question of each, greedily, and the answers are scored against the references: exact match, token F1, BLEU and ROUGE-L by file.\n"
     "Files of tokens and texts (.txt, .md), which the model's tokenizer makes tokens of: loss and perplexity, in rows of data.sequence tokens.\n"
@@ -320,6 +322,8 @@ const struct command command_eval = {
     "  --data FILE    a file of conversations, tokens or text, or a glob, instead of data.validation; may be given several times, and without RUN.yaml\n"
     "  --samples N    answers the first N conversations of each file; default: all\n"
     "  --max-new N    tokens of an answer, at most; default: max_new_tokens of generation_config.json, else 256\n"
+    "  --batch N      prompts that are answered at once, train.eval_batch; default: as many as --memory allows, at most 32; without it as\n"
+    "                 many as the free memory allows\n"
     "  --loss         also computes loss and perplexity over all conversations, as the evaluation in training does; planned within\n"
     "                 --memory by itself, with rows of data.sequence tokens\n"
     "  -o FILE        writes the answers as JSON lines: file, line, prompt, answer, reference, finish, and the scores of each", eval};

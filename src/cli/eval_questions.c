@@ -20,40 +20,42 @@ struct questions_scored {
     struct generator generator;
     struct generate run;
     struct text_scores all, by[DATASETS]; /* by dataset; the last one has all others */
+    struct progress progress;
+    uint64_t n, asked, left;     /* questions: in all, so far, and those that are left out */
 };
 
-/* Answers one question. */
-static int answer_one(struct questions_scored *s, uint64_t i, struct answer *out, struct error *e)
+static int next_question(void *to, struct prompt *out, bool *more, struct error *e)
 {
+    struct questions_scored *s = to;
     struct ask *a = &s->ask;
+    if (!(*more = s->asked < s->n)) return PL_OK;
+    const uint64_t i = s->asked++;
     int rc = ask_again(a, dataset_image_path(s->set, i), dataset_text(s->set, i, DATASET_QUESTION), e);
-    return rc ? rc : generate_answer(&s->run, &(struct prompt){a->ids.at, a->ids.n, a->images.at, a->images.n}, out, e);
+    *out = (struct prompt){a->ids.at, a->ids.n, a->images.at, a->images.n};
+    return rc;
 }
 
-static int answer_all(struct questions_scored *s, uint64_t samples, struct error *e)
+static int take_answer(void *to, uint64_t i, const struct answer *a, struct error *e)
 {
-    struct answer a = {0};
-    struct progress p;
-    const uint64_t n = samples ? min_u64(samples, dataset_count(s->set)) : dataset_count(s->set);
-    uint64_t left = 0;
-    int rc = PL_OK;
-    progress_begin(&p, "answering", "questions", n);
-    for (uint64_t i = 0; i < n && !rc; i++) {
-        progress_add(&p, 1);
-        rc = answer_one(s, i, &a, e);
-        if (rc == PL_USAGE) { /* of this sample: a broken image, a question that is too long */
-            if (!left++) log_warn("a question is left out: %s", e->text);
-            rc = PL_OK;
-            continue;
-        }
-        if (rc) break;
-        const char *reference = dataset_text(s->set, i, DATASET_ANSWER);
-        text_scores_add(&s->all, a.text.n ? a.text.at : "", reference);
-        text_scores_add(&s->by[min_i64(dataset_group(s->set, i), DATASETS - 1)], a.text.n ? a.text.at : "", reference);
+    struct questions_scored *s = to;
+    progress_add(&s->progress, 1);
+    if (!a && e->code != PL_USAGE) return e->code;
+    if (!a) { /* of this sample: a broken image, a question that is too long */
+        if (!s->left++) log_warn("a question is left out: %s", e->text);
+        return PL_OK;
     }
+    const char *reference = dataset_text(s->set, i, DATASET_ANSWER);
+    text_scores_add(&s->all, a->text.n ? a->text.at : "", reference);
+    text_scores_add(&s->by[min_i64(dataset_group(s->set, i), DATASETS - 1)], a->text.n ? a->text.at : "", reference);
+    return PL_OK;
+}
+
+static int answer_all(struct questions_scored *s, struct error *e)
+{
+    progress_begin(&s->progress, "answering", "questions", s->n);
+    int rc = generate_all(&s->run, &(struct generate_queue){s, next_question, take_answer}, e);
     progress_clear();
-    answer_free(&a);
-    if (left) log_warn("%llu of %llu questions were left out", (unsigned long long)left, (unsigned long long)n);
+    if (s->left) log_warn("%llu of %llu questions were left out", (unsigned long long)s->left, (unsigned long long)s->n);
     return rc;
 }
 
@@ -90,14 +92,16 @@ static void put_scores(const struct questions_scored *s, struct json_writer *w)
 static int score(struct questions_scored *s, const struct config *c, const struct eval_text *o, struct error *e)
 {
     const int64_t most = o->max_new ? (int64_t)o->max_new : NEW_TOKENS;
-    const struct run_generation plan = {.cache = c->data_sequence + most, .prompt = c->data_sequence, .answer = most, .images = {.images = 1}};
+    s->n = o->samples ? min_u64(o->samples, dataset_count(s->set)) : dataset_count(s->set);
+    const struct run_generation plan = {.cache = c->data_sequence + most, .prompt = c->data_sequence, .answer = most, .prompts = (int64_t)s->n, .tokens = (int64_t)s->n * c->data_sequence,
+                                        .batch = c->train_eval_batch, .images = {.images = 1}};
     int rc = ask_open(&s->ask, c, dataset_image_path(s->set, 0), dataset_text(s->set, 0, DATASET_QUESTION), e);
     if (!rc) rc = generator_plan(&s->generator, &s->ask.config, &plan, e);
     if (!rc) rc = generator_start(&s->generator, e);
     if (!rc) {
         const struct generate_options options = ask_options(&s->ask, most);
         generate_open(&s->run, &s->generator, &options);
-        rc = answer_all(s, o->samples, e);
+        rc = answer_all(s, e);
         generate_close(&s->run);
     }
     generator_close(&s->generator);

@@ -26,8 +26,7 @@ struct evaluation {
     struct text_scores all, one; /* one: of an answer */
     struct text lines;           /* the file of the answers */
     struct progress progress;
-    uint32_t file;               /* that is being answered */
-    uint32_t answered;           /* questions of all files */
+    uint32_t asked;              /* questions of all files, so far */
     uint64_t unfinished;         /* answers that are as long as they may be */
     double seconds;
     struct eval_loss loss;       /* with --loss */
@@ -35,17 +34,31 @@ struct evaluation {
 
 /* --- answers --------------------------------------------------------------------------------- */
 
-static void take_answer(void *to, uint32_t i, const struct answer *a)
+static int next_prompt(void *to, struct prompt *out, bool *more, struct error *e)
 {
     struct evaluation *v = to;
-    v->answered++;
+    const struct questions *q = &v->held.questions;
+    (void)e;
+    if ((*more = v->asked < q->at.n)) *out = q->at.at[v->asked++].prompt;
+    return PL_OK;
+}
+
+static int take_answer(void *to, uint64_t i, const struct answer *a, struct error *e)
+{
+    struct evaluation *v = to;
+    const struct questions *q = &v->held.questions;
+    const uint32_t file = questions_file(q, (uint32_t)i);
+    const char *reference = q->at.at[i].reference;
+    if (!a) return error_prepend(e, "%s:%llu", q->files.at[file], (unsigned long long)q->asked.at[i].line);
+    text_scores_add(&v->scores[file], a->text.at, reference);
     v->unfinished += a->end == GENERATE_LENGTH;
     if (v->o->answers) {
         v->one = (struct text_scores){.work = v->one.work};
-        text_scores_add(&v->one, a->text.at, v->held.questions.at.at[v->held.questions.file[v->file].first + i].reference);
-        answers_put_line(&v->lines, &v->held, v->file, i, a, &v->one);
+        text_scores_add(&v->one, a->text.at, reference);
+        answers_put_line(&v->lines, &v->held, file, (uint32_t)i - q->file[file].first, a, &v->one);
     }
     progress_add(&v->progress, 1);
+    return PL_OK;
 }
 
 static int answer_all(struct evaluation *v, int64_t most, struct error *e)
@@ -53,16 +66,11 @@ static int answer_all(struct evaluation *v, int64_t most, struct error *e)
     const struct generate_options options = answers_options(&v->held, most);
     const struct questions *q = &v->held.questions;
     struct generate run;
-    int rc = PL_OK;
     const double from = clock_seconds();
     generate_open(&run, &v->generator, &options);
     progress_begin(&v->progress, "answering", "prompts", q->at.n);
-    for (v->file = 0; v->file < q->files.n && !rc; v->file++) {
-        const struct question_file f = q->file[v->file];
-        rc = generate_score(&run, q->at.at + f.first, f.n, take_answer, v, &v->scores[v->file], e);
-        if (rc) error_prepend(e, "%s:%llu", q->files.at[v->file], (unsigned long long)q->asked.at[v->answered].line);
-        text_scores_merge(&v->all, &v->scores[v->file]);
-    }
+    int rc = generate_all(&run, &(struct generate_queue){v, next_prompt, take_answer}, e);
+    for (uint32_t f = 0; f < q->files.n; f++) text_scores_merge(&v->all, &v->scores[f]);
     progress_clear();
     generate_close(&run);
     v->seconds = clock_seconds() - from;
@@ -116,7 +124,8 @@ static void print_table(const struct evaluation *v, struct text *out)
     for (uint32_t i = 0; i < q->files.n; i++) print_row(out, width, q->files.at[i], &v->scores[i]);
     if (q->files.n > 1) print_row(out, width, "all", &v->all);
     if (v->o->loss) text_printf(out, "\nloss %.6g, perplexity %.6g\n", v->loss.loss, exp(v->loss.loss));
-    text_printf(out, "\n%llu prompt%s in %s, arena %s\n", (unsigned long long)v->all.answers, v->all.answers == 1 ? "" : "s", duration_print(v->seconds, time), size_print(plan_arena(&v->generator.run->plan), arena));
+    text_printf(out, "\n%llu prompt%s in %s, %.3g prompts/s, %lld at once, arena %s\n", (unsigned long long)v->all.answers, v->all.answers == 1 ? "" : "s", duration_print(v->seconds, time),
+                (double)v->all.answers / v->seconds, (long long)v->generator.texts, size_print(plan_arena(&v->generator.run->plan), arena));
     if (v->unfinished) text_printf(out, "%llu answers are cut: they are as long as they may be (--max-new)\n", (unsigned long long)v->unfinished);
     if (q->unasked) text_printf(out, "%llu samples are left out: they have no prompt, or their answer is a call of a tool\n", (unsigned long long)q->unasked);
 }
@@ -140,6 +149,7 @@ static void print_json(const struct evaluation *v, struct text *out)
     json_put_number(&w, "seconds", v->seconds);
     json_put_uint(&w, "arena_bytes", plan_arena(&v->generator.run->plan));
     json_put_uint(&w, "kv_cache_bytes", generator_cache_bytes(&v->generator));
+    json_put_int(&w, "batch", v->generator.texts);
     json_begin_list(&w, "files");
     for (uint32_t i = 0; i < q->files.n; i++) {
         json_begin_map(&w, NULL);
@@ -178,7 +188,8 @@ static int check_output(const char *path, struct error *e)
 
 static int plan(struct evaluation *v, int64_t most, struct error *e)
 {
-    const struct run_generation o = {.cache = v->held.questions.longest + most, .prompt = v->held.questions.longest, .answer = most, .images = v->held.questions.images};
+    const struct questions *q = &v->held.questions;
+    const struct run_generation o = {.cache = q->longest + most, .prompt = q->longest, .answer = most, .prompts = q->at.n, .tokens = q->tokens, .batch = v->config->train_eval_batch, .images = q->images};
     int rc = generator_plan(&v->generator, v->config, &o, e);
     const int64_t longest = v->generator.run->model.longest;
     if (!rc && longest && o.cache > longest)

@@ -1,5 +1,5 @@
 /*
- * generate.c: `plimsoll generate`: a language model continues a prompt, which may have images.
+ * generate.c: `plimsoll generate`: a language model continues prompts, which may have images.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -12,15 +12,15 @@
 #include "cli/data.h"
 #include "infer/generate.h"
 #include "infer/generation_config.h"
-#include "infer/prompts.h"
+#include "infer/prompt_list.h"
 #include "io/json.h"
 #include "plan/explain.h"
 
 enum { NEW_TOKENS = 256 }; /* --max-new, where the folder has none */
 
 struct generation {
-    const char *model, *adapter, *ids, *text, *chat, *memory;
-    uint64_t max_new, context, chunk, top_k, seed;
+    const char *model, *adapter, *ids, *text, *chat, *file, *memory;
+    uint64_t max_new, context, chunk, batch, top_k, seed;
     double temperature, top_p, repetition_penalty;
     bool json, dry_run, explain;
     struct names from, set, stops, images, videos; /* once the prompt is read, all are in images, in its order */
@@ -29,21 +29,22 @@ struct generation {
     struct prompts prompts;   /* the tokenizer is NULL with ids, unless the folder has one */
     struct generation_config folder;
     struct sampling sampling;
-    VEC(int32_t) prompt;
+    struct prompt_list list;  /* those of the file, or one */
+    uint32_t asked;           /* of them, so far */
     struct generator generator;
 };
 
 /* --- the prompt ------------------------------------------------------------------------------- */
 
 /* "1,2,3", with blanks around the numbers. */
-static int parse_ids(struct generation *g, struct error *e)
+static int parse_ids(const struct generation *g, struct token_list *out, struct error *e)
 {
     for (const char *s = g->ids; *s;) {
         char *end;
         const long long id = strtoll(s, &end, 10);
         const bool image = g->prompts.has_images && id == g->prompts.images.text.token; /* which may be below 0 */
         if (end == s || (id < 0 && !image) || id > INT32_MAX) return error_set(e, PL_USAGE, "--ids: expected token ids with commas between them, such as 1,15043,29892; found \"%.40s\"", s);
-        vec_push(&g->prompt, (int32_t)id);
+        vec_push(out, ((struct token){.id = (int32_t)id}));
         s = end + strspn(end, " ");
         if (*s == ',' && s[1]) s++;
         else if (*s) return error_set(e, PL_USAGE, "--ids: expected a comma between token ids; found \"%.40s\"", s);
@@ -61,9 +62,10 @@ static void find_paths(struct names *paths)
     }
 }
 
-/* Paths of images are relative to the current folder, those in a chat's file to its folder. */
+/* Paths of images are relative to the current folder, those in a file of chats or prompts to its folder. */
 static int find_images(struct generation *g, char folder[4096], struct error *e)
 {
+    const char *file = g->chat ? g->chat : g->file;
     struct text video = {0};
     if (g->chat) find_paths(&g->images), find_paths(&g->videos);
     for (uint32_t i = 0; i < g->videos.n; i++) {
@@ -72,35 +74,44 @@ static int find_images(struct generation *g, char folder[4096], struct error *e)
         vec_push(&g->images, mem_string(video.at));
     }
     text_free(&video);
-    return g->chat ? path_dir(g->chat, folder, 4096, e) : PL_OK;
+    return file ? path_dir(file, folder, 4096, e) : PL_OK;
 }
 
 /* Ids have the image tokens themselves. */
-static int read_ids(struct generation *g, struct error *e)
+static int read_ids(struct generation *g, struct token_list *out, struct error *e)
 {
     struct bump b = {0};
     struct text_images images;
-    int rc = parse_ids(g, e);
+    int rc = parse_ids(g, out, e);
     if (!rc) rc = prompts_images(&g->prompts, g->images.at, g->images.n, &b, &images, &g->slots, NULL, e);
     bump_free(&b);
     return rc;
 }
 
-/* With ids a tokenizer is not needed, and is used where there is one. */
+/* The one prompt of the command line. */
 static int read_prompt(struct generation *g, struct error *e)
 {
     struct token_list tokens = {0};
-    char folder[4096];
-    int rc = find_images(g, folder, e);
-    const struct image_scope scope = prompts_scope(&g->config, g->chat ? folder : NULL);
-    if (!rc && g->ids && g->stops.n == 0) rc = prompts_open_ids(&g->prompts, &g->config, &scope, e);
-    else if (!rc) rc = prompts_open(&g->prompts, &g->config, &scope, e);
-    if (!rc && g->ids) rc = read_ids(g, e);
-    if (!rc && g->text) rc = prompts_question(&g->prompts, g->text, &g->images, &tokens, &g->slots, e) ? error_prepend(e, "--prompt") : PL_OK;
-    if (!rc && g->chat) rc = prompts_chat_file(&g->prompts, g->chat, &g->images, &tokens, &g->slots, e);
-    for (uint32_t i = 0; i < tokens.n && !rc; i++) vec_push(&g->prompt, tokens.at[i].id);
+    int rc = PL_OK;
+    if (g->ids) rc = read_ids(g, &tokens, e);
+    else if (g->text) rc = prompts_question(&g->prompts, g->text, &g->images, &tokens, &g->slots, e) ? error_prepend(e, "--prompt") : PL_OK;
+    else rc = prompts_chat_file(&g->prompts, g->chat, &g->images, &tokens, &g->slots, e);
+    if (!rc && !tokens.n) rc = error_set(e, PL_USAGE, "the prompt has no tokens");
+    if (!rc) prompt_list_add(&g->list, &g->prompts, &(struct read_prompt){&tokens, &g->images, g->slots, g->chat, 0});
     token_list_free(&tokens);
     return rc;
+}
+
+/* With ids a tokenizer is not needed, and is used where there is one. */
+static int read_prompts(struct generation *g, struct error *e)
+{
+    char folder[4096];
+    int rc = find_images(g, folder, e);
+    const struct image_scope scope = prompts_scope(&g->config, g->chat || g->file ? folder : NULL);
+    if (!rc && g->ids && g->stops.n == 0) rc = prompts_open_ids(&g->prompts, &g->config, &scope, e);
+    else if (!rc) rc = prompts_open(&g->prompts, &g->config, &scope, e);
+    if (rc) return rc;
+    return g->file ? prompt_list_read(&g->list, &g->prompts, g->file, e) : read_prompt(g, e);
 }
 
 /* --- the configuration --------------------------------------------------------------------------- */
@@ -138,16 +149,17 @@ static int make_sampling(struct generation *g, struct error *e)
     return sampling_check(s, e);
 }
 
-/* The lengths of prompt, answer and cache. */
+/* The lengths of prompts, answers and cache. */
 static int measure(const struct generation *g, struct run_generation *out, struct error *e)
 {
-    const int64_t n = g->prompt.n, most = g->max_new ? (int64_t)g->max_new : g->folder.max_new ? g->folder.max_new : NEW_TOKENS;
-    if (!n) return error_set(e, PL_USAGE, "the prompt has no tokens");
+    const struct prompt_list *l = &g->list;
+    const int64_t n = l->longest, most = g->max_new ? (int64_t)g->max_new : g->folder.max_new ? g->folder.max_new : NEW_TOKENS;
     if (most > 1 << 24 || g->context > 1 << 24 || g->chunk > 1 << 20) return error_set(e, PL_USAGE, "--max-new, --context: expected at most %d tokens, --chunk: at most %d", 1 << 24, 1 << 20);
-    *out = (struct run_generation){.cache = g->context ? (int64_t)g->context : n + most, .prompt = n, .answer = most, .chunk = (int64_t)g->chunk, .images = g->slots};
+    *out = (struct run_generation){.cache = g->context ? (int64_t)g->context : n + most, .prompt = n, .answer = most, .chunk = (int64_t)g->chunk, .prompts = l->at.n, .tokens = l->tokens,
+                                   .batch = (int64_t)min_u64(g->batch, INT32_MAX), .images = l->images};
     if (n >= out->cache)
-        return error_set(e, PL_USAGE, "the prompt has %lld tokens, and --context %lld leaves no room for an answer; set it to more than %lld, or shorten the prompt", (long long)n,
-                         (long long)out->cache, (long long)n);
+        return error_set(e, PL_USAGE, "the %sprompt has %lld tokens, and --context %lld leaves no room for an answer; set it to more than %lld, or shorten the prompt", l->at.n > 1 ? "longest " : "",
+                         (long long)n, (long long)out->cache, (long long)n);
     out->answer = min_i64(most, out->cache - n);
     return PL_OK;
 }
@@ -161,6 +173,17 @@ static void put_plan(const struct generation *g, struct json_writer *w)
     json_put_uint(w, "kv_cache_bytes", generator_cache_bytes(&g->generator));
     json_put_int(w, "context", g->generator.cache);
     json_put_int(w, "prompt_chunk", g->generator.chunk);
+    json_put_int(w, "batch", g->generator.texts);
+}
+
+static void put_answer(const struct generation *g, struct json_writer *w, const struct listed_prompt *p, const struct answer *a)
+{
+    json_begin_list(w, "ids");
+    for (uint32_t i = 0; i < a->ids.n; i++) json_put_int(w, NULL, a->ids.at[i]);
+    json_end(w);
+    if (g->prompts.tokenizer) json_put_bytes(w, "text", a->text.n ? a->text.at : "", a->text.n);
+    json_put_string(w, "finish", generate_end_name(a->end));
+    json_put_int(w, "prompt_tokens", p->prompt.n);
 }
 
 /* A terminal gets no control codes but line breaks and tabs. */
@@ -188,12 +211,7 @@ static void print_answer(const struct generation *g, const struct answer *a)
     if (g->json) {
         struct json_writer w = {.out = &out};
         json_begin_map(&w, NULL);
-        json_begin_list(&w, "ids");
-        for (uint32_t i = 0; i < a->ids.n; i++) json_put_int(&w, NULL, a->ids.at[i]);
-        json_end(&w);
-        if (g->prompts.tokenizer) json_put_bytes(&w, "text", a->text.n ? a->text.at : "", a->text.n);
-        json_put_string(&w, "finish", generate_end_name(a->end));
-        json_put_int(&w, "prompt_tokens", g->prompt.n);
+        put_answer(g, &w, &g->list.at.at[0], a);
         if (g->images.n) json_put_uint(&w, "images", count_media(g, false));
         if (count_media(g, true)) json_put_uint(&w, "videos", count_media(g, true)), json_put_int(&w, "frames", g->slots.frames);
         json_put_number(&w, "prompt_seconds", a->prompt_seconds);
@@ -207,16 +225,53 @@ static void print_answer(const struct generation *g, const struct answer *a)
     text_free(&out);
 }
 
-/* Adds to the folder's EOS what else ends an answer: of a chat the tokenizer's eos_token, which is the end of a turn
- * in many templates; a stop text that is a special token, because answers have no text of these. */
+/* A line of JSON. */
+static void print_answer_line(const struct generation *g, const struct listed_prompt *p, const struct answer *a)
+{
+    struct text out = {0};
+    struct json_writer w = {.out = &out};
+    json_begin_map(&w, NULL);
+    json_put_uint(&w, "line", p->line);
+    put_answer(g, &w, p, a);
+    json_end(&w);
+    printf("%s\n", out.at);
+    fflush(stdout);
+    text_free(&out);
+}
+
+static int next_prompt(void *to, struct prompt *out, bool *more, struct error *e)
+{
+    struct generation *g = to;
+    (void)e;
+    if ((*more = g->asked < g->list.at.n)) *out = g->list.at.at[g->asked++].prompt;
+    return PL_OK;
+}
+
+static int take_answer(void *to, uint64_t i, const struct answer *a, struct error *e)
+{
+    const struct generation *g = to;
+    const struct listed_prompt *p = &g->list.at.at[i];
+    if (!a) return g->file ? error_prepend(e, "%s:%llu", g->file, (unsigned long long)p->line) : e->code;
+    if (g->file) print_answer_line(g, p, a);
+    else print_answer(g, a);
+    return PL_OK;
+}
+
+/* Adds to the folder's EOS the stop texts that are special tokens: answers have no text of these. */
 static void add_ends(struct generation *g)
 {
     const struct tokenizer *t = g->prompts.tokenizer;
-    if (g->chat && tokenizer_eos(t) >= 0) vec_push(&g->folder.eos, tokenizer_eos(t));
     for (uint32_t i = 0; i < g->stops.n; i++) {
         const int32_t id = tokenizer_id(t, g->stops.at[i]);
         if (id >= 0 && tokenizer_is_special(t, id)) vec_push(&g->folder.eos, id);
     }
+}
+
+static void log_speed(const struct generation *g, double seconds)
+{
+    char time[32], arena[32];
+    log_note("%u prompts in %s, %.3g prompts/s, %lld at once, arena %s", g->list.at.n, duration_print(seconds, time), g->list.at.n / seconds, (long long)g->generator.texts,
+             size_print(plan_arena(&g->generator.run->plan), arena));
 }
 
 static int answer(struct generation *g, const struct run_generation *o, struct error *e)
@@ -225,15 +280,14 @@ static int answer(struct generation *g, const struct run_generation *o, struct e
     bool terminal = isatty(STDOUT_FILENO);
     const struct generate_options options = {.sampling = g->sampling, .most = o->answer, .ends = g->folder.eos.at, .n_ends = g->folder.eos.n,
                                              .images = g->prompts.has_images ? &g->prompts.images : NULL, .tokenizer = g->prompts.tokenizer, .stops = g->stops.at, .n_stops = g->stops.n,
-                                             .show = g->json || g->ids ? NULL : show_text, .to = &terminal};
+                                             .show = g->json || g->ids || g->file ? NULL : show_text, .to = &terminal};
     struct generate run;
-    struct answer a = {0};
     int rc = generator_start(&g->generator, e);
     if (rc) return rc;
     generate_open(&run, &g->generator, &options);
-    rc = generate_answer(&run, &(struct prompt){g->prompt.at, g->prompt.n, g->images.at, g->images.n}, &a, e);
-    if (!rc) print_answer(g, &a);
-    answer_free(&a);
+    const double from = clock_seconds();
+    rc = generate_all(&run, &(struct generate_queue){g, next_prompt, take_answer}, e);
+    if (!rc && g->file) log_speed(g, clock_seconds() - from);
     generate_close(&run);
     return rc;
 }
@@ -267,21 +321,30 @@ static int plan_and_answer(struct generation *g, struct error *e)
 
 /* --- the command ------------------------------------------------------------------------------- */
 
+static int check_prompts(const struct generation *g, struct error *e)
+{
+    const int given = !!g->ids + !!g->text + !!g->chat + !!g->file;
+    if (!given) return error_set(e, PL_USAGE, "no prompt is given: add --prompt TEXT, --chat FILE.json, --ids 1,2,3 or --prompts FILE");
+    if (given > 1) return error_set(e, PL_USAGE, "--prompt, --chat, --ids and --prompts exclude each other");
+    if (g->file && g->images.n + g->videos.n) return error_set(e, PL_USAGE, "--%s is for one prompt; the samples of --prompts name their own: {\"prompt\": ..., \"images\": [...]}", g->images.n ? "image" : "video");
+    if (g->batch && !g->file) return error_set(e, PL_USAGE, "--batch is for a file of prompts, --prompts FILE; this is one prompt");
+    return PL_OK;
+}
+
 static int run_generate(struct generation *g, struct error *e)
 {
     if (!g->model) return error_set(e, PL_USAGE, "no model is given: add --model DIR, a folder with config.json and weights");
-    if (!g->ids && !g->text && !g->chat) return error_set(e, PL_USAGE, "no prompt is given: add --prompt TEXT, --chat FILE.json or --ids 1,2,3");
-    if (!!g->ids + !!g->text + !!g->chat > 1) return error_set(e, PL_USAGE, "--prompt, --chat and --ids exclude each other");
+    if (check_prompts(g, e)) return e->code;
     for (uint32_t i = 0; i < g->stops.n; i++)
         if (!*g->stops.at[i]) return error_set(e, PL_USAGE, "--stop: expected a text that is not empty");
     config_init(&g->config);
     int rc = make_config(g, e);
     if (!rc) rc = make_sampling(g, e);
-    if (!rc) rc = read_prompt(g, e);
+    if (!rc) rc = read_prompts(g, e);
     if (!rc) rc = plan_and_answer(g, e);
     generation_config_free(&g->folder);
     prompts_close(&g->prompts);
-    vec_free(&g->prompt);
+    prompt_list_free(&g->list);
     config_free(&g->config);
     return rc;
 }
@@ -295,6 +358,7 @@ static int generate(int argc, char **argv, struct error *e)
         {"--stop", DATA_LIST, &g.stops},        {"--image", DATA_LIST, &g.images},
         {"--video", DATA_LIST, &g.videos},
         {"--ids", DATA_TEXT, &g.ids},           {"--max-new", DATA_POSITIVE, &g.max_new},
+        {"--prompts", DATA_TEXT, &g.file},      {"--batch", DATA_POSITIVE, &g.batch},
         {"--temperature", DATA_REAL, &g.temperature}, {"--top-k", DATA_COUNT, &g.top_k},
         {"--top-p", DATA_REAL, &g.top_p},       {"--repetition-penalty", DATA_REAL, &g.repetition_penalty},
         {"--seed", DATA_COUNT, &g.seed},        {"--context", DATA_POSITIVE, &g.context},
@@ -315,7 +379,7 @@ static int generate(int argc, char **argv, struct error *e)
 }
 
 const struct command command_generate = {
-    "generate", "generate --model DIR [--adapter DIR] (--prompt TEXT | --chat FILE.json | --ids 1,2,3) [--image FILE]... [--video FILE]... [--max-new N] [--temperature T] [--config-from FILE]... [--memory SIZE] [--json]",
+    "generate", "generate --model DIR [--adapter DIR] (--prompt TEXT | --chat FILE.json | --ids 1,2,3 | --prompts FILE) [--image FILE]... [--video FILE]... [--max-new N] [--temperature T] [--config-from FILE]... [--memory SIZE] [--json]",
     "Generates text: a language model continues a prompt, or answers a chat, about images if it takes them. Weights, the KV cache and both programs, for chunks of the prompt and\n"
     "for the next token, are planned within --memory before anything runs.\n\n"
     "  --model DIR            a model folder, or the name of a preset\n"
@@ -324,6 +388,10 @@ const struct command command_generate = {
     "  --chat FILE.json       messages, [{\"role\": \"user\", \"content\": \"...\"}, ...], or a map with messages and tools: the model's chat\n"
     "                         template renders them, and the answer is the assistant's next turn\n"
     "  --ids 1,2,3            the prompt as token ids; the answer is printed as ids\n"
+    "  --prompts FILE         many prompts: JSON lines, a JSON list or Parquet with {\"prompt\": TEXT}, {\"messages\": [...]} or {\"conversations\": [...]},\n"
+    "                         perhaps with images and videos; or a .txt with a prompt a line. Prints a line of JSON for each, in their order\n"
+    "  --batch N              prompts that are answered at once; default: as many as --memory allows, at most 32; without it as many as\n"
+    "                         the free memory allows\n"
     "  --image FILE           an image of the prompt, for a model that takes images; may be given several times. Where <image> is in the text,\n"
     "                         the images stand there, else before the text. A chat's messages may name images themselves\n"
     "  --video FILE           a video of the prompt, a file or a folder of its frames, where <video> is in the text or before it. Set data.max_frames, and\n"
@@ -334,7 +402,7 @@ const struct command command_generate = {
     "  --top-k K              draws among the K most likely tokens; 0: all. Default: generation_config.json, else 50\n"
     "  --top-p P              draws among the most likely tokens that together have the probability P. Default: likewise, else 1\n"
     "  --repetition-penalty P makes tokens of the text so far less likely; 1: none. Default: likewise, else 1\n"
-    "  --seed N               of the draws (0): the same seed gives the same text\n"
+    "  --seed N               of the draws (0): the same seed gives the same text. Each prompt of a file has draws of its own, whatever --batch is\n"
     "  --stop TEXT            ends the answer before this text; may be given several times. The tokens of eos_token_id in\n"
     "                         generation_config.json, else config.json, end it too, and in a chat the tokenizer's eos_token\n"
     "  --context N            tokens of prompt and answer for which the KV cache is planned; default: the prompt and --max-new\n"

@@ -72,6 +72,7 @@ struct run {
     bool forward;                /* run_options.forward */
     bool answers;                /* it trains, and its evaluations answer prompts (train.eval_samples) */
     int64_t prompt_chunk;        /* tokens that program prompt takes at once; 0: the run does not generate */
+    int64_t prompts;             /* that are answered at once */
     struct remedy remedy[REMEDY_MOST]; /* changes that would fit, if nothing fits */
     int n_remedies;
     char warning[WARNINGS_MOST][WARNING_ROOM]; /* in what the plan exceeds its machine (machine.c) */
@@ -81,10 +82,13 @@ struct run {
 /* Generation of text: up to `cache` tokens, of a prompt and its answer. */
 struct run_generation {
     int64_t cache;
-    int64_t prompt, answer;      /* tokens for which the plan's time is predicted */
-    int64_t chunk;               /* tokens of a prompt that are processed at once; 0: the planner chooses */
+    int64_t prompt, answer;      /* tokens of the longest prompt and of its answer, for which the plan's time is predicted */
+    int64_t chunk;               /* tokens of prompts that are processed at once; 0: the planner chooses */
+    int64_t prompts, tokens;     /* prompts that will be answered, and the tokens of all; 0: one */
+    int64_t batch;               /* prompts that are answered at once; 0: the planner chooses */
     struct image_batch images;   /* and frames of videos, of a prompt, that the vision tower gets, at most; none: prompts are text alone */
 };
+enum { PROMPTS_MOST = 32 };      /* that the planner chooses to answer at once: the products of more rows take longer in proportion */
 
 /* Options of a command beyond the configuration. */
 struct run_options {
@@ -163,9 +167,12 @@ int run_least_micro_batch(const struct run *r);
  * decides the number of threads, unless the configuration sets it. */
 int run_open_profile(struct run *r, struct error *e);
 
-/* The fastest plan of a run that generates, within its budgets: chunks of the prompt, with and without
+/* The fastest plan of a run that generates, within its budgets: prompts at once, chunks of them, with and without
  * offloaded weights (plan_generation.c). On PL_NOFIT the smallest one. */
 int run_plan_generation(struct run *r, struct settings s, const struct run_generation *o, struct error *e);
+/* For a planned run with `answers`: as many prompts at once, up to `most`, as the budget allows with the settings of its plan; without
+ * a budget, as many as need at most 1 % more memory than the plan has (plan_generation.c). */
+int run_plan_answers(struct run *r, int64_t most, struct error *e);
 
 /* Searches changes of the configuration that would fit, and appends them to the error
  * (remedies.c). */

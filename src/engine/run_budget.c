@@ -37,19 +37,34 @@ int run_check_gpus(const struct run *r, struct error *e)
                      cuda_gpus() == 1 ? "" : "s");
 }
 
+/* Of this machine, for each of its ranks. */
+static uint64_t free_host_memory(const struct run *r) { return r->ranks && r->ranks->share.free ? r->ranks->share.free : free_memory() / (uint64_t)run_host_ranks(r); }
+
+/* Of the plan's GPU, which need not be present. */
+static uint64_t free_gpu_memory(const struct run *r)
+{
+    const uint64_t each = run_gpu_budget(r->device.profile.memory_bytes) / (uint64_t)ranks_of_gpu(r);
+    return each - min_u64(nccl_reserve(r), each / 2);
+}
+
+uint64_t run_free_memory(const struct run *r)
+{
+    if (r->device.kind == DEVICE_CUDA) return free_gpu_memory(r);
+    return run_cpu_budget(free_host_memory(r));
+}
+
 int run_resolve_budget(struct run *r, struct error *e)
 {
     const struct config_budget *b = &r->config->memory_budget;
+    char have[32], keep[32];
     r->budget = b->kind == BUDGET_BYTES ? b->bytes : 0;
     if (b->kind != BUDGET_AUTO) return PL_OK;
-    if (r->device.kind == DEVICE_CUDA) { /* the plan's GPU, which need not be present */
+    if (r->device.kind == DEVICE_CUDA) {
         if (!r->device.profile.memory_bytes) return error_set(e, PL_USAGE, "memory.budget auto: the profile has no GPU memory size; give a size");
-        r->budget = run_gpu_budget(r->device.profile.memory_bytes) / (uint64_t)ranks_of_gpu(r);
-        r->budget -= min_u64(nccl_reserve(r), r->budget / 2);
+        r->budget = free_gpu_memory(r);
         return PL_OK;
     }
-    uint64_t free = r->ranks && r->ranks->share.free ? r->ranks->share.free : free_memory() / (uint64_t)run_host_ranks(r);
-    char have[32], keep[32];
+    const uint64_t free = free_host_memory(r);
     if (!run_cpu_budget(free))
         return error_set(e, PL_FAIL, "memory.budget auto: %s are free and %s are kept in reserve; free some memory or give a size",
                          size_print(free, have), size_print(BUDGET_RESERVE, keep));

@@ -28,8 +28,10 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
     struct batch b = r->batch;
     b.B = micro_batch;
     if (program_is(g->at.program, PROGRAM_GENERATES)) {
-        b.B = 1;
-        b.T = program_is(g->at.program, PROGRAM_SINGLE) ? 1 : r->prompt_chunk;
+        const bool single = program_is(g->at.program, PROGRAM_SINGLE);
+        b.texts = r->prompts;
+        b.B = single ? r->prompts : 1;
+        b.T = single ? 1 : r->prompt_chunk;
     } else if (r->answers) {
         b.cache = 0;
     }
@@ -174,7 +176,9 @@ static int prepare_answers(struct run *r, struct error *e)
     r->answers = true;
     r->batch.cache = c->data_sequence + c->train_eval_max_new;
     if (r->model.positions) r->batch.cache = min_i64(r->batch.cache, r->model.positions);
+    r->batch.texts = 1;
     r->prompt_chunk = min_i64(c->data_sequence, ANSWERS_CHUNK);
+    r->prompts = max_i64(1, c->train_eval_batch);
     return PL_OK;
 }
 
@@ -249,6 +253,7 @@ static int search_plan(struct run *r, struct settings s, const struct run_option
     rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
     r->has_graph = !rc || (rc == PL_NOFIT && !o->fitting);
     if (!rc && o->ablation) plan_ablation(&r->space, &r->plan, &s);
+    if (!rc && r->answers && !c->train_eval_batch) rc = run_plan_answers(r, min_i64(c->train_eval_samples, PROMPTS_MOST), e);
     return rc;
 }
 
@@ -294,7 +299,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     r->forward = o->forward || o->evaluate;
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
     r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output, .size = o->size};
-    if (o->generate) r->batch.cache = o->generate->cache;
+    if (o->generate) r->batch.cache = o->generate->cache, r->batch.texts = 1;
     int rc = run_open_shares(r, o, e);
     if (!rc) rc = open_model(r, o, e);
     if (!rc) rc = weights_4bit_find(&r->stored, &r->model, &r->memory, e);

@@ -9,8 +9,9 @@
 /* Reserve of `memory.budget: auto` for the system and this program's own code. */
 enum { BUDGET_RESERVE = 512 << 20 };
 
-/* run_budget.c: an error if ranks share a GPU and were not meant to; sets r->budget. */
+/* run_budget.c: an error if ranks share a GPU and were not meant to; the free memory of the run's device, less a reserve, 0 if it is not known; sets r->budget. */
 int run_check_gpus(const struct run *r, struct error *e);
+uint64_t run_free_memory(const struct run *r);
 int run_resolve_budget(struct run *r, struct error *e);
 
 /* run_ranks.c. Number of ranks that the plan is for. */

@@ -22,7 +22,7 @@ struct settings run_base_settings(struct run *r, const struct run_options *o)
     const struct config *c = r->config;
     struct settings s = {.train = o->train, .forward = r->forward, .few_labels = r->batches.few_labels, .loader_bytes = r->batches.loader_bytes,
                          .device = device_traits(r->device.kind)};
-    if (r->answers) s.prompt_chunk = (int)r->prompt_chunk;
+    if (r->answers) s.prompt_chunk = (int)r->prompt_chunk, s.prompts = (int)r->prompts;
     const char *pipeline = getenv("PLIMSOLL_PIPELINE");
     r->serial_steps = pipeline && !strcmp(pipeline, "0");
     s.pipelined = o->train && (s.device.separate_memory || (pipeline && !r->serial_steps && r->device.kind == DEVICE_CPU));
@@ -163,7 +163,10 @@ int run_follow_plan(struct run *r, const struct source *source, struct settings 
         rc = error_set(e, PL_USAGE, "%s: made for ranks %d, shares of each %d; this run has %d and %d; plan again", path, f.ranks, f.shares, (int)max_i64(1, s.ranks), (int)max_i64(1, s.shares));
     if (!rc) rc = check_plan_keys(r, &s, &f.settings, path, e);
     if (rc) return rc;
+    if (r->answers && r->config->train_eval_batch && r->config->train_eval_batch != f.settings.prompts)
+        return error_set(e, PL_USAGE, "%s: made with another train.eval_batch than the configuration has; leave the key out, or plan again", path);
     settings_follow(&s, &f.settings);
+    if (r->answers) r->prompts = s.prompts = f.settings.prompts;
     if (run_check_excluded(r, &s, e)) return e->code;
     if (f.effective_batch != r->effective_batch)
         return error_set(e, PL_USAGE, "%s: made for train.effective_batch %d, the configuration has %d", path, f.effective_batch,

@@ -120,10 +120,17 @@ static struct cost attention_cost(const struct tensor *q, const struct tensor *k
     return (struct cost){products * 2 * pairs * (double)q->dim[3], 0};
 }
 
+/* Of a cache only the keys within reach of the queries are read. */
+static double keys_read(const struct tensor *q, const struct tensor *k, const union attr *attr)
+{
+    const int64_t reach = attr->attention.window ? q->dim[1] + attr->attention.window : k->dim[1];
+    return k->dim[1] > reach ? (double)reach / (double)k->dim[1] : 1;
+}
+
 struct cost cost_attention(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
 {
     struct cost c = attention_cost(in[0], in[1], in[4], attr, 2);
-    c.bytes = bytes_of(in, 5) + bytes_of(out, 2);
+    c.bytes = bytes_of(in, 1) + keys_read(in[0], in[1], attr) * bytes_of(in + 1, 2) + bytes_of(in + 3, 2) + bytes_of(out, 2);
     return c;
 }
 

@@ -10,6 +10,7 @@
 
 #include "infer/generation_config.h"
 #include "infer/questions.h"
+#include "infer/text_scores.h"
 #include "io/json.h"
 
 struct held_out {

@@ -2,7 +2,7 @@
  * generator.c: see generator.h.
  *
  * A chunk shorter than the planned one is padded with tokens at position -1 that see no key: they are not
- * written to the cache, and no other token sees them.
+ * written to the cache, and no other token sees them. So is the row of a text without a next token.
  */
 #include "infer/generator.h"
 
@@ -48,6 +48,7 @@ int generator_plan(struct generator *a, const struct config *c, const struct run
     if (!rc) rc = run_plan(&a->own, c, &options, e);
     a->cache = o->cache;
     a->room = o->images;
+    a->texts = a->own.prompts;
     a->chunk = a->own.plan.settings.prompt_chunk;
     return rc;
 }
@@ -90,14 +91,18 @@ static void close_whole(struct whole_prompt *w)
 static void open_buffers(struct generator *a)
 {
     const struct run *r = a->run;
-    const size_t V = (size_t)r->model.vocabulary;
+    const int64_t V = r->model.vocabulary;
     FOR_PROGRAMS(p, PROGRAM_GENERATES) {
         a->output[p] = graph_find_output(&r->graph, p, "logits");
-        CHECK(a->output[p] && tensor_elements(tensor_at(&r->graph, a->output[p])) == (int64_t)V, "program %s", program_name(p));
+        CHECK(a->output[p] && tensor_elements(tensor_at(&r->graph, a->output[p])) == a->texts * V, "program %s", program_name(p));
     }
-    a->logits = mem_alloc(V * sizeof *a->logits);
+    a->logits = mem_alloc((size_t)V * sizeof *a->logits);
     a->raw = mem_alloc(tensor_bytes(tensor_at(&r->graph, a->output[PROGRAM_NEXT])));
-    a->inputs = mem_alloc((size_t)max_i64(a->chunk, 1) * 2 * sizeof *a->inputs);
+    a->inputs = mem_alloc((size_t)max_i64(a->chunk, a->texts) * 2 * sizeof *a->inputs);
+    a->length = mem_alloc((size_t)a->texts * sizeof *a->length);
+    a->rest = mem_alloc((size_t)a->texts * sizeof *a->rest);
+    a->last = mem_alloc((size_t)a->texts * sizeof *a->last);
+    a->row = mem_alloc((size_t)max_i64(a->chunk, a->texts) * sizeof *a->row);
     open_whole(a);
     a->runs = mem_alloc((size_t)(a->room.images + a->room.frames) * sizeof *a->runs);
 }
@@ -114,7 +119,7 @@ void generator_join(struct generator *a, struct run *r)
 {
     CHECK(r->answers, "the run has no programs that generate");
     const struct image_batch *images = r->model.images ? r->batch.own : NULL;
-    *a = (struct generator){.run = r, .together = r->plan.settings.shard == SHARD_WEIGHTS ? r->ranks : NULL, .cache = r->batch.cache, .chunk = r->prompt_chunk, .room = images ? *images : (struct image_batch){0}};
+    *a = (struct generator){.run = r, .together = r->plan.settings.shard == SHARD_WEIGHTS ? r->ranks : NULL, .texts = r->prompts, .cache = r->batch.cache, .chunk = r->prompt_chunk, .room = images ? *images : (struct image_batch){0}};
     open_buffers(a);
 }
 
@@ -131,6 +136,10 @@ void generator_close(struct generator *a)
     mem_free(a->logits);
     mem_free(a->raw);
     mem_free(a->inputs);
+    mem_free(a->length);
+    mem_free(a->rest);
+    mem_free(a->last);
+    mem_free(a->row);
     mem_free(a->runs);
     close_whole(a->whole);
     memset(a, 0, sizeof *a);
@@ -140,9 +149,9 @@ uint64_t generator_cache_bytes(const struct generator *a) { return plan_cache_by
 
 /* --- running ------------------------------------------------------------------------------------- */
 
-void generator_begin(struct generator *a)
+void generator_begin(struct generator *a, int64_t text)
 {
-    a->length = a->feature = a->n_runs = 0;
+    a->length[text] = a->feature = a->n_runs = 0;
     a->images = (struct image_batch){0};
 }
 
@@ -173,7 +182,6 @@ int generator_images(struct generator *a, const struct image_source *s, char *co
 {
     const struct image_model *m = a->run->model.images;
     int rc = PL_OK;
-    CHECK(!a->length, "images come first");
     if (a->whole && !a->whole->allocation) a->whole->allocation = allocation_new(a->run, a->chunk, s ? &s->processor : &(struct image_processor){0});
     if (n && m->channels != 3) return error_set(e, PL_USAGE, "the vision tower takes images of %lld channels, and files have 3", (long long)m->channels);
     for (uint32_t i = 0; i < n && !rc; i++) {
@@ -222,44 +230,90 @@ static int put_index(struct generator *a, int32_t *ids, int64_t n, int64_t T, st
     return allocation_put(a->whole->allocation, a->run, 0, 0, &a->whole->row, index, a->images.images ? a->whole->pixels : NULL, e);
 }
 
-/* Runs a program of T tokens on the next n of the text. */
-static int run_tokens(struct generator *a, enum program p, int64_t T, const int32_t *ids, int64_t n, struct error *e)
+/* Takes tokens for a run of a program: of program next one of each text, in the row of the text; else as many as are left, text after
+ * text, up to a chunk. Returns the number of rows. */
+static int64_t take_tokens(struct generator *a, enum program p, const struct text_tokens *x, uint32_t n)
 {
-    struct run_input image_tokens;
+    const bool single = p == PROGRAM_NEXT;
+    int64_t at = 0;
+    for (int64_t t = 0; t < (single ? a->texts : a->chunk); t++) a->row[t].text = -1;
+    for (int64_t t = 0; t < a->texts; t++) a->last[t] = -1;
+    for (uint32_t i = 0; i < n; i++) {
+        const int64_t text = x[i].text, most = single ? 1 : a->chunk - at;
+        for (int64_t k = 0; k < most && a->rest[i]; k++, a->rest[i]--) {
+            const int64_t t = single ? text : at++;
+            a->row[t] = (struct row_token){text, x[i].ids[x[i].n - a->rest[i]], (int32_t)a->length[text]++};
+            a->last[text] = a->rest[i] == 1 ? (int32_t)t : -1;
+        }
+    }
+    return single ? a->texts : at;
+}
+
+/* Writes the inputs of a program's T rows, of which the first n are no padding. */
+static int put_rows(struct generator *a, enum program p, int64_t n, struct error *e)
+{
+    const int64_t T = p == PROGRAM_NEXT ? a->texts : a->chunk;
+    const bool apart = p == PROGRAM_NEXT; /* each text has a row of the cache, and its slots begin at 0 */
+    const struct row_token *row = a->row;
+    struct run_input found;
     int32_t *x = a->inputs;
     int rc = PL_OK;
-    for (int64_t t = 0; t < T; t++) x[t] = t < n ? ids[t] : 0;
-    if (p == PROGRAM_PROMPT && run_input(a->run, "image_index", &image_tokens)) rc = put_index(a, x, n, T, e);
+    for (int64_t t = 0; t < T; t++) x[t] = row[t].text < 0 ? 0 : row[t].id;
+    if (!apart && run_input(a->run, "image_index", &found)) rc = put_index(a, x, n, T, e);
     if (!rc) rc = put_input(a, "input_ids", T, e);
-    for (int64_t t = 0; t < T; t++) x[t] = t < n ? (int32_t)(a->length + t) : -1;
+    for (int64_t t = 0; t < T; t++) x[t] = row[t].text < 0 ? -1 : row[t].position;
     if (!rc) rc = put_input(a, "position_ids", T, e);
+    for (int64_t t = 0; t < T; t++) x[t] = row[t].text < 0 ? -1 : (int32_t)(row[t].text * a->cache) + row[t].position;
+    if (!rc && !apart && a->texts > 1) rc = put_input(a, "cache_slots", T, e);
     for (int64_t t = 0; t < T; t++) {
-        x[2 * t] = 0;
-        x[2 * t + 1] = t < n ? (int32_t)(a->length + t + 1) : 0;
+        const int32_t first = row[t].text < 0 || apart ? 0 : (int32_t)(row[t].text * a->cache);
+        x[2 * t] = first;
+        x[2 * t + 1] = row[t].text < 0 ? first : first + row[t].position + 1;
     }
-    if (!rc) rc = put_input(a, "ranges", 2 * T, e);
-    x[0] = (int32_t)(n - 1);
-    if (!rc && T > 1) rc = put_input(a, "last_token", 1, e);
-    if (p == PROGRAM_PROMPT) rc = agree_on(a->together, rc, e);
-    if (!rc) rc = run_program(a->run, p, e);
-    if (!rc) a->length += n;
+    return rc ? rc : put_input(a, "ranges", 2 * T, e);
+}
+
+/* Reads the logits of the texts whose last token was in this run; those of neighbours at once. */
+static int read_logits(struct generator *a, enum program p, struct error *e)
+{
+    struct run *r = a->run;
+    const uint64_t row = tensor_bytes(tensor_at(&r->graph, a->output[p])) / (uint64_t)a->texts;
+    const char *from = tape_address(&r->tape, a->output[p]);
+    int rc = PL_OK;
+    for (int64_t first = 0, n; first < a->texts && !rc; first += n + 1) {
+        for (n = 0; first + n < a->texts && a->last[first + n] >= 0; n++) {}
+        if (n) rc = r->device.ops->read(&r->device, a->raw + (uint64_t)first * row, from + (uint64_t)first * row, (uint64_t)n * row, e);
+    }
     return rc;
 }
 
-static int check_ids(const struct generator *a, const int32_t *ids, int64_t n, struct error *e)
+/* Runs a program on the next tokens of texts. */
+static int run_tokens(struct generator *a, enum program p, const struct text_tokens *x, uint32_t n, struct error *e)
 {
-    const int64_t V = a->run->model.vocabulary;
+    struct run_input found;
+    const int64_t taken = take_tokens(a, p, x, n);
+    int rc = put_rows(a, p, taken, e);
+    memcpy(a->inputs, a->last, (size_t)a->texts * sizeof *a->last);
+    if (!rc && p == PROGRAM_PROMPT && run_input(a->run, "last_token", &found)) rc = put_input(a, "last_token", a->texts, e);
+    if (p == PROGRAM_PROMPT) rc = agree_on(a->together, rc, e);
+    if (!rc) rc = run_program(a->run, p, e);
+    return rc ? rc : read_logits(a, p, e);
+}
+
+int generator_check(const struct generator *a, const struct text_tokens *x, struct error *e)
+{
+    const int64_t V = a->run->model.vocabulary, length = a->length[x->text];
     int64_t features = a->feature;
-    for (int64_t i = 0; i < n; i++) {
-        if (is_image(a, ids[i], features)) features++;
-        else if (ids[i] < 0 || ids[i] >= V)
-            return error_set(e, PL_USAGE, "token %lld has the id %d, and the model's vocabulary (vocab_size) has ids from 0 to %lld", (long long)(a->length + i), ids[i], (long long)V - 1);
+    for (int64_t i = 0; i < x->n; i++) {
+        if (is_image(a, x->ids[i], features)) features++;
+        else if (x->ids[i] < 0 || x->ids[i] >= V)
+            return error_set(e, PL_USAGE, "token %lld has the id %d, and the model's vocabulary (vocab_size) has ids from 0 to %lld", (long long)(length + i), x->ids[i], (long long)V - 1);
     }
-    if (a->whole && !a->length && n > a->chunk)
-        return error_set(e, PL_USAGE, "the prompt has %lld tokens, and memory is planned for one of %lld", (long long)n, (long long)a->chunk);
-    if (a->length + n > a->cache)
+    if (a->whole && !length && x->n > a->chunk)
+        return error_set(e, PL_USAGE, "the prompt has %lld tokens, and memory is planned for one of %lld", (long long)x->n, (long long)a->chunk);
+    if (length + x->n > a->cache)
         return error_set(e, PL_USAGE, "a text of %lld tokens does not fit into the KV cache, which is planned for %lld; plan a longer one (generate --context), or shorten the prompt",
-                         (long long)(a->length + n), (long long)a->cache);
+                         (long long)(length + x->n), (long long)a->cache);
     return PL_OK;
 }
 
@@ -273,20 +327,40 @@ int generator_agree(struct generator *a, int32_t *id, int rc, struct error *e)
     return rc;
 }
 
-int generator_put(struct generator *a, const int32_t *ids, int64_t n, struct error *e)
+/* The program for what is left of the tokens: one that takes a token of each text, if none has more and none is an image's. False: nothing
+ * is left. */
+static bool next_program(const struct generator *a, const struct text_tokens *x, uint32_t n, enum program *p)
 {
-    const int64_t before = a->length, feature = a->feature;
-    enum program p = PROGRAM_NEXT;
-    CHECK(n > 0, "no tokens");
-    int rc = check_ids(a, ids, n, e);
-    for (int64_t done = 0; done < n && !rc;) {
-        const int64_t k = min_i64(n - done, a->chunk);
-        p = k > 1 || is_image(a, ids[done], a->feature) ? PROGRAM_PROMPT : PROGRAM_NEXT;
-        rc = run_tokens(a, p, p == PROGRAM_PROMPT ? a->chunk : 1, ids + done, k, e);
-        done += k;
+    bool any = false;
+    *p = PROGRAM_NEXT;
+    for (uint32_t i = 0; i < n; i++) {
+        if (a->rest[i] > 1 || (a->rest[i] && is_image(a, x[i].ids[x[i].n - 1], a->feature))) *p = PROGRAM_PROMPT;
+        any |= a->rest[i] > 0;
     }
-    if (!rc) rc = run_read(a->run, a->output[p], a->raw, e);
-    if (!rc) dtype_convert(a->logits, DT_F32, a->raw, tensor_at(&a->run->graph, a->output[p])->dtype, a->run->model.vocabulary);
-    if (rc) a->length = before, a->feature = feature;
+    return any;
+}
+
+int generator_put(struct generator *a, const struct text_tokens *x, uint32_t n, struct error *e)
+{
+    const int64_t feature = a->feature;
+    enum program p;
+    int rc = PL_OK;
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        CHECK(x[i].n > 0 && x[i].text >= 0 && x[i].text < a->texts, "tokens");
+        a->rest[i] = x[i].n;
+        rc = generator_check(a, &x[i], e);
+    }
+    if (rc) return rc;
+    while (!rc && next_program(a, x, n, &p)) rc = run_tokens(a, p, x, n, e);
+    for (uint32_t i = 0; i < n && rc; i++) a->length[x[i].text] -= x[i].n - a->rest[i];
+    if (rc) a->feature = feature;
     return rc;
+}
+
+const float *generator_logits(struct generator *a, int64_t text)
+{
+    const int64_t V = a->run->model.vocabulary;
+    const enum dtype t = tensor_at(&a->run->graph, a->output[PROGRAM_NEXT])->dtype;
+    dtype_convert(a->logits, DT_F32, a->raw + (uint64_t)(text * V) * dtype_size(t), t, V);
+    return a->logits;
 }

@@ -1,12 +1,12 @@
 /*
- * generator.h: a language model that continues texts, with a KV cache.
+ * generator.h: a language model that continues texts, several at once, with a KV cache.
  *
  *     generator_plan(&a, &config, &o, &error)      the plan: weights, KV cache, both programs
  *     generator_start(&a, &error)
- *     generator_put(&a, ids, n, &error)            appends tokens to the text; then a.logits are those of
- *                                                  the token after it
- *     generator_begin(&a)                          a new text
+ *     generator_begin(&a, text)                    a new text, one of a.texts
  *     generator_images(&a, &source, paths, n, &error)   its images, before the tokens that stand for them
+ *     generator_put(&a, tokens, n, &error)         appends tokens to texts
+ *     generator_logits(&a, text)                   of the token after the last one of a text
  *     generator_close(&a)
  *
  * Or with the programs of a run that trains, between two of its steps:
@@ -14,10 +14,12 @@
  *     generator_join(&a, &run)                     instead of plan and start
  *     generator_enter(&a, &error)                  before the first text after a step
  *
- *     positions   0 1 2 3 4 5 6 7 8 9 ...
- *     prompt      |-- chunk --|-- chunk, padded --|      program prompt
- *     answer                          |-|-|-|            program next, one token at a time
- *     KV cache    |------------- written ------------|........|
+ *     prompts     aaaaaaaabbbbbbbbbbbbbbbbccccc
+ *                 |-- chunk --|-- chunk --|-- padded -|      program prompt: tokens of any texts
+ *     answers     a|a|a|a|
+ *                 b|b|b|b|                                   program next: a token of each text at a time
+ *                 c|c|c|c|
+ *     KV cache    |a written ....|b written ....|c written ....|
  */
 #ifndef GENERATOR_H
 #define GENERATOR_H
@@ -31,21 +33,38 @@ struct image_run {
     int64_t end, row;
 };
 
+/* Tokens that are appended to a text. */
+struct text_tokens {
+    int64_t text;         /* below generator.texts */
+    const int32_t *ids;
+    int64_t n;
+};
+
+/* A token in a run of a program; of text -1: padding. */
+struct row_token {
+    int64_t text;
+    int32_t id, position;
+};
+
 struct generator {
     struct run own;       /* planned by generator_plan; else empty */
     struct run *run;      /* `own`, or that of generator_join */
     struct ranks *together; /* with weights in shards: all ranks run the programs together; else NULL */
+    int64_t texts;        /* at once */
     int64_t cache, chunk; /* tokens of the longest text; tokens that program prompt takes at once */
-    int64_t length;       /* tokens of the text so far */
+    int64_t *length;      /* [texts] tokens so far */
     struct image_batch room;   /* images and frames for the vision tower, at most... */
-    struct image_batch images; /* ...of this text... */
+    struct image_batch images; /* ...of the text that was begun last, whose image tokens come before any other text's... */
     struct image_run *runs;    /* [room] the tokens of its images and videos, in their order */
     uint32_t n_runs;
     int64_t feature;      /* the image token that comes next: the first is 0 */
     id output[PROGRAM_COUNT]; /* the logits of each program */
-    float *logits;        /* [vocabulary], valid after generator_put */
-    void *raw;            /* the same in the model's dtype */
-    int32_t *inputs;      /* room for the inputs of a chunk */
+    float *logits;        /* [vocabulary], of one text */
+    char *raw;            /* [texts,vocabulary], in the model's dtype */
+    int32_t *inputs;      /* room for the inputs of a program */
+    struct row_token *row; /* of a run of a program: the tokens that it takes... */
+    int64_t *rest;        /* ...those that are left of each text in generator_put... */
+    int32_t *last;        /* ...and where the last token of each text is; below 0: not in this run */
     struct whole_prompt *whole; /* of a model that chooses an image's tokens by the whole prompt (allocator.h); NULL: of any other */
 };
 
@@ -59,13 +78,18 @@ void generator_join(struct generator *a, struct run *r);
 int generator_enter(struct generator *a, struct error *e);
 void generator_close(struct generator *a);
 
-void generator_begin(struct generator *a);
-/* Reads the images and videos of a new text. PL_USAGE: one of them is missing or broken, or they are more than were planned. Image tokens then
- * stand for their features, in order: generator_image_tokens of them. */
+void generator_begin(struct generator *a, int64_t text);
+/* Reads the images and videos of the text that was begun last. PL_USAGE: one of them is missing or broken, or they are more than were planned. Image
+ * tokens then stand for their features, in order: generator_image_tokens of them. All of them are put before another text is begun. */
 int generator_images(struct generator *a, const struct image_source *s, char *const *references, uint32_t n, struct error *e);
 int64_t generator_image_tokens(const struct generator *a);
-/* PL_USAGE: an id beyond the vocabulary, or more tokens than the cache holds; the text is as before. */
-int generator_put(struct generator *a, const int32_t *ids, int64_t n, struct error *e);
+/* PL_USAGE: an id beyond the vocabulary, or more tokens than the cache holds. */
+int generator_check(const struct generator *a, const struct text_tokens *x, struct error *e);
+/* Appends to `n` different texts, in one run of a program if each gets one token. An error of generator_check leaves all texts as they were. Texts
+ * that get no tokens keep theirs, and their logits are lost. */
+int generator_put(struct generator *a, const struct text_tokens *x, uint32_t n, struct error *e);
+/* The logits [vocabulary] of a text that the last generator_put appended to; valid until the next call. */
+const float *generator_logits(struct generator *a, int64_t text);
 /* The next token, which this rank chose or (rc) failed to: ranks that run the programs together all take that of rank 0, or end. So each
  * runs as many programs as the others, also where an image is not the same on all. */
 int generator_agree(struct generator *a, int32_t *id, int rc, struct error *e);

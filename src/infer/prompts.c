@@ -233,14 +233,20 @@ static int join_images(struct conversation *c, struct names *images, const char 
 }
 
 /* A chat for a model that takes images. */
-static int chat_with_images(const struct prompts *p, const struct value *chat, struct names *images, struct bump *b, struct token_list *out, struct image_batch *slots, struct error *e)
+static int chat_with_images(const struct prompts *p, struct conversation *c, struct names *images, struct bump *b, struct token_list *out, struct image_batch *slots, struct error *e)
+{
+    struct text_images read;
+    if (join_images(c, images, image_text_joint(&p->images.text), b, e)) return e->code;
+    int rc = prompts_images(p, images->at, images->n, b, &read, slots, NULL, e);
+    return rc ? rc : prompts_chat(p, c->messages, c->tools, &read, out, e);
+}
+
+/* The same of a map or a list. */
+static int read_chat(const struct prompts *p, const struct value *chat, struct names *images, struct bump *b, struct token_list *out, struct image_batch *slots, struct error *e)
 {
     struct conversation c;
-    struct text_images read;
-    const char *joint = image_text_joint(&p->images.text);
-    if (conversation_read_chat(chat, joint, b, &c, e) || join_images(&c, images, joint, b, e)) return e->code;
-    int rc = prompts_images(p, images->at, images->n, b, &read, slots, NULL, e);
-    return rc ? rc : prompts_chat(p, c.messages, c.tools, &read, out, e);
+    if (conversation_read_chat(chat, image_text_joint(&p->images.text), b, &c, e)) return e->code;
+    return chat_with_images(p, &c, images, b, out, slots, e);
 }
 
 int prompts_ask(const struct prompts *p, const char *text, struct names *images, struct token_list *out, struct image_batch *slots, struct error *e)
@@ -251,7 +257,7 @@ int prompts_ask(const struct prompts *p, const char *text, struct names *images,
     value_put(&b, message, "content", value_string(&b, text));
     value_append(&b, messages, message);
     value_put(&b, chat, "messages", messages);
-    int rc = chat_with_images(p, chat, images, &b, out, slots, e);
+    int rc = read_chat(p, chat, images, &b, out, slots, e);
     bump_free(&b);
     return rc;
 }
@@ -266,6 +272,22 @@ static int text_chat(const struct prompts *p, struct value *v, struct token_list
     return rc ? rc : prompts_chat(p, messages, tools, NULL, out, e);
 }
 
+int prompts_sample(const struct prompts *p, struct value *sample, struct names *images, struct token_list *out, struct image_batch *slots, bool *chat, struct error *e)
+{
+    struct bump b = {0};
+    struct conversation c;
+    *slots = (struct image_batch){0};
+    int rc = conversation_read_prompt(sample, image_text_joint(&p->images.text), &b, &c, e) ? e->code : PL_OK;
+    *chat = !rc && c.messages;
+    for (uint32_t i = 0; !rc && i < c.media->count && !(*chat && p->has_images); i++) vec_push(images, mem_string(c.media->items[i]->text));
+    if (!rc && !*chat) rc = prompts_question(p, c.prompt, images, out, slots, e);
+    else if (!rc && p->has_images) rc = chat_with_images(p, &c, images, &b, out, slots, e);
+    else if (!rc && images->n) rc = prompts_images(p, images->at, images->n, &b, &(struct text_images){0}, slots, NULL, e);
+    else if (!rc) rc = value_get(sample, "messages") ? text_chat(p, sample, out, e) : prompts_chat(p, c.messages, c.tools, NULL, out, e); /* messages are the template's own */
+    bump_free(&b);
+    return rc;
+}
+
 int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out, struct image_batch *slots, struct error *e)
 {
     struct bump b = {0};
@@ -274,7 +296,7 @@ int prompts_chat_file(const struct prompts *p, const char *path, struct names *i
     *slots = (struct image_batch){0};
     int rc = json_read_file(path, CHAT_MOST, &b, &v, e);
     if (!rc) {
-        if (p->has_images) rc = chat_with_images(p, v, images, &b, out, slots, e);
+        if (p->has_images) rc = read_chat(p, v, images, &b, out, slots, e);
         else if (!(rc = prompts_images(p, images->at, images->n, &b, &none, slots, NULL, e))) rc = text_chat(p, v, out, e);
         if (rc) error_prepend(e, "%s", path);
     }

@@ -43,6 +43,8 @@ int prompts_chat(const struct prompts *p, struct value *messages, struct value *
 int prompts_question(const struct prompts *p, const char *text, struct names *images, struct token_list *out, struct image_batch *slots, struct error *e);
 /* The same as the only message of a chat. */
 int prompts_ask(const struct prompts *p, const char *text, struct names *images, struct token_list *out, struct image_batch *slots, struct error *e);
+/* A sample of a file of prompts (conversation_read_prompt). `images` becomes those of the prompt, in its order; *chat: a template rendered it. */
+int prompts_sample(const struct prompts *p, struct value *sample, struct names *images, struct token_list *out, struct image_batch *slots, bool *chat, struct error *e);
 /* A chat in a file: a list of messages, or a map with "messages" and perhaps "tools", "images" and "videos". `images` are those that the caller adds, before
  * the last question if it has no <image> for them; then all of the chat. */
 int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out, struct image_batch *slots, struct error *e);

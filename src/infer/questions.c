@@ -21,6 +21,13 @@ void questions_free(struct questions *q)
     *q = (struct questions){0};
 }
 
+uint32_t questions_file(const struct questions *q, uint32_t i)
+{
+    uint32_t f = 0;
+    while (i >= q->file[f].first + q->file[f].n) f++;
+    return f;
+}
+
 /* --- one sample ------------------------------------------------------------------------------- */
 
 /* What a sample asks. */
@@ -90,6 +97,7 @@ static void add_question(struct questions *q, const struct asking *a, uint64_t l
     vec_push(&q->at, ((struct question){{ids, a->tokens.n, images, n}, bump_format(&q->memory, "%s", a->reference)}));
     vec_push(&q->asked, ((struct asked){value_copy(&q->memory, a->prompt), line}));
     q->longest = max_i64(q->longest, a->tokens.n);
+    q->tokens += a->tokens.n;
     q->images = (struct image_batch){max_i64(q->images.images, a->slots.images), max_i64(q->images.frames, a->slots.frames), a->slots.tokens_per_frame};
     if (a->image_bytes > q->image_bytes) q->image_bytes = a->image_bytes;
 }

@@ -14,6 +14,11 @@
 #include "infer/prompts.h"
 #include "io/file.h"
 
+struct question {
+    struct prompt prompt;
+    const char *reference;
+};
+
 struct asked {
     struct value *prompt;      /* a list of messages, or a string */
     uint64_t line;             /* in its file */
@@ -28,7 +33,7 @@ struct questions {
     struct question_file *file; /* of each */
     VEC(struct question) at;
     VEC(struct asked) asked;   /* of each question */
-    int64_t longest;           /* tokens of the longest prompt */
+    int64_t longest, tokens;   /* tokens of the longest prompt, and of all */
     struct image_batch images; /* of a prompt that the vision tower gets, at most */
     uint64_t image_bytes;      /* of memory that reading the images of a prompt takes, at most */
     struct sample_report report; /* what was read, and what could not be used */
@@ -47,5 +52,7 @@ struct question_limits {
  * questions_free is called in any case. */
 int questions_read(struct questions *q, const struct config *c, const struct prompts *p, const struct question_limits *most, struct error *e);
 void questions_free(struct questions *q);
+/* The file that question i is of. */
+uint32_t questions_file(const struct questions *q, uint32_t i);
 
 #endif

@@ -21,38 +21,52 @@ int sampling_check(const struct sampling *s, struct error *e)
 void sampler_open(struct sampler *s, int64_t vocabulary, const struct sampling *sampling)
 {
     const size_t n = (size_t)vocabulary;
-    *s = (struct sampler){.sampling = *sampling, .vocabulary = vocabulary, .seen = mem_alloc(n * sizeof *s->seen), .scores = mem_alloc(n * sizeof *s->scores),
+    *s = (struct sampler){.sampling = *sampling, .vocabulary = vocabulary, .scores = mem_alloc(n * sizeof *s->scores),
                           .sorted = mem_alloc(n * sizeof *s->sorted), .kept = mem_alloc(n * sizeof *s->kept)};
 }
 
 void sampler_close(struct sampler *s)
 {
-    mem_free(s->seen);
     mem_free(s->scores);
     mem_free(s->sorted);
     mem_free(s->kept);
     memset(s, 0, sizeof *s);
 }
 
-void sampler_begin(struct sampler *s)
+/* --- texts -------------------------------------------------------------------------------------- */
+
+void sampled_text_open(struct sampled_text *t, const struct sampler *s)
 {
-    memset(s->seen, 0, (size_t)s->vocabulary * sizeof *s->seen);
-    s->drawn = 0;
+    *t = (struct sampled_text){.vocabulary = s->vocabulary};
+    if (s->sampling.repetition_penalty != 1) t->seen = mem_alloc((size_t)s->vocabulary * sizeof *t->seen);
 }
 
-void sampler_see(struct sampler *s, int32_t id)
+void sampled_text_close(struct sampled_text *t)
 {
-    CHECK(id >= 0 && id < s->vocabulary, "token %d", id);
-    s->seen[id] = true;
+    mem_free(t->seen);
+    *t = (struct sampled_text){0};
+}
+
+void sampled_text_begin(struct sampled_text *t, uint32_t number)
+{
+    if (t->seen) memset(t->seen, 0, (size_t)t->vocabulary * sizeof *t->seen);
+    t->number = number;
+    t->drawn = 0;
+}
+
+void sampled_text_see(struct sampled_text *t, int32_t id)
+{
+    CHECK(id >= 0 && id < t->vocabulary, "token %d", id);
+    if (t->seen) t->seen[id] = true;
 }
 
 /* --- scores ------------------------------------------------------------------------------------ */
 
-static void penalize(struct sampler *s)
+static void penalize(struct sampler *s, const struct sampled_text *t)
 {
     const float penalty = (float)s->sampling.repetition_penalty;
-    for (int64_t i = 0; i < s->vocabulary && penalty != 1; i++)
-        if (s->seen[i]) s->scores[i] = s->scores[i] < 0 ? s->scores[i] * penalty : s->scores[i] / penalty;
+    for (int64_t i = 0; i < s->vocabulary && t->seen; i++)
+        if (t->seen[i]) s->scores[i] = s->scores[i] < 0 ? s->scores[i] * penalty : s->scores[i] / penalty;
 }
 
 /* The first of the largest; -1: none is comparable. */
@@ -146,30 +160,30 @@ static int64_t list_candidates(struct sampler *s)
     return n;
 }
 
-int64_t sampler_candidates(struct sampler *s, const float *logits)
+int64_t sampler_candidates(struct sampler *s, const struct sampled_text *t, const float *logits)
 {
     memcpy(s->scores, logits, (size_t)s->vocabulary * sizeof *s->scores);
-    penalize(s);
+    penalize(s, t);
     return list_candidates(s);
 }
 
-static int32_t draw(struct sampler *s)
+static int32_t draw(struct sampler *s, const struct sampled_text *t)
 {
     const int64_t n = list_candidates(s);
-    double at = (double)(random_bits(random_key(s->sampling.seed, "generate"), s->drawn) >> 11) * 0x1p-53;
+    double at = (double)(random_bits(random_key(s->sampling.seed, "generate"), (uint64_t)t->number << 32 | t->drawn) >> 11) * 0x1p-53;
     for (int64_t i = 0; i < n - 1; i++)
         if ((at -= s->kept[i].weight) < 0) return s->kept[i].id;
     return s->kept[n - 1].id;
 }
 
-int sampler_next(struct sampler *s, const float *logits, int32_t *id, struct error *e)
+int sampler_next(struct sampler *s, struct sampled_text *t, const float *logits, int32_t *id, struct error *e)
 {
     memcpy(s->scores, logits, (size_t)s->vocabulary * sizeof *s->scores);
-    penalize(s);
+    penalize(s, t);
     *id = largest(s);
     if (*id < 0 || isinf(s->scores[*id])) return error_set(e, PL_FAIL, "the model's logits are not finite, so there is no next token; its weights are not usable in this precision");
-    if (s->sampling.temperature > 0) *id = draw(s);
-    s->drawn++;
-    sampler_see(s, *id);
+    if (s->sampling.temperature > 0) *id = draw(s, t);
+    t->drawn++;
+    sampled_text_see(t, *id);
     return PL_OK;
 }

@@ -3,13 +3,15 @@
  * generate: repetition penalty, temperature, top-k, top-p, then one draw.
  *
  *     sampler_open(&s, vocabulary, &sampling)
- *     sampler_begin(&s)                    a new text
- *     sampler_see(&s, id)                  each token of the prompt
- *     sampler_next(&s, logits, &id, e)     the next token, which is seen as well
+ *     sampled_text_open(&t, &s)                any number of texts at once
+ *     sampled_text_begin(&t, number)           a new text
+ *     sampled_text_see(&t, id)                 each token of the prompt
+ *     sampler_next(&s, &t, logits, &id, e)     the next token, which is seen as well
+ *     sampled_text_close(&t)
  *     sampler_close(&s)
  *
- * The draw of a token is keyed by the seed and the number of the token in the answer: the same seed gives
- * the same text from the same logits.
+ * The draw of a token is keyed by the seed, the number of the text and the number of the token in the answer: the same
+ * seed gives the same text from the same logits, whatever else is sampled.
  */
 #ifndef SAMPLE_H
 #define SAMPLE_H
@@ -24,11 +26,17 @@ struct sampling {
     uint64_t seed;
 };
 
+/* A text that is being sampled. */
+struct sampled_text {
+    uint32_t number;           /* of the text */
+    uint32_t drawn;            /* tokens of its answer */
+    int64_t vocabulary;
+    bool *seen;                /* by id; NULL: nobody asks */
+};
+
 struct sampler {
     struct sampling sampling;
     int64_t vocabulary;
-    uint64_t drawn;            /* tokens of this answer */
-    bool *seen;                /* by id */
     float *scores;             /* by id */
     float *sorted;             /* room for a selection of them */
     struct sampled {
@@ -42,11 +50,13 @@ struct sampler {
 int sampling_check(const struct sampling *s, struct error *e);
 void sampler_open(struct sampler *s, int64_t vocabulary, const struct sampling *sampling);
 void sampler_close(struct sampler *s);
-void sampler_begin(struct sampler *s);
-void sampler_see(struct sampler *s, int32_t id);
+void sampled_text_open(struct sampled_text *t, const struct sampler *s);
+void sampled_text_close(struct sampled_text *t);
+void sampled_text_begin(struct sampled_text *t, uint32_t number);
+void sampled_text_see(struct sampled_text *t, int32_t id);
 /* With a temperature: lists the tokens that may be drawn, by id, in s->kept; returns their number. */
-int64_t sampler_candidates(struct sampler *s, const float *logits);
+int64_t sampler_candidates(struct sampler *s, const struct sampled_text *t, const float *logits);
 /* PL_FAIL if no logit is a number that can be compared. */
-int sampler_next(struct sampler *s, const float *logits, int32_t *id, struct error *e);
+int sampler_next(struct sampler *s, struct sampled_text *t, const float *logits, int32_t *id, struct error *e);
 
 #endif

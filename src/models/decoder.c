@@ -6,8 +6,8 @@
  *                  x = x + down(silu(gate(n)) * up(n))                  n = rmsnorm(x)
  *     loss = cross-entropy(rmsnorm(x) head^T, labels shifted by one)
  *
- * In generation (batch.cache) k and v of each token are kept at the token's position, attention sees those
- * of the positions so far, and the head gives the logits of the last token alone.
+ * In generation (batch.cache) k and v of each token are kept in the token's slot of the cache, attention sees those
+ * of the text so far, and the head gives the logits of the last token of each text.
  */
 #include <math.h>
 #include <stdio.h>
@@ -39,14 +39,22 @@ static id heads(const struct build *b, id x, int64_t n) /* [B,T,n*D] as [B,T,n,D
     return op_reshape(b->g, x, 4, (int64_t[]){b->B, b->T, n, b->c->head_dim});
 }
 
-/* k or v of all positions so far. */
+/* k or v of all slots so far. */
 static id keep(const struct build *b, id x, const char *layer, const char *name)
 {
     char full[256];
     if (!b->rows.cache) return x;
     snprintf(full, sizeof full, "%sself_attn.%s", layer, name);
-    id cache = graph_cache(b->g, full, 4, (int64_t[]){b->B, b->rows.cache, b->c->kv_heads, b->c->head_dim});
-    return op_apply(b->g, OP_CACHE_WRITE, NULL, (id[]){cache, x, b->rows.positions}, 3);
+    id cache = graph_cache(b->g, full, 4, (int64_t[]){b->B, b->rows.texts / b->B * b->rows.cache, b->c->kv_heads, b->c->head_dim});
+    return op_apply(b->g, OP_CACHE_WRITE, NULL, (id[]){cache, x, b->rows.slots}, 3);
+}
+
+/* The keys that a token sees, at most; 0: all. A token of several texts in a row sees those of its own. */
+static int64_t window(const struct build *b, bool windowed)
+{
+    const int64_t own = windowed ? b->c->window : 0;
+    if (b->rows.texts <= b->B) return own;
+    return own ? min_i64(own, b->rows.cache) : b->rows.cache;
 }
 
 static id attend(const struct build *b, id x, const char *layer, bool windowed)
@@ -60,7 +68,7 @@ static id attend(const struct build *b, id x, const char *layer, bool windowed)
     q = op_rope_at(g, q, b->inv_freq, b->rows.positions, NULL, b->rope_scale);
     k = op_rope_at(g, k, b->inv_freq, b->rows.positions, NULL, b->rope_scale);
     struct attention_options options = {
-        .scale = (float)(1 / sqrt((double)D)), .causal = !b->rows.ranges, .window = windowed ? c->window : 0, .ranges = b->rows.ranges};
+        .scale = (float)(1 / sqrt((double)D)), .causal = !b->rows.ranges, .window = window(b, windowed), .ranges = b->rows.ranges};
     id o = op_attention_with(g, q, keep(b, k, layer, "k_cache"), keep(b, v, layer, "v_cache"), 0, options);
     o = op_reshape(g, o, 3, (int64_t[]){b->B, b->T, width});
     return project(b, o, layer, "self_attn.o_proj", c->hidden, c->o_bias);
@@ -85,12 +93,15 @@ static id decoder_layer(const struct build *b, id x, const struct layer *layer)
     return x;
 }
 
+/* Tokens of the longest text that the rows may have. */
+static int64_t longest(int64_t T, const struct token_rows *rows) { return rows->cache ? rows->cache : T; }
+
 static struct build begin(const struct model *m, struct graph *g, int64_t B, int64_t T, struct token_rows rows)
 {
     const struct llama *c = m->config;
     struct build b = {.c = c, .g = g, .B = B, .T = T, .rows = rows};
     float *table = mem_alloc((size_t)c->head_dim * sizeof *table);
-    b.rope_scale = rope_table(&c->rope, c->head_dim, max_i64(T, rows.cache), table);
+    b.rope_scale = rope_table(&c->rope, c->head_dim, longest(T, &rows), table);
     /* Frequencies that follow the length of a row are not those of generated texts, in a model that has both. */
     const char *name = rows.cache && c->rope.type == ROPE_DYNAMIC ? "rope.inv_freq.generation" : "rope.inv_freq";
     b.inv_freq = graph_const(g, name, DT_F32, 1, (int64_t[]){c->head_dim / 2}, table);
@@ -152,9 +163,9 @@ id decoder_states(const struct model *m, struct graph *g, const char *part, id x
     if (!x) return 0;
     const struct tensor t = *tensor_at(g, x);
     if (t.rank != 3 || t.dim[2] != c->hidden) return graph_fail(g, "the decoder takes embeddings [B,T,%lld]", (long long)c->hidden);
-    if (rows.positions && m->positions && max_i64(t.dim[1], rows.cache) > m->positions)
+    if (rows.positions && m->positions && longest(t.dim[1], &rows) > m->positions)
         return graph_fail(g, "%s have at most %lld tokens (max_position_embeddings) with rope type dynamic, not %lld",
-                          rows.cache ? "texts that are generated" : "rows of several documents", (long long)m->positions, (long long)max_i64(t.dim[1], rows.cache));
+                          rows.cache ? "texts that are generated" : "rows of several documents", (long long)m->positions, (long long)longest(t.dim[1], &rows));
     IN_PART(g, part) {
         const struct build b = begin(m, g, t.dim[0], t.dim[1], rows);
         char root[128];
@@ -209,20 +220,21 @@ id decoder_labels(struct graph *g, const struct batch *batch)
 struct token_rows decoder_rows(struct graph *g, const struct batch *batch)
 {
     const int64_t B = batch->B, T = batch->T;
-    struct token_rows rows = {.cache = batch->cache};
+    struct token_rows rows = {.cache = batch->cache, .texts = batch->cache ? batch->texts : 0};
     if (batch->packed || batch->cache) {
         rows.positions = graph_input(g, "position_ids", DT_I32, 2, (int64_t[]){B, T});
         rows.ranges = graph_input(g, "ranges", DT_I32, 3, (int64_t[]){B, T, 2});
     }
+    rows.slots = rows.texts > B ? graph_input(g, "cache_slots", DT_I32, 2, (int64_t[]){B, T}) : rows.positions;
     return rows;
 }
 
-/* The logits of the token after the last one. */
+/* The logits of the token after the last one of each text. */
 static void output_next(const struct model *m, struct graph *g, const char *part, const struct batch *batch, id x)
 {
-    const int64_t B = batch->B;
-    if (batch->T > 1) x = op_gather(g, x, graph_input(g, "last_token", DT_I32, 2, (int64_t[]){B, 1}));
-    graph_output(g, "logits", decoder_logits(m, g, part, op_reshape(g, x, 2, (int64_t[]){B, -1})));
+    const int64_t B = batch->B, texts = batch->texts;
+    if (batch->T > 1 || texts > B) x = op_gather(g, x, graph_input(g, "last_token", DT_I32, 2, (int64_t[]){B, texts / B}));
+    graph_output(g, "logits", decoder_logits(m, g, part, op_reshape(g, x, 2, (int64_t[]){texts, -1})));
 }
 
 void decoder_outputs(const struct model *m, struct graph *g, const char *part, const struct batch *batch, id x, id labels)

@@ -111,11 +111,11 @@ id images_merge(const struct model *m, struct graph *g, const struct batch *batc
     const int64_t B = batch->B, T = batch->T;
     const struct room r = find_room(m, batch);
     const struct image_batch *own = batch->own;
-    const int64_t n = r.images + r.frames, all = r.each ? B * n : n;
+    const bool answer = program_is(g->at.program, PROGRAM_SINGLE); /* tokens that were generated: the images are before them */
+    const int64_t n = answer ? 0 : r.images + r.frames, all = r.each ? B * n : n;
     const bool kept = r.each && own && own->part == PART_REST;
     id rows = layers.project(m, g, kept ? read_embeddings(m, g, own, all) : tower_of_pixels(m, g, all, r.each, layers.tower));
-    const bool answer = program_is(g->at.program, PROGRAM_SINGLE); /* tokens that were generated: the images are before them */
-    if (!rows || !x || !n || answer) return rows ? x : 0;
+    if (!rows || !x || !n) return rows ? x : 0;
     const int64_t C = tensor_last(tensor_at(g, x)), R = r.images * m->images->features + r.frames * r.frame_tokens;
     if (r.frames) rows = join_rows(m, g, rows, r.each ? B : 1, C, &r);
     rows = op_reshape(g, rows, r.each ? 3 : 2, r.each ? (int64_t[]){B, R, C} : (int64_t[]){R, C});

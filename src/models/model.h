@@ -122,9 +122,10 @@ struct batch {
     int64_t bn_group;
     const int64_t *size; /* by letter: the sizes of open dimensions that the inputs have, 0: not given; NULL: the family's defaults */
     bool outputs;            /* emit all outputs, not only the loss */
-    /* Generation of text: the model keeps what it computes for up to so many tokens of a sample, and
-     * gives the logits of the next one (family.generates); 0: it keeps nothing. */
-    int64_t cache;
+    /* Generation of text: the model keeps what it computes for up to `cache` tokens of each of `texts` texts, and
+     * gives the logits of the next token of each (family.generates); 0: it keeps nothing. B is `texts`, a row for
+     * each text; or 1, and then the row has tokens of any texts, one text after the other. */
+    int64_t cache, texts;
     const char *loss_output; /* NULL: the model's default */
 };
 
@@ -142,9 +143,11 @@ struct family {
     const char *root;       /* prefix of the published names that some folders leave out */
     bool named_as_found;    /* names of gradients are spelled as in the folder */
     int (*read_folder)(struct model *m, struct error *e); /* reads other files than config.json from model.path; NULL: there are none */
-    /* `build` takes batch.cache: then the inputs are i32: input_ids [B,T], position_ids [B,T], which is below 0 for
-     * padding, ranges [B,T,2], the positions that each token sees, and with T > 1 last_token [B,1], an index
-     * below T; the output is "logits" [B,vocabulary]. */
+    /* `build` takes batch.cache: then the inputs are i32: input_ids [B,T], position_ids [B,T], ranges [B,T,2], the
+     * slots of the cache that each token sees, and with T > 1 last_token [B,texts / B], the index in its row of the last
+     * token of each text; the output is "logits" [texts,vocabulary]. A row of one text has the slots 0 .. cache - 1, which
+     * are the positions of its tokens. A row of several texts has those of all: text i begins at slot i * cache, and the
+     * input cache_slots [B,T] has the slot of each token. Padding has a position and a slot below 0, and sees nothing. */
     bool generates;
     bool drops;             /* it has the dropout of its config.json */
     const struct spelling *spellings; /* of the published names; NULL: there is one, apart from `root` */

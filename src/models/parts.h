@@ -32,13 +32,14 @@ id decoder_labels(struct graph *g, const struct batch *batch);
 /* Token ids [B,T] to embeddings [B,T,C]. */
 id decoder_embed(const struct model *m, struct graph *g, const char *part, id ids);
 /* Embeddings [B,T,C] to the states after the last norm, [B,T,C]. Rows of several documents have the
- * inputs of a packed batch (model.h), and {0} is one document. With a cache, keys are those of so many
- * positions, kept from call to call: those of the T tokens are written at `positions`, and `ranges` count
- * positions. */
+ * inputs of a packed batch (model.h), and {0} is one document. With a cache, keys are those of its slots, kept from
+ * call to call: those of the T tokens are written at `slots`, and `ranges` count slots. */
 struct token_rows {
     id positions;  /* i32 [B,T] */
     id ranges;     /* i32 [B,T,2] */
-    int64_t cache; /* 0: none */
+    int64_t cache; /* of a text; 0: none */
+    int64_t texts; /* with a cache: in all rows */
+    id slots;      /* with a cache: i32 [B,T] */
 };
 struct token_rows decoder_rows(struct graph *g, const struct batch *batch);
 id decoder_states(const struct model *m, struct graph *g, const char *part, id x, struct token_rows rows);

@@ -137,6 +137,7 @@ struct settings {
     bool inputs_ahead;      /* the staging buffer "next" holds the batch of the next step while a step runs */
     unsigned without;       /* enum rewrite: disabled rewrites; 0 except in tests */
     int prompt_chunk;            /* generation: tokens that program prompt takes at once; 0: the run does not generate */
+    int prompts;                 /* generation: prompts that are answered at once */
     int ranks, shares;           /* ranks of the run; shares of a step on each of them (shares.c); 0 is 1 */
     int per_host;                /* ranks of a host; 0: all are on one */
     bool motions;                /* a single rank has the collectives of several: for tests and measurements */

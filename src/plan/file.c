@@ -284,7 +284,8 @@ void plan_write(const struct plan *p, const struct graph *g, const struct plan_n
     json_begin_map(&w, "settings");
     plan_put_settings(&w, &p->settings, note->effective_batch);
     json_end(&w);
-    if (p->settings.train && p->settings.prompt_chunk) {
+    if (p->settings.prompt_chunk) {
+        json_put_int(&w, "prompt_batch", p->settings.prompts);
         json_put_int(&w, "prompt_chunk", p->settings.prompt_chunk);
         json_put_uint(&w, "kv_cache_bytes", plan_cache_bytes(g));
     }
@@ -359,6 +360,8 @@ static int read_plan(const struct value *v, struct plan_file *p, struct error *e
     if (!rc && value_get(s, "shares")) rc = read_count(s, "shares", &p->shares, e);
     if (!rc && value_get(s, "group_ranks")) rc = read_count(s, "group_ranks", &p->per_host, e);
     for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) rc = read_technique(s, id, &p->settings, e);
+    p->settings.prompts = 1;
+    if (!rc && value_get(v, "prompt_batch")) rc = read_count(v, "prompt_batch", &p->settings.prompts, e);
     if (!rc) rc = value_as_uint(value_path(v, "arenas.device"), "arenas.device", &p->arena[SPACE_DEVICE], e);
     if (!rc) rc = value_as_uint(value_path(v, "arenas.host"), "arenas.host", &p->arena[SPACE_HOST], e);
     if (!rc) rc = value_as_uint(value_get(v, "smallest_budget_bytes"), "smallest_budget_bytes", &p->smallest, e);

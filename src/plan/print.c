@@ -25,7 +25,7 @@ static void print_row(struct text *out, const char *name, uint64_t bytes, uint64
 
 static void print_settings(const struct settings *s, struct text *out)
 {
-    if (s->prompt_chunk && !s->train) text_printf(out, "  prompts of %d in chunks of %d tokens, ", s->micro_batch, s->prompt_chunk);
+    if (s->prompt_chunk && !s->train) text_printf(out, "  %d prompt%s at once, in chunks of %d tokens, ", s->prompts, s->prompts == 1 ? "" : "s", s->prompt_chunk);
     else text_printf(out, "  micro-batch %d x %d, ", s->micro_batch, s->accumulation);
     if (s->ranks * s->shares > 1) text_printf(out, "%d %s with %d %s each, ", s->ranks, s->ranks == 1 ? "rank" : "ranks", s->shares, s->shares == 1 ? "share" : "shares");
     settings_print(s, out);
@@ -134,9 +134,10 @@ void plan_print(const struct plan *p, const struct graph *g, const struct profil
     text_printf(out, "Plan\n");
     print_settings(&p->settings, out);
     if (p->settings.train && p->settings.prompt_chunk)
-        text_printf(out, "  evaluations answer prompts in chunks of %d tokens, with a KV cache of %s in the memory of activations\n", p->settings.prompt_chunk, size_print(plan_cache_bytes(g), a));
+        text_printf(out, "  evaluations answer %d prompt%s at once, in chunks of %d tokens, with a KV cache of %s in the memory of activations\n", p->settings.prompts,
+                    p->settings.prompts == 1 ? "" : "s", p->settings.prompt_chunk, size_print(plan_cache_bytes(g), a));
     if (p->settings.prompt_chunk && !p->settings.train)
-        text_printf(out, "  predicted time of a chunk %s, of a token of the answer %s", duration_print(p->program_seconds[PROGRAM_PROMPT], a),
+        text_printf(out, "  predicted time of a chunk %s, of a token of each answer %s", duration_print(p->program_seconds[PROGRAM_PROMPT], a),
                     duration_print(p->program_seconds[PROGRAM_NEXT], time));
     else text_printf(out, "  predicted step time %s", duration_print(p->seconds, time));
     print_source(profile, out);

@@ -77,7 +77,8 @@ void trainer_open_answers(struct trainer *t)
     struct answering *x = &t->answering;
     if (!trainer_answers(t)) return;
     generator_join(&x->generator, &t->run);
-    const struct generate_options o = answers_options(&x->held, t->c->train_eval_max_new);
+    struct generate_options o = answers_options(&x->held, t->c->train_eval_max_new);
+    o.pooled = true;
     generate_open(&x->generate, &x->generator, &o);
 }
 
@@ -93,40 +94,54 @@ void trainer_close_answers(struct trainer *t)
 
 /* --- an evaluation -------------------------------------------------------------------------------------- */
 
-/* Reads the images of a prompt. One that was there when the run began may be lost: then the prompt is left out. Ranks that run the programs
- * together leave it out if it is lost to all, and otherwise end. */
-static int read_images(struct answering *x, const struct prompt *p, bool *lost, struct error *e)
+/* The prompts of an evaluation, one file after the other. */
+struct asking {
+    struct trainer *t;
+    struct progress progress;
+    int fd;                  /* of the answers; negative: they are written nowhere */
+    uint64_t given;          /* prompts so far */
+};
+
+static int next_prompt(void *to, struct prompt *out, bool *more, struct error *e)
 {
-    struct ranks *r = x->generator.together;
-    struct agreement a = {0};
-    const int found = generate_images(&x->generate, p, e);
-    *lost = found == PL_USAGE && p->n_images;
-    a.broken = *lost;
-    int rc = agree(r, &a, *lost ? PL_OK : found, e);
-    if (!rc && r && a.broken && a.broken < (uint64_t)r->n) rc = agree_on(r, found, e);
-    if (!rc && *lost) log_warn("train.eval_samples: a prompt is left out: %s", e->text);
-    return rc;
+    struct asking *a = to;
+    const struct questions *q = &a->t->answering.held.questions;
+    (void)e;
+    if ((*more = a->given < q->at.n)) *out = q->at.at[a->given++].prompt;
+    return PL_OK;
 }
 
-/* Answers question `i` of a file and writes its line; fd negative: nowhere. */
-static int answer_question(struct answering *x, uint32_t file, uint32_t i, int fd, struct error *e)
+/* There is no answer. An image that was there when the run began may be lost: then the prompt is left out. */
+static int leave_out(const struct asking *a, uint64_t i, struct error *e)
 {
-    const struct question *q = &x->held.questions.at.at[x->held.questions.file[file].first + i];
-    struct answer a = {0};
+    const struct questions *q = &a->t->answering.held.questions;
+    const bool ended = a->t->o->ranks && a->t->o->ranks->ended; /* all ranks, with the message of one */
+    if (ended) return e->code;
+    if (e->code == PL_USAGE && q->at.at[i].prompt.n_images) {
+        log_warn("train.eval_samples: a prompt is left out: %s", e->text);
+        return PL_OK;
+    }
+    return error_prepend(e, "step %" PRIu64 ", %s:%" PRIu64, a->t->state.step, q->files.at[questions_file(q, (uint32_t)i)], q->asked.at[i].line);
+}
+
+/* Scores an answer and writes its line. */
+static int take_answer(void *to, uint64_t i, const struct answer *answer, struct error *e)
+{
+    struct asking *a = to;
+    struct answering *x = &a->t->answering;
+    const struct questions *q = &x->held.questions;
+    const uint32_t f = questions_file(q, (uint32_t)i);
     struct text_scores one = {0};
     struct text line = {0};
-    bool lost;
-    int rc = read_images(x, &q->prompt, &lost, e);
-    if (!rc && !lost) rc = generate_text(&x->generate, &q->prompt, &a, e);
-    if (!rc && !lost) {
-        text_scores_add(&one, a.text.at, q->reference);
-        text_scores_merge(&x->scores[file], &one);
-        answers_put_line(&line, &x->held, file, i, &a, &one);
-        if (fd >= 0 && fd_write(fd, line.at, line.n)) rc = file_error("answers", "write an answer", e);
-    }
+    int rc = PL_OK;
+    if (a->t->o->progress) progress_add(&a->progress, 1);
+    if (!answer) return leave_out(a, i, e);
+    text_scores_add(&one, answer->text.at, q->at.at[i].reference);
+    text_scores_merge(&x->scores[f], &one);
+    answers_put_line(&line, &x->held, f, (uint32_t)i - q->file[f].first, answer, &one);
+    if (a->fd >= 0 && fd_write(a->fd, line.at, line.n)) rc = file_error("answers", "write an answer", e);
     text_free(&line);
     text_scores_free(&one);
-    answer_free(&a);
     return rc;
 }
 
@@ -134,18 +149,11 @@ static int answer_all(struct trainer *t, int fd, struct error *e)
 {
     struct answering *x = &t->answering;
     const struct questions *q = &x->held.questions;
-    struct progress p = {0};
+    struct asking a = {.t = t, .fd = fd};
     int rc = generator_enter(&x->generator, e);
     memset(x->scores, 0, q->files.n * sizeof *x->scores);
-    if (t->o->progress) progress_begin(&p, "answering", "prompts", q->at.n);
-    for (uint32_t f = 0; f < q->files.n && !rc; f++)
-        for (uint32_t i = 0; i < q->file[f].n && !rc; i++) {
-            mem_pool_enter();
-            rc = answer_question(x, f, i, fd, e);
-            mem_pool_leave();
-            if (rc && !(t->o->ranks && t->o->ranks->ended)) error_prepend(e, "step %" PRIu64 ", %s:%" PRIu64, t->state.step, q->files.at[f], q->asked.at[q->file[f].first + i].line);
-            if (t->o->progress) progress_add(&p, 1);
-        }
+    if (t->o->progress) progress_begin(&a.progress, "answering", "prompts", q->at.n);
+    if (!rc) rc = generate_all(&x->generate, &(struct generate_queue){&a, next_prompt, take_answer}, e);
     x->all = (struct text_scores){0};
     for (uint32_t f = 0; f < q->files.n; f++) text_scores_merge(&x->all, &x->scores[f]);
     return rc;

@@ -80,7 +80,7 @@ static int compare_config(struct config *c, const char *dir, const struct ranks 
     for (int k = 0; k < CONFIG_KEYS && !rc; k++) {
         if (config_same(c, &stored, k) || may_change(k)) continue;
         const char *name = config_key_name(k);
-        const bool answers = k == KEY_train_eval_max_new || (k == KEY_train_eval_samples && (!c->train_eval_samples || !stored.train_eval_samples));
+        const bool answers = k == KEY_train_eval_max_new || k == KEY_train_eval_batch || (k == KEY_train_eval_samples && (!c->train_eval_samples || !stored.train_eval_samples));
         if (k == KEY_train_eval_samples && !answers) continue; /* another number of prompts needs the same memory */
         if (k == KEY_data_train) {
             log_warn("resume: data.train changed; the run continues with the new files from its position");

@@ -87,6 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             if (!conversation_read(sample, x.line & 1 ? "Be brief" : NULL, "\n", &b, &c, &e)) check_sample(&c), check_media(&c, &b);
             else CHECK(e.text[0]);
             CHECK(!conversation_read_chat(sample, "\n", &b, &c, &e) || e.text[0]);
+            CHECK(conversation_read_prompt(sample, "\n", &b, &c, &e) ? e.text[0] : c.media && (!c.messages || c.messages->count), "a prompt without anything");
         }
         bump_free(&b);
     }

@@ -451,17 +451,41 @@ enum conversation_fault conversation_read(const struct value *sample, const char
     return f ? f : check_turns(&r);
 }
 
+static bool has_turns(const struct value *sample) { return value_get(sample, "messages") || value_get(sample, "conversations") || value_get(sample, "conversation"); }
+
+/* What is left of a chat once its turns are read. */
+static enum conversation_fault end_chat(struct reader *r, const struct value *sample)
+{
+    enum conversation_fault f = sample->kind == VALUE_MAP ? read_tools(r, value_get(sample, "tools")) : SAMPLE_FINE;
+    return f || r->out->messages->count ? f : fault(r, SAMPLE_TYPE, "messages is an empty list");
+}
+
 enum conversation_fault conversation_read_chat(const struct value *chat, const char *joint, struct bump *b, struct conversation *out, struct error *e)
 {
     struct reader r = {joint, b, out, e};
     const bool map = chat->kind == VALUE_MAP;
     *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .prompt = "", .completion = "", .media = value_new(b, VALUE_LIST)};
     enum conversation_fault f = map ? add_all_media(&r, chat) : SAMPLE_FINE;
-    if (!f && map && !value_get(chat, "messages") && !value_get(chat, "conversations") && !value_get(chat, "conversation")) f = unknown_keys(&r, chat);
+    if (!f && map && !has_turns(chat)) f = unknown_keys(&r, chat);
     if (!f) f = map ? read_chat(&r, chat) : read_messages(&r, "messages", chat);
-    if (!f && map) f = read_tools(&r, value_get(chat, "tools"));
-    if (!f && !out->messages->count) f = fault(&r, SAMPLE_TYPE, "messages is an empty list");
-    return f;
+    return f ? f : end_chat(&r, chat);
+}
+
+enum conversation_fault conversation_read_prompt(const struct value *sample, const char *joint, struct bump *b, struct conversation *out, struct error *e)
+{
+    struct reader r = {joint, b, out, e};
+    const struct value *prompt = value_get(sample, "prompt");
+    if (has_turns(sample) || !prompt) return conversation_read_chat(sample, joint, b, out, e);
+    *out = (struct conversation){.messages = value_new(b, VALUE_LIST), .prompt = "", .completion = "", .media = value_new(b, VALUE_LIST)};
+    enum conversation_fault f = add_all_media(&r, sample);
+    if (f) return f;
+    if (is_string(prompt)) {
+        out->messages = NULL;
+        out->prompt = prompt->text;
+        return SAMPLE_FINE;
+    }
+    f = read_messages(&r, "prompt", prompt);
+    return f ? f : end_chat(&r, sample);
 }
 
 /* --- images ------------------------------------------------------------------------------------------- */

@@ -54,6 +54,8 @@ enum conversation_fault conversation_read(const struct value *sample, const char
 
 /* Reads a chat that is to be answered: a list of messages, or a map with messages, tools and images. The order of turns is not checked. */
 enum conversation_fault conversation_read_chat(const struct value *chat, const char *joint, struct bump *b, struct conversation *out, struct error *e);
+/* Reads a prompt that is to be answered: a map as for conversation_read_chat, or with `prompt` in place of messages: a text, or messages. */
+enum conversation_fault conversation_read_prompt(const struct value *sample, const char *joint, struct bump *b, struct conversation *out, struct error *e);
 
 /* How many <image> it has, and SAMPLE_IMAGES if its images are more or fewer. */
 uint32_t conversation_images(const struct conversation *c);
