@@ -25,7 +25,7 @@ struct scene {
     int watched;
 };
 
-enum { SMALL = 10, LARGE = 4, GPU = 46 }; /* most shapes of a case: small, large, for GPUs only */
+enum { SMALL = 10, LARGE = 5, GPU = 50 }; /* most shapes of a case: small, large, for GPUs only */
 
 struct opcase {
     /* Emits the op; returns the tensor that enters the loss (0: the op has no gradient). */
@@ -444,7 +444,7 @@ static id build_attention(struct scene *s, const int64_t *n)
     .small = {{1, 1, 1, 1, 1, 2, 1}, {2, 3, 3, 2, 1, 4, 1}, {1, 2, 5, 4, 2, 2, 1}, {1, 3, 4, 1, 1, 6, 0},         \
               {1, 5, 3, 2, 2, 2, 0}, {1, 6, 6, 2, 1, 2, 1, 2}, {2, 3, 4, 2, 2, 2, 2}, {1, 4, 5, 1, 1, 4, 3, 3},   \
               {2, 7, 7, 2, 1, 2, 4}, {1, 5, 8, 1, 1, 4, 6, 2}},                                                    \
-    .large = {{1, 65, 65, 4, 2, 16, 3, 30}, {1, 17, 70, 2, 1, 32, 0}, {2, 130, 130, 2, 1, 16, 4, 25}, {1, 70, 140, 2, 2, 8, 6}}, \
+    .large = {{1, 65, 65, 4, 2, 16, 3, 30}, {1, 17, 70, 2, 1, 32, 0}, {2, 130, 130, 2, 1, 16, 4, 25}, {1, 70, 140, 2, 2, 8, 6}, {5, 1, 70, 4, 2, 16, RANGES_RANDOM}}, \
     .bench = {1, 512, 512, 12, 12, 64, 1}, \
     .gpu = {{2, 64, 64, 2, 2, 64, 0}, {1, 197, 197, 2, 1, 64, 1}, {1, 130, 200, 4, 2, 80, 1}, {2, 300, 300, 2, 2, 128, 1, 100}, \
              {1, 256, 256, 1, 1, 64, 0}, {1, 320, 320, 2, 2, 80, 0}, {1, 129, 129, 3, 3, 128, 0}, \
@@ -457,7 +457,8 @@ static id build_attention(struct scene *s, const int64_t *n)
              {1, 300, 150, 2, 1, 32, 8}, {1, 100, 170, 2, 1, 128, 10}, {2, 100, 170, 2, 1, 64, 10}, {1, 1, 300, 4, 2, 128, 8}, \
              {1, 520, 520, 1, 1, 128, 32}, {1, 390, 390, 2, 1, 64, 32}, {1, 260, 260, 1, 1, 200, 32}, \
              {2, 729, 729, 2, 2, 72, 0}, {1, 200, 200, 4, 2, 72, 1}, {1, 130, 200, 2, 1, 72, 4}, {2, 90, 130, 2, 2, 72, 2}, {1, 40, 50, 2, 1, 72, 1}, \
-             {1, 300, 300, 2, 1, 72, 32}, {257, 64, 64, 1, 1, 64, RANGES_RANDOM}}
+             {1, 300, 300, 2, 1, 72, 32}, {257, 64, 64, 1, 1, 64, RANGES_RANDOM}, \
+             {9, 1, 300, 4, 2, 128, RANGES_RANDOM}, {33, 1, 130, 2, 1, 64, RANGES_RANDOM}, {1, 150, 900, 2, 1, 128, RANGES_RANDOM, 150}, {1, 40, 640, 2, 1, 64, RANGES_RANDOM, 80}}
 static const struct opcase case_ATTENTION = {build_attention, HEAD_SHAPES};
 
 static id build_attention_bwd(struct scene *s, const int64_t *n)
