@@ -14,16 +14,17 @@ sed -n '6,8p' $chat/chats.jsonl >"$tmp/second.jsonl"
 cat >"$tmp/run.yaml" <<END
 model: {path: $chat/model}
 data: {format: conversations, train: $chat/chats.jsonl, validation: ["$tmp/first.jsonl", "$tmp/second.jsonl"], sequence: 128}
-train: {steps: 4, effective_batch: 4, learning_rate: 0.01, eval_every: 2, eval_max_new: 12, save_every: 2, keep: 9, monitor_every: 0, out: "$tmp/unused"}
+train: {steps: 4, effective_batch: 4, learning_rate: 0.01, eval_every: 2, save_every: 2, keep: 9, monitor_every: 0, out: "$tmp/unused"}
 memory: {micro_batch: 2, precision: f32}
 device: $DEVICE
 END
 # run OUT [ARGUMENT...]: trains into OUT.
 run() {
-    local out=$1
+    local out=$1 most=()
     shift
+    [[ "$*" != *eval_samples* ]] || most=(--set train.eval_max_new=12)
     # shellcheck disable=SC2086
-    "$binary" train "$tmp/run.yaml" --json --set "train.out=$out" $FLAGS "$@" >"$out.json" 2>"$out.err" || { cat "$out.err"; return 1; }
+    "$binary" train "$tmp/run.yaml" "${most[@]}" --json --set "train.out=$out" $FLAGS "$@" >"$out.json" 2>"$out.err" || { cat "$out.err"; return 1; }
 }
 field() { "$tools/json_get" "$1" "$2"; }
 losses() { grep -o '"step":[0-9]*,"\(eval_\)\?loss":[^,]*' "$1/metrics.jsonl"; }
@@ -74,16 +75,16 @@ check "the prompts and scores are those of eval" agrees
 plans() {
     local least
     # shellcheck disable=SC2086
-    "$binary" plan "$tmp/run.yaml" --set train.eval_samples=4 --json $FLAGS >"$tmp/plan.json" || return 1
+    "$binary" plan "$tmp/run.yaml" --set train.eval_samples=4 --set train.eval_max_new=12 --json $FLAGS >"$tmp/plan.json" || return 1
     [ "$(field "$tmp/plan.json" arena_bytes)" = "$(field "$tmp/asked.json" arena_bytes)" ] || { field "$tmp/plan.json" arena_bytes; return 1; }
     # k and v of 2 layers: 2 heads of 8 x 4 bytes for each of 128 + 12 tokens, of each of 4 prompts at once.
     [ "$(field "$tmp/plan.json" kv_cache_bytes)" = $((4 * 2 * 2 * 2 * 8 * 4 * 140)) ] && [ "$(field "$tmp/plan.json" prompt_chunk) $(field "$tmp/plan.json" prompt_batch)" = '128 4' ] || { cat "$tmp/plan.json"; return 1; }
     # shellcheck disable=SC2086
-    "$binary" plan "$tmp/run.yaml" --set train.eval_samples=4 $FLAGS | grep 'evaluations answer 4 prompts at once, in chunks of 128 tokens, with a KV cache of' || return 1
+    "$binary" plan "$tmp/run.yaml" --set train.eval_samples=4 --set train.eval_max_new=12 $FLAGS | grep 'evaluations answer 4 prompts at once, in chunks of 128 tokens, with a KV cache of' || return 1
     least=$(field "$tmp/plan.json" smallest_budget_bytes)
     run "$tmp/least" --set train.eval_samples=4 --memory "$least" && [ "$(field "$tmp/least.json" arena_bytes)" -le "$least" ] || return 1
     # shellcheck disable=SC2086
-    expect 3 'does not fit' "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/refused" --set train.eval_samples=4 --memory $((least - 1)) $FLAGS || return 1
+    expect 3 'does not fit' "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/refused" --set train.eval_samples=4 --set train.eval_max_new=12 --memory $((least - 1)) $FLAGS || return 1
     [ "$(field "$tmp/plan.json" kv_cache_bytes)" -gt $(($(field "$tmp/asked.json" arena_bytes) - $(field "$tmp/plain.json" arena_bytes))) ] || { echo "the cache shares no memory"; return 1; }
     echo "smallest budget $least; a KV cache of $(field "$tmp/plan.json" kv_cache_bytes) bytes adds $(($(field "$tmp/asked.json" arena_bytes) - $(field "$tmp/plain.json" arena_bytes)))"
 }
@@ -145,7 +146,7 @@ check "a resumed run has the same metrics" resumes
 killed() {
     needs_preload || return
     # shellcheck disable=SC2086
-    FAULT=kill:3 FAULT_PATH=$tmp/killed/answers/.step-4.jsonl.tmp LD_PRELOAD=$tools/fault.so expect 137 '' "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/killed" --set train.eval_samples=4 $FLAGS || return 1
+    FAULT=kill:3 FAULT_PATH=$tmp/killed/answers/.step-4.jsonl.tmp LD_PRELOAD=$tools/fault.so expect 137 '' "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/killed" --set train.eval_samples=4 --set train.eval_max_new=12 $FLAGS || return 1
     [ ! -e "$tmp/killed/answers/step-4.jsonl" ] || return 1
     run "$tmp/killed" --resume --set train.eval_samples=4 && diff <(metrics "$tmp/asked") <(metrics "$tmp/killed") && diff -r "$tmp/asked/answers" "$tmp/killed/answers"
 }
@@ -196,10 +197,10 @@ refused() {
     # shellcheck disable=SC2086
     expect 2 "$pattern" "$binary" train "$tmp/run.yaml" --set "train.out=$tmp/refused" --set train.eval_samples=2 $FLAGS "$@" && [ ! -e "$tmp/refused" ]
 }
-check "refused: nothing is held out" refused 'there are no held-out conversations' --set data.validation=null --set train.eval_every=0
+check "refused: nothing is held out" refused 'there is no validation data' --set data.validation=null --set train.eval_every=0
 check "refused: too little is held out" refused 'data.holdout is 0.01 of' --set data.validation=null --set data.holdout=0.01
 check "refused: held out and validation files" refused 'both data.holdout and data.validation' --set data.holdout=0.5
-check "refused: no conversations" refused 'data.format is not conversations' --set data.format=bytes
+check "refused: no conversations" refused 'data.format is bytes, expected conversations' --set data.format=bytes
 no_prompts() { echo '{"text": "abc"}' >"$tmp/texts.jsonl"; refused 'train.eval_samples: .*nothing to ask' --set "data.validation=$tmp/texts.jsonl"; }
 check "refused: no sample has a prompt" no_prompts
 
