@@ -35,6 +35,7 @@ merged() {
 }
 check 'LoRA with rank_pattern and alpha_pattern, sharded base' merged patterns 1e-6
 check 'rsLoRA on all linears of a bf16 base' merged rslora 1e-3
+check 'LoRA that began orthogonal' merged orthogonal 1e-6
 check 'DoRA, all biases' merged dora 1e-6
 check 'biases of adapted modules; adapter_model.bin' merged biases 1e-6
 check 'modules_to_save, all biases' merged whole 1e-6

@@ -194,6 +194,16 @@ check '4-bit folder: another shape' refused 'the 4-bit tensor ".*" has the shape
 check '4-bit folder: other levels' refused 'has no tensor "quant_map"' model.safetensors 's/self_attn.q_proj.weight.quant_map/self_attn.q_proj.weight.quant_mab/'
 check '4-bit folder: no scales' refused 'has no tensor "absmax"; the folder is not complete' model.safetensors 's/self_attn.q_proj.weight.absmax/self_attn.q_proj.weight.absmaz/'
 check '4-bit folder: the state is not JSON' refused 'quant_state.bitsandbytes__nf4' model.safetensors 's/{"quant_type": "nf4"/["quant_type": "nf4"/'
+# A tensor of 8 TiB that should be a short text; the file is sparse.
+huge() {
+    local n=8796093022208 h
+    h='{"x.quant_state.bitsandbytes__nf4":{"dtype":"U8","shape":['$n'],"data_offsets":[0,'$n']}}'
+    changed config.json '' && printf "\\x$(printf %02x ${#h})\\0\\0\\0\\0\\0\\0\\0%s" "$h" >"$tmp/changed/extra.safetensors" || return 1
+    truncate -s $((8 + ${#h} + n)) "$tmp/changed/extra.safetensors" 2>/dev/null || { echo 'no file of 8 TiB here'; return 77; }
+    expect 2 "$n bytes, expected a short text" "$binary" step --model "$tmp/changed" --batch "$four/nested/batch.safetensors" --out "$tmp/got.safetensors"
+    rm -rf "$tmp/changed"
+}
+check '4-bit folder: a state of 8 TiB' huge
 check '8 bits' refused 'its weights are quantized by bitsandbytes in 8 bits; only NF4 of bitsandbytes is read' config.json 's/"load_in_8bit": false/"load_in_8bit": true/'
 check 'GPTQ' refused 'its weights are quantized by gptq' config.json 's/"quant_method": "bitsandbytes"/"quant_method": "gptq"/'
 

@@ -239,10 +239,10 @@ static void test_refused(void **unused)
     REFUSE("\"task_type\": \"CAUSAL\"", "task_type is \"CAUSAL\"");
     REFUSE("\"init_lora_weights\": \"pissa\"", "init_lora_weights is the string \"pissa\", which Plimsoll does not do");
     REFUSE("\"init_lora_weights\": \"olora\"", "olora");
-    REFUSE("\"init_lora_weights\": \"eva\"", "eva");
     REFUSE("\"init_lora_weights\": \"corda\"", "corda");
     REFUSE("\"init_lora_weights\": \"loftq\"", "loftq");
-    REFUSE("\"init_lora_weights\": \"lora_ga\"", "lora_ga");
+    REFUSE("\"init_lora_weights\": \"lora_ga\"", "lora_ga\", which Plimsoll does not do: it changes the base weights");
+    REFUSE("\"init_lora_weights\": \"mica\"", "mica\", which Plimsoll does not know");
     REFUSE("\"init_lora_weights\": 3", "init_lora_weights");
     REFUSE("\"fan_in_fan_out\": true", "fan_in_fan_out is true, which Plimsoll does not do");
     REFUSE("\"lora_bias\": true", "lora_bias is true");
@@ -316,6 +316,36 @@ static void test_written(void **unused)
     check_written("tests/golden/peft_config/all.json", &all, "base", linears, 1);
 }
 
+/* Initial values that leave the base weights as they are: the weights of the adapter are all that counts. */
+static void test_initial_values(void **unused)
+{
+    (void)unused;
+    static const struct {
+        const char *name;
+        enum adapter_init init;
+    } each[] = {
+        {"orthogonal", ADAPTER_INIT_ORTHOGONAL}, {"Orthogonal", ADAPTER_INIT_ORTHOGONAL}, {"eva", ADAPTER_INIT_EVA}};
+    for (size_t i = 0; i < COUNT(each); i++) {
+        char config[200], written[64];
+        struct bump memory = {0};
+        struct adapter a;
+        struct error e = {0};
+        struct text out = {0};
+        snprintf(config, sizeof config,
+                 "{\"peft_type\": \"LORA\", \"target_modules\": [\"q\"], \"init_lora_weights\": \"%s\", "
+                 "\"eva_config\": {\"rho\": 2.0}}",
+                 each[i].name);
+        if (adapter_config_parse(config, strlen(config), &memory, &a, &e)) fail_msg("%s", e.text);
+        assert_int_equal(a.init, each[i].init);
+        a.source = NULL; /* written anew */
+        adapter_config_write(&a, "base", NULL, 0, &out);
+        snprintf(written, sizeof written, "\"init_lora_weights\": \"%c%s\"", each[i].name[0] | 32, each[i].name + 1);
+        if (!strstr(out.at, written)) fail_msg("%s", out.at);
+        text_free(&out);
+        bump_free(&memory);
+    }
+}
+
 /* --- names of the base ------------------------------------------------------------------------ */
 
 /* An adapter of two modules and a whole tensor against a base's names: the names that are found. */
@@ -373,7 +403,7 @@ int main(void)
         cmocka_unit_test(test_regex_is_bounded),
         cmocka_unit_test(test_bias),
         cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_accepted),
+        cmocka_unit_test(test_accepted), cmocka_unit_test(test_initial_values),
         cmocka_unit_test(test_written),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_names_of_another_base),

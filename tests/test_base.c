@@ -153,6 +153,18 @@ static void test_names(void **state)
     assert_int_equal(edit_distance("ba", "ab"), 1);
     assert_int_equal(edit_distance("bac", "cab"), 2);
     assert_int_equal(edit_distance("ca", "abc"), 3);
+    /* names of a hostile file: they are not compared, and a search among many ends */
+    char *longer = mem_alloc(200001), *other = mem_alloc(200001);
+    memset(longer, 'a', 200000), memset(other, 'b', 200000);
+    assert_int_equal(edit_distance(longer, other), 200000);
+    longer[500] = other[500] = 0;
+    struct closest c = {.to = "kitten"};
+    closest_try(&c, "sitting"), closest_try(&c, "mitten"), closest_try(&c, "bitten");
+    assert_string_equal(c.found, "mitten");
+    c = (struct closest){.to = longer};
+    for (int i = 0; i < 1000000; i++) closest_try(&c, other);
+    assert_ptr_equal(c.found, other);
+    mem_free(longer), mem_free(other);
     assert_int_equal(pattern_distance("kitten", "sitting"), 3);
     assert_int_equal(pattern_distance("*", ""), 0);
     assert_int_equal(pattern_distance("*", "abc"), 0);

@@ -151,7 +151,7 @@ static void test_plain(void **state)
         assert_int_equal(records_open_text(&r, name, &e), 0);
         while (!records_next(&r, &x, &more, &e) && more) {
             struct value *sample;
-            assert_int_equal(conversation_parse(x.text, x.n, &b, &sample, &e), SAMPLE_FINE);
+            assert_int_equal(conversation_parse(x.text, x.n, RECORD_MOST, &b, &sample, &e), SAMPLE_FINE);
             const char *part = value_get(sample, "text")->text;
             text_printf(&back, "%s", part);
             objects++;
@@ -168,7 +168,7 @@ static void test_plain(void **state)
     assert_true(!records_next(&r, &x, &more, &e) && more);
     struct bump b = {0};
     struct value *sample;
-    assert_int_equal(conversation_parse(x.text, x.n, &b, &sample, &e), SAMPLE_FINE);
+    assert_int_equal(conversation_parse(x.text, x.n, RECORD_MOST, &b, &sample, &e), SAMPLE_FINE);
     assert_string_equal(value_get(sample, "text")->text, "Hi\r\n\"you\"");
     bump_free(&b);
     records_close(&r);
@@ -276,7 +276,7 @@ static void places(const char *keys, const char *text, const char *media, const 
     struct conversation c;
     struct text found = {0};
     char *json = bump_format(&b, "{%s, \"conversations\": [{\"from\": \"human\", \"value\": \"%s\"}, {\"from\": \"gpt\", \"value\": \"a\"}]}", keys, text);
-    assert_int_equal(conversation_parse(json, strlen(json), &b, &sample, &e), SAMPLE_FINE);
+    assert_int_equal(conversation_parse(json, strlen(json), RECORD_MOST, &b, &sample, &e), SAMPLE_FINE);
     assert_int_equal(conversation_read(sample, NULL, "\n", &b, &c, &e), SAMPLE_FINE);
     const enum conversation_fault f = conversation_place_media(&c, &b, &e);
     if (f) assert_string_equal(e.text, placed);

@@ -647,6 +647,115 @@ static void test_files(void **state)
     assert_int_equal(tree_remove(path_of("x"), &e), PL_OK);
 }
 
+static void test_json_memory(void **state)
+{
+    (void)state;
+    struct text t = {0};
+    struct bump b = {0};
+    struct value *v;
+    struct error e = {0};
+    text_append(&t, "[1", 2);
+    for (int i = 0; i < 999; i++) text_append(&t, ",1", 2);
+    text_append(&t, "]", 1);
+    assert_int_equal(json_parse_within(t.at, t.n, 1 << 20, &b, &v, &e), PL_OK);
+    assert_int_equal(v->count, 1000);
+    assert_int_equal(json_parse_within(t.at, t.n, 100000, &b, &v, &e), PL_USAGE);
+    assert_says(&e, "its values take more than 0 MiB of memory");
+    text_free(&t);
+    bump_free(&b);
+}
+
+static int count_member(void *user, const struct value *member, struct error *e)
+{
+    char **keys = user;
+    (void)e;
+    strcat(*keys, member->key);
+    return strcmp(member->key, "stop") ? PL_OK : error_set(e, PL_FAIL, "stopped");
+}
+
+static void test_json_each(void **state)
+{
+    (void)state;
+    static const struct { const char *text, *keys, *says;
+    } cases[] = {
+        {"{}", "", NULL},
+        {" {\n} ", "", NULL},
+        {"{\"a\": 1, \"b\": {\"c\": [1, 2], \"d\": \"},\"}, \"e\": []}", "abe", NULL},
+        {"{\"a\": 1, \"stop\": 2, \"b\": 3}", "astop", "stopped"},
+        {"", "", "ends too early"},
+        {"[]", "", "expected a map"},
+        {"{\"a\": 1", "", "ends too early"},
+        {"{\"a\": 1,}", "a", "expected a member"},
+        {"{,}", "", "expected a member"},
+        {"{\"a\": 1} x", "a", "unexpected text"},
+        {"{\"a\" 1}", "", "line 1"},
+        {"{\"a\": 01}", "", "malformed number"},
+        {"{\"a\": 1}}", "a", "unexpected text"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char room[64] = "", *keys = room;
+        struct error e = {0};
+        const int rc = json_each(cases[i].text, strlen(cases[i].text), 1 << 20, count_member, &keys, &e);
+        assert_string_equal(room, cases[i].keys);
+        assert_int_equal(rc != PL_OK, cases[i].says != NULL);
+        if (rc) assert_says(&e, cases[i].says);
+    }
+}
+
+/* A header of many small values in one entry: 25 times its length as a tree. */
+static void test_safetensors_memory(void **state)
+{
+    (void)state;
+    struct text t = {0};
+    struct st_file f;
+    struct error e = {0};
+    text_printf(&t, "{\"a\": [1");
+    for (int i = 0; i < 400000; i++) text_append(&t, ",1", 2);
+    text_printf(&t, "]}");
+    write_raw(path_of("many.safetensors"), t.n, t.at, 0);
+    assert_int_equal(st_open(path_of("many.safetensors"), &f, &e), PL_USAGE);
+    assert_says(&e, "in the header: its values take more than 64 MiB of memory");
+    text_free(&t);
+}
+
+static void test_pointers_of_lfs(void **state)
+{
+    (void)state;
+    static const char pointer[] =
+        "version https://git-lfs.github.com/spec/v1\noid "
+        "sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
+    struct st_file f;
+    struct error e = {0};
+    const char *path = path_of("pointer.safetensors"), *copy = path_of("copied.safetensors");
+    char *bytes;
+    size_t n;
+    assert_int_equal(file_write_atomic(path, pointer, strlen(pointer), &e), PL_OK);
+    assert_int_equal(st_open(path, &f, &e), PL_USAGE);
+    assert_says(&e, "it is a Git LFS pointer, not the file: run `git lfs pull`");
+    assert_int_equal(file_read(path, 1000, &bytes, &n, &e), PL_USAGE);
+    assert_int_equal(file_copy(path, copy, &e), PL_OK); /* files beside a model are copied as they are */
+}
+
+static void test_braces(void **state)
+{
+    (void)state;
+    struct names found;
+    struct error e = {0};
+    struct text t = {0};
+    assert_int_equal(file_write_atomic(path_of("brace_a1"), "", 0, &e), PL_OK);
+    assert_int_equal(file_write_atomic(path_of("brace_b2"), "", 0, &e), PL_OK);
+    assert_int_equal(file_glob(path_of("brace_{a,b}{1,2,{3,4}}"), &found, &e), PL_OK);
+    assert_int_equal(found.n, 2);
+    names_free(&found);
+    for (int i = 0; i < 24; i++) text_printf(&t, "{a,b}");
+    assert_int_equal(file_glob(t.at, &found, &e), PL_USAGE);
+    assert_says(&e, "stand for more than 10000 patterns");
+    t.n = 0;
+    for (int i = 0; i < 100000; i++) text_append(&t, "{", 1);
+    assert_int_equal(file_glob(t.at, &found, &e), PL_USAGE);
+    text_free(&t);
+}
+
 /* --- temporary files -------------------------------------------------------------------------------- */
 
 static mode_t mode_of(const char *path)
@@ -786,6 +895,8 @@ int main(void)
         cmocka_unit_test(test_safetensors_round_trip), cmocka_unit_test(test_safetensors_lies),
         cmocka_unit_test(test_safetensors_length), cmocka_unit_test(test_safetensors_unknown),
         cmocka_unit_test(test_safetensors_write_failures),
+        cmocka_unit_test(test_json_memory), cmocka_unit_test(test_json_each), cmocka_unit_test(test_safetensors_memory),
+        cmocka_unit_test(test_pointers_of_lfs), cmocka_unit_test(test_braces),
         cmocka_unit_test(test_temporary), cmocka_unit_test(test_links_of_others), cmocka_unit_test(test_signals_remove),
         cmocka_unit_test(test_files), cmocka_unit_test(test_path_dir), cmocka_unit_test(test_read_documents),
     };

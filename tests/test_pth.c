@@ -141,6 +141,24 @@ static void test_empty(void **state)
     const struct pth_tensor t = {.rank = 3, .dim = {0, INT64_C(1) << 40, INT64_C(1) << 40}, .stride = {5, INT64_C(1) << 40, 1}};
     assert_int_equal(pth_elements(&t), 0);
     assert_true(pth_is_contiguous(&t));
+    /* The zero comes last, in a file; 2^63 and more elements before it. */
+    static const int64_t dims[][3] = {{INT64_C(1) << 32, INT64_C(1) << 31, 0}, {INT64_C(1) << 40, INT64_C(1) << 40, 0}};
+    for (size_t i = 0; i < COUNT(dims); i++) {
+        struct temporary folder;
+        struct pth_writer *w;
+        struct pth p;
+        struct error e = {0};
+        char path[4096];
+        assert_int_equal(temporary_work(&folder, &e), PL_OK);
+        snprintf(path, sizeof path, "%s/empty.pth", folder.path);
+        assert_int_equal(pth_begin(&w, path, &e), PL_OK);
+        assert_int_equal(pth_write(w, "none", DT_F32, 3, dims[i], "", &e), PL_OK);
+        assert_int_equal(pth_end(w, &e), PL_OK);
+        if (pth_open(&p, path, &e)) fail_msg("%s", e.text);
+        assert_int_equal(pth_elements(&p.tensors.at[0]), 0);
+        pth_close(&p);
+        temporary_drop(&folder);
+    }
 }
 
 static void refuse(const char *file, const char *message)

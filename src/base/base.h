@@ -126,6 +126,14 @@ bool pattern_match(const char *pattern, const char *name);
  * distance from `name` to the nearest text that the pattern matches. */
 int edit_distance(const char *a, const char *b);
 int pattern_distance(const char *pattern, const char *name);
+/* The name that is nearest to `to`, among those that closest_try is called with. Of files with very many long names
+ * only the first ones are compared: the search takes less than a second. */
+struct closest {
+    const char *to, *found;
+    int distance;
+    uint64_t work;
+};
+void closest_try(struct closest *n, const char *name);
 
 double clock_seconds(void);                     /* monotonic */
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);

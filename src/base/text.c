@@ -237,10 +237,12 @@ static int least(int a, int b)
 /* Edits are a character more, less or other, and two neighbours swapped. One row of the table at a
  * time: row[i][j] is the distance from the first i characters of `a` to the first j of `b`; three
  * rows are kept. With `wild` a star in `a` matches any number of characters at no cost, and a
- * question mark matches any one character. */
+ * question mark matches any one character. Texts of more than DISTANCE_MOST bytes are not compared. */
+enum { DISTANCE_MOST = 512 };
 static int distance(const char *a, const char *b, bool wild)
 {
     size_t na = strlen(a), nb = strlen(b), width = nb + 1;
+    if (na > DISTANCE_MOST || nb > DISTANCE_MOST) return (int)min_u64(na > nb ? na : nb, INT32_MAX);
     int *rows = mem_alloc(3 * width * sizeof *rows);
     for (size_t j = 0; j <= nb; j++) rows[j] = (int)j;
     for (size_t i = 1; i <= na; i++) {
@@ -268,6 +270,15 @@ int edit_distance(const char *a, const char *b)
 int pattern_distance(const char *pattern, const char *name)
 {
     return distance(pattern, name, true);
+}
+
+void closest_try(struct closest *n, const char *name)
+{
+    enum { WORK = 50000000 };
+    n->work += (uint64_t)min_u64(strlen(n->to), DISTANCE_MOST) * min_u64(strlen(name), DISTANCE_MOST);
+    if (n->found && n->work > WORK) return;
+    const int distance = edit_distance(n->to, name);
+    if (!n->found || distance < n->distance) n->found = name, n->distance = distance;
 }
 
 /* ---- clock and hash ---- */

@@ -55,7 +55,7 @@ static int read_file(struct facts *f, const char *path, const struct config *c, 
         struct value *sample;
         struct conversation read;
         struct error why = {0};
-        enum conversation_fault fault = conversation_parse(x.text, x.n, &b, &sample, &why);
+        enum conversation_fault fault = conversation_parse(x.text, x.n, batch_room(c), &b, &sample, &why);
         if (!fault) fault = conversation_read(sample, c->data_system, "", &b, &read, &why);
         if (!f->format && fault != SAMPLE_JSON) f->format = conversation_format(sample);
         report_add(&f->report, fault, x.times, path, x.line, why.text);

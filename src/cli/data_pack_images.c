@@ -54,7 +54,8 @@ static void add_references(struct image_packer *p, const struct record *x)
     struct value *sample;
     struct conversation c;
     struct error ignored;
-    const bool usable = !conversation_parse(x->text, x->n, &b, &sample, &ignored) && !conversation_read(sample, NULL, "", &b, &c, &ignored) &&
+    const bool usable = !conversation_parse(x->text, x->n, p->reader.room, &b, &sample, &ignored) &&
+                        !conversation_read(sample, NULL, "", &b, &c, &ignored) &&
                         (!c.videos || p->source.videos.max_frames) && !conversation_place_media(&c, &b, &ignored);
     p->conversations += x->times;
     p->unusable += usable ? 0 : x->times;

@@ -24,7 +24,8 @@ static void list_images(const char *path, struct names *out)
         struct bump b = {0};
         struct value *sample;
         struct conversation c;
-        if (!conversation_parse(x.text, x.n, &b, &sample, &ignored) && !conversation_read(sample, NULL, "", &b, &c, &ignored))
+        if (!conversation_parse(x.text, x.n, RECORD_MOST, &b, &sample, &ignored) &&
+            !conversation_read(sample, NULL, "", &b, &c, &ignored))
             for (uint32_t k = 0; k < c.media->count && out->n < IMAGES_TRIED; k++) vec_push(out, mem_string(c.media->items[k]->text));
         bump_free(&b);
     }

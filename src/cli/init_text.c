@@ -48,7 +48,7 @@ const char *detect_conversations(const char *path)
     for (int i = 0; i < OBJECTS_TRIED && !what && !records_next(&r, &x, &more, &ignored) && more; i++) { /* the first ones may be damaged */
         struct bump b = {0};
         struct value *sample;
-        if (!conversation_parse(x.text, x.n, &b, &sample, &ignored)) what = conversation_format(sample);
+        if (!conversation_parse(x.text, x.n, RECORD_MOST, &b, &sample, &ignored)) what = conversation_format(sample);
         bump_free(&b);
     }
     records_close(&r);

@@ -129,16 +129,36 @@ static int read_bias(const struct value *map, struct adapter *a, struct error *e
     return PL_OK;
 }
 
+/* Initial values that leave the base weights as they are: with its weights, such an adapter is like any other. */
+static const char *const init_names[ADAPTER_INITS] = {
+    [ADAPTER_INIT_GAUSSIAN] = "gaussian", [ADAPTER_INIT_ORTHOGONAL] = "orthogonal", [ADAPTER_INIT_EVA] = "eva"};
+
+static int refuse_init(const struct value *v, struct error *e)
+{
+    static const char *const changing[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
+    char what[96];
+    value_describe(v, what);
+    for (size_t i = 0; v->kind == VALUE_STRING && i < COUNT(changing); i++)
+        if (!strncasecmp(v->text, changing[i], strlen(changing[i])))
+            return error_set(e, PL_USAGE,
+                             "init_lora_weights is %s, which Plimsoll does not do: it changes the base weights, and "
+                             "the adapter belongs to the changed ones; "
+                             "save it with PEFT's path_initial_model_for_weight_conversion",
+                             what);
+    return error_set(
+        e, PL_USAGE,
+        "init_lora_weights is %s, which Plimsoll does not know; expected true, false, gaussian, orthogonal or eva",
+        what);
+}
+
 static int read_init(const struct value *map, struct adapter *a, struct error *e)
 {
     const struct value *v = value_get(map, "init_lora_weights");
-    char what[96];
     if (!v || v->kind == VALUE_NULL) return PL_OK;
-    if (v->kind == VALUE_BOOL) a->init = v->truth ? ADAPTER_INIT_DEFAULT : ADAPTER_INIT_RANDOM;
-    else if (v->kind == VALUE_STRING && !strcasecmp(v->text, "gaussian")) a->init = ADAPTER_INIT_GAUSSIAN;
-    else
-        return error_set(e, PL_USAGE, "init_lora_weights is %s, which Plimsoll does not do: it changes the base weights or needs data; expected true, false or gaussian", value_describe(v, what));
-    return PL_OK;
+    if (v->kind == VALUE_BOOL) return a->init = v->truth ? ADAPTER_INIT_DEFAULT : ADAPTER_INIT_RANDOM, PL_OK;
+    for (int i = 0; i < ADAPTER_INITS && v->kind == VALUE_STRING; i++)
+        if (init_names[i] && !strcasecmp(v->text, init_names[i])) return a->init = (enum adapter_init)i, PL_OK;
+    return refuse_init(v, e);
 }
 
 static int read_type(const struct value *map, struct error *e)
@@ -238,7 +258,7 @@ static void put_float(struct json_writer *w, struct bump *b, const char *key, do
 
 static void put_init(struct json_writer *w, enum adapter_init init)
 {
-    if (init == ADAPTER_INIT_GAUSSIAN) json_put_string(w, "init_lora_weights", "gaussian");
+    if (init_names[init]) json_put_string(w, "init_lora_weights", init_names[init]);
     else json_put_bool(w, "init_lora_weights", init == ADAPTER_INIT_DEFAULT);
 }
 

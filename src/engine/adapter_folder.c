@@ -341,14 +341,10 @@ static const char *prefix_in(struct adapter_folder *f, const struct base_names *
 
 static int not_matched(const struct adapter_folder *f, const char *base, const struct base_names *l, const char *name, uint32_t found, struct error *e)
 {
-    const char *nearest = NULL;
-    int least = 0;
-    for (uint32_t i = 0; i < l->n; i++) {
-        int distance = edit_distance(name, l->at[i]);
-        if (!nearest || distance < least) nearest = l->at[i], least = distance;
-    }
+    struct closest x = {.to = name};
+    for (uint32_t i = 0; i < l->n; i++) closest_try(&x, l->at[i]);
     return error_set(e, PL_USAGE, "%s: the adapter belongs to another base: %s has no tensor \"%.200s\" (%u of %u tensors of the adapter fit); the nearest name is \"%.200s\"",
-                     f->path, base, name, found, f->n, nearest ? nearest : "");
+                     f->path, base, name, found, f->n, x.found ? x.found : "");
 }
 
 int adapter_folder_match(struct adapter_folder *f, const char *base, const char *const *names, uint32_t n, struct error *e)

@@ -210,28 +210,31 @@ static int read_header(const struct st_file *f, char **out, struct error *e)
     return PL_OK;
 }
 
-/* Adds the head's entry to a header: its data lies behind all others. */
-static int extend_header(const struct merge *m, const struct st_file *f, const char *header, struct text *out, struct error *e)
+/* Adds the head's entry to a header, before the brace that ends it: its data lies behind all others. */
+static void extend_header(const struct merge *m, const struct st_file *f, const char *header, struct text *out)
 {
-    struct bump b = {0};
-    struct value *root, *entry = value_new(&b, VALUE_MAP), *shape = value_new(&b, VALUE_LIST), *ends = value_new(&b, VALUE_LIST);
     const struct st_entry *t = m->embedding->entry;
-    int rc = json_parse(header + 8, f->data_begin - 8, &b, &root, e);
-    if (!rc) {
-        for (int i = 0; i < t->rank; i++) value_append(&b, shape, value_int(&b, t->dims[i]));
-        value_append(&b, ends, value_uint(&b, f->data_bytes));
-        value_append(&b, ends, value_uint(&b, f->data_bytes + t->bytes));
-        value_put(&b, entry, "dtype", value_string(&b, t->dtype_name));
-        value_put(&b, entry, "shape", shape);
-        value_put(&b, entry, "data_offsets", ends);
-        value_put(&b, root, m->head_name, entry);
-        text_append(out, "\0\0\0\0\0\0\0\0", 8);
-        json_write(root, 0, out);
-        while (out->n % 8) text_append(out, " ", 1);
-        for (int i = 0; i < 8; i++) out->at[i] = (char)((uint64_t)(out->n - 8) >> (8 * i));
-    }
-    bump_free(&b);
-    return rc;
+    struct text entry = {0};
+    struct json_writer w = {.out = &entry};
+    size_t n = f->data_begin;
+    while (header[--n] != '}') continue;
+    json_begin_map(&w, NULL);
+    json_begin_map(&w, m->head_name);
+    json_put_string(&w, "dtype", t->dtype_name);
+    json_begin_list(&w, "shape");
+    for (int i = 0; i < t->rank; i++) json_put_int(&w, NULL, t->dims[i]);
+    json_end(&w);
+    json_begin_list(&w, "data_offsets");
+    json_put_uint(&w, NULL, f->data_bytes);
+    json_put_uint(&w, NULL, f->data_bytes + t->bytes);
+    json_end(&w);
+    json_end(&w);
+    json_end(&w);
+    text_append(out, header, n);
+    text_printf(out, ", %s", entry.at + 1);
+    while (out->n % 8) text_append(out, " ", 1);
+    for (int i = 0; i < 8; i++) out->at[i] = (char)((uint64_t)(out->n - 8) >> (8 * i));
+    text_free(&entry);
 }
 
 static int put_header(const struct merge *m, uint32_t file, const struct out_file *o, struct error *e)
@@ -241,8 +244,8 @@ static int put_header(const struct merge *m, uint32_t file, const struct out_fil
     char *header;
     int rc = read_header(f, &header, e);
     if (!rc && gets_head(m, file)) {
-        rc = extend_header(m, f, header, &longer, e);
-        if (!rc) rc = put(o, longer.at, longer.n, e);
+        extend_header(m, f, header, &longer);
+        rc = put(o, longer.at, longer.n, e);
     } else if (!rc) rc = put(o, header, f->data_begin, e);
     text_free(&longer);
     mem_free(header);

@@ -203,14 +203,9 @@ char *weights_describe_naming(const struct weights *w, char out[160])
 /* The tensor name of the folder that is closest to a missing one. */
 static const char *nearest_name(const struct weights *w, const char *name)
 {
-    const char *best = NULL;
-    int least = 0;
-    for (uint32_t i = 0; i < w->n_listed; i++) {
-        const char *have = w->slots[w->by_name[i]].entry->name;
-        int distance = edit_distance(name, have);
-        if (!best || distance < least) best = have, least = distance;
-    }
-    return best ? best : "none at all";
+    struct closest x = {.to = name};
+    for (uint32_t i = 0; i < w->n_listed; i++) closest_try(&x, w->slots[w->by_name[i]].entry->name);
+    return x.found ? x.found : "none at all";
 }
 
 static int missing(const struct weights *w, const struct graph *g, const char *name, struct error *e)

@@ -85,8 +85,9 @@ int quant_state_read(const char *json, size_t n, struct quant_state *out, struct
 
 static int read_entry(const struct st_file *f, const struct st_entry *t, struct quant_state *out, struct error *e)
 {
-    char *json = mem_alloc(t->bytes + 1);
-    int rc = t->bytes > STATE_MOST ? error_set(e, PL_USAGE, "%llu bytes, expected a short text", (unsigned long long)t->bytes) : st_read(f, t, 0, t->bytes, json, e);
+    char *json = t->bytes > STATE_MOST ? NULL : mem_alloc(t->bytes + 1);
+    int rc = json ? st_read(f, t, 0, t->bytes, json, e)
+                  : error_set(e, PL_USAGE, "%llu bytes, expected a short text", (unsigned long long)t->bytes);
     if (!rc) rc = quant_state_read(json, t->bytes, out, e);
     mem_free(json);
     return rc ? error_prepend(e, "%s: tensor \"%.300s\"", f->path, t->name) : PL_OK;

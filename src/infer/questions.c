@@ -109,7 +109,7 @@ static int read_sample(struct questions *q, const struct config *c, const struct
     struct value *sample;
     struct error why = {0};
     int rc = PL_OK;
-    enum conversation_fault f = conversation_parse(x->text, x->n, &a.b, &sample, &why);
+    enum conversation_fault f = conversation_parse(x->text, x->n, batch_room(c), &a.b, &sample, &why);
     if (!f) f = conversation_read(sample, c->data_system, image_text_joint(p->has_images ? &p->images.text : NULL), &a.b, &read, &why);
     if (!f && read.messages && !p->template) {
         *e = p->no_template;

@@ -400,11 +400,38 @@ int dir_list_ending(const char *path, const char *ending, struct names *out, str
     return rc;
 }
 
+/* How many patterns a pattern with {a,b} stands for, at most; *at is moved to its end, or within braces to , or }. */
+static uint64_t count_braces(const char **at, int depth)
+{
+    enum { ENOUGH = 1 << 20, DEPTH = 64 };
+    uint64_t n = 1;
+    if (depth > DEPTH) return *at += strlen(*at), ENOUGH;
+    for (; **at && !(depth && (**at == ',' || **at == '}')); ++*at) {
+        if (**at == '\\' && (*at)[1]) ++*at;
+        else if (**at == '{') {
+            uint64_t alternatives = 0;
+            do {
+                ++*at;
+                alternatives += count_braces(at, depth + 1);
+            } while (**at == ',');
+            n = min_u64(n * alternatives, ENOUGH);
+            if (!**at) break;
+        }
+    }
+    return n;
+}
+
 int file_glob(const char *pattern, struct names *out, struct error *e)
 {
+    enum { PATTERNS = 10000 };
+    const char *end = pattern;
     glob_t found = {0};
     *out = (struct names){0};
     if (!access(pattern, F_OK)) return vec_push(out, mem_string(pattern)), PL_OK;
+    if (count_braces(&end, 0) > PATTERNS)
+        return error_set(e, PL_USAGE,
+                         "%.200s: its alternatives in braces stand for more than %d patterns; expected fewer", pattern,
+                         PATTERNS);
     int rc = glob(pattern, GLOB_BRACE | GLOB_NOSORT, NULL, &found);
     if (rc && rc != GLOB_NOMATCH) {
         globfree(&found);

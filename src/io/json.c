@@ -22,6 +22,8 @@
 
 /* cJSON copies a number into a buffer of 64 bytes and would truncate a longer one. */
 enum { NUMBER_LENGTH = 63 };
+/* Bytes that a value or a key takes here, in cJSON's tree and in ours, beside its text. */
+enum { VALUE_BYTES = 200 };
 
 struct span {
     const char *at;
@@ -31,6 +33,7 @@ struct span {
 struct scan {
     const char *begin, *at, *end;
     VEC(struct span) numbers;
+    uint64_t values, most; /* values and keys so far; bytes that they may take */
     struct error *e;
 };
 
@@ -111,20 +114,26 @@ static int scan_word(struct scan *s)
     return fail_at(s, s->at, "expected a value; words other than true, false, null need quotes");
 }
 
-static int scan_tokens(struct scan *s)
+/* Scans to the end, or with `member` to the comma or brace that ends a member of a map. */
+static int scan_tokens(struct scan *s, bool member)
 {
     int depth = 0;
     while (s->at < s->end) {
         char c = *s->at;
         int rc = PL_OK;
-        if (c == '"') rc = scan_string(s);
-        else if (c == '-' || (c >= '0' && c <= '9')) rc = scan_number(s);
+        if (member && !depth && (c == ',' || c == '}')) break;
+        if (c == '"') rc = scan_string(s), s->values++;
+        else if (c == '-' || (c >= '0' && c <= '9')) rc = scan_number(s), s->values++;
         else if (c && strchr(" \t\r\n:,{}[]", c)) {
             depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+            s->values += c == '{' || c == '[';
             if (depth > VALUE_DEPTH) rc = fail_at(s, s->at, "nested more than 128 deep");
             s->at++;
-        } else rc = scan_word(s);
+        } else rc = scan_word(s), s->values++;
         if (rc) return rc;
+        if (s->values > s->most / VALUE_BYTES)
+            return error_set(s->e, PL_USAGE, "its values take more than %llu MiB of memory",
+                             (unsigned long long)(s->most >> 20));
     }
     return PL_OK;
 }
@@ -177,7 +186,7 @@ static int walk_value(struct walk *w, const cJSON *from, struct value **out)
 /* `text` is terminated, and cJSON knows it: its look-ahead then stays in bounds. */
 static int parse_text(struct scan *s, struct bump *b, struct value **out)
 {
-    if (scan_tokens(s)) return s->e->code;
+    if (scan_tokens(s, false)) return s->e->code;
     const char *end = s->begin;
     cJSON *tree = cJSON_ParseWithLengthOpts(s->begin, (size_t)(s->end - s->begin) + 1, &end, 0);
     if (!tree) {
@@ -197,14 +206,63 @@ static int parse_text(struct scan *s, struct bump *b, struct value **out)
 
 int json_parse(const char *bytes, size_t n, struct bump *b, struct value **out, struct error *e)
 {
+    return json_parse_within(bytes, n, UINT64_MAX, b, out, e);
+}
+
+int json_parse_within(const char *bytes, size_t n, uint64_t most, struct bump *b, struct value **out, struct error *e)
+{
     if (n >= 3 && !memcmp(bytes, "\xef\xbb\xbf", 3)) bytes += 3, n -= 3; /* a byte order mark */
     char *text = mem_alloc(n + 1);
     if (n) memcpy(text, bytes, n);
-    struct scan s = {.begin = text, .at = text, .end = text + n, .e = e};
+    struct scan s = {.begin = text, .at = text, .end = text + n, .most = most, .e = e};
     int rc = parse_text(&s, b, out);
     vec_free(&s.numbers);
     mem_free(text);
     return rc;
+}
+
+static void skip_blanks(struct scan *s)
+{
+    while (s->at < s->end && *s->at && strchr(" \t\r\n", *s->at)) s->at++;
+}
+
+/* Parses the member that begins at s->at, as a map of its own, and moves on to its end. */
+static int parse_member(struct scan *s, json_member *each, void *user)
+{
+    struct text map = {0};
+    struct bump b = {0};
+    struct value *root;
+    const char *from = s->at;
+    s->values = 0, s->numbers.n = 0;
+    int rc = scan_tokens(s, true);
+    if (!rc && s->at == s->end) rc = fail_at(s, s->end, "the text ends too early");
+    if (rc) return rc;
+    text_append(&map, "{", 1);
+    text_append(&map, from, (size_t)(s->at - from));
+    text_append(&map, "}", 1);
+    rc = json_parse(map.at, map.n, &b, &root, s->e);
+    if (!rc && root->count != 1) rc = fail_at(s, s->at, "expected a member of the map before this");
+    if (!rc) rc = each(user, root->items[0], s->e);
+    text_free(&map);
+    bump_free(&b);
+    return rc;
+}
+
+int json_each(const char *bytes, size_t n, uint64_t most, json_member *each, void *user, struct error *e)
+{
+    struct scan s = {.begin = bytes, .at = bytes, .end = bytes + n, .most = most, .e = e};
+    int rc = PL_OK;
+    skip_blanks(&s);
+    if (s.at == s.end) return fail_at(&s, s.end, "the text ends too early");
+    if (*s.at++ != '{') return fail_at(&s, s.at - 1, "expected a map, {...}");
+    skip_blanks(&s);
+    if (s.at < s.end && *s.at == '}') s.at++;
+    else
+        do rc = parse_member(&s, each, user);
+        while (!rc && *s.at++ == ',');
+    vec_free(&s.numbers);
+    skip_blanks(&s);
+    return rc || s.at == s.end ? rc : fail_at(&s, s.at, "unexpected text after the JSON value");
 }
 
 int json_read_file(const char *path, uint64_t limit, struct bump *b, struct value **out,

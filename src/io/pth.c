@@ -124,16 +124,20 @@ static bool whole_numbers(const struct pickle *t, int64_t *to)
     return true;
 }
 
+/* Of an empty tensor the other sizes are not bounded. */
+static bool is_empty(const struct pth_tensor *t)
+{
+    for (int i = 0; i < t->rank; i++)
+        if (!t->dim[i]) return true;
+    return false;
+}
+
 /* The distance from the first element to the last one touched; false: beyond any file. */
 static bool last_element(const struct pth_tensor *t, uint64_t *last)
 {
     uint64_t sum = 0;
     for (int i = 0; i < t->rank; i++) {
         uint64_t part;
-        if (t->dim[i] == 0) {
-            *last = 0;
-            return true;
-        }
         if (__builtin_mul_overflow((uint64_t)t->dim[i] - 1, (uint64_t)t->stride[i], &part) || __builtin_add_overflow(sum, part, &sum)) return false;
     }
     *last = sum;
@@ -166,9 +170,9 @@ static const struct pickle *tensor_arguments(const struct pickle *p, int depth)
 static bool fits(const struct pth_tensor *t, uint64_t offset, uint64_t bytes)
 {
     uint64_t last, elements = 1, each = dtype_size(t->dtype);
+    if (is_empty(t)) return true;
     for (int i = 0; i < t->rank; i++)
         if (__builtin_mul_overflow(elements, (uint64_t)t->dim[i], &elements)) return false;
-    if (!elements) return true;
     if (!last_element(t, &last) || last >= bytes || offset >= bytes) return false;
     return offset + last + 1 <= bytes / each && elements <= bytes / each + REPEATED;
 }
@@ -447,15 +451,15 @@ const struct pth_tensor *pth_find(const struct pth *p, const char *name)
 
 int64_t pth_elements(const struct pth_tensor *t)
 {
-    int64_t n = 1;
-    for (int i = 0; i < t->rank; i++) n *= t->dim[i];
+    int64_t n = !is_empty(t);
+    for (int i = 0; i < t->rank && n; i++) n *= t->dim[i];
     return n;
 }
 
 bool pth_is_contiguous(const struct pth_tensor *t)
 {
     int64_t each = 1;
-    if (!pth_elements(t)) return true; /* the other sizes are not bounded */
+    if (is_empty(t)) return true;
     for (int i = t->rank; i-- > 0; each *= t->dim[i])
         if (t->dim[i] != 1 && t->stride[i] != each) return false;
     return true;

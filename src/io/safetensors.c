@@ -4,7 +4,7 @@
  * Invariant: in an open file every entry lies within the data, has the length that its shape and
  * dtype imply, and touches its neighbours without hole or overlap, so st_read needs no further
  * checks. The header is untrusted: all arithmetic on its numbers is checked, and no number in it
- * sets the size of an allocation.
+ * sets the size of an allocation. It is parsed tensor by tensor: memory is that of the entries.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -65,13 +65,14 @@ static int entry_parse(struct st_file *f, const struct value *v, uint64_t data_b
                        struct st_entry *t, struct error *e)
 {
     uint64_t expected = 0;
-    *t = (struct st_entry){.name = v->key};
+    *t = (struct st_entry){.name = bump_string(&f->bump, v->key)};
     if (value_as_map(v, "the entry", e) ||
         value_as_string(value_get(v, "dtype"), "dtype", &t->dtype_name, e) ||
         entry_shape(f, value_get(v, "shape"), t, e) ||
         entry_offsets(value_get(v, "data_offsets"), data_bytes, t, e))
         return e->code;
     t->dtype = dtype_by_safetensors_name(t->dtype_name);
+    t->dtype_name = t->dtype == DT_NONE ? bump_string(&f->bump, t->dtype_name) : dtype_table[t->dtype].safetensors;
     if (t->dtype == DT_NONE) return PL_OK; /* unknown element size: the length cannot be checked */
     bool overflow = __builtin_mul_overflow((uint64_t)t->elements, (uint64_t)dtype_size(t->dtype), &expected);
     if (overflow || expected != t->bytes)
@@ -84,11 +85,13 @@ static int entry_parse(struct st_file *f, const struct value *v, uint64_t data_b
 static int metadata_parse(struct st_file *f, const struct value *v, struct error *e)
 {
     if (value_as_map(v, "__metadata__", e)) return e->code;
-    f->metadata = bump_alloc(&f->bump, v->count * sizeof *f->metadata);
+    if (f->metadata) return error_set(e, PL_USAGE, "the key \"__metadata__\" occurs twice in one map");
+    f->metadata = bump_alloc(&f->bump, (v->count + 1) * sizeof *f->metadata);
     for (uint32_t i = 0; i < v->count; i++) {
         struct st_pair *p = &f->metadata[f->n_metadata++];
-        p->key = v->items[i]->key;
         if (value_as_string(v->items[i], "a value of __metadata__", &p->value, e)) return e->code;
+        p->key = bump_string(&f->bump, v->items[i]->key);
+        p->value = bump_string(&f->bump, p->value);
     }
     return PL_OK;
 }
@@ -131,32 +134,45 @@ static int layout_check(struct st_file *f, uint64_t data_bytes, struct error *e)
     return PL_OK;
 }
 
-static void index_names(struct st_file *f)
+static int index_names(struct st_file *f, struct error *e)
 {
     f->by_name = bump_alloc(&f->bump, f->n_entries * sizeof *f->by_name);
     for (uint32_t i = 0; i < f->n_entries; i++) f->by_name[i] = i;
     if (f->n_entries) qsort_r(f->by_name, f->n_entries, sizeof *f->by_name, name_order, f->entries);
+    for (uint32_t i = 1; i < f->n_entries; i++)
+        if (!name_order(&f->by_name[i - 1], &f->by_name[i], f->entries))
+            return error_set(e, PL_USAGE, "the key \"%.200s\" occurs twice in one map", f->entries[f->by_name[i]].name);
+    return PL_OK;
+}
+
+struct parsing {
+    struct st_file *f;
+    uint64_t data_bytes;
+    VEC(struct st_entry) entries;
+};
+
+static int member_parse(void *user, const struct value *v, struct error *e)
+{
+    struct parsing *p = user;
+    struct st_entry t;
+    if (!strcmp(v->key, "__metadata__")) return metadata_parse(p->f, v, e);
+    if (entry_parse(p->f, v, p->data_bytes, &t, e)) return error_prepend(e, "tensor \"%.200s\"", v->key);
+    vec_push(&p->entries, t);
+    return PL_OK;
 }
 
 int st_parse_header(const char *header, size_t n, uint64_t data_bytes, struct st_file *f,
                     struct error *e)
 {
-    struct value *root;
-    if (json_parse(header, n, &f->bump, &root, e)) return error_prepend(e, "in the header");
-    if (value_as_map(root, "the header", e)) return e->code;
-    f->entries = bump_alloc(&f->bump, root->count * sizeof *f->entries);
-    for (uint32_t i = 0; i < root->count; i++) {
-        const struct value *v = root->items[i];
-        if (!strcmp(v->key, "__metadata__")) {
-            if (metadata_parse(f, v, e)) return e->code;
-        } else if (entry_parse(f, v, data_bytes, &f->entries[f->n_entries++], e)) {
-            return error_prepend(e, "tensor \"%.200s\"", v->key);
-        }
-    }
+    enum { MEMBER_MOST = 64 << 20 }; /* bytes of memory for the values of a tensor's entry, or of the metadata */
+    struct parsing p = {.f = f, .data_bytes = data_bytes};
+    int rc = json_each(header, n, MEMBER_MOST, member_parse, &p, e) ? error_prepend(e, "in the header") : PL_OK;
+    f->entries = bump_alloc(&f->bump, p.entries.n * sizeof *f->entries);
+    if (p.entries.n) memcpy(f->entries, p.entries.at, p.entries.n * sizeof *f->entries);
+    f->n_entries = p.entries.n;
+    vec_free(&p.entries);
     f->data_bytes = data_bytes;
-    if (layout_check(f, data_bytes, e)) return e->code;
-    index_names(f);
-    return PL_OK;
+    return rc || layout_check(f, data_bytes, e) ? e->code : index_names(f, e);
 }
 
 /* ---- the file ---- */

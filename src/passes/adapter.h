@@ -26,7 +26,15 @@ struct adapter_pattern {
 };
 
 enum adapter_bias { ADAPTER_BIAS_NONE, ADAPTER_BIAS_ALL, ADAPTER_BIAS_LORA_ONLY };
-enum adapter_init { ADAPTER_INIT_DEFAULT, ADAPTER_INIT_GAUSSIAN, ADAPTER_INIT_RANDOM }; /* init_lora_weights: true, "gaussian", false */
+/* init_lora_weights: true, "gaussian", false; "orthogonal" and "eva" only of adapters whose weights are read. */
+enum adapter_init {
+    ADAPTER_INIT_DEFAULT,
+    ADAPTER_INIT_GAUSSIAN,
+    ADAPTER_INIT_RANDOM,
+    ADAPTER_INIT_ORTHOGONAL,
+    ADAPTER_INIT_EVA,
+    ADAPTER_INITS
+};
 
 struct adapter {
     int64_t r;

@@ -122,4 +122,5 @@ make_case("tied_lora", "tied", LlamaForCausalLM, expect=tied_lora, r=2, target_m
 make_case("tied_saved", "tied", LlamaForCausalLM, expect=lambda p, b: {**tied_saved(p, b), "model.layers.0.self_attn.q_proj.weight": (
     b["model.layers.0.self_attn.q_proj.weight"] + module_delta(p.base_model.model.model.layers[0].self_attn.q_proj)).detach()},
     r=2, target_modules=["q_proj"], modules_to_save=["embed_tokens"])
+make_case("orthogonal", "llama", LlamaForCausalLM, r=2, lora_alpha=3, target_modules=["k_proj", "down_proj"], init_lora_weights="orthogonal")
 print(sum(p.stat().st_size for p in out.rglob("*") if p.is_file()), "bytes")

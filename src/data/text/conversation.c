@@ -429,10 +429,11 @@ static enum conversation_fault unknown_keys(const struct reader *r, const struct
     return SAMPLE_KEYS;
 }
 
-enum conversation_fault conversation_parse(const char *json, size_t n, struct bump *b, struct value **out, struct error *e)
+enum conversation_fault conversation_parse(const char *json, size_t n, uint64_t most, struct bump *b,
+                                           struct value **out, struct error *e)
 {
     static const char first[] = "line 1, "; /* the caller names the line of the file */
-    if (!json_parse(json, n, b, out, e)) return SAMPLE_FINE;
+    if (!json_parse_within(json, n, most, b, out, e)) return SAMPLE_FINE;
     if (!strncmp(e->text, first, sizeof first - 1)) memmove(e->text, e->text + sizeof first - 1, strlen(e->text + sizeof first - 1) + 1);
     return SAMPLE_JSON;
 }

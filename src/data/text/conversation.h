@@ -68,7 +68,8 @@ uint64_t conversation_group(const struct value *media);
 enum conversation_fault conversation_place_media(struct conversation *c, struct bump *b, struct error *e);
 
 /* Parses the text of an object; SAMPLE_JSON with the column if it is malformed. */
-enum conversation_fault conversation_parse(const char *json, size_t n, struct bump *b, struct value **out, struct error *e);
+enum conversation_fault conversation_parse(const char *json, size_t n, uint64_t most, struct bump *b,
+                                           struct value **out, struct error *e);
 
 /* Whether a sample has the keys of one of the formats: "LLaVA or ShareGPT conversations"; NULL: none. */
 const char *conversation_format(const struct value *sample);

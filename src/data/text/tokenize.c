@@ -113,7 +113,7 @@ enum conversation_fault tokenize_sample(const struct tokenize_options *o, const 
     struct value *sample;
     struct text_images images = {0};
     *out = (struct tokenized){0};
-    enum conversation_fault f = conversation_parse(json, n, b, &sample, e);
+    enum conversation_fault f = conversation_parse(json, n, o->room, b, &sample, e);
     if (!f) f = conversation_read(sample, o->system, image_text_joint(o->images ? &o->images->text : NULL), b, &out->conversation, e);
     if (!f && o->images) out->group = conversation_group(out->conversation.media);
     if (!f) f = tokenize_images(o->images, &out->conversation, b, &images, e);
