@@ -50,7 +50,7 @@ static int read_records(struct prompt_list *l, const struct prompts *p, const ch
     while (!(rc = records_next(&r, &x, &more, e)) && more) {
         struct bump b = {0};
         struct value *sample = NULL;
-        rc = conversation_parse(x.text, x.n, &b, &sample, e) ? e->code : read_one(l, p, sample, NULL, record_line(x.line), e);
+        rc = conversation_parse(x.text, x.n, RECORD_MOST, &b, &sample, e) ? e->code : read_one(l, p, sample, NULL, record_line(x.line), e);
         bump_free(&b);
         if (!rc) continue;
         error_prepend(e, "%s:%s", path, record_place(x.line).text);

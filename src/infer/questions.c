@@ -142,7 +142,7 @@ static void find_group(const struct config *c, const struct prompts *p, const st
     struct conversation read;
     struct value *sample;
     struct error ignored;
-    if (!conversation_parse(x->text, x->n, &b, &sample, &ignored) &&
+    if (!conversation_parse(x->text, x->n, batch_room(c), &b, &sample, &ignored) &&
         !conversation_read(sample, c->data_system, image_text_joint(p->has_images ? &p->images.text : NULL), &b, &read, &ignored)) {
         const uint64_t group = conversation_group(read.media);
         if (group) vec_push(&out->members, ((struct group_member){group, out->n}));
