@@ -147,7 +147,7 @@ if part data; then
     check "an unknown role" bad '{"messages": [{"role": "poet", "content": "x"}]}' 'unknown role .*turn 1 has the role "poet"'
     check "turns out of order" bad '{"messages": [{"role": "assistant", "content": "x"}]}' 'turns out of order'
     check "no answer" bad '{"messages": [{"role": "user", "content": "x"}]}' 'no answer'
-    check "an image" bad '{"image": "a.png", "conversations": [{"from": "human", "value": "<image>"}, {"from": "gpt", "value": "x"}]}' 'images or videos that are not taken .*a.png'
+    check "an image" bad '{"image": "a.png", "conversations": [{"from": "human", "value": "<image>"}, {"from": "gpt", "value": "x"}]}' 'images or videos, which this run does not read .*a.png'
     check "answers that the template changes later" bad '{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "<think>t</think>a"}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "b"}]}' \
         'answers not found in the rendered text' --set data.template=$chat/thinking.jinja
     check "bad samples within data.max_bad" tolerated

@@ -415,7 +415,7 @@ static int open_folder(struct weights *w, const struct graph *g, const struct fa
     weights_list_slots(w, map);
     if (choose_naming(w, g, family, e) || match_params(w, g, e)) return e->code;
     match_tied(w, g);
-    if (weights_spelled_otherwise(w) || *w->naming.prefix) log_note("%s: %s", w->dir, weights_describe_naming(w, rule));
+    if (weights_spelled_otherwise(w) || *w->naming.prefix) log_note("%s: its tensors have %s, a known spelling, which is kept when the model is saved", w->dir, weights_describe_naming(w, rule));
     return weights_count_others(w, e);
 }
 
