@@ -11,7 +11,7 @@
 . tests/run_lib.sh
 
 data=$tmp/images
-printf 'model: {preset: sam-tiny}\ndata: {format: sa1b, train: "%s/*.tar", max_masks: 3, image_size: 64}\ntrain: {effective_batch: 2, steps: 2, out: %s/run, worst: 4}\ndevice: cpu\n' \
+printf 'model: {preset: sam-tiny}\ndata: {format: sa1b, train: "%s/*.tar", max_masks: 3, image_size: 64}\ntrain: {effective_batch: 2, steps: 2, out: %s/run}\ndevice: cpu\n' \
     "$data" "$tmp" >"$tmp/masks.yaml"
 printf 'model: {preset: llama-1b}\ndata: {sequence: 1024}\ntrain: {effective_batch: 32}\nmemory: {precision: f32}\ndevice: cpu\n' >"$tmp/words.yaml"
 small=(--set model.preset=llama-tiny --set data.sequence=32 --set train.effective_batch=4)
@@ -42,7 +42,7 @@ check 'data pack --embeddings' encoder
 train_line() { grep -E "^step 2/2  loss [0-9.]+  lr [0-9.e-]+  grad [0-9.]+  [0-9.]+ images/s  [0-9.]+ [KMG]iB  0 s left$" "$tmp/train"; }
 worst() {
     rm -rf "$tmp/run"
-    lines '^evaluating [0-9]+/[0-9]+ batches' "$binary" train "$tmp/masks.yaml" --set data.holdout=0.05 || return 1
+    lines '^evaluating [0-9]+/[0-9]+ batches' "$binary" train "$tmp/masks.yaml" --set data.holdout=0.05 --set train.worst=4 || return 1
     cp "$tmp/err" "$tmp/train"
     grep -E '^drawing the worst masks: [0-9]/4 masks' "$tmp/err"
 }
