@@ -271,7 +271,7 @@ broken() {
 check 'a broken image is replaced' broken
 check 'a flipped image' expect 2 'data.flip is given: questions and answers name places in the image' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.flip=0.5
 check 'another format' expect 2 'data.format is conversations, and a prs_med reads tables' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.format=conversations --set data.train_split=null --set data.validation_split=null
-check 'images of another size' expect 2 'data.image_size is 96, and this model takes images of 64 pixels' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.image_size=96
+check 'images of no whole number of patches' expect 2 'data.image_size is 70, expected a multiple of the patches of 16 pixels' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/x" --set data.image_size=70
 
 # The flags of train_prs_med.py.
 flags() {
@@ -367,6 +367,17 @@ alone() {
 }
 saved() { alone reads && [ "$(grep '"answer"' "$tmp/reads.json")" = "$(grep '"answer"' "$tmp/top.json")" ]; }
 check 'the saved model has the tokenizer and the template of the run' saved
+# Trained on images of another size than config.json's, evaluated and asked at that size.
+resized() {
+    local decoder
+    for decoder in fusion prompted; do
+        train resized --set model.decoder=$decoder --set data.image_size=128 --set train.steps=1 && alone resized || return 1
+        # shellcheck disable=SC2086
+        "$binary" eval "$tmp/questions.yaml" --model "$tmp/resized/model" --samples 2 --set data.image_size=128 --set "device.kind=$DEVICE" $FLAGS >"$tmp/says" 2>&1 || { cat "$tmp/says"; return 1; }
+    done
+    grep -h '"answer"' "$tmp/resized.json"
+}
+check 'images of another size: train, eval, predict' resized
 # The tokenizer, the template and the processor of a LLaVA folder, and a tower in a third folder, are in the folder of what was put together from them.
 gathered() { # CASE SIDE TOWER
     local file with=(--set model.preset=null --set "model.path=$tmp/gather" --set data.tokenizer=null --set data.template=null --set train.steps=2)
@@ -399,6 +410,29 @@ adapted_folders() {
     train folders "${saved_whole[@]}" --set "model.path=$tmp/base/model" --set data.tokenizer=null --set data.template=null && alone base --adapter "$tmp/folders/model" && grep '"answer"' "$tmp/base.json"
 }
 check 'an adapter that saves modules: a base of two folders' adapted_folders
+# The guide's second command: the flags of train_prs_med.py with a model folder, whose LLaVA has the tokenizer.
+flags_with_folder() {
+    # shellcheck disable=SC2086
+    expect 0 'layers whose weights are in no folder take the statistics of 2 images' "$binary" train --set "model.path=$tmp/base/model" --data_root "$data" --batch_size 2 --gradient_accumulation_steps 2 --checkpoint_dir "$tmp/flags2" \
+        --no-use_amp --image_size 96 --set data.sequence=40 --set memory.quantize=nf4 --set train.steps=1 --set data.validation_split=null --set "device.kind=$DEVICE" $FLAGS || return 1
+    grep -E 'image_size|bn_group|effective_batch' "$tmp/flags2/config.yaml" | tr -d '\n'
+}
+check 'flags of train_prs_med.py with a model folder' flags_with_folder
+# With a learning rate of 0 only statistics move: those of the fresh decoder, over the images of a group, and not those that the folder of TinySAM has.
+fresh_statistics() {
+    local name with=(--set model.preset=null --set "model.path=$tmp/base/model" --set data.tokenizer=null --set data.template=null --set model.bn_group=auto --set train.learning_rate=0 --set train.weight_decay=0)
+    for name in once twice; do
+        train "$name" "${with[@]}" --set train.steps=$([ $name = once ] && echo 1 || echo 2) || return 1
+    done
+    grep -q 'layers whose weights are in no folder take the statistics of 8 images at a time' "$tmp/once.log" || { cat "$tmp/once.log"; return 1; }
+    "$tools/compare" "$tmp/once/model/model.safetensors" "$tmp/twice/model/model.safetensors" --outputs --logits 1e-12 >"$tmp/says"
+    ! grep FAIL "$tmp/says" | grep -v 'FAIL \(fusion\|mask_head\)[a-z0-9_.]*\.running_\(mean\|var\) ' || return 1
+    [ "$(grep -c 'FAIL .*running_' "$tmp/says")" -ge 6 ] || { cat "$tmp/says"; return 1; }
+    train half "${with[@]}" --set train.steps=1 --set memory.micro_batch=2 && grep -o 'statistics of 2 images' "$tmp/half.log" || return 1
+    expect 2 '2 images share batch normalization statistics in this run, and with this memory.micro_batch and number of ranks 4 would' "$binary" train "$tmp/questions.yaml" "${with[@]}" --set "train.out=$tmp/half" \
+        --set "device.kind=$DEVICE" --set train.steps=2 --set memory.micro_batch=4 --resume
+}
+check 'fresh layers take batch statistics, loaded ones stay' fresh_statistics
 # A name that no part of the model has is refused, in the part that answers too.
 misspelled() {
     cp -r "$tmp/adapted/model" "$tmp/misspelled" && sed -i 's/"mask_head"/"mask_heat"/' "$tmp/misspelled/adapter_config.json" || return 1

@@ -55,5 +55,6 @@ END
 questions() {
     expect 0 '' "$binary" train "$tmp/questions.yaml" --set "train.out=$tmp/first" --set train.steps=1 && sed -i "s|preset: prs-med-tiny|path: $tmp/first/model|" "$tmp/questions.yaml" && equal 2 "$tmp/questions.yaml" 2
 }
+check '2 ranks: statistics over groups of images, in chunks of the mask head' equal 2 "$tmp/questions.yaml" 2 --set model.bn_group=2 --set train.effective_batch=8 --set memory.micro_batch=4 --set memory.mask_chunks=2
 check '2 ranks: questions about images' questions
 summary

@@ -422,8 +422,18 @@ static void test_alone(void **state)
     rank_threads_close(ranks);
 }
 
+/* Running statistics of batch normalisation move by the groups of all ranks, in the order of samples. */
+static void test_statistics(void **state)
+{
+    (void)state;
+    check("tinysam-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "model.bn_group=2"));
+    check("tinysam-tiny", 2, 4, 0, SETS("train.effective_batch=8", "memory.precision=f32", "memory.micro_batch=1", "parallel.shard=optimizer"));
+    check("tinysam-tiny", 4, 4, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "parallel.per_host=2", "parallel.group=all", "parallel.shard=weights"));
+    check("tinysam-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "memory.offload=optimizer+weights", "memory.recompute=all", "model.bn_group=2"));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_whole), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_groups), cmocka_unit_test(test_hosts), cmocka_unit_test(test_sam), cmocka_unit_test(test_alone), cmocka_unit_test(test_room), cmocka_unit_test(test_thread_share)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_whole), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_groups), cmocka_unit_test(test_hosts), cmocka_unit_test(test_sam), cmocka_unit_test(test_statistics), cmocka_unit_test(test_alone), cmocka_unit_test(test_room), cmocka_unit_test(test_thread_share)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

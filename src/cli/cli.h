@@ -31,7 +31,8 @@ struct options {
     const char *ranks, *per_host, *links;
     const char **set, **from; /* --set, --config-from */
     int n_set, n_from;
-    struct text program;      /* options of the program that the preset is from, as words of a shell */
+    const char *script;       /* the program whose options are taken too, because of the model; NULL: none */
+    struct text program;      /* these options, as words of a shell */
     bool json, explain, resume, calibrate, confirm, help;
     bool resume_auto;         /* --resume auto */
     bool explain_all;         /* --explain all */
@@ -70,7 +71,8 @@ void use_model(struct config *c, const char *model, const char *results);
     "                   ms-swift, Axolotl, LLaVA, DeepSpeed, Accelerate, a training command line, or values in Python's notation. May be\n"  \
     "                   given several times. RUN.yaml, which is then optional, and --set come after it and override it\n"
 #define PRESET_HELP                                                                                                                         \
-    "  --preset NAME    model.preset; with prs-med the flags of train_prs_med.py are taken too, such as --data_root DIR --batch_size 2\n"
+    "  --preset NAME    model.preset; with prs-med, or with --set model.path=DIR of a PRS-Med folder, the flags of train_prs_med.py are\n"    \
+    "                   taken too, such as --data_root DIR --batch_size 2\n"
 
 /* Prints a command's usage and summary, and after them the description of every key. */
 void print_help(const struct command *c);

@@ -10,6 +10,7 @@
 #include "config/foreign.h"
 #include "dist/dist.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "models/presets.h"
 
 /* Words that other programs use for a command. */
@@ -77,8 +78,30 @@ static int unknown_option(const char *arg, unsigned allowed, struct error *e)
     return error_set(e, PL_USAGE, "unknown option %s%s%s%s --help lists them", arg, nearest ? "; did you mean " : ";", nearest ? nearest : "", nearest ? "?" : "");
 }
 
-/* The script whose own options a preset takes too; NULL: none. */
-static const char *script_of(const char *preset) { return preset && !strncmp(preset, "prs-med", 7) ? "train_prs_med.py" : NULL; }
+/* Whether config.json of a folder names this model_type. */
+static bool folder_is(const char *path, const char *model_type)
+{
+    struct bump b = {0};
+    struct value *config;
+    struct error ignored;
+    const char *type = "", *file = bump_format(&b, "%s/config.json", path);
+    const bool found = file_exists(file) && !json_read_file(file, 16u << 20, &b, &config, &ignored) && !value_opt_string(config, "model_type", &type, &ignored) && !strcmp(type, model_type);
+    bump_free(&b);
+    return found;
+}
+
+/* The script whose own options are taken too; NULL: none. The model decides: --preset, or --set model.path. */
+static const char *script_of(int argc, char **argv)
+{
+    static const char key[] = "model.path=";
+    bool is = false;
+    for (int i = 0; i + 1 < argc && !is; i++) {
+        const char *value = argv[i + 1];
+        if (!strcmp(argv[i], "--preset")) is = !strncmp(value, "prs-med", 7);
+        else if (!strcmp(argv[i], "--set") && !strncmp(value, key, strlen(key))) is = folder_is(value + strlen(key), "prs_med");
+    }
+    return is ? "train_prs_med.py" : NULL;
+}
 
 /* An option of the program, and its values, for the shell's reader. */
 static void keep_option(struct options *o, int argc, char **argv, int *i)
@@ -100,7 +123,7 @@ static int parse_option(struct options *o, unsigned allowed, int argc, char **ar
     for (size_t k = 0; k < COUNT(table) && !set && !from; k++)
         if (table[k].flag & allowed && strlen(table[k].name) == length && !strncmp(table[k].name, arg, length)) found = &table[k];
     if (!set && !from && !found) {
-        if (!(allowed & OPT_RUN) || !script_of(o->preset)) return unknown_option(arg, allowed, e);
+        if (!(allowed & OPT_RUN) || !o->script) return unknown_option(arg, allowed, e);
         keep_option(o, argc, argv, i);
         return PL_OK;
     }
@@ -126,8 +149,7 @@ int options_parse(struct options *o, unsigned allowed, int argc, char **argv, st
     o->set = mem_alloc((size_t)(argc + 1) * sizeof *o->set);
     o->from = mem_alloc((size_t)(argc + 1) * sizeof *o->from);
     int rc = PL_OK;
-    for (int i = 0; i + 1 < argc && allowed & OPT_RUN; i++) /* before the others: it decides what they are */
-        if (!strcmp(argv[i], "--preset")) o->preset = argv[i + 1];
+    if (allowed & OPT_RUN) o->script = script_of(argc, argv); /* before the others: it decides what they are */
     for (int i = 0; i < argc && !rc; i++) {
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) o->help = true;
         else if (argv[i][0] == '-' && argv[i][1]) rc = parse_option(o, allowed, argc, argv, &i, e);
@@ -135,7 +157,7 @@ int options_parse(struct options *o, unsigned allowed, int argc, char **argv, st
         else if (o->run) rc = error_set(e, PL_USAGE, "two run files are given: %s and %s", o->run, argv[i]);
         else o->run = argv[i];
     }
-    if (!rc && !o->help && allowed & OPT_RUN && !o->run && !o->n_from && !o->calibrate && !o->preset)
+    if (!rc && !o->help && allowed & OPT_RUN && !o->run && !o->n_from && !o->calibrate && !o->preset && !o->script)
         rc = error_set(e, PL_USAGE, "no run file is given: add the path of a RUN.yaml (see --help)");
     if (rc) options_free(o);
     return rc;
@@ -225,7 +247,7 @@ static int read_program(const struct options *o, struct foreign *f, struct confi
 static int read_sources(const struct options *o, struct foreign *f, struct config *c, struct error *e)
 {
     int rc = PL_OK;
-    f->script = script_of(o->preset);
+    f->script = o->script;
     f->asks = o->asks;
     if (o->n_from || o->program.n) f->ranks = ranks_of(o);
     if (o->n_from && !o->program.n) rc = from_read(f, o->from, o->n_from, c, e);

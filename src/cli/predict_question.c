@@ -42,6 +42,7 @@ int predict_question(struct predict *p, struct error *e)
     struct ask a;
     struct predictor mask = {0};
     struct answer answer = {0};
+    if (p->side) p->config.data_image_size = (int64_t)p->side; /* of the model's run */
     int rc = ask_open(&a, &p->config, p->image_path, p->question, e);
     if (!rc) rc = ask_mask(&a, &p->image, &mask, e);
     if (!rc) rc = ask_answer(&a, p->max_new ? (int64_t)p->max_new : NEW_TOKENS, &answer, e);

@@ -8,7 +8,7 @@
 struct model_choices config_choices(const struct config *c)
 {
     static const char *const decoders[] = {[DECODER_AUTO] = NULL, [DECODER_FUSION] = "fusion", [DECODER_PROMPTED] = "prompted"};
-    return (struct model_choices){.vision_tower = c->model_vision_tower, .decoder = decoders[c->model_decoder], .no_dropout = c->model_dropout == DROPOUT_NONE};
+    return (struct model_choices){.vision_tower = c->model_vision_tower, .decoder = decoders[c->model_decoder], .image = c->data_image_size, .no_dropout = c->model_dropout == DROPOUT_NONE};
 }
 
 int config_open_model(const struct config *c, struct model *m, struct error *e)

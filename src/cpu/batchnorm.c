@@ -314,14 +314,14 @@ static void batchnorm_update_run(const struct launch *l)
     float *to_mean = l->out[0].data, *to_var = l->out[1].data; // [C]
     CHECK(l->in[2].data == to_mean && l->in[3].data == to_var, "running statistics are updated in place");
     for (int64_t c = 0; c < C; c++) {
-        double running_mean = to_mean[c], running_var = to_var[c];
+        float running_mean = to_mean[c], running_var = to_var[c]; /* f32 after each group: the bits do not depend on how many come at once */
         for (int64_t k = c; k < G * C; k += C) {
             const double var = fmax(0, 1 / ((double)rstd[k] * rstd[k]) - l->attr->batchnorm_update.eps);
-            running_mean += m * (mean[k] - running_mean);
-            running_var += m * (var * unbiased - running_var);
+            running_mean = (float)(running_mean + m * (mean[k] - (double)running_mean));
+            running_var = (float)(running_var + m * (var * unbiased - running_var));
         }
-        to_mean[c] = (float)running_mean;
-        to_var[c] = (float)running_var;
+        to_mean[c] = running_mean;
+        to_var[c] = running_var;
     }
 }
 

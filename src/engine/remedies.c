@@ -192,7 +192,7 @@ static void try_ranks(struct run *r, const struct run_options *o)
 {
     enum { RANKS_MOST = 64 };
     const int64_t now = max_i64(1, r->config->parallel_ranks);
-    bool fits = r->ranks || r->config->parallel_shares > 0 || r->batch.bn_group;
+    bool fits = r->ranks || r->config->parallel_shares > 0;
     for (int64_t n = 2 * now; n <= RANKS_MOST && n <= r->effective_batch && !fits; n *= 2) {
         struct config c = *r->config;
         char text[96];

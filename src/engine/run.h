@@ -229,6 +229,10 @@ void run_find_nonfinite_gradient(struct run *r, char *out, size_t room);
 /* The same among the gradients that the step keeps: nothing runs again. */
 void run_find_stored_nonfinite(struct run *r, char *out, size_t room);
 
+/* Returns the images that share batch normalization statistics in layers whose weights are in no folder, with model.bn_group
+ * auto: the largest of 8, 4, 2 and 1 that divides the samples of a share, and memory.micro_batch where that is given. */
+int64_t run_usual_group(const struct config *c, int64_t shares);
+
 /* Appends the keys that the planner chose and the order of sums depends on: "memory.head_chunks: 4, memory.micro_batch: 2". Runs
  * with the same order have the same bits (docs/guides/ranks.md). False: there are none. */
 bool run_print_order(const struct run *r, struct text *out);

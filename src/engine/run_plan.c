@@ -194,34 +194,61 @@ static int describe(struct run *r, const struct run_options *o, struct error *e)
     return rc;
 }
 
-/* Number of images that share batch normalization statistics; 0: the running statistics are used
- * and not updated. Weights from a folder have trained running statistics. */
-static int64_t bn_group(const struct run *r, bool train)
+/* Whether the step updates running statistics. */
+static bool updates_statistics(struct run *r)
 {
-    const struct config *c = r->config;
-    if (!r->model.batch_norm || r->forward) return 0;
-    if (c->model_bn_group) return c->model_bn_group;
-    return train && !c->model_path ? 1 : 0;
+    struct graph g;
+    bool any = false;
+    graph_init(&g);
+    build_forward(r, &g, (int)max_i64(1, r->batch.bn_group));
+    for (uint32_t i = 0; i < g.params.n; i++) any |= g.params.at[i].running;
+    any |= g.error.code != 0; /* the planner reports it */
+    graph_clear(&g);
+    return any;
 }
 
-/* Groups lie within micro-batches, and padding is in no group (measure_run): so the micro-batch
+int64_t run_usual_group(const struct config *c, int64_t shares)
+{
+    const int64_t samples = ceil_div(c->train_effective_batch, shares), micro = config_micro_batch(c);
+    int64_t group = 8;
+    while (samples % group || micro % group) group /= 2;
+    return group;
+}
+
+/* Sets the images that share batch normalization statistics. Layers whose weights are in a folder have trained running
+ * statistics, which are used and not updated; those that the folder leaves out have none yet. */
+static void set_groups(struct run *r, const struct run_options *o)
+{
+    const struct config *c = r->config;
+    const bool train = o->train;
+    if (!r->model.batch_norm || r->forward) return;
+    if (c->model_bn_group) r->batch.bn_group = r->batch.bn_loaded = c->model_bn_group;
+    else if (train && !c->model_path) r->batch.bn_group = 1;
+    else if (train && !c->adapter_path) r->batch.bn_group = run_usual_group(c, r->shares);
+    if (!c->model_path || !r->batch.bn_group) return;
+    if (!updates_statistics(r)) r->batch.bn_group = 0;
+    else if (!c->model_bn_group && !o->probe)
+        log_note("batch normalization: layers whose weights are in no folder take the statistics of %lld images at a time (model.bn_group auto); the others keep theirs", (long long)r->batch.bn_group);
+}
+
+/* Groups lie within shares and micro-batches, and padding is in no group (measure_run): so the micro-batch
  * size does not change the statistics. */
 static int check_groups(const struct run *r, bool train, struct error *e)
 {
-    const int64_t group = r->batch.bn_group, micro = config_micro_batch(r->config), images = r->effective_batch;
+    const int64_t group = r->batch.bn_group, micro = config_micro_batch(r->config), shares = r->shares, images = r->effective_batch / shares;
     const char *of = train ? "train.effective_batch" : "a batch";
     if (!group) return PL_OK;
-    if (r->shares > 1)
-        return error_set(e, PL_USAGE, "batch normalization over groups of %lld images updates running statistics in the order of samples, which several ranks or shares do not keep; "
-                         "%s, or train from a folder of weights, whose statistics stay as they are", (long long)group, run_parallel_ranks(r) > 1 ? "train in one process" : "set parallel.shares 1");
+    if (r->effective_batch % shares)
+        return error_set(e, PL_USAGE, "train.effective_batch of %d images is not divisible among %lld shares, and batch normalization over groups of %lld images (model.bn_group) takes no padding: "
+                         "set a multiple of %lld", r->effective_batch, (long long)shares, (long long)group, (long long)(shares * group));
     if (images % group)
-        return error_set(e, PL_USAGE, "model.bn_group: %s of %lld images is not divisible into groups of %lld that share statistics", of,
-                         (long long)images, (long long)group);
+        return error_set(e, PL_USAGE, "model.bn_group: %s of %lld images%s is not divisible into groups of %lld that share statistics", of,
+                         (long long)images, shares > 1 ? " a share" : "", (long long)group);
     if (train && micro && (micro % group || images % micro))
         return error_set(e, PL_USAGE,
                          "memory.micro_batch is %lld; with statistics over groups of %lld images (model.bn_group) it must be a multiple of "
-                         "%lld that divides train.effective_batch %lld",
-                         (long long)micro, (long long)group, (long long)group, (long long)images);
+                         "%lld that divides train.effective_batch%s %lld",
+                         (long long)micro, (long long)group, (long long)group, shares > 1 ? " of a share," : "", (long long)images);
     return PL_OK;
 }
 
@@ -309,7 +336,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (!rc) rc = describe(r, o, e);
     if (!rc && o->train && !o->define && !o->probe) rc = config_check_model(c, &r->model, e);
     if (!rc && o->train) rc = model_check_dropout(&r->model, e);
-    if (!rc) r->batch.bn_group = bn_group(r, o->train);
+    if (!rc) set_groups(r, o);
     if (!rc) rc = check_groups(r, o->train, e);
     if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;

@@ -260,10 +260,6 @@ static int describe_questions(const struct config *c, const struct model *m, con
     out->few_labels = true;
     if (c->data_format != FORMAT_CSV && (c->data_train.n || !config_tokens(c)))
         return error_set(e, PL_USAGE, "data.format is %s, and a prs_med reads tables with questions and answers; set data.format to csv", batch_format(c));
-    if (c->data_image_size && c->data_image_size != x->image) {
-        error_set(e, PL_USAGE, "data.image_size is %lld, and this model takes images of %lld pixels (tinysam_config)", (long long)c->data_image_size, (long long)x->image);
-        return config_at_key(c, KEY_data_image_size, e);
-    }
     if (refuse_augmentation(c, e)) return e->code;
     if (c->data_sequence <= m->images->features) {
         const long long tokens = (long long)m->images->features;

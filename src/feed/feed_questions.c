@@ -112,6 +112,7 @@ static void configure(struct question_feed *s, const struct config *c, const str
     s->text.data_train = (struct config_list){&s->file, 1};
     s->text.data_validation = (struct config_list){0};
     s->text.data_images = s->text.data_validation_images = s->text.data_store = NULL;
+    s->text.data_outside_images = true; /* they are those of the table */
     s->text.data_holdout = 0;
     s->text.data_packing = false;
     s->text.data_max_images = 1;

@@ -116,6 +116,7 @@ static void choose(struct model *m, const struct model_choices *c)
     if (c->vision_tower) m->chosen.vision_tower = bump_string(&m->memory, c->vision_tower);
     if (c->decoder) m->chosen.decoder = bump_string(&m->memory, c->decoder);
     m->chosen.no_dropout = c->no_dropout;
+    m->chosen.image = c->image;
 }
 
 static int check_choices(const struct model *m, const char *name, struct error *e)

@@ -57,6 +57,7 @@ struct ground_model;
 struct model_choices {
     const char *vision_tower; /* the folder of its vision tower */
     const char *decoder;      /* its mask decoder, instead of that of config.json */
+    int64_t image;            /* side of the images that a PRS-Med's TinySAM takes; 0: that of its configuration. Mask models take any side with a batch */
     bool no_dropout;          /* train without the dropout of config.json */
 };
 
@@ -118,8 +119,9 @@ struct batch {
     bool packed;
     const void *own; /* what the family itself says about a batch (mask models: struct prompting of masks.h; with images: struct image_batch of images.h; grounding: struct ground_batch of grounding.h); NULL: its default */
     /* Images that share batch-normalisation statistics in the step, a divisor of B; 0: the running
-     * statistics, unchanged. Evaluation always uses the running ones. */
-    int64_t bn_group;
+     * statistics, unchanged. Evaluation always uses the running ones. bn_group is for layers whose weights start
+     * from their inits, bn_loaded for layers whose weights are in a folder: equal, unless one of them is 0. */
+    int64_t bn_group, bn_loaded;
     const int64_t *size; /* by letter: the sizes of open dimensions that the inputs have, 0: not given; NULL: the family's defaults */
     bool outputs;            /* emit all outputs, not only the loss */
     /* Generation of text: the model keeps what it computes for up to `cache` tokens of each of `texts` texts, and
@@ -198,6 +200,9 @@ int model_add_part(struct model *m, const char *name, const struct value *config
 const struct model *model_part(const struct model *m, const char *name);
 /* For builders: declares `tensor` as the output `name`; emits a tower's loss. */
 void model_output(const struct model *m, struct graph *g, const struct batch *b, const char *name, id tensor);
+
+/* For builders: the group of the layers of a model, or of a part. */
+static inline int64_t model_bn_group(const struct model *m, const struct batch *b) { return *m->path ? b->bn_loaded : b->bn_group; }
 
 const struct port *model_port(const struct model *m, const char *name); /* NULL: none */
 bool model_has_output(const struct model *m, const char *name);

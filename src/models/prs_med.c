@@ -217,10 +217,12 @@ static int parse_prs(struct model *m, const struct value *config, struct error *
     if (rc) return rc;
     const struct model *tiny = model_part(m, TINYSAM);
     const struct sam *s = tiny->config;
+    const int64_t side = m->chosen.image ? m->chosen.image : s->vision.image;
+    if (side % s->vision.patch) return error_set(e, PL_USAGE, "data.image_size is %lld, expected a multiple of the patches of %lld pixels", (long long)side, (long long)s->vision.patch);
     c->width = s->vision.output;
     c->text_width = llava_width(model_part(m, LLAVA));
-    c->grid = s->vision.image / s->vision.patch;
-    c->model = (struct prs_model){.image = s->vision.image, .mask = s->vision.image, .classes = c->model.classes, .norm = tiny->masks->norm};
+    c->grid = side / s->vision.patch;
+    c->model = (struct prs_model){.image = side, .mask = side, .classes = c->model.classes, .norm = tiny->masks->norm};
     if (c->decoder == PRS_FUSION) c->model.mask = c->pooled << c->stages;
     if (s->vision.channels != 3) return error_set(e, PL_USAGE, "tinysam_config: num_channels is %lld, expected 3", (long long)s->vision.channels);
     rc = check(c, e);
@@ -235,8 +237,9 @@ static id encode(const struct model *m, struct graph *g, const struct batch *bat
 {
     const struct model *tiny = model_part(m, TINYSAM);
     const struct sam *s = tiny->config;
-    const struct sam_build b = {.c = s, .g = g, .B = batch->B, .M = 1, .side = s->vision.image, .grid = s->vision.image / s->vision.patch,
-                                .bn_group = batch->bn_group, .norm = &tiny->masks->norm};
+    const struct prs *c = m->config;
+    const struct sam_build b = {.c = s, .g = g, .B = batch->B, .M = 1, .side = c->model.image, .grid = c->grid,
+                                .bn_group = model_bn_group(*m->path ? m : tiny, batch), .norm = &tiny->masks->norm};
     id x = 0;
     IN_PART(g, TINYSAM) x = tinyvit_encode(&b, sam_images(&b));
     return x;
@@ -331,7 +334,7 @@ static void build_prs(const struct model *m, struct graph *g, const struct batch
     }
     id ids = decoder_ids(g, batch), labels = decoder_labels(g, batch);
     struct decoded out = {0};
-    struct prs_build b = {.c = c, .g = g, .B = batch->B, .bn_group = batch->bn_group, .drops = own->drops};
+    struct prs_build b = {.c = c, .g = g, .B = batch->B, .bn_group = model_bn_group(m, batch), .drops = own->drops};
     IN_PART(g, LLAVA) {
         b.states = llava_states(llava, g, &text, ids);
         out = llava_loss(llava, g, b.states, labels, "tokens");

@@ -231,7 +231,7 @@ const struct prompting *prompting_of(const struct batch *b)
 static struct sam_build begin(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct sam *c = m->config;
-    struct sam_build b = {.c = c, .g = g, .B = batch->B, .bn_group = batch->bn_group, .norm = m->masks ? &m->masks->norm : NULL};
+    struct sam_build b = {.c = c, .g = g, .B = batch->B, .bn_group = model_bn_group(m, batch), .norm = m->masks ? &m->masks->norm : NULL};
     b.prompting = *prompting_of(batch);
     struct prompting *p = &b.prompting;
     if (!p->masks) p->masks = p->points = 1, p->targets = true;

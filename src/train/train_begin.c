@@ -65,8 +65,8 @@ static void adopt_decisions(struct config *c, const struct config *stored, const
     c->origin[KEY_data_window] = stored->origin[KEY_data_window];
 }
 
-/* Compares with the stored configuration; *plan_again if memory or device keys changed. */
-static int compare_config(struct config *c, const char *dir, const struct ranks *ranks, bool *plan_again, struct error *e)
+/* Compares with the stored configuration; *plan_again if memory or device keys changed. Sets *group to its run_usual_group. */
+static int compare_config(struct config *c, const char *dir, const struct ranks *ranks, bool *plan_again, int64_t *group, struct error *e)
 {
     char path[FOLDER_PATH];
     struct config stored;
@@ -77,6 +77,7 @@ static int compare_config(struct config *c, const char *dir, const struct ranks 
     config_init(&stored);
     int rc = config_read(&stored, path, e);
     if (!rc) adopt_decisions(c, &stored, ranks);
+    if (!rc) *group = run_usual_group(&stored, max_i64(1, stored.parallel_shares));
     for (int k = 0; k < CONFIG_KEYS && !rc; k++) {
         if (config_same(c, &stored, k) || may_change(k)) continue;
         const char *name = config_key_name(k);
@@ -95,6 +96,14 @@ static int compare_config(struct config *c, const char *dir, const struct ranks 
     }
     config_free(&stored);
     return rc;
+}
+
+/* Another split of the batch must not change what batch normalization computes. */
+static int check_group(const struct trainer *t, int64_t group, struct error *e)
+{
+    const int64_t now = t->run.batch.bn_group;
+    if (!t->resumes || !now || t->c->model_bn_group || !t->c->model_path || now == group) return PL_OK;
+    return error_set(e, PL_USAGE, "--resume: %lld images share batch normalization statistics in this run, and with this memory.micro_batch and number of ranks %lld would; restore these", (long long)group, (long long)now);
 }
 
 /* --- the parts of starting --------------------------------------------------------------------------------- */
@@ -303,14 +312,16 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     struct ranks *ranks = o->ranks;
     const bool leads = trainer_leads(t);
     bool plan_again = false;
+    int64_t group = 0;
     if (ranks) ranks->patient = true; /* loading takes as long as it takes */
     agree_free(ranks, offload_folder(t->c->train_out));
     t->resolved = *t->c;
     t->c = &t->resolved;
     int rc = config_check(t->c, (o->define ? 0 : CONFIG_NEEDS_MODEL) | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN, e);
     if (!rc) rc = agree_to_resume(t, e);
-    if (!rc && t->resumes) rc = compare_config(&t->resolved, t->c->train_out, o->ranks, &plan_again, e);
+    if (!rc && t->resumes) rc = compare_config(&t->resolved, t->c->train_out, o->ranks, &plan_again, &group, e);
     if (!rc) rc = make_plan(t, o, plan_again, e);
+    if (!rc) rc = check_group(t, group, e);
     if (!rc) rc = open_data(t, e);
     if (!rc) rc = text_files_open(&t->text, t->c, e);
     if (!rc) rc = trainer_read_prompts(t, e);

@@ -361,14 +361,14 @@ static __global__ void update_kernel(float *mean, float *var, const float *batch
 {
     const int64_t c = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     if (c >= C) return;
-    double running_mean = mean[c], running_var = var[c];
+    float running_mean = mean[c], running_var = var[c]; /* f32 after each group: the bits do not depend on how many come at once */
     for (int64_t k = c; k < G * C; k += C) {
         const double rstd = batch_rstd[k], now = fmax(0.0, 1 / (rstd * rstd) - eps);
-        running_mean += momentum * (batch_mean[k] - running_mean);
-        running_var += momentum * (now * unbiased - running_var);
+        running_mean = (float)(running_mean + momentum * (batch_mean[k] - (double)running_mean));
+        running_var = (float)(running_var + momentum * (now * unbiased - running_var));
     }
-    mean[c] = (float)running_mean;
-    var[c] = (float)running_var;
+    mean[c] = running_mean;
+    var[c] = running_var;
 }
 
 extern "C" cudaError_t cuda_batchnorm_update(float *mean, float *var, const float *batch_mean, const float *batch_rstd, int64_t G,
