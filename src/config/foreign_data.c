@@ -339,12 +339,12 @@ static void put_frames(struct foreign_work *w)
 static void check_trains(struct foreign_work *w)
 {
     const struct foreign_entry *train = foreign_given(w, HOW_DO_TRAIN), *data = foreign_given(w, HOW_DATASET),
-                               *other = NULL;
+                               *other = foreign_any(w, HOW_DO_OTHER);
     bool stage = false;
     if (!foreign_has(w, PROGRAM_lf) || foreign_true(w, train)) return;
     for (uint32_t i = 0; i < w->f->entries.n; i++)
         stage |= w->f->entries.at[i].given && !strcmp(w->f->entries.at[i].row->key, "stage");
-    if (foreign_any(w, HOW_DO_OTHER, &other))
+    if (other)
         foreign_refuse(w, other,
                        "this file of LLaMA-Factory predicts or evaluates and does not train: `plimsoll eval` and "
                        "`plimsoll generate` do that; a training run has do_train: true");

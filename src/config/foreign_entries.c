@@ -84,15 +84,13 @@ const struct foreign_entry *foreign_given(struct foreign_work *w, enum foreign_h
     return entry && entry->given ? entry : NULL;
 }
 
-bool foreign_any(struct foreign_work *w, enum foreign_how how, const struct foreign_entry **which)
+const struct foreign_entry *foreign_any(struct foreign_work *w, enum foreign_how how)
 {
     for (uint32_t i = 0; i < w->f->entries.n; i++) {
         const struct foreign_entry *entry = &w->f->entries.at[i];
-        if (!entry->given || !belongs(entry, how, NULL) || !foreign_true(w, entry)) continue;
-        *which = entry;
-        return true;
+        if (entry->given && belongs(entry, how, NULL) && foreign_true(w, entry)) return entry;
     }
-    return false;
+    return NULL;
 }
 
 bool foreign_automatic(const struct foreign_work *w, const char *key)

@@ -225,11 +225,11 @@ static bool is_offload(const struct foreign_entry *entry) { return entry && !str
 static const struct foreign_entry *recomputes_all(struct foreign_work *w, const struct foreign_entry *on,
                                                   const struct foreign_entry *off)
 {
-    const struct foreign_entry *which;
+    const struct foreign_entry *cpu = foreign_any(w, HOW_CPU_CHECKPOINTING), *given;
     if (is_offload(on)) return on;
-    if (foreign_any(w, HOW_CPU_CHECKPOINTING, &which)) return which;
+    if (cpu) return cpu;
     if (off && (off->given || !on || !on->given)) return foreign_true(w, off) ? NULL : off;
-    if (foreign_any(w, HOW_RECOMPUTE, &which)) return which;
+    if ((given = foreign_any(w, HOW_RECOMPUTE))) return given;
     return on && !on->given && foreign_true(w, on) ? on : NULL;
 }
 
@@ -335,10 +335,11 @@ struct offloads {
     const struct foreign_entry *from;
 };
 
-static void take(struct offloads *o, bool *part, bool on, const struct foreign_entry *entry)
+/* entry: what asks for the part; NULL: nothing. */
+static void take(struct offloads *o, bool *part, const struct foreign_entry *entry)
 {
-    *part |= on;
-    if (on && !o->from) o->from = entry;
+    *part |= entry != NULL;
+    if (!o->from) o->from = entry;
 }
 
 static void put_offload(struct foreign_work *w, const struct offloads *o)
@@ -358,8 +359,8 @@ static void read_swift(const struct foreign_entry *name, struct offloads *o, int
     const char *text = foreign_text(name);
     if (strncmp(text, "zero", 4) || text[4] < '0' || text[4] > '3' || (text[5] && strcmp(text + 5, "_offload"))) return;
     *stage = text[4] - '0';
-    take(o, &o->optimizer, text[5], name);
-    take(o, &o->weights, text[5] && *stage == 3, name);
+    take(o, &o->optimizer, text[5] ? name : NULL);
+    take(o, &o->weights, text[5] && *stage == 3 ? name : NULL);
 }
 
 static void memory_ranks(struct foreign_work *w)
@@ -369,7 +370,7 @@ static void memory_ranks(struct foreign_work *w)
                                *optimizer = foreign_given(w, HOW_OFFLOAD_OPTIMIZER),
                                *weights = foreign_given(w, HOW_OFFLOAD_PARAM),
                                *recompute = foreign_given(w, HOW_RECOMPUTE), *fsdp = foreign_given(w, HOW_FSDP),
-                               *swift = foreign_given(w, HOW_SWIFT_DEEPSPEED), *on = NULL;
+                               *swift = foreign_given(w, HOW_SWIFT_DEEPSPEED);
     struct offloads o = {0};
     int64_t z = foreign_whole(w, stage, 0, 3);
     bool words = false;
@@ -384,14 +385,14 @@ static void memory_ranks(struct foreign_work *w)
                        (long long)z);
     if (a && z < 1)
         foreign_refuse(w, optimizer, "it needs ZeRO stage 1, 2 or 3, and the stage is 0; set the stage, or remove it");
-    take(&o, &o.optimizer, a, optimizer);
-    take(&o, &o.weights, p, weights);
-    const bool whole = words || foreign_any(w, HOW_FSDP_OFFLOAD, &on);
-    take(&o, &o.optimizer, whole, words ? fsdp : on);
-    take(&o, &o.weights, whole, words ? fsdp : on);
-    take(&o, &o.activations, foreign_any(w, HOW_OFFLOAD_ACTIVATIONS, &on), on);
-    take(&o, &o.activations, foreign_any(w, HOW_CPU_CHECKPOINTING, &on), on);
-    take(&o, &o.activations, is_offload(recompute), recompute);
+    take(&o, &o.optimizer, a ? optimizer : NULL);
+    take(&o, &o.weights, p ? weights : NULL);
+    const struct foreign_entry *whole = words ? fsdp : foreign_any(w, HOW_FSDP_OFFLOAD);
+    take(&o, &o.optimizer, whole);
+    take(&o, &o.weights, whole);
+    take(&o, &o.activations, foreign_any(w, HOW_OFFLOAD_ACTIVATIONS));
+    take(&o, &o.activations, foreign_any(w, HOW_CPU_CHECKPOINTING));
+    take(&o, &o.activations, is_offload(recompute) ? recompute : NULL);
     put_offload(w, &o);
 }
 

@@ -223,8 +223,8 @@ const struct foreign_entry *foreign_pick(struct foreign_work *w, enum foreign_ho
 const struct foreign_entry *foreign_pick_for(struct foreign_work *w, const char *ours);
 /* As foreign_pick, but NULL for a default. */
 const struct foreign_entry *foreign_given(struct foreign_work *w, enum foreign_how how);
-/* Whether a given entry of the fact is true; *which is then the first. */
-bool foreign_any(struct foreign_work *w, enum foreign_how how, const struct foreign_entry **which);
+/* The first given entry of the fact that is true; NULL: none. */
+const struct foreign_entry *foreign_any(struct foreign_work *w, enum foreign_how how);
 /* Whether a DeepSpeed file says "auto" for a key. */
 bool foreign_automatic(const struct foreign_work *w, const char *key);
 /* The ranks that a file says it is for, else those of this run. */
