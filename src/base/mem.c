@@ -152,17 +152,18 @@ struct bump_chunk {
     _Alignas(16) char data[];
 };
 
-enum { BUMP_CHUNK = 64 << 10, BUMP_ALIGN = 16 };
+enum { BUMP_FIRST = 1 << 10, BUMP_CHUNK = 64 << 10, BUMP_ALIGN = 16 };
 
-/* Memory is zeroed, like mem_alloc's. A block larger than a chunk gets its own chunk, which is
- * linked after the current one, so that the rest of the current chunk stays in use. */
+/* Memory is zeroed, like mem_alloc's. Chunks grow from BUMP_FIRST to BUMP_CHUNK, so that a few values cost little. A block
+ * larger than BUMP_CHUNK gets its own chunk, which is linked after the current one, so that the rest of the current chunk stays
+ * in use. */
 void *bump_alloc(struct bump *b, size_t bytes)
 {
     CHECK(bytes <= SIZE_MAX - BUMP_CHUNK, "bump allocation of %zu bytes", bytes);
     size_t need = align_up(bytes ? bytes : 1, BUMP_ALIGN);
     struct bump_chunk *c = b->chunk;
     if (!c || c->cap - c->used < need) {
-        size_t cap = need > BUMP_CHUNK ? need : BUMP_CHUNK;
+        const size_t next = c ? min_u64(2 * c->cap, BUMP_CHUNK) : BUMP_FIRST, cap = need > next ? need : next;
         struct bump_chunk *fresh = mem_alloc(sizeof *fresh + cap);
         fresh->cap = cap;
         if (c && cap > BUMP_CHUNK) {
