@@ -80,6 +80,7 @@ put("state", "format", json.dumps({**old, "format": 9}).encode())
 for events in (run / "tb").iterdir():
     put("events", "run", b"\3" + events.read_bytes()[:800])
 put("events", "torn", b"\3" + events.read_bytes()[:333])
+put("events", "pointer", b"\3version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n")
 put("config", "run", (run / "config.yaml").read_bytes())
 for example in pathlib.Path("examples").glob("*.yaml"):
     put("config", example.stem, example.read_bytes())
