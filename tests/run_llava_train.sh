@@ -152,7 +152,9 @@ replaced() {
 check 'a missing and a broken image: replaced and counted' replaced
 missing() {
     "$binary" data inspect "$mixed/chats.json" --model "$model" --set "data.images=$tmp/broken/images" >"$tmp/out" || return 1
-    grep -A 1 '^missing     1 samples have an image that does not exist' "$tmp/out" | grep 'chats.json:6: 5_0.png: there is no such file' || { cat "$tmp/out"; return 1; }
+    grep -A 1 '^missing     1 sample has an image that cannot be used' "$tmp/out" | grep 'chats.json:6: 5_0.png: there is no such file' || { cat "$tmp/out"; return 1; }
+    cp "$tmp/out" "$tmp/set" && expect 0 '' "$binary" data inspect "$mixed/chats.json" --model "$model" --images "$tmp/broken/images" && same "$tmp/set" "$tmp/out" || return 1
+    expect 2 '-o is for images with masks' "$binary" data inspect "$mixed/chats.json" --model "$model" -o "$tmp/sheet.png"
 }
 check 'data inspect names a missing image' missing
 too_bad() { damage && rm "$tmp"/broken/images/*_0.png && expect 1 'samples are broken, but data.max_bad is 0.05; most often: it cannot be read' run plain --set "data.train=$tmp/broken/chats.json" --set "data.images=$tmp/broken/images" --set train.steps=60; }

@@ -32,6 +32,7 @@ struct inspect_text {
     const struct names *paths, *set; /* set: KEY=VALUE */
     const char *run;                 /* NULL: none */
     const char *model;               /* a folder, a tokenizer.json or a tokenizer.model; NULL: the configuration's */
+    const char *images;              /* data.images; NULL: the configuration's */
     uint64_t samples;                /* to show */
     bool json;
 };

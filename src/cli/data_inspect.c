@@ -80,7 +80,9 @@ static int run(int argc, char **argv, struct error *e)
         else if (embeddings_alone(&paths)) rc = inspect_embeddings(&paths, false, json, e);
         else if (is_text(&paths, o.format)) {
             const bool run = path_has_ending(paths.at[0], ".yaml") || path_has_ending(paths.at[0], ".yml");
-            rc = inspect_text(&(struct inspect_text){.paths = &paths, .set = &set, .run = run ? paths.at[0] : NULL, .model = model, .samples = samples, .json = json}, e);
+            const char *other = sheet ? "-o" : o.masks ? "--masks" : o.labels ? "--labels" : o.range ? "--range" : NULL;
+            if (other) rc = error_set(e, PL_USAGE, "%s is for images with masks, and %s has text", other, paths.at[0]);
+            else rc = inspect_text(&(struct inspect_text){.paths = &paths, .set = &set, .run = run ? paths.at[0] : NULL, .model = model, .images = o.images, .samples = samples, .json = json}, e);
         } else if (model || set.n) rc = error_set(e, PL_USAGE, "%s is for conversations, and %s is not a file of them", model ? "--model" : "--set", paths.at[0]);
         else if (cells < 4 || cells > GRID_MAX_CELLS) rc = error_set(e, PL_USAGE, "--masks-size %llu: expected 4 to %d", (unsigned long long)cells, GRID_MAX_CELLS);
         else if (!(rc = data_check_png("-o", sheet, e))) rc = inspect(&o, &paths, (uint32_t)cells, sheet, json, e);
@@ -111,6 +113,7 @@ const struct command data_inspect = {
     "reads them, with the tokens that have labels marked.\n"
     "\n"
     "  --model DIR     the folder of the tokenizer and the chat template, or a tokenizer's file\n"
+    "  --images DIR    data.images\n"
     "  --set KEY=VALUE sets a key, such as data.sequence, data.template or data.train_on\n"
     "  --samples N     samples to show (3)",
     run};

@@ -83,7 +83,7 @@ struct measured {
     struct conversations set;
     bool rows;                 /* `set` is open */
     char no_rows[1024];        /* why it is not */
-    uint64_t missing;          /* samples with an image that does not exist; the first one: */
+    uint64_t missing;          /* samples with an image that is not there, or that may not be read; the first one: */
     char first_missing[400];
 };
 
@@ -254,7 +254,9 @@ static void print_facts(const struct facts *f, const struct measured *m, struct 
     if (!m->tokens || !m->samples) return;
     text_printf(out, "tokens      %llu; a sample has %llu (median), %llu (95 %%), at most %llu\n", (unsigned long long)m->total, (unsigned long long)m->median,
                 (unsigned long long)m->p95, (unsigned long long)m->longest);
-    if (m->missing) text_printf(out, "missing     %llu samples have an image that does not exist\n            first: %s\n", (unsigned long long)m->missing, m->first_missing);
+    if (m->missing)
+        text_printf(out, "missing     %llu %s an image that cannot be used\n            first: %s\n",
+                    (unsigned long long)m->missing, m->missing == 1 ? "sample has" : "samples have", m->first_missing);
     if (!m->rows) {
         text_printf(out, "rows        none: %s\n", m->no_rows);
         return;
@@ -362,6 +364,7 @@ static int make_config(struct config *c, const struct inspect_text *o, struct er
         c->data_train.n = o->paths->n;
     }
     for (uint32_t i = 0; i < o->set->n && !rc; i++) rc = config_set(c, o->set->at[i], e);
+    if (!rc && o->images) rc = config_assign(c, "data.images", o->images, e);
     if (!rc && o->model) rc = config_assign(c, dir_exists(o->model) ? "model.path" : "data.tokenizer", o->model, e);
     if (!rc && !config_text(c)) {
         error_set(e, PL_USAGE, "data.format is not text or conversations; for images give their files or folders, not a configuration");
