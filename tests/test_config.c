@@ -93,6 +93,8 @@ static const char everything[] =
     "  freeze: ['model.embed*', \"*.norm.weight\"]\n"
     "  bn_group: 2\n"
     "  dropout: 0.0\n"
+    "  head: classes\n"
+    "  classes: [cat, 'a dog, or two']\n"
     "adapter:\n"
     "  path: adapters/first\n"
     "  target_modules: '.*[qv]_proj'\n"
@@ -151,6 +153,7 @@ static const char everything[] =
     "  train_split: train\n"
     "  validation_split: val\n"
     "  image_column: image\n"
+    "  label_column: kind\n"
     "  mask_column: label\n"
     "  split_column: part\n"
     "  labels: classes\n"
@@ -215,6 +218,9 @@ static void test_every_key(void **state)
     assert_string_equal(c.model_freeze.at[1], "*.norm.weight");
     assert_int_equal(c.model_bn_group, 2);
     assert_int_equal(c.model_dropout, DROPOUT_NONE);
+    assert_int_equal(c.model_head, HEAD_CLASSES);
+    assert_int_equal(c.model_classes.n, 2);
+    assert_string_equal(c.model_classes.at[1], "a dog, or two");
     assert_int_equal(c.data_train.n, 1);
     assert_string_equal(c.data_train.at[0], "data/*.npy");
     assert_int_equal(c.data_validation.n, 2);
@@ -677,7 +683,7 @@ static void test_all_or_nothing(void **state)
 
 /* A model of each kind that column `needs` names. */
 static const char *const kinds[][2] = {{"tokens", "llama-tiny"}, {"images", "llava-tiny"}, {"masks", "sam-tiny"},
-                                       {"ground", "grounding-tiny"}, {"questions", "prs-med-tiny"}, {"batch_norm", "tinysam-tiny"}};
+                                       {"ground", "grounding-tiny"}, {"questions", "prs-med-tiny"}, {"batch_norm", "tinysam-tiny"}, {"head", "clip-vit-b-16"}, {"classes", "clip-vit-b-16"}};
 
 static const char *model_of(const char *words, bool other)
 {
@@ -723,13 +729,14 @@ done:
     config_free(&standard);
 }
 
-/* Splits `from` at `by` into copies of at most 8 parts. */
-static int split(const char *from, const char *by, char out[8][256])
+enum { PARTS = 16 };
+/* Splits `from` at `by` into copies of at most PARTS parts. */
+static int split(const char *from, const char *by, char out[PARTS][256])
 {
     int n = 0;
     for (const char *end; *from; from = end ? end + strlen(by) : from + strlen(from)) {
         end = strstr(from, by);
-        assert_true(n < 8);
+        assert_true(n < PARTS);
         snprintf(out[n++], 256, "%.*s", end ? (int)(end - from) : (int)strlen(from), from);
     }
     return n;
@@ -738,7 +745,7 @@ static int split(const char *from, const char *by, char out[8][256])
 /* Makes an alternative of `needs` true, or false; also what the key that it names needs itself. */
 static void arrange(struct config *c, const char **model, const char *need, bool met)
 {
-    char name[256], all[8][256], any[8][256];
+    char name[256], all[PARTS][256], any[PARTS][256];
     strncpy(name, need, sizeof name - 1), name[sizeof name - 1] = 0;
     char *words = strchr(name, '=');
     if (words) *words++ = 0;
@@ -749,7 +756,7 @@ static void arrange(struct config *c, const char **model, const char *need, bool
     if (!words && !met) set_key(c, (enum config_key)key, config_rows[key].type == ROW_REAL ? "0" : "null");
     else if (!words) set_other(c, (enum config_key)key);
     else {
-        char listed[256], each[8][256], word[32];
+        char listed[256], each[PARTS][256], word[32];
         const int n = split(words, "|", each);
         snprintf(listed, sizeof listed, "%s", words);
         for (int i = 0; i < n; i++) set_key(c, (enum config_key)key, each[i]); /* every word is a value of the key */
@@ -771,7 +778,9 @@ static int check_both(const struct config *c, const char *model, struct error *e
 {
     struct model m;
     if (config_check(c, 0, e)) return e->code;
-    assert_int_equal(model_preset(&m, model, e), PL_OK);
+    char *names[] = {(char *)"a", (char *)"b"};
+    const struct model_choices head = {.head = HEAD_CLASSES, .classes = names, .n_classes = 2};
+    assert_int_equal(strncmp(model, "clip", 4) ? model_preset(&m, model, e) : model_preset_with(&m, model, &head, e), PL_OK);
     int rc = config_check_model(c, &m, e);
     model_close(&m);
     return rc;
@@ -783,7 +792,7 @@ static void test_effects(void **state)
     (void)state;
     for (int k = 0; k < CONFIG_KEYS; k++) {
         const enum config_key key = (enum config_key)k;
-        char all[8][256], any[8][256], room[64];
+        char all[PARTS][256], any[PARTS][256], room[64];
         const int n = split(config_needs(key, room), ", ", all);
         for (int broken = -1; broken < n; broken++) {
             const char *model = "llama-tiny";

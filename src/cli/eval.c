@@ -109,7 +109,7 @@ static int report(struct eval *v, struct error *e)
     return rc;
 }
 
-/* Of a model that matches masks with texts. */
+/* Of a model that matches masks with texts, and of a vision tower with a head. */
 static void report_retrieval(const struct eval *v)
 {
     const struct retrieval *x = &v->retrieval;
@@ -130,8 +130,8 @@ static void report_retrieval(const struct eval *v)
         json_end(&w);
         text_printf(&out, "\n");
     } else {
-        text_printf(&out, "retrieval accuracy %.4f: %llu of %llu queries find their mask; by chance %.4f would\n", retrieval_accuracy(x), (unsigned long long)x->right,
-                    (unsigned long long)x->queries, retrieval_chance(x));
+        text_printf(&out, "%saccuracy %.4f: %llu of %llu %s; by chance %.4f would\n", retrieval_word(&v->run), retrieval_accuracy(x), (unsigned long long)x->right,
+                    (unsigned long long)x->queries, v->run.model.head ? "images get their class" : "queries find their mask", retrieval_chance(x));
         text_printf(&out, "loss %.6g over %llu sample%s, %llu of them unreadable, %s, arena %s\n", v->loss, (unsigned long long)v->feed.samples, v->feed.samples == 1 ? "" : "s", (unsigned long long)v->feed.broken,
                     duration_print(v->seconds, time), size_print(plan_arena(&v->run.plan), arena));
         if (feed_print_left(&v->feed, left, sizeof left)) text_printf(&out, "%s\n", left);
@@ -163,7 +163,7 @@ static int evaluate(struct eval *v, const char *folder, struct error *e)
     if (!rc) rc = run_start(&v->run, NULL, true, e);
     if (!rc) rc = feed_start(&v->feed, &v->run, 0, 0, e);
     const bool matches = !rc && retrieval_open(&v->retrieval, &v->run, PROGRAM_STEP);
-    if (!rc && matches && (v->csv || v->overlays)) rc = error_set(e, PL_USAGE, "%s is for models that predict masks, and a %s matches masks with texts", v->csv ? "--csv" : "--overlays", v->run.model.family->model_type);
+    if (!rc && matches && (v->csv || v->overlays)) rc = error_set(e, PL_USAGE, "%s is for models that predict masks, and a %s %s", v->csv ? "--csv" : "--overlays", v->run.model.family->model_type, v->run.model.head ? "with a head predicts none" : "matches masks with texts");
     if (!rc && !matches && !mask_scores_open(&v->found, &v->run, &v->feed, PROGRAM_STEP, (uint32_t)v->worst))
         rc = error_set(e, PL_USAGE, "a %s predicts no masks, so there is nothing to score", v->run.model.family->model_type);
     if (!rc) rc = eval_table_open(&v->table, &v->run, &v->feed, v->found.prompts, e);

@@ -179,7 +179,6 @@ static int check_options(struct predict *p, struct error *e)
     if (p->question && (prompt || p->everything || p->single || p->multimask || p->side))
         return error_set(e, PL_USAGE, "--question asks a model for a mask in words: leave out --point, --box, --everything, --single, --multimask and --side");
     if (p->max_new > 1 << 16) return error_set(e, PL_USAGE, "--max-new %llu: expected at most %d tokens", (unsigned long long)p->max_new, 1 << 16);
-    if (!p->model) return error_set(e, PL_USAGE, "no model is given: add --model DIR, a folder with config.json and weights");
     if (is_many(p)) return check_many(p, prompt, e);
     if (p->paths.n != 1) return error_set(e, PL_USAGE, p->paths.n ? "expected one image: %s and %s are given" : "no image is given: add a JPEG, PNG or WebP file",
                                           p->paths.n ? p->paths.at[0] : "", p->paths.n ? p->paths.at[1] : "");
@@ -244,12 +243,9 @@ static int read_image(struct predict *p, struct error *e)
     "model.* adapter.* data.tokenizer data.template data.range data.window data.percentiles data.slice_axis data.slices data.neighbours " \
     "data.modalities data.volume_cache data.labels memory.* device.*"
 
-static int predict_file(struct predict *p, struct error *e)
+static int predict_masks(struct predict *p, struct error *e)
 {
-    config_init(&p->config);
-    int rc = make_config(p, e);
-    if (!rc) rc = config_check_read(&p->config, "predict", p->data ? READS_OF_RUN : READS, e);
-    if (!rc) rc = config_check(&p->config, CONFIG_OPTIONS_ONLY, e);
+    int rc = check_options(p, e);
     if (!rc) read_run(p);
     if (!rc && is_many(p)) {
         rc = p->points.n || p->box ? parse_prompt(p, &p->common, e) : PL_OK;
@@ -258,6 +254,17 @@ static int predict_file(struct predict *p, struct error *e)
     predictor_image_free(&p->image);
     mem_free(p->common.points);
     mem_free(p->common.labels);
+    return rc;
+}
+
+static int predict_file(struct predict *p, struct error *e)
+{
+    if (!p->model) return error_set(e, PL_USAGE, "no model is given: add --model DIR, a folder with config.json and weights");
+    config_init(&p->config);
+    int rc = make_config(p, e);
+    if (!rc) rc = config_check_read(&p->config, "predict", p->data ? READS_OF_RUN : READS, e);
+    if (!rc) rc = config_check(&p->config, CONFIG_OPTIONS_ONLY, e);
+    if (!rc) rc = predict_has_head(p) ? predict_classes(p, e) : predict_masks(p, e);
     config_free(&p->config);
     return rc;
 }
@@ -281,7 +288,6 @@ static int predict(int argc, char **argv, struct error *e)
     };
     bool help;
     int rc = data_options(&command_predict, table, COUNT(table), argc, argv, &p.paths, &help, e);
-    if (!rc && !help) rc = check_options(&p, e);
     if (!rc && !help) rc = predict_file(&p, e);
     names_free(&p.paths);
     names_free(&p.points);
@@ -291,7 +297,8 @@ static int predict(int argc, char **argv, struct error *e)
 
 const struct command command_predict = {
     "predict", "predict --model DIR (IMAGE | FOLDER | --data RUN.yaml) ((--point X,Y[,LABEL])... [--box X0,Y0,X1,Y1] | --prompts FILE | --everything N | --question TEXT) -o OUT",
-    "Runs inference: predicts masks of a JPEG, PNG or WebP image, or of many, for prompts. Coordinates are in pixels of the stored image.\n\n"
+    "Runs inference: predicts masks of a JPEG, PNG or WebP image, or of many, for prompts. Coordinates are in pixels of the stored image.\n"
+    "A vision tower with a head for classes predicts those: predict --model DIR IMAGE... [--json FILE].\n\n"
     "  --model DIR           a model folder, or the name of a preset\n"
     "  --adapter DIR         a LoRA adapter for that model, as PEFT or a run with an adapter saves it\n"
     "  --point X,Y[,LABEL]   a point on the object (LABEL 1, foreground, the default) or beside it (0, background);\n"

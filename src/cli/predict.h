@@ -57,6 +57,9 @@ int predict_overlay(const struct predict *p, const char *path, const struct pred
 int predict_everything(struct predict *p, struct error *e);
 int predict_many(struct predict *p, struct error *e);
 int predict_question(struct predict *p, struct error *e);
+/* Whether the model of the configuration is a vision tower with a head; the classes of images. */
+bool predict_has_head(const struct predict *p);
+int predict_classes(struct predict *p, struct error *e);
 
 /* How the run whose folder holds the model read its images. */
 struct trained_images {

@@ -25,8 +25,8 @@
 /* Values of the CHOICE keys, in the order of their words in config.def.
  * data.token_dtype is enum tokens_dtype, data.labels enum label_kind, data.range enum range_kind,
  * data.strategy enum sampler_strategy, data.train_on enum train_on, data.too_long enum too_long,
- * data.too_many_images enum too_many, train.schedule enum schedule_kind. */
-enum config_format { FORMAT_TOKENS, FORMAT_BYTES, FORMAT_TEXT, FORMAT_CONVERSATIONS, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORMAT_CSV, FORMAT_PACKED, FORMAT_PARQUET };
+ * data.too_many_images enum too_many, train.schedule enum schedule_kind, model.head enum head_kind. */
+enum config_format { FORMAT_TOKENS, FORMAT_BYTES, FORMAT_TEXT, FORMAT_CONVERSATIONS, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORMAT_CSV, FORMAT_PACKED, FORMAT_PARQUET, FORMAT_CLASSES, FORMAT_CAPTIONS };
 enum config_embeddings { EMBEDDINGS_AUTO, EMBEDDINGS_USE, EMBEDDINGS_OFF };
 enum config_loss { LOSS_SAM, LOSS_EQUAL_WEIGHTS, LOSS_STRUCTURE };
 enum config_edge_terms { EDGE_BOTH, EDGE_IOU };

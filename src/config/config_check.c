@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "data/images/range.h"
+#include "models/heads.h"
 #include "models/prs_med.h"
 
 /* --- keys without effect ------------------------------------------------------------------------- */
@@ -21,6 +22,8 @@ static bool takes_images(const struct model *m) { return m->images && !prs_model
 static bool has_masks(const struct model *m) { return m->masks; }
 static bool matches_texts(const struct model *m) { return m->ground; }
 static bool answers_questions(const struct model *m) { return prs_model(m); }
+static bool has_head(const struct model *m) { return m->head; }
+static bool has_classes(const struct model *m) { return m->head && m->head->kind == HEAD_CLASSES; }
 static bool normalizes_batches(const struct model *m) { return m->batch_norm; }
 
 /* The words of model=WORD. */
@@ -33,6 +36,8 @@ static const struct {
     {"masks", "a mask model (sam, tinysam)", has_masks},
     {"ground", "arr_coc", matches_texts},
     {"questions", "prs_med", answers_questions},
+    {"head", "a vision tower with a head (clip, siglip)", has_head},
+    {"classes", "one with a head for classes", has_classes},
     {"batch_norm", "one with batch normalization (tinysam, prs_med)", normalizes_batches},
 };
 

@@ -19,9 +19,10 @@ enum {
 const char *batch_advice(const struct model *m)
 {
     if (m->ground) return "set data.format to sa1b, coco, pairs or csv, and data.queries to a file of texts";
+    if (m->head) return m->head->kind == HEAD_CLASSES ? "set data.format to classes" : "set data.format to captions";
     if (m->masks) return "set data.format to sa1b, coco, pairs, csv, packed or parquet";
     if (model_port(m, "input_ids")) return "set data.format to tokens, bytes or conversations, or use a model like sam-tiny";
-    return "vision towers work with `step`, `plan` and `bench`, not with `train`: use a mask model such as sam-tiny, or a language model";
+    return "a vision tower trains with a head: set data.format to classes, for images of classes";
 }
 
 int batch_refuse_tokens(const struct config *c, const struct model *m, struct error *e)
@@ -34,7 +35,7 @@ int batch_refuse_tokens(const struct config *c, const struct model *m, struct er
 const char *batch_format(const struct config *c)
 {
     static const char *const names[] = {[FORMAT_TOKENS] = "tokens", [FORMAT_BYTES] = "bytes", [FORMAT_TEXT] = "text", [FORMAT_CONVERSATIONS] = "conversations", [FORMAT_SA1B] = "sa1b",
-                                        [FORMAT_COCO] = "coco", [FORMAT_PAIRS] = "pairs", [FORMAT_CSV] = "csv", [FORMAT_PACKED] = "packed", [FORMAT_PARQUET] = "parquet"};
+                                        [FORMAT_COCO] = "coco", [FORMAT_PAIRS] = "pairs", [FORMAT_CSV] = "csv", [FORMAT_PACKED] = "packed", [FORMAT_PARQUET] = "parquet", [FORMAT_CLASSES] = "classes", [FORMAT_CAPTIONS] = "captions"};
     return names[c->data_format];
 }
 
@@ -91,6 +92,7 @@ struct loader_options batch_loader(const struct config *c, const struct model *m
 struct mask_batches *mask_batches(const struct run *r) { return r->model.masks ? r->batches.feed : NULL; }
 struct ground_batches *ground_batches(const struct run *r) { return r->model.ground ? r->batches.feed : NULL; }
 struct image_batches *image_batches(const struct run *r) { return r->model.images && !prs_model(&r->model) ? r->batches.feed : NULL; }
+struct head_batches *head_batches(const struct run *r) { return r->model.head ? r->batches.feed : NULL; }
 struct prs_batches *prs_batches(const struct run *r) { return prs_model(&r->model) ? r->batches.feed : NULL; }
 
 int64_t batch_images(const struct config *c, int64_t features)
@@ -275,6 +277,36 @@ static int describe_questions(const struct config *c, const struct model *m, con
     return PL_OK;
 }
 
+static bool lists(const struct config_list *l, const char *word)
+{
+    for (uint32_t i = 0; i < l->n; i++)
+        if (!strcmp(l->at[i], word)) return true;
+    return false;
+}
+
+/* Images with a class each. Without data the batches are planned alone. */
+static int describe_head(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
+{
+    struct head_batches *b = bump_alloc(memory, sizeof *b);
+    char takes[256];
+    *b = (struct head_batches){.list = {.threads = (uint32_t)c->data_threads, .slots = slots_of(c), .reader = {.range = feed_range(c), .room = batch_room(c)}}};
+    const bool fits = c->data_format == FORMAT_CLASSES;
+    if (o->train && m->head->fresh && (c->adapter_target_modules.text || c->adapter_target_modules.list.n) && !lists(&c->adapter_modules_to_save, "classifier")) {
+        error_set(e, PL_USAGE, "the classifier is new, and an adapter would leave it as it is: set adapter.modules_to_save to [classifier]");
+        return config_at_key(c, KEY_adapter_target_modules, e);
+    }
+    if (!fits && (c->data_train.n || c->data_validation.n || !config_tokens(c)))
+        return error_set(e, PL_USAGE, "data.format is %s, and a %s with a head takes %s; %s", batch_format(c), m->family->model_type, model_list_ports(m, takes), batch_advice(m));
+    const enum image_family family = m->head->siglip ? IMAGES_SIGLIP : IMAGES_CLIP;
+    if (!*m->head->folder) image_processor_default(&b->list.reader.processor, family, (uint32_t)m->image);
+    else if (image_processor_read(&b->list.reader.processor, m->head->folder, family, (uint32_t)m->image, e)) return e->code;
+    out->feed = b;
+    out->loader_bytes = fits ? image_list_bytes(&b->list) : 0;
+    out->size = KEY_train_effective_batch; /* nothing of a sample can be made smaller */
+    out->least = INT64_MAX;
+    return PL_OK;
+}
+
 int feed_describe(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
 {
     char takes[256];
@@ -282,6 +314,7 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
     /* Calibration plans a mask model without data; with a configuration file the data format
      * must fit the model. */
     if (m->ground) return describe_ground(c, m, memory, out, e);
+    if (m->head) return describe_head(c, m, o, memory, out, e);
     if (config_tokens(c) && m->masks && c->file) return batch_refuse_tokens(c, m, e);
     if (!config_tokens(c) && !m->masks)
         return error_set(e, PL_USAGE, "data.format %s gives images with masks, and a %s takes %s; %s",

@@ -7,6 +7,7 @@
 #ifndef BATCH_PLAN_H
 #define BATCH_PLAN_H
 
+#include "data/image_list.h"
 #include "data/image_rows.h"
 #include "data/loader.h"
 #include "data/formats/packed.h"
@@ -14,6 +15,7 @@
 #include "engine/run.h"
 #include "models/images.h"
 #include "models/grounding.h"
+#include "models/heads.h"
 #include "models/masks.h"
 #include "models/prs_med.h"
 
@@ -66,6 +68,14 @@ struct prs_batches {
 };
 /* NULL: not such a run. */
 struct prs_batches *prs_batches(const struct run *r);
+
+/* What a run of a vision tower with a head has beyond other runs (run_batches.feed). */
+struct head_batches {
+    struct image_list_options list;
+    struct image_list *loader;         /* in run_loader_memory, while a feed of it is open; training and validation share it */
+};
+/* NULL: not such a run. */
+struct head_batches *head_batches(const struct run *r);
 
 /* The mask loss of a configuration; for PRS-Med its losses and their weights. */
 struct mask_loss_options batch_loss(const struct config *c);

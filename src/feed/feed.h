@@ -49,7 +49,7 @@ struct feed_left {
 struct feed_queries {
     int64_t M, Q;
     const int32_t *targets;     /* [rows][Q] index of a mask; below 0: no query */
-    const bool *is_mask;        /* [rows][M] */
+    const bool *is_mask;        /* [rows][M]; NULL: all are candidates */
 };
 
 struct feed;
@@ -153,7 +153,7 @@ int feed_try_images(const struct config *c, const struct model *m, enum feed_rol
 /* The dataset that the feed reads; NULL: the data are not images. */
 const struct dataset *feed_dataset(const struct feed *f);
 
-extern const struct feed_ops tokens_feed, conversations_feed, masks_feed, questions_feed, grounding_feed;
+extern const struct feed_ops tokens_feed, conversations_feed, masks_feed, questions_feed, grounding_feed, labelled_feed;
 /* Of a feed of questions: its dataset, and the number of one of its samples in that of feed_open_questions. */
 const struct dataset *question_dataset(const struct feed *f);
 uint64_t question_number(const struct feed *f, uint64_t sample);

@@ -3,9 +3,12 @@
  */
 #include "infer/retrieval.h"
 
+#include "models/heads.h"
+
 bool retrieval_open(struct retrieval *x, const struct run *r, enum program p)
 {
-    *x = (struct retrieval){.similarity = r->model.ground ? graph_find_output(&r->graph, p, "similarity") : 0};
+    const char *output = r->model.ground ? "similarity" : r->model.head ? "logits" : NULL;
+    *x = (struct retrieval){.similarity = output ? graph_find_output(&r->graph, p, output) : 0};
     if (!x->similarity) return false;
     CHECK(tensor_at(&r->graph, x->similarity)->dtype == DT_F32, "similarities are f32");
     x->values = mem_alloc(tensor_bytes(tensor_at(&r->graph, x->similarity)));
@@ -28,7 +31,7 @@ static void add_query(struct retrieval *x, const float *similarity, const bool *
 {
     int64_t best = -1, masks = 0;
     for (int64_t m = 0; m < M; m++) {
-        if (!is_mask[m]) continue;
+        if (is_mask && !is_mask[m]) continue;
         masks++;
         if (best < 0 || similarity[m] > similarity[best]) best = m;
     }
@@ -43,9 +46,10 @@ int retrieval_add(struct retrieval *x, struct run *r, const struct feed *f, stru
     const int64_t rows = tensor_at(&r->graph, x->similarity)->dim[0];
     int rc = run_read(r, x->similarity, x->values, e);
     for (int64_t i = 0; i < rows * q->Q && !rc; i++)
-        if (q->targets[i] >= 0) add_query(x, x->values + i * q->M, q->is_mask + i / q->Q * q->M, q->M, q->targets[i]);
+        if (q->targets[i] >= 0) add_query(x, x->values + i * q->M, q->is_mask ? q->is_mask + i / q->Q * q->M : NULL, q->M, q->targets[i]);
     return rc;
 }
 
+const char *retrieval_word(const struct run *r) { return r->model.head && r->model.head->kind == HEAD_CLASSES ? "" : "retrieval "; }
 double retrieval_accuracy(const struct retrieval *x) { return x->queries ? (double)x->right / (double)x->queries : 0; }
 double retrieval_chance(const struct retrieval *x) { return x->queries ? x->chance / (double)x->queries : 0; }

@@ -1,8 +1,9 @@
 /*
- * retrieval.h: how often a model that matches masks with texts finds the mask of a query, batch by batch.
+ * retrieval.h: how often a model finds what belongs to a query, batch by batch: of one that matches masks with texts the mask of a
+ * text; of a vision tower with a head the class of an image.
  *
- * The mask that it finds is the one of the image with the highest similarity; of equal ones the first. `chance` is what
- * guessing would find: the mean of 1 / masks of the image.
+ * The candidate that it finds is the one with the highest similarity; of equal ones the first. `chance` is what
+ * guessing would find: the mean of 1 / candidates.
  */
 #ifndef RETRIEVAL_H
 #define RETRIEVAL_H
@@ -10,10 +11,10 @@
 #include "feed/feed.h"
 
 struct retrieval {
-    id similarity;  /* the program's output [rows,Q,M] */
+    id similarity;  /* the program's output [rows,Q,M]; of classes [rows,M] */
     float *values;  /* its values */
     uint64_t queries, right;
-    double chance;  /* sum of 1 / masks */
+    double chance;  /* sum of 1 / candidates */
 };
 
 /* False: the program has no similarities, and nothing was opened. */
@@ -22,6 +23,8 @@ void retrieval_close(struct retrieval *x);
 void retrieval_reset(struct retrieval *x);
 /* After the program has run on a batch of the feed. */
 int retrieval_add(struct retrieval *x, struct run *r, const struct feed *f, struct error *e);
+/* Before "accuracy": "retrieval "; "" for classes. */
+const char *retrieval_word(const struct run *r);
 /* The share of queries; 0 without any. */
 double retrieval_accuracy(const struct retrieval *x);
 double retrieval_chance(const struct retrieval *x);

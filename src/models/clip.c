@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "graph/ops.h"
+#include "models/heads.h"
 #include "models/layers.h"
 #include "models/parts.h"
 
@@ -103,15 +104,22 @@ static const struct tower clip_defaults = {.hidden = 768, .inner = 3072, .layers
                                            .patch = 32, .eps = 1e-5, .range = 0.02, .factor = 1, .act = ACT_QUICK_GELU,
                                            .clip = true};
 static const struct tower siglip_defaults = {.hidden = 768, .inner = 3072, .layers = 12, .heads = 12, .channels = 3, .image = 224,
-                                             .patch = 16, .eps = 1e-6, .act = ACT_GELU_TANH, .head = true};
+                                             .patch = 16, .eps = 1e-6, .factor = 1, .act = ACT_GELU_TANH, .head = true};
 
 static const struct tower idefics3_defaults = {.hidden = 1152, .inner = 3072, .layers = 12, .heads = 16, .channels = 3, .image = 224,
                                                .patch = 32, .eps = 1e-6, .act = ACT_GELU_TANH};
 
-static int parse_clip(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, true, clip_defaults, e); }
-static int parse_clip_vision(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, false, clip_defaults, e); }
-static int parse_siglip(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, true, siglip_defaults, e); }
-static int parse_siglip_vision(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, false, siglip_defaults, e); }
+/* A head has the tower as its part, which is parsed without one. */
+static int parse_headed(struct model *m, const struct value *v, bool nested, const struct tower *defaults, struct error *e)
+{
+    const enum head_kind head = head_of(m, v);
+    return head ? head_parse(m, head, v, e) : parse_tower(m, v, nested, *defaults, e);
+}
+
+static int parse_clip(struct model *m, const struct value *v, struct error *e) { return parse_headed(m, v, true, &clip_defaults, e); }
+static int parse_clip_vision(struct model *m, const struct value *v, struct error *e) { return parse_headed(m, v, false, &clip_defaults, e); }
+static int parse_siglip(struct model *m, const struct value *v, struct error *e) { return parse_headed(m, v, true, &siglip_defaults, e); }
+static int parse_siglip_vision(struct model *m, const struct value *v, struct error *e) { return parse_headed(m, v, false, &siglip_defaults, e); }
 static int parse_idefics3_vision(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, false, idefics3_defaults, e); }
 
 /* --- initialisation -------------------------------------------------------------------- */
@@ -224,10 +232,10 @@ struct tower_sizes tower_sizes(const struct model *m)
 {
     const struct tower *c = m->config;
     int64_t side = c->image / c->patch;
-    return (struct tower_sizes){c->layers, side * side + c->clip, c->hidden, side, c->channels, c->image, c->patch};
+    return (struct tower_sizes){c->layers, side * side + c->clip, c->hidden, side, c->channels, c->image, c->patch, c->factor};
 }
 
-bool tower_is(const struct model *m) { return m->family->build == build_tower; }
+bool tower_is(const struct model *m) { return m->family->build == build_tower && !m->head; }
 void tower_set_root(struct model *m, const char *root) { ((struct tower *)m->config)->root = root; }
 
 id tower_encode(const struct model *m, struct graph *g, const char *part, id pixels, int64_t count, const int64_t *chosen, id *states)
@@ -259,6 +267,10 @@ id tower_encode(const struct model *m, struct graph *g, const char *part, id pix
 
 static void build_tower(const struct model *m, struct graph *g, const struct batch *batch)
 {
+    if (m->head) {
+        head_build(m, g, batch);
+        return;
+    }
     const struct tower *c = m->config;
     const int64_t n = c->layers + 1;
     int64_t *chosen = mem_alloc((size_t)n * sizeof *chosen);

@@ -10,6 +10,7 @@
 #include "graph/ops.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "models/heads.h"
 #include "models/presets.h"
 
 static const struct family *const families[] = {
@@ -117,6 +118,11 @@ static void choose(struct model *m, const struct model_choices *c)
     if (c->decoder) m->chosen.decoder = bump_string(&m->memory, c->decoder);
     m->chosen.no_dropout = c->no_dropout;
     m->chosen.image = c->image;
+    m->chosen.head = c->head;
+    if (c->class_folder) m->chosen.class_folder = bump_string(&m->memory, c->class_folder);
+    char **names = bump_alloc(&m->memory, (c->n_classes + 1) * sizeof *names);
+    for (uint32_t i = 0; i < c->n_classes; i++) names[i] = bump_string(&m->memory, c->classes[i]);
+    m->chosen.classes = names, m->chosen.n_classes = c->n_classes;
 }
 
 static int check_choices(const struct model *m, const char *name, struct error *e)
@@ -125,6 +131,10 @@ static int check_choices(const struct model *m, const char *name, struct error *
         return error_set(e, PL_USAGE, "model.vision_tower is for LLaVA models in the original layout (llava_llama, llava_mistral), and %s is a %s: leave it out", name, m->family->model_type);
     if (m->chosen.decoder && !m->has_decoders)
         return error_set(e, PL_USAGE, "model.decoder is for a prs_med, and %s is a %s: leave it out", name, m->family->model_type);
+    if (m->chosen.head > HEAD_AUTO && !m->head)
+        return error_set(e, PL_USAGE, "model.head %s, which data.format %s asks for too, is for the vision towers of CLIP and SigLIP, and %s is a %s", m->chosen.head == HEAD_CLASSES ? "classes" : "contrastive",
+                         m->chosen.head == HEAD_CLASSES ? "classes" : "captions", name, m->family->model_type);
+    if (m->chosen.n_classes && !(m->head && m->head->kind == HEAD_CLASSES)) return error_set(e, PL_USAGE, "model.classes is given, and %s has no head for classes (model.head): leave it out", name);
     return PL_OK;
 }
 

@@ -52,6 +52,10 @@ enum { MODEL_PORTS = 11 };
 struct mask_model;
 struct image_model;
 struct ground_model;
+struct head_model;
+
+/* A head over a vision tower (heads.h). HEAD_AUTO: the one that config.json names, or none. */
+enum head_kind { HEAD_NONE, HEAD_AUTO, HEAD_CLASSES, HEAD_CONTRASTIVE };
 
 /* What a run chooses for a model besides its config.json: keys of section model. NULL: not given. */
 struct model_choices {
@@ -59,6 +63,10 @@ struct model_choices {
     const char *decoder;      /* its mask decoder, instead of that of config.json */
     int64_t image;            /* side of the images that a PRS-Med's TinySAM takes; 0: that of its configuration. Mask models take any side with a batch */
     bool no_dropout;          /* train without the dropout of config.json */
+    enum head_kind head;      /* over a vision tower */
+    char *const *classes;     /* [n_classes] names of the classes of HEAD_CLASSES; none: those of config.json, else... */
+    uint32_t n_classes;
+    const char *class_folder; /* ...the folders in this one, sorted */
 };
 
 struct model {
@@ -79,6 +87,7 @@ struct model {
     struct mask_model *masks; /* masks.h; NULL: it predicts no masks */
     struct image_model *images; /* images.h; NULL: it takes no images among its tokens */
     struct ground_model *ground; /* grounding.h; NULL: it does not match masks with texts */
+    struct head_model *head; /* heads.h; NULL: it is no tower with a head */
     struct port ports[MODEL_PORTS];
     int n_ports;
     const char **outputs;   /* in the order of the forward */

@@ -64,6 +64,7 @@ struct tower_sizes {
     int64_t side;                  /* tokens along an image, without the class token */
     int64_t channels, image;       /* pixels [B,channels,image,image] */
     int64_t patch;                 /* pixels along a patch; at the end of an image some may belong to none */
+    double factor;                 /* of initial weights (initializer_factor) */
 };
 struct tower_sizes tower_sizes(const struct model *m);
 /* Whether a model is one of these towers; of the decoders above. */

@@ -230,8 +230,9 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
     }
     if (t->has_retrieval) {
         const double right = retrieval_accuracy(&t->retrieval);
-        snprintf(more, sizeof more, ",\"eval_accuracy\":%.6f,\"eval_queries\":%" PRIu64, right, t->retrieval.queries);
-        snprintf(text, sizeof text, ", retrieval accuracy %.4f (chance %.4f)", right, retrieval_chance(&t->retrieval));
+        const int n = snprintf(more, sizeof more, ",\"eval_accuracy\":%.6f", right);
+        if (t->run.model.ground) snprintf(more + n, sizeof more - (size_t)n, ",\"eval_queries\":%" PRIu64, t->retrieval.queries);
+        snprintf(text, sizeof text, ", %saccuracy %.4f (chance %.4f)", retrieval_word(&t->run), right, retrieval_chance(&t->retrieval));
         scalars[n_scalars++] = (struct scalar){"eval_accuracy", right};
     }
     n_scalars += list_answers(t, answers, sizeof answers, scalars + n_scalars);

@@ -45,6 +45,7 @@ from transformers.utils import logging
 
 import make_allocator
 import make_grounding
+import make_heads
 import make_llama
 import make_llava
 import make_peft
@@ -176,6 +177,8 @@ def numbers(folder, name, mode):
         return with_weights(make_llava, off, lambda: make_llava.reference(folder, make_llava.CASES[name], batch))
     if name in make_allocator.CASES:
         return with_weights(make_allocator, off, lambda: make_allocator.reference(folder, make_allocator.CASES[name], batch))
+    if name in make_heads.CASES:
+        return with_weights(make_heads, off, lambda: make_heads.reference(folder, make_heads.CASES[name], batch))
     if name in make_grounding.CASES:
         return with_weights(make_grounding, off, lambda: make_grounding.reference(folder, make_grounding.CASES[name], batch))
     if name in make_prs_med.CASES:
@@ -264,6 +267,8 @@ def exact(folder, name):
         return make_llava.reference(folder, make_llava.CASES[name], batch, torch.float64)
     if name in make_allocator.CASES:
         return make_allocator.reference(folder, make_allocator.CASES[name], batch, torch.float64)
+    if name in make_heads.CASES:
+        return make_heads.reference(folder, make_heads.CASES[name], batch, torch.float64)
     if name in make_grounding.CASES:
         return make_grounding.reference(folder, make_grounding.CASES[name], batch, torch.float64)
     if name in make_prs_med.CASES:

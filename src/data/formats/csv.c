@@ -110,7 +110,9 @@ int usual_column(const char *const *names, uint32_t n, enum csv_usual what)
                                         "label", "labelpath", "labelfile", "labels", "annotation", "annotationpath", "gt", "gtpath", "groundtruth", "groundtruthpath", "target", "maskname", NULL};
     static const char *const splits[] = {"split", "subset", "set", "partition", "phase", NULL};
     static const char *const questions[] = {"question", "prompt", "query", NULL}, *const answers[] = {"answer", "response", NULL};
-    static const char *const *const lists[] = {images, masks, splits, questions, answers};
+    static const char *const classes[] = {"label", "class", "category", "target", "classname", "labelname", "labels", "diagnosis", NULL};
+    static const char *const captions[] = {"text", "caption", "captions", "title", "description", "sentence", "sentences", "texts", "alttext", "prompt", "report", NULL};
+    static const char *const *const lists[] = {images, masks, splits, questions, answers, classes, captions};
     for (const char *const *name = lists[what]; *name; name++)
         for (uint32_t i = 0; i < n; i++) {
             char squeezed[64];

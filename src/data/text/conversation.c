@@ -83,8 +83,7 @@ static enum role find_role(const char *name)
 
 /* --- images and videos --------------------------------------------------------------------- */
 
-/* The path of one image: a string, or the string of a map such as {"path": ...} or {"url": ...}. */
-static const char *media_path(const struct value *v)
+const char *media_path(const struct value *v)
 {
     static const char *const keys[] = {"path", "url", "image", "image_url", "video", "video_url", "file", "data"};
     if (is_string(v)) return v->text;

@@ -57,6 +57,9 @@ enum conversation_fault conversation_read_chat(const struct value *chat, const c
 /* Reads a prompt that is to be answered: a map as for conversation_read_chat, or with `prompt` in place of messages: a text, or messages. */
 enum conversation_fault conversation_read_prompt(const struct value *sample, const char *joint, struct bump *b, struct conversation *out, struct error *e);
 
+/* The path of one image or video: a string, or the string of a map such as {"path": ...} or {"url": ...}; NULL: neither. */
+const char *media_path(const struct value *v);
+
 /* How many <image> it has, and SAMPLE_IMAGES if its images are more or fewer. */
 uint32_t conversation_images(const struct conversation *c);
 enum conversation_fault conversation_check_images(const struct conversation *c, struct error *e);

@@ -62,16 +62,18 @@ static int check_columns(const struct parquet *p, struct error *e)
     return e->code;
 }
 
+static bool any_column(const char *name) { return name; }
+
 static int open_table(struct records *r, struct error *e)
 {
     struct record_table *t = mem_alloc(sizeof *t);
     int rc = parquet_open(&t->parquet, r->path, e);
-    if (!rc && (rc = check_columns(&t->parquet, e))) parquet_close(&t->parquet);
+    if (!rc && !r->any && (rc = check_columns(&t->parquet, e))) parquet_close(&t->parquet);
     if (rc) {
         mem_free(t);
         return rc;
     }
-    parquet_rows_open(&t->rows, &t->parquet, conversation_key, r->most);
+    parquet_rows_open(&t->rows, &t->parquet, r->any ? any_column : conversation_key, r->most);
     r->table = t;
     r->size = t->parquet.map.bytes;
     return PL_OK;
@@ -127,11 +129,23 @@ static int refuse_folder(const char *path, struct error *e)
     return error_set(e, PL_USAGE, "%s is a folder, not a regular file; for all files of a folder write FOLDER/*", path);
 }
 
+static int open_file(struct records *r, struct error *e)
+{
+    const char *path = r->path;
+    if (dir_exists(path)) return refuse_folder(path, e);
+    return parquet_is(path) ? open_table(r, e) : open_bytes(r, refuse, e);
+}
+
 int records_open(struct records *r, const char *path, uint64_t most, struct error *e)
 {
     *r = (struct records){.path = path, .fd = -1, .line = 1, .most = most};
-    if (dir_exists(path)) return refuse_folder(path, e);
-    return parquet_is(path) ? open_table(r, e) : open_bytes(r, refuse, e);
+    return open_file(r, e);
+}
+
+int records_open_any(struct records *r, const char *path, uint64_t most, struct error *e)
+{
+    *r = (struct records){.path = path, .fd = -1, .line = 1, .most = most, .any = true};
+    return open_file(r, e);
 }
 
 static int refuse_other(const char *path, int fd, struct error *e)

@@ -29,6 +29,7 @@ struct records {
     uint64_t bytes;        /* used so far, for progress */
     uint64_t size;         /* of the file */
     struct record_table *table; /* Parquet; NULL: JSON */
+    bool any;              /* all columns of a table are read */
     bool plain;            /* plain text; `object` has it as JSON */
     struct text object;
     bool begun, list, after; /* after: an object of the list was read, so a comma or the end follows */
@@ -50,6 +51,8 @@ uint64_t record_line(uint64_t line); /* the line alone */
  * file, it is empty, or it is something else than JSON or Parquet (gzip, ...). The caller calls records_close after
  * success. */
 int records_open(struct records *r, const char *path, uint64_t most, struct error *e);
+/* The same with all columns of a table, not only those of conversations. */
+int records_open_any(struct records *r, const char *path, uint64_t most, struct error *e);
 /* The same for plain text. PL_USAGE also: the file is JSON or a table, which data.format: conversations reads. */
 int records_open_text(struct records *r, const char *path, struct error *e);
 /* Reads the next object; *more is false after the last one. PL_USAGE, with file and line: something

@@ -1,0 +1,109 @@
+/*
+ * image_list.c: see image_list.h.
+ */
+#include "data/image_list.h"
+
+#include <string.h>
+
+#include "data/order.h"
+#include "data/ring.h"
+
+struct image_slot {
+    struct list_image out;
+    float *pixels;
+    struct slot_fault why;
+    int rc;                  /* not PL_OK: no substitute could be used either */
+};
+
+/* The state of a thread. */
+struct worker {
+    uint64_t bytes;          /* of an image for the tower */
+    struct image_reader *reader;
+};
+
+/* --- memory ------------------------------------------------------------------------------------ */
+
+static uint64_t pixel_bytes(const struct image_list_options *o) { return image_reader_floats(&o->reader) * sizeof(float); }
+
+static uint64_t slot_layout(void *slot, const void *options, char *at)
+{
+    struct image_slot *s = slot;
+    uint64_t used = 0;
+    s->pixels = ring_carve(at, &used, pixel_bytes(options));
+    return used;
+}
+
+static uint64_t thread_bytes(const void *options) { return image_reader_bytes(&((const struct image_list_options *)options)->reader); }
+
+static void *thread_new(const void *options, char *at)
+{
+    struct worker *w = mem_alloc(sizeof *w);
+    *w = (struct worker){pixel_bytes(options), image_reader_new(&((const struct image_list_options *)options)->reader, at)};
+    return w;
+}
+
+static void thread_free(void *thread)
+{
+    struct worker *w = thread;
+    if (!w) return;
+    image_reader_free(w->reader);
+    mem_free(w);
+}
+
+/* --- an image ------------------------------------------------------------------------------------ */
+
+static enum data_fault read_sample(struct worker *w, const struct image_list_source *source, uint64_t sample, struct image_slot *s, struct error *e)
+{
+    s->out.sample = sample;
+    return image_reader_read(w->reader, source->files, source->set->samples.at[sample].image, 1, s->pixels, e);
+}
+
+static void fill(void *thread, const void *from, uint64_t position, void *slot)
+{
+    struct worker *w = thread;
+    const struct image_list_source *source = from;
+    const uint64_t n = source->set->samples.n, sample = source->once ? position : sample_at(source->seed, position, n, source->shuffle);
+    struct image_slot *s = slot;
+    struct error e = {0};
+    s->out = (struct list_image){.position = position, .pixels = s->pixels};
+    s->why.broken = 0;
+    s->why.fault = FAULT_NONE;
+    s->rc = PL_OK;
+    const enum data_fault fault = read_sample(w, source, sample, s, &e);
+    if (!fault) return;
+    s->why.broken = 1;
+    labelled_name(source->set, sample, s->why.name, sizeof s->why.name);
+    faults_set(&s->why, fault, &e);
+    for (uint64_t i = 0; i < FAULTS_TRIES && !source->once && s->why.fault != FAULT_OPEN; i++)
+        if (!read_sample(w, source, faults_substitute(source->seed, position, i, n), s, &e)) return;
+    memset(s->pixels, 0, w->bytes);
+    s->out.broken = true;
+    s->rc = source->once ? PL_OK : PL_FAIL;
+}
+
+static const struct ring_kind kind = {sizeof(struct image_slot), slot_layout, thread_bytes, thread_new, thread_free, fill, NULL};
+
+/* --- the consumer ---------------------------------------------------------------------------------- */
+
+static struct ring_options ring_of(const struct image_list_options *o) { return (struct ring_options){&kind, o, o->threads, o->slots}; }
+RING_TYPES(image_list, struct image_list_options, struct image_list_source)
+
+void image_list_seek(struct image_list *l, struct image_list_source *s, uint64_t position)
+{
+    l->source = s;
+    ring_seek_part(l->ring, s, (struct ring_part){position, s->each, s->every}, s->once ? s->set->samples.n : UINT64_MAX);
+}
+
+int image_list_next(struct image_list *l, const struct list_image **out, struct error *e)
+{
+    const struct image_slot *s = ring_next(l->ring);
+    struct image_list_source *source = l->source;
+    const bool whole = (s->out.position + 1) % source->set->samples.n == 0;
+    *out = &s->out;
+    if (faults_open(&s->why, e)) return e->code;
+    source->counts.seen++;
+    if (s->why.broken) faults_count(&source->counts, &s->why, false, source->once ? "it is left out" : "another image replaces it", "");
+    if (s->rc)
+        return error_set(e, source->counts.broken == source->counts.seen ? PL_USAGE : PL_FAIL, "no image is left: %s cannot be used (%s), and neither can any substitute that was tried", s->why.name, s->why.text);
+    return faults_check(&source->counts, source->max_bad, whole, "", e);
+}

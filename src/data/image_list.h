@@ -1,0 +1,57 @@
+/*
+ * image_list.h: the images of a list, prepared for a vision tower by threads, in order.
+ *
+ *     ring (ring.h) ─ threads: read an image (image_reader.h) ─ image_list_next
+ *
+ * An image that is missing or broken is replaced by another one of the list, drawn by seed and position, so that no other
+ * position changes. A source with `once` (validation) returns it as broken, without weight.
+ *
+ * All memory is one block of image_list_bytes from the caller, plus the allocations of the image libraries (image_reader.h).
+ */
+#ifndef IMAGE_LIST_H
+#define IMAGE_LIST_H
+
+#include "data/faults.h"
+#include "data/formats/labelled.h"
+#include "data/images/image_reader.h"
+
+/* The options that determine the memory. */
+struct image_list_options {
+    uint32_t threads, slots;   /* at least 2 slots: the caller holds one */
+    struct image_reader_options reader;
+};
+
+/* Where images come from, and in which order. The caller owns it and must not change it while they are read. Only the consumer
+ * changes the counts. */
+struct image_list_source {
+    const struct labelled *set;
+    struct image_files *files;
+    uint64_t seed;
+    bool shuffle;
+    bool once;             /* one pass over the list, in its order, and nothing is replaced */
+    double max_bad;        /* largest share of broken images */
+    uint64_t each, every;  /* of `every` images only the first `each` are read (ring_part); 0: all */
+    struct loader_counts counts;
+};
+
+struct list_image {
+    uint64_t position;
+    uint64_t sample;       /* in the list */
+    const float *pixels;   /* [3][side][side]; zeros: it is broken */
+    bool broken;
+};
+
+/* Bytes of the block; depends only on the options. */
+uint64_t image_list_bytes(const struct image_list_options *o);
+
+struct image_list;
+/* `memory` has image_list_bytes, aligned to 64, and outlives the list. Starts the threads, which wait for a seek. */
+int image_list_open(struct image_list **out, const struct image_list_options *o, void *memory, struct error *e);
+/* Joins the threads. NULL is allowed. */
+void image_list_close(struct image_list *l);
+/* As those of loader.h. */
+void image_list_seek(struct image_list *l, struct image_list_source *s, uint64_t position);
+bool image_list_at(const struct image_list *l, const struct image_list_source *s, uint64_t position);
+int image_list_next(struct image_list *l, const struct list_image **out, struct error *e);
+
+#endif

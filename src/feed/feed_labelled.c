@@ -1,0 +1,149 @@
+/*
+ * feed_labelled.c: images with a class each, for a vision tower with a head (models/heads.h).
+ *
+ *     list of images ─ threads (data/image_list.h) ─ pixel_values
+ *     classes ────────────────────────────────────── labels
+ *
+ * Training and validation share the threads: they never read at the same time.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "feed/batch_plan.h"
+#include "feed/feed.h"
+
+struct labelled_feed {
+    struct head_batches *batches;  /* owner of the threads */
+    struct labelled set;
+    int32_t *classes;              /* [samples] */
+    struct image_files *files;
+    struct image_list_source source;
+    uint64_t pixels;               /* bytes of an image */
+    struct feed_queries facts;
+    int32_t *targets;              /* [rows] */
+};
+
+/* --- opening ---------------------------------------------------------------------------------------- */
+
+static int open_list(struct labelled *l, const struct config *c, enum feed_role role, struct error *e)
+{
+    const bool train = role == FEED_TRAIN || c->data_holdout > 0;
+    const struct config_list *paths = train ? &c->data_train : &c->data_validation;
+    const struct labelled_options o = {.paths = paths->at, .n_paths = paths->n, .image_column = c->data_image_column, .text_column = c->data_label_column,
+                                       .room = batch_room(c), .max_bad = c->data_max_bad, .holdout = c->data_holdout, .split_seed = (uint64_t)c->data_split_seed, .held = role == FEED_VALIDATION};
+    return labelled_open(l, &o, e);
+}
+
+static int open_files(struct labelled_feed *s, const struct config *c, enum feed_role role, struct error *e)
+{
+    const bool train = role == FEED_TRAIN || c->data_holdout > 0;
+    const struct config_list *paths = train ? &c->data_train : &c->data_validation;
+    const char *named = !train && c->data_validation_images ? c->data_validation_images : c->data_images;
+    if (named && s->set.folders) return error_set(e, PL_USAGE, "data.images is for tables, and the classes are folders of %s: leave it out", paths->at[0]);
+    const struct image_scope scope = {.where = named ? named : s->set.where, .anywhere = c->data_outside_images, .tables = paths->at, .n_tables = paths->n, .room = batch_room(c)};
+    int rc = image_files_open(&s->files, &scope, e);
+    for (uint32_t i = 0; i < s->set.samples.n && !rc; i++) rc = image_files_allow(s->files, s->set.samples.at[i].image, e);
+    return rc;
+}
+
+/* The number of every sample's class. */
+static int find_classes(struct labelled_feed *s, const struct head_model *h, struct error *e)
+{
+    s->classes = mem_alloc((s->set.samples.n + 1) * sizeof *s->classes);
+    for (uint32_t i = 0; i < s->set.samples.n; i++) {
+        const int64_t class = head_class(h, s->set.samples.at[i].text);
+        char name[256];
+        labelled_name(&s->set, i, name, sizeof name);
+        if (class < 0)
+            return error_set(e, PL_USAGE, "%s has the class %.80s, which is none of the model's %" PRId64 ": %.40s, %.40s%s (model.classes)", name, s->set.samples.at[i].text, h->classes, h->names[0], h->names[1],
+                             h->classes > 2 ? ", ..." : "");
+        s->classes[i] = (int32_t)class;
+    }
+    return PL_OK;
+}
+
+static void labelled_feed_close(struct feed *f)
+{
+    struct labelled_feed *s = f->state;
+    image_list_close(s->batches->loader); /* before what it reads is closed */
+    s->batches->loader = NULL;
+    image_files_close(s->files);
+    labelled_close(&s->set);
+    mem_free(s->classes);
+    mem_free(s->targets);
+    mem_free(s);
+}
+
+static int labelled_feed_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
+{
+    const struct config *c = f->config;
+    struct head_batches *b = head_batches(r);
+    CHECK(b && r->batches.loader_bytes, "the run was not planned for images");
+    struct labelled_feed *s = mem_alloc(sizeof *s);
+    *s = (struct labelled_feed){.batches = b, .pixels = image_reader_floats(&b->list.reader) * sizeof(float)};
+    f->state = s;
+    int rc = open_list(&s->set, c, role, e);
+    if (!rc) rc = open_files(s, c, role, e);
+    if (!rc) rc = find_classes(s, r->model.head, e);
+    if (rc) {
+        labelled_feed_close(f);
+        return rc;
+    }
+    s->source = (struct image_list_source){.set = &s->set, .files = s->files, .seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle, .once = role == FEED_VALIDATION, .max_bad = c->data_max_bad};
+    f->samples = s->set.samples.n;
+    f->fingerprint = s->set.fingerprint;
+    log_note("%s: %u images of %" PRId64 " classes", role == FEED_TRAIN ? "data.train" : "data.validation", s->set.samples.n, r->model.head->classes);
+    if (role == FEED_TRAIN && s->set.one_group) log_warn("data.train: all samples are of one image: data.holdout holds out some of them, so that scores will be too high");
+    return PL_OK;
+}
+
+/* Runs after the memory is allocated. The first feed of a run starts the threads. */
+static int labelled_start(struct feed *f, struct run *r, struct error *e)
+{
+    struct labelled_feed *s = f->state;
+    s->targets = mem_alloc((size_t)run_samples(r) * sizeof *s->targets);
+    s->facts = (struct feed_queries){.M = r->model.head->classes, .Q = 1, .targets = s->targets};
+    f->queries = &s->facts;
+    f->counts = &s->source.counts;
+    f->max_bad = &s->source.max_bad;
+    s->source.counts.seen = f->start;
+    s->source.counts.broken = f->broken;
+    struct image_list **loader = &s->batches->loader;
+    int rc = *loader ? PL_OK : image_list_open(loader, &s->batches->list, run_loader_memory(r), e);
+    const struct feed_part part = feed_part(f, r);
+    s->source.each = part.each, s->source.every = part.every;
+    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) image_list_seek(*loader, &s->source, part.first); /* prefetches for the first step */
+    return rc;
+}
+
+/* --- a batch ------------------------------------------------------------------------------------------ */
+
+/* Row `at`; x NULL: padding, which repeats the pixels of the row before it: what is in fresh memory may be NaN. */
+static int put_row(struct labelled_feed *s, struct run *r, int64_t at, const struct list_image *x, const float *pixels, struct error *e)
+{
+    const int32_t label = x && !x->broken ? s->classes[x->sample] : -100;
+    s->targets[at] = label;
+    int rc = pixels ? run_write_input(r, "pixel_values", at, pixels, s->pixels, e) : PL_OK;
+    return rc ? rc : run_write_input(r, "labels", at, &label, sizeof label, e);
+}
+
+static int labelled_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+{
+    struct labelled_feed *s = f->state;
+    struct image_list *loader = s->batches->loader;
+    const float *pixels = NULL; /* of the last row: valid until the next image_list_next */
+    int rc = PL_OK;
+    if (f->role == FEED_VALIDATION && feed_begins(position, s->source.each, s->source.every)) s->source.counts = (struct loader_counts){0};
+    if (samples && !image_list_at(loader, &s->source, position)) image_list_seek(loader, &s->source, position);
+    for (int64_t i = 0; i < rows && !rc; i++) {
+        const struct list_image *x = NULL;
+        if (i < samples && (rc = image_list_next(loader, &x, e))) break;
+        if (x) pixels = x->pixels, out->count[0] += !x->broken;
+        rc = put_row(s, r, i, x, pixels, e);
+    }
+    out->count[1] = out->units = (double)samples;
+    f->broken = s->source.counts.broken;
+    return rc;
+}
+
+const struct feed_ops labelled_feed = {.port = "pixel_values", .unit = "images", .counts = {"images", "samples"}, .open = labelled_feed_open, .start = labelled_start, .put = labelled_put, .close = labelled_feed_close};
