@@ -17,7 +17,6 @@
 #include <string.h>
 
 #include "graph/ops.h"
-#include "models/heads.h"
 #include "models/layers.h"
 #include "models/parts.h"
 
@@ -70,6 +69,7 @@ static int check(const struct tower *c, struct error *e)
 
 static void describe(struct model *m, const struct tower *c)
 {
+    m->tower = true;
     model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN('B'), c->channels, c->image, c->image}, false});
     char name[48];
     for (int64_t i = 0; i <= c->layers; i++) {
@@ -109,17 +109,12 @@ static const struct tower siglip_defaults = {.hidden = 768, .inner = 3072, .laye
 static const struct tower idefics3_defaults = {.hidden = 1152, .inner = 3072, .layers = 12, .heads = 16, .channels = 3, .image = 224,
                                                .patch = 32, .eps = 1e-6, .act = ACT_GELU_TANH};
 
-/* A head has the tower as its part, which is parsed without one. */
-static int parse_headed(struct model *m, const struct value *v, bool nested, const struct tower *defaults, struct error *e)
+int tower_parse(struct model *m, const struct value *v, struct error *e)
 {
-    const enum head_kind head = head_of(m, v);
-    return head ? head_parse(m, head, v, e) : parse_tower(m, v, nested, *defaults, e);
+    const char *type = m->family->model_type;
+    return parse_tower(m, v, !strstr(type, "_vision"), strncmp(type, "clip", 4) ? siglip_defaults : clip_defaults, e);
 }
 
-static int parse_clip(struct model *m, const struct value *v, struct error *e) { return parse_headed(m, v, true, &clip_defaults, e); }
-static int parse_clip_vision(struct model *m, const struct value *v, struct error *e) { return parse_headed(m, v, false, &clip_defaults, e); }
-static int parse_siglip(struct model *m, const struct value *v, struct error *e) { return parse_headed(m, v, true, &siglip_defaults, e); }
-static int parse_siglip_vision(struct model *m, const struct value *v, struct error *e) { return parse_headed(m, v, false, &siglip_defaults, e); }
 static int parse_idefics3_vision(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, false, idefics3_defaults, e); }
 
 /* --- initialisation -------------------------------------------------------------------- */
@@ -224,8 +219,6 @@ static void pooling_head(const struct build *b)
     layer_linear_weights(g, b->c->root, "head.mlp.fc2", C, b->c->inner, init.down);
 }
 
-static void build_tower(const struct model *m, struct graph *g, const struct batch *batch);
-
 /* --- as a part of a model (parts.h) ------------------------------------------------------- */
 
 struct tower_sizes tower_sizes(const struct model *m)
@@ -235,7 +228,7 @@ struct tower_sizes tower_sizes(const struct model *m)
     return (struct tower_sizes){c->layers, side * side + c->clip, c->hidden, side, c->channels, c->image, c->patch, c->factor};
 }
 
-bool tower_is(const struct model *m) { return m->family->build == build_tower && !m->head; }
+bool tower_is(const struct model *m) { return m->tower; }
 void tower_set_root(struct model *m, const char *root) { ((struct tower *)m->config)->root = root; }
 
 id tower_encode(const struct model *m, struct graph *g, const char *part, id pixels, int64_t count, const int64_t *chosen, id *states)
@@ -265,12 +258,8 @@ id tower_encode(const struct model *m, struct graph *g, const char *part, id pix
 
 /* --- the model itself ------------------------------------------------------------------------ */
 
-static void build_tower(const struct model *m, struct graph *g, const struct batch *batch)
+void tower_build(const struct model *m, struct graph *g, const struct batch *batch)
 {
-    if (m->head) {
-        head_build(m, g, batch);
-        return;
-    }
     const struct tower *c = m->config;
     const int64_t n = c->layers + 1;
     int64_t *chosen = mem_alloc((size_t)n * sizeof *chosen);
@@ -288,10 +277,6 @@ static void build_tower(const struct model *m, struct graph *g, const struct bat
     mem_free(states);
 }
 
-const struct family clip_family = {"clip", parse_clip, build_tower, "vision_model.", true};
-const struct family clip_vision_family = {"clip_vision_model", parse_clip_vision, build_tower, "vision_model.", true};
-const struct family siglip_family = {"siglip", parse_siglip, build_tower, "vision_model.", true};
-const struct family siglip_vision_family = {"siglip_vision_model", parse_siglip_vision, build_tower, "vision_model.", true};
 /* SigLIP without a pooling head. Its position embedding is that of images of image_size, which is the only size taken here. */
-const struct family idefics3_vision_family = {"idefics3_vision", parse_idefics3_vision, build_tower, "vision_model.", true};
-const struct family smolvlm_vision_family = {"smolvlm_vision", parse_idefics3_vision, build_tower, "vision_model.", true};
+const struct family idefics3_vision_family = {"idefics3_vision", parse_idefics3_vision, tower_build, "vision_model.", true};
+const struct family smolvlm_vision_family = {"smolvlm_vision", parse_idefics3_vision, tower_build, "vision_model.", true};

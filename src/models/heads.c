@@ -25,7 +25,7 @@ static bool has_classifier(const struct value *config)
     return first && first->kind == VALUE_STRING && text_ends_with(first->text, ENDING);
 }
 
-enum head_kind head_of(const struct model *m, const struct value *config)
+static enum head_kind head_of(const struct model *m, const struct value *config)
 {
     if (m->chosen.head != HEAD_AUTO) return m->chosen.head;
     return has_classifier(config) ? HEAD_CLASSES : HEAD_NONE;
@@ -151,7 +151,7 @@ static int parse_classes(struct model *m, const struct value *config, struct err
     return PL_OK;
 }
 
-int head_parse(struct model *m, enum head_kind kind, const struct value *config, struct error *e)
+static int parse_head(struct model *m, enum head_kind kind, const struct value *config, struct error *e)
 {
     m->head = bump_alloc(&m->memory, sizeof *m->head);
     *m->head = (struct head_model){.kind = kind, .folder = bump_string(&m->memory, m->path), .siglip = !strncmp(m->family->model_type, "siglip", 6)};
@@ -193,4 +193,22 @@ static void build_classes(const struct model *m, struct graph *g, const struct b
     if (batch->outputs || !program_is(g->at.program, PROGRAM_TRAINS)) graph_output(g, "logits", logits);
 }
 
-void head_build(const struct model *m, struct graph *g, const struct batch *batch) { build_classes(m, g, batch); }
+/* --- the families ---------------------------------------------------------------------------------- */
+
+/* A head has the tower as its part, which is parsed without one. */
+static int parse(struct model *m, const struct value *config, struct error *e)
+{
+    const enum head_kind head = head_of(m, config);
+    return head ? parse_head(m, head, config, e) : tower_parse(m, config, e);
+}
+
+static void build(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    if (m->head) build_classes(m, g, batch);
+    else tower_build(m, g, batch);
+}
+
+const struct family clip_family = {"clip", parse, build, TOWER ".", true};
+const struct family clip_vision_family = {"clip_vision_model", parse, build, TOWER ".", true};
+const struct family siglip_family = {"siglip", parse, build, TOWER ".", true};
+const struct family siglip_vision_family = {"siglip_vision_model", parse, build, TOWER ".", true};

@@ -1,6 +1,6 @@
 /*
- * heads.h: a head over a vision tower of CLIP or SigLIP, with which the tower trains by itself, as the classes of
- * transformers define it.
+ * heads.h: the families clip and siglip and their vision models: a vision tower (parts.h), or a head over it with which
+ * the tower trains by itself, as the classes of transformers define it.
  *
  *     classes        logits = classifier(mean of the patch tokens), cross-entropy: CLIPForImageClassification,
  *                    SiglipForImageClassification
@@ -27,11 +27,6 @@ struct head_model {
     bool fresh;          /* the classifier is in no folder */
     bool siglip;
 };
-
-/* For the families of towers: the head that the run asks for, or config.json; HEAD_NONE: none. */
-enum head_kind head_of(const struct model *m, const struct value *config);
-int head_parse(struct model *m, enum head_kind kind, const struct value *config, struct error *e);
-void head_build(const struct model *m, struct graph *g, const struct batch *batch);
 
 /* The class of a name, or of its number in digits; -1: there is none. */
 int64_t head_class(const struct head_model *h, const char *name);

@@ -83,6 +83,7 @@ struct model {
     int64_t longest;        /* tokens of the longest text that it was made for; 0: none is stated */
     int64_t image;          /* side of the images that it was trained on; 0: it takes no images */
     const char *dropout;    /* "attention_dropout is 0.1": a dropout of config.json that the family does not have; NULL: none */
+    bool tower;             /* a vision tower of parts.h, without a head */
     bool batch_norm;        /* its step may use batch statistics over images (batch.bn_group) */
     struct mask_model *masks; /* masks.h; NULL: it predicts no masks */
     struct image_model *images; /* images.h; NULL: it takes no images among its tokens */

@@ -67,6 +67,9 @@ struct tower_sizes {
     double factor;                 /* of initial weights (initializer_factor) */
 };
 struct tower_sizes tower_sizes(const struct model *m);
+/* The tower as a model of its own, for the families clip, siglip and their vision models (heads.c). */
+int tower_parse(struct model *m, const struct value *config, struct error *e);
+void tower_build(const struct model *m, struct graph *g, const struct batch *batch);
 /* Whether a model is one of these towers; of the decoders above. */
 bool tower_is(const struct model *m);
 bool decoder_is(const struct model *m);
