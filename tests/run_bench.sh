@@ -83,7 +83,7 @@ scaled() (
     awk -v f="$(json "$tmp/scaled.json" ceilings.factor)" -v s="$(json "$tmp/scaled.json" predicted_step_seconds)" -v p="$(json "$tmp/plain.json" predicted_step_seconds)" \
         'BEGIN { print s " s, " f " times " p; exit !(f > 0 && s > 0.999 * f * p && s < 1.001 * f * p) }' || return 1
     ! plan --json --set device.profile=default | grep '"factor"' && ! plan --json --devices 8 --set train.effective_batch=8 | grep '"factor"' || return 1
-    PLIMSOLL_PROGRESS=0.001 expect 0 '^training 0/2 steps  about' "$binary" train "$tmp/tiny.yaml" --set data.train=README.md --set data.token_dtype=uint8 --set train.steps=2 --set "train.out=$tmp/said" &&
+    PLIMSOLL_PROGRESS=0.001 expect 0 '^training 0/2 steps  about' "$binary" train "$tmp/tiny.yaml" --set data.train=README.md --set train.steps=2 --set "train.out=$tmp/said" &&
         plan | grep -E 'predicted step time [0-9.]+ [a-z]+ \(default ceilings times [0-9.e+]+, by a small step on this CPU'
 )
 check 'plan and train: shown times follow a small step on this CPU' scaled

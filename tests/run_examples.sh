@@ -25,7 +25,7 @@ in_folder() {
     (cd "$folder" && "$program" plan "$root/examples/$example" "$@" $FLAGS >/dev/null &&
         "$program" train "$root/examples/$example" --set train.steps="$steps" --set train.epochs=null --set train.eval_every=$((steps < 2 ? 0 : 2)) "$@" $FLAGS) >"$tmp/out" 2>"$tmp/err" ||
         { cat "$tmp/out" "$tmp/err"; return 1; }
-    steps_once "$folder/$out" "$steps" && [ -s "$folder/$out/model/$saved" ] && grep -m 1 ' steps, loss ' "$tmp/out"
+    steps_once "$folder/$out" "$steps" && [ -s "$folder/$out/model/$saved" ] && grep -Em 1 ' steps?, loss ' "$tmp/out"
 }
 
 # As it is, from the root of a clone: a folder with the same files.

@@ -93,7 +93,7 @@ check 'a new adapter: names as PEFT has them' adapter
 preset() {
     local out p
     for p in llava-tiny llava-med-7b smolvlm-256m-shape; do
-        out=$("$binary" modules $p | tail -n 1) || return 1
+        out=$("$binary" modules $p | grep ' weights, ') || return 1
         echo "$p: $out"
     done
     [ "$out" = '256,484,928 weights, 256,484,928 of them trained' ]
@@ -131,7 +131,7 @@ wrong() {
     config "$1" "$2" || return 1
     model=$tmp/config expect 2 "$3" step "$1" "$tmp/other.safetensors"
 }
-check 'a feature layer that does not exist' wrong llava_clip_llama 's/"vision_feature_layer": -2/"vision_feature_layer": -5/' 'hidden state -5 of the vision tower .* 3 layers has the states -4 to 3'
+check 'a feature layer that does not exist' wrong llava_clip_llama 's/"vision_feature_layer": -2/"vision_feature_layer": -5/' 'vision_feature_layer is -5; a vision tower of 3 layers has the hidden states -4 to 3'
 check 'a strategy that does not exist' wrong llava_clip_llama 's/"vision_feature_select_strategy": "default"/"vision_feature_select_strategy": "half"/' 'vision_feature_select_strategy "half": expected default or full'
 check 'a projector of another width' wrong llava_clip_llama '0,/"hidden_size": 24/s//"hidden_size": 32/' 'tensor ".*" has the shape \[.*; config.json asks for \['
 check 'a tower as text model' wrong llava_clip_llama 's/"model_type": "llama"/"model_type": "siglip_vision_model"/' 'text_config: .*expected llama, mistral or qwen2'

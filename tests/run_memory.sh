@@ -90,7 +90,7 @@ for name in recompute offload bf16; do check "resident memory shrinks as planned
 # Fifty steps with evaluation in between. A line is written before the save that may follow it. Every save
 # allocates small buffers, so saving the best model is off.
 steady() { observed steady --set train.steps=50 --set data.sequence=16 --set train.eval_every=20 --set train.keep_best=false --set "data.validation=$golden/tokens.bin" "$@"; }
-check 'fifty steps, with evaluation' steady --set data.token_dtype=uint8
+check 'fifty steps, with evaluation' steady
 
 own_count() {
     local n

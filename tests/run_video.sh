@@ -194,7 +194,7 @@ as_images() {
     awk '/"video"/ && !/"image"/' "$train/chats.json" | head -n 40 | sed '1i [' | sed '$s/,$/]/' >"$train/alone.json"
     sed 's|"video": "\([0-9]*\)"|"images": ["\1/0.png", "\1/1.png", "\1/2.png", "\1/3.png"]|; s|<video>\\n|<image><image><image><image>\\n|' "$train/alone.json" >"$train/images.json"
     expect 0 '160 frames of videos, 4.00 a row' run plain --set "data.train=$train/alone.json" "${alone[@]}" || return 1
-    expect 0 '160 images, 4.00 a row' run other --set "data.train=$train/images.json" --set data.packing=false --set data.max_images=4 --set data.max_frames=0 || return 1
+    expect 0 '160 images, 4.00 a row' run other --set "data.train=$train/images.json" --set data.packing=false --set data.max_images=4 --set data.max_frames=0 --set data.fps=0 || return 1
     same "$(weights plain)" "$(weights other)"
 }
 check 'frames that are not pooled: same bytes as images' as_images
@@ -316,11 +316,11 @@ check 'eval answers about videos' evaluated
 # Evaluations in training answer as `eval` does, in the planned memory, and change no bit of training. The loader lists frames on the heap, here those of
 # the validation loss; answers add no allocation.
 trained() {
-    local with=(--json --set "data.validation=$held/chats.json" --set "data.validation_images=$held/videos" --set train.steps=2 --set train.eval_every=2 --set train.eval_max_new=4)
+    local answers=(--set train.eval_samples=60 --set train.eval_max_new=4) with=(--json --set "data.validation=$held/chats.json" --set "data.validation_images=$held/videos" --set train.steps=2 --set train.eval_every=2)
     with+=(--set "model.path=$tmp/seen/model" --set "data.train=$tmp/text.json" --set train.effective_batch=1 --set memory.micro_batch=1)
     echo '[{"conversations": [{"from": "human", "value": "what?"}, {"from": "gpt", "value": "y"}]}, {"conversations": [{"from": "human", "value": "no?"}, {"from": "gpt", "value": "n"}]}]' >"$tmp/text.json"
-    expect 0 '' run plain "${with[@]}" --set train.learning_rate=0 --set train.eval_samples=60 && diff "$tmp/answers.jsonl" "$tmp/plain/answers/step-2.jsonl" || return 1
-    expect 0 '' run plain "${with[@]}" --set train.eval_samples=60 && mv "$tmp/out" "$tmp/answered" && expect 0 '' run other "${with[@]}" && same "$(weights plain)" "$(weights other)" || return 1
+    expect 0 '' run plain "${with[@]}" --set train.learning_rate=0 "${answers[@]}" && diff "$tmp/answers.jsonl" "$tmp/plain/answers/step-2.jsonl" || return 1
+    expect 0 '' run plain "${with[@]}" "${answers[@]}" && mv "$tmp/out" "$tmp/answered" && expect 0 '' run other "${with[@]}" && same "$(weights plain)" "$(weights other)" || return 1
     [ "$("$tools/json_get" "$tmp/answered" arena_bytes)" = "$("$tools/json_get" "$tmp/answered" allocated_bytes)" ] &&
         [ "$("$tools/json_get" "$tmp/answered" allocations_in_steps)" = "$("$tools/json_get" "$tmp/out" allocations_in_steps)" ] || { cat "$tmp/answered" "$tmp/out"; return 1; }
 }
@@ -368,7 +368,7 @@ smol_train() {
     with=(--set "model.path=$tmp/smol/model" --set "data.train=$tmp/smol/chats.jsonl" --set "data.images=$tmp/smol" --set data.sequence=256 --set data.max_images=0 --set data.max_frames=4 --set data.fps=2 --set data.tokens_per_frame=0)
     expect 0 'data.train: 32 frames of videos, 4.00 a row of at most 4' run plain "${with[@]}" && same_as other "${with[@]}" --set memory.recompute=all --set data.threads=1 || return 1
     expect 0 '' run plain "${with[@]}" --set "data.template=$tmp/smol/plain.jinja" || return 1
-    expect 0 '32 images, 4.00 a row' run other "${with[@]}" --set "data.template=$tmp/smol/plain.jinja" --set "data.train=$tmp/smol/images.jsonl" --set data.max_images=4 --set data.max_frames=0 || return 1
+    expect 0 '32 images, 4.00 a row' run other "${with[@]}" --set "data.template=$tmp/smol/plain.jinja" --set "data.train=$tmp/smol/images.jsonl" --set data.max_images=4 --set data.max_frames=0 --set data.fps=0 || return 1
     same "$(weights plain)" "$(weights other)"
 }
 check 'SmolVLM trains on videos: same bytes as frames with their text written out' smol_train

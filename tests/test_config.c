@@ -196,7 +196,7 @@ static const char everything[] =
     "  milestones: [60, 1e2], step_gamma: 0.2, min_lr_rate: 0, layer_decay: 0.8,\n"
     "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
     "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, momentum: 0.5, clip_norm: 1, loss_scale: 1024, scale_window: 50, monitor_every: 7, lr_scaling: sqrt, lr_batch: 16,\n"
-    "  seed: 9007199254740993, eval_every: 50, eval_samples: 0, eval_max_new: 77, keep_best: false, best: iou, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
+    "  seed: 9007199254740993, eval_every: 50, eval_samples: 0, eval_batch: 5, eval_max_new: 77, keep_best: false, best: iou, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: every:3+selective,\n"
     "  optimizer: adamw-bf16, offload: none, head_chunks: 8, mask_chunks: 2, encode: 4, fused_step: off, gradients: bf16, allow: [adamw-8bit],\n"
     "  quantize: [{match: 'model.layers.*', form: nf4}, {match: [a, b], form: none}],\n"
@@ -269,7 +269,7 @@ static void test_every_key(void **state)
     assert_true(c.data_train_on == TRAIN_ON_LAST && !c.data_packing && c.data_too_long == TOO_LONG_CUT);
     assert_true(c.data_max_images == 0 && c.data_too_many_images == TOO_MANY_SPLIT);
     assert_true(c.data_outside_images && c.data_max_frames == 32 && c.data_fps == 0.5 && c.data_tokens_per_frame == 16);
-    assert_true(c.train_eval_samples == 0 && c.train_eval_max_new == 77);
+    assert_true(c.train_eval_samples == 0 && c.train_eval_batch == 5 && c.train_eval_max_new == 77);
     assert_string_equal(c.parallel_shard.value, "optimizer");
     assert_string_equal(c.parallel_group.value, "host");
     assert_string_equal(c.parallel_links, "nvlink4,ib-ndr");
@@ -846,6 +846,33 @@ static void test_effects_of_runs(void **state)
     }
 }
 
+/* What --set leaves without effect in the run file is noted; what it leaves so itself is refused. */
+static void test_effects_of_options(void **state)
+{
+    (void)state;
+    static const char file[] = "data: {format: conversations, holdout: 0.5, max_frames: 8, fps: 2}\ntrain: {eval_samples: 4, eval_max_new: 9}\n";
+    static const struct {
+        const char *model, *set[2], *refused;
+    } runs[] = {
+        {"llava-tiny", {"data.max_frames=0"}, NULL},
+        {"llava-tiny", {"train.eval_samples=0"}, NULL},
+        {"llava-tiny", {"data.max_frames=0", "data.fps=4"}, "data.fps is given, but data.max_frames is not set"},
+        {"llama-tiny", {NULL}, "data.max_frames is given, but the model is a llama"},
+        {"llama-tiny", {"model.preset=llama-tiny"}, NULL},
+    };
+    for (size_t i = 0; i < COUNT(runs); i++) {
+        struct config c;
+        struct error e = {0};
+        config_init(&c);
+        assert_int_equal(config_read_text(&c, file, "run.yaml", &e), PL_OK);
+        for (int j = 0; j < 2 && runs[i].set[j]; j++) accepts_set(&c, runs[i].set[j]);
+        const int rc = check_both(&c, runs[i].model, &e);
+        if (runs[i].refused) assert_has(rc ? e.text : "accepted", runs[i].refused);
+        else if (rc) fail_msg("%s", e.text);
+        config_free(&c);
+    }
+}
+
 /* Opens a preset in whose config.json `before` is `after`. */
 static int open_changed(struct model *m, const char *preset, const char *before, const char *after, bool no_dropout, struct error *e)
 {
@@ -903,7 +930,7 @@ int main(void)
         cmocka_unit_test(test_schedule),   cmocka_unit_test(test_schedule_step),
         cmocka_unit_test(test_schedule_warmup), cmocka_unit_test(test_schedule_deepspeed),
         cmocka_unit_test(test_signals),   cmocka_unit_test(test_all_or_nothing),
-        cmocka_unit_test(test_effects),   cmocka_unit_test(test_effects_of_runs), cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_effects),   cmocka_unit_test(test_effects_of_runs), cmocka_unit_test(test_effects_of_options), cmocka_unit_test(test_dropout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,8 @@
  * A key without effect is an error, so that no setting is lost without a word. Column `needs` of
  * config.def says what a key needs; nothing here names a single key for that. The value of a key
  * that was not given counts as its default: a run that resolves `auto` stays as it was written.
+ * A key of the run file that --set leaves without effect is noted: `--set data.max_frames=0`
+ * needs no other run file.
  */
 #include "config/config_model.h"
 #include "config/config_rows.h"
@@ -108,14 +110,28 @@ static bool holds(const struct config *c, const struct model *m, const char *nee
     return words ? !m || is_kind(m, words) : config_validates(c);
 }
 
-static void print_words(const char *words, struct text *out)
+/* Whether a need is about a key that --set gave. */
+static bool need_of_option(const struct config *c, const char *need)
+{
+    char text[256];
+    const char *words;
+    snprintf(text, sizeof text, "%s", need);
+    const int key = split_need(text, &words);
+    if (key >= 0) return c->origin[key].source == SOURCE_OPTION;
+    const enum config_key model[] = {KEY_model_path, KEY_model_preset}, validation[] = {KEY_data_validation, KEY_data_holdout};
+    const enum config_key *of = words ? model : validation;
+    return c->origin[of[0]].source == SOURCE_OPTION || c->origin[of[1]].source == SOURCE_OPTION;
+}
+
+/* Prints "coco or csv"; of kinds of models, what they mean. */
+static void print_words(const char *words, bool of_model, struct text *out)
 {
     char word[256], later[256];
     bool more = next_part(&words, "|", word);
     for (bool first = true; more; first = false) {
         more = next_part(&words, "|", later);
         const char *shown = word;
-        for (size_t i = 0; i < COUNT(kinds); i++)
+        for (size_t i = 0; of_model && i < COUNT(kinds); i++)
             if (!strcmp(kinds[i].word, word)) shown = kinds[i].means;
         text_printf(out, "%s%s", first ? "" : more ? ", " : " or ", shown);
         strcpy(word, later);
@@ -133,7 +149,7 @@ static void print_need(const struct config *c, const struct model *m, const char
     else if (!words) text_printf(out, "%s is not set", text);
     else if (key < 0) text_printf(out, "the model is a %s, expected ", m->family->model_type);
     else text_printf(out, "%s is %s, expected ", text, word_of(c, (enum config_key)key, word));
-    if (words) print_words(words, out);
+    if (words) print_words(words, key < 0, out);
 }
 
 /* The technique of a key; NULL: it is none. */
@@ -158,9 +174,10 @@ static bool asks_nothing(const struct config *c, const struct config *standard, 
     return t && t->off && !strcmp(((const struct config_setting *)config_member(c, key))->value, t->off);
 }
 
-/* Prints what a key lacks to have an effect; nothing: it has one. */
-static void print_lack(const struct config *c, const struct model *m, enum config_key key, struct text *out)
+/* Prints what a key lacks to have an effect; nothing: it has one. Returns whether --set took that from a key of a file. */
+static bool print_lack(const struct config *c, const struct model *m, enum config_key key, struct text *out)
 {
+    bool taken = false;
     char all[256], any[256], room[64];
     for (const char *needs = config_needs(key, room); !out->n && next_part(&needs, ", ", all);) {
         const char *at = all;
@@ -170,16 +187,18 @@ static void print_lack(const struct config *c, const struct model *m, enum confi
         for (at = all; next_part(&at, " or ", any);) {
             text_printf(out, "%s", out->n ? ", and " : "");
             print_need(c, m, any, out);
+            taken |= need_of_option(c, any);
         }
     }
+    return taken && c->origin[key].source != SOURCE_OPTION;
 }
 
 /* A key of another program's configuration is noted: that program ignores it too. */
-static int refuse_key(const struct config *c, enum config_key key, const char *lack, struct error *e)
+static int refuse_key(const struct config *c, enum config_key key, const char *lack, bool note, struct error *e)
 {
     error_set(e, PL_USAGE, "%s is given, but %s: it would have no effect", config_rows[key].path, lack);
     config_at_key(c, key, e);
-    if (c->origin[key].source != SOURCE_FOREIGN) return e->code;
+    if (!note && c->origin[key].source != SOURCE_FOREIGN) return e->code;
     log_note("%s", e->text);
     *e = (struct error){0};
     return PL_OK;
@@ -195,8 +214,8 @@ static int check_effects(const struct config *c, const struct model *m, struct e
         const enum config_key key = (enum config_key)k;
         if (!config_given(c, key) || asks_nothing(c, &standard, key)) continue;
         lack.n = 0;
-        print_lack(c, m, key, &lack);
-        if (lack.n) rc = refuse_key(c, key, lack.at, e);
+        const bool taken = print_lack(c, m, key, &lack);
+        if (lack.n) rc = refuse_key(c, key, lack.at, taken, e);
     }
     text_free(&lack);
     config_free(&standard);
