@@ -80,6 +80,7 @@ arguments() {
         data-tokenize) args=(data tokenize "$in/chats.yaml" -o "$out/tokenized") ;;
         tokenize) args=(tokenize --model "$in/llava" "$in/text.txt" --json) ;;
         convert) args=(convert "$in/llava" --adapter "$in/adapter" -o "$out/model") ;;
+        convert-4bit) args=(convert "$in/llava" --adapter "$in/adapter" --quantize nf4 -o "$out/model") ;;
         doctor) args=(doctor "$in/tokens.yaml" --steps 1) ;;
         profile) args=(profile "$in/tokens.yaml" --steps 1 -o "$out/profile") ;;
         bench) args=(bench "$in/tokens.yaml" --steps 1) ;;
@@ -87,7 +88,7 @@ arguments() {
     esac
 }
 commands='init modules plan train train-masks train-adapter train-ranks eval predict generate report data-make data-prepare data-inspect
-    data-verify data-pack data-tokenize tokenize convert doctor profile bench step'
+    data-verify data-pack data-tokenize tokenize convert convert-4bit doctor profile bench step'
 
 # begin COMMAND FOLDER: makes the folder $out, and sets `args`.
 begin() {

@@ -1,9 +1,9 @@
 /*
- * convert.c: `plimsoll convert IN -o OUT`: PyTorch checkpoints to model folders and back, and adapters
- * merged into their base.
+ * convert.c: `plimsoll convert IN -o OUT`: PyTorch checkpoints to model folders and back, adapters
+ * merged into their base, and weights in 4 bits.
  *
- * A file becomes a folder, a folder becomes a file; a folder with --adapter becomes a folder (engine/merge.h).
- * Tensors are copied one by one, without a
+ * A file becomes a folder, a folder becomes a file; a folder with --adapter (engine/merge.h) or --quantize
+ * (engine/quantize_folder.h) becomes a folder. From a file or to one, tensors are copied one by one, without a
  * change of dtype or value. A checkpoint file is mapped into memory; a tensor of a folder goes
  * through a buffer of CHUNK bytes; only a tensor that is not contiguous is assembled in memory.
  * A folder is written under a temporary name and renamed when it is complete.
@@ -15,6 +15,7 @@
 #include "base/progress.h"
 #include "cli/cli.h"
 #include "engine/merge.h"
+#include "engine/quantize_folder.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/pth.h"
@@ -26,7 +27,7 @@
 enum { CHUNK = 4 << 20, PATH_MOST = 4096 }; /* bytes of a tensor per copy; bytes of a folder's path */
 
 struct request {
-    const char *in, *out, *adapter;
+    const char *in, *out, *adapter, *quantize;
     bool json, help;
 };
 
@@ -34,30 +35,32 @@ struct request {
 
 static int parse(struct request *w, int argc, char **argv, struct error *e)
 {
+    const struct {
+        const char *name, **value;
+    } options[] = {{"--out", &w->out}, {"--adapter", &w->adapter}, {"--quantize", &w->quantize}, {"-o", &w->out}, {"--json", NULL}};
     for (int i = 0; i < argc; i++) {
         const char *a = argv[i];
+        size_t k = 0, n = strcspn(a, "=");
+        while (k < COUNT(options) && (!options[k].value || strncmp(a, options[k].name, n) || options[k].name[n] || (a[n] && a[1] != '-'))) k++;
         if (!strcmp(a, "--help") || !strcmp(a, "-h")) w->help = true;
         else if (!strcmp(a, "--json")) w->json = true;
-        else if (!strncmp(a, "--out=", 6)) w->out = a + 6;
-        else if (!strcmp(a, "-o") || !strcmp(a, "--out")) {
+        else if (k < COUNT(options) && a[n]) *options[k].value = a + n + 1;
+        else if (k < COUNT(options)) {
             if (++i == argc) return error_set(e, PL_USAGE, "%s needs a value", a);
-            w->out = argv[i];
-        } else if (!strncmp(a, "--adapter=", 10)) w->adapter = a + 10;
-        else if (!strcmp(a, "--adapter")) {
-            if (++i == argc) return error_set(e, PL_USAGE, "%s needs a value", a);
-            w->adapter = argv[i];
+            *options[k].value = argv[i];
         } else if (a[0] == '-' && a[1]) {
-            static const char *const options[] = {"--out", "--json", "--adapter"};
-            const char *nearest = options[0];
-            for (size_t k = 1; k < COUNT(options); k++)
-                if (edit_distance(a, options[k]) < edit_distance(a, nearest)) nearest = options[k];
+            const char *nearest = options[0].name;
+            for (k = 1; k < COUNT(options); k++)
+                if (edit_distance(a, options[k].name) < edit_distance(a, nearest)) nearest = options[k].name;
             return error_set(e, PL_USAGE, "unknown option %s; did you mean %s? --help lists them", a, nearest);
         }
         else if (w->in) return error_set(e, PL_USAGE, "two inputs are given: %s and %s", w->in, a);
         else w->in = a;
     }
     if (w->help) return PL_OK;
-    if (!w->in || !w->out || !*w->out) return error_set(e, PL_USAGE, "expected a checkpoint and -o FOLDER, a folder and -o FILE, or a folder, --adapter FOLDER and -o FOLDER: plimsoll %s", command_convert.usage);
+    if (!w->in || !w->out || !*w->out)
+        return error_set(e, PL_USAGE, "expected a checkpoint and -o FOLDER, a folder and -o FILE, or a folder, --adapter FOLDER or --quantize nf4, and -o FOLDER: plimsoll %s", command_convert.usage);
+    if (w->quantize && strcmp(w->quantize, "nf4")) return error_set(e, PL_USAGE, "--quantize %s: expected nf4, the one form in few bits that Plimsoll writes and reads", w->quantize);
     return PL_OK;
 }
 
@@ -134,11 +137,13 @@ struct sources {
     const char *from;
     const struct sam_names *names;
     const struct merge *merge;
+    struct quantize_folder *quantize;
 };
 
 static int fill_folder(const struct sources *s, const char *dir, struct error *e)
 {
     if (s->merge) return merge_write(s->merge, dir, e);
+    if (s->quantize) return quantize_folder_write(s->quantize, dir, e);
     struct bump paths = {0};
     struct text config = {0}, processor = {0};
     sam_config_json(s->names, &config);
@@ -164,15 +169,21 @@ static int check_free(const char *out, struct error *e)
     return rc;
 }
 
-static int write_folder(const struct sources *s, const char *out, struct error *e)
+/* Fills a temporary folder beside `out`; on failure there is none. */
+static int fill_temporary(const struct sources *s, const char *out, struct temporary *t, struct error *e)
 {
     char parent[PATH_MOST];
-    struct temporary t;
-    if (path_dir(out, parent, sizeof parent, e) || dir_make(parent, e) || temporary_folder(&t, out, e)) return e->code;
-    int rc = fill_folder(s, t.path, e);
-    if (!rc) return temporary_keep(&t, out, true, e);
-    temporary_drop(&t);
+    if (path_dir(out, parent, sizeof parent, e) || dir_make(parent, e) || temporary_folder(t, out, e)) return e->code;
+    int rc = fill_folder(s, t->path, e);
+    if (rc) temporary_drop(t);
     return rc;
+}
+
+static int write_folder(const struct sources *s, const char *out, struct error *e)
+{
+    struct temporary t;
+    int rc = fill_temporary(s, out, &t, e);
+    return rc ? rc : temporary_keep(&t, out, true, e);
 }
 
 static int to_folder(const struct request *w, struct error *e)
@@ -360,6 +371,65 @@ static int merge(const struct request *w, struct error *e)
     return rc;
 }
 
+/* --- weights in 4 bits --------------------------------------------------------------------------- */
+
+static void print_quantized(const struct request *w, const struct quantize_folder *q)
+{
+    char before[32], after[32];
+    if (!w->json) {
+        printf("%s: %s%s%s with %u weights of linear layers in 4 bits (NF4), of %u tensors in all: %s, before %s\n", w->out, w->in, w->adapter ? " and " : "", w->adapter ? w->adapter : "",
+               q->n_quantized, q->n_tensors, size_print(q->bytes, after), size_print(q->bytes_before, before));
+        return;
+    }
+    struct text t = {0};
+    struct json_writer j = {.out = &t, .indent = 2};
+    json_begin_map(&j, NULL);
+    json_put_string(&j, "in", w->in);
+    if (w->adapter) json_put_string(&j, "adapter", w->adapter);
+    json_put_string(&j, "out", w->out);
+    json_put_string(&j, "model_type", q->model.family->model_type);
+    json_put_string(&j, "quantize", w->quantize);
+    json_put_uint(&j, "tensors", q->n_tensors);
+    json_put_uint(&j, "quantized", q->n_quantized);
+    json_put_uint(&j, "bytes_before", q->bytes_before);
+    json_put_uint(&j, "bytes", q->bytes);
+    json_end(&j);
+    printf("%s\n", t.at);
+    text_free(&t);
+}
+
+static int quantize(const struct request *w, const char *from, struct error *e)
+{
+    struct quantize_folder q;
+    int rc = check_free(w->out, e);
+    if (!rc) rc = quantize_folder_open(&q, from, e);
+    if (rc) return rc;
+    rc = write_folder(&(struct sources){.quantize = &q}, w->out, e);
+    if (!rc) print_quantized(w, &q);
+    quantize_folder_close(&q);
+    return rc;
+}
+
+/* The adapter is merged into a temporary folder, in the dtypes of the base, which is then quantized. */
+static int merge_and_quantize(const struct request *w, struct error *e)
+{
+    struct quantize_folder base;
+    struct merge m;
+    struct temporary t;
+    int rc = check_free(w->out, e);
+    if (!rc) rc = quantize_folder_open(&base, w->in, e); /* refuses what the merged model would be refused for */
+    if (rc) return rc;
+    quantize_folder_close(&base);
+    rc = merge_open(&m, w->in, w->adapter, e);
+    if (rc) return rc;
+    rc = fill_temporary(&(struct sources){.merge = &m}, w->out, &t, e);
+    merge_close(&m);
+    if (rc) return rc;
+    rc = quantize(w, t.path, e);
+    temporary_drop(&t);
+    return rc;
+}
+
 /* --- the command ------------------------------------------------------------------------------- */
 
 static int run(int argc, char **argv, struct error *e)
@@ -373,14 +443,19 @@ static int run(int argc, char **argv, struct error *e)
     }
     if (!file_exists(w.in)) return model_missing(w.in, e);
     if (adapter_folder_is(w.in)) return error_set(e, PL_USAGE, "%s holds an adapter, which is merged into its base model: plimsoll convert BASE --adapter %s -o OUT", w.in, w.in);
+    if (w.quantize && !dir_exists(w.in)) return error_set(e, PL_USAGE, "--quantize takes a model folder, and %s is a file: plimsoll convert %s -o FOLDER first", w.in, w.in);
+    if (w.quantize) return w.adapter ? merge_and_quantize(&w, e) : quantize(&w, w.in, e);
     if (w.adapter) return merge(&w, e);
     return dir_exists(w.in) ? to_checkpoint(&w, e) : to_folder(&w, e);
 }
 
 const struct command command_convert = {
-    "convert", "convert IN.pth -o DIR | DIR -o OUT.pth | BASE --adapter DIR -o OUT [--json]",
+    "convert", "convert IN.pth -o DIR | DIR -o OUT.pth | BASE [--adapter DIR] [--quantize nf4] -o OUT [--json]",
     "Converts a PyTorch checkpoint of SAM, MedSAM, MobileSAM or TinySAM to a model folder (config.json, model.safetensors,\n"
     "preprocessor_config.json), or a model folder to a checkpoint with the published parameter names. The names and shapes of the\n"
     "tensors determine the model; values and dtypes do not change. A checkpoint is read as data: no code in it is executed.\n"
     "With --adapter, merges a LoRA adapter that PEFT or Plimsoll wrote (adapter_config.json, adapter_model.safetensors) into the model\n"
-    "folder BASE and writes the merged model folder, in the dtypes of BASE.", run};
+    "folder BASE and writes the merged model folder, in the dtypes of BASE.\n"
+    "With --quantize nf4, writes BASE with the weights of its linear layers in 4 bits, all but the output head, as transformers does\n"
+    "with bitsandbytes (load_in_4bit, nf4, bnb_4bit_use_double_quant): transformers and Plimsoll read the folder, and a run on it has\n"
+    "the bits of a run on BASE with memory.quantize nf4. With --adapter too, the adapter is merged first.", run};

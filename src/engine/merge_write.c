@@ -16,7 +16,7 @@
 
 #include "base/progress.h"
 #include "engine/merge.h"
-#include "engine/weights.h"
+#include "engine/weights_files.h"
 #include "io/file.h"
 #include "io/json.h"
 
@@ -322,16 +322,9 @@ static int copy_others(const struct merge *m, const char *dir, struct error *e)
 {
     const struct weights files = {.names = m->names, .n_files = m->n_files};
     struct bump b = {0};
-    struct names all = {0};
-    int rc = dir_list(m->base, &all, e);
-    for (uint32_t i = 0; !rc && i < all.n; i++) {
-        uint64_t bytes;
-        const char *from = bump_format(&b, "%s/%s", m->base, all.at[i]), *to = bump_format(&b, "%s/%s", dir, all.at[i]);
-        if (!strcmp(all.at[i], "config.json") || weights_other_file(&files, from, all.at[i], &bytes)) rc = file_copy(from, to, e);
-    }
-    names_free(&all);
+    int rc = file_copy(bump_format(&b, "%s/config.json", m->base), bump_format(&b, "%s/config.json", dir), e);
     bump_free(&b);
-    return rc;
+    return rc ? rc : weights_copy_others(&files, m->base, dir, NULL, e);
 }
 
 int merge_write(const struct merge *m, const char *dir, struct error *e)

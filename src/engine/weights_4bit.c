@@ -18,7 +18,7 @@
 #include "io/json.h"
 
 enum { STATE_MOST = 1 << 16, NAME_ROOM = 512 };
-static const char state_end[] = ".quant_state.bitsandbytes__nf4", fp4_end[] = ".quant_state.bitsandbytes__fp4";
+static const char state_end[] = WEIGHTS_4BIT_STATE, fp4_end[] = ".quant_state.bitsandbytes__fp4";
 
 bool weights_4bit_beside(const char *name)
 {
@@ -81,6 +81,15 @@ int quant_state_read(const char *json, size_t n, struct quant_state *out, struct
     if (!rc) rc = read_state(v, out, e);
     bump_free(&b);
     return rc;
+}
+
+void quant_state_print(const struct quant_state *s, const char *dtype, struct text *out)
+{
+    char offset[32];
+    number_print(s->offset, offset);
+    text_printf(out, "{\"quant_type\": \"nf4\", \"blocksize\": %d, \"dtype\": \"%s\", \"shape\": [", NF4_BLOCK, dtype);
+    for (int i = 0; i < s->rank; i++) text_printf(out, "%s%lld", i ? ", " : "", (long long)s->dim[i]);
+    text_printf(out, "], \"nested_blocksize\": %d, \"nested_dtype\": \"float32\", \"nested_offset\": %s%s}", NF4_SCALES, offset, strpbrk(offset, ".e") ? "" : ".0");
 }
 
 static int read_entry(const struct st_file *f, const struct st_entry *t, struct quant_state *out, struct error *e)

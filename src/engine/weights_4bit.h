@@ -24,6 +24,8 @@ struct weights_4bit {
     const struct spelling *spellings; /* of the published names; NULL: one */
 };
 
+#define WEIGHTS_4BIT_STATE ".quant_state.bitsandbytes__nf4" /* behind the name of a weight */
+
 /* Reads config.json and, where its quantization_config is bitsandbytes', the headers of the folder's
  * files. Names are in `b`. PL_USAGE for another kind of quantization, by its name. */
 int weights_4bit_find(struct weights_4bit *x, const struct model *m, struct bump *b, struct error *e);
@@ -38,6 +40,8 @@ struct quant_state {
     int64_t dim[MAX_RANK];
 };
 int quant_state_read(const char *json, size_t n, struct quant_state *out, struct error *e);
+/* Appends it as bitsandbytes writes it; `dtype` is PyTorch's name of the dtype before. Only with double quantization. */
+void quant_state_print(const struct quant_state *s, const char *dtype, struct text *out);
 
 /* Checks the tensors of a parameter in 4 bits, whose codes are in `slot`, before anything is read. */
 int weights_4bit_check(const struct weights *w, const struct graph *g, const struct param *p, const struct weight_slot *slot, struct error *e);

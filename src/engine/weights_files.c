@@ -188,6 +188,21 @@ bool weights_other_file(const struct weights *w, const char *path, const char *n
     return rc ? file_is_hidden(errno) : S_ISREG(s.st_mode) && s.st_size <= OTHER_MOST; /* copying a hidden one says why it fails */
 }
 
+int weights_copy_others(const struct weights *w, const char *from, const char *dir, file_rule *wanted, struct error *e)
+{
+    struct bump b = {0};
+    struct names all;
+    int rc = dir_list(from, &all, e);
+    for (uint32_t i = 0; !rc && i < all.n; i++) {
+        const char *path = bump_format(&b, "%s/%s", from, all.at[i]);
+        uint64_t bytes;
+        if ((!wanted || wanted(all.at[i])) && weights_other_file(w, path, all.at[i], &bytes)) rc = file_copy(path, bump_format(&b, "%s/%s", dir, all.at[i]), e);
+    }
+    names_free(&all);
+    bump_free(&b);
+    return rc;
+}
+
 int weights_count_others(struct weights *w, struct error *e)
 {
     struct names all;

@@ -19,6 +19,9 @@ int weights_check_index(const struct weights *w, const struct value *map, struct
 void weights_list_slots(struct weights *w, const struct value *map);
 /* The listed slot of that name + 1; 0: none. */
 uint32_t weights_find_slot(const struct weights *w, const char *name);
+/* Copies the small other files of the folder `from`, which has the files of w->names; `wanted` NULL: all of them. */
+typedef bool file_rule(const char *name);
+int weights_copy_others(const struct weights *w, const char *from, const char *dir, file_rule *wanted, struct error *e);
 /* Sums the other files, which weights_save copies, in w->other_bytes. */
 int weights_count_others(struct weights *w, struct error *e);
 

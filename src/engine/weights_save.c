@@ -18,7 +18,7 @@
 #include "graph/stored.h"
 #include "io/file.h"
 #include "engine/transfer.h"
-#include "engine/weights.h"
+#include "engine/weights_files.h"
 
 enum { PATH_ROOM = 4096 };
 
@@ -123,25 +123,6 @@ static int save_file(const struct weights *w, const struct graph *g, struct tran
     return st_write_end(&out, e);
 }
 
-/* --- the other files ------------------------------------------------------------------------ */
-
-/* Copies the small other files; `wanted` NULL: all of them. */
-typedef bool file_rule(const char *name);
-static int copy_others(const struct weights *w, const char *dir, file_rule *wanted, struct error *e)
-{
-    struct names all;
-    int rc = dir_list(w->dir, &all, e);
-    for (uint32_t i = 0; !rc && i < all.n; i++) {
-        char from[PATH_ROOM], to[PATH_ROOM];
-        uint64_t bytes;
-        rc = path_print(from, w->dir, all.at[i], e);
-        if (!rc) rc = path_print(to, dir, all.at[i], e);
-        if (!rc && (!wanted || wanted(all.at[i])) && weights_other_file(w, from, all.at[i], &bytes)) rc = file_copy(from, to, e);
-    }
-    names_free(&all);
-    return rc;
-}
-
 /* --- the folder of a preset, or of a model put together from parts ---------------------------- */
 
 /* The tensor of a part's file that a parameter was read from; NULL: none. */
@@ -218,8 +199,8 @@ static bool is_image_file(const char *name)
 static int copy_files_of(const struct weights *part, const struct model *m, const char *dir, struct error *e)
 {
     int rc = PL_OK;
-    if (*part->dir && m->vocabulary) rc = copy_others(part, dir, is_text_file, e);
-    if (!rc && *part->dir && !m->masks && (m->images || !m->vocabulary)) rc = copy_others(part, dir, is_image_file, e);
+    if (*part->dir && m->vocabulary) rc = weights_copy_others(part, part->dir, dir, is_text_file, e);
+    if (!rc && *part->dir && !m->masks && (m->images || !m->vocabulary)) rc = weights_copy_others(part, part->dir, dir, is_image_file, e);
     return rc;
 }
 
@@ -286,10 +267,10 @@ static int save_adapter(const struct weights *w, const struct graph *g, struct t
     int rc = PL_OK;
     if (!*w->adapter->dir) {
         rc = save_new_adapter(w, g, x, dir, e);
-        return rc || !*w->dir ? rc : copy_others(w, dir, is_processor_file, e);
+        return rc || !*w->dir ? rc : weights_copy_others(w, w->dir, dir, is_processor_file, e);
     }
     for (uint32_t i = 0; !rc && i < w->adapter->n_files; i++) rc = save_file(w->adapter, g, x, i, dir, e);
-    return rc ? rc : copy_others(w->adapter, dir, NULL, e);
+    return rc ? rc : weights_copy_others(w->adapter, w->adapter->dir, dir, NULL, e);
 }
 
 /* Whether a part that has a folder of its own beside the model's is trained. */
@@ -320,10 +301,10 @@ int weights_save(struct weights *w, const struct model *m, const struct graph *g
     }
     if (!rc && trains_outside(w, g)) {
         rc = save_new(w, g, &x, dir, e);
-        return rc ? rc : copy_others(w, dir, is_no_index, e);
+        return rc ? rc : weights_copy_others(w, w->dir, dir, is_no_index, e);
     }
     for (uint32_t i = 0; !rc && i < w->n_files; i++) rc = save_file(w, g, &x, i, dir, e);
-    return rc ? rc : copy_others(w, dir, NULL, e);
+    return rc ? rc : weights_copy_others(w, w->dir, dir, NULL, e);
 }
 
 uint64_t weights_bytes(const struct weights *w, const struct graph *g)
