@@ -224,6 +224,14 @@ check 'a video file at data.fps' from_file
 # --- what cannot be used ---
 no_room() { expect 2 'it has a video: set data.max_frames' run plain --set data.max_frames=0; }
 check 'data.max_frames is 0' no_room
+# init reads no videos: it says which conversations are left out, with the remedy, in the run file too.
+left_out() {
+    local i said='1 of 40 samples cannot be used: 1 .*it has a video: set data.max_frames'
+    { echo '{"video": "0", "conversations": [{"from": "human", "value": "<video> up?"}, {"from": "gpt", "value": "yes"}]}'
+      for i in $(seq 39); do echo "{\"conversations\": [{\"from\": \"human\", \"value\": \"is it $i?\"}, {\"from\": \"gpt\", \"value\": \"yes\"}]}"; done; } >"$tmp/few.jsonl"
+    expect 0 "warning: data.train: $said" "$binary" init --model "$model" --data "$tmp/few.jsonl" --images "$train/videos" && grep "^# Not used: $said" "$tmp/out" || { cat "$tmp/out"; return 1; }
+}
+check 'init names what it leaves out' left_out
 no_square() { expect 2 'data.tokens_per_frame is 3, expected a square number of at most 4, the features of an image: 2 x 2' run plain --set data.tokens_per_frame=3; }
 check 'data.tokens_per_frame is no square' no_square
 marks() {

@@ -45,7 +45,7 @@ struct init_run {
     struct error not_used;
     struct text endless;     /* conversations: why the model would not learn to stop; empty: it will */
     struct text decided;     /* the keys that were auto, as they were decided over the data */
-    char *unpaired[2];       /* files without a partner, of both parts; NULL: none */
+    char *unused[2];         /* files without a partner, or conversations that cannot be used, of both parts; NULL: none */
 };
 
 /* ---- the model ---- */
@@ -133,9 +133,9 @@ static void put_decisions(struct init_run *r, const struct dataset *d)
     text_free(&line);
 }
 
-static void keep_unpaired(struct init_run *r, bool validation, const struct dataset *d)
+static void keep_unused(struct init_run *r, bool validation, const struct dataset *d)
 {
-    if (dataset_unpaired(d)) r->unpaired[validation] = mem_string(dataset_unpaired(d));
+    if (dataset_unpaired(d)) r->unused[validation] = mem_string(dataset_unpaired(d));
 }
 
 /* Whether the store's embeddings are those that this model's encoder would compute, and can be trained from. */
@@ -167,7 +167,7 @@ static int open_images(struct init_run *r, struct error *e)
     scan_samples(r, d);
     find_embeddings(r, dataset_embeddings(d));
     put_decisions(r, d);
-    keep_unpaired(r, false, d);
+    keep_unused(r, false, d);
     const struct dataset_options decided = {.labels = d->labels.kind, .ignore = d->labels.ignore, .threshold = d->labels.threshold, .range = d->range};
     if (detected_validation(&r->data)) {
         o = detected_options(&r->data, true);
@@ -176,7 +176,7 @@ static int open_images(struct init_run *r, struct error *e)
         if (dataset_open(&d, &o, e)) return e->code;
         r->held_out = dataset_count(d);
         note_largest(r, d);
-        keep_unpaired(r, true, d);
+        keep_unused(r, true, d);
     } else if (n > 1) { /* hold out a tenth, at least one sample */
         r->holdout = n >= 10 ? 0.1 : 1.0 / (double)n;
         r->held_out = dataset_held_out(d, r->holdout, 0, &r->split_warning);
@@ -253,7 +253,10 @@ static int open_text(struct init_run *r, struct error *e)
     t.images = r->data.images;
     const int rc = init_measure_text(&t, &r->data.train, &r->data.validation, e);
     r->endless = t.endless;
+    memcpy(r->unused, t.left_out, sizeof r->unused);
     if (rc) return rc;
+    for (int k = 0; k < 2; k++)
+        if (r->unused[k]) log_warn("data.%s: %s", k ? "validation" : "train", r->unused[k]);
     if (r->endless.n) log_warn("data.train: %s", r->endless.at);
     r->sequence = t.sequence;
     r->max_images = t.max_images;
@@ -384,7 +387,7 @@ static void put_all(const struct init_run *r, const char *data, const char *out_
     if (r->held_out) text_printf(out, ", %llu to evaluate on", (unsigned long long)r->held_out);
     text_printf(out, ".\n");
     for (int k = 0; k < 2; k++)
-        if (r->unpaired[k]) text_printf(out, "# Not used%s: %s.\n", k ? " of the files to evaluate on" : "", r->unpaired[k]);
+        if (r->unused[k]) text_printf(out, "# Not used%s: %s.\n", k ? " of the files to evaluate on" : "", r->unused[k]);
     text_printf(out, "#\n#   plimsoll plan  RUN.yaml        memory and time, before anything runs\n#   plimsoll train RUN.yaml\n#\n# `plimsoll train --help` describes every key. Paths are relative to the current directory.\n\n");
     text_printf(out, "model:\n  %s: ", r->preset ? "preset" : "path");
     put_string(out, r->name);
@@ -476,8 +479,8 @@ static int init(const char *model, const char *data, bool bytes, const char *tem
         if (r.model.masks && try_images(&r, text.at, e)) rc = error_prepend(e, "%s (%s)", data, r.data.what);
         if (!rc) fputs(text.at, stdout);
     }
-    mem_free(r.unpaired[0]);
-    mem_free(r.unpaired[1]);
+    mem_free(r.unused[0]);
+    mem_free(r.unused[1]);
     text_free(&folder);
     text_free(&text);
     text_free(&r.decided);

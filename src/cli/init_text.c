@@ -133,6 +133,7 @@ static int measure_part(struct init_text *t, struct config *c, enum feed_role ro
     const struct model *model;
     struct token_store_key key = {0};
     struct token_store store;
+    struct text left_out = {0};
     double share = 1;
     struct temporary tmp;
     if (text_image_model(&own, c->model_path, NULL, &model, e)) return e->code;
@@ -145,9 +146,14 @@ static int measure_part(struct init_text *t, struct config *c, enum feed_role ro
     s.options.most = READ_MOST;
     rc = share_read(s.options.paths, s.options.n_paths, &share, e);
     if (!rc) rc = tokenize_build(&s.options, &key, path, e);
-    if (!rc && role == FEED_TRAIN && !(rc = token_store_open(&store, path, e))) {
-        c->data_sequence = t->sequence = choose_sequence(&store, t->positions, t->plain);
+    if (!rc && !(rc = token_store_open(&store, path, e))) {
+        report_print(&store.header->report, &left_out);
+        if (left_out.n) t->left_out[role == FEED_VALIDATION] = mem_string(left_out.at);
+        text_free(&left_out);
+        if (role == FEED_TRAIN) c->data_sequence = t->sequence = choose_sequence(&store, t->positions, t->plain);
         token_store_close(&store);
+    }
+    if (!rc && role == FEED_TRAIN) {
         t->max_images = choose_images(c, &s, path, t->vocabulary);
         if (t->max_images) c->data_max_images = t->max_images;
     }

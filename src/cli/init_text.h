@@ -17,6 +17,7 @@ struct init_text {
     int64_t max_images;      /* result: images in a row; 0: the samples have none */
     double holdout;          /* result: the share of the samples to evaluate on; 0: `validation` has its own files, or there are too few */
     uint64_t samples[2], rows[2], too_long[2]; /* results, of what is trained on and evaluated on */
+    char *left_out[2];       /* results, which the caller frees: report_print of both parts' files; NULL: all can be used */
     struct text endless;     /* result, which the caller frees: text_print_endless; empty: the conversations end */
     bool estimated;          /* result: the numbers are scaled up from the beginning of large files */
 };
