@@ -224,14 +224,16 @@ check 'a video file at data.fps' from_file
 # --- what cannot be used ---
 no_room() { expect 2 'it has a video: set data.max_frames' run plain --set data.max_frames=0; }
 check 'data.max_frames is 0' no_room
-# init reads no videos: it says which conversations are left out, with the remedy, in the run file too.
+# init without --max-frames says which conversations are left out, with the remedy, in the run file too.
 left_out() {
     local i said='1 of 40 samples cannot be used: 1 .*it has a video: set data.max_frames'
     { echo '{"video": "0", "conversations": [{"from": "human", "value": "<video> up?"}, {"from": "gpt", "value": "yes"}]}'
       for i in $(seq 39); do echo "{\"conversations\": [{\"from\": \"human\", \"value\": \"is it $i?\"}, {\"from\": \"gpt\", \"value\": \"yes\"}]}"; done; } >"$tmp/few.jsonl"
     expect 0 "warning: data.train: $said" "$binary" init --model "$model" --data "$tmp/few.jsonl" --images "$train/videos" && grep "^# Not used: $said" "$tmp/out" || { cat "$tmp/out"; return 1; }
+    expect 0 '' "$binary" init --model "$model" --data "$tmp/few.jsonl" --images "$train/videos" --max-frames 12 && grep -q '^  max_frames: 12 ' "$tmp/out" && ! grep 'Not used' "$tmp/out" || { cat "$tmp/out"; return 1; }
+    expect 2 'max-frames: expected at most 4096, and a model that takes images' "$binary" init --model tests/golden/chat/model --data "$tmp/few.jsonl" --max-frames 12
 }
-check 'init names what it leaves out' left_out
+check 'init names what it leaves out, or takes videos' left_out
 no_square() { expect 2 'data.tokens_per_frame is 3, expected a square number of at most 4, the features of an image: 2 x 2' run plain --set data.tokens_per_frame=3; }
 check 'data.tokens_per_frame is no square' no_square
 marks() {

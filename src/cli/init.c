@@ -37,6 +37,7 @@ struct init_run {
     uint64_t sample_memory;  /* MiB that the slices of volumes take; 0: what is the standard suffices */
     int64_t image, masks, sequence;
     const char *template;    /* data.template; NULL: not given */
+    uint64_t max_frames;     /* data.max_frames; 0: not given */
     uint64_t too_long;       /* conversations longer than a row */
     int64_t max_images;      /* conversations: images in a row; 0: none has any */
     int64_t cells;           /* side of the masks in a packed store; 0: not a packed store */
@@ -247,7 +248,7 @@ static uint64_t count_positions(const struct init_run *r, uint64_t standard)
 /* A preset has no tokenizer. */
 static int open_text(struct init_run *r, struct error *e)
 {
-    struct init_text t = {.plain = is_plain(r), .tokenizer = *r->model.path ? r->model.path : NULL, .template = r->template, .vocabulary = r->model.vocabulary, .positions = (int64_t)count_positions(r, 0)};
+    struct init_text t = {.plain = is_plain(r), .tokenizer = *r->model.path ? r->model.path : NULL, .template = r->template, .max_frames = (int64_t)r->max_frames, .vocabulary = r->model.vocabulary, .positions = (int64_t)count_positions(r, 0)};
     if (!t.tokenizer) return error_set(e, PL_USAGE, "%s is a preset, which has no tokenizer; give --model a folder with tokenizer.json or tokenizer.model%s", r->name, t.plain ? ", or train on the bytes of the text (`init --bytes`)" : "");
     if (r->model.images && !r->data.images) r->data.images = init_find_images(r->data.train.at[0], &r->data.memory);
     t.images = r->data.images;
@@ -335,6 +336,7 @@ static void put_data(const struct init_run *r, struct text *out)
     if (r->sequence) {
         text_printf(out, "  sequence: %lld                 # tokens in a %s\n", (long long)r->sequence, is_plain(r) ? "row" : is_text(r) ? "row, which conversations share" : "sample");
         if (r->max_images) text_printf(out, "  max_images: %lld                  # images in a row; memory grows with it\n", (long long)r->max_images);
+        if (r->max_frames) text_printf(out, "  max_frames: %llu                  # frames of videos in a row; memory grows with it\n", (unsigned long long)r->max_frames);
         if (r->template) text_printf(out, "  template: "), put_string(out, r->template), text_printf(out, "\n");
         if (r->endless.n) text_printf(out, "  # warning: %s\n", r->endless.at);
         if (r->too_long) text_printf(out, "  too_long: cut                  # %llu conversations are longer than a row; drop leaves them out\n", (unsigned long long)r->too_long);
@@ -464,14 +466,16 @@ static int refuse_tokens(const char *data, struct error *e)
     return e->code;
 }
 
-static int init(const char *model, const char *data, bool bytes, const char *template, const struct samples_options *o, const char *out_folder, struct error *e)
+static int init(const char *model, const char *data, bool bytes, const char *template, uint64_t max_frames, const struct samples_options *o, const char *out_folder, struct error *e)
 {
-    struct init_run r = {.template = template};
+    struct init_run r = {.template = template, .max_frames = max_frames};
     struct text folder = {0}, text = {0};
     int rc = open_model(&r, model, e);
     if (!rc) rc = detect_data(data, bytes, o, &r.data, e);
     if (rc && r.model.vocabulary && !r.model.masks) rc = refuse_tokens(data, e);
     if (!rc) rc = check_model_matches_data(&r, e);
+    if (!rc && max_frames && (!r.model.images || max_frames > 4096))
+        rc = error_set(e, PL_USAGE, "--max-frames: expected at most 4096, and a model that takes images; %s is a %s", r.name, r.model.family->model_type);
     if (!rc && (r.model.masks ? open_images(&r, e) : is_text(&r) ? open_text(&r, e) : open_tokens(&r, e))) rc = error_prepend(e, "%s (%s)", data, r.data.what);
     if (!rc) {
         default_folder(model, data, &folder);
@@ -495,19 +499,20 @@ static int run(int argc, char **argv, struct error *e)
 {
     const char *model = NULL, *data = NULL, *out = NULL, *template = NULL;
     bool help, bytes = false;
+    uint64_t max_frames = 0;
     struct samples_options o = {0};
-    const struct data_option table[] = {{"--model", DATA_TEXT, &model}, {"--data", DATA_TEXT, &data}, {"--out", DATA_TEXT, &out}, {"--bytes", DATA_SWITCH, &bytes}, {"--template", DATA_TEXT, &template},
+    const struct data_option table[] = {{"--model", DATA_TEXT, &model}, {"--data", DATA_TEXT, &data}, {"--out", DATA_TEXT, &out}, {"--bytes", DATA_SWITCH, &bytes}, {"--template", DATA_TEXT, &template}, {"--max-frames", DATA_POSITIVE, &max_frames},
                                         FOLDER_OPTIONS(o)};
     if (init_is_from(argc, argv)) return init_from(argc, argv, e);
     int rc = data_options(&command_init, table, COUNT(table), argc, argv, NULL, &help, e);
     if (rc || help) return rc;
     if (!model) return error_set(e, PL_USAGE, "no model is given: add --model with a folder or a preset such as sam-tiny");
     if (!data) return error_set(e, PL_USAGE, "no data is given: add --data with a folder or a file");
-    return init(model, data, bytes, template, &o, out, e);
+    return init(model, data, bytes, template, max_frames, &o, out, e);
 }
 
 const struct command command_init = {
-    "init", "init --model MODEL --data DIR [--bytes] [--template FILE] [--out FOLDER] > RUN.yaml\n"
+    "init", "init --model MODEL --data DIR [--bytes] [--template FILE] [--max-frames N] [--out FOLDER] > RUN.yaml\n"
     "       plimsoll init --config-from FILE... [--ranks N] [--set key=value]... > RUN.yaml",
     "Detects the format of the data, counts the samples, and prints a configuration that trains the model on them.\n"
     "\n"
@@ -517,9 +522,10 @@ const struct command command_init = {
     "                  .tsv with columns of images and masks; tar shards, or extracted folders of x.jpg +\n"
     "                  x.json; *.pack; index.json + masks.u8; tokens: .npy, .bin, .tokens, .safetensors;\n"
     "                  conversations: .json or .jsonl of LLaVA, ShareGPT, OpenAI messages, Alpaca, prompt and\n"
-    "                  completion, or text\n"
+    "                  completion, or text; plain text: .txt\n"
     "  --bytes         the data are files of any kind, and each byte is a token (data.format: bytes)\n"
     "  --template FILE conversations: a chat template (data.template), if the model's folder has none; or chatml, mistral_instruct, vicuna_v1\n"
+    "  --max-frames N  conversations with videos: frames in a row (data.max_frames); without it such conversations are left out\n"
     "  --out FOLDER    the value of train.out; default: runs/MODEL-DATA\n"
     "  --config-from FILE  instead of a model and data: prints what the configuration of another program says (Hugging Face\n"
     "                  TrainingArguments, TRL, LLaMA-Factory, ms-swift, Axolotl, LLaVA, DeepSpeed, Accelerate, a training command\n"

@@ -172,6 +172,7 @@ int init_measure_text(struct init_text *t, const struct names *train, const stru
     c.model_path = (char *)t->tokenizer;
     c.data_template = (char *)t->template;
     c.data_images = (char *)t->images;
+    c.data_max_frames = t->max_frames;
     c.data_train = (struct config_list){train->at, train->n};
     c.data_validation = (struct config_list){validation->at, validation->n};
     int rc = measure_part(t, &c, FEED_TRAIN, e);

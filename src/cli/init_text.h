@@ -12,6 +12,7 @@ struct init_text {
     const char *template;    /* data.template; NULL: the folder's */
     int64_t vocabulary;
     int64_t positions;       /* that the model has */
+    int64_t max_frames;      /* data.max_frames; 0: videos are left out */
     const char *images;      /* data.images; NULL: the folder of the first file */
     int64_t sequence;        /* result: tokens in a row */
     int64_t max_images;      /* result: images in a row; 0: the samples have none */
