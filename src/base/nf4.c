@@ -40,8 +40,10 @@ void nf4_quantize(uint8_t *codes, float *scales, const void *weights, enum dtype
         uint8_t code[NF4_BLOCK + 1];
         dtype_convert(x, DT_F32, (const char *)weights + at * size, t, width);
         float scale = largest(x, width);
+        if (width < NF4_BLOCK) scale = fmaxf(scale, LEAST_SCALE);
+        scales[at / NF4_BLOCK] = scale;
+        if (!codes) continue;
         if (width < NF4_BLOCK) { /* as in bitsandbytes: a short block is divided, others are multiplied */
-            scale = fmaxf(scale, LEAST_SCALE);
             for (int i = 0; i < width; i++) x[i] = x[i] / scale;
         } else {
             const float factor = 1.0f / fmaxf(scale, LEAST_SCALE);
@@ -50,7 +52,6 @@ void nf4_quantize(uint8_t *codes, float *scales, const void *weights, enum dtype
         x[width] = 0; /* fills the last byte of an odd count */
         codes_of(code, x, width + width % 2);
         for (int i = 0; i < width; i += 2) codes[(at + i) / 2] = (uint8_t)(code[i] << 4 | code[i + 1]);
-        scales[at / NF4_BLOCK] = scale;
     }
 }
 

@@ -87,7 +87,7 @@ SHARED struct nf4_layout nf4_layout(int64_t n, int nested)
 
 extern const float nf4_levels[16];
 
-/* Codes of n weights, and the scale of each block. The weights begin at a block; only the last block
+/* Codes of n weights, and the scale of each block; `codes` NULL: the scales only. The weights begin at a block; only the last block
  * of a tensor is short. */
 void nf4_quantize(uint8_t *codes, float *scales, const void *weights, enum dtype t, int64_t n);
 /* The scales of a whole tensor as bytes. */

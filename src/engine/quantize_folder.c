@@ -142,7 +142,7 @@ static int64_t absmax_count(int64_t n) { return (nf4_blocks(n) + NF4_SCALES - 1)
 /* PyTorch's name of the dtype that a weight is computed in. */
 static const char *torch_dtype(enum dtype t) { return t == DT_BF16 ? "bfloat16" : t == DT_F16 ? "float16" : "float32"; }
 
-/* Quantizes n weights from `at` on, with room for CHUNK of them in `values` and `codes`. */
+/* Quantizes n weights from `at` on, with room for CHUNK of them in `values` and `codes`; `codes` NULL: fills their scales alone. */
 static int quantize_chunk(const struct st_file *f, const struct st_entry *t, int64_t at, int64_t n, void *values, uint8_t *codes, float *scales, struct error *e)
 {
     const uint64_t size = dtype_size(t->dtype);
@@ -163,7 +163,7 @@ static int quantize_weight(struct quantize_folder *q, struct packed_weight *p, s
     const int64_t blocks = nf4_blocks(t->elements);
     float *scales = mem_alloc((size_t)blocks * sizeof *scales);
     void *values = mem_alloc(CHUNK * (size_t)dtype_size(t->dtype));
-    uint8_t *codes = mem_alloc(CHUNK / 2), *bytes = mem_alloc((size_t)blocks);
+    uint8_t *codes = out ? mem_alloc(CHUNK / 2) : NULL, *bytes = mem_alloc((size_t)blocks);
     int rc = PL_OK;
     for (int64_t at = 0, n; at < t->elements && !rc; at += n) {
         n = min_i64(CHUNK, t->elements - at);
