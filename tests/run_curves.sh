@@ -37,7 +37,7 @@ YAML
 sed 's/sam-tiny/tinysam-tiny/; s/seed: 2, //' "$tmp/sam.yaml" >"$tmp/tinysam.yaml"
 cat >"$tmp/llama.yaml" <<YAML
 model: {preset: llama-tiny}
-data: {format: bytes, train: "tests/golden/*.py", sequence: 32}
+data: {format: bytes, train: LICENSE, sequence: 32}
 train: {steps: 10, effective_batch: 8, learning_rate: 0.001, out: "$tmp/unused"}
 memory: {micro_batch: 8, precision: f32, recompute: none, head_chunks: 1, offload: none}
 YAML

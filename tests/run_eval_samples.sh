@@ -73,14 +73,16 @@ check "the prompts and scores are those of eval" agrees
 
 # `plan` shows the same bytes; the smallest budget runs, and one byte less is refused.
 plans() {
-    local least
+    local least at_once
     # shellcheck disable=SC2086
     "$binary" plan "$tmp/run.yaml" --set train.eval_samples=4 --set train.eval_max_new=12 --json $FLAGS >"$tmp/plan.json" || return 1
     [ "$(field "$tmp/plan.json" arena_bytes)" = "$(field "$tmp/asked.json" arena_bytes)" ] || { field "$tmp/plan.json" arena_bytes; return 1; }
-    # k and v of 2 layers: 2 heads of 8 x 4 bytes for each of 128 + 12 tokens, of each of 4 prompts at once.
-    [ "$(field "$tmp/plan.json" kv_cache_bytes)" = $((4 * 2 * 2 * 2 * 8 * 4 * 140)) ] && [ "$(field "$tmp/plan.json" prompt_chunk) $(field "$tmp/plan.json" prompt_batch)" = '128 4' ] || { cat "$tmp/plan.json"; return 1; }
+    # k and v of 2 layers: 2 heads of 8 x 4 bytes for each of 128 + 12 tokens, of each prompt at once. A GPU's workspaces may leave room for fewer prompts.
+    at_once=$(field "$tmp/plan.json" prompt_batch)
+    [ "$DEVICE" != cpu ] || [ "$at_once" = 4 ] || { echo "$at_once prompts at once"; return 1; }
+    [ "$(field "$tmp/plan.json" kv_cache_bytes)" = $((at_once * 2 * 2 * 2 * 8 * 4 * 140)) ] && [ "$(field "$tmp/plan.json" prompt_chunk)" = 128 ] || { cat "$tmp/plan.json"; return 1; }
     # shellcheck disable=SC2086
-    "$binary" plan "$tmp/run.yaml" --set train.eval_samples=4 --set train.eval_max_new=12 $FLAGS | grep 'evaluations answer 4 prompts at once, in chunks of 128 tokens, with a KV cache of' || return 1
+    "$binary" plan "$tmp/run.yaml" --set train.eval_samples=4 --set train.eval_max_new=12 $FLAGS | grep -E "evaluations answer $at_once prompts? at once, in chunks of 128 tokens, with a KV cache of" || return 1
     least=$(field "$tmp/plan.json" smallest_budget_bytes)
     run "$tmp/least" --set train.eval_samples=4 --memory "$least" && [ "$(field "$tmp/least.json" arena_bytes)" -le "$least" ] || return 1
     # shellcheck disable=SC2086

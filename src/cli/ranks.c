@@ -60,6 +60,7 @@ static int share_config(struct ranks *r, struct config *c, struct error *e)
     if (r->rank) {
         config_init(c);
         if (!rc) rc = config_read_text(c, at, "the configuration of rank 0", e);
+        c->checked = true; /* by rank 0, which knows the options */
         if (rc) config_free(c);
         mem_free(at);
     }

@@ -183,6 +183,7 @@ struct config {
     } origin[CONFIG_KEYS];
     const char *file;    /* the YAML file's name, NULL before config_read */
     bool command_line;   /* options were set by config_set; messages mention --set */
+    bool checked;        /* keys without effect were refused or noted already */
     struct bump strings; /* owns every string and list above */
 };
 

@@ -174,14 +174,14 @@ static bool asks_nothing(const struct config *c, const struct config *standard, 
     return t && t->off && !strcmp(((const struct config_setting *)config_member(c, key))->value, t->off);
 }
 
-/* Prints what a key lacks to have an effect; nothing: it has one. Returns whether --set took that from a key of a file. */
+/* Prints what a key lacks to have an effect, with a model: what it lacks in that; nothing: it has one. Returns whether --set took that from a key of a file. */
 static bool print_lack(const struct config *c, const struct model *m, enum config_key key, struct text *out)
 {
     bool taken = false;
     char all[256], any[256], room[64];
     for (const char *needs = config_needs(key, room); !out->n && next_part(&needs, ", ", all);) {
         const char *at = all;
-        bool held = false;
+        bool held = !strstr(all, "model=") == (m != NULL); /* the other call says it */
         while (!held && next_part(&at, " or ", any)) held = holds(c, m, any);
         if (held) continue;
         for (at = all; next_part(&at, " or ", any);) {
@@ -206,6 +206,7 @@ static int refuse_key(const struct config *c, enum config_key key, const char *l
 
 static int check_effects(const struct config *c, const struct model *m, struct error *e)
 {
+    if (c->checked) return PL_OK;
     struct config standard;
     struct text lack = {0};
     int rc = PL_OK;
