@@ -203,7 +203,7 @@ PL_API pl_tensor pl_sum(struct pl_builder *b, pl_tensor x); /* sum of all elemen
 PL_API pl_tensor pl_bmm(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x, int transpose_y); /* [...,M,K] times [...,K,N] */
 PL_API pl_tensor pl_layernorm(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, float eps);
 PL_API pl_tensor pl_softmax(struct pl_builder *b, pl_tensor x); /* over the last dimension */
-enum pl_activation { PL_GELU, PL_GELU_TANH, PL_QUICK_GELU, PL_RELU, PL_SIGMOID, PL_SILU, PL_TANH };
+enum pl_activation { PL_GELU, PL_GELU_TANH, PL_QUICK_GELU, PL_RELU, PL_SIGMOID, PL_SILU, PL_TANH, PL_EXP };
 PL_API pl_tensor pl_activate(struct pl_builder *b, pl_tensor x, enum pl_activation kind);
 /* Sets each element (pl_dropout) or each whole sample to 0 with probability p, else x / (1 - p). x
  * is [batch,...]. Evaluation drops nothing. */

@@ -1,7 +1,7 @@
 #!/bin/bash
 # shellcheck disable=SC2015
-# run_heads.sh: vision towers that train by a head of their own (models/heads.h): classes of images. The numbers of PyTorch are compared
-# by tests/golden.sh.
+# run_heads.sh: vision towers that train by a head of their own (models/heads.h): classes of images, and images matched with texts. The
+# numbers of PyTorch are compared by tests/golden.sh.
 #
 #   bash tests/run_heads.sh       from the repository's root, after make; see run_lib.sh
 # shellcheck source=tests/run_lib.sh
@@ -114,6 +114,54 @@ adapted() {
     expect 2 'the classifier is new, and an adapter would leave it as it is: set adapter.modules_to_save to \[classifier\]' "$binary" plan "$tmp/run.yaml" --set adapter.modules_to_save=null
 }
 check 'an adapter with a new classifier' adapted
+
+# --- images with texts ---
+words=('a cat' 'the dog' 'red' 'a great road' 'Goat' 'coat' 'hatred' 'a dog at the road')
+i=0
+while read -r f; do
+    printf '{"image": "%s", "caption": "%s"}\n' "$f" "${words[$((i % 8))]}" >>"$tmp/texts.jsonl"
+    i=$((i + 1))
+done <"$tmp/list"
+head -n 8 "$tmp/texts.jsonl" >"$tmp/eight.jsonl"
+head -n 5 "$tmp/texts.jsonl" >"$tmp/five.jsonl"
+pairs() { # MODEL [LINE...]
+    printf 'model: {path: tests/golden/%s_contrast}\ndata: {format: captions, train: %s, validation: %s, images: %s}\ntrain: {steps: 80, effective_batch: 8, learning_rate: 2e-3, eval_every: 40, out: %s}\nmemory: {precision: f32}\ndevice: {kind: %s}\n' \
+        "$1" "$tmp/eight.jsonl" "$tmp/eight.jsonl" "$tmp/images" "$tmp/run" "$DEVICE" >"$tmp/run.yaml"
+}
+matches() {
+    pairs "$1"
+    train "$tmp/pairs_$1" >/dev/null && grep -q "the 8 samples of a step are each other's negatives, so they are one micro-batch" "$tmp/err" || { cat "$tmp/err"; return 1; }
+    [ "$(field "$tmp/pairs_$1/metrics.jsonl" eval_accuracy)" = 1.000000 ] || { grep eval_ "$tmp/pairs_$1/metrics.jsonl"; return 1; }
+    "$binary" plan "$tmp/run.yaml" --json >"$tmp/plan.json" 2>/dev/null && [ "$(json "$tmp/plan.json" arena_bytes)" = "$(json "$tmp/pairs_$1/plan.json" arena_bytes)" ] || return 1
+    cmp "$tmp/pairs_$1/model/config.json" "tests/golden/$1_contrast/config.json" && expect 0 '' "$binary" eval "$tmp/run.yaml" --model "$tmp/pairs_$1/model" && grep '8 of 8 images find their text among those of a batch; by chance 0.1250' "$tmp/out"
+}
+check 'CLIP learns which text belongs to which image; the plan is the run'"'"'s' matches clip
+check 'SigLIP learns it, too' matches siglip
+# Padding is no negative: five samples in a batch of eight are five samples.
+padded() {
+    pairs "$1"
+    for n in 5 8; do expect 0 '' "$binary" eval "$tmp/run.yaml" --model "tests/golden/$1_contrast" --set data.validation="$tmp/five.jsonl" --set memory.micro_batch=$n --json && json "$tmp/out" loss >"$tmp/loss.$n" || return 1; done
+    paste "$tmp/loss.5" "$tmp/loss.8" | awk '{ d = ($1 - $2) / $1; if (d < 0) d = -d; print; exit !($1 > 0.5 && d < 1e-6) }'
+}
+check 'CLIP: padding is no negative' padded clip
+check 'SigLIP: padding is no negative' padded siglip
+pairs clip
+check 'CLIP, recompute: same bits' same_as --set train.steps=6 --set memory.recompute=all
+check 'CLIP, offload: same bits' same_as --set train.steps=6 --set memory.offload=optimizer+weights
+check 'CLIP, a resumed run: same bits' resumes
+shares() { # each share's samples are compared among themselves
+    train "$tmp/other" --set train.steps=3 --set parallel.shares=2 >/dev/null && grep -q "the 4 samples of a share are each other's negatives" "$tmp/err" && awk -v a="$(field "$tmp/other/metrics.jsonl" loss 99)" -v b="$(field "$tmp/plain/metrics.jsonl" loss 99)" 'BEGIN { print a, b; exit !(a < b) }'
+}
+check 'shares: negatives are those of a share' shares
+check 'a micro-batch is all of a share' expect 2 'memory.micro_batch is 4, and the contrastive loss compares all 8 samples of a share with each other: leave it out' "$binary" plan "$tmp/run.yaml" --set memory.micro_batch=4
+lora() { train "$tmp/other" --set train.steps=6 --set 'adapter.target_modules=[q_proj, v_proj]' >/dev/null && grep -aq 'text_model.encoder.layers.0.self_attn.q_proj.lora_A' "$tmp/other/model/adapter_model.safetensors"; }
+check 'an adapter in both towers' lora
+check 'a vision tower alone' expect 2 'model.head contrastive needs a text tower' "$binary" plan "$tmp/run.yaml" --set model.path=tests/golden/clip_vision
+check 'a row longer than the text tower takes' expect 2 'data.sequence is 12, and the text tower has 11 positions' "$binary" plan "$tmp/run.yaml" --set data.sequence=12
+check 'a folder without texts' expect 2 'has no metadata.csv or metadata.jsonl with the texts of its images' "$binary" train "$tmp/run.yaml" --set data.train="$tmp/images" --set data.images=null --set train.out="$tmp/none"
+check 'another model'"'"'s tokenizer' expect 2 'its token 0 has the id .*, but the model.s vocabulary has 31 ids' "$binary" train "$tmp/run.yaml" --set data.tokenizer=tests/golden/tokenizers/gpt2 --set train.out="$tmp/none"
+cutted() { train "$tmp/other" --set train.steps=1 --set data.sequence=5 >/dev/null && grep 'of 8 texts are longer than 5 tokens and are cut' "$tmp/err"; }
+check 'texts that are too long are cut' cutted
 
 # --- what is refused ---
 configure

@@ -131,7 +131,7 @@ static void report_retrieval(const struct eval *v)
         text_printf(&out, "\n");
     } else {
         text_printf(&out, "%saccuracy %.4f: %llu of %llu %s; by chance %.4f would\n", retrieval_word(&v->run), retrieval_accuracy(x), (unsigned long long)x->right,
-                    (unsigned long long)x->queries, v->run.model.head ? "images get their class" : "queries find their mask", retrieval_chance(x));
+                    (unsigned long long)x->queries, retrieval_found(&v->run), retrieval_chance(x));
         text_printf(&out, "loss %.6g over %llu sample%s, %llu of them unreadable, %s, arena %s\n", v->loss, (unsigned long long)v->feed.samples, v->feed.samples == 1 ? "" : "s", (unsigned long long)v->feed.broken,
                     duration_print(v->seconds, time), size_print(plan_arena(&v->run.plan), arena));
         if (feed_print_left(&v->feed, left, sizeof left)) text_printf(&out, "%s\n", left);
@@ -156,7 +156,8 @@ static int draw(const struct eval *v, struct error *e)
 static int evaluate(struct eval *v, const char *folder, struct error *e)
 {
     const struct config *c = &v->config;
-    struct run_options o = {.evaluate = true, .picks = eval_table_wanted(&v->table), .describe = feed_describe, .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : 1, .T = c->data_sequence};
+    const int64_t usual = c->data_format == FORMAT_CAPTIONS ? c->train_effective_batch : 1; /* an image is compared with the texts of its batch */
+    struct run_options o = {.evaluate = true, .picks = eval_table_wanted(&v->table), .describe = feed_describe, .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : usual, .T = c->data_sequence};
     int rc = run_plan(&v->run, c, &o, e);
     if (!rc) rc = feed_open(&v->feed, c, &v->run, FEED_VALIDATION, e);
     if (!rc) rc = feed_prepare(&v->feed, &v->run, folder, e);

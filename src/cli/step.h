@@ -7,6 +7,7 @@
  *     step_rows.c      attention_mask and position_ids of a language model
  *     step_images.c    images among its tokens
  *     step_grounding.c masks that are matched with texts
+ *     step_pairs.c     images that are matched with texts
  *     step_outputs.c   OUT.safetensors: outputs, loss, gradients
  */
 #ifndef CLI_STEP_H
@@ -56,6 +57,9 @@ int step_check_images(struct step *s, const struct model *m, struct error *e);
 int step_put_images(struct step *s, struct error *e);
 /* Writes the graph's inputs candidates and answers, which follow from masks and target_masks. */
 int step_put_candidates(struct step *s, struct error *e);
+/* Whether the model matches the images of a batch with its texts (models/heads.h); writes the graph's input text_end, which follows from input_ids. */
+bool step_pairs(const struct model *m);
+int step_put_ends(struct step *s, struct error *e);
 int step_write(struct step *s, const char *path, struct error *e);
 
 #endif

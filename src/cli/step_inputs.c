@@ -166,7 +166,7 @@ static int unknown_output(const struct step *s, const struct model *m, const cha
 static int find_loss(struct step *s, const struct model *m, struct error *e)
 {
     const char *wanted = st_metadata(&s->in, "loss_output");
-    s->has_loss = m->loss_output || is_given(s, m, "labels") || is_given(s, m, "target_masks") || s->prs.targets;
+    s->has_loss = m->loss_output || step_pairs(m) || is_given(s, m, "labels") || is_given(s, m, "target_masks") || s->prs.targets;
     if (!wanted) return PL_OK;
     if (!m->loss_output)
         return error_set(e, PL_USAGE, "%s: loss_output \"%s\": the loss of a %s is computed from %s", s->in.path, wanted, m->family->model_type, m->ground ? "target_masks" : "labels");

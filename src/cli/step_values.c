@@ -205,6 +205,7 @@ static double count(const struct step *s)
     const struct graph *g = &s->run.graph;
     const struct model *m = &s->run.model;
     if (s->prompts.targets) return (double)(s->B * s->prompts.masks);
+    if (step_pairs(m)) return (double)s->B;
     if (!m->loss_output) return s->labels;
     const char *name = s->loss_output ? s->loss_output : m->loss_output;
     return (double)tensor_elements(tensor_at(g, graph_find_output(g, PROGRAM_STEP, name)));
@@ -234,6 +235,7 @@ int step_put_inputs(struct step *s, struct error *e)
     if (!rc) rc = step_put_rows(s, e);
     if (!rc) rc = step_put_images(s, e);
     if (!rc) rc = step_put_candidates(s, e);
+    if (!rc) rc = step_put_ends(s, e);
     if (!rc) s->counted = count(s);
     if (!rc && s->has_loss && !s->prs.targets && !(s->counted > 0))
         rc = error_set(e, PL_USAGE, "%s: every label is ignored, so there is no loss", s->in.path);

@@ -84,7 +84,8 @@ static inline float tanh_slope(float x)
     A(RELU, (x < 0.0f ? 0.0f : x), (x > 0.0f ? 1.0f : 0.0f))                       \
     A(SIGMOID, sigmoid_fast(x), sigmoid_slope(x))                                  \
     A(SILU, swish(x, 1.0f), swish_slope(x, 1.0f))                                  \
-    A(TANH, tanh_fast(x), tanh_slope(x))
+    A(TANH, tanh_fast(x), tanh_slope(x))                                           \
+    A(EXP, exp_fast(x), exp_fast(x))
 
 #define LOOPS(KIND, VALUE, SLOPE)                                                  \
     static void value_##KIND(float *y, const float *in, int n)                     \

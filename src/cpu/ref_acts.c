@@ -117,6 +117,7 @@ static double act_value(enum act_kind kind, double x)
     case ACT_SIGMOID: return logistic(x);
     case ACT_SILU: return x * logistic(x);
     case ACT_TANH: return tanh(x);
+    case ACT_EXP: return exp(x);
     default: CHECK(false, "activation %d", kind);
     }
     return 0;
@@ -133,6 +134,7 @@ static double act_slope(enum act_kind kind, double x)
     case ACT_SIGMOID: return s * (1 - s);
     case ACT_SILU: return s + x * s * (1 - s);
     case ACT_TANH: return 1 - t * t;
+    case ACT_EXP: return exp(x);
     default: CHECK(false, "activation %d", kind);
     }
     return 0;

@@ -28,6 +28,8 @@ struct run_batches {
     const void *whole;           /* ...and this for all of it: its names are valid in the configuration. NULL: own's are */
     void *feed;                  /* the feed's own; NULL: none */
     uint64_t loader_bytes;       /* size of run_loader_memory; 0: no loader */
+    int64_t tokens;              /* of a row; 0: data.sequence, or as run_options says */
+    bool indivisible;            /* the loss compares all samples of a share with each other: a micro-batch is a share */
     enum config_key size;        /* the key with the size of a sample, which is halved to find one that fits... */
     int64_t least;               /* ...and is at least this */
 };

@@ -190,6 +190,7 @@ static int describe(struct run *r, const struct run_options *o, struct error *e)
     int rc = o->describe && (o->train || o->evaluate) ? o->describe(r->config, &r->model, o, &r->memory, &r->batches, e) : PL_OK;
     r->batch.own = r->batches.own;
     r->batch.packed = r->batches.packed;
+    if (r->batches.tokens) r->batch.T = r->batches.tokens;
     r->model.partial = r->batches.partial || (o->generate && r->model.answers_partly);
     return rc;
 }
@@ -252,6 +253,16 @@ static int check_groups(const struct run *r, bool train, struct error *e)
     return PL_OK;
 }
 
+/* A loss that compares all samples of a share with each other is no sum over micro-batches. */
+static int check_whole(const struct run *r, struct error *e)
+{
+    const int64_t micro = config_micro_batch(r->config), samples = run_share_samples(r);
+    if (!r->batches.indivisible || !micro || micro == samples) return PL_OK;
+    error_set(e, PL_USAGE, "memory.micro_batch is %lld, and the contrastive loss compares all %lld samples of a share with each other: leave it out. Less memory take memory.recompute, memory.offload, "
+              "a smaller train.effective_batch, or parallel.shares, whose samples are compared within each", (long long)micro, (long long)samples);
+    return config_at_key(r->config, KEY_memory_micro_batch, e);
+}
+
 static int search_plan(struct run *r, struct settings s, const struct run_options *o, struct error *e)
 {
     const struct config *c = r->config;
@@ -260,7 +271,7 @@ static int search_plan(struct run *r, struct settings s, const struct run_option
                         .allow_bf16 = o->train && run_allows(c, "adamw-bf16"),
                         .allow_8bit = o->train && run_allows(c, "adamw-8bit"),
                         .whole = o->define || r->batch.bn_group,
-                        .multiple = (int)r->batch.bn_group,
+                        .multiple = r->batches.indivisible ? run_share_samples(r) : (int)r->batch.bn_group,
                         .trips = run_limits(r).trips,
                         .fitting = o->fitting};
     if (!o->train) s.micro_batch = run_share_samples(r);
@@ -338,6 +349,7 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
     if (!rc && o->train) rc = model_check_dropout(&r->model, e);
     if (!rc) set_groups(r, o);
     if (!rc) rc = check_groups(r, o->train, e);
+    if (!rc && o->train) rc = check_whole(r, e);
     if (!rc) rc = check_recipe(r, o->train, e);
     if (rc) return rc;
     if (r->ranks && c->device_kind != ON_CPU) cuda_take_gpu(r->ranks->local_rank, r->ranks->local);

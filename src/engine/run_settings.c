@@ -88,6 +88,7 @@ bool run_allows_nf4(const struct config *c) { return !strcmp(c->memory_quantize.
 int run_least_micro_batch(const struct run *r)
 {
     const int images = run_share_samples(r), group = (int)r->batch.bn_group;
+    if (r->batches.indivisible) return images;
     int least = r->device.kind == DEVICE_CUDA ? (images + GPU_TRIPS - 1) / GPU_TRIPS : 1;
     while (group && (least % group || images % least)) least++; /* ends at the whole batch, which check_groups accepts */
     return least;

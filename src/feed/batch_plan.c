@@ -22,7 +22,7 @@ const char *batch_advice(const struct model *m)
     if (m->head) return m->head->kind == HEAD_CLASSES ? "set data.format to classes" : "set data.format to captions";
     if (m->masks) return "set data.format to sa1b, coco, pairs, csv, packed or parquet";
     if (model_port(m, "input_ids")) return "set data.format to tokens, bytes or conversations, or use a model like sam-tiny";
-    return "a vision tower trains with a head: set data.format to classes, for images of classes";
+    return "a vision tower trains with a head: set data.format to classes, for images of classes, or to captions, for images with texts";
 }
 
 int batch_refuse_tokens(const struct config *c, const struct model *m, struct error *e)
@@ -284,17 +284,37 @@ static bool lists(const struct config_list *l, const char *word)
     return false;
 }
 
-/* Images with a class each. Without data the batches are planned alone. */
+/* Rows of texts are as long as the text tower takes, unless data.sequence says it. */
+static int describe_texts(const struct config *c, const struct model *m, const struct run_options *o, struct head_batches *b, struct run_batches *out, struct error *e)
+{
+    if (config_given(c, KEY_data_sequence) && c->data_sequence > m->longest) {
+        error_set(e, PL_USAGE, "data.sequence is %" PRId64 ", and the text tower has %" PRId64 " positions: leave it out", c->data_sequence, m->longest);
+        return config_at_key(c, KEY_data_sequence, e);
+    }
+    b->batch.padded = true;
+    out->own = &b->batch;
+    out->tokens = config_given(c, KEY_data_sequence) ? c->data_sequence : m->longest;
+    out->indivisible = true;
+    const int64_t shares = max_i64(1, c->parallel_shares > 0 ? c->parallel_shares : c->parallel_ranks);
+    if (o->train && !o->probe) log_note("contrastive loss: the %" PRId64 " samples of %s are each other's negatives, so they are one micro-batch", ceil_div(c->train_effective_batch, shares), shares > 1 ? "a share" : "a step");
+    return PL_OK;
+}
+
+/* A new classifier is trained and saved, with an adapter too. */
+static int check_adapter(const struct config *c, const struct model *m, struct error *e)
+{
+    if (!m->head->fresh || !(c->adapter_target_modules.text || c->adapter_target_modules.list.n) || lists(&c->adapter_modules_to_save, "classifier")) return PL_OK;
+    error_set(e, PL_USAGE, "the classifier is new, and an adapter would leave it as it is: set adapter.modules_to_save to [classifier]");
+    return config_at_key(c, KEY_adapter_target_modules, e);
+}
+
+/* Images with a class or a text each. Without data the batches are planned alone. */
 static int describe_head(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
 {
     struct head_batches *b = bump_alloc(memory, sizeof *b);
     char takes[256];
     *b = (struct head_batches){.list = {.threads = (uint32_t)c->data_threads, .slots = slots_of(c), .reader = {.range = feed_range(c), .room = batch_room(c)}}};
-    const bool fits = c->data_format == FORMAT_CLASSES;
-    if (o->train && m->head->fresh && (c->adapter_target_modules.text || c->adapter_target_modules.list.n) && !lists(&c->adapter_modules_to_save, "classifier")) {
-        error_set(e, PL_USAGE, "the classifier is new, and an adapter would leave it as it is: set adapter.modules_to_save to [classifier]");
-        return config_at_key(c, KEY_adapter_target_modules, e);
-    }
+    const bool contrastive = m->head->kind == HEAD_CONTRASTIVE, fits = c->data_format == (contrastive ? FORMAT_CAPTIONS : FORMAT_CLASSES);
     if (!fits && (c->data_train.n || c->data_validation.n || !config_tokens(c)))
         return error_set(e, PL_USAGE, "data.format is %s, and a %s with a head takes %s; %s", batch_format(c), m->family->model_type, model_list_ports(m, takes), batch_advice(m));
     const enum image_family family = m->head->siglip ? IMAGES_SIGLIP : IMAGES_CLIP;
@@ -304,7 +324,8 @@ static int describe_head(const struct config *c, const struct model *m, const st
     out->loader_bytes = fits ? image_list_bytes(&b->list) : 0;
     out->size = KEY_train_effective_batch; /* nothing of a sample can be made smaller */
     out->least = INT64_MAX;
-    return PL_OK;
+    if (contrastive) return describe_texts(c, m, o, b, out, e);
+    return o->train ? check_adapter(c, m, e) : PL_OK;
 }
 
 int feed_describe(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)

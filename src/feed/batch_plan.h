@@ -71,6 +71,7 @@ struct prs_batches *prs_batches(const struct run *r);
 
 /* What a run of a vision tower with a head has beyond other runs (run_batches.feed). */
 struct head_batches {
+    struct head_batch batch;           /* batch.own */
     struct image_list_options list;
     struct image_list *loader;         /* in run_loader_memory, while a feed of it is open; training and validation share it */
 };

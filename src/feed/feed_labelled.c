@@ -1,8 +1,12 @@
 /*
- * feed_labelled.c: images with a class each, for a vision tower with a head (models/heads.h).
+ * feed_labelled.c: images with a class or a text each, for a vision tower with a head (models/heads.h).
  *
  *     list of images ─ threads (data/image_list.h) ─ pixel_values
  *     classes ────────────────────────────────────── labels
+ *     texts ─ tokenized when opened ──────────────── input_ids, text_end
+ *     which rows are samples ─────────────────────── pair_labels, pair_mask
+ *
+ * A text that is longer than a row is cut, and keeps its end token. Padding follows it.
  *
  * Training and validation share the threads: they never read at the same time.
  */
@@ -11,16 +15,23 @@
 
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct labelled_feed {
     struct head_batches *batches;  /* owner of the threads */
     struct labelled set;
     int32_t *classes;              /* [samples] */
+    int64_t T;                     /* contrastive: tokens of a row... */
+    VEC(int32_t) ids;              /* ...all texts, one after the other... */
+    uint64_t *first;               /* [samples + 1] ...and where each begins */
+    int32_t padding;
     struct image_files *files;
     struct image_list_source source;
     uint64_t pixels;               /* bytes of an image */
     struct feed_queries facts;
     int32_t *targets;              /* [rows] */
+    bool *is_sample;               /* [rows][rows], contrastive: each row says which rows are samples */
+    int32_t *row;                  /* [T] a text; [rows] pair_labels */
 };
 
 /* --- opening ---------------------------------------------------------------------------------------- */
@@ -30,7 +41,7 @@ static int open_list(struct labelled *l, const struct config *c, enum feed_role 
     const bool train = role == FEED_TRAIN || c->data_holdout > 0;
     const struct config_list *paths = train ? &c->data_train : &c->data_validation;
     const struct labelled_options o = {.paths = paths->at, .n_paths = paths->n, .image_column = c->data_image_column, .text_column = c->data_label_column,
-                                       .room = batch_room(c), .max_bad = c->data_max_bad, .holdout = c->data_holdout, .split_seed = (uint64_t)c->data_split_seed, .held = role == FEED_VALIDATION};
+                                       .captions = c->data_format == FORMAT_CAPTIONS, .room = batch_room(c), .max_bad = c->data_max_bad, .holdout = c->data_holdout, .split_seed = (uint64_t)c->data_split_seed, .held = role == FEED_VALIDATION};
     return labelled_open(l, &o, e);
 }
 
@@ -62,6 +73,53 @@ static int find_classes(struct labelled_feed *s, const struct head_model *h, str
     return PL_OK;
 }
 
+/* Appends the ids of a text, at most T; of one that is cut the last one is kept, if it is special. */
+static int add_text(struct labelled_feed *s, const struct tokenizer *t, const char *text, uint64_t *cut, struct error *e)
+{
+    struct token_list l = {0};
+    int rc = tokenizer_encode(t, text, strlen(text), NULL, 0, true, &l, e);
+    const int64_t n = min_i64(l.n, s->T);
+    for (int64_t i = 0; i < n && !rc; i++) vec_push(&s->ids, l.at[i].id);
+    if (!rc && l.n > n) {
+        ++*cut;
+        if (tokenizer_is_special(t, l.at[l.n - 1].id)) s->ids.at[s->ids.n - 1] = l.at[l.n - 1].id;
+    }
+    token_list_free(&l);
+    return rc;
+}
+
+static int check_ids(const struct labelled_feed *s, const struct model *m, uint32_t i, struct error *e)
+{
+    const int32_t *ids = s->ids.at + s->first[i];
+    const int64_t n = (int64_t)(s->first[i + 1] - s->first[i]);
+    char name[256];
+    labelled_name(&s->set, i, name, sizeof name);
+    for (int64_t k = 0; k < n; k++)
+        if (ids[k] >= m->vocabulary) return error_set(e, PL_USAGE, "%s: its token %" PRId64 " has the id %d, but the model's vocabulary has %" PRId64 " ids: the tokenizer is another model's", name, k, ids[k], m->vocabulary);
+    if (!n || (!m->head->siglip && head_text_end(m->head, ids, n) < 0))
+        return error_set(e, PL_USAGE, "%s: its text has no end token (eos_token_id %" PRId64 " of text_config), which it is pooled at: is the tokenizer (data.tokenizer) the model's?", name, text_tower_sizes(m->head->text).end);
+    return PL_OK;
+}
+
+static int tokenize(struct labelled_feed *s, const struct config *c, const struct model *m, struct error *e)
+{
+    struct tokenizer *t;
+    uint64_t cut = 0;
+    int rc = tokenizer_open(&t, c->data_tokenizer ? c->data_tokenizer : m->head->folder, e);
+    if (rc) return c->data_tokenizer ? error_prepend(e, "data.tokenizer") : rc;
+    const int32_t pad = tokenizer_pad(t);
+    s->padding = pad >= 0 && pad < m->vocabulary ? pad : 0;
+    s->first = mem_alloc((s->set.samples.n + 1) * sizeof *s->first);
+    for (uint32_t i = 0; i < s->set.samples.n && !rc; i++) {
+        rc = add_text(s, t, s->set.samples.at[i].text, &cut, e);
+        s->first[i + 1] = s->ids.n;
+        if (!rc) rc = check_ids(s, m, i, e);
+    }
+    tokenizer_close(t);
+    if (!rc && cut) log_warn("%" PRIu64 " of %u texts are longer than %" PRId64 " tokens and are cut", cut, s->set.samples.n, s->T);
+    return rc;
+}
+
 static void labelled_feed_close(struct feed *f)
 {
     struct labelled_feed *s = f->state;
@@ -71,6 +129,8 @@ static void labelled_feed_close(struct feed *f)
     labelled_close(&s->set);
     mem_free(s->classes);
     mem_free(s->targets);
+    vec_free(&s->ids);
+    mem_free(s->first), mem_free(s->is_sample), mem_free(s->row);
     mem_free(s);
 }
 
@@ -84,7 +144,8 @@ static int labelled_feed_open(struct feed *f, struct run *r, enum feed_role role
     f->state = s;
     int rc = open_list(&s->set, c, role, e);
     if (!rc) rc = open_files(s, c, role, e);
-    if (!rc) rc = find_classes(s, r->model.head, e);
+    s->T = b->batch.padded ? r->batch.T : 0;
+    if (!rc) rc = s->T ? tokenize(s, c, &r->model, e) : find_classes(s, r->model.head, e);
     if (rc) {
         labelled_feed_close(f);
         return rc;
@@ -92,7 +153,9 @@ static int labelled_feed_open(struct feed *f, struct run *r, enum feed_role role
     s->source = (struct image_list_source){.set = &s->set, .files = s->files, .seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle, .once = role == FEED_VALIDATION, .max_bad = c->data_max_bad};
     f->samples = s->set.samples.n;
     f->fingerprint = s->set.fingerprint;
-    log_note("%s: %u images of %" PRId64 " classes", role == FEED_TRAIN ? "data.train" : "data.validation", s->set.samples.n, r->model.head->classes);
+    const char *key = role == FEED_TRAIN ? "data.train" : "data.validation";
+    if (s->T) log_note("%s: %u pairs of an image and a text, in rows of %" PRId64 " tokens", key, s->set.samples.n, s->T);
+    else log_note("%s: %u images of %" PRId64 " classes", key, s->set.samples.n, r->model.head->classes);
     if (role == FEED_TRAIN && s->set.one_group) log_warn("data.train: all samples are of one image: data.holdout holds out some of them, so that scores will be too high");
     return PL_OK;
 }
@@ -101,8 +164,11 @@ static int labelled_feed_open(struct feed *f, struct run *r, enum feed_role role
 static int labelled_start(struct feed *f, struct run *r, struct error *e)
 {
     struct labelled_feed *s = f->state;
-    s->targets = mem_alloc((size_t)run_samples(r) * sizeof *s->targets);
-    s->facts = (struct feed_queries){.M = r->model.head->classes, .Q = 1, .targets = s->targets};
+    const int64_t rows = run_samples(r), B = r->plan.settings.micro_batch;
+    s->targets = mem_alloc((size_t)rows * sizeof *s->targets);
+    s->is_sample = mem_alloc((size_t)(s->T ? B * B : 1) * sizeof *s->is_sample);
+    s->row = mem_alloc((size_t)max_i64(s->T, B) * sizeof *s->row);
+    s->facts = (struct feed_queries){.M = s->T ? B : r->model.head->classes, .Q = 1, .targets = s->targets, .is_mask = s->T ? s->is_sample : NULL};
     f->queries = &s->facts;
     f->counts = &s->source.counts;
     f->max_bad = &s->source.max_bad;
@@ -118,13 +184,40 @@ static int labelled_start(struct feed *f, struct run *r, struct error *e)
 
 /* --- a batch ------------------------------------------------------------------------------------------ */
 
+/* The text of a row; x NULL: padding, with the text of sample 0. */
+static int put_text(struct labelled_feed *s, struct run *r, int64_t at, const struct list_image *x, struct error *e)
+{
+    const uint64_t i = x ? x->sample : 0;
+    const int64_t n = (int64_t)(s->first[i + 1] - s->first[i]);
+    for (int64_t t = 0; t < s->T; t++) s->row[t] = t < n ? s->ids.at[s->first[i] + (uint64_t)t] : s->padding;
+    int rc = run_write_input(r, "input_ids", at, s->row, (uint64_t)s->T * sizeof *s->row, e);
+    const int32_t end = rc || r->model.head->siglip ? 0 : (int32_t)head_text_end(r->model.head, s->row, s->T);
+    return rc || r->model.head->siglip ? rc : run_write_input(r, "text_end", at, &end, sizeof end, e);
+}
+
 /* Row `at`; x NULL: padding, which repeats the pixels of the row before it: what is in fresh memory may be NaN. */
 static int put_row(struct labelled_feed *s, struct run *r, int64_t at, const struct list_image *x, const float *pixels, struct error *e)
 {
-    const int32_t label = x && !x->broken ? s->classes[x->sample] : -100;
-    s->targets[at] = label;
+    const bool sample = x && !x->broken;
+    s->targets[at] = !sample ? -100 : s->T ? (int32_t)at : s->classes[x->sample];
     int rc = pixels ? run_write_input(r, "pixel_values", at, pixels, s->pixels, e) : PL_OK;
-    return rc ? rc : run_write_input(r, "labels", at, &label, sizeof label, e);
+    if (rc) return rc;
+    return s->T ? put_text(s, r, at, x, e) : run_write_input(r, "labels", at, &s->targets[at], sizeof s->targets[at], e);
+}
+
+/* Which rows are each other's negatives: the samples of the batch. */
+static int put_pairs(struct labelled_feed *s, struct run *r, int64_t B, struct error *e)
+{
+    const struct head_model *h = r->model.head;
+    int rc = PL_OK;
+    for (int64_t i = 0; i < B * B; i++) s->is_sample[i] = s->targets[i % B] >= 0;
+    for (int64_t i = 0; i < B && !rc; i++) {
+        float mask;
+        head_pair(h, s->is_sample, B, i, s->row, &mask);
+        rc = run_write_input(r, "pair_labels", i, s->row, (uint64_t)(h->siglip ? B : 1) * sizeof *s->row, e);
+        if (!rc && !h->siglip) rc = run_write_input(r, "pair_mask", i, &mask, sizeof mask, e);
+    }
+    return rc;
 }
 
 static int labelled_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
@@ -141,6 +234,8 @@ static int labelled_put(struct feed *f, struct run *r, uint64_t position, int64_
         if (x) pixels = x->pixels, out->count[0] += !x->broken;
         rc = put_row(s, r, i, x, pixels, e);
     }
+    CHECK(!s->T || rows == r->plan.settings.micro_batch, "a contrastive micro-batch is whole");
+    if (!rc && s->T) rc = put_pairs(s, r, rows, e);
     out->count[1] = out->units = (double)samples;
     f->broken = s->source.counts.broken;
     return rc;

@@ -142,6 +142,7 @@ enum act_kind {
     ACT_SIGMOID,
     ACT_SILU,       /* x sigmoid(x) */
     ACT_TANH,
+    ACT_EXP,
     ACT_KINDS
 };
 

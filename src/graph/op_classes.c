@@ -20,7 +20,7 @@ static double last_dim(const struct tensor *t) { return t && t->rank ? (double)t
 
 /* --- variants ------------------------------------------------------------------------- */
 
-static const char *const act_names[] = {"gelu", "gelu_tanh", "quick_gelu", "relu", "sigmoid", "silu", "tanh"};
+static const char *const act_names[] = {"gelu", "gelu_tanh", "quick_gelu", "relu", "sigmoid", "silu", "tanh", "exp"};
 static const char *const product_names[] = {"nn", "tn", "nt", "tt"};
 static const char *const conv_names[] = {"dense", "depthwise"};
 static const char *const attention_names[] = {"full", "causal"};

@@ -7,7 +7,7 @@
 
 bool retrieval_open(struct retrieval *x, const struct run *r, enum program p)
 {
-    const char *output = r->model.ground ? "similarity" : r->model.head ? "logits" : NULL;
+    const char *output = r->model.ground ? "similarity" : r->model.head ? r->model.head->kind == HEAD_CLASSES ? "logits" : "logits_per_image" : NULL;
     *x = (struct retrieval){.similarity = output ? graph_find_output(&r->graph, p, output) : 0};
     if (!x->similarity) return false;
     CHECK(tensor_at(&r->graph, x->similarity)->dtype == DT_F32, "similarities are f32");
@@ -50,6 +50,8 @@ int retrieval_add(struct retrieval *x, struct run *r, const struct feed *f, stru
     return rc;
 }
 
-const char *retrieval_word(const struct run *r) { return r->model.head && r->model.head->kind == HEAD_CLASSES ? "" : "retrieval "; }
+static bool is_classifier(const struct run *r) { return r->model.head && r->model.head->kind == HEAD_CLASSES; }
+const char *retrieval_word(const struct run *r) { return is_classifier(r) ? "" : "retrieval "; }
+const char *retrieval_found(const struct run *r) { return is_classifier(r) ? "images get their class" : r->model.head ? "images find their text among those of a batch" : "queries find their mask"; }
 double retrieval_accuracy(const struct retrieval *x) { return x->queries ? (double)x->right / (double)x->queries : 0; }
 double retrieval_chance(const struct retrieval *x) { return x->queries ? x->chance / (double)x->queries : 0; }

@@ -1,6 +1,6 @@
 /*
  * retrieval.h: how often a model finds what belongs to a query, batch by batch: of one that matches masks with texts the mask of a
- * text; of a vision tower with a head the class of an image.
+ * text; of a vision tower with a head the class of an image, or its text among those of the batch.
  *
  * The candidate that it finds is the one with the highest similarity; of equal ones the first. `chance` is what
  * guessing would find: the mean of 1 / candidates.
@@ -25,6 +25,8 @@ void retrieval_reset(struct retrieval *x);
 int retrieval_add(struct retrieval *x, struct run *r, const struct feed *f, struct error *e);
 /* Before "accuracy": "retrieval "; "" for classes. */
 const char *retrieval_word(const struct run *r);
+/* "queries find their mask". */
+const char *retrieval_found(const struct run *r);
 /* The share of queries; 0 without any. */
 double retrieval_accuracy(const struct retrieval *x);
 double retrieval_chance(const struct retrieval *x);

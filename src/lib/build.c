@@ -16,7 +16,7 @@
 _Static_assert((int)PL_MAX_RANK == (int)MAX_RANK, "PL_MAX_RANK of the public header differs");
 _Static_assert((int)PL_GELU == (int)ACT_GELU && (int)PL_GELU_TANH == (int)ACT_GELU_TANH && (int)PL_QUICK_GELU == (int)ACT_QUICK_GELU &&
                    (int)PL_RELU == (int)ACT_RELU && (int)PL_SIGMOID == (int)ACT_SIGMOID && (int)PL_SILU == (int)ACT_SILU &&
-                   (int)PL_TANH == (int)ACT_TANH, "the order of activations in the public header differs");
+                   (int)PL_TANH == (int)ACT_TANH && (int)PL_EXP == (int)ACT_EXP, "the order of activations in the public header differs");
 
 /* Elements of one tensor: far beyond any memory, far below where products overflow. */
 #define ELEMENTS_MOST ((int64_t)1 << 40)

@@ -17,22 +17,13 @@
 #include <string.h>
 
 #include "graph/ops.h"
+#include "models/clip.h"
 #include "models/layers.h"
 #include "models/parts.h"
 
-struct tower {
-    int64_t hidden, inner, layers, heads, channels, image, patch;
-    double eps, range, factor;     /* range, factor: scale CLIP's initial weights */
-    enum act_kind act;
-    bool clip;                     /* CLIP, with the terms in brackets above; else SigLIP */
-    bool head;                     /* SigLIP's pooling head */
-    const char *root;              /* names of parameters begin with it */
-};
-
 /* --- configuration ------------------------------------------------------------- */
 
-/* Parses the keys of one map; missing keys leave *c unchanged. */
-static int parse_keys(struct tower *c, const struct value *config, struct error *e)
+int tower_parse_keys(struct tower *c, const struct value *config, struct error *e)
 {
     const struct {
         const char *key;
@@ -57,7 +48,7 @@ static int parse_keys(struct tower *c, const struct value *config, struct error 
     return rc ? rc : layer_parse_act(config, &c->act, e);
 }
 
-static int check(const struct tower *c, struct error *e)
+int tower_check(const struct tower *c, struct error *e)
 {
     if (c->hidden % c->heads)
         return error_set(e, PL_USAGE, "hidden_size %lld is not divisible by num_attention_heads %lld", (long long)c->hidden, (long long)c->heads);
@@ -88,14 +79,14 @@ static int parse_tower(struct model *m, const struct value *config, bool nested,
     m->config = c;
     *c = defaults;
     c->root = "vision_model.";
-    int rc = nested ? PL_OK : parse_keys(c, config, e);
+    int rc = nested ? PL_OK : tower_parse_keys(c, config, e);
     for (size_t i = 0; i < COUNT(maps) && nested && !rc; i++) {
         const struct value *map = value_get(config, maps[i]);
         if (!map || map->kind == VALUE_NULL) continue;
         rc = value_as_map(map, maps[i], e);
-        if (!rc && (rc = parse_keys(c, map, e))) error_prepend(e, "%s", maps[i]);
+        if (!rc && (rc = tower_parse_keys(c, map, e))) error_prepend(e, "%s", maps[i]);
     }
-    if (!rc) rc = check(c, e);
+    if (!rc) rc = tower_check(c, e);
     if (!rc) describe(m, c);
     return rc;
 }
@@ -119,12 +110,6 @@ static int parse_idefics3_vision(struct model *m, const struct value *v, struct 
 
 /* --- initialisation -------------------------------------------------------------------- */
 
-struct build {
-    const struct tower *c;
-    struct graph *g;
-    int64_t B, T;
-};
-
 /* Normal with the standard deviation of Xavier's uniform distribution. */
 static double xavier(int64_t in, int64_t out) { return sqrt(2.0 / (double)(in + out)); }
 
@@ -142,7 +127,7 @@ static struct mlp_init mlp_init(const struct tower *c)
 
 /* --- layers ------------------------------------------------------------------------ */
 
-static id attend(const struct build *b, id x, const char *layer)
+static id attend(const struct tower_build *b, id x, const char *layer)
 {
     static const char *const names[3] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
     const struct tower *c = b->c;
@@ -153,18 +138,18 @@ static id attend(const struct build *b, id x, const char *layer)
     id part[3];
     for (int i = 0; i < 3; i++)
         part[i] = op_reshape(b->g, layer_linear_init(b->g, x, layer, names[i], c->hidden, in), 4, (int64_t[]){b->B, b->T, c->heads, D});
-    id o = op_attention(b->g, part[0], part[1], part[2], (float)(1 / sqrt((double)D)), false);
+    id o = op_attention(b->g, part[0], part[1], part[2], (float)(1 / sqrt((double)D)), c->causal);
     return layer_linear_init(b->g, op_reshape(b->g, o, 3, (int64_t[]){b->B, b->T, c->hidden}), layer, "self_attn.out_proj", c->hidden, out);
 }
 
-static id mlp(const struct build *b, id x, const char *layer)
+static id mlp(const struct tower_build *b, id x, const char *layer)
 {
     const struct mlp_init init = mlp_init(b->c);
     x = op_act(b->g, layer_linear_init(b->g, x, layer, "mlp.fc1", b->c->inner, init.up), b->c->act);
     return layer_linear_init(b->g, x, layer, "mlp.fc2", b->c->hidden, init.down);
 }
 
-static id encoder_layer(const struct build *b, id x, const char *layer)
+id tower_layer(const struct tower_build *b, id x, const char *layer)
 {
     struct graph *g = b->g;
     const double eps = b->c->eps;
@@ -174,7 +159,7 @@ static id encoder_layer(const struct build *b, id x, const char *layer)
 }
 
 /* Pixels [B,C,H,W] to tokens [B,T,hidden]; pixels at the edge that fill no patch are cropped. */
-static id embed(const struct build *b, id pixels, int64_t patches)
+static id embed(const struct tower_build *b, id pixels, int64_t patches)
 {
     const struct tower *c = b->c;
     struct graph *g = b->g;
@@ -203,20 +188,48 @@ static id embed(const struct build *b, id pixels, int64_t patches)
     return c->clip ? layer_norm(g, x, c->root, "pre_layrnorm", c->eps) : x;
 }
 
-/* SigLIP pools its tokens by attention with a learned query. The pooled token is not an output
- * here, so nothing is computed: only its parameters are declared. */
-static void pooling_head(const struct build *b)
+/* SigLIP pools its tokens by attention with a learned query. Its parameters are declared here: where the pooled token is not
+ * wanted, nothing is computed. */
+struct pooling {
+    id probe, w, bias;
+};
+static struct pooling pooling_head(const struct tower_build *b)
 {
     int64_t C = b->c->hidden, wide = 3 * C;
     struct graph *g = b->g;
     const struct mlp_init init = mlp_init(b->c);
-    layer_param(g, b->c->root, "head.probe", 3, (int64_t[]){1, 1, C}, xavier(C, C));
-    layer_param(g, b->c->root, "head.attention.in_proj_weight", 2, (int64_t[]){wide, C}, xavier(C, wide));
-    layer_param(g, b->c->root, "head.attention.in_proj_bias", 1, &wide, 0);
+    const struct pooling p = {layer_param(g, b->c->root, "head.probe", 3, (int64_t[]){1, 1, C}, xavier(C, C)),
+                              layer_param(g, b->c->root, "head.attention.in_proj_weight", 2, (int64_t[]){wide, C}, xavier(C, wide)),
+                              layer_param(g, b->c->root, "head.attention.in_proj_bias", 1, &wide, 0)};
     layer_linear_weights(g, b->c->root, "head.attention.out_proj", C, C, (struct linear_init){.std = 1 / sqrt((double)C)});
     layer_norm_weights(g, b->c->root, "head.layernorm", C);
     layer_linear_weights(g, b->c->root, "head.mlp.fc1", b->c->inner, C, init.up);
     layer_linear_weights(g, b->c->root, "head.mlp.fc2", C, b->c->inner, init.down);
+    return p;
+}
+
+/* Part `i` of three of a projection of x [rows,n,C], as heads. */
+static id project_heads(const struct tower_build *b, const struct pooling *p, id x, int i)
+{
+    const int64_t C = b->c->hidden, H = b->c->heads;
+    id y = op_linear(b->g, x, op_slice(b->g, p->w, 0, i * C, C), op_slice(b->g, p->bias, 0, i * C, C));
+    return y ? op_reshape(b->g, y, 4, (int64_t[]){tensor_at(b->g, x)->dim[0], tensor_at(b->g, x)->dim[1], H, C / H}) : 0;
+}
+
+/* The tokens x [B,T,C] pooled, [B,1,C]. */
+static id pool_by_attention(const struct tower_build *b, id x)
+{
+    const struct tower *c = b->c;
+    struct graph *g = b->g;
+    const struct pooling p = pooling_head(b);
+    char prefix[128];
+    snprintf(prefix, sizeof prefix, "%shead.", c->root);
+    id k = project_heads(b, &p, x, 1), v = project_heads(b, &p, x, 2), q = project_heads(b, &p, p.probe, 0);
+    if (!q || !k) return 0;
+    q = op_repeat(g, q, op_slice(g, k, 1, 0, 1)); /* the same query for every image */
+    id o = op_attention(g, q, k, v, (float)(1 / sqrt((double)(c->hidden / c->heads))), false);
+    x = layer_linear(g, op_reshape(g, o, 3, (int64_t[]){b->B, 1, c->hidden}), prefix, "attention.out_proj", c->hidden);
+    return op_add(g, x, mlp(b, layer_norm(g, x, prefix, "layernorm", c->eps), prefix));
 }
 
 /* --- as a part of a model (parts.h) ------------------------------------------------------- */
@@ -225,7 +238,7 @@ struct tower_sizes tower_sizes(const struct model *m)
 {
     const struct tower *c = m->config;
     int64_t side = c->image / c->patch;
-    return (struct tower_sizes){c->layers, side * side + c->clip, c->hidden, side, c->channels, c->image, c->patch, c->factor};
+    return (struct tower_sizes){c->layers, side * side + c->clip, c->hidden, side, c->channels, c->image, c->patch, c->factor, c->clip || c->head};
 }
 
 bool tower_is(const struct model *m) { return m->tower; }
@@ -236,13 +249,13 @@ id tower_encode(const struct model *m, struct graph *g, const char *part, id pix
     const struct tower *c = m->config;
     id x = 0;
     if (!pixels) return 0;
-    struct build b = {.c = c, .g = g, .B = tensor_at(g, pixels)->dim[0], .T = tower_sizes(m).tokens};
+    struct tower_build b = {.c = c, .g = g, .B = tensor_at(g, pixels)->dim[0], .T = tower_sizes(m).tokens};
     id *all = mem_alloc((size_t)(c->layers + 1) * sizeof *all);
     IN_PART_WITH(g, part, SCOPE_IMAGES) {
         x = all[0] = embed(&b, pixels, b.T - c->clip);
         char root[128];
         snprintf(root, sizeof root, "%sencoder.layers", c->root);
-        FOR_LAYERS(layer, g, root, c->layers) x = all[layer.i + 1] = encoder_layer(&b, x, layer.prefix);
+        FOR_LAYERS(layer, g, root, c->layers) x = all[layer.i + 1] = tower_layer(&b, x, layer.prefix);
         if (c->clip) layer_norm_weights(g, c->root, "post_layernorm", c->hidden);
         else x = layer_norm(g, x, c->root, "post_layernorm", c->eps);
         if (c->head) pooling_head(&b);
@@ -254,6 +267,16 @@ id tower_encode(const struct model *m, struct graph *g, const char *part, id pix
     }
     mem_free(all);
     return x;
+}
+
+id tower_pool(const struct model *m, struct graph *g, const char *part, id last)
+{
+    const struct tower *c = m->config;
+    if (!last) return 0;
+    const struct tower_build b = {.c = c, .g = g, .B = tensor_at(g, last)->dim[0], .T = tower_sizes(m).tokens};
+    id x = 0;
+    IN_PART_WITH(g, part, SCOPE_IMAGES) x = c->clip ? layer_norm(g, op_dense(g, op_slice(g, last, 1, 0, 1)), c->root, "post_layernorm", c->eps) : pool_by_attention(&b, last);
+    return op_reshape(g, x, 2, (int64_t[]){b.B, c->hidden});
 }
 
 /* --- the model itself ------------------------------------------------------------------------ */

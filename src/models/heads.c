@@ -14,6 +14,7 @@
 #include "models/parts.h"
 
 #define TOWER "vision_model"
+#define TEXT "text_model"
 #define ENDING "ForImageClassification"
 
 /* --- configuration ------------------------------------------------------------------------------- */
@@ -112,11 +113,16 @@ static void write_config(struct model *m, const struct value *config)
     text_free(&text);
 }
 
-static void describe(struct model *m)
+static void describe_pixels(struct model *m)
 {
     const struct tower_sizes s = tower_sizes(model_part(m, TOWER));
     m->image = s.image;
     model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN('B'), s.channels, s.image, s.image}, false});
+}
+
+static void describe_classes(struct model *m)
+{
+    describe_pixels(m);
     model_add_port(m, &(struct port){"labels", VALUES_TARGETS, 1, {OPEN('B')}, true, .below = m->head->classes});
     model_add_output(m, "logits");
 }
@@ -147,7 +153,40 @@ static int parse_classes(struct model *m, const struct value *config, struct err
     if (rc) return rc;
     if (h->fresh) write_config(m, config);
     if (outside) m->path[0] = 0;
-    describe(m);
+    describe_classes(m);
+    return PL_OK;
+}
+
+static int check_contrast(const struct model *m, struct error *e)
+{
+    const struct head_model *h = m->head;
+    const struct tower_sizes s = tower_sizes(model_part(m, TOWER));
+    const struct text_sizes t = text_tower_sizes(h->text);
+    if (!s.pools) return error_set(e, PL_USAGE, "vision_use_head is false, and the image is pooled by that head");
+    if (h->siglip && t.projection != s.width)
+        return error_set(e, PL_USAGE, "text_config.projection_size is %lld, and the image tower has the width %lld: both must be equal", (long long)t.projection, (long long)s.width);
+    return h->siglip || (h->projection >= 1 && h->projection <= 1 << 20) ? PL_OK : error_set(e, PL_USAGE, "projection_dim is %lld, it must lie between 1 and %d", (long long)h->projection, 1 << 20);
+}
+
+static int parse_contrast(struct model *m, const struct value *config, struct error *e)
+{
+    struct head_model *h = m->head;
+    static const char *const outputs[] = {"logits_per_image", "logits_per_text", "image_embeds", "text_embeds"};
+    const struct value *text = value_get(config, "text_config");
+    if (!text || text->kind != VALUE_MAP)
+        return error_set(e, PL_USAGE, "model.head contrastive needs a text tower, and this is a vision tower alone (no text_config): expected the folder of a CLIPModel or a SiglipModel");
+    h->projection = 512;
+    int rc = value_opt_int(config, "projection_dim", &h->projection, e);
+    if (!rc && (rc = text_tower_parse(&m->memory, text, h->siglip, &h->text, e))) error_prepend(e, "text_config");
+    if (!rc) rc = add_tower(m, config, false, e);
+    if (!rc) rc = check_contrast(m, e);
+    if (rc) return rc;
+    const struct text_sizes t = text_tower_sizes(h->text);
+    m->vocabulary = t.vocabulary;
+    m->longest = t.positions;
+    describe_pixels(m);
+    model_add_port(m, &(struct port){"input_ids", VALUES_IDS, 2, {OPEN('B'), OPEN('T')}, false});
+    for (size_t i = 0; i < COUNT(outputs); i++) model_add_output(m, outputs[i]);
     return PL_OK;
 }
 
@@ -155,7 +194,7 @@ static int parse_head(struct model *m, enum head_kind kind, const struct value *
 {
     m->head = bump_alloc(&m->memory, sizeof *m->head);
     *m->head = (struct head_model){.kind = kind, .folder = bump_string(&m->memory, m->path), .siglip = !strncmp(m->family->model_type, "siglip", 6)};
-    return parse_classes(m, config, e);
+    return kind == HEAD_CLASSES ? parse_classes(m, config, e) : parse_contrast(m, config, e);
 }
 
 int64_t head_class(const struct head_model *h, const char *name)
@@ -165,6 +204,25 @@ int64_t head_class(const struct head_model *h, const char *name)
         if (!strcmp(h->names[i], name)) return i;
     const long long number = strtoll(name, &end, 10);
     return *name >= '0' && *name <= '9' && !*end && number < h->classes ? number : -1;
+}
+
+int64_t head_text_end(const struct head_model *h, const int32_t *ids, int64_t T)
+{
+    enum { BEFORE_24773 = 2 }; /* folders from before a change of transformers: the end token is the largest id */
+    const int64_t end = text_tower_sizes(h->text).end;
+    int64_t at = 0;
+    for (int64_t t = 1; t < T && end == BEFORE_24773; t++)
+        if (ids[t] > ids[at]) at = t;
+    if (end == BEFORE_24773) return at;
+    while (at < T && ids[at] != end) at++;
+    return at < T ? at : -1;
+}
+
+void head_pair(const struct head_model *h, const bool *is_sample, int64_t B, int64_t i, int32_t *labels, float *mask)
+{
+    *mask = is_sample[i] ? 0 : HEAD_NOT;
+    if (!h->siglip) labels[0] = is_sample[i] ? (int32_t)i : -100;
+    else for (int64_t k = 0; k < B; k++) labels[k] = is_sample[i] && is_sample[k] ? i == k : -100;
 }
 
 /* --- layers --------------------------------------------------------------------------------------- */
@@ -178,19 +236,107 @@ static id mean_patches(struct graph *g, id x, struct tower_sizes s)
     return op_reshape(g, x, 2, (int64_t[]){B, s.width});
 }
 
+static id pixels(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    const struct tower_sizes s = tower_sizes(model_part(m, TOWER));
+    return graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){batch->B, s.channels, s.image, s.image});
+}
+
 static void build_classes(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct model *tower = model_part(m, TOWER);
     const struct tower_sizes s = tower_sizes(tower);
-    id pixels = graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){batch->B, s.channels, s.image, s.image});
     id labels = graph_input(g, "labels", DT_I32, 1, (int64_t[]){batch->B});
-    id x = tower_encode(tower, g, TOWER, pixels, 0, NULL, NULL), logits = 0, loss = 0;
+    id x = tower_encode(tower, g, TOWER, pixels(m, g, batch), 0, NULL, NULL), logits = 0, loss = 0;
     if (!x) return;
     IN_SCOPE(g, "classifier", 0)
         logits = op_cast(g, layer_linear_init(g, mean_patches(g, x, s), "", "classifier", m->head->classes, (struct linear_init){.std = s.factor / sqrt((double)s.width)}), DT_F32);
     IN_SCOPE(g, "loss", SCOPE_PASS) loss = op_xent(g, logits, labels, NULL);
     graph_output(g, "loss", loss);
     if (batch->outputs || !program_is(g->at.program, PROGRAM_TRAINS)) graph_output(g, "logits", logits);
+}
+
+/* What every pair of a batch is: inputs, or constants of a batch without padding. */
+struct pairs {
+    id labels, mask;
+};
+static struct pairs pairs_of(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    const struct head_batch *own = batch->own;
+    const int64_t B = batch->B, dim[2] = {B, B};
+    const int rank = m->head->siglip ? 2 : 1;
+    if (own && own->padded) return (struct pairs){graph_input(g, "pair_labels", DT_I32, rank, dim), m->head->siglip ? 0 : graph_input(g, "pair_mask", DT_F32, 1, dim)};
+    int32_t *labels = mem_alloc((size_t)(rank == 2 ? B * B : B) * sizeof *labels);
+    bool *all = mem_alloc((size_t)B * sizeof *all);
+    float ignored;
+    memset(all, true, (size_t)B * sizeof *all);
+    for (int64_t i = 0; i < B; i++) head_pair(m->head, all, B, i, labels + (rank == 2 ? i * B : i), &ignored);
+    const struct pairs p = {graph_const(g, "pair_labels", DT_I32, rank, dim, labels), 0};
+    mem_free(labels);
+    mem_free(all);
+    return p;
+}
+
+static id unit_rows(struct graph *g, id x)
+{
+    x = op_cast(g, x, DT_F32);
+    return op_apply(g, OP_L2NORM, &(union attr){.rmsnorm = {.eps = 1e-12f}}, &x, 1);
+}
+
+static id clip_project(struct graph *g, id x, const char *name, int64_t width)
+{
+    return x ? layer_linear_init(g, x, "", name, width, (struct linear_init){.std = 1 / sqrt((double)tensor_last(tensor_at(g, x))), .no_bias = true}) : 0;
+}
+
+/* Cross-entropy of the texts of an image, and of the images of a text. */
+static id symmetric_loss(struct graph *g, id logits, struct pairs p)
+{
+    id other = op_dense(g, op_permute(g, logits, (int[]){1, 0}));
+    if (p.mask) {
+        id mask = op_cast(g, p.mask, DT_F32);
+        logits = op_add(g, logits, mask), other = op_add(g, other, mask);
+    }
+    return op_scale(g, op_add(g, op_xent(g, logits, p.labels, NULL), op_xent(g, other, p.labels, NULL)), 0.5);
+}
+
+/* Each pair is a choice of two: -log sigmoid(x) is the cross-entropy of the logits {0, x} with label 1. */
+static id sigmoid_loss(struct graph *g, id logits, struct pairs p, int64_t B)
+{
+    id x = op_reshape(g, logits, 2, (int64_t[]){B * B, 1});
+    x = op_pad(g, x, (int64_t[]){0, 1}, (int64_t[]){0, 0});
+    return op_xent(g, x, op_reshape(g, p.labels, 1, (int64_t[]){B * B}), NULL);
+}
+
+static void build_contrast(const struct model *m, struct graph *g, const struct batch *batch)
+{
+    const struct head_model *h = m->head;
+    const struct model *tower = model_part(m, TOWER);
+    const int64_t B = batch->B, one = 1;
+    id x = tower_pool(tower, g, TOWER, tower_encode(tower, g, TOWER, pixels(m, g, batch), 0, NULL, NULL));
+    id ids = graph_input(g, "input_ids", DT_I32, 2, (int64_t[]){B, batch->T});
+    id at = h->siglip ? 0 : graph_input(g, "text_end", DT_I32, 2, (int64_t[]){B, 1});
+    id y = text_tower_encode(h->text, g, TEXT, ids, at), logits = 0, loss = 0;
+    if (!h->siglip) {
+        IN_SCOPE(g, "visual_projection", 0) x = clip_project(g, x, "visual_projection", h->projection);
+        IN_SCOPE(g, "text_projection", 0) y = clip_project(g, y, "text_projection", h->projection);
+    }
+    id scale = graph_param(g, "logit_scale", DT_F32, h->siglip, &one, (struct init){INIT_ZERO, 0, 0}); /* a folder has it: no preset has a text tower */
+    id bias = h->siglip ? graph_param(g, "logit_bias", DT_F32, 1, &one, (struct init){INIT_ZERO, 0, 0}) : 0;
+    IN_SCOPE(g, "loss", SCOPE_PASS) {
+        const struct pairs p = pairs_of(m, g, batch);
+        x = unit_rows(g, x), y = unit_rows(g, y);
+        logits = op_mul(g, op_matmul(g, y, x, false, true, DT_F32), op_act(g, op_cast(g, scale, DT_F32), ACT_EXP));
+        if (bias) logits = op_add(g, logits, op_cast(g, bias, DT_F32));
+        loss = h->siglip ? sigmoid_loss(g, logits, p, B) : symmetric_loss(g, logits, p);
+    }
+    if (!loss) return;
+    graph_output(g, "loss", loss);
+    if (!batch->outputs && program_is(g->at.program, PROGRAM_TRAINS)) return;
+    graph_output(g, "logits_per_image", op_dense(g, op_permute(g, logits, (int[]){1, 0})));
+    if (!batch->outputs) return;
+    graph_output(g, "logits_per_text", logits);
+    graph_output(g, "image_embeds", x);
+    graph_output(g, "text_embeds", y);
 }
 
 /* --- the families ---------------------------------------------------------------------------------- */
@@ -204,7 +350,8 @@ static int parse(struct model *m, const struct value *config, struct error *e)
 
 static void build(const struct model *m, struct graph *g, const struct batch *batch)
 {
-    if (m->head) build_classes(m, g, batch);
+    if (m->head && m->head->kind == HEAD_CONTRASTIVE) build_contrast(m, g, batch);
+    else if (m->head) build_classes(m, g, batch);
     else tower_build(m, g, batch);
 }
 

@@ -73,6 +73,7 @@ static void find_dropouts(struct model *m, const struct value *config)
         snprintf(inside, sizeof inside, "%s.", maps[i]);
         if (map && map->kind == VALUE_MAP) find_dropout(m, map, inside);
     }
+    if (m->head && m->head->kind == HEAD_CONTRASTIVE) find_dropout(m, value_get(config, "text_config"), "text_config.");
 }
 
 int model_check_dropout(const struct model *m, struct error *e)

@@ -65,6 +65,7 @@ struct tower_sizes {
     int64_t channels, image;       /* pixels [B,channels,image,image] */
     int64_t patch;                 /* pixels along a patch; at the end of an image some may belong to none */
     double factor;                 /* of initial weights (initializer_factor) */
+    bool pools;                    /* tower_pool works */
 };
 struct tower_sizes tower_sizes(const struct model *m);
 /* The tower as a model of its own, for the families clip, siglip and their vision models (heads.c). */
@@ -80,5 +81,22 @@ void tower_set_root(struct model *m, const char *root);
  * from the end, -1 the output of the last layer. Layers that no state depends on are parameters all the same,
  * and nothing is computed for them. */
 id tower_encode(const struct model *m, struct graph *g, const char *part, id pixels, int64_t count, const int64_t *chosen, id *states);
+
+/* last_hidden_state to the pooled token [B,width]: CLIP's class token after its norm, SigLIP's by its head. */
+id tower_pool(const struct model *m, struct graph *g, const char *part, id last);
+
+/* --- text towers of clip and siglip (clip_text.c) --------------------------------------------- */
+
+struct text_tower;
+/* Parses a text_config of a clip or siglip. The tower is in `b`. */
+int text_tower_parse(struct bump *b, const struct value *config, bool siglip, struct text_tower **out, struct error *e);
+struct text_sizes {
+    int64_t width, vocabulary, positions;
+    int64_t projection; /* siglip: the width of what text_tower_encode returns; clip: 0, its own */
+    int64_t end;        /* clip: the id of the end token, which a text is pooled at; 2: the largest id of the text */
+};
+struct text_sizes text_tower_sizes(const struct text_tower *t);
+/* Token ids [B,T] to one vector for each text, [B,width]: clip's at the token whose index is at[B,1], siglip's at the last one, projected. */
+id text_tower_encode(const struct text_tower *t, struct graph *g, const char *part, id ids, id at);
 
 #endif

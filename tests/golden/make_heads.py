@@ -8,7 +8,8 @@ Each case is one folder, as in make_towers.py:
     clip_classes, siglip_classes     CLIPForImageClassification and SiglipForImageClassification: pixel_values and
                                      labels, one of them -100; logits, loss and gradients
     clip_contrast, siglip_contrast   CLIPModel and SiglipModel with return_loss: pixel_values and input_ids;
-                                     logits_per_image, logits_per_text, image_embeds, text_embeds, loss and gradients
+                                     logits_per_image, logits_per_text, image_embeds, text_embeds, loss and gradients; a
+                                     tokenizer of letters, for tests/run_heads.sh
 
 What holds: config.json and the weights are written first, and the reference is the class's from_pretrained(folder) in
 float32 with eager attention.
@@ -76,6 +77,25 @@ def random_weights(c, folder, generator):
     return out
 
 
+def tokenizer_json(c):
+    """Letters, as CLIP's tokenizer.json and SigLIP's have them: the last of a word has a suffix, and an end token follows."""
+    letters = "acdeghort"
+    vocab = {x: i for i, x in enumerate([*letters, *(x + "</w>" for x in letters)])}
+    vocab.update({f"unused{i}": i for i in range(len(vocab), c["eos"] - 1)})
+    begin, end = "<|startoftext|>", "<|endoftext|>"
+    vocab.update({begin: c["eos"] - 1, end: c["eos"]})
+    added = [{"id": vocab[t], "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True} for t in (begin, end)]
+    roberta = {"type": "RobertaProcessing", "sep": [end, vocab[end]], "cls": [begin, vocab[begin]], "trim_offsets": False, "add_prefix_space": False}
+    template = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": end, "type_id": 0}}],
+                "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}], "special_tokens": {end: {"id": end, "ids": [vocab[end]], "tokens": [end]}}}
+    return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
+            "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "}, {"type": "Lowercase"}]},
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": "[\\p{L}]+|[\\p{N}]|[^\\s\\p{L}\\p{N}]+"}, "behavior": "Removed", "invert": True},
+                                                                   {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}]},
+            "post_processor": roberta if c["kind"] == "clip" else template, "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+            "model": {"type": "BPE", "dropout": None, "unk_token": end, "continuing_subword_prefix": "", "end_of_word_suffix": "</w>", "fuse_unk": False, "vocab": vocab, "merges": []}}
+
+
 def write_model(folder, c, generator):
     os.makedirs(folder, exist_ok=True)
     common.write_json(os.path.join(folder, "config.json"), config_json(c))
@@ -83,6 +103,8 @@ def write_model(folder, c, generator):
     if not c["names"]:
         with open(os.path.join(folder, "flags"), "w") as f:
             f.write("--set model.head=contrastive\n")
+        common.write_json(os.path.join(folder, "tokenizer.json"), tokenizer_json(c))
+        common.write_json(os.path.join(folder, "tokenizer_config.json"), {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>", "tokenizer_class": "PreTrainedTokenizerFast"})
 
 
 def make_batch(c, generator):

@@ -79,6 +79,7 @@ template <typename F> static cudaError_t by_kind(int kind, F f)
     case 4: return f(std::integral_constant<int, 4>());
     case 5: return f(std::integral_constant<int, 5>());
     case 6: return f(std::integral_constant<int, 6>());
+    case 7: return f(std::integral_constant<int, 7>());
     }
     return cudaErrorInvalidValue;
 }

@@ -66,7 +66,8 @@ template <typename T> __device__ inline float act_value(int kind, float x)
     case 3: return x < 0.0f ? 0.0f : x;
     case 4: return m::logistic(x);
     case 5: return x * m::logistic(x);
-    default: return tanhf(x);
+    case 6: return tanhf(x);
+    default: return expf(x);
     }
 }
 
@@ -86,7 +87,8 @@ template <typename T> __device__ inline float act_slope(int kind, float x, float
     case 3: y = x < 0.0f ? 0.0f : x; return x > 0.0f ? 1.0f : 0.0f;
     case 4: y = s = m::logistic(x); return s * (1.0f - s);
     case 5: s = m::logistic(x); y = x * s; return fmaf(x * s, 1.0f - s, s);
-    default: y = t = tanhf(x); return fmaf(-t, t, 1.0f);
+    case 6: y = t = tanhf(x); return fmaf(-t, t, 1.0f);
+    default: y = expf(x); return y;
     }
 }
 template <typename T> __device__ inline float act_slope(int kind, float x)

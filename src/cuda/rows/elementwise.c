@@ -9,7 +9,7 @@
 #include "cpu/dropout.h"
 
 _Static_assert(ACT_GELU == 0 && ACT_GELU_TANH == 1 && ACT_QUICK_GELU == 2 && ACT_RELU == 3 && ACT_SIGMOID == 4 && ACT_SILU == 5 &&
-                   ACT_TANH == 6 && ACT_KINDS == 7,
+                   ACT_TANH == 6 && ACT_EXP == 7 && ACT_KINDS == 8,
                "the functions of elements.cuh are in this order");
 
 /* --- dense, aligned operands of one shape ------------------------------------------------------- */

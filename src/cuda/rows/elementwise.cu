@@ -64,6 +64,7 @@ extern "C" cudaError_t cuda_pair(enum function f, void *y, const void *a, const 
     case FUNCTION_SLOPE + 4: return launch_pair<f_slope<4>>(y, a, b, type, n, stream);
     case FUNCTION_SLOPE + 5: return launch_pair<f_slope<5>>(y, a, b, type, n, stream);
     case FUNCTION_SLOPE + 6: return launch_pair<f_slope<6>>(y, a, b, type, n, stream);
+    case FUNCTION_SLOPE + 7: return launch_pair<f_slope<7>>(y, a, b, type, n, stream);
     }
     return cudaErrorInvalidValue;
 }
@@ -124,6 +125,7 @@ extern "C" cudaError_t cuda_map(enum function f, void *y, const void *a, enum st
     case FUNCTION_ACT + 4: return launch_same(y, a, type, n, f_act<4>{}, stream);
     case FUNCTION_ACT + 5: return launch_same(y, a, type, n, f_act<5>{}, stream);
     case FUNCTION_ACT + 6: return launch_same(y, a, type, n, f_act<6>{}, stream);
+    case FUNCTION_ACT + 7: return launch_same(y, a, type, n, f_act<7>{}, stream);
     }
     return cudaErrorInvalidValue;
 }

@@ -21,7 +21,7 @@ enum any { ANY_F64, ANY_F32, ANY_BF16, ANY_F16, ANY_I64, ANY_I32, ANY_U8 };
 enum function {
     FUNCTION_CAST, FUNCTION_SCALE, FUNCTION_ADD, FUNCTION_MUL, FUNCTION_SILU_GATE,
     FUNCTION_ACT,                   /* + kind */
-    FUNCTION_SLOPE = FUNCTION_ACT + 7, /* + kind: a times the derivative at b */
+    FUNCTION_SLOPE = FUNCTION_ACT + 8, /* + kind: a times the derivative at b */
 };
 
 /* Dense operands of n elements each, 16-byte aligned, of the given types. */

@@ -10,7 +10,8 @@
  * f32. Weight gradients are f32 (vjp.c; except in gradients.c). A frozen weight has no master and
  * is kept in the compute dtype only; in pure bf16 no weight has a master (cpu/round.h). Running
  * statistics stay f32, because bf16 would round their small changes away. So do coordinates and
- * their frequencies, which become angles; the result of FOURIER is of lower precision. f32 inputs
+ * their frequencies, which become angles; the result of FOURIER is of lower precision; and weights that a model itself casts to
+ * f32, such as the logarithm of a temperature. f32 inputs
  * stay f32 and are cast at the start of the program. A model may require f32 somewhere (a loss); if
  * the tensor is f32 already, the cast is removed. A cache has the dtype of the rows that are written
  * to it.
@@ -59,6 +60,7 @@ static bool *mark_kept(const struct graph *g)
             const struct node *n = node_at(g, g->order[p].nodes.at[k]);
             int at = first_kept(n);
             for (int i = at; at >= 0 && i < at + 2; i++) kept[n->in[i]] = true;
+            if (n->op == OP_CAST && n->attr.cast.dtype == DT_F32 && storage_of(g, n->in[0])->kind == KIND_PARAM) kept[n->in[0]] = true;
             if ((op_table[n->op].flags & OPF_VIEW || n->op == OP_COPY) && kept[n->out[0]]) kept[n->in[0]] = true;
         }
     return kept;
