@@ -5,7 +5,7 @@
 # cpu and cuda implement interfaces that run declares. They are named where devices are opened and measured.
 set -u
 cd "$(dirname "$0")/.." || exit 2
-order='base io text graph run cost dist cpu cuda passes plan models data config engine feed infer train calibrate report lib cli'
+order='base io text graph run cost dist cpu cuda passes plan models data config import engine feed infer train calibrate report lib cli'
 passed=0 failed=0
 check() { # check TEXT LINES: LINES is empty if all is well
     if [[ $2 ]]; then
@@ -41,7 +41,7 @@ base/error base/text
 config/config_groups config/config
 config/config_print config/config
 config/config_print config/config_groups
-config/foreign_read config/foreign_command
+import/import_read import/command_line
 cpu/conv cpu/depthwise
 cpu/grid cpu/attention
 cpu/grid_bwd cpu/attention_bwd

@@ -8,7 +8,7 @@
 #   commands.md        from the --help of each command
 #   passes.md          from src/passes/pipeline.def
 #   gpu-kernels.md     from src/cuda/kernels.def
-#   other-programs.md  from src/config/foreign.def and foreign_ignored.def
+#   other-programs.md  from src/import/import.def and ignored.def
 #   configuration.md   the tables between its two "generated" comments, from
 #                      `plimsoll train --help`, which prints src/config/config.def
 set -euo pipefail
@@ -161,11 +161,11 @@ END
 }
 
 # The keys of other programs, a table for each, in which keys with the same reason share a row.
-foreign() {
+imported() {
     cat <<'END'
 # Configurations of other programs
 
-Generated from `src/config/foreign.def` and `src/config/foreign_ignored.def` by `tools/docs.sh`. `--config-from FILE`
+Generated from `src/import/import.def` and `src/import/ignored.def` by `tools/docs.sh`. `--config-from FILE`
 reads these keys; [the guide](../guides/other-programs.md) shows how. **Default** is the program's, which is used where
 the file does not have the key. A key that is not listed is an error, as in the program itself. DeepSpeed ignores
 unknown keys outside of its sections, and so does Plimsoll, with a line that says so.
@@ -175,11 +175,11 @@ A key changes neither the memory of a step nor what is trained, or it has a row 
 END
     {
         echo '#define PROGRAM(ID, NAME, PARENT, LEAVES, REFUSED) PROGRAM ID@NAME@PARENT@REFUSED@'
-        echo '#define FOREIGN(PROGRAM, KEY, STANDARD, HOW, OURS, DETAIL) ROW PROGRAM@KEY@STANDARD@HOW@OURS@DETAIL@'
+        echo '#define KEY(PROGRAM, THEIRS, STANDARD, HOW, OURS, DETAIL) ROW PROGRAM@THEIRS@STANDARD@HOW@OURS@DETAIL@'
         echo '#define REASON(ID, CLASS, TEXT) REASON ID@TEXT@'
         echo '#define IGNORED(PROGRAM, ID, PREFIX, KEYS) LIST PROGRAM@ID@PREFIX@KEYS@'
         echo '#define IGNORED_OF(PROGRAM, METHOD, PREFIX, KEYS) LIST PROGRAM@"an option for other values of " METHOD@PREFIX@KEYS@'
-        sed 's|^#undef.*||' src/config/foreign.def src/config/foreign_ignored.def
+        sed 's|^#undef.*||' src/import/import.def src/import/ignored.def
     } | "$CC" -E -P -Isrc -x c - | sed -E 's/(PROGRAM|ROW|REASON|LIST) [a-z0-9A-Z_]+@/\n&/g' | awk -F@ '
     function clean(s) { gsub(/" *"/, "", s); gsub(/^ *"|" *$/, "", s); gsub(/\|/, "\\|", s); return s }
     function how(h, s, standard) {
@@ -353,7 +353,7 @@ ops >"$tmp/ops.md"
 commands >"$tmp/commands.md"
 passes >"$tmp/passes.md"
 kernels >"$tmp/gpu-kernels.md"
-foreign >"$tmp/other-programs.md"
+imported >"$tmp/other-programs.md"
 keys >"$tmp/keys"
 splice docs/reference/configuration.md "$tmp/keys" >"$tmp/configuration.md"
 

@@ -5,7 +5,7 @@
 #ifndef CLI_H
 #define CLI_H
 
-#include "config/foreign.h"
+#include "import/import.h"
 
 struct command {
     const char *name, *usage, *summary;
@@ -59,8 +59,8 @@ int options_config(const struct options *o, struct config *c, struct error *e);
 
 /* The files of --config-from, for commands with options of their own: sets what they say, before the run file and
  * --set; and settles what depends on those, and lists it on stderr. */
-int from_read(struct foreign *f, const char *const *files, int n, struct config *c, struct error *e);
-int from_settle(struct foreign *f, struct config *c, struct error *e);
+int from_read(struct import *f, const char *const *files, int n, struct config *c, struct error *e);
+int from_settle(struct import *f, struct config *c, struct error *e);
 
 /* --model of a command: a folder, or the name of a preset, for which it warns that "text" or "masks" have no meaning. */
 void use_model(struct config *c, const char *model, const char *results);

@@ -207,7 +207,7 @@ static int read_sources(struct eval *v, struct error *e)
 {
     struct config *c = &v->config;
     const bool tokens = v->data.n && (eval_is_text(v->data.at[0]) || eval_is_tokens(v->data.at[0])), run = v->paths.n || v->from.n;
-    struct foreign f = {0};
+    struct import f = {0};
     int rc = v->from.n ? from_read(&f, (const char *const *)v->from.at, (int)v->from.n, c, e) : PL_OK;
     if (!rc && v->paths.n) rc = config_read(c, v->paths.at[0], e);
     if (!rc && tokens && (!run || c->data_format != FORMAT_BYTES)) rc = config_assign(c, "data.format", "tokens", e);
@@ -215,7 +215,7 @@ static int read_sources(struct eval *v, struct error *e)
     for (uint32_t i = 0; i < v->set.n && !rc; i++) rc = config_set(c, v->set.at[i], e);
     if (!rc && v->memory) rc = config_set_memory(c, v->memory, e);
     if (!rc) rc = from_settle(&f, c, e);
-    foreign_free(&f);
+    import_free(&f);
     if (v->data.n) {
         c->data_validation = (struct config_list){v->data.at, v->data.n}; /* names with commas stay whole */
         c->data_holdout = 0;

@@ -119,13 +119,13 @@ static int read_prompts(struct generation *g, struct error *e)
 static int make_config(struct generation *g, struct error *e)
 {
     struct config *c = &g->config;
-    struct foreign f = {0};
+    struct import f = {0};
     int rc = g->from.n ? from_read(&f, (const char *const *)g->from.at, (int)g->from.n, c, e) : PL_OK;
-    if (!rc) foreign_drop_training(c);
+    if (!rc) import_drop_training(c);
     for (uint32_t i = 0; i < g->set.n && !rc; i++) rc = config_set(c, g->set.at[i], e);
     if (!rc && g->memory) rc = config_set_memory(c, g->memory, e);
     if (!rc) rc = from_settle(&f, c, e);
-    foreign_free(&f);
+    import_free(&f);
     use_model(c, g->model, "text");
     config_use_adapter(c, g->adapter);
     if (!rc) rc = config_check_read(c, "generate", "model.* adapter.* data.tokenizer data.template data.max_frames data.fps data.tokens_per_frame data.sample_memory memory.* device.*", e);

@@ -9,7 +9,7 @@
 
 #include "cli/data.h"
 #include "cli/init.h"
-#include "config/foreign.h"
+#include "import/import.h"
 
 static void put_comments(const struct text *list, struct text *out)
 {
@@ -22,7 +22,7 @@ struct sources {
     uint64_t ranks; /* 0: not given */
 };
 
-static int read_all(const struct sources *s, struct foreign *f, struct config *c, struct error *e)
+static int read_all(const struct sources *s, struct import *f, struct config *c, struct error *e)
 {
     char ranks[32];
     f->asks = true;
@@ -33,26 +33,26 @@ static int read_all(const struct sources *s, struct foreign *f, struct config *c
     for (uint32_t i = 0; i < s->set.n && !rc; i++) rc = config_set(c, s->set.at[i], e);
     snprintf(ranks, sizeof ranks, "%" PRIu64, s->ranks);
     if (!rc && s->ranks) rc = config_assign(c, "parallel.ranks", ranks, e);
-    if (!rc && foreign_settle(f, c, e)) rc = error_prepend(e, "--config-from");
+    if (!rc && import_settle(f, c, e)) rc = error_prepend(e, "--config-from");
     return rc ? rc : config_check(c, 0, e);
 }
 
 static int print_run(const struct sources *s, struct error *e)
 {
-    struct foreign f = {0};
+    struct import f = {0};
     struct config c;
     struct text list = {0}, out = {0};
     config_init(&c);
     int rc = read_all(s, &f, &c, e);
     if (!rc) {
-        foreign_print(&f, &c, &list);
+        import_print(&f, &c, &list);
         put_comments(&list, &out);
         config_write_given(&c, &out);
         fputs(out.at, stdout);
     }
     text_free(&list);
     text_free(&out);
-    foreign_free(&f);
+    import_free(&f);
     config_free(&c);
     return rc;
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
-#include "config/foreign.h"
+#include "import/import.h"
 #include "dist/dist.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -204,22 +204,22 @@ static int64_t ranks_of(const struct options *o)
     return o->ranks && *end ? 1 : n > 0 ? n : dist_launched();
 }
 
-int from_read(struct foreign *f, const char *const *files, int n, struct config *c, struct error *e)
+int from_read(struct import *f, const char *const *files, int n, struct config *c, struct error *e)
 {
     int rc = PL_OK;
-    for (int i = 0; i < n && !rc; i++) rc = foreign_read(f, files[i], e);
-    if (!rc) rc = foreign_apply(f, c, e);
+    for (int i = 0; i < n && !rc; i++) rc = import_read(f, files[i], e);
+    if (!rc) rc = import_apply(f, c, e);
     return rc ? error_prepend(e, "--config-from") : PL_OK;
 }
 
 /* A command may read its configuration several times. */
-static void list_foreign(const struct foreign *f, const struct config *c)
+static void list_imported(const struct import *f, const struct config *c)
 {
     static bool listed;
     struct text text = {0};
     if (!f->files.n || listed) return;
     listed = true;
-    foreign_print(f, c, &text);
+    import_print(f, c, &text);
     for (char *line = text.at, *end; *line; line = end + 1) {
         end = strchr(line, '\n');
         log_note("%.*s", (int)(end - line), line);
@@ -227,31 +227,31 @@ static void list_foreign(const struct foreign *f, const struct config *c)
     text_free(&text);
 }
 
-int from_settle(struct foreign *f, struct config *c, struct error *e)
+int from_settle(struct import *f, struct config *c, struct error *e)
 {
-    if (foreign_settle(f, c, e)) return error_prepend(e, "--config-from");
-    list_foreign(f, c);
+    if (import_settle(f, c, e)) return error_prepend(e, "--config-from");
+    list_imported(f, c);
     return PL_OK;
 }
 
 /* Options of the program that the preset is from, on the command line itself. */
-static int read_program(const struct options *o, struct foreign *f, struct config *c, struct error *e)
+static int read_program(const struct options *o, struct import *f, struct config *c, struct error *e)
 {
     struct text command = {0};
     text_printf(&command, "python %s%s\n", f->script, o->program.at);
-    int rc = foreign_read_text(f, command.at, command.n, "the command line", e);
+    int rc = import_read_text(f, command.at, command.n, "the command line", e);
     text_free(&command);
-    return rc ? rc : foreign_apply(f, c, e);
+    return rc ? rc : import_apply(f, c, e);
 }
 
-static int read_sources(const struct options *o, struct foreign *f, struct config *c, struct error *e)
+static int read_sources(const struct options *o, struct import *f, struct config *c, struct error *e)
 {
     int rc = PL_OK;
     f->script = o->script;
     f->asks = o->asks;
     if (o->n_from || o->program.n) f->ranks = ranks_of(o);
     if (o->n_from && !o->program.n) rc = from_read(f, o->from, o->n_from, c, e);
-    for (int i = 0; i < o->n_from && o->program.n && !rc; i++) rc = foreign_read(f, o->from[i], e);
+    for (int i = 0; i < o->n_from && o->program.n && !rc; i++) rc = import_read(f, o->from[i], e);
     if (!rc && o->program.n) rc = read_program(o, f, c, e);
     if (rc) return rc;
     if (o->run) rc = config_read(c, o->run, e);
@@ -269,10 +269,10 @@ static int read_sources(const struct options *o, struct foreign *f, struct confi
 
 int options_config(const struct options *o, struct config *c, struct error *e)
 {
-    struct foreign f = {0};
+    struct import f = {0};
     config_init(c);
     int rc = read_sources(o, &f, c, e);
-    foreign_free(&f);
+    import_free(&f);
     if (rc) config_free(c);
     return rc;
 }

@@ -226,9 +226,9 @@ static int set_key(struct config *c, const char *path, const struct value *v, en
     return PL_OK;
 }
 
-int config_set_foreign(struct config *c, enum config_key key, const struct value *v, const char *file, struct error *e)
+int config_set_imported(struct config *c, enum config_key key, const struct value *v, const char *file, struct error *e)
 {
-    if (set_key(c, config_rows[key].path, v, SOURCE_FOREIGN, e)) return e->code;
+    if (set_key(c, config_rows[key].path, v, SOURCE_IMPORT, e)) return e->code;
     c->origin[key].file = bump_string(&c->strings, file);
     return PL_OK;
 }
@@ -391,8 +391,8 @@ bool config_warms_up(const struct config *c) { return c->train_warmup_steps > 0 
  * file name or nothing. */
 int config_at_key(const struct config *c, enum config_key key, struct error *e)
 {
-    if (c->origin[key].source == SOURCE_FOREIGN && !c->origin[key].line) return error_prepend(e, "%s", c->origin[key].file);
-    if (c->origin[key].source == SOURCE_FILE || c->origin[key].source == SOURCE_FOREIGN)
+    if (c->origin[key].source == SOURCE_IMPORT && !c->origin[key].line) return error_prepend(e, "%s", c->origin[key].file);
+    if (c->origin[key].source == SOURCE_FILE || c->origin[key].source == SOURCE_IMPORT)
         return error_prepend(e, "%s:%d", c->origin[key].file, c->origin[key].line);
     if (c->origin[key].source == SOURCE_OPTION) return c->command_line ? error_prepend(e, "--set") : e->code;
     return c->file ? error_prepend(e, "%s", c->file) : e->code;

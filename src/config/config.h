@@ -3,7 +3,7 @@
  *
  * config.def is the table of keys; struct config has one plain member per key,
  * config.train_learning_rate for train.learning_rate. Sources come in this order,
- * and a later one overrides: the defaults, the configurations of other programs (foreign.h), RUN.yaml,
+ * and a later one overrides: the defaults, the configurations of other programs (import.h), RUN.yaml,
  * --set key=value, --memory SIZE.
  *
  *     config_init(&c);
@@ -170,7 +170,7 @@ struct config_form {
 };
 
 /* The source of a key's value; a later source is a larger number. */
-enum config_source { SOURCE_DEFAULT, SOURCE_FOREIGN, SOURCE_FILE, SOURCE_OPTION };
+enum config_source { SOURCE_DEFAULT, SOURCE_IMPORT, SOURCE_FILE, SOURCE_OPTION };
 
 struct config {
 #define KEY(section, name, type, ...) CONFIG_TYPE_##type section##_##name;
@@ -178,7 +178,7 @@ struct config {
 #undef KEY
     struct {
         enum config_source source;
-        const char *file; /* of SOURCE_FOREIGN and SOURCE_FILE */
+        const char *file; /* of SOURCE_IMPORT and SOURCE_FILE */
         int line;         /* in that file, from 1; 0: the other program's default */
     } origin[CONFIG_KEYS];
     const char *file;    /* the YAML file's name, NULL before config_read */

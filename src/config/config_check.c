@@ -198,7 +198,7 @@ static int refuse_key(const struct config *c, enum config_key key, const char *l
 {
     error_set(e, PL_USAGE, "%s is given, but %s: it would have no effect", config_rows[key].path, lack);
     config_at_key(c, key, e);
-    if (!note && c->origin[key].source != SOURCE_FOREIGN) return e->code;
+    if (!note && c->origin[key].source != SOURCE_IMPORT) return e->code;
     log_note("%s", e->text);
     *e = (struct error){0};
     return PL_OK;

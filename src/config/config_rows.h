@@ -61,7 +61,7 @@ int config_at_node(const struct config *c, const struct value *v, enum config_so
 /* The key with this path, or -1. */
 int config_find(const char *path);
 /* Sets a key from another program's configuration. `v->line` is in `file`, which the caller keeps. Messages have no location. */
-int config_set_foreign(struct config *c, enum config_key key, const struct value *v, const char *file, struct error *e);
+int config_set_imported(struct config *c, enum config_key key, const struct value *v, const char *file, struct error *e);
 /* Restores the default. */
 void config_reset(struct config *c, enum config_key key);
 

@@ -1,9 +1,9 @@
 /*
- * test_foreign.c: the tables of other programs' keys, foreign.def and foreign_ignored.def:
+ * test_import.c: the tables of other programs' keys, import.def and ignored.def:
  *
  *     rows      each names a key of ours that exists, and the values that a row can give by itself are allowed there
  *     ignored   no key without effect changes memory or results
- *     defaults  each key of the programs is known, and has the default of its program (golden/foreign.txt)
+ *     defaults  each key of the programs is known, and has the default of its program (golden/import.txt)
  *     programs  a file belongs to the program that knows most of its keys
  *
  * tests/run_config_from.sh tests what files become.
@@ -18,24 +18,24 @@
 #include <string.h>
 
 #include "config/config_rows.h"
-#include "config/foreign_rows.h"
+#include "import/import_rows.h"
 #include "io/yaml.h"
 
-static const struct foreign_row rows[] = {
+static const struct import_row rows[] = {
 #define PROGRAM(...)
-#define FOREIGN(program, key, standard, how, ours, detail) {PROGRAM_##program, key, standard, HOW_##how, ours, detail},
-#include "config/foreign.def"
+#define KEY(program, key, standard, how, ours, detail) {PROGRAM_##program, key, standard, HOW_##how, ours, detail},
+#include "import/import.def"
 #undef PROGRAM
-#undef FOREIGN
+#undef KEY
 };
 
-static bool is_simple(enum foreign_how how) { return how <= HOW_IF_TRUE; }
+static bool is_simple(enum import_how how) { return how <= HOW_IF_TRUE; }
 
 static void test_keys(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT(rows); i++) {
-        const struct foreign_row *r = &rows[i];
+        const struct import_row *r = &rows[i];
         if (*r->ours && config_find(r->ours) < 0) fail_msg("%s: there is no key %s", r->key, r->ours);
         if ((is_simple(r->how) || r->how == HOW_ASK) && !*r->ours) fail_msg("%s: it has no key of ours", r->key);
         if ((r->how == HOW_ONLY || r->how == HOW_ONLY_TRUE) && *r->ours)
@@ -45,16 +45,16 @@ static void test_keys(void **state)
             !*r->detail)
             fail_msg("%s: no detail", r->key);
         for (size_t k = 0; k < i; k++)
-            if (rows[k].program == r->program && !strcmp(rows[k].key, r->key)) fail_msg("%s of %s has two rows", r->key, foreign_name(r->program));
+            if (rows[k].program == r->program && !strcmp(rows[k].key, r->key)) fail_msg("%s of %s has two rows", r->key, import_name(r->program));
     }
 }
 
-static void accepts(const struct foreign_row *r, const char *value)
+static void accepts(const struct import_row *r, const char *value)
 {
     struct config c;
     struct error e = {0};
     config_init(&c);
-    if (config_assign(&c, r->ours, value, &e)) fail_msg("%s of %s: %s", r->key, foreign_name(r->program), e.text);
+    if (config_assign(&c, r->ours, value, &e)) fail_msg("%s of %s: %s", r->key, import_name(r->program), e.text);
     config_free(&c);
 }
 
@@ -62,7 +62,7 @@ static void test_values(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT(rows); i++) {
-        const struct foreign_row *r = &rows[i];
+        const struct import_row *r = &rows[i];
         if (r->how == HOW_VALUE && *r->standard) accepts(r, r->standard);
         if (r->how == HOW_IF_TRUE) accepts(r, r->detail);
         for (const char *s = r->detail; r->how == HOW_WORD && *s; s += strspn(s, " ")) {
@@ -82,7 +82,7 @@ enum reason {
 #define REASON(id, ...) REASON_##id,
 #define IGNORED(...)
 #define IGNORED_OF(...)
-#include "config/foreign_ignored.def"
+#include "import/ignored.def"
 #undef REASON
 #undef IGNORED
 #undef IGNORED_OF
@@ -92,21 +92,21 @@ static const enum class classes[] = {
 #define REASON(id, class, text) class,
 #define IGNORED(...)
 #define IGNORED_OF(...)
-#include "config/foreign_ignored.def"
+#include "import/ignored.def"
 #undef REASON
 #undef IGNORED
 #undef IGNORED_OF
     METHOD
 };
 static const struct ignored {
-    enum foreign_program program;
+    enum import_program program;
     enum reason reason;
     const char *method, *prefix, *keys;
 } ignored[] = {
 #define REASON(...)
 #define IGNORED(program, reason, prefix, keys) {PROGRAM_##program, REASON_##reason, "", prefix, keys},
 #define IGNORED_OF(program, method, prefix, keys) {PROGRAM_##program, REASON_METHOD, method, prefix, keys},
-#include "config/foreign_ignored.def"
+#include "import/ignored.def"
 #undef REASON
 #undef IGNORED
 #undef IGNORED_OF
@@ -258,12 +258,12 @@ static bool is_harmless(const char *key)
 static void check_ignored(const struct ignored *list, const char *key)
 {
     const enum class class = classes[list->reason];
-    const struct foreign_row *r = foreign_find(list->program, key);
+    const struct import_row *r = import_find(list->program, key);
     if (!r || r->how != HOW_NONE)
-        fail_msg("%s of %s is without effect and has a row", key, foreign_name(list->program));
+        fail_msg("%s of %s is without effect and has a row", key, import_name(list->program));
     /* Records, files, evaluation and inference come after the step; a method is off. */
     if (class == RECORDS || class == EVALUATION || class == INFERENCE || class == METHOD ||
-        *foreign_refused(list->program))
+        *import_refused(list->program))
         return;
     const char *rest = key + strlen(list->prefix), *dot = strrchr(rest, '.'),
                *name = dot ? dot + 1 : rest; /* a section has rows of its own */
@@ -271,7 +271,7 @@ static void check_ignored(const struct ignored *list, const char *key)
         if (strstr(name, telling[i]) && !is_harmless(key) && !is_place(key))
             fail_msg("%s of %s is without effect, and \"%s\" tells of memory or results: map it, refuse it or ask; or "
                      "say in this test why it changes neither",
-                     key, foreign_name(list->program), telling[i]);
+                     key, import_name(list->program), telling[i]);
 }
 
 static void test_ignored(void **state)
@@ -288,16 +288,16 @@ static void test_ignored(void **state)
             s += n + (s[n] == ' ');
         }
         if (!*list->method) continue;
-        const struct foreign_row *r = foreign_find(list->program, list->method);
+        const struct import_row *r = import_find(list->program, list->method);
         if (!r || r->how == HOW_NONE)
-            fail_msg("%s: nothing refuses or reads %s of %s", list->keys, list->method, foreign_name(list->program));
+            fail_msg("%s: nothing refuses or reads %s of %s", list->keys, list->method, import_name(list->program));
     }
     assert_true(keys > 600);
     for (size_t i = 0; i < COUNT(harmless) && !strchr(harmless[i].key, '*');
          i++) { /* no line of the list is out of date */
         bool found = false;
-        for (enum foreign_program p = 0; p < FOREIGN_PROGRAMS && !found; p++) {
-            const struct foreign_row *r = foreign_find(p, harmless[i].key);
+        for (enum import_program p = 0; p < IMPORT_PROGRAMS && !found; p++) {
+            const struct import_row *r = import_find(p, harmless[i].key);
             found = r && r->how == HOW_NONE;
         }
         if (!found) fail_msg("%s is not among the keys without effect", harmless[i].key);
@@ -308,10 +308,10 @@ static void test_ignored(void **state)
 
 static const char *const ids[] = {
 #define PROGRAM(id, ...) #id,
-#define FOREIGN(...)
-#include "config/foreign.def"
+#define KEY(...)
+#include "import/import.def"
 #undef PROGRAM
-#undef FOREIGN
+#undef KEY
 };
 
 /* Defaults that no row has: code puts them together, or they mean the same as nothing. */
@@ -368,13 +368,13 @@ static const struct {
     {"peft", "target_modules", "-", "PEFT's choice for most language models"},
     {"peft", "init_lora_weights", "true", "adapter.init_lora_weights is true"},
     {"peft", "peft_type", "-", "LORA, which the class sets"},
-    {"ds", "optimizer.params.lr", "0.001", "foreign_schedule.c, where a file has an optimizer"},
-    {"ds", "optimizer.params.betas", "[0.9,0.999]", "foreign_schedule.c"},
-    {"ds", "optimizer.params.eps", "1e-08", "foreign_schedule.c"},
-    {"ds", "scheduler.params.warmup_max_lr", "0.001", "foreign_schedule.c, where a file has a scheduler"},
-    {"ds", "scheduler.params.warmup_num_steps", "1000", "foreign_schedule.c"},
-    {"ds", "scheduler.params.warmup_type", "log", "foreign_schedule.c"},
-    {"ds", "scheduler.params.cos_min_ratio", "0.0001", "foreign_schedule.c"},
+    {"ds", "optimizer.params.lr", "0.001", "schedule_facts.c, where a file has an optimizer"},
+    {"ds", "optimizer.params.betas", "[0.9,0.999]", "schedule_facts.c"},
+    {"ds", "optimizer.params.eps", "1e-08", "schedule_facts.c"},
+    {"ds", "scheduler.params.warmup_max_lr", "0.001", "schedule_facts.c, where a file has a scheduler"},
+    {"ds", "scheduler.params.warmup_num_steps", "1000", "schedule_facts.c"},
+    {"ds", "scheduler.params.warmup_type", "log", "schedule_facts.c"},
+    {"ds", "scheduler.params.cos_min_ratio", "0.0001", "schedule_facts.c"},
     {"ds", "zero_optimization.mics_shard_size", "-1", "all ranks"},
 };
 
@@ -394,10 +394,10 @@ static bool is_elsewhere(const char *program, const char *key, const char *found
 }
 
 /* Whether a default is what a row says, or means nothing and the row has none. */
-static bool agrees(const struct foreign_row *r, const char *found)
+static bool agrees(const struct import_row *r, const char *found)
 {
     struct bump b = {0};
-    const bool off = !strcmp(found, "-") || foreign_off(yaml_scalar(&b, found));
+    const bool off = !strcmp(found, "-") || import_off(yaml_scalar(&b, found));
     const bool listed =
         (r->how == HOW_ONLY || r->how == HOW_ASK) && *r->standard && config_word_index(r->standard, found) >= 0;
     bump_free(&b);
@@ -414,16 +414,16 @@ static void test_defaults(void **state)
     (void)state;
     char program[32], key[128], found[256];
     int keys = 0;
-    FILE *f = fopen("tests/golden/foreign.txt", "r");
+    FILE *f = fopen("tests/golden/import.txt", "r");
     if (!f) skip(); /* run from the repository's root */
     for (; fscanf(f, "%31s %127s %255s", program, key, found) == 3; keys++) {
         size_t p = 0;
         while (p < COUNT(ids) && strcmp(ids[p], program)) p++;
         assert_true(p < COUNT(ids));
-        const struct foreign_row *r = foreign_find((enum foreign_program)p, key);
+        const struct import_row *r = import_find((enum import_program)p, key);
         char inside[160];
         snprintf(inside, sizeof inside, "%s.", key);
-        if (!r && foreign_in_section((enum foreign_program)p, inside)) continue;
+        if (!r && import_in_section((enum import_program)p, inside)) continue;
         if (!r) fail_msg("%s of %s is not known", key, program);
         if (strcmp(found, "?") && !is_elsewhere(program, key, found) && !agrees(r, found))
             fail_msg("%s of %s has the default %s, and %s has \"%s\"", key, program, found, r->key, r->standard);
@@ -435,15 +435,15 @@ static void test_defaults(void **state)
 /* Reads a text as a file; the list of what it sets is in `out`. */
 static int read_file(const char *text, const char *name, struct text *out, struct error *e)
 {
-    struct foreign f = {0};
+    struct import f = {0};
     struct config c;
     config_init(&c);
-    int rc = foreign_read_text(&f, text, strlen(text), name, e);
-    if (!rc) rc = foreign_apply(&f, &c, e);
-    if (!rc) rc = foreign_settle(&f, &c, e);
+    int rc = import_read_text(&f, text, strlen(text), name, e);
+    if (!rc) rc = import_apply(&f, &c, e);
+    if (!rc) rc = import_settle(&f, &c, e);
     out->n = 0;
-    if (!rc) foreign_print(&f, &c, out);
-    foreign_free(&f);
+    if (!rc) import_print(&f, &c, out);
+    import_free(&f);
     config_free(&c);
     return rc;
 }
@@ -555,12 +555,12 @@ static void test_programs(void **state)
         {"{training: {batch_size: 4, lr: 1e-4}}", "a PyTorch training script"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
-        struct foreign f = {0};
+        struct import f = {0};
         struct error e = {0};
-        if (foreign_read_text(&f, cases[i].text, strlen(cases[i].text), "a.yaml", &e)) fail_msg("%s", e.text);
+        if (import_read_text(&f, cases[i].text, strlen(cases[i].text), "a.yaml", &e)) fail_msg("%s", e.text);
         assert_int_equal(f.files.n, 1);
         assert_string_equal(f.files.at[0].program, cases[i].program);
-        foreign_free(&f);
+        import_free(&f);
     }
 }
 

@@ -1,5 +1,5 @@
 /*
- * foreign_data.c: facts of other programs about data: which files, what of a conversation is trained on, and how it
+ * data_facts.c: facts of other programs about data: which files, what of a conversation is trained on, and how it
  * becomes text.
  *
  * Files of this machine become data.train. The name of a dataset on a hub is listed: a run without data.train does not
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/foreign_rows.h"
+#include "import/import_rows.h"
 #include "io/file.h"
 #include "io/yaml.h"
 
@@ -17,35 +17,35 @@ static const char on_a_hub[] =
 
 /* --- files ----------------------------------------------------------------------------------- */
 
-static void put_files(struct foreign_work *w, const char *ours, struct value *paths, const struct foreign_entry *entry)
+static void put_files(struct import_work *w, const char *ours, struct value *paths, const struct import_entry *entry)
 {
-    foreign_put(w, "data.format", foreign_word(w, "conversations"), entry, NULL);
-    foreign_put(w, ours, paths, entry, NULL);
+    import_put(w, "data.format", import_word(w, "conversations"), entry, NULL);
+    import_put(w, ours, paths, entry, NULL);
 }
 
-static void put_file(struct foreign_work *w, const char *ours, enum foreign_how how)
+static void put_file(struct import_work *w, const char *ours, enum import_how how)
 {
-    const struct foreign_entry *file = foreign_given(w, how);
+    const struct import_entry *file = import_given(w, how);
     if (file) put_files(w, ours, value_copy(&w->f->memory, file->value), file);
 }
 
-static void put_datasets(struct foreign_work *w, const char *ours, enum foreign_how how)
+static void put_datasets(struct import_work *w, const char *ours, enum import_how how)
 {
-    const struct foreign_entry *names = foreign_given(w, how), *folder = foreign_pick(w, HOW_DATASET_DIR);
+    const struct import_entry *names = import_given(w, how), *folder = import_pick(w, HOW_DATASET_DIR);
     struct value *paths;
     struct error e;
-    if (!names || foreign_off(names->value) || foreign_failed(w)) return;
-    if (foreign_datasets(w->f, names, *foreign_text(folder) ? foreign_text(folder) : "data", &paths, &e))
-        foreign_refuse(w, names, "%s", e.text);
+    if (!names || import_off(names->value) || import_failed(w)) return;
+    if (import_datasets(w->f, names, *import_text(folder) ? import_text(folder) : "data", &paths, &e))
+        import_refuse(w, names, "%s", e.text);
     else put_files(w, ours, paths, names);
 }
 
 /* A file of conversations, or the files of a folder; NULL: there is none. */
-static const char *local_files(struct foreign_work *w, const char *name, const struct foreign_entry *entry)
+static const char *local_files(struct import_work *w, const char *name, const struct import_entry *entry)
 {
     static const char *const endings[] = {"jsonl", "json", "parquet"};
     struct error ignored;
-    const char *path = foreign_locate(w->f, name, entry->file);
+    const char *path = import_locate(w->f, name, entry->file);
     if (path && !dir_exists(path)) return path;
     const char *folder = dir_exists(name) ? name : path;
     struct names list = {0};
@@ -60,18 +60,18 @@ static const char *local_files(struct foreign_work *w, const char *name, const s
 }
 
 /* dataset_name of TRL and of transformers' scripts. */
-static void put_dataset_name(struct foreign_work *w)
+static void put_dataset_name(struct import_work *w)
 {
-    const struct foreign_entry *name = foreign_given(w, HOW_DATASET_NAME);
-    const char *found = name ? local_files(w, foreign_text(name), name) : NULL;
-    if (found) put_files(w, "data.train", foreign_word(w, found), name);
-    else foreign_leave(w, name, on_a_hub);
+    const struct import_entry *name = import_given(w, HOW_DATASET_NAME);
+    const char *found = name ? local_files(w, import_text(name), name) : NULL;
+    if (found) put_files(w, "data.train", import_word(w, found), name);
+    else import_leave(w, name, on_a_hub);
 }
 
 /* --- ms-swift -------------------------------------------------------------------------------- */
 
 /* Appends the file of "FILE" or "FILE#SAMPLES"; *samples: all files say the same number, 0: all; -1: they differ. */
-static void add_swift_file(struct foreign_work *w, const char *text, const struct foreign_entry *entry,
+static void add_swift_file(struct import_work *w, const char *text, const struct import_entry *entry,
                            struct value *paths, int64_t *samples)
 {
     const char *hash = strrchr(text, '#');
@@ -80,12 +80,12 @@ static void add_swift_file(struct foreign_work *w, const char *text, const struc
     const int64_t n = hash ? strtol(hash + 1, NULL, 10) : 0;
     if (!found) return;
     *samples = paths->count && *samples != n ? -1 : n;
-    value_append(&w->f->memory, paths, foreign_word(w, found));
+    value_append(&w->f->memory, paths, import_word(w, found));
 }
 
-static void put_swift_files(struct foreign_work *w, const char *ours, enum foreign_how how)
+static void put_swift_files(struct import_work *w, const char *ours, enum import_how how)
 {
-    const struct foreign_entry *entry = foreign_given(w, how);
+    const struct import_entry *entry = import_given(w, how);
     struct value *paths = value_new(&w->f->memory, VALUE_LIST);
     int64_t samples = 0;
     if (!entry) return;
@@ -96,25 +96,25 @@ static void put_swift_files(struct foreign_work *w, const char *ours, enum forei
         if (text) add_swift_file(w, text, entry, paths, &samples);
     }
     if (paths->count && paths->count < n)
-        foreign_refuse(
+        import_refuse(
             w, entry,
             "some of its datasets are files of this machine, and some are not: write all to files, and give those");
-    if (!paths->count) foreign_leave(w, entry, on_a_hub);
+    if (!paths->count) import_leave(w, entry, on_a_hub);
     else put_files(w, ours, paths, entry);
     if (samples < 0)
-        foreign_refuse(w, entry,
+        import_refuse(w, entry,
                        "its files have different numbers of samples, and data.max_samples is one for each file: cut "
                        "the files, or give one number");
     if (samples > 0 && how == HOW_SWIFT_DATASET)
-        foreign_put(w, "data.max_samples", value_int(&w->f->memory, samples), entry, NULL);
+        import_put(w, "data.max_samples", value_int(&w->f->memory, samples), entry, NULL);
 }
 
-static void put_swift_length(struct foreign_work *w)
+static void put_swift_length(struct import_work *w)
 {
-    const struct foreign_entry *length = foreign_given(w, HOW_SWIFT_LENGTH), *any = foreign_given(w, HOW_SWIFT_DATASET);
-    if (length) foreign_put(w, "data.sequence", value_copy(&w->f->memory, length->value), length, NULL);
-    else if (foreign_has(w, PROGRAM_swift) && any)
-        foreign_ask(w, any, "data.sequence",
+    const struct import_entry *length = import_given(w, HOW_SWIFT_LENGTH), *any = import_given(w, HOW_SWIFT_DATASET);
+    if (length) import_put(w, "data.sequence", value_copy(&w->f->memory, length->value), length, NULL);
+    else if (import_has(w, PROGRAM_swift) && any)
+        import_ask(w, any, "data.sequence",
                     "max_length is not given, and rows have a planned length: set data.sequence");
 }
 
@@ -127,23 +127,23 @@ static const char *member(const struct value *map, const char *key)
 }
 
 /* A prompt format of Axolotl's own changes what is trained on; chat_template is the model's, and completion is text. */
-static void check_axolotl_type(struct foreign_work *w, const struct value *dataset, const struct foreign_entry *entry)
+static void check_axolotl_type(struct import_work *w, const struct value *dataset, const struct import_entry *entry)
 {
     const char *type = member(dataset, "type"), *template = member(dataset, "chat_template");
     const bool own = *type && strcmp(type, "chat_template") && strcmp(type, "completion");
     if (own || (*template && strcmp(template, "tokenizer_default")))
-        foreign_ask(w, entry, "data.template",
+        import_ask(w, entry, "data.template",
                     bump_format(&w->f->memory,
                                 "%s %s writes prompts in a form of its own: set data.template to `model` for the chat "
                                 "template of the model's folder, to a file, or to one that is built in",
                                 own ? "type" : "chat_template", own ? type : template));
 }
 
-static void put_axolotl_files(struct foreign_work *w, const char *ours, enum foreign_how how)
+static void put_axolotl_files(struct import_work *w, const char *ours, enum import_how how)
 {
-    const struct foreign_entry *entry = foreign_given(w, how);
+    const struct import_entry *entry = import_given(w, how);
     struct value *paths = value_new(&w->f->memory, VALUE_LIST);
-    if (!entry || foreign_off(entry->value)) return;
+    if (!entry || import_off(entry->value)) return;
     const struct value *list = entry->value;
     for (uint32_t i = 0; list->kind == VALUE_LIST && i < list->count; i++) {
         const struct value *d = list->items[i], *files = d->kind == VALUE_MAP ? value_get(d, "data_files") : NULL;
@@ -153,222 +153,222 @@ static void put_axolotl_files(struct foreign_work *w, const char *ours, enum for
                                                    : member(d, "path");
         const char *found = *named ? local_files(w, named, entry) : NULL;
         check_axolotl_type(w, d, entry);
-        if (found) value_append(&w->f->memory, paths, foreign_word(w, found));
+        if (found) value_append(&w->f->memory, paths, import_word(w, found));
     }
     if (paths->count && paths->count < list->count)
-        foreign_refuse(
+        import_refuse(
             w, entry,
             "some of its datasets are files of this machine, and some are not: write all to files, and give those");
     if (paths->count) put_files(w, ours, paths, entry);
-    else foreign_leave(w, entry, on_a_hub);
+    else import_leave(w, entry, on_a_hub);
 }
 
 /* A padding token has no effect; the others are those of the tokenizer, or change it. */
-static void check_axolotl_tokens(struct foreign_work *w)
+static void check_axolotl_tokens(struct import_work *w)
 {
-    const struct foreign_entry *tokens = foreign_given(w, HOW_AXOLOTL_TOKENS);
+    const struct import_entry *tokens = import_given(w, HOW_AXOLOTL_TOKENS);
     bool others = false;
-    if (!tokens || foreign_off(tokens->value)) return;
+    if (!tokens || import_off(tokens->value)) return;
     for (uint32_t i = 0; tokens->value->kind == VALUE_MAP && i < tokens->value->count; i++)
-        others |= strcmp(tokens->value->items[i]->key, "pad_token") && !foreign_off(tokens->value->items[i]);
+        others |= strcmp(tokens->value->items[i]->key, "pad_token") && !import_off(tokens->value->items[i]);
     if (others)
-        foreign_ask(w, tokens, "data.tokenizer",
+        import_ask(w, tokens, "data.tokenizer",
                     "the special tokens of the model's folder are used: set data.tokenizer to a folder whose tokenizer "
                     "has these, such as the model's");
-    else foreign_leave(w, tokens, "padding has no loss and is not attended to");
+    else import_leave(w, tokens, "padding has no loss and is not attended to");
 }
 
-static void check_axolotl_plugins(struct foreign_work *w)
+static void check_axolotl_plugins(struct import_work *w)
 {
     static const char *const known[] = {"liger", "cut_cross_entropy", "kernels"};
-    const struct foreign_entry *plugins = foreign_given(w, HOW_AXOLOTL_PLUGINS);
+    const struct import_entry *plugins = import_given(w, HOW_AXOLOTL_PLUGINS);
     if (!plugins) return;
     for (uint32_t i = 0; plugins->value->kind == VALUE_LIST && i < plugins->value->count; i++) {
         const char *text = plugins->value->items[i]->text ? plugins->value->items[i]->text : "";
         bool same = false;
         for (size_t k = 0; k < COUNT(known); k++) same |= strstr(text, known[k]) != NULL;
         if (!same)
-            foreign_refuse(w, plugins,
+            import_refuse(w, plugins,
                            "found %.100s: code of others is not run; kernels of Liger and Cut Cross Entropy change no "
                            "results, and have no effect",
                            text);
     }
-    foreign_leave(w, plugins, "the plan chooses the kernels");
+    import_leave(w, plugins, "the plan chooses the kernels");
 }
 
 /* --- what is trained on ---------------------------------------------------------------------- */
 
-static void put_train_on(struct foreign_work *w)
+static void put_train_on(struct import_work *w)
 {
-    const struct foreign_entry *assistant = foreign_pick(w, HOW_TRAIN_ON_ASSISTANT),
-                               *prompt = foreign_given(w, HOW_TRAIN_ON_PROMPT),
-                               *last = foreign_given(w, HOW_TRAIN_ON_LAST);
-    if (foreign_true(w, prompt) && foreign_true(w, last))
-        foreign_refuse(w, last, "it and train_on_prompt are both true; give one of them");
-    if (foreign_true(w, prompt)) foreign_put(w, "data.train_on", foreign_word(w, "all"), prompt, NULL);
-    else if (foreign_true(w, last)) foreign_put(w, "data.train_on", foreign_word(w, "last"), last, NULL);
+    const struct import_entry *assistant = import_pick(w, HOW_TRAIN_ON_ASSISTANT),
+                               *prompt = import_given(w, HOW_TRAIN_ON_PROMPT),
+                               *last = import_given(w, HOW_TRAIN_ON_LAST);
+    if (import_true(w, prompt) && import_true(w, last))
+        import_refuse(w, last, "it and train_on_prompt are both true; give one of them");
+    if (import_true(w, prompt)) import_put(w, "data.train_on", import_word(w, "all"), prompt, NULL);
+    else if (import_true(w, last)) import_put(w, "data.train_on", import_word(w, "last"), last, NULL);
     else if (assistant)
-        foreign_put(w, "data.train_on", foreign_word(w, foreign_true(w, assistant) ? "assistant" : "all"), assistant,
+        import_put(w, "data.train_on", import_word(w, import_true(w, assistant) ? "assistant" : "all"), assistant,
                     NULL);
 }
 
 /* A name of a template that is built in here; others are asked for. LLaVA falls back to v1 for names that it does not
  * know. */
-static void put_template(struct foreign_work *w)
+static void put_template(struct import_work *w)
 {
     static const char *const same[][2] = {
         {"v1", "vicuna_v1"}, {"vicuna_v1", "vicuna_v1"}, {"mistral_instruct", "mistral_instruct"}};
-    const struct foreign_entry *template = foreign_given(w, HOW_TEMPLATE),
-                               *axolotl = foreign_given(w, HOW_AXOLOTL_TEMPLATE);
-    const char *text = foreign_text(template);
-    if (axolotl && !foreign_off(axolotl->value) && strcmp(foreign_text(axolotl), "tokenizer_default"))
-        foreign_ask(w, axolotl, "data.template",
+    const struct import_entry *template = import_given(w, HOW_TEMPLATE),
+                               *axolotl = import_given(w, HOW_AXOLOTL_TEMPLATE);
+    const char *text = import_text(template);
+    if (axolotl && !import_off(axolotl->value) && strcmp(import_text(axolotl), "tokenizer_default"))
+        import_ask(w, axolotl, "data.template",
                     axolotl->row->detail + strlen("tokenizer_default: the template of the model's folder; else "));
-    if (!template || foreign_off(template->value)) return;
+    if (!template || import_off(template->value)) return;
     for (size_t i = 0; i < COUNT(same) && template->program == PROGRAM_llava; i++)
         if (!strcmp(text, same[i][0])) {
-            foreign_put(w, "data.template", foreign_word(w, same[i][1]), template, NULL);
+            import_put(w, "data.template", import_word(w, same[i][1]), template, NULL);
             return;
         }
-    foreign_ask(w, template, "data.template", strstr(template->row->detail, "it says how"));
+    import_ask(w, template, "data.template", strstr(template->row->detail, "it says how"));
 }
 
 /* packing or neat_packing; without them LLaMA-Factory packs for stage pt alone. */
-static void put_packing(struct foreign_work *w)
+static void put_packing(struct import_work *w)
 {
     bool any = false, pretraining = false;
-    const struct foreign_entry *last = NULL;
+    const struct import_entry *last = NULL;
     for (uint32_t i = 0; i < w->f->entries.n; i++) {
-        const struct foreign_entry *entry = &w->f->entries.at[i];
-        if (!strcmp(entry->row->key, "stage") && !strcmp(foreign_text(entry), "pt")) pretraining = true;
+        const struct import_entry *entry = &w->f->entries.at[i];
+        if (!strcmp(entry->row->key, "stage") && !strcmp(import_text(entry), "pt")) pretraining = true;
         if (entry->row->how != HOW_PACKING || (last && last->given && !entry->given)) continue;
         last = entry;
-        any = any || foreign_true(w, entry);
+        any = any || import_true(w, entry);
     }
     if (last && !last->given) any = pretraining;
-    if (last) foreign_put(w, "data.packing", value_bool(&w->f->memory, any), last, NULL);
+    if (last) import_put(w, "data.packing", value_bool(&w->f->memory, any), last, NULL);
 }
 
 /* LLaMA-Factory, TRL and LLaVA cut what is longer than a row. */
-static void put_too_long(struct foreign_work *w)
+static void put_too_long(struct import_work *w)
 {
-    const struct foreign_entry *any = w->f->entries.n ? &w->f->entries.at[0] : NULL;
-    if (any && (foreign_has(w, PROGRAM_lf) || foreign_has(w, PROGRAM_trl) || foreign_has(w, PROGRAM_llava)))
-        foreign_put(w, "data.too_long", foreign_word(w, "cut"),
-                    &(struct foreign_entry){.file = any->file, .key = "length"}, "longer conversations are cut");
+    const struct import_entry *any = w->f->entries.n ? &w->f->entries.at[0] : NULL;
+    if (any && (import_has(w, PROGRAM_lf) || import_has(w, PROGRAM_trl) || import_has(w, PROGRAM_llava)))
+        import_put(w, "data.too_long", import_word(w, "cut"),
+                    &(struct import_entry){.file = any->file, .key = "length"}, "longer conversations are cut");
 }
 
 /* --- which samples --------------------------------------------------------------------------- */
 
 /* val_size of LLaMA-Factory, which refuses it beside eval_dataset; validation_split_percentage of transformers'
  * scripts, which use it without a file of validation data. Returns the fraction. */
-static double put_holdout(struct foreign_work *w)
+static double put_holdout(struct import_work *w)
 {
-    const struct foreign_entry *size = foreign_pick(w, HOW_VAL_SIZE), *percent = foreign_given(w, HOW_VAL_PERCENT),
+    const struct import_entry *size = import_pick(w, HOW_VAL_SIZE), *percent = import_given(w, HOW_VAL_PERCENT),
                                *part = size ? size : percent;
-    const struct foreign_entry *dataset = foreign_given(w, HOW_EVAL_DATASET),
-                               *file = foreign_given(w, HOW_VALIDATION_FILE), *given = dataset ? dataset : file;
-    if (!part || foreign_off(part->value)) return 0;
-    const double x = foreign_number(w, part), fraction = size ? x : x / 100;
-    const bool both = given && !foreign_off(given->value);
+    const struct import_entry *dataset = import_given(w, HOW_EVAL_DATASET),
+                               *file = import_given(w, HOW_VALIDATION_FILE), *given = dataset ? dataset : file;
+    if (!part || import_off(part->value)) return 0;
+    const double x = import_number(w, part), fraction = size ? x : x / 100;
+    const bool both = given && !import_off(given->value);
     if (fraction < 0 || (!size && fraction >= 1))
-        foreign_refuse(w, part, "found %g, expected %s", x, size ? "a fraction" : "a percentage below 100");
+        import_refuse(w, part, "found %g, expected %s", x, size ? "a fraction" : "a percentage below 100");
     else if (both && size && fraction)
-        foreign_refuse(w, part, "it and %s are both given; give one of them", given->key);
-    else if (both) foreign_leave(w, part, bump_format(&w->f->memory, "%s is given", given->key));
+        import_refuse(w, part, "it and %s are both given; give one of them", given->key);
+    else if (both) import_leave(w, part, bump_format(&w->f->memory, "%s is given", given->key));
     else if (fraction >= 1)
-        foreign_refuse(
+        import_refuse(
             w, part,
             "it is a number of samples, and data.holdout is a fraction of them: give the fraction, such as 0.1");
-    else foreign_put(w, "data.holdout", value_number(&w->f->memory, fraction), part, NULL);
+    else import_put(w, "data.holdout", value_number(&w->f->memory, fraction), part, NULL);
     return both || fraction >= 1 ? 0 : fraction;
 }
 
 /* LLaMA-Factory takes the samples first, and then those to evaluate on out of them. */
-static void put_max_samples(struct foreign_work *w, double held)
+static void put_max_samples(struct import_work *w, double held)
 {
-    const struct foreign_entry *most = foreign_given(w, HOW_MAX_SAMPLES);
-    if (!most || foreign_off(most->value)) return;
-    const int64_t n = foreign_whole(w, most, 1, UINT32_MAX);
-    foreign_put(w, "data.max_samples", value_int(&w->f->memory, max_i64(1, n - (int64_t)((double)n * held + 0.5))),
+    const struct import_entry *most = import_given(w, HOW_MAX_SAMPLES);
+    if (!most || import_off(most->value)) return;
+    const int64_t n = import_whole(w, most, 1, UINT32_MAX);
+    import_put(w, "data.max_samples", value_int(&w->f->memory, max_i64(1, n - (int64_t)((double)n * held + 0.5))),
                 most, held > 0 ? bump_format(&w->f->memory, "%s, less what is held out", most->key) : NULL);
 }
 
-static void put_order(struct foreign_work *w)
+static void put_order(struct import_work *w)
 {
-    const struct foreign_entry *unshuffled = foreign_given(w, HOW_NO_SHUFFLE),
-                               *sampling = foreign_given(w, HOW_SAMPLING);
-    if (foreign_true(w, unshuffled)) foreign_put(w, "data.shuffle", value_bool(&w->f->memory, false), unshuffled, NULL);
-    if (!strcmp(foreign_text(sampling), "sequential"))
-        foreign_put(w, "data.shuffle", value_bool(&w->f->memory, false), sampling, NULL);
-    else foreign_leave(w, sampling, "the order of the samples is random, by train.seed (data.shuffle)");
+    const struct import_entry *unshuffled = import_given(w, HOW_NO_SHUFFLE),
+                               *sampling = import_given(w, HOW_SAMPLING);
+    if (import_true(w, unshuffled)) import_put(w, "data.shuffle", value_bool(&w->f->memory, false), unshuffled, NULL);
+    if (!strcmp(import_text(sampling), "sequential"))
+        import_put(w, "data.shuffle", value_bool(&w->f->memory, false), sampling, NULL);
+    else import_leave(w, sampling, "the order of the samples is random, by train.seed (data.shuffle)");
 }
 
 /* --- tables of questions, frames ------------------------------------------------------------- */
 
 /* The tables of a folder, whose rows have a split. */
-static void put_tables(struct foreign_work *w, const char *pattern, const struct foreign_entry *entry)
+static void put_tables(struct import_work *w, const char *pattern, const struct import_entry *entry)
 {
     struct value *files = value_new(&w->f->memory, VALUE_LIST);
-    value_append(&w->f->memory, files, foreign_word(w, pattern));
-    foreign_put(w, "data.train", files, entry, NULL);
-    foreign_put(w, "data.format", foreign_word(w, "csv"), entry, NULL);
-    foreign_put(w, "data.train_split", foreign_word(w, "train"), entry, NULL);
-    foreign_put(w, "data.validation_split", foreign_word(w, "test"), entry, NULL);
+    value_append(&w->f->memory, files, import_word(w, pattern));
+    import_put(w, "data.train", files, entry, NULL);
+    import_put(w, "data.format", import_word(w, "csv"), entry, NULL);
+    import_put(w, "data.train_split", import_word(w, "train"), entry, NULL);
+    import_put(w, "data.validation_split", import_word(w, "test"), entry, NULL);
 }
 
 /* train_prs_med.py has one folder for tables and images, train_ddp.py of PRS-Med has two. */
-static void put_questions(struct foreign_work *w)
+static void put_questions(struct import_work *w)
 {
-    const struct foreign_entry *root = foreign_given(w, HOW_DATA_ROOT), *tables = foreign_given(w, HOW_ANNOTATIONS);
-    if (root) put_tables(w, bump_format(&w->f->memory, "%s/annotations/*.csv", foreign_text(root)), root);
-    if (tables) put_tables(w, bump_format(&w->f->memory, "%s/*.csv", foreign_text(tables)), tables);
+    const struct import_entry *root = import_given(w, HOW_DATA_ROOT), *tables = import_given(w, HOW_ANNOTATIONS);
+    if (root) put_tables(w, bump_format(&w->f->memory, "%s/annotations/*.csv", import_text(root)), root);
+    if (tables) put_tables(w, bump_format(&w->f->memory, "%s/*.csv", import_text(tables)), tables);
 }
 
 /* The frames of a row are planned, so that there is always a limit. */
-static void put_frames(struct foreign_work *w)
+static void put_frames(struct import_work *w)
 {
-    const struct foreign_entry *frames = foreign_given(w, HOW_MAX_FRAMES);
+    const struct import_entry *frames = import_given(w, HOW_MAX_FRAMES);
     if (!frames) return;
-    if (foreign_off(frames->value))
-        foreign_leave(w, frames, "all frames of any video cannot be planned; set data.max_frames");
-    else foreign_put(w, "data.max_frames", value_copy(&w->f->memory, frames->value), frames, NULL);
+    if (import_off(frames->value))
+        import_leave(w, frames, "all frames of any video cannot be planned; set data.max_frames");
+    else import_put(w, "data.max_frames", value_copy(&w->f->memory, frames->value), frames, NULL);
 }
 
 /* A file of LLaMA-Factory that chats, predicts or evaluates. */
-static void check_trains(struct foreign_work *w)
+static void check_trains(struct import_work *w)
 {
-    const struct foreign_entry *train = foreign_given(w, HOW_DO_TRAIN), *data = foreign_given(w, HOW_DATASET),
-                               *other = foreign_any(w, HOW_DO_OTHER);
+    const struct import_entry *train = import_given(w, HOW_DO_TRAIN), *data = import_given(w, HOW_DATASET),
+                               *other = import_any(w, HOW_DO_OTHER);
     bool stage = false;
-    if (!foreign_has(w, PROGRAM_lf) || foreign_true(w, train)) return;
+    if (!import_has(w, PROGRAM_lf) || import_true(w, train)) return;
     for (uint32_t i = 0; i < w->f->entries.n; i++)
         stage |= w->f->entries.at[i].given && !strcmp(w->f->entries.at[i].row->key, "stage");
     if (other)
-        foreign_refuse(w, other,
+        import_refuse(w, other,
                        "this file of LLaMA-Factory predicts or evaluates and does not train: `plimsoll eval` and "
                        "`plimsoll generate` do that; a training run has do_train: true");
     else if (train)
-        foreign_refuse(w, train, "this file of LLaMA-Factory does not train; a training run has do_train: true");
+        import_refuse(w, train, "this file of LLaMA-Factory does not train; a training run has do_train: true");
     else if (!data && !stage)
-        foreign_refuse(w, &w->f->entries.at[0],
+        import_refuse(w, &w->f->entries.at[0],
                        "this file of LLaMA-Factory has neither stage nor dataset: it is for inference "
                        "(llamafactory-cli chat or api), which is `plimsoll generate` here");
 }
 
 /* Programs that train on conversations and texts, whatever files they are in. */
-static void put_format(struct foreign_work *w)
+static void put_format(struct import_work *w)
 {
-    static const enum foreign_program programs[] = {PROGRAM_trl, PROGRAM_lf, PROGRAM_llava, PROGRAM_swift, PROGRAM_axolotl};
+    static const enum import_program programs[] = {PROGRAM_trl, PROGRAM_lf, PROGRAM_llava, PROGRAM_swift, PROGRAM_axolotl};
     for (size_t i = 0; i < COUNT(programs); i++)
         for (uint32_t k = 0; k < w->f->files.n; k++)
-            if (!strcmp(w->f->files.at[k].program, foreign_name(programs[i])))
-                foreign_put(w, "data.format", foreign_word(w, "conversations"),
-                            &(struct foreign_entry){.file = w->f->files.at[k].name, .key = "data"},
-                            bump_format(&w->f->memory, "%s trains on conversations", foreign_name(programs[i])));
+            if (!strcmp(w->f->files.at[k].program, import_name(programs[i])))
+                import_put(w, "data.format", import_word(w, "conversations"),
+                            &(struct import_entry){.file = w->f->files.at[k].name, .key = "data"},
+                            bump_format(&w->f->memory, "%s trains on conversations", import_name(programs[i])));
 }
 
-void foreign_data(struct foreign_work *w)
+void import_data(struct import_work *w)
 {
     check_trains(w);
     put_format(w);

@@ -1,5 +1,5 @@
 /*
- * foreign_shell.h: the commands of a shell script as words, only for foreign_command.c.
+ * shell_words.h: the commands of a shell script as words, only for command_line.c.
  *
  *     GPUS=8                                  a variable
  *     ARGS=(--use_amp --lr 1e-4)              a list
@@ -8,10 +8,10 @@
  *
  * Quotes, escapes, comments, ${NAME:-default} and ~/ are those of a shell. Nothing is executed: $(...) has no value.
  */
-#ifndef CONFIG_FOREIGN_SHELL_H
-#define CONFIG_FOREIGN_SHELL_H
+#ifndef IMPORT_SHELL_WORDS_H
+#define IMPORT_SHELL_WORDS_H
 
-#include "config/foreign_rows.h"
+#include "import/import_rows.h"
 
 struct word {
     const char *text;
@@ -22,7 +22,7 @@ struct word {
 typedef VEC(struct word) words;
 
 struct shell {
-    struct foreign *f;
+    struct import *f;
     const char *name, *at;
     uint32_t line;
     struct value *variables; /* of the file; null: unknown */

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""foreign.txt: the keys of other programs' configurations with the defaults that they have there.
+"""import.txt: the keys of other programs' configurations with the defaults that they have there.
 
-A line "PROGRAM KEY DEFAULT"; "-" is None. tests/test_foreign.c checks that each key is known, and that each default is the one
-of src/config/foreign.def. transformers, TRL and PEFT are imported; of the others only the files of their options are read,
+A line "PROGRAM KEY DEFAULT"; "-" is None. tests/test_import.c checks that each key is known, and that each default is the one
+of src/import/import.def. transformers, TRL and PEFT are imported; of the others only the files of their options are read,
 in checkouts under the folder that is given: DeepSpeed (0.19.6), LLaMA-Factory (0.9.5), LLaVA (1.2.2), ms-swift (4.6), axolotl (0.18.0).
 
-    python tests/golden/make_foreign.py CHECKOUTS
+    python tests/golden/make_import.py CHECKOUTS
 """
 import ast
 import dataclasses
@@ -120,5 +120,5 @@ put("ds", "gradient_clipping", constants["GRADIENT_CLIPPING_DEFAULT"])
 put("ds", "train_batch_size", constants["TRAIN_BATCH_SIZE_DEFAULT"])
 put("ds", "gradient_accumulation_steps", constants["GRADIENT_ACCUMULATION_STEPS_DEFAULT"])
 
-with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "foreign.txt"), "w") as f:
+with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "import.txt"), "w") as f:
     f.write("\n".join(dict.fromkeys(lines)) + "\n")

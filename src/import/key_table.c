@@ -1,40 +1,40 @@
 /*
- * foreign_table.c: the rows of foreign.def and the lists of foreign_ignored.def: finding a key, walking a document, and
+ * key_table.c: the rows of import.def and the lists of ignored.def: finding a key, walking a document, and
  * which program a document belongs to.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "config/config_rows.h"
-#include "config/foreign_rows.h"
+#include "import/import_rows.h"
 #include "io/yaml.h"
 
 static const struct {
     const char *name;
-    enum foreign_program parent;
+    enum import_program parent;
     bool leaves;
     const char *refused;
-} programs[FOREIGN_PROGRAMS] = {
+} programs[IMPORT_PROGRAMS] = {
 #define PROGRAM(id, name, parent, leaves, refused) {name, PROGRAM_##parent, leaves, refused},
-#define FOREIGN(...)
-#include "config/foreign.def"
+#define KEY(...)
+#include "import/import.def"
 #undef PROGRAM
-#undef FOREIGN
+#undef KEY
 };
 
-static const struct foreign_row rows[] = {
+static const struct import_row rows[] = {
 #define PROGRAM(...)
-#define FOREIGN(program, key, standard, how, ours, detail) {PROGRAM_##program, key, standard, HOW_##how, ours, detail},
-#include "config/foreign.def"
+#define KEY(program, key, standard, how, ours, detail) {PROGRAM_##program, key, standard, HOW_##how, ours, detail},
+#include "import/import.def"
 #undef PROGRAM
-#undef FOREIGN
+#undef KEY
 };
 
 enum reason {
 #define REASON(id, ...) REASON_##id,
 #define IGNORED(...)
 #define IGNORED_OF(...)
-#include "config/foreign_ignored.def"
+#include "import/ignored.def"
 #undef REASON
 #undef IGNORED
 #undef IGNORED_OF
@@ -44,7 +44,7 @@ static const char *const reasons[REASONS] = {
 #define REASON(id, class, text) text,
 #define IGNORED(...)
 #define IGNORED_OF(...)
-#include "config/foreign_ignored.def"
+#include "import/ignored.def"
 #undef REASON
 #undef IGNORED
 #undef IGNORED_OF
@@ -54,21 +54,21 @@ static const char *const reasons[REASONS] = {
 static const struct ignored {
     const char *prefix, *keys;
     enum reason reason; /* REASONS: the row's own detail */
-    struct foreign_row row;
+    struct import_row row;
 } ignored[] = {
 #define REASON(...)
 #define IGNORED(program, reason, prefix, keys)                                                                         \
     {prefix, keys, REASON_##reason, {PROGRAM_##program, "", "", HOW_NONE, "", ""}},
 #define IGNORED_OF(program, method, prefix, keys)                                                                      \
     {prefix, keys, REASONS, {PROGRAM_##program, "", "", HOW_NONE, "", "an option for other values of " method}},
-#include "config/foreign_ignored.def"
+#include "import/ignored.def"
 #undef REASON
 #undef IGNORED
 #undef IGNORED_OF
 };
 
-const char *foreign_name(enum foreign_program p) { return programs[p].name; }
-const char *foreign_refused(enum foreign_program p) { return programs[p].refused; }
+const char *import_name(enum import_program p) { return programs[p].name; }
+const char *import_refused(enum import_program p) { return programs[p].refused; }
 
 /* Calls `visit` for each key of a list without effect, with its prefix; stops at a true result. */
 static bool each_ignored(const struct ignored *list, bool (*visit)(void *to, const char *key), void *to)
@@ -96,14 +96,14 @@ static bool has_key(const struct ignored *list, const char *key)
     return false;
 }
 
-const char *foreign_why(const struct foreign_row *r)
+const char *import_why(const struct import_row *r)
 {
     for (size_t i = 0; i < COUNT(ignored); i++)
         if (r == &ignored[i].row && ignored[i].reason != REASONS) return reasons[ignored[i].reason];
     return r->detail;
 }
 
-static const struct foreign_row *find_own(enum foreign_program p, const char *key)
+static const struct import_row *find_own(enum import_program p, const char *key)
 {
     for (size_t i = 0; i < COUNT(rows); i++)
         if (rows[i].program == p && !strcmp(rows[i].key, key)) return &rows[i];
@@ -126,7 +126,7 @@ static bool compare(void *to, const char *key)
     return false;
 }
 
-const char *foreign_nearest(enum foreign_program p, const char *key, struct bump *b)
+const char *import_nearest(enum import_program p, const char *key, struct bump *b)
 {
     struct nearest n = {.key = key, .distance = INT32_MAX};
     if (strlen(key) > 256) return NULL;
@@ -138,15 +138,15 @@ const char *foreign_nearest(enum foreign_program p, const char *key, struct bump
     return config_near(key, n.distance) ? bump_string(b, n.found) : NULL;
 }
 
-static const struct foreign_row *find(enum foreign_program p, const char *key)
+static const struct import_row *find(enum import_program p, const char *key)
 {
-    const struct foreign_row *r = find_own(p, key);
+    const struct import_row *r = find_own(p, key);
     return r || programs[p].parent == p ? r : find_own(programs[p].parent, key);
 }
 
 /* A key of fsdp_config may be written with or without fsdp_ before it. Of a script's key, a.b.c, only the end counts:
  * b.c, else c. */
-const struct foreign_row *foreign_find(enum foreign_program p, const char *key)
+const struct import_row *import_find(enum import_program p, const char *key)
 {
     char plain[160];
     if (!strncmp(key, "fsdp_config.fsdp_", 17)) {
@@ -156,7 +156,7 @@ const struct foreign_row *foreign_find(enum foreign_program p, const char *key)
     const char *last = strrchr(key, '.'), *both = last;
     if (!programs[p].leaves || !last) return find(p, key);
     while (both > key && both[-1] != '.') both--;
-    const struct foreign_row *r = find(p, both);
+    const struct import_row *r = find(p, both);
     return r ? r : find(p, last + 1);
 }
 
@@ -167,7 +167,7 @@ static bool begins_with(void *section, const char *key)
 }
 
 /* Whether keys of the program, or of its parent, begin with "section.". */
-static bool has_section(enum foreign_program p, const char *section)
+static bool has_section(enum import_program p, const char *section)
 {
     for (size_t i = 0; i < COUNT(rows); i++)
         if ((rows[i].program == p || rows[i].program == programs[p].parent) &&
@@ -181,9 +181,9 @@ static bool has_section(enum foreign_program p, const char *section)
 }
 
 /* fp16 is a switch of one program and a section of another. */
-static bool takes_map(const struct foreign_row *r)
+static bool takes_map(const struct import_row *r)
 {
-    static const enum foreign_how hows[] = {HOW_NONE,
+    static const enum import_how hows[] = {HOW_NONE,
                                             HOW_ONLY,
                                             HOW_ASK,
                                             HOW_VALUE,
@@ -197,13 +197,13 @@ static bool takes_map(const struct foreign_row *r)
     return false;
 }
 
-static int walk(enum foreign_program p, const struct value *map, const char *prefix, struct bump *b, foreign_visit *visit, void *to)
+static int walk(enum import_program p, const struct value *map, const char *prefix, struct bump *b, import_visit *visit, void *to)
 {
     int rc = 0;
     for (uint32_t i = 0; i < map->count && !rc; i++) {
         const struct value *v = map->items[i];
         const char *key = *prefix ? bump_format(b, "%s.%s", prefix, v->key) : v->key;
-        const struct foreign_row *r = foreign_find(p, key);
+        const struct import_row *r = import_find(p, key);
         /* A script's section may have the name of a key of another section. */
         if (v->kind == VALUE_MAP && (!takes_map(r) || programs[p].leaves || has_section(p, key)))
             rc = walk(p, v, key, b, visit, to);
@@ -212,9 +212,9 @@ static int walk(enum foreign_program p, const struct value *map, const char *pre
     return rc;
 }
 
-int foreign_walk(enum foreign_program p, const struct value *map, struct bump *b, foreign_visit *visit, void *to) { return walk(p, map, "", b, visit, to); }
+int import_walk(enum import_program p, const struct value *map, struct bump *b, import_visit *visit, void *to) { return walk(p, map, "", b, visit, to); }
 
-bool foreign_in_section(enum foreign_program p, const char *key)
+bool import_in_section(enum import_program p, const char *key)
 {
     char section[128];
     const size_t n = strcspn(key, ".");
@@ -224,68 +224,68 @@ bool foreign_in_section(enum foreign_program p, const char *key)
 }
 
 struct guess {
-    enum foreign_program program;
+    enum import_program program;
     int known;
 };
 
 /* A known section with a mistyped key counts, too. */
-static int count_known(void *to, const struct foreign_row *row, const char *key, const struct value *v)
+static int count_known(void *to, const struct import_row *row, const char *key, const struct value *v)
 {
     struct guess *g = to;
     (void)v;
-    g->known += row ? 2 : foreign_in_section(g->program, key);
+    g->known += row ? 2 : import_in_section(g->program, key);
     return 0;
 }
 
-enum foreign_program foreign_guess(const struct value *map, unsigned read)
+enum import_program import_guess(const struct value *map, unsigned read)
 {
-    enum foreign_program found = FOREIGN_PROGRAMS;
+    enum import_program found = IMPORT_PROGRAMS;
     int best = 0;
-    for (enum foreign_program p = 0; p < FOREIGN_PROGRAMS; p++) {
+    for (enum import_program p = 0; p < IMPORT_PROGRAMS; p++) {
         struct bump b = {0};
         struct guess g = {.program = p};
-        if (p != PROGRAM_launch) foreign_walk(p, map, &b, count_known, &g);
+        if (p != PROGRAM_launch) import_walk(p, map, &b, count_known, &g);
         if (g.known > best || (g.known && g.known == best && read >> p & 1 && !(read >> found & 1))) best = g.known, found = p;
         bump_free(&b);
     }
     return found;
 }
 
-static bool has(const struct foreign *f, enum foreign_program p) { return f->programs >> p & 1; }
+static bool has(const struct import *f, enum import_program p) { return f->programs >> p & 1; }
 
-static bool is_given(const struct foreign *f, const struct foreign_row *r, enum foreign_program p)
+static bool is_given(const struct import *f, const struct import_row *r, enum import_program p)
 {
     for (uint32_t i = 0; i < f->entries.n; i++)
         if (f->entries.at[i].program == p && !strcmp(f->entries.at[i].row->key, r->key)) return true;
     return false;
 }
 
-static void add_default(struct foreign *f, const struct foreign_row *r, enum foreign_program p)
+static void add_default(struct import *f, const struct import_row *r, enum import_program p)
 {
     const char *file = "";
     if (is_given(f, r, p)) return;
     for (uint32_t i = 0; i < f->files.n && !*file; i++)
         if (!strcmp(f->files.at[i].program, programs[p].name)) file = f->files.at[i].name;
-    vec_push(&f->entries, ((struct foreign_entry){.row = r, .program = p, .key = r->key, .value = yaml_scalar(&f->memory, r->standard), .file = file}));
+    vec_push(&f->entries, ((struct import_entry){.row = r, .program = p, .key = r->key, .value = yaml_scalar(&f->memory, r->standard), .file = file}));
 }
 
-void foreign_add_defaults(struct foreign *f)
+void import_add_defaults(struct import *f)
 {
-    for (enum foreign_program p = 0; p < FOREIGN_PROGRAMS; p++)
+    for (enum import_program p = 0; p < IMPORT_PROGRAMS; p++)
         for (size_t i = 0; i < COUNT(rows) && has(f, p); i++) {
-            const struct foreign_row *r = &rows[i];
+            const struct import_row *r = &rows[i];
             if (!*r->standard || r->how == HOW_ONLY || r->how == HOW_ASK || r->how == HOW_COMMUNICATION) continue;
             if (r->program == p || (r->program == programs[p].parent && !find_own(p, r->key))) add_default(f, r, p);
         }
 }
 
-bool foreign_off(const struct value *v)
+bool import_off(const struct value *v)
 {
     static const char *const words[] = {"", "none", "None", "no", "off", "false", "null"};
     if (v->kind == VALUE_NULL) return true;
     if (v->kind == VALUE_BOOL) return !v->truth;
     if (v->kind == VALUE_NUMBER) return v->number == 0;
-    if (v->kind == VALUE_MAP && value_get(v, "enabled")) return foreign_off(value_get(v, "enabled"));
+    if (v->kind == VALUE_MAP && value_get(v, "enabled")) return import_off(value_get(v, "enabled"));
     if (v->kind != VALUE_STRING) return !v->count;
     for (size_t i = 0; i < COUNT(words); i++)
         if (!strcmp(v->text, words[i])) return true;

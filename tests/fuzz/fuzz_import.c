@@ -1,8 +1,8 @@
 /*
- * fuzz_foreign.c: any bytes as a configuration of another program. The run file of an accepted one is read back with
+ * fuzz_import.c: any bytes as a configuration of another program. The run file of an accepted one is read back with
  * the same values. The first byte chooses the name: YAML, JSON or a shell script.
  */
-#include "config/foreign.h"
+#include "import/import.h"
 #include "files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -24,24 +24,24 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const names[] = {"a.yaml", "a.json", "a.sh", "a"};
     struct config c;
-    struct foreign f = {0};
+    struct import f = {0};
     struct error e = {0};
     if (!size) return 0;
     fuzz_begin();
     config_init(&c);
-    int rc = foreign_read_text(&f, (const char *)data + 1, size - 1, names[data[0] % 4], &e);
-    if (!rc) rc = foreign_apply(&f, &c, &e);
+    int rc = import_read_text(&f, (const char *)data + 1, size - 1, names[data[0] % 4], &e);
+    if (!rc) rc = import_apply(&f, &c, &e);
     if (!rc) {
         struct text list = {0};
-        CHECK(!foreign_settle(&f, &c, &e), "%s", e.text);
-        foreign_print(&f, &c, &list);
+        CHECK(!import_settle(&f, &c, &e), "%s", e.text);
+        import_print(&f, &c, &list);
         CHECK(list.n || !f.files.n);
         text_free(&list);
         read_back(&c);
     } else {
         CHECK(rc == PL_USAGE && *e.text, "%d %s", rc, e.text);
     }
-    foreign_free(&f);
+    import_free(&f);
     config_free(&c);
     return 0;
 }

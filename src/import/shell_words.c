@@ -1,7 +1,7 @@
 /*
- * foreign_shell.c: see foreign_shell.h.
+ * shell_words.c: see shell_words.h.
  */
-#include "config/foreign_shell.h"
+#include "import/shell_words.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -1,16 +1,16 @@
 /*
- * foreign_read.c: from the files of other programs to a list of their keys and values.
+ * import_read.c: from the files of other programs to a list of their keys and values.
  *
  * JSON and YAML are both read as YAML, of which JSON is a part, so that every value has its line. A DeepSpeed file
  * is Hjson: comments with // and in slash-star are blanked out before. A Python dictionary without names in it reads as
- * YAML too; others are foreign_python.c's.
+ * YAML too; others are python.c's.
  */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "config/config_rows.h"
-#include "config/foreign_rows.h"
+#include "import/import_rows.h"
 #include "io/file.h"
 #include "io/yaml.h"
 
@@ -60,8 +60,8 @@ static char first_character(const char *s)
 /* --- keys ------------------------------------------------------------------------------------ */
 
 struct adding {
-    struct foreign *f;
-    enum foreign_program program;
+    struct import *f;
+    enum import_program program;
     const char *file;
     struct error *e;
 };
@@ -69,11 +69,11 @@ struct adding {
 /* DeepSpeed ignores keys that it does not know at the top; the other programs refuse them. */
 static int unknown_key(struct adding *a, const char *key, const struct value *v)
 {
-    if (v->kind == VALUE_NULL && foreign_in_section(a->program, bump_format(&a->f->memory, "%s.", key)))
+    if (v->kind == VALUE_NULL && import_in_section(a->program, bump_format(&a->f->memory, "%s.", key)))
         return PL_OK; /* an empty section */
-    const char *nearest = foreign_nearest(a->program, key, &a->f->memory), *name = foreign_name(a->program);
-    if (a->program == PROGRAM_ds && !foreign_in_section(a->program, key) && !nearest) {
-        vec_push(&a->f->left, ((struct foreign_left){bump_string(&a->f->memory, key), "DeepSpeed does not know it and ignores it"}));
+    const char *nearest = import_nearest(a->program, key, &a->f->memory), *name = import_name(a->program);
+    if (a->program == PROGRAM_ds && !import_in_section(a->program, key) && !nearest) {
+        vec_push(&a->f->left, ((struct import_left){bump_string(&a->f->memory, key), "DeepSpeed does not know it and ignores it"}));
         return PL_OK;
     }
     if (nearest) error_set(a->e, PL_USAGE, "unknown key %.200s of %s; did you mean %s?", key, name, nearest);
@@ -81,7 +81,7 @@ static int unknown_key(struct adding *a, const char *key, const struct value *v)
     return error_prepend(a->e, "%s:%u", a->file, v->line);
 }
 
-static int refuse_value(const struct adding *a, const struct foreign_row *r, const char *key, const struct value *v)
+static int refuse_value(const struct adding *a, const struct import_row *r, const char *key, const struct value *v)
 {
     char found[96];
     error_set(a->e, PL_USAGE, "%s: found %s: %s", key, value_describe(v, found), r->detail);
@@ -95,26 +95,26 @@ static bool one_of(const char *words, const struct value *v)
 }
 
 /* "auto" of a DeepSpeed file is no value. */
-static int add_key(void *to, const struct foreign_row *r, const char *key, const struct value *v)
+static int add_key(void *to, const struct import_row *r, const char *key, const struct value *v)
 {
     struct adding *a = to;
-    struct foreign *f = a->f;
+    struct import *f = a->f;
     if (!r) return unknown_key(a, key, v);
     if (r->how == HOW_CONFIG_FILE) return PL_OK; /* follow_files */
     if (a->program == PROGRAM_ds && v->kind == VALUE_STRING && !strcmp(v->text, "auto")) {
         vec_push(&f->entries,
-                 ((struct foreign_entry){
+                 ((struct import_entry){
                      .row = r, .program = a->program, .key = r->key, .value = v, .file = a->file, .automatic = true}));
         return PL_OK;
     }
-    if (r->how == HOW_ONLY && !foreign_off(v) && !one_of(r->standard, v)) return refuse_value(a, r, key, v);
+    if (r->how == HOW_ONLY && !import_off(v) && !one_of(r->standard, v)) return refuse_value(a, r, key, v);
     if (r->how == HOW_ONLY_TRUE && v->kind != VALUE_NULL && !(v->kind == VALUE_BOOL && v->truth))
         return refuse_value(a, r, key, v);
-    if (r->how == HOW_DEEPSPEED && v->kind == VALUE_MAP) return foreign_add(f, PROGRAM_ds, v, a->file, a->e);
+    if (r->how == HOW_DEEPSPEED && v->kind == VALUE_MAP) return import_add(f, PROGRAM_ds, v, a->file, a->e);
     const bool named = r->how == HOW_SWIFT_DEEPSPEED && v->kind == VALUE_STRING &&
                        path_has_ending(v->text, ".json"); /* others are names of its own files */
     if ((r->how == HOW_DEEPSPEED || named) && v->kind == VALUE_STRING && *v->text) {
-        if (foreign_follow(f, PROGRAM_ds, v->text, a->file, a->e)) return error_prepend(a->e, "%s:%u: %s", a->file, v->line, key);
+        if (import_follow(f, PROGRAM_ds, v->text, a->file, a->e)) return error_prepend(a->e, "%s:%u: %s", a->file, v->line, key);
         return PL_OK;
     }
     struct value *copy = value_copy(&f->memory, v);
@@ -122,29 +122,29 @@ static int add_key(void *to, const struct foreign_row *r, const char *key, const
         copy = yaml_scalar(&f->memory, v->text);
         copy->line = v->line;
     }
-    vec_push(&f->entries, ((struct foreign_entry){.row = r, .program = a->program, .key = bump_string(&f->memory, key), .value = copy, .file = a->file, .line = v->line, .given = true}));
+    vec_push(&f->entries, ((struct import_entry){.row = r, .program = a->program, .key = bump_string(&f->memory, key), .value = copy, .file = a->file, .line = v->line, .given = true}));
     return PL_OK;
 }
 
 /* Reads the files of settings that a document names, before its own keys, which override them. *others: it has such keys. */
-static int follow_files(struct foreign *f, enum foreign_program p, const struct value *map, const char *file, bool *others, struct error *e)
+static int follow_files(struct import *f, enum import_program p, const struct value *map, const char *file, bool *others, struct error *e)
 {
     *others = !map->count;
     for (uint32_t i = 0; i < map->count; i++) {
         const struct value *v = map->items[i];
-        const struct foreign_row *r = foreign_find(p, v->key);
+        const struct import_row *r = import_find(p, v->key);
         if (!r || r->how != HOW_CONFIG_FILE || v->kind != VALUE_STRING) *others = true;
-        else if (foreign_follow(f, FOREIGN_PROGRAMS, v->text, file, e)) return error_prepend(e, "%s:%u: %s", file, v->line, v->key);
+        else if (import_follow(f, IMPORT_PROGRAMS, v->text, file, e)) return error_prepend(e, "%s:%u: %s", file, v->line, v->key);
     }
     return PL_OK;
 }
 
 /* A file of several documents is listed once for each program. */
-static void list_file(struct foreign *f, const char *name, const char *program)
+static void list_file(struct import *f, const char *name, const char *program)
 {
     for (uint32_t i = 0; i < f->files.n; i++)
         if (!strcmp(f->files.at[i].name, name) && !strcmp(f->files.at[i].program, program)) return;
-    vec_push(&f->files, ((struct foreign_file){name, program}));
+    vec_push(&f->files, ((struct import_file){name, program}));
 }
 
 /* The keys of a map and of the maps in it. */
@@ -156,26 +156,26 @@ static uint64_t count_keys(const struct value *v)
     return n;
 }
 
-int foreign_add(struct foreign *f, enum foreign_program p, const struct value *map, const char *file, struct error *e)
+int import_add(struct import *f, enum import_program p, const struct value *map, const char *file, struct error *e)
 {
     bool others;
     if (count_keys(map) > MAX_KEYS)
         return error_set(e, PL_USAGE, "%s: it has more than %d keys, so it is no configuration", file, (int)MAX_KEYS);
-    if (follow_files(f, p == FOREIGN_PROGRAMS ? PROGRAM_script : p, map, file, &others, e)) return e->code;
+    if (follow_files(f, p == IMPORT_PROGRAMS ? PROGRAM_script : p, map, file, &others, e)) return e->code;
     if (!others) return PL_OK;
-    if (p == FOREIGN_PROGRAMS) p = foreign_guess(map, f->programs);
-    if (p == FOREIGN_PROGRAMS)
+    if (p == IMPORT_PROGRAMS) p = import_guess(map, f->programs);
+    if (p == IMPORT_PROGRAMS)
         return error_set(
             e, PL_USAGE,
             "%s: no key of it is known; expected a configuration of Hugging Face TrainingArguments, TRL, "
             "LLaMA-Factory, ms-swift, Axolotl, DeepSpeed or Accelerate, or the command line of a training script",
             file);
-    if (*foreign_refused(p))
-        return error_set(e, PL_USAGE, "%s is a file of %s: %s", file, foreign_name(p), foreign_refused(p));
+    if (*import_refused(p))
+        return error_set(e, PL_USAGE, "%s is a file of %s: %s", file, import_name(p), import_refused(p));
     struct adding a = {f, p, bump_string(&f->memory, file), e};
     f->programs |= 1u << p;
-    if (p != PROGRAM_launch) list_file(f, a.file, foreign_name(p));
-    return foreign_walk(p, map, &f->memory, add_key, &a);
+    if (p != PROGRAM_launch) list_file(f, a.file, import_name(p));
+    return import_walk(p, map, &f->memory, add_key, &a);
 }
 
 /* --- files ----------------------------------------------------------------------------------- */
@@ -191,13 +191,13 @@ static int refuse_ours(const char *bytes, const char *name, struct error *e)
     return ours ? error_set(e, PL_USAGE, "%s is a run file of Plimsoll: give it without --config-from", name) : PL_OK;
 }
 
-static int add_document(struct foreign *f, enum foreign_program p, const struct value *v, const char *bytes, const char *name, struct error *e)
+static int add_document(struct import *f, enum import_program p, const struct value *v, const char *bytes, const char *name, struct error *e)
 {
     char found[96];
     if (v->kind == VALUE_NULL) return error_set(e, PL_USAGE, "%s is empty, expected a map of keys", name);
     if (v->kind != VALUE_MAP) return error_set(e, PL_USAGE, "%s: found %s, expected a map of keys", name, value_describe(v, found));
-    if (p == FOREIGN_PROGRAMS && refuse_ours(bytes, name, e)) return e->code;
-    return foreign_add(f, p, v, name, e);
+    if (p == IMPORT_PROGRAMS && refuse_ours(bytes, name, e)) return e->code;
+    return import_add(f, p, v, name, e);
 }
 
 static int check_text(const char *bytes, size_t n, const char *name, struct error *e)
@@ -213,17 +213,17 @@ static int check_text(const char *bytes, size_t n, const char *name, struct erro
     return PL_OK;
 }
 
-static int add_python(struct foreign *f, const char *text, const char *name, struct error *e)
+static int add_python(struct import *f, const char *text, const char *name, struct error *e)
 {
-    foreign_documents documents = {0};
-    int rc = foreign_read_python(f, text, name, &documents, e);
+    import_documents documents = {0};
+    int rc = import_read_python(f, text, name, &documents, e);
     for (uint32_t i = 0; i < documents.n && !rc; i++)
-        rc = foreign_add(f, documents.at[i].program, documents.at[i].map, name, e);
+        rc = import_add(f, documents.at[i].program, documents.at[i].map, name, e);
     vec_free(&documents);
     return rc;
 }
 
-static int read_bytes(struct foreign *f, enum foreign_program p, const char *bytes, size_t n, const char *name, struct error *e)
+static int read_bytes(struct import *f, enum import_program p, const char *bytes, size_t n, const char *name, struct error *e)
 {
     struct value *v;
     char *text = bump_alloc(&f->memory, n + 1);
@@ -231,13 +231,13 @@ static int read_bytes(struct foreign *f, enum foreign_program p, const char *byt
     memcpy(text, bytes, n);
     text[n] = 0;
     if (first_character(text) == '{') blank_comments(text);
-    else if (foreign_is_command(text, name)) return foreign_add_command(f, text, name, e);
-    else if (path_has_ending(name, ".py") || foreign_is_python(text)) return add_python(f, text, name, e);
+    else if (import_is_command(text, name)) return import_add_command(f, text, name, e);
+    else if (path_has_ending(name, ".py") || import_is_python(text)) return add_python(f, text, name, e);
     if (yaml_parse(text, n, &f->memory, &v, e)) return error_prepend(e, "%s", name);
     return add_document(f, p, v, text, name, e);
 }
 
-static int read_file(struct foreign *f, enum foreign_program p, const char *path, struct error *e)
+static int read_file(struct import *f, enum import_program p, const char *path, struct error *e)
 {
     char *bytes;
     size_t n;
@@ -250,13 +250,13 @@ static int read_file(struct foreign *f, enum foreign_program p, const char *path
     return rc;
 }
 
-int foreign_read(struct foreign *f, const char *path, struct error *e) { return read_file(f, FOREIGN_PROGRAMS, path, e); }
+int import_read(struct import *f, const char *path, struct error *e) { return read_file(f, IMPORT_PROGRAMS, path, e); }
 
-int foreign_read_text(struct foreign *f, const char *bytes, size_t n, const char *name, struct error *e) { return read_bytes(f, FOREIGN_PROGRAMS, bytes, n, name, e); }
+int import_read_text(struct import *f, const char *bytes, size_t n, const char *name, struct error *e) { return read_bytes(f, IMPORT_PROGRAMS, bytes, n, name, e); }
 
 /* Programs are started in the folder of their project, and name files from there: the folders above the file that
  * names another one are tried too. */
-const char *foreign_locate(struct foreign *f, const char *path, const char *from)
+const char *import_locate(struct import *f, const char *path, const char *from)
 {
     if (file_exists(path) || *path == '/') return file_exists(path) ? path : NULL;
     char *folder = bump_string(&f->memory, from);
@@ -268,14 +268,14 @@ const char *foreign_locate(struct foreign *f, const char *path, const char *from
     return NULL;
 }
 
-int foreign_follow(struct foreign *f, enum foreign_program p, const char *path, const char *from, struct error *e)
+int import_follow(struct import *f, enum import_program p, const char *path, const char *from, struct error *e)
 {
-    const char *there = foreign_locate(f, path, from);
+    const char *there = import_locate(f, path, from);
     if (!there) return error_set(e, PL_USAGE, "there is no file %.500s, in this folder or in one of those above %s", path, from);
     return read_file(f, p, there, e);
 }
 
-void foreign_free(struct foreign *f)
+void import_free(struct import *f)
 {
     vec_free(&f->entries);
     vec_free(&f->set);

@@ -1,5 +1,5 @@
 /*
- * foreign_python.c: settings in Python's notation, as data:
+ * python.c: settings in Python's notation, as data:
  *
  *     batch_size = 2                                        a setting, or a name that is used below
  *     config = {'batch_size': 2, 'use_bf16': True}          a document of its own
@@ -15,19 +15,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "config/foreign_rows.h"
+#include "import/import_rows.h"
 #include "io/yaml.h"
 
 enum { MOST_DEPTH = 32, MOST_KEYS = 10000 };
 
 struct python {
-    struct foreign *f;
+    struct import *f;
     const char *name, *at;
     uint32_t line;
     int depth;
     struct value *scalars; /* assigned at the top */
     struct value *used;    /* those that a value names */
-    foreign_documents *documents;
+    import_documents *documents;
     struct error *e;
 };
 
@@ -131,11 +131,11 @@ static int read_pairs(struct python *p, struct value *map)
 }
 
 /* The program that a class belongs to; its keys tell where others have a class of this name. */
-static enum foreign_program class_program(const char *name)
+static enum import_program class_program(const char *name)
 {
     static const struct {
         const char *name;
-        enum foreign_program program;
+        enum import_program program;
     } classes[] = {{"TrainingArguments", PROGRAM_hf}, {"Seq2SeqTrainingArguments", PROGRAM_hf},
                    {"SFTConfig", PROGRAM_trl},        {"ModelConfig", PROGRAM_trl},
                    {"ScriptArguments", PROGRAM_trl},  {"LoraConfig", PROGRAM_peft}};
@@ -185,7 +185,7 @@ static int read_call(struct python *p, const char *full)
     }
     const bool keys = map->count;
     add_class(p, name, line, map);
-    if (keys || map->count) vec_push(p->documents, ((struct foreign_document){class_program(name), map}));
+    if (keys || map->count) vec_push(p->documents, ((struct import_document){class_program(name), map}));
     return PL_OK;
 }
 
@@ -279,7 +279,7 @@ static int read_statement(struct python *p)
     v->line = line;
     if (!assigns) return PL_OK;
     if (p->scalars->count >= MOST_KEYS || p->documents->n >= MOST_KEYS) return fail(p, "too many statements");
-    if (v->kind == VALUE_MAP && v->count) vec_push(p->documents, ((struct foreign_document){FOREIGN_PROGRAMS, v}));
+    if (v->kind == VALUE_MAP && v->count) vec_push(p->documents, ((struct import_document){IMPORT_PROGRAMS, v}));
     else if (v->kind != VALUE_MAP) value_put(&p->f->memory, p->scalars, name, v);
     return PL_OK;
 }
@@ -298,7 +298,7 @@ static struct value *settings_of(struct python *p)
     return map;
 }
 
-bool foreign_is_python(const char *text)
+bool import_is_python(const char *text)
 {
     for (;;) {
         while (isspace((unsigned char)*text)) text++;
@@ -313,7 +313,7 @@ bool foreign_is_python(const char *text)
     return *equals == '=' && equals > text + n; /* a shell has no blank there */
 }
 
-int foreign_read_python(struct foreign *f, const char *text, const char *name, foreign_documents *out, struct error *e)
+int import_read_python(struct import *f, const char *text, const char *name, import_documents *out, struct error *e)
 {
     struct python p = {.f = f,
                        .name = name,
@@ -331,6 +331,6 @@ int foreign_read_python(struct foreign *f, const char *text, const char *name, f
         else if (!rc && *p.at && *p.at != '\n') rc = fail(&p, "an expression");
     }
     struct value *settings = settings_of(&p);
-    if (!rc && settings->count) vec_push(out, ((struct foreign_document){PROGRAM_script, settings}));
+    if (!rc && settings->count) vec_push(out, ((struct import_document){PROGRAM_script, settings}));
     return rc || out->n ? rc : error_set(e, PL_USAGE, "%s: it has no settings", name);
 }

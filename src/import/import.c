@@ -1,24 +1,24 @@
 /*
- * foreign.c: from the keys of other programs to ours.
+ * import.c: from the keys of other programs to ours.
  *
- * Rows with one value become one key here; facts that belong together are combined in foreign_run.c and
- * foreign_memory.c. A key that is set has SOURCE_FOREIGN, so that RUN.yaml and --set override it.
+ * Rows with one value become one key here; facts that belong together are combined in run_facts.c and
+ * memory_facts.c. A key that is set has SOURCE_IMPORT, so that RUN.yaml and --set override it.
  */
-#include "config/foreign.h"
+#include "import/import.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "config/config_rows.h"
-#include "config/foreign_rows.h"
+#include "import/import_rows.h"
 #include "io/yaml.h"
 
 /* --- rows with one value --------------------------------------------------------------------- */
 
 /* The word of ours for theirs: "adamw_torch=adamw sgd=sgd". */
-static struct value *translate(struct foreign_work *w, const struct foreign_entry *entry)
+static struct value *translate(struct import_work *w, const struct import_entry *entry)
 {
-    const char *word = foreign_text(entry);
+    const char *word = import_text(entry);
     const size_t n = strlen(word);
     struct text known = {0};
     for (const char *s = entry->row->detail; *s;) {
@@ -30,20 +30,20 @@ static struct value *translate(struct foreign_work *w, const struct foreign_entr
         text_printf(&known, "%s%.*s", known.n ? ", " : "", (int)(equals - s), s);
         s = end + (*end == ' ');
     }
-    foreign_refuse(w, entry, "found %.100s, and Plimsoll has only %s", *word ? word : "no word", known.at);
+    import_refuse(w, entry, "found %.100s, and Plimsoll has only %s", *word ? word : "no word", known.at);
     text_free(&known);
     return value_new(&w->f->memory, VALUE_NULL);
 }
 
-static void put_one(struct foreign_work *w, const struct foreign_entry *entry)
+static void put_one(struct import_work *w, const struct import_entry *entry)
 {
     struct value *v = value_copy(&w->f->memory, entry->value);
     switch (entry->row->how) {
     case HOW_POSITIVE:
-        if (foreign_number(w, entry) <= 0) return;
+        if (import_number(w, entry) <= 0) return;
         break;
     case HOW_IF_TRUE:
-        if (!foreign_true(w, entry)) return;
+        if (!import_true(w, entry)) return;
         v = yaml_scalar(&w->f->memory, entry->row->detail);
         break;
     case HOW_WORD:
@@ -52,63 +52,63 @@ static void put_one(struct foreign_work *w, const struct foreign_entry *entry)
     default:
         break;
     }
-    foreign_put(w, entry->row->ours, v, entry, NULL);
+    import_put(w, entry->row->ours, v, entry, NULL);
 }
 
 /* Each key of ours once, whatever keys of theirs it has. */
-static void put_values(struct foreign_work *w)
+static void put_values(struct import_work *w)
 {
-    for (uint32_t i = 0; i < w->f->entries.n && !foreign_failed(w); i++) {
-        const struct foreign_entry *entry = &w->f->entries.at[i];
+    for (uint32_t i = 0; i < w->f->entries.n && !import_failed(w); i++) {
+        const struct import_entry *entry = &w->f->entries.at[i];
         if (entry->row->how > HOW_IF_TRUE) continue;
         bool before = false;
         for (uint32_t k = 0; k < i && !before; k++) before = w->f->entries.at[k].row->how <= HOW_IF_TRUE && !strcmp(w->f->entries.at[k].row->ours, entry->row->ours);
-        const struct foreign_entry *found = before ? NULL : foreign_pick_for(w, entry->row->ours);
+        const struct import_entry *found = before ? NULL : import_pick_for(w, entry->row->ours);
         if (found) put_one(w, found);
     }
 }
 
 /* A value that is not one of those without a question. */
-static void ask(struct foreign_work *w, const struct foreign_entry *entry)
+static void ask(struct import_work *w, const struct import_entry *entry)
 {
     const struct value *v = entry->value;
-    const char *text = foreign_text(entry);
+    const char *text = import_text(entry);
     if (v->kind == VALUE_NULL || (v->kind == VALUE_STRING && !*v->text)) return;
     if (*entry->row->standard && *text && config_word_index(entry->row->standard, text) >= 0) return;
-    foreign_ask(w, entry, entry->row->ours, entry->row->detail);
+    import_ask(w, entry, entry->row->ours, entry->row->detail);
 }
 
-int foreign_apply(struct foreign *f, struct config *c, struct error *e)
+int import_apply(struct import *f, struct config *c, struct error *e)
 {
-    struct foreign_work w = {f, c};
+    struct import_work w = {f, c};
     e->code = PL_OK;
     f->error = e;
     for (uint32_t i = 0; i < f->entries.n; i++)
         if (f->entries.at[i].row->how == HOW_NONE)
-            foreign_leave(&w, &f->entries.at[i], foreign_why(f->entries.at[i].row));
+            import_leave(&w, &f->entries.at[i], import_why(f->entries.at[i].row));
         else if (f->entries.at[i].row->how == HOW_ASK) ask(&w, &f->entries.at[i]);
-    foreign_add_defaults(f);
+    import_add_defaults(f);
     put_values(&w);
-    foreign_schedule(&w);
-    foreign_run(&w);
-    foreign_memory(&w);
-    foreign_adapter(&w);
-    foreign_data(&w);
+    import_schedule(&w);
+    import_run(&w);
+    import_memory(&w);
+    import_adapter(&w);
+    import_data(&w);
     return e->code;
 }
 
 /* --- what other sources decide --------------------------------------------------------------- */
 
-static bool is_theirs(const struct config *c, enum config_key key) { return c->origin[key].source == SOURCE_FOREIGN; }
+static bool is_theirs(const struct config *c, enum config_key key) { return c->origin[key].source == SOURCE_IMPORT; }
 
-static void drop(struct foreign *f, struct config *c, enum config_key key, const char *what, const char *why)
+static void drop(struct import *f, struct config *c, enum config_key key, const char *what, const char *why)
 {
     config_reset(c, key);
-    vec_push(&f->left, ((struct foreign_left){what, why}));
+    vec_push(&f->left, ((struct import_left){what, why}));
 }
 
 /* Validation data of the run file or an option take the place of those of the other program, and so does a format without a split. */
-static void settle_holdout(struct foreign *f, struct config *c)
+static void settle_holdout(struct import *f, struct config *c)
 {
     const bool unsplit = config_tokens(c) && !config_text(c);
     if (!is_theirs(c, KEY_data_holdout) || !(c->data_validation.n || c->data_validation_images || unsplit)) return;
@@ -117,14 +117,14 @@ static void settle_holdout(struct foreign *f, struct config *c)
 }
 
 /* Only conversations have a number of samples; otherwise the steps of the run must be given. */
-static void settle_samples(struct foreign *f, struct config *c)
+static void settle_samples(struct import *f, struct config *c)
 {
     if (!is_theirs(c, KEY_data_max_samples) || c->data_format == FORMAT_CONVERSATIONS) return;
     for (uint32_t i = 0; i < f->entries.n; i++) {
-        const struct foreign_entry *x = &f->entries.at[i];
+        const struct import_entry *x = &f->entries.at[i];
         if (x->row->how == HOW_MAX_SAMPLES && x->given)
             vec_push(&f->questions,
-                     ((struct foreign_question){
+                     ((struct import_question){
                          x->file, x->line, x->key, x->value, KEY_train_steps,
                          "only conversations have data.max_samples: set train.steps, the length of the run"}));
     }
@@ -132,7 +132,7 @@ static void settle_samples(struct foreign *f, struct config *c)
 }
 
 /* A warmup that the run file or an option took away has no shape. */
-static void settle_warmup(struct foreign *f, struct config *c)
+static void settle_warmup(struct import *f, struct config *c)
 {
     static const enum config_key keys[] = {KEY_train_warmup_shape, KEY_train_warmup_start};
     for (size_t i = 0; i < COUNT(keys) && !config_warms_up(c); i++)
@@ -140,21 +140,21 @@ static void settle_warmup(struct foreign *f, struct config *c)
 }
 
 /* Which model it is only the run file or an option can say: the file itself names one of its parts. */
-static bool is_answered(const struct config *c, const struct foreign_question *q)
+static bool is_answered(const struct config *c, const struct import_question *q)
 {
     if (q->ours != KEY_model_path) return config_given(c, q->ours);
-    return c->origin[KEY_model_path].source > SOURCE_FOREIGN || config_given(c, KEY_model_preset);
+    return c->origin[KEY_model_path].source > SOURCE_IMPORT || config_given(c, KEY_model_preset);
 }
 
 /* Lists questions with an answer; the first without one is an error. */
-static int settle_questions(struct foreign *f, const struct config *c, struct error *e)
+static int settle_questions(struct import *f, const struct config *c, struct error *e)
 {
     char found[96];
     for (uint32_t i = 0; i < f->questions.n; i++) {
-        const struct foreign_question *q = &f->questions.at[i];
+        const struct import_question *q = &f->questions.at[i];
         if (is_answered(c, q)) {
             const bool preset = q->ours == KEY_model_path && config_given(c, KEY_model_preset);
-            vec_push(&f->left, ((struct foreign_left){
+            vec_push(&f->left, ((struct import_left){
                                    q->key, bump_format(&f->memory, "%s decides it",
                                                        config_key_name(preset ? KEY_model_preset : q->ours))}));
             continue;
@@ -166,7 +166,7 @@ static int settle_questions(struct foreign *f, const struct config *c, struct er
     return PL_OK;
 }
 
-int foreign_settle(struct foreign *f, struct config *c, struct error *e)
+int import_settle(struct import *f, struct config *c, struct error *e)
 {
     settle_holdout(f, c);
     settle_samples(f, c);
@@ -176,7 +176,7 @@ int foreign_settle(struct foreign *f, struct config *c, struct error *e)
     return settle_questions(f, c, e);
 }
 
-void foreign_drop_training(struct config *c)
+void import_drop_training(struct config *c)
 {
     for (int key = 0; key < CONFIG_KEYS; key++) {
         const char *name = config_key_name((enum config_key)key);
@@ -197,14 +197,14 @@ static void shorten(struct text *line)
     text_printf(line, "...");
 }
 
-static void print_set(const struct foreign *f, const struct config *c, struct text *out)
+static void print_set(const struct import *f, const struct config *c, struct text *out)
 {
     size_t width = 0;
     for (int pass = 0; pass < 2; pass++)
         for (int key = 0; key < CONFIG_KEYS; key++)
             for (uint32_t i = 0; i < f->set.n; i++) {
                 struct text line = {0};
-                if (f->set.at[i].key != (enum config_key)key || c->origin[key].source != SOURCE_FOREIGN) continue;
+                if (f->set.at[i].key != (enum config_key)key || c->origin[key].source != SOURCE_IMPORT) continue;
                 text_printf(&line, "%s = ", config_key_name((enum config_key)key));
                 config_show(c, (enum config_key)key, &line);
                 shorten(&line);
@@ -215,11 +215,11 @@ static void print_set(const struct foreign *f, const struct config *c, struct te
 }
 
 /* Keys that RUN.yaml or --set gave too. */
-static void print_overridden(const struct foreign *f, const struct config *c, struct text *out)
+static void print_overridden(const struct import *f, const struct config *c, struct text *out)
 {
     bool any = false;
     for (uint32_t i = 0; i < f->set.n; i++) {
-        if (c->origin[f->set.at[i].key].source <= SOURCE_FOREIGN) continue;
+        if (c->origin[f->set.at[i].key].source <= SOURCE_IMPORT) continue;
         text_printf(out, "%s %s", any ? "," : "  set otherwise by the run file or an option:", config_key_name(f->set.at[i].key));
         any = true;
     }
@@ -227,7 +227,7 @@ static void print_overridden(const struct foreign *f, const struct config *c, st
 }
 
 /* Keys with the same reason are one line. */
-static void print_left(const struct foreign *f, struct text *out)
+static void print_left(const struct import *f, struct text *out)
 {
     if (f->left.n) text_printf(out, "no effect here:\n");
     for (uint32_t i = 0; i < f->left.n; i++) {
@@ -240,11 +240,11 @@ static void print_left(const struct foreign *f, struct text *out)
     }
 }
 
-static void print_questions(const struct foreign *f, const struct config *c, struct text *out)
+static void print_questions(const struct import *f, const struct config *c, struct text *out)
 {
     bool any = false;
     for (uint32_t i = 0; i < f->questions.n; i++) {
-        const struct foreign_question *q = &f->questions.at[i];
+        const struct import_question *q = &f->questions.at[i];
         if (is_answered(c, q)) continue;
         text_printf(out, "%s  %s, line %u: %s\n", any ? "" : "to be answered before training:\n", q->key, q->line,
                     q->question);
@@ -252,7 +252,7 @@ static void print_questions(const struct foreign *f, const struct config *c, str
     }
 }
 
-void foreign_print(const struct foreign *f, const struct config *c, struct text *out)
+void import_print(const struct import *f, const struct config *c, struct text *out)
 {
     for (uint32_t i = 0; i < f->files.n; i++) text_printf(out, "%s: read as %s\n", f->files.at[i].name, f->files.at[i].program);
     print_set(f, c, out);

@@ -1,5 +1,5 @@
 /*
- * foreign_command.c: the command line of a training script, in a file.
+ * command_line.c: the command line of a training script, in a file.
  *
  *     torchrun --nproc_per_node=4 train.py --batch_size 2 --use_amp
  *     deepspeed --num_gpus 8 train.py --deepspeed zero3.json --bf16 True
@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "config/config_rows.h"
-#include "config/foreign_shell.h"
+#include "import/shell_words.h"
 #include "io/yaml.h"
 
 static const char *base_name(const char *path) { return strrchr(path, '/') ? strrchr(path, '/') + 1 : path; }
@@ -37,10 +37,10 @@ static bool is_python(const char *word) { return !strncmp(base_name(word), "pyth
 /* Programs with commands of their own, and those commands that train. */
 static const struct tool {
     const char *name, *trains;
-    enum foreign_program program;
+    enum import_program program;
 } tools[] = {
     {"llamafactory-cli", "train", PROGRAM_lf}, {"lmf", "train", PROGRAM_lf},       {"trl", "sft", PROGRAM_trl},
-    {"axolotl", "train", PROGRAM_axolotl},     {"swift", "sft|pt", PROGRAM_swift}, {"megatron", "", FOREIGN_PROGRAMS}};
+    {"axolotl", "train", PROGRAM_axolotl},     {"swift", "sft|pt", PROGRAM_swift}, {"megatron", "", IMPORT_PROGRAMS}};
 
 static const struct tool *find_tool(const char *word)
 {
@@ -177,12 +177,12 @@ static int add_processes(struct shell *s)
         if (v && v->text && *v->text)
             value_put(&s->f->memory, map, names[i][1], word_value(s, &(struct word){.text = v->text, .line = s->line}));
     }
-    return map->count ? foreign_add(s->f, PROGRAM_launch, map, s->name, s->e) : PL_OK;
+    return map->count ? import_add(s->f, PROGRAM_launch, map, s->name, s->e) : PL_OK;
 }
 
 /* Arguments of the script: options, key=value, and files of settings, which are read first: options come later. `p`: the program
- * that it is; FOREIGN_PROGRAMS: its keys tell. */
-static int add_arguments(struct shell *s, const words *w, uint32_t i, enum foreign_program p)
+ * that it is; IMPORT_PROGRAMS: its keys tell. */
+static int add_arguments(struct shell *s, const words *w, uint32_t i, enum import_program p)
 {
     struct value *map = value_new(&s->f->memory, VALUE_MAP);
     if (p == PROGRAM_swift && !strcmp(w->at[i - 1].text, "pt"))
@@ -197,21 +197,21 @@ static int add_arguments(struct shell *s, const words *w, uint32_t i, enum forei
         } else {
             if (!path_has_ending(word->text, ".yaml") && !path_has_ending(word->text, ".yml") && !path_has_ending(word->text, ".json"))
                 return error_set(s->e, PL_USAGE, "%s:%u: the argument %.200s is neither an option nor a file of settings", s->name, word->line, word->text);
-            if (foreign_follow(s->f, FOREIGN_PROGRAMS, word->text, s->name, s->e)) return error_prepend(s->e, "%s:%u", s->name, word->line);
+            if (import_follow(s->f, IMPORT_PROGRAMS, word->text, s->name, s->e)) return error_prepend(s->e, "%s:%u", s->name, word->line);
             i++;
         }
     }
-    return map->count ? foreign_add(s->f, p, map, s->name, s->e) : PL_OK;
+    return map->count ? import_add(s->f, p, map, s->name, s->e) : PL_OK;
 }
 
-/* The program of a script that is known by its name; FOREIGN_PROGRAMS: its keys tell. */
-static enum foreign_program program_of(const char *script, const words *w)
+/* The program of a script that is known by its name; IMPORT_PROGRAMS: its keys tell. */
+static enum import_program program_of(const char *script, const words *w)
 {
     if (!strcmp(base_name(script), "train_prs_med.py")) return PROGRAM_prs;
     if (strstr(script, "llava/train/") || strstr(script, "llava.train.")) return PROGRAM_llava;
     for (uint32_t i = 0; i < w->n && !strcmp(base_name(script), "train_ddp.py"); i++) /* a common name */
         if (!strncmp(w->at[i].text, "--annotation_path", 17)) return PROGRAM_ddp;
-    return FOREIGN_PROGRAMS;
+    return IMPORT_PROGRAMS;
 }
 
 static int add_command(struct shell *s, const words *w, uint32_t i)
@@ -225,11 +225,11 @@ static int add_command(struct shell *s, const words *w, uint32_t i)
                                 : add_arguments(s, w, i + 2, tool->program); /* llamafactory-cli train ... */
     if (!strncmp(w->at[i].text, "--", 2)) return add_arguments(s, w, i, program_of(s->f->script ? s->f->script : "", w));
     struct value *launch = launch_options(s, w, &i);
-    if (launch->count && foreign_add(s->f, PROGRAM_launch, launch, s->name, s->e)) return s->e->code;
+    if (launch->count && import_add(s->f, PROGRAM_launch, launch, s->name, s->e)) return s->e->code;
     return add_arguments(s, w, i, program_of(i ? w->at[i - 1].text : "", w));
 }
 
-bool foreign_is_command(const char *text, const char *name)
+bool import_is_command(const char *text, const char *name)
 {
     static const char *const names[] = {"python", "torchrun", "deepspeed", "accelerate", "llamafactory-cli",
                                         "trl",    "axolotl",  "swift",     "export"};
@@ -294,7 +294,7 @@ static int check_chosen(const struct commands *c, const struct shell *s, struct 
     return PL_OK;
 }
 
-int foreign_add_command(struct foreign *f, const char *text, const char *name, struct error *e)
+int import_add_command(struct import *f, const char *text, const char *name, struct error *e)
 {
     struct shell s = {.f = f, .name = bump_string(&f->memory, name), .at = text, .line = 1, .variables = value_new(&f->memory, VALUE_MAP), .causes = value_new(&f->memory, VALUE_MAP), .e = e};
     struct commands c = {.purpose = DOES_NOT};

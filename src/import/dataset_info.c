@@ -1,11 +1,11 @@
 /*
- * foreign_dataset.c: the datasets of LLaMA-Factory: names in dataset_info.json, which says for each the file and what
+ * dataset_info.c: the datasets of LLaMA-Factory: names in dataset_info.json, which says for each the file and what
  * its keys mean. Plimsoll tells the format of a sample from its keys, so a description is followed if it gives the
  * keys their usual names.
  */
 #include <string.h>
 
-#include "config/foreign_rows.h"
+#include "import/import_rows.h"
 #include "io/file.h"
 #include "io/json.h"
 
@@ -41,14 +41,14 @@ static int check_names(const struct value *map, const char *dataset, const char 
     return PL_OK;
 }
 
-static int find_file(struct foreign *f, const struct value *all, const char *name, const char *info, const char **path, struct error *e)
+static int find_file(struct import *f, const struct value *all, const char *name, const char *info, const char **path, struct error *e)
 {
     const struct value *d = value_get(all, name), *file = value_get(d, "file_name"), *ranking = value_get(d, "ranking"), *format = value_get(d, "formatting");
     char folder[4096];
     if (!d || d->kind != VALUE_MAP) return error_set(e, PL_USAGE, "%s has no dataset %.200s", info, name);
     if (!file || file->kind != VALUE_STRING)
         return error_set(e, PL_USAGE, "%s: dataset %.200s is on a hub and has no file_name: write it to a file with `datasets` (to_json) and give that in data.train", info, name);
-    if (ranking && !foreign_off(ranking)) return error_set(e, PL_USAGE, "%s: dataset %.200s holds ranked answers, which Plimsoll does not train on", info, name);
+    if (ranking && !import_off(ranking)) return error_set(e, PL_USAGE, "%s: dataset %.200s holds ranked answers, which Plimsoll does not train on", info, name);
     if (format && !(format->kind == VALUE_STRING && (!strcmp(format->text, "alpaca") || !strcmp(format->text, "sharegpt") || !strcmp(format->text, "openai"))))
         return error_set(e, PL_USAGE, "%s: dataset %.200s: formatting is not known, expected alpaca, sharegpt or openai", info, name);
     if (check_names(value_get(d, "columns"), name, info, e) || check_names(value_get(d, "tags"), name, info, e)) return e->code;
@@ -58,14 +58,14 @@ static int find_file(struct foreign *f, const struct value *all, const char *nam
 }
 
 /* dataset_info.json in its dataset_dir, or beside the file that names the dataset. */
-static const char *find_info(struct foreign *f, const char *folder, const char *from)
+static const char *find_info(struct import *f, const char *folder, const char *from)
 {
-    const char *path = foreign_locate(f, bump_format(&f->memory, "%s/dataset_info.json", folder), from);
-    return path ? path : foreign_locate(f, "dataset_info.json", from);
+    const char *path = import_locate(f, bump_format(&f->memory, "%s/dataset_info.json", folder), from);
+    return path ? path : import_locate(f, "dataset_info.json", from);
 }
 
 /* "a, b" or a list as a list of names. */
-static struct value *split_names(struct foreign *f, const struct value *v)
+static struct value *split_names(struct import *f, const struct value *v)
 {
     struct value *names = value_new(&f->memory, VALUE_LIST);
     for (uint32_t i = 0; v->kind == VALUE_LIST && i < v->count; i++)
@@ -79,7 +79,7 @@ static struct value *split_names(struct foreign *f, const struct value *v)
     return names;
 }
 
-int foreign_datasets(struct foreign *f, const struct foreign_entry *entry, const char *folder, struct value **paths, struct error *e)
+int import_datasets(struct import *f, const struct import_entry *entry, const char *folder, struct value **paths, struct error *e)
 {
     struct value *all, *names = split_names(f, entry->value);
     const char *info = find_info(f, folder, entry->file);
