@@ -12,9 +12,9 @@
 #   run      tests/run_*.sh: whole runs of the binary
 #
 # JOBS programs run in parallel. The report keeps the order of the list: one line for each program with
-# its counts and seconds, followed by its whole output if it fails. The last line is the sum. A program
-# counts as one failure if it reports none but exits with an error, runs longer than LIMIT seconds, or
-# reports no counts at all.
+# its counts and seconds, followed by its whole output if it fails. Then come the ten slowest programs and
+# the time of all; the last line is the sum. A program counts as one failure if it reports none but exits
+# with an error, runs longer than LIMIT seconds, or reports no counts at all.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 export BUILD=${BUILD:-build} LC_ALL=C
@@ -57,6 +57,7 @@ report() {
     read -r p f s < <(count "$log")
     if ((status == 124)); then echo "$name: stopped after $LIMIT seconds" >>"$log"; fi
     if ((f == 0)) && ((status != 0 || p + s == 0)); then f=1; fi
+    echo "$4 $name" >>"$logs/times"
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     printf '%-6s %-24s %4d passed, %d failed, %d skipped  %4d s\n' "$( ((f)) && echo FAIL || echo ok)" "$name" "$p" "$f" "$s" "$4"
     if ((s)); then grep -i skip "$log" | awk '!/[0-9] skipped$|test\(s\)|TEST\(S\)/ && !seen[$0]++' | sed -n 's/^ */       /; 1,2p; 3{s/.*/       .../p}'; fi
@@ -148,5 +149,8 @@ for part in "${parts[@]}"; do
     esac
 done
 while ((running)); do wait_one; done
+echo 'the slowest:'
+sort -rn "$logs/times" | head -n 10 | while read -r seconds name; do printf '%6d s  %s\n' "$seconds" "$name"; done
+printf 'in all %d min %d s, %d programs at a time\n' $((SECONDS / 60)) $((SECONDS % 60)) "$JOBS"
 echo "$passed passed, $failed failed, $skipped skipped"
 ((failed == 0))
