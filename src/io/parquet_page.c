@@ -52,13 +52,16 @@ static bool is_sound(const struct header *h, uint64_t room)
     return h->def_bytes >= 0 && h->rep_bytes >= 0 && h->def_bytes <= INT32_MAX && h->rep_bytes <= INT32_MAX && h->def_bytes + h->rep_bytes <= (h->full < h->size ? h->full : h->size);
 }
 
+/* The last page of a chunk may lie behind its end: parquet-mr before 1.2.9 left the header of the dictionary's page out of
+ * the size of the chunk. */
 int page_next(const struct parquet *p, const struct parquet_chunk *c, uint64_t *at, struct parquet_page *out, bool *more, struct error *e)
 {
-    const uint64_t end = c->at + c->bytes;
+    enum { LEFT_OUT = 100 };
+    const uint64_t end = c->at + c->bytes, last = min_u64(end + LEFT_OUT, p->map.bytes - p->footer);
     struct header h = {.kind = INDEX_PAGE};
     const uint8_t *body = NULL;
     for (*more = *at < end; *more && h.kind == INDEX_PAGE; *more = *at < end || h.kind != INDEX_PAGE) {
-        struct thrift t = {.at = (const uint8_t *)p->map.at + *at, .end = (const uint8_t *)p->map.at + end};
+        struct thrift t = {.at = (const uint8_t *)p->map.at + *at, .end = (const uint8_t *)p->map.at + last};
         read_header(&t, &h);
         if (t.bad || h.kind < DATA_PAGE || h.kind > DATA_PAGE_V2 || !is_sound(&h, (uint64_t)(t.end - t.at)))
             return error_set(e, PL_USAGE, "the header of the page at byte %llu is damaged", (unsigned long long)*at);

@@ -198,11 +198,11 @@ def page(kind, entries, body, full=None):
     return fields({1: (I32, kind), 2: (I32, full or len(body)), 3: (I32, len(body)), 5 if kind == 0 else 7: (STRUCT, how)}) + body
 
 
-def hostile(name, rows, schema, columns, codec=0, at=None):
-    """schema: elements; columns: (path, type, entries, bytes of all pages)."""
+def hostile(name, rows, schema, columns, codec=0, at=None, short=0):
+    """schema: elements; columns: (path, type, entries, bytes of all pages). The footer says `short` bytes less."""
     data, chunks = b"PAR1", []
     for path, kind, entries, pages in columns:
-        chunks.append({2: (I64, 0), 3: (STRUCT, {1: (I32, kind), 2: (LIST, (I32, [0, 3])), 3: (LIST, (BINARY, path)), 4: (I32, codec), 5: (I64, entries), 6: (I64, len(pages)), 7: (I64, len(pages)),
+        chunks.append({2: (I64, 0), 3: (STRUCT, {1: (I32, kind), 2: (LIST, (I32, [0, 3])), 3: (LIST, (BINARY, path)), 4: (I32, codec), 5: (I64, entries), 6: (I64, len(pages) - short), 7: (I64, len(pages) - short),
                                                  9: (I64, len(data) if at is None else at)})})
         data += pages
     footer = fields({1: (I32, 2), 2: (LIST, (STRUCT, schema)), 3: (I64, rows), 4: (LIST, (STRUCT, [{1: (LIST, (STRUCT, chunks)), 2: (I64, 0), 3: (I64, rows)}]))})
@@ -241,5 +241,10 @@ entry = (2).to_bytes(4, "little") + b"\4\1" + b"\3\0\0\0two\7\0\0\0members"
 members = gzip.compress(entry[:9], mtime=0) + gzip.compress(entry[9:], mtime=0)
 two = fields({1: (I32, 0), 2: (I32, len(entry)), 3: (I32, len(members)), 5: (STRUCT, {1: (I32, 2), 2: (I32, 0), 3: (I32, 3), 4: (I32, 4)})}) + members
 hostile("members", 2, [root(1), optional(b"text")], [([b"text"], 6, 2, two)], codec=2)
+# a chunk whose size lacks the header of its dictionary's page, as parquet-mr wrote them before 1.2.9
+words = b"\3\0\0\0one\3\0\0\0two"
+entry = (2).to_bytes(4, "little") + b"\4\1" + b"\1\3\2"  # two definition levels of 1; indices of 1 bit: 0 and 1
+pages = page(2, 2, words), page(0, 2, entry, len(entry))
+hostile("short", 2, [root(1), optional(b"text")], [([b"text"], 6, 2, pages[0] + pages[1])], short=len(pages[0]) - len(words))
 
 (here / "cells.txt").write_text("\n".join(cells) + "\n")
