@@ -3,13 +3,16 @@
  * times of a simulated GPU predicts that GPU. Also lanes, the profile that is distributed with
  * the program, and the widths of kernels.
  *
- * The simulated GPU has its own efficiency for each kernel and extents, lower for short nodes. With
- * events a node takes EVENT longer than without. In a graph replay everything takes LOADED times as
- * long, and GAP longer per node.
+ * The simulated GPU takes for a launch what an H200 took for the most similar launch of the stored trace
+ * (h200_trace.h): of the same op and dtype, with about as many flops and results, times the ratio of their ideal times.
+ * No class of the calibration (cost/classes.c) decides which. With events a node takes EVENT longer than without. In a
+ * graph replay everything takes LOADED times as long, and GAP longer per node. How exact the predictions are for the
+ * real GPU is the subject of test_predict.c.
  */
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
 #include "optest.h"
+#include "h200_trace.h"
 
 #include <unistd.h>
 
@@ -24,13 +27,59 @@
 
 static struct calibration given, taken;
 
-/* The kernel's own time on the simulated GPU. */
+static struct like {
+    enum op op;
+    uint8_t dtype;                          /* of the first result */
+    double flops, elements, ideal, seconds; /* per launch; elements: of the first result */
+} measured[512];
+static int measured_count;
+
+static struct like describe(const struct query *q, enum op op)
+{
+    return (struct like){op, q->out[0]->dtype, query_flops(q, op), (double)tensor_elements(q->out[0]), kernel_ideal(q, op), 0};
+}
+
+/* Adds the launches of a run of the trace. */
+static void add_trace(const char *run, const struct profile *ideal)
+{
+    struct config c;
+    struct run r;
+    struct trace t = {0};
+    struct error e = {0};
+    trace_read(run, &c, &t);
+    if (run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e)) fail_msg("%s", e.text);
+    for (enum program p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++)
+        for (uint32_t k = 0; k < r.graph.order[p].nodes.n; k++) {
+            const struct node *x = node_at(&r.graph, r.graph.order[p].nodes.at[k]);
+            if (!node_launches(x) || !x->nout) continue;
+            const struct traced key = traced_of(&r.graph, p, x);
+            struct traced *found = trace_find(&t, &key);
+            struct query q;
+            if (!found || found->matched) continue;
+            found->matched = true;
+            query_fill(&q, &r.graph, x, ideal);
+            assert_true(measured_count < (int)COUNT(measured));
+            measured[measured_count] = describe(&q, x->op);
+            measured[measured_count++].seconds = found->measured / (double)found->launches;
+        }
+    vec_free(&t.at);
+    run_close(&r);
+    config_free(&c);
+}
+
+static double ratio(double a, double b) { return fabs(log2(fmax(a, 1) / fmax(b, 1))); }
+
+/* The kernel's own time on the simulated GPU; an op that the trace does not have takes twice its ideal time. */
 static double truth(const struct query *q, enum op op)
 {
-    struct op_class x;
-    class_of(&x, q, op);
-    uint64_t h = hash_bytes(x.kernel, strlen(x.kernel), 7) % 40 + (uint64_t)(x.extent[0] + 2 * x.extent[2]) % 8;
-    return 1e-6 + kernel_ideal(q, op) * (1 + (double)h / 8);
+    const struct like x = describe(q, op), *nearest = NULL;
+    double least = 0, factor = 2;
+    for (const struct like *y = measured; y < measured + measured_count; y++) {
+        const double far = ratio(x.flops, y->flops) + ratio(x.elements, y->elements);
+        if (x.op == y->op && x.dtype == y->dtype && (!nearest || far < least)) nearest = y, least = far;
+    }
+    if (nearest) factor = fmax(nearest->seconds - 1e-6, nearest->ideal) / nearest->ideal;
+    return 1e-6 + x.ideal * factor;
 }
 
 /* The sum over a program's nodes, and their number; fills `t` like node-by-node timing. */
@@ -46,8 +95,7 @@ static double sum_nodes(const struct run *r, const struct profile *p, struct tim
             if (!node_launches(x)) continue;
             query_fill(&q, &r->graph, x, p);
             q.kernel = r->plan.placement.binding[n].kernel;
-            double times = 1, one = truth(&q, x->op);
-            for (id l = x->loop; l; l = r->graph.loops.at[l].parent) times *= r->graph.loops.at[l].trip;
+            const double times = (double)node_times(&r->graph, x), one = truth(&q, x->op);
             sum += times * one;
             *launches += times;
             if (t) t->calls[n] = (uint32_t)times, t->seconds[n] = times * (one + EVENT);
@@ -67,6 +115,8 @@ static void test_fit(void **state)
     struct run_options o;
     const char *name;
     profile_default(&ideal, DEVICE_CUDA, 0);
+    add_trace("llama-1b", &ideal);
+    add_trace("sam-vit-b", &ideal);
     for (int i = 0; gpu_workload(i, DT_BF16, &c, &o, &name, &e); i++) {
         struct run r;
         struct timing t;
@@ -101,16 +151,17 @@ static void test_fit(void **state)
     gpu_free(&s);
 }
 
-/* Models and batch sizes that were not measured. */
+/* Models and batch sizes that were not measured. The times of the simulated GPU jump where another launch of the trace is
+ * the most similar one, and curves do not: vision models have many such sizes, language models few. */
 static const struct unmeasured {
     const char *preset;
     int batch, micro, sequence, chunks;
     const char *recompute;
     double within;
 } unmeasured[] = {
-    {"sam-vit-h", 4, 4, 2, 1, "none", 0.05},    {"sam-vit-h", 8, 8, 2, 8, "all", 0.05},   {"sam-vit-h", 6, 1, 2, 2, "none", 0.05},
-    {"sam-vit-b", 3, 3, 2, 1, "none", 0.05},    {"sam-vit-l", 4, 2, 2, 1, "selective", 0.1}, {"llama-1b", 6, 6, 2048, 2, "none", 0.05},
-    {"llama-1b", 8, 4, 1024, 2, "none", 0.1},   {"tinysam", 4, 4, 2, 1, "none", 0.1},     {"llama-7b", 2, 2, 2048, 8, "all", 0.1},
+    {"sam-vit-h", 4, 4, 2, 1, "none", 0.12},    {"sam-vit-h", 8, 8, 2, 8, "all", 0.12},   {"sam-vit-h", 6, 1, 2, 2, "none", 0.12},
+    {"sam-vit-b", 3, 3, 2, 1, "none", 0.12},    {"sam-vit-l", 4, 2, 2, 1, "selective", 0.12}, {"llama-1b", 6, 6, 2048, 2, "none", 0.03},
+    {"llama-1b", 8, 4, 1024, 2, "none", 0.03},   {"tinysam", 4, 4, 2, 1, "none", 0.12},     {"llama-7b", 2, 2, 2048, 8, "all", 0.03},
 };
 
 static void test_predicts(void **state)

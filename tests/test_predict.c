@@ -1,12 +1,8 @@
 /*
  * test_predict.c: compares predicted times with times measured on an H200.
  *
- *     tests/golden/h200_trace/NAME.txt   settings of a run, and its launches with their measured times
- *                                        (make_trace.py)
- *
- * Each run is planned with the stored profile h200, which needs no GPU. Launches of the plan and of
- * the trace are matched by program, op, dtype and shape of the result, and flops. Then these are
- * checked:
+ * Each run of the stored trace (h200_trace.h) is planned with the stored profile h200, which needs no GPU. These are
+ * checked over the launches of the plan that the trace has:
  *
  *     coverage   the matched launches take at least 95 % of the trace's time and of the plan's
  *     step       the sum over matched launches
@@ -23,16 +19,11 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
-#include "graph/ops.h"
-#include "engine/run.h"
+#include "h200_trace.h"
 
 /* Predicted over measured. */
 static const double STEP_FROM = 0.90, STEP_TO = 1.10, OP_FROM = 0.75, OP_TO = 1.25;
@@ -52,102 +43,33 @@ static const struct bound {
     {"sam-vit-b", "MATMUL", 1.9, 2.5},
 };
 
-struct row {
-    char program[16], op[40], result[80];
-    double flops;
-    uint64_t launches;
-    double measured, predicted; /* seconds of all launches of a step */
-    bool matched;
-};
-
-struct node_rows {
-    VEC(struct row) at;
-};
-
-static void must(int rc, const struct error *e)
+/* Adds the node's predicted time to its launches; adds launches without a measured time if the trace has none. */
+static void add_node(struct trace *t, const struct graph *g, enum program p, const struct node *n, double seconds)
 {
-    if (rc) fail_msg("%s", e->text);
-}
-
-/* --- the trace ------------------------------------------------------------------------------- */
-
-static void read_trace(const char *run, struct config *c, struct node_rows *out)
-{
-    char path[128], line[512], set[400];
-    struct error e = {0};
-    snprintf(path, sizeof path, "tests/golden/h200_trace/%s.txt", run);
-    FILE *f = fopen(path, "r");
-    if (!f) fail_msg("%s: cannot be read", path);
-    config_init(c);
-    while (fgets(line, sizeof line, f)) {
-        struct row x = {0};
-        double micro;
-        if (sscanf(line, "set %399s", set) == 1) {
-            must(config_set(c, set, &e), &e);
-            continue;
-        }
-        if (sscanf(line, "%15s %39s %79s %lf %" SCNu64 " %lf", x.program, x.op, x.result, &x.flops, &x.launches, &micro) != 6) fail_msg("%s: %s", path, line);
-        x.measured = 1e-6 * micro * (double)x.launches;
-        vec_push(&out->at, x);
-    }
-    fclose(f);
-    must(config_check(c, CONFIG_NEEDS_MODEL, &e), &e);
-}
-
-/* --- the plan -------------------------------------------------------------------------------- */
-
-static double flops_of(const struct graph *g, const struct node *n)
-{
-    const struct tensor *in[MAX_IN] = {0}, *out[MAX_OUT] = {0};
-    for (int i = 0; i < n->nin; i++) in[i] = n->in[i] ? tensor_at(g, n->in[i]) : NULL;
-    for (int o = 0; o < n->nout; o++) out[o] = n->out[o] ? tensor_at(g, n->out[o]) : NULL;
-    return op_table[n->op].cost(in, out, &n->attr).flops;
-}
-
-static struct row *find(struct node_rows *rows, const struct row *x)
-{
-    for (uint32_t i = 0; i < rows->at.n; i++) {
-        struct row *y = &rows->at.at[i];
-        if (!strcmp(x->program, y->program) && !strcmp(x->op, y->op) && !strcmp(x->result, y->result) && fabs(x->flops - y->flops) <= 0.5) return y;
-    }
-    return NULL;
-}
-
-/* Adds the node's predicted time to the row of its class; creates the row if necessary. */
-static void add_node(struct node_rows *rows, const struct graph *g, enum program p, const struct node *n, double seconds)
-{
-    struct row x = {.flops = flops_of(g, n)};
-    char text[160] = "-";
-    if (n->nout && n->out[0]) tensor_print(g, n->out[0], text);
-    const char *result = strrchr(text, ' ');
-    snprintf(x.program, sizeof x.program, "%s", program_name(p));
-    snprintf(x.op, sizeof x.op, "%s", op_table[n->op].name);
-    snprintf(x.result, sizeof x.result, "%.79s", result ? result + 1 : text);
-    uint64_t times = 1;
-    for (id l = n->loop; l; l = g->loops.at[l].parent) times *= g->loops.at[l].trip;
-    struct row *y = find(rows, &x);
+    const struct traced x = traced_of(g, p, n);
+    struct traced *y = trace_find(t, &x);
     if (!y) {
-        vec_push(&rows->at, x);
-        y = &rows->at.at[rows->at.n - 1];
+        vec_push(&t->at, x);
+        y = &t->at.at[t->at.n - 1];
     }
     y->predicted += seconds;
-    if (!y->measured) y->launches += times;
+    if (!y->measured) y->launches += node_times(g, n);
     else if (seconds > 0) y->matched = true;
 }
 
-static void predict(const struct config *c, struct node_rows *rows)
+static void predict(const struct config *c, struct trace *t)
 {
     struct run r = {0};
     struct plan again = {0};
     struct error e = {0};
-    must(run_plan(&r, c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
+    if (run_plan(&r, c, &(struct run_options){.train = true, .describe = feed_describe}, &e)) fail_msg("%s", e.text);
     double *seconds = mem_alloc(r.graph.nodes.n * sizeof *seconds);
-    must(plan_bind(&again, &r.graph, &r.device.profile, seconds, &e), &e);
+    if (plan_bind(&again, &r.graph, &r.device.profile, seconds, &e)) fail_msg("%s", e.text);
     for (enum program p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++)
         for (uint32_t k = 0; k < r.graph.order[p].nodes.n; k++) {
             const id node = r.graph.order[p].nodes.at[k];
             const struct node *n = node_at(&r.graph, node);
-            if (node_launches(n)) add_node(rows, &r.graph, p, n, seconds[node]);
+            if (node_launches(n)) add_node(t, &r.graph, p, n, seconds[node]);
         }
     mem_free(seconds);
     plan_free(&again);
@@ -200,11 +122,11 @@ static void check_ranking(const char *run, struct sum *ops, uint32_t n)
 }
 
 /* Sums of matched rows by op; `all` over all matched rows. */
-static uint32_t sum_ops(const struct node_rows *rows, struct sum ops[OP_COUNT], struct sum *all)
+static uint32_t sum_ops(const struct trace *t, struct sum ops[OP_COUNT], struct sum *all)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < rows->at.n; i++) {
-        const struct row *x = &rows->at.at[i];
+    for (uint32_t i = 0; i < t->at.n; i++) {
+        const struct traced *x = &t->at.at[i];
         uint32_t k = 0;
         if (!x->matched) continue;
         while (k < n && strcmp(ops[k].op, x->op)) k++;
@@ -218,12 +140,12 @@ static uint32_t sum_ops(const struct node_rows *rows, struct sum ops[OP_COUNT], 
     return n;
 }
 
-static void check_covered(const char *run, const struct node_rows *rows, const struct sum *matched)
+static void check_covered(const char *run, const struct trace *t, const struct sum *matched)
 {
     struct sum all = {0};
-    for (uint32_t i = 0; i < rows->at.n; i++) {
-        all.measured += rows->at.at[i].measured;
-        all.predicted += rows->at.at[i].predicted;
+    for (uint32_t i = 0; i < t->at.n; i++) {
+        all.measured += t->at.at[i].measured;
+        all.predicted += t->at.at[i].predicted;
     }
     if (!(matched->measured >= COVERED * all.measured && matched->predicted >= COVERED * all.predicted))
         fail_msg("%s: %.3f of %.3f measured ms are of launches that the plan has, %.3f of %.3f predicted ms of launches that the trace has; if the graph is "
@@ -233,17 +155,17 @@ static void check_covered(const char *run, const struct node_rows *rows, const s
 static void check(const char *run)
 {
     struct config c;
-    struct node_rows rows = {0};
+    struct trace t = {0};
     struct sum ops[OP_COUNT], step = {0};
-    read_trace(run, &c, &rows);
-    predict(&c, &rows);
-    const uint32_t n = sum_ops(&rows, ops, &step);
-    check_covered(run, &rows, &step);
+    trace_read(run, &c, &t);
+    predict(&c, &t);
+    const uint32_t n = sum_ops(&t, ops, &step);
+    check_covered(run, &t, &step);
     check_bound(run, NULL, &step);
     for (uint32_t i = 0; i < n; i++)
         if (ops[i].measured > SHARE * step.measured) check_bound(run, ops[i].op, &ops[i]);
     check_ranking(run, ops, n);
-    vec_free(&rows.at);
+    vec_free(&t.at);
     config_free(&c);
 }
 
