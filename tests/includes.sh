@@ -5,7 +5,7 @@
 # cpu and cuda implement interfaces that run declares. They are named where devices are opened and measured.
 set -u
 cd "$(dirname "$0")/.." || exit 2
-order='base io text graph run cost dist cpu cuda passes plan models data config import engine feed infer train calibrate report lib cli'
+order='base io text graph run cost dist cpu cuda passes plan models data config import folder adapter planning engine feed infer train calibrate report lib cli'
 passed=0 failed=0
 check() { # check TEXT LINES: LINES is empty if all is well
     if [[ $2 ]]; then
@@ -28,7 +28,7 @@ check 'folders: includes point one way' "$(awk -v order="$order" '
         if (a[1] == b[1] || b[1] == "profiles") next
         if (!(a[1] in rank) || !(b[1] in rank)) print "      src/" $1 ": folder of " $2 " is not listed in tests/includes.sh"
         else if (rank[b[1]] > rank[a[1]]) print "      src/" $1 " includes " $2
-        else if ((b[1] == "cpu" || b[1] == "cuda") && a[1] != "cuda" && a[1] != "engine" && a[1] != "calibrate") print "      src/" $1 " includes " $2
+        else if ((b[1] == "cpu" || b[1] == "cuda") && a[1] != "cuda" && a[1] != "planning" && a[1] != "calibrate") print "      src/" $1 " includes " $2
     }' <<<"$edges")"
 
 # Tables (.def) are left out: a table and its rows name each other.
@@ -45,11 +45,6 @@ import/import_read import/command_line
 cpu/conv cpu/depthwise
 cpu/grid cpu/attention
 cpu/grid_bwd cpu/attention_bwd
-engine/inputs engine/run
-engine/remedies engine/run
-engine/remedies engine/run_plan
-engine/transfer_ranks engine/transfer
-engine/trips engine/inputs
 feed/embed feed/batch_plan
 feed/feed_questions feed/feed_masks
 models/llava models/llava_original

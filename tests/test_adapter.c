@@ -14,7 +14,7 @@
 #include <cmocka.h>
 
 #include "base/regex.h"
-#include "engine/adapter_folder.h"
+#include "adapter/adapter_folder.h"
 #include "io/file.h"
 
 #define GOLDEN "tests/golden/peft_matching.txt"

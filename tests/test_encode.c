@@ -1,6 +1,6 @@
 /*
  * test_encode.c: a frozen vision tower runs in a loop over the images that a batch has (passes/techniques/encode.c,
- * engine/trips.c).
+ * engine/loop_trips.c).
  *
  *     samples   images in their room       micro-batch of 4, two at once
  *       0       0 1 2 .                    0 1 | 2 4 | 8 . | not run ...

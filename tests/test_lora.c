@@ -9,7 +9,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "planned.h"
+#include "run_planned.h"
 #include "graph/ops.h"
 
 #define PLAIN "memory.recompute=none", "memory.offload=none", "memory.head_chunks=1", "memory.precision=f32"

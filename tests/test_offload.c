@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "planned.h"
+#include "run_planned.h"
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
 #include "graph/ops.h"

@@ -9,7 +9,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "planned.h"
+#include "run_planned.h"
 #include "graph/ops.h"
 #include "graph/stored.h"
 

@@ -15,8 +15,8 @@
 #include "base/system.h"
 #include "dist/agree.h"
 #include "dist/dist.h"
-#include "engine/state.h"
-#include "planned.h"
+#include "folder/train_state.h"
+#include "run_planned.h"
 #include "rank_threads.h"
 
 enum { RANKS = 8, STEPS = 3 };

@@ -24,7 +24,7 @@
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
 #include "graph/lifetime.h"
-#include "engine/recipe.h"
+#include "planning/parameter_groups.h"
 #include "engine/run.h"
 
 enum { BATCH = 4, MASKS = 3, STEPS = 3 };

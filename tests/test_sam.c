@@ -21,7 +21,7 @@
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
 #include "io/file.h"
-#include "engine/recipe.h"
+#include "planning/parameter_groups.h"
 #include "engine/run.h"
 
 enum { BATCH = 4, MASKS = 3, POINTS = 2 };

@@ -14,7 +14,7 @@
 #include "cost/links.h"
 #include "graph/shard.h"
 #include "plan/communication.h"
-#include "planned.h"
+#include "run_planned.h"
 
 static const int RANKS[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 64, 512};
 

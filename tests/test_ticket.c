@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/state.h"
+#include "folder/train_state.h"
 #include "engine/ticket.h"
 
 enum { STEPS = 6, ROWS = 2, TOKENS = 16 };

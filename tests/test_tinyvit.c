@@ -22,7 +22,7 @@
 #include "io/safetensors.h"
 #include "models/sam_names.h"
 #include "engine/run.h"
-#include "engine/state.h"
+#include "folder/train_state.h"
 
 #define GOLDEN "tests/golden/tinyvit_train"
 enum { BATCH = 4 };

@@ -21,10 +21,10 @@
 #include "base/random.h"
 #include "io/file.h"
 #include "io/safetensors.h"
-#include "engine/transfer.h"
-#include "engine/weights.h"
+#include "folder/transfer.h"
+#include "folder/weights.h"
 #include "plan/plan.h"
-#include "engine/state.h"
+#include "folder/train_state.h"
 #include "temporary_folder.h"
 
 static _Alignas(64) char staging[TRANSFER_LEAST];

@@ -321,7 +321,7 @@ sources() {
     return $bad
 }
 
-# Reports names in a file that does not have them: "`src/data/order.c` `sample_at`" and "`trace_node` in `src/engine/inputs.c`",
+# Reports names in a file that does not have them: "`src/data/order.c` `sample_at`" and "`trace_node` in `src/planning/planned_inputs.c`",
 # also across the ends of lines, and C files by a part of their path that no file ends with. Its status is 1 then.
 names() {
     local page words name file bad=0

@@ -13,7 +13,7 @@
 #include "dist/agree.h"
 #include "graph/ops.h"
 #include "io/file.h"
-#include "engine/state.h"
+#include "folder/train_state.h"
 #include "models/masks.h"
 
 /* --- inputs ---------------------------------------------------------------------- */

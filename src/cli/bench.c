@@ -12,7 +12,7 @@
 #include "io/json.h"
 #include "calibrate/bench.h"
 #include "cost/links.h"
-#include "engine/offload_budget.h"
+#include "planning/offload_budget.h"
 #include "feed/feed.h"
 #include "plan/communication.h"
 

@@ -2,8 +2,8 @@
  * convert.c: `plimsoll convert IN -o OUT`: PyTorch checkpoints to model folders and back, adapters
  * merged into their base, and weights in 4 bits.
  *
- * A file becomes a folder, a folder becomes a file; a folder with --adapter (engine/merge.h) or --quantize
- * (engine/quantize_folder.h) becomes a folder. From a file or to one, tensors are copied one by one, without a
+ * A file becomes a folder, a folder becomes a file; a folder with --adapter (adapter/merge.h) or --quantize
+ * (folder/quantize_folder.h) becomes a folder. From a file or to one, tensors are copied one by one, without a
  * change of dtype or value. A checkpoint file is mapped into memory; a tensor of a folder goes
  * through a buffer of CHUNK bytes; only a tensor that is not contiguous is assembled in memory.
  * A folder is written under a temporary name and renamed when it is complete.
@@ -14,8 +14,8 @@
 
 #include "base/progress.h"
 #include "cli/cli.h"
-#include "engine/merge.h"
-#include "engine/quantize_folder.h"
+#include "adapter/merge.h"
+#include "folder/quantize_folder.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/pth.h"

@@ -21,7 +21,7 @@
 #include "report/lives.h"
 #include "calibrate/bench.h"
 #include "calibrate/time_factor.h"
-#include "engine/offload_budget.h"
+#include "planning/offload_budget.h"
 #include "feed/feed.h"
 
 enum { STEPS = 20, TENSORS = 8, BATCH_MOST = 4096, WARM = 3 }; /* WARM: steps that run before leaks are measured, the first of them in bench_open */

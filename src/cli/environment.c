@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "engine/environment.h"
+#include "planning/this_machine.h"
 #include "io/json.h"
 
 static void print_libraries(struct text *out)

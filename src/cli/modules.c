@@ -11,7 +11,7 @@
 
 #include "cli/cli.h"
 #include "config/config_model.h"
-#include "engine/recipe.h"
+#include "planning/parameter_groups.h"
 #include "io/json.h"
 #include "passes/passes.h"
 
@@ -284,8 +284,8 @@ static int list_modules(const struct config *c, const char *name, bool json, str
     graph_init(&g);
     m.family->build(&m, &g, &one);
     if (g.error.code) *e = g.error;
-    else recipe_freeze(c, &g);
-    if (!e->code && !recipe_check(c, &g, false, e)) {
+    else groups_freeze(c, &g);
+    if (!e->code && !groups_check(c, &g, false, e)) {
         collect(&g, &found);
         if (json) print_json(&found, &g);
         else print_table(&found), print_scopes(&g);

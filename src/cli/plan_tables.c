@@ -15,7 +15,7 @@
 #include "config/config_model.h"
 #include "io/json.h"
 #include "cost/profile.h"
-#include "engine/adapter.h"
+#include "adapter/adapter_keys.h"
 #include "feed/feed.h"
 #include "models/images.h"
 

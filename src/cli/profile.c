@@ -19,7 +19,7 @@
 #include "report/page.h"
 #include "report/trace.h"
 #include "calibrate/bench.h"
-#include "engine/offload_budget.h"
+#include "planning/offload_budget.h"
 #include "feed/feed.h"
 
 enum { ROWS = 20, LAUNCHES_MOST = 2000000 };

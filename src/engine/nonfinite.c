@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/transfer.h"
+#include "folder/transfer.h"
 
 /* Whether the element at offset `far` belongs to x, or to another tensor between x's rows. */
 static bool belongs_to(const struct operand *x, int64_t far)

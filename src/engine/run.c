@@ -1,7 +1,7 @@
 /*
  * run.c: a planned run starts, takes batches and runs programs; see run.h. run_plan.c plans it.
  */
-#include "engine/run_planning.h"
+#include "engine/run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "dist/agree.h"
-#include "engine/adapter_config.h"
-#include "engine/offload_budget.h"
+#include "adapter/adapter_folder.h"
+#include "planning/offload_budget.h"
 #include "io/file.h"
 #include "run/ranks.h"
 
@@ -89,7 +89,7 @@ static int open_weights(struct run *r, struct error *e)
         }
         adapter_config_write(&r->adapter, r->model.path, spelled, n, &config);
     }
-    const struct weights_adapter a = {r->config->adapter_path, config.at};
+    const struct weights_adapter a = {r->config->adapter_path, config.at, adapter_folder_convert};
     int rc = weights_open(&r->weights, &r->model, &r->graph, &a, e);
     text_free(&config);
     bump_free(&names);
@@ -145,8 +145,6 @@ void run_close(struct run *r)
     if (r->has_device) device_close(&r->device, r->has_tape ? &r->tape : NULL);
     if (r->has_tape) tape_free(&r->tape);
     run_free_plan(r);
-    model_close(&r->model);
-    bump_free(&r->memory);
 }
 
 /* --- the host's side of a step ------------------------------------------------------------ */

@@ -1,138 +1,15 @@
 /*
- * run.h: a configuration prepared to run: model, plan, device, tape, weights.
+ * run.h: a planned run on its device: arenas, tape, weights, and the host's side of a step.
  *
- *     run_plan     model and graph; the plan, searched or given
+ *     run_plan     model and graph; the plan, searched or given (planning/planned.h)
  *     run_start    arenas allocated with the planned size, tape recorded, weights loaded
  *     run_step ... the host's side of one step
  */
 #ifndef RUN_H
 #define RUN_H
 
-#include "models/images.h"
-#include "passes/lora.h"
-#include "engine/weights.h"
-#include "engine/weights_4bit.h"
-#include "plan/file.h"
-#include "run/device.h"
-#include "config/config.h"
+#include "planning/planned.h"
 
-enum { REMEDY_MOST = 4, WARNINGS_MOST = 4 };
-
-/* What the batches of a run hold beyond samples of T tokens. The engine passes it on to the model's
- * builder and to the feed, and does not look inside. */
-struct run_batches {
-    const void *own;             /* batch.own; NULL: the family's default */
-    bool packed;                 /* batch.packed: rows of several documents, or padded ones */
-    bool few_labels;             /* settings.few_labels */
-    bool partial;                /* `own` asks for a part of the model... */
-    const void *whole;           /* ...and this for all of it: its names are valid in the configuration. NULL: own's are */
-    void *feed;                  /* the feed's own; NULL: none */
-    uint64_t loader_bytes;       /* size of run_loader_memory; 0: no loader */
-    int64_t tokens;              /* of a row; 0: data.sequence, or as run_options says */
-    bool indivisible;            /* the loss compares all samples of a share with each other: a micro-batch is a share */
-    enum config_key size;        /* the key with the size of a sample, which is halved to find one that fits... */
-    int64_t least;               /* ...and is at least this */
-};
-struct run_options;
-/* Fills `out` from the configuration, before any data is opened; what it points to is in `memory`. A
- * feed implements it (feed_describe of feed/feed.h). */
-typedef int describe_batches(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e);
-
-struct run {
-    const struct config *config;
-    struct model model;
-    struct batch batch;          /* B is set per build */
-    struct run_batches batches;
-    struct adapter adapter;      /* with has_adapter */
-    const char *adapted;         /* what it trains, in words (lora_print) */
-    struct graph graph;
-    struct plan plan;
-    struct source source;        /* of the graph, for searches of the space */
-    struct plan_space space;     /* with has_space: all settings that the plan was chosen from */
-    struct device device;
-    struct tape tape;
-    struct weights weights;
-    struct weights_4bit stored;  /* the weights that the model's folder has in 4 bits */
-    struct bump memory;          /* of the update rules and of `batches` */
-    struct ranks *ranks;         /* run_options.ranks */
-    int shares;                  /* of a step's batch, over all ranks (shares.c) */
-    struct {                     /* what run_write_input writes next; 0 but while a share of a step is written */
-        int64_t row;             /* the first row of the inputs that it has */
-        int64_t sample;          /* the index of that row in the step's batch */
-    } share;
-    uint32_t **counts;           /* by storage, then by sample of the batch in the inputs: its labels != -100, or its images, or more; NULL: no loop depends on the storage */
-    int effective_batch;
-    uint64_t budget;             /* device memory; 0: no bound */
-    uint64_t host_budget;        /* host memory, on a CPU the offload file; 0: no bound */
-    const char *host_rule;       /* where the bound comes from if memory.host_budget is auto; else NULL */
-    bool has_adapter, has_space, has_graph, has_tape, has_device, has_weights;
-    bool prefetching;            /* run_write_input writes the batch of the next step... */
-    bool prefetched;             /* ...which is copied, or being copied, and is not overwritten */
-    bool defined;                /* by run_options.define */
-    bool no_files;               /* run_options.no_files */
-    bool serial_steps;           /* PLIMSOLL_PIPELINE=0: a step is retired before the next is submitted */
-    bool forward;                /* run_options.forward */
-    bool answers;                /* it trains, and its evaluations answer prompts (train.eval_samples) */
-    int64_t prompt_chunk;        /* tokens that program prompt takes at once; 0: the run does not generate */
-    int64_t prompts;             /* that are answered at once */
-    struct remedy remedy[REMEDY_MOST]; /* changes that would fit, if nothing fits */
-    int n_remedies;
-    char warning[WARNINGS_MOST][WARNING_ROOM]; /* in what the plan exceeds its machine (machine.c) */
-    int n_warnings;
-};
-
-/* Generation of text: up to `cache` tokens, of a prompt and its answer. */
-struct run_generation {
-    int64_t cache;
-    int64_t prompt, answer;      /* tokens of the longest prompt and of its answer, for which the plan's time is predicted */
-    int64_t chunk;               /* tokens of prompts that are processed at once; 0: the planner chooses */
-    int64_t prompts, tokens;     /* prompts that will be answered, and the tokens of all; 0: one */
-    int64_t batch;               /* prompts that are answered at once; 0: the planner chooses */
-    struct image_batch images;   /* and frames of videos, of a prompt, that the vision tower gets, at most; none: prompts are text alone */
-};
-enum { PROMPTS_MOST = 32 };      /* that the planner chooses to answer at once: the products of more rows take longer in proportion */
-
-/* Options of a command beyond the configuration. */
-struct run_options {
-    const char *plan;            /* a plan file to follow instead of searching */
-    bool train;                  /* false: one forward and backward, outputs kept, no update */
-    bool forward;                /* with train false: only the outputs, no loss and no gradient */
-    const struct run_generation *generate; /* with forward: programs prompt and next instead; NULL: none */
-    bool evaluate;               /* the same on batches of the configuration's data: loss and mask statistics */
-    bool picks;                  /* with evaluate, of a mask model: the logits of the best candidates are an output, picked_masks */
-    bool embedded;               /* plan as if the data were a packed store with image embeddings, which need a frozen encoder */
-    int64_t B, T;                /* with train false: the batch size and sequence length */
-    const struct definition *define; /* the model, instead of model.preset; NULL: none */
-    const char *loss_output;     /* of a vision tower; NULL: its default */
-    describe_batches *describe;  /* with train and evaluate; NULL: the batches are given here: */
-    const void *own;             /* batch.own, which is copied... */
-    size_t own_bytes;            /* ...and its size */
-    bool packed;                 /* batch.packed */
-    bool partial;                /* it asks for a part of the model */
-    const int64_t *size;         /* batch.size, valid until run_close; NULL: the family's defaults */
-    bool ablation;               /* also compute what each technique saves and costs */
-    bool probe;                  /* a trial: no search for remedies if nothing fits, and no check for keys without effect */
-    bool fitting;                /* make no plan if none fits */
-    bool several;                /* run_plan_within will be called */
-    uint64_t gpu_memory;         /* of the plan's GPU; 0: what its profile says */
-    bool no_files;               /* what a CPU offloads lives in memory: the command writes no files */
-    struct ranks *ranks;         /* the ranks of this run; NULL: this process is alone, or the plan is for ranks that are not there */
-    bool whole;                  /* the program writes its own batches: no shares */
-    const char *config_json;     /* the model's config.json itself, instead of a folder or a preset; NULL: none */
-};
-
-/* What `memory.budget: auto` is on a CPU with `free` bytes of memory: less a reserve; 0: too few are free. */
-uint64_t run_cpu_budget(uint64_t free);
-/* The GPU memory less a reserve for the CUDA context and code: GPU_RESERVE, or half of the
- * memory of a GPU that has less than twice that. */
-enum { GPU_RESERVE = 1 << 30 };
-uint64_t run_gpu_budget(uint64_t memory);
-
-/* Opens the model and finds the plan. On PL_NOFIT the smallest plan is in `r`. */
-int run_plan(struct run *r, const struct config *c, const struct run_options *o, struct error *e);
-/* For a run planned with run_options.several: finds the plan within another budget (0: none). It
- * replaces the run's plan, on PL_NOFIT by the smallest one. Few graphs are compiled for it. */
-int run_plan_within(struct run *r, uint64_t budget, struct error *e);
 /* Allocates memory, records the tape, fills the input "samples" if there is one, loads the weights
  * (`load` false: a resume fills them). `spill` is the folder for the CPU's offload file; NULL: the
  * nearest folder above offload_folder(train.out) that exists. Fails before any memory is taken if
@@ -140,54 +17,6 @@ int run_plan_within(struct run *r, uint64_t budget, struct error *e);
 int run_start(struct run *r, const char *spill, bool load, struct error *e);
 void run_close(struct run *r);
 
-/* Ranks that share the memory and the disk of a host. Those that are only planned for are on one host unless parallel.per_host says
- * otherwise. */
-int run_host_ranks(const struct run *r);
-
-/* Fills r->warning: what the plan needs and this machine, or the plan's GPU or the machine around
- * it, does not have (machine.c). */
-void run_warn(struct run *r);
-/* Compares arenas with the memory that is free now; with `no_files` a CPU's host arena is in memory
- * too. Of ranks, those of this host together. PL_FAIL names both. run_check_room does it for the run's plan, and names a remedy. */
-int machine_room(enum device_kind kind, const uint64_t arena[SPACE_COUNT], bool no_files, const struct ranks *ranks, struct error *e);
-int run_check_room(const struct run *r, struct error *e);
-
-/* Sets the device's kind and, for a present GPU, its profile (choose.c). */
-void run_choose_device(struct run *r);
-/* From now on run_choose_device logs what it chose and why, once. */
-void run_explain_device(void);
-/* PL_FAIL if the run is for a GPU and this machine has none that can be used; the message says what is missing. */
-int run_check_device(const struct run *r, struct error *e);
-/* Whether the plan's GPU is in this machine. */
-bool run_gpu_is_here(const struct run *r);
-
-/* The smallest micro-batch of a planned run: a CUDA graph limits their number, and groups that
- * share statistics lie within one. */
-int run_least_micro_batch(const struct run *r);
-
-/* Fills the device's kind and profile; no device is opened (run_profile.c). A given profile file
- * decides the number of threads, unless the configuration sets it. */
-int run_open_profile(struct run *r, struct error *e);
-
-/* The fastest plan of a run that generates, within its budgets: prompts at once, chunks of them, with and without
- * offloaded weights (plan_generation.c). On PL_NOFIT the smallest one. */
-int run_plan_generation(struct run *r, struct settings s, const struct run_generation *o, struct error *e);
-/* For a planned run with `answers`: as many prompts at once, up to `most`, as the budget allows with the settings of its plan; without
- * a budget, as many as need at most 1 % more memory than the plan has (plan_generation.c). */
-int run_plan_answers(struct run *r, int64_t most, struct error *e);
-
-/* Searches changes of the configuration that would fit, and appends them to the error
- * (remedies.c). */
-void run_remedies(struct run *r, const struct run_options *o, struct error *e);
-/* For a run planned with run_options.several that does not fit its budget: fills r->remedy. */
-void run_find_remedies(struct run *r, const struct run_options *o);
-/* Prints "KEY: VALUE (SIZE), or KEY: VALUE (SIZE, host memory SIZE)". */
-void remedies_print(const struct remedy *remedy, int n, const char *host_name, struct text *out);
-
-/* For a plan that does not fit: whether memory.host_budget is the bound that it exceeds. */
-bool run_exceeds_host(const struct run *r);
-/* The facts that plan_write prints. */
-struct plan_note run_note(const struct run *r, bool fits);
 /* The buffer inside the arena for moving weights; PLAN_STAGING bytes. */
 void *run_staging(const struct run *r);
 /* The loader's memory, batches.loader_bytes; NULL: none. */
@@ -231,18 +60,7 @@ void run_find_nonfinite_gradient(struct run *r, char *out, size_t room);
 /* The same among the gradients that the step keeps: nothing runs again. */
 void run_find_stored_nonfinite(struct run *r, char *out, size_t room);
 
-/* Returns the images that share batch normalization statistics in layers whose weights are in no folder, with model.bn_group
- * auto: the largest of 8, 4, 2 and 1 that divides the samples of a share, and memory.micro_batch where that is given. */
-int64_t run_usual_group(const struct config *c, int64_t shares);
-
-/* Appends the keys that the planner chose and the order of sums depends on: "memory.head_chunks: 4, memory.micro_batch: 2". Runs
- * with the same order have the same bits (docs/guides/ranks.md). False: there are none. */
-bool run_print_order(const struct run *r, struct text *out);
-/* Prints a note if the effective batch is outside of what recipes for fine-tuning use: 8 samples a step to 32 on each rank. False: it is not, or the run does
- * not fine-tune: it starts from random weights, or reads texts or tokens one after the other, whose batches are counted in tokens. */
-bool run_print_batch(const struct run *r, struct text *out);
-
-/* --- rows with labels, and images (trips.c) ------------------------------------------ */
+/* --- rows with labels, and images (loop_trips.c) ------------------------------------------ */
 
 /* Loops over rows with labels, or over images, leave out iterations without any (loop.counted): the run counts
  * those of each sample as they are written. */
@@ -253,42 +71,8 @@ void trips_swap(struct run *r, id storage, int64_t micro_batch);
 /* Sets the trip counts of a program's loops. */
 void trips_set(struct run *r, enum program p);
 
-/* --- batches of any shape (inputs.c) ------------------------------------------------ */
+/* --- a forward over the whole batch (run_forward.c) ------------------------------------ */
 
-struct run_input {
-    id storage;
-    enum dtype dtype;
-    int axis;                    /* the dimension that counts samples; INPUT_SHARED: all of them share the input */
-    uint64_t sample;             /* bytes of one sample; of all, if it is shared */
-    /* A micro-batch is [outer][entries][entry bytes], and a sample some consecutive entries of each
-     * outer one. */
-    uint64_t outer, entries, entry;
-    int64_t below;               /* ids are below this; 0: they index nothing */
-    bool ignores;                /* -100 is a label with weight 0 */
-};
-/* False: the step has no input of that name. The last two members are 0... */
-bool run_input(const struct run *r, const char *name, struct run_input *out);
-/* ...and are filled here, from the layers that read the input. Allocates: not for use in a step. */
-void run_input_ids(const struct run *r, struct run_input *x);
-/* For a user-defined model: checks that ids of tables and classes are inputs, or views of
- * inputs. */
-int run_check_ids(const struct run *r, struct error *e);
-/* Whether any program reads the input: otherwise it has no storage. */
-bool run_input_used(const struct run *r, const struct run_input *x);
-/* Rows in the step's inputs: the effective batch and the padding of the last micro-batch; with shares, this rank's shares,
- * each with its padding. */
-int64_t run_samples(const struct run *r);
-/* Samples of a share, but for the last ones: the effective batch if there is one share. Rows of a share in the inputs, with its
- * padding; the shares of this rank, and the first of them. */
-int run_share_samples(const struct run *r);
-int64_t run_share_rows(const struct run *r);
-int run_own_shares(const struct run *r);
-int run_first_share(const struct run *r);
-/* The samples of a whole step that this rank has. */
-struct run_part {
-    int64_t first, n;
-};
-struct run_part run_part(const struct run *r);
 /* Fills the padding samples after the effective batch with weight 0. */
 int run_fill_ragged(struct run *r, struct error *e);
 /* Runs the evaluation program over the whole batch and gathers one of its outputs as f32 or i32:

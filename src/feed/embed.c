@@ -14,9 +14,9 @@
 
 #include "data/dataset.h"
 #include "data/formats/memmap.h"
-#include "engine/adapter.h"
-#include "passes/lora.h"
-#include "engine/recipe.h"
+#include "adapter/adapter_keys.h"
+#include "adapter/lora.h"
+#include "planning/parameter_groups.h"
 #include "feed/batch_plan.h"
 
 /* --- reasons against stored embeddings ------------------------------------------------------- */
@@ -46,7 +46,7 @@ static int refuse_trained(const struct config *c, const struct model *m, struct 
     if (!rc && adapter_given(c)) pass_lora(g, &a, 1);
     bump_free(&memory);
     if (rc) return rc;
-    recipe_freeze(c, g);
+    groups_freeze(c, g);
     for (uint32_t i = 0; i < g->params.n; i++) {
         if (g->params.at[i].frozen || weight_is_constant(g, &g->params.at[i])) continue;
         if (!trained++) first = weight_name(g, &g->params.at[i]);

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "data/images/image_source.h"
-#include "engine/recipe.h"
-#include "engine/weights_4bit.h"
+#include "planning/parameter_groups.h"
+#include "folder/weights_4bit.h"
 #include "feed/feed.h"
 #include "graph/stored.h"
 
@@ -165,7 +165,7 @@ static int hash_forms(const struct config *c, const struct model *m, struct grap
         uint8_t *forms = bump_alloc(&memory, g->params.n);
         for (uint32_t i = 0; i < g->params.n; i++) g->params.at[i].frozen = true;
         weights_4bit_mark(&stored, g);
-        recipe_settings(c, &memory, &s);
+        groups_settings(c, &memory, &s);
         CHECK(technique_parse(TECHNIQUE_quantize, c->memory_quantize.value, &s), "%s", c->memory_quantize.value);
         quantize_forms(g, &s, forms);
         for (uint32_t i = 0; i < g->params.n; i++) any |= forms[i] != STORED_PLAIN;

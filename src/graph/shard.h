@@ -9,7 +9,7 @@
  * the whole are, to the bit. A storage of bytes without elements (4-bit weights) is divided in the same way, by bytes.
  *
  * A storage with `shard` set holds this rank's part. The tensor of the weight, or of its state, which then no node reads,
- * has the shape of the whole: loading and saving count the whole's elements (engine/transfer.c).
+ * has the shape of the whole: loading and saving count the whole's elements (folder/transfer.c).
  */
 #ifndef GRAPH_SHARD_H
 #define GRAPH_SHARD_H

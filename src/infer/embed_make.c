@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "config/config_model.h"
-#include "engine/transfer.h"
+#include "folder/transfer.h"
 #include "feed/embed.h"
 #include "infer/embed_make.h"
 #include "models/prs_med.h"

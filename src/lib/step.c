@@ -11,8 +11,8 @@
 
 #include "io/file.h"
 #include "lib/session.h"
-#include "engine/transfer.h"
-#include "engine/weights.h"
+#include "folder/transfer.h"
+#include "folder/weights.h"
 #include "io/temporary.h"
 
 static struct run *run_of(const struct pl_session *s) { return trainer_run(s->trainer); }

@@ -10,7 +10,7 @@
 
 #include "config/config.h"
 #include "engine/run.h"
-#include "engine/state.h"
+#include "folder/train_state.h"
 
 enum { SCALE_FIRST = 65536, SKIPS_MOST = 100 };
 

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "data/dataset.h"
-#include "engine/offload_budget.h"
+#include "planning/offload_budget.h"
 #include "io/file.h"
 #include "train/scaler.h"
 #include "train/signals.h"

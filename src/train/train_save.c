@@ -18,7 +18,7 @@
 
 #include "data/images/image_files.h"
 #include "dist/agree.h"
-#include "engine/transfer_ranks.h"
+#include "folder/transfer.h"
 
 static bool keeps_best(const struct config *c)
 {

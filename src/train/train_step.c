@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/system.h"
-#include "engine/recipe.h"
+#include "planning/parameter_groups.h"
 #include "train/scaler.h"
 #include "train/signals.h"
 
@@ -45,7 +45,7 @@ struct step_block trainer_step_block(const struct trainer *t)
 {
     int64_t step = (int64_t)trainer_steps_submitted(t); /* steps before this one: its index from 0 */
     struct step_block b = {
-        .learning_rate = (float)(recipe_rate(t->c) * schedule_factor(&t->schedule, step)),
+        .learning_rate = (float)(groups_rate(t->c) * schedule_factor(&t->schedule, step)),
         .clip_norm = (float)t->c->train_clip_norm,
         .step = (int32_t)step + 1,
         .adam_t = (int32_t)t->state.adam_t + (int32_t)tickets_in_flight(&t->steps.tickets) + 1,

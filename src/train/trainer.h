@@ -27,7 +27,7 @@
 #include "infer/retrieval.h"
 #include "engine/run.h"
 #include "config/schedule.h"
-#include "engine/state.h"
+#include "folder/train_state.h"
 #include "train/stepper.h"
 #include "train/text_files.h"
 #include "train/train.h"

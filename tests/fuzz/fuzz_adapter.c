@@ -4,7 +4,7 @@
  */
 #include <string.h>
 
-#include "engine/adapter_config.h"
+#include "adapter/adapter_config.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -3,7 +3,7 @@
  * with such weights, whose shapes may not fit. The first byte selects one. An accepted state has a shape; an accepted
  * folder has all bytes of its weight.
  */
-#include "engine/weights_4bit.h"
+#include "folder/weights_4bit.h"
 #include "files.h"
 #include "graph/stored.h"
 

@@ -3,7 +3,7 @@
  */
 #include <math.h>
 
-#include "engine/state.h"
+#include "folder/train_state.h"
 #include "files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,0 +1,94 @@
+/*
+ * loop_trips.c: how many iterations a loop over what a batch has of something needs (loop.counted, see run.h).
+ *
+ *     labels of the batch   | sample 0 | sample 1 | sample 2 | sample 3 |
+ *     counts[]                   12         40         7          25
+ *     micro-batches of two     52: 4 chunks of 16    32: 2 chunks of 16
+ *
+ * Counted are labels, or images by the indices of their features. The counts follow what is written into the
+ * input, on whatever way: samples of a training step, of the next one while a step runs, of an evaluation. A
+ * step that was submitted has its trip counts already. What replaces other values in a part of a sample is
+ * added to its count; a label at the first token, which the label shift drops, is counted too, and so is an
+ * image again whose features are in several places. A count that is too large costs time and changes nothing.
+ */
+#include "engine/run.h"
+
+enum { IGNORED = -100 };
+
+/* A loop that depends on the input; NULL: none does. Those that do count the same. */
+static const struct loop *loop_of(const struct graph *g, id storage)
+{
+    for (id l = 1; l < g->loops.n; l++)
+        if (g->loops.at[l].counted == storage) return &g->loops.at[l];
+    return NULL;
+}
+
+static uint64_t tokens_of_sample(const struct run *r, id storage) { return r->graph.storages.at[storage].bytes / (uint64_t)run_samples(r) / sizeof(int32_t); }
+
+void trips_start(struct run *r)
+{
+    const struct graph *g = &r->graph;
+    r->counts = bump_alloc(&r->memory, g->storages.n * sizeof *r->counts);
+    const bool nested = run_own_shares(r) > 1 && r->plan.settings.accumulation > 1;
+    if (nested && r->device.kind == DEVICE_CUDA) return; /* a loop in two others is captured with all its iterations */
+    for (id s = 1; s < g->storages.n; s++) {
+        if (!loop_of(g, s)) continue;
+        r->counts[s] = bump_alloc(&r->memory, (size_t)run_samples(r) * sizeof *r->counts[s]);
+        for (int64_t i = 0; i < run_samples(r); i++) r->counts[s][i] = (uint32_t)tokens_of_sample(r, s);
+    }
+}
+
+/* A label; or, of indices, the first feature of a run of them that one image has. */
+static bool is_counted(const struct loop *l, int32_t value, int32_t before)
+{
+    if (!l->block.rows) return value != IGNORED;
+    return value >= 0 && (before < 0 || shared_block_of(l->block, value) != shared_block_of(l->block, before));
+}
+
+void trips_count(struct run *r, id storage, uint64_t from, const void *data, uint64_t bytes)
+{
+    uint32_t *counts = r->counts[storage];
+    if (!counts) return;
+    const struct loop *l = loop_of(&r->graph, storage);
+    const uint64_t T = tokens_of_sample(r, storage), end = (from + bytes) / sizeof(int32_t);
+    const int32_t *values = data;
+    for (uint64_t at = from / sizeof(int32_t); at < end;) {
+        const uint64_t sample = at / T, to = min_u64(end, (sample + 1) * T);
+        uint32_t n = to - at == T ? 0 : counts[sample];
+        for (int32_t before = -1; at < to; at++, before = *values++) n += is_counted(l, *values, before);
+        counts[sample] = (uint32_t)min_u64(n, T);
+    }
+}
+
+void trips_swap(struct run *r, id storage, int64_t micro_batch)
+{
+    const int64_t micro = r->plan.settings.micro_batch;
+    for (int64_t i = 0; i < micro && r->counts[storage]; i++) {
+        uint32_t *a = &r->counts[storage][i], *b = &r->counts[storage][micro_batch * micro + i], count = *a;
+        *a = *b;
+        *b = count;
+    }
+}
+
+/* A loop over rows with labels runs once at least: it writes the sums. */
+static uint32_t trips_of(const struct run *r, const struct loop *l, int64_t micro_batch)
+{
+    const int64_t micro = r->plan.settings.micro_batch;
+    const uint32_t least = !l->block.rows;
+    uint64_t n = 0;
+    for (int64_t i = 0; i < micro; i++) n += r->counts[l->counted][micro_batch * micro + i];
+    const uint64_t trips = (n + l->rows - 1) / l->rows;
+    return trips < least ? least : trips > l->trip ? l->trip : (uint32_t)trips;
+}
+
+/* The loop around is that over micro-batches; without one the program reads the first micro-batch. */
+void trips_set(struct run *r, enum program p)
+{
+    const struct graph *g = &r->graph;
+    for (id l = 1; l < g->loops.n; l++) {
+        const struct loop *loop = &g->loops.at[l];
+        const uint32_t around = loop->parent ? (uint32_t)(run_samples(r) / r->plan.settings.micro_batch) : 1; /* micro-batches, of all shares */
+        if (loop->program != p || !r->counts[loop->counted]) continue;
+        for (uint32_t i = 0; i < around; i++) r->tape.trip[l][i] = trips_of(r, loop, i);
+    }
+}

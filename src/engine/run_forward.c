@@ -1,0 +1,121 @@
+/*
+ * run_forward.c: a forward over the whole batch, and the padding behind it (see run.h).
+ *
+ *     an input's storage   | micro-batch 0 | micro-batch 1 | ... | n-1 |
+ *     evaluation program     reads the first one
+ *
+ * A forward over the whole batch therefore swaps micro-batch i with the first one, runs the
+ * evaluation program, and swaps them back. It uses the staging buffer and no memory of its own.
+ */
+#include <string.h>
+
+#include "engine/run.h"
+
+enum { IGNORED = -100 };
+
+static int64_t micro_batches(const struct run *r) { return run_samples(r) / r->plan.settings.micro_batch; }
+
+/* Writes the staging buffer's bytes over a range of the input. */
+static int fill_range(struct run *r, const struct run_input *x, uint64_t from, uint64_t bytes, struct error *e)
+{
+    char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x->storage] + from;
+    int rc = PL_OK;
+    for (uint64_t b = 0; b < bytes && !rc; b += PLAN_STAGING) rc = r->device.ops->write(&r->device, to + b, run_staging(r), min_u64(PLAN_STAGING, bytes - b), e);
+    return rc;
+}
+
+/* The padding is at the end of the last micro-batch, in each of its outer dimensions. */
+int run_fill_ragged(struct run *r, struct error *e)
+{
+    const struct graph *g = &r->graph;
+    int64_t at = r->effective_batch, rows = run_samples(r);
+    char *fill = run_staging(r);
+    int rc = PL_OK;
+    for (id s = 1; s < g->storages.n && at < rows; s++) {
+        struct run_input x;
+        if (g->storages.at[s].kind != KIND_INPUT || !run_input(r, graph_name(g, g->storages.at[s].name), &x) || !run_input_used(r, &x) || x.axis == INPUT_SHARED) continue;
+        run_input_ids(r, &x);
+        memset(fill, 0, PLAN_STAGING);
+        for (int64_t i = 0; x.ignores && i < PLAN_STAGING / 4; i++) ((int32_t *)(void *)fill)[i] = IGNORED;
+        const uint64_t row = x.entries * x.entry, padding = (uint64_t)(rows - at) * (x.sample / x.outer), end = (uint64_t)rows * x.sample;
+        for (uint64_t o = 0; o < x.outer && !rc; o++) rc = fill_range(r, &x, end - o * row - padding, padding, e);
+    }
+    return rc;
+}
+
+/* --- a forward over the whole batch ---------------------------------------------------- */
+
+/* Swaps `bytes` at two addresses of device memory, one chunk of the staging buffer at a time. */
+static int swap_bytes(struct run *r, char *a, char *b, uint64_t bytes, struct error *e)
+{
+    const struct device_ops *ops = r->device.ops;
+    uint64_t chunk = PLAN_STAGING / 2;
+    char *x = run_staging(r), *y = x + chunk;
+    int rc = PL_OK;
+    for (uint64_t at = 0; at < bytes && !rc; at += chunk) {
+        uint64_t n = bytes - at < chunk ? bytes - at : chunk;
+        rc = ops->read(&r->device, x, a + at, n, e);
+        if (!rc) rc = ops->read(&r->device, y, b + at, n, e);
+        if (!rc) rc = ops->write(&r->device, a + at, y, n, e);
+        if (!rc) rc = ops->write(&r->device, b + at, x, n, e);
+    }
+    return rc;
+}
+
+static int swap_inputs(struct run *r, int64_t micro_batch, struct error *e)
+{
+    const struct graph *g = &r->graph;
+    int rc = PL_OK;
+    for (id s = 1; s < g->storages.n && micro_batch && !rc; s++) {
+        if (g->storages.at[s].kind != KIND_INPUT || g->storages.at[s].axis == INPUT_SHARED || !run_input_used(r, &(struct run_input){.storage = s})) continue;
+        uint64_t bytes = g->storages.at[s].bytes / (uint64_t)micro_batches(r);
+        char *first = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s];
+        rc = swap_bytes(r, first, first + bytes * (uint64_t)micro_batch, bytes, e);
+        if (!rc) trips_swap(r, s, micro_batch);
+    }
+    return rc;
+}
+
+/* The first n elements of a tensor, as f32 or i32. */
+static int read_elements(struct run *r, id tensor, int64_t n, char *to, struct error *e)
+{
+    const struct tensor *t = tensor_at(&r->graph, tensor);
+    const char *from = tape_address(&r->tape, tensor);
+    enum dtype as = dtype_is_float(t->dtype) ? DT_F32 : DT_I32;
+    int64_t chunk = PLAN_STAGING / 8;
+    int rc = PL_OK;
+    for (int64_t at = 0; at < n && !rc; at += chunk) {
+        int64_t k = min_i64(chunk, n - at);
+        rc = r->device.ops->read(&r->device, run_staging(r), from + (uint64_t)at * dtype_size(t->dtype),
+                                 (uint64_t)k * dtype_size(t->dtype), e);
+        if (!rc) dtype_convert(to + at * 4, as, run_staging(r), t->dtype, k);
+    }
+    return rc;
+}
+
+int64_t run_forward_elements(const struct run *r, id output)
+{
+    const struct tensor *t = tensor_at(&r->graph, output);
+    if (!t->rank) return 1;
+    return tensor_elements(t) * micro_batches(r) / run_samples(r) * r->effective_batch;
+}
+
+int run_forward(struct run *r, id output, void *to, struct error *e)
+{
+    const struct tensor *t = tensor_at(&r->graph, output);
+    int64_t each = tensor_elements(t), left = run_forward_elements(r, output);
+    double sum = 0;
+    int rc = PL_OK;
+    for (int64_t i = 0; i < micro_batches(r) && !rc; i++) {
+        float one = 0;
+        rc = swap_inputs(r, i, e);
+        if (!rc) rc = run_program(r, PROGRAM_EVAL, e);
+        if (!rc && !t->rank) rc = read_elements(r, output, 1, (char *)&one, e);
+        if (!rc && t->rank) rc = read_elements(r, output, min_i64(each, left), (char *)to + i * each * 4, e);
+        if (!rc) rc = swap_inputs(r, i, e);
+        sum += one;
+        left -= each;
+    }
+    if (!t->rank) *(float *)to = (float)sum;
+    return rc;
+}

@@ -1,0 +1,389 @@
+/*
+ * transfer.c: chunks of elements between files and the arenas (see transfer.h).
+ *
+ * Invariant: bytes reach the arenas only through the device's write, and every weight that is
+ * written is finite in its dtype.
+ *
+ * With several ranks:
+ *
+ *     rank 0     reads or writes the files
+ *     others     serve: they wait for what rank 0 asks, until it ends the service
+ *
+ *     READ       elements of a shard: its owners send what they have
+ *     PUT, WRITE elements of a parameter or a tensor that rank 0 has read: everyone keeps its own part
+ *
+ * So a file holds the same bytes for any number of ranks, and only rank 0 needs it.
+ */
+#include "folder/transfer.h"
+
+#include <math.h>
+
+#include "graph/stored.h"
+#include "run/ranks.h"
+
+/* The largest element has 8 bytes; the halves are aligned to cache lines. */
+enum { ELEMENT_MOST = 8, HALF_ALIGN = 64 };
+
+void transfer_init(struct transfer *x, struct device *d, const struct tape *t, void *staging, uint64_t bytes)
+{
+    CHECK(bytes >= TRANSFER_LEAST && (uintptr_t)staging % ELEMENT_MOST == 0, "a staging buffer of %llu bytes at %p",
+          (unsigned long long)bytes, staging);
+    uint64_t half = bytes / 2 / HALF_ALIGN * HALF_ALIGN;
+    int64_t room = (int64_t)(half / ELEMENT_MOST);
+    if (room > STORED_GROUP) room -= room % STORED_GROUP; /* a chunk begins at a group of every form */
+    *x = (struct transfer){.device = d, .tape = t, .first = staging, .second = (char *)staging + half, .bytes = bytes, .room = room};
+}
+
+void transfer_end(struct transfer *x)
+{
+    mem_free(x->kept);
+    x->kept = NULL;
+}
+
+/* --- finite or not ------------------------------------------------------------------ */
+
+/* A float is finite unless its exponent is all ones. The test of a block is a
+ * reduction without branches, which vectorises; only a bad block is searched. */
+static bool any_nonfinite_16(const uint16_t *x, int64_t n, uint16_t exponent)
+{
+    uint16_t any = 0;
+    for (int64_t i = 0; i < n; i++) any |= (uint16_t)-((x[i] & exponent) == exponent);
+    return any;
+}
+
+static bool any_nonfinite_32(const uint32_t *x, int64_t n)
+{
+    uint32_t any = 0;
+    for (int64_t i = 0; i < n; i++) any |= (uint32_t)-((x[i] & 0x7f800000u) == 0x7f800000u);
+    return any;
+}
+
+static bool any_nonfinite(const void *data, enum dtype t, int64_t n)
+{
+    switch (t) {
+    case DT_F32: return any_nonfinite_32(data, n);
+    case DT_BF16: return any_nonfinite_16(data, n, 0x7f80);
+    case DT_F16: return any_nonfinite_16(data, n, 0x7c00);
+    default: return true; /* the element search decides */
+    }
+}
+
+int64_t transfer_nonfinite(const void *data, enum dtype t, int64_t n)
+{
+    if (!dtype_is_float(t) || !any_nonfinite(data, t, n)) return -1;
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(dtype_load(data, t, i))) return i;
+    return -1;
+}
+
+/* Checks `to`, converted from `from`; true if an element is not finite. */
+static bool find_bad(struct bad *bad, const void *to, enum dtype t, const void *from, enum dtype t_from, int64_t at,
+                     int64_t n)
+{
+    int64_t i = transfer_nonfinite(to, t, n);
+    *bad = (struct bad){.index = -1};
+    if (i < 0) return false;
+    *bad = (struct bad){at + i, dtype_load(from, t_from, i), t};
+    return true;
+}
+
+enum request_kind { REQUEST_END, REQUEST_READ, REQUEST_PUT, REQUEST_WRITE };
+
+struct request {
+    int32_t kind, dtype;  /* dtype: of what follows a PUT */
+    uint32_t target, unused; /* the index of a parameter, or a tensor */
+    int64_t at, n;        /* elements; READ: bytes */
+};
+
+static struct ranks *ranks_of(const struct transfer *x) { return x->device->ranks; }
+
+bool transfer_has_ranks(const struct transfer *x) { return ranks_of(x) && ranks_of(x)->n > 1; }
+
+/* --- a shard ------------------------------------------------------------------------------------ */
+
+struct span {
+    uint64_t from, to;    /* bytes of the whole */
+};
+
+/* The part of bytes [at, at + n) of a whole that shard `number` has. */
+static struct span span_of(const struct storage *s, int number, uint64_t at, uint64_t n)
+{
+    const uint64_t first = (uint64_t)number * s->bytes;
+    struct span p = {at > first ? at : first, min_u64(at + n, first + s->bytes)};
+    if (p.to < p.from) p.to = p.from;
+    return p;
+}
+
+static int own_shard(const struct transfer *x) { return x->tape->shard; }
+
+/* Reads or writes this rank's part of bytes [at, at + n) of the whole of a shard. */
+static int shard_own(struct transfer *x, id tensor, uint64_t at, uint64_t n, char *data, bool write, struct error *e)
+{
+    const struct storage *s = storage_of(x->tape->graph, tensor);
+    const struct span p = span_of(s, own_shard(x), at, n);
+    char *stored = (char *)tape_address(x->tape, tensor) + (p.from - (uint64_t)own_shard(x) * s->bytes);
+    if (p.from == p.to) return PL_OK;
+    return write ? x->device->ops->write(x->device, stored, data + (p.from - at), p.to - p.from, e) : x->device->ops->read(x->device, data + (p.from - at), stored, p.to - p.from, e);
+}
+
+/* Every rank calls it with the same range: owners send their part to all others that hold a copy with them. */
+static int gather_together(struct transfer *x, const struct storage *s, uint64_t at, uint64_t n, char *data, struct error *e)
+{
+    struct ranks *r = ranks_of(x);
+    struct move *moves = mem_alloc(2 * (size_t)r->n * sizeof *moves);
+    const struct span mine = span_of(s, own_shard(x), at, n);
+    const int holders = x->tape->holders;
+    int count = 0;
+    for (int i = 0; i < holders; i++) {
+        const struct span theirs = span_of(s, i, at, n);
+        const int peer = ranks_member(r->n, r->rank, holders, false, ranks_holder(holders, x->tape->host, i));
+        if (peer == r->rank) continue;
+        if (mine.to > mine.from) moves[count++] = (struct move){peer, data + (mine.from - at), mine.to - mine.from, true};
+        if (theirs.to > theirs.from) moves[count++] = (struct move){peer, data + (theirs.from - at), theirs.to - theirs.from, false};
+    }
+    const int rc = r->exchange(r, moves, count, e);
+    mem_free(moves);
+    return rc;
+}
+
+/* Rank 0 asks the owners: those of the first copy, to which it belongs. */
+static int ask_owners(struct transfer *x, id tensor, const struct storage *s, uint64_t at, uint64_t n, char *data, struct error *e)
+{
+    struct ranks *r = ranks_of(x);
+    struct move *moves = mem_alloc(2 * (size_t)r->n * sizeof *moves);
+    struct request ask = {.kind = REQUEST_READ, .target = tensor, .at = (int64_t)at, .n = (int64_t)n};
+    int count = 0;
+    for (int i = 1; i < x->tape->holders; i++) {
+        const struct span theirs = span_of(s, i, at, n);
+        const int peer = ranks_holder(x->tape->holders, x->tape->host, i);
+        if (theirs.to == theirs.from) continue;
+        moves[count++] = (struct move){peer, &ask, sizeof ask, true};
+        moves[count++] = (struct move){peer, data + (theirs.from - at), theirs.to - theirs.from, false};
+    }
+    const int rc = r->exchange(r, moves, count, e);
+    mem_free(moves);
+    return rc;
+}
+
+/* Reads all of bytes [at, at + n) of the whole of a shard, from their owners. */
+static int shard_collect(struct transfer *x, id tensor, uint64_t at, uint64_t n, char *data, struct error *e)
+{
+    const struct storage *s = storage_of(x->tape->graph, tensor);
+    int rc = shard_own(x, tensor, at, n, data, false, e);
+    if (rc || !transfer_has_ranks(x)) return rc;
+    return x->together ? gather_together(x, s, at, n, data, e) : ask_owners(x, tensor, s, at, n, data, e);
+}
+
+/* --- rank 0 tells the others -------------------------------------------------------------------------------------- */
+
+/* Sends a request to all others, and what follows it. */
+static int tell(struct transfer *x, struct request q, const void *data, uint64_t bytes, struct error *e)
+{
+    struct ranks *r = ranks_of(x);
+    struct move *moves = mem_alloc(2 * (size_t)r->n * sizeof *moves);
+    int count = 0;
+    for (int peer = 1; peer < r->n; peer++) {
+        moves[count++] = (struct move){peer, &q, sizeof q, true};
+        if (bytes) moves[count++] = (struct move){peer, (void *)(uintptr_t)data, bytes, true};
+    }
+    const int rc = r->exchange(r, moves, count, e);
+    mem_free(moves);
+    return rc;
+}
+
+/* Sends to the others what rank 0 puts or writes. */
+static int spread_put(struct transfer *x, const struct param *p, enum dtype from, int64_t at, int64_t n, struct error *e)
+{
+    const struct request q = {.kind = REQUEST_PUT, .dtype = (int32_t)from, .target = (uint32_t)(p - x->tape->graph->params.at), .at = at, .n = n};
+    return tell(x, q, x->first, (uint64_t)n * dtype_size(from), e);
+}
+
+static int spread_write(struct transfer *x, id tensor, int64_t at, int64_t n, const void *data, struct error *e)
+{
+    const struct request q = {.kind = REQUEST_WRITE, .target = tensor, .at = at, .n = n};
+    return tell(x, q, data, (uint64_t)n * dtype_size(tensor_at(x->tape->graph, tensor)->dtype), e);
+}
+
+/* --- moving --------------------------------------------------------------------------- */
+
+/* Moves bytes [at, at + n) of a tensor's storage, whoever holds them. */
+static int move_bytes(struct transfer *x, id tensor, uint64_t at, uint64_t n, char *data, bool write, struct error *e)
+{
+    char *stored = (char *)tape_address(x->tape, tensor) + at;
+    if (storage_of(x->tape->graph, tensor)->shard) return write ? shard_own(x, tensor, at, n, data, true, e) : shard_collect(x, tensor, at, n, data, e);
+    return write ? x->device->ops->write(x->device, stored, data, n, e) : x->device->ops->read(x->device, data, stored, n, e);
+}
+
+int transfer_write_bytes(struct transfer *x, id tensor, uint64_t at, uint64_t n, const void *data, struct error *e)
+{
+    return move_bytes(x, tensor, at, n, (char *)(uintptr_t)data, true, e);
+}
+
+/* Moves elements [at, at + n) of a tensor, in its stored form: its parts lie in `data` as in a storage of
+ * n elements. Only dense tensors are saved and loaded. */
+static int move(struct transfer *x, id tensor, int64_t at, int64_t n, char *data, bool write, struct error *e)
+{
+    const struct graph *g = x->tape->graph;
+    const struct tensor *t = tensor_at(g, tensor);
+    const struct stored_form *f = tensor_form(g, t);
+    CHECK(tensor_is_dense(t) && at >= 0 && n >= 0 && at + n <= tensor_elements(t) && at % f->group == 0, "%s: elements %lld + %lld",
+          graph_name(g, t->name), (long long)at, (long long)n);
+    int rc = PL_OK;
+    for (int i = 0; i < f->n_parts && !rc; i++) {
+        const uint64_t bytes = stored_part_bytes(f, i, t->dtype, n);
+        const uint64_t stored = stored_part_offset(f, i, t->dtype, tensor_elements(t)) + stored_part_at(f, i, t->dtype, at);
+        rc = move_bytes(x, tensor, stored, bytes, data + stored_part_offset(f, i, t->dtype, n), write, e);
+    }
+    return rc;
+}
+
+/* Where the parts of n elements begin in `data`, for move. */
+static void parts_of(const struct stored_form *f, enum dtype t, int64_t n, char *data, void *parts[STORED_PARTS])
+{
+    for (int i = 0; i < f->n_parts; i++) parts[i] = data + stored_part_offset(f, i, t, n);
+}
+
+static bool is_plain(const struct transfer *x, id tensor) { return !storage_of(x->tape->graph, tensor)->form; }
+
+/* Packs values of dtype `from` into the tensor's stored form; false: one of them is not finite, or
+ * not in a plain tensor's dtype. */
+static bool pack(const struct transfer *x, id tensor, char *to, const void *values, enum dtype from, int64_t at, int64_t n, struct bad *bad)
+{
+    const struct tensor *t = tensor_at(x->tape->graph, tensor);
+    const struct stored_form *f = tensor_form(x->tape->graph, t);
+    void *parts[STORED_PARTS];
+    parts_of(f, t->dtype, n, to, parts);
+    f->pack(parts, t->dtype, values, from, n);
+    return !(is_plain(x, tensor) ? find_bad(bad, to, t->dtype, values, from, at, n) : find_bad(bad, values, from, values, from, at, n));
+}
+
+int transfer_write(struct transfer *x, id tensor, int64_t at, int64_t n, const void *data, struct error *e)
+{
+    if (x->spreads && spread_write(x, tensor, at, n, data, e)) return e->code;
+    return move(x, tensor, at, n, (char *)(uintptr_t)data, true, e);
+}
+
+static int write_part(struct transfer *x, id tensor, int part, int64_t at, int64_t n, const void *data, struct error *e)
+{
+    const struct tensor *t = tensor_at(x->tape->graph, tensor);
+    const struct stored_form *f = tensor_form(x->tape->graph, t);
+    const uint64_t to = stored_part_offset(f, part, t->dtype, tensor_elements(t)) + stored_part_at(f, part, t->dtype, at);
+    return move_bytes(x, tensor, to, stored_part_bytes(f, part, t->dtype, n), (char *)(uintptr_t)data, true, e);
+}
+
+/* The parts after the first, once the whole tensor was packed. */
+static int write_finished(struct transfer *x, id tensor, struct error *e)
+{
+    const struct tensor *t = tensor_at(x->tape->graph, tensor);
+    const struct stored_form *f = tensor_form(x->tape->graph, t);
+    const int64_t n = tensor_elements(t);
+    void *parts[STORED_PARTS] = {NULL};
+    for (int i = 1; i < f->n_parts; i++) parts[i] = mem_alloc(stored_part_bytes(f, i, t->dtype, n));
+    f->finish(parts, x->kept, n);
+    int rc = PL_OK;
+    for (int i = 1; i < f->n_parts; i++) {
+        if (!rc) rc = write_part(x, tensor, i, 0, n, parts[i], e);
+        mem_free(parts[i]);
+    }
+    transfer_end(x);
+    return rc;
+}
+
+/* A chunk of a tensor whose form needs the whole tensor. */
+static int put_kept(struct transfer *x, id tensor, enum dtype from, int64_t at, int64_t n, struct bad *bad, struct error *e)
+{
+    const struct tensor *t = tensor_at(x->tape->graph, tensor);
+    const struct stored_form *f = tensor_form(x->tape->graph, t);
+    const int64_t elements = tensor_elements(t);
+    dtype_convert(x->second, t->dtype, x->first, from, n);
+    if (find_bad(bad, x->second, t->dtype, x->first, from, at, n)) return PL_OK;
+    if (!at) {
+        transfer_end(x);
+        x->kept = mem_alloc((size_t)((elements + f->kept - 1) / f->kept) * sizeof *x->kept);
+    }
+    CHECK(x->kept && at % f->group == 0, "%s: chunks in order", graph_name(x->tape->graph, t->name));
+    f->pack((void *[STORED_PARTS]){x->second, x->kept + at / f->kept}, t->dtype, x->first, from, n);
+    int rc = write_part(x, tensor, 0, at, n, x->second, e);
+    return rc || at + n < elements ? rc : write_finished(x, tensor, e);
+}
+
+int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int64_t at, int64_t n, struct bad *bad,
+                 struct error *e)
+{
+    const struct graph *g = x->tape->graph;
+    enum dtype master = tensor_at(g, p->master)->dtype, work = tensor_at(g, p->tensor)->dtype;
+    CHECK(n <= x->room && dtype_is_float(master) && dtype_is_float(work));
+    if (x->spreads && spread_put(x, p, from, at, n, e)) return e->code;
+    if (tensor_form(g, tensor_at(g, p->master))->kept) {
+        CHECK(p->tensor == p->master, "a master weight is plain");
+        return put_kept(x, p->master, from, at, n, bad, e);
+    }
+    if (!pack(x, p->master, x->second, x->first, from, at, n, bad)) return PL_OK;
+    if (p->tensor == p->master) return move(x, p->master, at, n, x->second, true, e);
+    /* The source is not needed any more: its half is reused for the working copy. */
+    CHECK(is_plain(x, p->master), "a master weight is plain");
+    if (!pack(x, p->tensor, x->first, x->second, master, at, n, bad)) return PL_OK;
+    int rc = move(x, p->master, at, n, x->second, true, e);
+    return rc ? rc : move(x, p->tensor, at, n, x->first, true, e);
+}
+
+int transfer_get(struct transfer *x, id tensor, enum dtype to, int64_t at, int64_t n, const void **data,
+                 struct bad *bad, struct error *e)
+{
+    const struct tensor *t = tensor_at(x->tape->graph, tensor);
+    const struct stored_form *f = tensor_form(x->tape->graph, t);
+    const enum dtype from = t->dtype;
+    const int64_t before = at % f->group, all = before + n; /* from the begin of a group on */
+    CHECK(n <= x->room && (uint64_t)all * dtype_size(to) <= x->bytes / 2);
+    int rc = move(x, tensor, at - before, all, x->first, false, e);
+    if (rc) return rc;
+    const bool plain = is_plain(x, tensor), as_is = from == to && plain;
+    void *parts[STORED_PARTS];
+    parts_of(f, from, all, x->first, parts);
+    if (!as_is) f->unpack(x->second, to, (const void *const *)parts, from, all);
+    *data = as_is ? x->first : x->second + before * dtype_size(to);
+    if (bad) find_bad(bad, *data, to, plain ? x->first : *data, plain ? from : to, at, n);
+    return PL_OK;
+}
+
+/* --- serving rank 0 ------------------------------------------------------------------------------ */
+
+int transfer_release(struct transfer *x, struct error *e) { return transfer_has_ranks(x) ? tell(x, (struct request){.kind = REQUEST_END}, NULL, 0, e) : PL_OK; }
+
+static int receive(struct ranks *r, void *at, uint64_t bytes, struct error *e) { return r->exchange(r, &(struct move){0, at, bytes, false}, 1, e); }
+
+static int answer_read(struct transfer *x, const struct request *q, struct error *e)
+{
+    const struct span mine = span_of(storage_of(x->tape->graph, q->target), own_shard(x), (uint64_t)q->at, (uint64_t)q->n);
+    int rc = shard_own(x, q->target, mine.from, mine.to - mine.from, x->first, false, e);
+    return rc ? rc : ranks_of(x)->exchange(ranks_of(x), &(struct move){0, x->first, mine.to - mine.from, true}, 1, e);
+}
+
+static int take(struct transfer *x, const struct request *q, struct error *e)
+{
+    const struct graph *g = x->tape->graph;
+    const enum dtype t = q->kind == REQUEST_PUT ? (enum dtype)q->dtype : (enum dtype)tensor_at(g, q->target)->dtype;
+    struct bad ignored; /* rank 0 reports it */
+    int rc = receive(ranks_of(x), x->first, (uint64_t)q->n * dtype_size(t), e);
+    if (rc) return rc;
+    return q->kind == REQUEST_PUT ? transfer_put(x, &g->params.at[q->target], t, q->at, q->n, &ignored, e) : transfer_write(x, q->target, q->at, q->n, x->first, e);
+}
+
+int transfer_serve(struct transfer *x, const char *what, struct error *e)
+{
+    struct ranks *r = ranks_of(x);
+    const double timeout = r->timeout;
+    int rc = PL_OK;
+    r->timeout = 6 * timeout; /* rank 0 reads and writes files */
+    r->where = what;
+    for (;;) {
+        struct request q;
+        rc = receive(r, &q, sizeof q, e);
+        if (rc || q.kind == REQUEST_END) break;
+        rc = q.kind == REQUEST_READ ? answer_read(x, &q, e) : take(x, &q, e);
+        if (rc) r->abort(r, PL_FAIL, e->text); /* rank 0 is in the middle of a file */
+    }
+    r->timeout = timeout;
+    r->where = NULL;
+    return rc;
+}

@@ -1,0 +1,73 @@
+/*
+ * transfer.h: copies elements between files and the arenas.
+ *
+ *     file bytes --> [ first half | second half ] --> master, working copy
+ *                       source       converted
+ *
+ * The only buffer is the caller's staging memory, so a model of any size is copied without further
+ * memory, except for the scales of one tensor that is quantized, 4 bytes for 64 weights. Positions and counts are in elements; a chunk has at most `room` of them, whatever their
+ * dtypes.
+ *
+ * Of a tensor that is divided among ranks (graph/shard.h) positions and counts are those of the whole: putting and writing
+ * keep this rank's part, and getting collects the parts of all.
+ */
+#ifndef TRANSFER_H
+#define TRANSFER_H
+
+#include "run/device.h"
+
+struct transfer {
+    struct device *device;
+    const struct tape *tape;
+    char *first, *second;     /* the halves */
+    uint64_t bytes;           /* size of both together */
+    int64_t room;             /* elements in a half */
+    float *kept;              /* of the tensor that is being packed, until it is whole (stored.h); NULL: none */
+    bool together;            /* all ranks read the same elements at the same time; else rank 0 asks the others (transfer_serve) */
+    bool spreads;             /* what rank 0 puts and writes is for all ranks */
+};
+
+/* The error of a chunk: an element that is NaN or infinite, or becomes so in the dtype that it is
+ * stored in. */
+struct bad {
+    int64_t index;            /* in the whole tensor; -1: no error */
+    double value;             /* before the conversion */
+    enum dtype as;            /* the dtype in which it is not finite */
+};
+
+enum { TRANSFER_LEAST = 1024 }; /* smallest staging buffer, bytes */
+
+/* Splits the staging buffer, which is aligned to 8 bytes. Allocates nothing. */
+void transfer_init(struct transfer *x, struct device *d, const struct tape *t, void *staging, uint64_t bytes);
+/* After an error between the chunks of a quantized tensor: frees what was kept of it. */
+void transfer_end(struct transfer *x);
+
+/* The n elements of dtype `from` in x->first are elements [at, at + n) of the parameter: writes its
+ * master weights and, if that is another tensor, the working copy rounded from them. A chunk with a
+ * bad element is not written; the result is PL_OK with bad->index set. The chunks of a tensor are put in
+ * order. */
+int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int64_t at, int64_t n, struct bad *bad,
+                 struct error *e);
+
+/* Elements [at, at + n) of a tensor as dtype `to`; *data points into the staging buffer until the
+ * next call. `bad` as above; NULL: values are not checked. */
+int transfer_get(struct transfer *x, id tensor, enum dtype to, int64_t at, int64_t n, const void **data,
+                 struct bad *bad, struct error *e);
+
+/* Writes n elements of the tensor's own dtype from `data`. */
+int transfer_write(struct transfer *x, id tensor, int64_t at, int64_t n, const void *data, struct error *e);
+
+/* Writes bytes [at, at + n) of the tensor's storage. */
+int transfer_write_bytes(struct transfer *x, id tensor, uint64_t at, uint64_t n, const void *data, struct error *e);
+
+/* The index of the first of n elements that is NaN or infinite; -1: none. */
+int64_t transfer_nonfinite(const void *data, enum dtype t, int64_t n);
+
+/* Whether the device is one of several ranks. */
+bool transfer_has_ranks(const struct transfer *x);
+/* Rank 0 ends what the others began with transfer_serve, also after an error; alone it does nothing. */
+int transfer_release(struct transfer *x, struct error *e);
+/* On the other ranks: does what rank 0 asks until it ends the service. `what`: for messages, "saving". */
+int transfer_serve(struct transfer *x, const char *what, struct error *e);
+
+#endif

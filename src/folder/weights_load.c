@@ -1,0 +1,128 @@
+/*
+ * weights_load.c: reading weights into the arenas (see weights.h).
+ *
+ *     slot -> staging -> master, working copy
+ *
+ * weights_open has found every tensor, so only values and system calls can fail here.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/crc32c.h"
+#include "base/progress.h"
+#include "base/random.h"
+#include "dist/agree.h"
+#include "folder/transfer.h"
+#include "folder/weights.h"
+#include "folder/weights_4bit.h"
+
+static int load_constant(struct transfer *x, const struct graph *g, const struct param *p, struct error *e)
+{
+    CHECK(p->init.kind == INIT_DATA && p->init.data + tensor_bytes(tensor_at(g, p->tensor)) <= g->blob.n);
+    return transfer_write(x, p->tensor, 0, tensor_elements(tensor_at(g, p->tensor)), &g->blob.at[p->init.data], e);
+}
+
+/* Extends *crc by the bytes of a frozen tensor. */
+static int load_from_file(const struct weights *w, struct transfer *x, const struct param *p, uint32_t slot, uint32_t *crc, struct error *e)
+{
+    const struct st_entry *t = w->slots[slot].entry;
+    const struct st_file *f = &w->files[w->slots[slot].file];
+    uint32_t size = dtype_size(t->dtype);
+    struct bad bad = {.index = -1};
+    if (p->form) return weights_4bit_load(w, x, p, &w->slots[slot], crc, e);
+    for (int64_t at = 0; at < t->elements; at += x->room) {
+        int64_t n = min_i64(x->room, t->elements - at);
+        if (st_read(f, t, (uint64_t)at * size, (uint64_t)n * size, x->first, e)) return e->code;
+        if (p->frozen && !p->running) *crc = crc32c(*crc, x->first, (size_t)n * size);
+        if (transfer_put(x, p, t->dtype, at, n, &bad, e)) return error_prepend(e, "loading %s", t->name);
+        if (bad.index >= 0)
+            return error_set(e, PL_USAGE, "%s: tensor \"%.200s\": element %lld is %g%s%s; expected finite numbers: the file is damaged, or training diverged before it was saved",
+                             f->path, t->name, (long long)bad.index, bad.value, bad.as == t->dtype ? "" : ", as ",
+                             bad.as == t->dtype ? "" : dtype_name(bad.as));
+    }
+    return PL_OK;
+}
+
+/* Elements [at, at + n) of a randomly initialised parameter with rows of C elements, in f32. */
+static void init_elements(const struct init *init, uint64_t key, float *to, int64_t at, int64_t n, int64_t C)
+{
+    if (init->kind == INIT_NORMAL) {
+        random_normal(to, key, (uint64_t)at, n, init->std);
+        const int64_t row = init->padding - 1, from = max_i64(row * C, at), end = min_i64((row + 1) * C, at + n);
+        if (row >= 0 && end > from) memset(to + (from - at), 0, (size_t)(end - from) * sizeof *to);
+        return;
+    }
+    if (init->kind == INIT_UNIFORM) random_uniform(to, key, (uint64_t)at, n, init->std);
+    else for (int64_t i = 0; i < n; i++) to[i] = init->kind == INIT_ONE ? 1.0f : 0.0f;
+}
+
+/* The Euclidean norms of the rows of another parameter, which is loaded already; ranks may hold parts of it. */
+static int load_row_norms(struct transfer *x, const struct graph *g, const struct param *p, struct error *e)
+{
+    const struct param *of = weight_origin(g, p);
+    const int64_t rows = tensor_elements(tensor_at(g, p->tensor)), C = tensor_last(tensor_at(g, of->master));
+    float *norms = mem_alloc((size_t)rows * sizeof *norms);
+    int rc = PL_OK;
+    for (int64_t i = 0; i < rows && !rc; i++) {
+        double sum = 0;
+        for (int64_t at = 0; at < C && !rc; at += x->room) {
+            const int64_t n = min_i64(x->room, C - at);
+            const void *data;
+            rc = transfer_get(x, of->master, DT_F32, i * C + at, n, &data, NULL, e);
+            for (int64_t k = 0; k < n && !rc; k++) sum += (double)((const float *)data)[k] * ((const float *)data)[k];
+        }
+        norms[i] = (float)sqrt(sum);
+    }
+    for (int64_t at = 0; at < rows && !rc; at += x->room) {
+        struct bad bad;
+        const int64_t n = min_i64(x->room, rows - at);
+        memcpy(x->first, norms + at, (size_t)n * sizeof *norms);
+        rc = transfer_put(x, p, DT_F32, at, n, &bad, e);
+    }
+    mem_free(norms);
+    return rc;
+}
+
+static int load_by_init(struct transfer *x, const struct graph *g, const struct param *p, uint64_t seed, struct error *e)
+{
+    int64_t elements = tensor_elements(tensor_at(g, p->tensor));
+    uint64_t key = random_key(seed, weight_name(g, weight_origin(g, p)));
+    struct bad bad;
+    if (p->init.kind == INIT_DATA) return load_constant(x, g, p, e);
+    for (int64_t at = 0; at < elements; at += x->room) {
+        int64_t n = min_i64(x->room, elements - at);
+        init_elements(&p->init, key, (float *)(void *)x->first, at, n, tensor_last(tensor_at(g, p->tensor)));
+        if (transfer_put(x, p, DT_F32, at, n, &bad, e)) return error_prepend(e, "initialising %s", weight_name(g, p));
+        CHECK(bad.index < 0, "%s: initial element %lld is %g", weight_name(g, p), (long long)bad.index, bad.value);
+    }
+    return PL_OK;
+}
+
+int weights_load(struct weights *w, const struct graph *g, struct device *d, const struct tape *t, void *staging,
+                 uint64_t staging_bytes, uint64_t seed, struct error *e)
+{
+    struct transfer x;
+    transfer_init(&x, d, t, staging, staging_bytes);
+    x.together = true;
+    CHECK(w->n_params == g->params.n && t->graph == g, "weights were opened for another graph");
+    struct progress progress;
+    uint32_t crc = 0;
+    bool norms = false;
+    int rc = PL_OK;
+    progress_begin(&progress, *w->dir || w->n_parts ? "reading weights:" : "initialising weights:", "tensors", g->params.n);
+    for (uint32_t i = 0; !rc && i < g->params.n; i++, progress_add(&progress, 1)) {
+        const struct param *p = &g->params.at[i];
+        const struct weights *from = weights_of(w, i);
+        if (weight_is_constant(g, p)) rc = load_constant(&x, g, p, e);
+        else if (from) rc = load_from_file(from, &x, p, from->source[i] - 1, &crc, e);
+        else if (p->init.kind != INIT_ROW_NORMS) rc = load_by_init(&x, g, p, seed, e);
+        else norms = true;
+    }
+    if (norms) rc = agree_on(d->ranks, rc, e); /* no rank reads the parts of others while one of them has failed */
+    for (uint32_t i = 0; !rc && norms && i < g->params.n; i++)
+        if (g->params.at[i].init.kind == INIT_ROW_NORMS && !weights_of(w, i)) rc = load_row_norms(&x, g, &g->params.at[i], e);
+    progress_clear();
+    transfer_end(&x);
+    w->fingerprint |= crc;
+    return rc;
+}

@@ -1,0 +1,328 @@
+/*
+ * weights_save.c: writing model folders (see weights.h).
+ *
+ *     source file   [ length | header | frozen | trained | extra | ... ]
+ *     written file  [  the same bytes | same   | master  | same  | ... ]
+ *                                                in the file's dtype
+ *
+ * Invariant: a written file has the size of its source, and each byte outside of the trained
+ * tensors is the source's byte. Running statistics that the step updates count as trained.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "graph/stored.h"
+#include "io/file.h"
+#include "folder/transfer.h"
+#include "folder/weights_files.h"
+
+enum { PATH_ROOM = 4096 };
+
+static int path_print(char out[PATH_ROOM], const char *dir, const char *name, struct error *e)
+{
+    int n = snprintf(out, PATH_ROOM, "%s/%s", dir, name);
+    return n < PATH_ROOM ? PL_OK : error_set(e, PL_USAGE, "a path of %d bytes, at most %d: %.200s...", n, PATH_ROOM - 1, out);
+}
+
+/* --- tensors -------------------------------------------------------------------------- */
+
+/* Appends the master weights' values in dtype `to` to the file. */
+static int write_trained(struct transfer *x, const struct graph *g, const struct param *p, enum dtype to, struct st_writer *out,
+                         struct error *e)
+{
+    int64_t elements = tensor_elements(tensor_at(g, p->master));
+    for (int64_t at = 0; at < elements; at += x->room) {
+        int64_t n = min_i64(x->room, elements - at);
+        const void *data;
+        struct bad bad;
+        if (transfer_get(x, p->master, to, at, n, &data, &bad, e)) return error_prepend(e, "saving %s", weight_name(g, p));
+        if (bad.index >= 0)
+            return error_set(e, PL_FAIL, "%s: not saved: element %lld of the trained tensor %s is %g, not finite as %s; lower the learning rate, or "
+                             "convert the model that the run starts from to a wider dtype",
+                             out->path, (long long)bad.index, weight_name(g, p), bad.value, dtype_table[to].safetensors);
+        if (st_write_bytes(out, data, (uint64_t)n * dtype_size(to), e)) return e->code;
+    }
+    return PL_OK;
+}
+
+static int copy_tensor(struct transfer *x, const struct st_file *f, const struct st_entry *t, struct st_writer *out, struct error *e)
+{
+    for (uint64_t at = 0; at < t->bytes; at += x->bytes) {
+        uint64_t n = t->bytes - at < x->bytes ? t->bytes - at : x->bytes;
+        if (st_read(f, t, at, n, x->first, e) || st_write_bytes(out, x->first, n, e)) return e->code;
+    }
+    return PL_OK;
+}
+
+/* --- copying a file ------------------------------------------------------------------------ */
+
+/* Copies the length word and the header. Staging may be smaller than the header. */
+static int copy_header(struct transfer *x, const struct st_file *f, struct st_writer *out, struct error *e)
+{
+    for (uint64_t at = 0; at < f->data_begin;) {
+        uint64_t n = f->data_begin - at < x->bytes ? f->data_begin - at : x->bytes;
+        ssize_t k = pread(f->fd, x->first, n, (off_t)at);
+        if (k < 0 && errno == EINTR) continue;
+        if (k <= 0) {
+            if (!k) errno = EIO; /* the file was truncated while it was open */
+            file_error(f->path, "read its header", e);
+            return e->code = PL_FAIL;
+        }
+        if (st_write_bytes(out, x->first, (uint64_t)k, e)) return e->code;
+        at += (uint64_t)k;
+    }
+    return PL_OK;
+}
+
+/* A writer over the whole file, header included: st_write_bytes counts, st_write_end checks and
+ * syncs. The disk space is reserved at once, so that a full disk shows before hours of writing; a
+ * file system that cannot reserve space is not an error. */
+static int open_raw(struct st_writer *out, const char *path, uint64_t bytes, struct error *e)
+{
+    *out = (struct st_writer){.path = mem_string(path), .fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), .wanted = bytes};
+    bool failed = out->fd < 0;
+    out->is_regular = !failed;
+    if (!failed && fallocate(out->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes))
+        failed = errno == ENOSPC || errno == EDQUOT || errno == EFBIG;
+    if (!failed) return PL_OK;
+    char doing[64];
+    snprintf(doing, sizeof doing, "write %llu bytes", (unsigned long long)bytes);
+    file_error(path, doing, e);
+    st_write_abort(out);
+    return e->code = PL_FAIL;
+}
+
+static int save_slots(const struct weights *w, const struct graph *g, struct transfer *x, uint32_t file, struct st_writer *out,
+                      struct error *e)
+{
+    for (uint32_t i = 0; i < w->n_slots; i++) {
+        const struct weight_slot *s = &w->slots[i];
+        if (s->file != file) continue;
+        const struct param *p = s->param ? &g->params.at[s->param - 1] : NULL;
+        int rc = p && (!p->frozen || p->running) ? write_trained(x, g, p, s->entry->dtype, out, e)
+                                 : copy_tensor(x, &w->files[file], s->entry, out, e);
+        if (rc) return rc;
+    }
+    return PL_OK;
+}
+
+static int save_file(const struct weights *w, const struct graph *g, struct transfer *x, uint32_t file, const char *dir, struct error *e)
+{
+    const struct st_file *f = &w->files[file];
+    struct st_writer out;
+    char path[PATH_ROOM];
+    if (path_print(path, dir, w->names[file], e) || open_raw(&out, path, f->data_begin + f->data_bytes, e)) return e->code;
+    if (copy_header(x, f, &out, e) || save_slots(w, g, x, file, &out, e)) {
+        st_write_abort(&out);
+        return e->code;
+    }
+    return st_write_end(&out, e);
+}
+
+/* --- the folder of a preset, or of a model put together from parts ---------------------------- */
+
+/* The tensor of a part's file that a parameter was read from; NULL: none. */
+static const struct weight_slot *slot_of(const struct weights *from, uint32_t param)
+{
+    return from ? &from->slots[from->source[param] - 1] : NULL;
+}
+
+static enum dtype dtype_to_save(const struct weights *w, uint32_t param)
+{
+    const struct weight_slot *s = slot_of(weights_of(w, param), param);
+    return s ? s->entry->dtype : DT_F32;
+}
+
+static int save_new_tensors(const struct weights *w, const struct graph *g, struct transfer *x, struct st_writer *out, struct error *e)
+{
+    int rc = PL_OK;
+    for (uint32_t i = 0; i < g->params.n && !rc; i++) {
+        const struct param *p = &g->params.at[i];
+        if (weight_is_constant(g, p)) continue;
+        const struct weights *from = weights_of(w, i);
+        const struct weight_slot *s = slot_of(from, i);
+        rc = s && p->frozen && !p->running ? copy_tensor(x, &from->files[s->file], s->entry, out, e)
+                                           : write_trained(x, g, p, dtype_to_save(w, i), out, e);
+    }
+    return rc;
+}
+
+static int save_new(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir, struct error *e)
+{
+    static const struct st_pair format = {"format", "pt"}; /* transformers requires it */
+    struct st_spec *specs = mem_alloc(g->params.n * sizeof *specs);
+    struct st_writer out;
+    char path[PATH_ROOM];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const struct param *p = &g->params.at[i];
+        const struct tensor *t = tensor_at(g, p->tensor);
+        if (!weight_is_constant(g, p)) specs[n++] = (struct st_spec){weight_name(g, p), dtype_to_save(w, i), t->rank, t->dim};
+    }
+    int rc = path_print(path, dir, "model.safetensors", e);
+    if (!rc) rc = st_write_begin(&out, path, specs, n, &format, 1, e);
+    mem_free(specs);
+    if (rc) return rc;
+    if (save_new_tensors(w, g, x, &out, e)) {
+        st_write_abort(&out);
+        return e->code;
+    }
+    return st_write_end(&out, e);
+}
+
+static bool matches(const char *name, const char *const *patterns, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (pattern_match(patterns[i], name) && !text_ends_with(name, ".index.json")) return true;
+    return false;
+}
+
+/* The files that a tokenizer and its chat template are loaded from, and what ends an answer; those of an image processor. */
+static bool is_text_file(const char *name)
+{
+    static const char *const patterns[] = {"*token*", "vocab*", "merges.txt", "*.tiktoken", "spiece.model", "chat_template*", "generation_config.json"};
+    return matches(name, patterns, COUNT(patterns));
+}
+
+static bool is_image_file(const char *name)
+{
+    static const char *const patterns[] = {"*processor_config.json"};
+    return matches(name, patterns, COUNT(patterns));
+}
+
+/* What a part gives the folder of a model that was put together: one that reads text its tokenizer, and a vision tower its processor. A model of masks,
+ * beside which another one reads the text, gives none. */
+static int copy_files_of(const struct weights *part, const struct model *m, const char *dir, struct error *e)
+{
+    int rc = PL_OK;
+    if (*part->dir && m->vocabulary) rc = weights_copy_others(part, part->dir, dir, is_text_file, e);
+    if (!rc && *part->dir && !m->masks && (m->images || !m->vocabulary)) rc = weights_copy_others(part, part->dir, dir, is_image_file, e);
+    return rc;
+}
+
+static const struct weights *part_named(const struct weights *w, const char *name)
+{
+    for (uint32_t i = 0; i < w->n_parts; i++)
+        if (!strcmp(w->parts[i].part, name)) return &w->parts[i];
+    return NULL;
+}
+
+/* Those of the parts, a tower's in a third folder first. */
+static int copy_files_of_parts(const struct weights *w, const struct model *m, const char *dir, struct error *e)
+{
+    int rc = PL_OK;
+    for (int i = 0; i < m->n_parts && !rc; i++) {
+        const struct part *p = &m->parts[i];
+        char name[PATH_ROOM];
+        for (int k = 0; k < p->model.n_parts && !rc; k++) {
+            snprintf(name, sizeof name, "%s.%s", p->name, p->model.parts[k].name);
+            const struct weights *inner = part_named(w, name);
+            if (inner) rc = copy_files_of(inner, &p->model.parts[k].model, dir, e);
+        }
+        const struct weights *part = part_named(w, p->name);
+        if (!rc && part) rc = copy_files_of(part, &p->model, dir, e);
+    }
+    return rc;
+}
+
+/* --- the folder of an adapter ------------------------------------------------------------------------ */
+
+/* PEFT saves these beside an adapter. */
+static bool is_processor_file(const char *name) { return strcmp(name, "generation_config.json") && (is_text_file(name) || is_image_file(name)); }
+
+static bool in_adapter(const struct graph *g, const struct param *p) { return !weight_is_constant(g, p) && weight_is_adapted(p); }
+
+static int save_new_adapter(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir, struct error *e)
+{
+    static const struct st_pair format = {"format", "pt"};
+    struct bump names = {0};
+    struct st_spec *specs = bump_alloc(&names, g->params.n * sizeof *specs);
+    struct st_writer out;
+    char path[PATH_ROOM], name[1024];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const struct param *p = &g->params.at[i];
+        const struct tensor *t = tensor_at(g, p->tensor);
+        if (in_adapter(g, p)) specs[n++] = (struct st_spec){bump_string(&names, weights_name_in_adapter(w->adapter, g, p, name)), DT_F32, t->rank, t->dim};
+    }
+    int rc = path_print(path, dir, "adapter_model.safetensors", e);
+    if (!rc) rc = st_write_begin(&out, path, specs, n, &format, 1, e);
+    bump_free(&names);
+    if (rc) return rc;
+    for (uint32_t i = 0; i < g->params.n && !rc; i++)
+        if (in_adapter(g, &g->params.at[i])) rc = write_trained(x, g, &g->params.at[i], DT_F32, &out, e);
+    if (rc) st_write_abort(&out);
+    else rc = st_write_end(&out, e);
+    if (!rc) rc = path_print(path, dir, "adapter_config.json", e);
+    return rc ? rc : file_write_atomic(path, w->adapter_config, strlen(w->adapter_config), e);
+}
+
+/* An adapter from a folder is written back as it was, but for the trained values. */
+static int save_adapter(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir, struct error *e)
+{
+    int rc = PL_OK;
+    if (!*w->adapter->dir) {
+        rc = save_new_adapter(w, g, x, dir, e);
+        return rc || !*w->dir ? rc : weights_copy_others(w, w->dir, dir, is_processor_file, e);
+    }
+    for (uint32_t i = 0; !rc && i < w->adapter->n_files; i++) rc = save_file(w->adapter, g, x, i, dir, e);
+    return rc ? rc : weights_copy_others(w->adapter, w->adapter->dir, dir, NULL, e);
+}
+
+/* Whether a part that has a folder of its own beside the model's is trained. */
+static bool trains_outside(const struct weights *w, const struct graph *g)
+{
+    for (uint32_t i = 0; i < g->params.n && w->n_outside; i++)
+        if (weights_of(w, i) && weights_of(w, i) != w && (!g->params.at[i].frozen || g->params.at[i].running)) return true;
+    return false;
+}
+
+static bool is_no_index(const char *name) { return !text_ends_with(name, ".index.json"); }
+
+/* --- the folder ----------------------------------------------------------------------------------- */
+
+int weights_save(struct weights *w, const struct model *m, const struct graph *g, struct device *d,
+                 const struct tape *t, void *staging, uint64_t staging_bytes, const char *dir, struct error *e)
+{
+    struct transfer x;
+    char path[PATH_ROOM];
+    transfer_init(&x, d, t, staging, staging_bytes);
+    CHECK(w->n_params == g->params.n && t->graph == g, "weights were opened for another graph");
+    if (w->adapter) return save_adapter(w, g, &x, dir, e);
+    int rc = path_print(path, dir, "config.json", e);
+    if (!rc && m->config_text) rc = file_write_atomic(path, m->config_text, strlen(m->config_text), e);
+    if (!rc && !*w->dir) {
+        rc = save_new(w, g, &x, dir, e);
+        return rc ? rc : copy_files_of_parts(w, m, dir, e);
+    }
+    if (!rc && trains_outside(w, g)) {
+        rc = save_new(w, g, &x, dir, e);
+        return rc ? rc : weights_copy_others(w, w->dir, dir, is_no_index, e);
+    }
+    for (uint32_t i = 0; !rc && i < w->n_files; i++) rc = save_file(w, g, &x, i, dir, e);
+    return rc ? rc : weights_copy_others(w, w->dir, dir, NULL, e);
+}
+
+uint64_t weights_bytes(const struct weights *w, const struct graph *g)
+{
+    /* Upper bounds of a header that is not written yet: braces, keys, dtype, and the digits of
+     * each number. */
+    enum { HEADER_ENTRY = 128 + 21 * (MAX_RANK + 2), HEADER_FIXED = 4096 };
+    if (w->adapter && *w->adapter->dir) return weights_bytes(w->adapter, g);
+    uint64_t bytes = w->other_bytes;
+    for (uint32_t i = 0; i < w->n_parts && !*w->dir; i++) bytes += w->parts[i].other_bytes;
+    for (uint32_t i = 0; i < w->n_files && !w->adapter; i++) bytes += w->files[i].data_begin + w->files[i].data_bytes;
+    if (*w->dir && !w->adapter && !trains_outside(w, g)) return bytes;
+    if (w->adapter) bytes += strlen(w->adapter_config);
+    for (uint32_t i = 0; i < g->params.n; i++) {
+        const struct param *p = &g->params.at[i];
+        if (weight_is_constant(g, p) || (w->adapter && !weight_is_adapted(p))) continue;
+        const enum dtype t = w->adapter ? DT_F32 : dtype_to_save(w, i);
+        bytes += stored_file_bytes(tensor_form(g, tensor_at(g, p->master)), t, tensor_elements(tensor_at(g, p->master))) + 6 * strlen(weight_name(g, p)) + HEADER_ENTRY;
+    }
+    return bytes + HEADER_FIXED;
+}

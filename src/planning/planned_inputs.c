@@ -1,0 +1,120 @@
+/*
+ * planned_inputs.c: the inputs of a step as they are planned: their samples, ids and bytes (see planned.h).
+ *
+ *     an input's storage   | micro-batch 0 | micro-batch 1 | ... | n-1 |
+ *     step program           the loop walks over all of them
+ *     evaluation program     reads the first one
+ *
+ * An input [T,B,C] has its micro-batches one after the other too, each [T,b,C]. An input that all
+ * samples share exists once.
+ */
+#include <string.h>
+
+#include "graph/ops.h"
+#include "planning/planned.h"
+#include "run/ranks.h"
+
+int run_share_samples(const struct run *r) { return (int)ceil_div(r->effective_batch, r->shares); }
+int64_t run_share_rows(const struct run *r) { return (int64_t)r->plan.settings.micro_batch * r->plan.settings.accumulation; }
+int run_own_shares(const struct run *r) { return r->plan.settings.shares > 1 ? r->plan.settings.shares : 1; }
+int run_first_share(const struct run *r) { return r->ranks ? r->ranks->rank * run_own_shares(r) : 0; }
+struct run_part run_part(const struct run *r)
+{
+    const int64_t first = min_i64(r->effective_batch, (int64_t)run_first_share(r) * run_share_samples(r));
+    return (struct run_part){first, min_i64(r->effective_batch - first, (int64_t)run_own_shares(r) * run_share_samples(r))};
+}
+int64_t run_samples(const struct run *r) { return run_share_rows(r) * run_own_shares(r); }
+
+/* --- properties of an input --------------------------------------------------------- */
+
+/* Follows ids through views and the label shift to the tables that they index. from[n]: the first
+ * output of node n holds the input's ids. */
+struct trace {
+    const struct graph *g;
+    id storage;
+    bool *from;
+    struct run_input *out;
+};
+
+static bool traced(const struct trace *t, id x)
+{
+    return x && (tensor_at(t->g, x)->storage == t->storage || t->from[tensor_at(t->g, x)->node]);
+}
+
+static void add_bound(struct trace *t, int64_t below, bool ignores)
+{
+    struct run_input *x = t->out;
+    x->ignores = ignores && (x->ignores || !x->below);
+    if (!x->below || below < x->below) x->below = below;
+}
+
+/* The output holds the ids of the input unchanged. */
+static bool keeps_ids(const struct node *n) { return op_table[n->op].flags & OPF_VIEW || n->op == OP_SHIFT_LABELS || n->op == OP_LABELLED_FIRST || n->op == OP_COPY; }
+
+static void trace_node(struct trace *t, id node)
+{
+    const struct node *n = node_at(t->g, node);
+    if (keeps_ids(n)) t->from[node] = traced(t, n->in[0]);
+    else if (n->op == OP_EMBEDDING && traced(t, n->in[0])) add_bound(t, tensor_at(t->g, n->in[1])->dim[0], false);
+    else if (n->op == OP_XENT && traced(t, n->in[1])) add_bound(t, tensor_last(tensor_at(t->g, n->in[0])), true);
+}
+
+/* The input as the model declared it: the first tensor over the storage. */
+static const struct tensor *declared(const struct graph *g, id storage)
+{
+    for (id t = 1; t < g->tensors.n; t++)
+        if (tensor_at(g, t)->storage == storage) return tensor_at(g, t);
+    return tensor_at(g, 0);
+}
+
+bool run_input(const struct run *r, const char *name, struct run_input *out)
+{
+    const struct graph *g = &r->graph;
+    memset(out, 0, sizeof *out);
+    for (id s = 1; s < g->storages.n && !out->storage; s++)
+        if (g->storages.at[s].kind == KIND_INPUT && !strcmp(graph_name(g, g->storages.at[s].name), name)) out->storage = s;
+    if (!out->storage) return false;
+    const struct storage *s = &g->storages.at[out->storage];
+    const struct tensor *t = declared(g, out->storage);
+    out->axis = s->axis;
+    out->sample = s->axis == INPUT_SHARED ? s->bytes : s->bytes / (uint64_t)run_samples(r);
+    out->dtype = t->dtype;
+    out->outer = out->entries = 1;
+    out->entry = dtype_size(t->dtype);
+    for (int i = 0; i < t->rank; i++) *(i < s->axis ? &out->outer : i == s->axis ? &out->entries : &out->entry) *= (uint64_t)t->dim[i];
+    return true;
+}
+
+bool run_input_used(const struct run *r, const struct run_input *x)
+{
+    bool used = false;
+    for (int p = 0; p < PROGRAM_COUNT; p++) used |= r->plan.placement.life[p][x->storage].used;
+    return used;
+}
+
+void run_input_ids(const struct run *r, struct run_input *x)
+{
+    const struct graph *g = &r->graph;
+    struct trace t = {g, x->storage, mem_alloc(g->nodes.n), x};
+    x->below = 0;
+    x->ignores = false;
+    for (int p = 0; p < PROGRAM_COUNT && x->dtype == DT_I32; p++)
+        for (uint32_t k = 0; k < g->order[p].nodes.n; k++) trace_node(&t, g->order[p].nodes.at[k]);
+    mem_free(t.from);
+}
+
+/* Ids that are computed by the graph cannot be checked before the step runs. */
+int run_check_ids(const struct run *r, struct error *e)
+{
+    const struct graph *g = &r->graph;
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
+        if (n->op != OP_EMBEDDING && n->op != OP_XENT) continue;
+        const struct tensor *x = tensor_at(g, n->in[n->op == OP_XENT]);
+        while (x->node && keeps_ids(node_at(g, x->node))) x = tensor_at(g, node_at(g, x->node)->in[0]);
+        if (x->node)
+            return error_set(e, PL_USAGE, "%s takes its ids from %s: they must be an input, or a view of one, so that they can be checked", op_table[n->op].name,
+                             op_table[node_at(g, x->node)->op].name);
+    }
+    return PL_OK;
+}
