@@ -25,6 +25,12 @@ frozen() {
     lists "$tmp/run.yaml" '^model\.embed_tokens .* no$' '^model\.layers\.0\.self_attn\.q_proj .* 1 +16,384 +no$' '^model\.layers\.\*\.self_attn\.q_proj .* 3 +49,152 +yes$'
 }
 check 'a run file: what model.freeze matches is not trained' frozen
+adapted() { # what the adapter does not train is frozen
+    printf 'model: {preset: llama-tiny}\nadapter: {r: 4, target_modules: [q_proj], modules_to_save: [lm_head]}\n' >"$tmp/run.yaml"
+    lists "$tmp/run.yaml" '^model\.layers\.\*\.self_attn\.q_proj .* 65,536 +no$' '^model\.layers\.\*\.self_attn\.q_proj\.lora_A .* 4 x 128 .* 4 +2,048 +yes$' '^model\.embed_tokens .* no$' '^lm_head .* yes$' &&
+        expect 0 '' "$binary" modules "$tmp/run.yaml" --json && [ "$(json "$tmp/out" trained_parameters)" = $((2 * 4 * 4 * 128 + 256 * 128)) ]
+}
+check 'a run file with an adapter: the weights below it are not trained' adapted
 wrong() { expect 2 'model.freeze: the pattern "model.layer.\*" matches no parameter; the nearest is model\.layers\.' "$binary" modules llama-tiny --set 'model.freeze=[model.layer.*]'; }
 check 'a pattern that matches nothing is an error' wrong
 

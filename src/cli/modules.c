@@ -11,7 +11,10 @@
 
 #include "cli/cli.h"
 #include "config/config_model.h"
+#include "adapter/adapter_keys.h"
+#include "adapter/lora.h"
 #include "planning/parameter_groups.h"
+#include "planning/planned.h"
 #include "io/json.h"
 #include "passes/passes.h"
 
@@ -271,11 +274,22 @@ static int open_model(const struct config *c, const char *name, struct model *m,
     return config_open_model(c, m, e);
 }
 
+/* Adds the adapter of the configuration: all that it does not train is frozen. */
+static int add_adapter(const struct config *c, const struct model *m, struct graph *g, struct bump *memory, struct error *e)
+{
+    struct adapter a;
+    if (!adapter_given(c)) return PL_OK;
+    if (run_open_adapter(c, m, memory, &a, e) || lora_check(g, &a, e)) return e->code;
+    pass_lora(g, &a, 1);
+    return PL_OK;
+}
+
 static int list_modules(const struct config *c, const char *name, bool json, struct error *e)
 {
     struct model m = {0};
     struct graph g;
     struct modules found = {0};
+    struct bump memory = {0};
     if (open_model(c, name, &m, e)) {
         model_close(&m);
         return e->code;
@@ -284,7 +298,8 @@ static int list_modules(const struct config *c, const char *name, bool json, str
     graph_init(&g);
     m.family->build(&m, &g, &one);
     if (g.error.code) *e = g.error;
-    else groups_freeze(c, &g);
+    else add_adapter(c, &m, &g, &memory, e);
+    if (!e->code) groups_freeze(c, &g);
     if (!e->code && !groups_check(c, &g, false, e)) {
         collect(&g, &found);
         if (json) print_json(&found, &g);
@@ -292,6 +307,7 @@ static int list_modules(const struct config *c, const char *name, bool json, str
     }
     vec_free(&found.list);
     graph_free(&g);
+    bump_free(&memory);
     model_close(&m);
     return e->code;
 }
@@ -324,6 +340,6 @@ const struct command command_modules = {
     "Lists the modules of a model with their type, shape and number of weights, and whether they are trained: NAME.* is a pattern\n"
     "for model.freeze and train.groups. Layers of equal shape are one line, with * for their number, as a pattern matches them.\n"
     "Then the names for memory.modules: blocks, parts of blocks and of the model, each with everything in it. MODEL is a model\n"
-    "folder or a preset; with RUN.yaml its model.freeze and train.groups are applied.\n"
+    "folder or a preset; with RUN.yaml its adapter, model.freeze and train.groups are applied.\n"
     CONFIG_FROM_HELP
     "  --json           every module by itself", modules};

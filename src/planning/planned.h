@@ -135,6 +135,10 @@ void run_free_plan(struct run *r);
  * otherwise. */
 int run_host_ranks(const struct run *r);
 
+/* Opens the adapter of a configuration that gives one (adapter_given), with the names that the model's modules have for it. What it points to is in
+ * `b`. */
+int run_open_adapter(const struct config *c, const struct model *m, struct bump *b, struct adapter *out, struct error *e);
+
 /* Fills r->warning: what the plan needs and this machine, or the plan's GPU or the machine around
  * it, does not have (memory_check.c). */
 void run_warn(struct run *r);

@@ -116,26 +116,31 @@ static struct spelled find_spelling(const struct adapter_folder *f, const struct
 
 /* PEFT names modules as they are in memory, which for some models is without the root of the published names, or in
  * another spelling. */
-static int find_adapter_names(struct run *r, struct error *e)
+static int find_adapter_names(const struct config *c, const struct family *family, struct adapter *a, struct error *e)
 {
-    const struct family *family = r->model.family;
     const char *root = family->root;
     struct adapter_folder f;
-    r->adapter.spellings = family->spellings;
-    r->adapter.spelled = spelling_in_memory(family->spellings);
-    if (((!root || !*root) && !family->spellings) || !r->config->adapter_path) return PL_OK;
-    if (adapter_folder_open(&f, r->config->adapter_path, e)) return e->code;
-    if (root && *root && !count_beginning(&f, root)) r->adapter.root = root;
-    r->adapter.spelled = find_spelling(&f, family->spellings);
+    a->spellings = family->spellings;
+    a->spelled = spelling_in_memory(family->spellings);
+    if (((!root || !*root) && !family->spellings) || !c->adapter_path) return PL_OK;
+    if (adapter_folder_open(&f, c->adapter_path, e)) return e->code;
+    if (root && *root && !count_beginning(&f, root)) a->root = root;
+    a->spelled = find_spelling(&f, family->spellings);
     adapter_folder_close(&f);
     return PL_OK;
+}
+
+int run_open_adapter(const struct config *c, const struct model *m, struct bump *b, struct adapter *out, struct error *e)
+{
+    int rc = adapter_open(c, b, out, e);
+    return rc ? rc : find_adapter_names(c, m->family, out, e);
 }
 
 /* Dropout is for training. */
 static int open_adapter(struct run *r, bool train, struct error *e)
 {
     if (!adapter_given(r->config)) return PL_OK;
-    if (adapter_open(r->config, &r->memory, &r->adapter, e) || find_adapter_names(r, e)) return e->code;
+    if (run_open_adapter(r->config, &r->model, &r->memory, &r->adapter, e)) return e->code;
     if (!train) r->adapter.dropout = 0;
     r->has_adapter = true;
     return PL_OK;
