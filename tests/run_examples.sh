@@ -96,6 +96,14 @@ llava_lora() {
 }
 check 'llava-lora.yaml, with a small LLaVA' llava_lora
 
+clip_classes() {
+    local folder=$tmp/clip
+    mkdir -p "$folder/models" "$folder/data/flowers/rose" "$folder/data/flowers/tulip" "$folder/all" && cp -R tests/golden/clip_full "$folder/models/clip-vit-base-patch32" &&
+        "$binary" data make "$folder/all" --images 20 --size 48x40 --masks 2 --extracted >/dev/null || return 1
+    find "$folder/all" -name '*.jpg' | sort | awk -v to="$folder/data/flowers" '{ printf "cp \"%s\" \"%s/%s/%d.jpg\"\n", $0, to, NR % 2 ? "rose" : "tulip", NR }' | sh && in_folder "$folder" clip-classes.yaml 2 --set train.effective_batch=4
+}
+check 'clip-classes.yaml, with a small CLIP' clip_classes
+
 # A model of two parts, as docs/guides/prs-med.md makes it.
 prs_med() {
     local folder=$tmp/prs-med saved=adapter_model.safetensors

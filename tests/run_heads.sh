@@ -145,6 +145,12 @@ padded() {
 }
 check 'CLIP: padding is no negative' padded clip
 check 'SigLIP: padding is no negative' padded siglip
+shown() { # which of some texts an image has: the probabilities of CLIP are 1 together
+    expect 0 '' "$binary" predict --model "$tmp/pairs_clip/model" $(head -n 3 "$tmp/list" | sed "s|^|$tmp/images/|; s| |?|g") --text 'a cat' --text 'the dog' --text red --json "$tmp/texts.json" || return 1
+    [ "$(grep '"class"' "$tmp/texts.json" | tr -d ' \n')" = '"class":"acat","class":"thedog","class":"red",' ] || { cat "$tmp/out"; return 1; }
+    expect 2 'CLIP chooses among texts: give two or more' "$binary" predict --model "$tmp/pairs_clip/model" "$tmp/images/dog" --text red && expect 2 'needs a text tower' "$binary" predict --model tests/golden/clip_vision "$tmp/images/dog" --text red --text dog
+}
+check 'predict --text: which text belongs to an image' shown
 pairs clip
 check 'CLIP, recompute: same bits' same_as --set train.steps=6 --set memory.recompute=all
 check 'CLIP, offload: same bits' same_as --set train.steps=6 --set memory.offload=optimizer+weights

@@ -205,6 +205,7 @@ static int make_config(struct predict *p, struct error *e)
     for (uint32_t i = 0; i < p->set.n && !rc; i++) rc = config_set(c, p->set.at[i], e);
     if (!rc && p->memory) rc = config_set_memory(c, p->memory, e);
     if (!c->memory_precision.chosen) c->memory_precision = (struct config_setting){true, "f32"};
+    if (p->texts.n) c->model_head = HEAD_CONTRASTIVE;
     use_model(c, p->model, "masks");
     config_use_adapter(c, p->adapter);
     c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* their patterns are for the names of the run's model */
@@ -285,6 +286,7 @@ static int predict(int argc, char **argv, struct error *e)
         {"--memory", DATA_TEXT, &p.memory},     {"--question", DATA_TEXT, &p.question},
         {"--max-new", DATA_POSITIVE, &p.max_new}, {"--prompts", DATA_TEXT, &p.prompts},
         {"--data", DATA_TEXT, &p.data},         {"--slices", DATA_TEXT, &p.slices},         {"--prompt", DATA_TEXT, &p.derive},
+        {"--text", DATA_LIST, &p.texts},
     };
     bool help;
     int rc = data_options(&command_predict, table, COUNT(table), argc, argv, &p.paths, &help, e);
@@ -292,13 +294,15 @@ static int predict(int argc, char **argv, struct error *e)
     names_free(&p.paths);
     names_free(&p.points);
     names_free(&p.set);
+    names_free(&p.texts);
     return rc;
 }
 
 const struct command command_predict = {
     "predict", "predict --model DIR (IMAGE | FOLDER | --data RUN.yaml) ((--point X,Y[,LABEL])... [--box X0,Y0,X1,Y1] | --prompts FILE | --everything N | --question TEXT) -o OUT",
     "Runs inference: predicts masks of a JPEG, PNG or WebP image, or of many, for prompts. Coordinates are in pixels of the stored image.\n"
-    "A vision tower with a head for classes predicts those: predict --model DIR IMAGE... [--json FILE].\n\n"
+    "A vision tower with a head predicts classes: predict --model DIR IMAGE... [--json FILE]; and a CLIP or SigLIP which of some texts\n"
+    "belong to an image: predict --model DIR IMAGE... --text \"a cat\" --text \"a dog\".\n\n"
     "  --model DIR           a model folder, or the name of a preset\n"
     "  --adapter DIR         a LoRA adapter for that model, as PEFT or a run with an adapter saves it\n"
     "  --point X,Y[,LABEL]   a point on the object (LABEL 1, foreground, the default) or beside it (0, background);\n"
@@ -329,5 +333,6 @@ const struct command command_predict = {
     "                        (prompts.box, prompts.jitter, train.seed)\n"
     "  --side N              resizes and pads the image to N x N pixels; default: the size of training if the model is\n"
     "                        in the folder of its run, else the model's image_size\n"
+    "  --text TEXT           CLIP and SigLIP: a text that is compared with the images; give two or more\n"
     "  --memory SIZE         memory budget, memory.budget\n"
     "  --set key=value       sets a configuration key, such as device=cuda", predict};

@@ -20,7 +20,7 @@
 
 struct predict {
     const char *image_path, *model, *adapter; /* paths */
-    struct names paths, points, set;  /* as given */
+    struct names paths, points, set, texts;  /* as given */
     const char *box, *question, *output, *overlay, *json, *memory;
     const char *prompts, *data, *derive, *slices; /* --prompts, --data, --prompt, --slices */
     struct image_prompt common; /* of all images, by --point and --box */

@@ -6,16 +6,14 @@
  *     texts ─ tokenized when opened ──────────────── input_ids, text_end
  *     which rows are samples ─────────────────────── pair_labels, pair_mask
  *
- * A text that is longer than a row is cut, and keeps its end token. Padding follows it.
- *
  * Training and validation share the threads: they never read at the same time.
  */
 #include <inttypes.h>
 #include <string.h>
 
 #include "feed/batch_plan.h"
+#include "feed/captions.h"
 #include "feed/feed.h"
-#include "text/tokenizer/tokenizer.h"
 
 struct labelled_feed {
     struct head_batches *batches;  /* owner of the threads */
@@ -73,50 +71,25 @@ static int find_classes(struct labelled_feed *s, const struct head_model *h, str
     return PL_OK;
 }
 
-/* Appends the ids of a text, at most T; of one that is cut the last one is kept, if it is special. */
-static int add_text(struct labelled_feed *s, const struct tokenizer *t, const char *text, uint64_t *cut, struct error *e)
-{
-    struct token_list l = {0};
-    int rc = tokenizer_encode(t, text, strlen(text), NULL, 0, true, &l, e);
-    const int64_t n = min_i64(l.n, s->T);
-    for (int64_t i = 0; i < n && !rc; i++) vec_push(&s->ids, l.at[i].id);
-    if (!rc && l.n > n) {
-        ++*cut;
-        if (tokenizer_is_special(t, l.at[l.n - 1].id)) s->ids.at[s->ids.n - 1] = l.at[l.n - 1].id;
-    }
-    token_list_free(&l);
-    return rc;
-}
-
-static int check_ids(const struct labelled_feed *s, const struct model *m, uint32_t i, struct error *e)
-{
-    const int32_t *ids = s->ids.at + s->first[i];
-    const int64_t n = (int64_t)(s->first[i + 1] - s->first[i]);
-    char name[256];
-    labelled_name(&s->set, i, name, sizeof name);
-    for (int64_t k = 0; k < n; k++)
-        if (ids[k] >= m->vocabulary) return error_set(e, PL_USAGE, "%s: its token %" PRId64 " has the id %d, but the model's vocabulary has %" PRId64 " ids: the tokenizer is another model's", name, k, ids[k], m->vocabulary);
-    if (!n || (!m->head->siglip && head_text_end(m->head, ids, n) < 0))
-        return error_set(e, PL_USAGE, "%s: its text has no end token (eos_token_id %" PRId64 " of text_config), which it is pooled at: is the tokenizer (data.tokenizer) the model's?", name, text_tower_sizes(m->head->text).end);
-    return PL_OK;
-}
-
 static int tokenize(struct labelled_feed *s, const struct config *c, const struct model *m, struct error *e)
 {
-    struct tokenizer *t;
-    uint64_t cut = 0;
-    int rc = tokenizer_open(&t, c->data_tokenizer ? c->data_tokenizer : m->head->folder, e);
-    if (rc) return c->data_tokenizer ? error_prepend(e, "data.tokenizer") : rc;
-    const int32_t pad = tokenizer_pad(t);
-    s->padding = pad >= 0 && pad < m->vocabulary ? pad : 0;
+    struct captions x;
+    if (captions_open(&x, c, m, s->T, e)) return e->code;
+    int32_t *row = mem_alloc((size_t)s->T * sizeof *row);
+    int rc = PL_OK;
+    s->padding = x.padding;
     s->first = mem_alloc((s->set.samples.n + 1) * sizeof *s->first);
     for (uint32_t i = 0; i < s->set.samples.n && !rc; i++) {
-        rc = add_text(s, t, s->set.samples.at[i].text, &cut, e);
+        int64_t n;
+        char name[256];
+        labelled_name(&s->set, i, name, sizeof name);
+        if ((rc = captions_encode(&x, s->set.samples.at[i].text, row, &n, e))) error_prepend(e, "%s", name);
+        for (int64_t k = 0; k < n && !rc; k++) vec_push(&s->ids, row[k]);
         s->first[i + 1] = s->ids.n;
-        if (!rc) rc = check_ids(s, m, i, e);
     }
-    tokenizer_close(t);
-    if (!rc && cut) log_warn("%" PRIu64 " of %u texts are longer than %" PRId64 " tokens and are cut", cut, s->set.samples.n, s->T);
+    if (!rc && x.cut) log_warn("%" PRIu64 " of %u texts are longer than %" PRId64 " tokens and are cut", x.cut, s->set.samples.n, s->T);
+    captions_close(&x);
+    mem_free(row);
     return rc;
 }
 
