@@ -124,13 +124,6 @@ beside() { # dataset_info.json beside the file
 check 'dataset_info.json beside the file' beside
 check 'a dataset without its file' dataset gone 'there is no file .*gone.json'
 
-check 'what is added to an unknown variable is unknown' expect 2 'unknown.sh:3: .ARGS has no value in this file' from "$(write unknown.sh <<'EOT'
-ARGS=$(cat args)
-ARGS+=" --learning_rate 1e-4"
-torchrun train.py --output_dir x $ARGS
-EOT
-)"
-
 # val_size LINE...: the file of LLaMA-Factory with these lines more.
 val_size() {
     rm -rf "$tmp/factory" && mkdir "$tmp/factory" && cp -r $files/data "$tmp/factory" || return 1
@@ -318,22 +311,45 @@ check 'two training commands' refused ad.sh ':2: a second command that trains .t
 python train.py --batch_size 2
 python train.py --batch_size 4
 EOT
+# --- variables of the shell are asked for ------------------------------------------------------------------------
+
 # shellcheck disable=SC2016
-check 'a variable without a value' refused ae.sh ':2: \$1 has no value in this file, nor in the environment; write the value' <<'EOT'
+check 'a variable without a value: the key that it stands for is named' refused ae.sh ':2: learning_rate: \$1 has no value in this file: write the value in its place, or set train.learning_rate; and so has \$OUT .output_dir, line 3.$' <<'EOT'
 python train.py --batch_size 2 \
-    --learning_rate $1
+    --learning_rate $1 \
+    --output_dir=runs/$OUT --local_rank $RANK
+EOT
+answered() { # by our keys; what has no effect is not asked for
+    expect 0 '' "$binary" init --config-from "$tmp/ae.sh" --set train.learning_rate=2e-4 --set train.out=there && grep -q '^  learning_rate: 0.0002' "$tmp/out" && grep -q '^#   local_rank: ' "$tmp/out" &&
+        expect 2 'ae.sh:2: learning_rate: .1 has no value' "$binary" plan --config-from "$tmp/ae.sh" --preset llama-tiny
+}
+check '... until our keys are set' answered
+# shellcheck disable=SC2016
+check 'a default is not used' refused ak.sh ':1: nproc_per_node: \$\{GPUS_FOR_THE_TEST:-8\} has no value in this file: write the value in its place, or set train.effective_batch' <<'EOT'
+torchrun --nproc_per_node ${GPUS_FOR_THE_TEST:-8} train.py --batch_size 2
 EOT
 # shellcheck disable=SC2016
-check 'the variable that another one lacks' refused aj.sh ':4: \$GPUS_FOR_THE_TEST has no value in this file, nor in the environment' <<'EOT'
+check 'the variable that another one lacks' refused aj.sh ':4: nproc_per_node: \$GPUS_FOR_THE_TEST has no value in this file: write the value in its place, or set train.effective_batch$' <<'EOT'
 GPUS_FOR_THE_TEST=$(nvidia-smi -L | wc -l)
-ARGS="--nproc_per_node $GPUS_FOR_THE_TEST"
+ARGS="--nproc_per_node $GPUS_FOR_THE_TEST --master_port $PORT"
 OTHER=$ARGS
 torchrun $OTHER train.py --batch_size 2
 EOT
-environment() { # as in a shell
-    GPUS_FOR_THE_TEST=4 from "$tmp/aj.sh" >"$tmp/run.yaml" && grep -q '^  effective_batch: 8' "$tmp/run.yaml" && GPUS_FOR_THE_TEST=2 from $files/instruct.sh >"$tmp/run.yaml" && grep -q '^  effective_batch: 16' "$tmp/run.yaml"
+environment() { # is not looked at; a value in the file is
+    GPUS_FOR_THE_TEST=4 expect 2 'GPUS_FOR_THE_TEST has no value' from "$tmp/aj.sh" && GPUS_FOR_THE_TEST=4 expect 2 'GPUS_FOR_THE_TEST:-8. has no value' from "$tmp/ak.sh" || return 1
+    sed 's/=$(.*/=4/' "$tmp/aj.sh" >"$tmp/al.sh" && from "$tmp/al.sh" >"$tmp/run.yaml" && grep -q '^  effective_batch: 8' "$tmp/run.yaml"
 }
-check '... which the environment may have' environment
+check '... which the file gives, and not the environment' environment
+# shellcheck disable=SC2016
+check 'what is added to a variable, and a list' refused am.sh ':4: \$ARGS has no value in this file; write what it stands for' <<'EOT'
+ARGS="--use_amp"
+ARGS+=" --learning_rate 1e-4"
+LIST=(--batch_size 2)
+torchrun train.py $ARGS "${LIST[@]}"
+EOT
+check 'a file that is asked for' refused an.sh ':1: deepspeed: \$ZERO has no value in this file; write the value in its place$' <<'EOT'
+deepspeed train.py --output_dir out --bf16 True --deepspeed $ZERO
+EOT
 check 'a quote that is not closed' refused af.sh ':1: a quote . is not closed' <<'EOT'
 python train.py --output_dir 'out
 EOT

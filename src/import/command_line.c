@@ -8,12 +8,12 @@
  *     swift sft --model Qwen2.5-7B --dataset chats.jsonl
  *     --batch_size 1 --gradient_accumulation_steps 8
  *
- * The file is read as a shell would read simple commands: quotes, \ at the end of a line, comments, NAME=value and
- * $NAME, with the values of the same file or of the environment. It has one command that trains; others, such as cd,
- * export, pip, and scripts that evaluate or convert, are skipped. What stands before the script are options of the
- * launcher, and what stands after it are those of the script.
+ * The file is read as words of a shell (shell_words.h). It has one command that trains; others, such as cd, export,
+ * pip, and scripts that evaluate or convert, are skipped. Options before the script are those of the launcher, options
+ * behind it those of the script. A variable that the file gives no value is asked for, with the key that it stands for.
  */
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "config/config_rows.h"
@@ -21,18 +21,16 @@
 #include "io/yaml.h"
 
 static const char *base_name(const char *path) { return strrchr(path, '/') ? strrchr(path, '/') + 1 : path; }
-
+static bool is_one_of(const char *words, const char *word) { return config_word_index(words, word) >= 0; }
 static bool is_script(const char *word) { return text_ends_with(word, ".py"); }
+static bool is_python(const char *word) { return !strncmp(base_name(word), "python", 6); }
+static bool is_module_flag(const char *word) { return is_one_of("-m|--module", word); }
 
 static bool is_launcher(const char *word)
 {
-    static const char *const names[] = {"torchrun", "deepspeed", "accelerate", "torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"};
-    for (size_t i = 0; i < COUNT(names); i++)
-        if (!strcmp(base_name(word), names[i])) return true;
-    return false;
+    return is_one_of("torchrun|deepspeed|accelerate|torch.distributed.run|torch.distributed.launch|accelerate.commands.launch",
+                     base_name(word));
 }
-
-static bool is_python(const char *word) { return !strncmp(base_name(word), "python", 6); }
 
 /* Programs with commands of their own, and those commands that train. */
 static const struct tool {
@@ -49,13 +47,10 @@ static const struct tool *find_tool(const char *word)
     return NULL;
 }
 
-/* Words before a command that say how the shell runs it. */
+/* Tells whether a word before a command says how the shell runs it. */
 static bool is_prefix(const char *word)
 {
-    static const char *const names[] = {"export", "env", "exec", "time", "nohup", "then", "else", "do", "{"};
-    for (size_t i = 0; i < COUNT(names); i++)
-        if (!strcmp(word, names[i])) return true;
-    return shell_is_assignment(word);
+    return is_one_of("export|env|exec|time|nohup|then|else|do|{", word) || shell_is_assignment(word);
 }
 
 /* The word at which a command of a training program begins, behind variables; words->n: it is another command. Options
@@ -68,25 +63,27 @@ static uint32_t command_begin(const words *w, bool first)
     if (i + 1 < w->n && find_tool(w->at[i].text)) return i;
     if (i < w->n && is_launcher(w->at[i].text)) return i;
     for (uint32_t k = i + 1; i < w->n && is_python(w->at[i].text) && k < w->n; k++)
-        if (is_script(w->at[k].text) || (!strcmp(w->at[k].text, "-m") && strcmp(w->at[k + 1 < w->n ? k + 1 : k].text, "pip"))) return i;
+        if (is_script(w->at[k].text) || (!strcmp(w->at[k].text, "-m") && k + 1 < w->n && strcmp(w->at[k + 1].text, "pip")))
+            return i;
     return w->n;
 }
 
 enum purpose { TRAINS, MAY_TRAIN, DOES_NOT };
 
-/* What the name of a script or module says: "finetune.py", "llava.eval.model_vqa". */
+static bool contains_one(const char *name, const char *const *parts)
+{
+    while (*parts && !strstr(name, *parts)) parts++;
+    return *parts;
+}
+
+/* Tells it from the name of a script or module: "finetune.py", "llava.eval.model_vqa". */
 static enum purpose purpose_of(const char *name)
 {
-    static const char *const training[] = {"train", "tune", "sft"};
-    static const char *const others[] = {"eval",    "infer",      "predict",    "convert",  "merge", "export",
-                                         "extract", "serve",      "demo",       "generate", "build", "twine",
-                                         "upload",  "download",   "preprocess", "prepare",  "test",  "score",
-                                         "calcul",  "submission", "pip"};
-    for (size_t i = 0; i < COUNT(training); i++)
-        if (strstr(name, training[i])) return TRAINS;
-    for (size_t i = 0; i < COUNT(others); i++)
-        if (strstr(name, others[i])) return DOES_NOT;
-    return MAY_TRAIN;
+    static const char *const training[] = {"train", "tune", "sft", NULL};
+    static const char *const others[] = {"eval",  "infer",  "predict", "convert",  "merge",      "export",  "extract", "serve",
+                                         "demo",  "generate", "build", "twine",    "upload",     "download", "preprocess",
+                                         "prepare", "test", "score",   "calcul",   "submission", "pip",     NULL};
+    return contains_one(name, training) ? TRAINS : contains_one(name, others) ? DOES_NOT : MAY_TRAIN;
 }
 
 /* What a command does that begins at word i; *name: its script, module or command. */
@@ -94,9 +91,9 @@ static enum purpose command_purpose(const words *w, uint32_t i, const char **nam
 {
     const struct tool *tool = find_tool(*name = w->at[i].text);
     if (!strncmp(*name, "--", 2)) return TRAINS;
-    if (tool) return config_word_index(tool->trains, w->at[i + 1].text) >= 0 ? TRAINS : DOES_NOT;
+    if (tool) return is_one_of(tool->trains, w->at[i + 1].text) ? TRAINS : DOES_NOT;
     for (; i < w->n; i++) {
-        const bool module = i && (!strcmp(w->at[i - 1].text, "-m") || !strcmp(w->at[i - 1].text, "--module"));
+        const bool module = i && is_module_flag(w->at[i - 1].text);
         if (!is_script(w->at[i].text) && (!module || is_launcher(w->at[i].text))) continue;
         *name = w->at[i].text;
         return purpose_of(module ? *name : base_name(*name));
@@ -104,12 +101,17 @@ static enum purpose command_purpose(const words *w, uint32_t i, const char **nam
     return MAY_TRAIN;
 }
 
-/* A word that begins an option: not a negative number. */
-static bool is_option(const char *word) { return word[0] == '-' && word[1] && !isdigit((unsigned char)word[1]) && word[1] != '.'; }
-
-static struct value *word_value(struct shell *s, const struct word *w)
+/* Tells whether a word begins an option: not a negative number. */
+static bool is_option(const char *word)
 {
-    struct value *v = yaml_scalar(&s->f->memory, w->text);
+    return word[0] == '-' && word[1] && !isdigit((unsigned char)word[1]) && word[1] != '.';
+}
+
+/* Returns the part of a word from `text` on as a value: a null with a text is a variable without a value. */
+static struct value *word_value(struct shell *s, const struct word *w, const char *text)
+{
+    struct value *v = w->unknown ? value_new(&s->f->memory, VALUE_NULL) : yaml_scalar(&s->f->memory, text);
+    if (w->unknown) v->text = w->unknown;
     v->line = w->line;
     return v;
 }
@@ -127,21 +129,21 @@ static char *option_key(struct shell *s, const char *option)
 /* Reads the option at words[*i] and its values: none is true; several are a list. --no-x is x: false. */
 static void put_option(struct shell *s, const words *w, uint32_t *i, uint32_t end, uint32_t most, struct value *map)
 {
-    const struct word *option = &w->at[(*i)++];
+    const struct word *option = &w->at[(*i)++], *first = &w->at[*i];
+    const uint32_t from = *i;
     const char *equals = strchr(option->text, '=');
     char *key = option_key(s, option->text);
     struct value *v;
-    if (equals) v = word_value(s, &(struct word){.text = equals + 1, .line = option->line});
+    while (!equals && *i < end && *i - from < most && !is_option(w->at[*i].text)) ++*i;
+    if (equals) v = word_value(s, option, equals + 1);
+    else if (*i == from) {
+        const bool no = !strncmp(key, "no_", 3) && strcmp(key, "no_cuda");
+        v = value_bool(&s->f->memory, !no);
+        if (no) key += 3;
+    } else if (*i == from + 1 || first->unknown) v = word_value(s, first, first->text);
     else {
-        const uint32_t from = *i;
-        while (*i < end && *i - from < most && !is_option(w->at[*i].text)) ++*i;
         v = value_new(&s->f->memory, VALUE_LIST);
-        for (uint32_t k = from; k < *i; k++) value_append(&s->f->memory, v, word_value(s, &w->at[k]));
-        if (*i == from) {
-            const bool no = !strncmp(key, "no_", 3) && strcmp(key, "no_cuda");
-            v = value_bool(&s->f->memory, !no);
-            if (no) key += 3;
-        } else if (*i == from + 1) v = word_value(s, &w->at[from]);
+        for (; first < &w->at[*i]; first++) value_append(&s->f->memory, v, word_value(s, first, first->text));
     }
     v->line = option->line;
     if (*key) value_put(&s->f->memory, map, key, v);
@@ -153,7 +155,7 @@ static struct value *launch_options(struct shell *s, const words *w, uint32_t *i
     struct value *map = value_new(&s->f->memory, VALUE_MAP);
     while (*i < w->n && !is_script(w->at[*i].text)) {
         const char *word = w->at[*i].text;
-        if (!strcmp(word, "-m") || !strcmp(word, "--module")) {
+        if (is_module_flag(word)) {
             ++*i; /* the module is the script, or a launcher */
             if (*i < w->n && !is_launcher(w->at[*i].text)) break;
             ++*i;
@@ -174,8 +176,8 @@ static int add_processes(struct shell *s)
     struct value *map = value_new(&s->f->memory, VALUE_MAP);
     for (size_t i = 0; i < COUNT(names); i++) {
         const struct value *v = value_get(s->variables, names[i][0]);
-        if (v && v->text && *v->text)
-            value_put(&s->f->memory, map, names[i][1], word_value(s, &(struct word){.text = v->text, .line = s->line}));
+        const struct word w = {.line = s->line, .unknown = v ? shell_lacks(s, v->text) : NULL};
+        if (v && *v->text) value_put(&s->f->memory, map, names[i][1], word_value(s, &w, v->text));
     }
     return map->count ? import_add(s->f, PROGRAM_launch, map, s->name, s->e) : PL_OK;
 }
@@ -186,18 +188,17 @@ static int add_arguments(struct shell *s, const words *w, uint32_t i, enum impor
 {
     struct value *map = value_new(&s->f->memory, VALUE_MAP);
     if (p == PROGRAM_swift && !strcmp(w->at[i - 1].text, "pt"))
-        value_put(&s->f->memory, map, "loss_scale",
-                  word_value(s, &(struct word){.text = "all", .line = w->at[i - 1].line}));
+        value_put(&s->f->memory, map, "loss_scale", word_value(s, &w->at[i - 1], "all"));
     while (i < w->n) {
         const struct word *word = &w->at[i];
         if (is_option(word->text)) put_option(s, w, &i, w->n, UINT32_MAX, map);
-        else if (shell_is_assignment(word->text)) {
-            struct value *v = word_value(s, &(struct word){.text = strchr(word->text, '=') + 1, .line = word->line});
-            value_put(&s->f->memory, map, option_key(s, word->text), v), i++;
-        } else {
+        else if (shell_is_assignment(word->text)) put_option(s, w, &i, i, 0, map);
+        else {
             if (!path_has_ending(word->text, ".yaml") && !path_has_ending(word->text, ".yml") && !path_has_ending(word->text, ".json"))
-                return error_set(s->e, PL_USAGE, "%s:%u: the argument %.200s is neither an option nor a file of settings", s->name, word->line, word->text);
-            if (import_follow(s->f, IMPORT_PROGRAMS, word->text, s->name, s->e)) return error_prepend(s->e, "%s:%u", s->name, word->line);
+                return error_set(s->e, PL_USAGE, "%s:%u: the argument %.200s is neither an option nor a file of settings",
+                                 s->name, word->line, word->text);
+            if (import_follow(s->f, IMPORT_PROGRAMS, word->text, s->name, s->e))
+                return error_prepend(s->e, "%s:%u", s->name, word->line);
             i++;
         }
     }
@@ -214,15 +215,25 @@ static enum import_program program_of(const char *script, const words *w)
     return IMPORT_PROGRAMS;
 }
 
+/* Refuses a variable without a value that stands for words of the command rather than for the value of an option. */
+static int check_words(struct shell *s, const words *w, uint32_t i)
+{
+    while (++i < w->n) {
+        const struct word *x = &w->at[i];
+        const char *before = w->at[i - 1].text;
+        const bool value = is_option(before) && !strchr(before, '=') && !strpbrk(x->unknown ? x->unknown : "", "@*");
+        if (x->unknown && !value && !is_option(x->text) && !shell_is_assignment(x->text) && !is_script(x->text))
+            return error_set(s->e, PL_USAGE, "%s:%u: %.200s has no value in this file; write what it stands for in its place",
+                             s->name, x->line, x->unknown);
+    }
+    return PL_OK;
+}
+
 static int add_command(struct shell *s, const words *w, uint32_t i)
 {
-    for (uint32_t k = i; k < w->n; k++)
-        if (w->at[k].unknown)
-            return error_set(s->e, PL_USAGE, "%s:%u: %.200s has no value in this file, nor in the environment; write the value", s->name, w->at[k].line, w->at[k].unknown);
     const struct tool *tool = find_tool(w->at[i].text);
-    if (tool)
-        return add_processes(s) ? s->e->code
-                                : add_arguments(s, w, i + 2, tool->program); /* llamafactory-cli train ... */
+    if (check_words(s, w, i) || (tool && add_processes(s))) return s->e->code;
+    if (tool) return add_arguments(s, w, i + 2, tool->program); /* llamafactory-cli train ... */
     if (!strncmp(w->at[i].text, "--", 2)) return add_arguments(s, w, i, program_of(s->f->script ? s->f->script : "", w));
     struct value *launch = launch_options(s, w, &i);
     if (launch->count && import_add(s->f, PROGRAM_launch, launch, s->name, s->e)) return s->e->code;
@@ -231,21 +242,14 @@ static int add_command(struct shell *s, const words *w, uint32_t i)
 
 bool import_is_command(const char *text, const char *name)
 {
-    static const char *const names[] = {"python", "torchrun", "deepspeed", "accelerate", "llamafactory-cli",
-                                        "trl",    "axolotl",  "swift",     "export"};
+    char word[32];
     if (!strncmp(text, "#!", 2) || path_has_ending(name, ".sh") || path_has_ending(name, ".bash")) return true;
-    while (*text) {
-        while (isspace((unsigned char)*text)) text++;
-        if (*text != '#') break;
-        text += strcspn(text, "\n");
-    }
+    for (; isspace((unsigned char)*text) || *text == '#'; text++)
+        if (*text == '#' && !*(text += strcspn(text, "\n"))) return false;
     if (!strncmp(text, "--", 2) && isalpha((unsigned char)text[2])) return true;
     if (isupper((unsigned char)*text) && shell_is_assignment(text)) return true; /* OMP_NUM_THREADS=4 torchrun ... */
-    for (size_t i = 0; i < COUNT(names); i++) {
-        const char *end = text + strlen(names[i]);
-        if (!strncmp(text, names[i], strlen(names[i])) && (*end == ' ' || *end == '3')) return true;
-    }
-    return false;
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(text, " "), text);
+    return is_one_of("python|python3|torchrun|deepspeed|accelerate|llamafactory-cli|trl|axolotl|swift|export", word);
 }
 
 /* The commands of a file that may train. */
@@ -296,11 +300,12 @@ static int check_chosen(const struct commands *c, const struct shell *s, struct 
 
 int import_add_command(struct import *f, const char *text, const char *name, struct error *e)
 {
-    struct shell s = {.f = f, .name = bump_string(&f->memory, name), .at = text, .line = 1, .variables = value_new(&f->memory, VALUE_MAP), .causes = value_new(&f->memory, VALUE_MAP), .e = e};
+    struct shell s = {.f = f, .name = bump_string(&f->memory, name), .at = text, .line = 1, .e = e};
     struct commands c = {.purpose = DOES_NOT};
     words w = {0};
     int rc = PL_OK;
     bool first = true;
+    s.variables = value_new(&f->memory, VALUE_MAP);
     while (*s.at && !rc && !(rc = shell_command(&s, &w))) {
         const uint32_t i = command_begin(&w, first);
         uint32_t k = 0;
@@ -311,7 +316,8 @@ int import_add_command(struct import *f, const char *text, const char *name, str
     }
     if (!rc) rc = check_chosen(&c, &s, e);
     if (!rc) rc = add_command(&s, &c.chosen, c.begin);
-    if (!rc && !f->entries.n && !f->left.n) rc = error_set(e, PL_USAGE, "%s: its command has no option that is known", s.name);
+    if (!rc && !f->entries.n && !f->left.n && !f->questions.n)
+        rc = error_set(e, PL_USAGE, "%s: its command has no option that is known", s.name);
     vec_free(&w);
     vec_free(&c.chosen);
     return rc;

@@ -139,11 +139,25 @@ static void settle_warmup(struct import *f, struct config *c)
         if (is_theirs(c, keys[i])) drop(f, c, keys[i], config_key_name(keys[i]), "there is no warmup");
 }
 
-/* Which model it is only the run file or an option can say: the file itself names one of its parts. */
+/* Tells whether a question has an answer. Only the run file or an option says which model it is, for the file itself
+ * names one of its parts, and what a variable of the shell stands for. */
 static bool is_answered(const struct config *c, const struct import_question *q)
 {
-    if (q->ours != KEY_model_path) return config_given(c, q->ours);
-    return c->origin[KEY_model_path].source > SOURCE_IMPORT || config_given(c, KEY_model_preset);
+    const bool model = q->ours == KEY_model_path;
+    if (q->value && !model) return config_given(c, q->ours);
+    return c->origin[q->ours].source > SOURCE_IMPORT || (model && config_given(c, KEY_model_preset));
+}
+
+/* Returns the variables of the shell behind question i that have no answer either: "; and so has $OUT (output_dir, line 3)". */
+static const char *other_variables(struct import *f, const struct config *c, uint32_t i)
+{
+    const char *all = "";
+    while (++i < f->questions.n) {
+        const struct import_question *q = &f->questions.at[i];
+        if (q->value || is_answered(c, q)) continue;
+        all = bump_format(&f->memory, "%s%s %s (%s, line %u)", all, *all ? "," : "; and so has", q->question, q->key, q->line);
+    }
+    return all;
 }
 
 /* Lists questions with an answer; the first without one is an error. */
@@ -152,15 +166,17 @@ static int settle_questions(struct import *f, const struct config *c, struct err
     char found[96];
     for (uint32_t i = 0; i < f->questions.n; i++) {
         const struct import_question *q = &f->questions.at[i];
+        const bool preset = q->ours == KEY_model_path && config_given(c, KEY_model_preset);
+        const char *ours = config_key_name(preset ? KEY_model_preset : q->ours);
         if (is_answered(c, q)) {
-            const bool preset = q->ours == KEY_model_path && config_given(c, KEY_model_preset);
-            vec_push(&f->left, ((struct import_left){
-                                   q->key, bump_format(&f->memory, "%s decides it",
-                                                       config_key_name(preset ? KEY_model_preset : q->ours))}));
+            vec_push(&f->left, ((struct import_left){q->key, bump_format(&f->memory, "%s decides it", ours)}));
             continue;
         }
-        if (!f->asks) continue;
-        error_set(e, PL_USAGE, "%s: found %s: %s", q->key, value_describe(q->value, found), q->question);
+        if (q->value && !f->asks) continue;
+        if (q->value) error_set(e, PL_USAGE, "%s: found %s: %s", q->key, value_describe(q->value, found), q->question);
+        else
+            error_set(e, PL_USAGE, "%s: %.200s has no value in this file: write the value in its place, or set %s%s",
+                      q->key, q->question, ours, other_variables(f, c, i));
         return error_prepend(e, "%s:%u", q->file, q->line);
     }
     return PL_OK;

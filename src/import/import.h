@@ -39,9 +39,9 @@ struct import_question {
     const char *file;
     uint32_t line;
     const char *key;
-    const struct value *value;
+    const struct value *value; /* NULL: a variable of the shell, which every command asks for */
     enum config_key ours;
-    const char *question;
+    const char *question;      /* of a variable: its name */
 };
 /* A file that was read: "recipe.yaml: TRL". */
 struct import_file {

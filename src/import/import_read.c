@@ -94,12 +94,27 @@ static bool one_of(const char *words, const struct value *v)
     return *words && text && config_word_index(words, text) >= 0;
 }
 
+/* Asks what a variable of a command line stands for: our key is the answer. The ranks and the parts of a batch have one
+ * answer. */
+static int ask_variable(const struct adding *a, const struct import_row *r, const char *key, const struct value *v)
+{
+    const char *ours = r->how >= HOW_MICRO && r->how <= HOW_NODES ? "train.effective_batch" : r->ours;
+    if (*ours) {
+        vec_push(&a->f->questions, ((struct import_question){a->file, v->line, bump_string(&a->f->memory, key), NULL,
+                                                             (enum config_key)config_find(ours), v->text}));
+        return PL_OK;
+    }
+    return error_set(a->e, PL_USAGE, "%s:%u: %s: %.200s has no value in this file; write the value in its place", a->file,
+                     v->line, key, v->text);
+}
+
 /* "auto" of a DeepSpeed file is no value. */
 static int add_key(void *to, const struct import_row *r, const char *key, const struct value *v)
 {
     struct adding *a = to;
     struct import *f = a->f;
     if (!r) return unknown_key(a, key, v);
+    if (v->kind == VALUE_NULL && v->text && r->how != HOW_NONE) return ask_variable(a, r, key, v);
     if (r->how == HOW_CONFIG_FILE) return PL_OK; /* follow_files */
     if (a->program == PROGRAM_ds && v->kind == VALUE_STRING && !strcmp(v->text, "auto")) {
         vec_push(&f->entries,

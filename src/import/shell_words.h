@@ -1,12 +1,13 @@
 /*
  * shell_words.h: the commands of a shell script as words, only for command_line.c.
  *
- *     GPUS=8                                  a variable
- *     ARGS=(--use_amp --lr 1e-4)              a list
- *     torchrun --nproc_per_node $GPUS \       a command: torchrun, --nproc_per_node, 8, train.py, --use_amp, --lr, 1e-4
- *         train.py "${ARGS[@]}"
+ *     GPUS=8                                  a value for the name GPUS
+ *     torchrun --nproc_per_node $GPUS \       a command: torchrun, --nproc_per_node, 8, train.py, --use_amp
+ *         train.py --use_amp
  *
- * Quotes, escapes, comments, ${NAME:-default} and ~/ are those of a shell. Nothing is executed: $(...) has no value.
+ * Quotes, escapes, comments and ~/ are those of a shell. $NAME and ${NAME} have the value that the file gives them.
+ * Everything else that a shell would compute, ${NAME:-default}, $(...), $1, a list, a variable of the environment,
+ * stays as it is written: the word says what it lacks, and the reader of the command asks for it.
  */
 #ifndef IMPORT_SHELL_WORDS_H
 #define IMPORT_SHELL_WORDS_H
@@ -16,8 +17,7 @@
 struct word {
     const char *text;
     uint32_t line;
-    const char *unknown; /* a variable or expression in it that has no value here; NULL: none */
-    bool list;           /* NAME=(...) */
+    const char *unknown; /* the variable or expression in it without a value; NULL: none */
 };
 typedef VEC(struct word) words;
 
@@ -25,17 +25,19 @@ struct shell {
     struct import *f;
     const char *name, *at;
     uint32_t line;
-    struct value *variables; /* of the file; null: unknown */
-    struct value *causes;    /* of variables that are unknown because of another one: its name */
+    struct value *variables; /* of the file: texts, in which names without a value are left */
+    size_t expanded;         /* bytes that variables gave; bounded, because A=$A$A doubles on each line */
     struct error *e;
-    size_t expanded;         /* bytes that variables gave; their number is bounded, for A=$A$A doubles on each line */
 };
 
-/* The words of the next command, in place of those in `out`; none at the end of the file. Words live in s->f->memory. */
+/* Reads the words of the next command, in place of those in `out`; none at the end of the file. Words live in
+ * s->f->memory. */
 int shell_command(struct shell *s, words *out);
-/* NAME=... or NAME+=... */
+/* Tells whether a word is NAME=... or NAME+=... */
 bool shell_is_assignment(const char *word);
-/* Sets the variable. NAME=$1 leaves a default that NAME has. */
+/* Returns the first variable in a text, whose value is not known; NULL: there is none. */
+const char *shell_lacks(struct shell *s, const char *text);
+/* Sets the variable. NAME=$1 leaves a value that NAME has. */
 void shell_assign(struct shell *s, const struct word *w);
 
 #endif

@@ -2,7 +2,7 @@
 # One machine with GPUS_PER_NODE GPUs; -m and -d name another model and other data.
 export OMP_NUM_THREADS=2
 HERE=`pwd`
-GPUS_PER_NODE=${GPUS_FOR_THE_TEST:-8}
+GPUS_PER_NODE=8
 
 MODEL="models/small"   # a folder
 DATA="chats/train.json"
@@ -38,11 +38,8 @@ LAUNCH_ARGS="
     --master_addr localhost \
     --master_port 6001
 "
-OUTPUT=(
-    --output_dir "runs/with blanks"   # of this run
-    --report_to none
-)
-OUTPUT+=(--save_total_limit 2)
+OUTPUT="--save_total_limit 2
+    --report_to none"   # of this run
 
 torchrun $LAUNCH_ARGS finetune.py \
     --model_name_or_path $MODEL \
@@ -63,5 +60,6 @@ torchrun $LAUNCH_ARGS finetune.py \
     --q_lora \
     --lora_weight_path lora \
     --gradient_checkpointing \
-    "${OUTPUT[@]}" \
+    --output_dir "runs/with blanks" \
+    $OUTPUT \
     --deepspeed auto.json
