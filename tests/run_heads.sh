@@ -169,6 +169,18 @@ check 'another model'"'"'s tokenizer' expect 2 'its token 0 has the id .*, but t
 cutted() { train "$tmp/other" --set train.steps=1 --set data.sequence=5 >/dev/null && grep 'of 8 texts are longer than 5 tokens and are cut' "$tmp/err"; }
 check 'texts that are too long are cut' cutted
 
+# --- init ---
+begins() { # MODEL DATA LINE...: the run file has these lines, and trains
+    expect 0 '' "$binary" init --model "$1" --data "$2" --out "$tmp/begun" && cp "$tmp/out" "$tmp/begun.yaml" || return 1
+    for line in "${@:3}"; do grep -qE "$line" "$tmp/begun.yaml" || { echo "no line $line"; cat "$tmp/begun.yaml"; return 1; }; done
+    rm -rf "$tmp/begun"
+    expect 0 '' "$binary" train "$tmp/begun.yaml" --set train.epochs=null --set train.steps=1 --set train.eval_every=0 --set data.images="$images" --set "device.kind=$DEVICE"
+}
+mkdir -p "$tmp/split" && cp -r "$tmp/images" "$tmp/split/train" && cp -r "$tmp/images" "$tmp/split/val" || exit 2
+images=null check 'init: folders of classes, in train and val' begins "$tower" "$tmp/split" '^  format: classes' '^  train: ".*/split/train"' '^  validation: ".*/split/val"'
+images=$tmp/images check 'init: a table of classes' begins tests/golden/clip_vision "$tmp/images.csv" '^  classes: \["a cat", "dog"\]' '^  holdout: 0.1'
+images=$tmp/images check 'init: a table of texts, for a model with a text tower' begins tests/golden/siglip_contrast "$tmp/texts.jsonl" '^  format: captions' '^  effective_batch: 16 '
+
 # --- what is refused ---
 configure
 check 'a class that the model does not have' expect 2 'a cat/.* has the class a cat, which is none of the model.s 2: wolf, dog \(model.classes\)' "$binary" train "$tmp/run.yaml" --set 'model.classes=[wolf, dog]'

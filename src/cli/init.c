@@ -68,7 +68,7 @@ static int check_model_matches_data(const struct init_run *r, struct error *e)
 {
     const char *type = r->model.family->model_type;
     bool tokens = is_tokens(r);
-    if (!r->model.masks && !r->model.vocabulary) return error_set(e, PL_USAGE, "%s is a %s, which cannot be trained alone; use a SAM or a language model", r->name, type);
+    if (!r->model.masks && !r->model.vocabulary) return error_set(e, PL_USAGE, "%s is a %s, which cannot be trained alone; use a SAM, a language model, or a CLIP or SigLIP", r->name, type);
     if (tokens && r->model.masks) return error_set(e, PL_USAGE, "the data are %s, but %s is a %s, which needs images with masks", r->data.what, r->name, type);
     if (!tokens && !r->model.masks) return error_set(e, PL_USAGE, "the data are %s, images with masks, but %s is a %s, which needs tokens", r->data.what, r->name, type);
     return PL_OK;
@@ -471,6 +471,13 @@ static int init(const char *model, const char *data, bool bytes, const char *tem
     struct init_run r = {.template = template, .max_frames = max_frames};
     struct text folder = {0}, text = {0};
     int rc = open_model(&r, model, e);
+    if (!rc && r.model.tower) {
+        default_folder(model, data, &folder);
+        rc = init_labelled(model, r.preset, data, out_folder ? out_folder : folder.at, e);
+        text_free(&folder);
+        model_close(&r.model);
+        return rc;
+    }
     if (!rc) rc = detect_data(data, bytes, o, &r.data, e);
     if (rc && r.model.vocabulary && !r.model.masks) rc = refuse_tokens(data, e);
     if (!rc) rc = check_model_matches_data(&r, e);
@@ -522,7 +529,8 @@ const struct command command_init = {
     "                  .tsv with columns of images and masks; tar shards, or extracted folders of x.jpg +\n"
     "                  x.json; *.pack; index.json + masks.u8; tokens: .npy, .bin, .tokens, .safetensors;\n"
     "                  conversations: .json or .jsonl of LLaVA, ShareGPT, OpenAI messages, Alpaca, prompt and\n"
-    "                  completion, or text; plain text: .txt\n"
+    "                  completion, or text; plain text: .txt; for a vision tower images in folders of their classes, also in\n"
+    "                  train/ and val/, or a table of images with classes or texts\n"
     "  --bytes         the data are files of any kind, and each byte is a token (data.format: bytes)\n"
     "  --template FILE conversations: a chat template (data.template), if the model's folder has none; or chatml, mistral_instruct, vicuna_v1\n"
     "  --max-frames N  conversations with videos: frames in a row (data.max_frames); without it such conversations are left out\n"

@@ -40,6 +40,9 @@ bool detected_validation(const struct detected *f); /* whether it has a part to 
 /* Opens the part to train on, or the one to evaluate on. Points into `f`. */
 struct dataset_options detected_options(const struct detected *f, bool validation);
 
+/* Prints a run file for a vision tower (init_labelled.c); `folder` is train.out. */
+int init_labelled(const char *model, bool preset, const char *data, const char *folder, struct error *e);
+
 /* `init --config-from FILE`: whether the arguments ask for it; prints a run file for the configurations of other programs, with the
  * --set options on top (init_from.c). */
 bool init_is_from(int argc, char **argv);
