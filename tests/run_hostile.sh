@@ -341,7 +341,7 @@ check 'the offload file below a path of 800 bytes' long_path
 # Lines behind 257 MiB of one damaged line.
 large_report() {
     cp -r "$tmp/calm" "$tmp/large" && rm -f "$tmp/large/report.html" && head -n 1 "$tmp/calm/metrics.jsonl" >"$tmp/large/metrics.jsonl" && truncate -s 257M "$tmp/large/metrics.jsonl" && { echo; tail -n +2 "$tmp/calm/metrics.jsonl"; } >>"$tmp/large/metrics.jsonl" || return 1
-    expect 0 '' "$binary" report "$tmp/large" && "$binary" report "$tmp/calm" >/dev/null && diff <(sed "s|large|RUN|g" "$tmp/large/report.html") <(sed "s|calm|RUN|g" "$tmp/calm/report.html")
+    expect 0 '' "$binary" report "$tmp/large" && "$binary" report "$tmp/calm" >/dev/null && diff <(sed "s|large|calm|g" "$tmp/large/report.html") "$tmp/calm/report.html"
 }
 check 'a report of metrics above 256 MiB' large_report
 # No control code of a name reaches the terminal.

@@ -97,7 +97,7 @@ check 'a resume with other files reports it' other_files
 # --- data that does not fit the model -----------------------------------------------------------
 
 check 'a language model' expect 2 'data.format sa1b gives images with masks, and a llama takes input_ids.*set data.format to tokens' masks "$tmp/no" --set model.preset=llama-tiny
-check 'a vision tower' expect 2 'data.format sa1b gives .* takes pixel_values; vision towers work with .step., .plan. and .bench., not with .train.' masks "$tmp/no" --set model.preset=clip-vit-b-16
+check 'a vision tower' expect 2 'data.format sa1b gives .* takes pixel_values; a vision tower trains with a head: set data.format to classes' masks "$tmp/no" --set model.preset=clip-vit-b-16
 check 'tokens for SAM' expect 2 'data.format tokens gives rows of tokens, and a sam takes .*set data.format to sa1b, coco, pairs, csv, packed or parquet' masks "$tmp/no" --set data.format=tokens --set data.max_bad=null
 for side in 70 20 36; do
     check "a size between patches: $side" expect 2 "data.image_size is $side, expected a multiple of the model.s patches of 8 pixels" masks "$tmp/no" --set data.image_size=$side
