@@ -201,6 +201,7 @@ END
     /^ROW/ {
         id = substr($1, 5); key = clean($2); standard = clean($3); h = $4; ours = clean($5); detail = clean($6)
         gsub(/ /, "", h)
+        gsub(/\\\|/, "`, `", key)
         rows[id] = rows[id] sprintf("| `%s` | %s | %s | %s |\n", key, standard != "" && h !~ /^ONLY|^ASK/ ? "`" standard "`" : "", ours ? "`" ours "`" : "", how(h, detail, standard))
     }
     END {

@@ -19,14 +19,14 @@ static const char on_a_hub[] =
 
 static void put_files(struct import_work *w, const char *ours, struct value *paths, const struct import_entry *entry)
 {
-    import_put(w, "data.format", import_word(w, "conversations"), entry, NULL);
+    import_put_word(w, "data.format", "conversations", entry);
     import_put(w, ours, paths, entry, NULL);
 }
 
 static void put_file(struct import_work *w, const char *ours, enum import_how how)
 {
     const struct import_entry *file = import_given(w, how);
-    if (file) put_files(w, ours, value_copy(&w->f->memory, file->value), file);
+    if (file) put_files(w, ours, value_copy(w->b, file->value), file);
 }
 
 static void put_datasets(struct import_work *w, const char *ours, enum import_how how)
@@ -54,7 +54,7 @@ static const char *local_files(struct import_work *w, const char *name, const st
     for (size_t i = 0; i < COUNT(endings) && !found; i++)
         for (uint32_t k = 0; k < list.n && !found; k++)
             if (text_ends_with(list.at[k], endings[i]))
-                found = bump_format(&w->f->memory, "%s/*.%s", folder, endings[i]);
+                found = bump_format(w->b, "%s/*.%s", folder, endings[i]);
     names_free(&list);
     return found;
 }
@@ -75,18 +75,18 @@ static void add_swift_file(struct import_work *w, const char *text, const struct
                            struct value *paths, int64_t *samples)
 {
     const char *hash = strrchr(text, '#');
-    const char *name = hash ? bump_format(&w->f->memory, "%.*s", (int)(hash - text), text) : text;
+    const char *name = hash ? bump_format(w->b, "%.*s", (int)(hash - text), text) : text;
     const char *found = local_files(w, name, entry);
     const int64_t n = hash ? strtol(hash + 1, NULL, 10) : 0;
     if (!found) return;
     *samples = paths->count && *samples != n ? -1 : n;
-    value_append(&w->f->memory, paths, import_word(w, found));
+    value_append(w->b, paths, import_word(w, found));
 }
 
 static void put_swift_files(struct import_work *w, const char *ours, enum import_how how)
 {
     const struct import_entry *entry = import_given(w, how);
-    struct value *paths = value_new(&w->f->memory, VALUE_LIST);
+    struct value *paths = value_new(w->b, VALUE_LIST);
     int64_t samples = 0;
     if (!entry) return;
     const struct value *v = entry->value;
@@ -106,13 +106,13 @@ static void put_swift_files(struct import_work *w, const char *ours, enum import
                        "its files have different numbers of samples, and data.max_samples is one for each file: cut "
                        "the files, or give one number");
     if (samples > 0 && how == HOW_SWIFT_DATASET)
-        import_put(w, "data.max_samples", value_int(&w->f->memory, samples), entry, NULL);
+        import_put(w, "data.max_samples", value_int(w->b, samples), entry, NULL);
 }
 
 static void put_swift_length(struct import_work *w)
 {
     const struct import_entry *length = import_given(w, HOW_SWIFT_LENGTH), *any = import_given(w, HOW_SWIFT_DATASET);
-    if (length) import_put(w, "data.sequence", value_copy(&w->f->memory, length->value), length, NULL);
+    if (length) import_put_value(w, "data.sequence", length);
     else if (import_has(w, PROGRAM_swift) && any)
         import_ask(w, any, "data.sequence",
                     "max_length is not given, and rows have a planned length: set data.sequence");
@@ -133,7 +133,7 @@ static void check_axolotl_type(struct import_work *w, const struct value *datase
     const bool own = *type && strcmp(type, "chat_template") && strcmp(type, "completion");
     if (own || (*template && strcmp(template, "tokenizer_default")))
         import_ask(w, entry, "data.template",
-                    bump_format(&w->f->memory,
+                    bump_format(w->b,
                                 "%s %s writes prompts in a form of its own: set data.template to `model` for the chat "
                                 "template of the model's folder, to a file, or to one that is built in",
                                 own ? "type" : "chat_template", own ? type : template));
@@ -142,7 +142,7 @@ static void check_axolotl_type(struct import_work *w, const struct value *datase
 static void put_axolotl_files(struct import_work *w, const char *ours, enum import_how how)
 {
     const struct import_entry *entry = import_given(w, how);
-    struct value *paths = value_new(&w->f->memory, VALUE_LIST);
+    struct value *paths = value_new(w->b, VALUE_LIST);
     if (!entry || import_off(entry->value)) return;
     const struct value *list = entry->value;
     for (uint32_t i = 0; list->kind == VALUE_LIST && i < list->count; i++) {
@@ -153,7 +153,7 @@ static void put_axolotl_files(struct import_work *w, const char *ours, enum impo
                                                    : member(d, "path");
         const char *found = *named ? local_files(w, named, entry) : NULL;
         check_axolotl_type(w, d, entry);
-        if (found) value_append(&w->f->memory, paths, import_word(w, found));
+        if (found) value_append(w->b, paths, import_word(w, found));
     }
     if (paths->count && paths->count < list->count)
         import_refuse(
@@ -205,11 +205,10 @@ static void put_train_on(struct import_work *w)
                                *last = import_given(w, HOW_TRAIN_ON_LAST);
     if (import_true(w, prompt) && import_true(w, last))
         import_refuse(w, last, "it and train_on_prompt are both true; give one of them");
-    if (import_true(w, prompt)) import_put(w, "data.train_on", import_word(w, "all"), prompt, NULL);
-    else if (import_true(w, last)) import_put(w, "data.train_on", import_word(w, "last"), last, NULL);
+    if (import_true(w, prompt)) import_put_word(w, "data.train_on", "all", prompt);
+    else if (import_true(w, last)) import_put_word(w, "data.train_on", "last", last);
     else if (assistant)
-        import_put(w, "data.train_on", import_word(w, import_true(w, assistant) ? "assistant" : "all"), assistant,
-                    NULL);
+        import_put_word(w, "data.train_on", import_true(w, assistant) ? "assistant" : "all", assistant);
 }
 
 /* A name of a template that is built in here; others are asked for. LLaVA falls back to v1 for names that it does not
@@ -227,7 +226,7 @@ static void put_template(struct import_work *w)
     if (!template || import_off(template->value)) return;
     for (size_t i = 0; i < COUNT(same) && template->program == PROGRAM_llava; i++)
         if (!strcmp(text, same[i][0])) {
-            import_put(w, "data.template", import_word(w, same[i][1]), template, NULL);
+            import_put_word(w, "data.template", same[i][1], template);
             return;
         }
     import_ask(w, template, "data.template", strstr(template->row->detail, "it says how"));
@@ -246,7 +245,7 @@ static void put_packing(struct import_work *w)
         any = any || import_true(w, entry);
     }
     if (last && !last->given) any = pretraining;
-    if (last) import_put(w, "data.packing", value_bool(&w->f->memory, any), last, NULL);
+    if (last) import_put(w, "data.packing", value_bool(w->b, any), last, NULL);
 }
 
 /* LLaMA-Factory, TRL and LLaVA cut what is longer than a row. */
@@ -275,12 +274,12 @@ static double put_holdout(struct import_work *w)
         import_refuse(w, part, "found %g, expected %s", x, size ? "a fraction" : "a percentage below 100");
     else if (both && size && fraction)
         import_refuse(w, part, "it and %s are both given; give one of them", given->key);
-    else if (both) import_leave(w, part, bump_format(&w->f->memory, "%s is given", given->key));
+    else if (both) import_leave(w, part, bump_format(w->b, "%s is given", given->key));
     else if (fraction >= 1)
         import_refuse(
             w, part,
             "it is a number of samples, and data.holdout is a fraction of them: give the fraction, such as 0.1");
-    else import_put(w, "data.holdout", value_number(&w->f->memory, fraction), part, NULL);
+    else import_put(w, "data.holdout", value_number(w->b, fraction), part, NULL);
     return both || fraction >= 1 ? 0 : fraction;
 }
 
@@ -290,17 +289,17 @@ static void put_max_samples(struct import_work *w, double held)
     const struct import_entry *most = import_given(w, HOW_MAX_SAMPLES);
     if (!most || import_off(most->value)) return;
     const int64_t n = import_whole(w, most, 1, UINT32_MAX);
-    import_put(w, "data.max_samples", value_int(&w->f->memory, max_i64(1, n - (int64_t)((double)n * held + 0.5))),
-                most, held > 0 ? bump_format(&w->f->memory, "%s, less what is held out", most->key) : NULL);
+    import_put(w, "data.max_samples", value_int(w->b, max_i64(1, n - (int64_t)((double)n * held + 0.5))),
+                most, held > 0 ? bump_format(w->b, "%s, less what is held out", most->key) : NULL);
 }
 
 static void put_order(struct import_work *w)
 {
     const struct import_entry *unshuffled = import_given(w, HOW_NO_SHUFFLE),
                                *sampling = import_given(w, HOW_SAMPLING);
-    if (import_true(w, unshuffled)) import_put(w, "data.shuffle", value_bool(&w->f->memory, false), unshuffled, NULL);
+    if (import_true(w, unshuffled)) import_put(w, "data.shuffle", value_bool(w->b, false), unshuffled, NULL);
     if (!strcmp(import_text(sampling), "sequential"))
-        import_put(w, "data.shuffle", value_bool(&w->f->memory, false), sampling, NULL);
+        import_put(w, "data.shuffle", value_bool(w->b, false), sampling, NULL);
     else import_leave(w, sampling, "the order of the samples is random, by train.seed (data.shuffle)");
 }
 
@@ -309,20 +308,20 @@ static void put_order(struct import_work *w)
 /* The tables of a folder, whose rows have a split. */
 static void put_tables(struct import_work *w, const char *pattern, const struct import_entry *entry)
 {
-    struct value *files = value_new(&w->f->memory, VALUE_LIST);
-    value_append(&w->f->memory, files, import_word(w, pattern));
+    struct value *files = value_new(w->b, VALUE_LIST);
+    value_append(w->b, files, import_word(w, pattern));
     import_put(w, "data.train", files, entry, NULL);
-    import_put(w, "data.format", import_word(w, "csv"), entry, NULL);
-    import_put(w, "data.train_split", import_word(w, "train"), entry, NULL);
-    import_put(w, "data.validation_split", import_word(w, "test"), entry, NULL);
+    import_put_word(w, "data.format", "csv", entry);
+    import_put_word(w, "data.train_split", "train", entry);
+    import_put_word(w, "data.validation_split", "test", entry);
 }
 
 /* train_prs_med.py has one folder for tables and images, train_ddp.py of PRS-Med has two. */
 static void put_questions(struct import_work *w)
 {
     const struct import_entry *root = import_given(w, HOW_DATA_ROOT), *tables = import_given(w, HOW_ANNOTATIONS);
-    if (root) put_tables(w, bump_format(&w->f->memory, "%s/annotations/*.csv", import_text(root)), root);
-    if (tables) put_tables(w, bump_format(&w->f->memory, "%s/*.csv", import_text(tables)), tables);
+    if (root) put_tables(w, bump_format(w->b, "%s/annotations/*.csv", import_text(root)), root);
+    if (tables) put_tables(w, bump_format(w->b, "%s/*.csv", import_text(tables)), tables);
 }
 
 /* The frames of a row are planned, so that there is always a limit. */
@@ -332,7 +331,7 @@ static void put_frames(struct import_work *w)
     if (!frames) return;
     if (import_off(frames->value))
         import_leave(w, frames, "all frames of any video cannot be planned; set data.max_frames");
-    else import_put(w, "data.max_frames", value_copy(&w->f->memory, frames->value), frames, NULL);
+    else import_put_value(w, "data.max_frames", frames);
 }
 
 /* A file of LLaMA-Factory that chats, predicts or evaluates. */
@@ -365,7 +364,7 @@ static void put_format(struct import_work *w)
             if (!strcmp(w->f->files.at[k].program, import_name(programs[i])))
                 import_put(w, "data.format", import_word(w, "conversations"),
                             &(struct import_entry){.file = w->f->files.at[k].name, .key = "data"},
-                            bump_format(&w->f->memory, "%s trains on conversations", import_name(programs[i])));
+                            bump_format(w->b, "%s trains on conversations", import_name(programs[i])));
 }
 
 void import_data(struct import_work *w)

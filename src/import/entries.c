@@ -12,7 +12,7 @@
 #include "import/import_rows.h"
 #include "io/yaml.h"
 
-struct value *import_word(struct import_work *w, const char *text) { return value_string(&w->f->memory, text); }
+struct value *import_word(struct import_work *w, const char *text) { return value_string(w->b, text); }
 bool import_failed(const struct import_work *w) { return w->f->error->code != PL_OK; }
 bool import_has(const struct import_work *w, enum import_program p) { return w->f->programs >> p & 1; }
 
@@ -159,9 +159,9 @@ int64_t import_whole(struct import_work *w, const struct import_entry *entry, in
 static const char *describe(struct import_work *w, const struct import_entry *entry)
 {
     const char *slash = strrchr(entry->file, '/'), *name = slash ? slash + 1 : entry->file;
-    if (entry->given && w->f->files.n == 1) return bump_format(&w->f->memory, "%s, line %u", entry->key, entry->line);
-    if (entry->given) return bump_format(&w->f->memory, "%s, %s:%u", entry->key, name, entry->line);
-    return bump_format(&w->f->memory, "default of %s", entry->key);
+    if (entry->given && w->f->files.n == 1) return bump_format(w->b, "%s, line %u", entry->key, entry->line);
+    if (entry->given) return bump_format(w->b, "%s, %s:%u", entry->key, name, entry->line);
+    return bump_format(w->b, "default of %s", entry->key);
 }
 
 void import_leave(struct import_work *w, const struct import_entry *entry, const char *why)
@@ -199,4 +199,14 @@ void import_put(struct import_work *w, const char *ours, struct value *v, const 
             return;
         }
     vec_push(&w->f->set, ((struct import_set){(enum config_key)key, from}));
+}
+
+void import_put_value(struct import_work *w, const char *ours, const struct import_entry *entry)
+{
+    if (entry) import_put(w, ours, value_copy(w->b, entry->value), entry, NULL);
+}
+
+void import_put_word(struct import_work *w, const char *ours, const char *word, const struct import_entry *entry)
+{
+    import_put(w, ours, import_word(w, word), entry, NULL);
 }

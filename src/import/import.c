@@ -25,26 +25,26 @@ static struct value *translate(struct import_work *w, const struct import_entry 
         const char *equals = strchr(s, '='), *end = s + strcspn(s, " ");
         if (n == (size_t)(equals - s) && !strncmp(word, s, n)) {
             text_free(&known);
-            return value_string(&w->f->memory, bump_format(&w->f->memory, "%.*s", (int)(end - equals - 1), equals + 1));
+            return value_string(w->b, bump_format(w->b, "%.*s", (int)(end - equals - 1), equals + 1));
         }
         text_printf(&known, "%s%.*s", known.n ? ", " : "", (int)(equals - s), s);
         s = end + (*end == ' ');
     }
     import_refuse(w, entry, "found %.100s, and Plimsoll has only %s", *word ? word : "no word", known.at);
     text_free(&known);
-    return value_new(&w->f->memory, VALUE_NULL);
+    return value_new(w->b, VALUE_NULL);
 }
 
 static void put_one(struct import_work *w, const struct import_entry *entry)
 {
-    struct value *v = value_copy(&w->f->memory, entry->value);
+    struct value *v = value_copy(w->b, entry->value);
     switch (entry->row->how) {
     case HOW_POSITIVE:
         if (import_number(w, entry) <= 0) return;
         break;
     case HOW_IF_TRUE:
         if (!import_true(w, entry)) return;
-        v = yaml_scalar(&w->f->memory, entry->row->detail);
+        v = yaml_scalar(w->b, entry->row->detail);
         break;
     case HOW_WORD:
         v = translate(w, entry);
@@ -80,7 +80,7 @@ static void ask(struct import_work *w, const struct import_entry *entry)
 
 int import_apply(struct import *f, struct config *c, struct error *e)
 {
-    struct import_work w = {f, c};
+    struct import_work w = {f, c, &f->memory};
     e->code = PL_OK;
     f->error = e;
     for (uint32_t i = 0; i < f->entries.n; i++)

@@ -119,7 +119,7 @@ static int add_key(void *to, const struct import_row *r, const char *key, const 
     if (a->program == PROGRAM_ds && v->kind == VALUE_STRING && !strcmp(v->text, "auto")) {
         vec_push(&f->entries,
                  ((struct import_entry){
-                     .row = r, .program = a->program, .key = r->key, .value = v, .file = a->file, .automatic = true}));
+                     .row = r, .program = a->program, .key = bump_string(&f->memory, key), .value = v, .file = a->file, .automatic = true}));
         return PL_OK;
     }
     if (r->how == HOW_ONLY && !import_off(v) && !one_of(r->standard, v)) return refuse_value(a, r, key, v);

@@ -70,28 +70,42 @@ static const struct ignored {
 const char *import_name(enum import_program p) { return programs[p].name; }
 const char *import_refused(enum import_program p) { return programs[p].refused; }
 
-/* Calls `visit` for each key of a list without effect, with its prefix; stops at a true result. */
-static bool each_ignored(const struct ignored *list, bool (*visit)(void *to, const char *key), void *to)
+/* Calls `visit` for each key of a list, with its prefix; stops at a true result. */
+static bool each_key(const char *prefix, const char *keys, bool (*visit)(void *to, const char *key), void *to)
 {
     char key[128];
-    for (const char *s = list->keys; *s;) {
-        const size_t n = strcspn(s, " ");
-        snprintf(key, sizeof key, "%s%.*s", list->prefix, (int)n, s);
+    for (const char *s = keys; *s;) {
+        const size_t n = strcspn(s, " |");
+        snprintf(key, sizeof key, "%s%.*s", prefix, (int)n, s);
         if (visit(to, key)) return true;
-        s += n + (s[n] == ' ');
+        s += n + (s[n] != 0);
     }
     return false;
 }
 
-/* Whether the list has the key. */
-static bool has_key(const struct ignored *list, const char *key)
+/* Calls `visit` for each key of the program and its parent. */
+static bool each_key_of(enum import_program p, bool (*visit)(void *to, const char *key), void *to)
 {
-    const size_t prefix = strlen(list->prefix), n = strlen(key);
-    if (n <= prefix || strncmp(key, list->prefix, prefix)) return false;
-    for (const char *s = list->keys; *s;) {
-        const size_t length = strcspn(s, " ");
-        if (length == n - prefix && !memcmp(s, key + prefix, length)) return true;
-        s += length + (s[length] == ' ');
+    for (size_t i = 0; i < COUNT(rows); i++)
+        if ((rows[i].program == p || rows[i].program == programs[p].parent) && each_key("", rows[i].key, visit, to))
+            return true;
+    for (size_t i = 0; i < COUNT(ignored); i++)
+        if ((ignored[i].row.program == p || ignored[i].row.program == programs[p].parent) &&
+            each_key(ignored[i].prefix, ignored[i].keys, visit, to))
+            return true;
+    return false;
+}
+
+/* Tells whether the list has the key; "swanlab_*" has all that begin with swanlab_. */
+static bool has_key(const char *prefix, const char *keys, const char *key)
+{
+    const size_t before = strlen(prefix);
+    if (strncmp(key, prefix, before)) return false;
+    key += before;
+    for (size_t n = strlen(key), length; n && *keys; keys += length + (keys[length] != 0)) {
+        length = strcspn(keys, " |");
+        const size_t same = length && keys[length - 1] == '*' ? length - 1 : length;
+        if ((same < length ? n > same : n == same) && !memcmp(keys, key, same)) return true;
     }
     return false;
 }
@@ -106,9 +120,9 @@ const char *import_why(const struct import_row *r)
 static const struct import_row *find_own(enum import_program p, const char *key)
 {
     for (size_t i = 0; i < COUNT(rows); i++)
-        if (rows[i].program == p && !strcmp(rows[i].key, key)) return &rows[i];
+        if (rows[i].program == p && has_key("", rows[i].key, key)) return &rows[i];
     for (size_t i = 0; i < COUNT(ignored); i++)
-        if (ignored[i].row.program == p && has_key(&ignored[i], key)) return &ignored[i].row;
+        if (ignored[i].row.program == p && has_key(ignored[i].prefix, ignored[i].keys, key)) return &ignored[i].row;
     return NULL;
 }
 
@@ -130,11 +144,7 @@ const char *import_nearest(enum import_program p, const char *key, struct bump *
 {
     struct nearest n = {.key = key, .distance = INT32_MAX};
     if (strlen(key) > 256) return NULL;
-    for (size_t i = 0; i < COUNT(rows); i++)
-        if (rows[i].program == p || rows[i].program == programs[p].parent) compare(&n, rows[i].key);
-    for (size_t i = 0; i < COUNT(ignored); i++)
-        if (ignored[i].row.program == p || ignored[i].row.program == programs[p].parent)
-            each_ignored(&ignored[i], compare, &n);
+    each_key_of(p, compare, &n);
     return config_near(key, n.distance) ? bump_string(b, n.found) : NULL;
 }
 
@@ -169,15 +179,7 @@ static bool begins_with(void *section, const char *key)
 /* Whether keys of the program, or of its parent, begin with "section.". */
 static bool has_section(enum import_program p, const char *section)
 {
-    for (size_t i = 0; i < COUNT(rows); i++)
-        if ((rows[i].program == p || rows[i].program == programs[p].parent) &&
-            begins_with((char *)section, rows[i].key))
-            return true;
-    for (size_t i = 0; i < COUNT(ignored); i++)
-        if ((ignored[i].row.program == p || ignored[i].row.program == programs[p].parent) &&
-            each_ignored(&ignored[i], begins_with, (char *)section))
-            return true;
-    return false;
+    return each_key_of(p, begins_with, (char *)section);
 }
 
 /* fp16 is a switch of one program and a section of another. */
@@ -256,7 +258,7 @@ static bool has(const struct import *f, enum import_program p) { return f->progr
 static bool is_given(const struct import *f, const struct import_row *r, enum import_program p)
 {
     for (uint32_t i = 0; i < f->entries.n; i++)
-        if (f->entries.at[i].program == p && !strcmp(f->entries.at[i].row->key, r->key)) return true;
+        if (f->entries.at[i].program == p && f->entries.at[i].row == r) return true;
     return false;
 }
 

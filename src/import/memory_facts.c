@@ -131,9 +131,9 @@ static void put_scale(struct import_work *w, bool scaled)
         return;
     }
     if (power)
-        import_put(w, "train.loss_scale", value_number(&w->f->memory, ldexp(1, (int)import_whole(w, power, 0, 40))),
+        import_put(w, "train.loss_scale", value_number(w->b, ldexp(1, (int)import_whole(w, power, 0, 40))),
                     power, NULL);
-    if (window) import_put(w, "train.scale_window", value_copy(&w->f->memory, window->value), window, NULL);
+    import_put_value(w, "train.scale_window", window);
 }
 
 /* Sets memory.precision. A dtype beside a switch decides only whether there are master weights. */
@@ -144,7 +144,7 @@ static void put_precision(struct import_work *w, struct precision *p, bool switc
         p->word = "bf16-pure";
         import_put(
             w, "memory.precision", import_word(w, p->word), from,
-            bump_format(&w->f->memory, "%s: all weights are trained in bf16, without master weights", from->key));
+            bump_format(w->b, "%s: all weights are trained in bf16, without master weights", from->key));
         return;
     }
     if (switched)
@@ -174,12 +174,12 @@ static void memory_precision(struct import_work *w)
 /* Adds {match: [part], recompute: how} to memory.modules. */
 static void add_module(struct import_work *w, struct value **rules, const char *part, const char *how)
 {
-    struct value *rule = value_new(&w->f->memory, VALUE_MAP), *match = value_new(&w->f->memory, VALUE_LIST);
-    if (!*rules) *rules = value_new(&w->f->memory, VALUE_LIST);
-    value_append(&w->f->memory, match, import_word(w, part));
-    value_put(&w->f->memory, rule, "match", match);
-    value_put(&w->f->memory, rule, "recompute", import_word(w, how));
-    value_append(&w->f->memory, *rules, rule);
+    struct value *rule = value_new(w->b, VALUE_MAP), *match = value_new(w->b, VALUE_LIST);
+    if (!*rules) *rules = value_new(w->b, VALUE_LIST);
+    value_append(w->b, match, import_word(w, part));
+    value_put(w->b, rule, "match", match);
+    value_put(w->b, rule, "recompute", import_word(w, how));
+    value_append(w->b, *rules, rule);
 }
 
 /* Parts that are recomputed, or are not, apart from the others. */
@@ -191,7 +191,7 @@ static void recompute_parts(struct import_work *w, bool all)
     const bool on = !tower || import_true(w, tower);
     struct value *rules = NULL;
     const char *how = NULL;
-    if (every && on) how = bump_format(&w->f->memory, "every:%lld", (long long)import_whole(w, every, 1, 4096));
+    if (every && on) how = bump_format(w->b, "every:%lld", (long long)import_whole(w, every, 1, 4096));
     else if (tower && on != all) how = on ? "all" : "none";
     if (language && import_true(w, language)) add_module(w, &rules, "language_model", "all");
     if (how) add_module(w, &rules, "vision_tower", how);
@@ -204,18 +204,13 @@ static bool recompute_some(struct import_work *w)
     const struct import_entry *every = import_given(w, HOW_RECOMPUTE_EVERY),
                                *ratio = import_given(w, HOW_RECOMPUTE_RATIO),
                                *segments = import_given(w, HOW_RECOMPUTE_SEGMENTS);
-    struct bump *b = &w->f->memory;
+    struct bump *b = w->b;
     if (every)
-        import_put(w, "memory.recompute",
-                    import_word(w, bump_format(b, "every:%lld", (long long)import_whole(w, every, 1, 4096))), every,
-                    NULL);
+        import_put_word(w, "memory.recompute", bump_format(b, "every:%lld", (long long)import_whole(w, every, 1, 4096)), every);
     else if (ratio)
-        import_put(w, "memory.recompute", import_word(w, bump_format(b, "ratio:%g", import_number(w, ratio))), ratio,
-                    NULL);
+        import_put_word(w, "memory.recompute", bump_format(b, "ratio:%g", import_number(w, ratio)), ratio);
     else if (segments)
-        import_put(w, "memory.recompute",
-                    import_word(w, bump_format(b, "segments:%lld", (long long)import_whole(w, segments, 1, 4096))),
-                    segments, NULL);
+        import_put_word(w, "memory.recompute", bump_format(b, "segments:%lld", (long long)import_whole(w, segments, 1, 4096)), segments);
     return every || ratio || segments;
 }
 
@@ -239,17 +234,17 @@ static void memory_recompute(struct import_work *w)
                                *all = recomputes_all(w, on, off), *given = off && off->given ? off : on;
     recompute_parts(w, all != NULL);
     if (recompute_some(w)) return;
-    if (all) import_put(w, "memory.recompute", import_word(w, "all"), all, NULL);
-    else if (given && given->given) import_put(w, "memory.recompute", import_word(w, "auto"), given, NULL);
+    if (all) import_put_word(w, "memory.recompute", "all", all);
+    else if (given && given->given) import_put_word(w, "memory.recompute", "auto", given);
 }
 
 /* --- ranks ----------------------------------------------------------------------------------- */
 
 static void put_shard(struct import_work *w, const char *level, bool groups, const struct import_entry *entry)
 {
-    if (!config_given(w->c, KEY_parallel_shard)) import_put(w, "parallel.shard", import_word(w, level), entry, NULL);
+    if (!config_given(w->c, KEY_parallel_shard)) import_put_word(w, "parallel.shard", level, entry);
     if (groups && !config_given(w->c, KEY_parallel_group))
-        import_put(w, "parallel.group", import_word(w, "host"), entry, NULL);
+        import_put_word(w, "parallel.group", "host", entry);
 }
 
 /* "full_shard auto_wrap offload", a list of such words, or true. *offload: it says offload. */

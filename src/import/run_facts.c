@@ -56,7 +56,7 @@ static void refuse_batch(struct import_work *w, const struct batch *b)
 static void put_batch(struct import_work *w, const struct batch *b)
 {
     struct text from = {0};
-    struct bump *memory = &w->f->memory;
+    struct bump *memory = w->b;
     const struct import_entry *entry = b->total ? b->total : b->micro;
     if (b->total) text_printf(&from, "%s", b->total->key);
     else {
@@ -96,8 +96,8 @@ static void run_batch(struct import_work *w)
         return;
     }
     put_batch(w, &b);
-    if (import_true(w, find)) import_put(w, "memory.micro_batch", value_string(&w->f->memory, "auto"), find, NULL);
-    else if (b.micro && b.micro->given) import_put(w, "memory.micro_batch", value_int(&w->f->memory, b.m), b.micro, NULL);
+    if (import_true(w, find)) import_put(w, "memory.micro_batch", value_string(w->b, "auto"), find, NULL);
+    else if (b.micro && b.micro->given) import_put(w, "memory.micro_batch", value_int(w->b, b.m), b.micro, NULL);
 }
 
 /* --- its length ------------------------------------------------------------------------------ */
@@ -107,11 +107,11 @@ static int64_t run_length(struct import_work *w)
 {
     const struct import_entry *steps = import_pick(w, HOW_STEPS), *epochs = import_pick(w, HOW_EPOCHS);
     if (steps && import_number(w, steps) > 0) {
-        import_put(w, "train.steps", value_copy(&w->f->memory, steps->value), steps, NULL);
-        import_leave(w, epochs, bump_format(&w->f->memory, "%s is given, and comes first", steps->key));
+        import_put_value(w, "train.steps", steps);
+        import_leave(w, epochs, bump_format(w->b, "%s is given, and comes first", steps->key));
         return import_whole(w, steps, 1, INT32_MAX);
     }
-    if (epochs) import_put(w, "train.epochs", value_number(&w->f->memory, import_number(w, epochs)), epochs, NULL);
+    if (epochs) import_put(w, "train.epochs", value_number(w->b, import_number(w, epochs)), epochs, NULL);
     return 0;
 }
 
@@ -142,7 +142,7 @@ static void run_evaluation(struct import_work *w, int64_t total)
     if (is_word(strategy, "epoch")) import_leave(w, strategy, "evaluation and checkpoints are counted in steps: train.eval_every, train.save_every; both also come at the end");
     if (counted && steps) {
         const int64_t n = every(w, steps, total);
-        if (n) import_put(w, "train.eval_every", value_int(&w->f->memory, n), steps, NULL);
+        if (n) import_put(w, "train.eval_every", value_int(w->b, n), steps, NULL);
     } else import_leave(w, import_given(w, HOW_EVAL_STEPS), "eval_strategy is not steps");
 }
 
@@ -152,15 +152,15 @@ static void run_checkpoints(struct import_work *w, int64_t total)
     const bool counted = is_word(strategy, "steps") || implies_steps(steps);
     if (counted && steps) {
         const int64_t n = every(w, steps, total);
-        if (n) import_put(w, "train.save_every", value_int(&w->f->memory, n), steps, NULL);
+        if (n) import_put(w, "train.save_every", value_int(w->b, n), steps, NULL);
     } else if (is_word(strategy, "epoch") || is_word(strategy, "best"))
         import_leave(w, strategy, "evaluation and checkpoints are counted in steps: train.eval_every, train.save_every; both also come at the end");
     if (!counted) import_leave(w, steps, "save_strategy is not steps");
     const bool number = keep && keep->value->kind == VALUE_NUMBER && keep->value->number > 0;
     if (keep && (number || (keep->given && keep->value->kind != VALUE_NUMBER)))
-        import_put(w, "train.keep", value_copy(&w->f->memory, keep->value), keep, NULL);
+        import_put_value(w, "train.keep", keep);
     else if (keep)
-        import_put(w, "train.keep", value_int(&w->f->memory, KEEP_ALL), keep,
+        import_put(w, "train.keep", value_int(w->b, KEEP_ALL), keep,
                     keep->given ? "save_total_limit: all are kept" : "default of save_total_limit: all are kept");
 }
 
@@ -172,7 +172,7 @@ static void run_best(struct import_work *w)
     if (!is_word(save, "best") && !import_has(w, PROGRAM_axolotl) &&
         strcmp(import_text(evaluation), import_text(save)))
         import_refuse(w, best, "it needs the same eval_strategy and save_strategy; they are %s and %s", import_text(evaluation), import_text(save));
-    import_put(w, "train.keep_best", value_bool(&w->f->memory, true), best, NULL);
+    import_put(w, "train.keep_best", value_bool(w->b, true), best, NULL);
 }
 
 void import_run(struct import_work *w)

@@ -44,9 +44,9 @@ static void put_floor(struct import_work *w, const struct import_entry *schedule
         strcmp(import_text(schedule), "cosine_with_min_lr"))
         import_refuse(w, options, "only min_lr_rate or min_lr of cosine_with_min_lr is known");
     else if (rate && rate->kind == VALUE_NUMBER)
-        import_put(w, "train.min_lr_rate", value_copy(&w->f->memory, rate), options, NULL);
+        import_put(w, "train.min_lr_rate", value_copy(w->b, rate), options, NULL);
     else if (least && least->kind == VALUE_NUMBER && w->c->train_learning_rate > 0)
-        import_put(w, "train.min_lr_rate", value_number(&w->f->memory, least->number / w->c->train_learning_rate),
+        import_put(w, "train.min_lr_rate", value_number(w->b, least->number / w->c->train_learning_rate),
                     options, NULL);
     else import_refuse(w, options, "min_lr_rate or min_lr is no number");
 }
@@ -58,23 +58,23 @@ static void put_warmup(struct import_work *w)
     const double n = import_number(w, steps), total = import_number(w, length);
     if (ratio && !ratio->given && !steps && total > 0) { /* Axolotl's default, which ends at 100 steps */
         const double some = fmin(100, floor(import_number(w, ratio) * total));
-        if (some > 0) import_put(w, "train.warmup_steps", value_number(&w->f->memory, some), ratio, NULL);
+        if (some > 0) import_put(w, "train.warmup_steps", value_number(w->b, some), ratio, NULL);
         return;
     }
     if (n >= 1) {
-        import_put(w, "train.warmup_steps", value_copy(&w->f->memory, steps->value), steps, NULL);
+        import_put_value(w, "train.warmup_steps", steps);
         if (ratio && import_number(w, ratio) > 0)
-            import_leave(w, ratio, bump_format(&w->f->memory, "%s is given, and comes first", steps->key));
-    } else if (n > 0) import_put(w, "train.warmup_ratio", value_copy(&w->f->memory, steps->value), steps, NULL);
+            import_leave(w, ratio, bump_format(w->b, "%s is given, and comes first", steps->key));
+    } else if (n > 0) import_put_value(w, "train.warmup_ratio", steps);
     else if (ratio && import_number(w, ratio) != 0 && !(steps && steps->given && !ratio->given))
-        import_put(w, "train.warmup_ratio", value_copy(&w->f->memory, ratio->value), ratio, NULL);
+        import_put_value(w, "train.warmup_ratio", ratio);
 }
 
 static void put_schedule(struct import_work *w)
 {
     const struct import_entry *schedule = import_pick(w, HOW_SCHEDULE);
     if (schedule) {
-        import_put(w, "train.schedule", import_word(w, schedule_word(w, schedule)), schedule, NULL);
+        import_put_word(w, "train.schedule", schedule_word(w, schedule), schedule);
         put_floor(w, schedule);
     }
     if (schedule && !strcmp(import_text(schedule), "constant")) { /* without warmup, unlike constant_with_warmup */
@@ -90,7 +90,7 @@ static void put_schedule(struct import_work *w)
 
 static const char *default_of(struct import_work *w, const char *key)
 {
-    return bump_format(&w->f->memory, "default of scheduler.params.%s", key);
+    return bump_format(w->b, "default of scheduler.params.%s", key);
 }
 
 static void put_ds_warmup(struct import_work *w, const struct import_entry *scheduler)
@@ -100,17 +100,17 @@ static void put_ds_warmup(struct import_work *w, const struct import_entry *sche
     if (import_automatic(w, "scheduler.params.warmup_num_steps")) {
         put_warmup(w);
         if (!config_warms_up(w->c))
-            import_put(w, "train.warmup_steps", value_int(&w->f->memory, 2), scheduler,
+            import_put(w, "train.warmup_steps", value_int(w->b, 2), scheduler,
                         "DeepSpeed's warmup has at least 2 steps");
     } else if (steps)
-        import_put(w, "train.warmup_steps", value_int(&w->f->memory, import_whole(w, steps, 1, INT32_MAX)), steps,
+        import_put(w, "train.warmup_steps", value_int(w->b, import_whole(w, steps, 1, INT32_MAX)), steps,
                     NULL);
     else
-        import_put(w, "train.warmup_steps", value_int(&w->f->memory, 1000), scheduler,
+        import_put(w, "train.warmup_steps", value_int(w->b, 1000), scheduler,
                     default_of(w, "warmup_num_steps"));
     if (type && strcmp(word, "log") && strcmp(word, "linear"))
         import_refuse(w, type, "found %.100s, expected log or linear", word);
-    if (type) import_put(w, "train.warmup_shape", import_word(w, word), type, NULL);
+    if (type) import_put_word(w, "train.warmup_shape", word, type);
     else import_put(w, "train.warmup_shape", import_word(w, "log"), scheduler, default_of(w, "warmup_type"));
 }
 
@@ -124,9 +124,9 @@ static void put_ds_rate(struct import_work *w, const struct import_entry *schedu
         import_refuse(w, rate,
                        "it is %g, but in %s:%u %s is %g: they must be the same, or the DeepSpeed file says \"auto\"",
                        import_number(w, rate), peak->file, peak->line, peak->key, import_number(w, peak));
-    if (peak) import_put(w, "train.learning_rate", value_copy(&w->f->memory, peak->value), peak, NULL);
+    if (peak) import_put_value(w, "train.learning_rate", peak);
     else if (decays && !import_automatic(w, "scheduler.params.warmup_max_lr"))
-        import_put(w, "train.learning_rate", value_number(&w->f->memory, 0.001), scheduler,
+        import_put(w, "train.learning_rate", value_number(w->b, 0.001), scheduler,
                     default_of(w, "warmup_max_lr"));
 }
 
@@ -139,8 +139,8 @@ static void put_ds_start(struct import_work *w, bool decays, bool cosine)
     if (!cosine) part = w->c->train_learning_rate > 0 ? part / w->c->train_learning_rate : 2;
     if (part < 0 || part > 1)
         import_refuse(w, start, "the warmup begins at %g of the learning rate, expected a part of it", part);
-    import_put(w, "train.warmup_start", value_number(&w->f->memory, part), start, NULL);
-    if (decays) import_put(w, "train.min_lr_rate", value_number(&w->f->memory, part), start, NULL);
+    import_put(w, "train.warmup_start", value_number(w->b, part), start, NULL);
+    if (decays) import_put(w, "train.min_lr_rate", value_number(w->b, part), start, NULL);
 }
 
 static void put_ds_schedule(struct import_work *w, const struct import_entry *scheduler)
@@ -149,15 +149,15 @@ static void put_ds_schedule(struct import_work *w, const struct import_entry *sc
     const bool decays = !strcmp(word, "linear"), cosine = !strcmp(word, "cosine");
     const struct import_entry *floor = import_given(w, HOW_DS_COSINE_FLOOR);
     import_leave(w, import_given(w, HOW_SCHEDULE),
-                  bump_format(&w->f->memory, "the scheduler of %s comes first", scheduler->file));
-    import_put(w, "train.schedule", import_word(w, word), scheduler, NULL);
-    import_put(w, "train.schedule_as", import_word(w, "deepspeed"), scheduler, NULL);
+                  bump_format(w->b, "the scheduler of %s comes first", scheduler->file));
+    import_put_word(w, "train.schedule", word, scheduler);
+    import_put_word(w, "train.schedule_as", "deepspeed", scheduler);
     put_ds_warmup(w, scheduler);
     put_ds_rate(w, scheduler, decays);
     put_ds_start(w, decays, cosine);
     if (cosine)
         import_put(w, "train.min_lr_rate",
-                    floor ? value_copy(&w->f->memory, floor->value) : value_number(&w->f->memory, 0.0001),
+                    floor ? value_copy(w->b, floor->value) : value_number(w->b, 0.0001),
                     floor ? floor : scheduler, floor ? NULL : default_of(w, "cos_min_ratio"));
 }
 
@@ -220,9 +220,9 @@ static const struct named_optimizer *said_optimizer(struct import_work *w, const
 static void put_no_decay(struct import_work *w, const struct import_entry *decay)
 {
     if (!import_is_hf(w) || import_given(w, HOW_DS_OPTIMIZER) || import_number(w, decay) == 0) return;
-    struct value *patterns = value_new(&w->f->memory, VALUE_LIST);
-    value_append(&w->f->memory, patterns, import_word(w, "*bias*"));
-    value_append(&w->f->memory, patterns, import_word(w, "*norm*"));
+    struct value *patterns = value_new(w->b, VALUE_LIST);
+    value_append(w->b, patterns, import_word(w, "*bias*"));
+    value_append(w->b, patterns, import_word(w, "*norm*"));
     import_put(w, "train.no_decay", patterns, decay, "as Trainer does: biases and norms do not decay");
 }
 
@@ -236,11 +236,11 @@ static void put_decay(struct import_work *w, const struct named_optimizer *optim
             "it is %g with Adam, which adds it to the gradient, and AdamW does not: name AdamW, or set it to 0",
             import_number(w, decay));
     if (decay) {
-        import_put(w, "train.weight_decay", value_copy(&w->f->memory, decay->value), decay, NULL);
+        import_put_value(w, "train.weight_decay", decay);
         put_no_decay(w, decay);
     } else if (optimizer && !import_automatic(w, "optimizer.params.weight_decay"))
-        import_put(w, "train.weight_decay", yaml_scalar(&w->f->memory, optimizer->decay), named,
-                    bump_format(&w->f->memory, "default of %s", import_text(named)));
+        import_put(w, "train.weight_decay", yaml_scalar(w->b, optimizer->decay), named,
+                    bump_format(w->b, "default of %s", import_text(named)));
 }
 
 /* Numbers that an optimizer of DeepSpeed has unless they are given, there or by the program that uses the file. */
@@ -253,12 +253,12 @@ static void put_ds_defaults(struct import_work *w, const struct import_entry *ty
                     {"train.beta2", "0.999", "betas"},
                     {"train.eps", "1e-8", "eps"}};
     for (size_t i = 0; i < COUNT(defaults); i++) {
-        const char *key = bump_format(&w->f->memory, "optimizer.params.%s", defaults[i].key);
+        const char *key = bump_format(w->b, "optimizer.params.%s", defaults[i].key);
         if (config_given(w->c, (enum config_key)config_find(defaults[i].ours)) || import_automatic(w, key) ||
             (i && !strcasecmp(import_text(type), "sgd")))
             continue;
-        import_put(w, defaults[i].ours, yaml_scalar(&w->f->memory, defaults[i].value), type,
-                    bump_format(&w->f->memory, "default of %s", key));
+        import_put(w, defaults[i].ours, yaml_scalar(w->b, defaults[i].value), type,
+                    bump_format(w->b, "default of %s", key));
     }
 }
 
@@ -270,8 +270,8 @@ static void put_betas(struct import_work *w)
         import_refuse(w, betas, "expected a list of two numbers");
         return;
     }
-    import_put(w, "train.beta1", value_copy(&w->f->memory, betas->value->items[0]), betas, NULL);
-    import_put(w, "train.beta2", value_copy(&w->f->memory, betas->value->items[1]), betas, NULL);
+    import_put(w, "train.beta1", value_copy(w->b, betas->value->items[0]), betas, NULL);
+    import_put(w, "train.beta2", value_copy(w->b, betas->value->items[1]), betas, NULL);
 }
 
 /* torch.optim.SGD has no momentum unless it is given. */
@@ -280,7 +280,7 @@ static void put_momentum(struct import_work *w)
     if (w->c->origin[KEY_memory_optimizer].source != SOURCE_IMPORT || strcmp(w->c->memory_optimizer.value, "sgd") ||
         config_given(w->c, KEY_train_momentum))
         return;
-    import_put(w, "train.momentum", value_int(&w->f->memory, 0),
+    import_put(w, "train.momentum", value_int(w->b, 0),
                 &(struct import_entry){.file = w->c->origin[KEY_memory_optimizer].file, .key = "momentum"},
                 "default of torch.optim.SGD");
 }
@@ -289,9 +289,9 @@ static void put_momentum(struct import_work *w)
 static void put_swift_rate(struct import_work *w)
 {
     const struct import_entry *rate = import_pick(w, HOW_SWIFT_RATE), *asked = import_asks_for_lora(w);
-    if (rate) import_put(w, "train.learning_rate", value_copy(&w->f->memory, rate->value), rate, NULL);
+    if (rate) import_put_value(w, "train.learning_rate", rate);
     else if (import_has(w, PROGRAM_swift))
-        import_put(w, "train.learning_rate", value_number(&w->f->memory, asked ? 1e-4 : 1e-5),
+        import_put(w, "train.learning_rate", value_number(w->b, asked ? 1e-4 : 1e-5),
                     asked ? asked : &(struct import_entry){.file = w->f->files.at[0].name, .key = "learning_rate"},
                     asked ? "default of learning_rate with an adapter" : "default of learning_rate without an adapter");
 }
@@ -302,7 +302,7 @@ void import_schedule(struct import_work *w)
     const struct named_optimizer *optimizer = said_optimizer(w, &named);
     put_swift_rate(w);
     put_betas(w);
-    if (optimizer) import_put(w, "memory.optimizer", import_word(w, optimizer->ours), named, NULL);
+    if (optimizer) import_put_word(w, "memory.optimizer", optimizer->ours, named);
     put_decay(w, optimizer, named);
     if (named && named->row->how == HOW_DS_OPTIMIZER) put_ds_defaults(w, named);
     put_momentum(w);

@@ -43,10 +43,10 @@ static struct value *lora_target(struct import_work *w, const struct import_entr
 {
     const struct value *v = target ? target->value : NULL;
     const char *text = import_text(target);
-    struct value *list = value_new(&w->f->memory, VALUE_LIST);
+    struct value *list = value_new(w->b, VALUE_LIST);
     if (v && v->kind == VALUE_LIST && v->count == 1 && v->items[0]->text && is_all(v->items[0]->text))
         return import_word(w, "all-linear");
-    if (v && v->kind == VALUE_LIST && v->count) return value_copy(&w->f->memory, v);
+    if (v && v->kind == VALUE_LIST && v->count) return value_copy(w->b, v);
     if (import_true(w, import_given(w, HOW_LORA_LINEAR))) return import_word(w, "all-linear");
     if (!*text && asked->row->how == HOW_USE_LORA && !import_has(w, PROGRAM_trl)) return import_word(w, "all-linear");
     if (!*text) text = "q_proj,v_proj";
@@ -54,17 +54,10 @@ static struct value *lora_target(struct import_work *w, const struct import_entr
     if (is_regex(text)) return import_word(w, text);
     for (; *text; text += strspn(text, ", ")) {
         const size_t n = strcspn(text, ", ");
-        if (n) value_append(&w->f->memory, list, import_word(w, bump_format(&w->f->memory, "%.*s", (int)n, text)));
+        if (n) value_append(w->b, list, import_word(w, bump_format(w->b, "%.*s", (int)n, text)));
         text += n;
     }
     return list;
-}
-
-static void put_as(struct import_work *w, const char *ours, enum import_how how)
-{
-    const struct import_entry *entry = import_pick(w, how);
-    if (entry && entry->value->kind != VALUE_NULL)
-        import_put(w, ours, value_copy(&w->f->memory, entry->value), entry, NULL);
 }
 
 /* A script's own default, for a key that the file does not have. */
@@ -72,8 +65,8 @@ static void put_script_default(struct import_work *w, const char *ours, enum imp
                                const struct import_entry *asked)
 {
     if (!import_pick(w, how))
-        import_put(w, ours, yaml_scalar(&w->f->memory, text), asked,
-                    bump_format(&w->f->memory, "default of scripts with %s", asked->key));
+        import_put(w, ours, yaml_scalar(w->b, text), asked,
+                    bump_format(w->b, "default of scripts with %s", asked->key));
 }
 
 /* use_lora of Qwen; and FastChat's script, which always has an adapter. */
@@ -94,16 +87,16 @@ static void put_lora(struct import_work *w, const struct import_entry *asked)
                 : linear ? linear
                          : asked,
                 NULL);
-    put_as(w, "adapter.r", HOW_LORA_RANK);
+    import_put_value(w, "adapter.r", import_pick(w, HOW_LORA_RANK));
     if (!alpha && rank && import_has(w, PROGRAM_lf))
-        import_put(w, "adapter.lora_alpha", value_number(&w->f->memory, 2 * import_number(w, rank)), rank,
+        import_put(w, "adapter.lora_alpha", value_number(w->b, 2 * import_number(w, rank)), rank,
                     "default of lora_alpha: twice lora_rank");
-    put_as(w, "adapter.lora_alpha", HOW_LORA_ALPHA);
-    put_as(w, "adapter.lora_dropout", HOW_LORA_DROPOUT);
-    put_as(w, "adapter.bias", HOW_LORA_BIAS);
-    put_as(w, "adapter.modules_to_save", HOW_LORA_SAVE);
-    put_as(w, "adapter.use_rslora", HOW_LORA_RSLORA);
-    put_as(w, "adapter.use_dora", HOW_LORA_DORA);
+    import_put_value(w, "adapter.lora_alpha", import_pick(w, HOW_LORA_ALPHA));
+    import_put_value(w, "adapter.lora_dropout", import_pick(w, HOW_LORA_DROPOUT));
+    import_put_value(w, "adapter.bias", import_pick(w, HOW_LORA_BIAS));
+    import_put_value(w, "adapter.modules_to_save", import_pick(w, HOW_LORA_SAVE));
+    import_put_value(w, "adapter.use_rslora", import_pick(w, HOW_LORA_RSLORA));
+    import_put_value(w, "adapter.use_dora", import_pick(w, HOW_LORA_DORA));
     put_script_defaults(w, asked);
 }
 
@@ -116,7 +109,7 @@ static bool put_adapter(struct import_work *w, const struct import_entry *asked)
     if (v && v->kind == VALUE_LIST && v->count != 1)
         import_refuse(w, path, "an adapter continues alone: give one path");
     else if (v)
-        import_put(w, "adapter.path", value_copy(&w->f->memory, v->kind == VALUE_LIST ? v->items[0] : v), path, NULL);
+        import_put(w, "adapter.path", value_copy(w->b, v->kind == VALUE_LIST ? v->items[0] : v), path, NULL);
     else if (asked) put_lora(w, asked);
     for (enum import_how how = HOW_LORA_RANK; how <= HOW_LORA_PATH && (!asked || stored); how++)
         if (!stored || how != HOW_LORA_PATH)
@@ -145,7 +138,7 @@ static void put_quantize(struct import_work *w, const struct import_entry *lora)
         import_refuse(w, twice, "the scales of 4-bit weights are always quantized too, in 8 bits: set it to true");
     const bool differs = twice && !import_true(w, twice);
     import_put(w, "memory.quantize", import_word(w, "nf4"), asked,
-                differs ? bump_format(&w->f->memory, "%s; unlike the default of %s, scales are quantized too",
+                differs ? bump_format(w->b, "%s; unlike the default of %s, scales are quantized too",
                                       asked->key, twice->key)
                         : NULL);
 }
@@ -190,11 +183,11 @@ static struct frozen find_frozen(struct import_work *w)
 
 static void put_freeze(struct import_work *w, const struct frozen *f)
 {
-    struct value *list = value_new(&w->f->memory, VALUE_LIST);
+    struct value *list = value_new(w->b, VALUE_LIST);
     const struct import_entry *from = NULL;
     for (int i = 0; i < PARTS; i++) {
         if (!f->by[i]) continue;
-        value_append(&w->f->memory, list, import_word(w, parts[i].role));
+        value_append(w->b, list, import_word(w, parts[i].role));
         if (!from || (!from->given && f->by[i]->given)) from = f->by[i];
     }
     if (from) import_put(w, "model.freeze", list, from, NULL);
@@ -221,18 +214,17 @@ static void put_exclude(struct import_work *w, struct frozen f, const struct imp
         if (!from || (!from->given && f.by[i]->given)) from = f.by[i];
     }
     if (from)
-        import_put(w, "adapter.exclude_modules",
-                    import_word(w, bump_format(&w->f->memory, "(.*\\.)?(%s)(\\..*)?", names.at)), from, NULL);
+        import_put_word(w, "adapter.exclude_modules", bump_format(w->b, "(.*\\.)?(%s)(\\..*)?", names.at), from);
     text_free(&names);
 }
 
 static void add_rate(struct import_work *w, struct value **groups, int part, const struct import_entry *rate)
 {
-    struct value *group = value_new(&w->f->memory, VALUE_MAP);
-    if (!*groups) *groups = value_new(&w->f->memory, VALUE_LIST);
-    value_put(&w->f->memory, group, "match", import_word(w, parts[part].role));
-    value_put(&w->f->memory, group, "learning_rate", value_copy(&w->f->memory, rate->value));
-    value_append(&w->f->memory, *groups, group);
+    struct value *group = value_new(w->b, VALUE_MAP);
+    if (!*groups) *groups = value_new(w->b, VALUE_LIST);
+    value_put(w->b, group, "match", import_word(w, parts[part].role));
+    value_put(w->b, group, "learning_rate", value_copy(w->b, rate->value));
+    value_append(w->b, *groups, group);
 }
 
 /* Learning rates of parts that are trained. */
