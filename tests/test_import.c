@@ -22,11 +22,8 @@
 #include "io/yaml.h"
 
 static const struct import_row rows[] = {
-#define PROGRAM(...)
 #define KEY(program, key, standard, how, ours, detail) {PROGRAM_##program, key, standard, HOW_##how, ours, detail},
 #include "import/import.def"
-#undef PROGRAM
-#undef KEY
 };
 
 static bool is_simple(enum import_how how) { return how <= HOW_IF_TRUE; }
@@ -87,22 +84,12 @@ static void test_values(void **state)
 enum class { RECORDS, FILES, PROCESSES, SPEED, PLANNED, EVALUATION, INFERENCE, ORDER, SAME, METHOD };
 enum reason {
 #define REASON(id, ...) REASON_##id,
-#define IGNORED(...)
-#define IGNORED_OF(...)
 #include "import/ignored.def"
-#undef REASON
-#undef IGNORED
-#undef IGNORED_OF
     REASON_METHOD
 };
 static const enum class classes[] = {
 #define REASON(id, class, text) class,
-#define IGNORED(...)
-#define IGNORED_OF(...)
 #include "import/ignored.def"
-#undef REASON
-#undef IGNORED
-#undef IGNORED_OF
     METHOD
 };
 static const struct ignored {
@@ -110,13 +97,9 @@ static const struct ignored {
     enum reason reason;
     const char *method, *prefix, *keys;
 } ignored[] = {
-#define REASON(...)
 #define IGNORED(program, reason, prefix, keys) {PROGRAM_##program, REASON_##reason, "", prefix, keys},
 #define IGNORED_OF(program, method, prefix, keys) {PROGRAM_##program, REASON_METHOD, method, prefix, keys},
 #include "import/ignored.def"
-#undef REASON
-#undef IGNORED
-#undef IGNORED_OF
 };
 
 /* Words in names of keys that change memory or results in some program. */
@@ -319,10 +302,7 @@ static void test_ignored(void **state)
 
 static const char *const ids[] = {
 #define PROGRAM(id, ...) #id,
-#define KEY(...)
 #include "import/import.def"
-#undef PROGRAM
-#undef KEY
 };
 
 /* Defaults that no row has: code puts them together, or they mean the same as nothing. */

@@ -8,17 +8,204 @@
  *     swift sft --model Qwen2.5-7B --dataset chats.jsonl
  *     --batch_size 1 --gradient_accumulation_steps 8
  *
- * The file is read as words of a shell (shell_words.h). It has one command that trains; others, such as cd, export,
- * pip, and scripts that evaluate or convert, are skipped. Options before the script are those of the launcher, options
- * behind it those of the script. A variable that the file gives no value is asked for, with the key that it stands for.
+ * It has one command that trains; others, such as cd, export, pip, and scripts that evaluate or convert, are skipped.
+ * Options before the script are those of the launcher, options behind it those of the script.
+ *
+ * The file is read as words of a shell, with its quotes, escapes, comments and ~/. $NAME and ${NAME} have the value
+ * that a line NAME=value of the file gives them. Everything else that a shell would compute, ${NAME:-default}, $(...),
+ * $1, a list, a variable of the environment, stays as it is written: the word says what it lacks, and this is asked
+ * for, with the key that it stands for.
  */
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "config/config_rows.h"
-#include "import/shell_words.h"
+#include "import/import_rows.h"
 #include "io/yaml.h"
+
+/* --- words ----------------------------------------------------------------------------------- */
+
+struct word {
+    const char *text;
+    uint32_t line;
+    const char *unknown; /* the variable or expression in it without a value; NULL: none */
+};
+typedef VEC(struct word) words;
+
+struct shell {
+    struct import *f;
+    const char *name, *at;
+    uint32_t line;
+    struct value *variables; /* of the file: texts, in which names without a value are left */
+    size_t expanded;         /* bytes that variables gave; bounded, because A=$A$A doubles on each line */
+    struct error *e;
+};
+
+enum { MAX_EXPANDED = 1 << 18 };
+
+static size_t name_length(const char *s)
+{
+    size_t n = 0;
+    while (isalnum((unsigned char)s[n]) || s[n] == '_') n++;
+    return n;
+}
+
+/* Returns the end of the brackets that open at s. */
+static const char *closing(const char *s)
+{
+    const char open = *s, close = open == '{' ? '}' : ')';
+    for (int depth = 0; *s; s++) {
+        depth += (*s == open) - (*s == close);
+        if (!depth) return s + 1;
+    }
+    return s;
+}
+
+/* Returns the end of the $NAME, ${...}, $(...), $1 or `...` at s; s: there is none. */
+static const char *variable_end(const char *s)
+{
+    if (*s == '`') return strchr(s + 1, '`') ? strchr(s + 1, '`') + 1 : s + strlen(s);
+    if (*s != '$') return s;
+    if (s[1] == '(' || s[1] == '{') return closing(s + 1);
+    if (s[1] && strchr("@*#?$!-", s[1])) return s + 2;
+    return name_length(s + 1) ? s + 1 + name_length(s + 1) : s;
+}
+
+static bool ends_command(char c) { return !c || strchr("\n;|&()<>", c); }
+
+/* Tells whether a word is NAME=... or NAME+=... */
+static bool is_assignment(const char *word)
+{
+    const size_t n = name_length(word);
+    return n && !isdigit((unsigned char)*word) && (word[n] == '=' || (word[n] == '+' && word[n + 1] == '='));
+}
+
+/* The word that is being read. */
+struct reading {
+    struct text text;
+    struct word word;
+    bool some; /* it is a word even if it has no characters: '' */
+};
+
+static void end_word(struct shell *s, struct reading *r, words *out)
+{
+    if (!r->text.n && !r->some) return;
+    r->word.text = bump_string(&s->f->memory, r->text.n ? r->text.at : "");
+    vec_push(out, r->word);
+    r->text.n = 0;
+    r->some = false;
+    r->word.unknown = NULL;
+}
+
+/* Returns the first variable in a text, whose value is not known; NULL: there is none. */
+static const char *lacking(struct shell *s, const char *text)
+{
+    const char *from = strchr(text, '$'), *end = from ? variable_end(from) : NULL;
+    return from == end ? NULL : bump_format(&s->f->memory, "%.*s", (int)(end - from), from);
+}
+
+/* Appends the value of the variable that ends at `end`, or its name. Outside of quotes a value may be several words:
+ * ARGS="--batch_size 2". */
+static void append_variable(struct shell *s, struct reading *r, const char *end, char quote, words *out)
+{
+    const char *from = s->at, *name = from + 1 + (from[1] == '{');
+    const size_t n = name_length(name);
+    const bool plain = *from == '$' && n && name + n + (from[1] == '{') == end;
+    const struct value *v = plain ? value_get(s->variables, bump_format(&s->f->memory, "%.*s", (int)n, name)) : NULL;
+    const bool whole = quote || (r->text.n && is_assignment(r->text.at));
+    for (; s->at < end; s->at++) s->line += *s->at == '\n';
+    if (v) s->expanded += strlen(v->text);
+    if (!v || s->expanded > MAX_EXPANDED) {
+        text_append(&r->text, from, (size_t)(end - from));
+        r->word.unknown = bump_format(&s->f->memory, "%.*s", (int)(end - from), from);
+        return;
+    }
+    for (const char *value = v->text; *value;) {
+        const size_t length = whole ? strlen(value) : strcspn(value, " \t\r\n\v\f");
+        const char *lacks = lacking(s, bump_format(&s->f->memory, "%.*s", (int)length, value));
+        text_append(&r->text, value, length);
+        if (lacks) r->word.unknown = lacks;
+        value += length;
+        if (*value) end_word(s, r, out), value++;
+    }
+}
+
+/* Reads one word, or several from variables; s->at is at its first character. */
+static int read_word(struct shell *s, words *out)
+{
+    struct reading r = {.word = {.line = s->line}};
+    const uint32_t line = s->line;
+    char quote = 0;
+    while (*s->at && (quote || !(isspace((unsigned char)*s->at) || ends_command(*s->at)))) {
+        const char *variable = quote == '\'' ? s->at : variable_end(s->at);
+        if (variable > s->at) {
+            append_variable(s, &r, variable, quote, out);
+            continue;
+        }
+        const char c = *s->at++;
+        s->line += c == '\n';
+        if (c == '\\' && quote != '\'' && *s->at) {
+            if (*s->at == '\n') s->line++;
+            else text_append(&r.text, s->at, 1);
+            s->at++;
+        } else if (c == quote) quote = 0;
+        else if (!quote && (c == '"' || c == '\'')) quote = c, r.some = true;
+        else if (c == '~' && !r.text.n && !r.some && *s->at == '/' && getenv("HOME"))
+            text_printf(&r.text, "%s", getenv("HOME"));
+        else text_append(&r.text, &c, 1);
+    }
+    const bool redirect = *s->at == '>' && r.text.n && strspn(r.text.at, "0123456789") == r.text.n; /* 2>file */
+    if (!redirect) end_word(s, &r, out);
+    text_free(&r.text);
+    return quote ? error_set(s->e, PL_USAGE, "%s:%u: a quote %c is not closed", s->name, line, quote) : PL_OK;
+}
+
+/* Skips blanks, escaped ends of lines and a comment. */
+static void skip_blanks(struct shell *s)
+{
+    for (;; s->at++) {
+        const char *next = s->at + 1 + (s->at[0] == '\\' && s->at[1] == '\r');
+        if (*s->at == '\\' && *next == '\n') s->at = next, s->line++;
+        else if (*s->at == '\n' || !isspace((unsigned char)*s->at)) break;
+    }
+    if (*s->at == '#') s->at += strcspn(s->at, "\n");
+}
+
+/* Reads the words of the next command, in place of those in `out`; none at the end of the file. */
+static int read_words(struct shell *s, words *out)
+{
+    out->n = 0;
+    while (*s->at) {
+        skip_blanks(s);
+        if (!*s->at) break;
+        if (ends_command(*s->at)) {
+            s->line += *s->at++ == '\n';
+            if (out->n) break;
+            continue;
+        }
+        if (read_word(s, out)) return s->e->code;
+        struct word *last = out->n ? &out->at[out->n - 1] : NULL;
+        if (*s->at != '(' || !last || !is_assignment(last->text) || !text_ends_with(last->text, "=")) continue;
+        last->unknown = "a list"; /* NAME=(...) */
+        for (const char *end = closing(s->at); s->at < end; s->at++) s->line += *s->at == '\n';
+    }
+    return PL_OK;
+}
+
+/* Sets a variable. NAME=$1 leaves a value that NAME has. */
+static void assign(struct shell *s, const struct word *w)
+{
+    const size_t n = strcspn(w->text, "+="), lacks = w->unknown ? strlen(w->unknown) : 0;
+    const char *name = bump_format(&s->f->memory, "%.*s", (int)n, w->text), *value = w->text + n + 1;
+    if (lacks && isdigit((unsigned char)w->unknown[strspn(w->unknown, "${")]) && value_get(s->variables, name)) return;
+    if (w->text[n] == '+' || (lacks && 1 + name_length(w->unknown + 1) != lacks))
+        value = bump_format(&s->f->memory, "$%s", name); /* it is computed */
+    value_put(&s->f->memory, s->variables, name, value_string(&s->f->memory, value));
+}
+
+/* --- commands -------------------------------------------------------------------------------- */
 
 static const char *base_name(const char *path) { return strrchr(path, '/') ? strrchr(path, '/') + 1 : path; }
 static bool is_one_of(const char *words, const char *word) { return config_word_index(words, word) >= 0; }
@@ -28,8 +215,9 @@ static bool is_module_flag(const char *word) { return is_one_of("-m|--module", w
 
 static bool is_launcher(const char *word)
 {
-    return is_one_of("torchrun|deepspeed|accelerate|torch.distributed.run|torch.distributed.launch|accelerate.commands.launch",
-                     base_name(word));
+    return is_one_of(
+        "torchrun|deepspeed|accelerate|torch.distributed.run|torch.distributed.launch|accelerate.commands.launch",
+        base_name(word));
 }
 
 /* Programs with commands of their own, and those commands that train. */
@@ -50,7 +238,7 @@ static const struct tool *find_tool(const char *word)
 /* Tells whether a word before a command says how the shell runs it. */
 static bool is_prefix(const char *word)
 {
-    return is_one_of("export|env|exec|time|nohup|then|else|do|{", word) || shell_is_assignment(word);
+    return is_one_of("export|env|exec|time|nohup|then|else|do|{", word) || is_assignment(word);
 }
 
 /* The word at which a command of a training program begins, behind variables; words->n: it is another command. Options
@@ -63,7 +251,8 @@ static uint32_t command_begin(const words *w, bool first)
     if (i + 1 < w->n && find_tool(w->at[i].text)) return i;
     if (i < w->n && is_launcher(w->at[i].text)) return i;
     for (uint32_t k = i + 1; i < w->n && is_python(w->at[i].text) && k < w->n; k++)
-        if (is_script(w->at[k].text) || (!strcmp(w->at[k].text, "-m") && k + 1 < w->n && strcmp(w->at[k + 1].text, "pip")))
+        if (is_script(w->at[k].text) ||
+            (!strcmp(w->at[k].text, "-m") && k + 1 < w->n && strcmp(w->at[k + 1].text, "pip")))
             return i;
     return w->n;
 }
@@ -80,9 +269,10 @@ static bool contains_one(const char *name, const char *const *parts)
 static enum purpose purpose_of(const char *name)
 {
     static const char *const training[] = {"train", "tune", "sft", NULL};
-    static const char *const others[] = {"eval",  "infer",  "predict", "convert",  "merge",      "export",  "extract", "serve",
-                                         "demo",  "generate", "build", "twine",    "upload",     "download", "preprocess",
-                                         "prepare", "test", "score",   "calcul",   "submission", "pip",     NULL};
+    static const char *const others[] = {"eval",    "infer",      "predict",    "convert",  "merge", "export",
+                                         "extract", "serve",      "demo",       "generate", "build", "twine",
+                                         "upload",  "download",   "preprocess", "prepare",  "test",  "score",
+                                         "calcul",  "submission", "pip",        NULL};
     return contains_one(name, training) ? TRAINS : contains_one(name, others) ? DOES_NOT : MAY_TRAIN;
 }
 
@@ -176,14 +366,14 @@ static int add_processes(struct shell *s)
     struct value *map = value_new(&s->f->memory, VALUE_MAP);
     for (size_t i = 0; i < COUNT(names); i++) {
         const struct value *v = value_get(s->variables, names[i][0]);
-        const struct word w = {.line = s->line, .unknown = v ? shell_lacks(s, v->text) : NULL};
+        const struct word w = {.line = s->line, .unknown = v ? lacking(s, v->text) : NULL};
         if (v && *v->text) value_put(&s->f->memory, map, names[i][1], word_value(s, &w, v->text));
     }
     return map->count ? import_add(s->f, PROGRAM_launch, map, s->name, s->e) : PL_OK;
 }
 
-/* Arguments of the script: options, key=value, and files of settings, which are read first: options come later. `p`: the program
- * that it is; IMPORT_PROGRAMS: its keys tell. */
+/* Adds the arguments of the script: options, key=value, and files of settings, which are read first: options come
+ * later. `p`: the program that it is; IMPORT_PROGRAMS: its keys tell. */
 static int add_arguments(struct shell *s, const words *w, uint32_t i, enum import_program p)
 {
     struct value *map = value_new(&s->f->memory, VALUE_MAP);
@@ -192,11 +382,13 @@ static int add_arguments(struct shell *s, const words *w, uint32_t i, enum impor
     while (i < w->n) {
         const struct word *word = &w->at[i];
         if (is_option(word->text)) put_option(s, w, &i, w->n, UINT32_MAX, map);
-        else if (shell_is_assignment(word->text)) put_option(s, w, &i, i, 0, map);
+        else if (is_assignment(word->text)) put_option(s, w, &i, i, 0, map);
         else {
-            if (!path_has_ending(word->text, ".yaml") && !path_has_ending(word->text, ".yml") && !path_has_ending(word->text, ".json"))
-                return error_set(s->e, PL_USAGE, "%s:%u: the argument %.200s is neither an option nor a file of settings",
-                                 s->name, word->line, word->text);
+            if (!path_has_ending(word->text, ".yaml") && !path_has_ending(word->text, ".yml") &&
+                !path_has_ending(word->text, ".json"))
+                return error_set(s->e, PL_USAGE,
+                                 "%s:%u: the argument %.200s is neither an option nor a file of settings", s->name,
+                                 word->line, word->text);
             if (import_follow(s->f, IMPORT_PROGRAMS, word->text, s->name, s->e))
                 return error_prepend(s->e, "%s:%u", s->name, word->line);
             i++;
@@ -222,9 +414,10 @@ static int check_words(struct shell *s, const words *w, uint32_t i)
         const struct word *x = &w->at[i];
         const char *before = w->at[i - 1].text;
         const bool value = is_option(before) && !strchr(before, '=') && !strpbrk(x->unknown ? x->unknown : "", "@*");
-        if (x->unknown && !value && !is_option(x->text) && !shell_is_assignment(x->text) && !is_script(x->text))
-            return error_set(s->e, PL_USAGE, "%s:%u: %.200s has no value in this file; write what it stands for in its place",
-                             s->name, x->line, x->unknown);
+        if (x->unknown && !value && !is_option(x->text) && !is_assignment(x->text) && !is_script(x->text))
+            return error_set(s->e, PL_USAGE,
+                             "%s:%u: %.200s has no value in this file; write what it stands for in its place", s->name,
+                             x->line, x->unknown);
     }
     return PL_OK;
 }
@@ -234,7 +427,8 @@ static int add_command(struct shell *s, const words *w, uint32_t i)
     const struct tool *tool = find_tool(w->at[i].text);
     if (check_words(s, w, i) || (tool && add_processes(s))) return s->e->code;
     if (tool) return add_arguments(s, w, i + 2, tool->program); /* llamafactory-cli train ... */
-    if (!strncmp(w->at[i].text, "--", 2)) return add_arguments(s, w, i, program_of(s->f->script ? s->f->script : "", w));
+    if (!strncmp(w->at[i].text, "--", 2))
+        return add_arguments(s, w, i, program_of(s->f->script ? s->f->script : "", w));
     struct value *launch = launch_options(s, w, &i);
     if (launch->count && import_add(s->f, PROGRAM_launch, launch, s->name, s->e)) return s->e->code;
     return add_arguments(s, w, i, program_of(i ? w->at[i - 1].text : "", w));
@@ -247,7 +441,7 @@ bool import_is_command(const char *text, const char *name)
     for (; isspace((unsigned char)*text) || *text == '#'; text++)
         if (*text == '#' && !*(text += strcspn(text, "\n"))) return false;
     if (!strncmp(text, "--", 2) && isalpha((unsigned char)text[2])) return true;
-    if (isupper((unsigned char)*text) && shell_is_assignment(text)) return true; /* OMP_NUM_THREADS=4 torchrun ... */
+    if (isupper((unsigned char)*text) && is_assignment(text)) return true; /* OMP_NUM_THREADS=4 torchrun ... */
     snprintf(word, sizeof word, "%.*s", (int)strcspn(text, " "), text);
     return is_one_of("python|python3|torchrun|deepspeed|accelerate|llamafactory-cli|trl|axolotl|swift|export", word);
 }
@@ -256,8 +450,8 @@ bool import_is_command(const char *text, const char *name)
 struct commands {
     words chosen;
     uint32_t begin;
-    enum purpose purpose;  /* of the chosen one; DOES_NOT: there is none */
-    const char *other;     /* the first that does something else, and its line */
+    enum purpose purpose;        /* of the chosen one; DOES_NOT: there is none */
+    const char *other;           /* the first that does something else, and its line */
     uint32_t other_line, second; /* the line of a second one that may train; 0: none */
 };
 
@@ -306,11 +500,11 @@ int import_add_command(struct import *f, const char *text, const char *name, str
     int rc = PL_OK;
     bool first = true;
     s.variables = value_new(&f->memory, VALUE_MAP);
-    while (*s.at && !rc && !(rc = shell_command(&s, &w))) {
+    while (*s.at && !rc && !(rc = read_words(&s, &w))) {
         const uint32_t i = command_begin(&w, first);
         uint32_t k = 0;
         for (; k < w.n && is_prefix(w.at[k].text); k++)
-            if (shell_is_assignment(w.at[k].text)) shell_assign(&s, &w.at[k]);
+            if (is_assignment(w.at[k].text)) assign(&s, &w.at[k]);
         first = first && k == w.n;
         if (i < w.n) rc = choose(&c, &w, i, &s, e);
     }

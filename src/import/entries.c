@@ -14,15 +14,25 @@
 
 struct value *import_word(struct import_work *w, const char *text) { return value_string(w->b, text); }
 bool import_failed(const struct import_work *w) { return w->f->error->code != PL_OK; }
-bool import_has(const struct import_work *w, enum import_program p) { return w->f->programs >> p & 1; }
+bool import_has(const struct import_work *w, unsigned programs) { return w->f->programs & programs; }
 
-bool import_is_hf(const struct import_work *w)
+const char *import_pair(struct import_work *w, const char *pairs, const char *word)
 {
-    static const enum import_program trainers[] = {PROGRAM_hf,    PROGRAM_trl,   PROGRAM_lf,
-                                                    PROGRAM_llava, PROGRAM_swift, PROGRAM_axolotl};
-    for (size_t i = 0; i < COUNT(trainers); i++)
-        if (import_has(w, trainers[i])) return true;
-    return false;
+    const size_t n = strlen(word);
+    for (const char *s = pairs; *s; s += strspn(s, " ")) {
+        const size_t length = strcspn(s, " ");
+        if (n && n < length && s[n] == '=' && !strncmp(s, word, n))
+            return bump_format(w->b, "%.*s", (int)(length - n - 1), s + n + 1);
+        s += length;
+    }
+    return NULL;
+}
+
+/* Prepends where an entry is to the error. */
+static void prepend_place(struct import_work *w, const struct import_entry *entry)
+{
+    if (entry && entry->line) error_prepend(w->f->error, "%s:%u: %s", entry->file, entry->line, entry->key);
+    else if (entry) error_prepend(w->f->error, "%s: %s", entry->file, entry->key);
 }
 
 void import_refuse(struct import_work *w, const struct import_entry *entry, const char *fmt, ...)
@@ -34,14 +44,15 @@ void import_refuse(struct import_work *w, const struct import_entry *entry, cons
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     error_set(w->f->error, PL_USAGE, "%s", text);
-    if (entry && entry->line) error_prepend(w->f->error, "%s:%u: %s", entry->file, entry->line, entry->key);
-    else if (entry) error_prepend(w->f->error, "%s: %s", entry->file, entry->key);
+    prepend_place(w, entry);
 }
 
 /* 0: the script and its files; 1: DeepSpeed; 2: Accelerate and launchers. */
 static int rank_of(const struct import_entry *entry)
 {
-    return entry->program == PROGRAM_ds ? 1 : entry->program == PROGRAM_accelerate || entry->program == PROGRAM_launch ? 2 : 0;
+    return entry->program == PROGRAM_ds                                               ? 1
+           : entry->program == PROGRAM_accelerate || entry->program == PROGRAM_launch ? 2
+                                                                                      : 0;
 }
 
 static bool same_value(const struct import_entry *a, const struct import_entry *b)
@@ -60,7 +71,7 @@ static bool belongs(const struct import_entry *entry, enum import_how how, const
 /* By fact, or by key of ours for the rows with one value. */
 static const struct import_entry *pick(struct import_work *w, enum import_how how, const char *ours)
 {
-    const struct import_entry *given[3] = {0}, *standard[3] = {0};
+    const struct import_entry *given[3] = {0}, *standard[3] = {0}, *found = NULL;
     char a[96], b[96];
     for (uint32_t i = 0; i < w->f->entries.n; i++) {
         const struct import_entry *entry = &w->f->entries.at[i];
@@ -68,11 +79,12 @@ static const struct import_entry *pick(struct import_work *w, enum import_how ho
         (entry->given ? given : standard)[rank_of(entry)] = entry;
     }
     if (given[0] && given[1] && !same_value(given[0], given[1]))
-        import_refuse(w, given[0], "it is %s, but in %s:%u %s is %s: they must be the same, or the DeepSpeed file says \"auto\"", value_describe(given[0]->value, a), given[1]->file,
-                       given[1]->line, given[1]->key, value_describe(given[1]->value, b));
-    for (int i = 0; i < 3; i++)
-        if (given[i]) return given[i];
-    return standard[0] ? standard[0] : standard[1] ? standard[1] : standard[2];
+        import_refuse(w, given[0],
+                      "it is %s, but in %s:%u %s is %s: they must be the same, or the DeepSpeed file says \"auto\"",
+                      value_describe(given[0]->value, a), given[1]->file, given[1]->line, given[1]->key,
+                      value_describe(given[1]->value, b));
+    for (int i = 0; i < 6 && !found; i++) found = i < 3 ? given[i] : standard[i - 3];
+    return found;
 }
 
 const struct import_entry *import_pick(struct import_work *w, enum import_how how) { return pick(w, how, NULL); }
@@ -127,7 +139,8 @@ bool import_true(struct import_work *w, const struct import_entry *entry)
 {
     char found[96];
     if (!entry || import_off(entry->value)) return false;
-    if (entry->value->kind == VALUE_BOOL || (entry->value->kind == VALUE_NUMBER && entry->value->number == 1)) return true;
+    if (entry->value->kind == VALUE_BOOL || (entry->value->kind == VALUE_NUMBER && entry->value->number == 1))
+        return true;
     if (!strcmp(import_text(entry), "yes") || !strcmp(import_text(entry), "on")) return true;
     import_refuse(w, entry, "found %s, expected true or false", value_describe(entry->value, found));
     return false;
@@ -149,7 +162,8 @@ int64_t import_whole(struct import_work *w, const struct import_entry *entry, in
     int64_t x = low;
     if (!entry) return low;
     if (!value_as_int(entry->value, entry->key, &x, &ignored) && x >= low && x <= high) return x;
-    import_refuse(w, entry, "found %s, expected a whole number from %lld to %lld", value_describe(entry->value, found), (long long)low, (long long)high);
+    import_refuse(w, entry, "found %s, expected a whole number from %lld to %lld", value_describe(entry->value, found),
+                  (long long)low, (long long)high);
     return low;
 }
 
@@ -178,18 +192,18 @@ void import_ask(struct import_work *w, const struct import_entry *entry, const c
     CHECK(key >= 0, "there is no key %s", ours);
     if (!entry->given) return;
     vec_push(&w->f->questions, ((struct import_question){entry->file, entry->line, entry->key, entry->value,
-                                                          (enum config_key)key, question}));
+                                                         (enum config_key)key, question}));
 }
 
-void import_put(struct import_work *w, const char *ours, struct value *v, const struct import_entry *entry, const char *from)
+void import_put(struct import_work *w, const char *ours, struct value *v, const struct import_entry *entry,
+                const char *from)
 {
     const int key = config_find(ours);
     CHECK(key >= 0, "there is no key %s", ours);
     if (import_failed(w)) return;
     v->line = entry->line;
     if (config_set_imported(w->c, (enum config_key)key, v, entry->file, w->f->error)) {
-        if (entry->line) error_prepend(w->f->error, "%s:%u: %s", entry->file, entry->line, entry->key);
-        else error_prepend(w->f->error, "%s: %s", entry->file, entry->key);
+        prepend_place(w, entry);
         return;
     }
     if (!from) from = describe(w, entry);

@@ -15,23 +15,14 @@
 
 /* --- rows with one value --------------------------------------------------------------------- */
 
-/* The word of ours for theirs: "adamw_torch=adamw sgd=sgd". */
+/* Returns our word for theirs, by the pairs of the row. */
 static struct value *translate(struct import_work *w, const struct import_entry *entry)
 {
-    const char *word = import_text(entry);
-    const size_t n = strlen(word);
-    struct text known = {0};
-    for (const char *s = entry->row->detail; *s;) {
-        const char *equals = strchr(s, '='), *end = s + strcspn(s, " ");
-        if (n == (size_t)(equals - s) && !strncmp(word, s, n)) {
-            text_free(&known);
-            return value_string(w->b, bump_format(w->b, "%.*s", (int)(end - equals - 1), equals + 1));
-        }
-        text_printf(&known, "%s%.*s", known.n ? ", " : "", (int)(equals - s), s);
-        s = end + (*end == ' ');
-    }
-    import_refuse(w, entry, "found %.100s, and Plimsoll has only %s", *word ? word : "no word", known.at);
-    text_free(&known);
+    const char *word = import_text(entry), *found = import_pair(w, entry->row->detail, word), *known = "";
+    if (found) return import_word(w, found);
+    for (const char *s = entry->row->detail; *s; s += strcspn(s, " "), s += *s == ' ')
+        known = bump_format(w->b, "%s%s%.*s", known, *known ? ", " : "", (int)strcspn(s, "="), s);
+    import_refuse(w, entry, "found %.100s, and Plimsoll has only %s", *word ? word : "no word", known);
     return value_new(w->b, VALUE_NULL);
 }
 
@@ -62,7 +53,9 @@ static void put_values(struct import_work *w)
         const struct import_entry *entry = &w->f->entries.at[i];
         if (entry->row->how > HOW_IF_TRUE) continue;
         bool before = false;
-        for (uint32_t k = 0; k < i && !before; k++) before = w->f->entries.at[k].row->how <= HOW_IF_TRUE && !strcmp(w->f->entries.at[k].row->ours, entry->row->ours);
+        for (uint32_t k = 0; k < i && !before; k++)
+            before = w->f->entries.at[k].row->how <= HOW_IF_TRUE &&
+                     !strcmp(w->f->entries.at[k].row->ours, entry->row->ours);
         const struct import_entry *found = before ? NULL : import_pick_for(w, entry->row->ours);
         if (found) put_one(w, found);
     }
@@ -107,7 +100,7 @@ static void drop(struct import *f, struct config *c, enum config_key key, const 
     vec_push(&f->left, ((struct import_left){what, why}));
 }
 
-/* Validation data of the run file or an option take the place of those of the other program, and so does a format without a split. */
+/* Drops data.holdout where the run file or an option gives validation data, or a format without a split. */
 static void settle_holdout(struct import *f, struct config *c)
 {
     const bool unsplit = config_tokens(c) && !config_text(c);
@@ -148,14 +141,16 @@ static bool is_answered(const struct config *c, const struct import_question *q)
     return c->origin[q->ours].source > SOURCE_IMPORT || (model && config_given(c, KEY_model_preset));
 }
 
-/* Returns the variables of the shell behind question i that have no answer either: "; and so has $OUT (output_dir, line 3)". */
+/* Returns the variables of the shell behind question i that have no answer either: "; and so has $OUT (output_dir,
+ * line 3)". */
 static const char *other_variables(struct import *f, const struct config *c, uint32_t i)
 {
     const char *all = "";
     while (++i < f->questions.n) {
         const struct import_question *q = &f->questions.at[i];
         if (q->value || is_answered(c, q)) continue;
-        all = bump_format(&f->memory, "%s%s %s (%s, line %u)", all, *all ? "," : "; and so has", q->question, q->key, q->line);
+        all = bump_format(&f->memory, "%s%s %s (%s, line %u)", all, *all ? "," : "; and so has", q->question, q->key,
+                          q->line);
     }
     return all;
 }
@@ -236,7 +231,8 @@ static void print_overridden(const struct import *f, const struct config *c, str
     bool any = false;
     for (uint32_t i = 0; i < f->set.n; i++) {
         if (c->origin[f->set.at[i].key].source <= SOURCE_IMPORT) continue;
-        text_printf(out, "%s %s", any ? "," : "  set otherwise by the run file or an option:", config_key_name(f->set.at[i].key));
+        text_printf(out, "%s %s",
+                    any ? "," : "  set otherwise by the run file or an option:", config_key_name(f->set.at[i].key));
         any = true;
     }
     if (any) text_printf(out, "\n");
@@ -251,7 +247,8 @@ static void print_left(const struct import *f, struct text *out)
         for (uint32_t k = 0; k < i && !before; k++) before = !strcmp(f->left.at[k].why, f->left.at[i].why);
         if (before) continue;
         for (uint32_t k = i; k < f->left.n; k++)
-            if (!strcmp(f->left.at[k].why, f->left.at[i].why)) text_printf(out, "%s%s", k == i ? "  " : ", ", f->left.at[k].key);
+            if (!strcmp(f->left.at[k].why, f->left.at[i].why))
+                text_printf(out, "%s%s", k == i ? "  " : ", ", f->left.at[k].key);
         text_printf(out, ": %s\n", f->left.at[i].why);
     }
 }
@@ -270,7 +267,8 @@ static void print_questions(const struct import *f, const struct config *c, stru
 
 void import_print(const struct import *f, const struct config *c, struct text *out)
 {
-    for (uint32_t i = 0; i < f->files.n; i++) text_printf(out, "%s: read as %s\n", f->files.at[i].name, f->files.at[i].program);
+    for (uint32_t i = 0; i < f->files.n; i++)
+        text_printf(out, "%s: read as %s\n", f->files.at[i].name, f->files.at[i].program);
     print_set(f, c, out);
     print_overridden(f, c, out);
     print_questions(f, c, out);

@@ -21,7 +21,8 @@ enum { MAX_FILE = 16 << 20, MAX_DEPTH = 4, MAX_KEYS = 10000 };
 /* The end of the comment at s, or s. A comment stands after a blank or a bracket: https://a is none. */
 static char *comment_end(char *s, char before)
 {
-    if (s[0] != '/' || (s[1] != '/' && s[1] != '*') || !(isspace((unsigned char)before) || strchr("{}[],:", before))) return s;
+    if (s[0] != '/' || (s[1] != '/' && s[1] != '*') || !(isspace((unsigned char)before) || strchr("{}[],:", before)))
+        return s;
     if (s[1] == '/') return s + strcspn(s, "\n");
     char *end = strstr(s + 2, "*/");
     return end ? end + 2 : s + strlen(s);
@@ -73,11 +74,16 @@ static int unknown_key(struct adding *a, const char *key, const struct value *v)
         return PL_OK; /* an empty section */
     const char *nearest = import_nearest(a->program, key, &a->f->memory), *name = import_name(a->program);
     if (a->program == PROGRAM_ds && !import_in_section(a->program, key) && !nearest) {
-        vec_push(&a->f->left, ((struct import_left){bump_string(&a->f->memory, key), "DeepSpeed does not know it and ignores it"}));
+        vec_push(&a->f->left,
+                 ((struct import_left){bump_string(&a->f->memory, key), "DeepSpeed does not know it and ignores it"}));
         return PL_OK;
     }
     if (nearest) error_set(a->e, PL_USAGE, "unknown key %.200s of %s; did you mean %s?", key, name, nearest);
-    else error_set(a->e, PL_USAGE, "unknown key %.200s of %s; remove it, or set what it means with --set (docs/reference/other-programs.md lists the keys that are read)", key, name);
+    else
+        error_set(a->e, PL_USAGE,
+                  "unknown key %.200s of %s; remove it, or set what it means with --set "
+                  "(docs/reference/other-programs.md lists the keys that are read)",
+                  key, name);
     return error_prepend(a->e, "%s:%u", a->file, v->line);
 }
 
@@ -104,8 +110,8 @@ static int ask_variable(const struct adding *a, const struct import_row *r, cons
                                                              (enum config_key)config_find(ours), v->text}));
         return PL_OK;
     }
-    return error_set(a->e, PL_USAGE, "%s:%u: %s: %.200s has no value in this file; write the value in its place", a->file,
-                     v->line, key, v->text);
+    return error_set(a->e, PL_USAGE, "%s:%u: %s: %.200s has no value in this file; write the value in its place",
+                     a->file, v->line, key, v->text);
 }
 
 /* "auto" of a DeepSpeed file is no value. */
@@ -117,9 +123,12 @@ static int add_key(void *to, const struct import_row *r, const char *key, const 
     if (v->kind == VALUE_NULL && v->text && r->how != HOW_NONE) return ask_variable(a, r, key, v);
     if (r->how == HOW_CONFIG_FILE) return PL_OK; /* follow_files */
     if (a->program == PROGRAM_ds && v->kind == VALUE_STRING && !strcmp(v->text, "auto")) {
-        vec_push(&f->entries,
-                 ((struct import_entry){
-                     .row = r, .program = a->program, .key = bump_string(&f->memory, key), .value = v, .file = a->file, .automatic = true}));
+        vec_push(&f->entries, ((struct import_entry){.row = r,
+                                                     .program = a->program,
+                                                     .key = bump_string(&f->memory, key),
+                                                     .value = v,
+                                                     .file = a->file,
+                                                     .automatic = true}));
         return PL_OK;
     }
     if (r->how == HOW_ONLY && !import_off(v) && !one_of(r->standard, v)) return refuse_value(a, r, key, v);
@@ -129,7 +138,8 @@ static int add_key(void *to, const struct import_row *r, const char *key, const 
     const bool named = r->how == HOW_SWIFT_DEEPSPEED && v->kind == VALUE_STRING &&
                        path_has_ending(v->text, ".json"); /* others are names of its own files */
     if ((r->how == HOW_DEEPSPEED || named) && v->kind == VALUE_STRING && *v->text) {
-        if (import_follow(f, PROGRAM_ds, v->text, a->file, a->e)) return error_prepend(a->e, "%s:%u: %s", a->file, v->line, key);
+        if (import_follow(f, PROGRAM_ds, v->text, a->file, a->e))
+            return error_prepend(a->e, "%s:%u: %s", a->file, v->line, key);
         return PL_OK;
     }
     struct value *copy = value_copy(&f->memory, v);
@@ -137,19 +147,28 @@ static int add_key(void *to, const struct import_row *r, const char *key, const 
         copy = yaml_scalar(&f->memory, v->text);
         copy->line = v->line;
     }
-    vec_push(&f->entries, ((struct import_entry){.row = r, .program = a->program, .key = bump_string(&f->memory, key), .value = copy, .file = a->file, .line = v->line, .given = true}));
+    vec_push(&f->entries, ((struct import_entry){.row = r,
+                                                 .program = a->program,
+                                                 .key = bump_string(&f->memory, key),
+                                                 .value = copy,
+                                                 .file = a->file,
+                                                 .line = v->line,
+                                                 .given = true}));
     return PL_OK;
 }
 
-/* Reads the files of settings that a document names, before its own keys, which override them. *others: it has such keys. */
-static int follow_files(struct import *f, enum import_program p, const struct value *map, const char *file, bool *others, struct error *e)
+/* Reads the files of settings that a document names, before its own keys, which override them. *others: it has such
+ * keys. */
+static int follow_files(struct import *f, enum import_program p, const struct value *map, const char *file,
+                        bool *others, struct error *e)
 {
     *others = !map->count;
     for (uint32_t i = 0; i < map->count; i++) {
         const struct value *v = map->items[i];
         const struct import_row *r = import_find(p, v->key);
         if (!r || r->how != HOW_CONFIG_FILE || v->kind != VALUE_STRING) *others = true;
-        else if (import_follow(f, IMPORT_PROGRAMS, v->text, file, e)) return error_prepend(e, "%s:%u: %s", file, v->line, v->key);
+        else if (import_follow(f, IMPORT_PROGRAMS, v->text, file, e))
+            return error_prepend(e, "%s:%u: %s", file, v->line, v->key);
     }
     return PL_OK;
 }
@@ -206,11 +225,13 @@ static int refuse_ours(const char *bytes, const char *name, struct error *e)
     return ours ? error_set(e, PL_USAGE, "%s is a run file of Plimsoll: give it without --config-from", name) : PL_OK;
 }
 
-static int add_document(struct import *f, enum import_program p, const struct value *v, const char *bytes, const char *name, struct error *e)
+static int add_document(struct import *f, enum import_program p, const struct value *v, const char *bytes,
+                        const char *name, struct error *e)
 {
     char found[96];
     if (v->kind == VALUE_NULL) return error_set(e, PL_USAGE, "%s is empty, expected a map of keys", name);
-    if (v->kind != VALUE_MAP) return error_set(e, PL_USAGE, "%s: found %s, expected a map of keys", name, value_describe(v, found));
+    if (v->kind != VALUE_MAP)
+        return error_set(e, PL_USAGE, "%s: found %s, expected a map of keys", name, value_describe(v, found));
     if (p == IMPORT_PROGRAMS && refuse_ours(bytes, name, e)) return e->code;
     return import_add(f, p, v, name, e);
 }
@@ -238,7 +259,8 @@ static int add_python(struct import *f, const char *text, const char *name, stru
     return rc;
 }
 
-static int read_bytes(struct import *f, enum import_program p, const char *bytes, size_t n, const char *name, struct error *e)
+static int read_bytes(struct import *f, enum import_program p, const char *bytes, size_t n, const char *name,
+                      struct error *e)
 {
     struct value *v;
     char *text = bump_alloc(&f->memory, n + 1);
@@ -256,7 +278,8 @@ static int read_file(struct import *f, enum import_program p, const char *path, 
 {
     char *bytes;
     size_t n;
-    if (f->depth >= MAX_DEPTH) return error_set(e, PL_USAGE, "%s: more than %d files name each other", path, (int)MAX_DEPTH);
+    if (f->depth >= MAX_DEPTH)
+        return error_set(e, PL_USAGE, "%s: more than %d files name each other", path, (int)MAX_DEPTH);
     if (file_read(path, MAX_FILE, &bytes, &n, e)) return e->code;
     f->depth++;
     int rc = read_bytes(f, p, bytes, n, path, e);
@@ -267,7 +290,10 @@ static int read_file(struct import *f, enum import_program p, const char *path, 
 
 int import_read(struct import *f, const char *path, struct error *e) { return read_file(f, IMPORT_PROGRAMS, path, e); }
 
-int import_read_text(struct import *f, const char *bytes, size_t n, const char *name, struct error *e) { return read_bytes(f, IMPORT_PROGRAMS, bytes, n, name, e); }
+int import_read_text(struct import *f, const char *bytes, size_t n, const char *name, struct error *e)
+{
+    return read_bytes(f, IMPORT_PROGRAMS, bytes, n, name, e);
+}
 
 /* Programs are started in the folder of their project, and name files from there: the folders above the file that
  * names another one are tried too. */
@@ -286,7 +312,9 @@ const char *import_locate(struct import *f, const char *path, const char *from)
 int import_follow(struct import *f, enum import_program p, const char *path, const char *from, struct error *e)
 {
     const char *there = import_locate(f, path, from);
-    if (!there) return error_set(e, PL_USAGE, "there is no file %.500s, in this folder or in one of those above %s", path, from);
+    if (!there)
+        return error_set(e, PL_USAGE, "there is no file %.500s, in this folder or in one of those above %s", path,
+                         from);
     return read_file(f, p, there, e);
 }
 

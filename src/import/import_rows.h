@@ -9,10 +9,7 @@
 
 enum import_program {
 #define PROGRAM(id, ...) PROGRAM_##id,
-#define KEY(...)
 #include "import/import.def"
-#undef PROGRAM
-#undef KEY
     IMPORT_PROGRAMS
 };
 
@@ -74,8 +71,8 @@ bool import_in_section(enum import_program p, const char *key);
 /* Calls `visit` for each key of a document: a map without a row of its own is walked. Stops at a nonzero result. */
 typedef int import_visit(void *to, const struct import_row *row, const char *key, const struct value *v);
 int import_walk(enum import_program p, const struct value *map, struct bump *b, import_visit *visit, void *to);
-/* The program that knows most keys of a document, of several one with its bit in `read`, or else the first; IMPORT_PROGRAMS: none
- * knows one. */
+/* Returns the program that knows most keys of a document, of several one with its bit in `read`, or else the first;
+ * IMPORT_PROGRAMS: none knows one. */
 enum import_program import_guess(const struct value *map, unsigned read);
 /* Appends the defaults of the programs that were read. */
 void import_add_defaults(struct import *f);
@@ -102,17 +99,14 @@ typedef VEC(struct import_document) import_documents;
 bool import_is_python(const char *text);
 int import_read_python(struct import *f, const char *text, const char *name, import_documents *out, struct error *e);
 
-/* The files of a dataset list of LLaMA-Factory, as a list (dataset_info.c). */
-int import_datasets(struct import *f, const struct import_entry *names, const char *folder, struct value **paths, struct error *e);
-
 /* What import_apply works with (entries.c). The first error stays in f->error, and nothing is set after it. */
 struct import_work {
     struct import *f;
     struct config *c;
     struct bump *b; /* that of f */
 };
-/* The value of a fact, of which a given one comes before a default and the arguments of a script before those of its launcher;
- * NULL: none. A DeepSpeed file that says another value than the program that uses it is an error. */
+/* Returns the value of a fact, of which a given one comes before a default and the arguments of a script before those
+ * of its launcher; NULL: none. A DeepSpeed file that says another value than the program that uses it is an error. */
 const struct import_entry *import_pick(struct import_work *w, enum import_how how);
 /* The same for the keys that become the key `ours`, one for one. */
 const struct import_entry *import_pick_for(struct import_work *w, const char *ours);
@@ -126,7 +120,8 @@ bool import_automatic(const struct import_work *w, const char *key);
 int64_t import_ranks(struct import_work *w);
 bool import_failed(const struct import_work *w);
 /* Sets a key of ours; `from` is printed behind it. NULL: the entry's key and where it is. */
-void import_put(struct import_work *w, const char *ours, struct value *v, const struct import_entry *entry, const char *from);
+void import_put(struct import_work *w, const char *ours, struct value *v, const struct import_entry *entry,
+                const char *from);
 /* The same with the entry's value, unless the entry is NULL, or with a word. */
 void import_put_value(struct import_work *w, const char *ours, const struct import_entry *entry);
 void import_put_word(struct import_work *w, const char *ours, const char *word, const struct import_entry *entry);
@@ -135,15 +130,19 @@ void import_leave(struct import_work *w, const struct import_entry *entry, const
 /* Asks what a given key of theirs becomes; a value of the key `ours` is the answer. */
 void import_ask(struct import_work *w, const struct import_entry *entry, const char *ours, const char *question);
 /* Reports an error at an entry. */
-void import_refuse(struct import_work *w, const struct import_entry *entry, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* The value as true or false, as a number, or as a whole number within bounds; false, 0 and `low` with an error for others and
- * without one for NULL. */
+void import_refuse(struct import_work *w, const struct import_entry *entry, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Return the value as true or false, as a number, or as a whole number within bounds; false, 0 and `low` with an error
+ * for others and without one for NULL. */
 bool import_true(struct import_work *w, const struct import_entry *entry);
 double import_number(struct import_work *w, const struct import_entry *entry);
 int64_t import_whole(struct import_work *w, const struct import_entry *entry, int64_t low, int64_t high);
 const char *import_text(const struct import_entry *entry); /* "" for NULL, lists and maps */
-bool import_has(const struct import_work *w, enum import_program p);
-bool import_is_hf(const struct import_work *w); /* TrainingArguments, or a program that has them */
+/* Tells whether a file of one of these programs was read: import_has(w, BIT(trl) | BIT(lf)). */
+#define BIT(program) (1u << PROGRAM_##program)
+bool import_has(const struct import_work *w, unsigned programs);
+/* Returns our word for theirs, by "theirs=ours theirs=ours"; NULL: it is none of them. */
+const char *import_pair(struct import_work *w, const char *pairs, const char *word);
 
 /* The facts: the batch and the run (run_facts.c), the schedule and the optimizer (schedule_facts.c), memory
  * (memory_facts.c), adapters and frozen parts (trained_parts.c), and data (data_facts.c). */

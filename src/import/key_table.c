@@ -16,38 +16,22 @@ static const struct {
     const char *refused;
 } programs[IMPORT_PROGRAMS] = {
 #define PROGRAM(id, name, parent, leaves, refused) {name, PROGRAM_##parent, leaves, refused},
-#define KEY(...)
 #include "import/import.def"
-#undef PROGRAM
-#undef KEY
 };
 
 static const struct import_row rows[] = {
-#define PROGRAM(...)
 #define KEY(program, key, standard, how, ours, detail) {PROGRAM_##program, key, standard, HOW_##how, ours, detail},
 #include "import/import.def"
-#undef PROGRAM
-#undef KEY
 };
 
 enum reason {
 #define REASON(id, ...) REASON_##id,
-#define IGNORED(...)
-#define IGNORED_OF(...)
 #include "import/ignored.def"
-#undef REASON
-#undef IGNORED
-#undef IGNORED_OF
     REASONS
 };
 static const char *const reasons[REASONS] = {
 #define REASON(id, class, text) text,
-#define IGNORED(...)
-#define IGNORED_OF(...)
 #include "import/ignored.def"
-#undef REASON
-#undef IGNORED
-#undef IGNORED_OF
 };
 
 /* A list of keys without effect; its row serves all of them. */
@@ -56,15 +40,11 @@ static const struct ignored {
     enum reason reason; /* REASONS: the row's own detail */
     struct import_row row;
 } ignored[] = {
-#define REASON(...)
 #define IGNORED(program, reason, prefix, keys)                                                                         \
     {prefix, keys, REASON_##reason, {PROGRAM_##program, "", "", HOW_NONE, "", ""}},
 #define IGNORED_OF(program, method, prefix, keys)                                                                      \
     {prefix, keys, REASONS, {PROGRAM_##program, "", "", HOW_NONE, "", "an option for other values of " method}},
 #include "import/ignored.def"
-#undef REASON
-#undef IGNORED
-#undef IGNORED_OF
 };
 
 const char *import_name(enum import_program p) { return programs[p].name; }
@@ -186,20 +166,21 @@ static bool has_section(enum import_program p, const char *section)
 static bool takes_map(const struct import_row *r)
 {
     static const enum import_how hows[] = {HOW_NONE,
-                                            HOW_ONLY,
-                                            HOW_ASK,
-                                            HOW_VALUE,
-                                            HOW_SCHEDULE_OPTIONS,
-                                            HOW_DEEPSPEED,
-                                            HOW_AXOLOTL_DATASETS,
-                                            HOW_AXOLOTL_TESTS,
-                                            HOW_AXOLOTL_TOKENS};
+                                           HOW_ONLY,
+                                           HOW_ASK,
+                                           HOW_VALUE,
+                                           HOW_SCHEDULE_OPTIONS,
+                                           HOW_DEEPSPEED,
+                                           HOW_AXOLOTL_DATASETS,
+                                           HOW_AXOLOTL_TESTS,
+                                           HOW_AXOLOTL_TOKENS};
     for (size_t i = 0; r && i < COUNT(hows); i++)
         if (r->how == hows[i]) return true;
     return false;
 }
 
-static int walk(enum import_program p, const struct value *map, const char *prefix, struct bump *b, import_visit *visit, void *to)
+static int walk(enum import_program p, const struct value *map, const char *prefix, struct bump *b, import_visit *visit,
+                void *to)
 {
     int rc = 0;
     for (uint32_t i = 0; i < map->count && !rc; i++) {
@@ -214,7 +195,10 @@ static int walk(enum import_program p, const struct value *map, const char *pref
     return rc;
 }
 
-int import_walk(enum import_program p, const struct value *map, struct bump *b, import_visit *visit, void *to) { return walk(p, map, "", b, visit, to); }
+int import_walk(enum import_program p, const struct value *map, struct bump *b, import_visit *visit, void *to)
+{
+    return walk(p, map, "", b, visit, to);
+}
 
 bool import_in_section(enum import_program p, const char *key)
 {
@@ -247,7 +231,8 @@ enum import_program import_guess(const struct value *map, unsigned read)
         struct bump b = {0};
         struct guess g = {.program = p};
         if (p != PROGRAM_launch) import_walk(p, map, &b, count_known, &g);
-        if (g.known > best || (g.known && g.known == best && read >> p & 1 && !(read >> found & 1))) best = g.known, found = p;
+        if (g.known > best || (g.known && g.known == best && read >> p & 1 && !(read >> found & 1)))
+            best = g.known, found = p;
         bump_free(&b);
     }
     return found;
@@ -268,7 +253,9 @@ static void add_default(struct import *f, const struct import_row *r, enum impor
     if (is_given(f, r, p)) return;
     for (uint32_t i = 0; i < f->files.n && !*file; i++)
         if (!strcmp(f->files.at[i].program, programs[p].name)) file = f->files.at[i].name;
-    vec_push(&f->entries, ((struct import_entry){.row = r, .program = p, .key = r->key, .value = yaml_scalar(&f->memory, r->standard), .file = file}));
+    vec_push(&f->entries,
+             ((struct import_entry){
+                 .row = r, .program = p, .key = r->key, .value = yaml_scalar(&f->memory, r->standard), .file = file}));
 }
 
 void import_add_defaults(struct import *f)
@@ -283,13 +270,10 @@ void import_add_defaults(struct import *f)
 
 bool import_off(const struct value *v)
 {
-    static const char *const words[] = {"", "none", "None", "no", "off", "false", "null"};
     if (v->kind == VALUE_NULL) return true;
     if (v->kind == VALUE_BOOL) return !v->truth;
     if (v->kind == VALUE_NUMBER) return v->number == 0;
     if (v->kind == VALUE_MAP && value_get(v, "enabled")) return import_off(value_get(v, "enabled"));
     if (v->kind != VALUE_STRING) return !v->count;
-    for (size_t i = 0; i < COUNT(words); i++)
-        if (!strcmp(v->text, words[i])) return true;
-    return false;
+    return !*v->text || config_word_index("none|None|no|off|false|null", v->text) >= 0;
 }

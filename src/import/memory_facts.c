@@ -3,28 +3,25 @@
  * what is offloaded.
  */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
+#include "config/config_rows.h"
 #include "import/import_rows.h"
-#include "io/yaml.h"
 
 /* --- precision ------------------------------------------------------------------------------- */
 
 /* "f32", "bf16" or "f16" for a dtype of torch; NULL: auto and others. */
-static const char *dtype_word(const struct import_entry *dtype)
+static const char *dtype_word(struct import_work *w, const struct import_entry *dtype)
 {
-    static const char *const words[][2] = {{"bfloat16", "bf16"}, {"bf16", "bf16"}, {"float16", "f16"}, {"fp16", "f16"}, {"half", "f16"}, {"float32", "f32"}, {"fp32", "f32"}, {"float", "f32"}};
     const char *text = import_text(dtype);
     if (!strncmp(text, "torch.", 6)) text += 6;
-    for (size_t i = 0; i < COUNT(words); i++)
-        if (!strcmp(text, words[i][0])) return words[i][1];
-    return NULL;
+    return import_pair(w, "bfloat16=bf16 bf16=bf16 float16=f16 fp16=f16 half=f16 float32=f32 fp32=f32 float=f32", text);
 }
 
-static bool is_dtype(const struct import_entry *entry, const char *word)
+static bool is_dtype(struct import_work *w, const struct import_entry *entry, const char *word)
 {
-    return dtype_word(entry) && !strcmp(dtype_word(entry), word);
+    const char *found = dtype_word(w, entry);
+    return found && !strcmp(found, word);
 }
 
 struct precision {
@@ -35,14 +32,16 @@ struct precision {
 /* Another statement about the precision: it must agree with the one before. */
 static void say(struct import_work *w, struct precision *p, const char *text, const struct import_entry *entry)
 {
-    if (p->word && strcmp(p->word, text)) import_refuse(w, entry, "it asks for %s, but %s (%s:%u) asks for %s; give one of them", text, p->entry->key, p->entry->file, p->entry->line, p->word);
+    if (p->word && strcmp(p->word, text))
+        import_refuse(w, entry, "it asks for %s, but %s (%s:%u) asks for %s; give one of them", text, p->entry->key,
+                      p->entry->file, p->entry->line, p->word);
     *p = (struct precision){text, entry};
 }
 
 /* mixed_precision of Accelerate and scripts: a word, or true, which says no more than that there is one. */
 static void say_mixed(struct import_work *w, struct precision *p, const struct import_entry *mixed)
 {
-    const char *text = dtype_word(mixed);
+    const char *text = dtype_word(w, mixed);
     if (!mixed || import_off(mixed->value)) return;
     if (!text || !strcmp(text, "f32"))
         import_refuse(w, mixed, "found %.100s, and Plimsoll has only fp16 and bf16", import_text(mixed));
@@ -54,8 +53,8 @@ static void say_amp(struct import_work *w, struct precision *p, const struct imp
 {
     const struct import_entry *cast = import_given(w, HOW_AUTOCAST_DTYPE);
     if (p->word || !import_true(w, amp)) return;
-    if (amp->program == PROGRAM_ds) say(w, p, is_dtype(cast, "f16") ? "f16" : "bf16", amp);
-    else say(w, p, is_dtype(import_given(w, HOW_DTYPE), "bf16") ? "bf16" : "f16", amp);
+    if (amp->program == PROGRAM_ds) say(w, p, is_dtype(w, cast, "f16") ? "f16" : "bf16", amp);
+    else say(w, p, is_dtype(w, import_given(w, HOW_DTYPE), "bf16") ? "bf16" : "f16", amp);
 }
 
 /* Axolotl's bf16 is true, false, full or auto; ms-swift's switch follows torch_dtype. */
@@ -67,9 +66,9 @@ static void say_own(struct import_work *w, struct precision *p)
     else if (axolotl && !strcmp(text, "auto")) *p = p->word ? *p : (struct precision){"auto", axolotl};
     else if (axolotl && import_true(w, axolotl)) say(w, p, "bf16", axolotl);
     if (!swift || p->word) return;
-    if (!dtype_word(swift))
+    if (!dtype_word(w, swift))
         import_refuse(w, swift, "found %.100s, expected bfloat16, float16 or float32", import_text(swift));
-    else say(w, p, is_dtype(swift, "bf16") ? "bf16" : "f16", swift);
+    else say(w, p, is_dtype(w, swift, "bf16") ? "bf16" : "f16", swift);
 }
 
 /* What the switches say; a default counts only where no other switch is on. */
@@ -77,7 +76,7 @@ static struct precision switches(struct import_work *w)
 {
     struct precision p = {0};
     const struct import_entry *bf16 = import_pick(w, HOW_BF16), *fp16 = import_pick(w, HOW_FP16),
-                               *pure = import_given(w, HOW_PURE_BF16);
+                              *pure = import_given(w, HOW_PURE_BF16);
     if (import_true(w, pure)) say(w, &p, "bf16-pure", pure);
     else if (bf16 && bf16->given && import_true(w, bf16)) say(w, &p, "bf16", bf16);
     if (fp16 && fp16->given && import_true(w, fp16)) say(w, &p, "f16", fp16);
@@ -91,8 +90,9 @@ static struct precision switches(struct import_work *w)
 /* Without a switch the weights are computed with as they are loaded: in f32 unless the dtype says otherwise. */
 static struct precision unswitched(struct import_work *w)
 {
-    const struct import_entry *dtype = import_given(w, HOW_DTYPE), *amp = import_given(w, HOW_AMP), *fp16 = import_pick(w, HOW_FP16), *bf16 = import_pick(w, HOW_BF16);
-    const char *text = dtype_word(dtype);
+    const struct import_entry *dtype = import_given(w, HOW_DTYPE), *amp = import_given(w, HOW_AMP),
+                              *fp16 = import_pick(w, HOW_FP16), *bf16 = import_pick(w, HOW_BF16);
+    const char *text = dtype_word(w, dtype);
     if (text) return (struct precision){!strcmp(text, "bf16") ? "bf16-pure" : text, dtype};
     if (amp) return (struct precision){"f32", amp};
     if (bf16 || fp16) return (struct precision){"f32", bf16 ? bf16 : fp16};
@@ -103,8 +103,8 @@ static struct precision unswitched(struct import_work *w)
 static bool has_masters(struct import_work *w)
 {
     const struct import_entry *fsdp = import_given(w, HOW_FSDP), *type = import_given(w, HOW_DISTRIBUTED),
-                               *swift = import_given(w, HOW_SWIFT_DEEPSPEED);
-    return import_has(w, PROGRAM_ds) || import_given(w, HOW_STAGE) || (fsdp && !import_off(fsdp->value)) ||
+                              *swift = import_given(w, HOW_SWIFT_DEEPSPEED);
+    return import_has(w, BIT(ds)) || import_given(w, HOW_STAGE) || (fsdp && !import_off(fsdp->value)) ||
            (swift && !import_off(swift->value)) || !strcmp(import_text(type), "FSDP") ||
            !strcmp(import_text(type), "DEEPSPEED");
 }
@@ -114,11 +114,9 @@ static bool has_masters(struct import_work *w)
 static bool is_pure(struct import_work *w, const struct precision *p)
 {
     const bool switched = !strcmp(p->word, "bf16") || !strcmp(p->word, "auto");
-    const bool by_dtype =
-        is_dtype(import_given(w, HOW_DTYPE), "bf16") && (import_has(w, PROGRAM_hf) || import_has(w, PROGRAM_trl));
-    const bool by_switch =
-        import_has(w, PROGRAM_llava) || import_has(w, PROGRAM_axolotl) || import_has(w, PROGRAM_swift);
-    return switched && (by_dtype || by_switch) && !import_has(w, PROGRAM_lf) && !has_masters(w) &&
+    const bool by_dtype = is_dtype(w, import_given(w, HOW_DTYPE), "bf16") && import_has(w, BIT(hf) | BIT(trl));
+    const bool by_switch = import_has(w, BIT(llava) | BIT(axolotl) | BIT(swift));
+    return switched && (by_dtype || by_switch) && !import_has(w, BIT(lf)) && !has_masters(w) &&
            !import_asks_for_lora(w);
 }
 
@@ -131,8 +129,8 @@ static void put_scale(struct import_work *w, bool scaled)
         return;
     }
     if (power)
-        import_put(w, "train.loss_scale", value_number(w->b, ldexp(1, (int)import_whole(w, power, 0, 40))),
-                    power, NULL);
+        import_put(w, "train.loss_scale", value_number(w->b, ldexp(1, (int)import_whole(w, power, 0, 40))), power,
+                   NULL);
     import_put_value(w, "train.scale_window", window);
 }
 
@@ -142,9 +140,8 @@ static void put_precision(struct import_work *w, struct precision *p, bool switc
     const struct import_entry *dtype = import_given(w, HOW_DTYPE), *from = dtype ? dtype : p->entry;
     if (switched && is_pure(w, p)) {
         p->word = "bf16-pure";
-        import_put(
-            w, "memory.precision", import_word(w, p->word), from,
-            bump_format(w->b, "%s: all weights are trained in bf16, without master weights", from->key));
+        import_put(w, "memory.precision", import_word(w, p->word), from,
+                   bump_format(w->b, "%s: all weights are trained in bf16, without master weights", from->key));
         return;
     }
     if (switched)
@@ -165,8 +162,7 @@ static void memory_precision(struct import_work *w)
     if (!tf32) return;
     if (!strcmp(import_text(tf32), "auto") || !import_true(w, tf32) || strcmp(p.word, "f32"))
         import_leave(w, tf32, "it concerns products of f32, which are computed in f32");
-    else
-        import_refuse(w, tf32, "products of f32 are computed in f32, not in TF32: set it to false, or use bf16");
+    else import_refuse(w, tf32, "products of f32 are computed in f32, not in TF32: set it to false, or use bf16");
 }
 
 /* --- recomputation --------------------------------------------------------------------------- */
@@ -186,8 +182,7 @@ static void add_module(struct import_work *w, struct value **rules, const char *
 static void recompute_parts(struct import_work *w, bool all)
 {
     const struct import_entry *language = import_given(w, HOW_RECOMPUTE_LANGUAGE),
-                               *tower = import_given(w, HOW_RECOMPUTE_TOWER),
-                               *every = import_given(w, HOW_TOWER_EVERY);
+                              *tower = import_given(w, HOW_RECOMPUTE_TOWER), *every = import_given(w, HOW_TOWER_EVERY);
     const bool on = !tower || import_true(w, tower);
     struct value *rules = NULL;
     const char *how = NULL;
@@ -202,23 +197,21 @@ static void recompute_parts(struct import_work *w, bool all)
 static bool recompute_some(struct import_work *w)
 {
     const struct import_entry *every = import_given(w, HOW_RECOMPUTE_EVERY),
-                               *ratio = import_given(w, HOW_RECOMPUTE_RATIO),
-                               *segments = import_given(w, HOW_RECOMPUTE_SEGMENTS);
-    struct bump *b = w->b;
-    if (every)
-        import_put_word(w, "memory.recompute", bump_format(b, "every:%lld", (long long)import_whole(w, every, 1, 4096)), every);
-    else if (ratio)
-        import_put_word(w, "memory.recompute", bump_format(b, "ratio:%g", import_number(w, ratio)), ratio);
-    else if (segments)
-        import_put_word(w, "memory.recompute", bump_format(b, "segments:%lld", (long long)import_whole(w, segments, 1, 4096)), segments);
-    return every || ratio || segments;
+                              *ratio = import_given(w, HOW_RECOMPUTE_RATIO),
+                              *segments = import_given(w, HOW_RECOMPUTE_SEGMENTS), *some = every ? every : segments;
+    const char *how = NULL;
+    if (ratio && !every) how = bump_format(w->b, "ratio:%g", import_number(w, some = ratio));
+    else if (some)
+        how = bump_format(w->b, "%s:%lld", every ? "every" : "segments", (long long)import_whole(w, some, 1, 4096));
+    if (how) import_put_word(w, "memory.recompute", how, some);
+    return how;
 }
 
 static bool is_offload(const struct import_entry *entry) { return entry && !strcmp(import_text(entry), "offload"); }
 
 /* Returns the entry that asks for all blocks; NULL: none does. */
 static const struct import_entry *recomputes_all(struct import_work *w, const struct import_entry *on,
-                                                  const struct import_entry *off)
+                                                 const struct import_entry *off)
 {
     const struct import_entry *cpu = import_any(w, HOW_CPU_CHECKPOINTING), *given;
     if (is_offload(on)) return on;
@@ -231,7 +224,7 @@ static const struct import_entry *recomputes_all(struct import_work *w, const st
 static void memory_recompute(struct import_work *w)
 {
     const struct import_entry *on = import_pick(w, HOW_RECOMPUTE), *off = import_pick(w, HOW_NO_RECOMPUTE),
-                               *all = recomputes_all(w, on, off), *given = off && off->given ? off : on;
+                              *all = recomputes_all(w, on, off), *given = off && off->given ? off : on;
     recompute_parts(w, all != NULL);
     if (recompute_some(w)) return;
     if (all) import_put_word(w, "memory.recompute", "all", all);
@@ -243,42 +236,30 @@ static void memory_recompute(struct import_work *w)
 static void put_shard(struct import_work *w, const char *level, bool groups, const struct import_entry *entry)
 {
     if (!config_given(w->c, KEY_parallel_shard)) import_put_word(w, "parallel.shard", level, entry);
-    if (groups && !config_given(w->c, KEY_parallel_group))
-        import_put_word(w, "parallel.group", "host", entry);
+    if (groups && !config_given(w->c, KEY_parallel_group)) import_put_word(w, "parallel.group", "host", entry);
 }
 
 /* "full_shard auto_wrap offload", a list of such words, or true. *offload: it says offload. */
 static void read_fsdp(struct import_work *w, const struct import_entry *fsdp, bool *offload)
 {
-    static const char *const levels[][2] = {{"full_shard", "weights"},
-                                            {"shard_grad_op", "gradients"},
-                                            {"no_shard", "none"},
-                                            {"hybrid_shard", "weights"},
-                                            {"hybrid_shard_zero2", "gradients"}};
-    struct text all = {0};
-    char word[64];
-    const char *level = NULL;
+    static const char levels[] = "full_shard=weights shard_grad_op=gradients no_shard=none hybrid_shard=weights "
+                                 "hybrid_shard_zero2=gradients";
+    const char *all = fsdp->value->kind == VALUE_BOOL ? "full_shard" : import_text(fsdp), *level = NULL;
     bool groups = false;
     for (uint32_t i = 0; fsdp->value->kind == VALUE_LIST && i < fsdp->value->count; i++)
-        text_printf(&all, "%s ", fsdp->value->items[i]->text ? fsdp->value->items[i]->text : "");
-    if (fsdp->value->kind == VALUE_BOOL) text_printf(&all, "full_shard");
-    else text_printf(&all, "%s", import_text(fsdp));
-    for (const char *s = all.at; *s;) {
-        const size_t n = strcspn(s, " ,");
-        snprintf(word, sizeof word, "%.*s", (int)n, s);
-        s += n + strspn(s + n, " ,");
-        const bool known = !strcmp(word, "auto_wrap") || !strcmp(word, "offload") || !*word;
+        all = bump_format(w->b, "%s %s", all, fsdp->value->items[i]->text ? fsdp->value->items[i]->text : "");
+    while (*(all += strspn(all, " ,"))) {
+        const char *word = bump_format(w->b, "%.*s", (int)strcspn(all, " ,"), all),
+                   *found = import_pair(w, levels, word);
+        all += strlen(word);
         *offload |= !strcmp(word, "offload");
-        size_t k = 0;
-        while (k < COUNT(levels) && strcmp(levels[k][0], word)) k++;
-        if (k < COUNT(levels)) level = levels[k][1], groups = !strncmp(word, "hybrid", 6);
-        else if (!known)
+        if (found) level = found, groups = !strncmp(word, "hybrid", 6);
+        else if (strcmp(word, "auto_wrap") && strcmp(word, "offload"))
             import_refuse(w, fsdp,
-                           "found %.60s, expected full_shard, shard_grad_op, no_shard, hybrid_shard, "
-                           "hybrid_shard_zero2, offload or auto_wrap",
-                           word);
+                          "found %.60s, expected full_shard, shard_grad_op, no_shard, hybrid_shard, "
+                          "hybrid_shard_zero2, offload or auto_wrap",
+                          word);
     }
-    text_free(&all);
     if (level) put_shard(w, level, groups, fsdp);
 }
 
@@ -286,25 +267,22 @@ static void read_distributed(struct import_work *w)
 {
     const struct import_entry *type = import_given(w, HOW_DISTRIBUTED);
     const char *word = import_text(type);
-    static const char *const refused[] = {"MEGATRON_LM", "TP", "XLA", "TPU"};
-    for (size_t i = 0; i < COUNT(refused); i++)
-        if (!strcmp(word, refused[i]))
-            import_refuse(w, type,
-                           "found %s: ranks divide the batch, on GPUs or CPUs; expected NO, MULTI_GPU, MULTI_CPU, "
-                           "DEEPSPEED or FSDP",
-                           word);
+    if (config_word_index("MEGATRON_LM|TP|XLA|TPU", word) >= 0)
+        import_refuse(w, type,
+                      "found %s: ranks divide the batch, on GPUs or CPUs; expected NO, MULTI_GPU, MULTI_CPU, DEEPSPEED "
+                      "or FSDP",
+                      word);
     if (!strcmp(word, "FSDP")) put_shard(w, "weights", false, type);
 }
 
 /* What sums over ranks would give other numbers. */
 static void check_sums(struct import_work *w)
 {
-    const struct import_entry *dtype = import_given(w, HOW_COMMUNICATION),
-                               *tokens = import_given(w, HOW_TOKENS_ACROSS);
-    const bool ranks = import_ranks(w) > 1, wide = !dtype || is_dtype(dtype, "f32");
+    const struct import_entry *dtype = import_given(w, HOW_COMMUNICATION), *tokens = import_given(w, HOW_TOKENS_ACROSS);
+    const bool ranks = import_ranks(w) > 1, wide = !dtype || is_dtype(w, dtype, "f32");
     if (dtype && !wide && ranks)
         import_refuse(w, dtype,
-                       "gradients are added in the dtype of memory.gradients, f32 unless it is set: remove it");
+                      "gradients are added in the dtype of memory.gradients, f32 unless it is set: remove it");
     if (dtype && (wide || !ranks))
         import_leave(w, dtype, wide ? "gradients are added in f32" : "one rank adds nothing");
     if (tokens && !import_true(w, tokens) && ranks)
@@ -320,7 +298,7 @@ static bool offloads(struct import_work *w, const struct import_entry *entry)
     if (!entry || import_off(entry->value)) return false;
     if (!strcmp(import_text(entry), "cpu") || !strcmp(import_text(entry), "true")) return true;
     import_refuse(w, entry, "found %.100s; memory.offload moves to host memory: cpu (on a CPU to a file)",
-                   *import_text(entry) ? import_text(entry) : "no device");
+                  *import_text(entry) ? import_text(entry) : "no device");
     return false;
 }
 
@@ -339,13 +317,9 @@ static void take(struct offloads *o, bool *part, const struct import_entry *entr
 
 static void put_offload(struct import_work *w, const struct offloads *o)
 {
-    struct text parts = {0};
-    if (!o->from) return;
-    text_printf(&parts, "%s%s%s", o->optimizer ? "optimizer+masters+" : "", o->weights ? "weights+" : "",
-                o->activations ? "activations+" : "");
-    parts.at[--parts.n] = 0;
-    import_put(w, "memory.offload", import_word(w, parts.at), o->from, NULL);
-    text_free(&parts);
+    char *parts = bump_format(w->b, "%s%s%s", o->optimizer ? "+optimizer+masters" : "", o->weights ? "+weights" : "",
+                              o->activations ? "+activations" : "");
+    if (o->from) import_put_word(w, "memory.offload", parts + 1, o->from);
 }
 
 /* zero0 to zero3 of ms-swift, zero2_offload and zero3_offload; *stage: -1: no such name. */
@@ -361,11 +335,10 @@ static void read_swift(const struct import_entry *name, struct offloads *o, int6
 static void memory_ranks(struct import_work *w)
 {
     static const char *const levels[] = {"none", "optimizer", "gradients", "weights"};
-    const struct import_entry *stage = import_given(w, HOW_STAGE),
-                               *optimizer = import_given(w, HOW_OFFLOAD_OPTIMIZER),
-                               *weights = import_given(w, HOW_OFFLOAD_PARAM),
-                               *recompute = import_given(w, HOW_RECOMPUTE), *fsdp = import_given(w, HOW_FSDP),
-                               *swift = import_given(w, HOW_SWIFT_DEEPSPEED);
+    const struct import_entry *stage = import_given(w, HOW_STAGE), *optimizer = import_given(w, HOW_OFFLOAD_OPTIMIZER),
+                              *weights = import_given(w, HOW_OFFLOAD_PARAM),
+                              *recompute = import_given(w, HOW_RECOMPUTE), *fsdp = import_given(w, HOW_FSDP),
+                              *swift = import_given(w, HOW_SWIFT_DEEPSPEED);
     struct offloads o = {0};
     int64_t z = import_whole(w, stage, 0, 3);
     bool words = false;
@@ -377,7 +350,7 @@ static void memory_ranks(struct import_work *w)
     const bool p = offloads(w, weights), a = offloads(w, optimizer);
     if (p && z < 3)
         import_refuse(w, weights, "it needs ZeRO stage 3, and the stage is %lld; set the stage to 3, or remove it",
-                       (long long)z);
+                      (long long)z);
     if (a && z < 1)
         import_refuse(w, optimizer, "it needs ZeRO stage 1, 2 or 3, and the stage is 0; set the stage, or remove it");
     take(&o, &o.optimizer, a ? optimizer : NULL);

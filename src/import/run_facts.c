@@ -46,10 +46,15 @@ static void refuse_batch(struct import_work *w, const struct batch *b)
     if (b->a) text_printf(&product, "%s %lld x ", b->accumulation->key, (long long)b->a);
     text_printf(&product, "%lld rank%s", (long long)b->r, b->r == 1 ? "" : "s");
     if (ranks > 1)
-        import_refuse(w, b->total, "it is %lld, but %s is %lld; it is right for %lld ranks: run it on them (--ranks %lld), add a file with the launcher's line, such as `torchrun --nproc_per_node=%lld train.py`, to --config-from, or remove %s",
-                       (long long)b->t, product.at, (long long)((b->m ? b->m : 1) * (b->a ? b->a : 1) * b->r), (long long)ranks, (long long)ranks, (long long)ranks, b->accumulation && b->micro ? b->accumulation->key : b->total->key);
+        import_refuse(
+            w, b->total,
+            "it is %lld, but %s is %lld; it is right for %lld ranks: run it on them (--ranks %lld), add a file with "
+            "the launcher's line, such as `torchrun --nproc_per_node=%lld train.py`, to --config-from, or remove %s",
+            (long long)b->t, product.at, (long long)((b->m ? b->m : 1) * (b->a ? b->a : 1) * b->r), (long long)ranks,
+            (long long)ranks, (long long)ranks, b->accumulation && b->micro ? b->accumulation->key : b->total->key);
     else
-        import_refuse(w, b->total, "it is %lld, but %s is %lld; change one of them", (long long)b->t, product.at, (long long)((b->m ? b->m : 1) * (b->a ? b->a : 1) * b->r));
+        import_refuse(w, b->total, "it is %lld, but %s is %lld; change one of them", (long long)b->t, product.at,
+                      (long long)((b->m ? b->m : 1) * (b->a ? b->a : 1) * b->r));
     text_free(&product);
 }
 
@@ -60,7 +65,8 @@ static void put_batch(struct import_work *w, const struct batch *b)
     const struct import_entry *entry = b->total ? b->total : b->micro;
     if (b->total) text_printf(&from, "%s", b->total->key);
     else {
-        text_printf(&from, "%s %lld x %s %lld", b->micro->key, (long long)b->m, b->accumulation ? b->accumulation->key : "accumulation", (long long)b->a);
+        text_printf(&from, "%s %lld x %s %lld", b->micro->key, (long long)b->m,
+                    b->accumulation ? b->accumulation->key : "accumulation", (long long)b->a);
         if (b->r > 1) text_printf(&from, " x %lld ranks", (long long)b->r);
         if (b->r != b->here && b->here > 1) text_printf(&from, ", on %lld", (long long)b->here);
         else if (b->r > 1 && b->here == 1) text_printf(&from, ", on one rank");
@@ -83,12 +89,11 @@ static void run_batch(struct import_work *w)
     b.t = b.total ? import_whole(w, b.total, 1, MOST) : 0;
     b.here = max_i64(1, w->f->ranks);
     if (import_failed(w)) return;
-    if (!b.accumulation && !b.total && b.m && import_has(w, PROGRAM_swift))
+    if (!b.accumulation && !b.total && b.m && import_has(w, BIT(swift)))
         b.a = max_i64(1, (16 + b.m * b.r - 1) / (b.m * b.r)); /* its default: a batch of 16 */
     if (!b.micro && !b.total) {
         import_leave(w, b.accumulation, "no micro-batch is given, so train.effective_batch stays as it is");
-        import_leave(w, import_pick(w, HOW_RANKS),
-                      "no micro-batch is given, so train.effective_batch stays as it is");
+        import_leave(w, import_pick(w, HOW_RANKS), "no micro-batch is given, so train.effective_batch stays as it is");
         return;
     }
     if (!complete_batch(&b)) {
@@ -134,44 +139,51 @@ static bool implies_steps(const struct import_entry *steps)
     return steps && steps->given && (steps->program == PROGRAM_axolotl || steps->program == PROGRAM_swift);
 }
 
+/* Puts every how many steps something happens, by the strategy or the number of steps. Returns whether steps count. */
+static bool put_every(struct import_work *w, const char *ours, const struct import_entry *strategy, bool counted,
+                      const struct import_entry *steps, int64_t total)
+{
+    const int64_t n = counted && steps ? every(w, steps, total) : 0;
+    if (n) import_put(w, ours, value_int(w->b, n), steps, NULL);
+    if (is_word(strategy, "epoch") || (is_word(strategy, "best") && !counted))
+        import_leave(w, strategy,
+                     "evaluation and checkpoints are counted in steps: train.eval_every, train.save_every; both also "
+                     "come at the end");
+    return counted;
+}
+
 static void run_evaluation(struct import_work *w, int64_t total)
 {
-    const struct import_entry *strategy = import_pick(w, HOW_EVAL_STRATEGY), *steps = import_given(w, HOW_EVAL_STEPS);
+    const struct import_entry *strategy = import_pick(w, HOW_EVAL_STRATEGY), *steps = import_given(w, HOW_EVAL_STEPS),
+                              *every = steps ? steps : import_pick(w, HOW_LOGGING_STEPS);
     const bool counted = is_word(strategy, "steps") || implies_steps(steps);
-    if (!steps) steps = import_pick(w, HOW_LOGGING_STEPS);
-    if (is_word(strategy, "epoch")) import_leave(w, strategy, "evaluation and checkpoints are counted in steps: train.eval_every, train.save_every; both also come at the end");
-    if (counted && steps) {
-        const int64_t n = every(w, steps, total);
-        if (n) import_put(w, "train.eval_every", value_int(w->b, n), steps, NULL);
-    } else import_leave(w, import_given(w, HOW_EVAL_STEPS), "eval_strategy is not steps");
+    if (!put_every(w, "train.eval_every", strategy, counted, every, total))
+        import_leave(w, steps, "eval_strategy is not steps");
 }
 
 static void run_checkpoints(struct import_work *w, int64_t total)
 {
-    const struct import_entry *strategy = import_pick(w, HOW_SAVE_STRATEGY), *steps = import_pick(w, HOW_SAVE_STEPS), *keep = import_pick(w, HOW_KEEP);
+    const struct import_entry *strategy = import_pick(w, HOW_SAVE_STRATEGY), *steps = import_pick(w, HOW_SAVE_STEPS),
+                              *keep = import_pick(w, HOW_KEEP);
     const bool counted = is_word(strategy, "steps") || implies_steps(steps);
-    if (counted && steps) {
-        const int64_t n = every(w, steps, total);
-        if (n) import_put(w, "train.save_every", value_int(w->b, n), steps, NULL);
-    } else if (is_word(strategy, "epoch") || is_word(strategy, "best"))
-        import_leave(w, strategy, "evaluation and checkpoints are counted in steps: train.eval_every, train.save_every; both also come at the end");
-    if (!counted) import_leave(w, steps, "save_strategy is not steps");
+    if (!put_every(w, "train.save_every", strategy, counted, steps, total))
+        import_leave(w, steps, "save_strategy is not steps");
     const bool number = keep && keep->value->kind == VALUE_NUMBER && keep->value->number > 0;
-    if (keep && (number || (keep->given && keep->value->kind != VALUE_NUMBER)))
-        import_put_value(w, "train.keep", keep);
+    if (keep && (number || (keep->given && keep->value->kind != VALUE_NUMBER))) import_put_value(w, "train.keep", keep);
     else if (keep)
         import_put(w, "train.keep", value_int(w->b, KEEP_ALL), keep,
-                    keep->given ? "save_total_limit: all are kept" : "default of save_total_limit: all are kept");
+                   keep->given ? "save_total_limit: all are kept" : "default of save_total_limit: all are kept");
 }
 
 /* As transformers, which refuses it too. */
 static void run_best(struct import_work *w)
 {
-    const struct import_entry *best = import_given(w, HOW_BEST), *evaluation = import_pick(w, HOW_EVAL_STRATEGY), *save = import_pick(w, HOW_SAVE_STRATEGY);
+    const struct import_entry *best = import_given(w, HOW_BEST), *evaluation = import_pick(w, HOW_EVAL_STRATEGY),
+                              *save = import_pick(w, HOW_SAVE_STRATEGY);
     if (!import_true(w, best)) return;
-    if (!is_word(save, "best") && !import_has(w, PROGRAM_axolotl) &&
-        strcmp(import_text(evaluation), import_text(save)))
-        import_refuse(w, best, "it needs the same eval_strategy and save_strategy; they are %s and %s", import_text(evaluation), import_text(save));
+    if (!is_word(save, "best") && !import_has(w, BIT(axolotl)) && strcmp(import_text(evaluation), import_text(save)))
+        import_refuse(w, best, "it needs the same eval_strategy and save_strategy; they are %s and %s",
+                      import_text(evaluation), import_text(save));
     import_put(w, "train.keep_best", value_bool(w->b, true), best, NULL);
 }
 

@@ -4,6 +4,7 @@
  * A scheduler of DeepSpeed is one thing with defaults of its own: where a DeepSpeed file has one, the arguments of the
  * program that uses the file count only where the file says "auto".
  */
+#include <ctype.h>
 #include <math.h>
 #include <string.h>
 
@@ -15,18 +16,16 @@
 
 static const char *schedule_word(struct import_work *w, const struct import_entry *entry)
 {
-    static const char *const words[][2] = {{"linear", "linear"},
-                                           {"cosine", "cosine"},
-                                           {"constant", "constant"},
-                                           {"constant_with_warmup", "constant"},
-                                           {"cosine_with_min_lr", "cosine"},
-                                           {"WarmupLR", "constant"},
-                                           {"WarmupDecayLR", "linear"},
-                                           {"WarmupCosineLR", "cosine"}};
     const char *word = import_text(entry);
     if (!strncmp(word, "SchedulerType.", 14)) word += 14;
-    for (size_t i = 0; i < COUNT(words); i++)
-        if (!strcasecmp(words[i][0], word)) return words[i][1];
+    char *lower = bump_string(w->b, word);
+    for (char *s = lower; *s; s++) *s = (char)tolower((unsigned char)*s);
+    const char *found = import_pair(w,
+                                    "linear=linear cosine=cosine constant=constant constant_with_warmup=constant "
+                                    "cosine_with_min_lr=cosine warmuplr=constant warmupdecaylr=linear "
+                                    "warmupcosinelr=cosine",
+                                    lower);
+    if (found) return found;
     import_refuse(
         w, entry,
         "found %.100s, and Plimsoll has only linear, cosine (also with min_lr), constant and constant_with_warmup",
@@ -46,15 +45,15 @@ static void put_floor(struct import_work *w, const struct import_entry *schedule
     else if (rate && rate->kind == VALUE_NUMBER)
         import_put(w, "train.min_lr_rate", value_copy(w->b, rate), options, NULL);
     else if (least && least->kind == VALUE_NUMBER && w->c->train_learning_rate > 0)
-        import_put(w, "train.min_lr_rate", value_number(w->b, least->number / w->c->train_learning_rate),
-                    options, NULL);
+        import_put(w, "train.min_lr_rate", value_number(w->b, least->number / w->c->train_learning_rate), options,
+                   NULL);
     else import_refuse(w, options, "min_lr_rate or min_lr is no number");
 }
 
 static void put_warmup(struct import_work *w)
 {
     const struct import_entry *steps = import_pick(w, HOW_WARMUP), *ratio = import_pick(w, HOW_WARMUP_RATIO),
-                               *length = import_pick(w, HOW_STEPS);
+                              *length = import_pick(w, HOW_STEPS);
     const double n = import_number(w, steps), total = import_number(w, length);
     if (ratio && !ratio->given && !steps && total > 0) { /* Axolotl's default, which ends at 100 steps */
         const double some = fmin(100, floor(import_number(w, ratio) * total));
@@ -80,7 +79,7 @@ static void put_schedule(struct import_work *w)
     if (schedule && !strcmp(import_text(schedule), "constant")) { /* without warmup, unlike constant_with_warmup */
         import_leave(w, import_given(w, HOW_WARMUP), "the schedule constant has no warmup; constant_with_warmup has");
         import_leave(w, import_given(w, HOW_WARMUP_RATIO),
-                      "the schedule constant has no warmup; constant_with_warmup has");
+                     "the schedule constant has no warmup; constant_with_warmup has");
         return;
     }
     put_warmup(w);
@@ -101,13 +100,10 @@ static void put_ds_warmup(struct import_work *w, const struct import_entry *sche
         put_warmup(w);
         if (!config_warms_up(w->c))
             import_put(w, "train.warmup_steps", value_int(w->b, 2), scheduler,
-                        "DeepSpeed's warmup has at least 2 steps");
+                       "DeepSpeed's warmup has at least 2 steps");
     } else if (steps)
-        import_put(w, "train.warmup_steps", value_int(w->b, import_whole(w, steps, 1, INT32_MAX)), steps,
-                    NULL);
-    else
-        import_put(w, "train.warmup_steps", value_int(w->b, 1000), scheduler,
-                    default_of(w, "warmup_num_steps"));
+        import_put(w, "train.warmup_steps", value_int(w->b, import_whole(w, steps, 1, INT32_MAX)), steps, NULL);
+    else import_put(w, "train.warmup_steps", value_int(w->b, 1000), scheduler, default_of(w, "warmup_num_steps"));
     if (type && strcmp(word, "log") && strcmp(word, "linear"))
         import_refuse(w, type, "found %.100s, expected log or linear", word);
     if (type) import_put_word(w, "train.warmup_shape", word, type);
@@ -118,22 +114,20 @@ static void put_ds_warmup(struct import_work *w, const struct import_entry *sche
 static void put_ds_rate(struct import_work *w, const struct import_entry *scheduler, bool decays)
 {
     const struct import_entry *peak = import_given(w, HOW_DS_MAX_RATE),
-                               *rate = import_pick_for(w, "train.learning_rate");
-    if (peak && rate && rate->given && rate->program != PROGRAM_ds &&
-        import_number(w, rate) != import_number(w, peak))
+                              *rate = import_pick_for(w, "train.learning_rate");
+    if (peak && rate && rate->given && rate->program != PROGRAM_ds && import_number(w, rate) != import_number(w, peak))
         import_refuse(w, rate,
-                       "it is %g, but in %s:%u %s is %g: they must be the same, or the DeepSpeed file says \"auto\"",
-                       import_number(w, rate), peak->file, peak->line, peak->key, import_number(w, peak));
+                      "it is %g, but in %s:%u %s is %g: they must be the same, or the DeepSpeed file says \"auto\"",
+                      import_number(w, rate), peak->file, peak->line, peak->key, import_number(w, peak));
     if (peak) import_put_value(w, "train.learning_rate", peak);
     else if (decays && !import_automatic(w, "scheduler.params.warmup_max_lr"))
-        import_put(w, "train.learning_rate", value_number(w->b, 0.001), scheduler,
-                    default_of(w, "warmup_max_lr"));
+        import_put(w, "train.learning_rate", value_number(w->b, 0.001), scheduler, default_of(w, "warmup_max_lr"));
 }
 
 static void put_ds_start(struct import_work *w, bool decays, bool cosine)
 {
     const struct import_entry *least = import_given(w, HOW_DS_MIN_RATE), *ratio = import_given(w, HOW_DS_MIN_RATIO),
-                               *start = cosine ? ratio : least;
+                              *start = cosine ? ratio : least;
     double part = import_number(w, start);
     if (!start || part == 0 || import_failed(w)) return;
     if (!cosine) part = w->c->train_learning_rate > 0 ? part / w->c->train_learning_rate : 2;
@@ -149,16 +143,15 @@ static void put_ds_schedule(struct import_work *w, const struct import_entry *sc
     const bool decays = !strcmp(word, "linear"), cosine = !strcmp(word, "cosine");
     const struct import_entry *floor = import_given(w, HOW_DS_COSINE_FLOOR);
     import_leave(w, import_given(w, HOW_SCHEDULE),
-                  bump_format(w->b, "the scheduler of %s comes first", scheduler->file));
+                 bump_format(w->b, "the scheduler of %s comes first", scheduler->file));
     import_put_word(w, "train.schedule", word, scheduler);
     import_put_word(w, "train.schedule_as", "deepspeed", scheduler);
     put_ds_warmup(w, scheduler);
     put_ds_rate(w, scheduler, decays);
     put_ds_start(w, decays, cosine);
     if (cosine)
-        import_put(w, "train.min_lr_rate",
-                    floor ? value_copy(w->b, floor->value) : value_number(w->b, 0.0001),
-                    floor ? floor : scheduler, floor ? NULL : default_of(w, "cos_min_ratio"));
+        import_put(w, "train.min_lr_rate", floor ? value_copy(w->b, floor->value) : value_number(w->b, 0.0001),
+                   floor ? floor : scheduler, floor ? NULL : default_of(w, "cos_min_ratio"));
 }
 
 /* --- the optimizer --------------------------------------------------------------------------- */
@@ -194,21 +187,20 @@ static const struct named_optimizer *find_optimizer(const char *name)
 static const struct named_optimizer *said_optimizer(struct import_work *w, const struct import_entry **entry)
 {
     const struct import_entry *script = import_given(w, HOW_OPTIMIZER), *ds = import_given(w, HOW_DS_OPTIMIZER),
-                               *mode = import_pick(w, HOW_ADAM_W_MODE);
+                              *mode = import_pick(w, HOW_ADAM_W_MODE);
     const char *name = import_text(*entry = script ? script : ds);
     if (!*entry) return NULL;
     const struct named_optimizer *found = find_optimizer(name);
     const bool adam = found && (found->coupled || !strcasecmp(name, "adamw")),
                sgd = found && !strcmp(found->ours, "sgd");
     if (*entry == ds && !adam && !sgd) {
-        import_refuse(w, ds, "found %.100s, and Plimsoll has only Adam, AdamW and SGD of DeepSpeed's optimizers",
-                       name);
+        import_refuse(w, ds, "found %.100s, and Plimsoll has only Adam, AdamW and SGD of DeepSpeed's optimizers", name);
         return NULL;
     }
     if (!found)
         import_refuse(w, script,
-                       "found %.100s, and Plimsoll has only AdamW, Adam, SGD, Adafactor, and AdamW and Adam in 8 bits",
-                       name);
+                      "found %.100s, and Plimsoll has only AdamW, Adam, SGD, Adafactor, and AdamW and Adam in 8 bits",
+                      name);
     if (*entry != ds || !adam) return found;
     static const struct named_optimizer fused = {"adam", "adamw", "0", false}, coupled = {"adam", "adamw", "0", true};
     const bool plain = found->coupled && mode && mode->given && !import_true(w, mode);
@@ -219,15 +211,16 @@ static const struct named_optimizer *said_optimizer(struct import_work *w, const
  * they are given. */
 static void put_no_decay(struct import_work *w, const struct import_entry *decay)
 {
-    if (!import_is_hf(w) || import_given(w, HOW_DS_OPTIMIZER) || import_number(w, decay) == 0) return;
+    if (!import_has(w, BIT(hf) | BIT(trl) | BIT(lf) | BIT(llava) | BIT(swift) | BIT(axolotl)) ||
+        import_given(w, HOW_DS_OPTIMIZER) || import_number(w, decay) == 0)
+        return;
     struct value *patterns = value_new(w->b, VALUE_LIST);
     value_append(w->b, patterns, import_word(w, "*bias*"));
     value_append(w->b, patterns, import_word(w, "*norm*"));
     import_put(w, "train.no_decay", patterns, decay, "as Trainer does: biases and norms do not decay");
 }
 
-static void put_decay(struct import_work *w, const struct named_optimizer *optimizer,
-                      const struct import_entry *named)
+static void put_decay(struct import_work *w, const struct named_optimizer *optimizer, const struct import_entry *named)
 {
     const struct import_entry *decay = import_pick(w, HOW_DECAY);
     if (decay && optimizer && optimizer->coupled && import_number(w, decay) > 0)
@@ -240,7 +233,7 @@ static void put_decay(struct import_work *w, const struct named_optimizer *optim
         put_no_decay(w, decay);
     } else if (optimizer && !import_automatic(w, "optimizer.params.weight_decay"))
         import_put(w, "train.weight_decay", yaml_scalar(w->b, optimizer->decay), named,
-                    bump_format(w->b, "default of %s", import_text(named)));
+                   bump_format(w->b, "default of %s", import_text(named)));
 }
 
 /* Numbers that an optimizer of DeepSpeed has unless they are given, there or by the program that uses the file. */
@@ -258,7 +251,7 @@ static void put_ds_defaults(struct import_work *w, const struct import_entry *ty
             (i && !strcasecmp(import_text(type), "sgd")))
             continue;
         import_put(w, defaults[i].ours, yaml_scalar(w->b, defaults[i].value), type,
-                    bump_format(w->b, "default of %s", key));
+                   bump_format(w->b, "default of %s", key));
     }
 }
 
@@ -281,8 +274,8 @@ static void put_momentum(struct import_work *w)
         config_given(w->c, KEY_train_momentum))
         return;
     import_put(w, "train.momentum", value_int(w->b, 0),
-                &(struct import_entry){.file = w->c->origin[KEY_memory_optimizer].file, .key = "momentum"},
-                "default of torch.optim.SGD");
+               &(struct import_entry){.file = w->c->origin[KEY_memory_optimizer].file, .key = "momentum"},
+               "default of torch.optim.SGD");
 }
 
 /* ms-swift's learning rate follows from what is trained. */
@@ -290,10 +283,10 @@ static void put_swift_rate(struct import_work *w)
 {
     const struct import_entry *rate = import_pick(w, HOW_SWIFT_RATE), *asked = import_asks_for_lora(w);
     if (rate) import_put_value(w, "train.learning_rate", rate);
-    else if (import_has(w, PROGRAM_swift))
+    else if (import_has(w, BIT(swift)))
         import_put(w, "train.learning_rate", value_number(w->b, asked ? 1e-4 : 1e-5),
-                    asked ? asked : &(struct import_entry){.file = w->f->files.at[0].name, .key = "learning_rate"},
-                    asked ? "default of learning_rate with an adapter" : "default of learning_rate without an adapter");
+                   asked ? asked : &(struct import_entry){.file = w->f->files.at[0].name, .key = "learning_rate"},
+                   asked ? "default of learning_rate with an adapter" : "default of learning_rate without an adapter");
 }
 
 void import_schedule(struct import_work *w)
