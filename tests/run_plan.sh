@@ -11,7 +11,7 @@ table() { "$binary" plan "$@" --json >"$tmp/table.json"; }
 values() { awk -F': ' -v k="\"$1\"" '$1 ~ k { v = $2; gsub(/[",]/, "", v); print v }' "$tmp/table.json"; }
 
 for example in examples/*.yaml; do
-    case $example in *finetune* | *medsam* | *llava* | *prs-med*) continue ;; esac # the model is a folder of the user's
+    case $example in *finetune* | *medsam* | *llava* | *prs-med* | *clip*) continue ;; esac # the model is a folder of the user's
     plans() { "$binary" plan "$1" --json >"$tmp/plan.json" && json "$tmp/plan.json" arena_bytes; }
     check "$(basename "$example") plans" plans "$example"
 done

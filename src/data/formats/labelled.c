@@ -91,7 +91,7 @@ static int read_csv(struct labelled *l, const struct labelled_options *o, const 
     struct csv c;
     struct columns at;
     bool more = true;
-    int rc = file_read(path, SIZE_MAX / 2, &text, &n, e);
+    int rc = file_read(path, 1ull << 30, &text, &n, e);
     if (rc) return rc;
     csv_begin(&c, text, n);
     rc = csv_next(&c, &more, e);
