@@ -17,6 +17,7 @@
 
 #include "cpu/cpu.h"
 #include "cpu/peak.h"
+#include "graph/ops.h"
 
 static const char *filter = "";
 

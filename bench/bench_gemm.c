@@ -21,6 +21,7 @@
 #include "cpu/micro_bf16.h"
 #include "cpu/onednn.h"
 #include "cpu/peak.h"
+#include "graph/ops.h"
 
 static bool small_pages;
 static int many = 2; /* threads of the second column */

@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "cpu/cpu.h"
+#include "graph/ops.h"
 
 enum { ROUNDS = 7, KINDS = 3 };
 

@@ -109,7 +109,7 @@ static void bench_row(const struct row *row, enum dtype f, const struct ceiling 
     rig_run(&r);
     for (uint32_t e = 0; e < r.tape.program[PROGRAM_STEP].n; e++) {
         const struct entry *x = &r.tape.program[PROGRAM_STEP].at[e];
-        if (x->kernel->op != row->op) continue;
+        if (node_at(&r.graph, x->node)->op != row->op) continue;
         struct query q;
         query_fill(&q, &r.graph, node_at(&r.graph, x->node), &r.device.profile);
         struct cost cost = op_table[row->op].cost(q.in, q.out, q.attr);

@@ -14,6 +14,7 @@
 
 #include "cpu/cpu.h"
 #include "dist/dist.h"
+#include "graph/ops.h"
 
 enum { TRIES = 10 };
 

@@ -13,6 +13,8 @@
 #include <cmocka.h>
 
 #include "rank_threads.h"
+#include "graph/ops.h"
+#include "graph/sizes.h"
 #include "run/kernel.h"
 
 enum { LEAVES = 33, LONGEST = 5000 };

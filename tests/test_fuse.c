@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "cpu/cpu.h"
 #include "cpu/gemm.h"
+#include "graph/ops.h"
 #include "passes/passes.h"
 #include "guarded.h"
 

@@ -25,6 +25,7 @@
 #include "cpu/micro_bf16.h"
 #include "cpu/onednn.h"
 #include "cpu/pack.h"
+#include "graph/ops.h"
 #include "guarded.h"
 
 static const enum dtype floats[] = {DT_F32, DT_BF16, DT_F16};

@@ -10,6 +10,7 @@
  * real GPU is the subject of test_predict.c.
  */
 #include "feed/batch_plan.h"
+#include "cost/calibration.h"
 #include "feed/feed.h"
 #include "optest.h"
 #include "h200_trace.h"

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "engine/run.h"
+#include "graph/ops.h"
 #include "models/images.h"
 #include "temporary_folder.h"
 

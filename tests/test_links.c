@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "calibrate/calibrate_links.h"
+#include "cost/calibration.h"
 #include "cost/links.h"
 #include "cost/profile.h"
 

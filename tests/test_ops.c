@@ -338,14 +338,14 @@ static int alias_of(const struct launch *l, enum op op, int o, bool in_place, co
 }
 
 /* Runs k on guarded copies of a launch's operands; guarded_free_all frees `out`. */
-static void run_guarded(const char *what, const struct kernel *k, const struct launch *from, uint64_t work, int threads, bool in_place,
+static void run_guarded(const char *what, enum op op, const struct kernel *k, const struct launch *from, uint64_t work, int threads, bool in_place,
                         void *out[MAX_OUT])
 {
     int alias[MAX_OUT] = {0};
     bool taken[MAX_IN] = {0};
     char text[240];
     for (int o = 0; o < from->nout; o++) {
-        alias[o] = from->out[o].data ? alias_of(from, k->op, o, in_place, taken) : -1;
+        alias[o] = from->out[o].data ? alias_of(from, op, o, in_place, taken) : -1;
         if (alias[o] >= 0) taken[alias[o]] = true;
     }
     snprintf(text, sizeof text, "%s: %s", what, k->name);
@@ -380,22 +380,22 @@ static void check_close(const char *what, const struct kernel *k, const struct l
     }
 }
 
-static void check_kernel(const char *what, const struct kernel *k, const struct launch *l, struct query *q, const struct scene *s)
+static void check_kernel(const char *what, enum op op, const struct kernel *k, const struct launch *l, struct query *q, const struct scene *s)
 {
     void *first[MAX_OUT] = {0}, *other[MAX_OUT] = {0};
-    const struct kernel *ref = ref_kernels[k->op];
+    const struct kernel *ref = ref_kernels[op];
     struct profile profile = *q->profile;
     q->profile = &profile;
     for (int round = 0; round < 6; round++) {
         const int threads = round % 3 + 1;
         profile.threads = threads;
         void **out = round ? other : first;
-        run_guarded(what, k, l, k->workspace ? k->workspace(q) : 0, threads, round >= 3, out);
+        run_guarded(what, op, k, l, k->workspace ? k->workspace(q) : 0, threads, round >= 3, out);
         if (!round) continue;
         check_same(what, k, l, first, other, threads == 1 ? "in place" : round < 3 ? "with more threads" : "in place with more threads");
         guarded_free_all(other);
     }
-    run_guarded(what, ref, l, ref->workspace ? ref->workspace(q) : 0, 1, false, other);
+    run_guarded(what, op, ref, l, ref->workspace ? ref->workspace(q) : 0, 1, false, other);
     check_close(what, k, l, s, first, other);
     guarded_free_all(first);
     guarded_free_all(other);
@@ -415,8 +415,8 @@ static void check_kernels(const struct row *row, const int64_t *n)
             const struct entry *x = &r.tape.program[PROGRAM_STEP].at[e];
             struct query q;
             query_fill(&q, &r.graph, node_at(&r.graph, x->node), &r.device.profile);
-            for (const struct kernel *k = cpu_kernels[row->op]; x->kernel->op == row->op && k->op != OP_NONE; k++)
-                if (!k->match || k->match(&q)) check_kernel(text, k, &x->launch, &q, &s), taken++;
+            for (const struct kernel *k = cpu_kernels[row->op]; node_at(&r.graph, x->node)->op == row->op && k->name; k++)
+                if (!k->match || k->match(&q)) check_kernel(text, row->op, k, &x->launch, &q, &s), taken++;
             x->kernel->run(&x->launch);
         }
         if (!taken) fail_msg("%s: no fast kernel takes it", text);

@@ -16,6 +16,7 @@
 
 #include "cpu/codes.h"
 #include "graph/ops.h"
+#include "graph/sizes.h"
 #include "io/safetensors.h"
 #include "run/kernel.h"
 #include "engine/run.h"

@@ -23,6 +23,8 @@
 #include "models/parts.h"
 #include "temporary_folder.h"
 
+extern const struct family clip_vision_family, llama_family;
+
 #define TOWER_FOLDER "tests/golden/clip_vision"
 #define DECODER_FOLDER "tests/golden/noprefix"
 

@@ -23,6 +23,7 @@
 
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
+#include "graph/ops.h"
 #include "h200_trace.h"
 
 /* Predicted over measured. */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/processor.h"
+#include "cost/calibration.h"
 #include "io/file.h"
 #include "cost/profile.h"
 

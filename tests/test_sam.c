@@ -20,6 +20,7 @@
 
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
+#include "graph/ops.h"
 #include "io/file.h"
 #include "planning/parameter_groups.h"
 #include "engine/run.h"

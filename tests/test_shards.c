@@ -13,6 +13,8 @@
 
 #include "cost/links.h"
 #include "graph/shard.h"
+#include "graph/ops.h"
+#include "graph/sizes.h"
 #include "plan/communication.h"
 #include "run_planned.h"
 

@@ -27,6 +27,8 @@
 #include "folder/train_state.h"
 #include "temporary_folder.h"
 
+extern const struct family llama_family;
+
 static _Alignas(64) char staging[TRANSFER_LEAST];
 
 /* --- folders ------------------------------------------------------------------------ */

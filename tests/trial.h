@@ -23,6 +23,8 @@
 
 #include <cmocka.h>
 
+#include "graph/ops.h"
+#include "graph/sizes.h"
 #include "run/kernel.h"
 #include "guarded.h"
 
@@ -304,7 +306,7 @@ static inline void trial_check_in_place(struct trial *t, const int *may)
     memcpy(l.in, t->in, sizeof l.in);
     memcpy(l.out, t->out, sizeof l.out);
     plan_launch(&p, &l);
-    for (const struct kernel *k = cpu_kernels[t->op]; k->op != OP_NONE; k++)
+    for (const struct kernel *k = cpu_kernels[t->op]; k->name; k++)
         if (kernel_takes(k, &p)) kernel_check(t, k, may), taken++;
     if (!taken) fail_msg("%s: no fast kernel takes its own trial", describe(t, text));
     bump_free(&t->memory);

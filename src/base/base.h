@@ -15,8 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* PL_OK, PL_FAIL, PL_USAGE, PL_NOFIT: the library's codes and the program's exit codes. */
-#include "plimsoll.h"
+#include "base/codes.h"
 
 struct error {
     int code;

@@ -21,6 +21,7 @@
 #include "calibrate/bench.h"
 #include "calibrate/curve_fit.h"
 #include "feed/feed.h"
+#include "graph/ops.h"
 
 #define LLAMA(vocabulary, hidden, inner, layers, heads, kv_heads)                                                           \
     "{\"model_type\": \"llama\", \"vocab_size\": " #vocabulary ", \"hidden_size\": " #hidden ", \"intermediate_size\": " #inner \

@@ -13,6 +13,7 @@
 #include "calibrate/bench.h"
 #include "calibrate/curve_fit.h"
 #include "cost/profile.h"
+#include "graph/ops.h"
 
 enum { STEPS_LEAST = 3, STEPS_MOST = 12, NODE_STEPS = 2 };
 #define SECONDS_EACH 0.25      /* duration of the replays, after STEPS_LEAST */

@@ -13,6 +13,7 @@
 #include "dist/agree.h"
 #include "dist/part.h"
 #include "feed/feed.h"
+#include "graph/ops.h"
 
 #define LLAMA(vocabulary, hidden, inner, heads)                                                                                     \
     "{\"model_type\": \"llama\", \"vocab_size\": " #vocabulary ", \"hidden_size\": " #hidden ", \"intermediate_size\": " #inner          \

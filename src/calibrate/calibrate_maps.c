@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "graph/ops.h"
+#include "graph/emit.h"
 #include "calibrate/calibrate.h"
 
 static id weight(struct graph *g, const char *name, int64_t a, int64_t b, int64_t kh, int64_t kw)

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "cli/bench.h"
+#include "graph/ops.h"
 #include "io/json.h"
 #include "calibrate/bench.h"
 #include "cost/links.h"

@@ -10,6 +10,7 @@
 #include "calibrate/calibrate_gpu.h"
 #include "calibrate/calibrate_links.h"
 #include "cost/profile.h"
+#include "graph/ops.h"
 #include "io/file.h"
 
 static const double GIB = 1 << 30;

@@ -17,6 +17,7 @@
 
 #include "base/system.h"
 #include "cli/environment.h"
+#include "graph/ops.h"
 #include "plan/explain.h"
 #include "report/lives.h"
 #include "calibrate/bench.h"

@@ -1,6 +1,8 @@
 /*
  * environment.c: see environment.h.
  */
+#include "plimsoll.h"
+
 #include "cli/environment.h"
 
 #include <math.h>

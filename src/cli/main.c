@@ -2,6 +2,8 @@
  * main.c: plimsoll COMMAND ...: dispatches to the command. Only this file prints an error and
  * exits.
  */
+#include "plimsoll.h"
+
 #include <stdio.h>
 #include <string.h>
 

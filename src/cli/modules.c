@@ -15,6 +15,7 @@
 #include "adapter/lora.h"
 #include "planning/parameter_groups.h"
 #include "planning/planned.h"
+#include "graph/ops.h"
 #include "io/json.h"
 #include "passes/passes.h"
 

@@ -14,6 +14,7 @@
 #include "calibrate/time_factor.h"
 #include "config/config_model.h"
 #include "io/json.h"
+#include "cost/calibration.h"
 #include "cost/profile.h"
 #include "adapter/adapter_keys.h"
 #include "feed/feed.h"

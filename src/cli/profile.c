@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "cli/ranks.h"
+#include "graph/ops.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "report/arena.h"

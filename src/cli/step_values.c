@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cli/step.h"
+#include "graph/sizes.h"
 #include "models/images.h"
 
 /* The buffer of one row: as in the file (raw), and in the graph's layout (ready). */

@@ -2,6 +2,7 @@
  * calibration.c: see calibration.h.
  */
 #include "cost/calibration.h"
+#include "graph/ops.h"
 
 #include <math.h>
 #include <string.h>

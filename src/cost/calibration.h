@@ -25,6 +25,7 @@
 #ifndef CALIBRATION_H
 #define CALIBRATION_H
 
+#include "graph/ops.h"
 #include "run/kernel.h"
 
 enum { CURVE_POINTS = 16, OP_VARIANTS = 8, CLASSES_MOST = 1024 };

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "cost/calibration.h"
+#include "graph/ops.h"
 
 enum { FAR_VARIANT = 128, FAR_KERNEL = 256 };
 

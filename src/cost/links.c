@@ -2,6 +2,7 @@
  * links.c: see links.h.
  */
 #include "cost/links.h"
+#include "graph/ops.h"
 
 #include <math.h>
 
@@ -13,7 +14,7 @@ static double parts_bytes(const struct query *q, enum op op, int *times)
     return (double)tensor_bytes(q->out[0]);
 }
 
-double links_bytes(const struct query *q, enum op op)
+double links_bytes(const struct query *q, uint16_t op)
 {
     int times;
     const double n = q->attr->group.ranks, bytes = parts_bytes(q, op, &times);
@@ -22,7 +23,7 @@ double links_bytes(const struct query *q, enum op op)
 
 static double exchange_seconds(const struct link *l, int peers, double part) { return peers && l->bandwidth > 0 ? l->latency + peers * (l->peer + part / l->bandwidth) : 0; }
 
-double links_seconds(const struct profile *p, const struct query *q, enum op op)
+double links_seconds(const struct profile *p, const struct query *q, uint16_t op)
 {
     int times;
     const int n = q->attr->group.ranks, axis = q->attr->group.axis, levels = q->attr->group.host;
@@ -32,7 +33,7 @@ double links_seconds(const struct profile *p, const struct query *q, enum op op)
     return times * fmax(exchange_seconds(&p->link[LINK_LOCAL], host - 1, part), exchange_seconds(&p->link[LINK_REMOTE], n - host, part));
 }
 
-double links_part(const struct query *q, enum op op, int *times) { return parts_bytes(q, op, times) / q->attr->group.ranks; }
+double links_part(const struct query *q, uint16_t op, int *times) { return parts_bytes(q, op, times) / q->attr->group.ranks; }
 
 static const char *state_of(const struct link *l) { return l->ranks ? "measured" : "unmeasured"; }
 

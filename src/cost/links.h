@@ -19,11 +19,11 @@ enum link_kind { LINK_LOCAL, LINK_REMOTE };
  * `per_host`: ranks of a host; 0: all are on one. */
 int links_set(struct profile *p, const char *names, int per_host, struct error *e);
 /* The time in which the ranks of a collective exchange their bytes, once. */
-double links_seconds(const struct profile *p, const struct query *q, enum op op);
+double links_seconds(const struct profile *p, const struct query *q, uint16_t op);
 /* Bytes that a rank sends in it, and receives. */
-double links_bytes(const struct query *q, enum op op);
+double links_bytes(const struct query *q, uint16_t op);
 /* Bytes of a part, which a rank sends to a peer in one exchange; how many exchanges a collective is. */
-double links_part(const struct query *q, enum op op, int *times);
+double links_part(const struct query *q, uint16_t op, int *times);
 /* "nvlink4 and ib-ndr, unmeasured"; "3.2 GB/s, measured". */
 void links_print(const struct profile *p, struct text *out);
 

@@ -2,6 +2,7 @@
  * links_set.c: the links between ranks that parallel.links names: built-in ones, the profile's own, or those of a file. Apart
  * from links.c, so that predicted times need no reader of files.
  */
+#include "cost/calibration.h"
 #include "cost/links.h"
 
 #include <stdio.h>

@@ -5,8 +5,9 @@
 #ifndef PROFILE_H
 #define PROFILE_H
 
-#include "cost/calibration.h"
 #include "run/device.h"
+
+struct calibration; /* cost/calibration.h */
 
 /* --- by name (gpus.c, profile_stored.c) --------------------------------------------------- */
 

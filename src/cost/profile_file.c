@@ -22,8 +22,10 @@
 #include <string.h>
 
 #include "base/processor.h"
+#include "graph/ops.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "cost/calibration.h"
 #include "cost/links.h"
 #include "cost/profile.h"
 

@@ -6,6 +6,7 @@
 
 #include "cost/calibration.h"
 #include "cost/links.h"
+#include "graph/ops.h"
 
 /* Up to cache_bytes the bandwidth is that of the caches, from 32 times that on it is that of
  * memory; between the two it is interpolated in log-log space. */

@@ -182,6 +182,8 @@ CPU_KERNEL(ACT_BWD, act_bwd);
 /* --- ACT_BWD_SUM: ACT_BWD, then SUM_TO of its result; and ACT of x, if that output is given
  * ----------- */
 
+extern const struct kernel cpu_SUM_TO[];
+
 static bool act_bwd_sum_match(const struct query *q) { return query_is_fast(q); }
 
 static uint64_t act_bwd_sum_workspace(const struct query *q)

@@ -8,7 +8,7 @@
  *
  *     CPU_KERNEL(SOFTMAX, softmax);                        without a workspace
  *     CPU_KERNEL_WORK(LINEAR, linear);                     with one
- *     CPU_KERNELS(LINEAR, KERNEL(LINEAR, tiny), KERNEL_WORK(LINEAR, linear));
+ *     CPU_KERNELS(LINEAR, KERNEL(tiny), KERNEL_WORK(linear));
  *                                                          several, preferred first
  *
  * No other registration is needed: the table (kernels.c) is generated from ops.def.
@@ -18,19 +18,14 @@
 
 #include "run/kernel.h"
 
-#define KERNEL(OP, name) {OP_##OP, "cpu_" #name, name##_match, NULL, name##_run}
-#define KERNEL_WORK(OP, name) {OP_##OP, "cpu_" #name, name##_match, name##_workspace, name##_run}
-#define CPU_KERNELS(OP, ...) const struct kernel cpu_##OP[] = {__VA_ARGS__, {.op = OP_NONE}}
-#define CPU_KERNEL(OP, name) CPU_KERNELS(OP, KERNEL(OP, name))
-#define CPU_KERNEL_WORK(OP, name) CPU_KERNELS(OP, KERNEL_WORK(OP, name))
-
-#define VIEW(NAME, ...)
-#define OP(NAME, ...) extern const struct kernel cpu_##NAME[];
-#include "graph/ops.def"
-#undef OP
+#define KERNEL(name) {0, "cpu_" #name, name##_match, NULL, name##_run}
+#define KERNEL_WORK(name) {0, "cpu_" #name, name##_match, name##_workspace, name##_run}
+#define CPU_KERNELS(OP, ...) const struct kernel cpu_##OP[] = {__VA_ARGS__, {0}}
+#define CPU_KERNEL(OP, name) CPU_KERNELS(OP, KERNEL(name))
+#define CPU_KERNEL_WORK(OP, name) CPU_KERNELS(OP, KERNEL_WORK(name))
 
 /* One of an op's kernels by name, regardless of the preference: for tests and benchmarks. */
-const struct kernel *cpu_kernel_named(enum op op, const char *name);
+const struct kernel *cpu_kernel_named(uint16_t op, const char *name);
 
 /* The sum of a dense operand's elements, or of their squares, in double: chunks of a fixed length,
  * added in order. `work` holds reduce_workspace() bytes. */

@@ -497,5 +497,5 @@ static void matmul_run(const struct launch *l)
 }
 
 /* The library's kernel comes first: it matches if the profile enables it. */
-CPU_KERNELS(LINEAR, {OP_LINEAR, "onednn_linear", onednn_linear_match, onednn_linear_workspace, onednn_linear_run}, KERNEL_WORK(LINEAR, linear));
-CPU_KERNELS(MATMUL, {OP_MATMUL, "onednn_matmul", onednn_matmul_match, onednn_matmul_workspace, onednn_matmul_run}, KERNEL_WORK(MATMUL, matmul));
+CPU_KERNELS(LINEAR, {0, "onednn_linear", onednn_linear_match, onednn_linear_workspace, onednn_linear_run}, KERNEL_WORK(linear));
+CPU_KERNELS(MATMUL, {0, "onednn_matmul", onednn_matmul_match, onednn_matmul_workspace, onednn_matmul_run}, KERNEL_WORK(matmul));

@@ -63,5 +63,5 @@ void onednn_linear_act_run(const struct launch *l)
     act_all(l->attr->act.kind, &l->out[0], stored(l), l->threads);
 }
 
-CPU_KERNELS(LINEAR_ACT, {OP_LINEAR_ACT, "onednn_linear_act", onednn_linear_match, onednn_linear_workspace, onednn_linear_act_run},
-            KERNEL_WORK(LINEAR_ACT, linear_act));
+CPU_KERNELS(LINEAR_ACT, {0, "onednn_linear_act", onednn_linear_match, onednn_linear_workspace, onednn_linear_act_run},
+            KERNEL_WORK(linear_act));

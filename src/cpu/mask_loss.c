@@ -16,6 +16,7 @@
 #include "cpu/cpu.h"
 #include "cpu/math.h"
 #include "cpu/rows.h"
+#include "graph/sizes.h"
 
 enum { ROWS = 16 };
 enum { FOCAL, SUM_P, SUM_PG, SUM_G, BOTH, PREDICTED, SUMS };

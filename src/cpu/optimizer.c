@@ -9,6 +9,7 @@
 #include "cpu/codes.h"
 #include "cpu/cpu.h"
 #include "cpu/update.h"
+#include "graph/sizes.h"
 
 _Static_assert((int)STATE_BLOCK == (int)TILE, "a block of 8-bit state is a tile");
 

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "cpu/ref.h"
+#include "graph/ops.h"
 
 
 /* --- elements ------------------------------------------------------------------ */
@@ -160,6 +161,11 @@ REF_KERNEL(SUMSQ, sumsq);
 REF_KERNEL(CLIP, clip);
 
 /* --- the table ------------------------------------------------------------------------ */
+
+#define VIEW(NAME, ...)
+#define OP(NAME, ...) extern const struct kernel ref_##NAME[];
+#include "graph/ops.def"
+#undef OP
 
 const struct kernel *const ref_kernels[OP_COUNT] = {
 #define VIEW(NAME, ...)

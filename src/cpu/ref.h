@@ -44,13 +44,8 @@ void ref_add_first(const struct launch *l, struct launch *rest);
 
 /* Declares ref_NAME as the reference kernel of an op; with _WORK it needs the scratch memory of
  * ref_NAME_workspace. It matches everything. The table in ref.c is generated from ops.def. */
-#define REF_KERNEL(OP, name) const struct kernel ref_##OP[] = {{OP_##OP, "ref_" #name, NULL, NULL, ref_##name}, {.op = OP_NONE}}
+#define REF_KERNEL(OP, name) const struct kernel ref_##OP[] = {{0, "ref_" #name, NULL, NULL, ref_##name}, {0}}
 #define REF_KERNEL_WORK(OP, name) \
-    const struct kernel ref_##OP[] = {{OP_##OP, "ref_" #name, NULL, ref_##name##_workspace, ref_##name}, {.op = OP_NONE}}
-
-#define VIEW(NAME, ...)
-#define OP(NAME, ...) extern const struct kernel ref_##NAME[];
-#include "graph/ops.def"
-#undef OP
+    const struct kernel ref_##OP[] = {{0, "ref_" #name, NULL, ref_##name##_workspace, ref_##name}, {0}}
 
 #endif

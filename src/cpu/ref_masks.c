@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "cpu/ref.h"
+#include "graph/sizes.h"
 
 /* --- windows ---------------------------------------------------------------------------- */
 

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "cpu/ref.h"
+#include "graph/sizes.h"
 
 static double softplus(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
 static double sigmoid(double x) { return exp(-softplus(-x)); }

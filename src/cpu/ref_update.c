@@ -8,6 +8,7 @@
 #include "cpu/codes.h"
 #include "cpu/ref.h"
 #include "cpu/round.h"
+#include "graph/sizes.h"
 
 static bool is_off(const struct launch *l, struct update_slots at)
 {

@@ -15,6 +15,7 @@
 #include "cpu/cpu.h"
 #include "cpu/math.h"
 #include "cpu/rows.h"
+#include "graph/sizes.h"
 
 enum { ROWS = 64 };
 enum { BCE, WEIGHTS, INTERSECTION, SUM, IN_MASK, BOTH, PREDICTED, SUMS };

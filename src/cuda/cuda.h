@@ -10,7 +10,6 @@
 #define PLIMSOLL_CUDA_H
 
 #include "cuda/kernels.h"
-#include "graph/ops.h"
 #include "run/device.h"
 #include "run/tape.h"
 

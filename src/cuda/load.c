@@ -6,6 +6,7 @@
 
 #include "base/plugin.h"
 #include "cuda/cuda.h"
+#include "graph/ops.h"
 
 /* libcuda.so.1 comes with the NVIDIA driver only. It is checked first because the plug-in loads
  * hundreds of megabytes of CUDA libraries, which a machine without a GPU need not load. */

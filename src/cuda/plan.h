@@ -18,6 +18,7 @@
 #define CUDA_PLAN_H
 
 #include "cuda/kernels.h"
+#include "graph/ops.h"
 #include "run/kernel.h"
 
 /* A row of a family's table. */

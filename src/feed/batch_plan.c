@@ -10,6 +10,7 @@
 #include "data/images/image_source.h"
 #include "feed/embed.h"
 #include "feed/feed.h"
+#include "graph/emit.h"
 
 enum {
     IMAGES_AHEAD = 16,        /* largest default of data.prefetch */

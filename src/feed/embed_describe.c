@@ -11,6 +11,7 @@
 #include "planning/parameter_groups.h"
 #include "folder/weights_4bit.h"
 #include "feed/feed.h"
+#include "graph/ops.h"
 #include "graph/stored.h"
 
 enum { HASH_CHUNK = 1 << 18 }; /* elements of a weight that are hashed at once */

@@ -203,6 +203,8 @@ union attr {
     struct { float edge, bce_edge, smooth; int32_t size; } structure_loss; /* size: the side of the window that finds edges */
 };
 
+enum { OPS_MOST = 256 };
+
 struct node {
     uint16_t op;                       /* enum op */
     uint8_t phase, program, lane;

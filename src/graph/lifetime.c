@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-#include "graph/ops.h"
+#include "graph/graph.h"
 
 struct access {
     bool fresh; /* the first access is a write without a read, */

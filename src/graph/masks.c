@@ -3,6 +3,8 @@
  * mask loss.
  */
 #include "graph/infer.h"
+#include "graph/ops.h"
+#include "graph/sizes.h"
 
 static id emit_first(struct graph *g, enum op op, const union attr *attr, const id *in, int nin)
 {

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "graph/infer.h"
+#include "graph/ops.h"
 
 /* The previous row, named like this one without _BWD. */
 static const struct op_row *forward_of(enum op backward)

@@ -3,6 +3,8 @@
  * from the wrong pixels of a mask, and rows repeated for the prompts of an image.
  */
 #include "graph/infer.h"
+#include "graph/ops.h"
+#include "graph/sizes.h"
 
 static id emit_first(struct graph *g, enum op op, const union attr *attr, const id *in, int nin)
 {

@@ -4,6 +4,7 @@
  */
 #include "graph/infer.h"
 #include "graph/rules.h"
+#include "graph/sizes.h"
 
 void infer_squares(struct infer *f)
 {

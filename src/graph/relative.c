@@ -12,6 +12,7 @@
  * tables. The second is TinyViT's learned bias.
  */
 #include "graph/infer.h"
+#include "graph/ops.h"
 
 static id emit_first(struct graph *g, enum op op, const union attr *attr, const id *in, int nin)
 {

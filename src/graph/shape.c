@@ -7,6 +7,7 @@
  */
 #include "base/nf4.h"
 #include "graph/infer.h"
+#include "graph/ops.h"
 
 /* An accumulator, when given, has as many elements as the result, in any shape. */
 static bool takes_sum(const struct tensor *acc, const struct tensor *out)

@@ -3,6 +3,7 @@
  * of the ops on maps, which are images with channels last: [B,H,W,C].
  */
 #include "graph/infer.h"
+#include "graph/ops.h"
 
 /* --- moving elements ---------------------------------------------------------- */
 

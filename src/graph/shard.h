@@ -14,7 +14,8 @@
 #ifndef GRAPH_SHARD_H
 #define GRAPH_SHARD_H
 
-#include "graph/ops.h"
+#include "graph/graph.h"
+#include "graph/sizes.h"
 
 /* Elements of a shard of n elements on each of `ranks`. */
 static inline int64_t shard_part(int64_t n, int ranks)

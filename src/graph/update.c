@@ -6,6 +6,7 @@
  */
 #include "graph/infer.h"
 #include "graph/rules.h"
+#include "graph/sizes.h"
 
 /* The checks that all updates share; each rule checks its own optimizer state. */
 static void infer_update(struct infer *f, const struct tensor *step, const struct tensor *clip, const struct tensor *w)

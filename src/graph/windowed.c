@@ -15,6 +15,7 @@
  * the same, without the padded grid, its copies and its products.
  */
 #include "graph/infer.h"
+#include "graph/ops.h"
 
 id op_attention_window(struct graph *g, id q, id k, id v, id table_h, id table_w, id pad, struct window_options o)
 {

@@ -7,6 +7,8 @@
  *
  * Invariant: whatever a callback does, the graph is accepted by the passes, or has an error.
  */
+#include "plimsoll.h"
+
 #include <stdio.h>
 #include <string.h>
 

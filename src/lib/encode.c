@@ -1,6 +1,8 @@
 /*
  * encode.c: tokenizers for users of the library (the contract is in plimsoll.h).
  */
+#include "plimsoll.h"
+
 #include <string.h>
 
 #include "text/tokenizer/tokenizer.h"

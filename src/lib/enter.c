@@ -1,6 +1,8 @@
 /*
  * enter.c: how calls on a session begin.
  */
+#include "plimsoll.h"
+
 #include "lib/session.h"
 
 bool session_enter(struct pl_session *s)

@@ -3,6 +3,8 @@
  *
  * The generator keeps weights and KV cache between calls. A call that needs a longer context plans anew.
  */
+#include "plimsoll.h"
+
 #include <string.h>
 
 #include "infer/generate.h"

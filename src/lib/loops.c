@@ -7,10 +7,12 @@
  * what the backward keeps and what it recomputes. The loops of graph.h are for sums over independent slices, whose backward follows the
  * forward inside the iteration; the backward of a recurrence begins after the last iteration.
  */
+#include "plimsoll.h"
+
 #include <stdio.h>
 #include <string.h>
 
-#include "graph/ops.h"
+#include "graph/emit.h"
 #include "lib/builder.h"
 
 /* Each iteration is some nodes; far beyond this the graph itself would need gigabytes. */

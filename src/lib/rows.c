@@ -6,6 +6,8 @@
  * for scalars, which are sums. Only scalars leave it, and what pl_output names; on their way to the loss they are added and scaled, so that
  * their gradients are known before the scope runs (graph/autodiff.c).
  */
+#include "plimsoll.h"
+
 #include "lib/session.h"
 
 #include "graph/ops.h"

@@ -4,6 +4,8 @@
  * Invariant: the trainer's plan is that of the current options, or the stage is STAGE_OPTIONS.
  * Every public function checks its pointers: a caller's mistake is PL_USAGE.
  */
+#include "plimsoll.h"
+
 #include <string.h>
 
 #include "io/json.h"

@@ -12,6 +12,8 @@
 #ifndef SESSION_H
 #define SESSION_H
 
+#include "plimsoll.h"
+
 #include "engine/run.h"
 #include "train/train.h"
 

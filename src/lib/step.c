@@ -4,6 +4,8 @@
  * Invariant: all inputs of a started session are in range before a step reads them. After pl_start
  * only pl_save allocates memory, which it frees again.
  */
+#include "plimsoll.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

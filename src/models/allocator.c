@@ -19,6 +19,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "graph/ops.h"
 #include "models/images.h"
 #include "models/layers.h"
 #include "models/llava.h"

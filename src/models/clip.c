@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "graph/ops.h"
+#include "graph/emit.h"
 #include "models/clip.h"
 #include "models/layers.h"
 #include "models/parts.h"

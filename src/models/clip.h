@@ -4,7 +4,7 @@
 #ifndef CLIP_H
 #define CLIP_H
 
-#include "graph/ops.h"
+#include "graph/emit.h"
 #include "io/value.h"
 
 struct tower {

@@ -10,6 +10,7 @@
 #include <math.h>
 
 #include "models/clip.h"
+#include "graph/emit.h"
 #include "models/layers.h"
 #include "models/parts.h"
 

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "graph/ops.h"
 #include "io/file.h"
 #include "io/json.h"
 

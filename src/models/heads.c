@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/ops.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "models/layers.h"

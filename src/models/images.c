@@ -3,6 +3,7 @@
  */
 #include "models/images.h"
 
+#include "graph/emit.h"
 #include "models/parts.h"
 
 /* Rounded down. */

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "graph/ops.h"
+#include "graph/emit.h"
 
 enum { NAME_ROOM = 256 };
 static const double BN_EPS = 1e-5, BN_MOMENTUM = 0.1; /* of torch.nn.BatchNorm2d */

@@ -10,6 +10,7 @@
 
 #include <string.h>
 
+#include "graph/emit.h"
 #include "io/json.h"
 #include "models/images.h"
 #include "models/layers.h"

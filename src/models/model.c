@@ -7,12 +7,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "graph/ops.h"
+#include "graph/emit.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "models/heads.h"
 #include "models/presets.h"
 
+#define FAMILY(name) extern const struct family name##_family;
+#include "models/families.def"
+#undef FAMILY
 static const struct family *const families[] = {
 #define FAMILY(name) &name##_family,
 #include "models/families.def"

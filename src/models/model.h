@@ -14,7 +14,7 @@
 #define MODEL_H
 
 #include "base/spelling.h"
-#include "graph/ops.h"
+#include "graph/emit.h"
 #include "io/value.h"
 
 /* A dimension of a port that the batch determines, named by a letter. B is samples and T tokens; a
@@ -164,9 +164,6 @@ struct family {
     bool drops;             /* it has the dropout of its config.json */
     const struct spelling *spellings; /* of the published names; NULL: there is one, apart from `root` */
 };
-#define FAMILY(name) extern const struct family name##_family;
-#include "models/families.def"
-#undef FAMILY
 
 /* A model without a config.json: the program that uses the library emits its graph. */
 struct definition {

@@ -13,7 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "graph/ops.h"
+#include "graph/emit.h"
+#include "graph/sizes.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "models/layers.h"
@@ -30,6 +31,8 @@ const struct prs_batch prs_usual_batch = {
 
 const char prs_usual_template[] = "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'USER: ' + m['content'] + '\nASSISTANT:' }}"
                                   "{% elif m['role'] == 'assistant' %}{{ ' ' + m['content'] + eos_token }}{% endif %}{% endfor %}";
+
+extern const struct family prs_med_family, tinysam_family;
 
 const struct prs_model *prs_model(const struct model *m) { return m->family == &prs_med_family ? &((const struct prs *)m->config)->model : NULL; }
 

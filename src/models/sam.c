@@ -18,7 +18,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "graph/ops.h"
+#include "graph/emit.h"
+#include "graph/sizes.h"
 #include "models/layers.h"
 #include "models/sam_names.h"
 

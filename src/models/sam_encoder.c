@@ -17,7 +17,7 @@
  */
 #include <math.h>
 
-#include "graph/ops.h"
+#include "graph/emit.h"
 #include "models/layers.h"
 #include "models/sam.h"
 

@@ -18,7 +18,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "graph/ops.h"
+#include "graph/emit.h"
 #include "models/layers.h"
 #include "models/sam.h"
 

@@ -15,7 +15,8 @@
  * Prompts are in slots (sam_prompt.c): slots 0 and 1 hold the first prompt, a point and a filler or
  * two corners; from FIRST_FREE on, each later round has one slot.
  */
-#include "graph/ops.h"
+#include "graph/emit.h"
+#include "graph/sizes.h"
 #include "models/sam.h"
 
 enum { FIRST_FREE = 2 };

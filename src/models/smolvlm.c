@@ -8,9 +8,12 @@
  * transformers gives pixel_values as [B,M,3,S,S], where images of zeros are padding.
  */
 #include "models/images.h"
+#include "graph/emit.h"
 #include "models/layers.h"
 #include "models/llava.h"
 #include "models/parts.h"
+
+extern const struct family smolvlm_family;
 
 #define TOWER "model.vision_model"
 #define DECODER "model.text_model"

@@ -25,7 +25,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "graph/ops.h"
+#include "graph/emit.h"
 #include "models/layers.h"
 #include "models/sam.h"
 #include "models/tinyvit.h"

@@ -18,6 +18,7 @@
 #include <string.h>
 
 #include "graph/ops.h"
+#include "graph/sizes.h"
 #include "passes/passes.h"
 #include "passes/uses.h"
 

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "graph/ops.h"
+#include "graph/sizes.h"
 #include "passes/passes.h"
 
 /* A gradient, or an output of the step: a loss. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cost/calibration.h"
+#include "graph/ops.h"
 #include "plan/lanes.h"
 #include "plan/plan.h"
 

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "plan/plan.h"
+#include "graph/ops.h"
 
 enum { WORKSPACE = UINT32_MAX };
 

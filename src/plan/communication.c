@@ -7,6 +7,7 @@
 
 #include "cost/calibration.h"
 #include "cost/links.h"
+#include "graph/ops.h"
 #include "plan/lanes.h"
 
 /* The most bytes of collectives alive at once, of all programs. */

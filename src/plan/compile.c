@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "plan/plan.h"
+#include "graph/ops.h"
 
 /* The techniques that a phase reads decide which drafts may share its result (may_share); RECOMPUTE
  * and UPDATE share one. */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/ops.h"
 #include "io/json.h"
 #include "cost/links.h"
 #include "plan/by_module.h"

@@ -2,6 +2,7 @@
  * lanes.c: see lanes.h.
  */
 #include "plan/lanes.h"
+#include "graph/ops.h"
 
 #include <math.h>
 

@@ -47,7 +47,7 @@ struct plan {
     double seconds;                   /* predicted, for one step with accumulation and update */
     double program_seconds[PROGRAM_COUNT]; /* the same by program */
     uint64_t smallest;                /* the smallest budget in which some choice fits */
-    uint64_t missing[(OP_COUNT + 63) / 64]; /* bit set by op: the plan needs the op and the device has no kernel for it */
+    uint64_t missing[OPS_MOST / 64]; /* bit set by op: the plan needs the op and the device has no kernel for it */
     struct ablated ablated[PLAN_ABLATED];
     int n_ablated;                    /* 0 unless plan_ablation ran */
     struct {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cost/links.h"
+#include "graph/ops.h"
 #include "plan/by_module.h"
 #include "plan/communication.h"
 #include "plan/explain.h"

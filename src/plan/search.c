@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "plan/plan.h"
+#include "graph/ops.h"
 #include "plan/search_space.h"
 #include "plan/survey.h"
 

@@ -7,6 +7,7 @@
 
 #include "base/processor.h"
 #include "io/file.h"
+#include "cost/calibration.h"
 #include "cost/profile.h"
 #include "dist/dist.h"
 #include "planning/planned.h"

@@ -11,7 +11,7 @@
 #ifndef PARAMETER_GROUPS_H
 #define PARAMETER_GROUPS_H
 
-#include "graph/ops.h"
+#include "graph/graph.h"
 #include "passes/passes.h"
 #include "config/config.h"
 

@@ -2,6 +2,7 @@
  * lives.c: see lives.h.
  */
 #include "report/lives.h"
+#include "graph/ops.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,6 +2,7 @@
  * kernel.c: finds the kernel of a node.
  */
 #include "run/kernel.h"
+#include "graph/ops.h"
 
 #include <string.h>
 
@@ -18,12 +19,12 @@ static const struct kernel *kernels_of(enum device_kind device, enum op op)
 
 static const struct kernel *find_in(const struct kernel *k, enum op op, const struct query *q)
 {
-    for (; k && k->op != OP_NONE; k++)
-        if (k->op == op && capability_suffices(k->capability, q->profile->capability) && (!k->match || k->match(q))) return k;
+    for (; k && k->name; k++)
+        if ((!k->op || k->op == op) && capability_suffices(k->capability, q->profile->capability) && (!k->match || k->match(q))) return k;
     return NULL;
 }
 
-const struct kernel *kernel_find(enum device_kind device, enum op op, const struct query *q)
+const struct kernel *kernel_find(enum device_kind device, uint16_t op, const struct query *q)
 {
     const struct kernel *k = NULL;
     if (device != DEVICE_CUDA) k = find_in(kernels_of(device, op), op, q);

@@ -10,7 +10,6 @@
 #define KERNEL_H
 
 #include "graph/graph.h"
-#include "graph/ops.h"
 #include "run/ranks.h"
 #include "run/traits.h"
 
@@ -102,7 +101,7 @@ struct forms {
 };
 
 struct kernel {
-    enum op op;
+    uint16_t op;                                 /* CUDA: enum op; the lists of the CPU are each of one op */
     const char *name;                            /* "gemm_f32", shown by --explain */
     bool (*match)(const struct query *);
     uint64_t (*workspace)(const struct query *); /* NULL: none */
@@ -120,13 +119,13 @@ static inline const char *kernel_form_name(const struct kernel *k, int form) { r
 /* Whether a GPU of this compute capability has the instructions of a kernel. */
 static inline bool capability_suffices(int needed, int capability) { return needed == 90 ? capability == 90 : capability >= needed; }
 
-/* By op: its kernels in order of preference, ended by OP_NONE; NULL for a view. cuda_kernels is a
+/* By op: its kernels in order of preference, ended by one without a name; NULL for a view. cuda_kernels is a
  * NULL-terminated list of families, each such a list over several ops. */
-extern const struct kernel *const ref_kernels[OP_COUNT], *const cpu_kernels[OP_COUNT];
+extern const struct kernel *const ref_kernels[], *const cpu_kernels[];
 extern const struct kernel *const cuda_kernels[];
 
 /* The first matching kernel; NULL: the device cannot run this node. */
-const struct kernel *kernel_find(enum device_kind device, enum op op, const struct query *q);
+const struct kernel *kernel_find(enum device_kind device, uint16_t op, const struct query *q);
 /* Fills the query of a node of a graph. */
 void query_fill(struct query *q, const struct graph *g, const struct node *n, const struct profile *p);
 

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "graph/ops.h"
 #include "run/ranks.h"
 
 void placement_free(struct placement *p)

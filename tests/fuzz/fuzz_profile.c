@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "cost/profile.h"
+#include "cost/calibration.h"
+#include "graph/ops.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -3,6 +3,7 @@
  * profiles and plans link without kernels; and empty tables of these.
  */
 #include "run/device.h"
+#include "graph/ops.h"
 #include "run/kernel.h"
 
 const struct kernel *const ref_kernels[OP_COUNT], *const cpu_kernels[OP_COUNT], *const cuda_kernels[] = {NULL};

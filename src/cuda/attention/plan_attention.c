@@ -25,6 +25,7 @@
 #include "cuda/attention/few.h"
 #include "cuda/attention/shared.h"
 #include "cuda/plan.h"
+#include "graph/ops.h"
 
 enum { HEAD_MAX = 256 };
 

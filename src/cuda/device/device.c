@@ -18,6 +18,7 @@
 #include "cuda/products/matmul_autotune.h"
 #include "cuda/device/host.h"
 #include "cuda/device/transport.h"
+#include "graph/ops.h"
 
 /* --- opening ------------------------------------------------------------------- */
 

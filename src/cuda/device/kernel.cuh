@@ -9,8 +9,6 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
-#include "plimsoll.h"
-
 extern "C" {
 #include "cuda/device/host.h"
 }

@@ -27,6 +27,7 @@
 
 #include "cuda/device/transport.h"
 #include "cuda/products/matmul_autotune.h"
+#include "graph/ops.h"
 #include "run/ranks.h"
 
 /* One captured graph: launched once per run, or as one iteration of a loop. */

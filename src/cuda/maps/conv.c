@@ -22,6 +22,7 @@
 #include "cuda/maps/launch_conv.h"
 #include "cuda/maps/launch_conv_tiles.h"
 #include "cuda/products/gemm.h"
+#include "graph/ops.h"
 
 struct pair {
     struct gemm full, rest;

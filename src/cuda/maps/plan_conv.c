@@ -4,6 +4,7 @@
 #include "cuda/maps/plan_conv.h"
 
 #include "cuda/plan.h"
+#include "graph/ops.h"
 
 enum {
     PATCH_BYTES = 32 << 20, /* of patches at a time: they stay in the cache between write and read */

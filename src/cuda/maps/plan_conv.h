@@ -24,6 +24,7 @@
 #include "cpu/conv.h"
 #include "cuda/maps/conv_tiles.h"
 #include "cuda/maps/patches.h"
+#include "graph/ops.h"
 
 enum conv_algo { CONV_PLAIN, CONV_PATCHES, CONV_TILES, CONV_PHASES, CONV_DEPTHWISE };
 

@@ -8,6 +8,7 @@
 #include "cuda/maps/filters.h"
 #include "cuda/plan.h"
 #include "cuda/products/thin.h"
+#include "graph/ops.h"
 
 static bool any_match(const struct query *q)
 {

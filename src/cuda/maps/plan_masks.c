@@ -2,6 +2,7 @@
  * plan_masks.c: the mask loss, the structure loss, and simulated prompts.
  */
 #include "cuda/plan.h"
+#include "graph/ops.h"
 
 enum { IN_LOGITS, IN_IOU, IN_BITS, IN_VALID, IN_STEP, IN_STATS, IN_DLOSS };
 enum { GRID_Y = 65535 }; /* maximum blocks in the y dimension of a CUDA grid */

@@ -3,6 +3,7 @@
  */
 #include "cuda/maps/moves.h"
 #include "cuda/plan.h"
+#include "graph/ops.h"
 
 /* Any dtype and strides; the copy engine takes what is dense. */
 static bool match_copy_strided(const struct query *q) { return q->in[0]->dtype == q->out[0]->dtype; }

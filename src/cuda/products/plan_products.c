@@ -5,6 +5,7 @@
 #include "cuda/plan.h"
 #include "cuda/products/gemm_shape.h"
 #include "cuda/products/row_stride.h"
+#include "graph/ops.h"
 
 static bool is_float(const struct tensor *t) { return t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16; }
 

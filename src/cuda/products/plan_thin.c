@@ -5,6 +5,7 @@
  */
 #include "cuda/plan.h"
 #include "cuda/products/thin.h"
+#include "graph/ops.h"
 
 static struct thin thin_query(const struct query *q)
 {

@@ -4,6 +4,7 @@
 #include "cuda/rows/act_sums.h"
 #include "cuda/rows/loop_nest.h"
 #include "cuda/plan.h"
+#include "graph/ops.h"
 
 static bool is_float(const struct tensor *t) { return t && (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16); }
 

@@ -4,6 +4,7 @@
  */
 #include "cuda/rows/norm_blocks.h"
 #include "cuda/plan.h"
+#include "graph/ops.h"
 
 enum { GROUPS_MAX = 65535 }; /* the limit of a CUDA grid's y dimension */
 

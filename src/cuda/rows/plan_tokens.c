@@ -2,6 +2,7 @@
  * plan_tokens.c: embeddings, rotary position embedding, the KV cache, cross entropy.
  */
 #include "cuda/plan.h"
+#include "graph/ops.h"
 
 enum { TOPK_LONGEST = 12000 };
 enum { ROPE_WIDEST = 12288 }; /* D: its sines and cosines are in shared memory */

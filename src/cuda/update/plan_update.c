@@ -4,6 +4,7 @@
 #include "cuda/plan.h"
 #include "cuda/update/collective.h"
 #include "cuda/update/update_blocks.h"
+#include "graph/ops.h"
 
 static bool match_sumsq(const struct query *q)
 {

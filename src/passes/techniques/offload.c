@@ -20,7 +20,7 @@
  */
 #include "passes/techniques/offload.h"
 
-#include "graph/ops.h"
+#include "graph/graph.h"
 
 /* Weights that a node outside of all blocks accesses in the step or the evaluation are not
  * offloaded. */

@@ -37,6 +37,7 @@
 
 #include "base/random.h"
 #include "graph/ops.h"
+#include "graph/sizes.h"
 #include "passes/passes.h"
 
 /* --- layers ------------------------------------------------------------------------ */

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "graph/shard.h"
+#include "graph/ops.h"
 #include "passes/passes.h"
 #include "passes/uses.h"
 

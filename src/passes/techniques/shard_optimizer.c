@@ -25,6 +25,8 @@
 #include <string.h>
 
 #include "graph/shard.h"
+#include "graph/ops.h"
+#include "graph/sizes.h"
 #include "passes/passes.h"
 
 /* A weight whose slices are updated, and that is still to be gathered. */

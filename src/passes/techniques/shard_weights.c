@@ -14,6 +14,7 @@
  * The same kernels run on the same values: no bit changes against shard_gradients.c.
  */
 #include "graph/shard.h"
+#include "graph/ops.h"
 #include "passes/passes.h"
 #include "passes/visit.h"
 
