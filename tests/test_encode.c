@@ -168,7 +168,7 @@ static void add_tensor(struct run *r, floats *to, id t)
 {
     struct error e = {0};
     if (!t) return;
-    const struct tensor *x = tensor_at(&r->graph, t);
+    const struct tensor *x = tensor_at(&r->planned.graph, t);
     void *at = mem_alloc((size_t)tensor_elements(x) * dtype_size(x->dtype));
     must(run_read(r, t, at, &e), &e);
     for (int64_t k = 0; k < tensor_elements(x); k++) vec_push(to, (float)dtype_load(at, x->dtype, k));
@@ -182,8 +182,8 @@ static floats run_batch(struct run *r, int batch, int step)
     floats all = {0};
     put_batch(r, batch, step);
     must(run_program(r, PROGRAM_STEP, &e), &e);
-    add_tensor(r, &all, graph_find_output(&r->graph, PROGRAM_STEP, "loss"));
-    for (uint32_t i = 0; i < r->graph.params.n && !r->plan.settings.fused_step; i++) add_tensor(r, &all, r->graph.params.at[i].grad);
+    add_tensor(r, &all, graph_find_output(&r->planned.graph, PROGRAM_STEP, "loss"));
+    for (uint32_t i = 0; i < r->planned.graph.params.n && !r->planned.plan.settings.fused_step; i++) add_tensor(r, &all, r->planned.graph.params.at[i].grad);
     return all;
 }
 
@@ -198,11 +198,11 @@ static floats train(struct run *r)
         vec_free(&one);
         must(run_program(r, PROGRAM_UPDATE, &e), &e);
     }
-    for (uint32_t i = 0; i < r->graph.params.n; i++)
-        if (!r->graph.params.at[i].frozen) add_tensor(r, &all, r->graph.params.at[i].tensor);
+    for (uint32_t i = 0; i < r->planned.graph.params.n; i++)
+        if (!r->planned.graph.params.at[i].frozen) add_tensor(r, &all, r->planned.graph.params.at[i].tensor);
     float loss = -1;
     put_batch(r, 1, STEPS);
-    must(run_forward(r, graph_find_output(&r->graph, PROGRAM_EVAL, "loss"), &loss, &e), &e);
+    must(run_forward(r, graph_find_output(&r->planned.graph, PROGRAM_EVAL, "loss"), &loss, &e), &e);
     vec_push(&all, loss);
     return all;
 }
@@ -235,7 +235,7 @@ static void check_values(const struct task *t, bool moves, const char *const *va
         struct config c;
         struct run r = {0};
         open_run(&r, &c, t, value[i]);
-        assert_int_equal(encoding_loops(&r.graph), strcmp(value[i], "inline") && moves ? 2 : 0); /* step and evaluation */
+        assert_int_equal(encoding_loops(&r.planned.graph), strcmp(value[i], "inline") && moves ? 2 : 0); /* step and evaluation */
         r.tape.poison = strcmp(device, "cuda") != 0; /* a diagnostic of the CPU device */
         floats got = train(&r);
         if (i) expect_same(&got, &want, t, value[i]);
@@ -338,7 +338,7 @@ static void check_trips(void)
             char encode[16];
             snprintf(encode, sizeof encode, "%d", at_once);
             open_run(&r, &c, &(struct task){LORA, micro, {NULL}, false}, encode);
-            struct launches n = {.g = &r.graph};
+            struct launches n = {.g = &r.planned.graph};
             r.tape.observe = count_writes;
             r.tape.observer = &n;
             for (int batch = 0; batch < BATCHES; batch++) {
@@ -377,15 +377,15 @@ static void test_frames(void **state)
 /* The most bytes of activations and workspace that are live in the step at a node of the tower. */
 static uint64_t tower_bytes(const struct run *r)
 {
-    const struct graph *g = &r->graph;
+    const struct graph *g = &r->planned.graph;
     const struct order *order = &g->order[PROGRAM_STEP];
     uint64_t most = 0;
     for (uint32_t k = 0; k < order->nodes.n; k++) {
         const struct node *n = node_at(g, order->nodes.at[k]);
         if (strncmp(graph_name(g, g->scopes.at[n->scope].name), "vision_tower", 12)) continue;
-        uint64_t bytes = r->plan.placement.binding[order->nodes.at[k]].work_bytes;
+        uint64_t bytes = r->planned.plan.placement.binding[order->nodes.at[k]].work_bytes;
         for (id s = 1; s < g->storages.n; s++) {
-            const struct life *l = &r->plan.placement.life[PROGRAM_STEP][s];
+            const struct life *l = &r->planned.plan.placement.life[PROGRAM_STEP][s];
             if (l->used && l->start <= k && k <= l->end && g->storages.at[s].kind == KIND_ACT) bytes += g->storages.at[s].bytes;
         }
         most = bytes > most ? bytes : most;
@@ -405,7 +405,7 @@ static void test_memory(void **state)
         struct config c;
         struct run r = {0};
         plan_run(&r, &c, &t, values[i]);
-        const uint64_t a = plan_arena(&r.plan), b = tower_bytes(&r);
+        const uint64_t a = plan_arena(&r.planned.plan), b = tower_bytes(&r);
         print_message("encode %-6s arena %llu, the tower %llu\n", values[i], (unsigned long long)a, (unsigned long long)b);
         if (i) {
             const double less = (double)(arena - a), expected = (double)(tower - b);

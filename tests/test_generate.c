@@ -71,7 +71,7 @@ static void test_pieces(void **state)
     struct error e;
     start(&whole, 64);
     start(&a, 8);
-    const int64_t V = whole.run->model.vocabulary;
+    const int64_t V = whole.run->planned.model.vocabulary;
     must(put(&whole, ids, LENGTH, &e), &e);
     for (size_t i = 0; i < COUNT(pieces); i++) { /* each after the text before it: what that left in the cache is not seen */
         generator_begin(&a, 0);
@@ -100,13 +100,13 @@ static void test_refused(void **state)
     assert_int_equal(put(&a, ids, CACHE + 1, &e), PL_USAGE);
     assert_non_null(strstr(e.text, "does not fit into the KV cache"));
     must(put(&a, ids, 10, &e), &e);
-    float *logits = mem_copy(generator_logits(&a, 0), (size_t)a.run->model.vocabulary * sizeof *logits);
+    float *logits = mem_copy(generator_logits(&a, 0), (size_t)a.run->planned.model.vocabulary * sizeof *logits);
     assert_int_equal(put(&a, (int32_t[]){3, 256}, 2, &e), PL_USAGE);
     assert_non_null(strstr(e.text, "token 11 has the id 256"));
     assert_int_equal(a.length[0], 10);
     generator_begin(&a, 0);
     must(put(&a, ids, 10, &e), &e);
-    assert_memory_equal(logits, generator_logits(&a, 0), (size_t)a.run->model.vocabulary * sizeof *logits);
+    assert_memory_equal(logits, generator_logits(&a, 0), (size_t)a.run->planned.model.vocabulary * sizeof *logits);
     mem_free(logits);
     generator_close(&a);
 }
@@ -131,7 +131,7 @@ static void test_texts(void **state)
     start(&one, 16);
     start_texts(&a, 16, TEXTS);
     assert_int_equal(generator_cache_bytes(&a), TEXTS * generator_cache_bytes(&one));
-    assert_int_equal(a.run->plan.placement.arena[SPACE_DEVICE], a.run->device.bytes[SPACE_DEVICE]);
+    assert_int_equal(a.run->planned.plan.placement.arena[SPACE_DEVICE], a.run->device.bytes[SPACE_DEVICE]);
     for (int i = 0; i < TEXTS; i++) {
         generator_begin(&one, 0);
         must(generator_put(&one, &(struct text_tokens){0, ids + 3 * i, length_of(i)}, 1, &e), &e);
@@ -377,21 +377,21 @@ static void test_plan(void **state)
     struct run_generation o = {.cache = CACHE, .prompt = LENGTH, .answer = 4, .prompts = 100, .tokens = 100 * LENGTH};
     must(generator_plan(&a, &config, &o, &e), &e);
     assert_int_equal(a.texts, PROMPTS_MOST);
-    const uint64_t cache = generator_cache_bytes(&a) / PROMPTS_MOST, all = plan_arena(&a.run->plan), smallest = a.run->plan.smallest;
+    const uint64_t cache = generator_cache_bytes(&a) / PROMPTS_MOST, all = plan_arena(&a.run->planned.plan), smallest = a.run->planned.plan.smallest;
     generator_close(&a);
     double seconds = 0;
     for (uint64_t budget = all; budget >= smallest; budget -= 18 * cache) {
         snprintf(key, sizeof key, "memory.budget=%llu", (unsigned long long)budget);
         must(config_set(&config, key, &e), &e);
         must(generator_plan(&a, &config, &o, &e), &e);
-        assert_true(plan_arena(&a.run->plan) <= budget && a.run->plan.smallest == smallest && a.run->plan.seconds >= seconds);
-        seconds = a.run->plan.seconds;
+        assert_true(plan_arena(&a.run->planned.plan) <= budget && a.run->planned.plan.smallest == smallest && a.run->planned.plan.seconds >= seconds);
+        seconds = a.run->planned.plan.seconds;
         generator_close(&a);
     }
     snprintf(key, sizeof key, "memory.budget=%llu", (unsigned long long)smallest);
     must(config_set(&config, key, &e), &e);
     must(generator_plan(&a, &config, &o, &e), &e);
-    assert_true(a.texts == 1 && plan_arena(&a.run->plan) == smallest);
+    assert_true(a.texts == 1 && plan_arena(&a.run->planned.plan) == smallest);
     generator_close(&a);
     snprintf(key, sizeof key, "memory.budget=%llu", (unsigned long long)smallest - 1);
     must(config_set(&config, key, &e), &e);

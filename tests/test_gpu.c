@@ -50,15 +50,15 @@ static void add_trace(const char *run, const struct profile *ideal)
     trace_read(run, &c, &t);
     if (run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e)) fail_msg("%s", e.text);
     for (enum program p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++)
-        for (uint32_t k = 0; k < r.graph.order[p].nodes.n; k++) {
-            const struct node *x = node_at(&r.graph, r.graph.order[p].nodes.at[k]);
+        for (uint32_t k = 0; k < r.planned.graph.order[p].nodes.n; k++) {
+            const struct node *x = node_at(&r.planned.graph, r.planned.graph.order[p].nodes.at[k]);
             if (!node_launches(x) || !x->nout) continue;
-            const struct traced key = traced_of(&r.graph, p, x);
+            const struct traced key = traced_of(&r.planned.graph, p, x);
             struct traced *found = trace_find(&t, &key);
             struct query q;
             if (!found || found->matched) continue;
             found->matched = true;
-            query_fill(&q, &r.graph, x, ideal);
+            query_fill(&q, &r.planned.graph, x, ideal);
             assert_true(measured_count < (int)COUNT(measured));
             measured[measured_count] = describe(&q, x->op);
             measured[measured_count++].seconds = found->measured / (double)found->launches;
@@ -89,14 +89,14 @@ static double sum_nodes(const struct run *r, const struct profile *p, struct tim
     double sum = 0;
     *launches = 0;
     for (int program = 0; program < PROGRAM_COUNT; program++)
-        for (uint32_t k = 0; program != PROGRAM_EVAL && k < r->graph.order[program].nodes.n; k++) {
-            id n = r->graph.order[program].nodes.at[k];
-            const struct node *x = node_at(&r->graph, n);
+        for (uint32_t k = 0; program != PROGRAM_EVAL && k < r->planned.graph.order[program].nodes.n; k++) {
+            id n = r->planned.graph.order[program].nodes.at[k];
+            const struct node *x = node_at(&r->planned.graph, n);
             struct query q;
             if (!node_launches(x)) continue;
-            query_fill(&q, &r->graph, x, p);
-            q.kernel = r->plan.placement.binding[n].kernel;
-            const double times = (double)node_times(&r->graph, x), one = truth(&q, x->op);
+            query_fill(&q, &r->planned.graph, x, p);
+            q.kernel = r->planned.plan.placement.binding[n].kernel;
+            const double times = (double)node_times(&r->planned.graph, x), one = truth(&q, x->op);
             sum += times * one;
             *launches += times;
             if (t) t->calls[n] = (uint32_t)times, t->seconds[n] = times * (one + EVENT);
@@ -123,8 +123,8 @@ static void test_fit(void **state)
         struct timing t;
         double launches;
         if (e.code || run_plan(&r, &c, &o, &e)) fail_msg("%s: %s", name, e.text);
-        assert_true(!r.plan.missing[0] && !r.plan.missing[1]);
-        timing_init(&t, &r.graph);
+        assert_true(!r.planned.plan.missing[0] && !r.planned.plan.missing[1]);
+        timing_init(&t, &r.planned.graph);
         double sum = sum_nodes(&r, &ideal, &t, &launches);
         gpu_add_samples(&s, name, &r, &t, replayed(sum, launches), &ideal);
         timing_free(&t);
@@ -200,9 +200,9 @@ static void test_predicts(void **state)
         if (config_set(&c, "memory.offload=none", &e) || config_set(&c, "train.clip_norm=1", &e)) fail_msg("%s", e.text);
         if (run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, &e)) fail_msg("%s", e.text);
         double sum = sum_nodes(&r, &ideal, NULL, &launches), takes = replayed(sum, launches);
-        print_message("%s, %d of %d: %.4f s, predicted %.4f s: %+.1f %%\n", unmeasured[i].preset, unmeasured[i].micro, unmeasured[i].batch, takes, r.plan.seconds,
-                      100 * (r.plan.seconds / takes - 1));
-        assert_true(fabs(r.plan.seconds / takes - 1) < unmeasured[i].within);
+        print_message("%s, %d of %d: %.4f s, predicted %.4f s: %+.1f %%\n", unmeasured[i].preset, unmeasured[i].micro, unmeasured[i].batch, takes, r.planned.plan.seconds,
+                      100 * (r.planned.plan.seconds / takes - 1));
+        assert_true(fabs(r.planned.plan.seconds / takes - 1) < unmeasured[i].within);
         run_close(&r);
         config_free(&c);
     }
@@ -263,20 +263,20 @@ static void test_lanes(void **state)
         snprintf(set, sizeof set, "memory.offload=%s", offload_settings[i % COUNT(offload_settings)]);
         if (config_set(&c, set, &e) || config_set(&c, i < COUNT(offload_settings) ? "memory.recompute=none" : "memory.recompute=all", &e)) fail_msg("%s", e.text);
         if (run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e)) fail_msg("%s", e.text);
-        double *seconds = mem_alloc(r.graph.nodes.n * sizeof *seconds), whole = 0;
+        double *seconds = mem_alloc(r.planned.graph.nodes.n * sizeof *seconds), whole = 0;
         char *const arena[SPACE_COUNT] = {0};
-        for (id n = 1; n < r.graph.nodes.n; n++) {
-            const struct node *x = node_at(&r.graph, n);
+        for (id n = 1; n < r.planned.graph.nodes.n; n++) {
+            const struct node *x = node_at(&r.planned.graph, n);
             struct query q;
             if (!node_launches(x)) continue;
-            query_fill(&q, &r.graph, x, &r.device.profile);
-            q.kernel = r.plan.placement.binding[n].kernel;
+            query_fill(&q, &r.planned.graph, x, &r.planned.profile);
+            q.kernel = r.planned.plan.placement.binding[n].kernel;
             seconds[n] = kernel_seconds(&q, x->op);
-            for (id l = x->loop; l; l = r.graph.loops.at[l].parent) seconds[n] *= r.graph.loops.at[l].trip;
+            for (id l = x->loop; l; l = r.planned.graph.loops.at[l].parent) seconds[n] *= r.planned.graph.loops.at[l].trip;
         }
-        tape_build(&t, &r.graph, &r.plan.placement, arena, 1, NULL);
+        tape_build(&t, &r.planned.graph, &r.planned.plan.placement, arena, 1, NULL);
         for (int p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++) {
-            double lane[LANE_COUNT] = {0}, least = lanes_seconds(&r.graph, p, seconds, NULL), placed = lanes_seconds(&r.graph, p, seconds, &r.plan.placement);
+            double lane[LANE_COUNT] = {0}, least = lanes_seconds(&r.planned.graph, p, seconds, NULL), placed = lanes_seconds(&r.planned.graph, p, seconds, &r.planned.plan.placement);
             double taped = simulate_tape(&t, p, seconds);
             for (uint32_t k = 0; k < t.program[p].n; k++)
                 if (t.program[p].at[k].kind == ENTRY_LAUNCH) lane[t.program[p].at[k].lane] += seconds[t.program[p].at[k].node];
@@ -286,7 +286,7 @@ static void test_lanes(void **state)
             assert_true(fabs(placed - taped) <= 0.002 * taped);
             whole += placed;
         }
-        assert_true(fabs(whole / r.plan.seconds - 1) < 1e-9);
+        assert_true(fabs(whole / r.planned.plan.seconds - 1) < 1e-9);
         tape_free(&t);
         mem_free(seconds);
         run_close(&r);

@@ -50,7 +50,7 @@ static void put_text(struct run *r, int room)
         fill_ids(b, ids);
         for (int t = 0; t < T; t++) labels[t] = ids[t] == TOKEN ? -100 : ids[t];
         if (room) next = 0; /* a sample's indices count from its own room */
-        image_index(&r->model, ids, T, &next, index);
+        image_index(&r->planned.model, ids, T, &next, index);
         must(run_write_input(r, "input_ids", b, ids, sizeof ids, &e), &e);
         must(run_write_input(r, "labels", b, labels, sizeof labels, &e), &e);
         must(run_write_input(r, "image_index", b, index, sizeof index, &e), &e);
@@ -87,10 +87,10 @@ static struct gradients read_gradients(struct run *r)
     struct gradients out = {0};
     for (int pass = 0; pass < 2; pass++) {
         int64_t n = 0;
-        for (uint32_t i = 0; i < r->graph.params.n; i++) {
-            const id grad = r->graph.params.at[i].grad;
+        for (uint32_t i = 0; i < r->planned.graph.params.n; i++) {
+            const id grad = r->planned.graph.params.at[i].grad;
             if (grad && pass) must(run_read(r, grad, out.at + n, &e), &e);
-            if (grad) n += tensor_elements(tensor_at(&r->graph, grad));
+            if (grad) n += tensor_elements(tensor_at(&r->planned.graph, grad));
         }
         if (!pass) out = (struct gradients){mem_alloc((size_t)n * sizeof *out.at), n};
     }
@@ -118,7 +118,7 @@ static struct gradients run_once(int room, int micro_batch, float *loss)
     put_images(&r, room);
     must(run_put_step(&r, &(struct step_block){.inv_count = {0.05f}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
     must(run_program(&r, PROGRAM_STEP, &e), &e);
-    must(run_read(&r, graph_find_output(&r.graph, PROGRAM_STEP, "loss"), loss, &e), &e);
+    must(run_read(&r, graph_find_output(&r.planned.graph, PROGRAM_STEP, "loss"), loss, &e), &e);
     struct gradients out = read_gradients(&r);
     run_close(&r);
     config_free(&c);
@@ -168,13 +168,13 @@ static void test_no_images(void **state)
     struct config c;
     struct run r;
     struct error e;
-    struct run_input x;
+    struct planned_input x;
     config_init(&c);
     must(config_set(&c, "model.path=" FOLDER, &e), &e);
     must(config_set(&c, "data.sequence=14", &e), &e);
     must(run_plan(&r, &c, &(struct run_options){.train = true, .own = &(struct image_batch){0}, .own_bytes = sizeof(struct image_batch)}, &e), &e);
-    assert_false(run_input(&r, "image_index", &x));
-    assert_false(has_op(&r.graph, PROGRAM_STEP, OP_CONV));
+    assert_false(planned_input(&r.planned, "image_index", &x));
+    assert_false(has_op(&r.planned.graph, PROGRAM_STEP, OP_CONV));
     run_close(&r);
     config_free(&c);
 }
@@ -191,8 +191,8 @@ static void test_generation(void **state)
     must(config_set(&c, "model.path=" FOLDER, &e), &e);
     must(config_set(&c, "device.kind=cpu", &e), &e);
     must(run_plan(&r, &c, &(struct run_options){.forward = true, .B = 1, .T = 16, .generate = &generation, .own = &(struct image_batch){2}, .own_bytes = sizeof(struct image_batch)}, &e), &e);
-    assert_true(has_op(&r.graph, PROGRAM_PROMPT, OP_CONV) && has_op(&r.graph, PROGRAM_PROMPT, OP_REPLACE_ROWS));
-    assert_false(has_op(&r.graph, PROGRAM_NEXT, OP_CONV) || has_op(&r.graph, PROGRAM_NEXT, OP_REPLACE_ROWS));
+    assert_true(has_op(&r.planned.graph, PROGRAM_PROMPT, OP_CONV) && has_op(&r.planned.graph, PROGRAM_PROMPT, OP_REPLACE_ROWS));
+    assert_false(has_op(&r.planned.graph, PROGRAM_NEXT, OP_CONV) || has_op(&r.planned.graph, PROGRAM_NEXT, OP_REPLACE_ROWS));
     run_close(&r);
     config_free(&c);
 }

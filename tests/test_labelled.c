@@ -86,7 +86,7 @@ static int labels_in(int batch, int row)
 static void put_batch(struct run *r, int batch)
 {
     struct error e = {0};
-    for (int row = 0; row < run_samples(r); row++) {
+    for (int row = 0; row < planned_samples(&r->planned); row++) {
         int32_t ids[TOKENS] = {0}, labels[TOKENS];
         for (int t = 0; t < TOKENS; t++) {
             labels[t] = row < ROWS ? label_of(batch, row, t) : -100;
@@ -107,11 +107,11 @@ static floats run_batch(struct run *r, int batch)
     put_batch(r, batch);
     must(run_program(r, PROGRAM_STEP, &e), &e);
     vec_push(&all, 0);
-    must(run_read(r, graph_find_output(&r->graph, PROGRAM_STEP, "loss"), all.at, &e), &e);
-    for (uint32_t i = 0; i < r->graph.params.n; i++) {
-        const id g = r->graph.params.at[i].grad;
+    must(run_read(r, graph_find_output(&r->planned.graph, PROGRAM_STEP, "loss"), all.at, &e), &e);
+    for (uint32_t i = 0; i < r->planned.graph.params.n; i++) {
+        const id g = r->planned.graph.params.at[i].grad;
         const float *x = g ? (const float *)tape_address(&r->tape, g) : NULL;
-        for (int64_t k = 0; g && k < tensor_elements(tensor_at(&r->graph, g)); k++) vec_push(&all, x[k]);
+        for (int64_t k = 0; g && k < tensor_elements(tensor_at(&r->planned.graph, g)); k++) vec_push(&all, x[k]);
     }
     return all;
 }
@@ -161,7 +161,7 @@ static uint32_t expected_losses(const struct run *r, const struct task *t, int b
 {
     const int rows = t->micro_batch * TOKENS, chunk = (rows + t->chunks - 1) / t->chunks;
     uint32_t n = 0;
-    for (int first = 0; first < run_samples(r); first += t->micro_batch) {
+    for (int first = 0; first < planned_samples(&r->planned); first += t->micro_batch) {
         int labels = 0;
         for (int row = first; row < first + t->micro_batch; row++) labels += labels_in(batch, row);
         n += (uint32_t)(labels ? (labels + chunk - 1) / chunk : 1);
@@ -174,7 +174,7 @@ static void check_task(const struct task *t, floats want[BATCHES])
     struct config c;
     struct run r = {0};
     open_run(&r, &c, t);
-    struct launches n = {.g = &r.graph};
+    struct launches n = {.g = &r.planned.graph};
     r.tape.observe = count_losses;
     r.tape.observer = &n;
     for (int batch = 0; batch < BATCHES; batch++) {
@@ -213,16 +213,16 @@ static void test_left_out(void **state)
     struct config c;
     struct run r = {0};
     open_run(&r, &c, &(struct task){.micro_batch = 3, .chunks = 5, .few = true});
-    uint32_t **none = mem_alloc(r.graph.storages.n * sizeof *none);
-    const id labels = r.graph.loops.at[1].counted;
+    uint32_t **none = mem_alloc(r.planned.graph.storages.n * sizeof *none);
+    const id labels = r.planned.graph.loops.at[1].counted;
     assert_true(labels && r.counts[labels]);
     for (int batch = 0; batch < BATCHES; batch++) {
         r.tape.poison = false;
         floats few = run_batch(&r, batch);
         uint32_t **counts = r.counts;
         r.counts = none;
-        for (id l = 1; l < r.graph.loops.n; l++)
-            for (uint32_t i = 0; i < (r.graph.loops.at[l].parent ? r.graph.loops.at[r.graph.loops.at[l].parent].trip : 1); i++) r.tape.trip[l][i] = r.graph.loops.at[l].trip;
+        for (id l = 1; l < r.planned.graph.loops.n; l++)
+            for (uint32_t i = 0; i < (r.planned.graph.loops.at[l].parent ? r.planned.graph.loops.at[r.planned.graph.loops.at[l].parent].trip : 1); i++) r.tape.trip[l][i] = r.planned.graph.loops.at[l].trip;
         floats all = run_batch(&r, batch);
         expect_same(&few, &all, "chunks left out");
         r.counts = counts;
@@ -248,7 +248,7 @@ static void test_forward(void **state)
     for (int batch = 0; batch < BATCHES; batch++) {
         float loss = -1;
         floats step = run_batch(&r, batch);
-        must(run_forward(&r, graph_find_output(&r.graph, PROGRAM_EVAL, "loss"), &loss, &e), &e);
+        must(run_forward(&r, graph_find_output(&r.planned.graph, PROGRAM_EVAL, "loss"), &loss, &e), &e);
         assert_true(fabs((double)loss - (double)step.at[0]) <= BOUND * fabs((double)step.at[0]));
         floats again = run_batch(&r, batch);
         expect_same(&again, &step, "after a forward");
@@ -278,7 +278,7 @@ static void test_parts_of_samples(void **state)
         }
     must(run_program(&r, PROGRAM_STEP, &e), &e);
     float loss = 0;
-    must(run_read(&r, graph_find_output(&r.graph, PROGRAM_STEP, "loss"), &loss, &e), &e);
+    must(run_read(&r, graph_find_output(&r.planned.graph, PROGRAM_STEP, "loss"), &loss, &e), &e);
     assert_true(loss == want.at[0]);
     vec_free(&want);
     close_run(&r, &c);

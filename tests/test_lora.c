@@ -9,7 +9,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "run_planned.h"
+#include "planned_preset.h"
 #include "graph/ops.h"
 
 #define PLAIN "memory.recompute=none", "memory.offload=none", "memory.head_chunks=1", "memory.precision=f32"
@@ -26,17 +26,17 @@ static const struct node *product(const struct graph *g, const char *weight)
 }
 
 /* Whether the input of a product is kept from the forward to the backward. */
-static bool keeps_input(const struct planned *p, const char *weight)
+static bool keeps_input(const struct planned_preset *p, const char *weight)
 {
-    const struct graph *g = &p->r.graph;
-    const struct life *l = &p->r.plan.placement.life[PROGRAM_STEP][tensor_at(g, product(g, weight)->in[0])->storage];
+    const struct graph *g = &p->r.planned.graph;
+    const struct life *l = &p->r.planned.plan.placement.life[PROGRAM_STEP][tensor_at(g, product(g, weight)->in[0])->storage];
     const uint32_t turn = turn_of(g);
     return l->start < turn && l->end >= turn;
 }
 
-static id input_of(const struct planned *p, const char *weight)
+static id input_of(const struct planned_preset *p, const char *weight)
 {
-    return tensor_at(&p->r.graph, product(&p->r.graph, weight)->in[0])->storage;
+    return tensor_at(&p->r.planned.graph, product(&p->r.planned.graph, weight)->in[0])->storage;
 }
 
 #define LAYER "model.layers.1."
@@ -45,7 +45,7 @@ static id input_of(const struct planned *p, const char *weight)
 static void test_kept(void **state)
 {
     (void)state;
-    struct planned p;
+    struct planned_preset p;
     plan_preset(&p, "llama-tiny", (const char *const[]){"adapter.target_modules=[q_proj, k_proj]", PLAIN, NULL});
     assert_true(keeps_input(&p, LAYER "self_attn.q_proj.weight"));
     assert_int_equal(input_of(&p, LAYER "self_attn.q_proj.weight"), input_of(&p, LAYER "self_attn.k_proj.weight"));
@@ -53,11 +53,11 @@ static void test_kept(void **state)
     assert_false(keeps_input(&p, LAYER "mlp.gate_proj.weight"));
     assert_false(keeps_input(&p, LAYER "mlp.up_proj.weight"));
     assert_false(keeps_input(&p, LAYER "mlp.down_proj.weight"));
-    planned_free(&p);
+    planned_preset_free(&p);
     plan_preset(&p, "llama-tiny", (const char *const[]){"adapter.target_modules=[down_proj]", PLAIN, NULL});
     assert_true(keeps_input(&p, LAYER "mlp.down_proj.weight"));
     assert_false(keeps_input(&p, LAYER "self_attn.q_proj.weight"));
-    planned_free(&p);
+    planned_preset_free(&p);
 }
 
 /* The product adds the adapter's through its residual input, and that adds the block's residual: no sum is
@@ -65,23 +65,23 @@ static void test_kept(void **state)
 static void test_sums(void **state)
 {
     (void)state;
-    struct planned p;
+    struct planned_preset p;
     plan_preset(&p, "llama-tiny", (const char *const[]){"adapter.target_modules=all-linear", PLAIN, NULL});
-    const struct graph *g = &p.r.graph;
+    const struct graph *g = &p.r.planned.graph;
     for (uint32_t k = 0; k < turn_of(g); k++) assert_int_not_equal(node_at(g, g->order[PROGRAM_STEP].nodes.at[k])->op, OP_ADD);
     const struct node *down = product(g, LAYER "mlp.down_proj.weight"), *b = product(g, LAYER "mlp.down_proj.lora_B.weight");
     assert_true(down->nin == 4 && tensor_at(g, down->in[3])->node && node_at(g, tensor_at(g, down->in[3])->node) == b);
     assert_true(b->nin == 4 && b->in[3]);
-    planned_free(&p);
+    planned_preset_free(&p);
 }
 
 /* The weights of the modules alone are trained; with modules_to_save and biases those too. */
 static void test_trained(void **state)
 {
     (void)state;
-    struct planned p;
+    struct planned_preset p;
     plan_preset(&p, "sam-tiny", (const char *const[]){"adapter.target_modules=[qkv]", "adapter.modules_to_save=[mask_decoder]", "adapter.bias=lora_only", PLAIN, NULL});
-    const struct graph *g = &p.r.graph;
+    const struct graph *g = &p.r.planned.graph;
     uint32_t added = 0;
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *x = &g->params.at[i];
@@ -93,16 +93,16 @@ static void test_trained(void **state)
         added += x->added;
     }
     assert_int_equal(added, 2 * 4);
-    planned_free(&p);
+    planned_preset_free(&p);
 }
 
 /* A fused matrix of queries, keys and values that the model reads in three parts has one adapter. */
 static void test_parts_of_a_weight(void **state)
 {
     (void)state;
-    struct planned p;
+    struct planned_preset p;
     plan_preset(&p, "tinysam-tiny", (const char *const[]){"adapter.target_modules=[qkv]", PLAIN, NULL});
-    const struct graph *g = &p.r.graph;
+    const struct graph *g = &p.r.planned.graph;
     uint32_t modules = 0, products = 0;
     for (uint32_t i = 0; i < g->params.n; i++) modules += text_ends_with(graph_name(g, tensor_at(g, g->params.at[i].tensor)->name), "qkv.lora_A.weight");
     for (uint32_t k = 0; k < turn_of(g); k++) {
@@ -111,7 +111,7 @@ static void test_parts_of_a_weight(void **state)
     }
     assert_true(modules > 0);
     assert_int_equal(products, modules);
-    planned_free(&p);
+    planned_preset_free(&p);
 }
 
 int main(void)

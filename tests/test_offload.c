@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "run_planned.h"
+#include "planned_preset.h"
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
 #include "graph/ops.h"
@@ -22,7 +22,7 @@
 #include "engine/run.h"
 
 /* A plan of a preset that offloads these; nothing else is chosen. */
-static void plan_offloading(struct planned *p, const char *preset, const char *offload, const char *const *sets)
+static void plan_offloading(struct planned_preset *p, const char *preset, const char *offload, const char *const *sets)
 {
     char text[100];
     const char *all[16] = {"memory.head_chunks=1", "memory.recompute=none", text};
@@ -36,8 +36,8 @@ static void plan_offloading(struct planned *p, const char *preset, const char *o
 
 static uint64_t padded(const struct graph *g, id s) { return align_up(g->storages.at[s].bytes, PLAN_ALIGN); }
 
-static uint64_t device_arena(const struct planned *p) { return p->r.plan.placement.arena[SPACE_DEVICE]; }
-static uint64_t host_arena(const struct planned *p) { return p->r.plan.placement.arena[SPACE_HOST]; }
+static uint64_t device_arena(const struct planned_preset *p) { return p->r.planned.plan.placement.arena[SPACE_DEVICE]; }
+static uint64_t host_arena(const struct planned_preset *p) { return p->r.planned.plan.placement.arena[SPACE_HOST]; }
 
 /* --- counting --------------------------------------------------------------------------- */
 
@@ -105,16 +105,16 @@ static uint64_t largest_update_operands(const struct graph *g, enum kind kind)
 
 /* The most bytes in device memory, at one instant, of tensors of this kind that were copied from
  * host memory. */
-static uint64_t most_fetched(const struct planned *x, enum program p, enum kind kind)
+static uint64_t most_fetched(const struct planned_preset *x, enum program p, enum kind kind)
 {
-    const struct graph *g = &x->r.graph;
+    const struct graph *g = &x->r.planned.graph;
     uint32_t n = g->order[p].nodes.n;
     int64_t *change = mem_alloc((n + 1) * sizeof *change), now = 0, most = 0;
     for (uint32_t k = 0; k < n; k++) {
         const struct node *c = node_at(g, g->order[p].nodes.at[k]);
         if (c->op != OP_COPY || storage_of(g, c->in[0])->space != SPACE_HOST || storage_of(g, c->in[0])->kind != kind) continue;
         id s = tensor_at(g, c->out[0])->storage;
-        const struct life *l = &x->r.plan.placement.life[p][s];
+        const struct life *l = &x->r.planned.plan.placement.life[p][s];
         assert_true(l->used && l->start == k && l->end > k);
         change[l->start] += (int64_t)padded(g, s);
         change[l->end + 1] -= (int64_t)padded(g, s);
@@ -136,31 +136,31 @@ static const char *const split_sets[] = {"memory.precision=f32", "memory.micro_b
 static const char *const *const sets_tested[] = {f32_sets, bf16_sets, split_sets};
 
 /* All storages of a kind move to host memory; the largest transient copy needs device memory. */
-static void check_kind(const struct planned *none, const char *preset, const char *word, enum kind kind, const char *const *sets)
+static void check_kind(const struct planned_preset *none, const char *preset, const char *word, enum kind kind, const char *const *sets)
 {
-    struct planned x;
+    struct planned_preset x;
     plan_offloading(&x, preset, word, sets);
-    uint64_t all = bytes_of_kind(&none->r.graph, kind), fetched = largest_update_operands(&none->r.graph, kind);
+    uint64_t all = bytes_of_kind(&none->r.planned.graph, kind), fetched = largest_update_operands(&none->r.planned.graph, kind);
     assert_true(all > 0 && fetched > 0 && fetched < all);
-    assert_int_equal(none->r.plan.persistent[SPACE_DEVICE] - x.r.plan.persistent[SPACE_DEVICE], all);
+    assert_int_equal(none->r.planned.plan.persistent[SPACE_DEVICE] - x.r.planned.plan.persistent[SPACE_DEVICE], all);
     assert_int_equal(host_arena(&x), all);
     assert_int_equal(most_fetched(&x, PROGRAM_UPDATE, kind), fetched);
     if (device_arena(&x) > device_arena(none) - all + fetched)
         fail_msg("%s, %s: %llu bytes, without it %llu; %llu offloaded, at most %llu fetched", preset, word, (unsigned long long)device_arena(&x),
                  (unsigned long long)device_arena(none), (unsigned long long)all, (unsigned long long)fetched);
-    planned_free(&x);
+    planned_preset_free(&x);
 }
 
-static void check_weights(const struct planned *none, const char *preset, const char *const *sets)
+static void check_weights(const struct planned_preset *none, const char *preset, const char *const *sets)
 {
-    struct planned x;
+    struct planned_preset x;
     plan_offloading(&x, preset, "weights", sets);
-    struct weights_count c = count_weights(&none->r.graph);
+    struct weights_count c = count_weights(&none->r.planned.graph);
     assert_true(c.all > c.two);
-    assert_int_equal(none->r.plan.persistent[SPACE_DEVICE] - x.r.plan.persistent[SPACE_DEVICE], c.all);
+    assert_int_equal(none->r.planned.plan.persistent[SPACE_DEVICE] - x.r.planned.plan.persistent[SPACE_DEVICE], c.all);
     assert_int_equal(host_arena(&x), c.all);
     for (int p = 0; p < PROGRAM_COUNT; p++) {
-        if (!x.r.graph.order[p].nodes.n) continue; /* training has no such program */
+        if (!x.r.planned.graph.order[p].nodes.n) continue; /* training has no such program */
         uint64_t most = most_fetched(&x, p, KIND_PARAM);
         if (most > (p == PROGRAM_UPDATE ? c.largest : c.two) || !most)
             fail_msg("%s, program %s: %llu bytes of weights fetched; two blocks have %llu", preset, program_name(p), (unsigned long long)most, (unsigned long long)c.two);
@@ -168,7 +168,7 @@ static void check_weights(const struct planned *none, const char *preset, const 
     if (device_arena(&x) > device_arena(none) - c.all + c.two)
         fail_msg("%s: %llu bytes, without it %llu; %llu offloaded, two blocks have %llu", preset, (unsigned long long)device_arena(&x),
                  (unsigned long long)device_arena(none), (unsigned long long)c.all, (unsigned long long)c.two);
-    planned_free(&x);
+    planned_preset_free(&x);
 }
 
 /* The start of the backward: there the saving is largest. */
@@ -180,26 +180,26 @@ static uint32_t backward_start(const struct graph *g)
     return 0;
 }
 
-static uint64_t alive(const struct planned *x, enum space space, uint32_t at)
+static uint64_t alive(const struct planned_preset *x, enum space space, uint32_t at)
 {
-    const struct graph *g = &x->r.graph;
+    const struct graph *g = &x->r.planned.graph;
     uint64_t sum = 0;
     for (id s = 1; s < g->storages.n; s++) {
-        const struct life *l = &x->r.plan.placement.life[PROGRAM_STEP][s];
+        const struct life *l = &x->r.planned.plan.placement.life[PROGRAM_STEP][s];
         bool here = l->used && l->start <= at && at <= l->end && g->storages.at[s].kind == KIND_ACT && g->storages.at[s].space == space;
         sum += here ? padded(g, s) : 0;
     }
     return sum;
 }
 
-static void check_activations(const struct planned *none, const char *preset, const char *const *sets)
+static void check_activations(const struct planned_preset *none, const char *preset, const char *const *sets)
 {
-    struct planned x;
+    struct planned_preset x;
     plan_offloading(&x, preset, "activations", sets);
-    assert_int_equal(none->r.plan.persistent[SPACE_DEVICE], x.r.plan.persistent[SPACE_DEVICE]);
-    assert_int_equal(x.r.plan.persistent[SPACE_HOST], 0);
-    uint64_t offloaded = alive(&x, SPACE_HOST, backward_start(&x.r.graph)), before = alive(none, SPACE_DEVICE, backward_start(&none->r.graph)),
-             after = alive(&x, SPACE_DEVICE, backward_start(&x.r.graph));
+    assert_int_equal(none->r.planned.plan.persistent[SPACE_DEVICE], x.r.planned.plan.persistent[SPACE_DEVICE]);
+    assert_int_equal(x.r.planned.plan.persistent[SPACE_HOST], 0);
+    uint64_t offloaded = alive(&x, SPACE_HOST, backward_start(&x.r.planned.graph)), before = alive(none, SPACE_DEVICE, backward_start(&none->r.planned.graph)),
+             after = alive(&x, SPACE_DEVICE, backward_start(&x.r.planned.graph));
     assert_true(offloaded > 0 && host_arena(&x) >= offloaded);
     /* Nothing is prefetched yet, and nothing else changed. */
     if (after != before - offloaded)
@@ -208,7 +208,7 @@ static void check_activations(const struct planned *none, const char *preset, co
     assert_true(device_arena(&x) < device_arena(none));
     print_message("%-14s %-22s activations %llu offloaded, arena %llu -> %llu\n", preset, sets[0], (unsigned long long)offloaded, (unsigned long long)device_arena(none),
                   (unsigned long long)device_arena(&x));
-    planned_free(&x);
+    planned_preset_free(&x);
 }
 
 static void test_bytes(void **state)
@@ -217,7 +217,7 @@ static void test_bytes(void **state)
     for (size_t i = 0; i < COUNT(presets_tested); i++)
         for (size_t k = 0; k < COUNT(sets_tested); k++) {
             const char *preset = presets_tested[i], *const *sets = sets_tested[k];
-            struct planned none, all;
+            struct planned_preset none, all;
             plan_offloading(&none, preset, "none", sets);
             assert_int_equal(host_arena(&none), 0);
             check_kind(&none, preset, "optimizer", KIND_STATE, sets);
@@ -225,11 +225,11 @@ static void test_bytes(void **state)
             check_weights(&none, preset, sets);
             check_activations(&none, preset, sets);
             plan_offloading(&all, preset, "optimizer+masters+weights+activations", sets);
-            uint64_t gone = none.r.plan.persistent[SPACE_DEVICE] - all.r.plan.persistent[SPACE_DEVICE];
-            assert_int_equal(gone, bytes_of_kind(&none.r.graph, KIND_STATE) + bytes_of_kind(&none.r.graph, KIND_MASTER) + count_weights(&none.r.graph).all);
-            assert_int_equal(all.r.plan.persistent[SPACE_HOST], gone);
-            planned_free(&all);
-            planned_free(&none);
+            uint64_t gone = none.r.planned.plan.persistent[SPACE_DEVICE] - all.r.planned.plan.persistent[SPACE_DEVICE];
+            assert_int_equal(gone, bytes_of_kind(&none.r.planned.graph, KIND_STATE) + bytes_of_kind(&none.r.planned.graph, KIND_MASTER) + count_weights(&none.r.planned.graph).all);
+            assert_int_equal(all.r.planned.plan.persistent[SPACE_HOST], gone);
+            planned_preset_free(&all);
+            planned_preset_free(&none);
         }
 }
 
@@ -243,9 +243,9 @@ static void test_order(void **state)
     const char *sets[] = {"memory.precision=f32", "memory.micro_batch=2", "memory.head_chunks=2", NULL, NULL};
     for (size_t i = 0; i < COUNT(presets_tested); i++) {
         sets[3] = i ? "prompts.iterations=3" : NULL;
-        struct planned x;
+        struct planned_preset x;
         plan_offloading(&x, presets_tested[i], "weights+activations", sets);
-        const struct graph *g = &x.r.graph;
+        const struct graph *g = &x.r.planned.graph;
         const struct order *o = &g->order[PROGRAM_STEP];
         uint32_t copies = 0, ahead = 0;
         id last = 0;
@@ -262,7 +262,7 @@ static void test_order(void **state)
             ahead += n->phase == PHASE_FORWARD && graph_block_of(g, n->scope) && last != graph_block_of(g, n->scope);
         }
         assert_true(copies > 20 && ahead > 10);
-        planned_free(&x);
+        planned_preset_free(&x);
     }
 }
 
@@ -329,7 +329,7 @@ static void test_ladder(void **state)
 static void test_mapping(void **state)
 {
     (void)state;
-    struct planned x;
+    struct planned_preset x;
     struct error e = {0};
     char line[600], *at;
     plan_offloading(&x, "llama-tiny", "optimizer+weights", f32_sets);
@@ -355,7 +355,7 @@ static void test_mapping(void **state)
     fclose(f);
     assert_true(found);
     assert_int_equal(anonymous, 0);
-    planned_free(&x);
+    planned_preset_free(&x);
 }
 
 int main(void)

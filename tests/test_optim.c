@@ -292,14 +292,14 @@ static void test_state_bytes(void **state)
     make_plan(&wide, &c[0], (const char *const[]){"model.preset=llama-tiny", NULL});
     make_plan(&half, &c[1], (const char *const[]){"model.preset=llama-tiny", "memory.optimizer=adamw-bf16", NULL});
     make_plan(&narrow, &c[2], (const char *const[]){"model.preset=llama-tiny", "memory.optimizer=adamw-8bit", NULL});
-    uint64_t f32 = state_of(&wide.graph, &in_codes, &elements, &table);
+    uint64_t f32 = state_of(&wide.planned.graph, &in_codes, &elements, &table);
     assert_int_equal(elements, 0);
-    assert_int_equal(state_of(&half.graph, &in_codes, &elements, &table) * 2, f32);
-    uint64_t all = state_of(&narrow.graph, &in_codes, &elements, &table);
+    assert_int_equal(state_of(&half.planned.graph, &in_codes, &elements, &table) * 2, f32);
+    uint64_t all = state_of(&narrow.planned.graph, &in_codes, &elements, &table);
     assert_true(elements > 0 && !table);
     assert_int_equal(in_codes * 256, elements * (2 * 256 + 8)); /* shapes of whole blocks */
     assert_int_equal(all - in_codes, f32 - elements * 8);
-    assert_true(plan_arena(&narrow.plan) + (f32 - all) < plan_arena(&wide.plan) + 65536);
+    assert_true(plan_arena(&narrow.planned.plan) + (f32 - all) < plan_arena(&wide.planned.plan) + 65536);
     struct run *runs[] = {&wide, &half, &narrow};
     for (int i = 0; i < 3; i++) {
         run_close(runs[i]);
@@ -332,7 +332,7 @@ static void check_fused(const char *preset, const char *optimizer, const char *r
     make_plan(&plain, &c[0], sets);
     sets[3] = "memory.fused_step=on";
     make_plan(&fused, &c[1], sets);
-    const struct graph *g = &fused.graph;
+    const struct graph *g = &fused.planned.graph;
     uint32_t updates = 0, trained = 0;
     uint64_t gradients = 0, largest = 0;
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
@@ -352,9 +352,9 @@ static void check_fused(const char *preset, const char *optimizer, const char *r
     }
     assert_int_equal(updates, trained);
     assert_int_equal(g->order[PROGRAM_UPDATE].nodes.n, 0);
-    int64_t saved = (int64_t)plan_arena(&plain.plan) - (int64_t)plan_arena(&fused.plan);
+    int64_t saved = (int64_t)plan_arena(&plain.planned.plan) - (int64_t)plan_arena(&fused.planned.plan);
     print_message("%s %s %s: %.2f -> %.2f MiB, gradients %.2f MiB, the largest %.2f\n", preset, optimizer, recompute,
-                  (double)plan_arena(&plain.plan) / 0x1p20, (double)plan_arena(&fused.plan) / 0x1p20, (double)gradients / 0x1p20, (double)largest / 0x1p20);
+                  (double)plan_arena(&plain.planned.plan) / 0x1p20, (double)plan_arena(&fused.planned.plan) / 0x1p20, (double)gradients / 0x1p20, (double)largest / 0x1p20);
     /* Where weights dominate, all but one or two gradients need no memory. */
     if (strstr(preset, "llama") && saved < (int64_t)(gradients / 2)) fail_msg("%s: %lld bytes saved of %llu", preset, (long long)saved, (unsigned long long)gradients);
     if (saved < -4096) fail_msg("%s: the fused step needs %lld bytes more", preset, (long long)-saved);

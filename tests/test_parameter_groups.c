@@ -70,14 +70,14 @@ static void expect_layers(const struct config *c, int layers)
     struct run r;
     int updates = 0;
     make_plan(&r, c);
-    for (uint32_t i = 0; i < r.graph.params.n; i++) {
-        const struct param *p = &r.graph.params.at[i];
-        const char *name = graph_name(&r.graph, tensor_at(&r.graph, p->tensor)->name);
+    for (uint32_t i = 0; i < r.planned.graph.params.n; i++) {
+        const struct param *p = &r.planned.graph.params.at[i];
+        const char *name = graph_name(&r.planned.graph, tensor_at(&r.planned.graph, p->tensor)->name);
         int layer = layers + 1;
         if (!p->grad) continue;
         if (!strncmp(name, "model.layers.", 13)) layer = atoi(name + 13) + 1;
         else if (strstr(name, "embed")) layer = 0;
-        expect_update(&r.graph, name, pow(0.75, layers + 1 - layer), 0.01);
+        expect_update(&r.planned.graph, name, pow(0.75, layers + 1 - layer), 0.01);
         updates++;
     }
     assert_true(updates > 9 * layers);
@@ -175,7 +175,7 @@ static void test_groups(void **state)
     struct run r;
     begin(&c, "llama-1b", sets);
     make_plan(&r, &c);
-    const struct graph *g = &r.graph;
+    const struct graph *g = &r.planned.graph;
     double depth1 = pow(0.5, 23 - 2); /* of block 1 of 22 */
     expect_update(g, "model.layers.1.self_attn.k_proj.weight", 3 * depth1, 0.2);
     expect_update(g, "model.layers.1.input_layernorm.weight", 3 * depth1, 0.2);     /* takes precedence over no_decay */
@@ -229,11 +229,11 @@ static void expect_frozen(const char *preset, const char *const *sets, const cha
     uint32_t frozen = 0;
     begin(&c, preset, sets);
     make_plan(&r, &c);
-    for (uint32_t i = 0; i < r.graph.params.n; i++) {
-        const struct param *p = &r.graph.params.at[i];
-        const char *name = graph_name(&r.graph, tensor_at(&r.graph, p->tensor)->name);
+    for (uint32_t i = 0; i < r.planned.graph.params.n; i++) {
+        const struct param *p = &r.planned.graph.params.at[i];
+        const char *name = graph_name(&r.planned.graph, tensor_at(&r.planned.graph, p->tensor)->name);
         const bool want = *text && strstr(name, text);
-        if (storage_of(&r.graph, p->tensor)->kind == KIND_CONST) continue;
+        if (storage_of(&r.planned.graph, p->tensor)->kind == KIND_CONST) continue;
         if (p->frozen != want) fail_msg("%s: %s is %s", preset, name, p->frozen ? "frozen" : "trained");
         frozen += p->frozen;
     }
@@ -267,10 +267,10 @@ static void expect_recomputed(const char *preset, const char *const *sets, const
     int again = 0;
     begin(&c, preset, sets);
     make_plan(&r, &c);
-    for (uint32_t k = 0; k < r.graph.order[PROGRAM_STEP].nodes.n; k++) {
-        const struct node *n = node_at(&r.graph, r.graph.order[PROGRAM_STEP].nodes.at[k]);
+    for (uint32_t k = 0; k < r.planned.graph.order[PROGRAM_STEP].nodes.n; k++) {
+        const struct node *n = node_at(&r.planned.graph, r.planned.graph.order[PROGRAM_STEP].nodes.at[k]);
         if (n->phase != PHASE_RECOMPUTE) continue;
-        const char *scope = graph_name(&r.graph, r.graph.scopes.at[n->scope].name);
+        const char *scope = graph_name(&r.planned.graph, r.planned.graph.scopes.at[n->scope].name);
         if (strncmp(scope, only, strlen(only))) fail_msg("%s: %s is recomputed", preset, scope);
         again++;
     }

@@ -175,9 +175,9 @@ static float *outcome(struct work *w, const char *name, int64_t *n)
     struct error e;
     must(run_put_step(&w->r, &(struct step_block){.learning_rate = 0.1f, .inv_count = {0.125f}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
     must(run_program(&w->r, PROGRAM_STEP, &e), &e);
-    id x = graph_find_output(&w->r.graph, PROGRAM_STEP, name);
+    id x = graph_find_output(&w->r.planned.graph, PROGRAM_STEP, name);
     assert_true(x);
-    *n = tensor_elements(tensor_at(&w->r.graph, x));
+    *n = tensor_elements(tensor_at(&w->r.planned.graph, x));
     float *out = mem_alloc((size_t)*n * sizeof *out);
     must(run_read(&w->r, x, out, &e), &e);
     return out;
@@ -191,7 +191,7 @@ static float *run_whole(const struct definition *d, const char *path, int64_t *n
     put_pixels(&w);
     put_text(&w);
     float *logits = outcome(&w, "logits", n);
-    if (save_to) must(weights_save(&w.r.weights, &w.r.model, &w.r.graph, &w.r.device, &w.r.tape, run_staging(&w.r), PLAN_STAGING, save_to, &e), &e);
+    if (save_to) must(weights_save(&w.r.weights, &w.r.planned.model, &w.r.planned.graph, &w.r.device, &w.r.tape, run_staging(&w.r), PLAN_STAGING, save_to, &e), &e);
     work_close(&w);
     return logits;
 }
@@ -306,14 +306,14 @@ static void test_training(void **state)
     put_pixels(&w);
     put_text(&w);
     mem_free(outcome(&w, "loss", &n));
-    for (uint32_t i = 0; i < w.r.graph.params.n; i++) {
-        const struct param *p = &w.r.graph.params.at[i];
-        if (!weight_is_constant(&w.r.graph, p)) assert_int_equal(!p->grad, !strncmp(weight_name(&w.r.graph, p), "vision_tower.", 13));
+    for (uint32_t i = 0; i < w.r.planned.graph.params.n; i++) {
+        const struct param *p = &w.r.planned.graph.params.at[i];
+        if (!weight_is_constant(&w.r.planned.graph, p)) assert_int_equal(!p->grad, !strncmp(weight_name(&w.r.planned.graph, p), "vision_tower.", 13));
     }
     must(run_program(&w.r, PROGRAM_UPDATE, &e), &e);
     snprintf(dir, sizeof dir, "%s/trained", folder);
     must(dir_make(dir, &e), &e);
-    must(weights_save(&w.r.weights, &w.r.model, &w.r.graph, &w.r.device, &w.r.tape, run_staging(&w.r), PLAN_STAGING, dir, &e), &e);
+    must(weights_save(&w.r.weights, &w.r.planned.model, &w.r.planned.graph, &w.r.device, &w.r.tape, run_staging(&w.r), PLAN_STAGING, dir, &e), &e);
     work_close(&w);
 
     snprintf(path, sizeof path, "%s/model.safetensors", dir);

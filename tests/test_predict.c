@@ -64,13 +64,13 @@ static void predict(const struct config *c, struct trace *t)
     struct plan again = {0};
     struct error e = {0};
     if (run_plan(&r, c, &(struct run_options){.train = true, .describe = feed_describe}, &e)) fail_msg("%s", e.text);
-    double *seconds = mem_alloc(r.graph.nodes.n * sizeof *seconds);
-    if (plan_bind(&again, &r.graph, &r.device.profile, seconds, &e)) fail_msg("%s", e.text);
+    double *seconds = mem_alloc(r.planned.graph.nodes.n * sizeof *seconds);
+    if (plan_bind(&again, &r.planned.graph, &r.planned.profile, seconds, &e)) fail_msg("%s", e.text);
     for (enum program p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++)
-        for (uint32_t k = 0; k < r.graph.order[p].nodes.n; k++) {
-            const id node = r.graph.order[p].nodes.at[k];
-            const struct node *n = node_at(&r.graph, node);
-            if (node_launches(n)) add_node(t, &r.graph, p, n, seconds[node]);
+        for (uint32_t k = 0; k < r.planned.graph.order[p].nodes.n; k++) {
+            const id node = r.planned.graph.order[p].nodes.at[k];
+            const struct node *n = node_at(&r.planned.graph, node);
+            if (node_launches(n)) add_node(t, &r.planned.graph, p, n, seconds[node]);
         }
     mem_free(seconds);
     plan_free(&again);

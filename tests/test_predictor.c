@@ -175,15 +175,15 @@ static void test_memory(void **state)
     settings.memory_precision = (struct config_setting){true, "f32"};
     if (predictor_open(&a, &settings, &p, &(struct predictor_shape){.prompts = 1, .points = 1}, &e)) fail_msg("%s", e.text);
     uint64_t weights = 0;
-    for (uint32_t i = 0; i < a.run.graph.params.n; i++) {
-        weights += tensor_bytes(tensor_at(&a.run.graph, a.run.graph.params.at[i].tensor));
-        assert_int_equal(a.run.graph.params.at[i].grad, 0);
+    for (uint32_t i = 0; i < a.run.planned.graph.params.n; i++) {
+        weights += tensor_bytes(tensor_at(&a.run.planned.graph, a.run.planned.graph.params.at[i].tensor));
+        assert_int_equal(a.run.planned.graph.params.at[i].grad, 0);
     }
     print_message("encoder %llu bytes, decoder %llu, of which weights %llu\n", (unsigned long long)a.encoder_bytes, (unsigned long long)a.decoder_bytes,
                   (unsigned long long)weights);
     assert_int_equal(a.fit_w, 128);
     assert_int_equal(a.fit_h, 96);
-    assert_true(a.run.plan.peak.by_kind[KIND_GRAD] == 0);
+    assert_true(a.run.planned.plan.peak.by_kind[KIND_GRAD] == 0);
     predictor_close(&a);
     predictor_image_free(&p);
     config_free(&settings);

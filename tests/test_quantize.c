@@ -9,17 +9,17 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-#include "run_planned.h"
+#include "planned_preset.h"
 #include "graph/ops.h"
 #include "graph/stored.h"
 
 /* Only DEQUANTIZE reads a quantized weight, or a copy between memories. Its result lives until its reader,
  * the next node but for others of these two ops; none is alive at the turn from forward to backward. */
-static void check_lives(const struct planned *p, uint32_t readers)
+static void check_lives(const struct planned_preset *p, uint32_t readers)
 {
-    const struct graph *g = &p->r.graph;
+    const struct graph *g = &p->r.planned.graph;
     const struct order *o = &g->order[PROGRAM_STEP];
-    const struct life *life = p->r.plan.placement.life[PROGRAM_STEP];
+    const struct life *life = p->r.planned.plan.placement.life[PROGRAM_STEP];
     const uint32_t turn = turn_of(g);
     uint32_t count = 0;
     for (uint32_t k = 0; k < o->nodes.n; k++) {
@@ -63,61 +63,61 @@ static const char *const frozen = "model.freeze=[\"*_proj.weight\"]";
 static void test_language(void **state)
 {
     (void)state;
-    struct planned p;
+    struct planned_preset p;
     int64_t values;
     uint64_t bytes;
     /* Seven linear layers in each of four blocks, with a reader in the forward and one in the backward: the
      * embedding is trained, so the input of each layer has a gradient. */
     plan_preset(&p, "llama-tiny", (const char *const[]){frozen, "memory.quantize=nf4", "memory.recompute=none", "memory.offload=none", "memory.head_chunks=1", NULL});
-    assert_int_equal(count_quantized(&p.r.graph, &values, &bytes, SPACE_DEVICE), 28);
+    assert_int_equal(count_quantized(&p.r.planned.graph, &values, &bytes, SPACE_DEVICE), 28);
     assert_true((double)bytes * 8 / (double)values < 4.135); /* four bytes and alignment per tensor of 16 Ki values and more */
     check_lives(&p, 56);
-    planned_free(&p);
+    planned_preset_free(&p);
     plan_preset(&p, "llama-tiny", (const char *const[]){frozen, "memory.quantize=nf4", "memory.recompute=all", "memory.offload=weights", "memory.precision=bf16", NULL});
-    assert_int_equal(count_quantized(&p.r.graph, &values, &bytes, SPACE_HOST), 28);
-    assert_true(p.r.plan.placement.arena[SPACE_HOST] < 4.2 / 8 * (double)values + 1e6);
+    assert_int_equal(count_quantized(&p.r.planned.graph, &values, &bytes, SPACE_HOST), 28);
+    assert_true(p.r.planned.plan.placement.arena[SPACE_HOST] < 4.2 / 8 * (double)values + 1e6);
     check_lives(&p, 28 * 2 + 28 - 4); /* the last product of a block is not recomputed: only its input is needed */
-    planned_free(&p);
+    planned_preset_free(&p);
 }
 
 /* 4.127 bits per weight, on the shapes of a 7B model; embedding, head and norms stay as they are. */
 static void test_bits(void **state)
 {
     (void)state;
-    struct planned p;
+    struct planned_preset p;
     int64_t values;
     uint64_t bytes;
     plan_preset(&p, "llama-7b", (const char *const[]){frozen, "memory.quantize=nf4", "memory.micro_batch=1", "memory.recompute=all", "memory.offload=none", "memory.precision=bf16", "memory.head_chunks=1", NULL});
-    const uint32_t n = count_quantized(&p.r.graph, &values, &bytes, SPACE_DEVICE);
+    const uint32_t n = count_quantized(&p.r.planned.graph, &values, &bytes, SPACE_DEVICE);
     assert_true(n > 100);
     assert_true((double)bytes * 8 / (double)values > 4.12695 && (double)bytes * 8 / (double)values < 4.1271);
-    planned_free(&p);
+    planned_preset_free(&p);
 }
 
 /* SAM with a frozen encoder: no gradient goes through it, so each weight has one reader. */
 static void test_sam(void **state)
 {
     (void)state;
-    struct planned p;
+    struct planned_preset p;
     int64_t values;
     uint64_t bytes;
     plan_preset(&p, "sam-tiny", (const char *const[]){"model.freeze=[\"vision_encoder.*\", \"*embed*\"]", "memory.quantize=nf4", "memory.recompute=none", "memory.offload=none", NULL});
-    const uint32_t n = count_quantized(&p.r.graph, &values, &bytes, SPACE_DEVICE);
+    const uint32_t n = count_quantized(&p.r.planned.graph, &values, &bytes, SPACE_DEVICE);
     assert_true(n >= 8);
     check_lives(&p, n);
-    planned_free(&p);
+    planned_preset_free(&p);
 }
 
 /* The last rule that matches a layer decides. */
 static void test_rules(void **state)
 {
     (void)state;
-    struct planned p;
+    struct planned_preset p;
     int64_t values;
     uint64_t bytes;
     plan_preset(&p, "llama-tiny", (const char *const[]){frozen, "memory.quantize=[{match: [\"model.layers.*\"], form: nf4}, {match: [\"model.layers.2\", \"*.q_proj\"], form: none}]", NULL});
-    assert_int_equal(count_quantized(&p.r.graph, &values, &bytes, SPACE_DEVICE), 18);
-    planned_free(&p);
+    assert_int_equal(count_quantized(&p.r.planned.graph, &values, &bytes, SPACE_DEVICE), 18);
+    planned_preset_free(&p);
 }
 
 int main(void)

@@ -16,7 +16,7 @@
 #include "dist/agree.h"
 #include "dist/dist.h"
 #include "folder/train_state.h"
-#include "run_planned.h"
+#include "planned_preset.h"
 #include "rank_threads.h"
 
 enum { RANKS = 8, STEPS = 3 };
@@ -24,7 +24,7 @@ enum { RANKS = 8, STEPS = 3 };
 /* --- a rank ----------------------------------------------------------------------------------------------------- */
 
 struct member {
-    struct planned p;
+    struct planned_preset p;
     struct error e;
     float clip_norm;
     int rc;
@@ -52,7 +52,7 @@ static void start(struct member *m, const char *preset, const char *const *sets,
     must(config_check(&m->p.c, CONFIG_NEEDS_MODEL, &m->e), &m->e);
     must(run_plan(&m->p.r, &m->p.c, &(struct run_options){.train = true, .describe = feed_describe, .ranks = ranks, .no_files = true}, &m->e), &m->e);
     must(run_start(&m->p.r, NULL, true, &m->e), &m->e);
-    must(state_reset(&m->p.r.graph, &m->p.r.device, &m->p.r.tape, run_staging(&m->p.r), PLAN_STAGING, &m->e), &m->e);
+    must(state_reset(&m->p.r.planned.graph, &m->p.r.device, &m->p.r.tape, run_staging(&m->p.r), PLAN_STAGING, &m->e), &m->e);
 }
 
 /* --- batches ------------------------------------------------------------------------------------------------------- */
@@ -67,14 +67,14 @@ static uint32_t mix(uint32_t a, uint32_t b)
 static int32_t integer(const struct run *r, const char *input, int step, int64_t sample, uint64_t i, bool real)
 {
     const uint32_t h = mix((uint32_t)(step * 1000 + sample), (uint32_t)i);
-    if (!strcmp(input, "input_ids") || !strcmp(input, "labels")) return !real && input[0] == 'l' ? -100 : (int32_t)(h % (uint32_t)r->model.vocabulary);
-    if (!strcmp(input, "image_valid")) return (int32_t)r->model.image - (int32_t)(sample % 3 * 16) * (int32_t)(i % 2);
+    if (!strcmp(input, "input_ids") || !strcmp(input, "labels")) return !real && input[0] == 'l' ? -100 : (int32_t)(h % (uint32_t)r->planned.model.vocabulary);
+    if (!strcmp(input, "image_valid")) return (int32_t)r->planned.model.image - (int32_t)(sample % 3 * 16) * (int32_t)(i % 2);
     if (!strcmp(input, "gt_valid")) return real && (int64_t)i / 2 < 1 + sample % 3 ? 16 : 0;
     if (!strcmp(input, "prompt_keys")) return (int32_t)(sample * 3 + (int64_t)i);
     return (int32_t)(i % 2); /* input_labels */
 }
 
-static void write_sample(struct run *r, const char *input, const struct run_input *x, int step, int64_t row, int64_t sample, bool real)
+static void write_sample(struct run *r, const char *input, const struct planned_input *x, int step, int64_t row, int64_t sample, bool real)
 {
     struct error e = {0};
     char *data = mem_alloc(x->sample);
@@ -92,16 +92,16 @@ static void write_sample(struct run *r, const char *input, const struct run_inpu
 /* Writes this rank's rows, as train/stepper.c does. */
 static void write_batch(struct run *r, int step)
 {
-    const int64_t each = run_share_samples(r), rows = run_share_rows(r);
-    for (id s = 1; s < r->graph.storages.n; s++) {
-        struct run_input x;
-        const char *name = graph_name(&r->graph, r->graph.storages.at[s].name);
-        if (r->graph.storages.at[s].kind != KIND_INPUT || !strcmp(name, "samples")) continue;
-        assert_true(run_input(r, name, &x));
-        for (int k = 0; k < run_own_shares(r); k++)
+    const int64_t each = planned_share_samples(&r->planned), rows = planned_share_rows(&r->planned);
+    for (id s = 1; s < r->planned.graph.storages.n; s++) {
+        struct planned_input x;
+        const char *name = graph_name(&r->planned.graph, r->planned.graph.storages.at[s].name);
+        if (r->planned.graph.storages.at[s].kind != KIND_INPUT || !strcmp(name, "samples")) continue;
+        assert_true(planned_input(&r->planned, name, &x));
+        for (int k = 0; k < planned_own_shares(&r->planned); k++)
             for (int64_t i = 0; i < rows; i++) {
-                const int64_t sample = (run_first_share(r) + k) * each + i;
-                write_sample(r, name, &x, step, k * rows + i, sample, i < each && sample < r->effective_batch);
+                const int64_t sample = (planned_first_share(&r->planned) + k) * each + i;
+                write_sample(r, name, &x, step, k * rows + i, sample, i < each && sample < r->planned.effective_batch);
             }
     }
 }
@@ -119,28 +119,28 @@ static void *run_step(void *arg)
 
 /* --- comparing ----------------------------------------------------------------------------------------------------- */
 
-static const void *bytes_of(const struct run *r, id s) { return r->device.arena[r->graph.storages.at[s].space] + r->plan.placement.offset[s]; }
+static const void *bytes_of(const struct run *r, id s) { return r->device.arena[r->planned.graph.storages.at[s].space] + r->planned.plan.placement.offset[s]; }
 
 static id storage_named(const struct run *r, enum kind kind, const char *name)
 {
-    for (id s = 1; s < r->graph.storages.n; s++)
-        if (r->graph.storages.at[s].kind == kind && !strcmp(graph_name(&r->graph, r->graph.storages.at[s].name), name)) return s;
+    for (id s = 1; s < r->planned.graph.storages.n; s++)
+        if (r->planned.graph.storages.at[s].kind == kind && !strcmp(graph_name(&r->planned.graph, r->planned.graph.storages.at[s].name), name)) return s;
     fail_msg("no storage %s", name);
     return 0;
 }
 
-static float loss_of(const struct run *r) { return *(float *)tape_address(&r->tape, graph_find_output(&r->graph, PROGRAM_STEP, "loss")); }
+static float loss_of(const struct run *r) { return *(float *)tape_address(&r->tape, graph_find_output(&r->planned.graph, PROGRAM_STEP, "loss")); }
 
 static void compare(const struct run *a, const struct run *b, const char *what)
 {
     static const enum kind kinds[] = {KIND_PARAM, KIND_MASTER, KIND_STATE};
     uint32_t n = 0;
-    for (id s = 1; s < a->graph.storages.n; s++)
+    for (id s = 1; s < a->planned.graph.storages.n; s++)
         for (size_t k = 0; k < COUNT(kinds); k++) {
-            if (a->graph.storages.at[s].kind != kinds[k]) continue;
-            const char *name = graph_name(&a->graph, a->graph.storages.at[s].name);
+            if (a->planned.graph.storages.at[s].kind != kinds[k]) continue;
+            const char *name = graph_name(&a->planned.graph, a->planned.graph.storages.at[s].name);
             const id t = storage_named(b, kinds[k], name);
-            const struct storage *x = &a->graph.storages.at[s], *y = &b->graph.storages.at[t];
+            const struct storage *x = &a->planned.graph.storages.at[s], *y = &b->planned.graph.storages.at[t];
             const uint64_t first = y->shard ? (uint64_t)b->tape.shard * y->bytes : 0, here = first < x->bytes ? min_u64(y->bytes, x->bytes - first) : 0;
             if (memcmp((const char *)bytes_of(a, s) + first, bytes_of(b, t), here)) fail_msg("%s: %s differs", what, name);
             for (uint64_t i = here; i < y->bytes; i++)
@@ -149,7 +149,7 @@ static void compare(const struct run *a, const struct run *b, const char *what)
             n++;
         }
     assert_true(n > 20);
-    const id loss[2] = {graph_find_output(&a->graph, PROGRAM_STEP, "loss"), graph_find_output(&b->graph, PROGRAM_STEP, "loss")};
+    const id loss[2] = {graph_find_output(&a->planned.graph, PROGRAM_STEP, "loss"), graph_find_output(&b->planned.graph, PROGRAM_STEP, "loss")};
     const float x = *(float *)tape_address(&a->tape, loss[0]), y = *(float *)tape_address(&b->tape, loss[1]);
     if (memcmp(&x, &y, 4) || !(x > 0)) fail_msg("%s: the loss is %.9g and %.9g", what, (double)x, (double)y);
     if (memcmp(tape_address(&a->tape, run_clip(a)), tape_address(&b->tape, run_clip(b)), 8)) fail_msg("%s: the norm differs", what);
@@ -172,10 +172,10 @@ static double distance(const float *x, const float *y, uint64_t n)
 /* Weights in f32 are near each other, where the order of sums is another one. */
 static void compare_near(const struct run *a, const struct run *b, const char *what)
 {
-    for (id s = 1; s < a->graph.storages.n; s++) {
-        if (a->graph.storages.at[s].kind != KIND_PARAM) continue;
-        const char *name = graph_name(&a->graph, a->graph.storages.at[s].name);
-        const struct storage *x = &a->graph.storages.at[s], *y = &b->graph.storages.at[storage_named(b, KIND_PARAM, name)];
+    for (id s = 1; s < a->planned.graph.storages.n; s++) {
+        if (a->planned.graph.storages.at[s].kind != KIND_PARAM) continue;
+        const char *name = graph_name(&a->planned.graph, a->planned.graph.storages.at[s].name);
+        const struct storage *x = &a->planned.graph.storages.at[s], *y = &b->planned.graph.storages.at[storage_named(b, KIND_PARAM, name)];
         const uint64_t first = y->shard ? (uint64_t)b->tape.shard * y->bytes : 0, here = first < x->bytes ? min_u64(y->bytes, x->bytes - first) : 0;
         const double off = distance((const float *)bytes_of(a, s) + first / 4, bytes_of(b, storage_named(b, KIND_PARAM, name)), here / 4);
         if (!(off < 5e-4)) fail_msg("%s: %s is off by %g", what, name, off);
@@ -197,7 +197,7 @@ static void check_within(const char *preset, int n, int shares, float clip_norm,
     for (int i = 0; i < n; i++) {
         start(&member[i], preset, sets, &ranks[i], shares);
         member[i].clip_norm = clip_norm;
-        assert_int_equal(plan_digest(&member[i].p.r.plan, &member[i].p.r.graph), plan_digest(&member[0].p.r.plan, &member[0].p.r.graph));
+        assert_int_equal(plan_digest(&member[i].p.r.planned.plan, &member[i].p.r.planned.graph), plan_digest(&member[0].p.r.planned.plan, &member[0].p.r.planned.graph));
     }
     for (int step = 0; step < STEPS; step++) {
         write_batch(&one.p.r, step);
@@ -216,9 +216,9 @@ static void check_within(const char *preset, int n, int shares, float clip_norm,
             (exact ? compare : compare_near)(&one.p.r, &member[i].p.r, what);
         }
     }
-    planned_free(&one.p);
-    planned_free(&whole.p);
-    for (int i = 0; i < n; i++) planned_free(&member[i].p);
+    planned_preset_free(&one.p);
+    planned_preset_free(&whole.p);
+    for (int i = 0; i < n; i++) planned_preset_free(&member[i].p);
     rank_threads_close(ranks);
 }
 
@@ -418,7 +418,7 @@ static void test_alone(void **state)
     agree_on(&ranks[0], PL_OK, &e);
     assert_string_equal(said, "1: waited");
     mem_free(ranks[0].room);
-    planned_free(&m.p);
+    planned_preset_free(&m.p);
     rank_threads_close(ranks);
 }
 

@@ -76,8 +76,8 @@ static void put_batch(struct run *r)
     static const char *const names[] = {"pixel_values", "input_points", "input_labels", "gt_masks", "gt_valid", "input_ids", "labels"};
     struct error e = {0};
     for (size_t k = 0; k < COUNT(names); k++) {
-        struct run_input x;
-        if (!run_input(r, names[k], &x)) continue;
+        struct planned_input x;
+        if (!planned_input(&r->planned, names[k], &x)) continue;
         uint64_t bytes = x.sample * BATCH;
         char *data = mem_alloc(bytes);
         for (uint64_t i = 0; i < bytes / dtype_size(x.dtype); i++) dtype_store(data, x.dtype, (int64_t)i, value_of(names[k], (int64_t)i));
@@ -94,7 +94,7 @@ struct result {
 static void keep(struct result *x, struct run *r, id tensor)
 {
     struct error e = {0};
-    uint64_t n = tensor_bytes(tensor_at(&r->graph, tensor));
+    uint64_t n = tensor_bytes(tensor_at(&r->planned.graph, tensor));
     char *data = mem_alloc(n);
     must(run_read(r, tensor, data, &e), &e);
     for (uint64_t i = 0; i < n; i++) vec_push(&x->bytes, data[i]);
@@ -115,13 +115,13 @@ static struct result train(int model, const char *words, const char *const *sets
         struct step_block b = {.learning_rate = 1e-3f, .inv_count = {0.125f}, .loss_scale = 1, .step = step, .adam_t = step, .rng_step = (uint64_t)step - 1};
         must(run_put_step(&r, &b, &e), &e);
         must(run_program(&r, PROGRAM_STEP, &e), &e);
-        keep(&x, &r, graph_find_output(&r.graph, PROGRAM_STEP, "loss"));
+        keep(&x, &r, graph_find_output(&r.planned.graph, PROGRAM_STEP, "loss"));
         float loss;
         memcpy(&loss, x.bytes.at + x.bytes.n - sizeof loss, sizeof loss);
         if (!(isfinite(loss) && loss > 0)) fail_msg("%s, %s: the loss of step %d is %g", presets[model], words, step, (double)loss);
         must(run_program(&r, PROGRAM_UPDATE, &e), &e);
     }
-    for (uint32_t i = 0; i < r.graph.params.n; i++) keep(&x, &r, r.graph.params.at[i].master);
+    for (uint32_t i = 0; i < r.planned.graph.params.n; i++) keep(&x, &r, r.planned.graph.params.at[i].master);
     run_close(&r);
     config_free(&c);
     return x;
@@ -227,10 +227,10 @@ static struct memory_use measure_plan(int model, const char *words, const char *
     struct error e = {0};
     struct memory_use l = {0};
     must(plan_with(&r, &c, model, words, sets, &e), &e);
-    l.arena = plan_arena(&r.plan);
-    l.seconds = r.plan.seconds;
-    measure(&r.graph, &l);
-    count_blocks(&r.graph, &l);
+    l.arena = plan_arena(&r.planned.plan);
+    l.seconds = r.planned.plan.seconds;
+    measure(&r.planned.graph, &l);
+    count_blocks(&r.planned.graph, &l);
     run_close(&r);
     config_free(&c);
     return l;
@@ -309,12 +309,12 @@ static uint32_t count_executed(int model, const char *words)
     must(run_start(&r, NULL, true, &e), &e);
     put_batch(&r);
     must(run_put_step(&r, &(struct step_block){.inv_count = {0.125f}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
-    struct launched x = {&r.graph, 0, mem_alloc(r.graph.scopes.n)};
+    struct launched x = {&r.planned.graph, 0, mem_alloc(r.planned.graph.scopes.n)};
     r.tape.observe = count_launch;
     r.tape.observer = &x;
     must(run_program(&r, PROGRAM_STEP, &e), &e);
     uint32_t blocks = 0;
-    for (id s = 1; s < r.graph.scopes.n; s++) blocks += x.block[s];
+    for (id s = 1; s < r.planned.graph.scopes.n; s++) blocks += x.block[s];
     mem_free(x.block);
     run_close(&r);
     config_free(&c);

@@ -50,9 +50,9 @@ static void begin(struct config *c, const char *model, const char *const *sets)
 /* Fills an input of the step by its own rule. */
 static void put_input(struct run *r, const char *name, float (*rule)(int64_t))
 {
-    struct run_input x;
+    struct planned_input x;
     struct error e = {0};
-    assert_true(run_input(r, name, &x));
+    assert_true(planned_input(&r->planned, name, &x));
     uint64_t bytes = x.sample * BATCH;
     char *data = mem_alloc(bytes);
     for (uint64_t i = 0; i < bytes / dtype_size(x.dtype); i++) dtype_store(data, x.dtype, (int64_t)i, rule((int64_t)i));
@@ -96,12 +96,12 @@ static float *gradients(const struct prompting *p, void (*put)(struct run *), co
     must(run_program(&r, PROGRAM_STEP, &e), &e);
     VEC(float) all = {0};
     vec_push(&all, 0);
-    must(run_read(&r, graph_find_output(&r.graph, PROGRAM_STEP, "loss"), all.at, &e), &e);
-    for (uint32_t i = 0; i < r.graph.params.n; i++) {
-        id g = r.graph.params.at[i].grad;
+    must(run_read(&r, graph_find_output(&r.planned.graph, PROGRAM_STEP, "loss"), all.at, &e), &e);
+    for (uint32_t i = 0; i < r.planned.graph.params.n; i++) {
+        id g = r.planned.graph.params.at[i].grad;
         if (!g) continue;
         const float *x = (const float *)tape_address(&r.tape, g);
-        for (int64_t k = 0; k < tensor_elements(tensor_at(&r.graph, g)); k++) vec_push(&all, x[k]);
+        for (int64_t k = 0; k < tensor_elements(tensor_at(&r.planned.graph, g)); k++) vec_push(&all, x[k]);
     }
     run_close(&r);
     config_free(&c);
@@ -273,7 +273,7 @@ static void save(const char *model, const char *dir)
     begin(&c, model, sets);
     must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
     must(run_start(&r, NULL, true, &e), &e);
-    must(weights_save(&r.weights, &r.model, &r.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING, dir, &e), &e);
+    must(weights_save(&r.weights, &r.planned.model, &r.planned.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING, dir, &e), &e);
     run_close(&r);
     config_free(&c);
 }
@@ -349,10 +349,10 @@ static void test_unreached(void **state)
     int unreached = 0;
     begin(&c, "model.preset=sam-tiny", sets);
     must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
-    for (uint32_t i = 0; i < r.graph.params.n; i++) {
-        const struct param *p = &r.graph.params.at[i];
-        const char *name = graph_name(&r.graph, tensor_at(&r.graph, p->tensor)->name);
-        if (storage_of(&r.graph, p->tensor)->kind == KIND_CONST || p->grad) continue;
+    for (uint32_t i = 0; i < r.planned.graph.params.n; i++) {
+        const struct param *p = &r.planned.graph.params.at[i];
+        const char *name = graph_name(&r.planned.graph, tensor_at(&r.planned.graph, p->tensor)->name);
+        if (storage_of(&r.planned.graph, p->tensor)->kind == KIND_CONST || p->grad) continue;
         bool known = strstr(name, "positional_embedding") || strstr(name, "mask_embed.") || strstr(name, "hypernetworks_mlps.0.");
         if (!known) fail_msg("%s has no gradient", name);
         assert_int_equal(p->frozen, strstr(name, "positional_embedding") != NULL);

@@ -16,7 +16,7 @@
 #include "graph/ops.h"
 #include "graph/sizes.h"
 #include "plan/communication.h"
-#include "run_planned.h"
+#include "planned_preset.h"
 
 static const int RANKS[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 64, 512};
 
@@ -37,11 +37,11 @@ static void test_parts(void **state)
 
 static uint64_t aligned(uint64_t bytes) { return align_up(bytes, PLAN_ALIGN); }
 
-static uint64_t bytes_of_kind(const struct planned *p, enum kind kind)
+static uint64_t bytes_of_kind(const struct planned_preset *p, enum kind kind)
 {
     uint64_t sum = 0;
-    for (id s = 1; s < p->r.graph.storages.n; s++)
-        if (p->r.graph.storages.at[s].kind == kind && plan_reached(&p->r.plan, &p->r.graph, s)) sum += aligned(p->r.graph.storages.at[s].bytes);
+    for (id s = 1; s < p->r.planned.graph.storages.n; s++)
+        if (p->r.planned.graph.storages.at[s].kind == kind && plan_reached(&p->r.planned.plan, &p->r.planned.graph, s)) sum += aligned(p->r.planned.graph.storages.at[s].bytes);
     return sum;
 }
 
@@ -50,10 +50,10 @@ struct expected {
 };
 
 /* With groups of a host, N is its number of ranks. The table of graph/shard.h's formulas, over the trained weights of a plan without ranks. */
-static struct expected expect(const struct planned *one, int N, enum shard_level level, uint64_t w, bool small)
+static struct expected expect(const struct planned_preset *one, int N, enum shard_level level, uint64_t w, bool small)
 {
     struct expected x = {0};
-    const struct graph *g = &one->r.graph;
+    const struct graph *g = &one->r.planned.graph;
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
         if (!p->grad || storage_of(g, p->tensor)->kind == KIND_CONST) continue;
@@ -73,7 +73,7 @@ static struct expected expect(const struct planned *one, int N, enum shard_level
 static void check_bytes(const char *precision, const char *optimizer, enum shard_level level, bool hosts)
 {
     static const char *const names[] = {"none", "optimizer", "gradients", "weights"};
-    static struct planned one, many;
+    static struct planned_preset one, many;
     char sets[5][100];
     const uint64_t w = strcmp(precision, "f32") ? 2 : 4;
     snprintf(sets[0], sizeof sets[0], "memory.precision=%s", precision);
@@ -90,9 +90,9 @@ static void check_bytes(const char *precision, const char *optimizer, enum shard
         assert_int_equal(bytes_of_kind(&many, KIND_MASTER), x.masters);
         assert_int_equal(bytes_of_kind(&many, KIND_GRAD), x.gradients);
         assert_int_equal(bytes_of_kind(&many, KIND_STATE), x.state);
-        planned_free(&many);
+        planned_preset_free(&many);
     }
-    planned_free(&one);
+    planned_preset_free(&one);
 }
 
 static void test_bytes(void **state)
@@ -110,16 +110,16 @@ static void test_bytes(void **state)
 static void test_optimizer_peak(void **state)
 {
     (void)state;
-    static struct planned whole, divided;
+    static struct planned_preset whole, divided;
     const char *sets[] = {"parallel.ranks=2", "memory.precision=f32", "memory.recompute=none", "memory.offload=none", "train.effective_batch=4", "memory.micro_batch=1", "data.sequence=64", "parallel.shard=none", NULL};
     plan_preset(&whole, "llama-124m", sets);
     sets[7] = "parallel.shard=optimizer";
     plan_preset(&divided, "llama-124m", sets);
     const uint64_t saved = bytes_of_kind(&whole, KIND_STATE) - bytes_of_kind(&divided, KIND_STATE), padding = bytes_of_kind(&divided, KIND_PARAM) - bytes_of_kind(&whole, KIND_PARAM);
-    assert_int_equal(whole.r.plan.peak.bytes - divided.r.plan.peak.bytes, saved - padding);
-    assert_int_equal(divided.r.plan.peak.by_kind[KIND_GRAD], bytes_of_kind(&whole, KIND_GRAD));
-    planned_free(&divided);
-    planned_free(&whole);
+    assert_int_equal(whole.r.planned.plan.peak.bytes - divided.r.planned.plan.peak.bytes, saved - padding);
+    assert_int_equal(divided.r.planned.plan.peak.by_kind[KIND_GRAD], bytes_of_kind(&whole, KIND_GRAD));
+    planned_preset_free(&divided);
+    planned_preset_free(&whole);
 }
 
 /* Memory of collectives has a line of its own: nothing with one rank; else the gathered weights of two blocks at most, or the
@@ -127,28 +127,28 @@ static void test_optimizer_peak(void **state)
 static void test_communication(void **state)
 {
     (void)state;
-    static struct planned p;
+    static struct planned_preset p;
     static const char *const levels[] = {"parallel.shard=none", "parallel.shard=weights"};
     plan_preset(&p, "llama-tiny", (const char *const[]){"memory.precision=bf16", NULL});
-    assert_int_equal(p.r.plan.peak.by_kind[KIND_COMM], 0);
-    assert_int_equal(plan_communication(&p.r.plan, &p.r.graph, &p.r.device.profile).buffers, 0);
-    planned_free(&p);
+    assert_int_equal(p.r.planned.plan.peak.by_kind[KIND_COMM], 0);
+    assert_int_equal(plan_communication(&p.r.planned.plan, &p.r.planned.graph, &p.r.planned.profile).buffers, 0);
+    planned_preset_free(&p);
     for (size_t i = 0; i < COUNT(levels); i++) {
         uint64_t sum = 0, gathered = 0, at_peak = 0;
         plan_preset(&p, "llama-tiny", (const char *const[]){levels[i], "parallel.ranks=4", "memory.precision=bf16", "memory.recompute=none", "memory.micro_batch=1", NULL});
-        const struct plan *plan = &p.r.plan;
+        const struct plan *plan = &p.r.planned.plan;
         for (int k = 0; k < KIND_COUNT; k++) sum += plan->peak.by_kind[k];
         assert_int_equal(sum, plan->peak.bytes);
-        for (id s = 1; s < p.r.graph.storages.n; s++) {
+        for (id s = 1; s < p.r.planned.graph.storages.n; s++) {
             const struct life *l = &plan->placement.life[plan->peak.program][s];
-            if (p.r.graph.storages.at[s].kind != KIND_COMM) continue;
-            gathered += aligned(p.r.graph.storages.at[s].bytes);
-            if (l->used && l->start <= plan->peak.instant && plan->peak.instant <= l->end) at_peak += aligned(p.r.graph.storages.at[s].bytes);
+            if (p.r.planned.graph.storages.at[s].kind != KIND_COMM) continue;
+            gathered += aligned(p.r.planned.graph.storages.at[s].bytes);
+            if (l->used && l->start <= plan->peak.instant && plan->peak.instant <= l->end) at_peak += aligned(p.r.planned.graph.storages.at[s].bytes);
         }
         assert_true(plan->peak.by_kind[KIND_COMM] >= at_peak && (i || !gathered));
-        const uint64_t buffers = plan_communication(plan, &p.r.graph, &p.r.device.profile).buffers;
+        const uint64_t buffers = plan_communication(plan, &p.r.planned.graph, &p.r.planned.profile).buffers;
         assert_true(buffers > 0 && buffers >= plan->peak.by_kind[KIND_COMM] && (!i || buffers < gathered));
-        planned_free(&p);
+        planned_preset_free(&p);
     }
 }
 
@@ -157,7 +157,7 @@ static void test_communication(void **state)
 static void test_hosts(void **state)
 {
     (void)state;
-    static struct planned one, many;
+    static struct planned_preset one, many;
     static const struct {
         const char *per_host, *shard;
         bool levels;
@@ -170,9 +170,9 @@ static void test_hosts(void **state)
         own[COUNT(sets) - 2] = cases[i].per_host;
         plan_preset(&one, "llama-tiny", sets);
         plan_preset(&many, "llama-tiny", own);
-        assert_int_equal(plan_digest(&one.r.plan, &one.r.graph), plan_digest(&many.r.plan, &many.r.graph));
-        const struct profile *p = &many.r.device.profile;
-        const struct graph *g = &many.r.graph;
+        assert_int_equal(plan_digest(&one.r.planned.plan, &one.r.planned.graph), plan_digest(&many.r.planned.plan, &many.r.planned.graph));
+        const struct profile *p = &many.r.planned.profile;
+        const struct graph *g = &many.r.planned.graph;
         for (id n = 1; n < g->nodes.n; n++) {
             const struct node *x = node_at(g, n);
             struct query q;
@@ -186,8 +186,8 @@ static void test_hosts(void **state)
             assert_int_equal(x->attr.group.host, cases[i].levels ? p->per_host : 0);
             assert_true(fabs(links_seconds(p, &q, x->op) / (times * (cases[i].levels ? inside + across : at_once)) - 1) < 1e-9);
         }
-        planned_free(&one);
-        planned_free(&many);
+        planned_preset_free(&one);
+        planned_preset_free(&many);
     }
 }
 
@@ -201,15 +201,15 @@ static void test_presets(void **state)
         uint64_t elements;
     } sums[] = {{"llama-tiny", 2, 387328}, {"llama-tiny", 3, 262144}, {"llama-tiny", 4, 194816}, {"llama-tiny", 8, 98560},
                 {"llama-124m", 2, 61780480}, {"llama-124m", 3, 41195776}, {"llama-124m", 8, 15456512}, {"llama-124m", 64, 2234624}};
-    static struct planned p;
+    static struct planned_preset p;
     for (size_t i = 0; i < COUNT(sums); i++) {
         uint64_t sum = 0;
         plan_preset(&p, sums[i].preset, (const char *const[]){"memory.micro_batch=1", "memory.recompute=all", "memory.offload=none", "memory.head_chunks=1", NULL});
-        const struct graph *g = &p.r.graph;
+        const struct graph *g = &p.r.planned.graph;
         for (uint32_t k = 0; k < g->params.n; k++)
             if (g->params.at[k].grad) sum += (uint64_t)shard_part(tensor_elements(tensor_at(g, g->params.at[k].tensor)), sums[i].ranks);
         assert_int_equal(sum, sums[i].elements);
-        planned_free(&p);
+        planned_preset_free(&p);
     }
 }
 

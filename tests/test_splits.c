@@ -110,11 +110,11 @@ static double value_of(const struct task *t, const char *name, int64_t row, int6
 
 static void put(struct run *r, const struct task *t, const char *name)
 {
-    struct run_input x;
+    struct planned_input x;
     struct error e = {0};
-    assert_true(run_input(r, name, &x));
-    if (!run_input_used(r, &x)) return;
-    const int64_t elements = (int64_t)(x.sample / dtype_size(x.dtype)), rows = run_samples(r);
+    assert_true(planned_input(&r->planned, name, &x));
+    if (!planned_input_used(&r->planned, &x)) return;
+    const int64_t elements = (int64_t)(x.sample / dtype_size(x.dtype)), rows = planned_samples(&r->planned);
     const bool of_masks = t->masks && strncmp(name, "image", 5);
     char *data = mem_alloc(x.sample);
     for (int64_t row = 0; row < rows; row++) {
@@ -150,7 +150,7 @@ static floats gradients(const struct task *t)
     const struct prompting asked = {.image = SIDE, .masks = t->masks, .points = 2 + t->rounds - 1, .rounds = t->rounds, .slots = true, .targets = true};
     configure(&c, t);
     must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .own = t->masks ? &asked : NULL, .own_bytes = sizeof asked}, &e), &e);
-    assert_int_equal(r.plan.settings.micro_batch, t->micro_batch);
+    assert_int_equal(r.planned.plan.settings.micro_batch, t->micro_batch);
     must(run_start(&r, NULL, true, &e), &e);
     put_all(&r, t);
     const struct step_block b = {.inv_count = {(float)(1 / counted(t))}, .loss_scale = 1, .step = 1, .adam_t = 1};
@@ -158,12 +158,12 @@ static floats gradients(const struct task *t)
     must(run_program(&r, PROGRAM_STEP, &e), &e);
     floats all = {0};
     vec_push(&all, 0);
-    must(run_read(&r, graph_find_output(&r.graph, PROGRAM_STEP, "loss"), all.at, &e), &e);
-    for (uint32_t i = 0; i < r.graph.params.n; i++) {
-        id g = r.graph.params.at[i].grad;
+    must(run_read(&r, graph_find_output(&r.planned.graph, PROGRAM_STEP, "loss"), all.at, &e), &e);
+    for (uint32_t i = 0; i < r.planned.graph.params.n; i++) {
+        id g = r.planned.graph.params.at[i].grad;
         if (!g) continue;
         const float *x = (const float *)tape_address(&r.tape, g);
-        for (int64_t k = 0; k < tensor_elements(tensor_at(&r.graph, g)); k++) vec_push(&all, x[k]);
+        for (int64_t k = 0; k < tensor_elements(tensor_at(&r.planned.graph, g)); k++) vec_push(&all, x[k]);
     }
     run_close(&r);
     config_free(&c);
@@ -277,7 +277,7 @@ static void test_tinysam_folder(void **state)
     configure(&c, &t);
     must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
     must(run_start(&r, NULL, true, &e), &e);
-    must(weights_save(&r.weights, &r.model, &r.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING, dir, &e), &e);
+    must(weights_save(&r.weights, &r.planned.model, &r.planned.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING, dir, &e), &e);
     run_close(&r);
     config_free(&c);
     snprintf(model, sizeof model, "model.path=%s", dir);

@@ -70,7 +70,7 @@ static void rig_open(struct rig *g, const struct setting *w)
     else unsetenv("PLIMSOLL_PIPELINE");
     must(run_plan(&g->r, &g->c, &(struct run_options){.train = true}, &e), &e);
     must(run_start(&g->r, NULL, true, &e), &e);
-    must(state_reset(&g->r.graph, &g->r.device, &g->r.tape, run_staging(&g->r), PLAN_STAGING, &e), &e);
+    must(state_reset(&g->r.planned.graph, &g->r.device, &g->r.tape, run_staging(&g->r), PLAN_STAGING, &e), &e);
     tickets_begin(&g->t, &g->r);
     assert_int_equal(tickets_overlap(&g->t), w->pipelined);
     put_batch(g, 0);
@@ -86,10 +86,10 @@ static void rig_close(struct rig *g)
 static uint64_t hash_persistent(const struct rig *g)
 {
     uint64_t hash = 1;
-    for (id s = 1; s < g->r.graph.storages.n; s++) {
-        const struct storage *x = &g->r.graph.storages.at[s];
+    for (id s = 1; s < g->r.planned.graph.storages.n; s++) {
+        const struct storage *x = &g->r.planned.graph.storages.at[s];
         if (x->kind == KIND_PARAM || x->kind == KIND_MASTER || x->kind == KIND_STATE)
-            hash = hash_bytes(g->r.device.arena[x->space] + g->r.plan.placement.offset[s], x->bytes, hash);
+            hash = hash_bytes(g->r.device.arena[x->space] + g->r.planned.plan.placement.offset[s], x->bytes, hash);
     }
     return hash;
 }

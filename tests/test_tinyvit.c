@@ -53,9 +53,9 @@ struct trial {
 
 static void put_input(struct run *r, const char *name, float (*rule)(int64_t))
 {
-    struct run_input x;
+    struct planned_input x;
     struct error e = {0};
-    assert_true(run_input(r, name, &x));
+    assert_true(planned_input(&r->planned, name, &x));
     uint64_t bytes = x.sample * BATCH;
     char *data = mem_alloc(bytes);
     for (uint64_t i = 0; i < bytes / dtype_size(x.dtype); i++) dtype_store(data, x.dtype, (int64_t)i, rule((int64_t)i));
@@ -90,7 +90,7 @@ static void start(struct trial *t, const char *model, const char *const *sets)
     must(configure(&t->c, model, sets, &e), &e);
     must(run_plan(&t->r, &t->c, &(struct run_options){.train = true, .describe = feed_describe, .own = &asked, .own_bytes = sizeof asked}, &e), &e);
     must(run_start(&t->r, NULL, true, &e), &e);
-    must(state_reset(&t->r.graph, &t->r.device, &t->r.tape, run_staging(&t->r), PLAN_STAGING, &e), &e);
+    must(state_reset(&t->r.planned.graph, &t->r.device, &t->r.tape, run_staging(&t->r), PLAN_STAGING, &e), &e);
     put_images(&t->r);
     put_input(&t->r, "input_points", coordinate);
     put_input(&t->r, "input_labels", foreground);
@@ -120,7 +120,7 @@ typedef VEC(float) floats;
 static void append(floats *all, const struct run *r, id tensor)
 {
     const float *x = (const float *)tape_address(&r->tape, tensor);
-    for (int64_t k = 0; k < tensor_elements(tensor_at(&r->graph, tensor)); k++) vec_push(all, x[k]);
+    for (int64_t k = 0; k < tensor_elements(tensor_at(&r->planned.graph, tensor)); k++) vec_push(all, x[k]);
 }
 
 /* Collects the statistics, the gradients or the master weights of all parameters. */
@@ -128,12 +128,12 @@ enum what { RUNNING, GRADIENTS, MASTERS };
 static floats collect(const struct run *r, enum what what)
 {
     floats all = {0};
-    for (uint32_t i = 0; i < r->graph.params.n; i++) {
-        const struct param *p = &r->graph.params.at[i];
-        bool statistic = strstr(weight_name(&r->graph, p), ".running_") != NULL;
+    for (uint32_t i = 0; i < r->planned.graph.params.n; i++) {
+        const struct param *p = &r->planned.graph.params.at[i];
+        bool statistic = strstr(weight_name(&r->planned.graph, p), ".running_") != NULL;
         if (what == RUNNING && statistic) append(&all, r, p->tensor);
         if (what == GRADIENTS && p->grad) append(&all, r, p->grad);
-        if (what == MASTERS && !weight_is_constant(&r->graph, p)) append(&all, r, p->master);
+        if (what == MASTERS && !weight_is_constant(&r->planned.graph, p)) append(&all, r, p->master);
     }
     return all;
 }
@@ -176,11 +176,11 @@ static void test_running(void **state)
         must(run_put_step(&t.r, &(struct step_block){.inv_count = {1}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
         must(run_program(&t.r, PROGRAM_STEP, &e), &e);
         must(st_open(GOLDEN "/running.safetensors", &f, &e), &e);
-        for (uint32_t i = 0; i < t.r.graph.params.n; i++) {
-            const struct param *p = &t.r.graph.params.at[i];
-            const struct st_entry *x = st_find(&f, weight_name(&t.r.graph, p));
+        for (uint32_t i = 0; i < t.r.planned.graph.params.n; i++) {
+            const struct param *p = &t.r.planned.graph.params.at[i];
+            const struct st_entry *x = st_find(&f, weight_name(&t.r.planned.graph, p));
             if (!x) continue;
-            assert_true(p->frozen && p->running && tensor_at(&t.r.graph, p->tensor)->dtype == DT_F32);
+            assert_true(p->frozen && p->running && tensor_at(&t.r.planned.graph, p->tensor)->dtype == DT_F32);
             float *want = mem_alloc(x->bytes);
             must(st_read(&f, x, 0, x->bytes, want, &e), &e);
             double off = distance((const float *)tape_address(&t.r.tape, p->tensor), want, x->elements);
@@ -281,8 +281,8 @@ static void save(struct trial *t, const char *dir)
 {
     struct error e = {0};
     struct run *r = &t->r;
-    must(weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, &e), &e);
-    must(state_save(dir, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, &e), &e);
+    must(weights_save(&r->weights, &r->planned.model, &r->planned.graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, &e), &e);
+    must(state_save(dir, &t->state, &r->planned.graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, &e), &e);
 }
 
 /* A saved tensor as floats equals the tensor in the run. */
@@ -293,11 +293,11 @@ static void expect_saved(const char *dir, const struct run *r, int *statistics)
     struct error e = {0};
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     must(st_open(path, &f, &e), &e);
-    for (uint32_t i = 0; i < r->graph.params.n; i++) {
-        const struct param *p = &r->graph.params.at[i];
-        if (weight_is_constant(&r->graph, p)) continue;
-        const struct st_entry *x = st_find(&f, weight_name(&r->graph, p));
-        if (!x) fail_msg("%s was not saved", weight_name(&r->graph, p));
+    for (uint32_t i = 0; i < r->planned.graph.params.n; i++) {
+        const struct param *p = &r->planned.graph.params.at[i];
+        if (weight_is_constant(&r->planned.graph, p)) continue;
+        const struct st_entry *x = st_find(&f, weight_name(&r->planned.graph, p));
+        if (!x) fail_msg("%s was not saved", weight_name(&r->planned.graph, p));
         char *data = mem_alloc(x->bytes);
         must(st_read(&f, x, 0, x->bytes, data, &e), &e);
         assert_int_equal(x->dtype, DT_F32);
@@ -322,7 +322,7 @@ static void resume_is_exact(const char *model, const char *const *sets)
     expect_saved(dir, &a.r, &statistics);
     assert_true(statistics > 20);
     start(&b, model, sets);
-    must(state_load(dir, &b.state, &b.r.graph, &b.r.device, &b.r.tape, run_staging(&b.r), PLAN_STAGING, &e), &e);
+    must(state_load(dir, &b.state, &b.r.planned.graph, &b.r.device, &b.r.tape, run_staging(&b.r), PLAN_STAGING, &e), &e);
     floats x = collect(&a.r, MASTERS), y = collect(&b.r, MASTERS);
     same_bits(&x, &y);
     step(&a), step(&b);
@@ -356,7 +356,7 @@ static void test_written_back(void **state)
         must(configure(&c, path, (const char *const[]){"memory.precision=f32", NULL}, &e), &e);
         must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
         must(run_start(&r, NULL, true, &e), &e);
-        must(weights_save(&r.weights, &r.model, &r.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING, dir, &e), &e);
+        must(weights_save(&r.weights, &r.planned.model, &r.planned.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING, dir, &e), &e);
         run_close(&r);
         config_free(&c);
         snprintf(path, sizeof path, "%s/model.safetensors", models[i]);

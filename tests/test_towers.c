@@ -49,7 +49,7 @@ static float *gradients(const char *model, const char *const *sets, int64_t *cou
     begin(&c, model, sets);
     must(run_plan(&r, &c, &(struct run_options){.train = true}, &e), &e);
     must(run_start(&r, NULL, true, &e), &e);
-    const struct port *p = &r.model.ports[0];
+    const struct port *p = &r.planned.model.ports[0];
     int64_t n = p->dim[1] * p->dim[2] * p->dim[3];
     float *pixels = mem_alloc((size_t)n * BATCH * sizeof *pixels);
     for (int64_t i = 0; i < n * BATCH; i++) pixels[i] = (float)sin(0.37 * (double)i + 0.001 * (double)(i % 97));
@@ -59,12 +59,12 @@ static float *gradients(const char *model, const char *const *sets, int64_t *cou
 
     VEC(float) all = {0};
     vec_push(&all, 0);
-    must(run_read(&r, graph_find_output(&r.graph, PROGRAM_STEP, "loss"), all.at, &e), &e);
-    for (uint32_t i = 0; i < r.graph.params.n; i++) {
-        id g = r.graph.params.at[i].grad;
+    must(run_read(&r, graph_find_output(&r.planned.graph, PROGRAM_STEP, "loss"), all.at, &e), &e);
+    for (uint32_t i = 0; i < r.planned.graph.params.n; i++) {
+        id g = r.planned.graph.params.at[i].grad;
         if (!g) continue;
         const float *x = (const float *)tape_address(&r.tape, g);
-        for (int64_t k = 0; k < tensor_elements(tensor_at(&r.graph, g)); k++) vec_push(&all, x[k]);
+        for (int64_t k = 0; k < tensor_elements(tensor_at(&r.planned.graph, g)); k++) vec_push(&all, x[k]);
     }
     mem_free(pixels);
     run_close(&r);
@@ -132,7 +132,7 @@ static void test_written_back(void **state)
         begin(&c, models[m], sets);
         must(run_plan(&r, &c, &(struct run_options){.train = true}, &e), &e);
         must(run_start(&r, NULL, true, &e), &e);
-        must(weights_save(&r.weights, &r.model, &r.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING, dir, &e), &e);
+        must(weights_save(&r.weights, &r.planned.model, &r.planned.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING, dir, &e), &e);
         read_whole(models[m], &a, &n);
         read_whole(dir, &b, &k);
         assert_int_equal(n, k);
@@ -159,10 +159,10 @@ static void test_unreached(void **state)
     static const char *const sets[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
     begin(&c, "tests/golden/siglip_vision", sets);
     must(run_plan(&r, &c, &(struct run_options){.train = true}, &e), &e);
-    for (uint32_t i = 0; i < r.graph.params.n; i++) {
-        const char *name = graph_name(&r.graph, tensor_at(&r.graph, r.graph.params.at[i].tensor)->name);
+    for (uint32_t i = 0; i < r.planned.graph.params.n; i++) {
+        const char *name = graph_name(&r.planned.graph, tensor_at(&r.planned.graph, r.planned.graph.params.at[i].tensor)->name);
         bool head = !strncmp(name, "vision_model.head.", 18);
-        assert_int_equal(head, !r.graph.params.at[i].grad);
+        assert_int_equal(head, !r.planned.graph.params.at[i].grad);
         unreached += head;
     }
     assert_int_equal(unreached, 11);

@@ -17,7 +17,7 @@
 #include "report/trace.h"
 #include "calibrate/bench.h"
 
-struct planned {
+struct planned_bench {
     struct config config;
     struct bench bench;
     struct lives lives;
@@ -27,7 +27,7 @@ struct planned {
 static const char *const MODELS[][SETS] = {{"model.preset=llama-tiny", "data.sequence=32", "memory.micro_batch=2"},
                                            {"model.preset=sam-tiny", "data.format=sa1b", "memory.head_chunks=2", "data.max_masks=4"}};
 
-static void make(struct planned *m, const char *const sets[SETS])
+static void make(struct planned_bench *m, const char *const sets[SETS])
 {
     struct error e = {0};
     config_init(&m->config);
@@ -36,10 +36,10 @@ static void make(struct planned *m, const char *const sets[SETS])
     assert_int_equal(bench_open(&m->bench, &m->config, &(struct run_options){.train = true, .describe = feed_describe}, &e), PL_OK);
     timing_record_events(&m->bench.now, 100000);
     assert_int_equal(bench_run(&m->bench, 1, &e), PL_OK);
-    lives_collect(&m->lives, &m->bench.run.plan, &m->bench.run.graph);
+    lives_collect(&m->lives, &m->bench.run.planned.plan, &m->bench.run.planned.graph);
 }
 
-static void drop(struct planned *m)
+static void drop(struct planned_bench *m)
 {
     lives_free(&m->lives);
     bench_close(&m->bench);
@@ -51,13 +51,13 @@ static void test_live_bytes(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT(MODELS); i++) {
-        struct planned m;
+        struct planned_bench m;
         make(&m, MODELS[i]);
-        const struct plan *p = &m.bench.run.plan;
+        const struct plan *p = &m.bench.run.planned.plan;
         uint64_t most = 0;
         for (int program = PROGRAM_STEP; program <= PROGRAM_UPDATE; program++) {
-            uint64_t *alive = lives_by_position(&m.lives, &m.bench.run.graph, program);
-            for (uint32_t k = 0; k < m.bench.run.graph.order[program].nodes.n; k++) {
+            uint64_t *alive = lives_by_position(&m.lives, &m.bench.run.planned.graph, program);
+            for (uint32_t k = 0; k < m.bench.run.planned.graph.order[program].nodes.n; k++) {
                 uint64_t sum = 0;
                 for (int kind = 0; kind < KIND_COUNT; kind++) sum += alive[k * KIND_COUNT + (uint32_t)kind];
                 assert_true(sum <= plan_arena(p));
@@ -74,7 +74,7 @@ static void test_trace(void **state)
 {
     (void)state;
     for (size_t i = 0; i < COUNT(MODELS); i++) {
-        struct planned m;
+        struct planned_bench m;
         struct text out = {0}, one = {0};
         struct bump b = {0};
         struct value *v;
@@ -82,8 +82,8 @@ static void test_trace(void **state)
         uint32_t slices = 0, counters = 0;
         double last = 0;
         make(&m, MODELS[i]);
-        trace_events(&m.bench.run.graph, &m.lives, &m.bench.now, &(struct trace_process){1, "plimsoll", m.bench.now.events[0].from}, &one);
-        trace_write(&m.bench.run.plan, &one, 1, &out);
+        trace_events(&m.bench.run.planned.graph, &m.lives, &m.bench.now, &(struct trace_process){1, "plimsoll", m.bench.now.events[0].from}, &one);
+        trace_write(&m.bench.run.planned.plan, &one, 1, &out);
         text_free(&one);
         assert_int_equal(json_parse(out.at, out.n, &b, &v, &e), PL_OK);
         const struct value *events = value_get(v, "traceEvents");
@@ -110,20 +110,20 @@ static int64_t number(const struct pickle *p, const char *key) { return pickle_g
 static void test_snapshot(void **state)
 {
     (void)state;
-    struct planned m;
+    struct planned_bench m;
     struct text out = {0};
     struct bump b = {0};
     struct pickle *root;
     struct error e = {0};
     size_t used;
     make(&m, MODELS[0]);
-    snapshot_write(&m.bench.run.plan, &m.bench.run.graph, &m.lives, &out);
+    snapshot_write(&m.bench.run.planned.plan, &m.bench.run.planned.graph, &m.lives, &out);
     assert_int_equal(pickle_read((const uint8_t *)out.at, out.n, &used, &b, &root, &e), PL_OK);
     assert_int_equal(used, out.n);
     const struct pickle *segment = pickle_get(root, "segments")->items[0], *blocks = pickle_get(segment, "blocks");
     const struct pickle *trace = pickle_get(root, "device_traces")->items[0];
     int64_t at = number(segment, "address"), end = at + number(segment, "total_size"), live = number(segment, "allocated_size"), most = live;
-    assert_int_equal(end - at, plan_arena(&m.bench.run.plan));
+    assert_int_equal(end - at, plan_arena(&m.bench.run.planned.plan));
     for (uint32_t i = 0; i < blocks->n; i++) {
         assert_int_equal(number(blocks->items[i], "address"), at);
         at += number(blocks->items[i], "size");
@@ -139,7 +139,7 @@ static void test_snapshot(void **state)
         if (live > most) most = live;
     }
     assert_int_equal(live, number(segment, "allocated_size"));
-    assert_int_equal(most, m.bench.run.plan.peak.bytes);
+    assert_int_equal(most, m.bench.run.planned.plan.peak.bytes);
     bump_free(&b);
     text_free(&out);
     drop(&m);

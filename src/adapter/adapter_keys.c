@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "adapter/adapter_config.h"
+#include "adapter/adapter_folder.h"
 
 static bool has_names(const struct config_names *n) { return n->text || n->list.n; }
 
@@ -73,7 +73,41 @@ static int from_folder(const struct config *c, struct bump *b, struct adapter *o
     return PL_OK;
 }
 
-int adapter_open(const struct config *c, struct bump *b, struct adapter *out, struct error *e)
+/* Tensors of the adapter that begin so. */
+static uint32_t count_beginning(const struct adapter_folder *f, const char *with)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->n; i++) n += !strncmp(f->tensors[i].module, with, strlen(with));
+    return n;
+}
+
+/* The spelling of each beginning of names that most of the adapter's tensors have. */
+static struct spelled find_spelling(const struct adapter_folder *f, const struct spelling *list)
+{
+    struct spelled how = spelling_in_memory(list);
+    for (int i = 0; list && list[i].name; i++)
+        for (int k = 0; k < spelling_count(&list[i]); k++)
+            if (count_beginning(f, spelling_at(&list[i], k)) > count_beginning(f, spelling_at(&list[i], how.by[i]))) how.by[i] = (uint8_t)k;
+    return how;
+}
+
+/* PEFT names modules as they are in memory, which for some models is without the root of the published names, or in
+ * another spelling. */
+static int find_names(const struct config *c, const struct family *family, struct adapter *a, struct error *e)
+{
+    const char *root = family->root;
+    struct adapter_folder f;
+    a->spellings = family->spellings;
+    a->spelled = spelling_in_memory(family->spellings);
+    if (((!root || !*root) && !family->spellings) || !c->adapter_path) return PL_OK;
+    if (adapter_folder_open(&f, c->adapter_path, e)) return e->code;
+    if (root && *root && !count_beginning(&f, root)) a->root = root;
+    a->spelled = find_spelling(&f, family->spellings);
+    adapter_folder_close(&f);
+    return PL_OK;
+}
+
+int adapter_open(const struct config *c, const struct family *family, struct bump *b, struct adapter *out, struct error *e)
 {
     if (c->adapter_path) {
         if (from_folder(c, b, out, e)) return e->code;
@@ -84,6 +118,6 @@ int adapter_open(const struct config *c, struct bump *b, struct adapter *out, st
             return config_at_key(c, KEY_adapter_modules_to_save, e);
         }
     }
-    if (!adapter_check(out, c->adapter_path ? "" : "adapter.", b, e)) return PL_OK;
+    if (!adapter_check(out, c->adapter_path ? "" : "adapter.", b, e)) return find_names(c, family, out, e);
     return config_at_key(c, c->adapter_path ? KEY_adapter_path : KEY_adapter_target_modules, e);
 }

@@ -35,25 +35,25 @@ static const struct {
 
 static enum words find_words(const struct run *r, const char *name)
 {
-    for (size_t i = 0; i < COUNT(prompted) && r->model.masks; i++)
+    for (size_t i = 0; i < COUNT(prompted) && r->planned.model.masks; i++)
         if (!strcmp(prompted[i].name, name)) return prompted[i].words;
-    if (r->batch.packed && !strcmp(name, "position_ids")) return WORDS_POSITIONS;
-    if (r->batch.packed && !strcmp(name, "ranges")) return WORDS_RANGES;
-    return r->batches.few_labels && !strcmp(name, "labels") ? WORDS_LABELS : WORDS_DRAWN;
+    if (r->planned.batch.packed && !strcmp(name, "position_ids")) return WORDS_POSITIONS;
+    if (r->planned.batch.packed && !strcmp(name, "ranges")) return WORDS_RANGES;
+    return r->planned.batches.few_labels && !strcmp(name, "labels") ? WORDS_LABELS : WORDS_DRAWN;
 }
 
 /* Word `at` of such an input; `drawn` is the random word for it. */
 static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at, uint32_t drawn)
 {
-    const struct prompting *p = prompting_of(&r->batch);
-    int64_t side = p->image ? p->image : r->model.image;
+    const struct prompting *p = prompting_of(&r->planned.batch);
+    int64_t side = p->image ? p->image : r->planned.model.image;
     uint64_t slot = at % (uint64_t)max_i64(p->points, 1);
     float coord = (float)(drawn >> 8) * 0x1p-24f;
     switch (kind) {
     case WORDS_COORDS: memcpy(&drawn, &coord, sizeof drawn); return drawn;
     case WORDS_KINDS: return slot == 0 ? POINT_FOREGROUND : slot == 1 ? POINT_FILLER : POINT_UNUSED;
     case WORDS_IMAGE: return (uint32_t)side;
-    case WORDS_GRID: return (uint32_t)r->model.masks->side(&r->model, side);
+    case WORDS_GRID: return (uint32_t)r->planned.model.masks->side(&r->planned.model, side);
     case WORDS_COUNT: return (uint32_t)at;
     default: return drawn;
     }
@@ -63,7 +63,7 @@ static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at,
  * answer is its second half: the share of labels for which the plan's time is predicted (loop_iterations). */
 static uint32_t conversation_word(const struct run *r, enum words kind, uint64_t at, uint32_t drawn)
 {
-    const uint64_t T = (uint64_t)r->batch.T;
+    const uint64_t T = (uint64_t)r->planned.batch.T;
     switch (kind) {
     case WORDS_POSITIONS: return (uint32_t)(at % T);
     case WORDS_RANGES: return at % 2 ? (uint32_t)(at / 2 % T + 1) : 0; /* the keys up to the query itself */
@@ -72,7 +72,7 @@ static uint32_t conversation_word(const struct run *r, enum words kind, uint64_t
 }
 
 /* Words [first, first + n) of an input: a function of seed, name and index alone. */
-static void make_values(const struct run *r, const struct run_input *x, enum words kind, uint64_t key, uint64_t first, int64_t n, void *to)
+static void make_values(const struct run *r, const struct planned_input *x, enum words kind, uint64_t key, uint64_t first, int64_t n, void *to)
 {
     uint32_t *words = to;
     if (kind == WORDS_DRAWN && x->dtype == DT_F32) {
@@ -83,18 +83,18 @@ static void make_values(const struct run *r, const struct run_input *x, enum wor
     for (int64_t i = 0; i < n; i++) {
         const uint32_t id = x->below ? words[i] % (uint32_t)x->below : 0;
         if (kind == WORDS_DRAWN) words[i] = id;
-        else words[i] = r->model.masks ? prompted_word(r, kind, first + (uint64_t)i, words[i]) : conversation_word(r, kind, first + (uint64_t)i, id);
+        else words[i] = r->planned.model.masks ? prompted_word(r, kind, first + (uint64_t)i, words[i]) : conversation_word(r, kind, first + (uint64_t)i, id);
     }
 }
 
 static int put_input(struct run *r, const char *name, struct error *e)
 {
-    struct run_input x;
-    CHECK(run_input(r, name, &x));
-    if (!run_input_used(r, &x)) return PL_OK;
-    run_input_ids(r, &x);
+    struct planned_input x;
+    CHECK(planned_input(&r->planned, name, &x));
+    if (!planned_input_used(&r->planned, &x)) return PL_OK;
+    planned_input_ids(&r->planned, &x);
     enum words kind = find_words(r, name);
-    uint64_t bytes = r->graph.storages.at[x.storage].bytes, key = random_key((uint64_t)r->config->train_seed, name);
+    uint64_t bytes = r->planned.graph.storages.at[x.storage].bytes, key = random_key((uint64_t)r->planned.config->train_seed, name);
     int rc = PL_OK;
     for (uint64_t at = 0; at < bytes && !rc; at += PLAN_STAGING) {
         uint64_t n = min_u64(bytes - at, PLAN_STAGING);
@@ -108,9 +108,9 @@ static int put_input(struct run *r, const char *name, struct error *e)
 static int put_inputs(struct run *r, struct error *e)
 {
     int rc = PL_OK;
-    for (id s = 1; s < r->graph.storages.n && !rc; s++) {
-        const char *name = graph_name(&r->graph, r->graph.storages.at[s].name);
-        if (r->graph.storages.at[s].kind == KIND_INPUT && strcmp(name, "samples")) rc = put_input(r, name, e);
+    for (id s = 1; s < r->planned.graph.storages.n && !rc; s++) {
+        const char *name = graph_name(&r->planned.graph, r->planned.graph.storages.at[s].name);
+        if (r->planned.graph.storages.at[s].kind == KIND_INPUT && strcmp(name, "samples")) rc = put_input(r, name, e);
     }
     return rc;
 }
@@ -121,15 +121,15 @@ static int put_inputs(struct run *r, struct error *e)
  * of. */
 static double loss_count(const struct run *r)
 {
-    const struct graph *g = &r->graph;
-    double samples = r->effective_batch;
-    if (r->model.masks && prompting_of(&r->batch)->targets) return samples * (double)prompting_of(&r->batch)->masks;
+    const struct graph *g = &r->planned.graph;
+    double samples = r->planned.effective_batch;
+    if (r->planned.model.masks && prompting_of(&r->planned.batch)->targets) return samples * (double)prompting_of(&r->planned.batch)->masks;
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
         if (n->op == OP_SUM && n->phase == PHASE_FORWARD)
-            return (double)tensor_elements(tensor_at(g, n->in[0])) / r->plan.settings.micro_batch * samples;
+            return (double)tensor_elements(tensor_at(g, n->in[0])) / r->planned.plan.settings.micro_batch * samples;
     }
-    return samples * (double)max_i64(r->batches.few_labels ? r->batch.T / 2 : r->batch.T - 1, 1);
+    return samples * (double)max_i64(r->planned.batches.few_labels ? r->planned.batch.T / 2 : r->planned.batch.T - 1, 1);
 }
 
 static int nonfinite_error(struct bench *b, const struct ticket *k, struct error *e)
@@ -145,9 +145,9 @@ static int submit_step(struct bench *b, struct error *e)
 {
     const struct run *r = &b->run;
     const uint64_t done = b->tickets.submitted;
-    struct step_block block = {.inv_count = {(float)(1 / loss_count(r))}, .clip_norm = (float)r->config->train_clip_norm, .loss_scale = 1,
+    struct step_block block = {.inv_count = {(float)(1 / loss_count(r))}, .clip_norm = (float)r->planned.config->train_clip_norm, .loss_scale = 1,
                                .step = (int32_t)done + 1, .adam_t = (int32_t)done + !b->tickets.scaled,
-                               .seed = (uint64_t)r->config->train_seed, .rng_step = done};
+                               .seed = (uint64_t)r->planned.config->train_seed, .rng_step = done};
     return ticket_submit(&b->tickets, &block, clock_seconds(), e);
 }
 
@@ -213,7 +213,7 @@ int bench_run_shown(struct bench *b, int64_t steps, struct error *e)
 {
     struct progress p;
     progress_begin(&p, "measuring", "steps", (uint64_t)steps);
-    progress_expect(&p, b->run.plan.seconds * (double)steps);
+    progress_expect(&p, b->run.planned.plan.seconds * (double)steps);
     b->progress = &p;
     int rc = bench_run(b, steps, e);
     b->progress = NULL;
@@ -225,19 +225,19 @@ int bench_open(struct bench *b, const struct config *c, const struct run_options
 {
     memset(b, 0, sizeof *b);
     int rc = agree_on(o->ranks, run_plan(&b->run, c, o, e), e);
-    if (!rc) rc = agree_same(o->ranks, (struct agree_same[]){{"the number of ranks of its host", (uint64_t)b->run.device.profile.per_host}, {"the plan", plan_digest(&b->run.plan, &b->run.graph)}}, 2, e);
+    if (!rc) rc = agree_same(o->ranks, (struct agree_same[]){{"the number of ranks of its host", (uint64_t)b->run.planned.profile.per_host}, {"the plan", plan_digest(&b->run.planned.plan, &b->run.planned.graph)}}, 2, e);
     if (!rc) rc = run_start(&b->run, NULL, true, e);
-    if (!rc) rc = state_reset(&b->run.graph, &b->run.device, &b->run.tape, run_staging(&b->run), PLAN_STAGING, e);
+    if (!rc) rc = state_reset(&b->run.planned.graph, &b->run.device, &b->run.tape, run_staging(&b->run), PLAN_STAGING, e);
     if (!rc) rc = put_inputs(&b->run, e);
     if (rc) return rc;
-    timing_init(&b->now, &b->run.graph);
-    timing_init(&b->fastest, &b->run.graph);
+    timing_init(&b->now, &b->run.planned.graph);
+    timing_init(&b->fastest, &b->run.planned.graph);
     tickets_begin(&b->tickets, &b->run);
     if (!bench_replays(b)) bench_by_node(b);
     return run_step(b, e);
 }
 
-bool bench_replays(const struct bench *b) { return b->run.device.kind == DEVICE_CUDA; }
+bool bench_replays(const struct bench *b) { return b->run.planned.kind == DEVICE_CUDA; }
 
 void bench_by_node(struct bench *b) { b->run.tape.timing = &b->now; }
 
@@ -297,15 +297,15 @@ static bool is_half(enum dtype t) { return t == DT_BF16 || t == DT_F16; }
 
 uint32_t bench_ops(const struct bench *b, struct bench_op *out)
 {
-    const struct graph *g = &b->run.graph;
+    const struct graph *g = &b->run.planned.graph;
     struct bench_op sums[2 * OP_COUNT];
     memset(sums, 0, sizeof sums);
     for (id n = 1; n < g->nodes.n; n++) {
         const struct node *x = node_at(g, n);
         if (!b->fastest.calls[n]) continue;
         struct query q;
-        query_fill(&q, g, x, &b->run.device.profile);
-        q.kernel = b->run.plan.placement.binding[n].kernel;
+        query_fill(&q, g, x, &b->run.planned.profile);
+        q.kernel = b->run.planned.plan.placement.binding[n].kernel;
         const struct tensor *first = q.in[0] ? q.in[0] : q.out[0];
         struct bench_op *s = &sums[2 * x->op + is_half(first->dtype)];
         struct cost c = op_table[x->op].cost(q.in, q.out, q.attr);
@@ -342,15 +342,15 @@ static int by_error(const void *a, const void *b)
 
 uint32_t bench_classes(const struct bench *b, struct bench_class **out)
 {
-    const struct graph *g = &b->run.graph;
+    const struct graph *g = &b->run.planned.graph;
     struct bench_class *all = mem_alloc(g->nodes.n * sizeof *all);
     uint32_t nodes = 0, n = 0;
     for (id k = 1; k < g->nodes.n; k++) {
         const struct node *x = node_at(g, k);
         struct query q;
         if (!b->fastest.calls[k]) continue;
-        query_fill(&q, g, x, &b->run.device.profile);
-        const struct binding *bound = &b->run.plan.placement.binding[k];
+        query_fill(&q, g, x, &b->run.planned.profile);
+        const struct binding *bound = &b->run.planned.plan.placement.binding[k];
         q.kernel = bound->kernel;
         class_of(&all[nodes].of, &q, x->op);
         all[nodes].form = kernel_form_name(bound->kernel, bound->form);

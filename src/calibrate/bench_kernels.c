@@ -35,7 +35,7 @@ static int by_seconds(const void *a, const void *b)
 
 uint32_t bench_kernels(const struct bench *b, struct bench_kernel *out, uint32_t most)
 {
-    const struct graph *g = &b->run.graph;
+    const struct graph *g = &b->run.planned.graph;
     struct bench_kernel *all = mem_alloc((g->nodes.n + 1) * sizeof *all);
     uint32_t n = 0;
     for (id x = 1; x < g->nodes.n; x++) {
@@ -43,9 +43,9 @@ uint32_t bench_kernels(const struct bench *b, struct bench_kernel *out, uint32_t
         if (!b->fastest.calls[x]) continue;
         const struct node *node = node_at(g, x);
         struct query q;
-        query_fill(&q, g, node, &b->run.device.profile);
+        query_fill(&q, g, node, &b->run.planned.profile);
         struct bench_kernel like = {.op = node->op,
-                                    .kernel = b->run.plan.placement.binding[x].kernel, .form = b->run.plan.placement.binding[x].form, .in = q.in[0], .out = q.out[0]};
+                                    .kernel = b->run.planned.plan.placement.binding[x].kernel, .form = b->run.planned.plan.placement.binding[x].form, .in = q.in[0], .out = q.out[0]};
         struct bench_kernel *line = find(all, &n, &like);
         struct cost c = op_table[node->op].cost(q.in, q.out, q.attr);
         line->calls += b->fastest.calls[x];

@@ -97,7 +97,7 @@ static int time_nodes(struct bench *b, struct timing *least, struct error *e)
 {
     double begun = clock_seconds();
     int rc = PL_OK;
-    timing_init(least, &b->run.graph);
+    timing_init(least, &b->run.planned.graph);
     for (int i = 0; i < STEPS_MOST && !rc && (i < STEPS_LEAST || clock_seconds() - begun < SECONDS_EACH); i++) {
         rc = bench_run(b, 1, e);
         for (id n = 1; n < least->nodes; n++) {
@@ -151,7 +151,7 @@ static int measure(struct samples *s, const struct workload *w, enum dtype preci
     if (!rc) {
         rc = bench_open(&b, &c, &o, e);
         if (!rc) rc = time_nodes(&b, &least, e);
-        if (!rc) add_samples(s, &b.run.graph, &least, p, w->offload, round);
+        if (!rc) add_samples(s, &b.run.planned.graph, &least, p, w->offload, round);
         timing_free(&least);
         bench_close(&b);
     }

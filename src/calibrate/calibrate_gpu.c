@@ -26,12 +26,12 @@ void gpu_add_samples(struct gpu_samples *s, const char *name, const struct run *
 {
     struct gpu_whole whole = {.name = name, .replay = replay};
     for (id n = 1; n < t->nodes; n++) {
-        const struct node *x = node_at(&r->graph, n);
+        const struct node *x = node_at(&r->planned.graph, n);
         struct gpu_sample one = {0};
         struct query q;
         if (!t->calls[n]) continue;
-        query_fill(&q, &r->graph, x, p);
-        q.kernel = r->plan.placement.binding[n].kernel;
+        query_fill(&q, &r->planned.graph, x, p);
+        q.kernel = r->planned.plan.placement.binding[n].kernel;
         class_of(&one.of, &q, x->op);
         one.crosses = q.crosses;
         one.calls = t->calls[n];
@@ -169,7 +169,7 @@ void gpu_fit(struct gpu_samples *s, struct profile *p, struct calibration *c)
 static int time_nodes(struct bench *b, struct timing *least, struct error *e)
 {
     int rc = PL_OK;
-    timing_init(least, &b->run.graph);
+    timing_init(least, &b->run.planned.graph);
     for (int i = 0; i < NODE_STEPS && !rc; i++) {
         rc = bench_time_nodes(b, e);
         for (id n = 1; n < least->nodes; n++) {

@@ -131,7 +131,7 @@ static void add_sample(struct samples *s, const struct link_sample *x)
 /* The gathers of weights, which add nothing: the least time of each over all steps. */
 static int time_gathers(struct bench *b, const struct profile *p, struct samples *out, struct error *e)
 {
-    const struct graph *g = &b->run.graph;
+    const struct graph *g = &b->run.planned.graph;
     double *least = mem_alloc(g->nodes.n * sizeof *least);
     int rc = PL_OK;
     bench_by_node(b);
@@ -146,7 +146,7 @@ static int time_gathers(struct bench *b, const struct profile *p, struct samples
         int times;
         if (!b->now.calls[n] || x->op != OP_ALL_GATHER) continue;
         query_fill(&q, g, x, p);
-        q.kernel = b->run.plan.placement.binding[n].kernel;
+        q.kernel = b->run.planned.plan.placement.binding[n].kernel;
         const double part = links_part(&q, x->op, &times);
         add_sample(out, &(struct link_sample){q.attr->group.ranks - 1, part, least[n], kernel_seconds(&q, x->op)}); /* `p` has no links */
     }

@@ -17,21 +17,21 @@ static const char MODEL[] = "{\"model_type\": \"llama\", \"vocab_size\": 256, \"
 enum { STEPS_MOST = 8 };
 #define SECONDS_MOST 0.15 /* no further step begins after this */
 
-static int set_keys(struct config *c, const struct run *r, struct error *e)
+static int set_keys(struct config *c, const struct planned *r, struct error *e)
 {
     const char *fixed[] = {"device.kind=cpu", "device.profile=default", "data.sequence=128", "train.effective_batch=2", "memory.micro_batch=2", "memory.recompute=none",
                            "memory.offload=none", "memory.head_chunks=1", "train.clip_norm=1"};
     char precision[SETTING_ROOM], set[64];
     int rc = PL_OK;
     for (size_t i = 0; i < COUNT(fixed) && !rc; i++) rc = config_set(c, fixed[i], e);
-    snprintf(set, sizeof set, "device.threads=%d", r->device.profile.threads);
+    snprintf(set, sizeof set, "device.threads=%d", r->profile.threads);
     if (!rc) rc = config_set(c, set, e);
     snprintf(set, sizeof set, "memory.precision=%.32s", technique_print(TECHNIQUE_precision, &r->plan.settings, precision));
     return rc ? rc : config_set(c, set, e);
 }
 
 /* Measured over predicted; 0 if it cannot be measured. */
-static double measure(const struct run *r)
+static double measure(const struct planned *r)
 {
     struct config c;
     struct bench b = {0};
@@ -42,26 +42,26 @@ static double measure(const struct run *r)
     if (!rc) {
         rc = bench_open(&b, &c, &(struct run_options){.train = true, .describe = feed_describe, .config_json = MODEL, .probe = true}, &e);
         for (int i = 0; i < STEPS_MOST && !rc && bench_total(&b) < SECONDS_MOST; i++) rc = bench_run(&b, 1, &e);
-        if (!rc) factor = bench_mean(&b) / b.run.plan.seconds;
+        if (!rc) factor = bench_mean(&b) / b.run.planned.plan.seconds;
         bench_close(&b);
     }
     config_free(&c);
     return factor;
 }
 
-double time_factor(const struct run *r)
+double time_factor(const struct planned *r)
 {
     static double factor;
     static bool measured;
     const char *switched = getenv("PLIMSOLL_MEASURE");
-    const struct profile *p = &r->device.profile;
+    const struct profile *p = &r->profile;
     if (p->kind != DEVICE_CPU || p->measured || r->plan.settings.ranks > 1 || r->config->device_profile || (switched && !strcmp(switched, "0"))) return 0;
     if (!measured) factor = measure(r);
     measured = true;
     return factor;
 }
 
-double time_scale(const struct run *r)
+double time_scale(const struct planned *r)
 {
     const double factor = time_factor(r);
     return factor > 0 ? factor : 1;

@@ -62,19 +62,19 @@ static int gather_times(const struct shown *x, double exchanges, struct error *e
 static double collectives(const struct bench *b)
 {
     double sum = 0;
-    for (id n = 1; n < b->run.graph.nodes.n; n++)
-        if (op_table[node_at(&b->run.graph, n)->op].flags & OPF_COMM) sum += b->fastest.seconds[n];
+    for (id n = 1; n < b->run.planned.graph.nodes.n; n++)
+        if (op_table[node_at(&b->run.planned.graph, n)->op].flags & OPF_COMM) sum += b->fastest.seconds[n];
     return sum;
 }
 
 static void print_ranks(const struct shown *x, struct text *out)
 {
     const struct run *r = &x->bench->run;
-    const struct communication c = plan_communication(&r->plan, &r->graph, &r->device.profile);
+    const struct communication c = plan_communication(&r->planned.plan, &r->planned.graph, &r->planned.profile);
     char sent[32], predicted[32], measured[32], step[32], exchanges[32];
     if (!has_ranks(x)) return;
     text_printf(out, "Ranks\n  a rank sends %s in a step: %s predicted (links ", size_print((uint64_t)c.sent, sent), duration_print(c.seconds, predicted));
-    links_print(&r->device.profile, out);
+    links_print(&r->planned.profile, out);
     text_printf(out, "), %s measured, with the wait for others\n  %-5s %-24s %12s %14s\n", duration_print(collectives(x->bench), measured), "rank", "host", "step", "in exchanges");
     for (int i = 0; i < x->ranks->n; i++)
         text_printf(out, "  %-5d %-24.24s %12s %14s\n", i, x->each[i].host, duration_print(x->each[i].seconds, step), x->each[i].exchanges > 0 ? duration_print(x->each[i].exchanges, exchanges) : "-");
@@ -83,7 +83,7 @@ static void print_ranks(const struct shown *x, struct text *out)
 static void put_ranks(const struct shown *x, struct json_writer *w)
 {
     const struct run *r = &x->bench->run;
-    const struct communication c = plan_communication(&r->plan, &r->graph, &r->device.profile);
+    const struct communication c = plan_communication(&r->planned.plan, &r->planned.graph, &r->planned.profile);
     if (!has_ranks(x)) return;
     json_begin_map(w, "communication");
     json_put_uint(w, "sent_bytes", (uint64_t)c.sent);
@@ -159,17 +159,17 @@ static void print_errors(const struct bench *b, struct text *out)
 static void print_text(const struct shown *s, struct text *out)
 {
     const struct bench *b = s->bench;
-    const struct plan *p = &b->run.plan;
+    const struct plan *p = &b->run.planned.plan;
     struct breakdown x = arena_breakdown(p);
     char a[32], predicted[32], measured[32], median[32];
     uint64_t arena = plan_arena(p);
     double mean = bench_mean(b);
-    text_printf(out, "Step of %d sample%s: micro-batch %d x %d, ", b->run.effective_batch, b->run.effective_batch == 1 ? "" : "s", p->settings.micro_batch, p->settings.accumulation);
+    text_printf(out, "Step of %d sample%s: micro-batch %d x %d, ", b->run.planned.effective_batch, b->run.planned.effective_batch == 1 ? "" : "s", p->settings.micro_batch, p->settings.accumulation);
     settings_print(&p->settings, out);
-    text_printf(out, ", %d thread%s%s\n", b->run.device.profile.threads, b->run.device.profile.threads == 1 ? "" : "s", has_ranks(s) ? " of each rank" : "");
+    text_printf(out, ", %d thread%s%s\n", b->run.planned.profile.threads, b->run.planned.profile.threads == 1 ? "" : "s", has_ranks(s) ? " of each rank" : "");
     text_printf(out, "  predicted  %s\n  measured   %s mean, %s median of %u\n  measured / predicted  %.3f\n", duration_print(p->seconds, predicted),
                 duration_print(mean, measured), duration_print(bench_median(b), median), b->steps, mean / p->seconds);
-    text_printf(out, "  samples/s  %.4g%s\n", b->run.effective_batch / mean, has_ranks(s) ? " of all ranks together" : "");
+    text_printf(out, "  samples/s  %.4g%s\n", b->run.planned.effective_batch / mean, has_ranks(s) ? " of all ranks together" : "");
     print_ranks(s, out);
     text_printf(out, "Memory%s\n", has_ranks(s) ? " of each rank" : "");
     print_row(out, "weights", x.weights, arena);
@@ -263,7 +263,7 @@ static void put_kernels(const struct bench *b, struct json_writer *w)
 static void print_json(const struct shown *s, struct text *out)
 {
     const struct bench *b = s->bench;
-    const struct plan *p = &b->run.plan;
+    const struct plan *p = &b->run.planned.plan;
     struct breakdown x = arena_breakdown(p);
     struct json_writer w = {.out = out, .indent = 2};
     double mean = bench_mean(b);
@@ -273,9 +273,9 @@ static void print_json(const struct shown *s, struct text *out)
     json_put_number(&w, "measured_mean_seconds", mean);
     json_put_number(&w, "measured_median_seconds", bench_median(b));
     json_put_number(&w, "ratio", mean / p->seconds);
-    json_put_number(&w, "samples_per_second", b->run.effective_batch / mean);
-    plan_put_settings(&w, &p->settings, b->run.effective_batch);
-    json_put_int(&w, "threads", b->run.device.profile.threads);
+    json_put_number(&w, "samples_per_second", b->run.planned.effective_batch / mean);
+    plan_put_settings(&w, &p->settings, b->run.planned.effective_batch);
+    json_put_int(&w, "threads", b->run.planned.profile.threads);
     json_put_uint(&w, "arena_bytes", plan_arena(p));
     json_put_uint(&w, "host_arena_bytes", p->placement.arena[SPACE_HOST]);
     json_begin_map(&w, "breakdown");

@@ -207,7 +207,7 @@ static int encode_all(struct image_packer *p, struct error *e)
 static int open_source(struct image_packer *p, const char *where, const struct names *files, struct error *e)
 {
     const struct config *c = &p->tower.config;
-    const struct model *m = &p->tower.run.model;
+    const struct model *m = &p->tower.run.planned.model;
     char folder[4096];
     if (!where) where = c->data_images;
     if (!where && path_dir(files->at[0], folder, sizeof folder, e)) return e->code;

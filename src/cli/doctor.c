@@ -30,7 +30,7 @@ enum { STEPS = 20, TENSORS = 8, BATCH_MOST = 4096, WARM = 3 }; /* WARM: steps th
 /* --- peaks --------------------------------------------------------------------------- */
 
 /* The largest number of live bytes while nodes of a phase run; PHASE_COUNT: of any phase. */
-static uint64_t phase_peak(const struct run *r, const struct lives *l, enum program p, enum phase phase)
+static uint64_t phase_peak(const struct planned *r, const struct lives *l, enum program p, enum phase phase)
 {
     uint64_t *alive = lives_by_position(l, &r->graph, p), most = 0;
     for (uint32_t k = 0; k < r->graph.order[p].nodes.n; k++) {
@@ -44,7 +44,7 @@ static uint64_t phase_peak(const struct run *r, const struct lives *l, enum prog
 }
 
 /* The peak of the evaluation program. */
-static uint64_t forward_alone(const struct run *r)
+static uint64_t forward_alone(const struct planned *r)
 {
     uint64_t *alive = plan_alive(&r->plan, &r->graph, PROGRAM_EVAL, true), most = 0;
     for (uint32_t k = 0; k < r->graph.order[PROGRAM_EVAL].nodes.n; k++)
@@ -54,7 +54,7 @@ static uint64_t forward_alone(const struct run *r)
 }
 
 /* Prints the largest transient tensors that are alive at the peak. */
-static void print_holders(const struct run *r, struct text *out)
+static void print_holders(const struct planned *r, struct text *out)
 {
     const struct peak *peak = &r->plan.peak;
     struct held *all = mem_alloc(r->graph.storages.n * sizeof *all);
@@ -67,7 +67,7 @@ static void print_holders(const struct run *r, struct text *out)
     mem_free(all);
 }
 
-void doctor_peaks(const struct run *r, struct doctor_peaks *out)
+void doctor_peaks(const struct planned *r, struct doctor_peaks *out)
 {
     struct lives l;
     lives_collect(&l, &r->plan, &r->graph);
@@ -88,7 +88,7 @@ static uint64_t arena_of(const struct doctor *d, int64_t b, bool search, uint64_
 {
     char sets[2][64];
     struct config c;
-    struct run r;
+    struct planned r;
     snprintf(sets[0], sizeof sets[0], "train.effective_batch=%" PRId64, b);
     snprintf(sets[1], sizeof sets[1], "memory.micro_batch=%" PRId64, b);
     int rc = doctor_config(d, &c, !search, e);
@@ -96,10 +96,10 @@ static uint64_t arena_of(const struct doctor *d, int64_t b, bool search, uint64_
     if (rc) return UINT64_MAX;
     if (search) c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
     if (d->host_bound) c.memory_host_budget = (struct config_budget){BUDGET_BYTES, d->host_bound};
-    rc = run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, e);
+    rc = planned_open(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, e);
     uint64_t bytes = rc ? UINT64_MAX : plan_arena(&r.plan);
     *host = rc ? 0 : r.plan.placement.arena[SPACE_HOST];
-    run_close(&r);
+    planned_close(&r);
     config_free(&c);
     return bytes;
 }
@@ -127,7 +127,7 @@ static bool can_run(const struct doctor *d, const uint64_t arena[SPACE_COUNT], s
 {
     const int ranks = d->run.plan.settings.ranks;
     if (ranks > 1) return !error_set(why, PL_USAGE, "the plan is that of a rank of %d, and a step needs all of them: `plimsoll train --ranks %d --json` tells what each rank allocates", ranks, ranks);
-    return !run_check_device(&d->run, why) && !machine_room(d->run.device.kind, arena, true, NULL, why);
+    return !planned_check_device(&d->run, why) && !machine_room(d->run.kind, arena, true, NULL, why);
 }
 
 /* Runs one step with that micro-batch. */
@@ -197,7 +197,7 @@ static int leaks(const struct doctor *d, int64_t steps, struct doctor_leaks *out
 
 /* --- the report ----------------------------------------------------------------------------------- */
 
-static void print_peaks(const struct run *r, const struct doctor_peaks *p, struct text *out)
+static void print_peaks(const struct planned *r, const struct doctor_peaks *p, struct text *out)
 {
     char size[32];
     text_printf(out, "Peak memory of a micro-batch of %d", r->plan.settings.micro_batch);
@@ -213,7 +213,7 @@ static void print_peaks(const struct run *r, const struct doctor_peaks *p, struc
 }
 
 /* In what the plan exceeds its machine, such as host memory that a machine with this GPU is not likely to have. */
-static void print_warnings(const struct run *r, struct text *out)
+static void print_warnings(const struct planned *r, struct text *out)
 {
     for (int i = 0; i < r->n_warnings; i++) text_printf(out, "  WARNING: %s\n", r->warning[i]);
 }
@@ -230,10 +230,10 @@ static void print_leaks(const struct doctor *d, const struct doctor_leaks *l, st
 
 static void print_batch(const struct doctor *d, struct text *out)
 {
-    const bool cuda = d->run.device.kind == DEVICE_CUDA;
+    const bool cuda = d->run.kind == DEVICE_CUDA;
     char size[32];
     text_printf(out, "Largest micro-batch within %s (%s)", size_print(d->budget, size), d->given ? "the budget" : cuda ? "the GPU's memory less a reserve" : "free memory");
-    if (d->host_bound) text_printf(out, " and %s of host memory (%s)", size_print(d->host_bound, size), d->host_bound > offload_likely(d->run.device.profile.memory_bytes) ? "as much as the plan takes" : "what a machine with such a GPU is likely to have");
+    if (d->host_bound) text_printf(out, " and %s of host memory (%s)", size_print(d->host_bound, size), d->host_bound > offload_likely(d->run.profile.memory_bytes) ? "as much as the plan takes" : "what a machine with such a GPU is likely to have");
     text_printf(out, "\n  %6" PRId64 "  with this plan's techniques\n  %6" PRId64 "  with any techniques", d->batch, d->batch_most);
     if (d->most[SPACE_HOST]) text_printf(out, " and %s of %s", size_print(d->most[SPACE_HOST], size), plan_host_name(&d->run.plan));
     text_printf(out, "%s\n", d->batch_most && !d->confirm ? "; --confirm runs a step to check it" : "");
@@ -311,28 +311,28 @@ static int examine(struct doctor *d, const struct options *o, bool fits, int64_t
 
 /* The host memory that the largest batch may take, where it is not known: what a machine with such a GPU is likely to have, or as much as the
  * examined plan. 0: the configuration or this machine bounds it. */
-static uint64_t host_bound(const struct run *r)
+static uint64_t host_bound(const struct planned *r)
 {
-    if (r->device.kind != DEVICE_CUDA || r->host_budget) return 0;
-    const uint64_t likely = offload_likely(r->device.profile.memory_bytes), host = r->plan.placement.arena[SPACE_HOST];
+    if (r->kind != DEVICE_CUDA || r->host_budget) return 0;
+    const uint64_t likely = offload_likely(r->profile.memory_bytes), host = r->plan.placement.arena[SPACE_HOST];
     return host > likely ? host : likely;
 }
 
 static int doctor_run(struct doctor *d, const struct config *c, const struct options *o, int64_t steps, struct error *e)
 {
     struct system_memory now;
-    run_explain_device();
-    int rc = run_plan(&d->run, c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .several = true}, e);
+    planned_explain_device();
+    int rc = planned_open(&d->run, c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .several = true}, e);
     bool fits = rc != PL_NOFIT;
     if (!rc || !fits) {
         system_memory(&now);
         d->given = d->run.budget != 0;
-        d->budget = d->given ? d->run.budget : d->run.device.kind == DEVICE_CUDA ? run_gpu_budget(d->run.device.profile.memory_bytes) : now.available;
+        d->budget = d->given ? d->run.budget : d->run.kind == DEVICE_CUDA ? planned_gpu_budget(d->run.profile.memory_bytes) : now.available;
         d->host_bound = host_bound(&d->run);
         d->scale = time_scale(&d->run);
         rc = examine(d, o, fits, fits ? steps : 0, e);
     }
-    run_close(&d->run);
+    planned_close(&d->run);
     return rc ? rc : fits ? PL_OK : PL_NOFIT;
 }
 

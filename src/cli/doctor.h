@@ -20,7 +20,7 @@ struct other_plan {
 
 struct doctor {
     const struct options *options;
-    struct run run;            /* the plan that is examined */
+    struct planned run;            /* the plan that is examined */
     uint64_t budget;           /* given, or the free memory */
     uint64_t host_bound;       /* host memory beside a GPU of which it is not known; 0: memory.host_budget bounds it */
     int64_t batch, batch_most; /* largest with the plan's techniques, with any */
@@ -55,7 +55,7 @@ struct advice {
 
 /* A copy of the run's configuration without a budget; pinned: with the plan's techniques fixed. */
 int doctor_config(const struct doctor *d, struct config *c, bool pinned, struct error *e);
-void doctor_peaks(const struct run *r, struct doctor_peaks *out);
+void doctor_peaks(const struct planned *r, struct doctor_peaks *out);
 /* Lists changes that save memory, the most bytes per second lost first; returns their number. Fills d->other. */
 uint32_t doctor_advice(struct doctor *d, struct advice out[ADVICE_MOST]);
 void advice_print(const struct doctor *d, const struct advice *a, uint32_t n, struct text *out);

@@ -39,19 +39,19 @@ int doctor_config(const struct doctor *d, struct config *c, bool pinned, struct 
 static void try_change(const struct doctor *d, const char *change, const char *note, struct advice *out, uint32_t *n, struct progress *p)
 {
     struct config c;
-    struct run r;
+    struct planned r;
     struct error e;
     progress_add(p, 1);
     if (*n == ADVICE_MOST || doctor_config(d, &c, true, &e)) return;
     if (!config_set(&c, change, &e)) {
-        if (!run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, &e)) {
+        if (!planned_open(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, &e)) {
             struct advice a = {.note = note, .saves = (int64_t)plan_arena(&d->run.plan) - (int64_t)plan_arena(&r.plan), .costs = d->scale * (r.plan.seconds - d->run.plan.seconds),
                                .host = (int64_t)r.plan.placement.arena[SPACE_HOST] - (int64_t)d->run.plan.placement.arena[SPACE_HOST]};
             snprintf(a.change, sizeof a.change, "%s", change);
             bool same = *n && out[*n - 1].saves == a.saves && out[*n - 1].costs == a.costs; /* e.g. more chunks than masks */
             if ((a.saves > 0 || (!a.saves && a.host < 0)) && !same) out[(*n)++] = a;
         }
-        run_close(&r);
+        planned_close(&r);
     }
     config_free(&c);
 }
@@ -60,15 +60,15 @@ static void try_change(const struct doctor *d, const char *change, const char *n
  * are the fastest, because those of the plan may not apply without the encoder. */
 static void plan_encoder(const struct doctor *d, const struct config *c, bool stored, const char *change, struct advice *out, uint32_t *n)
 {
-    struct run r = {0};
+    struct planned r = {0};
     struct error e;
-    if (!run_plan(&r, c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true, .embedded = stored}, &e)) {
+    if (!planned_open(&r, c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true, .embedded = stored}, &e)) {
         struct advice a = {.note = d->run.model.images ? TOWER : stored ? STORED : FROZEN, .saves = (int64_t)plan_arena(&d->run.plan) - (int64_t)plan_arena(&r.plan), .costs = d->scale * (r.plan.seconds - d->run.plan.seconds),
                            .host = (int64_t)r.plan.placement.arena[SPACE_HOST] - (int64_t)d->run.plan.placement.arena[SPACE_HOST]};
         snprintf(a.change, sizeof a.change, "%s", change);
         if (a.saves > 0 && (r.batches.partial || !stored)) out[(*n)++] = a;
     }
-    run_close(&r);
+    planned_close(&r);
 }
 
 /* A vision tower must be frozen already: its store replaces the images. */
@@ -111,7 +111,7 @@ static bool tried_value(const struct settings *s, enum technique_id id, int i, c
 static void try_other(struct doctor *d, const char *what, const char *const *sets, int n, uint64_t host)
 {
     struct config c;
-    struct run r = {0};
+    struct planned r = {0};
     struct error e;
     struct other_plan *x = &d->other[d->others];
     int rc = doctor_config(d, &c, false, &e);
@@ -119,12 +119,12 @@ static void try_other(struct doctor *d, const char *what, const char *const *set
     for (int i = 0; i < n && !rc; i++) rc = config_set(&c, sets[i], &e);
     c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
     if (host) c.memory_host_budget = (struct config_budget){BUDGET_BYTES, host};
-    if (!rc && !run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true, .fitting = true}, &e)) {
+    if (!rc && !planned_open(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true, .fitting = true}, &e)) {
         *x = (struct other_plan){.what = what, .arena = plan_arena(&r.plan), .host = r.plan.placement.arena[SPACE_HOST], .seconds = d->scale * r.plan.seconds};
         for (int i = 0, at = 0; i < n; i++) at += snprintf(x->change + at, sizeof x->change - (size_t)at, "%s--set %s", i ? " " : "", sets[i]);
         d->others++;
     }
-    run_close(&r);
+    planned_close(&r);
     config_free(&c);
 }
 
@@ -133,7 +133,7 @@ static void try_others(struct doctor *d, struct progress *p)
 {
     const char *const lora[] = {"adapter.target_modules=all-linear", "memory.quantize=nf4"};
     const struct config *c = d->run.config;
-    const uint64_t likely = d->host_bound ? offload_likely(d->run.device.profile.memory_bytes) : 0;
+    const uint64_t likely = d->host_bound ? offload_likely(d->run.profile.memory_bytes) : 0;
     const uint64_t host = d->run.plan.placement.arena[SPACE_HOST];
     char set[64];
     const char *bound[] = {set};
@@ -145,7 +145,7 @@ static void try_others(struct doctor *d, struct progress *p)
     if (host && d->run.has_space && !plan_least_host(&d->run.space, d->budget, &least, &e)) {
         const uint64_t need = plan_choice_need(&d->run.space.choices.at[least], SPACE_HOST);
         snprintf(set, sizeof set, "memory.host_budget=%" PRIu64, need);
-        if (need && need < host) try_other(d, d->run.device.kind == DEVICE_CUDA ? "the least host memory" : "the smallest offload file", bound, 1, need);
+        if (need && need < host) try_other(d, d->run.kind == DEVICE_CUDA ? "the least host memory" : "the smallest offload file", bound, 1, need);
     }
     progress_add(p, 1);
 }

@@ -53,7 +53,7 @@ static void print_worst(const struct eval *v, struct text *out)
 static int add_answers(struct eval *v, struct json_writer *w, struct text *out, struct error *e)
 {
     struct scores *s = &v->found.scores;
-    if (!prs_model(&v->run.model)) return PL_OK;
+    if (!prs_model(&v->run.planned.model)) return PL_OK;
     v->questions = true;
     for (uint32_t i = 0; i < s->n_worst; i++) s->worst[i].sample = question_number(&v->feed, s->worst[i].sample); /* they are drawn later */
     feed_close(&v->feed);
@@ -73,7 +73,7 @@ static int print_json(struct eval *v, struct text *out, struct error *e)
     json_put_uint(&w, "too_small_masks", v->feed.left.small);
     json_put_number(&w, "loss", v->loss);
     json_put_number(&w, "seconds", v->seconds);
-    json_put_uint(&w, "arena_bytes", plan_arena(&v->run.plan));
+    json_put_uint(&w, "arena_bytes", plan_arena(&v->run.planned.plan));
     json_begin_map(&w, "prompts");
     for (uint32_t p = 0; p < s->n_prompts; p++) scores_json(s, p, &w);
     json_end(&w);
@@ -97,7 +97,7 @@ static int report(struct eval *v, struct error *e)
         eval_table_print(&v->table, &out);
         print_worst(v, &out);
         text_printf(&out, "\nloss %.6g over %llu image%s, %llu of them unreadable, %s, arena %s\n", v->loss, (unsigned long long)v->feed.samples, v->feed.samples == 1 ? "" : "s",
-                    (unsigned long long)v->feed.broken, duration_print(v->seconds, time), size_print(plan_arena(&v->run.plan), arena));
+                    (unsigned long long)v->feed.broken, duration_print(v->seconds, time), size_print(plan_arena(&v->run.planned.plan), arena));
         if (feed_print_left(&v->feed, left, sizeof left)) text_printf(&out, "%s\n", left);
         rc = add_answers(v, NULL, &out, e);
     }
@@ -126,14 +126,14 @@ static void report_retrieval(const struct eval *v)
         json_put_number(&w, "chance", retrieval_chance(x));
         json_put_number(&w, "loss", v->loss);
         json_put_number(&w, "seconds", v->seconds);
-        json_put_uint(&w, "arena_bytes", plan_arena(&v->run.plan));
+        json_put_uint(&w, "arena_bytes", plan_arena(&v->run.planned.plan));
         json_end(&w);
         text_printf(&out, "\n");
     } else {
         text_printf(&out, "%saccuracy %.4f: %llu of %llu %s; by chance %.4f would\n", retrieval_word(&v->run), retrieval_accuracy(x), (unsigned long long)x->right,
                     (unsigned long long)x->queries, retrieval_found(&v->run), retrieval_chance(x));
         text_printf(&out, "loss %.6g over %llu sample%s, %llu of them unreadable, %s, arena %s\n", v->loss, (unsigned long long)v->feed.samples, v->feed.samples == 1 ? "" : "s", (unsigned long long)v->feed.broken,
-                    duration_print(v->seconds, time), size_print(plan_arena(&v->run.plan), arena));
+                    duration_print(v->seconds, time), size_print(plan_arena(&v->run.planned.plan), arena));
         if (feed_print_left(&v->feed, left, sizeof left)) text_printf(&out, "%s\n", left);
     }
     fputs(out.at, stdout);
@@ -164,9 +164,9 @@ static int evaluate(struct eval *v, const char *folder, struct error *e)
     if (!rc) rc = run_start(&v->run, NULL, true, e);
     if (!rc) rc = feed_start(&v->feed, &v->run, 0, 0, e);
     const bool matches = !rc && retrieval_open(&v->retrieval, &v->run, PROGRAM_STEP);
-    if (!rc && matches && (v->csv || v->overlays)) rc = error_set(e, PL_USAGE, "%s is for models that predict masks, and a %s %s", v->csv ? "--csv" : "--overlays", v->run.model.family->model_type, v->run.model.head ? "with a head predicts none" : "matches masks with texts");
+    if (!rc && matches && (v->csv || v->overlays)) rc = error_set(e, PL_USAGE, "%s is for models that predict masks, and a %s %s", v->csv ? "--csv" : "--overlays", v->run.planned.model.family->model_type, v->run.planned.model.head ? "with a head predicts none" : "matches masks with texts");
     if (!rc && !matches && !mask_scores_open(&v->found, &v->run, &v->feed, PROGRAM_STEP, (uint32_t)v->worst))
-        rc = error_set(e, PL_USAGE, "a %s predicts no masks, so there is nothing to score", v->run.model.family->model_type);
+        rc = error_set(e, PL_USAGE, "a %s predicts no masks, so there is nothing to score", v->run.planned.model.family->model_type);
     if (!rc) rc = eval_table_open(&v->table, &v->run, &v->feed, v->found.prompts, e);
     const double from = clock_seconds();
     if (!rc) rc = eval_passes(&(struct eval_pass){&v->run, &v->feed, matches ? NULL : &v->found, matches ? &v->retrieval : NULL, v->table.open ? &v->table.own : NULL}, &v->loss, e);

@@ -14,8 +14,8 @@ static int run_pass(const struct eval_pass *v, struct progress *p, struct loss_s
 {
     const struct step_block b = {.loss_scale = 1, .step = 1, .adam_t = 1};
     struct run *r = v->run;
-    const int64_t B = r->effective_batch, n = (int64_t)v->feed->samples;
-    const id loss = graph_find_output(&r->graph, PROGRAM_STEP, "loss");
+    const int64_t B = r->planned.effective_batch, n = (int64_t)v->feed->samples;
+    const id loss = graph_find_output(&r->planned.graph, PROGRAM_STEP, "loss");
     int rc = PL_OK;
     for (int64_t at = 0; at < n && !rc; at += B) {
         struct feed_batch batch;
@@ -37,7 +37,7 @@ int eval_passes(const struct eval_pass *v, double *loss, struct error *e)
     struct loss_sums sums = {0};
     const int passes = feed_passes(v->feed);
     int rc = PL_OK;
-    progress_begin(&p, "evaluating", "batches", (uint64_t)(passes * ceil_div((int64_t)v->feed->samples, v->run->effective_batch)));
+    progress_begin(&p, "evaluating", "batches", (uint64_t)(passes * ceil_div((int64_t)v->feed->samples, v->run->planned.effective_batch)));
     for (int pass = 0; pass < passes && !rc; pass++) {
         feed_set_pass(v->feed, pass);
         rc = run_pass(v, &p, &sums, e);

@@ -33,7 +33,7 @@ int eval_table_open(struct eval_table *t, const struct run *r, const struct feed
     if (!eval_table_wanted(t)) return PL_OK;
     t->open = own_size_open(&t->own, r, f, prompts, t->mm, t->tolerance);
     if (t->open) return PL_OK;
-    return error_set(e, PL_USAGE, "scores at the image's own size are for models that take points and boxes, and a %s does not", r->model.family->model_type);
+    return error_set(e, PL_USAGE, "scores at the image's own size are for models that take points and boxes, and a %s does not", r->planned.model.family->model_type);
 }
 
 void eval_table_close(struct eval_table *t)

@@ -91,7 +91,7 @@ int eval_loss(const struct config *c, const char *folder, struct eval_loss *out,
     if (!rc) rc = run_start(&run, NULL, true, e);
     if (!rc) rc = feed_start(&feed, &run, 0, 0, e);
     if (!rc) rc = eval_passes(&(struct eval_pass){.run = &run, .feed = &feed, .counted = &out->tokens}, &out->loss, e);
-    if (!rc) out->arena = plan_arena(&run.plan), out->samples = feed.samples;
+    if (!rc) out->arena = plan_arena(&run.planned.plan), out->samples = feed.samples;
     feed_close(&feed);
     run_close(&run);
     return rc;
@@ -125,7 +125,7 @@ static void print_table(const struct evaluation *v, struct text *out)
     if (q->files.n > 1) print_row(out, width, "all", &v->all);
     if (v->o->loss) text_printf(out, "\nloss %.6g, perplexity %.6g\n", v->loss.loss, exp(v->loss.loss));
     text_printf(out, "\n%llu prompt%s in %s, %.3g prompts/s, %lld at once, arena %s\n", (unsigned long long)v->all.answers, v->all.answers == 1 ? "" : "s", duration_print(v->seconds, time),
-                (double)v->all.answers / v->seconds, (long long)v->generator.texts, size_print(plan_arena(&v->generator.run->plan), arena));
+                (double)v->all.answers / v->seconds, (long long)v->generator.texts, size_print(plan_arena(&v->generator.run->planned.plan), arena));
     if (v->unfinished) text_printf(out, "%llu answers are cut: they are as long as they may be (--max-new)\n", (unsigned long long)v->unfinished);
     if (q->unasked) text_printf(out, "%llu samples are left out: they have no prompt, or their answer is a call of a tool\n", (unsigned long long)q->unasked);
 }
@@ -147,7 +147,7 @@ static void print_json(const struct evaluation *v, struct text *out)
     json_put_uint(&w, "unusable_samples", report_bad(&q->report));
     json_put_uint(&w, "without_prompt", q->unasked);
     json_put_number(&w, "seconds", v->seconds);
-    json_put_uint(&w, "arena_bytes", plan_arena(&v->generator.run->plan));
+    json_put_uint(&w, "arena_bytes", plan_arena(&v->generator.run->planned.plan));
     json_put_uint(&w, "kv_cache_bytes", generator_cache_bytes(&v->generator));
     json_put_int(&w, "batch", v->generator.texts);
     json_begin_list(&w, "files");
@@ -191,7 +191,7 @@ static int plan(struct evaluation *v, int64_t most, struct error *e)
     const struct questions *q = &v->held.questions;
     const struct run_generation o = {.cache = q->longest + most, .prompt = q->longest, .answer = most, .prompts = q->at.n, .tokens = q->tokens, .batch = v->config->train_eval_batch, .images = q->images};
     int rc = generator_plan(&v->generator, v->config, &o, e);
-    const int64_t longest = v->generator.run->model.longest;
+    const int64_t longest = v->generator.run->planned.model.longest;
     if (!rc && longest && o.cache > longest)
         log_warn("the longest prompt and its answer may have %lld tokens, and the model was made for at most %lld (max_position_embeddings): what comes after may be worse",
                  (long long)o.cache, (long long)longest);

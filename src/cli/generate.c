@@ -168,7 +168,7 @@ static int measure(const struct generation *g, struct run_generation *out, struc
 
 static void put_plan(const struct generation *g, struct json_writer *w)
 {
-    const struct plan *p = &g->generator.run->plan;
+    const struct plan *p = &g->generator.run->planned.plan;
     json_put_uint(w, "arena_bytes", plan_arena(p));
     json_put_uint(w, "kv_cache_bytes", generator_cache_bytes(&g->generator));
     json_put_int(w, "context", g->generator.cache);
@@ -271,7 +271,7 @@ static void log_speed(const struct generation *g, double seconds)
 {
     char time[32], arena[32];
     log_note("%u prompts in %s, %.3g prompts/s, %lld at once, arena %s", g->list.at.n, duration_print(seconds, time), g->list.at.n / seconds, (long long)g->generator.texts,
-             size_print(plan_arena(&g->generator.run->plan), arena));
+             size_print(plan_arena(&g->generator.run->planned.plan), arena));
 }
 
 static int answer(struct generation *g, const struct run_generation *o, struct error *e)
@@ -296,10 +296,10 @@ static void show_plan(const struct generation *g, bool fits)
 {
     const struct run *r = g->generator.run;
     struct text text = {0};
-    const struct plan_note note = run_note(r, fits);
-    if (g->json) plan_write(&r->plan, &r->graph, &note, &text);
-    else plan_print(&r->plan, &r->graph, &r->device.profile, &text);
-    if (g->explain && !g->json) plan_explain(&r->plan, &r->graph, &text), plan_explain_all(&r->plan, &r->graph, &text);
+    const struct plan_note note = planned_note(&r->planned, fits);
+    if (g->json) plan_write(&r->planned.plan, &r->planned.graph, &note, &text);
+    else plan_print(&r->planned.plan, &r->planned.graph, &r->planned.profile, &text);
+    if (g->explain && !g->json) plan_explain(&r->planned.plan, &r->planned.graph, &text), plan_explain_all(&r->planned.plan, &r->planned.graph, &text);
     fputs(text.at, stdout);
     text_free(&text);
 }
@@ -310,9 +310,9 @@ static int plan_and_answer(struct generation *g, struct error *e)
     if (measure(g, &o, e)) return e->code;
     int rc = generator_plan(&g->generator, &g->config, &o, e);
     const struct run *r = g->generator.run;
-    if (r->has_graph && g->json && rc == PL_NOFIT) show_plan(g, false);
-    if (!rc && r->model.longest && o.cache > r->model.longest)
-        log_warn("the text may have %lld tokens, and the model was made for at most %lld (max_position_embeddings): what comes after may be worse", (long long)o.cache, (long long)r->model.longest);
+    if (r->planned.has_graph && g->json && rc == PL_NOFIT) show_plan(g, false);
+    if (!rc && r->planned.model.longest && o.cache > r->planned.model.longest)
+        log_warn("the text may have %lld tokens, and the model was made for at most %lld (max_position_embeddings): what comes after may be worse", (long long)o.cache, (long long)r->planned.model.longest);
     if (!rc && g->dry_run) show_plan(g, true);
     if (!rc && !g->dry_run) rc = answer(g, &o, e);
     generator_close(&g->generator);

@@ -280,7 +280,7 @@ static int add_adapter(const struct config *c, const struct model *m, struct gra
 {
     struct adapter a;
     if (!adapter_given(c)) return PL_OK;
-    if (run_open_adapter(c, m, memory, &a, e) || lora_check(g, &a, e)) return e->code;
+    if (adapter_open(c, m->family, memory, &a, e) || lora_check(g, &a, e)) return e->code;
     pass_lora(g, &a, 1);
     return PL_OK;
 }

@@ -11,10 +11,10 @@
 #include "io/file.h"
 #include "feed/text_source.h"
 
-static int write_plan(const struct run *r, bool fits, const char *path, struct error *e)
+static int write_plan(const struct planned *r, bool fits, const char *path, struct error *e)
 {
     struct text text = {0};
-    struct plan_note note = run_note(r, fits);
+    struct plan_note note = planned_note(r, fits);
     note.storages = true;
     plan_write(&r->plan, &r->graph, &note, &text);
     int rc = file_write_atomic(path, text.at, text.n, e);
@@ -23,17 +23,17 @@ static int write_plan(const struct run *r, bool fits, const char *path, struct e
 }
 
 /* The heading of the plan that is printed when none fits. */
-static const char *refusal(const struct run *r, const struct options *o)
+static const char *refusal(const struct planned *r, const struct options *o)
 {
-    const bool host = run_exceeds_host(r);
+    const bool host = planned_exceeds_host(r);
     if (o->plan) return host ? "The given plan does not fit memory.host_budget" : "The given plan does not fit the budget";
     if (!host) return "Does not fit the budget. The smallest plan";
     return r->plan.settings.device.separate_memory ? "Does not fit memory.host_budget. The plan with the least host memory" : "Does not fit memory.host_budget. The plan with the smallest offload file";
 }
 
-static void print_host_budget(const struct run *r, struct text *out)
+static void print_host_budget(const struct planned *r, struct text *out)
 {
-    const bool cuda = r->device.kind == DEVICE_CUDA;
+    const bool cuda = r->kind == DEVICE_CUDA;
     char room[32];
     if (r->host_rule && r->host_budget <= 1)
         text_printf(out, "  there is no room for %s (memory.host_budget auto: %s)\n", cuda ? "offloading to host memory" : "an offload file", r->host_rule);
@@ -46,25 +46,25 @@ static void print_host_budget(const struct run *r, struct text *out)
 }
 
 /* Ranks and shares promise bits, for which sums must have the same order. */
-static void print_order(const struct run *r, struct text *out)
+static void print_order(const struct planned *r, struct text *out)
 {
     struct text keys = {0};
-    if (r->shares > 1 && run_print_order(r, &keys)) text_printf(out, "  the order of sums depends on %s, which the planner chose: set them to compare bits with other ranks or another parallel.shard\n", keys.at);
+    if (r->shares > 1 && planned_print_order(r, &keys)) text_printf(out, "  the order of sums depends on %s, which the planner chose: set them to compare bits with other ranks or another parallel.shard\n", keys.at);
     text_free(&keys);
 }
 
-static void print_batch(const struct run *r, struct text *out)
+static void print_batch(const struct planned *r, struct text *out)
 {
     struct text note = {0};
-    if (run_print_batch(r, &note)) text_printf(out, "  note: %s\n", note.at);
+    if (planned_print_batch(r, &note)) text_printf(out, "  note: %s\n", note.at);
     text_free(&note);
 }
 
-static void show(const struct run *r, const struct options *o, bool fits)
+static void show(const struct planned *r, const struct options *o, bool fits)
 {
     struct text text = {0};
-    struct plan_note note = run_note(r, fits);
-    struct profile profile = r->device.profile;
+    struct plan_note note = planned_note(r, fits);
+    struct profile profile = r->profile;
     struct plan plan = r->plan; /* as it is shown */
     profile.factor = time_factor(r);
     if (profile.factor > 0) plan_scale_times(&plan, profile.factor);
@@ -107,15 +107,15 @@ static int plan(int argc, char **argv, struct error *e)
     }
     rc = table_options(&o, &c, e);
     if (!rc) {
-        struct run r = {0};
+        struct planned r = {0};
         rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
-        if (o.explain) run_explain_device();
+        if (o.explain) planned_explain_device();
         if (!rc) {
-            rc = run_plan(&r, &c, &(struct run_options){.plan = o.plan, .train = true, .describe = feed_describe, .ablation = true}, e);
+            rc = planned_open(&r, &c, &(struct run_options){.plan = o.plan, .train = true, .describe = feed_describe, .ablation = true}, e);
             if (r.has_graph && (!rc || rc == PL_NOFIT)) show(&r, &o, !rc);
             if (!rc) text_warn_endless(&c, &r.model);
             if (!rc && o.output) rc = write_plan(&r, true, o.output, e);
-            run_close(&r);
+            planned_close(&r);
         }
         config_free(&c);
     }

@@ -29,7 +29,7 @@ struct rank_row {
     int n_warnings;
 };
 
-static void fill_row(struct rank_row *row, const struct run *r, bool fits)
+static void fill_row(struct rank_row *row, const struct planned *r, bool fits)
 {
     struct text links = {0};
     row->fits = fits;
@@ -40,9 +40,9 @@ static void fill_row(struct rank_row *row, const struct run *r, bool fits)
     row->settings = r->plan.settings;
     row->effective = r->effective_batch;
     row->shares = r->shares;
-    row->per_host = r->device.profile.per_host ? r->device.profile.per_host : row->ranks;
-    row->sends = plan_communication(&r->plan, &r->graph, &r->device.profile);
-    links_print(&r->device.profile, &links);
+    row->per_host = r->profile.per_host ? r->profile.per_host : row->ranks;
+    row->sends = plan_communication(&r->plan, &r->graph, &r->profile);
+    links_print(&r->profile, &links);
     snprintf(row->links, sizeof row->links, "%s", links.n ? links.at : "");
     text_free(&links);
     memcpy(row->warning, r->warning, sizeof row->warning);
@@ -54,7 +54,7 @@ static int plan_row(const struct options *o, int64_t ranks, bool budget, struct 
 {
     struct options own = *o;
     struct config c;
-    struct run r = {0};
+    struct planned r = {0};
     char key[64];
     own.ranks = NULL;
     int rc = table_options(&own, &c, e);
@@ -66,10 +66,10 @@ static int plan_row(const struct options *o, int64_t ranks, bool budget, struct 
     if (!budget) c.memory_budget = (struct config_budget){BUDGET_NONE, 0};
     if (!rc) rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
     if (!rc) {
-        rc = run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, e);
+        rc = planned_open(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, e);
         if (!rc || (rc == PL_NOFIT && r.has_graph)) fill_row(row, &r, !rc);
         if (rc == PL_NOFIT) rc = PL_OK;
-        run_close(&r);
+        planned_close(&r);
     }
     config_free(&c);
     return rc;

@@ -96,61 +96,61 @@ struct row {
 };
 
 /* One configuration that is planned within several budgets. */
-struct planned {
+struct trial {
     struct config config;
-    struct run run;
+    struct planned run;
     int rc;                      /* of the last plan: PL_OK or PL_NOFIT */
 };
 
 /* Plans the run with additional keys, within the memory of a GPU less its reserve (0: no budget). On
  * PL_OK the caller closes it. */
-static int open_planned(struct planned *p, const struct options *o, const char *const *sets, size_t n, uint64_t gpu, struct error *e)
+static int open_trial(struct trial *p, const struct options *o, const char *const *sets, size_t n, uint64_t gpu, struct error *e)
 {
     int rc = table_options(o, &p->config, e);
     if (rc) return rc;
     for (size_t i = 0; i < n && !rc; i++) rc = config_set(&p->config, sets[i], e);
     if (!rc) rc = config_check(&p->config, CONFIG_NEEDS_MODEL, e);
     if (!rc) {
-        p->config.memory_budget = gpu ? (struct config_budget){BUDGET_BYTES, run_gpu_budget(gpu)} : (struct config_budget){BUDGET_NONE, 0};
+        p->config.memory_budget = gpu ? (struct config_budget){BUDGET_BYTES, planned_gpu_budget(gpu)} : (struct config_budget){BUDGET_NONE, 0};
         const struct run_options options = {.train = true, .describe = feed_describe, .probe = true, .several = true, .gpu_memory = gpu};
-        p->rc = rc = run_plan(&p->run, &p->config, &options, e);
-        if (rc == PL_NOFIT && gpu) run_find_remedies(&p->run, &options);
+        p->rc = rc = planned_open(&p->run, &p->config, &options, e);
+        if (rc == PL_NOFIT && gpu) planned_find_remedies(&p->run, &options);
         if (!rc || rc == PL_NOFIT) return PL_OK;
-        run_close(&p->run);
+        planned_close(&p->run);
     }
     config_free(&p->config);
     return rc;
 }
 
-static int plan_within(struct planned *p, uint64_t budget, struct error *e)
+static int plan_within(struct trial *p, uint64_t budget, struct error *e)
 {
-    p->rc = run_plan_within(&p->run, budget, e);
+    p->rc = planned_within(&p->run, budget, e);
     return p->rc == PL_NOFIT ? PL_OK : p->rc;
 }
 
-static void close_planned(struct planned *p)
+static void close_trial(struct trial *p)
 {
-    run_close(&p->run);
+    planned_close(&p->run);
     config_free(&p->config);
 }
 
 /* Fills all members but the label and the GPU. */
-static void fill_row(struct row *row, const struct planned *p)
+static void fill_row(struct row *row, const struct trial *p)
 {
-    const struct run *r = &p->run;
+    const struct planned *r = &p->run;
     row->fits = !p->rc;
     row->budget = r->budget;
     row->arena = p->rc ? r->plan.smallest : plan_arena(&r->plan);
     row->host = r->plan.placement.arena[SPACE_HOST];
-    row->host_budget = p->rc && run_exceeds_host(r) ? r->host_budget : 0;
+    row->host_budget = p->rc && planned_exceeds_host(r) ? r->host_budget : 0;
     row->factor = time_factor(r);
     row->seconds = r->plan.seconds * time_scale(r);
     row->effective = r->effective_batch;
-    row->least = run_least_micro_batch(r);
+    row->least = planned_least_micro_batch(r);
     row->settings = r->plan.settings;
-    row->measured = r->device.profile.measured != NULL;
-    row->processor = r->device.kind != DEVICE_CUDA;
-    snprintf(row->profile, sizeof row->profile, "%s", r->device.profile.name);
+    row->measured = r->profile.measured != NULL;
+    row->processor = r->kind != DEVICE_CUDA;
+    snprintf(row->profile, sizeof row->profile, "%s", r->profile.name);
     memcpy(row->warning, r->warning, sizeof row->warning);
     row->n_warnings = r->n_warnings;
     memcpy(row->remedy, r->remedy, sizeof row->remedy);
@@ -162,11 +162,11 @@ static const char *host_name(bool processor) { return processor ? "offload file"
 
 static int plan_row(const struct options *o, const char *const *sets, size_t n, uint64_t gpu, struct row *row, struct error *e)
 {
-    struct planned p;
-    int rc = open_planned(&p, o, sets, n, gpu, e);
+    struct trial p;
+    int rc = open_trial(&p, o, sets, n, gpu, e);
     if (rc) return rc;
     fill_row(row, &p);
-    close_planned(&p);
+    close_trial(&p);
     return PL_OK;
 }
 
@@ -459,7 +459,7 @@ int table_compare(const struct options *o, struct error *e)
 static const uint32_t STEPS[] = {1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 141, 192, 256, 384, 512};
 
 /* Plans again within another budget and fills a row. */
-static int next_row(struct planned *p, uint64_t budget, struct row *row, struct error *e)
+static int next_row(struct trial *p, uint64_t budget, struct row *row, struct error *e)
 {
     int rc = plan_within(p, budget, e);
     if (!rc) fill_row(row, p);
@@ -471,10 +471,10 @@ static int next_row(struct planned *p, uint64_t budget, struct row *row, struct 
 static int plan_budgets(const struct options *o, struct rows *rows, struct error *e)
 {
     struct row most = {0}, least = {0};
-    struct planned p;
+    struct trial p;
     struct progress progress;
     progress_begin(&progress, "planning", "budgets", 2); /* no limit, the smallest, and those between them, which are not known yet */
-    int rc = open_planned(&p, o, NULL, 0, 0, e);
+    int rc = open_trial(&p, o, NULL, 0, 0, e);
     if (rc) return rc;
     progress_add(&progress, 1);
     fill_row(&most, &p);
@@ -497,7 +497,7 @@ static int plan_budgets(const struct options *o, struct rows *rows, struct error
     snprintf(most.label, sizeof most.label, "no limit");
     if (!rc) vec_push(&rows->list, most);
     progress_clear();
-    close_planned(&p);
+    close_trial(&p);
     return rc;
 }
 

@@ -68,11 +68,11 @@ static int put_row(struct classes *x, const char *input, int64_t i, int32_t valu
 /* The texts in the rows of the batch. There is no loss: no pair is a label. */
 static int put_texts(struct classes *p, const struct config *c, const struct names *texts, struct error *e)
 {
-    const struct model *m = &p->run.model;
+    const struct model *m = &p->run.planned.model;
     struct captions x;
     int64_t n;
-    int rc = captions_open(&x, c, m, p->run.batch.T, e);
-    int32_t *row = mem_alloc((size_t)p->run.batch.T * sizeof *row);
+    int rc = captions_open(&x, c, m, p->run.planned.batch.T, e);
+    int32_t *row = mem_alloc((size_t)p->run.planned.batch.T * sizeof *row);
     for (uint32_t i = 0; i < texts->n && !rc; i++) {
         if ((rc = captions_encode(&x, texts->at[i], row, &n, e))) error_prepend(e, "--text %s", texts->at[i]);
         if (!rc) rc = run_write_input(&p->run, "input_ids", i, row, (uint64_t)x.T * sizeof *row, e);
@@ -94,8 +94,8 @@ static int start(struct classes *x, const struct config *c, const struct names *
     if (!rc) rc = run_put_step(&x->run, &b, e);
     if (!rc) rc = open_reader(x, c, e);
     if (rc) return rc;
-    const struct head_model *h = x->run.model.head;
-    x->logits = graph_find_output(&x->run.graph, PROGRAM_STEP, texts->n ? "logits_per_image" : "logits");
+    const struct head_model *h = x->run.planned.model.head;
+    x->logits = graph_find_output(&x->run.planned.graph, PROGRAM_STEP, texts->n ? "logits_per_image" : "logits");
     x->names = texts->n ? (const char *const *)texts->at : h->names, x->n = texts->n ? texts->n : h->classes;
     x->rows = o.B, x->sigmoid = texts->n && h->siglip;
     if (texts->n == 1 && !h->siglip) return error_set(e, PL_USAGE, "--text is given once, and CLIP chooses among texts: give two or more");

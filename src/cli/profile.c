@@ -31,9 +31,9 @@ static uint32_t count_launches(const struct run *r, int64_t steps)
 {
     uint64_t n = 0;
     FOR_STEP_PROGRAMS(p)
-        for (uint32_t k = 0; k < r->graph.order[p].nodes.n; k++) {
+        for (uint32_t k = 0; k < r->planned.graph.order[p].nodes.n; k++) {
             uint64_t times = 1;
-            for (id l = node_at(&r->graph, r->graph.order[p].nodes.at[k])->loop; l; l = r->graph.loops.at[l].parent) times *= r->graph.loops.at[l].trip;
+            for (id l = node_at(&r->planned.graph, r->planned.graph.order[p].nodes.at[k])->loop; l; l = r->planned.graph.loops.at[l].parent) times *= r->planned.graph.loops.at[l].trip;
             n += times;
         }
     return (uint32_t)min_u64(n * (uint64_t)steps, LAUNCHES_MOST);
@@ -56,14 +56,14 @@ static int by_bytes(const void *a, const void *b)
  * tensors. */
 static uint32_t peak_tensors(const struct run *r, struct tensor_row rows[ROWS])
 {
-    const struct peak *peak = &r->plan.peak;
-    const struct life *life = r->plan.placement.life[peak->program];
-    struct tensor_row *all = mem_alloc(r->graph.storages.n * sizeof *all);
+    const struct peak *peak = &r->planned.plan.peak;
+    const struct life *life = r->planned.plan.placement.life[peak->program];
+    struct tensor_row *all = mem_alloc(r->planned.graph.storages.n * sizeof *all);
     uint32_t n = 0;
-    for (id s = 1; s < r->graph.storages.n; s++) {
-        const struct storage *x = &r->graph.storages.at[s];
+    for (id s = 1; s < r->planned.graph.storages.n; s++) {
+        const struct storage *x = &r->planned.graph.storages.at[s];
         if (!life[s].used || life[s].start > peak->instant || life[s].end < peak->instant || x->space != SPACE_DEVICE || storage_is_persistent(x)) continue;
-        all[n++] = (struct tensor_row){x, node_at(&r->graph, r->graph.order[peak->program].nodes.at[life[s].start])};
+        all[n++] = (struct tensor_row){x, node_at(&r->planned.graph, r->planned.graph.order[peak->program].nodes.at[life[s].start])};
     }
     qsort(all, n, sizeof *all, by_bytes);
     memcpy(rows, all, min_u64(n, ROWS) * sizeof *rows);
@@ -74,7 +74,7 @@ static uint32_t peak_tensors(const struct run *r, struct tensor_row rows[ROWS])
 /* The module that a tensor's producer belongs to. */
 static const char *module_of(const struct bench *b, const struct tensor_row *r)
 {
-    return r->producer->scope ? graph_name(&b->run.graph, b->run.graph.scopes.at[r->producer->scope].name) : "the step";
+    return r->producer->scope ? graph_name(&b->run.planned.graph, b->run.planned.graph.scopes.at[r->producer->scope].name) : "the step";
 }
 
 /* The measured ops with the time of all of them, and the largest tensors at the peak. */
@@ -102,9 +102,9 @@ static void print_tables(const struct bench *b, const struct tables *t, struct t
         text_printf(out, "%-22s %-5s %8" PRIu64 " %11.3f %5.1f %% %12s %9.1f %8.2f\n", op_table[x->op].name, dtype_name(x->dtype), x->calls, 1e3 * x->seconds,
                     100 * x->seconds / t->seconds, size_print((uint64_t)x->bytes, size), 1e-9 * x->flops / x->seconds, x->bytes / x->seconds / GIB);
     }
-    text_printf(out, "\nlargest of the %u transient tensors alive at the peak (program %s)\n", t->live, program_name(b->run.plan.peak.program));
+    text_printf(out, "\nlargest of the %u transient tensors alive at the peak (program %s)\n", t->live, program_name(b->run.planned.plan.peak.program));
     for (uint32_t i = 0; i < t->live && i < ROWS; i++)
-        text_printf(out, "%12s  %s, from %s of %s\n", size_print(t->rows[i].storage->bytes, size), graph_name(&b->run.graph, t->rows[i].storage->name),
+        text_printf(out, "%12s  %s, from %s of %s\n", size_print(t->rows[i].storage->bytes, size), graph_name(&b->run.planned.graph, t->rows[i].storage->name),
                     op_table[t->rows[i].producer->op].name, module_of(b, &t->rows[i]));
 }
 
@@ -112,7 +112,7 @@ static void print_tables(const struct bench *b, const struct tables *t, struct t
 
 static void put_headline(const struct bench *b, const struct config *c, struct text *out)
 {
-    const struct plan *p = &b->run.plan;
+    const struct plan *p = &b->run.planned.plan;
     const char *path = c->model_path ? c->model_path : "", *slash = strrchr(path, '/');
     const double seconds = bench_median(b);
     char value[64], remark[128], size[32], time[32];
@@ -121,9 +121,9 @@ static void put_headline(const struct bench *b, const struct config *c, struct t
     page_fact(out, "Model", c->model_preset ? c->model_preset : slash && slash[1] ? slash + 1 : path, remark);
     snprintf(remark, sizeof remark, "median of %u; %s predicted", b->steps, duration_print(p->seconds, time));
     page_fact(out, "Step time", duration_print(seconds, value), remark);
-    snprintf(value, sizeof value, "%.3g samples/s", b->run.effective_batch / seconds);
+    snprintf(value, sizeof value, "%.3g samples/s", b->run.planned.effective_batch / seconds);
     page_fact(out, "Speed", value, bench_replays(b) ? "timed node by node, which is slower than training" : "on synthetic inputs");
-    if (b->run.budget) snprintf(remark, sizeof remark, "of a budget of %s", size_print(b->run.budget, size));
+    if (b->run.planned.budget) snprintf(remark, sizeof remark, "of a budget of %s", size_print(b->run.planned.budget, size));
     else snprintf(remark, sizeof remark, "no budget was set");
     page_fact(out, "Peak memory", size_print(plan_arena(p), value), remark);
     page_facts_end(out);
@@ -152,10 +152,10 @@ static void put_tables(const struct bench *b, const struct tables *t, struct tex
                     x->bytes / x->seconds / GIB);
     }
     text_printf(out, "</table></div>\n<h2>Largest tensors at the peak</h2>\n<p>%u transient tensors are alive at the peak, in program %s.</p>\n<div class='wide'><table "
-                     "class='names'><tr><th>size</th><th>tensor</th><th>produced by</th></tr>\n", t->live, program_name(b->run.plan.peak.program));
+                     "class='names'><tr><th>size</th><th>tensor</th><th>produced by</th></tr>\n", t->live, program_name(b->run.planned.plan.peak.program));
     for (uint32_t i = 0; i < t->live && i < ROWS; i++) {
         text_printf(out, "<tr><td>%s</td><td>", size_print(t->rows[i].storage->bytes, size));
-        page_escaped(out, graph_name(&b->run.graph, t->rows[i].storage->name));
+        page_escaped(out, graph_name(&b->run.planned.graph, t->rows[i].storage->name));
         text_printf(out, "</td><td>%s of ", op_table[t->rows[i].producer->op].name);
         page_escaped(out, module_of(b, &t->rows[i]));
         text_printf(out, "</td></tr>\n");
@@ -175,10 +175,10 @@ static void make_page(const struct bench *b, const struct lives *l, const struct
     }
     page_begin(out, "Plimsoll: profile of a training step", title ? page_name(title, 1, name) : "without a run file");
     put_headline(b, c, out);
-    put_breakdown(out, &b->run.plan);
-    arena_draw(&b->run.plan, &b->run.graph, l, b->fastest.seconds, out);
+    put_breakdown(out, &b->run.planned.plan);
+    arena_draw(&b->run.planned.plan, &b->run.planned.graph, l, b->fastest.seconds, out);
     text_printf(out, "<div class='row'>\n");
-    arena_curve(&b->run.graph, l, b->fastest.seconds, out);
+    arena_curve(&b->run.planned.graph, l, b->fastest.seconds, out);
     curve_draw(out, long_step ? "seconds of a step" : "milliseconds of a step", "step", &drawn, 1);
     text_printf(out, "</div>\n");
     put_tables(b, t, out);
@@ -198,10 +198,10 @@ static int write_files(const struct bench *b, const struct tables *t, const stru
 {
     struct lives l;
     struct text page = {0}, trace = {0}, snapshot = {0};
-    lives_collect(&l, &b->run.plan, &b->run.graph);
+    lives_collect(&l, &b->run.planned.plan, &b->run.planned.graph);
     make_page(b, &l, t, c, title, &page);
-    trace_write(&b->run.plan, events, ranks, &trace);
-    snapshot_write(&b->run.plan, &b->run.graph, &l, &snapshot);
+    trace_write(&b->run.planned.plan, events, ranks, &trace);
+    snapshot_write(&b->run.planned.plan, &b->run.planned.graph, &l, &snapshot);
     int rc = dir_make(dir, e);
     if (!rc) rc = put_file(dir, "profile.html", &page, e);
     if (!rc) rc = put_file(dir, "trace.json", &trace, e);
@@ -222,8 +222,8 @@ static void list_events(const struct bench *b, const struct ranks *r, double met
     char name[RANK_HOST + 32] = "plimsoll";
     const double first = b->now.n_events ? b->now.events[0].from : 0;
     if (r) snprintf(name, sizeof name, "rank %d on %s", r->rank, r->host);
-    lives_collect(&l, &b->run.plan, &b->run.graph);
-    trace_events(&b->run.graph, &l, &b->now, &(struct trace_process){(r ? r->rank : 0) + 1, name, r ? met : first}, out);
+    lives_collect(&l, &b->run.planned.plan, &b->run.planned.graph);
+    trace_events(&b->run.planned.graph, &l, &b->now, &(struct trace_process){(r ? r->rank : 0) + 1, name, r ? met : first}, out);
     lives_free(&l);
 }
 
@@ -276,8 +276,8 @@ static void put_json(const struct bench *b, const char *dir, struct text *out)
     json_put_uint(&w, "steps", b->steps);
     json_put_number(&w, "measured_mean_seconds", bench_mean(b));
     json_put_number(&w, "measured_median_seconds", bench_median(b));
-    json_put_number(&w, "predicted_step_seconds", b->run.plan.seconds);
-    json_put_uint(&w, "arena_bytes", plan_arena(&b->run.plan));
+    json_put_number(&w, "predicted_step_seconds", b->run.planned.plan.seconds);
+    json_put_uint(&w, "arena_bytes", plan_arena(&b->run.planned.plan));
     json_put_uint(&w, "launches", b->now.n_events);
     json_put_string(&w, "folder", dir);
     json_begin_list(&w, "ops");
@@ -322,8 +322,8 @@ static void print_kernels(const struct run *r, struct text *out)
     kernel_rows rows = {0};
     struct text chosen = {0};
     FOR_STEP_PROGRAMS(p)
-        for (uint32_t k = 0; k < r->graph.order[p].nodes.n; k++) {
-            const struct binding *b = &r->plan.placement.binding[r->graph.order[p].nodes.at[k]];
+        for (uint32_t k = 0; k < r->planned.graph.order[p].nodes.n; k++) {
+            const struct binding *b = &r->planned.plan.placement.binding[r->planned.graph.order[p].nodes.at[k]];
             if (b->kernel) count_kernel(&rows, b);
         }
     text_printf(out, "\nkernels of the plan: nodes, name and form, bytes that a thread moves at a time\n");

@@ -27,7 +27,7 @@ static bool overflows(struct step *s, char *name, size_t room, struct error *e)
 {
     float loss = NAN;
     name[0] = '\0';
-    if (run_read(&s->run, graph_find_output(&s->run.graph, PROGRAM_STEP, "loss"), &loss, e) || !isfinite(loss)) return false;
+    if (run_read(&s->run, graph_find_output(&s->run.planned.graph, PROGRAM_STEP, "loss"), &loss, e) || !isfinite(loss)) return false;
     run_find_stored_nonfinite(&s->run, name, room);
     return name[0];
 }
@@ -36,7 +36,7 @@ static bool overflows(struct step *s, char *name, size_t room, struct error *e)
  * program runs again with half of the scale, as training's next step would. */
 static int run_scaled(struct step *s, const struct config *c, struct step_block *b, struct error *e)
 {
-    const bool scaled = s->has_loss && settings_scale_loss(&s->run.plan.settings);
+    const bool scaled = s->has_loss && settings_scale_loss(&s->run.planned.plan.settings);
     b->loss_scale = scaled ? scaler_first(c) : 1;
     int rc = PL_OK;
     for (bool again = true; again && !rc;) {
@@ -63,8 +63,8 @@ static int run_once(struct step *s, const struct config *c, const struct options
     if (!rc) rc = run_start(&s->run, NULL, true, e);
     if (!rc) rc = step_put_inputs(s, e);
     struct step_block b = {.step = 1, .adam_t = 1};
-    for (uint32_t k = 0; k < s->run.graph.n_counts; k++) {
-        const double count = step_count(s, graph_count_name(&s->run.graph, k));
+    for (uint32_t k = 0; k < s->run.planned.graph.n_counts; k++) {
+        const double count = step_count(s, graph_count_name(&s->run.planned.graph, k));
         b.inv_count[k] = count > 0 ? (float)(1.0 / count) : 0;
     }
     if (!rc) rc = run_scaled(s, c, &b, e);

@@ -48,7 +48,7 @@ static int find_targets(const struct step *s, const struct st_entry *t, int64_t 
 
 static int put_sample(struct step *s, int64_t r, const struct sample *x, struct error *e)
 {
-    const struct model *m = &s->run.model;
+    const struct model *m = &s->run.planned.model;
     const int64_t M = s->size['M'], Q = s->size['Q'];
     int rc = find_masks(s, step_given(s, m, "masks"), r, x, e);
     if (!rc) rc = find_targets(s, step_given(s, m, "target_masks"), r, x, e);
@@ -60,7 +60,7 @@ static int put_sample(struct step *s, int64_t r, const struct sample *x, struct 
 
 int step_put_candidates(struct step *s, struct error *e)
 {
-    const struct ground_model *g = s->run.model.ground;
+    const struct ground_model *g = s->run.planned.model.ground;
     if (!g) return PL_OK;
     const size_t M = (size_t)s->size['M'], Q = (size_t)s->size['Q'], areas = M * (size_t)(g->side * g->side);
     struct sample x = {mem_alloc(8 * (areas > Q ? areas : Q)), mem_alloc(areas * 4), mem_alloc(M * sizeof(bool)), mem_alloc(Q * 4), mem_alloc(2 * Q * 4), mem_alloc(2 * Q * (M + Q) * 4)};

@@ -116,7 +116,7 @@ int step_check_images(struct step *s, const struct model *m, struct error *e)
 
 int step_put_images(struct step *s, struct error *e)
 {
-    struct run_input x;
+    struct planned_input x;
     int64_t tokens;
-    return run_input(&s->run, "image_index", &x) ? index_rows(s, &s->run.model, true, &tokens, e) : PL_OK;
+    return planned_input(&s->run.planned, "image_index", &x) ? index_rows(s, &s->run.planned.model, true, &tokens, e) : PL_OK;
 }

@@ -23,7 +23,7 @@ static int write_tensor(struct step *s, struct st_writer *w, id tensor, uint64_t
     for (uint64_t at = 0; at < elements && !rc; at += chunk) {
         uint64_t n = elements - at < chunk ? elements - at : chunk;
         if (tensor) {
-            enum dtype t = tensor_at(&r->graph, tensor)->dtype;
+            enum dtype t = tensor_at(&r->planned.graph, tensor)->dtype;
             const char *from = (const char *)tape_address(&r->tape, tensor) + at * dtype_size(t);
             rc = r->device.ops->read(&r->device, raw, from, n * dtype_size(t), e);
             if (!rc) dtype_convert(out, DT_F32, raw, t, (int64_t)n);
@@ -53,16 +53,16 @@ static struct out output(const struct graph *g, const char *name)
 static const char *gradient_name(const struct step *s, const struct param *p, struct bump *names)
 {
     char found[1024];
-    const char *published = weight_name(&s->run.graph, p);
-    if (s->run.weights.adapter) return bump_format(names, "grad.%s", weights_name_in_adapter(s->run.weights.adapter, &s->run.graph, p, found));
-    bool follow = s->run.model.family->named_as_found && weights_spelled_otherwise(&s->run.weights);
+    const char *published = weight_name(&s->run.planned.graph, p);
+    if (s->run.weights.adapter) return bump_format(names, "grad.%s", weights_name_in_adapter(s->run.weights.adapter, &s->run.planned.graph, p, found));
+    bool follow = s->run.planned.model.family->named_as_found && weights_spelled_otherwise(&s->run.weights);
     return bump_format(names, "grad.%s", follow ? weights_name_in_folder(&s->run.weights, published, found) : published);
 }
 
 static uint32_t list_outputs(struct step *s, struct out *list, struct bump *names)
 {
-    const struct graph *g = &s->run.graph;
-    const struct model *m = &s->run.model;
+    const struct graph *g = &s->run.planned.graph;
+    const struct model *m = &s->run.planned.model;
     uint32_t n = 0;
     for (uint32_t i = 0; i < m->n_outputs; i++) list[n++] = output(g, m->outputs[i]);
     if (!s->has_loss) return n;
@@ -82,7 +82,7 @@ int step_write(struct step *s, const char *path, struct error *e)
 {
     struct temporary t;
     if (temporary_file(&t, path, e)) return e->code;
-    uint32_t most = s->run.graph.params.n + s->run.model.n_outputs + 1;
+    uint32_t most = s->run.planned.graph.params.n + s->run.planned.model.n_outputs + 1;
     struct out *list = mem_alloc(most * sizeof *list);
     struct st_spec *specs = mem_alloc(most * sizeof *specs);
     struct bump names = {0};

@@ -131,11 +131,11 @@ int step_check_rows(struct step *s, const struct model *m, struct error *e)
 int step_put_rows(struct step *s, struct error *e)
 {
     if (!s->packed) return PL_OK;
-    struct row x = row_new(s, &s->run.model);
+    struct row x = row_new(s, &s->run.planned.model);
     const uint64_t T = (uint64_t)s->T;
     int rc = PL_OK;
     for (int64_t r = 0; r < s->B && !rc; r++) {
-        rc = convert_row(s, &s->run.model, r, &x, &s->packed, e);
+        rc = convert_row(s, &s->run.planned.model, r, &x, &s->packed, e);
         if (!rc) rc = run_write_input(&s->run, "position_ids", r, x.at, T * sizeof *x.at, e);
         if (!rc) rc = run_write_input(&s->run, "ranges", r, x.range, T * sizeof *x.range, e);
     }

@@ -24,7 +24,7 @@ static const char *row_word(const struct port *p) { return p->dim[0] == OPEN('B'
 static int bad_id(const struct step *s, const struct port *p, int64_t r, int64_t i, int64_t x, struct error *e)
 {
     return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld, the vocabulary has %lld entries", s->in.path, p->name, (long long)r,
-                     (long long)i, (long long)x, (long long)s->run.model.vocabulary);
+                     (long long)i, (long long)x, (long long)s->run.planned.model.vocabulary);
 }
 
 static int convert_ids(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b, struct error *e)
@@ -33,8 +33,8 @@ static int convert_ids(struct step *s, const struct port *p, enum dtype t, int64
     for (int64_t i = 0; i < b->n; i++) {
         int64_t x = t == DT_I64 ? ((const int64_t *)b->raw)[i] : ((const int32_t *)b->raw)[i];
         bool ignored = p->values == VALUES_LABELS && x == -100;
-        if (s->run.model.images && p->values == VALUES_IDS && x == s->run.model.images->token && (x < 0 || x >= s->run.model.vocabulary)) x = 0; /* a feature takes its place */
-        if (!ignored && (x < 0 || x >= s->run.model.vocabulary)) return bad_id(s, p, r, i, x, e);
+        if (s->run.planned.model.images && p->values == VALUES_IDS && x == s->run.planned.model.images->token && (x < 0 || x >= s->run.planned.model.vocabulary)) x = 0; /* a feature takes its place */
+        if (!ignored && (x < 0 || x >= s->run.planned.model.vocabulary)) return bad_id(s, p, r, i, x, e);
         if (p->values == VALUES_LABELS && i) s->labels += !ignored; /* the first label predicts nothing */
         out[i] = (int32_t)x;
     }
@@ -54,7 +54,7 @@ static int convert_reals(struct step *s, const struct port *p, enum dtype t, int
 /* Converts coordinates in pixels to 0..1 over the image, from the corner of the first pixel. */
 static int convert_coords(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b, struct error *e)
 {
-    const struct model *m = &s->run.model;
+    const struct model *m = &s->run.planned.model;
     const float side = (float)(m->masks->extent * (double)s->prompts.image / (double)m->image);
     int rc = convert_reals(s, p, t, r, b, e);
     float *out = (float *)b->ready;
@@ -150,13 +150,13 @@ static const char *input_name(const struct port *p) { return p->dim[0] == OPEN_F
 /* Whether the graph has an input for this port. Prompts that are not given have none. */
 static bool is_input(const struct step *s, const struct port *p)
 {
-    struct run_input x;
-    return run_input(&s->run, input_name(p), &x);
+    struct planned_input x;
+    return planned_input(&s->run.planned, input_name(p), &x);
 }
 
 static int put_port(struct step *s, int k, const struct row_buffer *b, struct error *e)
 {
-    const struct port *p = &s->run.model.ports[k];
+    const struct port *p = &s->run.planned.model.ports[k];
     const struct st_entry *t = s->given[k];
     bool input = is_input(s, p);
     if (p->values == VALUES_PADDING || p->values == VALUES_POSITIONS) return PL_OK; /* step_put_rows */
@@ -187,9 +187,9 @@ static struct row_buffer measure(const struct step *s, const struct port *p)
 /* Marks every pixel of the masks of port `of`, or of its images, as valid. */
 static int put_valid(struct step *s, const char *input, const char *of, int axis, struct error *e)
 {
-    const struct port *p = model_port(&s->run.model, of);
-    struct run_input x;
-    if (!p || !run_input(&s->run, input, &x)) return PL_OK;
+    const struct port *p = model_port(&s->run.planned.model, of);
+    struct planned_input x;
+    if (!p || !planned_input(&s->run.planned, input, &x)) return PL_OK;
     const int32_t h = (int32_t)size_of(s, p, axis < 0 ? p->rank + axis : axis), area[2] = {h, h};
     int32_t *all = mem_alloc(x.sample);
     for (uint64_t i = 0; i < x.sample / sizeof area; i++) memcpy(all + 2 * i, area, sizeof area);
@@ -203,8 +203,8 @@ static int put_valid(struct step *s, const char *input, const char *of, int axis
  * of the output whose mean square is the loss. */
 static double count(const struct step *s)
 {
-    const struct graph *g = &s->run.graph;
-    const struct model *m = &s->run.model;
+    const struct graph *g = &s->run.planned.graph;
+    const struct model *m = &s->run.planned.model;
     if (s->prompts.targets) return (double)(s->B * s->prompts.masks);
     if (step_pairs(m)) return (double)s->B;
     if (!m->loss_output) return s->labels;
@@ -221,7 +221,7 @@ double step_count(const struct step *s, const char *name)
 
 int step_put_inputs(struct step *s, struct error *e)
 {
-    const struct model *m = &s->run.model;
+    const struct model *m = &s->run.planned.model;
     int rc = PL_OK;
     for (int k = 0; k < m->n_ports && !rc; k++) {
         struct row_buffer b = measure(s, &m->ports[k]);

@@ -23,18 +23,18 @@ static const struct loop *loop_of(const struct graph *g, id storage)
     return NULL;
 }
 
-static uint64_t tokens_of_sample(const struct run *r, id storage) { return r->graph.storages.at[storage].bytes / (uint64_t)run_samples(r) / sizeof(int32_t); }
+static uint64_t tokens_of_sample(const struct run *r, id storage) { return r->planned.graph.storages.at[storage].bytes / (uint64_t)planned_samples(&r->planned) / sizeof(int32_t); }
 
 void trips_start(struct run *r)
 {
-    const struct graph *g = &r->graph;
+    const struct graph *g = &r->planned.graph;
     r->counts = bump_alloc(&r->memory, g->storages.n * sizeof *r->counts);
-    const bool nested = run_own_shares(r) > 1 && r->plan.settings.accumulation > 1;
+    const bool nested = planned_own_shares(&r->planned) > 1 && r->planned.plan.settings.accumulation > 1;
     if (nested && r->device.kind == DEVICE_CUDA) return; /* a loop in two others is captured with all its iterations */
     for (id s = 1; s < g->storages.n; s++) {
         if (!loop_of(g, s)) continue;
-        r->counts[s] = bump_alloc(&r->memory, (size_t)run_samples(r) * sizeof *r->counts[s]);
-        for (int64_t i = 0; i < run_samples(r); i++) r->counts[s][i] = (uint32_t)tokens_of_sample(r, s);
+        r->counts[s] = bump_alloc(&r->memory, (size_t)planned_samples(&r->planned) * sizeof *r->counts[s]);
+        for (int64_t i = 0; i < planned_samples(&r->planned); i++) r->counts[s][i] = (uint32_t)tokens_of_sample(r, s);
     }
 }
 
@@ -49,7 +49,7 @@ void trips_count(struct run *r, id storage, uint64_t from, const void *data, uin
 {
     uint32_t *counts = r->counts[storage];
     if (!counts) return;
-    const struct loop *l = loop_of(&r->graph, storage);
+    const struct loop *l = loop_of(&r->planned.graph, storage);
     const uint64_t T = tokens_of_sample(r, storage), end = (from + bytes) / sizeof(int32_t);
     const int32_t *values = data;
     for (uint64_t at = from / sizeof(int32_t); at < end;) {
@@ -62,7 +62,7 @@ void trips_count(struct run *r, id storage, uint64_t from, const void *data, uin
 
 void trips_swap(struct run *r, id storage, int64_t micro_batch)
 {
-    const int64_t micro = r->plan.settings.micro_batch;
+    const int64_t micro = r->planned.plan.settings.micro_batch;
     for (int64_t i = 0; i < micro && r->counts[storage]; i++) {
         uint32_t *a = &r->counts[storage][i], *b = &r->counts[storage][micro_batch * micro + i], count = *a;
         *a = *b;
@@ -73,7 +73,7 @@ void trips_swap(struct run *r, id storage, int64_t micro_batch)
 /* A loop over rows with labels runs once at least: it writes the sums. */
 static uint32_t trips_of(const struct run *r, const struct loop *l, int64_t micro_batch)
 {
-    const int64_t micro = r->plan.settings.micro_batch;
+    const int64_t micro = r->planned.plan.settings.micro_batch;
     const uint32_t least = !l->block.rows;
     uint64_t n = 0;
     for (int64_t i = 0; i < micro; i++) n += r->counts[l->counted][micro_batch * micro + i];
@@ -84,10 +84,10 @@ static uint32_t trips_of(const struct run *r, const struct loop *l, int64_t micr
 /* The loop around is that over micro-batches; without one the program reads the first micro-batch. */
 void trips_set(struct run *r, enum program p)
 {
-    const struct graph *g = &r->graph;
+    const struct graph *g = &r->planned.graph;
     for (id l = 1; l < g->loops.n; l++) {
         const struct loop *loop = &g->loops.at[l];
-        const uint32_t around = loop->parent ? (uint32_t)(run_samples(r) / r->plan.settings.micro_batch) : 1; /* micro-batches, of all shares */
+        const uint32_t around = loop->parent ? (uint32_t)(planned_samples(&r->planned) / r->planned.plan.settings.micro_batch) : 1; /* micro-batches, of all shares */
         if (loop->program != p || !r->counts[loop->counted]) continue;
         for (uint32_t i = 0; i < around; i++) r->tape.trip[l][i] = trips_of(r, loop, i);
     }

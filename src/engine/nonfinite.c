@@ -72,7 +72,7 @@ static void probe_entry(void *context, const struct entry *e)
 {
     struct probe *p = context;
     if (p->out[0]) return;
-    const struct graph *g = &p->run->graph;
+    const struct graph *g = &p->run->planned.graph;
     const struct node *n = node_at(g, e->node);
     for (int i = 0; i < n->nin; i++)
         if (n->in[i] && !tensor_at(g, n->in[i])->node && !operand_finite(p->run, &e->launch.in[i])) {
@@ -89,7 +89,7 @@ static void probe_entry(void *context, const struct entry *e)
 /* Parameters are in forward order, so the backward pass reaches the last one first. */
 void run_find_stored_nonfinite(struct run *r, char *out, size_t room)
 {
-    const struct graph *g = &r->graph;
+    const struct graph *g = &r->planned.graph;
     out[0] = '\0';
     for (uint32_t i = g->params.n; i-- > 0 && !out[0];) {
         const struct param *p = &g->params.at[i];
@@ -107,7 +107,7 @@ void run_find_stored_nonfinite(struct run *r, char *out, size_t room)
 void run_find_nonfinite_gradient(struct run *r, char *out, size_t room)
 {
     run_find_stored_nonfinite(r, out, room);
-    if (!out[0] && !r->graph.order[PROGRAM_UPDATE].nodes.n) run_find_nonfinite(r, out, room);
+    if (!out[0] && !r->planned.graph.order[PROGRAM_UPDATE].nodes.n) run_find_nonfinite(r, out, room);
 }
 
 void run_find_nonfinite(struct run *r, char *out, size_t room)

@@ -1,5 +1,5 @@
 /*
- * run.c: a planned run starts, takes batches and runs programs; see run.h. run_plan.c plans it.
+ * run.c: a planned run starts, takes batches and runs programs (see run.h).
  */
 #include "engine/run.h"
 
@@ -17,13 +17,19 @@
 /* Bytes through which a GPU gets its weights. */
 enum { LOAD_BUFFER = 16 << 20 };
 
+int run_plan(struct run *r, const struct config *c, const struct run_options *o, struct error *e)
+{
+    memset(r, 0, sizeof *r);
+    return planned_open(&r->planned, c, o, e);
+}
+
 /* --- starting -------------------------------------------------------------------------- */
 
 static void *staging_named(const struct run *r, const char *name)
 {
-    for (id s = 1; s < r->graph.storages.n; s++) {
-        const struct storage *x = &r->graph.storages.at[s];
-        if (x->kind == KIND_STAGING && !strcmp(graph_name(&r->graph, x->name), name)) return r->device.arena[x->space] + r->plan.placement.offset[s];
+    for (id s = 1; s < r->planned.graph.storages.n; s++) {
+        const struct storage *x = &r->planned.graph.storages.at[s];
+        if (x->kind == KIND_STAGING && !strcmp(graph_name(&r->planned.graph, x->name), name)) return r->device.arena[x->space] + r->planned.plan.placement.offset[s];
     }
     return NULL;
 }
@@ -36,15 +42,15 @@ void *run_tickets(const struct run *r) { return staging_named(r, "tickets"); }
  * never changes, so it is written once; padding rows are numbered on. */
 static int put_samples(struct run *r, struct error *e)
 {
-    const struct graph *g = &r->graph;
+    const struct graph *g = &r->planned.graph;
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
-        if (!run_input_used(r, &(struct run_input){.storage = s}) || x->kind != KIND_INPUT || strcmp(graph_name(g, x->name), "samples")) continue;
+        if (!planned_input_used(&r->planned, &(struct planned_input){.storage = s}) || x->kind != KIND_INPUT || strcmp(graph_name(g, x->name), "samples")) continue;
         uint64_t n = x->bytes / sizeof(int32_t);
         int32_t *indices = mem_alloc(x->bytes);
-        const uint64_t rows = (uint64_t)run_share_rows(r);
-        for (uint64_t i = 0; i < n; i++) indices[i] = (int32_t)(((uint64_t)run_first_share(r) + i / rows) * (uint64_t)run_share_samples(r) + i % rows);
-        int rc = r->device.ops->write(&r->device, r->device.arena[x->space] + r->plan.placement.offset[s], indices, x->bytes, e);
+        const uint64_t rows = (uint64_t)planned_share_rows(&r->planned);
+        for (uint64_t i = 0; i < n; i++) indices[i] = (int32_t)(((uint64_t)planned_first_share(&r->planned) + i / rows) * (uint64_t)planned_share_samples(&r->planned) + i % rows);
+        int rc = r->device.ops->write(&r->device, r->device.arena[x->space] + r->planned.plan.placement.offset[s], indices, x->bytes, e);
         mem_free(indices);
         return rc;
     }
@@ -56,11 +62,11 @@ static int put_samples(struct run *r, struct error *e)
 static int refuse_missing(const struct run *r, struct error *e)
 {
     struct text missing = {0};
-    plan_print_missing(&r->plan, &missing);
+    plan_print_missing(&r->planned.plan, &missing);
     int rc = missing.n ? error_set(e, PL_USAGE,
                                    "device %s has no kernel for %s of these sizes: the plan cannot run; "
                                    "set a smaller memory.micro_batch or more memory.head_chunks, or leave them to the planner",
-                                   r->device.profile.name, missing.at)
+                                   r->planned.profile.name, missing.at)
                        : PL_OK;
     text_free(&missing);
     return rc;
@@ -69,28 +75,28 @@ static int refuse_missing(const struct run *r, struct error *e)
 /* The offload file has no name, so the nearest existing folder above the run's serves as well. */
 static int choose_spill(struct run *r, const char *spill, struct error *e)
 {
-    r->device.no_file = r->no_files;
-    if (r->device.kind == DEVICE_CUDA || !r->plan.placement.arena[SPACE_HOST]) return PL_OK;
-    return folder_above(spill ? spill : offload_folder(r->config->train_out), r->device.spill, sizeof r->device.spill, e);
+    r->device.no_file = r->planned.no_files;
+    if (r->device.kind == DEVICE_CUDA || !r->planned.plan.placement.arena[SPACE_HOST]) return PL_OK;
+    return folder_above(spill ? spill : offload_folder(r->planned.config->train_out), r->device.spill, sizeof r->device.spill, e);
 }
 
 static int open_weights(struct run *r, struct error *e)
 {
     struct text config = {0};
     struct bump names = {0};
-    if (!r->has_adapter) return weights_open(&r->weights, &r->model, &r->graph, NULL, e);
-    if (!r->config->adapter_path) {
+    if (!r->planned.has_adapter) return weights_open(&r->weights, &r->planned.model, &r->planned.graph, NULL, e);
+    if (!r->planned.config->adapter_path) {
         const char *const *modules;
-        const uint32_t n = lora_modules(&r->graph, &names, &modules);
+        const uint32_t n = lora_modules(&r->planned.graph, &names, &modules);
         const char **spelled = bump_alloc(&names, (n + 1) * sizeof *spelled);
         for (uint32_t i = 0; i < n; i++) {
             char name[512];
-            spelled[i] = bump_string(&names, spelling_apply(r->adapter.spellings, r->adapter.spelled, modules[i], name, sizeof name));
+            spelled[i] = bump_string(&names, spelling_apply(r->planned.adapter.spellings, r->planned.adapter.spelled, modules[i], name, sizeof name));
         }
-        adapter_config_write(&r->adapter, r->model.path, spelled, n, &config);
+        adapter_config_write(&r->planned.adapter, r->planned.model.path, spelled, n, &config);
     }
-    const struct weights_adapter a = {r->config->adapter_path, config.at, adapter_folder_convert};
-    int rc = weights_open(&r->weights, &r->model, &r->graph, &a, e);
+    const struct weights_adapter a = {r->planned.config->adapter_path, config.at, adapter_folder_convert};
+    int rc = weights_open(&r->weights, &r->planned.model, &r->planned.graph, &a, e);
     text_free(&config);
     bump_free(&names);
     return rc;
@@ -102,7 +108,7 @@ static int load_weights(struct run *r, struct error *e)
 {
     const bool separate = device_traits(r->device.kind).separate_memory;
     void *buffer = separate ? mem_alloc(LOAD_BUFFER) : run_staging(r);
-    int rc = weights_load(&r->weights, &r->graph, &r->device, &r->tape, buffer, separate ? LOAD_BUFFER : PLAN_STAGING, (uint64_t)r->config->train_seed, e);
+    int rc = weights_load(&r->weights, &r->planned.graph, &r->device, &r->tape, buffer, separate ? LOAD_BUFFER : PLAN_STAGING, (uint64_t)r->planned.config->train_seed, e);
     if (separate) mem_free(buffer);
     return rc;
 }
@@ -110,25 +116,24 @@ static int load_weights(struct run *r, struct error *e)
 static int open_memory(struct run *r, const char *spill, struct error *e)
 {
     int rc = refuse_missing(r, e);
-    if (!rc) rc = run_check_room(r, e);
+    if (!rc) rc = planned_check_room(&r->planned, e);
     if (!rc) rc = open_weights(r, e);
     if (rc) return rc;
     r->has_weights = true;
-    struct profile planned = r->device.profile;
-    if ((rc = device_open(&r->device, planned.kind, planned.threads, e))) return rc;
-    r->device.profile = planned;
+    if ((rc = device_open(&r->device, r->planned.profile.kind, r->planned.profile.threads, e))) return rc;
+    r->device.profile = r->planned.profile;
     r->has_device = true;
-    r->device.ranks = r->ranks;
-    r->device.deterministic = r->config->device_deterministic;
+    r->device.ranks = r->planned.ranks;
+    r->device.deterministic = r->planned.config->device_deterministic;
     if ((rc = choose_spill(r, spill, e))) return rc;
-    return device_allocate(&r->device, r->plan.placement.arena, e);
+    return device_allocate(&r->device, r->planned.plan.placement.arena, e);
 }
 
 int run_start(struct run *r, const char *spill, bool load, struct error *e)
 {
     int rc = open_memory(r, spill, e);
-    if ((rc = agree_on(r->ranks, rc, e))) return rc; /* no rank waits for one that has no memory */
-    tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, r->device.profile.threads, r->device.ranks);
+    if ((rc = agree_on(r->planned.ranks, rc, e))) return rc; /* no rank waits for one that has no memory */
+    tape_build(&r->tape, &r->planned.graph, &r->planned.plan.placement, r->device.arena, r->device.profile.threads, r->device.ranks);
     r->has_tape = true;
     if ((rc = r->device.ops->record(&r->device, &r->tape, e))) return rc;
     r->tape.poison = getenv("PLIMSOLL_POISON") != NULL && r->device.kind != DEVICE_CUDA;
@@ -144,25 +149,26 @@ void run_close(struct run *r)
     if (r->has_weights) weights_close(&r->weights);
     if (r->has_device) device_close(&r->device, r->has_tape ? &r->tape : NULL);
     if (r->has_tape) tape_free(&r->tape);
-    run_free_plan(r);
+    bump_free(&r->memory);
+    planned_close(&r->planned);
 }
 
 /* --- the host's side of a step ------------------------------------------------------------ */
 
 int run_put_step(struct run *r, const struct step_block *b, struct error *e)
 {
-    return r->device.ops->write(&r->device, tape_address(&r->tape, r->graph.step), b, sizeof *b, e);
+    return r->device.ops->write(&r->device, tape_address(&r->tape, r->planned.graph.step), b, sizeof *b, e);
 }
 
 int run_get_step(struct run *r, struct step_block *b, struct error *e)
 {
-    return r->device.ops->read(&r->device, b, tape_address(&r->tape, r->graph.step), sizeof *b, e);
+    return r->device.ops->read(&r->device, b, tape_address(&r->tape, r->planned.graph.step), sizeof *b, e);
 }
 
 int run_failed(struct run *r, enum program p, const struct error *e)
 {
-    const bool meets = program_is(p, PROGRAM_TRAINS) || p == PROGRAM_UPDATE || r->plan.settings.shard == SHARD_WEIGHTS;
-    if (meets && r->ranks && r->ranks->n > 1) r->ranks->abort(r->ranks, e->code, e->text);
+    const bool meets = program_is(p, PROGRAM_TRAINS) || p == PROGRAM_UPDATE || r->planned.plan.settings.shard == SHARD_WEIGHTS;
+    if (meets && r->planned.ranks && r->planned.ranks->n > 1) r->planned.ranks->abort(r->planned.ranks, e->code, e->text);
     return e->code;
 }
 
@@ -174,13 +180,13 @@ int run_program(struct run *r, enum program p, struct error *e)
 
 id run_clip(const struct run *r)
 {
-    id found = graph_find_output(&r->graph, PROGRAM_UPDATE, "clip");
-    return found ? found : graph_find_output(&r->graph, PROGRAM_STEP, "clip");
+    id found = graph_find_output(&r->planned.graph, PROGRAM_UPDATE, "clip");
+    return found ? found : graph_find_output(&r->planned.graph, PROGRAM_STEP, "clip");
 }
 
 int run_read(struct run *r, id tensor, void *to, struct error *e)
 {
-    return r->device.ops->read(&r->device, to, tape_address(&r->tape, tensor), tensor_bytes(tensor_at(&r->graph, tensor)), e);
+    return r->device.ops->read(&r->device, to, tape_address(&r->tape, tensor), tensor_bytes(tensor_at(&r->planned.graph, tensor)), e);
 }
 
 /* --- prefetching a batch ------------------------------------------------------------------- */
@@ -208,15 +214,15 @@ static int write_prefetched(struct run *r, id storage, uint64_t from, char *to, 
 {
     char *next = staging_named(r, "next");
     for (id s = 1; s < storage; s++)
-        if (r->graph.storages.at[s].kind == KIND_INPUT) next += r->graph.storages.at[s].bytes;
+        if (r->planned.graph.storages.at[s].kind == KIND_INPUT) next += r->planned.graph.storages.at[s].bytes;
     memcpy(next + from, data, bytes);
     return r->device.ops->write_later(&r->device, to, next + from, bytes, e);
 }
 
 static int write_bytes(struct run *r, id storage, uint64_t from, const void *data, uint64_t bytes, struct error *e)
 {
-    CHECK(from + bytes <= r->graph.storages.at[storage].bytes, "input %s is too small", graph_name(&r->graph, r->graph.storages.at[storage].name));
-    char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[storage] + from;
+    CHECK(from + bytes <= r->planned.graph.storages.at[storage].bytes, "input %s is too small", graph_name(&r->planned.graph, r->planned.graph.storages.at[storage].name));
+    char *to = r->device.arena[SPACE_DEVICE] + r->planned.plan.placement.offset[storage] + from;
     trips_count(r, storage, from, data, bytes);
     if (r->prefetching) return write_prefetched(r, storage, from, to, data, bytes, e);
     r->prefetched = false;
@@ -225,16 +231,16 @@ static int write_bytes(struct run *r, id storage, uint64_t from, const void *dat
 
 int run_write_bytes(struct run *r, const char *input, uint64_t from, const void *data, uint64_t bytes, struct error *e)
 {
-    struct run_input x;
-    CHECK(run_input(r, input, &x), "no input %s", input);
-    return run_input_used(r, &x) ? write_bytes(r, x.storage, from, data, bytes, e) : PL_OK; /* if no program reads it, it has no storage in the arena */
+    struct planned_input x;
+    CHECK(planned_input(&r->planned, input, &x), "no input %s", input);
+    return planned_input_used(&r->planned, &x) ? write_bytes(r, x.storage, from, data, bytes, e) : PL_OK; /* if no program reads it, it has no storage in the arena */
 }
 
 /* Writes n samples, starting at sample `at`, from an array [outer][stride samples][entries of a
  * sample]: `data` is its first sample. */
-static int write_samples(struct run *r, const struct run_input *x, int64_t at, int64_t n, const char *data, int64_t stride, struct error *e)
+static int write_samples(struct run *r, const struct planned_input *x, int64_t at, int64_t n, const char *data, int64_t stride, struct error *e)
 {
-    const int64_t micro = r->plan.settings.micro_batch;
+    const int64_t micro = r->planned.plan.settings.micro_batch;
     const uint64_t piece = x->sample / x->outer; /* bytes of a sample in one of the outer ones */
     int rc = PL_OK;
     for (int64_t end = at + n; at < end && !rc;) {
@@ -250,9 +256,9 @@ static int write_samples(struct run *r, const struct run_input *x, int64_t at, i
 
 int run_write_input(struct run *r, const char *input, int64_t at, const void *data, uint64_t bytes, struct error *e)
 {
-    struct run_input x;
-    CHECK(run_input(r, input, &x), "no input %s", input);
-    if (!run_input_used(r, &x)) return PL_OK;
+    struct planned_input x;
+    CHECK(planned_input(&r->planned, input, &x), "no input %s", input);
+    if (!planned_input_used(&r->planned, &x)) return PL_OK;
     at += r->share.row;
     if (x.axis <= 0) return write_bytes(r, x.storage, x.axis == INPUT_SHARED ? 0 : (uint64_t)at * x.sample, data, bytes, e);
     int rc = PL_OK;
@@ -262,8 +268,8 @@ int run_write_input(struct run *r, const char *input, int64_t at, const void *da
 
 int run_write_batch(struct run *r, const char *input, const void *data, struct error *e)
 {
-    struct run_input x;
-    CHECK(run_input(r, input, &x), "no input %s", input);
-    if (x.axis <= 0) return run_write_input(r, input, 0, data, x.sample * (uint64_t)(x.axis < 0 ? 1 : r->effective_batch), e);
-    return run_input_used(r, &x) ? write_samples(r, &x, 0, r->effective_batch, data, r->effective_batch, e) : PL_OK;
+    struct planned_input x;
+    CHECK(planned_input(&r->planned, input, &x), "no input %s", input);
+    if (x.axis <= 0) return run_write_input(r, input, 0, data, x.sample * (uint64_t)(x.axis < 0 ? 1 : r->planned.effective_batch), e);
+    return planned_input_used(&r->planned, &x) ? write_samples(r, &x, 0, r->planned.effective_batch, data, r->planned.effective_batch, e) : PL_OK;
 }

@@ -8,7 +8,28 @@
 #ifndef RUN_H
 #define RUN_H
 
+#include "folder/weights.h"
 #include "planning/planned.h"
+
+/* What runs. Its profile is that of the plan. */
+struct run {
+    struct planned planned;
+    struct device device;        /* with has_device */
+    struct tape tape;            /* with has_tape */
+    struct weights weights;      /* with has_weights */
+    struct {                     /* what run_write_input writes next; 0 but while a share of a step is written */
+        int64_t row;             /* the first row of the inputs that it has */
+        int64_t sample;          /* the index of that row in the step's batch */
+    } share;
+    uint32_t **counts;           /* by storage, then by sample of the batch in the inputs: its labels != -100, or its images, or more; NULL: no loop depends on the storage */
+    struct bump memory;          /* of `counts` */
+    bool has_device, has_tape, has_weights;
+    bool prefetching;            /* run_write_input writes the batch of the next step... */
+    bool prefetched;             /* ...which is copied, or being copied, and is not overwritten */
+};
+
+/* Plans a run (planned_open). */
+int run_plan(struct run *r, const struct config *c, const struct run_options *o, struct error *e);
 
 /* Allocates memory, records the tape, fills the input "samples" if there is one, loads the weights
  * (`load` false: a resume fills them). `spill` is the folder for the CPU's offload file; NULL: the
@@ -36,7 +57,7 @@ int run_failed(struct run *r, enum program p, const struct error *e);
 id run_clip(const struct run *r);
 int run_read(struct run *r, id tensor, void *to, struct error *e);
 /* Writes samples of an input, one after the other, starting at sample `at` of the step's batch. The
- * input must exist, and the samples must be within it (run_input). A shared input is written whole. */
+ * input must exist, and the samples must be within it (planned_input). A shared input is written whole. */
 int run_write_input(struct run *r, const char *input, int64_t at, const void *data, uint64_t bytes, struct error *e);
 /* Writes the samples of the effective batch in the order of the input's own dimensions: one array
  * [T,batch,C] for an input [T,B,C]. */

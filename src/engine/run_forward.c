@@ -13,12 +13,12 @@
 
 enum { IGNORED = -100 };
 
-static int64_t micro_batches(const struct run *r) { return run_samples(r) / r->plan.settings.micro_batch; }
+static int64_t micro_batches(const struct run *r) { return planned_samples(&r->planned) / r->planned.plan.settings.micro_batch; }
 
 /* Writes the staging buffer's bytes over a range of the input. */
-static int fill_range(struct run *r, const struct run_input *x, uint64_t from, uint64_t bytes, struct error *e)
+static int fill_range(struct run *r, const struct planned_input *x, uint64_t from, uint64_t bytes, struct error *e)
 {
-    char *to = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[x->storage] + from;
+    char *to = r->device.arena[SPACE_DEVICE] + r->planned.plan.placement.offset[x->storage] + from;
     int rc = PL_OK;
     for (uint64_t b = 0; b < bytes && !rc; b += PLAN_STAGING) rc = r->device.ops->write(&r->device, to + b, run_staging(r), min_u64(PLAN_STAGING, bytes - b), e);
     return rc;
@@ -27,14 +27,14 @@ static int fill_range(struct run *r, const struct run_input *x, uint64_t from, u
 /* The padding is at the end of the last micro-batch, in each of its outer dimensions. */
 int run_fill_ragged(struct run *r, struct error *e)
 {
-    const struct graph *g = &r->graph;
-    int64_t at = r->effective_batch, rows = run_samples(r);
+    const struct graph *g = &r->planned.graph;
+    int64_t at = r->planned.effective_batch, rows = planned_samples(&r->planned);
     char *fill = run_staging(r);
     int rc = PL_OK;
     for (id s = 1; s < g->storages.n && at < rows; s++) {
-        struct run_input x;
-        if (g->storages.at[s].kind != KIND_INPUT || !run_input(r, graph_name(g, g->storages.at[s].name), &x) || !run_input_used(r, &x) || x.axis == INPUT_SHARED) continue;
-        run_input_ids(r, &x);
+        struct planned_input x;
+        if (g->storages.at[s].kind != KIND_INPUT || !planned_input(&r->planned, graph_name(g, g->storages.at[s].name), &x) || !planned_input_used(&r->planned, &x) || x.axis == INPUT_SHARED) continue;
+        planned_input_ids(&r->planned, &x);
         memset(fill, 0, PLAN_STAGING);
         for (int64_t i = 0; x.ignores && i < PLAN_STAGING / 4; i++) ((int32_t *)(void *)fill)[i] = IGNORED;
         const uint64_t row = x.entries * x.entry, padding = (uint64_t)(rows - at) * (x.sample / x.outer), end = (uint64_t)rows * x.sample;
@@ -64,12 +64,12 @@ static int swap_bytes(struct run *r, char *a, char *b, uint64_t bytes, struct er
 
 static int swap_inputs(struct run *r, int64_t micro_batch, struct error *e)
 {
-    const struct graph *g = &r->graph;
+    const struct graph *g = &r->planned.graph;
     int rc = PL_OK;
     for (id s = 1; s < g->storages.n && micro_batch && !rc; s++) {
-        if (g->storages.at[s].kind != KIND_INPUT || g->storages.at[s].axis == INPUT_SHARED || !run_input_used(r, &(struct run_input){.storage = s})) continue;
+        if (g->storages.at[s].kind != KIND_INPUT || g->storages.at[s].axis == INPUT_SHARED || !planned_input_used(&r->planned, &(struct planned_input){.storage = s})) continue;
         uint64_t bytes = g->storages.at[s].bytes / (uint64_t)micro_batches(r);
-        char *first = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[s];
+        char *first = r->device.arena[SPACE_DEVICE] + r->planned.plan.placement.offset[s];
         rc = swap_bytes(r, first, first + bytes * (uint64_t)micro_batch, bytes, e);
         if (!rc) trips_swap(r, s, micro_batch);
     }
@@ -79,7 +79,7 @@ static int swap_inputs(struct run *r, int64_t micro_batch, struct error *e)
 /* The first n elements of a tensor, as f32 or i32. */
 static int read_elements(struct run *r, id tensor, int64_t n, char *to, struct error *e)
 {
-    const struct tensor *t = tensor_at(&r->graph, tensor);
+    const struct tensor *t = tensor_at(&r->planned.graph, tensor);
     const char *from = tape_address(&r->tape, tensor);
     enum dtype as = dtype_is_float(t->dtype) ? DT_F32 : DT_I32;
     int64_t chunk = PLAN_STAGING / 8;
@@ -95,14 +95,14 @@ static int read_elements(struct run *r, id tensor, int64_t n, char *to, struct e
 
 int64_t run_forward_elements(const struct run *r, id output)
 {
-    const struct tensor *t = tensor_at(&r->graph, output);
+    const struct tensor *t = tensor_at(&r->planned.graph, output);
     if (!t->rank) return 1;
-    return tensor_elements(t) * micro_batches(r) / run_samples(r) * r->effective_batch;
+    return tensor_elements(t) * micro_batches(r) / planned_samples(&r->planned) * r->planned.effective_batch;
 }
 
 int run_forward(struct run *r, id output, void *to, struct error *e)
 {
-    const struct tensor *t = tensor_at(&r->graph, output);
+    const struct tensor *t = tensor_at(&r->planned.graph, output);
     int64_t each = tensor_elements(t), left = run_forward_elements(r, output);
     double sum = 0;
     int rc = PL_OK;

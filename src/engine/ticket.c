@@ -11,7 +11,7 @@ _Static_assert(sizeof(struct ticket) * TICKETS <= PLAN_TICKETS, "the tickets fit
 /* A model with several losses has an output NAME_loss for each. */
 static void find_parts(struct tickets *t)
 {
-    const struct graph *g = &t->run->graph;
+    const struct graph *g = &t->run->planned.graph;
     for (uint32_t i = 0; i < g->outputs.n && t->parts < LOSS_PARTS; i++) {
         const struct output *o = &g->outputs.at[i];
         const struct tensor *x = tensor_at(g, o->tensor);
@@ -23,11 +23,11 @@ static void find_parts(struct tickets *t)
 
 void tickets_begin(struct tickets *t, struct run *r)
 {
-    *t = (struct tickets){.run = r, .scaled = settings_scale_loss(&r->plan.settings)};
-    t->loss = graph_find_output(&r->graph, PROGRAM_STEP, "loss");
+    *t = (struct tickets){.run = r, .scaled = settings_scale_loss(&r->planned.plan.settings)};
+    t->loss = graph_find_output(&r->planned.graph, PROGRAM_STEP, "loss");
     t->clip = run_clip(r);
     find_parts(t);
-    for (uint32_t i = 0; i < r->graph.params.n; i++) t->running |= r->graph.params.at[i].running;
+    for (uint32_t i = 0; i < r->planned.graph.params.n; i++) t->running |= r->planned.graph.params.at[i].running;
     void *planned = r->device.ops->send ? run_tickets(r) : NULL;
     t->at = planned ? planned : t->own;
 }
@@ -37,7 +37,7 @@ static bool is_pipelined(const struct tickets *t) { return t->at != t->own; }
 bool tickets_overlap(const struct tickets *t)
 {
     const struct tape *tape = &t->run->tape;
-    return is_pipelined(t) && !t->run->serial_steps && !t->running && !tape->nodes && !tape->timing && !tape->observe;
+    return is_pipelined(t) && !t->run->planned.serial_steps && !t->running && !tape->nodes && !tape->timing && !tape->observe;
 }
 
 uint32_t tickets_in_flight(const struct tickets *t) { return (uint32_t)(t->submitted - t->retired); }
@@ -57,7 +57,7 @@ static int send(const struct tickets *t, void *to, const void *from, uint64_t by
 static int send_block(const struct tickets *t, const struct ticket *k, struct error *e)
 {
     const bool in_flight = tickets_in_flight(t);
-    struct step_block *to = tape_address(&t->run->tape, t->run->graph.step);
+    struct step_block *to = tape_address(&t->run->tape, t->run->planned.graph.step);
     const uint64_t known = !in_flight ? sizeof *to : t->scaled ? offsetof(struct step_block, loss_scale) : offsetof(struct step_block, found_inf);
     int rc = send(t, to, &k->block, known, e);
     if (!rc && in_flight && t->scaled) rc = send(t, &to->loss_scale, &to->next_scale, sizeof to->loss_scale, e);
@@ -74,7 +74,7 @@ static int submit_pipelined(struct tickets *t, struct ticket *k, struct error *e
     for (int i = 0; i < t->parts && !rc; i++) rc = send(t, &k->part[i], tape_address(&r->tape, t->part[i]), sizeof k->part[i], e);
     if (!rc) rc = run_program(r, PROGRAM_UPDATE, e);
     if (!rc) rc = send(t, k->clip, tape_address(&r->tape, t->clip), sizeof k->clip, e);
-    if (!rc && t->scaled) rc = send(t, &k->block, tape_address(&r->tape, r->graph.step), sizeof k->block, e);
+    if (!rc && t->scaled) rc = send(t, &k->block, tape_address(&r->tape, r->planned.graph.step), sizeof k->block, e);
     return rc ? rc : r->device.ops->record_event(&r->device, (int)(t->submitted % TICKETS), e);
 }
 

@@ -21,11 +21,11 @@ struct allocation {
 
 struct allocation *allocation_new(const struct run *r, int64_t T, const struct image_processor *processor)
 {
-    struct run_input x;
-    const bool random = run_input(r, "random_scores", &x);
-    if (!r->model.images->single) return NULL;
+    struct planned_input x;
+    const bool random = planned_input(&r->planned, "random_scores", &x);
+    if (!r->planned.model.images->single) return NULL;
     struct allocation *a = mem_alloc(sizeof *a);
-    *a = (struct allocation){.side = r->model.image, .T = T, .patches = random ? (int64_t)(x.sample / sizeof(float)) : 0, .key = random_key((uint64_t)r->config->train_seed, "token selection")};
+    *a = (struct allocation){.side = r->planned.model.image, .T = T, .patches = random ? (int64_t)(x.sample / sizeof(float)) : 0, .key = random_key((uint64_t)r->planned.config->train_seed, "token selection")};
     for (int k = 0; k < 3; k++) {
         const double unit = processor->rescale ? 255 * processor->factor : 255;
         a->mean[k] = processor->normalize ? processor->mean[k] / unit : 0;

@@ -90,11 +90,11 @@ struct loader_options batch_loader(const struct config *c, const struct model *m
                                    .embedding = x->type ? packed_embedding_bytes(x) : 0};
 }
 
-struct mask_batches *mask_batches(const struct run *r) { return r->model.masks ? r->batches.feed : NULL; }
-struct ground_batches *ground_batches(const struct run *r) { return r->model.ground ? r->batches.feed : NULL; }
-struct image_batches *image_batches(const struct run *r) { return r->model.images && !prs_model(&r->model) ? r->batches.feed : NULL; }
-struct head_batches *head_batches(const struct run *r) { return r->model.head ? r->batches.feed : NULL; }
-struct prs_batches *prs_batches(const struct run *r) { return prs_model(&r->model) ? r->batches.feed : NULL; }
+struct mask_batches *mask_batches(const struct run *r) { return r->planned.model.masks ? r->planned.batches.feed : NULL; }
+struct ground_batches *ground_batches(const struct run *r) { return r->planned.model.ground ? r->planned.batches.feed : NULL; }
+struct image_batches *image_batches(const struct run *r) { return r->planned.model.images && !prs_model(&r->planned.model) ? r->planned.batches.feed : NULL; }
+struct head_batches *head_batches(const struct run *r) { return r->planned.model.head ? r->planned.batches.feed : NULL; }
+struct prs_batches *prs_batches(const struct run *r) { return prs_model(&r->planned.model) ? r->planned.batches.feed : NULL; }
 
 int64_t batch_images(const struct config *c, int64_t features)
 {

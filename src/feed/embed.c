@@ -42,7 +42,7 @@ static int refuse_trained(const struct config *c, const struct model *m, struct 
     uint32_t trained = 0;
     struct bump memory = {0};
     struct adapter a;
-    int rc = adapter_given(c) ? adapter_open(c, &memory, &a, e) : PL_OK;
+    int rc = adapter_given(c) ? adapter_open(c, m->family, &memory, &a, e) : PL_OK;
     if (!rc && adapter_given(c)) pass_lora(g, &a, 1);
     bump_free(&memory);
     if (rc) return rc;
@@ -213,13 +213,13 @@ static int check_weights(struct run *r, int64_t side, const struct packed_embedd
     char shape[64];
     if (!*encoder) {
         struct packed_embeddings expected = {0};
-        if (embed_describe(r->config, &r->model, side, &expected, e)) return e->code;
+        if (embed_describe(r->planned.config, &r->planned.model, side, &expected, e)) return e->code;
         *encoder = expected.weights;
         log_note("image embeddings from the store (%s, made with %s); the encoder does not run", embed_print(x, shape), x->model);
     }
     if (x->weights == *encoder) return PL_OK;
     return error_set(e, PL_USAGE, "its embeddings were made with other weights: the encoder of %s has the fingerprint %016" PRIx64 ", that of %s has %016" PRIx64 ": "
-                     "pack again with --embeddings %s, %s", x->model, x->weights, r->model.path, *encoder, r->model.path, or_images(&r->model));
+                     "pack again with --embeddings %s, %s", x->model, x->weights, r->planned.model.path, *encoder, r->planned.model.path, or_images(&r->planned.model));
 }
 
 int embed_check(struct run *r, const struct dataset *set, struct error *e)
@@ -228,7 +228,7 @@ int embed_check(struct run *r, const struct dataset *set, struct error *e)
     const struct packed_embeddings *x = dataset_embeddings(set), *planned = &b->embeddings;
     if (!x || x->type != planned->type || x->layers != planned->layers)
         return error_set(e, PL_USAGE, "not all of its files have the embeddings that this run was planned for (%s, made with %s): pack all of them with the same --embeddings, %s",
-                         dtype_name(packed_dtype(planned->type)), planned->model, or_images(&r->model));
+                         dtype_name(packed_dtype(planned->type)), planned->model, or_images(&r->planned.model));
     return check_weights(r, b->prompts.image, x, &b->encoder, e);
 }
 
@@ -241,5 +241,5 @@ int embed_check_images(struct run *r, const struct dataset *store, const char *k
     if (!x) return error_set(e, PL_USAGE, "%s is not a store of embeddings, and the run was planned without the vision tower, as data.images is one: set both to stores, or both to images", key);
     if (x->type != planned->type || x->layers != planned->layers)
         return error_set(e, PL_USAGE, "%s: its embeddings (made with %s) are not those that this run was planned for (made with %s): pack both with the same --embeddings", key, x->model, planned->model);
-    return check_weights(r, r->model.image, x, &b->encoder, e) ? error_prepend(e, "%s", key) : PL_OK;
+    return check_weights(r, r->planned.model.image, x, &b->encoder, e) ? error_prepend(e, "%s", key) : PL_OK;
 }

@@ -47,9 +47,9 @@ static const char *role_key(enum feed_role role) { return role == FEED_TRAIN ? "
 
 int feed_open(struct feed *f, const struct config *c, struct run *r, enum feed_role role, struct error *e)
 {
-    const struct feed_ops *ops = choose(c, &r->model);
+    const struct feed_ops *ops = choose(c, &r->planned.model);
     *f = (struct feed){.config = c, .role = role};
-    int rc = check_counts(ops, &r->graph, e);
+    int rc = check_counts(ops, &r->planned.graph, e);
     if (!rc) rc = ops->open(f, r, role, e);
     if (rc) return error_prepend(e, "%s", role_key(role));
     f->ops = ops;
@@ -67,19 +67,19 @@ int feed_start(struct feed *f, struct run *r, uint64_t position, uint64_t broken
     f->start = position;
     f->broken = broken;
     int rc = f->ops && f->ops->start ? f->ops->start(f, r, e) : PL_OK;
-    if (!rc && r->ranks && f->max_bad && f->role == FEED_TRAIN) *f->max_bad = 1;
+    if (!rc && r->planned.ranks && f->max_bad && f->role == FEED_TRAIN) *f->max_bad = 1;
     return rc;
 }
 
 struct feed_part feed_part(const struct feed *f, const struct run *r)
 {
     if (f->role == FEED_VALIDATION) {
-        const uint64_t B = (uint64_t)r->plan.settings.micro_batch;
-        return r->ranks ? (struct feed_part){B * (uint64_t)r->ranks->rank, B, B * (uint64_t)r->ranks->n} : (struct feed_part){0};
+        const uint64_t B = (uint64_t)r->planned.plan.settings.micro_batch;
+        return r->planned.ranks ? (struct feed_part){B * (uint64_t)r->planned.ranks->rank, B, B * (uint64_t)r->planned.ranks->n} : (struct feed_part){0};
     }
-    const struct run_part part = run_part(r);
+    const struct planned_part part = planned_part(&r->planned);
     struct feed_part p = {.first = f->start + (uint64_t)part.first};
-    if (part.n < r->effective_batch) p.each = (uint64_t)part.n, p.every = (uint64_t)r->effective_batch;
+    if (part.n < r->planned.effective_batch) p.each = (uint64_t)part.n, p.every = (uint64_t)r->planned.effective_batch;
     return p;
 }
 

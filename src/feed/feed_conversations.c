@@ -49,10 +49,10 @@ static int32_t **row_array(struct token_row *r, size_t i)
 /* A model that a program defines gets token rows, without ranges. */
 static int check_model(const struct run *r, struct error *e)
 {
-    struct run_input x;
-    if (!model_port(&r->model, "input_ids") && !r->defined) return batch_refuse_tokens(r->config, &r->model, e);
-    for (size_t i = 0; i < (r->batch.packed ? COUNT(inputs) : UNPACKED_INPUTS); i++)
-        if (!run_input(r, inputs[i].input, &x) || x.dtype != DT_I32 || x.axis || x.sample != (uint64_t)r->config->data_sequence * (uint64_t)inputs[i].each * 4)
+    struct planned_input x;
+    if (!model_port(&r->planned.model, "input_ids") && !r->planned.defined) return batch_refuse_tokens(r->planned.config, &r->planned.model, e);
+    for (size_t i = 0; i < (r->planned.batch.packed ? COUNT(inputs) : UNPACKED_INPUTS); i++)
+        if (!planned_input(&r->planned, inputs[i].input, &x) || x.dtype != DT_I32 || x.axis || x.sample != (uint64_t)r->planned.config->data_sequence * (uint64_t)inputs[i].each * 4)
             return error_set(e, PL_USAGE, "conversations need a model with the inputs input_ids, labels and position_ids, i32 [batch, data.sequence], and ranges, i32 [batch, data.sequence, 2]; %s does not fit. With data.packing: false, input_ids and labels are enough",
                              inputs[i].input);
     return PL_OK;
@@ -76,9 +76,9 @@ static int conversation_open(struct feed *f, struct run *r, enum feed_role role,
     int rc = check_model(r, e);
     if (rc) return rc;
     struct conversation_feed *s = mem_alloc(sizeof *s);
-    s->n_inputs = r->batch.packed ? COUNT(inputs) : UNPACKED_INPUTS;
+    s->n_inputs = r->planned.batch.packed ? COUNT(inputs) : UNPACKED_INPUTS;
     s->images = images_of(r);
-    rc = text_source_open(&s->source, f->config, role, &r->model, e);
+    rc = text_source_open(&s->source, f->config, role, &r->planned.model, e);
     if (!rc && s->images && (rc = check_images(&s->source, f->config, role, r, e))) text_source_close(&s->source);
     if (rc) mem_free(s);
     else f->state = s;
@@ -149,7 +149,7 @@ static int conversation_prepare(struct feed *f, struct run *r, const char *folde
     struct text path = {0};
     s->source.options.interrupted = f->interrupted;
     int rc = text_store_find(&s->source, f->config, folder, f->role, &path, e);
-    struct conversations_options o = text_rows(f->config, &s->source, f->role, r->model.vocabulary);
+    struct conversations_options o = text_rows(f->config, &s->source, f->role, r->planned.model.vocabulary);
     if (s->images) o.images.most = (uint32_t)s->images->batch.images;
     if (!rc) rc = conversations_open(&s->set, path.at, &o, e);
     text_free(&path);
@@ -202,7 +202,7 @@ static int put_row(struct conversation_feed *s, struct run *r, int64_t i, uint64
     const uint64_t T = (uint64_t)s->set.o.sequence;
     int rc = PL_OK;
     if (s->images) {
-        index_row(s, &r->model, row->ids, x);
+        index_row(s, &r->planned.model, row->ids, x);
         rc = run_write_input(r, "image_index", i, s->index, T * sizeof *s->index, e);
         if (!rc && pixels) rc = run_write_input(r, s->pixels_input, i, pixels, s->pixels, e);
         if (!rc && s->allocation) rc = allocation_put(s->allocation, r, i, position, row, s->index, pixels, e);

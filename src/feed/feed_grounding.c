@@ -89,8 +89,8 @@ static int open_queries(struct feed *f, struct run *r, struct grounding_feed *s,
     struct tokenizer *t = NULL;
     if (!path) return error_set(e, PL_USAGE, "there are no queries: set data.queries to a CSV or JSON file with image, query and mask_id");
     int rc = queries_read(&all, path, e);
-    if (!rc) rc = open_tokenizer(c, &r->model, &t, e);
-    const struct query_set_options o = {.queries = (uint32_t)s->Q, .sequence = s->T, .vocabulary = r->model.vocabulary, .tokenizer = t, .room = s->batches->options.room};
+    if (!rc) rc = open_tokenizer(c, &r->planned.model, &t, e);
+    const struct query_set_options o = {.queries = (uint32_t)s->Q, .sequence = s->T, .vocabulary = r->planned.model.vocabulary, .tokenizer = t, .room = s->batches->options.room};
     if (!rc && (rc = query_set_open(&s->queries, s->set, &all, &o, e))) error_prepend(e, "%s", path);
     tokenizer_close(t);
     queries_free(&all);
@@ -125,9 +125,9 @@ static int grounding_open(struct feed *f, struct run *r, enum feed_role role, st
 {
     const struct config *c = f->config;
     struct ground_batches *batches = ground_batches(r);
-    if (config_tokens(c)) return batch_refuse_tokens(c, &r->model, e);
-    CHECK(batches && r->batches.loader_bytes, "the run was not planned for images");
-    const struct ground_model *m = r->model.ground;
+    if (config_tokens(c)) return batch_refuse_tokens(c, &r->planned.model, e);
+    CHECK(batches && r->planned.batches.loader_bytes, "the run was not planned for images");
+    const struct ground_model *m = r->planned.model.ground;
     struct grounding_feed *s = mem_alloc(sizeof *s);
     *s = (struct grounding_feed){.batches = batches, .model = m, .M = batches->batch.masks, .Q = batches->batch.queries, .T = c->data_sequence, .patches = m->side * m->side};
     f->state = s;
@@ -148,10 +148,10 @@ static int grounding_open(struct feed *f, struct run *r, enum feed_role role, st
 static int grounding_start(struct feed *f, struct run *r, struct error *e)
 {
     struct grounding_feed *s = f->state;
-    const size_t rows = (size_t)run_samples(r);
+    const size_t rows = (size_t)planned_samples(&r->planned);
     for (int i = 0; i < INPUTS; i++) {
-        struct run_input x;
-        s->used[i] = run_input(r, inputs[i], &x) && run_input_used(r, &x);
+        struct planned_input x;
+        s->used[i] = planned_input(&r->planned, inputs[i], &x) && planned_input_used(&r->planned, &x);
         s->bytes[i] = s->used[i] ? x.sample : 0;
         if (i != IMAGES) s->row[i] = mem_alloc(s->used[i] ? x.sample : 64);
     }

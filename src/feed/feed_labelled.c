@@ -111,14 +111,14 @@ static int labelled_feed_open(struct feed *f, struct run *r, enum feed_role role
 {
     const struct config *c = f->config;
     struct head_batches *b = head_batches(r);
-    CHECK(b && r->batches.loader_bytes, "the run was not planned for images");
+    CHECK(b && r->planned.batches.loader_bytes, "the run was not planned for images");
     struct labelled_feed *s = mem_alloc(sizeof *s);
     *s = (struct labelled_feed){.batches = b, .pixels = image_reader_floats(&b->list.reader) * sizeof(float)};
     f->state = s;
     int rc = open_list(&s->set, c, role, e);
     if (!rc) rc = open_files(s, c, role, e);
-    s->T = b->batch.padded ? r->batch.T : 0;
-    if (!rc) rc = s->T ? tokenize(s, c, &r->model, e) : find_classes(s, r->model.head, e);
+    s->T = b->batch.padded ? r->planned.batch.T : 0;
+    if (!rc) rc = s->T ? tokenize(s, c, &r->planned.model, e) : find_classes(s, r->planned.model.head, e);
     if (rc) {
         labelled_feed_close(f);
         return rc;
@@ -128,7 +128,7 @@ static int labelled_feed_open(struct feed *f, struct run *r, enum feed_role role
     f->fingerprint = s->set.fingerprint;
     const char *key = role == FEED_TRAIN ? "data.train" : "data.validation";
     if (s->T) log_note("%s: %u pairs of an image and a text, in rows of %" PRId64 " tokens", key, s->set.samples.n, s->T);
-    else log_note("%s: %u images of %" PRId64 " classes", key, s->set.samples.n, r->model.head->classes);
+    else log_note("%s: %u images of %" PRId64 " classes", key, s->set.samples.n, r->planned.model.head->classes);
     if (role == FEED_TRAIN && s->set.one_group) log_warn("data.train: all samples are of one image: data.holdout holds out some of them, so that scores will be too high");
     return PL_OK;
 }
@@ -137,11 +137,11 @@ static int labelled_feed_open(struct feed *f, struct run *r, enum feed_role role
 static int labelled_start(struct feed *f, struct run *r, struct error *e)
 {
     struct labelled_feed *s = f->state;
-    const int64_t rows = run_samples(r), B = r->plan.settings.micro_batch;
+    const int64_t rows = planned_samples(&r->planned), B = r->planned.plan.settings.micro_batch;
     s->targets = mem_alloc((size_t)rows * sizeof *s->targets);
     s->is_sample = mem_alloc((size_t)(s->T ? B * B : 1) * sizeof *s->is_sample);
     s->row = mem_alloc((size_t)max_i64(s->T, B) * sizeof *s->row);
-    s->facts = (struct feed_queries){.M = s->T ? B : r->model.head->classes, .Q = 1, .targets = s->targets, .is_mask = s->T ? s->is_sample : NULL};
+    s->facts = (struct feed_queries){.M = s->T ? B : r->planned.model.head->classes, .Q = 1, .targets = s->targets, .is_mask = s->T ? s->is_sample : NULL};
     f->queries = &s->facts;
     f->counts = &s->source.counts;
     f->max_bad = &s->source.max_bad;
@@ -164,8 +164,8 @@ static int put_text(struct labelled_feed *s, struct run *r, int64_t at, const st
     const int64_t n = (int64_t)(s->first[i + 1] - s->first[i]);
     for (int64_t t = 0; t < s->T; t++) s->row[t] = t < n ? s->ids.at[s->first[i] + (uint64_t)t] : s->padding;
     int rc = run_write_input(r, "input_ids", at, s->row, (uint64_t)s->T * sizeof *s->row, e);
-    const int32_t end = rc || r->model.head->siglip ? 0 : (int32_t)head_text_end(r->model.head, s->row, s->T);
-    return rc || r->model.head->siglip ? rc : run_write_input(r, "text_end", at, &end, sizeof end, e);
+    const int32_t end = rc || r->planned.model.head->siglip ? 0 : (int32_t)head_text_end(r->planned.model.head, s->row, s->T);
+    return rc || r->planned.model.head->siglip ? rc : run_write_input(r, "text_end", at, &end, sizeof end, e);
 }
 
 /* Row `at`; x NULL: padding, which repeats the pixels of the row before it: what is in fresh memory may be NaN. */
@@ -181,7 +181,7 @@ static int put_row(struct labelled_feed *s, struct run *r, int64_t at, const str
 /* Which rows are each other's negatives: the samples of the batch. */
 static int put_pairs(struct labelled_feed *s, struct run *r, int64_t B, struct error *e)
 {
-    const struct head_model *h = r->model.head;
+    const struct head_model *h = r->planned.model.head;
     int rc = PL_OK;
     for (int64_t i = 0; i < B * B; i++) s->is_sample[i] = s->targets[i % B] >= 0;
     for (int64_t i = 0; i < B && !rc; i++) {
@@ -207,7 +207,7 @@ static int labelled_put(struct feed *f, struct run *r, uint64_t position, int64_
         if (x) pixels = x->pixels, out->count[0] += !x->broken;
         rc = put_row(s, r, i, x, pixels, e);
     }
-    CHECK(!s->T || rows == r->plan.settings.micro_batch, "a contrastive micro-batch is whole");
+    CHECK(!s->T || rows == r->planned.plan.settings.micro_batch, "a contrastive micro-batch is whole");
     if (!rc && s->T) rc = put_pairs(s, r, rows, e);
     out->count[1] = out->units = (double)samples;
     f->broken = s->source.counts.broken;

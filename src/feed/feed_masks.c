@@ -175,12 +175,12 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
 {
     const struct config *c = f->config;
     struct dataset *set;
-    if (config_tokens(c)) return batch_refuse_tokens(c, &r->model, e);
+    if (config_tokens(c)) return batch_refuse_tokens(c, &r->planned.model, e);
     struct mask_batches *batches = mask_batches(r);
-    CHECK(batches && r->batches.loader_bytes, "the run was not planned for images");
+    CHECK(batches && r->planned.batches.loader_bytes, "the run was not planned for images");
     int rc = feed_open_dataset(&set, c, role, e);
     if (rc) return rc;
-    log_dataset(set, c, role, r->plan.settings.train);
+    log_dataset(set, c, role, r->planned.plan.settings.train);
     if (batches->embeddings.type && embed_check(r, set, e)) {
         dataset_close(set);
         return e->code;
@@ -188,7 +188,7 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
     set->from_embeddings = batches->embeddings.type;
     struct mask_feed *m = mem_alloc(sizeof *m);
     size_t M = (size_t)c->data_max_masks;
-    *m = (struct mask_feed){.batches = batches, .set = set, .source = feed_source(c, set, role), .o = batch_loader(c, &r->model, &batches->embeddings),
+    *m = (struct mask_feed){.batches = batches, .set = set, .source = feed_source(c, set, role), .o = batch_loader(c, &r->planned.model, &batches->embeddings),
                             .P = FIRST_SLOTS + c->prompts_iterations - 1};
     m->prompts = (struct first_prompts){.side = m->o.side, .cells = m->o.cells, .masks = m->o.masks, .key = random_key((uint64_t)c->train_seed, "first prompts"),
                                         .box = c->prompts_box, .jitter = c->prompts_jitter};
@@ -206,9 +206,9 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
 static int mask_start(struct feed *f, struct run *r, struct error *e)
 {
     struct mask_feed *m = f->state;
-    struct run_input x;
-    for (int i = 0; i < INPUTS; i++) m->used[i] = run_input(r, inputs[i], &x) && run_input_used(r, &x);
-    m->masks = mem_alloc((size_t)run_samples(r) * m->o.masks * sizeof *m->masks);
+    struct planned_input x;
+    for (int i = 0; i < INPUTS; i++) m->used[i] = planned_input(&r->planned, inputs[i], &x) && planned_input_used(&r->planned, &x);
+    m->masks = mem_alloc((size_t)planned_samples(&r->planned) * m->o.masks * sizeof *m->masks);
     f->masks = m->masks;
     f->counts = &m->source.counts;
     f->max_bad = &m->source.max_bad;

@@ -56,9 +56,9 @@ static int question_open(struct feed *f, struct run *r, enum feed_role role, str
     const struct config *c = f->config;
     struct prs_batches *b = prs_batches(r);
     struct dataset *set;
-    CHECK(b && r->batches.loader_bytes, "the run was not planned for questions");
+    CHECK(b && r->planned.batches.loader_bytes, "the run was not planned for questions");
     int rc = feed_open_questions(&set, c, role, e);
-    if (!rc && (rc = check_classes(set, prs_model(&r->model)->classes, e))) dataset_close(set);
+    if (!rc && (rc = check_classes(set, prs_model(&r->planned.model)->classes, e))) dataset_close(set);
     if (rc) return rc;
     struct question_feed *s = mem_alloc(sizeof *s);
     *s = (struct question_feed){.batches = b, .set = set, .source = {.masks = feed_source(c, set, role), .reads_answers = c->data_mask_reads == MASK_READS_ANSWER}};
@@ -166,7 +166,7 @@ static int question_prepare(struct feed *f, struct run *r, const char *folder, s
     struct question_feed *s = f->state;
     struct text_source source = {0};
     struct text path = {0};
-    const struct model llava = prs_text_model(&r->model);
+    const struct model llava = prs_text_model(&r->planned.model);
     text_printf(&path, "%s/%s.questions.jsonl", folder, f->role == FEED_TRAIN ? "train" : "validation");
     s->file = mem_string(path.at);
     path.n = 0;
@@ -179,7 +179,7 @@ static int question_prepare(struct feed *f, struct run *r, const char *folder, s
     }
     source.options.interrupted = f->interrupted;
     rc = text_store_find(&source, &s->text, folder, f->role, &path, e);
-    const struct conversations_options o = text_rows(&s->text, &source, FEED_TRAIN, r->model.vocabulary);
+    const struct conversations_options o = text_rows(&s->text, &source, FEED_TRAIN, r->planned.model.vocabulary);
     if (!rc) rc = conversations_open(&s->rows, path.at, &o, e);
     text_free(&path);
     s->files = source.images.files, source.images.files = NULL; /* rows are read from them */
@@ -203,10 +203,10 @@ static int question_prepare(struct feed *f, struct run *r, const char *folder, s
 static int question_start(struct feed *f, struct run *r, struct error *e)
 {
     struct question_feed *s = f->state;
-    struct run_input x;
-    for (int i = 0; i < INPUTS; i++) s->used[i] = run_input(r, inputs[i], &x) && run_input_used(r, &x);
+    struct planned_input x;
+    for (int i = 0; i < INPUTS; i++) s->used[i] = planned_input(&r->planned, inputs[i], &x) && planned_input_used(&r->planned, &x);
     if (s->used[UNSEEN]) s->used[f->role == FEED_TRAIN ? QUESTION : UNSEEN] = false; /* training reads the one, evaluations the other */
-    s->masks = mem_alloc((size_t)run_samples(r) * sizeof *s->masks);
+    s->masks = mem_alloc((size_t)planned_samples(&r->planned) * sizeof *s->masks);
     f->masks = s->masks;
     f->counts = &s->source.masks.counts;
     f->max_bad = &s->source.masks.max_bad;
@@ -271,7 +271,7 @@ static int put_row(struct feed *f, struct run *r, int64_t at, const struct quest
     int64_t next = 0;
     int rc = PL_OK;
     if (!x) conversations_pad(&s->rows, &row);
-    image_index(&r->model, row.ids, o->sequence, &next, s->index);
+    image_index(&r->planned.model, row.ids, o->sequence, &next, s->index);
     const bool target = m && m->n;
     fill_unseen(s->unseen, o->sequence, x ? x->question : (const int32_t[]){0, 0});
     const int32_t none[2] = {0, 0}, size[2] = {m ? (int32_t)m->rows : 0, m ? (int32_t)m->columns : 0};

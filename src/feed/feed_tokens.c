@@ -22,16 +22,16 @@ struct token_feed {
 static int check_model(const struct run *r, struct error *e)
 {
     static const char *const names[] = {"input_ids", "labels"};
-    int64_t T = r->config->data_sequence;
-    struct run_input x;
-    if (!r->defined && !model_port(&r->model, "input_ids")) return batch_refuse_tokens(r->config, &r->model, e);
-    for (size_t i = 0; i < COUNT(names) && r->defined; i++)
-        if (!run_input(r, names[i], &x) || x.dtype != DT_I32 || x.axis || x.sample != (uint64_t)T * 4 || (!i && !r->model.vocabulary))
+    int64_t T = r->planned.config->data_sequence;
+    struct planned_input x;
+    if (!r->planned.defined && !model_port(&r->planned.model, "input_ids")) return batch_refuse_tokens(r->planned.config, &r->planned.model, e);
+    for (size_t i = 0; i < COUNT(names) && r->planned.defined; i++)
+        if (!planned_input(&r->planned, names[i], &x) || x.dtype != DT_I32 || x.axis || x.sample != (uint64_t)T * 4 || (!i && !r->planned.model.vocabulary))
             return error_set(e, PL_USAGE, "token files need a model with the inputs input_ids and labels, i32 [batch, data.sequence = %" PRId64
                              "], and an embedding of input_ids; %s does not fit", T, names[i]);
-    for (id s = 1; s < r->graph.storages.n && r->defined; s++) {
-        const char *name = graph_name(&r->graph, r->graph.storages.at[s].name);
-        if (r->graph.storages.at[s].kind != KIND_INPUT || !run_input(r, name, &x) || !run_input_used(r, &x)) continue;
+    for (id s = 1; s < r->planned.graph.storages.n && r->planned.defined; s++) {
+        const char *name = graph_name(&r->planned.graph, r->planned.graph.storages.at[s].name);
+        if (r->planned.graph.storages.at[s].kind != KIND_INPUT || !planned_input(&r->planned, name, &x) || !planned_input_used(&r->planned, &x)) continue;
         if (strcmp(name, "input_ids") && strcmp(name, "labels") && strcmp(name, "samples"))
             return error_set(e, PL_USAGE, "token files give input_ids and labels, but the model also reads the input %s; call pl_step with inputs of your own", name);
     }
@@ -43,7 +43,7 @@ static int token_open(struct feed *f, struct run *r, enum feed_role role, struct
     const struct config *c = f->config;
     const struct config_list *paths = role == FEED_TRAIN ? &c->data_train : &c->data_validation;
     struct tokens_options o = {.paths = paths->at, .n_paths = paths->n, .sequence = c->data_sequence, .dtype = c->data_token_dtype,
-                               .vocab_size = r->model.vocabulary, .bytes = c->data_format == FORMAT_BYTES};
+                               .vocab_size = r->planned.model.vocabulary, .bytes = c->data_format == FORMAT_BYTES};
     int rc = check_model(r, e);
     if (rc) return rc;
     struct token_feed *t = mem_alloc(sizeof *t);
@@ -53,8 +53,8 @@ static int token_open(struct feed *f, struct run *r, enum feed_role role, struct
         mem_free(t);
         return rc;
     }
-    if (o.bytes && role == FEED_TRAIN && r->model.vocabulary > BYTE_VOCABULARY)
-        log_warn("data.format is bytes: the ids are byte values from 0 to 255, and the model's vocabulary has %" PRId64 " ids", r->model.vocabulary);
+    if (o.bytes && role == FEED_TRAIN && r->planned.model.vocabulary > BYTE_VOCABULARY)
+        log_warn("data.format is bytes: the ids are byte values from 0 to 255, and the model's vocabulary has %" PRId64 " ids", r->planned.model.vocabulary);
     t->row = mem_alloc((size_t)c->data_sequence * sizeof *t->row);
     f->samples = tokens_count(&t->tokens);
     f->state = t;

@@ -118,7 +118,7 @@ static int put_tokens(struct run *r, const struct ask *a, int64_t T, struct erro
     int64_t next = 0;
     memcpy(ids, a->ids.at, a->ids.n * sizeof *ids);
     for (int64_t i = 0; i < T; i++) labels[i] = -100;
-    image_index(&r->model, ids, T, &next, index);
+    image_index(&r->planned.model, ids, T, &next, index);
     int rc = run_write_input(r, "input_ids", 0, ids, bytes, e);
     if (!rc) rc = run_write_input(r, "labels", 0, labels, bytes, e);
     if (!rc) rc = run_write_input(r, "image_index", 0, index, bytes, e);
@@ -131,8 +131,8 @@ static int put_tokens(struct run *r, const struct ask *a, int64_t T, struct erro
 
 static int read_masks(struct run *r, struct predictor *out, struct error *e)
 {
-    const id x = graph_find_output(&r->graph, PROGRAM_STEP, "pred_masks");
-    const struct tensor *t = tensor_at(&r->graph, x);
+    const id x = graph_find_output(&r->planned.graph, PROGRAM_STEP, "pred_masks");
+    const struct tensor *t = tensor_at(&r->planned.graph, x);
     void *raw = mem_alloc(tensor_bytes(t));
     out->logits = mem_alloc((size_t)tensor_elements(t) * sizeof *out->logits);
     int rc = run_read(r, x, raw, e);
@@ -161,7 +161,7 @@ int ask_masks_run(struct ask_masks *m, const struct ask *a, const struct predict
 {
     const struct step_block b = {.loss_scale = 1, .step = 1, .adam_t = 1};
     struct run *r = &m->run;
-    const struct prs_model *model = prs_model(&r->model);
+    const struct prs_model *model = prs_model(&r->planned.model);
     *out = (struct predictor){.w = image->w, .h = image->h, .candidates = 1, .shape = {.side = model->image}, .mask_side = model->mask};
     int rc = put_canvas(r, image, out, e);
     if (!rc) rc = put_pixels(r, &a->prompts.images.processor, image, e);
@@ -179,7 +179,7 @@ int ask_mask(struct ask *a, const struct predictor_image *image, struct predicto
     struct ask_masks m;
     int rc = ask_masks_open(&m, a, a->ids.n, e);
     if (!rc) rc = ask_masks_run(&m, a, image, out, e);
-    if (!rc) a->bytes = plan_arena(&m.run.plan);
+    if (!rc) a->bytes = plan_arena(&m.run.planned.plan);
     ask_masks_close(&m);
     return rc;
 }

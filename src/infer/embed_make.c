@@ -59,14 +59,14 @@ static int start(struct embedder *m, const char *folder, int64_t side, struct er
     rc = run_plan(r, &m->config, &o, e);
     if (!rc) rc = run_start(r, NULL, true, e);
     if (!rc) rc = run_put_step(r, &b, e);
-    if (!rc) rc = embed_describe(&m->config, &r->model, side, &m->about, e);
+    if (!rc) rc = embed_describe(&m->config, &r->planned.model, side, &m->about, e);
     if (rc) return rc;
     m->side = side;
-    m->output = graph_find_output(&r->graph, PROGRAM_STEP, "image_embeddings");
-    m->about.type = r->plan.settings.precision == DT_BF16 ? PACKED_BF16 : PACKED_F32;
+    m->output = graph_find_output(&r->planned.graph, PROGRAM_STEP, "image_embeddings");
+    m->about.type = r->planned.plan.settings.precision == DT_BF16 ? PACKED_BF16 : PACKED_F32;
     m->bytes = packed_embedding_bytes(&m->about);
     snprintf(m->about.model, sizeof m->about.model, "%s", folder);
-    CHECK(tensor_elements(tensor_at(&r->graph, m->output)) * dtype_size(packed_dtype(m->about.type)) == (int64_t)m->bytes);
+    CHECK(tensor_elements(tensor_at(&r->planned.graph, m->output)) * dtype_size(packed_dtype(m->about.type)) == (int64_t)m->bytes);
     return PL_OK;
 }
 
@@ -83,10 +83,10 @@ int embed_open(struct embedder *m, const char *folder, int64_t side, const char 
 static int encode(struct embedder *m, void *to, struct error *e)
 {
     struct run *r = &m->run;
-    const enum dtype kept = packed_dtype(m->about.type), made = tensor_at(&r->graph, m->output)->dtype;
+    const enum dtype kept = packed_dtype(m->about.type), made = tensor_at(&r->planned.graph, m->output)->dtype;
     int rc = run_program(r, PROGRAM_STEP, e);
     if (rc || made == kept) return rc ? rc : run_read(r, m->output, to, e);
-    int64_t n = tensor_elements(tensor_at(&r->graph, m->output));
+    int64_t n = tensor_elements(tensor_at(&r->planned.graph, m->output));
     void *raw = mem_alloc((size_t)n * dtype_size(made));
     rc = run_read(r, m->output, raw, e);
     if (!rc) dtype_convert(to, kept, raw, made, n);
@@ -106,7 +106,7 @@ int embed_image(struct embedder *m, const uint8_t *image, uint32_t rows, uint32_
 
 int embed_pixels(struct embedder *m, const float *pixels, void *to, struct error *e)
 {
-    const struct model *model = &m->run.model;
+    const struct model *model = &m->run.planned.model;
     int rc = run_write_input(&m->run, "pixel_values", 0, pixels, (uint64_t)(model->images->channels * model->image * model->image) * sizeof *pixels, e);
     return rc ? rc : encode(m, to, e);
 }

@@ -124,7 +124,7 @@ void generate_open(struct generate *g, struct generator *generator, const struct
     const int64_t n = generator->texts;
     CHECK(!options->pooled || !grows(options), "a text that grows is not in the pool");
     *g = (struct generate){.generator = generator, .options = *options, .n_held = n > 1 ? (uint64_t)n * HELD_BY_TEXT : 1};
-    sampler_open(&g->sampler, generator->run->model.vocabulary, &options->sampling);
+    sampler_open(&g->sampler, generator->run->planned.model.vocabulary, &options->sampling);
     g->texts = mem_alloc((size_t)n * sizeof *g->texts);
     g->tokens = mem_alloc((size_t)n * sizeof *g->tokens);
     g->ids = mem_alloc((size_t)(n * generator->cache) * sizeof *g->ids);
@@ -259,7 +259,7 @@ static int put_answers(struct generate *g, struct error *e)
 static int check_images(const struct generate *g, const struct prompt *p, struct error *e)
 {
     const struct generator *a = g->generator;
-    const struct image_model *m = a->run->model.images;
+    const struct image_model *m = a->run->planned.model.images;
     int64_t tokens = 0;
     for (int64_t i = 0; i < p->n && p->n_images; i++) tokens += p->ids[i] == m->token;
     const int64_t need = generator_image_tokens(a);
@@ -301,7 +301,7 @@ static void begin_answer(struct generate *g, int64_t text, const struct prompt *
 {
     struct growing_text *t = &g->texts[text];
     struct held_answer *h = t->held = &g->held[t->prompt % g->n_held];
-    const int64_t vocabulary = g->generator->run->model.vocabulary;
+    const int64_t vocabulary = g->generator->run->planned.model.vocabulary;
     t->ends = p->ends;
     t->n_ends = p->n_ends;
     sampled_text_begin(&t->sampled, (uint32_t)t->prompt);

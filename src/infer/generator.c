@@ -48,8 +48,8 @@ int generator_plan(struct generator *a, const struct config *c, const struct run
     if (!rc) rc = run_plan(&a->own, c, &options, e);
     a->cache = o->cache;
     a->room = o->images;
-    a->texts = a->own.prompts;
-    a->chunk = a->own.plan.settings.prompt_chunk;
+    a->texts = a->own.planned.prompts;
+    a->chunk = a->own.planned.plan.settings.prompt_chunk;
     return rc;
 }
 
@@ -59,9 +59,9 @@ static int clear_cache(struct generator *a, struct error *e)
     struct run *r = a->run;
     int rc = PL_OK;
     memset(run_staging(r), 0, PLAN_STAGING);
-    for (id s = 1; s < r->graph.storages.n; s++) {
-        const struct storage *x = &r->graph.storages.at[s];
-        char *to = r->device.arena[x->space] + r->plan.placement.offset[s];
+    for (id s = 1; s < r->planned.graph.storages.n; s++) {
+        const struct storage *x = &r->planned.graph.storages.at[s];
+        char *to = r->device.arena[x->space] + r->planned.plan.placement.offset[s];
         for (uint64_t at = 0; x->kind == KIND_CACHE && at < x->bytes && !rc; at += PLAN_STAGING)
             rc = r->device.ops->write(&r->device, to + at, run_staging(r), min_u64(PLAN_STAGING, x->bytes - at), e);
     }
@@ -70,7 +70,7 @@ static int clear_cache(struct generator *a, struct error *e)
 
 static void open_whole(struct generator *a)
 {
-    const struct model *m = &a->run->model;
+    const struct model *m = &a->run->planned.model;
     if (!m->images || !m->images->single) return;
     a->whole = mem_alloc(sizeof *a->whole);
     a->whole->pixels = mem_alloc((size_t)(m->images->channels * m->image * m->image) * sizeof(float));
@@ -91,13 +91,13 @@ static void close_whole(struct whole_prompt *w)
 static void open_buffers(struct generator *a)
 {
     const struct run *r = a->run;
-    const int64_t V = r->model.vocabulary;
+    const int64_t V = r->planned.model.vocabulary;
     FOR_PROGRAMS(p, PROGRAM_GENERATES) {
-        a->output[p] = graph_find_output(&r->graph, p, "logits");
-        CHECK(a->output[p] && tensor_elements(tensor_at(&r->graph, a->output[p])) == a->texts * V, "program %s", program_name(p));
+        a->output[p] = graph_find_output(&r->planned.graph, p, "logits");
+        CHECK(a->output[p] && tensor_elements(tensor_at(&r->planned.graph, a->output[p])) == a->texts * V, "program %s", program_name(p));
     }
     a->logits = mem_alloc((size_t)V * sizeof *a->logits);
-    a->raw = mem_alloc(tensor_bytes(tensor_at(&r->graph, a->output[PROGRAM_NEXT])));
+    a->raw = mem_alloc(tensor_bytes(tensor_at(&r->planned.graph, a->output[PROGRAM_NEXT])));
     a->inputs = mem_alloc((size_t)max_i64(a->chunk, a->texts) * 2 * sizeof *a->inputs);
     a->length = mem_alloc((size_t)a->texts * sizeof *a->length);
     a->rest = mem_alloc((size_t)a->texts * sizeof *a->rest);
@@ -117,9 +117,9 @@ int generator_start(struct generator *a, struct error *e)
 
 void generator_join(struct generator *a, struct run *r)
 {
-    CHECK(r->answers, "the run has no programs that generate");
-    const struct image_batch *images = r->model.images ? r->batch.own : NULL;
-    *a = (struct generator){.run = r, .together = r->plan.settings.shard == SHARD_WEIGHTS ? r->ranks : NULL, .texts = r->prompts, .cache = r->batch.cache, .chunk = r->prompt_chunk, .room = images ? *images : (struct image_batch){0}};
+    CHECK(r->planned.answers, "the run has no programs that generate");
+    const struct image_batch *images = r->planned.model.images ? r->planned.batch.own : NULL;
+    *a = (struct generator){.run = r, .together = r->planned.plan.settings.shard == SHARD_WEIGHTS ? r->planned.ranks : NULL, .texts = r->planned.prompts, .cache = r->planned.batch.cache, .chunk = r->planned.prompt_chunk, .room = images ? *images : (struct image_batch){0}};
     open_buffers(a);
 }
 
@@ -145,7 +145,7 @@ void generator_close(struct generator *a)
     memset(a, 0, sizeof *a);
 }
 
-uint64_t generator_cache_bytes(const struct generator *a) { return plan_cache_bytes(&a->run->graph); }
+uint64_t generator_cache_bytes(const struct generator *a) { return plan_cache_bytes(&a->run->planned.graph); }
 
 /* --- running ------------------------------------------------------------------------------------- */
 
@@ -168,7 +168,7 @@ static int put_pixels(void *user, const float *values, uint32_t count, struct er
 {
     const struct putting *p = user;
     struct generator *a = p->a;
-    const struct model *m = &a->run->model;
+    const struct model *m = &a->run->planned.model;
     const uint64_t bytes = (uint64_t)(m->images->channels * m->image * m->image) * sizeof(float);
     struct image_batch *n = &a->images;
     const int64_t place = p->frames ? a->room.images + n->frames : n->images;
@@ -180,7 +180,7 @@ static int put_pixels(void *user, const float *values, uint32_t count, struct er
 
 int generator_images(struct generator *a, const struct image_source *s, char *const *references, uint32_t n, struct error *e)
 {
-    const struct image_model *m = a->run->model.images;
+    const struct image_model *m = a->run->planned.model.images;
     int rc = PL_OK;
     if (a->whole && !a->whole->allocation) a->whole->allocation = allocation_new(a->run, a->chunk, s ? &s->processor : &(struct image_processor){0});
     if (n && m->channels != 3) return error_set(e, PL_USAGE, "the vision tower takes images of %lld channels, and files have 3", (long long)m->channels);
@@ -208,7 +208,7 @@ static int64_t row_of(const struct generator *a, int64_t k)
 /* Whether an id stands for a feature of an image. After the last feature it is a token like any other. */
 static bool is_image(const struct generator *a, int32_t id, int64_t feature)
 {
-    return a->n_runs && id == a->run->model.images->token && feature < generator_image_tokens(a);
+    return a->n_runs && id == a->run->planned.model.images->token && feature < generator_image_tokens(a);
 }
 
 static int put_input(struct generator *a, const char *name, int64_t n, struct error *e)
@@ -221,7 +221,7 @@ static int put_index(struct generator *a, int32_t *ids, int64_t n, int64_t T, st
 {
     int32_t *index = ids + T;
     for (int64_t t = 0; t < T; t++) index[t] = -1;
-    if (a->n_runs) image_index(&a->run->model, ids, n, &a->feature, index);
+    if (a->n_runs) image_index(&a->run->planned.model, ids, n, &a->feature, index);
     for (int64_t t = 0; t < n; t++)
         if (index[t] >= 0) index[t] = (int32_t)row_of(a, index[t]);
     int rc = run_write_bytes(a->run, "image_index", 0, index, (uint64_t)T * sizeof *index, e);
@@ -255,11 +255,11 @@ static int put_rows(struct generator *a, enum program p, int64_t n, struct error
     const int64_t T = p == PROGRAM_NEXT ? a->texts : a->chunk;
     const bool apart = p == PROGRAM_NEXT; /* each text has a row of the cache, and its slots begin at 0 */
     const struct row_token *row = a->row;
-    struct run_input found;
+    struct planned_input found;
     int32_t *x = a->inputs;
     int rc = PL_OK;
     for (int64_t t = 0; t < T; t++) x[t] = row[t].text < 0 ? 0 : row[t].id;
-    if (!apart && run_input(a->run, "image_index", &found)) rc = put_index(a, x, n, T, e);
+    if (!apart && planned_input(&a->run->planned, "image_index", &found)) rc = put_index(a, x, n, T, e);
     if (!rc) rc = put_input(a, "input_ids", T, e);
     for (int64_t t = 0; t < T; t++) x[t] = row[t].text < 0 ? -1 : row[t].position;
     if (!rc) rc = put_input(a, "position_ids", T, e);
@@ -277,7 +277,7 @@ static int put_rows(struct generator *a, enum program p, int64_t n, struct error
 static int read_logits(struct generator *a, enum program p, struct error *e)
 {
     struct run *r = a->run;
-    const uint64_t row = tensor_bytes(tensor_at(&r->graph, a->output[p])) / (uint64_t)a->texts;
+    const uint64_t row = tensor_bytes(tensor_at(&r->planned.graph, a->output[p])) / (uint64_t)a->texts;
     const char *from = tape_address(&r->tape, a->output[p]);
     int rc = PL_OK;
     for (int64_t first = 0, n; first < a->texts && !rc; first += n + 1) {
@@ -290,11 +290,11 @@ static int read_logits(struct generator *a, enum program p, struct error *e)
 /* Runs a program on the next tokens of texts. */
 static int run_tokens(struct generator *a, enum program p, const struct text_tokens *x, uint32_t n, struct error *e)
 {
-    struct run_input found;
+    struct planned_input found;
     const int64_t taken = take_tokens(a, p, x, n);
     int rc = put_rows(a, p, taken, e);
     memcpy(a->inputs, a->last, (size_t)a->texts * sizeof *a->last);
-    if (!rc && p == PROGRAM_PROMPT && run_input(a->run, "last_token", &found)) rc = put_input(a, "last_token", a->texts, e);
+    if (!rc && p == PROGRAM_PROMPT && planned_input(&a->run->planned, "last_token", &found)) rc = put_input(a, "last_token", a->texts, e);
     if (p == PROGRAM_PROMPT) rc = agree_on(a->together, rc, e);
     if (!rc) rc = run_program(a->run, p, e);
     return rc ? rc : read_logits(a, p, e);
@@ -302,7 +302,7 @@ static int run_tokens(struct generator *a, enum program p, const struct text_tok
 
 int generator_check(const struct generator *a, const struct text_tokens *x, struct error *e)
 {
-    const int64_t V = a->run->model.vocabulary, length = a->length[x->text];
+    const int64_t V = a->run->planned.model.vocabulary, length = a->length[x->text];
     int64_t features = a->feature;
     for (int64_t i = 0; i < x->n; i++) {
         if (is_image(a, x->ids[i], features)) features++;
@@ -359,8 +359,8 @@ int generator_put(struct generator *a, const struct text_tokens *x, uint32_t n, 
 
 const float *generator_logits(struct generator *a, int64_t text)
 {
-    const int64_t V = a->run->model.vocabulary;
-    const enum dtype t = tensor_at(&a->run->graph, a->output[PROGRAM_NEXT])->dtype;
+    const int64_t V = a->run->planned.model.vocabulary;
+    const enum dtype t = tensor_at(&a->run->planned.graph, a->output[PROGRAM_NEXT])->dtype;
     dtype_convert(a->logits, DT_F32, a->raw + (uint64_t)(text * V) * dtype_size(t), t, V);
     return a->logits;
 }

@@ -8,7 +8,7 @@
 int loss_sums_add(struct loss_sums *s, struct run *r, enum program p, id loss, struct step_block b, const struct feed *f, const struct feed_batch *batch,
                   float *value, struct error *e)
 {
-    const uint32_t n = r->graph.n_counts > 1 ? r->graph.n_counts : 1;
+    const uint32_t n = r->planned.graph.n_counts > 1 ? r->planned.graph.n_counts : 1;
     int rc = PL_OK;
     *value = 0;
     for (uint32_t k = 0; k < n && !rc; k++) {
@@ -19,7 +19,7 @@ int loss_sums_add(struct loss_sums *s, struct run *r, enum program p, id loss, s
         if (!rc) rc = run_program(r, p, e);
         if (!rc) rc = run_read(r, loss, &part, e);
         s->sum[k] += part;
-        s->count[k] += feed_count(f, batch, graph_count_name(&r->graph, k));
+        s->count[k] += feed_count(f, batch, graph_count_name(&r->planned.graph, k));
         *value += part;
     }
     return rc;

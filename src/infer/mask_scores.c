@@ -17,8 +17,8 @@ static const char *category_name(const void *of, int32_t category) { return data
 bool mask_scores_open(struct mask_scores *m, const struct run *r, const struct feed *f, enum program p, uint32_t worst)
 {
     memset(m, 0, sizeof *m);
-    m->first = graph_find_output(&r->graph, p, "first_picks");
-    m->last = graph_find_output(&r->graph, p, "last_statistics");
+    m->first = graph_find_output(&r->planned.graph, p, "first_picks");
+    m->last = graph_find_output(&r->planned.graph, p, "last_statistics");
     if (!m->first || !feed_dataset(f)) return false;
     m->passes = (uint32_t)feed_passes(f);
     const uint32_t n = m->passes * (m->last ? 2 : 1);
@@ -27,17 +27,17 @@ bool mask_scores_open(struct mask_scores *m, const struct run *r, const struct f
     for (uint32_t i = 0; i < n; i++) {
         const char *pass = feed_pass_name(f, (int)(i % m->passes));
         if (i < m->passes) snprintf(m->names[i], sizeof m->names[i], "%s", pass);
-        else snprintf(m->names[i], sizeof m->names[i], "%s, round %lld", pass, (long long)prompting_of(&r->batch)->rounds);
+        else snprintf(m->names[i], sizeof m->names[i], "%s, round %lld", pass, (long long)prompting_of(&r->planned.batch)->rounds);
         m->prompts[i] = m->names[i];
     }
-    struct run_input x;
-    if (run_input(r, "input_points", &x)) {
+    struct planned_input x;
+    if (planned_input(&r->planned, "input_points", &x)) {
         m->prompts_at = x.storage;
-        m->slots = prompting_of(&r->batch)->points;
-        m->coords = mem_alloc(x.sample * (uint64_t)run_samples(r));
+        m->slots = prompting_of(&r->planned.batch)->points;
+        m->coords = mem_alloc(x.sample * (uint64_t)planned_samples(&r->planned));
     }
-    m->statistics = mem_alloc(tensor_bytes(tensor_at(&r->graph, m->first)));
-    m->most_records = (uint32_t)(tensor_elements(tensor_at(&r->graph, m->first)) / MASK_STATS) * (m->last ? 2 : 1);
+    m->statistics = mem_alloc(tensor_bytes(tensor_at(&r->planned.graph, m->first)));
+    m->most_records = (uint32_t)(tensor_elements(tensor_at(&r->planned.graph, m->first)) / MASK_STATS) * (m->last ? 2 : 1);
     m->records = mem_alloc(m->most_records * sizeof *m->records);
     scores_open(&m->scores, m->prompts, n, CATEGORIES, worst);
     scores_names(&m->scores, category_name, feed_dataset(f));
@@ -58,13 +58,13 @@ void mask_scores_close(struct mask_scores *m)
 /* Reads the prompt coordinates that the feed wrote, for the rows that the program read. */
 static int read_coords(struct mask_scores *m, struct run *r, int64_t masks, struct error *e)
 {
-    const char *from = r->device.arena[SPACE_DEVICE] + r->plan.placement.offset[m->prompts_at];
+    const char *from = r->device.arena[SPACE_DEVICE] + r->planned.plan.placement.offset[m->prompts_at];
     return r->device.ops->read(&r->device, m->coords, from, (uint64_t)(masks * m->slots * 2) * sizeof *m->coords, e);
 }
 
 static int list(struct mask_scores *m, struct run *r, const struct feed *f, id statistics, bool last, struct error *e)
 {
-    const int64_t n = tensor_elements(tensor_at(&r->graph, statistics)) / MASK_STATS;
+    const int64_t n = tensor_elements(tensor_at(&r->planned.graph, statistics)) / MASK_STATS;
     int rc = run_read(r, statistics, m->statistics, e);
     if (!rc && !last && m->slots) rc = read_coords(m, r, n, e);
     for (int64_t i = 0; i < n && !rc; i++) {

@@ -15,10 +15,10 @@ static const char *category_name(const void *of, int32_t category) { return data
 
 bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f, const char *const *prompts, const double spacing[2], double tolerance)
 {
-    const id picks = graph_find_output(&r->graph, PROGRAM_STEP, "picked_masks");
+    const id picks = graph_find_output(&r->planned.graph, PROGRAM_STEP, "picked_masks");
     if (!picks || !mask_batches(r)) return false;
-    const struct loader_options l = batch_loader(f->config, &r->model, &(struct packed_embeddings){0});
-    const struct tensor *t = tensor_at(&r->graph, picks);
+    const struct loader_options l = batch_loader(f->config, &r->planned.model, &(struct packed_embeddings){0});
+    const struct tensor *t = tensor_at(&r->planned.graph, picks);
     *o = (struct own_size){.set = feed_dataset(f), .picks = picks, .masks = l.masks, .side = l.side, .cells = l.cells, .room_bytes = l.room};
     o->table = (struct mask_table){.prompts = prompts, .name = category_name, .names_of = o->set, .spacing = {spacing[0], spacing[1]}, .tolerance = tolerance};
     uint32_t slice;
@@ -131,7 +131,7 @@ static bool score(struct own_size *o, const struct feed_mask *m, const float *lo
 
 int own_size_add(struct own_size *o, struct run *r, const struct feed *f, struct error *e)
 {
-    const struct tensor *t = tensor_at(&r->graph, o->picks);
+    const struct tensor *t = tensor_at(&r->planned.graph, o->picks);
     const int64_t n = tensor_elements(t) / ((int64_t)o->cells * o->cells);
     int rc = run_read(r, o->picks, o->raw, e);
     if (rc) return rc;

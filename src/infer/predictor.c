@@ -30,8 +30,8 @@ int predictor_forward(struct run *r, struct error *e)
 
 int predictor_output(struct run *r, const char *name, float *to, struct error *e)
 {
-    id x = graph_find_output(&r->graph, PROGRAM_STEP, name);
-    const struct tensor *t = tensor_at(&r->graph, x);
+    id x = graph_find_output(&r->planned.graph, PROGRAM_STEP, name);
+    const struct tensor *t = tensor_at(&r->planned.graph, x);
     if (t->dtype == DT_F32) return run_read(r, x, to, e);
     void *raw = mem_alloc(tensor_bytes(t));
     int rc = run_read(r, x, raw, e);
@@ -42,7 +42,7 @@ int predictor_output(struct run *r, const char *name, float *to, struct error *e
 
 int64_t predictor_output_elements(const struct run *r, const char *name)
 {
-    return tensor_elements(tensor_at(&r->graph, graph_find_output(&r->graph, PROGRAM_STEP, name)));
+    return tensor_elements(tensor_at(&r->planned.graph, graph_find_output(&r->planned.graph, PROGRAM_STEP, name)));
 }
 
 /* --- opening ------------------------------------------------------------------------------- */
@@ -91,7 +91,7 @@ static int encode(struct predictor *a, const struct config *c, const struct pred
     if (!rc) {
         *out = mem_alloc((size_t)predictor_output_elements(&r, "image_embeddings") * sizeof **out);
         rc = predictor_output(&r, "image_embeddings", *out, e);
-        a->encoder_bytes = plan_arena(&r.plan);
+        a->encoder_bytes = plan_arena(&r.planned.plan);
     }
     run_close(&r);
     return rc;
@@ -107,14 +107,14 @@ int predictor_decoder(struct predictor *a, const struct config *c, size_t fitted
     a->logits = mem_alloc((size_t)predictor_output_elements(&a->run, "pred_masks") * sizeof *a->logits);
     a->scores = mem_alloc((size_t)(s->prompts * a->candidates) * sizeof *a->scores);
     a->fitted = mem_alloc(fitted * sizeof *a->fitted);
-    a->decoder_bytes = plan_arena(&a->run.plan);
+    a->decoder_bytes = plan_arena(&a->run.planned.plan);
     return PL_OK;
 }
 
 int predictor_see(struct predictor *a, const float *embedding, struct error *e)
 {
-    struct run_input x;
-    CHECK(run_input(&a->run, "image_embeddings", &x), "a decoder without an image");
+    struct planned_input x;
+    CHECK(planned_input(&a->run.planned, "image_embeddings", &x), "a decoder without an image");
     return run_write_input(&a->run, "image_embeddings", 0, embedding, x.sample, e);
 }
 
@@ -150,7 +150,7 @@ void predictor_close(struct predictor *a)
 
 static void to_model_coords(const struct predictor *a, const float from[2], float to[2])
 {
-    const struct model *m = &a->run.model;
+    const struct model *m = &a->run.planned.model;
     const double side = m->masks->extent * (double)a->shape.side / (double)m->image;
     to[0] = (float)((from[0] * ((double)a->fit_w / a->w) + 0.5) / side);
     to[1] = (float)((from[1] * ((double)a->fit_h / a->h) + 0.5) / side);

@@ -180,7 +180,7 @@ static int generate(struct pl_session *s, const struct prompt *prompt, const str
     if (rc) return rc;
     const struct answer *a = &x->answer;
     *out = (struct pl_answer){.ids = a->ids.at, .count = a->ids.n, .text = a->text.n ? a->text.at : "", .bytes = a->text.n, .end = a->end, .prompt_seconds = a->prompt_seconds,
-                              .seconds = a->seconds, .arena_bytes = plan_arena(&x->generator.run->plan), .kv_cache_bytes = generator_cache_bytes(&x->generator)};
+                              .seconds = a->seconds, .arena_bytes = plan_arena(&x->generator.run->planned.plan), .kv_cache_bytes = generator_cache_bytes(&x->generator)};
     return PL_OK;
 }
 

@@ -72,7 +72,7 @@ static int may_change(struct pl_session *s, const char *call, const char *key)
 {
     const bool rate = key && !strcmp(key, "train.learning_rate"), clip = key && !strcmp(key, "train.clip_norm");
     if (s->stage < STAGE_STARTED) return PL_OK;
-    if (clip && trainer_run(s->trainer)->plan.settings.fused_step)
+    if (clip && trainer_run(s->trainer)->planned.plan.settings.fused_step)
         return error_set(&s->error, PL_USAGE, "%s %s: the plan's step is fused and has no global gradient norm; set it before pl_plan", call, key);
     for (uint32_t i = 0; i < s->config.train_groups.n && rate; i++)
         if (s->config.train_groups.at[i].given[GROUP_learning_rate])
@@ -176,7 +176,7 @@ static int check_options(struct pl_session *s)
  * nothing. */
 static int check_reached(struct pl_session *s, struct error *e)
 {
-    const struct graph *g = &trainer_run(s->trainer)->graph;
+    const struct graph *g = &trainer_run(s->trainer)->planned.graph;
     for (uint32_t i = 0; i < g->params.n; i++)
         if (g->params.at[i].grad) return PL_OK;
     return error_set(e, PL_USAGE, "the loss depends on no parameter that is trained; is model.freeze too wide, or does the loss use another input?");
@@ -230,24 +230,24 @@ static void count_parameters(const struct graph *g, struct pl_plan_info *out)
 static void describe_plan(struct pl_session *s, struct pl_plan_info *out)
 {
     const struct run *r = trainer_run(s->trainer);
-    const struct settings *c = &r->plan.settings;
+    const struct settings *c = &r->planned.plan.settings;
     *out = (struct pl_plan_info){
         .fits = s->fits,
-        .arena_bytes = plan_arena(&r->plan),
-        .host_bytes = r->plan.placement.arena[SPACE_HOST],
-        .lower_bound_bytes = r->plan.peak.bytes,
-        .smallest_budget_bytes = r->plan.smallest,
-        .effective_batch = r->effective_batch,
+        .arena_bytes = plan_arena(&r->planned.plan),
+        .host_bytes = r->planned.plan.placement.arena[SPACE_HOST],
+        .lower_bound_bytes = r->planned.plan.peak.bytes,
+        .smallest_budget_bytes = r->planned.plan.smallest,
+        .effective_batch = r->planned.effective_batch,
         .micro_batch = c->micro_batch,
         .accumulation = c->accumulation,
-        .predicted_seconds = r->plan.seconds,
+        .predicted_seconds = r->planned.plan.seconds,
         .techniques = TECHNIQUES,
     };
     _Static_assert((int)TECHNIQUES <= (int)PL_TECHNIQUES, "struct pl_plan_info has room for every technique");
     for (enum technique_id id = 0; id < TECHNIQUES; id++)
         out->technique[id] = (struct pl_technique){techniques[id].name, technique_print(id, c, s->technique[id])};
-    for (int k = 0; k < PL_KINDS; k++) out->bytes[k] = r->plan.peak.by_kind[k + 1];
-    count_parameters(&r->graph, out);
+    for (int k = 0; k < PL_KINDS; k++) out->bytes[k] = r->planned.plan.peak.by_kind[k + 1];
+    count_parameters(&r->planned.graph, out);
 }
 
 const char *pl_technique_value(const struct pl_plan_info *plan, const char *name)
@@ -281,8 +281,8 @@ const char *pl_plan_json(struct pl_session *s)
     struct text *t = plan_text(s);
     if (!t) return NULL;
     const struct run *r = trainer_run(s->trainer);
-    struct plan_note note = run_note(r, s->fits);
-    plan_write(&r->plan, &r->graph, &note, t);
+    struct plan_note note = planned_note(&r->planned, s->fits);
+    plan_write(&r->planned.plan, &r->planned.graph, &note, t);
     return t->at;
 }
 
@@ -291,6 +291,6 @@ const char *pl_plan_table(struct pl_session *s)
     struct text *t = plan_text(s);
     if (!t) return NULL;
     const struct run *r = trainer_run(s->trainer);
-    plan_print(&r->plan, &r->graph, &r->device.profile, t);
+    plan_print(&r->planned.plan, &r->planned.graph, &r->planned.profile, t);
     return t->at;
 }

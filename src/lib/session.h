@@ -23,7 +23,7 @@ enum stage { STAGE_OPTIONS, STAGE_PLANNED, STAGE_STARTED };
 /* An input of a started session: the facts that pl_write_input needs, looked up once. */
 struct session_input {
     const char *name;      /* the graph's */
-    struct run_input is;
+    struct planned_input is;
     bool written;
     bool idle;             /* no program reads it: it has no storage, and writes are ignored */
 };

@@ -30,12 +30,12 @@ static bool started(struct pl_session *s, const char *call)
 static int list_inputs(struct pl_session *s)
 {
     const struct run *r = run_of(s);
-    const struct graph *g = &r->graph;
+    const struct graph *g = &r->planned.graph;
     for (id k = 1; k < g->storages.n; k++) {
         struct session_input x = {.name = graph_name(g, g->storages.at[k].name)};
-        if (g->storages.at[k].kind != KIND_INPUT || !run_input(r, x.name, &x.is)) continue;
-        run_input_ids(r, &x.is);
-        x.idle = !run_input_used(r, &x.is);
+        if (g->storages.at[k].kind != KIND_INPUT || !planned_input(&r->planned, x.name, &x.is)) continue;
+        planned_input_ids(&r->planned, &x.is);
+        x.idle = !planned_input_used(&r->planned, &x.is);
         x.written = x.idle || !strcmp(x.name, "samples"); /* the run fills "samples" itself */
         vec_push(&s->inputs, x);
     }
@@ -52,7 +52,7 @@ static int check_schedule(struct pl_session *s)
 /* Hands the counts that were set to the model, which must have them: a count without a name it may lack. */
 static int apply_count(struct pl_session *s, const struct session_count *x)
 {
-    const struct graph *g = &run_of(s)->graph;
+    const struct graph *g = &run_of(s)->planned.graph;
     char known[512] = "";
     if (trainer_count(s->trainer, x->name, x->count) || !*x->name || !x->count) return PL_OK;
     for (uint32_t k = 0; k < g->n_counts; k++) {
@@ -104,7 +104,7 @@ static struct session_input *find_input(struct pl_session *s, const char *name)
 /* The bytes of the whole effective batch. */
 static uint64_t input_bytes(const struct pl_session *s, const struct session_input *x)
 {
-    return x->is.sample * (uint64_t)(x->is.axis == INPUT_SHARED ? 1 : run_of(s)->effective_batch);
+    return x->is.sample * (uint64_t)(x->is.axis == INPUT_SHARED ? 1 : run_of(s)->planned.effective_batch);
 }
 
 /* Kernels do not check ids, so invalid ids must be rejected here. */
@@ -134,7 +134,7 @@ int pl_write_input(struct pl_session *s, const char *name, const void *data, uin
         return error_set(&s->error, PL_USAGE, "pl_write_input: %s: %llu bytes, expected %llu, once for all samples", name, (unsigned long long)bytes, (unsigned long long)want);
     if (bytes != want)
         return error_set(&s->error, PL_USAGE, "pl_write_input: %s: %llu bytes, expected %llu: %llu for each of %d samples", name,
-                         (unsigned long long)bytes, (unsigned long long)want, (unsigned long long)x->is.sample, r->effective_batch);
+                         (unsigned long long)bytes, (unsigned long long)want, (unsigned long long)x->is.sample, r->planned.effective_batch);
     if (check_ids(s, x, data) || run_write_batch(r, name, data, &s->error)) return s->error.code;
     x->written = true;
     return PL_OK;
@@ -189,7 +189,7 @@ int64_t pl_steps(const struct pl_session *s) { return s ? s->steps : 0; }
 
 static id find_output(struct pl_session *s, const char *call, const char *name)
 {
-    const struct graph *g = &run_of(s)->graph;
+    const struct graph *g = &run_of(s)->planned.graph;
     char known[512] = "";
     id found = graph_find_output(g, PROGRAM_EVAL, name);
     for (uint32_t i = 0; i < g->outputs.n && !found; i++) {
@@ -231,7 +231,7 @@ int pl_parameter_at(struct pl_session *s, int64_t index, struct pl_parameter *ou
     if (out) memset(out, 0, sizeof *out);
     if (!session_enter(s) || session_require(s, STAGE_PLANNED, "pl_parameter_at")) return PL_USAGE;
     if (!out) return error_set(&s->error, PL_USAGE, "pl_parameter_at: out is NULL");
-    const struct graph *g = &run_of(s)->graph;
+    const struct graph *g = &run_of(s)->planned.graph;
     int64_t at = 0;
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
@@ -247,7 +247,7 @@ int pl_parameter_at(struct pl_session *s, int64_t index, struct pl_parameter *ou
 /* The parameter of that name, if `bytes` is its size in f32. */
 static const struct param *find_parameter(struct pl_session *s, const char *call, const char *name, const void *data, uint64_t bytes)
 {
-    const struct graph *g = &run_of(s)->graph;
+    const struct graph *g = &run_of(s)->planned.graph;
     const struct param *p = NULL;
     if (!name || !data) {
         error_set(&s->error, PL_USAGE, "%s: the %s is NULL", call, name ? "data" : "name");
@@ -332,7 +332,7 @@ int pl_save(struct pl_session *s, const char *dir)
     while (n > 1 && path[n - 1] == '/') path[--n] = '\0';
     int rc = temporary_folder(&t, path, e);
     if (!rc)
-        rc = weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, t.path,
+        rc = weights_save(&r->weights, &r->planned.model, &r->planned.graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, t.path,
                           e);
     if (!rc) rc = temporary_keep(&t, path, true, e);
     temporary_drop(&t);

@@ -9,10 +9,10 @@
  * With a named device.profile the plan is for that profile, whatever GPU is present. The present
  * GPU then only decides device.kind auto, and whether the free host memory is known.
  *
- * The choice of auto is logged in one line by the commands that explain a run (run_explain_device). A
+ * The choice of auto is logged in one line by the commands that explain a run (planned_explain_device). A
  * GPU of this machine that cannot be used is logged by every command.
  */
-#include "planning/planned.h"
+#include "planning/stages.h"
 #include "cost/profile.h"
 
 #include <stdio.h>
@@ -35,7 +35,7 @@ static int gpu_here(struct gpu *c, struct error *why)
 
 static bool explained; /* the choice is to be logged */
 
-void run_explain_device(void) { explained = true; }
+void planned_explain_device(void) { explained = true; }
 
 /* Logs the line once per process. */
 static void log_once(const char *line)
@@ -74,22 +74,22 @@ static void log_missing(const char *instead, const struct error *why)
     log_once(line);
 }
 
-void run_choose_device(struct run *r)
+void planned_choose_device(struct planned *r)
 {
     const struct config *c = r->config;
     const bool named = c->device_profile && strcmp(c->device_profile, "default");
     const bool is_gpu = named && profile_is_gpu(c->device_profile);
     struct gpu gpu;
     struct error why = {0};
-    r->device.kind = c->device_kind == ON_CUDA ? DEVICE_CUDA : DEVICE_CPU;
+    r->kind = c->device_kind == ON_CUDA ? DEVICE_CUDA : DEVICE_CPU;
     if (c->device_kind == ON_CPU || (named && c->device_kind == ON_CUDA)) return;
     /* A profile file describes a CPU; a GPU's name alone does not select a GPU. */
     if (named && !is_gpu) {
         if (explained) log_once("device auto: the CPU, because device.profile is the profile of a CPU");
     } else if (!gpu_here(&gpu, &why)) {
         log_gpu(c->device_kind == ON_AUTO ? "auto" : "cuda", &gpu);
-        r->device.kind = DEVICE_CUDA;
-        if (!named) profile_here(&r->device.profile, &gpu);
+        r->kind = DEVICE_CUDA;
+        if (!named) profile_here(&r->profile, &gpu);
     } else if (c->device_kind == ON_AUTO) {
         if (explained || has_nvidia_gpu()) log_missing("device auto: the CPU", &why);
     } else {
@@ -97,20 +97,20 @@ void run_choose_device(struct run *r)
     }
 }
 
-int run_check_device(const struct run *r, struct error *e)
+int planned_check_device(const struct planned *r, struct error *e)
 {
     struct gpu gpu;
     struct error why = {0};
-    if (r->device.kind != DEVICE_CUDA || !gpu_here(&gpu, &why)) return PL_OK;
+    if (r->kind != DEVICE_CUDA || !gpu_here(&gpu, &why)) return PL_OK;
     return error_set(e, PL_FAIL, "%.*s", without_remedy(&why), why.text);
 }
 
-bool run_gpu_is_here(const struct run *r)
+bool planned_gpu_is_here(const struct planned *r)
 {
     struct gpu gpu;
     struct profile here;
     struct error why = {0};
-    if (r->device.kind != DEVICE_CUDA || gpu_here(&gpu, &why)) return false;
+    if (r->kind != DEVICE_CUDA || gpu_here(&gpu, &why)) return false;
     profile_here(&here, &gpu);
-    return !strcmp(here.name, r->device.profile.name);
+    return !strcmp(here.name, r->profile.name);
 }

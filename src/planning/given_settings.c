@@ -17,29 +17,29 @@ static enum dtype auto_precision(const struct profile *device)
     return device->native_bf16 ? DT_BF16 : device->kind == DEVICE_CUDA ? DT_F16 : DT_F32;
 }
 
-struct settings run_base_settings(struct run *r, const struct run_options *o)
+struct settings planned_base_settings(struct planned *r, const struct run_options *o)
 {
     const struct config *c = r->config;
     struct settings s = {.train = o->train, .forward = r->forward, .few_labels = r->batches.few_labels, .loader_bytes = r->batches.loader_bytes,
-                         .device = device_traits(r->device.kind)};
+                         .device = device_traits(r->kind)};
     if (r->answers) s.prompt_chunk = (int)r->prompt_chunk, s.prompts = (int)r->prompts;
     const char *pipeline = getenv("PLIMSOLL_PIPELINE");
     r->serial_steps = pipeline && !strcmp(pipeline, "0");
-    s.pipelined = o->train && (s.device.separate_memory || (pipeline && !r->serial_steps && r->device.kind == DEVICE_CPU));
+    s.pipelined = o->train && (s.device.separate_memory || (pipeline && !r->serial_steps && r->kind == DEVICE_CPU));
     s.inputs_ahead = s.pipelined && c->data_train.n;
     groups_settings(c, &r->memory, &s);
-    s.micro_batch = run_share_samples(r);
-    s.ranks = run_parallel_ranks(r);
+    s.micro_batch = planned_share_samples(r);
+    s.ranks = planned_parallel_ranks(r);
     s.shares = r->shares / s.ranks;
     if (s.ranks * s.shares == 1) s.ranks = s.shares = 0; /* a plan without them is the plan of one process */
-    if (s.ranks > 1) s.per_host = r->device.profile.per_host;
+    if (s.ranks > 1) s.per_host = r->profile.per_host;
     s.motions = r->ranks && r->ranks->motions;
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         const struct config_setting *x = config_technique(c, id);
         const char *value = x->chosen && (o->train || !techniques[id].updates_only) ? x->value : techniques[id].off;
         CHECK(!value || technique_parse(id, value, &s), "%s %s", techniques[id].name, value);
     }
-    if (!c->memory_precision.chosen) s.precision = auto_precision(&r->device.profile);
+    if (!c->memory_precision.chosen) s.precision = auto_precision(&r->profile);
     if (s.ranks < 2) s.shard = SHARD_NONE; /* there is nobody to divide with */
     if (!s.per_host) s.group = GROUP_ALL;  /* these are the ranks of the host */
     return s;
@@ -47,10 +47,10 @@ struct settings run_base_settings(struct run *r, const struct run_options *o)
 
 /* A GPU without bf16 arithmetic emulates it in f32, many times slower than f16, so bf16 is an
  * error there. */
-int run_check_precision(const struct run *r, const struct settings *s, struct error *e)
+int planned_check_precision(const struct planned *r, const struct settings *s, struct error *e)
 {
-    const char *gpu = r->device.profile.name;
-    if (r->device.kind != DEVICE_CUDA || r->device.profile.native_bf16) return PL_OK;
+    const char *gpu = r->profile.name;
+    if (r->kind != DEVICE_CUDA || r->profile.native_bf16) return PL_OK;
     if (s->precision == DT_BF16)
         return error_set(e, PL_USAGE, "memory.precision %s: %s has no bf16 arithmetic (compute capability 8.0 has it); use f16, which scales the loss, "
                          "or f32, or auto, which selects f16", technique_print(TECHNIQUE_precision, s, (char[SETTING_ROOM]){0}), gpu);
@@ -61,7 +61,7 @@ int run_check_precision(const struct run *r, const struct settings *s, struct er
 }
 
 /* Checks that every technique has what it needs of the others. */
-int run_check_needs(const struct settings *s, struct error *e)
+int planned_check_needs(const struct settings *s, struct error *e)
 {
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         char value[SETTING_ROOM], has[SETTING_ROOM], first[SETTING_ROOM];
@@ -82,36 +82,36 @@ static bool is_listed(const struct config *c, const char *word)
     return false;
 }
 
-bool run_allows(const struct config *c, const char *form) { return !strcmp(c->memory_optimizer.value, "adamw") && is_listed(c, form); }
-bool run_allows_nf4(const struct config *c) { return !strcmp(c->memory_quantize.value, "none") && is_listed(c, "nf4"); }
+bool planned_allows(const struct config *c, const char *form) { return !strcmp(c->memory_optimizer.value, "adamw") && is_listed(c, form); }
+bool planned_allows_nf4(const struct config *c) { return !strcmp(c->memory_quantize.value, "none") && is_listed(c, "nf4"); }
 
-int run_least_micro_batch(const struct run *r)
+int planned_least_micro_batch(const struct planned *r)
 {
-    const int images = run_share_samples(r), group = (int)r->batch.bn_group;
+    const int images = planned_share_samples(r), group = (int)r->batch.bn_group;
     if (r->batches.indivisible) return images;
-    int least = r->device.kind == DEVICE_CUDA ? (images + GPU_TRIPS - 1) / GPU_TRIPS : 1;
+    int least = r->kind == DEVICE_CUDA ? (images + GPU_TRIPS - 1) / GPU_TRIPS : 1;
     while (group && (least % group || images % least)) least++; /* ends at the whole batch, which check_groups accepts */
     return least;
 }
 
-struct step_limits run_limits(const struct run *r)
+struct step_limits planned_limits(const struct planned *r)
 {
-    return (struct step_limits){run_share_samples(r), run_least_micro_batch(r), r->device.kind == DEVICE_CUDA ? GPU_TRIPS : 0, r->config->train_clip_norm > 0};
+    return (struct step_limits){planned_share_samples(r), planned_least_micro_batch(r), r->kind == DEVICE_CUDA ? GPU_TRIPS : 0, r->config->train_clip_norm > 0};
 }
 
-bool run_is_excluded(const struct run *r, enum technique_id id, const struct settings *s, struct text *why)
+bool planned_is_excluded(const struct planned *r, enum technique_id id, const struct settings *s, struct text *why)
 {
-    const struct step_limits limits = run_limits(r);
+    const struct step_limits limits = planned_limits(r);
     return techniques[id].excluded && techniques[id].excluded(s, &limits, why);
 }
 
 /* Checks that nothing excludes the techniques in use. The planner respects the limits itself. */
-int run_check_excluded(const struct run *r, const struct settings *s, struct error *e)
+int planned_check_excluded(const struct planned *r, const struct settings *s, struct error *e)
 {
     struct text why = {0};
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         char value[SETTING_ROOM];
-        if (technique_is_off(id, s) || !run_is_excluded(r, id, s, &why)) continue;
+        if (technique_is_off(id, s) || !planned_is_excluded(r, id, s, &why)) continue;
         error_set(e, PL_USAGE, "%s.%s %s: %s", techniques[id].section, techniques[id].name, technique_print(id, s, value), why.at);
         text_free(&why);
         return e->code;
@@ -121,21 +121,21 @@ int run_check_excluded(const struct run *r, const struct settings *s, struct err
 
 /* A plan file decides only what the configuration leaves open: it must agree with keys that were
  * given. */
-static int check_plan_keys(const struct run *r, const struct settings *configured, const struct settings *plan, const char *path, struct error *e)
+static int check_plan_keys(const struct planned *r, const struct settings *configured, const struct settings *plan, const char *path, struct error *e)
 {
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         char has[SETTING_ROOM], planned[SETTING_ROOM];
         const enum config_key key = config_technique_key(id);
         const bool automatic = !config_technique(r->config, id)->chosen || !config_given(r->config, key);
         if (automatic || !strcmp(technique_print(id, configured, has), technique_print(id, plan, planned))) continue;
-        if (id == TECHNIQUE_optimizer && run_allows(r->config, planned)) continue;
-        if (id == TECHNIQUE_quantize && run_allows_nf4(r->config) && !strcmp(planned, "nf4")) continue;
+        if (id == TECHNIQUE_optimizer && planned_allows(r->config, planned)) continue;
+        if (id == TECHNIQUE_quantize && planned_allows_nf4(r->config) && !strcmp(planned, "nf4")) continue;
         return error_set(e, PL_USAGE, "%s: made with another %s than the configuration has; leave the key out, or plan again", path, config_key_name(key));
     }
     return PL_OK;
 }
 
-int run_follow_plan(struct run *r, const struct source *source, struct settings s, const char *path, struct error *e)
+int planned_follow_plan(struct planned *r, struct settings s, const char *path, struct error *e)
 {
     struct plan_file f;
     int rc = plan_read(path, &f, e);
@@ -147,29 +147,29 @@ int run_follow_plan(struct run *r, const struct source *source, struct settings 
         return error_set(e, PL_USAGE, "%s: made with another train.eval_batch than the configuration has; leave the key out, or plan again", path);
     settings_follow(&s, &f.settings);
     if (r->answers) r->prompts = s.prompts = f.settings.prompts;
-    if (run_check_excluded(r, &s, e)) return e->code;
+    if (planned_check_excluded(r, &s, e)) return e->code;
     if (f.effective_batch != r->effective_batch)
         return error_set(e, PL_USAGE, "%s: made for train.effective_batch %d, the configuration has %d", path, f.effective_batch,
                          r->effective_batch);
     if (s.group == GROUP_HOST && f.per_host != s.per_host)
         return error_set(e, PL_USAGE, "%s: made for hosts of %d ranks, and they have %d here; plan again", path, f.per_host, s.per_host);
-    if (strcmp(f.profile, r->device.profile.name) || f.threads != r->device.profile.threads)
+    if (strcmp(f.profile, r->profile.name) || f.threads != r->profile.threads)
         return error_set(e, PL_USAGE, "%s: made for device %s with %d threads, this is %s with %d; plan again", path, f.profile,
-                         f.threads, r->device.profile.name, r->device.profile.threads);
-    if ((rc = plan_compile(&r->graph, source, &s, e))) return rc;
+                         f.threads, r->profile.name, r->profile.threads);
+    if ((rc = plan_compile(&r->graph, &r->source, &s, e))) return rc;
     r->has_graph = true;
     r->plan.settings = s;
-    if ((rc = plan_place(&r->plan, &r->graph, &r->device.profile, e))) return rc;
+    if ((rc = plan_place(&r->plan, &r->graph, &r->profile, e))) return rc;
     r->plan.smallest = f.smallest;
     if (plan_digest(&r->plan, &r->graph) != f.digest || plan_arena(&r->plan) != f.arena[SPACE_DEVICE])
         return error_set(e, PL_USAGE, "%s: made for another model, sequence or version (its arena of %llu bytes differs from this one of %llu); plan again",
                          path, (unsigned long long)f.arena[SPACE_DEVICE], (unsigned long long)plan_arena(&r->plan));
     /* A run that is resumed keeps its plan while it fits the free memory: auto's reserve is for what changed since. */
-    const bool whole = r->config->memory_budget.kind == BUDGET_AUTO && r->device.kind != DEVICE_CUDA;
+    const bool whole = r->config->memory_budget.kind == BUDGET_AUTO && r->kind != DEVICE_CUDA;
     if (r->budget && plan_arena(&r->plan) > r->budget + (whole ? BUDGET_RESERVE : 0))
         return error_set(e, PL_NOFIT, "%s: needs %llu bytes, the budget is %llu; leave out --plan to search again", path,
                          (unsigned long long)plan_arena(&r->plan), (unsigned long long)r->budget);
-    if (run_exceeds_host(r))
+    if (planned_exceeds_host(r))
         return error_set(e, PL_NOFIT, "%s: needs %llu bytes of %s, memory.host_budget is %llu; leave out --plan to search again", path,
                          (unsigned long long)r->plan.placement.arena[SPACE_HOST], plan_host_name(&r->plan), (unsigned long long)r->host_budget);
     return PL_OK;

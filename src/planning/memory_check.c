@@ -17,11 +17,11 @@
 #include "base/system.h"
 #include "io/file.h"
 #include "planning/offload_budget.h"
-#include "planning/planned.h"
+#include "planning/stages.h"
 #include "run/ranks.h"
 
-static void warn(struct run *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void warn(struct run *r, const char *fmt, ...)
+static void warn(struct planned *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void warn(struct planned *r, const char *fmt, ...)
 {
     va_list a;
     CHECK(r->n_warnings < WARNINGS_MOST, "too many warnings");
@@ -39,9 +39,9 @@ static const char *print_each(uint64_t bytes, int ranks, char out[64])
     return out;
 }
 
-static void warn_of_cpu(struct run *r, const struct system_memory *now)
+static void warn_of_cpu(struct planned *r, const struct system_memory *now)
 {
-    const int local = run_host_ranks(r);
+    const int local = planned_host_ranks(r);
     const uint64_t each = plan_arena(&r->plan), file = r->plan.placement.arena[SPACE_HOST], arena = each * (uint64_t)local;
     const char *folder = offload_folder(r->config->train_out);
     char need[64], have[32], left[32];
@@ -58,19 +58,19 @@ static void warn_of_cpu(struct run *r, const struct system_memory *now)
              size_print(disk, left));
 }
 
-static void warn_of_gpu(struct run *r, const struct system_memory *now)
+static void warn_of_gpu(struct planned *r, const struct system_memory *now)
 {
-    const uint64_t arena = plan_arena(&r->plan), host = r->plan.placement.arena[SPACE_HOST], memory = r->device.profile.memory_bytes, likely = offload_likely(memory);
-    const char *gpu = r->device.profile.name;
-    const int local = run_host_ranks(r);
+    const uint64_t arena = plan_arena(&r->plan), host = r->plan.placement.arena[SPACE_HOST], memory = r->profile.memory_bytes, likely = offload_likely(memory);
+    const char *gpu = r->profile.name;
+    const int local = planned_host_ranks(r);
     char need[64], have[32], other[32];
-    if (r->device.profile.capability && r->device.profile.capability < GPU_CAPABILITY_LEAST)
+    if (r->profile.capability && r->profile.capability < GPU_CAPABILITY_LEAST)
         warn(r, "%s is planned for and cannot be used: it has compute capability %d.%d, and there are kernels for %d.%d and later only", gpu,
-             r->device.profile.capability / 10, r->device.profile.capability % 10, GPU_CAPABILITY_LEAST / 10, GPU_CAPABILITY_LEAST % 10);
-    if (memory && arena > run_gpu_budget(memory))
+             r->profile.capability / 10, r->profile.capability % 10, GPU_CAPABILITY_LEAST / 10, GPU_CAPABILITY_LEAST % 10);
+    if (memory && arena > planned_gpu_budget(memory))
         warn(r, "the plan is larger than that GPU: %s; %s has %s, of which %s are left beside the CUDA context; memory.budget: auto plans for it", size_print(arena, need),
-             gpu, size_print(memory, have), size_print(run_gpu_budget(memory), other));
-    if (run_gpu_is_here(r)) {
+             gpu, size_print(memory, have), size_print(planned_gpu_budget(memory), other));
+    if (planned_gpu_is_here(r)) {
         if (now->total && host * (uint64_t)local > now->total)
             warn(r, "the plan needs more host memory than this machine has: %s; it has %s; memory.host_budget: auto plans for it", print_each(host, local, need), size_print(now->total, have));
     } else if (memory && host > likely) {
@@ -79,12 +79,12 @@ static void warn_of_gpu(struct run *r, const struct system_memory *now)
     }
 }
 
-void run_warn(struct run *r)
+void planned_warn(struct planned *r)
 {
     struct system_memory now;
     r->n_warnings = 0;
     system_memory(&now);
-    if (r->device.kind == DEVICE_CUDA) warn_of_gpu(r, &now);
+    if (r->kind == DEVICE_CUDA) warn_of_gpu(r, &now);
     else warn_of_cpu(r, &now);
 }
 
@@ -103,10 +103,10 @@ int machine_room(enum device_kind kind, const uint64_t arena[SPACE_COUNT], bool 
                      !cuda && all ? ", without an offload file" : "", size_print(now.total, total), size_print(now.available, left));
 }
 
-int run_check_room(const struct run *r, struct error *e)
+int planned_check_room(const struct planned *r, struct error *e)
 {
-    if (!machine_room(r->device.kind, r->plan.placement.arena, r->no_files, r->ranks, e)) return PL_OK;
+    if (!machine_room(r->kind, r->plan.placement.arena, r->no_files, r->ranks, e)) return PL_OK;
     size_t n = strlen(e->text);
-    snprintf(e->text + n, sizeof e->text - n, "; set %s, or free memory", r->device.kind == DEVICE_CUDA ? "memory.host_budget: auto" : "memory.budget: auto (--memory auto)");
+    snprintf(e->text + n, sizeof e->text - n, "; set %s, or free memory", r->kind == DEVICE_CUDA ? "memory.host_budget: auto" : "memory.budget: auto (--memory auto)");
     return e->code;
 }

@@ -40,7 +40,7 @@ static double seconds_of(const struct plan *p, const struct run_generation *o)
     return (double)runs * p->program_seconds[PROGRAM_PROMPT] + (double)(rounds * o->answer) * p->program_seconds[PROGRAM_NEXT];
 }
 
-static int compile(struct run *r, const struct settings *s, struct plan *p, struct graph *g, struct error *e)
+static int compile(struct planned *r, const struct settings *s, struct plan *p, struct graph *g, struct error *e)
 {
     memset(p, 0, sizeof *p);
     r->prompt_chunk = s->prompt_chunk;
@@ -48,11 +48,11 @@ static int compile(struct run *r, const struct settings *s, struct plan *p, stru
     int rc = plan_compile(g, &r->source, s, e);
     if (rc) return rc;
     p->settings = *s;
-    if ((rc = plan_place(p, g, &r->device.profile, e))) graph_free(g);
+    if ((rc = plan_place(p, g, &r->profile, e))) graph_free(g);
     return rc;
 }
 
-static int try_choice(struct run *r, const struct settings *s, const struct run_generation *o, struct choice *out, struct error *e)
+static int try_choice(struct planned *r, const struct settings *s, const struct run_generation *o, struct choice *out, struct error *e)
 {
     struct plan p;
     struct graph g;
@@ -80,7 +80,7 @@ static int list_chunks(const struct run_generation *o, int64_t prompts, int out[
 }
 
 /* Appends the choices with so many prompts at once. */
-static int list_choices(struct run *r, struct settings s, const struct run_generation *o, struct choices *out, struct error *e)
+static int list_choices(struct planned *r, struct settings s, const struct run_generation *o, struct choices *out, struct error *e)
 {
     int chunks[CHOICES], n_chunks = list_chunks(o, s.prompts, chunks), rc = PL_OK;
     const bool free = !config_technique(r->config, TECHNIQUE_offload)->chosen;
@@ -95,9 +95,9 @@ static int list_choices(struct run *r, struct settings s, const struct run_gener
 }
 
 /* Without a budget, several prompts at once must fit the memory that is free; one prompt is tried in any case. */
-static bool fits(const struct run *r, const struct choice *c)
+static bool fits(const struct planned *r, const struct choice *c)
 {
-    const uint64_t free = c->settings.prompts > 1 ? run_free_memory(r) : 0, budget = r->budget ? r->budget : free;
+    const uint64_t free = c->settings.prompts > 1 ? planned_free_memory(r) : 0, budget = r->budget ? r->budget : free;
     return (!budget || c->arena[SPACE_DEVICE] <= budget) && (!r->host_budget || c->arena[SPACE_HOST] <= r->host_budget);
 }
 
@@ -111,7 +111,7 @@ static bool is_smaller(const struct choice *a, const struct choice *b, uint64_t 
 
 /* Lists the choices, from most prompts at once to one. Fewer prompts than fit without offloaded weights are not faster, and only one
  * is listed besides, for the smallest budget. */
-static int list_all(struct run *r, struct settings s, const struct run_generation *o, struct choices *out, struct error *e)
+static int list_all(struct planned *r, struct settings s, const struct run_generation *o, struct choices *out, struct error *e)
 {
     const int64_t most = o->batch ? o->batch : min_i64(prompts_of(o), PROMPTS_MOST);
     bool enough = false;
@@ -126,7 +126,7 @@ static int list_all(struct run *r, struct settings s, const struct run_generatio
     return rc;
 }
 
-int run_plan_generation(struct run *r, struct settings s, const struct run_generation *o, struct error *e)
+int planned_search_generation(struct planned *r, struct settings s, const struct run_generation *o, struct error *e)
 {
     struct choices choices = {0};
     s.micro_batch = s.accumulation = s.head_chunks = 1; /* the head has one row of each text; memory.micro_batch is for training */
@@ -151,7 +151,7 @@ int run_plan_generation(struct run *r, struct settings s, const struct run_gener
 /* --- answers of a run that trains ------------------------------------------------------------------------- */
 
 /* Replaces the plan by one of the same settings with another number of prompts; what a search found beside it stays. */
-static void replace(struct run *r, struct plan *p, struct graph *g)
+static void replace(struct planned *r, struct plan *p, struct graph *g)
 {
     const struct plan old = r->plan;
     plan_free(&r->plan);
@@ -165,7 +165,7 @@ static void replace(struct run *r, struct plan *p, struct graph *g)
     r->graph = *g;
 }
 
-int run_plan_answers(struct run *r, int64_t most, struct error *e)
+int planned_search_answers(struct planned *r, int64_t most, struct error *e)
 {
     const uint64_t room = r->budget ? r->budget : plan_arena(&r->plan) + plan_arena(&r->plan) / 100;
     struct settings s = r->plan.settings;

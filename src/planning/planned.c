@@ -3,24 +3,24 @@
  */
 #include "planning/stages.h"
 
-int run_plan(struct run *r, const struct config *c, const struct run_options *o, struct error *e)
+int planned_open(struct planned *r, const struct config *c, const struct run_options *o, struct error *e)
 {
-    int rc = run_search(r, c, o, e);
-    if (rc == PL_NOFIT && !o->plan && !o->generate) run_remedies(r, o, e);
-    if (!o->several) run_close_space(r);
+    int rc = planned_make(r, c, o, e);
+    if (rc == PL_NOFIT && !o->plan && !o->generate) planned_add_remedies(r, o, e);
+    if (!o->several) planned_close_space(r);
     return rc;
 }
 
-struct plan_note run_note(const struct run *r, bool fits)
+struct plan_note planned_note(const struct planned *r, bool fits)
 {
-    const bool host = !fits && run_exceeds_host(r), stated = host || r->config->memory_host_budget.kind == BUDGET_BYTES;
+    const bool host = !fits && planned_exceeds_host(r), stated = host || r->config->memory_host_budget.kind == BUDGET_BYTES;
     return (struct plan_note){.fits = fits, .refused_by = fits ? NULL : host ? "memory.host_budget" : "memory.budget", .budget = r->budget,
                               .host_budget = stated ? r->host_budget : 0, .effective_batch = r->effective_batch,
-                              .profile = &r->device.profile, .adapter = r->adapted, .remedy = r->remedy, .n_remedies = r->n_remedies,
+                              .profile = &r->profile, .adapter = r->adapted, .remedy = r->remedy, .n_remedies = r->n_remedies,
                               .warning = r->warning, .n_warnings = r->n_warnings};
 }
 
-bool run_print_order(const struct run *r, struct text *out)
+bool planned_print_order(const struct planned *r, struct text *out)
 {
     char value[SETTING_ROOM];
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
@@ -31,7 +31,7 @@ bool run_print_order(const struct run *r, struct text *out)
     return out->n;
 }
 
-bool run_print_batch(const struct run *r, struct text *out)
+bool planned_print_batch(const struct planned *r, struct text *out)
 {
     enum { USUAL_LEAST = 8, USUAL_MOST = 32 };
     const int ranks = (int)max_i64(1, r->plan.settings.ranks), most = USUAL_MOST * ranks;

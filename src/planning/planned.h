@@ -1,16 +1,21 @@
 /*
  * planned.h: a configuration planned: its model, its graph, and the plan, searched or given.
+ *
+ *     planned_open      all of it, on PL_NOFIT with remedies
+ *     planned_within    another budget
+ *     planned_input...  the inputs of a step, for those that fill them
+ *
+ * Whoever plans alone needs nothing of engine/. A run embeds it (engine/run.h).
  */
 #ifndef PLANNED_H
 #define PLANNED_H
 
-#include "models/images.h"
 #include "adapter/lora.h"
-#include "folder/weights.h"
+#include "config/config.h"
 #include "folder/weights_4bit.h"
+#include "models/images.h"
 #include "plan/file.h"
 #include "run/device.h"
-#include "config/config.h"
 
 enum { REMEDY_MOST = 4, WARNINGS_MOST = 4 };
 
@@ -34,47 +39,45 @@ struct run_options;
  * feed implements it (feed_describe of feed/feed.h). */
 typedef int describe_batches(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e);
 
-struct run {
+/* What was planned. It is a function of the configuration, the options and the machine, and holds nothing that runs
+ * (engine/run.h). */
+struct planned {
+    /* what was asked for */
     const struct config *config;
     struct model model;
     struct batch batch;          /* B is set per build */
     struct run_batches batches;
     struct adapter adapter;      /* with has_adapter */
     const char *adapted;         /* what it trains, in words (lora_print) */
-    struct graph graph;
-    struct plan plan;
-    struct source source;        /* of the graph, for searches of the space */
-    struct plan_space space;     /* with has_space: all settings that the plan was chosen from */
-    struct device device;
-    struct tape tape;
-    struct weights weights;
     struct weights_4bit stored;  /* the weights that the model's folder has in 4 bits */
-    struct bump memory;          /* of the update rules and of `batches` */
     struct ranks *ranks;         /* run_options.ranks */
     int shares;                  /* of a step's batch, over all ranks (shares.c) */
-    struct {                     /* what run_write_input writes next; 0 but while a share of a step is written */
-        int64_t row;             /* the first row of the inputs that it has */
-        int64_t sample;          /* the index of that row in the step's batch */
-    } share;
-    uint32_t **counts;           /* by storage, then by sample of the batch in the inputs: its labels != -100, or its images, or more; NULL: no loop depends on the storage */
     int effective_batch;
-    uint64_t budget;             /* device memory; 0: no bound */
-    uint64_t host_budget;        /* host memory, on a CPU the offload file; 0: no bound */
-    const char *host_rule;       /* where the bound comes from if memory.host_budget is auto; else NULL */
-    bool has_adapter, has_space, has_graph, has_tape, has_device, has_weights;
-    bool prefetching;            /* run_write_input writes the batch of the next step... */
-    bool prefetched;             /* ...which is copied, or being copied, and is not overwritten */
+    int64_t prompt_chunk;        /* tokens that program prompt takes at once; 0: the run does not generate */
+    int64_t prompts;             /* that are answered at once */
+    bool has_adapter;
     bool defined;                /* by run_options.define */
     bool no_files;               /* run_options.no_files */
     bool serial_steps;           /* PLIMSOLL_PIPELINE=0: a step is retired before the next is submitted */
     bool forward;                /* run_options.forward */
     bool answers;                /* it trains, and its evaluations answer prompts (train.eval_samples) */
-    int64_t prompt_chunk;        /* tokens that program prompt takes at once; 0: the run does not generate */
-    int64_t prompts;             /* that are answered at once */
+    /* what it is planned for */
+    enum device_kind kind;
+    struct profile profile;      /* of the device; a plan needs no device */
+    uint64_t budget;             /* device memory; 0: no bound */
+    uint64_t host_budget;        /* host memory, on a CPU the offload file; 0: no bound */
+    const char *host_rule;       /* where the bound comes from if memory.host_budget is auto; else NULL */
+    /* the result */
+    struct source source;        /* of the graph, for searches of the space */
+    struct plan_space space;     /* with has_space: all settings that the plan was chosen from */
+    struct graph graph;          /* with has_graph */
+    struct plan plan;
+    bool has_space, has_graph;
     struct remedy remedy[REMEDY_MOST]; /* changes that would fit, if nothing fits */
     int n_remedies;
     char warning[WARNINGS_MOST][WARNING_ROOM]; /* in what the plan exceeds its machine (memory_check.c) */
     int n_warnings;
+    struct bump memory;          /* of the update rules, of `batches` and of the profile */
 };
 
 /* Generation of text: up to `cache` tokens, of a prompt and its answer. */
@@ -105,11 +108,11 @@ struct run_options {
     size_t own_bytes;            /* ...and its size */
     bool packed;                 /* batch.packed */
     bool partial;                /* it asks for a part of the model */
-    const int64_t *size;         /* batch.size, valid until run_close; NULL: the family's defaults */
+    const int64_t *size;         /* batch.size, valid until planned_close; NULL: the family's defaults */
     bool ablation;               /* also compute what each technique saves and costs */
     bool probe;                  /* a trial: no search for remedies if nothing fits, and no check for keys without effect */
     bool fitting;                /* make no plan if none fits */
-    bool several;                /* run_plan_within will be called */
+    bool several;                /* planned_within will be called */
     uint64_t gpu_memory;         /* of the plan's GPU; 0: what its profile says */
     bool no_files;               /* what a CPU offloads lives in memory: the command writes no files */
     struct ranks *ranks;         /* the ranks of this run; NULL: this process is alone, or the plan is for ranks that are not there */
@@ -118,85 +121,57 @@ struct run_options {
 };
 
 /* What `memory.budget: auto` is on a CPU with `free` bytes of memory: less a reserve; 0: too few are free. */
-uint64_t run_cpu_budget(uint64_t free);
+uint64_t planned_cpu_budget(uint64_t free);
 /* The GPU memory less a reserve for the CUDA context and code: GPU_RESERVE, or half of the
  * memory of a GPU that has less than twice that. */
 enum { GPU_RESERVE = 1 << 30 };
-uint64_t run_gpu_budget(uint64_t memory);
+uint64_t planned_gpu_budget(uint64_t memory);
 
 /* Opens the model and finds the plan. On PL_NOFIT the smallest plan is in `r`. */
-int run_plan(struct run *r, const struct config *c, const struct run_options *o, struct error *e);
+int planned_open(struct planned *r, const struct config *c, const struct run_options *o, struct error *e);
 /* For a run planned with run_options.several: finds the plan within another budget (0: none). It
  * replaces the run's plan, on PL_NOFIT by the smallest one. Few graphs are compiled for it. */
-int run_plan_within(struct run *r, uint64_t budget, struct error *e);
-/* Frees what run_plan made; run_close does it for a run that was started. */
-void run_free_plan(struct run *r);
-/* Ranks that share the memory and the disk of a host. Those that are only planned for are on one host unless parallel.per_host says
- * otherwise. */
-int run_host_ranks(const struct run *r);
+int planned_within(struct planned *r, uint64_t budget, struct error *e);
+/* Frees all of it. A zeroed struct is allowed. */
+void planned_close(struct planned *r);
 
-/* Opens the adapter of a configuration that gives one (adapter_given), with the names that the model's modules have for it. What it points to is in
- * `b`. */
-int run_open_adapter(const struct config *c, const struct model *m, struct bump *b, struct adapter *out, struct error *e);
-
-/* Fills r->warning: what the plan needs and this machine, or the plan's GPU or the machine around
- * it, does not have (memory_check.c). */
-void run_warn(struct run *r);
 /* Compares arenas with the memory that is free now; with `no_files` a CPU's host arena is in memory
- * too. Of ranks, those of this host together. PL_FAIL names both. run_check_room does it for the run's plan, and names a remedy. */
+ * too. Of ranks, those of this host together. PL_FAIL names both. planned_check_room does it for the run's plan, and names a remedy. */
 int machine_room(enum device_kind kind, const uint64_t arena[SPACE_COUNT], bool no_files, const struct ranks *ranks, struct error *e);
-int run_check_room(const struct run *r, struct error *e);
+int planned_check_room(const struct planned *r, struct error *e);
 
-/* Sets the device's kind and, for a present GPU, its profile (device_choice.c). */
-void run_choose_device(struct run *r);
-/* From now on run_choose_device logs what it chose and why, once. */
-void run_explain_device(void);
+/* From now on planned_open logs which device it chose and why, once. */
+void planned_explain_device(void);
 /* PL_FAIL if the run is for a GPU and this machine has none that can be used; the message says what is missing. */
-int run_check_device(const struct run *r, struct error *e);
-/* Whether the plan's GPU is in this machine. */
-bool run_gpu_is_here(const struct run *r);
-
+int planned_check_device(const struct planned *r, struct error *e);
 /* The smallest micro-batch of a planned run: a CUDA graph limits their number, and groups that
  * share statistics lie within one. */
-int run_least_micro_batch(const struct run *r);
+int planned_least_micro_batch(const struct planned *r);
 
-/* Fills the device's kind and profile; no device is opened (device_profile.c). A given profile file
- * decides the number of threads, unless the configuration sets it. */
-int run_open_profile(struct run *r, struct error *e);
-
-/* The fastest plan of a run that generates, within its budgets: prompts at once, chunks of them, with and without
- * offloaded weights (plan_generation.c). On PL_NOFIT the smallest one. */
-int run_plan_generation(struct run *r, struct settings s, const struct run_generation *o, struct error *e);
-/* For a planned run with `answers`: as many prompts at once, up to `most`, as the budget allows with the settings of its plan; without
- * a budget, as many as need at most 1 % more memory than the plan has (plan_generation.c). */
-int run_plan_answers(struct run *r, int64_t most, struct error *e);
-
-/* Searches changes of the configuration that would fit, and appends them to the error
- * (remedies.c). */
-void run_remedies(struct run *r, const struct run_options *o, struct error *e);
 /* For a run planned with run_options.several that does not fit its budget: fills r->remedy. */
-void run_find_remedies(struct run *r, const struct run_options *o);
+void planned_find_remedies(struct planned *r, const struct run_options *o);
 /* Prints "KEY: VALUE (SIZE), or KEY: VALUE (SIZE, host memory SIZE)". */
 void remedies_print(const struct remedy *remedy, int n, const char *host_name, struct text *out);
 
 /* For a plan that does not fit: whether memory.host_budget is the bound that it exceeds. */
-bool run_exceeds_host(const struct run *r);
+bool planned_exceeds_host(const struct planned *r);
 /* The facts that plan_write prints. */
-struct plan_note run_note(const struct run *r, bool fits);
+struct plan_note planned_note(const struct planned *r, bool fits);
+
 /* Returns the images that share batch normalization statistics in layers whose weights are in no folder, with model.bn_group
  * auto: the largest of 8, 4, 2 and 1 that divides the samples of a share, and memory.micro_batch where that is given. */
-int64_t run_usual_group(const struct config *c, int64_t shares);
+int64_t planned_usual_group(const struct config *c, int64_t shares);
 
 /* Appends the keys that the planner chose and the order of sums depends on: "memory.head_chunks: 4, memory.micro_batch: 2". Runs
  * with the same order have the same bits (docs/guides/ranks.md). False: there are none. */
-bool run_print_order(const struct run *r, struct text *out);
+bool planned_print_order(const struct planned *r, struct text *out);
 /* Prints a note if the effective batch is outside of what recipes for fine-tuning use: 8 samples a step to 32 on each rank. False: it is not, or the run does
  * not fine-tune: it starts from random weights, or reads texts or tokens one after the other, whose batches are counted in tokens. */
-bool run_print_batch(const struct run *r, struct text *out);
+bool planned_print_batch(const struct planned *r, struct text *out);
 
 /* --- the inputs of a step (planned_inputs.c) ------------------------------------------------ */
 
-struct run_input {
+struct planned_input {
     id storage;
     enum dtype dtype;
     int axis;                    /* the dimension that counts samples; INPUT_SHARED: all of them share the input */
@@ -208,26 +183,24 @@ struct run_input {
     bool ignores;                /* -100 is a label with weight 0 */
 };
 /* False: the step has no input of that name. The last two members are 0... */
-bool run_input(const struct run *r, const char *name, struct run_input *out);
+bool planned_input(const struct planned *r, const char *name, struct planned_input *out);
 /* ...and are filled here, from the layers that read the input. Allocates: not for use in a step. */
-void run_input_ids(const struct run *r, struct run_input *x);
-/* For a user-defined model: checks that ids of tables and classes are inputs, or views of
- * inputs. */
-int run_check_ids(const struct run *r, struct error *e);
+void planned_input_ids(const struct planned *r, struct planned_input *x);
 /* Whether any program reads the input: otherwise it has no storage. */
-bool run_input_used(const struct run *r, const struct run_input *x);
+bool planned_input_used(const struct planned *r, const struct planned_input *x);
 /* Rows in the step's inputs: the effective batch and the padding of the last micro-batch; with shares, this rank's shares,
  * each with its padding. */
-int64_t run_samples(const struct run *r);
+int64_t planned_samples(const struct planned *r);
 /* Samples of a share, but for the last ones: the effective batch if there is one share. Rows of a share in the inputs, with its
  * padding; the shares of this rank, and the first of them. */
-int run_share_samples(const struct run *r);
-int64_t run_share_rows(const struct run *r);
-int run_own_shares(const struct run *r);
-int run_first_share(const struct run *r);
+int planned_share_samples(const struct planned *r);
+int64_t planned_share_rows(const struct planned *r);
+int planned_own_shares(const struct planned *r);
+int planned_first_share(const struct planned *r);
 /* The samples of a whole step that this rank has. */
-struct run_part {
+struct planned_part {
     int64_t first, n;
 };
-struct run_part run_part(const struct run *r);
+struct planned_part planned_part(const struct planned *r);
+
 #endif

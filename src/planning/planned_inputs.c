@@ -11,19 +11,19 @@
 #include <string.h>
 
 #include "graph/ops.h"
-#include "planning/planned.h"
+#include "planning/stages.h"
 #include "run/ranks.h"
 
-int run_share_samples(const struct run *r) { return (int)ceil_div(r->effective_batch, r->shares); }
-int64_t run_share_rows(const struct run *r) { return (int64_t)r->plan.settings.micro_batch * r->plan.settings.accumulation; }
-int run_own_shares(const struct run *r) { return r->plan.settings.shares > 1 ? r->plan.settings.shares : 1; }
-int run_first_share(const struct run *r) { return r->ranks ? r->ranks->rank * run_own_shares(r) : 0; }
-struct run_part run_part(const struct run *r)
+int planned_share_samples(const struct planned *r) { return (int)ceil_div(r->effective_batch, r->shares); }
+int64_t planned_share_rows(const struct planned *r) { return (int64_t)r->plan.settings.micro_batch * r->plan.settings.accumulation; }
+int planned_own_shares(const struct planned *r) { return r->plan.settings.shares > 1 ? r->plan.settings.shares : 1; }
+int planned_first_share(const struct planned *r) { return r->ranks ? r->ranks->rank * planned_own_shares(r) : 0; }
+struct planned_part planned_part(const struct planned *r)
 {
-    const int64_t first = min_i64(r->effective_batch, (int64_t)run_first_share(r) * run_share_samples(r));
-    return (struct run_part){first, min_i64(r->effective_batch - first, (int64_t)run_own_shares(r) * run_share_samples(r))};
+    const int64_t first = min_i64(r->effective_batch, (int64_t)planned_first_share(r) * planned_share_samples(r));
+    return (struct planned_part){first, min_i64(r->effective_batch - first, (int64_t)planned_own_shares(r) * planned_share_samples(r))};
 }
-int64_t run_samples(const struct run *r) { return run_share_rows(r) * run_own_shares(r); }
+int64_t planned_samples(const struct planned *r) { return planned_share_rows(r) * planned_own_shares(r); }
 
 /* --- properties of an input --------------------------------------------------------- */
 
@@ -33,7 +33,7 @@ struct trace {
     const struct graph *g;
     id storage;
     bool *from;
-    struct run_input *out;
+    struct planned_input *out;
 };
 
 static bool traced(const struct trace *t, id x)
@@ -43,7 +43,7 @@ static bool traced(const struct trace *t, id x)
 
 static void add_bound(struct trace *t, int64_t below, bool ignores)
 {
-    struct run_input *x = t->out;
+    struct planned_input *x = t->out;
     x->ignores = ignores && (x->ignores || !x->below);
     if (!x->below || below < x->below) x->below = below;
 }
@@ -67,7 +67,7 @@ static const struct tensor *declared(const struct graph *g, id storage)
     return tensor_at(g, 0);
 }
 
-bool run_input(const struct run *r, const char *name, struct run_input *out)
+bool planned_input(const struct planned *r, const char *name, struct planned_input *out)
 {
     const struct graph *g = &r->graph;
     memset(out, 0, sizeof *out);
@@ -77,7 +77,7 @@ bool run_input(const struct run *r, const char *name, struct run_input *out)
     const struct storage *s = &g->storages.at[out->storage];
     const struct tensor *t = declared(g, out->storage);
     out->axis = s->axis;
-    out->sample = s->axis == INPUT_SHARED ? s->bytes : s->bytes / (uint64_t)run_samples(r);
+    out->sample = s->axis == INPUT_SHARED ? s->bytes : s->bytes / (uint64_t)planned_samples(r);
     out->dtype = t->dtype;
     out->outer = out->entries = 1;
     out->entry = dtype_size(t->dtype);
@@ -85,14 +85,14 @@ bool run_input(const struct run *r, const char *name, struct run_input *out)
     return true;
 }
 
-bool run_input_used(const struct run *r, const struct run_input *x)
+bool planned_input_used(const struct planned *r, const struct planned_input *x)
 {
     bool used = false;
     for (int p = 0; p < PROGRAM_COUNT; p++) used |= r->plan.placement.life[p][x->storage].used;
     return used;
 }
 
-void run_input_ids(const struct run *r, struct run_input *x)
+void planned_input_ids(const struct planned *r, struct planned_input *x)
 {
     const struct graph *g = &r->graph;
     struct trace t = {g, x->storage, mem_alloc(g->nodes.n), x};
@@ -104,7 +104,7 @@ void run_input_ids(const struct run *r, struct run_input *x)
 }
 
 /* Ids that are computed by the graph cannot be checked before the step runs. */
-int run_check_ids(const struct run *r, struct error *e)
+int planned_check_ids(const struct planned *r, struct error *e)
 {
     const struct graph *g = &r->graph;
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {

@@ -6,15 +6,15 @@
 #include "cost/links.h"
 #include "run/ranks.h"
 
-int run_parallel_ranks(const struct run *r) { return r->ranks ? r->ranks->n : r->config->parallel_ranks > 0 && r->shares > 1 ? (int)r->config->parallel_ranks : 1; }
+int planned_parallel_ranks(const struct planned *r) { return r->ranks ? r->ranks->n : r->config->parallel_ranks > 0 && r->shares > 1 ? (int)r->config->parallel_ranks : 1; }
 
-int run_host_ranks(const struct run *r)
+int planned_host_ranks(const struct planned *r)
 {
-    const int n = run_parallel_ranks(r);
+    const int n = planned_parallel_ranks(r);
     return r->ranks ? (int)max_i64(1, r->ranks->local) : r->config->parallel_per_host > 0 ? (int)min_i64(n, r->config->parallel_per_host) : n;
 }
 
-int run_open_shares(struct run *r, const struct run_options *o, struct error *e)
+int planned_open_shares(struct planned *r, const struct run_options *o, struct error *e)
 {
     const struct config *c = r->config;
     const int64_t ranks = o->ranks ? o->ranks->n : max_i64(1, c->parallel_ranks), shares = c->parallel_shares > 0 ? c->parallel_shares : ranks;
@@ -33,20 +33,20 @@ int run_open_shares(struct run *r, const struct run_options *o, struct error *e)
     return PL_OK;
 }
 
-int run_open_links(struct run *r, struct error *e)
+int planned_open_links(struct planned *r, struct error *e)
 {
     const struct config *c = r->config;
-    const int n = run_parallel_ranks(r);
+    const int n = planned_parallel_ranks(r);
     const int64_t host = c->parallel_per_host > 0 ? c->parallel_per_host : r->ranks ? r->ranks->local : n;
     if (n < 2) return PL_OK;
     if (host > n || n % host) {
         error_set(e, PL_USAGE, "parallel.per_host is %lld, which does not divide the %d ranks: every host has the same number of them", (long long)host, n);
         return config_at_key(c, KEY_parallel_per_host, e);
     }
-    return links_set(&r->device.profile, c->parallel_links, host < n ? (int)host : 0, e) ? config_at_key(c, KEY_parallel_links, e) : PL_OK;
+    return links_set(&r->profile, c->parallel_links, host < n ? (int)host : 0, e) ? config_at_key(c, KEY_parallel_links, e) : PL_OK;
 }
 
-int run_check_hosts(const struct run *r, struct error *e)
+int planned_check_hosts(const struct planned *r, struct error *e)
 {
     const struct ranks *x = r->ranks;
     if (!x || r->plan.settings.group != GROUP_HOST || r->config->parallel_per_host > 0 || x->rank % x->local == x->local_rank) return PL_OK;

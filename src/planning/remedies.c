@@ -17,23 +17,23 @@
 #include "planning/stages.h"
 
 /* Plans another configuration within the same budget; the caller closes `probe`. */
-static int try_plan(const struct run *r, const struct run_options *o, struct config *c, struct run *probe)
+static int try_plan(const struct planned *r, const struct run_options *o, struct config *c, struct planned *probe)
 {
     struct run_options quiet = *o;
     struct error e = {0};
     quiet.probe = quiet.fitting = quiet.several = true;
     quiet.ablation = false;
     c->memory_budget = (struct config_budget){.kind = BUDGET_BYTES, .bytes = r->budget};
-    return run_search(probe, c, &quiet, &e);
+    return planned_make(probe, c, &quiet, &e);
 }
 
 /* Host memory that the machine around the plan's GPU is likely to have, where it is not known; else no bound. */
-static uint64_t likely_host(const struct run *r)
+static uint64_t likely_host(const struct planned *r)
 {
-    return r->device.kind == DEVICE_CUDA && !r->host_budget ? offload_likely(r->device.profile.memory_bytes) : UINT64_MAX;
+    return r->kind == DEVICE_CUDA && !r->host_budget ? offload_likely(r->profile.memory_bytes) : UINT64_MAX;
 }
 
-static void note_remedy(struct run *r, const char *change, uint64_t smallest, uint64_t host)
+static void note_remedy(struct planned *r, const char *change, uint64_t smallest, uint64_t host)
 {
     struct remedy *a = &r->remedy[r->n_remedies++];
     snprintf(a->change, sizeof a->change, "%s", change);
@@ -42,12 +42,12 @@ static void note_remedy(struct run *r, const char *change, uint64_t smallest, ui
 }
 
 /* Replaces a plan that needs more host memory than is likely by a slower one that does not, or by the one that needs the least. */
-static void take_less_host(const struct run *r, struct run *probe, struct remedy *a)
+static void take_less_host(const struct planned *r, struct planned *probe, struct remedy *a)
 {
     struct error e;
     uint32_t least;
     probe->space.f.host_budget = likely_host(r);
-    if (!run_plan_within(probe, r->budget, &e)) {
+    if (!planned_within(probe, r->budget, &e)) {
         *a = (struct remedy){.smallest = probe->plan.smallest, .host = probe->plan.placement.arena[SPACE_HOST]};
     } else if (!plan_least_host(&probe->space, r->budget, &least, &e)) {
         const struct plan_choice *c = &probe->space.choices.at[least];
@@ -56,9 +56,9 @@ static void take_less_host(const struct run *r, struct run *probe, struct remedy
 }
 
 /* Records the change if its configuration fits, with the smallest budget that it needs. */
-static bool try_change(struct run *r, const struct run_options *o, struct config *c, const char *change)
+static bool try_change(struct planned *r, const struct run_options *o, struct config *c, const char *change)
 {
-    struct run probe = {0};
+    struct planned probe = {0};
     if (r->n_remedies == REMEDY_MOST) return false;
     const bool fits = !try_plan(r, o, c, &probe);
     if (fits) {
@@ -66,17 +66,17 @@ static bool try_change(struct run *r, const struct run_options *o, struct config
         if (a.host > likely_host(r)) take_less_host(r, &probe, &a);
         note_remedy(r, change, a.smallest, a.host);
     }
-    run_free_plan(&probe);
+    planned_close(&probe);
     return fits;
 }
 
 /* Records the smallest memory.host_budget that fits. True: the bound makes the smallest plan larger. */
-static bool try_host_budget(struct run *r)
+static bool try_host_budget(struct planned *r)
 {
     char text[96];
     struct error e = {0};
     uint32_t small, least;
-    if (!r->host_budget || run_exceeds_host(r)) return false; /* the error names memory.host_budget already */
+    if (!r->host_budget || planned_exceeds_host(r)) return false; /* the error names memory.host_budget already */
     const bool larger = !plan_smallest(&r->space, 0, &small, &e) && plan_choice_need(&r->space.choices.at[small], SPACE_DEVICE) < r->plan.smallest;
     if (!plan_least_host(&r->space, r->budget, &least, &e)) {
         const struct plan_choice *c = &r->space.choices.at[least];
@@ -88,17 +88,17 @@ static bool try_host_budget(struct run *r)
 
 /* Reads fewer images ahead, by one thread; no result depends on that. The loader's buffers count
  * only on a CPU: beside a GPU they are host memory. */
-static void try_loader(struct run *r, const struct run_options *o)
+static void try_loader(struct planned *r, const struct run_options *o)
 {
     struct config c = *r->config;
-    if (r->device.kind == DEVICE_CUDA || r->plan.smallest > r->budget + r->batches.loader_bytes) return;
+    if (r->kind == DEVICE_CUDA || r->plan.smallest > r->budget + r->batches.loader_bytes) return;
     c.data_prefetch = 1;
     if (r->config->data_prefetch != 1 && try_change(r, o, &c, "data.prefetch: 1")) return;
     c.data_threads = 1;
     if (r->config->data_threads > 1) try_change(r, o, &c, "data.prefetch: 1 and data.threads: 1");
 }
 
-static void try_memory(struct run *r, const struct run_options *o)
+static void try_memory(struct planned *r, const struct run_options *o)
 {
     const struct config *was = r->config;
     struct config c;
@@ -127,7 +127,7 @@ static void try_memory(struct run *r, const struct run_options *o)
 }
 
 /* Of a mask model: the image encoder frozen; then its embeddings from a packed store, so that the plan has no encoder. */
-static void try_encoder(struct run *r, const struct run_options *o)
+static void try_encoder(struct planned *r, const struct run_options *o)
 {
     static const char *const encoders[] = {"vision_encoder.*", "image_encoder.*"};
     const struct config_list *was = &r->config->model_freeze;
@@ -148,7 +148,7 @@ static void try_encoder(struct run *r, const struct run_options *o)
 }
 
 /* Of a model of images and text whose vision tower is frozen: its embeddings from a packed store, so that the plan has no tower. */
-static void try_stored_images(struct run *r, const struct run_options *o)
+static void try_stored_images(struct planned *r, const struct run_options *o)
 {
     struct config c = *r->config;
     struct run_options stored = *o;
@@ -157,7 +157,7 @@ static void try_stored_images(struct run *r, const struct run_options *o)
 }
 
 /* Halves the sample size until the plan fits. */
-static void try_data(struct run *r, const struct run_options *o)
+static void try_data(struct planned *r, const struct run_options *o)
 {
     char text[96];
     if (!plan_weights_fit(&r->space, (uint64_t[SPACE_COUNT]){r->budget, r->host_budget})) return;
@@ -173,7 +173,7 @@ static void try_data(struct run *r, const struct run_options *o)
 
 /* Frozen weights in 4 bits where weights are frozen, an adapter where there is none, both: the first of
  * them that fits. */
-static void try_adapter(struct run *r, const struct run_options *o)
+static void try_adapter(struct planned *r, const struct run_options *o)
 {
     const struct config *was = r->config;
     const bool may_quantize = !strcmp(was->memory_quantize.value, "none");
@@ -188,7 +188,7 @@ static void try_adapter(struct run *r, const struct run_options *o)
 }
 
 /* More ranks hold less each: the smallest number of them, doubled from that of the run, that fits. */
-static void try_ranks(struct run *r, const struct run_options *o)
+static void try_ranks(struct planned *r, const struct run_options *o)
 {
     enum { RANKS_MOST = 64 };
     const int64_t now = max_i64(1, r->config->parallel_ranks);
@@ -203,7 +203,7 @@ static void try_ranks(struct run *r, const struct run_options *o)
 }
 
 /* Whether a remedy was found that needs no more host memory than is likely. */
-static bool has_likely(const struct run *r)
+static bool has_likely(const struct planned *r)
 {
     for (int i = 0; i < r->n_remedies; i++)
         if (r->remedy[i].host <= likely_host(r)) return true;
@@ -211,7 +211,7 @@ static bool has_likely(const struct run *r)
 }
 
 /* Fills r->remedy. True: the bound on host memory makes the smallest plan larger. */
-static bool find_remedies(struct run *r, const struct run_options *o)
+static bool find_remedies(struct planned *r, const struct run_options *o)
 {
     const bool bounded = try_host_budget(r);
     try_loader(r, o);
@@ -227,7 +227,7 @@ static bool find_remedies(struct run *r, const struct run_options *o)
     return bounded;
 }
 
-void run_find_remedies(struct run *r, const struct run_options *o) { find_remedies(r, o); }
+void planned_find_remedies(struct planned *r, const struct run_options *o) { find_remedies(r, o); }
 
 void remedies_print(const struct remedy *remedy, int n, const char *host_name, struct text *out)
 {
@@ -239,7 +239,7 @@ void remedies_print(const struct remedy *remedy, int n, const char *host_name, s
     }
 }
 
-void run_remedies(struct run *r, const struct run_options *o, struct error *e)
+void planned_add_remedies(struct planned *r, const struct run_options *o, struct error *e)
 {
     char size[32];
     struct text words = {0};

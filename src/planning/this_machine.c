@@ -78,7 +78,7 @@ static void find_gpu(struct machine *m, const struct config *c)
     find_driver(m->driver);
     if (cuda_gpu(&m->gpu, &m->no_gpu)) return;
     m->gpus = cuda_gpus();
-    m->gpu_budget = run_gpu_budget(m->gpu.memory_bytes);
+    m->gpu_budget = planned_gpu_budget(m->gpu.memory_bytes);
     if (offload_budget(c, DEVICE_CUDA, true, NULL, 1, &m->gpu_host_budget, &rule, &e)) m->gpu_host_budget = 0;
     profile_here(&p, &m->gpu);
     if (!profile_gpu_path(p.name, m->gpu_profile, sizeof m->gpu_profile)) m->gpu_profile[0] = '\0';
@@ -98,7 +98,7 @@ void environment_machine(struct machine *m)
     system_memory(&m->memory);
     profile_default(&p, DEVICE_CPU, 0);
     m->threads = p.threads;
-    m->budget = run_cpu_budget(m->memory.available);
+    m->budget = planned_cpu_budget(m->memory.available);
     if (offload_budget(&c, DEVICE_CPU, false, NULL, 1, &m->host_budget, &rule, &e)) m->host_budget = 0;
     if (!profile_path(m->threads, m->profile, sizeof m->profile)) m->profile[0] = '\0';
     m->measured = file_exists(m->profile);

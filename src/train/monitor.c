@@ -8,7 +8,7 @@
 
 void monitor_read(struct memory_state *m, const struct run *r)
 {
-    *m = (struct memory_state){.allocated = r->plan.peak.bytes, .reserved = r->device.bytes[SPACE_DEVICE], .peak = plan_arena(&r->plan)};
+    *m = (struct memory_state){.allocated = r->planned.plan.peak.bytes, .reserved = r->device.bytes[SPACE_DEVICE], .peak = plan_arena(&r->planned.plan)};
     system_memory(&m->host);
     system_process(&m->process);
     m->free = m->host.available;
@@ -25,7 +25,7 @@ void monitor_log(const struct memory_state *m, const struct run *r, int64_t step
 {
     char size[7][32];
     log_note("[Step %" PRId64 "] %s: Alloc=%s Reserved=%s (%.1f%% of Total) Peak=%s Free=%s Total=%s; host: Resident=%s Available=%s", step,
-             r->device.kind == DEVICE_CUDA ? "GPU" : "CPU", size_print(m->allocated, size[0]), size_print(m->reserved, size[1]), m->total ? 100 * (double)m->reserved / (double)m->total : 0,
+             r->planned.kind == DEVICE_CUDA ? "GPU" : "CPU", size_print(m->allocated, size[0]), size_print(m->reserved, size[1]), m->total ? 100 * (double)m->reserved / (double)m->total : 0,
              size_print(m->peak, size[2]), size_print(m->free, size[3]), size_print(m->total, size[4]), size_print(m->process.resident, size[5]),
              size_print(m->host.available, size[6]));
 }

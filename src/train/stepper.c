@@ -11,21 +11,21 @@ void stepper_begin(struct stepper *s, struct run *r, struct feed *data)
 
 int64_t stepper_samples_at(const struct stepper *s, uint64_t position)
 {
-    if (!s->data->ops) return s->run->effective_batch;
+    if (!s->data->ops) return s->run->planned.effective_batch;
     uint64_t left = s->end - min_u64(s->end, position);
-    return (int64_t)min_u64(left, (uint64_t)s->run->effective_batch);
+    return (int64_t)min_u64(left, (uint64_t)s->run->planned.effective_batch);
 }
 
-/* Reads this rank's shares of the step's n samples: share i has the samples from i times run_share_samples on. */
+/* Reads this rank's shares of the step's n samples: share i has the samples from i times planned_share_samples on. */
 static int read_shares(struct stepper *s, uint64_t position, int64_t n, struct feed_batch *batch, struct error *e)
 {
     struct run *r = s->run;
-    const int64_t each = run_share_samples(r), rows = run_share_rows(r);
+    const int64_t each = planned_share_samples(&r->planned), rows = planned_share_rows(&r->planned);
     int rc = PL_OK;
     *batch = (struct feed_batch){0};
-    for (int k = 0; k < run_own_shares(r) && !rc; k++) {
+    for (int k = 0; k < planned_own_shares(&r->planned) && !rc; k++) {
         struct feed_batch share;
-        const int64_t first = (run_first_share(r) + k) * each;
+        const int64_t first = (planned_first_share(&r->planned) + k) * each;
         r->share.row = k * rows;
         r->share.sample = first;
         rc = feed_put(s->data, r, position + (uint64_t)first, max_i64(0, min_i64(each, n - first)), rows, &share, e);

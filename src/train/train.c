@@ -86,19 +86,19 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     char left[512];
     int rc = PL_OK;
     out->first_step = (int64_t)t->state.step;
-    mem_pool_create(SAVE_POOL + t->run.graph.params.n * SAVE_POOL_PER_WEIGHT + t->answering.pool);
+    mem_pool_create(SAVE_POOL + t->run.planned.graph.params.n * SAVE_POOL_PER_WEIGHT + t->answering.pool);
     t->has_pool = true;
     if (t->validation.ops) t->has_retrieval = retrieval_open(&t->retrieval, &t->run, PROGRAM_EVAL);
     if (t->validation.ops) t->has_scores = mask_scores_open(&t->scores, &t->run, &t->validation, PROGRAM_EVAL, o->worst ? (uint32_t)t->c->train_worst : 0);
     trainer_open_parts(t);
     if (t->c->train_best && t->validation.ops && !t->has_scores) {
-        error_set(e, PL_USAGE, "train.best compares the Dice or IoU of masks, and a %s predicts none; expected loss", t->run.model.family->model_type);
+        error_set(e, PL_USAGE, "train.best compares the Dice or IoU of masks, and a %s predicts none; expected loss", t->run.planned.model.family->model_type);
         rc = config_at_key(t->c, KEY_train_best, e);
     }
     if (!rc) rc = evaluate_baseline(t, e);
     if (!rc && out->first_step) rc = find_worst_again(t, e);
     t->progress = (struct progress){.what = "training", .unit = "steps", .first = t->state.step, .total = t->total, .begun = clock_seconds()};
-    if (t->scale > 0 && t->state.step < t->total) progress_expect(&t->progress, t->scale * t->run.plan.seconds * (double)(t->total - t->state.step));
+    if (t->scale > 0 && t->state.step < t->total) progress_expect(&t->progress, t->scale * t->run.planned.plan.seconds * (double)(t->total - t->state.step));
     while (t->state.step < t->total && !rc && !trainer_stopping(t)) {
         if (!allocations) allocations = mem_allocations();
         rc = submit_and_retire(t, &v, e);
@@ -123,7 +123,7 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     out->loss_scale = t->state.scale;
     out->skipped_steps = t->state.skipped;
     out->allocations = allocations ? mem_allocations() - allocations : 0;
-    if (t->has_scores && o->worst && t->run.model.masks) { /* they are drawn with their prompts */
+    if (t->has_scores && o->worst && t->run.planned.model.masks) { /* they are drawn with their prompts */
         out->worst = t->scores.scores.n_worst;
         memcpy(o->worst, t->scores.scores.worst, out->worst * sizeof *o->worst);
     }
@@ -158,15 +158,15 @@ int train_run(const struct config *c, const struct train_options *o, struct trai
     if (o->signals) signals_install();
     int rc = trainer_begin(t, o, e);
     if (rc == PL_NOFIT && t->has_run) {
-        out->smallest_budget = t->run.plan.smallest;
-        out->host_bytes = t->run.plan.placement.arena[SPACE_HOST];
-        out->refused_by = run_note(&t->run, false).refused_by;
+        out->smallest_budget = t->run.planned.plan.smallest;
+        out->host_bytes = t->run.planned.plan.placement.arena[SPACE_HOST];
+        out->refused_by = planned_note(&t->run.planned, false).refused_by;
     }
     if (!rc) {
-        out->arena_bytes = plan_arena(&t->run.plan);
+        out->arena_bytes = plan_arena(&t->run.planned.plan);
         out->allocated_bytes = t->run.device.bytes[SPACE_DEVICE];
         out->host_bytes = t->run.device.bytes[SPACE_HOST];
-        out->host_name = plan_host_name(&t->run.plan);
+        out->host_name = plan_host_name(&t->run.planned.plan);
         out->outside_bytes = t->run.device.outside_bytes;
         snprintf(out->model, sizeof out->model, "%s/model", c->train_out);
         rc = loop(t, o, out, e);

@@ -38,7 +38,7 @@ struct train_options {
     const char *command;     /* the command that resumes, for the message of an interrupted run */
     bool signals;            /* SIGTERM and its like (signals.h) end the run after the current step */
     bool progress;           /* a line on stderr */
-    double (*time_scale)(const struct run *r); /* of the predicted time of the run, which is said if it is long (calibrate/time_factor.h); NULL: nothing is said */
+    double (*time_scale)(const struct planned *r); /* of the predicted time of the run, which is said if it is long (calibrate/time_factor.h); NULL: nothing is said */
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
     /* Called after each step, after its metrics are written; nonzero ends the run like a signal,
      * with PL_STOPPED. */

@@ -36,7 +36,7 @@ static void show_step(struct trainer *t, const struct train_event *v)
     const double speed = t->units / t->seconds;
     char memory[32], left[48];
     progress_line("step %" PRIu64 "/%" PRIu64 "  loss %.4f  lr %.3g  grad %.3g  %.*f %s/s  %s  %s", p->done, p->total, v->loss, v->learning_rate, v->gradient_norm,
-                  speed < 100 && !tokens ? 2 : 0, speed, tokens ? "tok" : trainer_unit(t), size_print(plan_arena(&t->run.plan), memory), progress_left(p, left));
+                  speed < 100 && !tokens ? 2 : 0, speed, tokens ? "tok" : trainer_unit(t), size_print(plan_arena(&t->run.planned.plan), memory), progress_left(p, left));
 }
 
 /* A number in JSON: a value that is not finite, in a skipped step, is null. */
@@ -80,7 +80,7 @@ static int report_step(struct trainer *t, const struct train_event *v, struct er
                             "{\"step\":%" PRId64 ",\"loss\":%s,\"learning_rate\":%.9g,\"grad_norm\":%s,\"seconds\":%.6f,"
                             "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "%s%s%s%s}",
                             t->state.step, number(v->loss, loss), v->learning_rate, number(v->gradient_norm, norm), v->seconds, per_second,
-                            t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position, plan_arena(&t->run.plan), losses, scale, memory, ranks);
+                            t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position, plan_arena(&t->run.planned.plan), losses, scale, memory, ranks);
     return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars) - !t->steps.tickets.scaled, e);
 }
 

@@ -44,10 +44,10 @@ int trainer_read_prompts(struct trainer *t, struct error *e)
 {
     struct answering *x = &t->answering;
     const struct questions *q = &x->held.questions;
-    if (!t->run.answers) return PL_OK;
-    const int64_t longest = min_i64(t->c->data_sequence, t->run.batch.cache - 1);
+    if (!t->run.planned.answers) return PL_OK;
+    const int64_t longest = min_i64(t->c->data_sequence, t->run.planned.batch.cache - 1);
     x->open = true;
-    const struct image_batch *images = t->run.model.images ? t->run.batch.own : NULL;
+    const struct image_batch *images = t->run.planned.model.images ? t->run.planned.batch.own : NULL;
     const struct question_limits most = {(uint64_t)t->c->train_eval_samples, longest, true, images ? *images : (struct image_batch){0}};
     int rc = answers_open(&x->held, t->c, &most, e);
     if (rc) return error_prepend(e, "train.eval_samples");
@@ -63,7 +63,7 @@ uint64_t trainer_prompts(const struct trainer *t)
 {
     const struct questions *q = &t->answering.held.questions;
     uint64_t h = 0;
-    if (!t->answering.open || t->run.plan.settings.shard != SHARD_WEIGHTS) return 0;
+    if (!t->answering.open || t->run.planned.plan.settings.shard != SHARD_WEIGHTS) return 0;
     for (uint32_t i = 0; i < q->at.n; i++) {
         const struct prompt *p = &q->at.at[i].prompt;
         h = hash_bytes(p->ids, (size_t)p->n * sizeof *p->ids, h);

@@ -65,7 +65,7 @@ static void adopt_decisions(struct config *c, const struct config *stored, const
     c->origin[KEY_data_window] = stored->origin[KEY_data_window];
 }
 
-/* Compares with the stored configuration; *plan_again if memory or device keys changed. Sets *group to its run_usual_group. */
+/* Compares with the stored configuration; *plan_again if memory or device keys changed. Sets *group to its planned_usual_group. */
 static int compare_config(struct config *c, const char *dir, const struct ranks *ranks, bool *plan_again, int64_t *group, struct error *e)
 {
     char path[FOLDER_PATH];
@@ -77,7 +77,7 @@ static int compare_config(struct config *c, const char *dir, const struct ranks 
     config_init(&stored);
     int rc = config_read(&stored, path, e);
     if (!rc) adopt_decisions(c, &stored, ranks);
-    if (!rc) *group = run_usual_group(&stored, max_i64(1, stored.parallel_shares));
+    if (!rc) *group = planned_usual_group(&stored, max_i64(1, stored.parallel_shares));
     for (int k = 0; k < CONFIG_KEYS && !rc; k++) {
         if (config_same(c, &stored, k) || may_change(k)) continue;
         const char *name = config_key_name(k);
@@ -101,7 +101,7 @@ static int compare_config(struct config *c, const char *dir, const struct ranks 
 /* Another split of the batch must not change what batch normalization computes. */
 static int check_group(const struct trainer *t, int64_t group, struct error *e)
 {
-    const int64_t now = t->run.batch.bn_group;
+    const int64_t now = t->run.planned.batch.bn_group;
     if (!t->resumes || !now || t->c->model_bn_group || !t->c->model_path || now == group) return PL_OK;
     return error_set(e, PL_USAGE, "--resume: %lld images share batch normalization statistics in this run, and with this memory.micro_batch and number of ranks %lld would; restore these", (long long)group, (long long)now);
 }
@@ -127,13 +127,13 @@ static struct schedule make_schedule(const struct config *c, int64_t total)
  * is no short step: its padding would change the statistics. */
 static void measure_run(struct trainer *t)
 {
-    uint64_t E = (uint64_t)t->run.effective_batch, *end = &t->steps.end;
+    uint64_t E = (uint64_t)t->run.planned.effective_batch, *end = &t->steps.end;
     if (t->c->train_steps || !t->data.ops) {
         t->total = (uint64_t)t->c->train_steps;
         *end = UINT64_MAX;
     } else {
         *end = (uint64_t)ceil((double)t->data.samples * t->c->train_epochs);
-        if (t->run.batch.bn_group && *end >= E) *end -= *end % E;
+        if (t->run.planned.batch.bn_group && *end >= E) *end -= *end % E;
         uint64_t left = *end - min_u64(*end, t->state.position);
         t->total = t->state.step + (left + E - 1) / E;
     }
@@ -182,9 +182,9 @@ static int write_run_files(struct trainer *t, struct error *e)
     config_write(t->c, &text);
     int rc = folder_write(&t->folder, "config.yaml", text.at, text.n, e);
     text_free(&text);
-    struct plan_note note = run_note(&t->run, true);
+    struct plan_note note = planned_note(&t->run.planned, true);
     note.storages = true;
-    plan_write(&t->run.plan, &t->run.graph, &note, &text);
+    plan_write(&t->run.planned.plan, &t->run.planned.graph, &note, &text);
     if (!rc) rc = folder_write(&t->folder, "plan.json", text.at, text.n, e);
     text_free(&text);
     return rc;
@@ -201,7 +201,7 @@ static int reset_state(struct trainer *t, struct error *e)
 {
     struct run *r = &t->run;
     t->state = (struct train_state){.seed = (uint64_t)t->c->train_seed};
-    return state_reset(&r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
+    return state_reset(&r->planned.graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
 }
 
 /* Finds the outputs that a step reads, and sets the initial loss scale. */
@@ -209,7 +209,7 @@ static void find_outputs(struct trainer *t)
 {
     stepper_begin(&t->steps, &t->run, &t->data);
     scaler_begin(&t->state, t->c, t->steps.tickets.scaled);
-    t->eval_loss = graph_find_output(&t->run.graph, PROGRAM_EVAL, "loss");
+    t->eval_loss = graph_find_output(&t->run.planned.graph, PROGRAM_EVAL, "loss");
     trainer_open_answers(t);
 }
 
@@ -243,13 +243,13 @@ static int agree_to_start(struct trainer *t, int rc, struct error *e)
     rc = agree_on(r, rc, e);
     if (rc || !r) return rc;
     const struct agree_same same[] = {
-        {"the configuration", hash_config(t->c)}, {"the number of ranks of its host", (uint64_t)t->run.device.profile.per_host}, {"the plan", plan_digest(&t->run.plan, &t->run.graph)},
+        {"the configuration", hash_config(t->c)}, {"the number of ranks of its host", (uint64_t)t->run.planned.profile.per_host}, {"the plan", plan_digest(&t->run.planned.plan, &t->run.planned.graph)},
         {"the data: its number of samples", t->data.samples}, {"the data", t->data.fingerprint},
         {"the list of prompts of train.eval_samples, without those whose images cannot be read,", trainer_prompts(t)}};
     rc = agree_same(r, same, COUNT(same), e);
-    if (!rc) log_note("%d ranks, %d on this host, %d shares of a step's batch%s", r->n, r->local, t->run.shares, t->run.plan.settings.group == GROUP_HOST ? "; a copy of what is divided on each host" : "");
+    if (!rc) log_note("%d ranks, %d on this host, %d shares of a step's batch%s", r->n, r->local, t->run.planned.shares, t->run.planned.plan.settings.group == GROUP_HOST ? "; a copy of what is divided on each host" : "");
     struct text keys = {0};
-    if (!rc && run_print_order(&t->run, &keys)) log_note("the order of sums depends on %s, which the planner chose: set them to compare bits with other ranks or another parallel.shard", keys.at);
+    if (!rc && planned_print_order(&t->run.planned, &keys)) log_note("the order of sums depends on %s, which the planner chose: set them to compare bits with other ranks or another parallel.shard", keys.at);
     text_free(&keys);
     return rc;
 }
@@ -285,10 +285,10 @@ static int begin_files(struct trainer *t, struct error *e)
     struct text note = {0};
     trainer_find_best(t);
     int rc = trainer_require_space(t, e);
-    if (!rc && !t->resumes && t->data.ops && run_print_batch(&t->run, &note)) log_note("%s", note.at);
+    if (!rc && !t->resumes && t->data.ops && planned_print_batch(&t->run.planned, &note)) log_note("%s", note.at);
     text_free(&note);
-    if (!rc && t->run.adapted) log_note("%s", t->run.adapted);
-    if (!rc && t->run.adapted && !t->c->model_path) log_warn("the frozen weights are fresh ones (no model.path), and train.out will hold the adapter alone; to use it later, give the model a folder");
+    if (!rc && t->run.planned.adapted) log_note("%s", t->run.planned.adapted);
+    if (!rc && t->run.planned.adapted && !t->c->model_path) log_warn("the frozen weights are fresh ones (no model.path), and train.out will hold the adapter alone; to use it later, give the model a folder");
     /* Everything is checked by now: a resume that is refused changes nothing. The evaluation before
      * the first step is repeated. */
     if (!rc) rc = folder_metrics_cut(&t->folder, t->state.step ? (int64_t)t->state.step : -1, e);
@@ -301,8 +301,8 @@ static void expect_time(struct trainer *t)
 {
     enum { SLOWEST = 30 }; /* times slower than predicted */
     const struct config *c = t->c;
-    const double steps = c->train_steps ? (double)c->train_steps : ceil((double)t->data.samples * c->train_epochs / t->run.effective_batch);
-    if (t->o->time_scale && t->data.ops && progress_says(SLOWEST * t->run.plan.seconds * steps)) t->scale = t->o->time_scale(&t->run);
+    const double steps = c->train_steps ? (double)c->train_steps : ceil((double)t->data.samples * c->train_epochs / t->run.planned.effective_batch);
+    if (t->o->time_scale && t->data.ops && progress_says(SLOWEST * t->run.planned.plan.seconds * steps)) t->scale = t->o->time_scale(&t->run.planned);
 }
 
 /* --- starting ---------------------------------------------------------------------------------------------- */
@@ -325,7 +325,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     if (!rc) rc = open_data(t, e);
     if (!rc) rc = text_files_open(&t->text, t->c, e);
     if (!rc) rc = trainer_read_prompts(t, e);
-    if (!rc && t->run.shares > 1) t->resolved.parallel_shares = t->run.shares; /* a resumed run keeps them */
+    if (!rc && t->run.planned.shares > 1) t->resolved.parallel_shares = t->run.planned.shares; /* a resumed run keeps them */
     rc = agree_to_start(t, rc, e);
     if (!rc && leads) rc = folder_open(&t->folder, t->c->train_out, t->resumes ? FOLDER_RESUME : o->resume ? FOLDER_AGAIN : FOLDER_NEW, e);
     if ((rc = agree_on(ranks, rc, e))) return rc;

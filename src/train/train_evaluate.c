@@ -19,12 +19,12 @@
 static int evaluate_batch(struct trainer *t, int64_t at, struct loss_sums *sums, struct error *e)
 {
     struct step_block b = trainer_step_block(t);
-    const int64_t B = t->run.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
+    const int64_t B = t->run.planned.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
     struct feed_batch batch;
     float l = 0;
     b.rng_step = 0; /* the points of later rounds are the same in every evaluation */
     int rc = feed_put(&t->validation, &t->run, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
-    if (t->run.plan.settings.shard == SHARD_WEIGHTS) rc = agree_on(t->o->ranks, rc, e); /* no rank enters the program, which gathers weights, without the others */
+    if (t->run.planned.plan.settings.shard == SHARD_WEIGHTS) rc = agree_on(t->o->ranks, rc, e); /* no rank enters the program, which gathers weights, without the others */
     if (!rc) rc = loss_sums_add(sums, &t->run, PROGRAM_EVAL, t->eval_loss, b, &t->validation, &batch, &l, e);
     if (!rc && !isfinite(l))
         rc = error_set(e, PL_FAIL, "step %" PRIu64 ": the evaluation loss is %g in samples %" PRId64 " to %" PRId64 " of data.validation; lower train.learning_rate, or resume from an earlier checkpoint",
@@ -35,7 +35,7 @@ static int evaluate_batch(struct trainer *t, int64_t at, struct loss_sums *sums,
 /* One pass of an evaluation. */
 static int evaluate_pass(struct trainer *t, struct progress *p, struct loss_sums *sums, struct error *e)
 {
-    int64_t B = t->run.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
+    int64_t B = t->run.planned.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
     int rc = PL_OK;
     for (int64_t at = 0; at < n && !rc; at += B) {
         rc = evaluate_batch(t, at, sums, e);
@@ -82,13 +82,13 @@ static int list_retrieval(struct trainer *t, struct eval_part *mine, struct erro
  * together: one that has no batch runs another's. */
 static int evaluate_own(struct trainer *t, int64_t first, struct eval_part *mine, struct error *e)
 {
-    const int64_t at = first + t->run.plan.settings.micro_batch * t->o->ranks->rank;
+    const int64_t at = first + t->run.planned.plan.settings.micro_batch * t->o->ranks->rank;
     const struct feed_left left = t->validation.left;
     struct loss_sums ignored = {0};
     *mine = (struct eval_part){0};
     int rc = PL_OK;
     if (at >= (int64_t)t->validation.samples) {
-        if (t->run.plan.settings.shard == SHARD_WEIGHTS) rc = evaluate_batch(t, first, &ignored, e);
+        if (t->run.planned.plan.settings.shard == SHARD_WEIGHTS) rc = evaluate_batch(t, first, &ignored, e);
         t->validation.left = left;
     } else {
         rc = evaluate_batch(t, at, &mine->sums, e);
@@ -135,7 +135,7 @@ static void add_left(struct trainer *t)
 static int evaluate_together(struct trainer *t, struct progress *p, struct loss_sums *sums, struct error *e)
 {
     struct ranks *r = t->o->ranks;
-    const int64_t B = t->run.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
+    const int64_t B = t->run.planned.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
     t->validation.left = (struct feed_left){0};
     for (int64_t at = 0; at < n; at += B * r->n) {
         struct error waiting = {0};
@@ -158,7 +158,7 @@ int trainer_score(struct trainer *t, struct evaluation *out, struct error *e)
     struct loss_sums sums = {0};
     double loss;
     int rc = PL_OK;
-    if (t->o->progress) progress_begin(&p, "evaluating", "batches", (uint64_t)(feed_passes(&t->validation) * ceil_div((int64_t)t->validation.samples, t->run.plan.settings.micro_batch)));
+    if (t->o->progress) progress_begin(&p, "evaluating", "batches", (uint64_t)(feed_passes(&t->validation) * ceil_div((int64_t)t->validation.samples, t->run.planned.plan.settings.micro_batch)));
     if (t->has_scores) scores_reset(&t->scores.scores);
     if (t->has_retrieval) retrieval_reset(&t->retrieval);
     for (int pass = 0; pass < feed_passes(&t->validation) && !rc; pass++) {
@@ -231,7 +231,7 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
     if (t->has_retrieval) {
         const double right = retrieval_accuracy(&t->retrieval);
         const int n = snprintf(more, sizeof more, ",\"eval_accuracy\":%.6f", right);
-        if (t->run.model.ground) snprintf(more + n, sizeof more - (size_t)n, ",\"eval_queries\":%" PRIu64, t->retrieval.queries);
+        if (t->run.planned.model.ground) snprintf(more + n, sizeof more - (size_t)n, ",\"eval_queries\":%" PRIu64, t->retrieval.queries);
         snprintf(text, sizeof text, ", %saccuracy %.4f (chance %.4f)", retrieval_word(&t->run), right, retrieval_chance(&t->retrieval));
         scalars[n_scalars++] = (struct scalar){"eval_accuracy", right};
     }

@@ -30,7 +30,7 @@ static bool keeps_best(const struct config *c)
 /* True if weights or optimizer state are divided among ranks: rank 0 writes all, and gets the parts of the others. */
 static bool is_divided(const struct trainer *t)
 {
-    const struct graph *g = &t->run.graph;
+    const struct graph *g = &t->run.planned.graph;
     for (id s = 1; s < g->storages.n && t->o->ranks; s++)
         if (g->storages.at[s].shard) return true;
     return false;
@@ -74,7 +74,7 @@ static int release(struct trainer *t, int rc, struct error *e)
 static int save_weights(struct trainer *t, const char *dir, struct error *e)
 {
     struct run *r = &t->run;
-    int rc = weights_save(&r->weights, &r->model, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, e);
+    int rc = weights_save(&r->weights, &r->planned.model, &r->planned.graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, e);
     return rc ? rc : text_files_save(&t->text, dir, e);
 }
 
@@ -96,7 +96,7 @@ int trainer_save(struct trainer *t, struct error *e)
     mem_pool_enter();
     rc = folder_checkpoint_begin(&t->folder, (int64_t)t->state.step, &dir, e);
     if (!rc) rc = save_weights(t, dir, e);
-    if (!rc) rc = state_save(dir, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
+    if (!rc) rc = state_save(dir, &t->state, &r->planned.graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
     if (!rc) rc = events_sync(&t->events, e); /* like the metrics, it must include the checkpoint's step */
     if (!rc) rc = folder_checkpoint_commit(&t->folder, t->c->train_keep, e);
     rc = release(t, rc, e);
@@ -141,7 +141,7 @@ int trainer_publish(struct trainer *t, struct error *e)
 static int load_state(struct trainer *t, const char *path, struct error *e)
 {
     struct run *r = &t->run;
-    return state_load(path, &t->state, &r->graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
+    return state_load(path, &t->state, &r->planned.graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
 }
 
 /* The newest checkpoint cannot be read: names an older one that can be, and the command. The
@@ -163,7 +163,7 @@ static int check_model(const struct trainer *t, struct error *e)
 {
     const uint64_t then = t->state.model, now = t->run.weights.fingerprint;
     if (!then || !now || then == now) return PL_OK;
-    const char *path = t->run.model.path;
+    const char *path = t->run.planned.model.path;
     return error_set(e, PL_USAGE, "--resume: %s of %s%s%s changed since the checkpoint was saved: restore the folder, or start a new run in another train.out",
                      then >> 32 != now >> 32 ? "config.json" : "the frozen weights", *path ? "model.path, " : "the folder of a part", path, *path ? "," : "");
 }
@@ -222,7 +222,7 @@ static int require_descriptors(const struct trainer *t, struct error *e)
  * successor. */
 int trainer_require_space(struct trainer *t, struct error *e)
 {
-    uint64_t model = weights_bytes(&t->run.weights, &t->run.graph) + t->text.bytes, each = model + state_bytes(&t->run.graph);
+    uint64_t model = weights_bytes(&t->run.weights, &t->run.planned.graph) + t->text.bytes, each = model + state_bytes(&t->run.planned.graph);
     int64_t there = 0;
     char best[FOLDER_PATH];
     int rc = require_descriptors(t, e);

@@ -21,9 +21,9 @@
  * (`batch` NULL) samples, for a built-in model family tokens. */
 static void set_counts(const struct trainer *t, const struct feed_batch *batch, struct step_block *b)
 {
-    const struct graph *g = &t->run.graph;
+    const struct graph *g = &t->run.planned.graph;
     for (uint32_t k = 0; k < g->n_counts; k++) {
-        double count = (double)t->run.effective_batch * (t->run.defined ? 1 : (double)(t->c->data_sequence - 1));
+        double count = (double)t->run.planned.effective_batch * (t->run.planned.defined ? 1 : (double)(t->c->data_sequence - 1));
         if (batch) count = fmax(1, feed_count(&t->data, batch, graph_count_name(g, k))); /* if all samples are broken, the loss is 0 */
         b->inv_count[k] = (float)(1 / (t->count[k] ? t->count[k] : count));
     }
@@ -130,7 +130,7 @@ int trainer_retire_step(struct trainer *t, struct train_event *out, struct error
 
 bool trainer_count(struct trainer *t, const char *name, double count)
 {
-    const struct graph *g = &t->run.graph;
+    const struct graph *g = &t->run.planned.graph;
     for (uint32_t k = 0; k < g->n_counts; k++)
         if (!strcmp(graph_count_name(g, k), name)) {
             t->count[k] = count;

@@ -87,7 +87,7 @@ struct trainer {
 /* True if this process writes the run's files and messages: it is alone, or rank 0. */
 static inline bool trainer_leads(const struct trainer *t) { return !t->o->ranks || !t->o->ranks->rank; }
 /* Whether this rank answers prompts: rank 0, and with weights in shards all of them, which gather weights together. */
-static inline bool trainer_answers(const struct trainer *t) { return t->answering.open && (trainer_leads(t) || t->run.plan.settings.shard == SHARD_WEIGHTS); }
+static inline bool trainer_answers(const struct trainer *t) { return t->answering.open && (trainer_leads(t) || t->run.planned.plan.settings.shard == SHARD_WEIGHTS); }
 
 /* --- train_begin.c ---------------------------------------------------------------------------------- */
 

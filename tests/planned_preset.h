@@ -1,9 +1,9 @@
 /*
- * run_planned.h: a preset's plan with further settings, for tests that look at its graph and at the lives of
+ * planned_preset.h: a preset's plan with further settings, for tests that look at its graph and at the lives of
  * its tensors.
  */
-#ifndef RUN_PLANNED_H
-#define RUN_PLANNED_H
+#ifndef PLANNED_PRESET_H
+#define PLANNED_PRESET_H
 
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "engine/run.h"
 #include "feed/feed.h"
 
-struct planned {
+struct planned_preset {
     struct config c;
     struct run r;
 };
@@ -21,7 +21,7 @@ static inline void must(int rc, const struct error *e)
     if (rc) fail_msg("%s", e->text);
 }
 
-static inline void plan_preset(struct planned *p, const char *preset, const char *const *sets)
+static inline void plan_preset(struct planned_preset *p, const char *preset, const char *const *sets)
 {
     static const char *const base[] = {"train.effective_batch=8", "device.threads=2"};
     const bool tokens = strstr(preset, "llama");
@@ -39,7 +39,7 @@ static inline void plan_preset(struct planned *p, const char *preset, const char
     must(run_plan(&p->r, &p->c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
 }
 
-static inline void planned_free(struct planned *p)
+static inline void planned_preset_free(struct planned_preset *p)
 {
     run_close(&p->r);
     config_free(&p->c);

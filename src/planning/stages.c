@@ -1,0 +1,137 @@
+/*
+ * stages.c: the stages of planning a run, in order, and the search for its plan (see stages.h).
+ */
+#include "planning/stages.h"
+
+#include <string.h>
+
+#include "cuda/cuda.h"
+#include "planning/offload_budget.h"
+#include "run/ranks.h"
+
+static int open_machine(struct planned *r, const struct run_options *o, struct error *e)
+{
+    const struct config *c = r->config;
+    if (r->ranks && c->device_kind != ON_CPU) cuda_take_gpu(r->ranks->local_rank, r->ranks->local);
+    if (planned_open_profile(r, e)) return config_given(c, KEY_device_profile) ? config_at_key(c, KEY_device_profile, e) : e->code;
+    if (o->gpu_memory) r->profile.memory_bytes = o->gpu_memory;
+    int rc = planned_check_gpus(r, e);
+    if (!rc) rc = planned_resolve_budget(r, e);
+    if (!rc) rc = offload_budget(c, r->kind, planned_gpu_is_here(r), r->ranks, planned_host_ranks(r), &r->host_budget, &r->host_rule, e);
+    return rc ? rc : planned_open_links(r, e);
+}
+
+/* --- the plan ------------------------------------------------------------------------------ */
+
+static int search_plan(struct planned *r, struct settings s, const struct run_options *o, struct error *e)
+{
+    const struct config *c = r->config;
+    struct freedom f = {.effective_batch = planned_share_samples(r), .budget = r->budget,
+                        .host_budget = r->host_budget,
+                        .allow_bf16 = o->train && planned_allows(c, "adamw-bf16"),
+                        .allow_8bit = o->train && planned_allows(c, "adamw-8bit"),
+                        .whole = o->define || r->batch.bn_group,
+                        .multiple = r->batches.indivisible ? planned_share_samples(r) : (int)r->batch.bn_group,
+                        .trips = planned_limits(r).trips,
+                        .fitting = o->fitting};
+    if (!o->train) s.micro_batch = planned_share_samples(r);
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
+        struct text why = {0};
+        f.free[id] = !config_technique(c, id)->chosen && !techniques[id].changes_results && (o->train || techniques[id].without_training) && !planned_is_excluded(r, id, &s, &why);
+        text_free(&why);
+    }
+    f.free[TECHNIQUE_quantize] = o->train && planned_allows_nf4(c);
+    if (planned_check_excluded(r, &s, e)) return e->code;
+    if (f.whole && planned_share_samples(r) % s.micro_batch)
+        return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d, which a user-defined model needs",
+                         s.micro_batch, r->effective_batch);
+    int rc = plan_space_open(&r->space, &r->source, &s, &f, &r->profile, e);
+    if (rc) return rc;
+    r->has_space = true;
+    rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
+    r->has_graph = !rc || (rc == PL_NOFIT && !o->fitting);
+    if (!rc && o->ablation) plan_ablation(&r->space, &r->plan, &s);
+    if (!rc && r->answers && !c->train_eval_batch) rc = planned_search_answers(r, min_i64(c->train_eval_samples, PROMPTS_MOST), e);
+    return rc;
+}
+
+void planned_close_space(struct planned *r)
+{
+    if (r->has_space) plan_space_close(&r->space);
+    r->has_space = false;
+}
+
+static void drop_plan(struct planned *r)
+{
+    if (r->has_graph) {
+        plan_free(&r->plan);
+        graph_free(&r->graph);
+    }
+    r->has_graph = false;
+    memset(&r->plan, 0, sizeof r->plan);
+}
+
+void planned_close(struct planned *r)
+{
+    planned_close_space(r);
+    drop_plan(r);
+    model_close(&r->model);
+    bump_free(&r->memory);
+}
+
+int planned_within(struct planned *r, uint64_t budget, struct error *e)
+{
+    CHECK(r->has_space, "run_options.several");
+    drop_plan(r);
+    r->budget = r->space.f.budget = budget;
+    int rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
+    r->has_graph = !rc || (rc == PL_NOFIT && !r->space.f.fitting);
+    if (r->has_graph) planned_warn(r);
+    return rc;
+}
+
+static int find_plan(struct planned *r, const struct run_options *o, struct error *e)
+{
+    const struct settings s = planned_base_settings(r, o);
+    int rc = planned_check_precision(r, &s, e);
+    if (!rc) rc = planned_check_needs(&s, e);
+    if (rc) return rc;
+    if (o->generate) rc = planned_search_generation(r, s, o->generate, e);
+    else rc = o->plan ? planned_follow_plan(r, s, o->plan, e) : search_plan(r, s, o, e);
+    if (r->has_graph) planned_warn(r);
+    return rc;
+}
+
+/* Checks what only the graph tells. A user-defined model has no config.json: its embedding layer gives the vocabulary size. */
+static int check_plan(struct planned *r, const struct run_options *o, struct error *e)
+{
+    struct planned_input ids;
+    int rc = planned_check_hosts(r, e);
+    if (rc || !o->define) return rc;
+    if (planned_check_ids(r, e)) return e->code;
+    if (planned_input(r, "input_ids", &ids)) {
+        planned_input_ids(r, &ids);
+        r->model.vocabulary = ids.below;
+    }
+    return PL_OK;
+}
+
+/* --- all of them --------------------------------------------------------------------------- */
+
+static void begin(struct planned *r, const struct config *c, const struct run_options *o)
+{
+    *r = (struct planned){.config = c, .defined = o->define, .no_files = o->no_files, .forward = o->forward || o->evaluate};
+    r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
+    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output, .size = o->size};
+    if (o->generate) r->batch.cache = o->generate->cache, r->batch.texts = 1;
+}
+
+int planned_make(struct planned *r, const struct config *c, const struct run_options *o, struct error *e)
+{
+    static stage *const stages[] = {planned_open_shares, planned_open_model, planned_open_batches, planned_open_groups,
+                                    planned_check_names, open_machine,       find_plan,            check_plan};
+    int rc = PL_OK;
+    begin(r, c, o);
+    for (size_t i = 0; i < COUNT(stages) && !rc; i++) rc = stages[i](r, o, e);
+    return rc;
+}
