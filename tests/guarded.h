@@ -1,6 +1,6 @@
 /*
  * guarded.h: runs a launch on copies of its operands with guards around each of them. test_ops.c,
- * test_gemm.c, test_fuse.c, test_optim.c, trial.h and test_loader.c use it; cuda_ops.c uses its
+ * test_gemm.c, test_optim.c, trial.h and test_loader.c use it; cuda_ops.c uses its
  * byte values in the host copy of an arena.
  *
  *     input      [guard][the bytes][guard]     unchanged, unless an output overwrites it

@@ -192,17 +192,23 @@ static inline double *rig_read(const struct rig *r, id tensor)
     return out;
 }
 
-/* Compares all parameter gradients of a graph and of the same graph after a pass. They must be
- * bit-equal, or, where `tolerance` is not 0, within tolerance * (1 + |value|). */
+/* Compares a tensor of a graph with that of the same graph after a pass. They must be bit-equal, or, where
+ * `tolerance` is not 0, within tolerance * (1 + |value|). */
+static inline void rig_same_values(const struct rig *a, id s, const struct rig *b, id t, double tolerance, const char *what, const char *name)
+{
+    double *x = rig_read(a, s), *y = rig_read(b, t);
+    for (int64_t k = 0; k < tensor_elements(tensor_at(&a->graph, s)); k++)
+        if (!(fabs(x[k] - y[k]) <= tolerance * (1 + fabs(x[k])))) fail_msg("%s: %s[%d] is %g, without the pass %g", what, name, (int)k, y[k], x[k]);
+    mem_free(x);
+    mem_free(y);
+}
+
+/* Compares the gradients of all parameters that have one. */
 static inline void rig_same_gradients(const struct rig *a, const struct rig *b, double tolerance, const char *what)
 {
     for (uint32_t i = 0; i < a->graph.params.n; i++) {
-        const id d = a->graph.params.at[i].grad, e = b->graph.params.at[i].grad;
-        double *x = rig_read(a, d), *y = rig_read(b, e);
-        for (int64_t k = 0; k < tensor_elements(tensor_at(&a->graph, d)); k++)
-            if (!(fabs(x[k] - y[k]) <= tolerance * (1 + fabs(x[k])))) fail_msg("%s: parameter %u [%d] is %g, without the pass %g", what, i, (int)k, y[k], x[k]);
-        mem_free(x);
-        mem_free(y);
+        const struct param *p = &a->graph.params.at[i], *q = &b->graph.params.at[i];
+        if (p->grad) rig_same_values(a, p->grad, b, q->grad, tolerance, what, name_of(a, p->tensor));
     }
 }
 
