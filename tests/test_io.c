@@ -304,9 +304,9 @@ static void test_yaml_read(void **state)
     assert_string_equal(s, "12");
     assert_int_equal(value_path(v, "train.single")->kind, VALUE_STRING);
     assert_string_equal(value_path(v, "train.text")->text, "two\nlines\n");
-    assert_int_equal(value_opt_size(v, "memory.budget", &bytes, &e), PL_OK);
+    assert_int_equal(value_as_size(value_path(v, "memory.budget"), "memory.budget", &bytes, &e), PL_OK);
     assert_true(bytes == 8ull << 30);
-    assert_int_equal(value_opt_size(v, "memory.host", &bytes, &e), PL_OK);
+    assert_int_equal(value_as_size(value_path(v, "memory.host"), "memory.host", &bytes, &e), PL_OK);
     assert_int_equal(bytes, 1024);
     assert_non_null(value_get(v, "1"));
     assert_int_equal(value_path(v, "train")->line, 4);

@@ -193,30 +193,6 @@ static void test_processors(void **state)
     assert_int_equal(tried, 40);
 }
 
-/* What is planned for any image is enough for each. */
-static void test_bounds(void **state)
-{
-    (void)state;
-    struct image_processor p[10];
-    uint32_t n = 0;
-    for (enum image_family f = IMAGES_CLIP; f <= IMAGES_IDEFICS3; f++)
-        for (uint32_t side = 7; side <= 364; side += 357) image_processor_default(&p[n++], f, side);
-    p[n] = p[0], p[n++].pad_square = true;
-    p[n] = p[4], p[n++].split = false;
-    p[n] = p[5], p[n++].resize = false;
-    p[n] = p[4], p[n].longest_edge = 0, p[n].height = 3, p[n++].width = 40;
-    p[4].longest_edge = 27; /* odd: the other edge may become longer */
-    assert_true(image_processor_scratch_most(&p[1], 16384) < 64 << 20 && image_processor_scratch_most(&p[5], 16384) < 64 << 20);
-    for (uint32_t k = 0; k < n; k++)
-        for (uint32_t longest = 1; longest < 5000; longest = longest * 3 + 1)
-            for (uint32_t i = 0; i < 60; i++) {
-                uint32_t w = 1 + i * 7919 % longest, h = i % 3 ? longest : 1 + i * 104729 % longest, rows, columns;
-                if (i % 2) rows = w, w = h, h = rows;
-                assert_true(image_processor_scratch(&p[k], w, h) <= image_processor_scratch_most(&p[k], longest));
-                assert_true(image_processor_count(&p[k], w, h, &rows, &columns) <= image_processor_count_most(&p[k], longest));
-            }
-}
-
 /* A width that rounds down to nothing is one tile: 784 * (1.0 / 784) is below 1. */
 static void test_narrow_tiles(void **state)
 {
@@ -621,7 +597,7 @@ int main(void)
         return 1;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resize),         cmocka_unit_test(test_resize_part), cmocka_unit_test(test_processors), cmocka_unit_test(test_long_image), cmocka_unit_test(test_bounds), cmocka_unit_test(test_narrow_tiles),
+        cmocka_unit_test(test_resize),         cmocka_unit_test(test_resize_part), cmocka_unit_test(test_processors), cmocka_unit_test(test_long_image), cmocka_unit_test(test_narrow_tiles),
         cmocka_unit_test(test_processor_errors), cmocka_unit_test(test_transparency), cmocka_unit_test(test_webp),      cmocka_unit_test(test_decode),
         cmocka_unit_test(test_base64),         cmocka_unit_test(test_references),  cmocka_unit_test(test_reference_roots),
         cmocka_unit_test(test_references_outside), cmocka_unit_test(test_many_tars),

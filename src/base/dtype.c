@@ -33,13 +33,6 @@ enum dtype dtype_by_safetensors_name(const char *name)
     return DT_NONE;
 }
 
-enum dtype dtype_by_name(const char *name)
-{
-    for (int t = DT_NONE + 1; t < DT_COUNT; t++)
-        if (!strcmp(dtype_table[t].name, name)) return (enum dtype)t;
-    return DT_NONE;
-}
-
 /* ---- f16 ---- */
 
 union bits32 {

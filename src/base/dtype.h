@@ -21,7 +21,6 @@ static inline uint32_t dtype_size(enum dtype t) { return dtype_table[t].size; }
 static inline const char *dtype_name(enum dtype t) { return dtype_table[t].name; }
 static inline bool dtype_is_float(enum dtype t) { return dtype_table[t].is_float; }
 enum dtype dtype_by_safetensors_name(const char *name); /* DT_NONE when unknown */
-enum dtype dtype_by_name(const char *name);
 
 /* bf16 is the upper half of an f32; rounding is to nearest even, NaN stays NaN. */
 static inline float bf16_to_f32(uint16_t x)

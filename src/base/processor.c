@@ -48,7 +48,6 @@ bool cpu_hides(enum cpu_feature f)
     return hidden[f];
 }
 
-const char *cpu_feature_name(enum cpu_feature f) { return names[f]; }
 
 #if defined(__aarch64__) && defined(__linux__)
 

@@ -22,7 +22,6 @@ enum cpu_feature {
 bool cpu_has(enum cpu_feature f);
 /* Whether the feature is hidden, even if the processor lacks it. */
 bool cpu_hides(enum cpu_feature f);
-const char *cpu_feature_name(enum cpu_feature f);
 /* Returns PL_USAGE when PLIMSOLL_HIDE_CPU contains an unknown feature name. */
 int cpu_features_check(struct error *e);
 /* Prints `before` and the name of each hidden feature: "-no-bf16-no-amx"; "" if none. */

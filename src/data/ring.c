@@ -171,8 +171,6 @@ void ring_close(struct ring *r)
 
 /* --- the consumer ---------------------------------------------------------------------------- */
 
-void ring_seek(struct ring *r, const void *source, uint64_t position, uint64_t end) { ring_seek_part(r, source, (struct ring_part){.first = position}, end); }
-
 void ring_seek_part(struct ring *r, const void *source, struct ring_part part, uint64_t end)
 {
     pthread_mutex_lock(&r->lock);

@@ -48,14 +48,13 @@ struct ring;
 int ring_open(struct ring **out, const struct ring_options *o, void *memory, struct error *e);
 /* Joins the threads. NULL is allowed. */
 void ring_close(struct ring *r);
-/* Continues at this position of a source, whose positions end at `end`, and drops what was read ahead. The
- * source must stay valid and unchanged. Allocates nothing. */
-void ring_seek(struct ring *r, const void *source, uint64_t position, uint64_t end);
-/* The same for a part of the positions: `each` of them from `first` on, then `each` from first + every on, and so forth; what one
+/* Positions of a source: `each` of them from `first` on, then `each` from first + every on, and so forth; what one
  * rank has of every step. each 0: all from `first` on. */
 struct ring_part {
     uint64_t first, each, every;
 };
+/* Continues at the first of these positions of a source, whose positions end at `end`, and drops what was read ahead.
+ * The source must stay valid and unchanged. Allocates nothing. */
 void ring_seek_part(struct ring *r, const void *source, struct ring_part part, uint64_t end);
 /* Whether the next call of ring_next returns this position of this source. */
 bool ring_at(const struct ring *r, const void *source, uint64_t position);

@@ -69,7 +69,6 @@ id op_accumulate(struct graph *g, id x, id acc);
  * micro-batches: their losses are added, so each must be divided by the count of the whole step
  * (graph_count), not by its own. */
 id op_mean(struct graph *g, id x);
-id op_mean_square(struct graph *g, id x);
 /* `samples` [B], the indices of the samples in the step's batch, is the input "samples" that the
  * host fills. Evaluation drops nothing: there, and for p = 0, the result is x. op_drop_path drops
  * whole samples. */

@@ -98,25 +98,6 @@ void graph_free(struct graph *g)
     for (int p = 0; p < PROGRAM_COUNT; p++) vec_free(&g->order[p].nodes);
 }
 
-#define VEC_COPY(v) ((v)->at = mem_copy((v)->at, (v)->n * sizeof *(v)->at), (v)->cap = (v)->n)
-void graph_copy(struct graph *to, const struct graph *from)
-{
-    *to = *from;
-    VEC_COPY(&to->storages);
-    VEC_COPY(&to->tensors);
-    VEC_COPY(&to->nodes);
-    VEC_COPY(&to->scopes);
-    VEC_COPY(&to->loops);
-    VEC_COPY(&to->cuts);
-    VEC_COPY(&to->params);
-    VEC_COPY(&to->outputs);
-    VEC_COPY(&to->names);
-    name_index_copy(&to->index, &from->index);
-    output_index_copy(&to->output_names, &from->output_names);
-    VEC_COPY(&to->blob);
-    for (int p = 0; p < PROGRAM_COUNT; p++) VEC_COPY(&to->order[p].nodes);
-}
-
 void graph_clear(struct graph *g)
 {
     struct graph x = {0};

@@ -335,7 +335,6 @@ struct graph {
 /* --- construction and destruction ------------------------------------- */
 void graph_init(struct graph *g);
 void graph_free(struct graph *g);
-void graph_copy(struct graph *to, const struct graph *from);
 /* Both reuse the memory of a graph that is rebuilt many times: graph_clear leaves it as graph_init
  * does, graph_copy_over makes it a copy. A graph of zeros has no memory yet. */
 void graph_clear(struct graph *g);

@@ -159,7 +159,6 @@ id op_accumulate(struct graph *g, id x, id acc) { return op_apply(g, OP_ACCUMULA
 
 static int64_t count_of(const struct graph *g, id x) { return x ? tensor_elements(tensor_at(g, x)) : 1; }
 id op_mean(struct graph *g, id x) { return op_scale(g, op_sum(g, x), 1.0 / (double)count_of(g, x)); }
-id op_mean_square(struct graph *g, id x) { return op_mean(g, op_mul(g, x, x)); }
 
 /* Dropouts are keyed by their order among the dropouts of the model. The number of other nodes depends on the micro-batch: for a batch
  * of 1 no copy of a transposed view is made. A recomputed copy of the node keeps the key. */

@@ -8,7 +8,7 @@
  * The same four are computed at the loss's resolution, with the spacing of its cells. The prediction
  * is the candidate with the highest predicted IoU, for the first prompt of each mask. Memory, beyond
  * the plan: a buffer for the files of a sample (data.sample_memory), 3 bytes for each pixel of the
- * largest image, surface_bytes, the logits of a batch and of a square.
+ * largest image, what surface_compare takes, the logits of a batch and of a square.
  */
 #ifndef OWN_SIZE_H
 #define OWN_SIZE_H

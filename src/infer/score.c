@@ -12,30 +12,12 @@ enum { ROW_ALL, ROW_OTHER, ROW_FIRST }; /* rows of a prompt */
 
 /* --- one mask ---------------------------------------------------------------------------- */
 
-static inline bool bit_at(const uint8_t *row, uint32_t x) { return row[x / 8] >> (x % 8) & 1; }
-
 static inline void count(struct overlap *o, bool p, bool t)
 {
     o->both += p && t;
     o->either += p || t;
     o->predicted += p;
     o->target += t;
-}
-
-struct overlap overlap_logits(const float *logits, size_t pitch, const uint8_t *bits, size_t stride, uint32_t w, uint32_t h)
-{
-    struct overlap o = {0};
-    for (uint32_t y = 0; y < h; y++)
-        for (uint32_t x = 0; x < w; x++) count(&o, logits[y * pitch + x] > 0, bit_at(bits + y * stride, x));
-    return o;
-}
-
-struct overlap overlap_bytes(const uint8_t *mask, size_t pitch, const uint8_t *bits, size_t stride, uint32_t w, uint32_t h)
-{
-    struct overlap o = {0};
-    for (uint32_t y = 0; y < h; y++)
-        for (uint32_t x = 0; x < w; x++) count(&o, mask[y * pitch + x], bit_at(bits + y * stride, x));
-    return o;
 }
 
 struct overlap overlap_masks(const uint8_t *predicted, const uint8_t *target, size_t n)

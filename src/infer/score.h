@@ -22,12 +22,7 @@
 struct overlap {
     uint64_t both, either, predicted, target;
 };
-/* Logits above 0 against bits in rows of `stride` bytes (data/masks/grid.h), over the first w columns
- * and h rows; a row of logits has `pitch` elements. */
-struct overlap overlap_logits(const float *logits, size_t pitch, const uint8_t *bits, size_t stride, uint32_t w, uint32_t h);
-/* The same for a mask of bytes, where nonzero bytes are set. */
-struct overlap overlap_bytes(const uint8_t *mask, size_t pitch, const uint8_t *bits, size_t stride, uint32_t w, uint32_t h);
-/* The same for two masks of n bytes. */
+/* Of two masks of n bytes, where nonzero bytes are set. */
 struct overlap overlap_masks(const uint8_t *predicted, const uint8_t *target, size_t n);
 /* The IoU and Dice of two empty masks is 1. */
 double overlap_iou(const struct overlap *o);

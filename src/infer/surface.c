@@ -89,8 +89,6 @@ static double measure(const struct cell_box *in, const uint8_t *marks, int from,
     return percentile95(list, n);
 }
 
-uint64_t surface_bytes(const struct cell_box *b) { return (uint64_t)box_cells(b) * (2 * sizeof(double) + 1) + distance_scratch(b); }
-
 struct surface_scores surface_compare(const struct cell_box *b, const uint8_t *predicted, const uint8_t *target, double tolerance)
 {
     const struct bounds o = find_bounds(b, predicted, target);

@@ -23,7 +23,5 @@ struct surface_scores {
 };
 /* Masks of box_cells bytes; nonzero is inside. Uses the heap. */
 struct surface_scores surface_compare(const struct cell_box *b, const uint8_t *predicted, const uint8_t *target, double tolerance);
-/* Most bytes of the heap that surface_compare uses for masks of this size. */
-uint64_t surface_bytes(const struct cell_box *b);
 
 #endif

@@ -230,12 +230,6 @@ int value_opt_string(const struct value *map, const char *path, const char **out
     return v ? value_as_string(v, path, out, e) : PL_OK;
 }
 
-int value_opt_size(const struct value *map, const char *path, uint64_t *bytes, struct error *e)
-{
-    const struct value *v = value_given(map, path);
-    return v ? value_as_size(v, path, bytes, e) : PL_OK;
-}
-
 /* ---- building ---- */
 
 struct value *value_new(struct bump *b, enum value_kind kind)

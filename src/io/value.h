@@ -55,7 +55,6 @@ int value_opt_int(const struct value *map, const char *path, int64_t *out, struc
 int value_opt_uint(const struct value *map, const char *path, uint64_t *out, struct error *e);
 int value_opt_number(const struct value *map, const char *path, double *out, struct error *e);
 int value_opt_string(const struct value *map, const char *path, const char **out, struct error *e);
-int value_opt_size(const struct value *map, const char *path, uint64_t *bytes, struct error *e);
 
 /* Building. Texts are copied. */
 struct value *value_new(struct bump *b, enum value_kind kind);

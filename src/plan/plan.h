@@ -219,12 +219,6 @@ int plan_least_host(struct plan_space *x, uint64_t budget, uint32_t *choice, str
 /* True if some choice has weights that fit the budgets (0: none). If false, smaller samples do not
  * help. */
 bool plan_weights_fit(const struct plan_space *x, const uint64_t budget[SPACE_COUNT]);
-/* The Pareto frontier, from the fastest choice to the smallest: each is the fastest within some
- * budget. */
-struct plan_points {
-    uint32_t *at, n, cap;             /* indices of choices; free with vec_free */
-};
-int plan_frontier(struct plan_space *x, uint64_t host_budget, struct plan_points *out, struct error *e);
 /* Compiles, verifies and checks a choice; the caller owns plan and graph. */
 int plan_build_choice(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e);
 

@@ -405,20 +405,6 @@ bool plan_weights_fit(const struct plan_space *x, const uint64_t budget[SPACE_CO
     return false;
 }
 
-/* --- the frontier ----------------------------------------------------------------------------- */
-
-int plan_frontier(struct plan_space *x, uint64_t host_budget, struct plan_points *out, struct error *e)
-{
-    uint64_t budget[SPACE_COUNT] = {[SPACE_HOST] = host_budget};
-    uint32_t i;
-    int rc;
-    while (!(rc = plan_choose(x, budget, &i, e))) {
-        vec_push(out, i);
-        budget[SPACE_DEVICE] = plan_choice_need(&x->choices.at[i], SPACE_DEVICE) - 1;
-    }
-    return rc == PL_NOFIT ? PL_OK : rc;
-}
-
 /* --- the plan --------------------------------------------------------------------------------- */
 
 int plan_build_choice(struct plan_space *x, uint32_t choice, struct plan *p, struct graph *g, struct error *e)

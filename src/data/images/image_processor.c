@@ -100,21 +100,6 @@ uint32_t image_processor_count(const struct image_processor *p, uint32_t width, 
     return *rows * *columns + 1;
 }
 
-/* The longest side of an image on the way to tiles. The shorter edge may be rounded up beyond the longer. */
-static uint32_t longest_before_tiles(const struct image_processor *p, uint32_t longest)
-{
-    if (!p->resize) return longest;
-    if (!p->longest_edge) return p->width > p->height ? p->width : p->height;
-    return (uint32_t)min_u64(p->longest_edge + p->longest_edge % 2, MAX_SIDE);
-}
-
-uint32_t image_processor_count_most(const struct image_processor *p, uint32_t longest)
-{
-    if (!p->tile || !p->split) return 1;
-    uint32_t n = multiple(longest_before_tiles(p, longest), p->tile) / p->tile;
-    return n > 1 ? n * n + 1 : 1;
-}
-
 /* --- values ----------------------------------------------------------------------------------- */
 
 /* The value of each byte: rescaled in double and rounded to f32, then normalised in f32, as NumPy does it. */
@@ -270,29 +255,6 @@ size_t image_processor_scratch(const struct image_processor *p, uint32_t width, 
 {
     struct scratch s;
     return lay_out(p, (struct size){width, height}, NULL, &s);
-}
-
-/* The same for three resizes: to the first size, from there to multiples of a tile, and to a tile. */
-static size_t tiles_scratch_most(const struct image_processor *p, uint32_t longest)
-{
-    const uint32_t first = longest_before_tiles(p, longest), second = p->split ? multiple(first, p->tile) : p->tile;
-    const uint32_t least = p->resize && !p->longest_edge && p->height < p->width ? p->height : first;
-    const size_t rooms[] = {resize_scratch_bound(p->filter, longest, least, first), resize_scratch_bound(p->filter, first, p->split ? first : p->tile, second),
-                            resize_scratch_bound(p->filter, second, p->tile, p->tile)};
-    size_t most = 0;
-    for (size_t i = 0; i < COUNT(rooms); i++)
-        if (rooms[i] > most) most = rooms[i];
-    return bytes_of((struct size){first, first}) + bytes_of((struct size){second, second}) + align_up(most, 64);
-}
-
-size_t image_processor_scratch_most(const struct image_processor *p, uint32_t longest)
-{
-    const struct size result = result_size(p);
-    const uint32_t side = result.w < result.h ? result.w : result.h, part = result.w > result.h ? result.w : result.h;
-    const uint32_t least = !p->resize ? longest : p->shortest_edge ? p->shortest_edge : side;
-    const size_t ends = align_up((size_t)longest * 3, 64) + bytes_of(result);
-    if (p->tile) return ends + tiles_scratch_most(p, longest);
-    return ends + align_up(resize_scratch_bound(p->filter, longest, least, part), 64);
 }
 
 void image_processor_run(const struct image_processor *p, const uint8_t *rgb, uint32_t width, uint32_t height, void *scratch, size_t room, float *to)

@@ -55,9 +55,6 @@ void image_processor_size(const struct image_processor *p, uint32_t *height, uin
 uint32_t image_processor_count(const struct image_processor *p, uint32_t width, uint32_t height, uint32_t *rows, uint32_t *columns);
 /* Bytes of scratch for an image of this size. */
 size_t image_processor_scratch(const struct image_processor *p, uint32_t width, uint32_t height);
-/* The most of both for images with sides of at most `longest`. */
-uint32_t image_processor_count_most(const struct image_processor *p, uint32_t longest);
-size_t image_processor_scratch_most(const struct image_processor *p, uint32_t longest);
 /* Writes [count][3][H][W] to `to`. Rows of the image are 3 * width bytes apart. */
 void image_processor_run(const struct image_processor *p, const uint8_t *rgb, uint32_t width, uint32_t height, void *scratch, size_t room, float *to);
 

@@ -67,13 +67,6 @@ size_t resize_scratch_most(uint32_t longest, uint32_t side)
     return 64 + 2 * resize_table_bytes(&w) + row_stride(longest) + row_stride(side) * resize_table_taps(&w);
 }
 
-/* A side that is rounded down may shrink by up to twice as much as the other. */
-size_t resize_scratch_bound(enum resize_filter filter, uint32_t longest, uint32_t side, uint32_t part)
-{
-    struct resize_window w = {filter, longest, side, 0, 2.0 * (longest > side ? longest : side), 0, part, false};
-    return 64 + 2 * resize_table_bytes(&w) + row_stride(longest) + row_stride(longest > part ? longest : part) * resize_table_taps(&w);
-}
-
 static bool inside(const struct resize_window *w)
 {
     return w->from >= 0 && w->from + w->length <= w->source + 1e-6 && (uint64_t)w->out + w->n <= w->to;
@@ -307,10 +300,4 @@ void resize_longest(uint32_t width, uint32_t height, uint32_t side, uint32_t *to
     *to_height = (uint32_t)(height * scale + 0.5);
     if (!*to_width) *to_width = 1;
     if (!*to_height) *to_height = 1;
-}
-
-void resize_pad(uint8_t *to, uint32_t side, uint32_t w, uint32_t h, const uint8_t colour[3])
-{
-    for (uint32_t y = 0; y < side; y++)
-        for (uint32_t x = y < h ? w : 0; x < side; x++) memcpy(to + ((size_t)y * side + x) * 3, colour, 3);
 }

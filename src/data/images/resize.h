@@ -53,9 +53,6 @@ size_t resize_scratch(const struct resize_view *v);
 /* Enough scratch for every image, bilinear, with sides of at most `longest`, and every window of one, resized
  * by resize_longest to `side`: the loader's buffer. */
 size_t resize_scratch_most(uint32_t longest, uint32_t side);
-/* Enough scratch for every view of an image with sides of at most `longest`, whose result is `side` or larger
- * and of which at most `part` rows and columns are computed. */
-size_t resize_scratch_bound(enum resize_filter filter, uint32_t longest, uint32_t side, uint32_t part);
 void resize_begin(struct resize *r, const struct resize_view *v, void *scratch, size_t room);
 /* Whether more rows are needed: false when the window is complete. */
 bool resize_wants(const struct resize *r);
@@ -64,9 +61,5 @@ void resize_row(struct resize *r, const uint8_t *rgb);
 
 /* SAM's size: the longer side becomes `side`, the other int(x * scale + 0.5), at least 1. */
 void resize_longest(uint32_t width, uint32_t height, uint32_t side, uint32_t *to_width, uint32_t *to_height);
-/* Fills the rest of a square of `side` at `to` outside of the image of w x h with one colour. SAM
- * pads with 0 after normalising, so code that normalises must zero this area by w and h; a colour
- * near the mean only serves display. */
-void resize_pad(uint8_t *to, uint32_t side, uint32_t w, uint32_t h, const uint8_t colour[3]);
 
 #endif

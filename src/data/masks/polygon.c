@@ -150,19 +150,6 @@ static enum rle_status start(struct walk *k, uint32_t h, uint32_t w, uint32_t *r
     return RLE_OK;
 }
 
-enum rle_status polygon_runs(const double *xy, uint32_t points, uint32_t h, uint32_t w, uint32_t *runs, uint32_t room,
-                             uint32_t *n)
-{
-    struct walk k;
-    *n = 0;
-    enum rle_status s = start(&k, h, w, runs, room);
-    for (uint32_t i = 0; i < points && !s; i++) {
-        corner(&k, xy[2 * i], xy[2 * i + 1]);
-        s = k.status;
-    }
-    return s ? s : finish(&k, n);
-}
-
 void polygon_init(struct polygon_scratch *p, void *memory, uint32_t room)
 {
     uint32_t *at = memory;

@@ -18,9 +18,6 @@ struct polygon_scratch {
 static inline size_t polygon_bytes(uint32_t room) { return 3 * (size_t)room * sizeof(uint32_t); }
 void polygon_init(struct polygon_scratch *p, void *memory, uint32_t room);
 
-/* Rasterises one polygon of `points` corners x, y, x, y, ... */
-enum rle_status polygon_runs(const double *xy, uint32_t points, uint32_t h, uint32_t w, uint32_t *runs, uint32_t room,
-                             uint32_t *n);
 /* Rasterises the union of a JSON list of polygons [[x, y, ...], ...] to runs in the scratch. A
  * polygon of fewer than three corners has no pixels. RLE_BAD_CHAR when the text is malformed. */
 enum rle_status polygons_union(const char *json, size_t n, uint32_t h, uint32_t w, struct polygon_scratch *p,

@@ -261,7 +261,7 @@ void rle_measure_pixels(struct rle_facts *f, uint32_t h, uint32_t w, bool (*is_o
 /* Walks two masks at once, in segments that have one colour in each of them. */
 struct pair_reader {
     struct rle_reader r[2];
-    uint32_t left[2], area[2];
+    uint32_t left[2];
 };
 
 static enum rle_status pair_open(struct pair_reader *p, const struct rle *a, const struct rle *b)
@@ -278,8 +278,7 @@ static enum rle_status pair_next(struct pair_reader *p, uint32_t *piece, bool se
 {
     for (int i = 0; i < 2; i++) {
         enum rle_status s = RLE_OK;
-        while (!p->left[i] && !(s = rle_next(&p->r[i], &p->left[i])))
-            if (!(p->r[i].count & 1)) p->area[i] += p->left[i];
+        while (!p->left[i] && !(s = rle_next(&p->r[i], &p->left[i]))) {}
         if (s == RLE_END && i == 0) continue;
         if (s) return s;
     }
@@ -288,35 +287,6 @@ static enum rle_status pair_next(struct pair_reader *p, uint32_t *piece, bool se
         set[i] = !(p->r[i].count & 1);
         p->left[i] -= *piece;
     }
-    return RLE_OK;
-}
-
-static enum rle_status overlap(const struct rle *a, const struct rle *b, uint32_t *both, uint32_t area[2])
-{
-    struct pair_reader p;
-    uint32_t piece;
-    bool set[2];
-    *both = 0;
-    enum rle_status s = pair_open(&p, a, b);
-    while (!s && !(s = pair_next(&p, &piece, set)))
-        if (set[0] && set[1]) *both += piece;
-    memcpy(area, p.area, sizeof p.area);
-    return s == RLE_END ? RLE_OK : s;
-}
-
-enum rle_status rle_intersection(const struct rle *a, const struct rle *b, uint32_t *pixels)
-{
-    uint32_t area[2];
-    return overlap(a, b, pixels, area);
-}
-
-enum rle_status rle_iou(const struct rle *a, const struct rle *b, bool crowd, double *iou)
-{
-    uint32_t both, area[2];
-    enum rle_status s = overlap(a, b, &both, area);
-    if (s) return s;
-    uint64_t all = crowd ? area[0] : (uint64_t)area[0] + area[1] - both;
-    *iou = all ? (double)both / (double)all : 0;
     return RLE_OK;
 }
 

@@ -77,13 +77,8 @@ enum rle_status rle_measure(const struct rle *m, struct rle_facts *f);
 void rle_measure_pixels(struct rle_facts *f, uint32_t h, uint32_t w, bool (*is_on)(const void *of, uint32_t y, uint32_t x), const void *of);
 /* The number of connected parts, by sides and corners of pixels. Uses the heap. */
 enum rle_status rle_parts(const struct rle *m, uint32_t *parts);
-/* The number of pixels set in both. RLE_BAD_SIZE when the sizes differ. */
-enum rle_status rle_intersection(const struct rle *a, const struct rle *b, uint32_t *pixels);
-/* Intersection over union; over the area of `a` when `b` is a crowd, as in COCO. 0 when
- * both are empty. */
-enum rle_status rle_iou(const struct rle *a, const struct rle *b, bool crowd, double *iou);
 /* The union, or with `both` the intersection, as runs; only the first run may be 0. The runs
- * must not overlap those of a or b. */
+ * must not overlap those of a or b. RLE_BAD_SIZE when the sizes differ. */
 enum rle_status rle_merge(const struct rle *a, const struct rle *b, bool both, uint32_t *runs, uint32_t room,
                           uint32_t *n);
 

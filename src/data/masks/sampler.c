@@ -11,14 +11,6 @@
 
 #include "base/random.h"
 
-bool sampler_strategy_parse(const char *name, enum sampler_strategy *out)
-{
-    static const char *const names[] = {"random", "diverse", "quality", "size_balanced", "all"};
-    for (size_t i = 0; i < COUNT(names); i++)
-        if (!strcmp(name, names[i])) return *out = (enum sampler_strategy)i, true;
-    return false;
-}
-
 enum { FEATURES = 4, ROUNDS = 10, BINS = 4 };
 
 struct candidate {

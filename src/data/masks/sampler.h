@@ -20,8 +20,6 @@
 #include "data/masks/mask.h"
 
 enum sampler_strategy { SAMPLE_RANDOM, SAMPLE_DIVERSE, SAMPLE_QUALITY, SAMPLE_SIZE_BALANCED, SAMPLE_ALL };
-/* Finds a strategy by its name; false when there is none. */
-bool sampler_strategy_parse(const char *name, enum sampler_strategy *out);
 
 struct sampler_options {
     enum sampler_strategy strategy;
