@@ -811,7 +811,7 @@ static void check_through_planner(const char *dir, enum dtype precision, bool of
     tape_build(&w.t, &w.g, &plan.placement, w.d.arena, 1, NULL);
     if (fixture_load(&w, dir, 0, &e)) fail_msg("%s", e.text);
     fixture_save(&w, out);
-    for (uint32_t i = 0; i < w.w.n_files; i++) assert_same_file(join(dir, w.w.names[i]), join(out, w.w.names[i]));
+    for (uint32_t i = 0; i < w.w.in.n_files; i++) assert_same_file(join(dir, w.w.in.names[i]), join(out, w.w.in.names[i]));
     assert_same_file(join(dir, "config.json"), join(out, "config.json"));
     if (state_reset(&w.g, &w.d, &w.t, staging, sizeof staging, &e) ||
         state_save(state, &at, &w.g, &w.d, &w.t, staging, sizeof staging, &e) ||

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "folder/model_files.h"
 #include "io/file.h"
 
 static const char prefix[] = "base_model.model.";
@@ -65,14 +66,6 @@ static bool classify(struct adapter_folder *f, struct adapter_tensor *t)
     }
     t->module = module;
     return true;
-}
-
-static char *shape_print(const struct adapter_tensor *t, char out[160])
-{
-    int n = snprintf(out, 160, "[");
-    for (int i = 0; i < t->rank && n < 130; i++) n += snprintf(out + n, 160 - n, "%s%lld", i ? "," : "", (long long)t->dims[i]);
-    snprintf(out + n, 160 - n, "]");
-    return out;
 }
 
 static int add_tensor(struct adapter_folder *f, struct adapter_tensor t, const char *dtype_found, struct error *e)
@@ -150,10 +143,10 @@ static int check_shape(const struct adapter_folder *f, const struct adapter_tens
     const int64_t r = adapter_rank(&f->config, t->module);
     char shape[160];
     if (t->rank != 2)
-        return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" has the shape %s; expected two dimensions: Plimsoll adapts linear modules only", f->path, t->name, shape_print(t, shape));
+        return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" has the shape %s; expected two dimensions: Plimsoll adapts linear modules only", f->path, t->name, shape_print(t->rank, t->dims, shape));
     if (t->dims[t->part == ADAPTER_A ? 0 : 1] != r)
         return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" has the shape %s, but adapter_config.json gives this module the rank %lld (r, rank_pattern)", f->path, t->name,
-                         shape_print(t, shape), (long long)r);
+                         shape_print(t->rank, t->dims, shape), (long long)r);
     return PL_OK;
 }
 
@@ -163,7 +156,7 @@ static int check_magnitude(const struct adapter_folder *f, const struct adapter_
     char shape[160];
     if (!f->config.dora) return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" belongs to DoRA, but adapter_config.json does not set use_dora", f->path, t->name);
     if (t->rank != 1 || t->dims[0] != B->dims[0])
-        return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" has the shape %s; expected [%lld], a value for each output", f->path, t->name, shape_print(t, shape), (long long)B->dims[0]);
+        return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" has the shape %s; expected [%lld], a value for each output", f->path, t->name, shape_print(t->rank, t->dims, shape), (long long)B->dims[0]);
     return PL_OK;
 }
 

@@ -17,37 +17,24 @@
 #define MERGE_H
 
 #include "adapter/adapter_folder.h"
+#include "folder/model_files.h"
 
 /* What changes one tensor of the base. */
 struct merge_change {
     const struct adapter_tensor *A, *B, *magnitude, *whole; /* A and B with perhaps a magnitude, whole, both, or none */
 };
 
-/* One tensor of the base's files. */
-struct merge_tensor {
-    const struct st_entry *entry;
-    uint32_t file;
-    bool listed;                  /* false: the index does not list it in this file; copied */
-    struct merge_change change;
-};
-
 struct merge {
-    const char *base;             /* the folder */
+    struct model_files base;
     struct adapter_folder adapter;
-    struct st_file *files;
-    const char **names;           /* of the files, within the folder */
-    uint32_t n_files;
-    const struct value *map;      /* weight_map of the index; NULL: no index */
-    struct merge_tensor *tensors; /* by file, then in the order of the data */
-    uint32_t n_tensors;
+    struct merge_change *changes; /* by slot of the base */
     struct value *config;         /* config.json */
     /* A tied head that the adapter unties. */
     bool untied;
-    const struct merge_tensor *embedding, *head; /* head: its tensor in the files, or NULL: it is added as head_name */
+    const struct weight_slot *embedding, *head; /* head: its tensor in the files, or NULL: it is added as head_name */
     const char *head_name;
     struct merge_change head_change;
     uint32_t n_merged, n_whole;   /* linears with LoRA; whole tensors */
-    struct bump memory;           /* owns all of the above but the open files */
 };
 
 /* Opens both folders and checks them against each other: names, shapes, dtypes. PL_USAGE names the first tensor

@@ -16,7 +16,6 @@
 
 #include "base/progress.h"
 #include "adapter/merge.h"
-#include "folder/weights_files.h"
 #include "io/file.h"
 #include "io/json.h"
 
@@ -184,7 +183,7 @@ static int put_tensor(const struct merge *m, const struct st_file *f, const stru
 
 static int put_head(const struct merge *m, const struct out_file *o, struct error *e)
 {
-    return put_tensor(m, &m->files[m->embedding->file], m->embedding->entry, &m->head_change, o, e);
+    return put_tensor(m, &m->base.files[m->embedding->file], m->embedding->entry, &m->head_change, o, e);
 }
 
 /* --- one file ------------------------------------------------------------------------------- */
@@ -239,7 +238,7 @@ static void extend_header(const struct merge *m, const struct st_file *f, const 
 
 static int put_header(const struct merge *m, uint32_t file, const struct out_file *o, struct error *e)
 {
-    const struct st_file *f = &m->files[file];
+    const struct st_file *f = &m->base.files[file];
     struct text longer = {0};
     char *header;
     int rc = read_header(f, &header, e);
@@ -255,10 +254,10 @@ static int put_header(const struct merge *m, uint32_t file, const struct out_fil
 static int put_file(const struct merge *m, uint32_t file, const struct out_file *o, struct progress *progress, struct error *e)
 {
     int rc = put_header(m, file, o, e);
-    for (uint32_t i = 0; i < m->n_tensors && !rc; i++) {
-        const struct merge_tensor *t = &m->tensors[i];
+    for (uint32_t i = 0; i < m->base.n_slots && !rc; i++) {
+        const struct weight_slot *t = &m->base.slots[i];
         if (t->file != file) continue;
-        rc = m->untied && t == m->head ? put_head(m, o, e) : put_tensor(m, &m->files[file], t->entry, &t->change, o, e);
+        rc = m->untied && t == m->head ? put_head(m, o, e) : put_tensor(m, &m->base.files[file], t->entry, &m->changes[i], o, e);
         progress_add(progress, 1);
     }
     return !rc && gets_head(m, file) ? put_head(m, o, e) : rc;
@@ -267,7 +266,7 @@ static int put_file(const struct merge *m, uint32_t file, const struct out_file 
 static int write_file(const struct merge *m, uint32_t file, const char *dir, struct progress *progress, struct error *e)
 {
     struct bump b = {0};
-    struct out_file o = {.path = bump_format(&b, "%s/%s", dir, m->names[file])};
+    struct out_file o = {.path = bump_format(&b, "%s/%s", dir, m->base.names[file])};
     o.fd = open(o.path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     int rc = PL_OK;
     if (o.fd < 0) {
@@ -299,17 +298,16 @@ static int write_untied(const struct merge *m, const char *dir, struct error *e)
     json_write(root, 2, &config);
     text_printf(&config, "\n");
     int rc = file_write_atomic(bump_format(&b, "%s/config.json", dir), config.at, config.n, e);
-    if (!rc && m->map && !m->head) {
-        static const char name[] = "model.safetensors.index.json";
-        rc = json_read_file(bump_format(&b, "%s/%s", m->base, name), 64 << 20, &b, &index, e);
+    if (!rc && m->base.map && !m->head) {
+        rc = json_read_file(bump_format(&b, "%s/%s", m->base.dir, MODEL_INDEX), 64 << 20, &b, &index, e);
         if (!rc) {
             struct value *map = (struct value *)value_get(index, "weight_map"), *about = (struct value *)value_get(index, "metadata");
             const struct value *size = value_get(about, "total_size");
-            value_put(&b, map, m->head_name, value_string(&b, m->names[m->embedding->file]));
+            value_put(&b, map, m->head_name, value_string(&b, m->base.names[m->embedding->file]));
             if (size && size->kind == VALUE_NUMBER && size->number >= 0) value_put(&b, about, "total_size", value_uint(&b, (uint64_t)size->number + m->embedding->entry->bytes));
             json_write(index, 2, &list);
             text_printf(&list, "\n");
-            rc = file_write_atomic(bump_format(&b, "%s/%s", dir, name), list.at, list.n, e);
+            rc = file_write_atomic(bump_format(&b, "%s/%s", dir, MODEL_INDEX), list.at, list.n, e);
         }
     }
     text_free(&config);
@@ -320,19 +318,18 @@ static int write_untied(const struct merge *m, const char *dir, struct error *e)
 
 static int copy_others(const struct merge *m, const char *dir, struct error *e)
 {
-    const struct weights files = {.names = m->names, .n_files = m->n_files};
     struct bump b = {0};
-    int rc = file_copy(bump_format(&b, "%s/config.json", m->base), bump_format(&b, "%s/config.json", dir), e);
+    int rc = file_copy(bump_format(&b, "%s/config.json", m->base.dir), bump_format(&b, "%s/config.json", dir), e);
     bump_free(&b);
-    return rc ? rc : weights_copy_others(&files, m->base, dir, NULL, e);
+    return rc ? rc : model_files_copy_others(&m->base, m->base.dir, dir, NULL, e);
 }
 
 int merge_write(const struct merge *m, const char *dir, struct error *e)
 {
     struct progress progress;
     int rc = PL_OK;
-    progress_begin(&progress, "merging:", "tensors", m->n_tensors);
-    for (uint32_t i = 0; i < m->n_files && !rc; i++) rc = write_file(m, i, dir, &progress, e);
+    progress_begin(&progress, "merging:", "tensors", m->base.n_slots);
+    for (uint32_t i = 0; i < m->base.n_files && !rc; i++) rc = write_file(m, i, dir, &progress, e);
     progress_clear();
     if (!rc) rc = copy_others(m, dir, e);
     if (!rc && m->untied) rc = write_untied(m, dir, e);

@@ -338,7 +338,7 @@ static int to_checkpoint(const struct request *w, struct error *e)
 
 static void print_merged(const struct request *w, const struct merge *m)
 {
-    const uint32_t tensors = m->n_tensors + (m->untied && !m->head);
+    const uint32_t tensors = m->base.n_slots + (m->untied && !m->head);
     if (!w->json) {
         printf("%s: %s merged into %s: %u linear modules with LoRA, %u whole tensors, %u tensors in all%s\n", w->out, w->adapter, w->in, m->n_merged, m->n_whole, tensors,
                m->untied ? "; the head no longer shares the embedding's weight" : "");

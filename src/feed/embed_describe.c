@@ -84,7 +84,7 @@ static int hash_tensor(const struct weights *w, const struct weight_slot *s, uin
     int rc = PL_OK;
     for (int64_t at = 0; at < t->elements && !rc; at += HASH_CHUNK) {
         int64_t n = min_i64(HASH_CHUNK, t->elements - at);
-        rc = st_read(&w->files[s->file], t, (uint64_t)at * size, (uint64_t)n * size, raw, e);
+        rc = st_read(&w->in.files[s->file], t, (uint64_t)at * size, (uint64_t)n * size, raw, e);
         if (!rc && convert) dtype_convert(wide, DT_F32, raw, t->dtype, n);
         if (!rc) *h = convert ? hash_bytes(wide, (size_t)n * sizeof *wide, *h) : hash_bytes(raw, (size_t)n * size, *h);
     }
@@ -98,16 +98,16 @@ static int hash_weight(const struct weights *w, const struct weight_slot *s, uin
 {
     const size_t n = strlen(s->entry->name);
     int rc = hash_tensor(w, s, h, e);
-    for (uint32_t i = 0; i < w->n_slots && !rc && !dtype_is_float(s->entry->dtype); i++)
-        if (!strncmp(w->slots[i].entry->name, s->entry->name, n) && w->slots[i].entry->name[n] == '.') rc = hash_tensor(w, &w->slots[i], h, e);
+    for (uint32_t i = 0; i < w->in.n_slots && !rc && !dtype_is_float(s->entry->dtype); i++)
+        if (!strncmp(w->in.slots[i].entry->name, s->entry->name, n) && w->in.slots[i].entry->name[n] == '.') rc = hash_tensor(w, &w->in.slots[i], h, e);
     return rc;
 }
 
 static int hash_source(const struct weights *w, uint32_t param, const char *name, uint64_t *h, struct error *e)
 {
     const struct weights *of = weights_of(w, param);
-    if (!of) return error_set(e, PL_USAGE, "%s: the folder has no weights of the encoder: %s is missing", w->dir, name);
-    return hash_weight(of, &of->slots[of->source[param] - 1], h, e);
+    if (!of) return error_set(e, PL_USAGE, "%s: the folder has no weights of the encoder: %s is missing", w->in.dir, name);
+    return hash_weight(of, &of->in.slots[of->source[param] - 1], h, e);
 }
 
 static int hash_weights(const struct model *m, const struct graph *g, uint64_t *out, struct error *e)

@@ -20,7 +20,6 @@
 #include "base/progress.h"
 #include "folder/transfer.h"
 #include "folder/weights_4bit.h"
-#include "folder/weights_files.h"
 #include "graph/stored.h"
 #include "io/file.h"
 #include "io/json.h"
@@ -59,13 +58,13 @@ static int choose_weights(struct quantize_folder *q, struct error *e)
     const struct settings s = {.quantize = QUANTIZE_NF4};
     struct graph *g = &q->graph;
     uint8_t *forms = bump_alloc(&q->memory, g->params.n);
-    q->packed = bump_alloc(&q->memory, q->weights.n_slots * sizeof *q->packed);
+    q->packed = bump_alloc(&q->memory, q->weights.in.n_slots * sizeof *q->packed);
     quantize_forms(g, &s, forms);
     for (uint32_t i = 0; i < g->params.n; i++) {
         const uint32_t slot = q->weights.source[i];
         if (!forms[i] || !slot) continue;
         q->n_quantized += !q->packed[slot - 1].slot;
-        q->packed[slot - 1].slot = &q->weights.slots[slot - 1];
+        q->packed[slot - 1].slot = &q->weights.in.slots[slot - 1];
     }
     if (q->n_quantized) return PL_OK;
     return error_set(e, PL_USAGE, "%s: a %s has no linear layer whose weight can be in 4 bits (an output head and what an embedding shares stay as they are)", q->model.path,
@@ -87,9 +86,9 @@ static int check_plain(const struct model *m, struct error *e)
 
 static int check_dtypes(const struct quantize_folder *q, struct error *e)
 {
-    for (uint32_t i = 0; i < q->weights.n_slots; i++) {
-        const struct st_entry *t = q->weights.slots[i].entry;
-        if (t->dtype == DT_NONE) return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is %.40s, which convert does not support", q->weights.dir, t->name, t->dtype_name);
+    for (uint32_t i = 0; i < q->weights.in.n_slots; i++) {
+        const struct st_entry *t = q->weights.in.slots[i].entry;
+        if (t->dtype == DT_NONE) return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is %.40s, which convert does not support", q->weights.in.dir, t->name, t->dtype_name);
     }
     return PL_OK;
 }
@@ -105,8 +104,8 @@ static int open_weights(struct quantize_folder *q, struct error *e)
     for (uint32_t i = 0; i < q->graph.params.n; i++) q->graph.params.at[i].frozen = true;
     int rc = weights_open(&q->weights, &q->model, &q->graph, NULL, e);
     if (!rc) rc = check_dtypes(q, e);
-    for (uint32_t i = 0; i < q->weights.n_slots && !rc; i++) q->bytes_before += q->weights.slots[i].entry->bytes;
-    q->n_tensors = q->weights.n_slots;
+    for (uint32_t i = 0; i < q->weights.in.n_slots && !rc; i++) q->bytes_before += q->weights.in.slots[i].entry->bytes;
+    q->n_tensors = q->weights.in.n_slots;
     return rc ? rc : choose_weights(q, e);
 }
 
@@ -124,7 +123,7 @@ int quantize_folder_open(struct quantize_folder *q, const char *path, struct err
 
 void quantize_folder_close(struct quantize_folder *q)
 {
-    for (uint32_t i = 0; q->packed && i < q->weights.n_slots; i++) {
+    for (uint32_t i = 0; q->packed && i < q->weights.in.n_slots; i++) {
         mem_free(q->packed[i].scales);
         text_free(&q->packed[i].state);
     }
@@ -159,7 +158,7 @@ static int quantize_chunk(const struct st_file *f, const struct st_entry *t, int
 static int quantize_weight(struct quantize_folder *q, struct packed_weight *p, struct st_writer *out, float *offset, struct error *e)
 {
     const struct st_entry *t = p->slot->entry;
-    const struct st_file *f = &q->weights.files[p->slot->file];
+    const struct st_file *f = &q->weights.in.files[p->slot->file];
     const int64_t blocks = nf4_blocks(t->elements);
     float *scales = mem_alloc((size_t)blocks * sizeof *scales);
     void *values = mem_alloc(CHUNK * (size_t)dtype_size(t->dtype));
@@ -185,7 +184,7 @@ static int measure_weights(struct quantize_folder *q, struct error *e)
     struct progress progress;
     int rc = PL_OK;
     progress_begin(&progress, "reading weights:", "tensors", q->n_quantized);
-    for (uint32_t i = 0; i < q->weights.n_slots && !rc; i++) {
+    for (uint32_t i = 0; i < q->weights.in.n_slots && !rc; i++) {
         struct packed_weight *p = &q->packed[i];
         if (!p->slot) continue;
         const struct st_entry *t = p->slot->entry;
@@ -204,7 +203,7 @@ static int measure_weights(struct quantize_folder *q, struct error *e)
 
 static void add_tensor(struct quantize_folder *q, struct written_file *f, uint32_t slot, enum written_part part)
 {
-    const struct st_entry *t = q->weights.slots[slot].entry;
+    const struct st_entry *t = q->weights.in.slots[slot].entry;
     const enum dtype dtype = part == PLAIN ? t->dtype : part == ABSMAX || part == MAP || part == LEVELS ? DT_F32 : DT_U8;
     const int64_t counts[PARTS] = {0, (t->elements + 1) / 2, nf4_blocks(t->elements), absmax_count(t->elements), 256, 16, (int64_t)q->packed[slot].state.n};
     struct written_tensor *x = &f->tensors[f->n++];
@@ -223,9 +222,9 @@ static int by_width(const void *a, const void *b)
 static void list_tensors(struct quantize_folder *q, uint32_t file)
 {
     struct written_file *f = &q->files[file];
-    f->tensors = bump_alloc(&q->memory, q->weights.files[file].n_entries * (PARTS - 1) * sizeof *f->tensors);
-    for (uint32_t i = 0; i < q->weights.n_slots; i++) {
-        const struct weight_slot *s = &q->weights.slots[i];
+    f->tensors = bump_alloc(&q->memory, q->weights.in.files[file].n_entries * (PARTS - 1) * sizeof *f->tensors);
+    for (uint32_t i = 0; i < q->weights.in.n_slots; i++) {
+        const struct weight_slot *s = &q->weights.in.slots[i];
         if (s->file != file || !s->listed) continue;
         if (!q->packed[i].slot) add_tensor(q, f, i, PLAIN);
         for (enum written_part p = CODES; p < PARTS && q->packed[i].slot; p++) add_tensor(q, f, i, p);
@@ -250,12 +249,12 @@ static int copy_tensor(const struct st_file *f, const struct st_entry *t, struct
 
 static int write_tensor(struct quantize_folder *q, const struct written_tensor *x, struct st_writer *out, struct error *e)
 {
-    const struct weight_slot *s = &q->weights.slots[x->slot];
+    const struct weight_slot *s = &q->weights.in.slots[x->slot];
     struct packed_weight *p = &q->packed[x->slot];
     const uint64_t bytes = (uint64_t)x->dims[0] * dtype_size(x->spec.dtype);
     float map[256], offset;
     switch (x->part) {
-    case PLAIN: return copy_tensor(&q->weights.files[s->file], s->entry, out, e);
+    case PLAIN: return copy_tensor(&q->weights.in.files[s->file], s->entry, out, e);
     case CODES: return quantize_weight(q, p, out, &offset, e);
     case ABSMAX: return st_write_bytes(out, p->absmax, bytes, e);
     case LEVELS: return st_write_bytes(out, nf4_levels, bytes, e);
@@ -279,7 +278,7 @@ static int write_file(struct quantize_folder *q, uint32_t file, const char *dir,
     struct st_writer out;
     struct text path = {0};
     for (uint32_t i = 0; i < f->n; i++) specs[i] = f->tensors[i].spec;
-    text_printf(&path, "%s/%s", dir, q->weights.names[file]);
+    text_printf(&path, "%s/%s", dir, q->weights.in.names[file]);
     int rc = st_write_begin(&out, path.at, specs, f->n, &format, 1, e);
     text_free(&path);
     mem_free(specs);
@@ -335,8 +334,8 @@ static struct value *skipped_modules(const struct quantize_folder *q, struct bum
     bool *read = storages_read(&q->graph);
     struct value *list = value_new(b, VALUE_LIST);
     value_append(b, list, value_string(b, "lm_head"));
-    for (uint32_t i = 0; i < q->weights.n_slots; i++) {
-        const struct weight_slot *s = &q->weights.slots[i];
+    for (uint32_t i = 0; i < q->weights.in.n_slots; i++) {
+        const struct weight_slot *s = &q->weights.in.slots[i];
         const bool used = s->param && read[tensor_at(&q->graph, q->graph.params.at[s->param - 1].tensor)->storage];
         if (s->listed && !used && s->entry->rank == 2 && text_ends_with(s->entry->name, ".weight")) skip_module(list, b, q->model.family, s->entry->name);
     }
@@ -394,15 +393,15 @@ static int write_index(const struct quantize_folder *q, const char *dir, struct 
 {
     struct bump b = {0};
     struct value *root, *map = value_new(&b, VALUE_MAP);
-    const char *path = bump_format(&b, "%s/%s", q->weights.dir, WEIGHTS_INDEX);
+    const char *path = bump_format(&b, "%s/%s", q->weights.in.dir, MODEL_INDEX);
     int rc = PL_OK;
     if (file_exists(path) && !(rc = json_read_file(path, INDEX_MOST, &b, &root, e))) {
-        for (uint32_t f = 0; f < q->weights.n_files; f++)
-            for (uint32_t i = 0; i < q->files[f].n; i++) value_put(&b, map, q->files[f].tensors[i].spec.name, value_string(&b, q->weights.names[f]));
+        for (uint32_t f = 0; f < q->weights.in.n_files; f++)
+            for (uint32_t i = 0; i < q->files[f].n; i++) value_put(&b, map, q->files[f].tensors[i].spec.name, value_string(&b, q->weights.in.names[f]));
         struct value *about = (struct value *)value_get(root, "metadata");
         if (about && about->kind == VALUE_MAP) value_put(&b, about, "total_size", value_uint(&b, q->bytes));
         value_put(&b, root, "weight_map", map);
-        rc = write_json(root, bump_format(&b, "%s/%s", dir, WEIGHTS_INDEX), e);
+        rc = write_json(root, bump_format(&b, "%s/%s", dir, MODEL_INDEX), e);
     }
     bump_free(&b);
     return rc;
@@ -414,17 +413,17 @@ int quantize_folder_write(struct quantize_folder *q, const char *dir, struct err
 {
     struct progress progress;
     uint64_t tensors = 0;
-    q->files = bump_alloc(&q->memory, q->weights.n_files * sizeof *q->files);
+    q->files = bump_alloc(&q->memory, q->weights.in.n_files * sizeof *q->files);
     q->bytes = 0;
     int rc = measure_weights(q, e);
-    for (uint32_t i = 0; i < q->weights.n_files && !rc; i++) {
+    for (uint32_t i = 0; i < q->weights.in.n_files && !rc; i++) {
         list_tensors(q, i);
         tensors += q->files[i].n;
     }
     progress_begin(&progress, "quantizing:", "tensors", tensors);
-    for (uint32_t i = 0; i < q->weights.n_files && !rc; i++) rc = write_file(q, i, dir, &progress, e);
+    for (uint32_t i = 0; i < q->weights.in.n_files && !rc; i++) rc = write_file(q, i, dir, &progress, e);
     progress_clear();
-    if (!rc) rc = weights_copy_others(&q->weights, q->weights.dir, dir, NULL, e);
+    if (!rc) rc = model_files_copy_others(&q->weights.in, q->weights.in.dir, dir, NULL, e);
     if (!rc) rc = write_config(q, dir, e);
     if (!rc) rc = write_index(q, dir, e);
     return rc ? rc : dir_sync(dir, e);

@@ -2,7 +2,7 @@
  * weights.c: opening model folders (see weights.h; reading is in weights_load.c, writing in
  * weights_save.c).
  *
- *     files -> slots (every tensor of every file): weights_files.c
+ *     files -> slots (every tensor of every file): model_files.c
  *     naming rule + published names -> one slot per parameter
  *
  * Invariant: after weights_open every parameter that is not a constant has a slot with its shape
@@ -21,7 +21,6 @@
 #include "io/json.h"
 #include "folder/transfer.h"
 #include "folder/weights_4bit.h"
-#include "folder/weights_files.h"
 
 static const char adapter_file[] = "adapter_model.safetensors", adapter_prefix[] = "base_model.model.";
 enum { NAME_MOST = 1024 };
@@ -89,7 +88,7 @@ static uint32_t count_found(const struct weights *w, const struct graph *g, cons
     uint32_t found = 0;
     for (uint32_t i = 0; i < g->params.n; i++) {
         const char *own = own_name(w, g, &g->params.at[i]);
-        if (own) found += weights_find_slot(w, file_name(rule, own, name)) != 0;
+        if (own) found += model_files_find_slot(&w->in, file_name(rule, own, name)) != 0;
     }
     return found;
 }
@@ -120,8 +119,8 @@ static void collect_prefixes(const struct weights *w, const struct graph *g, pre
         const char *name = own_name(w, g, &g->params.at[i]);
         if (!name) continue;
         size_t n = strlen(name);
-        for (uint32_t k = 0; k < w->n_listed; k++) {
-            const char *full = w->slots[w->by_name[k]].entry->name;
+        for (uint32_t k = 0; k < w->in.n_listed; k++) {
+            const char *full = w->in.slots[w->in.by_name[k]].entry->name;
             size_t head = strlen(full) - n, j = 0;
             if (strlen(full) <= n || full[head - 1] != '.' || strcmp(full + head, name)) continue;
             while (j < out->n && (strlen(out->at[j]) != head || memcmp(out->at[j], full, head))) j++;
@@ -135,7 +134,7 @@ static void collect_prefixes(const struct weights *w, const struct graph *g, pre
 
 static int ambiguous(const struct weights *w, const char *a, const char *b, struct error *e)
 {
-    return error_set(e, PL_USAGE, "%s: the folder holds this model twice, under \"%.200s\" and under \"%.200s\"; keep one of them", w->dir, a, b);
+    return error_set(e, PL_USAGE, "%s: the folder holds this model twice, under \"%.200s\" and under \"%.200s\"; keep one of them", w->in.dir, a, b);
 }
 
 /* The first rule that finds every parameter; else the one that finds most, which the error about a
@@ -163,7 +162,7 @@ static int choose_naming(struct weights *w, const struct graph *g, const struct 
         if (found == wanted) whole = true;
         if (found > best) {
             best = found;
-            rule.prefix = bump_string(&w->memory, rule.prefix);
+            rule.prefix = bump_string(&w->in.memory, rule.prefix);
             w->naming = rule;
         }
     }
@@ -203,26 +202,26 @@ char *weights_describe_naming(const struct weights *w, char out[160])
 static const char *nearest_name(const struct weights *w, const char *name)
 {
     struct closest x = {.to = name};
-    for (uint32_t i = 0; i < w->n_listed; i++) closest_try(&x, w->slots[w->by_name[i]].entry->name);
+    for (uint32_t i = 0; i < w->in.n_listed; i++) closest_try(&x, w->in.slots[w->in.by_name[i]].entry->name);
     return x.found ? x.found : "none at all";
 }
 
 static int missing(const struct weights *w, const struct graph *g, const char *name, struct error *e)
 {
     char rule[160], other[NAME_MOST];
-    for (uint32_t i = 0; i < w->n_slots; i++)
-        if (!w->slots[i].listed && !strcmp(w->slots[i].entry->name, name))
-            return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is in %.200s, but %s does not name it there; correct the index", w->dir, name,
-                             w->names[w->slots[i].file], WEIGHTS_INDEX);
+    for (uint32_t i = 0; i < w->in.n_slots; i++)
+        if (!w->in.slots[i].listed && !strcmp(w->in.slots[i].entry->name, name))
+            return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is in %.200s, but %s does not name it there; correct the index", w->in.dir, name,
+                             w->in.names[w->in.slots[i].file], MODEL_INDEX);
     uint32_t absent = 0;
     for (uint32_t i = 0; i < g->params.n; i++) {
         const char *own = own_name(w, g, &g->params.at[i]);
-        absent += own && !weights_find_slot(w, file_name(&w->naming, own, other));
+        absent += own && !model_files_find_slot(&w->in, file_name(&w->naming, own, other));
     }
     return error_set(e, PL_USAGE,
                      "%s: tensor \"%.200s\" is missing (%u in all; the folder holds %u tensors, %s); the nearest name is \"%.200s\"; "
                      "do config.json and the weights belong together?",
-                     w->dir, name, absent, w->n_listed, weights_describe_naming(w, rule), nearest_name(w, name));
+                     w->in.dir, name, absent, w->in.n_listed, weights_describe_naming(w, rule), nearest_name(w, name));
 }
 
 static bool is_readable(enum dtype t) { return t == DT_F32 || t == DT_BF16 || t == DT_F16 || t == DT_F64; }
@@ -234,11 +233,11 @@ static int check_slot(const struct weights *w, const struct graph *g, const stru
     char found[160], expected[160];
     if (p->form) return weights_4bit_check(w, g, p, s, e);
     if (t->rank != x->rank || memcmp(t->dims, x->dim, (size_t)t->rank * sizeof *t->dims))
-        return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" has the shape %s; %s %s", w->dir, w->names[s->file], t->name,
+        return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" has the shape %s; %s %s", w->in.dir, w->in.names[s->file], t->name,
                          shape_print(t->rank, t->dims, found), w->is_adapter ? "the base model and adapter_config.json ask for" : "config.json asks for",
                          shape_print(x->rank, x->dim, expected));
     if (!is_readable(t->dtype))
-        return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" is %.40s; expected F32, BF16, F16 or F64", w->dir, w->names[s->file], t->name,
+        return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" is %.40s; expected F32, BF16, F16 or F64", w->in.dir, w->in.names[s->file], t->name,
                          t->dtype_name);
     return PL_OK;
 }
@@ -249,17 +248,17 @@ static int match_params(struct weights *w, const struct graph *g, struct error *
 {
     char name[NAME_MOST];
     w->n_params = g->params.n;
-    w->source = bump_alloc(&w->memory, w->n_params * sizeof *w->source);
+    w->source = bump_alloc(&w->in.memory, w->n_params * sizeof *w->source);
     for (uint32_t i = 0; i < w->n_params; i++) {
         const struct param *p = &g->params.at[i];
         const char *own = own_name(w, g, p);
         if (!own) continue;
-        uint32_t slot = weights_find_slot(w, file_name(&w->naming, own, name));
-        if (!slot && p->like && !p->added) slot = weights_find_slot(w, file_name(&w->naming, own_name(w, g, weight_origin(g, p)), name));
+        uint32_t slot = model_files_find_slot(&w->in, file_name(&w->naming, own, name));
+        if (!slot && p->like && !p->added) slot = model_files_find_slot(&w->in, file_name(&w->naming, own_name(w, g, weight_origin(g, p)), name));
         if (!slot) return missing(w, g, name, e);
-        if (check_slot(w, g, p, &w->slots[slot - 1], e)) return e->code;
+        if (check_slot(w, g, p, &w->in.slots[slot - 1], e)) return e->code;
         w->source[i] = slot;
-        w->slots[slot - 1].param = i + 1;
+        w->in.slots[slot - 1].param = i + 1;
     }
     return PL_OK;
 }
@@ -280,9 +279,9 @@ static void match_tied(struct weights *w, const struct graph *g)
     char name[NAME_MOST];
     struct error ignored;
     for (size_t k = 0; k < COUNT(tied); k++) {
-        uint32_t param = param_by_name(w, g, tied[k].same_as), slot = weights_find_slot(w, file_name(&w->naming, tied[k].name, name));
-        if (!slot || !param || w->slots[slot - 1].param) continue;
-        if (!check_slot(w, g, &g->params.at[param - 1], &w->slots[slot - 1], &ignored)) w->slots[slot - 1].param = param;
+        uint32_t param = param_by_name(w, g, tied[k].same_as), slot = model_files_find_slot(&w->in, file_name(&w->naming, tied[k].name, name));
+        if (!slot || !param || w->in.slots[slot - 1].param) continue;
+        if (!check_slot(w, g, &g->params.at[param - 1], &w->in.slots[slot - 1], &ignored)) w->in.slots[slot - 1].param = param;
     }
 }
 
@@ -299,14 +298,14 @@ static void note_extras(const struct weights *w)
 {
     const char *first = NULL;
     uint32_t count = 0;
-    for (uint32_t i = 0; i < w->n_slots; i++) {
-        const char *name = w->slots[i].entry->name;
-        if (w->slots[i].param || is_bookkeeping(name)) continue;
+    for (uint32_t i = 0; i < w->in.n_slots; i++) {
+        const char *name = w->in.slots[i].entry->name;
+        if (w->in.slots[i].param || is_bookkeeping(name)) continue;
         if (!count++) first = name;
     }
     if (!count) return;
-    if (*w->part) log_note("%s: %u tensors of the files do not belong to the part %s and are left out; the first is %s", w->dir, count, w->part, first);
-    else log_warn("%s: %u tensors of the files do not belong to this model and are only copied; the first is %s", w->dir, count, first);
+    if (*w->part) log_note("%s: %u tensors of the files do not belong to the part %s and are left out; the first is %s", w->in.dir, count, w->part, first);
+    else log_warn("%s: %u tensors of the files do not belong to this model and are only copied; the first is %s", w->in.dir, count, first);
 }
 
 /* --- the adapter ------------------------------------------------------------------------------- */
@@ -352,79 +351,67 @@ static bool is_second_name(const char *name)
 static int match_adapter(struct weights *w, const struct graph *g, bool partial, struct error *e)
 {
     char name[NAME_MOST];
-    w->source = bump_alloc(&w->memory, w->n_params * sizeof *w->source);
+    w->source = bump_alloc(&w->in.memory, w->n_params * sizeof *w->source);
     for (uint32_t i = 0; i < w->n_params; i++) {
         const struct param *p = &g->params.at[i];
         const char *own = own_name(w, g, p);
         char wrapped[NAME_MOST];
-        uint32_t slot = own ? weights_find_slot(w, file_name(&w->naming, wrapped_name(own, wrapped), name)) : 0;
-        if (own && !slot) slot = weights_find_slot(w, file_name(&w->naming, own, name));
+        uint32_t slot = own ? model_files_find_slot(&w->in, file_name(&w->naming, wrapped_name(own, wrapped), name)) : 0;
+        if (own && !slot) slot = model_files_find_slot(&w->in, file_name(&w->naming, own, name));
         if (own && !slot && (p->added || !p->frozen))
-            return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" is missing; the nearest name is \"%.200s\"; is it an adapter for this base model?", w->dir, adapter_file, name,
+            return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" is missing; the nearest name is \"%.200s\"; is it an adapter for this base model?", w->in.dir, adapter_file, name,
                              nearest_name(w, name));
         if (!slot) continue;
-        if (check_slot(w, g, p, &w->slots[slot - 1], e)) return e->code;
+        if (check_slot(w, g, p, &w->in.slots[slot - 1], e)) return e->code;
         w->source[i] = slot;
-        w->slots[slot - 1].param = i + 1;
+        w->in.slots[slot - 1].param = i + 1;
     }
-    for (uint32_t i = 0; i < w->n_slots && !partial; i++)
-        if (!w->slots[i].param && !is_second_name(w->slots[i].entry->name))
-            return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" belongs to no module of the base model that the adapter adapts; is it an adapter for this base model?", w->dir,
-                             adapter_file, w->slots[i].entry->name);
+    for (uint32_t i = 0; i < w->in.n_slots && !partial; i++)
+        if (!w->in.slots[i].param && !is_second_name(w->in.slots[i].entry->name))
+            return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" belongs to no module of the base model that the adapter adapts; is it an adapter for this base model?", w->in.dir,
+                             adapter_file, w->in.slots[i].entry->name);
     return PL_OK;
 }
 
 static int open_adapter(struct weights *w, const struct model *m, const struct weights_adapter *a, const struct graph *g, struct error *e)
 {
     const char *path = a->path;
-    uint32_t room = 0;
     const struct spelling *spellings = m->family ? m->family->spellings : NULL;
     *w = (struct weights){.part = "", .is_adapter = true, .n_params = g->params.n};
     w->naming = (struct weight_naming){"", adapter_prefix, spellings, spelling_in_memory(spellings)}; /* of a new one, as PEFT names modules */
-    snprintf(w->dir, sizeof w->dir, "%s", path ? path : "");
+    snprintf(w->in.dir, sizeof w->in.dir, "%s", path ? path : "");
     if (!path) return PL_OK;
-    weights_add_file(w, &room, adapter_file);
     struct st_file converted;
     bool is_bin;
     int rc = a->convert(path, &converted, &is_bin, e);
-    if (!rc && is_bin) {
-        w->files = bump_alloc(&w->memory, sizeof *w->files);
-        w->files[0] = converted;
-    } else if (!rc) {
-        rc = weights_open_files(w, e);
-    } else {
-        w->n_files = 0;
-    }
+    if (!rc) rc = model_files_open_one(&w->in, adapter_file, is_bin ? &converted : NULL, e);
     if (!rc) {
-        weights_list_slots(w, NULL);
         choose_adapter_naming(w, g, m->family);
         rc = match_adapter(w, g, m->partial, e);
     }
-    if (!rc) rc = weights_count_others(w, e);
+    if (!rc) rc = model_files_count_others(&w->in, &w->other_bytes, e);
     if (rc) weights_close(w);
     return rc;
 }
 
 /* --- opening -------------------------------------------------------------------------------- */
 
-static int open_folder(struct weights *w, const struct graph *g, const struct family *family, struct error *e)
+static int open_folder(struct weights *w, const struct graph *g, const struct model *m, struct error *e)
 {
-    const struct value *map;
     char rule[160];
-    if (weights_find_files(w, &map, e) || weights_open_files(w, e) || weights_check_index(w, map, e)) return e->code;
-    weights_list_slots(w, map);
-    if (choose_naming(w, g, family, e) || match_params(w, g, e)) return e->code;
+    if (model_files_open(&w->in, m->path, false, e) || model_files_check_index(&w->in, e)) return e->code;
+    if (choose_naming(w, g, m->family, e) || match_params(w, g, e)) return e->code;
     match_tied(w, g);
-    if (weights_spelled_otherwise(w) || *w->naming.prefix) log_note("%s: its tensors have %s, a known spelling, which is kept when the model is saved", w->dir, weights_describe_naming(w, rule));
-    return weights_count_others(w, e);
+    if (weights_spelled_otherwise(w) || *w->naming.prefix) log_note("%s: its tensors have %s, a known spelling, which is kept when the model is saved", w->in.dir, weights_describe_naming(w, rule));
+    return model_files_count_others(&w->in, &w->other_bytes, e);
 }
 
 /* The parts of a model folder that have folders of their own. */
 static void list_outside(struct weights *w, const struct model *m)
 {
-    const char **list = bump_alloc(&w->memory, (size_t)(m->n_parts + 1) * sizeof *list);
-    for (int i = 0; i < m->n_parts && *w->dir; i++)
-        if (*m->parts[i].model.path) list[w->n_outside++] = bump_format(&w->memory, "%s%s%s", w->part, *w->part ? "." : "", m->parts[i].name);
+    const char **list = bump_alloc(&w->in.memory, (size_t)(m->n_parts + 1) * sizeof *list);
+    for (int i = 0; i < m->n_parts && *w->in.dir; i++)
+        if (*m->parts[i].model.path) list[w->n_outside++] = bump_format(&w->in.memory, "%s%s%s", w->part, *w->part ? "." : "", m->parts[i].name);
     w->outside = list;
 }
 
@@ -432,14 +419,14 @@ static void list_outside(struct weights *w, const struct model *m)
 static int open_one(struct weights *w, const struct model *m, const struct graph *g, const char *part, struct error *e)
 {
     memset(w, 0, sizeof *w);
-    w->part = bump_string(&w->memory, part);
+    w->part = bump_string(&w->in.memory, part);
     w->naming = (struct weight_naming){"", "", NULL, {{0}}};
     w->n_params = g->params.n;
     w->other_bytes = m->config_text ? strlen(m->config_text) : 0;
-    snprintf(w->dir, sizeof w->dir, "%s", m->path);
-    if (*w->dir && m->config_text) w->fingerprint = (uint64_t)crc32c(0, m->config_text, strlen(m->config_text)) << 32;
+    snprintf(w->in.dir, sizeof w->in.dir, "%s", m->path);
+    if (*w->in.dir && m->config_text) w->fingerprint = (uint64_t)crc32c(0, m->config_text, strlen(m->config_text)) << 32;
     list_outside(w, m);
-    int rc = *w->dir ? open_folder(w, g, m->family, e) : PL_OK;
+    int rc = *w->in.dir ? open_folder(w, g, m, e) : PL_OK;
     if (rc) weights_close(w);
     else if (!m->partial) note_extras(w);
     return rc;
@@ -474,13 +461,13 @@ static int open_parts(struct weights *w, const struct model *m, const struct gra
 {
     uint32_t configs = 0;
     int rc = PL_OK;
-    w->parts = bump_alloc(&w->memory, (size_t)count_parts(m) * sizeof *w->parts);
+    w->parts = bump_alloc(&w->in.memory, (size_t)count_parts(m) * sizeof *w->parts);
     for (int i = 0; i < m->n_parts && !rc; i++) {
         const struct part *p = &m->parts[i];
         rc = open_part(w, &p->model, g, p->name, &configs, e);
         for (int k = 0; k < p->model.n_parts && *p->model.path && !rc; k++) {
             const struct part *inner = &p->model.parts[k];
-            if (*inner->model.path) rc = open_part(w, &inner->model, g, bump_format(&w->memory, "%s.%s", p->name, inner->name), &configs, e);
+            if (*inner->model.path) rc = open_part(w, &inner->model, g, bump_format(&w->in.memory, "%s.%s", p->name, inner->name), &configs, e);
         }
     }
     for (uint32_t i = 0; i < w->n_parts && !m->partial && !rc; i++) rc = check_part(&w->parts[i], g, e);
@@ -494,10 +481,10 @@ int weights_open(struct weights *w, const struct model *m, const struct graph *g
     if (rc) return rc;
     if (m->n_parts && (!*m->path || w->n_outside)) rc = open_parts(w, m, g, e);
     if (!rc && a) {
-        struct weights *adapter = bump_alloc(&w->memory, sizeof *adapter);
+        struct weights *adapter = bump_alloc(&w->in.memory, sizeof *adapter);
         rc = open_adapter(adapter, m, a, g, e);
         if (!rc) w->adapter = adapter;
-        if (a->config) w->adapter_config = bump_string(&w->memory, a->config);
+        if (a->config) w->adapter_config = bump_string(&w->in.memory, a->config);
     }
     if (rc) weights_close(w);
     return rc;
@@ -505,10 +492,10 @@ int weights_open(struct weights *w, const struct model *m, const struct graph *g
 
 const struct weights *weights_of(const struct weights *w, uint32_t param)
 {
-    if (w->adapter && *w->adapter->dir && w->adapter->source[param]) return w->adapter;
-    if (*w->dir && w->source[param]) return w;
+    if (w->adapter && *w->adapter->in.dir && w->adapter->source[param]) return w->adapter;
+    if (*w->in.dir && w->source[param]) return w;
     for (uint32_t i = 0; i < w->n_parts; i++)
-        if (*w->parts[i].dir && w->parts[i].source[param]) return &w->parts[i];
+        if (*w->parts[i].in.dir && w->parts[i].source[param]) return &w->parts[i];
     return NULL;
 }
 
@@ -516,7 +503,6 @@ void weights_close(struct weights *w)
 {
     for (uint32_t i = 0; i < w->n_parts; i++) weights_close(&w->parts[i]);
     if (w->adapter) weights_close(w->adapter);
-    for (uint32_t i = 0; w->files && i < w->n_files; i++) st_close(&w->files[i]);
-    bump_free(&w->memory);
+    model_files_close(&w->in);
     memset(w, 0, sizeof *w);
 }

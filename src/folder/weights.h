@@ -3,9 +3,7 @@
  * written back unchanged.
  *
  *     DIR/config.json                      the model's (model.h)
- *     DIR/model.safetensors.index.json     tensor name -> file; or
- *     DIR/model.safetensors                all tensors; or
- *     DIR/ANY.safetensors                  if it is the only one
+ *     DIR/NAME.safetensors                 its tensors (model_files.h)
  *
  * One naming rule holds for all parameters of a folder: names as published, or without the root
  * that the family's names begin with ("model."), or after a common prefix ("module."). A family may
@@ -33,7 +31,7 @@
 #ifndef WEIGHTS_H
 #define WEIGHTS_H
 
-#include "io/safetensors.h"
+#include "folder/model_files.h"
 #include "models/model.h"
 #include "run/device.h"
 
@@ -45,16 +43,8 @@ struct weight_naming {
     struct spelled spelled;
 };
 
-/* One tensor of one file. */
-struct weight_slot {
-    const struct st_entry *entry;
-    uint32_t file;        /* into files */
-    uint32_t param;       /* into the graph's params, + 1; 0: extra, copied through */
-    bool listed;          /* false: the index does not list it in this file, so it is not read */
-};
-
 struct weights {
-    char dir[1024];              /* "": a preset, nothing is open but the folders of its parts */
+    struct model_files in;      /* the open folder; its dir "": a preset, nothing is open but the folders of its parts */
     const char *part;            /* of the parameters, those that begin with this name and a dot; "": all but those of... */
     const char *const *outside;  /* ...these parts, which have folders of their own */
     uint32_t n_outside;
@@ -63,20 +53,12 @@ struct weights {
     struct weights *adapter;     /* the adapter's folder, dir "" if it is new; NULL: the run has no adapter */
     bool is_adapter;             /* this is such a folder */
     const char *adapter_config;  /* of a new adapter: the text of its adapter_config.json */
-    struct st_file *files;
-    const char **names;          /* of the files, within the folder */
-    uint32_t n_files;
-    struct weight_slot *slots;   /* by file, then in the order of the data */
-    uint32_t n_slots;
-    uint32_t *by_name;           /* listed slots sorted by name */
-    uint32_t n_listed;
     uint32_t *source;            /* by parameter: slot + 1; 0: a constant, or of another part */
     uint32_t n_params;
     struct weight_naming naming;
     uint64_t other_bytes;        /* config.json, tokenizer and so on */
     uint64_t fingerprint;        /* of what training does not change: config.json, high half, and the frozen tensors, low half,
                                   * of all parts; 0: a preset. weights_load sets it */
-    struct bump memory;          /* owns all of the above but the open files */
 };
 
 /* Opens the file of an adapter's folder that is not in safetensors as one that is; *converted false: the folder has
@@ -140,10 +122,4 @@ void weights_close(struct weights *w);
 const struct param *weight_origin(const struct graph *g, const struct param *p);
 const char *weight_name(const struct graph *g, const struct param *p);    /* published */
 bool weight_is_constant(const struct graph *g, const struct param *p);    /* never in a file */
-/* True if weights_save copies a file of that name and size from the source folder. */
-bool weights_other_file(const struct weights *w, const char *path, const char *name, uint64_t *bytes);
-
-/* A shape for messages: "[4096,11008]". */
-char *shape_print(int rank, const int64_t *dims, char out[160]);
-
 #endif

@@ -138,20 +138,17 @@ static int read_config(const struct model *m, bool *bitsandbytes, struct error *
 
 typedef VEC(struct found) found_list;
 
-static int scan_file(const char *path, found_list *out, struct bump *b, struct error *e)
+static int scan_file(const struct st_file *f, found_list *out, struct bump *b, struct error *e)
 {
-    struct st_file f;
-    if (st_open(path, &f, e)) return e->code;
     int rc = PL_OK;
-    for (uint32_t i = 0; i < f.n_entries && !rc; i++) {
-        const struct st_entry *t = &f.entries[i];
+    for (uint32_t i = 0; i < f->n_entries && !rc; i++) {
+        const struct st_entry *t = &f->entries[i];
         struct quant_state state;
-        if (text_ends_with(t->name, fp4_end)) rc = error_set(e, PL_USAGE, "%s: tensor \"%.300s\" is of a weight in fp4; only nf4 is read: use a folder in NF4 or in 16 bits", path, t->name);
-        if (rc || !text_ends_with(t->name, state_end) || (rc = read_entry(&f, t, &state, e))) continue;
+        if (text_ends_with(t->name, fp4_end)) rc = error_set(e, PL_USAGE, "%s: tensor \"%.300s\" is of a weight in fp4; only nf4 is read: use a folder in NF4 or in 16 bits", f->path, t->name);
+        if (rc || !text_ends_with(t->name, state_end) || (rc = read_entry(f, t, &state, e))) continue;
         const int length = (int)(strlen(t->name) - strlen(state_end));
         vec_push(out, ((struct found){bump_format(b, "%.*s", length, t->name), state.nested ? STORED_NF4 : STORED_NF4_F32}));
     }
-    st_close(&f);
     return rc;
 }
 
@@ -162,11 +159,11 @@ int weights_4bit_find(struct weights_4bit *x, const struct model *m, struct bump
     if (!*m->path) return PL_OK;
     int rc = read_config(m, &bitsandbytes, e);
     if (rc || !bitsandbytes) return rc;
-    struct names files;
+    struct model_files folder = {0};
     found_list list = {0};
-    rc = dir_list_ending(m->path, ".safetensors", &files, e);
-    for (uint32_t i = 0; !rc && i < files.n; i++) rc = scan_file(files.at[i], &list, b, e);
-    names_free(&files);
+    rc = model_files_open(&folder, m->path, true, e);
+    for (uint32_t i = 0; !rc && i < folder.n_files; i++) rc = scan_file(&folder.files[i], &list, b, e);
+    model_files_close(&folder);
     if (list.n) qsort(list.at, list.n, sizeof *list.at, by_name);
     x->n = rc ? 0 : list.n;
     x->names = bump_alloc(b, list.n * sizeof *x->names);
@@ -225,9 +222,9 @@ static const struct st_entry *beside(const struct weights *w, const char *name, 
 {
     char full[NAME_ROOM];
     snprintf(full, sizeof full, "%s.%s", name, key);
-    for (uint32_t i = 0; i < w->n_files; i++) {
-        const struct st_entry *t = st_find(&w->files[i], full);
-        *file = &w->files[i];
+    for (uint32_t i = 0; i < w->in.n_files; i++) {
+        const struct st_entry *t = st_find(&w->in.files[i], full);
+        *file = &w->in.files[i];
         if (t) return t;
     }
     return NULL;
@@ -238,7 +235,7 @@ static const struct st_entry *expect_beside(const struct weights *w, const char 
 {
     const struct st_entry *x = beside(w, name, key, file);
     if (x && x->dtype == t && x->elements == elements) return x;
-    if (!x) error_set(e, PL_USAGE, "%s: the 4-bit weight \"%.300s\" has no tensor \"%s\"; the folder is not complete", w->dir, name, key);
+    if (!x) error_set(e, PL_USAGE, "%s: the 4-bit weight \"%.300s\" has no tensor \"%s\"; the folder is not complete", w->in.dir, name, key);
     else error_set(e, PL_USAGE, "%s: tensor \"%.300s\" has %lld elements of %.20s; the weight's shape needs %lld of %s", (*file)->path, x->name, (long long)x->elements, x->dtype_name,
                    (long long)elements, dtype_table[t].safetensors);
     return NULL;
@@ -264,7 +261,7 @@ static int state_of(const struct weights *w, const char *name, struct quant_stat
 {
     const struct st_file *f;
     const struct st_entry *t = beside(w, name, state_end + 1, &f);
-    if (!t) return error_set(e, PL_USAGE, "%s: the 4-bit weight \"%.300s\" has no tensor \"%s\"; the folder is not complete", w->dir, name, state_end + 1);
+    if (!t) return error_set(e, PL_USAGE, "%s: the 4-bit weight \"%.300s\" has no tensor \"%s\"; the folder is not complete", w->in.dir, name, state_end + 1);
     return read_entry(f, t, out, e);
 }
 
@@ -278,15 +275,15 @@ int weights_4bit_check(const struct weights *w, const struct graph *g, const str
     if (state_of(w, name, &state, e)) return e->code;
     if (state.rank != x->rank || memcmp(state.dim, x->dim, (size_t)x->rank * sizeof *x->dim)) {
         char found[160], expected[160];
-        return error_set(e, PL_USAGE, "%s/%s: the 4-bit tensor \"%.300s\" has the shape %s; config.json asks for %s", w->dir, w->names[slot->file], name,
+        return error_set(e, PL_USAGE, "%s/%s: the 4-bit tensor \"%.300s\" has the shape %s; config.json asks for %s", w->in.dir, w->in.names[slot->file], name,
                          shape_print(state.rank, state.dim, found), shape_print(x->rank, x->dim, expected));
     }
     if (slot->entry->bytes != (uint64_t)(n + 1) / 2)
-        return error_set(e, PL_USAGE, "%s/%s: tensor \"%.300s\" has %llu bytes; %lld weights in 4 bits need %lld", w->dir, w->names[slot->file], name,
+        return error_set(e, PL_USAGE, "%s/%s: tensor \"%.300s\" has %llu bytes; %lld weights in 4 bits need %lld", w->in.dir, w->in.names[slot->file], name,
                          (unsigned long long)slot->entry->bytes, (long long)n, (long long)(n + 1) / 2);
     if (check_table(w, name, "quant_map", 16, level, e)) return e->code;
     if (p->form != (state.nested ? STORED_NF4 : STORED_NF4_F32))
-        return error_set(e, PL_USAGE, "%s: the files have the 4-bit weight \"%.300s\" twice, with and without double quantization; keep one of them", w->dir, name);
+        return error_set(e, PL_USAGE, "%s: the files have the 4-bit weight \"%.300s\" twice, with and without double quantization; keep one of them", w->in.dir, name);
     if (!expect_beside(w, name, "absmax", state.nested ? DT_U8 : DT_F32, blocks, &f, e)) return e->code;
     if (!state.nested) return PL_OK;
     if (!expect_beside(w, name, "nested_absmax", DT_F32, (blocks + NF4_SCALES - 1) / NF4_SCALES, &f, e)) return e->code;
@@ -321,7 +318,7 @@ int weights_4bit_load(const struct weights *w, struct transfer *x, const struct 
     const struct st_file *f = NULL;
     struct quant_state state;
     int rc = state_of(w, name, &state, e);
-    if (!rc) rc = load_part(x, p, 0, &w->files[slot->file], slot->entry, crc, e);
+    if (!rc) rc = load_part(x, p, 0, &w->in.files[slot->file], slot->entry, crc, e);
     const struct st_entry *t = rc ? NULL : beside(w, name, "absmax", &f);
     if (t) rc = load_part(x, p, 1, f, t, crc, e);
     if (rc || !state.nested) return rc;

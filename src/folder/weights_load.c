@@ -25,11 +25,11 @@ static int load_constant(struct transfer *x, const struct graph *g, const struct
 /* Extends *crc by the bytes of a frozen tensor. */
 static int load_from_file(const struct weights *w, struct transfer *x, const struct param *p, uint32_t slot, uint32_t *crc, struct error *e)
 {
-    const struct st_entry *t = w->slots[slot].entry;
-    const struct st_file *f = &w->files[w->slots[slot].file];
+    const struct st_entry *t = w->in.slots[slot].entry;
+    const struct st_file *f = &w->in.files[w->in.slots[slot].file];
     uint32_t size = dtype_size(t->dtype);
     struct bad bad = {.index = -1};
-    if (p->form) return weights_4bit_load(w, x, p, &w->slots[slot], crc, e);
+    if (p->form) return weights_4bit_load(w, x, p, &w->in.slots[slot], crc, e);
     for (int64_t at = 0; at < t->elements; at += x->room) {
         int64_t n = min_i64(x->room, t->elements - at);
         if (st_read(f, t, (uint64_t)at * size, (uint64_t)n * size, x->first, e)) return e->code;
@@ -109,7 +109,7 @@ int weights_load(struct weights *w, const struct graph *g, struct device *d, con
     uint32_t crc = 0;
     bool norms = false;
     int rc = PL_OK;
-    progress_begin(&progress, *w->dir || w->n_parts ? "reading weights:" : "initialising weights:", "tensors", g->params.n);
+    progress_begin(&progress, *w->in.dir || w->n_parts ? "reading weights:" : "initialising weights:", "tensors", g->params.n);
     for (uint32_t i = 0; !rc && i < g->params.n; i++, progress_add(&progress, 1)) {
         const struct param *p = &g->params.at[i];
         const struct weights *from = weights_of(w, i);

@@ -18,7 +18,7 @@
 #include "graph/stored.h"
 #include "io/file.h"
 #include "folder/transfer.h"
-#include "folder/weights_files.h"
+#include "folder/weights.h"
 
 enum { PATH_ROOM = 4096 };
 
@@ -99,12 +99,12 @@ static int open_raw(struct st_writer *out, const char *path, uint64_t bytes, str
 static int save_slots(const struct weights *w, const struct graph *g, struct transfer *x, uint32_t file, struct st_writer *out,
                       struct error *e)
 {
-    for (uint32_t i = 0; i < w->n_slots; i++) {
-        const struct weight_slot *s = &w->slots[i];
+    for (uint32_t i = 0; i < w->in.n_slots; i++) {
+        const struct weight_slot *s = &w->in.slots[i];
         if (s->file != file) continue;
         const struct param *p = s->param ? &g->params.at[s->param - 1] : NULL;
         int rc = p && (!p->frozen || p->running) ? write_trained(x, g, p, s->entry->dtype, out, e)
-                                 : copy_tensor(x, &w->files[file], s->entry, out, e);
+                                 : copy_tensor(x, &w->in.files[file], s->entry, out, e);
         if (rc) return rc;
     }
     return PL_OK;
@@ -112,10 +112,10 @@ static int save_slots(const struct weights *w, const struct graph *g, struct tra
 
 static int save_file(const struct weights *w, const struct graph *g, struct transfer *x, uint32_t file, const char *dir, struct error *e)
 {
-    const struct st_file *f = &w->files[file];
+    const struct st_file *f = &w->in.files[file];
     struct st_writer out;
     char path[PATH_ROOM];
-    if (path_print(path, dir, w->names[file], e) || open_raw(&out, path, f->data_begin + f->data_bytes, e)) return e->code;
+    if (path_print(path, dir, w->in.names[file], e) || open_raw(&out, path, f->data_begin + f->data_bytes, e)) return e->code;
     if (copy_header(x, f, &out, e) || save_slots(w, g, x, file, &out, e)) {
         st_write_abort(&out);
         return e->code;
@@ -128,7 +128,7 @@ static int save_file(const struct weights *w, const struct graph *g, struct tran
 /* The tensor of a part's file that a parameter was read from; NULL: none. */
 static const struct weight_slot *slot_of(const struct weights *from, uint32_t param)
 {
-    return from ? &from->slots[from->source[param] - 1] : NULL;
+    return from ? &from->in.slots[from->source[param] - 1] : NULL;
 }
 
 static enum dtype dtype_to_save(const struct weights *w, uint32_t param)
@@ -145,7 +145,7 @@ static int save_new_tensors(const struct weights *w, const struct graph *g, stru
         if (weight_is_constant(g, p)) continue;
         const struct weights *from = weights_of(w, i);
         const struct weight_slot *s = slot_of(from, i);
-        rc = s && p->frozen && !p->running ? copy_tensor(x, &from->files[s->file], s->entry, out, e)
+        rc = s && p->frozen && !p->running ? copy_tensor(x, &from->in.files[s->file], s->entry, out, e)
                                            : write_trained(x, g, p, dtype_to_save(w, i), out, e);
     }
     return rc;
@@ -199,8 +199,8 @@ static bool is_image_file(const char *name)
 static int copy_files_of(const struct weights *part, const struct model *m, const char *dir, struct error *e)
 {
     int rc = PL_OK;
-    if (*part->dir && m->vocabulary) rc = weights_copy_others(part, part->dir, dir, is_text_file, e);
-    if (!rc && *part->dir && !m->masks && (m->images || !m->vocabulary)) rc = weights_copy_others(part, part->dir, dir, is_image_file, e);
+    if (*part->in.dir && m->vocabulary) rc = model_files_copy_others(&part->in, part->in.dir, dir, is_text_file, e);
+    if (!rc && *part->in.dir && !m->masks && (m->images || !m->vocabulary)) rc = model_files_copy_others(&part->in, part->in.dir, dir, is_image_file, e);
     return rc;
 }
 
@@ -265,12 +265,12 @@ static int save_new_adapter(const struct weights *w, const struct graph *g, stru
 static int save_adapter(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir, struct error *e)
 {
     int rc = PL_OK;
-    if (!*w->adapter->dir) {
+    if (!*w->adapter->in.dir) {
         rc = save_new_adapter(w, g, x, dir, e);
-        return rc || !*w->dir ? rc : weights_copy_others(w, w->dir, dir, is_processor_file, e);
+        return rc || !*w->in.dir ? rc : model_files_copy_others(&w->in, w->in.dir, dir, is_processor_file, e);
     }
-    for (uint32_t i = 0; !rc && i < w->adapter->n_files; i++) rc = save_file(w->adapter, g, x, i, dir, e);
-    return rc ? rc : weights_copy_others(w->adapter, w->adapter->dir, dir, NULL, e);
+    for (uint32_t i = 0; !rc && i < w->adapter->in.n_files; i++) rc = save_file(w->adapter, g, x, i, dir, e);
+    return rc ? rc : model_files_copy_others(&w->adapter->in, w->adapter->in.dir, dir, NULL, e);
 }
 
 /* Whether a part that has a folder of its own beside the model's is trained. */
@@ -295,16 +295,16 @@ int weights_save(struct weights *w, const struct model *m, const struct graph *g
     if (w->adapter) return save_adapter(w, g, &x, dir, e);
     int rc = path_print(path, dir, "config.json", e);
     if (!rc && m->config_text) rc = file_write_atomic(path, m->config_text, strlen(m->config_text), e);
-    if (!rc && !*w->dir) {
+    if (!rc && !*w->in.dir) {
         rc = save_new(w, g, &x, dir, e);
         return rc ? rc : copy_files_of_parts(w, m, dir, e);
     }
     if (!rc && trains_outside(w, g)) {
         rc = save_new(w, g, &x, dir, e);
-        return rc ? rc : weights_copy_others(w, w->dir, dir, is_no_index, e);
+        return rc ? rc : model_files_copy_others(&w->in, w->in.dir, dir, is_no_index, e);
     }
-    for (uint32_t i = 0; !rc && i < w->n_files; i++) rc = save_file(w, g, &x, i, dir, e);
-    return rc ? rc : weights_copy_others(w, w->dir, dir, NULL, e);
+    for (uint32_t i = 0; !rc && i < w->in.n_files; i++) rc = save_file(w, g, &x, i, dir, e);
+    return rc ? rc : model_files_copy_others(&w->in, w->in.dir, dir, NULL, e);
 }
 
 uint64_t weights_bytes(const struct weights *w, const struct graph *g)
@@ -312,11 +312,11 @@ uint64_t weights_bytes(const struct weights *w, const struct graph *g)
     /* Upper bounds of a header that is not written yet: braces, keys, dtype, and the digits of
      * each number. */
     enum { HEADER_ENTRY = 128 + 21 * (MAX_RANK + 2), HEADER_FIXED = 4096 };
-    if (w->adapter && *w->adapter->dir) return weights_bytes(w->adapter, g);
+    if (w->adapter && *w->adapter->in.dir) return weights_bytes(w->adapter, g);
     uint64_t bytes = w->other_bytes;
-    for (uint32_t i = 0; i < w->n_parts && !*w->dir; i++) bytes += w->parts[i].other_bytes;
-    for (uint32_t i = 0; i < w->n_files && !w->adapter; i++) bytes += w->files[i].data_begin + w->files[i].data_bytes;
-    if (*w->dir && !w->adapter && !trains_outside(w, g)) return bytes;
+    for (uint32_t i = 0; i < w->n_parts && !*w->in.dir; i++) bytes += w->parts[i].other_bytes;
+    for (uint32_t i = 0; i < w->in.n_files && !w->adapter; i++) bytes += w->in.files[i].data_begin + w->in.files[i].data_bytes;
+    if (*w->in.dir && !w->adapter && !trains_outside(w, g)) return bytes;
     if (w->adapter) bytes += strlen(w->adapter_config);
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
