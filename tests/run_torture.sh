@@ -5,7 +5,8 @@
 #   bash tests/run_torture.sh                from the repository's root, after make; see run_lib.sh
 #   CALLS=2                                  2 calls of each command fail, one a run, spread over the distinct places
 #   CALLS=places                             each distinct place fails once
-#   CALLS=all                                every call fails once; LASTING=+: and all later ones of its kind
+#   CALLS=all, CALLS=1/16                    every call fails once, or every 16th
+#   LASTING=+                                all later calls of its kind fail with it
 #   COMMANDS='plan train'                    these commands; default: all
 #   JOBS=2                                   runs in parallel
 #
@@ -155,6 +156,7 @@ chosen() {
     n=$(head -n 1 "$log" | tr -d " ")
     case $CALLS in
         all) seq 1 "$n" ;;
+        1/*) seq 1 "${CALLS#1/}" "$n" ;;
         places) awk 'NR > 1 { print $1 }' "$log" ;;
         *) awk -v want="$CALLS" 'NR > 1 { at[++n] = $1 } END { for (i = 0; i < want && i < n; i++) print at[1 + int((i + 0.5) * n / want)] }' "$log" ;;
     esac
