@@ -47,7 +47,7 @@ static void fill(struct operand *x)
     }
 }
 
-/* --- one op --------------------------------------------------------------------------------------- */
+/* --- one op ----------------------------------------------------------------------------------- */
 
 /* in[0], in[1] -> out; the node is built as a plan would build it. */
 struct bench {
@@ -69,7 +69,8 @@ static struct operand operand_new(const struct tensor *t)
 static double bench_time(const struct bench *b, struct launch *l, int threads, uint64_t *work)
 {
     const struct profile profile = {.kind = DEVICE_CPU, .threads = threads};
-    const struct query q = {.attr = &b->attr, .in = {&b->in[0], &b->in[1]}, .out = {&b->out}, .nin = 2, .nout = 1, .profile = &profile};
+    const struct query q =
+        {.attr = &b->attr, .in = {&b->in[0], &b->in[1]}, .out = {&b->out}, .nin = 2, .nout = 1, .profile = &profile};
     const struct kernel *k = kernel_find(DEVICE_CPU, b->op, &q);
     l->threads = threads;
     *work = l->work_bytes = k->workspace ? k->workspace(&q) : 0;
@@ -107,7 +108,7 @@ static void bench_print(const char *name, const struct bench *b)
     munmap(l.out[0].data, pages(tensor_bytes(&b->out)));
 }
 
-/* --- shapes ------------------------------------------------------------------------------------------ */
+/* --- shapes ----------------------------------------------------------------------------------- */
 
 struct shape {
     const char *what;
@@ -136,8 +137,13 @@ static void bench_shape(const struct shape *s, enum dtype t)
     const struct tensor w = tensor_new(t, O, s->depthwise ? 1 : C, s->k, s->k);
     struct tensor dw = w;
     dw.dtype = DT_F32;
-    const union attr attr = {.conv = {.stride = s->stride, .pad = s->pad, .groups = s->depthwise ? (int32_t)C : 1, .kh = s->k,
-                                      .kw = s->k, .H = H, .W = H}};
+    const union attr attr = {.conv = {.stride = s->stride,
+                                      .pad = s->pad,
+                                      .groups = s->depthwise ? (int32_t)C : 1,
+                                      .kh = s->k,
+                                      .kw = s->k,
+                                      .H = H,
+                                      .W = H}};
     bench_print(name, &(struct bench){OP_CONV, attr, {x, w}, y});
     bench_print(name, &(struct bench){OP_CONV_DX, attr, {y, w}, x});
     bench_print(name, &(struct bench){OP_CONV_DW, attr, {y, x}, dw});
@@ -159,7 +165,8 @@ int main(int argc, char **argv)
         {"transposed", 64, 256, 256, 4, 2, 1, false, true},
     };
     if (argc > 1) filter = argv[1];
-    printf("peak %.1f GFLOP/s on 1 thread, %.1f on 2\n", peak_measure(DT_F32, 1) * 1e-9, peak_measure(DT_F32, 2) * 1e-9);
+    printf("peak %.1f GFLOP/s on 1 thread, %.1f on 2\n", peak_measure(DT_F32, 1) * 1e-9,
+           peak_measure(DT_F32, 2) * 1e-9);
     printf("%-50s  %12s  %12s  %8s  %6s  %6s\n", "convolution", "1 thread", "2 threads", "ms", "GB/s", "MiB");
     for (enum dtype t = DT_F32; t <= DT_BF16; t++)
         for (size_t i = 0; i < COUNT(SHAPES); i++) bench_shape(&SHAPES[i], t);

@@ -6,12 +6,14 @@
  *     dense,B,H,T,D,CAUSAL      CAUSAL is 0 or 1
  *     packed,B,H,T,D,N          N causal documents of T / N tokens in each row, as ranges of keys
  *     rel,B,H,HEIGHT,WIDTH,D    SAM's decomposed positions over a grid. A small square grid with B a multiple
- *                               of 25 is a window: B / 25 images of 5 x 5 windows, as ATTENTION_WINDOW takes them
+ *                               of 25 is a window: B / 25 images of 5 x 5 windows, as
+ *                               ATTENTION_WINDOW takes them
  *
  * All operands are bf16 [B,T,H,D]. The two nodes form a program, placed like any other and launched
- * node by node: on a GPU each is timed by events on the stream (src/cuda/device/nodes.c). Each case prints one
- * line of JSON: the medians, the arena with all operands, and the bytes of the arena that are neither an
- * operand nor a result. bench/peer_attention.py prints the same numbers for PyTorch.
+ * node by node: on a GPU each is timed by events on the stream (src/cuda/device/nodes.c). Each case
+ * prints one line of JSON: the medians, the arena with all operands, and the bytes of the arena
+ * that are neither an operand nor a result. bench/peer_attention.py prints the same numbers for
+ * PyTorch.
  */
 #include <math.h>
 #include <stdio.h>
@@ -72,25 +74,31 @@ static id make_ranges(struct bench *b)
     const struct shape *s = &b->shape;
     const int64_t length = (s->T + s->documents - 1) / s->documents;
     int32_t (*data)[2] = mem_alloc((size_t)(s->B * s->T) * sizeof *data);
-    for (int64_t i = 0; i < s->B * s->T; i++) data[i][0] = (int32_t)(i % s->T / length * length), data[i][1] = (int32_t)(i % s->T + 1);
+    for (int64_t i = 0; i < s->B * s->T; i++)
+        data[i][0] = (int32_t)(i % s->T / length * length), data[i][1] = (int32_t)(i % s->T + 1);
     id ranges = graph_const(&b->graph, "ranges", DT_I32, 3, (int64_t[]){s->B, s->T, 2}, data);
     mem_free(data);
     return ranges;
 }
 
-/* The forward gives o and lse; the backward gives the gradients from do. All results are outputs. */
+/* The forward gives o and lse; the backward gives the gradients from do. All results are
+ * outputs. */
 static void build(struct bench *b)
 {
     const struct shape *s = &b->shape;
     struct graph *g = &b->graph;
-    const int64_t heads[4] = {s->B, s->T, s->H, s->D}, keys[4] = {s->B, s->T, key_heads && !s->relative ? key_heads : s->H, s->D};
+    const int64_t heads[4] = {s->B, s->T, s->H, s->D},
+                  keys[4] = {s->B, s->T, key_heads && !s->relative ? key_heads : s->H, s->D};
     const float scale = (float)(1 / sqrt((double)s->D));
-    id q = make_param(b, "q", 4, heads, 1), k = make_param(b, "k", 4, keys, 1), v = make_param(b, "v", 4, keys, 1), o, in[8];
+    id q = make_param(b, "q", 4, heads, 1), k = make_param(b, "k", 4, keys, 1), v = make_param(b, "v", 4, keys, 1), o,
+       in[8];
     int nin = 6;
     if (s->relative) {
         id h = make_param(b, "table_h", 2, (int64_t[]){2 * (s->window ? s->window : s->height) - 1, s->D}, 0.02);
         id w = make_param(b, "table_w", 2, (int64_t[]){2 * (s->window ? s->window : s->width) - 1, s->D}, 0.02);
-        if (s->window) o = op_attention_window(g, q, k, v, h, w, 0, (struct window_options){(int)s->height, (int)s->width, (int)s->window, scale});
+        if (s->window)
+            o = op_attention_window(g, q, k, v, h, w, 0,
+                                    (struct window_options){(int)s->height, (int)s->width, (int)s->window, scale});
         else o = op_attention_rel(g, q, k, v, h, w, (int)s->height, (int)s->width, scale);
         in[nin++] = h;
         in[nin++] = w;
@@ -106,7 +114,11 @@ static void build(struct bench *b)
     const struct node f = *node_at(g, b->forward);
     id first[6] = {make_param(b, "do", 4, heads, 1), q, k, v, f.out[0], f.out[1]};
     memcpy(in, first, sizeof first);
-    b->backward = graph_emit(g, s->window ? OP_ATTENTION_WINDOW_BWD : s->relative ? OP_ATTENTION_REL_BWD : OP_ATTENTION_BWD, &f.attr, in, nin);
+    b->backward = graph_emit(g,
+                             s->window     ? OP_ATTENTION_WINDOW_BWD
+                             : s->relative ? OP_ATTENTION_REL_BWD
+                                           : OP_ATTENTION_BWD,
+                             &f.attr, in, nin);
     graph_output(g, "o", o);
     for (int i = 0; b->backward && i < node_at(g, b->backward)->nout; i++) {
         char name[16];
@@ -127,13 +139,16 @@ static int fill(struct bench *b, struct error *e)
         const struct param *p = &b->graph.params.at[i];
         const int64_t n = tensor_elements(tensor_at(&b->graph, p->tensor));
         if (p->init.kind == INIT_DATA) {
-            rc = b->device.ops->write(&b->device, tape_address(&b->tape, p->tensor), b->graph.blob.at + p->init.data, tensor_bytes(tensor_at(&b->graph, p->tensor)), e);
+            rc = b->device.ops->write(&b->device, tape_address(&b->tape, p->tensor), b->graph.blob.at + p->init.data,
+                                      tensor_bytes(tensor_at(&b->graph, p->tensor)), e);
             continue;
         }
         for (int64_t at = 0; at < n && !rc; at += CHUNK) {
             const int64_t here = min_i64(CHUNK, n - at);
-            for (int64_t j = 0; j < here; j++) piece[j] = f32_to_bf16((float)p->init.std * normal[(at + j + 7919 * i) % PATTERN]);
-            rc = b->device.ops->write(&b->device, (char *)tape_address(&b->tape, p->tensor) + 2 * at, piece, 2 * (uint64_t)here, e);
+            for (int64_t j = 0; j < here; j++)
+                piece[j] = f32_to_bf16((float)p->init.std * normal[(at + j + 7919 * i) % PATTERN]);
+            rc = b->device.ops->write(&b->device, (char *)tape_address(&b->tape, p->tensor) + 2 * at, piece,
+                                      2 * (uint64_t)here, e);
         }
     }
     mem_free(piece);
@@ -196,9 +211,11 @@ static void print_case(const struct bench *b, const char *name)
 {
     const uint64_t arena = plan_arena(&b->plan), operands = operand_bytes(&b->graph);
     const struct binding *binding = b->plan.placement.binding;
-    printf("{\"side\": \"ours\", \"route\": \"ours\", \"case\": \"%s\", \"forward_ms\": %.5f, \"backward_ms\": %.5f, \"both_ms\": %.5f, \"peak_bytes\": %llu, "
-           "\"extra_bytes\": %llu, \"kernel\": \"%s\", \"backward_kernel\": \"%s\"}\n", name, b->ms[0], b->ms[1], b->ms[0] + b->ms[1],
-           (unsigned long long)arena, (unsigned long long)(arena > operands ? arena - operands : 0), binding[b->forward].kernel->name,
+    printf("{\"side\": \"ours\", \"route\": \"ours\", \"case\": \"%s\", \"forward_ms\": %.5f, \"backward_ms\": %.5f, "
+           "\"both_ms\": %.5f, \"peak_bytes\": %llu, "
+           "\"extra_bytes\": %llu, \"kernel\": \"%s\", \"backward_kernel\": \"%s\"}\n",
+           name, b->ms[0], b->ms[1], b->ms[0] + b->ms[1], (unsigned long long)arena,
+           (unsigned long long)(arena > operands ? arena - operands : 0), binding[b->forward].kernel->name,
            binding[b->backward].kernel->name);
     fflush(stdout);
 }
@@ -208,8 +225,10 @@ static int run_case(const char *name, enum device_kind kind, int repeats)
 {
     struct bench *b = mem_alloc(sizeof *b);
     struct error e = {0};
-    int rc = read_shape(name, &b->shape) ? PL_OK
-                                         : error_set(&e, PL_USAGE, "a case is dense,B,H,T,D,CAUSAL, packed,B,H,T,D,N or rel,B,H,HEIGHT,WIDTH,D");
+    int rc =
+        read_shape(name, &b->shape)
+            ? PL_OK
+            : error_set(&e, PL_USAGE, "a case is dense,B,H,T,D,CAUSAL, packed,B,H,T,D,N or rel,B,H,HEIGHT,WIDTH,D");
     if (!rc) rc = open_bench(b, kind, &e);
     if (!rc) rc = measure(b, repeats, &e);
     if (rc) {
@@ -234,7 +253,8 @@ int main(int argc, char **argv)
         if (!strcmp(argv[i], "--device") && i + 1 < argc) kind = strcmp(argv[++i], "cpu") ? DEVICE_CUDA : DEVICE_CPU;
         else if (!strcmp(argv[i], "--key-heads") && i + 1 < argc) key_heads = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--repeats") && i + 1 < argc) repeats = atoi(argv[++i]);
-        else if (repeats < 1 || repeats > REPEATS_MOST) return fprintf(stderr, "--repeats is 1 to %d\n", REPEATS_MOST), PL_USAGE;
+        else if (repeats < 1 || repeats > REPEATS_MOST)
+            return fprintf(stderr, "--repeats is 1 to %d\n", REPEATS_MOST), PL_USAGE;
         else if (run_case(argv[i], kind, repeats)) worst = 1;
     }
     return worst;

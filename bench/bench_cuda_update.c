@@ -1,13 +1,15 @@
 /*
- * bench_cuda_update.c: ADAMW and SUMSQ alone, over all weights of Llama 1.1 B, through the kernel tables.
+ * bench_cuda_update.c: ADAMW and SUMSQ alone, over all weights of Llama 1.1 B, through the kernel
+ * tables.
  *
  *     bench_cuda_update [--device cpu] [--layers 22] [--rows 32000] [--repeats 20] [--special]
  *
  * Each case prints one line: the time of one replay of the recorded program (the median of several
- * measurements of RUNS replays), TB/s with each operand read once and each result written once, and a hash of
- * p, m, v and w after the first update (of SUMSQ: the sum's bits). Equal hashes show that two builds, or a GPU
- * and the CPU, give the same bits. With --special every 61st number is a special value (denormals, infinities,
- * NaN) and sizes are odd. Such a run compares the hashes of two builds only, since a NaN has other bits on a CPU.
+ * measurements of RUNS replays), TB/s with each operand read once and each result written once, and
+ * a hash of p, m, v and w after the first update (of SUMSQ: the sum's bits). Equal hashes show that
+ * two builds, or a GPU and the CPU, give the same bits. With --special every 61st number is a
+ * special value (denormals, infinities, NaN) and sizes are odd. Such a run compares the hashes of
+ * two builds only, since a NaN has other bits on a CPU.
  */
 #include <math.h>
 #include <stdio.h>
@@ -87,17 +89,20 @@ static void build(struct bench *b)
         x[V] = state_tensor(g, "v", KIND_STATE, b->of->m, b->size[i]);
         x[W] = state_tensor(g, "w", KIND_PARAM, b->of->w, b->size[i]);
         const union attr attr = {.adamw = {0.9, 0.95, 1e-8, i % 2 ? 0.1 : 0, 1, (uint64_t)i}};
-        if (update) graph_emit(g, OP_ADAMW, &attr, (id[]){x[P], x[G], x[M], x[V], graph_step(g), b->clip, x[W]}, x[W] ? 7 : 6);
+        if (update)
+            graph_emit(g, OP_ADAMW, &attr, (id[]){x[P], x[G], x[M], x[V], graph_step(g), b->clip, x[W]}, x[W] ? 7 : 6);
         else b->sum = op_apply(g, OP_SUMSQ, NULL, (id[]){x[G], b->sum}, 2);
     }
     if (!update) graph_output(g, "sum", b->sum);
     graph_verify(g, "build");
 }
 
-/* Numbers for one role of tensor: a chunk, and TENSORS more so that each tensor can start at its own offset. */
+/* Numbers for one role of tensor: a chunk, and TENSORS more so that each tensor can start at its
+ * own offset. */
 static void *pattern_of(enum role role, enum dtype t, bool special)
 {
-    static const float odd[] = {0, -0.0f, 1e-40f, -3e-41f, 1e-30f, -1e-22f, 1e-19f, 3e13f, -2e18f, 1e-13f, INFINITY, NAN, 1e-37f, 1e19f};
+    static const float odd[] = {0,     -0.0f,  1e-40f, -3e-41f,  1e-30f, -1e-22f, 1e-19f,
+                                3e13f, -2e18f, 1e-13f, INFINITY, NAN,    1e-37f,  1e19f};
     static const double deviation[ROLES] = {0.02, 1e-3, 1e-4, 1e-3, 0};
     const int64_t n = CHUNK + TENSORS;
     float *normal = mem_alloc((size_t)n * sizeof *normal);
@@ -114,10 +119,14 @@ static void *pattern_of(enum role role, enum dtype t, bool special)
 
 static int fill(struct bench *b, bool special, struct error *e)
 {
-    const struct step_block step = {.learning_rate = 1e-4f, .clip_norm = 1, .loss_scale = 1, .seed = 5, .rng_step = 2, .step = 3, .adam_t = 3};
+    const struct step_block step =
+        {.learning_rate = 1e-4f, .clip_norm = 1, .loss_scale = 1, .seed = 5, .rng_step = 2, .step = 3, .adam_t = 3};
     int rc = PL_OK;
-    if (b->graph.step) rc = b->device.ops->write(&b->device, tape_address(&b->tape, b->graph.step), &step, sizeof step, e);
-    if (b->clip && !rc) rc = b->device.ops->write(&b->device, tape_address(&b->tape, b->clip), (float[]){3.5f, 0.75f}, 2 * sizeof(float), e);
+    if (b->graph.step)
+        rc = b->device.ops->write(&b->device, tape_address(&b->tape, b->graph.step), &step, sizeof step, e);
+    if (b->clip && !rc)
+        rc = b->device.ops->write(&b->device, tape_address(&b->tape, b->clip), (float[]){3.5f, 0.75f},
+                                  2 * sizeof(float), e);
     for (int r = 0; r < ROLES && !rc; r++) {
         if (!b->at[0][r]) continue;
         const enum dtype t = (enum dtype)tensor_at(&b->graph, b->at[0][r])->dtype;
@@ -125,7 +134,8 @@ static int fill(struct bench *b, bool special, struct error *e)
         for (int i = 0; i < b->tensors && !rc; i++)
             for (int64_t k = 0; k < b->size[i] && !rc; k += CHUNK) {
                 char *to = (char *)tape_address(&b->tape, b->at[i][r]) + (uint64_t)k * dtype_size(t);
-                rc = b->device.ops->write(&b->device, to, from + (size_t)i * dtype_size(t), (uint64_t)min_i64(CHUNK, b->size[i] - k) * dtype_size(t), e);
+                rc = b->device.ops->write(&b->device, to, from + (size_t)i * dtype_size(t),
+                                          (uint64_t)min_i64(CHUNK, b->size[i] - k) * dtype_size(t), e);
             }
         mem_free(from);
     }
@@ -212,8 +222,8 @@ static int run_scenario(const struct scenario *s, const struct options *o)
     if (rc) {
         fprintf(stderr, "%s: %s\n", s->name, e.text);
     } else {
-        printf("%-36s %d tensors, %.4g elements: %8.4f ms, %.3f TB/s, hash %016llx\n", s->name, b->tensors, (double)b->elements, 1e3 * seconds,
-               bytes_of(b) / seconds * 1e-12, (unsigned long long)sum);
+        printf("%-36s %d tensors, %.4g elements: %8.4f ms, %.3f TB/s, hash %016llx\n", s->name, b->tensors,
+               (double)b->elements, 1e3 * seconds, bytes_of(b) / seconds * 1e-12, (unsigned long long)sum);
         device_close(&b->device, &b->tape);
         tape_free(&b->tape);
         plan_free(&b->plan);
@@ -237,7 +247,10 @@ int main(int argc, char **argv)
         else o.repeats = 0;
     }
     if (o.repeats < 1 || o.repeats > REPEATS_MOST || o.layers < 0 || o.layers > 100 || o.rows < 1)
-        return fprintf(stderr, "usage: bench_cuda_update [--device cpu] [--layers 22] [--rows 32000] [--repeats 20] [--special]\n"), PL_USAGE;
+        return fprintf(
+                   stderr,
+                   "usage: bench_cuda_update [--device cpu] [--layers 22] [--rows 32000] [--repeats 20] [--special]\n"),
+               PL_USAGE;
     for (size_t i = 0; i < COUNT(scenarios); i++) worst |= run_scenario(&scenarios[i], &o) != PL_OK;
     return worst;
 }

@@ -3,10 +3,11 @@
  *
  *     bench_gemm [--small-pages] [--threads N] [name-filter]
  *
- * The peak is measured: a loop of independent fused multiply-adds in registers, or of the bf16 instruction
- * for bf16 operands, on the same number of threads. Each line is the best of several runs, because other
- * programs on a shared machine only ever add time. Memory is on huge pages, like the arena, unless
- * --small-pages is given. Where oneDNN has a kernel for a product, a second line has its time.
+ * The peak is measured: a loop of independent fused multiply-adds in registers, or of the bf16
+ * instruction for bf16 operands, on the same number of threads. Each line is the best of several
+ * runs, because other programs on a shared machine only ever add time. Memory is on huge pages,
+ * like the arena, unless --small-pages is given. Where oneDNN has a kernel for a product, a second
+ * line has its time.
  */
 #pragma GCC optimize("fp-contract=fast")
 
@@ -151,16 +152,19 @@ static struct operand documents_new(const struct tensor *t, int64_t documents)
     memcpy(x.stride, t->stride, sizeof x.stride);
     int32_t (*range)[2] = x.data;
     const int64_t T = t->dim[1], length = T / documents;
-    for (int64_t i = 0; i < t->dim[0] * T; i++) range[i][0] = (int32_t)(i % T / length * length), range[i][1] = (int32_t)(i % T) + 1;
+    for (int64_t i = 0; i < t->dim[0] * T; i++)
+        range[i][0] = (int32_t)(i % T / length * length), range[i][1] = (int32_t)(i % T) + 1;
     return x;
 }
 
-/* With a causal mask only the useful half of the FLOPs counts; with documents (0: none), that of each. */
-static void bench_attention(int64_t B, int64_t T, int64_t H, int64_t G, int64_t D, bool causal, int64_t documents, enum dtype t)
+/* With a causal mask only the useful half of the FLOPs counts; with documents (0: none), that of
+ * each. */
+static void bench_attention(int64_t B, int64_t T, int64_t H, int64_t G, int64_t D, bool causal, int64_t documents,
+                            enum dtype t)
 {
     char name[96];
-    int n = snprintf(name, sizeof name, "attention B%lld T%lld H%lld/%lld D%lld%s %s", (long long)B, (long long)T, (long long)H,
-                     (long long)G, (long long)D, causal && !documents ? " causal" : "", dtype_name(t));
+    int n = snprintf(name, sizeof name, "attention B%lld T%lld H%lld/%lld D%lld%s %s", (long long)B, (long long)T,
+                     (long long)H, (long long)G, (long long)D, causal && !documents ? " causal" : "", dtype_name(t));
     if (documents) snprintf(name + n, sizeof name - (size_t)n, " %lld docs", (long long)documents);
     if (!strstr(name, filter)) return;
     struct bench f = {.q = {.nin = 3, .nout = 2}}, b = {.q = {.nin = 6, .nout = 3}};

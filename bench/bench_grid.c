@@ -1,6 +1,6 @@
 /*
- * bench_grid.c: the cost of positions on a grid: ATTENTION_REL and ATTENTION_BIAS relative to ATTENTION
- * at the sizes of SAM's and TinyViT's encoders, forward and backward.
+ * bench_grid.c: the cost of positions on a grid: ATTENTION_REL and ATTENTION_BIAS relative to
+ * ATTENTION at the sizes of SAM's and TinyViT's encoders, forward and backward.
  *
  *     build/bench/bench_grid [name-filter]
  *
@@ -44,7 +44,9 @@ static struct tensor dense(enum dtype t, int rank, const int64_t *dim)
 static struct operand filled(const struct tensor *t)
 {
     static uint64_t state = 88172645463325252u;
-    struct operand x = {.dtype = t->dtype, .rank = t->rank, .data = aligned_alloc(64, align_up(tensor_bytes(t) + 64, 64))};
+    struct operand x = {.dtype = t->dtype,
+                        .rank = t->rank,
+                        .data = aligned_alloc(64, align_up(tensor_bytes(t) + 64, 64))};
     memcpy(x.dim, t->dim, sizeof x.dim);
     memcpy(x.stride, t->stride, sizeof x.stride);
     for (int64_t i = 0; i < tensor_elements(t); i++) {
@@ -69,7 +71,8 @@ static void timed_ready(struct timed *n, enum op op, const char *name, int nin, 
 }
 
 /* kind 0: ATTENTION, 1: ATTENTION_REL (tables), 2: ATTENTION_BIAS. */
-static void case_nodes(struct timed *f, struct timed *b, int kind, int64_t B, int64_t side, int64_t H, int64_t D, enum dtype t)
+static void case_nodes(struct timed *f, struct timed *b, int kind, int64_t B, int64_t side, int64_t H, int64_t D,
+                       enum dtype t)
 {
     static const struct { enum op op[2]; const char *name[2]; int tables; } kinds[KINDS] = {
         {{OP_ATTENTION, OP_ATTENTION_BWD}, {"cpu_attention", "cpu_attention_bwd"}, 0},
@@ -79,7 +82,8 @@ static void case_nodes(struct timed *f, struct timed *b, int kind, int64_t B, in
     const int64_t T = side * side;
     const int tables = kinds[kind].tables;
     struct tensor q = dense(t, 4, (int64_t[]){B, T, H, D}), lse = dense(DT_F32, 3, (int64_t[]){B, H, T});
-    struct tensor table = kind == 2 ? dense(t, 2, (int64_t[]){H, T}) : dense(t, 2, (int64_t[]){2 * side - 1, D}), wide = table;
+    struct tensor table = kind == 2 ? dense(t, 2, (int64_t[]){H, T}) : dense(t, 2, (int64_t[]){2 * side - 1, D}),
+                  wide = table;
     wide.dtype = DT_F32;
     *f = *b = (struct timed){0};
     if (kind) f->attr.relative.scale = 0.125f, f->attr.relative.height = f->attr.relative.width = (int32_t)side;
@@ -121,8 +125,8 @@ static void bench(const char *name, const char *filter, int64_t B, int64_t side,
         }
     for (int i = 0; i < 2; i++)
         printf("%-26s %-5s %-9s %8.2f ms  tables %8.2f ms %.2f  bias %8.2f ms %.2f\n", name, dtype_name(t),
-               i ? "backward" : "forward", 1e3 * best[i][0], 1e3 * best[i][1], best[i][1] / best[i][0], 1e3 * best[i][2],
-               best[i][2] / best[i][0]);
+               i ? "backward" : "forward", 1e3 * best[i][0], 1e3 * best[i][1], best[i][1] / best[i][0],
+               1e3 * best[i][2], best[i][2] / best[i][0]);
     fflush(stdout);
 }
 

@@ -1,7 +1,7 @@
 /*
- * bench_image.c: one core's time from a JPEG in memory to a letterboxed image of 1024, and the times of
- * decoding and resizing. The image is textured so that its file is as large as a photograph of that
- * size (about 1 MB at 2250x1500, quality 95).
+ * bench_image.c: one core's time from a JPEG in memory to a letterboxed image of 1024, and the
+ * times of decoding and resizing. The image is textured so that its file is as large as a
+ * photograph of that size (about 1 MB at 2250x1500, quality 95).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +33,8 @@ static double cpu_seconds(void)
 }
 
 /* Seconds for one image; it is resized if `to` is given. */
-static double once(struct jpg *j, const struct text *file, uint32_t divisor, uint8_t *to, uint8_t *scratch, size_t room, uint8_t *rows)
+static double once(struct jpg *j, const struct text *file, uint32_t divisor, uint8_t *to, uint8_t *scratch, size_t room,
+                   uint8_t *rows)
 {
     struct error e;
     struct resize r;
@@ -77,8 +78,8 @@ int main(void)
     printf("image: a JPEG of %dx%d, %.2f MB, to %d; best of %d, one core\n", W, H, file.n / 1e6, SIDE, PASSES);
     for (uint32_t divisor = 1; divisor <= 2; divisor++) {
         double decode = best(j, &file, divisor, NULL), all = best(j, &file, divisor, to);
-        printf("  %s decode %6.2f ms   resize %5.2f ms   together %6.2f ms = %5.1f images/s\n", divisor == 1 ? "full" : "half", decode * 1e3,
-               (all - decode) * 1e3, all * 1e3, 1 / all);
+        printf("  %s decode %6.2f ms   resize %5.2f ms   together %6.2f ms = %5.1f images/s\n",
+               divisor == 1 ? "full" : "half", decode * 1e3, (all - decode) * 1e3, all * 1e3, 1 / all);
     }
     jpg_free(j);
     text_free(&file);

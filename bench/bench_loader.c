@@ -3,12 +3,13 @@
  *
  *   bench_loader [--images N] [--threads T] [--masks M] [--once] [--decode] PATH...
  *
- * Loads N images (default: one epoch) of shards or folders in SA-1B's format, or of a .pack, shuffled, epoch
- * after epoch: canvas 1024, masks at 256 as bits. --once: each sample once, none replaced. --decode: no loader;
- * only decodes each JPEG at the loader's scale, a bound for every loader that uses libjpeg.
- * Prints a word and a number per line; data.sh reads them. CPU seconds are those of all threads: with one
- * loader thread they are one core's time without the influence of other programs. Resident memory is read after
- * the first hundredth of the images, when every buffer has been used, and at the end.
+ * Loads N images (default: one epoch) of shards or folders in SA-1B's format, or of a .pack,
+ * shuffled, epoch after epoch: canvas 1024, masks at 256 as bits. --once: each sample once, none
+ * replaced. --decode: no loader; only decodes each JPEG at the loader's scale, a bound for every
+ * loader that uses libjpeg. Prints a word and a number per line; data.sh reads them. CPU seconds
+ * are those of all threads: with one loader thread they are one core's time without the influence
+ * of other programs. Resident memory is read after the first hundredth of the images, when every
+ * buffer has been used, and at the end.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,9 +90,11 @@ static int load_all(struct loader *l, struct loader_source *s, uint64_t images, 
     cpu = seconds_of(CLOCK_PROCESS_CPUTIME_ID) - cpu;
     mem_free(seen);
     if (rc) return rc;
-    printf("pairs %llu\nimages %llu\nwhole %llu\ndistinct %llu\nbroken %llu\nmasks %llu\n", (unsigned long long)count, (unsigned long long)images,
-           (unsigned long long)whole, (unsigned long long)distinct, (unsigned long long)s->counts.broken, (unsigned long long)masks);
-    printf("seconds %.3f\ncpu_seconds %.3f\nper_second %.2f\nper_cpu_second %.2f\n", wall, cpu, (double)images / wall, (double)images / cpu);
+    printf("pairs %llu\nimages %llu\nwhole %llu\ndistinct %llu\nbroken %llu\nmasks %llu\n", (unsigned long long)count,
+           (unsigned long long)images, (unsigned long long)whole, (unsigned long long)distinct,
+           (unsigned long long)s->counts.broken, (unsigned long long)masks);
+    printf("seconds %.3f\ncpu_seconds %.3f\nper_second %.2f\nper_cpu_second %.2f\n", wall, cpu, (double)images / wall,
+           (double)images / cpu);
     printf("early_kib %lu\nend_kib %lu\n", first, resident_kib());
     return PL_OK;
 }
@@ -101,7 +104,8 @@ static int decode(struct jpg *j, const void *bytes, size_t n, uint8_t *row, stru
 {
     struct jpg_header h;
     uint32_t w, rows;
-    if (jpg_peek(bytes, n, &h, e) || jpg_start(j, bytes, n, jpg_divisor(h.width, h.height, SIDE), &w, &rows, e)) return e->code;
+    if (jpg_peek(bytes, n, &h, e) || jpg_start(j, bytes, n, jpg_divisor(h.width, h.height, SIDE), &w, &rows, e))
+        return e->code;
     CHECK(w <= LOADER_MAX_SIDE, "an image %u pixels wide", w);
     for (uint32_t y = 0; y < rows; y++)
         if (jpg_rows(j, row, 0, 1, e)) return e->code;
@@ -137,13 +141,21 @@ static bool is_pack(const char *path)
 
 static int measure(const struct options *o, struct error *e)
 {
-    struct dataset_options d = {.format = is_pack(o->paths[0]) ? "packed" : "sa1b", .paths = o->paths, .n_paths = o->n_paths};
-    struct loader_options lo = {.side = SIDE, .cells = CELLS, .masks = o->masks, .threads = o->threads, .slots = SLOTS + o->threads, .room = ROOM};
+    struct dataset_options d = {.format = is_pack(o->paths[0]) ? "packed" : "sa1b",
+                                .paths = o->paths,
+                                .n_paths = o->n_paths};
+    struct loader_options lo = {.side = SIDE,
+                                .cells = CELLS,
+                                .masks = o->masks,
+                                .threads = o->threads,
+                                .slots = SLOTS + o->threads,
+                                .room = ROOM};
     struct dataset *set;
     struct loader *l = NULL;
     int rc = dataset_open(&set, &d, e);
     if (rc) return rc;
-    struct loader_source s = {.set = set, .seed = 1, .shuffle = !o->once, .once = o->once, .max_bad = 1, .sampler = {.max_masks = o->masks}};
+    struct loader_source s =
+        {.set = set, .seed = 1, .shuffle = !o->once, .once = o->once, .max_bad = 1, .sampler = {.max_masks = o->masks}};
     uint64_t images = o->once || !o->images ? dataset_count(set) : o->images, bytes = loader_bytes(&lo);
     if (o->decode) {
         rc = decode_all(set, images, e);

@@ -1,16 +1,18 @@
 /*
- * bench_ops.c: every row of ops.def at the bench size of its test case, as a share of the machine's ceiling.
+ * bench_ops.c: every row of ops.def at the bench size of its test case, as a share of the machine's
+ * ceiling.
  *
  *     bench_ops [name-filter]
  *
- * One line per row, dtype and thread count. Milliseconds are the best of several runs, because other
- * programs on a shared machine only ever add time. GFLOP/s and GB/s follow from the row's cost rule (each
- * operand moved once). The share of the ceiling is the machine's least time divided by the measured time.
- * The least time is that of the arithmetic at the peak of fused multiply-adds, or that of the bytes at the
- * rate of a plain a = b + c over as many bytes, whichever is longer.
+ * One line per row, dtype and thread count. Milliseconds are the best of several runs, because
+ * other programs on a shared machine only ever add time. GFLOP/s and GB/s follow from the row's
+ * cost rule (each operand moved once). The share of the ceiling is the machine's least time divided
+ * by the measured time. The least time is that of the arithmetic at the peak of fused
+ * multiply-adds, or that of the bytes at the rate of a plain a = b + c over as many bytes,
+ * whichever is longer.
  *
- * The case builds a graph that contains the row, as in the tests. The graph is planned and run once, so that
- * all operands have values; then only the row's own kernels are timed.
+ * The case builds a graph that contains the row, as in the tests. The graph is planned and run
+ * once, so that all operands have values; then only the row's own kernels are timed.
  */
 #pragma GCC optimize("fp-contract=fast")
 
@@ -66,10 +68,12 @@ static double stream_measure(uint64_t bytes, int threads)
 static struct ceiling ceiling_measure(int threads)
 {
     struct ceiling c = {.threads = threads, .flops = {peak_measure(DT_F32, threads), peak_measure(DT_BF16, threads)}};
-    printf("%d thread%s: %.1f GFLOP/s in f32, %.1f in bf16;", threads, threads > 1 ? "s" : "", c.flops[0] * 1e-9, c.flops[1] * 1e-9);
+    printf("%d thread%s: %.1f GFLOP/s in f32, %.1f in bf16;", threads, threads > 1 ? "s" : "", c.flops[0] * 1e-9,
+           c.flops[1] * 1e-9);
     for (int i = 0; i < SIZES; i++) {
         c.stream[i] = stream_measure(stream_bytes(i), threads);
-        printf("%s %.1f GB/s on %llu KiB", i ? "," : "", c.stream[i] * 1e-9, (unsigned long long)(stream_bytes(i) >> 10));
+        printf("%s %.1f GB/s on %llu KiB", i ? "," : "", c.stream[i] * 1e-9,
+               (unsigned long long)(stream_bytes(i) >> 10));
     }
     printf("\n");
     return c;
@@ -119,8 +123,9 @@ static void bench_row(const struct row *row, enum dtype f, const struct ceiling 
     }
     rig_close(&r);
     CHECK(seconds > 0, "the graph of the case of %s has no such node", op_table[row->op].name);
-    printf("%-21s %-4s %2d  %9.3f  %8.1f  %7.1f  %4.0f%%  %s\n", op_table[row->op].name, dtype_name(f), c->threads, seconds * 1e3,
-           sum.flops / seconds * 1e-9, sum.bytes / seconds * 1e-9, 100 * ceiling_seconds(c, f, sum) / seconds, kernel);
+    printf("%-21s %-4s %2d  %9.3f  %8.1f  %7.1f  %4.0f%%  %s\n", op_table[row->op].name, dtype_name(f), c->threads,
+           seconds * 1e3, sum.flops / seconds * 1e-9, sum.bytes / seconds * 1e-9,
+           100 * ceiling_seconds(c, f, sum) / seconds, kernel);
     fflush(stdout);
 }
 

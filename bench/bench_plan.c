@@ -1,6 +1,6 @@
 /*
- * bench_plan.c: the cost of planning: processor time of one compile and one placement, and of a whole
- * search, for given presets.
+ * bench_plan.c: the cost of planning: processor time of one compile and one placement, and of a
+ * whole search, for given presets.
  *
  *     build/bench/bench_plan [PRESET...]        (sam-vit-b sam-vit-h llama-7b)
  */
@@ -56,9 +56,9 @@ static void bench_one(struct subject *x, const struct settings *s, const struct 
         graph_free(&g);
     }
     char text[SETTING_ROOM];
-    printf("  %2d x %d, recompute %-10s head %2d  %6llu nodes  compile %7.2f ms  place %7.2f ms  padding %llu\n", s->micro_batch,
-           s->accumulation, recompute_text(&s->recompute, text), s->head_chunks, (unsigned long long)nodes, 1e3 * compile, 1e3 * place,
-           (unsigned long long)padding);
+    printf("  %2d x %d, recompute %-10s head %2d  %6llu nodes  compile %7.2f ms  place %7.2f ms  padding %llu\n",
+           s->micro_batch, s->accumulation, recompute_text(&s->recompute, text), s->head_chunks,
+           (unsigned long long)nodes, 1e3 * compile, 1e3 * place, (unsigned long long)padding);
 }
 
 static void bench_model(const char *preset)
@@ -73,8 +73,12 @@ static void bench_model(const char *preset)
     printf("%s\n", preset);
     for (int accumulate = 0; accumulate < 2; accumulate++)
         for (enum recompute_kind kind = RECOMPUTE_NONE; kind <= RECOMPUTE_SELECTIVE; kind++) {
-            struct settings s = {.micro_batch = accumulate ? 1 : 8, .accumulation = accumulate ? 8 : 1, .precision = DT_BF16,
-                                 .head_chunks = accumulate ? 4 : 1, .train = true, .recompute = {.kind = kind}};
+            struct settings s = {.micro_batch = accumulate ? 1 : 8,
+                                 .accumulation = accumulate ? 8 : 1,
+                                 .precision = DT_BF16,
+                                 .head_chunks = accumulate ? 4 : 1,
+                                 .train = true,
+                                 .recompute = {.kind = kind}};
             bench_one(&x, &s, &profile);
         }
     model_close(&x.model);

@@ -3,8 +3,9 @@
  *
  *     build/bench/bench_tokenize MODEL FILE BYTES...       bench/peer_tokenize.py runs it beside the tokenizers library
  *
- * For each BYTES the file is cut at line ends into texts of at least so many bytes. Prints a line for each: BYTES, MB/s of
- * encoding the first time (the cache of words is empty), MB/s of the best of three later times, MB/s of decoding, tokens.
+ * For each BYTES the file is cut at line ends into texts of at least so many bytes. Prints a line
+ * for each: BYTES, MB/s of encoding the first time (the cache of words is empty), MB/s of the best
+ * of three later times, MB/s of decoding, tokens.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,12 +37,14 @@ static double cpu_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static double encode(const struct tokenizer *t, const char *bytes, const struct cut *c, struct token_list *out, struct error *e)
+static double encode(const struct tokenizer *t, const char *bytes, const struct cut *c, struct token_list *out,
+                     struct error *e)
 {
     const double start = cpu_seconds();
     out->n = 0;
     for (uint32_t i = 0; i < c->at.n; i++)
-        if (tokenizer_encode(t, bytes + c->at.at[i].begin, c->at.at[i].end - c->at.at[i].begin, NULL, 0, false, out, e)) {
+        if (tokenizer_encode(t, bytes + c->at.at[i].begin, c->at.at[i].end - c->at.at[i].begin, NULL, 0, false, out,
+                             e)) {
             fprintf(stderr, "%s\n", e->text);
             exit(1);
         }

@@ -86,11 +86,11 @@ PL_API void pl_verbose(int on);
 
 /* --- options -------------------------------------------------------------------------- */
 
-/* Sets one key of the configuration (docs/reference/configuration.md): pl_set(s, "train.steps", "100"),
- * pl_set(s, "model.freeze", "[a.*, b.*]"), pl_set(s, "device", "cpu"). "null" restores the default.
- * A later call of pl_set or pl_read_yaml overrides an earlier one; a call that fails sets nothing.
- * An existing plan is dropped. After pl_start only train.learning_rate and train.clip_norm may
- * change. */
+/* Sets one key of the configuration (docs/reference/configuration.md): pl_set(s, "train.steps",
+ * "100"), pl_set(s, "model.freeze", "[a.*, b.*]"), pl_set(s, "device", "cpu"). "null" restores the
+ * default. A later call of pl_set or pl_read_yaml overrides an earlier one; a call that fails sets
+ * nothing. An existing plan is dropped. After pl_start only train.learning_rate and train.clip_norm
+ * may change. */
 PL_API int pl_set(struct pl_session *s, const char *key, const char *value);
 PL_API int pl_read_yaml(struct pl_session *s, const char *path);
 /* memory.budget: a size ("8GiB", "500 MB", "123456"), "auto" or "none". */
@@ -99,9 +99,9 @@ PL_API int pl_set_memory(struct pl_session *s, const char *size);
 /* --- a model of your own ------------------------------------------------------------------
  *
  * The build callback builds the forward pass for `batch` samples: parameters, inputs, layers, and
- * an output "loss", a scalar. It is called many times, with different batch sizes, while the planner
- * searches for the best split of the effective batch (train.effective_batch) into micro-batches. It
- * must be a pure function of its arguments. It does not deal with memory.
+ * an output "loss", a scalar. It is called many times, with different batch sizes, while the
+ * planner searches for the best split of the effective batch (train.effective_batch) into
+ * micro-batches. It must be a pure function of its arguments. It does not deal with memory.
  *
  * Errors are sticky: the first invalid call is recorded with names and shapes and returns 0, a call
  * on 0 returns 0, and pl_plan reports the error. So a callback needs no error handling.
@@ -137,7 +137,8 @@ PL_API pl_tensor pl_input(struct pl_builder *b, const char *name, enum pl_dtype 
  *     pl_input_along(b, "series", PL_F32, 1, PL_SHAPE(steps, batch, channels));
  * With PL_SHARED it has no such dimension: all samples of a step use the same values. */
 enum { PL_SHARED = -1 };
-PL_API pl_tensor pl_input_along(struct pl_builder *b, const char *name, enum pl_dtype type, int axis, int rank, const int64_t *dim);
+PL_API pl_tensor pl_input_along(struct pl_builder *b, const char *name, enum pl_dtype type, int axis, int rank,
+                                const int64_t *dim);
 /* A table of numbers that is part of the model and is not saved in any file. */
 PL_API pl_tensor pl_constant(struct pl_builder *b, const char *name, int rank, const int64_t *dim, const float *data);
 
@@ -146,27 +147,28 @@ PL_API void pl_output(struct pl_builder *b, const char *name, pl_tensor x);
 
 /* Modules: names in messages and plans. PL_BLOCK: one of a sequence of similar blocks; the planner
  * may recompute its activations in the backward pass (gradient checkpointing). PL_ROWS: the first
- * dimension of what the scope reads of the batch counts rows, which are independent of one another, and
- * the scalars that leave it are sums over them, such as a loss. The planner may run it over chunks of the
- * rows (memory.head_chunks), so that wide tensors in it, such as the logits of many classes, exist for a
- * chunk at a time. Only scalars leave it, for pl_add and pl_scale (pl_per_count is within it), and what
- * pl_output names. Scopes nest. */
+ * dimension of what the scope reads of the batch counts rows, which are independent of one another,
+ * and the scalars that leave it are sums over them, such as a loss. The planner may run it over
+ * chunks of the rows (memory.head_chunks), so that wide tensors in it, such as the logits of many
+ * classes, exist for a chunk at a time. Only scalars leave it, for pl_add and pl_scale
+ * (pl_per_count is within it), and what pl_output names. Scopes nest. */
 enum { PL_BLOCK = 1, PL_ROWS = 2 };
 PL_API void pl_scope_begin(struct pl_builder *b, const char *name, int flags);
 PL_API void pl_scope_end(struct pl_builder *b);
 
-/* The layers of a model: the statement that follows is built for i = 0, 1, ... count - 1, each time in the
- * scope "name.i", a PL_BLOCK. Names of parameters inside begin with "name.i.", so each layer has weights of
- * its own:
+/* The layers of a model: the statement that follows is built for i = 0, 1, ... count - 1, each time
+ * in the scope "name.i", a PL_BLOCK. Names of parameters inside begin with "name.i.", so each layer
+ * has weights of its own:
  *     PL_LAYERS(b, i, "layers", 12) x = layer(b, x);                         layers.3.up.weight ...
  *
- * A loop with shared weights, such as a recurrent network. Names of parameters are as they are given, so all
- * iterations have the same weights, and their gradients are summed. What an iteration hands to the next is a
- * variable. Dropout chooses anew in each iteration, and the same again where it is recomputed.
+ * A loop with shared weights, such as a recurrent network. Names of parameters are as they are
+ * given, so all iterations have the same weights, and their gradients are summed. What an iteration
+ * hands to the next is a variable. Dropout chooses anew in each iteration, and the same again where
+ * it is recomputed.
  *     PL_LOOP(b, t, "steps", T) h = cell(b, pl_at(b, x, 0, t), h);
  *
- * Both nest. They are unrolled: each iteration is nodes of its own, among which the planner chooses what the
- * backward pass recomputes. No break, goto or return leaves the statement. */
+ * Both nest. They are unrolled: each iteration is nodes of its own, among which the planner chooses
+ * what the backward pass recomputes. No break, goto or return leaves the statement. */
 #define PL_LAYERS(b, i, name, count) for (int64_t i = 0; pl_layer(b, name, i, count); i++)
 #define PL_LOOP(b, i, name, count) for (int64_t i = 0; pl_iteration(b, name, i, count); i++)
 /* Ends iteration i - 1 and begins i; 0: the loop ends, or the builder has an error. */
@@ -176,14 +178,16 @@ PL_API int pl_iteration(struct pl_builder *b, const char *name, int64_t i, int64
 /* Records an error of your own; the first error is reported. */
 PL_API void pl_fail(struct pl_builder *b, const char *message);
 
-/* The ops (docs/reference/ops.md). "rows x C" means that all leading dimensions are taken together. */
+/* The ops (docs/reference/ops.md). "rows x C" means that all leading dimensions are taken
+ * together. */
 PL_API pl_tensor pl_reshape(struct pl_builder *b, pl_tensor x, int rank, const int64_t *dim); /* one dim may be -1 */
 PL_API pl_tensor pl_slice(struct pl_builder *b, pl_tensor x, int axis, int64_t start, int64_t length);
 /* Element i along an axis, which x has and the result does not: row i of a matrix with axis 0. */
 PL_API pl_tensor pl_at(struct pl_builder *b, pl_tensor x, int axis, int64_t i);
 /* n tensors of one shape along a new axis: the opposite of pl_at. */
 PL_API pl_tensor pl_stack(struct pl_builder *b, int n, const pl_tensor *x, int axis);
-PL_API pl_tensor pl_linear(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias); /* x w^T + bias; bias 0: none */
+/* x w^T + bias; bias 0: none */
+PL_API pl_tensor pl_linear(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias);
 PL_API pl_tensor pl_matmul(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x, int transpose_y);
 PL_API pl_tensor pl_rmsnorm(struct pl_builder *b, pl_tensor x, pl_tensor w, float eps);
 PL_API pl_tensor pl_rope(struct pl_builder *b, pl_tensor x, pl_tensor inv_freq, float scale);
@@ -191,16 +195,19 @@ PL_API pl_tensor pl_rope(struct pl_builder *b, pl_tensor x, pl_tensor inv_freq, 
 PL_API pl_tensor pl_rope_at(struct pl_builder *b, pl_tensor x, pl_tensor inv_freq, pl_tensor positions, float scale);
 PL_API pl_tensor pl_silu_gate(struct pl_builder *b, pl_tensor gate, pl_tensor up); /* silu(gate) * up */
 PL_API pl_tensor pl_attention(struct pl_builder *b, pl_tensor q, pl_tensor k, pl_tensor v, float scale, int causal);
-/* For each query the first key that it sees and one past the last, an input PL_I32 [batch,T,2]: rows of
- * several documents, padding, prefixes. window > 0: only the last `window` of these keys. */
-PL_API pl_tensor pl_attention_ranges(struct pl_builder *b, pl_tensor q, pl_tensor k, pl_tensor v, pl_tensor ranges, float scale, int64_t window);
+/* For each query the first key that it sees and one past the last, an input PL_I32 [batch,T,2]:
+ * rows of several documents, padding, prefixes. window > 0: only the last `window` of these
+ * keys. */
+PL_API pl_tensor pl_attention_ranges(struct pl_builder *b, pl_tensor q, pl_tensor k, pl_tensor v, pl_tensor ranges,
+                                     float scale, int64_t window);
 PL_API pl_tensor pl_embedding(struct pl_builder *b, pl_tensor ids, pl_tensor table);
 PL_API pl_tensor pl_shift_labels(struct pl_builder *b, pl_tensor labels);
 PL_API pl_tensor pl_add(struct pl_builder *b, pl_tensor x, pl_tensor y);
 PL_API pl_tensor pl_mul(struct pl_builder *b, pl_tensor x, pl_tensor y);
 PL_API pl_tensor pl_scale(struct pl_builder *b, pl_tensor x, double value);
 PL_API pl_tensor pl_sum(struct pl_builder *b, pl_tensor x); /* sum of all elements: a scalar */
-PL_API pl_tensor pl_bmm(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x, int transpose_y); /* [...,M,K] times [...,K,N] */
+/* [...,M,K] times [...,K,N] */
+PL_API pl_tensor pl_bmm(struct pl_builder *b, pl_tensor x, pl_tensor y, int transpose_x, int transpose_y);
 PL_API pl_tensor pl_layernorm(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, float eps);
 PL_API pl_tensor pl_softmax(struct pl_builder *b, pl_tensor x); /* over the last dimension */
 enum pl_activation { PL_GELU, PL_GELU_TANH, PL_QUICK_GELU, PL_RELU, PL_SIGMOID, PL_SILU, PL_TANH, PL_EXP };
@@ -212,12 +219,16 @@ PL_API pl_tensor pl_drop_path(struct pl_builder *b, pl_tensor x, float p);
 /* Axis i of the result is axis axes[i] of x. */
 PL_API pl_tensor pl_permute(struct pl_builder *b, pl_tensor x, int rank, const int *axes);
 PL_API pl_tensor pl_concat(struct pl_builder *b, int n, const pl_tensor *x, int axis);
-PL_API pl_tensor pl_gather(struct pl_builder *b, pl_tensor x, pl_tensor index); /* x [B,N,C], index i32 [B,M]: [B,M,C] */
+/* x [B,N,C], index i32 [B,M]: [B,M,C] */
+PL_API pl_tensor pl_gather(struct pl_builder *b, pl_tensor x, pl_tensor index);
 /* Feature maps are [B,H,W,C]. w [O,C/groups,kh,kw]; groups is 1 or C; bias 0: none. */
-PL_API pl_tensor pl_conv(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, int stride, int pad, int groups);
-PL_API pl_tensor pl_conv_transpose(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, int stride, int pad); /* w [C,O,kh,kw] */
+PL_API pl_tensor pl_conv(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, int stride, int pad,
+                         int groups);
+/* w [C,O,kh,kw] */
+PL_API pl_tensor pl_conv_transpose(struct pl_builder *b, pl_tensor x, pl_tensor w, pl_tensor bias, int stride, int pad);
 PL_API pl_tensor pl_resize(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W, int align_corners); /* bilinear */
-PL_API pl_tensor pl_avgpool(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W); /* to H x W means over the whole map */
+/* to H x W means over the whole map */
+PL_API pl_tensor pl_avgpool(struct pl_builder *b, pl_tensor x, int64_t H, int64_t W);
 
 /* Any op by its name in docs/reference/ops.md, in upper or lower case, with its attributes as text
  * ("" or NULL: none; attributes that are not named are 0); returns the first output:
@@ -233,9 +244,9 @@ PL_API pl_tensor pl_op(struct pl_builder *b, const char *name, int n, const pl_t
 PL_API pl_tensor pl_cross_entropy(struct pl_builder *b, pl_tensor logits, pl_tensor labels);
 PL_API pl_tensor pl_per_count(struct pl_builder *b, pl_tensor sum);
 /* The same for one of several losses, each with a count of its own, named by what it counts:
- *     loss = pl_add(b, pl_cross_entropy_of(b, logits, labels, "tokens"), pl_per_count_of(b, squares, "boxes"));
- * pl_set_count_of sets it. With pl_train the data sets it, and has the counts "tokens" (those that
- * have a successor) and "samples". A model has at most 7 counts. */
+ *     loss = pl_add(b, pl_cross_entropy_of(b, logits, labels, "tokens"), pl_per_count_of(b,
+ *     squares, "boxes")); pl_set_count_of sets it. With pl_train the data sets it, and has the
+ *     counts "tokens" (those that have a successor) and "samples". A model has at most 7 counts. */
 PL_API pl_tensor pl_cross_entropy_of(struct pl_builder *b, pl_tensor logits, pl_tensor labels, const char *count);
 PL_API pl_tensor pl_per_count_of(struct pl_builder *b, pl_tensor sum, const char *count);
 
@@ -285,31 +296,32 @@ struct pl_plan_info {
 /* The value of a technique; NULL: there is no technique of that name. */
 PL_API const char *pl_technique_value(const struct pl_plan_info *plan, const char *name);
 
-/* Finds the plan with the shortest predicted step that fits the budget. PL_NOFIT: `out` holds the smallest
- * plan, with fits 0. A second call without a change of options returns the same. `out` may be
- * NULL. */
+/* Finds the plan with the shortest predicted step that fits the budget. PL_NOFIT: `out` holds the
+ * smallest plan, with fits 0. A second call without a change of options returns the same. `out` may
+ * be NULL. */
 PL_API int pl_plan(struct pl_session *s, struct pl_plan_info *out);
 /* The plan as JSON (as `plimsoll plan --json` prints it) and as a readable table. NULL on an
  * error. */
 PL_API const char *pl_plan_json(struct pl_session *s);
 PL_API const char *pl_plan_table(struct pl_session *s);
 
-/* --- step by step ------------------------------------------------------------------------------ */
+/* --- step by step ----------------------------------------------------------------------------- */
 
 /* Allocates the planned memory and loads the weights. Plans first if there is no plan. */
 PL_API int pl_start(struct pl_session *s);
 
 /* Writes the samples of the whole effective batch as one array of the input's dimensions, with the
  * effective batch in place of `batch`: effective_batch times the bytes of one sample. An input of
- * PL_SHARED is written as it is. The input keeps its values until it is written again. Ids and labels are
- * checked against the size of their table or the number of classes. */
+ * PL_SHARED is written as it is. The input keeps its values until it is written again. Ids and
+ * labels are checked against the size of their table or the number of classes. */
 PL_API int pl_write_input(struct pl_session *s, const char *name, const void *data, uint64_t bytes);
 
 /* Sets the divisor of the loss from the next step on: samples, tokens, or labels that count. 0
  * restores the default: the samples of the effective batch; for a built-in model family its tokens
  * less one per sample. */
 PL_API int pl_set_count(struct pl_session *s, double count);
-/* The same for the losses that pl_cross_entropy_of and pl_per_count_of divide by the count `name`. */
+/* The same for the losses that pl_cross_entropy_of and pl_per_count_of divide by the count
+ * `name`. */
 PL_API int pl_set_count_of(struct pl_session *s, const char *name, double count);
 
 /* One optimizer step: forward, backward, gradient clipping, update, with the schedule's learning
@@ -342,7 +354,7 @@ PL_API int pl_write_parameter(struct pl_session *s, const char *name, const floa
 /* Writes a model folder atomically: config.json and safetensors. `dir` must be new or empty. */
 PL_API int pl_save(struct pl_session *s, const char *dir);
 
-/* --- the whole loop -------------------------------------------------------------------------------- */
+/* --- the whole loop --------------------------------------------------------------------------- */
 
 struct pl_step_info {
     int64_t step, steps;            /* steps so far, and of the whole run */
@@ -366,7 +378,7 @@ PL_API int pl_resume(struct pl_session *s);
 /* The model folder that the last pl_train, pl_resume or pl_save wrote; "" if none. */
 PL_API const char *pl_model_path(const struct pl_session *s);
 
-/* --- generation ------------------------------------------------------------------------------------
+/* --- generation ----------------------------------------------------------------------------------
  *
  * A language model continues token ids, as `plimsoll generate` does, within the session's budget.
  *
@@ -381,7 +393,8 @@ PL_API const char *pl_model_path(const struct pl_session *s);
  */
 struct pl_generation {
     int64_t max_new;           /* tokens of the answer, at most */
-    int64_t context;           /* tokens of prompt and answer for which the KV cache is planned; 0: those of this call */
+    /* tokens of prompt and answer for which the KV cache is planned; 0: those of this call */
+    int64_t context;
     int64_t chunk;             /* tokens of the prompt that are processed at once; 0: the planner chooses */
     double temperature;        /* 0: greedy, always the most likely token; above: tokens are drawn */
     int64_t top_k;             /* draws among the k most likely tokens; 0: all */
@@ -393,37 +406,43 @@ struct pl_generation {
     const char *const *stops;  /* ...and texts that do; they need a tokenizer: the model's, or data.tokenizer */
     size_t n_stops;
 };
-/* Fills all members: the values of generation_config.json, 256 new tokens where it has none, no further ends and stops. */
+/* Fills all members: the values of generation_config.json, 256 new tokens where it has none, no
+ * further ends and stops. */
 PL_API int pl_generation_defaults(struct pl_session *s, struct pl_generation *out);
 
 enum { PL_END_EOS, PL_END_STOP, PL_END_LENGTH, PL_END_CALLBACK };
 struct pl_answer {
     const int32_t *ids;        /* the new tokens, with the one that ended the answer */
     size_t count;
-    const char *text;          /* their text, without special tokens and without the stop text; "" if there is no tokenizer */
+    /* their text, without special tokens and without the stop text; "" if there is no tokenizer */
+    const char *text;
     size_t bytes;              /* of the text, which has a NUL behind it */
     int end;                   /* why it ended: PL_END_EOS ... */
     double prompt_seconds, seconds; /* for the prompt; for the tokens */
     uint64_t arena_bytes, kv_cache_bytes; /* planned, and allocated */
 };
-/* Called with each new token; a nonzero result ends the answer after it. It must not call functions of the same
- * session. */
+/* Called with each new token; a nonzero result ends the answer after it. It must not call functions
+ * of the same session. */
 typedef int (*pl_token_callback)(int32_t id, void *user);
-/* Continues a prompt of n ids. `options` NULL: pl_generation_defaults; `callback` may be NULL. The first call plans and
- * loads the model, as does one with a longer context, another chunk, or after an option was changed; others
- * reuse it. The session must not be started; pl_start, pl_train and pl_resume free the model that was loaded here. The ids
- * and the text of the answer are valid until the next call on the session. PL_NOFIT: nothing fits the budget. */
-PL_API int pl_generate(struct pl_session *s, const int32_t *ids, size_t n, const struct pl_generation *options, pl_token_callback callback, void *user, struct pl_answer *out);
-/* The same for a text about n images, files that a model with a vision tower sees: <image> stands in the text where each of
- * them is, or they stand before it. "video:PATH" is a video, a file or a folder of its frames, at <video>; data.max_frames, data.fps and
- * data.tokens_per_frame are as in training. The model's tokenizer, or data.tokenizer, makes tokens of all. */
-PL_API int pl_generate_images(struct pl_session *s, const char *text, const char *const *images, size_t n, const struct pl_generation *options, pl_token_callback callback,
-                              void *user, struct pl_answer *out);
+/* Continues a prompt of n ids. `options` NULL: pl_generation_defaults; `callback` may be NULL. The
+ * first call plans and loads the model, as does one with a longer context, another chunk, or after
+ * an option was changed; others reuse it. The session must not be started; pl_start, pl_train and
+ * pl_resume free the model that was loaded here. The ids and the text of the answer are valid until
+ * the next call on the session. PL_NOFIT: nothing fits the budget. */
+PL_API int pl_generate(struct pl_session *s, const int32_t *ids, size_t n, const struct pl_generation *options,
+                       pl_token_callback callback, void *user, struct pl_answer *out);
+/* The same for a text about n images, files that a model with a vision tower sees: <image> stands
+ * in the text where each of them is, or they stand before it. "video:PATH" is a video, a file or a
+ * folder of its frames, at <video>; data.max_frames, data.fps and data.tokens_per_frame are as in
+ * training. The model's tokenizer, or data.tokenizer, makes tokens of all. */
+PL_API int pl_generate_images(struct pl_session *s, const char *text, const char *const *images, size_t n,
+                              const struct pl_generation *options, pl_token_callback callback, void *user,
+                              struct pl_answer *out);
 
-/* --- tokenizers ------------------------------------------------------------------------------------
+/* --- tokenizers ----------------------------------------------------------------------------------
  *
- * Text to token ids and back, as a model folder's tokenizer.json or tokenizer.model defines them: the
- * ids of the Hugging Face tokenizers library, or of SentencePiece. No session is needed.
+ * Text to token ids and back, as a model folder's tokenizer.json or tokenizer.model defines them:
+ * the ids of the Hugging Face tokenizers library, or of SentencePiece. No session is needed.
  *
  *     struct pl_tokenizer *t = pl_tokenizer_open("model");
  *     const struct pl_token *tokens;
@@ -441,19 +460,24 @@ struct pl_token {
     uint32_t begin, end;
 };
 
-/* Opens a model folder, a tokenizer.json or a tokenizer.model. Never NULL: if the file is not accepted,
- * pl_tokenizer_code is not PL_OK, and every later call that returns a code returns the same. */
+/* Opens a model folder, a tokenizer.json or a tokenizer.model. Never NULL: if the file is not
+ * accepted, pl_tokenizer_code is not PL_OK, and every later call that returns a code returns the
+ * same. */
 PL_API struct pl_tokenizer *pl_tokenizer_open(const char *path);
 /* NULL is allowed. */
 PL_API void pl_tokenizer_close(struct pl_tokenizer *t);
-/* Code and message of the last call, at first of pl_tokenizer_open; the message is "" after PL_OK. */
+/* Code and message of the last call, at first of pl_tokenizer_open; the message is "" after
+ * PL_OK. */
 PL_API int pl_tokenizer_code(const struct pl_tokenizer *t);
 PL_API const char *pl_tokenizer_message(const struct pl_tokenizer *t);
 
-/* The tokens of n bytes of UTF-8. add_special: with the tokens that the tokenizer adds, such as BOS. */
-PL_API int pl_encode(struct pl_tokenizer *t, const char *text, size_t n, int add_special, const struct pl_token **tokens, size_t *count);
+/* The tokens of n bytes of UTF-8. add_special: with the tokens that the tokenizer adds, such as
+ * BOS. */
+PL_API int pl_encode(struct pl_tokenizer *t, const char *text, size_t n, int add_special,
+                     const struct pl_token **tokens, size_t *count);
 /* The text of ids, with a NUL behind its n bytes. skip_special: without special tokens. */
-PL_API int pl_decode(struct pl_tokenizer *t, const int32_t *ids, size_t count, int skip_special, const char **text, size_t *n);
+PL_API int pl_decode(struct pl_tokenizer *t, const int32_t *ids, size_t count, int skip_special, const char **text,
+                     size_t *n);
 
 /* The largest id + 1; 0: the tokenizer is not open. */
 PL_API int32_t pl_token_count(const struct pl_tokenizer *t);

@@ -1,5 +1,6 @@
 /*
- * chat_folder.h: for tests of conversations with images: a model folder with all that tokenizing needs, and files of lines of JSON.
+ * chat_folder.h: for tests of conversations with images: a model folder with all that tokenizing
+ * needs, and files of lines of JSON.
  */
 #ifndef CHAT_FOLDER_H
 #define CHAT_FOLDER_H

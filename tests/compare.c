@@ -29,9 +29,9 @@
  * --gradients takes all tensors for gradients: weights after a step of SGD that is so long that
  * nothing else is left in them.
  *
- * GOT may hold further outputs, but no further gradient: a tied weight has one gradient. A NaN in GOT
- * fails, because no comparison with it is true. A NaN in EXPECT is not compared: what stands there,
- * such as the logits of padding, means nothing.
+ * GOT may hold further outputs, but no further gradient: a tied weight has one gradient. A NaN in
+ * GOT fails, because no comparison with it is true. A NaN in EXPECT is not compared: what stands
+ * there, such as the logits of padding, means nothing.
  *
  * The last line names the worst tensor of each class, or counts the failures. Exit code 0 when all
  * agree, 1 when not, 2 when the arguments or a file are bad.
@@ -298,8 +298,9 @@ static int parse_arguments(int argc, char **argv, struct options *o, struct erro
         }
     }
     if (o->got) return PL_OK;
-    return error_set(e, PL_USAGE, "usage: compare EXPECT.safetensors GOT.safetensors "
-                                  "[--logits BOUND] [--grad BOUND] [--rounding FILE TYPE] [--outputs] [--gradients] [--verbose]");
+    return error_set(e, PL_USAGE,
+                     "usage: compare EXPECT.safetensors GOT.safetensors "
+                     "[--logits BOUND] [--grad BOUND] [--rounding FILE TYPE] [--outputs] [--gradients] [--verbose]");
 }
 
 /* Reads lines of "NAME bf16 f16 f32"; any other line is an error. */

@@ -17,12 +17,13 @@
  * Each row runs in a process of its own, so a kernel that breaks the GPU's context breaks one row.
  * --jobs 0 runs all rows in one process, which is faster under a memory checker.
  *
- * ATTENTION and its gradient have two more checks (cuda_ranges.inc): causal ranges give the bits of the
- * causal kernel, and a NaN in one document changes no bit of another.
+ * ATTENTION and its gradient have two more checks (cuda_ranges.inc): causal ranges give the bits of
+ * the causal kernel, and a NaN in one document changes no bit of another.
  *
- * --cover omits redundant cases. It keeps, small shapes first, those that run a kernel in a dtype, a form
- * and a width of access (for attention also: a head dimension) that no earlier case ran. --list only prints the remaining cases. The selection takes seconds, so concurrent
- * programs get lines of the list in files of their own (--cases).
+ * --cover omits redundant cases. It keeps, small shapes first, those that run a kernel in a dtype,
+ * a form and a width of access (for attention also: a head dimension) that no earlier case ran.
+ * --list only prints the remaining cases. The selection takes seconds, so concurrent programs get
+ * lines of the list in files of their own (--cases).
  *
  * --bench uses the shape that a case names for timing, which has many thread blocks. There the
  * oracle is the CPU in f32, and twice the difference is allowed.
@@ -58,7 +59,9 @@ static const enum dtype types[TYPES] = {DT_F32, DT_BF16, DT_F16};
 static enum device_kind subject = DEVICE_CUDA;
 static bool at_bench; /* --bench */
 static bool covering; /* --cover */
-static int like, only; /* `like`: the compute capability whose kernels run; 0: the GPU's own. `only` (--like): no other; below 8.0 not in bf16 */
+/* `like`: the compute capability whose kernels run; 0: the GPU's own. `only` (--like): no other;
+ * below 8.0 not in bf16 */
+static int like, only;
 static const int older[] = {86, 75};
 static bool can_run; /* a device is present; otherwise everything is planned only */
 static int own_capability; /* of the GPU; 0: there is none, and the profile's counts */
@@ -97,7 +100,8 @@ static VEC(struct key) covered;
 static bool is_new(const struct key *k)
 {
     for (uint32_t i = 0; i < covered.n; i++)
-        if (covered.at[i].kernel == k->kernel && covered.at[i].form == k->form && covered.at[i].type == k->type && covered.at[i].heads == k->heads && covered.at[i].positions == k->positions &&
+        if (covered.at[i].kernel == k->kernel && covered.at[i].form == k->form && covered.at[i].type == k->type &&
+            covered.at[i].heads == k->heads && covered.at[i].positions == k->positions &&
             covered.at[i].access == k->access)
             return false;
     return true;
@@ -112,14 +116,15 @@ static void apply_layout_passes(struct graph *g)
     pass_reuse(g, NULL);
 }
 
-/* The tensor core kernels are compiled per head dimension, and those of few tokens differ by it; of the other attention
- * kernels the form says which it is. */
+/* The tensor core kernels are compiled per head dimension, and those of few tokens differ by it; of
+ * the other attention kernels the form says which it is. */
 static int64_t head_dim_class(const struct kernel *k, const struct tensor *q)
 {
     return strstr(k->name, "attention") && q->rank == 4 && (k->capability || strstr(k->name, "few")) ? q->dim[3] : 0;
 }
 
-/* The profile of this device, or of an older GPU: its compute capability decides which kernels run. */
+/* The profile of this device, or of an older GPU: its compute capability decides which kernels
+ * run. */
 static void profile_of(struct profile *p)
 {
     profile_default(p, subject, 2);
@@ -140,7 +145,12 @@ static void cover(const struct graph *g, int type)
         query_fill(&q, g, x, &profile);
         const struct kernel *found = kernel_find(DEVICE_CUDA, x->op, &q);
         if (!found) continue;
-        const struct key key = {found, type, head_dim_class(found, q.in[0]), has_positions(x->op, &q), kernel_form(found, &q), found->access ? found->access(&q) : 0};
+        const struct key key = {found,
+                                type,
+                                head_dim_class(found, q.in[0]),
+                                has_positions(x->op, &q),
+                                kernel_form(found, &q),
+                                found->access ? found->access(&q) : 0};
         if (is_new(&key)) vec_push(&covered, key);
     }
 }
@@ -167,14 +177,15 @@ static bool all_used(bool used[CUDA_ROWS][FORMS_MOST])
         for (const struct kernel *k = cuda_kernels[f]; k->op != OP_NONE; k++)
             for (int form = 0; form == 0 || (k->forms && k->forms->names[form]); form++) {
                 if (used[k->row][form]) continue;
-                printf("FAILED no case runs the kernel %s%s%s\n", k->name, k->forms ? " in the form " : "", kernel_form_name(k, form));
+                printf("FAILED no case runs the kernel %s%s%s\n", k->name, k->forms ? " in the form " : "",
+                       kernel_form_name(k, form));
                 all = false;
             }
     return all;
 }
 
-/* Whether the kept cases run every kernel of kernels.def in every form, on some GPU, and one with a column `access` at
- * 16 bytes a thread; names those that they lack. */
+/* Whether the kept cases run every kernel of kernels.def in every form, on some GPU, and one with a
+ * column `access` at 16 bytes a thread; names those that they lack. */
 static bool covers_all_kernels(void)
 {
     bool used[CUDA_ROWS][FORMS_MOST] = {0}, widths[CUDA_ROWS] = {0}, wide[CUDA_ROWS] = {0};
@@ -202,7 +213,8 @@ static bool choose_cases(void)
         for (size_t i = 1; i < COUNT(rows); i++)
             for (int forward = 1; forward >= 0; forward--)
                 for (int type = 0; type < TYPES; type++)
-                    if (shape_at(&rows[i], slot)[0] && (forward || !rows[i].c->no_gradient)) kept[i][slot][forward][type] = covers_new_kernel(&rows[i], slot, forward, type);
+                    if (shape_at(&rows[i], slot)[0] && (forward || !rows[i].c->no_gradient))
+                        kept[i][slot][forward][type] = covers_new_kernel(&rows[i], slot, forward, type);
     const bool all = subject != DEVICE_CUDA || covers_all_kernels();
     vec_free(&covered);
     return all;
@@ -214,7 +226,8 @@ static void print_cases(size_t row)
     for (int slot = 0; slot < SLOTS; slot++)
         for (int forward = 1; forward >= 0; forward--) {
             const bool *k = kept[row][slot][forward];
-            if (k[0] || k[1] || k[2]) printf("case %s %d %d %d%d%d\n", op_table[row].name, slot, forward, k[0], k[1], k[2]);
+            if (k[0] || k[1] || k[2])
+                printf("case %s %d %d %d%d%d\n", op_table[row].name, slot, forward, k[0], k[1], k[2]);
         }
 }
 
@@ -232,7 +245,8 @@ static void read_cases(const char *path)
     FILE *f = fopen(path, "r");
     if (!f) fail_msg("cannot read %s", path);
     while (fgets(line, sizeof line, f)) {
-        const bool whole = sscanf(line, "case %63s %u %u %3s", name, &slot, &forward, types_of) == 4 && slot < SLOTS && forward < 2 && strlen(types_of) == TYPES;
+        const bool whole = sscanf(line, "case %63s %u %u %3s", name, &slot, &forward, types_of) == 4 && slot < SLOTS &&
+                           forward < 2 && strlen(types_of) == TYPES;
         const size_t row = whole ? row_named(name) : COUNT(rows);
         if (row == COUNT(rows) || !shape_at(&rows[row], (int)slot)[0]) fail_msg("%s: no case: %s", path, line);
         for (int i = 0; i < TYPES; i++) kept[row][slot][forward][i] = types_of[i] == '1';
@@ -267,9 +281,14 @@ __attribute__((format(printf, 2, 3))) static bool complain(const struct trial *t
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    for (int i = 0; i < 8; i++) at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%lld", i ? " " : "", (long long)t->n[i]);
-    printf("FAILED %s %s %s (%s)%s: %s\n", op_table[t->row->op].name, t->forward ? "forward" : "gradient", dtype_name(t->f), shape,
-           like == 86 ? " as on 8.6" : like ? " as on 7.5" : "", text);
+    for (int i = 0; i < 8; i++)
+        at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%lld", i ? " " : "", (long long)t->n[i]);
+    printf("FAILED %s %s %s (%s)%s: %s\n", op_table[t->row->op].name, t->forward ? "forward" : "gradient",
+           dtype_name(t->f), shape,
+           like == 86 ? " as on 8.6"
+           : like     ? " as on 7.5"
+                      : "",
+           text);
     fflush(stdout);
     return false;
 }
@@ -315,7 +334,8 @@ struct side {
 
 /* Calls `each` for every block of bytes that the program may write: storages in use, and
  * workspaces. A parameter that no program reads has an offset too, and its values are copied. */
-static void side_blocks(struct side *s, void (*each)(struct side *, enum space space, uint64_t at, uint64_t bytes, bool persistent))
+static void side_blocks(struct side *s,
+                        void (*each)(struct side *, enum space space, uint64_t at, uint64_t bytes, bool persistent))
 {
     const struct graph *g = &s->copy.graph;
     const struct placement *p = &s->copy.plan.placement;
@@ -357,7 +377,9 @@ static int side_guards(const struct side *s, struct error *e)
     for (int space = 0; space < SPACE_COUNT; space++)
         for (uint64_t i = 0; bytes[space] && i < bytes[space] + GUARD_BYTES; i++)
             if (!s->owned[space][i] && (uint8_t)s->copy.device.arena[space][i] != GUARD_BYTE)
-                return error_set(e, PL_FAIL, "a write outside of all storages, at byte %" PRIu64 " of an arena of %" PRIu64, i, bytes[space]);
+                return error_set(e, PL_FAIL,
+                                 "a write outside of all storages, at byte %" PRIu64 " of an arena of %" PRIu64, i,
+                                 bytes[space]);
     return PL_OK;
 }
 
@@ -366,7 +388,8 @@ static void side_fill(struct side *s)
     struct rig *r = &s->copy;
     side_poison(s);
     if (r->graph.step) {
-        struct step_block step = {.learning_rate = 1e-2f, .inv_count = {0.125f}, .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3};
+        struct step_block step =
+            {.learning_rate = 1e-2f, .inv_count = {0.125f}, .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3};
         memcpy(tape_address(&r->tape, r->graph.step), &step, sizeof step);
     }
     rig_load_params(r);
@@ -411,10 +434,14 @@ static int side_go(struct side *s, struct error *e)
     const uint64_t *bytes = s->copy.plan.placement.arena;
     int rc = PL_OK;
     for (int p = 0; p < SPACE_COUNT && !rc; p++)
-        if (bytes[p]) rc = s->device.ops->write(&s->device, s->device.arena[p], s->copy.device.arena[p], bytes[p] + GUARD_BYTES, e);
+        if (bytes[p])
+            rc = s->device.ops->write(&s->device, s->device.arena[p], s->copy.device.arena[p], bytes[p] + GUARD_BYTES,
+                                      e);
     if (!rc) rc = s->device.ops->run(&s->device, &s->tape, PROGRAM_STEP, e);
     for (int p = 0; p < SPACE_COUNT && !rc; p++)
-        if (bytes[p]) rc = s->device.ops->read(&s->device, s->copy.device.arena[p], s->device.arena[p], bytes[p] + GUARD_BYTES, e);
+        if (bytes[p])
+            rc =
+                s->device.ops->read(&s->device, s->copy.device.arena[p], s->device.arena[p], bytes[p] + GUARD_BYTES, e);
     return rc ? rc : side_guards(s, e);
 }
 
@@ -427,7 +454,10 @@ static int side_run(struct side *s, struct error *e)
 /* --- comparing ------------------------------------------------------------------------------ */
 
 /* The number of tensors that a trial compares: outputs, or the gradients of trained parameters. */
-static uint32_t result_count(const struct trial *t, const struct graph *g) { return t->forward ? g->outputs.n : g->params.n; }
+static uint32_t result_count(const struct trial *t, const struct graph *g)
+{
+    return t->forward ? g->outputs.n : g->params.n;
+}
 
 static id result_tensor(const struct trial *t, const struct graph *g, uint32_t i)
 {
@@ -438,11 +468,13 @@ static id result_tensor(const struct trial *t, const struct graph *g, uint32_t i
 static double tolerance(const struct scene *s, enum dtype out)
 {
     const double c = 4, f32 = dtype_table[DT_F32].epsilon;
-    return (at_bench ? 2 : 1) * c * (dtype_table[out].epsilon / 2 + (s->roundings - 1) * dtype_table[s->f].epsilon / 2 + f32 * sqrt(s->length));
+    return (at_bench ? 2 : 1) * c *
+           (dtype_table[out].epsilon / 2 + (s->roundings - 1) * dtype_table[s->f].epsilon / 2 + f32 * sqrt(s->length));
 }
 
 /* Each element, relative to the largest one. */
-static bool compare_output(const struct trial *t, const struct scene *s, uint32_t o, enum dtype type, const double *a, const double *b, int64_t n)
+static bool compare_output(const struct trial *t, const struct scene *s, uint32_t o, enum dtype type, const double *a,
+                           const double *b, int64_t n)
 {
     double size = s->unit;
     for (int64_t i = 0; i < n; i++)
@@ -450,14 +482,16 @@ static bool compare_output(const struct trial *t, const struct scene *s, uint32_
     const double allowed = dtype_is_float(type) ? tolerance(s, type) * size : 0;
     int64_t wrong = 0, first = 0;
     for (int64_t i = n; i-- > 0;)
-        if (a[i] != b[i] && !(fabs(a[i] - b[i]) <= allowed)) wrong++, first = i; /* -inf is the log-sum-exp of no keys */
+        /* -inf is the log-sum-exp of no keys */
+        if (a[i] != b[i] && !(fabs(a[i] - b[i]) <= allowed)) wrong++, first = i;
     if (!wrong) return true;
-    return complain(t, "output %u: %lld of %lld wrong, [%lld] is %.9g, the reference gives %.9g, allowed %.3g", o, (long long)wrong, (long long)n,
-                    (long long)first, a[first], b[first], allowed);
+    return complain(t, "output %u: %lld of %lld wrong, [%lld] is %.9g, the reference gives %.9g, allowed %.3g", o,
+                    (long long)wrong, (long long)n, (long long)first, a[first], b[first], allowed);
 }
 
 /* The L2 norm over all elements. */
-static bool compare_gradient(const struct trial *t, const struct scene *s, const char *name, const double *a, const double *b, int64_t n)
+static bool compare_gradient(const struct trial *t, const struct scene *s, const char *name, const double *a,
+                             const double *b, int64_t n)
 {
     double error = 0, size = 0, worst = -1;
     int64_t at = 0;
@@ -467,8 +501,9 @@ static bool compare_gradient(const struct trial *t, const struct scene *s, const
     }
     size = fmax(sqrt(size), s->unit * sqrt((double)n));
     if (sqrt(error) <= tolerance(s, s->f) * size) return true;
-    return complain(t, "gradient of %s is off by %.3g of its size, allowed %.3g; [%lld] of %lld is %.9g, the reference gives %.9g", name,
-                    sqrt(error) / size, tolerance(s, s->f), (long long)at, (long long)n, a[at], b[at]);
+    return complain(
+        t, "gradient of %s is off by %.3g of its size, allowed %.3g; [%lld] of %lld is %.9g, the reference gives %.9g",
+        name, sqrt(error) / size, tolerance(s, s->f), (long long)at, (long long)n, a[at], b[at]);
 }
 
 static bool compare(const struct trial *t, const struct scene *s, const struct rig *got, const struct rig *want)
@@ -531,8 +566,8 @@ static void run_trial(const struct trial *t, const struct rig *reference)
     side_close(&got);
 }
 
-/* Runs the case once more with each older set of kernels that differs: a GPU runs its own kernels and
- * those of older GPUs. */
+/* Runs the case once more with each older set of kernels that differs: a GPU runs its own kernels
+ * and those of older GPUs. */
 static bool same_kernels(const struct graph *g, int a, int b)
 {
     struct profile profile[2];
@@ -582,7 +617,8 @@ static bool wants_reference(const struct row *row, const int64_t *n, bool forwar
     return any;
 }
 
-static void run_case(const struct row *row, const int64_t *n, bool forward, const bool wanted[TYPES], struct result *result)
+static void run_case(const struct row *row, const int64_t *n, bool forward, const bool wanted[TYPES],
+                     struct result *result)
 {
     struct rig reference = {0};
     const bool needed = wants_reference(row, n, forward);
@@ -613,7 +649,8 @@ static void run_row(const struct row *row, struct result *result)
         if (at_bench && row->c->bench[0]) run_case(row, row->c->bench, forward, every, result);
         for (int slot = 0; slot < SLOTS && !at_bench && !result->broken; slot++) {
             const bool *wanted = covering ? kept[row->op][slot][forward] : every;
-            if (shape_at(row, slot)[0] && (wanted[0] || wanted[1] || wanted[2])) run_case(row, shape_at(row, slot), forward, wanted, result);
+            if (shape_at(row, slot)[0] && (wanted[0] || wanted[1] || wanted[2]))
+                run_case(row, shape_at(row, slot), forward, wanted, result);
         }
     }
     if (!at_bench && !covering) check_ranges(row, result);
@@ -683,12 +720,14 @@ static void time_row(const struct row *row, enum dtype f, struct result *result)
     else {
         void *whole = got.tape.device_state;
         double launches = keep_row(&got, row->op, &sum, &kernel);
-        if (got.device.ops->record(&got.device, &got.tape, &e) || time_tape(&got, &seconds, &e)) complain(&t, "%s", e.text);
+        if (got.device.ops->record(&got.device, &got.tape, &e) || time_tape(&got, &seconds, &e))
+            complain(&t, "%s", e.text);
         else {
             seconds /= REPEATS;
             result->passed++;
-            printf("%-21s %-4s %9.2f us %8.1f GB/s %8.2f TFLOP/s  %s%s\n", op_table[row->op].name, dtype_name(f), seconds * 1e6,
-                   sum.bytes / seconds * 1e-9, sum.flops / seconds * 1e-12, kernel, launches > REPEATS ? " (several)" : "");
+            printf("%-21s %-4s %9.2f us %8.1f GB/s %8.2f TFLOP/s  %s%s\n", op_table[row->op].name, dtype_name(f),
+                   seconds * 1e6, sum.bytes / seconds * 1e-9, sum.flops / seconds * 1e-12, kernel,
+                   launches > REPEATS ? " (several)" : "");
         }
         (void)whole; /* freed with the process */
     }
@@ -705,8 +744,8 @@ static void run_or_time_row(const struct row *row, struct result *result, bool t
     result->done = true;
 }
 
-/* The GPU's compute capability; 0: there is none. Asked in a process of its own: CUDA does not survive a
- * fork. */
+/* The GPU's compute capability; 0: there is none. Asked in a process of its own: CUDA does not
+ * survive a fork. */
 static int find_capability(void)
 {
     int status = 0;
@@ -770,7 +809,8 @@ static int summarise(bool every)
         if (r->failed > SHOWN) printf("FAILED %s: %d cases in all\n", op_table[i].name, r->failed);
         all.passed += r->passed, all.failed += r->failed, all.skipped += r->skipped, all.lacking += r->lacking;
         for (int op = 0; op < OP_COUNT; op++) all.lacks[op] |= r->lacks[op], all.has[op] |= r->has[op];
-        for (int k = 0; k < CUDA_ROWS * FORMS_MOST; k++) all.used[k / FORMS_MOST][k % FORMS_MOST] |= r->used[k / FORMS_MOST][k % FORMS_MOST];
+        for (int k = 0; k < CUDA_ROWS * FORMS_MOST; k++)
+            all.used[k / FORMS_MOST][k % FORMS_MOST] |= r->used[k / FORMS_MOST][k % FORMS_MOST];
     }
     if (every && subject == DEVICE_CUDA && !all_used(all.used)) all.failed++;
     printf("%d cases without a kernel, of ops (*: for some operands):", all.lacking);
@@ -802,11 +842,15 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--jobs") && i + 1 < argc) jobs = atoi(argv[++i]);
         else if (!strcmp(argv[i], "--grow") && i + 1 < argc) grow = atoll(argv[++i]);
         else if (!strcmp(argv[i], "--shape") && i + 1 < argc)
-            sscanf(argv[++i], "%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64, &shape[0],
-                   &shape[1], &shape[2], &shape[3], &shape[4], &shape[5], &shape[6], &shape[7]);
+            sscanf(argv[++i],
+                   "%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64 ",%" SCNd64,
+                   &shape[0], &shape[1], &shape[2], &shape[3], &shape[4], &shape[5], &shape[6], &shape[7]);
         else if (argv[i][0] != '-') names[count++] = argv[i];
         else {
-            fprintf(stderr, "usage: cuda_ops [--device cpu] [--like 86|75] [--jobs N] [--cover [--list] | --cases FILE] [--bench] [--time [--grow N] [--shape N,...]] [OP...]; found '%s'\n", argv[i]);
+            fprintf(stderr,
+                    "usage: cuda_ops [--device cpu] [--like 86|75] [--jobs N] [--cover [--list] | --cases FILE] "
+                    "[--bench] [--time [--grow N] [--shape N,...]] [OP...]; found '%s'\n",
+                    argv[i]);
             return 2;
         }
     }
@@ -821,8 +865,8 @@ int main(int argc, char **argv)
     for (size_t i = 1; i < COUNT(rows) && listing; i++)
         if (wanted(i, names, count)) print_cases(i);
     if (listing) return 0;
-    printf("device %s: %s; seed %llu\n", subject == DEVICE_CPU ? "cpu" : "cuda", can_run ? "running" : "no GPU, the cases are planned only",
-           (unsigned long long)seed);
+    printf("device %s: %s; seed %llu\n", subject == DEVICE_CPU ? "cpu" : "cuda",
+           can_run ? "running" : "no GPU, the cases are planned only", (unsigned long long)seed);
     run_all(timing, jobs, names, count);
     free(names);
     return summarise(!count && !covering && !timing && !at_bench && !only);

@@ -98,13 +98,15 @@ static void side_close(struct side *s)
 static bool side_write(struct side *s, id tensor, const void *from, uint64_t bytes, const char *name)
 {
     struct error e = {0};
-    return report_call(name, "write", s->device.ops->write(&s->device, tape_address(&s->tape, tensor), from, bytes, &e), &e);
+    return report_call(name, "write", s->device.ops->write(&s->device, tape_address(&s->tape, tensor), from, bytes, &e),
+                       &e);
 }
 
 static bool side_read(struct side *s, id tensor, void *to, uint64_t bytes, const char *name)
 {
     struct error e = {0};
-    return report_call(name, "read", s->device.ops->read(&s->device, to, tape_address(&s->tape, tensor), bytes, &e), &e);
+    return report_call(name, "read", s->device.ops->read(&s->device, to, tape_address(&s->tape, tensor), bytes, &e),
+                       &e);
 }
 
 static bool side_run(struct side *s, enum program p, const char *name)
@@ -161,15 +163,20 @@ static void compare(const char *name, const char *what, const void *got, const v
     double relative = norm > 0 ? sqrt(difference / norm) : sqrt(difference);
     bool ok = relative <= tol && norm > 0;
     char detail[256];
-    snprintf(detail, sizeof detail, "%.3g of %.3g%s", relative, tol, ok ? "" : norm > 0 ? "" : " (the reference is all 0)");
+    snprintf(detail, sizeof detail, "%.3g of %.3g%s", relative, tol,
+             ok         ? ""
+             : norm > 0 ? ""
+                        : " (the reference is all 0)");
     if (!ok)
-        snprintf(detail + strlen(detail), sizeof detail - strlen(detail), "; worst at %lld of %lld: got %.9g, want %.9g",
-                 (long long)at, (long long)n, dtype_load(got, t, at), dtype_load(want, t, at % cycle));
+        snprintf(detail + strlen(detail), sizeof detail - strlen(detail),
+                 "; worst at %lld of %lld: got %.9g, want %.9g", (long long)at, (long long)n, dtype_load(got, t, at),
+                 dtype_load(want, t, at % cycle));
     report(name, what, ok, detail);
 }
 
 /* Reads a tensor on both sides and compares; shapes differ in rows at most. */
-static void compare_sides(const char *name, const char *what, struct side *got, struct side *want, id tensor, double tol)
+static void compare_sides(const char *name, const char *what, struct side *got, struct side *want, id tensor,
+                          double tol)
 {
     const struct tensor *a = tensor_at(got->graph, tensor), *b = tensor_at(want->graph, tensor);
     void *x = mem_alloc(tensor_bytes(a)), *y = mem_alloc(tensor_bytes(b));
@@ -193,14 +200,18 @@ static void check_relaunch(const char *name, const char *what, struct side *s, i
         uint64_t at = 0;
         while (at < bytes && first[at] == second[at]) at++;
         char detail[64];
-        snprintf(detail, sizeof detail, "the first %llu of %llu bytes", (unsigned long long)at, (unsigned long long)bytes);
+        snprintf(detail, sizeof detail, "the first %llu of %llu bytes", (unsigned long long)at,
+                 (unsigned long long)bytes);
         report(name, what, at == bytes, detail);
     }
     mem_free(first);
     mem_free(second);
 }
 
-static void check_repeats(const char *name, struct side *s, id tensor) { check_relaunch(name, "launches bit-equal", s, tensor, false); }
+static void check_repeats(const char *name, struct side *s, id tensor)
+{
+    check_relaunch(name, "launches bit-equal", s, tensor, false);
+}
 
 /* Launches of a step with the current number of iterations. */
 static uint64_t count_launches(const struct tape *t)
@@ -239,8 +250,11 @@ static void check_nodes(const char *name, struct side *s, id tensor)
     s->tape.timing = NULL;
     for (id n = 1; n < timing.nodes; n++) calls += timing.calls[n], seconds += timing.seconds[n];
     bool ordered = timing.n_events == launches;
-    for (uint32_t i = 0; i < timing.n_events; i++) ordered &= timing.events[i].to >= timing.events[i].from && (!i || timing.events[i].to >= timing.events[i - 1].to);
-    snprintf(detail, sizeof detail, "%llu of %llu launches, %.1f us", (unsigned long long)calls, (unsigned long long)launches, 1e6 * seconds);
+    for (uint32_t i = 0; i < timing.n_events; i++)
+        ordered &=
+            timing.events[i].to >= timing.events[i].from && (!i || timing.events[i].to >= timing.events[i - 1].to);
+    snprintf(detail, sizeof detail, "%llu of %llu launches, %.1f us", (unsigned long long)calls,
+             (unsigned long long)launches, 1e6 * seconds);
     report(name, "timed", calls == launches && ordered && seconds > 0, detail);
     timing_free(&timing);
     calls = 0;
@@ -271,7 +285,8 @@ static void check_steady(const char *name, struct side *s, id tensor, uint64_t c
     cuda_get_view(&s->device, &after);
     snprintf(detail, sizeof detail, "%llu captured (%llu nodes), %d more launches, %.1f us each",
              (unsigned long long)after.captures, (unsigned long long)after.nodes, more_launches(), each * 1e6);
-    report(name, "captured once", after.captures == captures && after.launches >= before.launches + (uint64_t)more_launches(), detail);
+    report(name, "captured once",
+           after.captures == captures && after.launches >= before.launches + (uint64_t)more_launches(), detail);
     if (small) { /* a memory checker allocates GPU memory itself */
         report_skip(name, "free memory is compared without --small only");
         return;
@@ -474,9 +489,11 @@ static void test_loop(bool run)
         else if (side_open(&want, &g, DEVICE_REF, name) && side_open(&got, &g, subject, name)) {
             const uint32_t asked[] = {TRIP, FEWER};
             for (size_t i = 0; i < COUNT(asked); i++)
-                if (run_walk(&want, &k, asked[i], 0.5 * (double)i, name) && run_walk(&got, &k, asked[i], 0.5 * (double)i, name)) {
+                if (run_walk(&want, &k, asked[i], 0.5 * (double)i, name) &&
+                    run_walk(&got, &k, asked[i], 0.5 * (double)i, name)) {
                     compare_sides(name, i ? "y, fewer iterations" : "y", &got, &want, k.y, tolerance(DT_F32, 33));
-                    compare_sides(name, i ? "sum, fewer iterations" : "sum", &got, &want, k.z, tolerance(DT_F32, 33 * TRIP));
+                    compare_sides(name, i ? "sum, fewer iterations" : "sum", &got, &want, k.z,
+                                  tolerance(DT_F32, 33 * TRIP));
                 }
             check_repeats(name, &got, k.y);
             check_nodes(name, &got, k.z);
@@ -491,7 +508,7 @@ static void test_loop(bool run)
     graph_free(&g);
 }
 
-/* --- a loop whose iterations depend on labels, in a loop ------------------------------------------
+/* --- a loop whose iterations depend on labels, in a loop -----------------------------------------
  *
  *     sum = 0;  loop OUTER { a = x[o] / 2;  loop TRIP { sum += a[i] w^T } };  z = sum + sum
  *
@@ -553,9 +570,11 @@ static void test_nested(bool run)
         else if (side_open(&want, &g, DEVICE_REF, name) && side_open(&got, &g, subject, name)) {
             for (size_t i = 0; i < COUNT(asked); i++)
                 if (run_nested(&want, &k, asked[i], name) && run_nested(&got, &k, asked[i], name))
-                    compare_sides(name, i ? "sum, fewer iterations" : "sum", &got, &want, k.z, tolerance(DT_F32, 33 * TRIP * OUTER));
+                    compare_sides(name, i ? "sum, fewer iterations" : "sum", &got, &want, k.z,
+                                  tolerance(DT_F32, 33 * TRIP * OUTER));
             check_repeats(name, &got, k.z);
-            check_steady(name, &got, k.z, 2 + OUTER * (1 + TRIP)); /* before and after; in each batch before its rows, and the rows */
+            /* before and after; in each batch before its rows, and the rows */
+            check_steady(name, &got, k.z, 2 + OUTER * (1 + TRIP));
         }
     }
     side_close(&got);
@@ -659,8 +678,10 @@ static bool start_update(struct side *s, const struct update *u, const char *nam
 
 static bool step_update(struct side *s, const struct update *u, int step, const char *name)
 {
-    const struct step_block block = {.learning_rate = 0.01f / (float)step, .step = step,
-                                     .adam_t = step > SKIPPED_STEP ? step - 1 : step, .found_inf = step == SKIPPED_STEP};
+    const struct step_block block = {.learning_rate = 0.01f / (float)step,
+                                     .step = step,
+                                     .adam_t = step > SKIPPED_STEP ? step - 1 : step,
+                                     .found_inf = step == SKIPPED_STEP};
     bool ok = side_write(s, s->graph->step, &block, sizeof block, name);
     for (int i = 0; i < PARAMS && ok; i++) {
         void *data = make_noise(s->graph, u->g[i], 0.1 * step, 1, 0);
@@ -775,8 +796,10 @@ static struct many build_many(struct graph *g, enum dtype master, enum dtype mom
     graph_output(g, "clip", u.clip);
     for (int k = 0; k <= MANY; k++) {
         const int i = k <= TWICE ? k : k - 1;
-        const union attr attr = {.adamw = {0.9f, 0.95f, 1e-8f, k % 2 ? 0.1f : 0, 1.0f - 0.005f * (float)k, (uint64_t)k}};
-        graph_emit(g, OP_ADAMW, &attr, (id[]){u.p[i], u.g[i], u.m[i], u.v[i], graph_step(g), u.clip, u.w[i]}, u.w[i] ? 7 : 6);
+        const union attr attr = {
+            .adamw = {0.9f, 0.95f, 1e-8f, k % 2 ? 0.1f : 0, 1.0f - 0.005f * (float)k, (uint64_t)k}};
+        graph_emit(g, OP_ADAMW, &attr, (id[]){u.p[i], u.g[i], u.m[i], u.v[i], graph_step(g), u.clip, u.w[i]},
+                   u.w[i] ? 7 : 6);
     }
     graph_verify(g, "test");
     return u;
@@ -785,7 +808,8 @@ static struct many build_many(struct graph *g, enum dtype master, enum dtype mom
 /* Each run starts from the same values. */
 static bool run_many(struct side *s, const struct many *u, const char *name)
 {
-    const struct step_block block = {.learning_rate = 0.01f, .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3, .seed = SEED};
+    const struct step_block block =
+        {.learning_rate = 0.01f, .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3, .seed = SEED};
     bool ok = side_write(s, s->graph->step, &block, sizeof block, name);
     for (int i = 0; i < MANY && ok; i++) {
         const id all[] = {u->p[i], u->g[i], u->m[i], u->v[i]};
@@ -802,7 +826,11 @@ static uint64_t hash_many(struct side *s, const struct many *u, const char *name
 {
     uint64_t hash = SEED;
     for (int i = 0; i < 4 * MANY + 1; i++) {
-        const id x = i == 4 * MANY ? u->clip : i % 4 == 0 ? u->p[i / 4] : i % 4 == 1 ? u->m[i / 4] : i % 4 == 2 ? u->v[i / 4] : u->w[i / 4];
+        const id x = i == 4 * MANY ? u->clip
+                     : i % 4 == 0  ? u->p[i / 4]
+                     : i % 4 == 1  ? u->m[i / 4]
+                     : i % 4 == 2  ? u->v[i / 4]
+                                   : u->w[i / 4];
         if (!x) continue;
         const uint64_t bytes = tensor_bytes(tensor_at(s->graph, x));
         void *data = mem_alloc(bytes);
@@ -849,7 +877,8 @@ static void test_many(const char *name, enum dtype master, enum dtype moment, en
     if (report_call(name, "build", graph_error(&g, &e), &e)) {
         check_planned(name, &g);
         if (!run) report_skip(name, "no GPU");
-        else if (side_open(&want, &g, DEVICE_REF, name) && side_open(&got, &g, subject, name)) check_many(name, &u, &got, &want);
+        else if (side_open(&want, &g, DEVICE_REF, name) && side_open(&got, &g, subject, name))
+            check_many(name, &u, &got, &want);
     }
     side_close(&got);
     side_close(&want);
@@ -880,7 +909,8 @@ static struct vectors_case build_vectors(struct graph *g)
         filled[i] = op_fill(g, i == 40 ? DT_F16 : DT_F32, 1, &n, i < 70 ? 0.5 : -3);
     }
     for (int i = 0; i < MANY; i++) op_accumulate(g, i % 2 ? u.x[i] : filled[i], u.y[i]);
-    op_accumulate(g, u.x[3], u.y[MANY - 1 - (MANY - 1) % (int)COUNT(size) + 3]); /* a second addition to the same vector: not batched */
+    /* a second addition to the same vector: not batched */
+    op_accumulate(g, u.x[3], u.y[MANY - 1 - (MANY - 1) % (int)COUNT(size) + 3]);
     graph_verify(g, "test");
     return u;
 }
@@ -933,7 +963,8 @@ static void test_vectors(const char *name, bool run)
     if (report_call(name, "build", graph_error(&g, &e), &e)) {
         check_planned(name, &g);
         if (!run) report_skip(name, "no GPU");
-        else if (side_open(&want, &g, DEVICE_REF, name) && side_open(&got, &g, subject, name)) check_vectors(name, &u, &got, &want);
+        else if (side_open(&want, &g, DEVICE_REF, name) && side_open(&got, &g, subject, name))
+            check_vectors(name, &u, &got, &want);
     }
     side_close(&got);
     side_close(&want);
@@ -970,7 +1001,8 @@ static void print_subject(bool run)
     if (!run || subject != DEVICE_CUDA) return;
     int rc = device_open(&d, DEVICE_CUDA, 0, &e);
     if (report_call("device", "open", rc, &e) && cuda_get_view(&d, &v))
-        printf("%s, %llu of %llu bytes free\n", v.gpu, (unsigned long long)v.free_bytes, (unsigned long long)v.total_bytes);
+        printf("%s, %llu of %llu bytes free\n", v.gpu, (unsigned long long)v.free_bytes,
+               (unsigned long long)v.total_bytes);
     device_close(&d, NULL);
 }
 

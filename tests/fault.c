@@ -130,7 +130,8 @@ static void *map_any(void *at, size_t bytes, int protection, int flags, int fd, 
     struct stat s;
     void *p = (void *)syscall(SYS_mmap, at, bytes, protection, flags, fd, offset);
     if (p != MAP_FAILED && fd >= 0 && action == SHRINK) shrink(fd);
-    if (p != MAP_FAILED && fd >= 0 && protection & PROT_WRITE && flags & MAP_SHARED && n_maps < sizeof maps / sizeof *maps && !fstat(fd, &s)) {
+    if (p != MAP_FAILED && fd >= 0 && protection & PROT_WRITE && flags & MAP_SHARED &&
+        n_maps < sizeof maps / sizeof *maps && !fstat(fd, &s)) {
         maps[n_maps].at = p;
         maps[n_maps].bytes = bytes;
         maps[n_maps++].inode = s.st_ino;
@@ -138,8 +139,14 @@ static void *map_any(void *at, size_t bytes, int protection, int flags, int fd, 
     return p;
 }
 
-void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) { return map_any(at, bytes, protection, flags, fd, offset); }
-void *mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) { return map_any(at, bytes, protection, flags, fd, offset); }
+void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
+{
+    return map_any(at, bytes, protection, flags, fd, offset);
+}
+void *mmap64(void *at, size_t bytes, int protection, int flags, int fd, off_t offset)
+{
+    return map_any(at, bytes, protection, flags, fd, offset);
+}
 
 int munmap(void *at, size_t bytes)
 {

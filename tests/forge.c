@@ -25,7 +25,8 @@ struct change {
     double value;
 };
 
-static int copy_tensor(const struct st_file *in, const struct st_entry *t, const struct change *c, struct st_writer *out, struct error *e)
+static int copy_tensor(const struct st_file *in, const struct st_entry *t, const struct change *c,
+                       struct st_writer *out, struct error *e)
 {
     char *data = mem_alloc(t->bytes);
     int rc = st_read(in, t, 0, t->bytes, data, e);
@@ -87,7 +88,10 @@ static int forge(int argc, char **argv, struct error *e)
 {
     if (argc < 5) return error_set(e, PL_USAGE, "usage: forge IN OUT drop|flatten|set|cut|length|offsets ARGUMENT...");
     const char *how = argv[3];
-    struct change c = {.name = argv[4], .drop = !strcmp(how, "drop"), .flatten = !strcmp(how, "flatten"), .set = !strcmp(how, "set")};
+    struct change c = {.name = argv[4],
+                       .drop = !strcmp(how, "drop"),
+                       .flatten = !strcmp(how, "flatten"),
+                       .set = !strcmp(how, "set")};
     if (!c.drop && !c.flatten && !c.set) return damage(argv[1], argv[2], how, argv[4], e);
     if (c.set && argc == 7) c.index = strtoll(argv[5], NULL, 10), c.value = strtod(argv[6], NULL);
     struct st_file in;

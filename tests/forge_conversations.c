@@ -35,7 +35,8 @@ static uint32_t draw_cells(uint64_t key, uint64_t *at, uint8_t rgb[SIDE * SIDE *
     return bright;
 }
 
-static int write_images(const char *dir, uint32_t i, uint32_t n, uint64_t key, struct text *list, uint32_t *bright, struct error *e)
+static int write_images(const char *dir, uint32_t i, uint32_t n, uint64_t key, struct text *list, uint32_t *bright,
+                        struct error *e)
 {
     uint8_t rgb[SIDE * SIDE * 3], grey[SIDE * SIDE * 3];
     uint64_t at = 1;
@@ -79,7 +80,9 @@ int main(int argc, char **argv)
     int rc = dir_make(path, &e);
     snprintf(path, sizeof path, "%s/blank", argv[1]);
     if (!rc) rc = dir_make(path, &e);
-    for (uint32_t i = 0; i < samples && !rc; i++) rc = write_sample(argv[1], i, least + i % (most - least + 1), random_bits(random_key(seed, "conversations"), i), &json, &e);
+    for (uint32_t i = 0; i < samples && !rc; i++)
+        rc = write_sample(argv[1], i, least + i % (most - least + 1), random_bits(random_key(seed, "conversations"), i),
+                          &json, &e);
     text_printf(&json, "]\n");
     snprintf(path, sizeof path, "%s/chats.json", argv[1]);
     if (!rc) rc = file_write_atomic(path, json.at, json.n, &e);

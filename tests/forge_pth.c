@@ -19,7 +19,8 @@ static int make_tensor(struct pth_writer *w, const char *name, char *shape, stru
     static const char zeros[CHUNK];
     int64_t dim[PTH_RANK];
     int rank = 0;
-    for (char *s = strcmp(shape, "-") ? strtok(shape, ",") : NULL; s && rank < PTH_RANK; s = strtok(NULL, ",")) dim[rank++] = atoll(s);
+    for (char *s = strcmp(shape, "-") ? strtok(shape, ",") : NULL; s && rank < PTH_RANK; s = strtok(NULL, ","))
+        dim[rank++] = atoll(s);
     enum dtype t = pattern_match("*.num_batches_tracked", name) ? DT_I64 : DT_F32;
     uint64_t left = dtype_size(t);
     for (int i = 0; i < rank; i++) left *= (uint64_t)dim[i];

@@ -1,5 +1,6 @@
 /*
- * forge_questions.c: writes a table of images, masks, questions and answers for test scripts, as PRS-Med has them:
+ * forge_questions.c: writes a table of images, masks, questions and answers for test scripts, as
+ * PRS-Med has them:
  *
  *     forge_questions DIR TRAIN TEST SEED
  *
@@ -9,9 +10,9 @@
  *     DIR/blank/shapes/train_images/I.png          the same names: nothing but the ground; its masks are those above
  *     DIR/tokenizer/                               a token a byte, <image> 256, </s> 257
  *
- * Of every other image to train on only the shape that is asked for is there: colours are learned before halves.
- * Questions ask for the shape at the top or at the bottom, and the answer is its colour. DIR/mute.csv has the same rows with a question that
- * says neither.
+ * Of every other image to train on only the shape that is asked for is there: colours are learned
+ * before halves. Questions ask for the shape at the top or at the bottom, and the answer is its
+ * colour. DIR/mute.csv has the same rows with a question that says neither.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +51,8 @@ static void draw_images(const struct shape s[2], uint32_t wanted, uint8_t *rgb, 
         }
 }
 
-static int write_png(const char *dir, const char *folder, const char *part, const char *what, uint32_t i, enum png_kind kind, const uint8_t *pixels, struct error *e)
+static int write_png(const char *dir, const char *folder, const char *part, const char *what, uint32_t i,
+                     enum png_kind kind, const uint8_t *pixels, struct error *e)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s/shapes/%s_%s", dir, folder, part, what);
@@ -59,14 +61,19 @@ static int write_png(const char *dir, const char *folder, const char *part, cons
     return png_write(path, kind, SIDE, SIDE, pixels, 0, e);
 }
 
-static int write_sample(const char *dir, const char *part, uint32_t i, bool alone, uint64_t key, struct text *table, struct text *mute, struct error *e)
+static int write_sample(const char *dir, const char *part, uint32_t i, bool alone, uint64_t key, struct text *table,
+                        struct text *mute, struct error *e)
 {
     static uint8_t rgb[SIDE * SIDE * 3], mask[SIDE * SIDE];
     uint64_t at = 1;
     struct shape s[2];
     for (uint32_t k = 0; k < 2; k++) {
         const uint32_t r = 7 + draw(key, &at, 5);
-        s[k] = (struct shape){.r = r, .y = k * HALF + r + 1 + draw(key, &at, HALF - 2 - 2 * r), .x = r + 1 + draw(key, &at, SIDE - 2 - 2 * r), .colour = k ? (s[0].colour + 1 + draw(key, &at, 2)) % 3 : draw(key, &at, 3), .round = draw(key, &at, 2)};
+        s[k] = (struct shape){.r = r,
+                              .y = k * HALF + r + 1 + draw(key, &at, HALF - 2 - 2 * r),
+                              .x = r + 1 + draw(key, &at, SIDE - 2 - 2 * r),
+                              .colour = k ? (s[0].colour + 1 + draw(key, &at, 2)) % 3 : draw(key, &at, 3),
+                              .round = draw(key, &at, 2)};
     }
     const uint32_t wanted = draw(key, &at, 2);
     const char *side = wanted ? "bottom" : "top";
@@ -77,12 +84,15 @@ static int write_sample(const char *dir, const char *part, uint32_t i, bool alon
     if (!rc) rc = write_png(dir, "blank", part, "masks", i, PNG_GREY, mask, e);
     memset(rgb, 40, sizeof rgb);
     if (!rc) rc = write_png(dir, "blank", part, "images", i, PNG_RGB, rgb, e);
-    text_printf(table, "shapes/%s_images/%u.png,%u.png,%s?,%s,%s,%s\n", part, i, i, side, colours[s[wanted].colour], side, part);
-    text_printf(mute, "shapes/%s_images/%u.png,%u.png,which?,%s,%s,%s\n", part, i, i, colours[s[wanted].colour], side, part);
+    text_printf(table, "shapes/%s_images/%u.png,%u.png,%s?,%s,%s,%s\n", part, i, i, side, colours[s[wanted].colour],
+                side, part);
+    text_printf(mute, "shapes/%s_images/%u.png,%u.png,which?,%s,%s,%s\n", part, i, i, colours[s[wanted].colour], side,
+                part);
     return rc;
 }
 
-/* The byte-level alphabet: printable bytes stand for themselves, the others for characters from U+0100 on. */
+/* The byte-level alphabet: printable bytes stand for themselves, the others for characters from
+ * U+0100 on. */
 static void print_vocabulary(struct text *out)
 {
     uint32_t other = 256;
@@ -96,11 +106,17 @@ static int write_tokenizer(const char *dir, struct error *e)
 {
     struct text out = {0};
     char path[4096];
-    text_printf(&out, "{\"version\": \"1.0\", \"added_tokens\": [{\"id\": 256, \"content\": \"<image>\", \"special\": true, \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false}, "
-                      "{\"id\": 257, \"content\": \"</s>\", \"special\": true, \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false}], "
-                      "\"normalizer\": null, \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": true}, \"post_processor\": null, "
-                      "\"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": true}, "
-                      "\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, \"vocab\": {");
+    text_printf(&out,
+                "{\"version\": \"1.0\", \"added_tokens\": [{\"id\": 256, \"content\": \"<image>\", \"special\": true, "
+                "\"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false}, "
+                "{\"id\": 257, \"content\": \"</s>\", \"special\": true, \"single_word\": false, \"lstrip\": false, "
+                "\"rstrip\": false, \"normalized\": false}], "
+                "\"normalizer\": null, \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+                "\"trim_offsets\": true, \"use_regex\": true}, \"post_processor\": null, "
+                "\"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, "
+                "\"use_regex\": true}, "
+                "\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": "
+                "null, \"end_of_word_suffix\": null, \"fuse_unk\": false, \"vocab\": {");
     print_vocabulary(&out);
     text_printf(&out, "}, \"merges\": []}}\n");
     snprintf(path, sizeof path, "%s/tokenizer", dir);
@@ -125,7 +141,9 @@ int main(int argc, char **argv)
     text_printf(&table, "image_path,image_name,question,answer,position,split\n");
     text_printf(&mute, "%s", table.at);
     int rc = write_tokenizer(argv[1], &e);
-    for (uint32_t i = 0; i < train + test && !rc; i++) rc = write_sample(argv[1], i < train ? "train" : "test", i, i < train && i % 2, random_key(seed, "questions") + i, &table, &mute, &e);
+    for (uint32_t i = 0; i < train + test && !rc; i++)
+        rc = write_sample(argv[1], i < train ? "train" : "test", i, i < train && i % 2,
+                          random_key(seed, "questions") + i, &table, &mute, &e);
     snprintf(path, sizeof path, "%s/annotations", argv[1]);
     if (!rc) rc = dir_make(path, &e);
     snprintf(path, sizeof path, "%s/annotations/shapes.csv", argv[1]);

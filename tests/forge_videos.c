@@ -79,8 +79,10 @@ int main(int argc, char **argv)
         rc = write_video(argv[1], i, lighter, key, &e);
         text_printf(&out, "%s\n{", i ? "," : "[");
         if (i % 3 == 0) text_printf(&out, "\"image\": \"%u.png\", ", i);
-        text_printf(&out, "\"video\": \"%u\", \"conversations\": [{\"from\": \"human\", \"value\": \"<video>\\n%slighter?\"}, {\"from\": \"gpt\", \"value\": \"%s\"}]}", i,
-                    i % 3 ? "" : "<image>\\n", lighter ? "y" : "n");
+        text_printf(&out,
+                    "\"video\": \"%u\", \"conversations\": [{\"from\": \"human\", \"value\": "
+                    "\"<video>\\n%slighter?\"}, {\"from\": \"gpt\", \"value\": \"%s\"}]}",
+                    i, i % 3 ? "" : "<image>\\n", lighter ? "y" : "n");
     }
     if (!rc) text_printf(&out, "]\n");
     snprintf(path, sizeof path, "%s/chats.json", argv[1]);

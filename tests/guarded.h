@@ -49,7 +49,8 @@ static inline void guarded_check(const char *what, const char *part, const void 
 {
     const unsigned char *at = p;
     for (size_t i = 0; i < GUARD_BYTES; i++) {
-        if (at[n + i] != GUARD_BYTE) fail_msg("%s: a write %zu bytes behind the end of %s, which has %zu", what, i, part, n);
+        if (at[n + i] != GUARD_BYTE)
+            fail_msg("%s: a write %zu bytes behind the end of %s, which has %zu", what, i, part, n);
         if (at[-1 - (ptrdiff_t)i] != GUARD_BYTE) fail_msg("%s: a write %zu bytes in front of %s", what, i + 1, part);
     }
 }
@@ -74,7 +75,8 @@ struct guarded_hooks {
 };
 
 /* Fails if a guard changed, or an input that no output overwrites; frees the inputs. */
-static inline void guarded_inputs_check(const char *what, const struct launch *l, const struct launch *from, const bool *taken)
+static inline void guarded_inputs_check(const char *what, const struct launch *l, const struct launch *from,
+                                        const bool *taken)
 {
     for (int i = 0; i < l->nin; i++) {
         if (!l->in[i].data || taken[i]) continue;
@@ -90,8 +92,9 @@ static inline void guarded_inputs_check(const char *what, const struct launch *l
 /* Runs k on copies of a launch's operands with `work` bytes of workspace. Output o overwrites input
  * alias[o], unless that is negative. An output's address in `from` only matters as NULL or not
  * NULL. Fills `out` with the outputs' bytes; guarded_free frees each of them. */
-static inline void guarded_launch(const char *what, const struct kernel *k, const struct launch *from, uint64_t work, int threads,
-                                  const int alias[MAX_OUT], const struct guarded_hooks *hooks, void *out[MAX_OUT])
+static inline void guarded_launch(const char *what, const struct kernel *k, const struct launch *from, uint64_t work,
+                                  int threads, const int alias[MAX_OUT], const struct guarded_hooks *hooks,
+                                  void *out[MAX_OUT])
 {
     struct launch l = *from;
     bool taken[MAX_IN] = {0};

@@ -1,9 +1,9 @@
 /*
- * h200_trace.h: the launches of a training step on an H200 with their measured times, tests/golden/h200_trace/NAME.txt
- * (make_trace.py), and which of them a node of a plan is.
+ * h200_trace.h: the launches of a training step on an H200 with their measured times,
+ * tests/golden/h200_trace/NAME.txt (make_trace.py), and which of them a node of a plan is.
  *
- * A node and a launch are matched by program, op, dtype and shape of the result, and flops. Run from the repository's
- * root.
+ * A node and a launch are matched by program, op, dtype and shape of the result, and flops. Run
+ * from the repository's root.
  */
 #ifndef H200_TRACE_H
 #define H200_TRACE_H
@@ -44,7 +44,9 @@ static inline void trace_read(const char *run, struct config *c, struct trace *t
             if (config_set(c, set, &e)) fail_msg("%s", e.text);
             continue;
         }
-        if (sscanf(line, "%15s %39s %79s %lf %" SCNu64 " %lf", x.program, x.op, x.result, &x.flops, &x.launches, &micro) != 6) fail_msg("%s: %s", path, line);
+        if (sscanf(line, "%15s %39s %79s %lf %" SCNu64 " %lf", x.program, x.op, x.result, &x.flops, &x.launches,
+                   &micro) != 6)
+            fail_msg("%s: %s", path, line);
         x.measured = 1e-6 * micro * (double)x.launches;
         vec_push(&t->at, x);
     }
@@ -52,7 +54,10 @@ static inline void trace_read(const char *run, struct config *c, struct trace *t
     if (config_check(c, CONFIG_NEEDS_MODEL, &e)) fail_msg("%s", e.text);
 }
 
-static inline double query_flops(const struct query *q, enum op op) { return op_table[op].cost(q->in, q->out, q->attr).flops; }
+static inline double query_flops(const struct query *q, enum op op)
+{
+    return op_table[op].cost(q->in, q->out, q->attr).flops;
+}
 
 /* How often a step launches the node. */
 static inline uint64_t node_times(const struct graph *g, const struct node *n)
@@ -83,7 +88,9 @@ static inline struct traced *trace_find(struct trace *t, const struct traced *x)
 {
     for (uint32_t i = 0; i < t->at.n; i++) {
         struct traced *y = &t->at.at[i];
-        if (!strcmp(x->program, y->program) && !strcmp(x->op, y->op) && !strcmp(x->result, y->result) && fabs(x->flops - y->flops) <= 0.5) return y;
+        if (!strcmp(x->program, y->program) && !strcmp(x->op, y->op) && !strcmp(x->result, y->result) &&
+            fabs(x->flops - y->flops) <= 0.5)
+            return y;
     }
     return NULL;
 }

@@ -1,6 +1,6 @@
 /*
- * library.h: what the tests of the library share. They include plimsoll.h and no other header of the
- * project, and link with the shared library.
+ * library.h: what the tests of the library share. They include plimsoll.h and no other header of
+ * the project, and link with the shared library.
  */
 #ifndef TESTS_LIBRARY_H
 #define TESTS_LIBRARY_H

@@ -123,8 +123,9 @@ static void sample(void)
     char text[128];
     unsigned long so_far = atomic_load(&calls);
     if (!out) return;
-    int n = snprintf(text, sizeof text, "%d %lu %ld %ld\n", ++line, so_far, proc_number("/proc/self/status", "RssAnon:"),
-                     proc_number("/proc/self/smaps_rollup", "Anonymous:"));
+    int n =
+        snprintf(text, sizeof text, "%d %lu %ld %ld\n", ++line, so_far, proc_number("/proc/self/status", "RssAnon:"),
+                 proc_number("/proc/self/smaps_rollup", "Anonymous:"));
     int fd = open(out, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd >= 0 && syscall(SYS_write, fd, text, n) != n) _exit(99);
     if (fd >= 0) close(fd);

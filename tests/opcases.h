@@ -120,7 +120,8 @@ static id build_reshape(struct scene *s, const int64_t *n)
 {
     return watch(s, op_reshape(&s->g, param(s, "x", DIM(n[0], n[1], n[2])), DIM(n[2], -1)));
 }
-/* The constant is multiplied by 0, so that finite differences see what the gradient is: that of x alone. */
+/* The constant is multiplied by 0, so that finite differences see what the gradient is: that of x
+ * alone. */
 static id build_detach(struct scene *s, const int64_t *n)
 {
     id x = param(s, "x", DIM(n[0], n[1]));
@@ -128,7 +129,8 @@ static id build_detach(struct scene *s, const int64_t *n)
 }
 static const struct opcase case_DETACH = {build_detach, .small = {{1, 1}, {3, 5}}, .large = {{64, 65}}};
 
-static const struct opcase case_RESHAPE = {build_reshape, .small = {{1, 1, 1}, {3, 5, 7}, {2, 9, 4}}, .large = {{64, 65, 33}}};
+static const struct opcase case_RESHAPE = {build_reshape, .small = {{1, 1, 1}, {3, 5, 7}, {2, 9, 4}},
+                                           .large = {{64, 65, 33}}};
 
 static id build_slice(struct scene *s, const int64_t *n)
 {
@@ -141,22 +143,35 @@ static const struct opcase case_SLICE = {
 
 /* n: rows, K, N, has a bias, has an addend. */
 /* A vector that begins behind three others, so that it is not aligned to 16 bytes. */
-static id unaligned_vector(struct scene *s, const char *name, int64_t n) { return op_slice(&s->g, param(s, name, DIM(n + 3)), 0, 3, n); }
+static id unaligned_vector(struct scene *s, const char *name, int64_t n)
+{
+    return op_slice(&s->g, param(s, name, DIM(n + 3)), 0, 3, n);
+}
 
 /* n[6]: the bias is not aligned, which the GPU's library does not support. */
 static id build_linear(struct scene *s, const int64_t *n)
 {
     const int64_t rows = n[0] * n[1], K = n[2], N = n[3];
     id in[] = {param(s, "x", DIM(n[0], n[1], K)), param(s, "w", DIM(N, K)),
-               n[6] ? unaligned_vector(s, "b", N) : n[4] ? param(s, "b", DIM(N)) : 0, n[5] ? param(s, "r", DIM(n[0], n[1], N)) : 0};
+               n[6]   ? unaligned_vector(s, "b", N)
+               : n[4] ? param(s, "b", DIM(N))
+                      : 0,
+               n[5] ? param(s, "r", DIM(n[0], n[1], N)) : 0};
     s->length = (double)max_i64(rows, max_i64(K, N));
     return watch(s, op_apply(&s->g, OP_LINEAR, NULL, in, n[5] ? 4 : n[4] ? 3 : 2));
 }
-static const struct opcase case_LINEAR = {
-    build_linear,
-    .small = {{1, 1, 1, 1, 1}, {2, 3, 5, 7, 0}, {3, 1, 4, 9, 1}, {1, 7, 2, 3, 1}, {2, 3, 5, 7, 0, 1}, {3, 1, 4, 9, 1, 1}, {1, 5, 7, 8, 0, 1}},
-    .large = {{3, 43, 150, 65, 1}, {1, 65, 300, 17, 0}, {3, 43, 150, 65, 1, 1}, {2, 64, 768, 96, 0, 1}}, .bench = {2, 512, 768, 768, 1},
-    .gpu = {{1, 128, 2048, 256, 0, 1}, {1, 100, 1280, 320, 1, 1}, {2, 33, 72, 72, 1, 1}, {2, 33, 72, 72, 1, 0, 1}}};
+static const struct opcase case_LINEAR =
+    {build_linear,
+     .small = {{1, 1, 1, 1, 1},
+               {2, 3, 5, 7, 0},
+               {3, 1, 4, 9, 1},
+               {1, 7, 2, 3, 1},
+               {2, 3, 5, 7, 0, 1},
+               {3, 1, 4, 9, 1, 1},
+               {1, 5, 7, 8, 0, 1}},
+     .large = {{3, 43, 150, 65, 1}, {1, 65, 300, 17, 0}, {3, 43, 150, 65, 1, 1}, {2, 64, 768, 96, 0, 1}},
+     .bench = {2, 512, 768, 768, 1},
+     .gpu = {{1, 128, 2048, 256, 0, 1}, {1, 100, 1280, 320, 1, 1}, {2, 33, 72, 72, 1, 1}, {2, 33, 72, 72, 1, 0, 1}}};
 
 /* n: as for LINEAR, then the activation kind. */
 static id build_linear_act(struct scene *s, const int64_t *n)
@@ -172,12 +187,18 @@ static id build_linear_act(struct scene *s, const int64_t *n)
     watch_all(s, node);
     return out_of(s, node, 0);
 }
-static const struct opcase case_LINEAR_ACT = {
-    build_linear_act,
-    .small = {{1, 1, 1, 1, 1, ACT_GELU}, {2, 3, 5, 7, 0, ACT_GELU_TANH}, {3, 1, 4, 9, 1, ACT_QUICK_GELU}, {1, 7, 2, 3, 1, ACT_RELU},
-              {2, 2, 3, 5, 1, ACT_SIGMOID}, {1, 3, 5, 4, 0, ACT_SILU}, {3, 2, 4, 3, 1, ACT_TANH}},
-    .large = {{3, 43, 150, 65, 1, ACT_GELU}, {1, 65, 300, 17, 0, ACT_GELU_TANH}}, .bench = {2, 512, 768, 3072, 1, ACT_GELU},
-    .gpu = {{2, 33, 72, 72, 1, ACT_GELU, 1}}};
+static const struct opcase case_LINEAR_ACT = {build_linear_act,
+                                              .small = {{1, 1, 1, 1, 1, ACT_GELU},
+                                                        {2, 3, 5, 7, 0, ACT_GELU_TANH},
+                                                        {3, 1, 4, 9, 1, ACT_QUICK_GELU},
+                                                        {1, 7, 2, 3, 1, ACT_RELU},
+                                                        {2, 2, 3, 5, 1, ACT_SIGMOID},
+                                                        {1, 3, 5, 4, 0, ACT_SILU},
+                                                        {3, 2, 4, 3, 1, ACT_TANH}},
+                                              .large = {{3, 43, 150, 65, 1, ACT_GELU},
+                                                        {1, 65, 300, 17, 0, ACT_GELU_TANH}},
+                                              .bench = {2, 512, 768, 3072, 1, ACT_GELU},
+                                              .gpu = {{2, 33, 72, 72, 1, ACT_GELU, 1}}};
 
 /* n: M, N, K, ta, tb, has an accumulator, wide result. */
 static id build_matmul(struct scene *s, const int64_t *n)
@@ -192,10 +213,15 @@ static id build_matmul(struct scene *s, const int64_t *n)
     id acc = op_cast(&s->g, param(s, "c", DIM(1, n[0], n[1])), type); /* a different shape with the same elements */
     return watch(s, out_of(s, graph_emit(&s->g, OP_MATMUL, &t, (id[]){a, b, acc}, 3), 0));
 }
-static const struct opcase case_MATMUL = {
-    build_matmul,
-    .small = {{1, 1, 1}, {3, 5, 7, 0, 0, 1}, {4, 2, 9, 1, 0}, {5, 3, 2, 0, 1, 1, 1}, {2, 7, 3, 1, 1, 1}, {3, 4, 5, 1, 1, 0, 1}},
-    .large = {{65, 33, 129, 1, 0, 1, 1}, {33, 70, 150, 0, 1}}, .bench = {768, 768, 1024, 1, 0, 0, 1}};
+static const struct opcase case_MATMUL = {build_matmul,
+                                          .small = {{1, 1, 1},
+                                                    {3, 5, 7, 0, 0, 1},
+                                                    {4, 2, 9, 1, 0},
+                                                    {5, 3, 2, 0, 1, 1, 1},
+                                                    {2, 7, 3, 1, 1, 1},
+                                                    {3, 4, 5, 1, 1, 0, 1}},
+                                          .large = {{65, 33, 129, 1, 0, 1, 1}, {33, 70, 150, 0, 1}},
+                                          .bench = {768, 768, 1024, 1, 0, 0, 1}};
 
 /* n: batches, M, N, K, 1 ta + 2 tb, 1 has an accumulator + 2 wide result, a's last dimension and
  * b's middle one are slices. */
@@ -213,10 +239,17 @@ static id build_bmm(struct scene *s, const int64_t *n)
     id acc = op_cast(&s->g, param(s, "c", DIM(n[0], 2, n[1], n[2])), type);
     return watch(s, out_of(s, graph_emit(&s->g, OP_BMM, &t, (id[]){a, b, acc}, 3), 0));
 }
-static const struct opcase case_BMM = {
-    build_bmm,
-    .small = {{1, 1, 1, 1}, {2, 3, 5, 7, 0, 1}, {1, 4, 2, 9, 1}, {2, 5, 3, 2, 2, 3}, {3, 2, 4, 3, 3, 1}, {1, 3, 4, 5, 3, 2, 1}, {2, 3, 2, 4, 0, 0, 2}},
-    .large = {{3, 65, 33, 70, 1, 3}, {1, 33, 70, 150, 2, 0, 3}, {1, 3, 1300, 32, 2, 2}, {1, 1, 257, 64, 2, 1}}, .bench = {6, 512, 512, 64, 2}};
+static const struct opcase case_BMM =
+    {build_bmm,
+     .small = {{1, 1, 1, 1},
+               {2, 3, 5, 7, 0, 1},
+               {1, 4, 2, 9, 1},
+               {2, 5, 3, 2, 2, 3},
+               {3, 2, 4, 3, 3, 1},
+               {1, 3, 4, 5, 3, 2, 1},
+               {2, 3, 2, 4, 0, 0, 2}},
+     .large = {{3, 65, 33, 70, 1, 3}, {1, 33, 70, 150, 2, 0, 3}, {1, 3, 1300, 32, 2, 2}, {1, 1, 257, 64, 2, 1}},
+     .bench = {6, 512, 512, 64, 2}};
 
 /* --- norms, position, activation ------------------------------------------------------------ */
 
@@ -253,10 +286,20 @@ static id build_add_norm(struct scene *s, const int64_t *n)
     watch_all(s, graph_emit(&s->g, n[3] ? OP_ADD_LAYERNORM : OP_ADD_RMSNORM, &a, in, n[3] ? 4 : 3));
     return 0;
 }
-static const struct opcase case_ADD_RMSNORM = {build_add_norm, .no_gradient = true, .small = {{1, 1, 1}, {2, 3, 5}, {2, 3, 64}}, .large = {{3, 43, 129}, {1, 9, 296}},
-    .gpu = {{1, 37, 256}, {3, 50, 1280}, {1, 6, 4160}, {64, 33, 64}, {1, 5, 9000}, {1, 600, 2048}}, .bench = {2, 512, 768}};
-static const struct opcase case_ADD_LAYERNORM = {build_add_norm, .no_gradient = true, .small = {{1, 1, 1, 1}, {2, 3, 5, 1}, {2, 3, 64, 1}}, .large = {{3, 43, 129, 1}, {1, 9, 296, 1}},
-    .gpu = {{1, 37, 256, 1}, {3, 50, 1280, 1}, {1, 6, 4160, 1}, {64, 33, 64, 1}, {1, 5, 9000, 1}, {1, 600, 2048, 1}}, .bench = {2, 512, 768, 1}};
+static const struct opcase case_ADD_RMSNORM =
+    {build_add_norm,
+     .no_gradient = true,
+     .small = {{1, 1, 1}, {2, 3, 5}, {2, 3, 64}},
+     .large = {{3, 43, 129}, {1, 9, 296}},
+     .gpu = {{1, 37, 256}, {3, 50, 1280}, {1, 6, 4160}, {64, 33, 64}, {1, 5, 9000}, {1, 600, 2048}},
+     .bench = {2, 512, 768}};
+static const struct opcase case_ADD_LAYERNORM =
+    {build_add_norm,
+     .no_gradient = true,
+     .small = {{1, 1, 1, 1}, {2, 3, 5, 1}, {2, 3, 64, 1}},
+     .large = {{3, 43, 129, 1}, {1, 9, 296, 1}},
+     .gpu = {{1, 37, 256, 1}, {3, 50, 1280, 1}, {1, 6, 4160, 1}, {64, 33, 64, 1}, {1, 5, 9000, 1}, {1, 600, 2048, 1}},
+     .bench = {2, 512, 768, 1}};
 
 /* n[3]: another gradient is added to the norm's. The forward test passes it as an operand. In the
  * gradient tests x also bypasses the norm, and pass_residual passes the bypass gradient as that
@@ -292,7 +335,8 @@ static id build_rope(struct scene *s, const int64_t *n)
     union attr a = {.rope = {.scale = 0.75f, .inverse = n[4] & 1}};
     const int64_t per = n[4] & 4 ? 3 : 1, dim[] = {n[0], n[1], per};
     id positions = n[4] & 6 ? constant_ids(s, "positions", 700, false, per == 3 ? 3 : 2, dim) : 0;
-    if (per == 3) a.rope.sections[0] = n[3] / 4, a.rope.sections[1] = n[3] / 3, a.rope.sections[2] = n[3] - n[3] / 4 - n[3] / 3;
+    if (per == 3)
+        a.rope.sections[0] = n[3] / 4, a.rope.sections[1] = n[3] / 3, a.rope.sections[2] = n[3] - n[3] / 4 - n[3] / 3;
     /* The table is f32 by definition: the angles are the same in every dtype. */
     float *table = mem_alloc((size_t)n[3] * sizeof *table);
     for (int64_t i = 0; i < n[3]; i++) table[i] = powf(10000, -(float)i / (float)n[3]);
@@ -302,16 +346,27 @@ static id build_rope(struct scene *s, const int64_t *n)
     id x = param(s, "x", DIM(n[0], n[1], n[2], 2 * n[3]));
     return watch(s, op_apply(&s->g, OP_ROPE, &a, (id[]){x, freq, positions}, positions ? 3 : 2));
 }
-static const struct opcase case_ROPE = {
-    build_rope, .small = {{1, 1, 1, 1, 0}, {2, 3, 1, 2, 0}, {1, 5, 3, 4, 1}, {2, 3, 2, 2, 2}, {2, 2, 1, 7, 5}}, .large = {{2, 65, 3, 16, 0}, {1, 130, 2, 9, 1}, {2, 33, 2, 140, 4}},
-    .gpu = {{1, 2003, 32, 32, 1}, {1, 37, 300, 8, 0}, {1, 5, 600, 8, 1}, {1, 3, 2, 2056, 0}, {3, 67, 5, 36, 1}, {3, 67, 5, 36, 2}, {2, 131, 12, 64, 4}, {2, 35, 2, 13, 5}}, .bench = {2, 512, 12, 32}};
+static const struct opcase case_ROPE =
+    {build_rope, .small = {{1, 1, 1, 1, 0}, {2, 3, 1, 2, 0}, {1, 5, 3, 4, 1}, {2, 3, 2, 2, 2}, {2, 2, 1, 7, 5}},
+     .large = {{2, 65, 3, 16, 0}, {1, 130, 2, 9, 1}, {2, 33, 2, 140, 4}},
+     .gpu = {{1, 2003, 32, 32, 1},
+             {1, 37, 300, 8, 0},
+             {1, 5, 600, 8, 1},
+             {1, 3, 2, 2056, 0},
+             {3, 67, 5, 36, 1},
+             {3, 67, 5, 36, 2},
+             {2, 131, 12, 64, 4},
+             {2, 35, 2, 13, 5}},
+     .bench = {2, 512, 12, 32}};
 
-/* A matrix; columns of a wider one, if `strided`; one that begins an element behind a multiple of 16 bytes, if
- * `unaligned`. */
+/* A matrix; columns of a wider one, if `strided`; one that begins an element behind a multiple of
+ * 16 bytes, if `unaligned`. */
 static id plane(struct scene *s, const char *name, const int64_t *n, bool strided, bool unaligned)
 {
     if (strided) return op_slice(&s->g, param(s, name, DIM(n[0], n[1] + 3)), 1, 3, n[1]);
-    return unaligned ? op_reshape(&s->g, op_slice(&s->g, param(s, name, DIM(1 + n[0] * n[1])), 0, 1, n[0] * n[1]), DIM(n[0], n[1])) : param(s, name, DIM(n[0], n[1]));
+    return unaligned ? op_reshape(&s->g, op_slice(&s->g, param(s, name, DIM(1 + n[0] * n[1])), 0, 1, n[0] * n[1]),
+                                  DIM(n[0], n[1]))
+                     : param(s, name, DIM(n[0], n[1]));
 }
 
 /* n[3]: strided. */
@@ -332,7 +387,8 @@ static const struct opcase case_SILU_GATE_BWD = {build_silu_gate_bwd, PLANE_SHAP
 /* dy, gate and up are operands. */
 static id build_silu_gate_bwd_y(struct scene *s, const int64_t *n)
 {
-    const id in[3] = {param(s, "dy", DIM(n[0], n[1])), param(s, "gate", DIM(n[0], n[1])), param(s, "up", DIM(n[0], n[1]))};
+    const id in[3] = {param(s, "dy", DIM(n[0], n[1])), param(s, "gate", DIM(n[0], n[1])),
+                      param(s, "up", DIM(n[0], n[1]))};
     s->unit = 1;
     watch_all(s, graph_emit(&s->g, OP_SILU_GATE_BWD_Y, NULL, in, 3));
     return 0;
@@ -373,8 +429,8 @@ static id key_ranges(struct scene *s, int64_t B, int64_t T, int64_t S)
     return t;
 }
 
-/* A range at random for each query: values beyond 0 .. S, and ranges that are empty or end before they
- * begin. The first quarter of the queries is padding to the left: it sees nothing. */
+/* A range at random for each query: values beyond 0 .. S, and ranges that are empty or end before
+ * they begin. The first quarter of the queries is padding to the left: it sees nothing. */
 static id random_ranges(struct scene *s, int64_t B, int64_t T, int64_t S)
 {
     int32_t (*data)[2] = mem_alloc((size_t)(B * T) * sizeof *data);
@@ -440,25 +496,63 @@ static id build_attention(struct scene *s, const int64_t *n)
     watch_all(s, node);
     return out_of(s, node, 0);
 }
-#define HEAD_SHAPES                                                                                               \
-    .small = {{1, 1, 1, 1, 1, 2, 1}, {2, 3, 3, 2, 1, 4, 1}, {1, 2, 5, 4, 2, 2, 1}, {1, 3, 4, 1, 1, 6, 0},         \
-              {1, 5, 3, 2, 2, 2, 0}, {1, 6, 6, 2, 1, 2, 1, 2}, {2, 3, 4, 2, 2, 2, 2}, {1, 4, 5, 1, 1, 4, 3, 3},   \
-              {2, 7, 7, 2, 1, 2, 4}, {1, 5, 8, 1, 1, 4, 6, 2}},                                                    \
-    .large = {{1, 65, 65, 4, 2, 16, 3, 30}, {1, 17, 70, 2, 1, 32, 0}, {2, 130, 130, 2, 1, 16, 4, 25}, {1, 70, 140, 2, 2, 8, 6}, {5, 1, 70, 4, 2, 16, RANGES_RANDOM}}, \
-    .bench = {1, 512, 512, 12, 12, 64, 1}, \
-    .gpu = {{2, 64, 64, 2, 2, 64, 0}, {1, 197, 197, 2, 1, 64, 1}, {1, 130, 200, 4, 2, 80, 1}, {2, 300, 300, 2, 2, 128, 1, 100}, \
-             {1, 256, 256, 1, 1, 64, 0}, {1, 320, 320, 2, 2, 80, 0}, {1, 129, 129, 3, 3, 128, 0}, \
-             {3, 100, 260, 8, 2, 64, 0}, {2, 7, 70, 8, 8, 16, 0}, {1, 90, 7, 2, 2, 32, 2}, \
-             {1, 42, 130, 8, 8, 16, 0}, {1, 150, 7, 8, 8, 16, 2}, {1, 90, 13, 9, 9, 16, 2}, {1, 13, 90, 9, 9, 16, 2}, \
-             {1, 150, 150, 2, 1, 96, 1}, {1, 70, 140, 2, 2, 32, 1, 40}, {2, 90, 130, 4, 2, 64, 3}, {1, 70, 140, 2, 1, 128, 2}, \
-             {2, 300, 300, 4, 2, 64, 4}, {1, 700, 700, 2, 2, 128, 4}, {2, 257, 257, 2, 1, 80, 4, 90}, {1, 130, 200, 2, 1, 96, 4}, \
-             {1, 150, 150, 2, 2, 32, 6}, {1, 90, 13, 2, 2, 16, 4}, {1, 13, 90, 2, 2, 64, 4}, \
-             {1, 200, 333, 4, 2, 128, 8}, {2, 333, 200, 2, 1, 64, 8}, {1, 150, 150, 2, 1, 80, 8, 31}, {1, 150, 300, 2, 2, 96, 8}, \
-             {1, 300, 150, 2, 1, 32, 8}, {1, 100, 170, 2, 1, 128, 10}, {2, 100, 170, 2, 1, 64, 10}, {1, 1, 300, 4, 2, 128, 8}, \
-             {1, 520, 520, 1, 1, 128, 32}, {1, 390, 390, 2, 1, 64, 32}, {1, 260, 260, 1, 1, 200, 32}, \
-             {2, 729, 729, 2, 2, 72, 0}, {1, 200, 200, 4, 2, 72, 1}, {1, 130, 200, 2, 1, 72, 4}, {2, 90, 130, 2, 2, 72, 2}, {1, 40, 50, 2, 1, 72, 1}, \
-             {1, 300, 300, 2, 1, 72, 32}, {257, 64, 64, 1, 1, 64, RANGES_RANDOM}, \
-             {9, 1, 300, 4, 2, 128, RANGES_RANDOM}, {33, 1, 130, 2, 1, 64, RANGES_RANDOM}, {1, 150, 900, 2, 1, 128, RANGES_RANDOM, 150}, {1, 40, 640, 2, 1, 64, RANGES_RANDOM, 80}}
+#define HEAD_SHAPES                                                                                                    \
+    .small = {{1, 1, 1, 1, 1, 2, 1}, {2, 3, 3, 2, 1, 4, 1},    {1, 2, 5, 4, 2, 2, 1}, {1, 3, 4, 1, 1, 6, 0},           \
+              {1, 5, 3, 2, 2, 2, 0}, {1, 6, 6, 2, 1, 2, 1, 2}, {2, 3, 4, 2, 2, 2, 2}, {1, 4, 5, 1, 1, 4, 3, 3},        \
+              {2, 7, 7, 2, 1, 2, 4}, {1, 5, 8, 1, 1, 4, 6, 2}},                                                        \
+    .large = {{1, 65, 65, 4, 2, 16, 3, 30},                                                                            \
+              {1, 17, 70, 2, 1, 32, 0},                                                                                \
+              {2, 130, 130, 2, 1, 16, 4, 25},                                                                          \
+              {1, 70, 140, 2, 2, 8, 6},                                                                                \
+              {5, 1, 70, 4, 2, 16, RANGES_RANDOM}},                                                                    \
+    .bench = {1, 512, 512, 12, 12, 64, 1},                                                                             \
+    .gpu = {{2, 64, 64, 2, 2, 64, 0},                                                                                  \
+            {1, 197, 197, 2, 1, 64, 1},                                                                                \
+            {1, 130, 200, 4, 2, 80, 1},                                                                                \
+            {2, 300, 300, 2, 2, 128, 1, 100},                                                                          \
+            {1, 256, 256, 1, 1, 64, 0},                                                                                \
+            {1, 320, 320, 2, 2, 80, 0},                                                                                \
+            {1, 129, 129, 3, 3, 128, 0},                                                                               \
+            {3, 100, 260, 8, 2, 64, 0},                                                                                \
+            {2, 7, 70, 8, 8, 16, 0},                                                                                   \
+            {1, 90, 7, 2, 2, 32, 2},                                                                                   \
+            {1, 42, 130, 8, 8, 16, 0},                                                                                 \
+            {1, 150, 7, 8, 8, 16, 2},                                                                                  \
+            {1, 90, 13, 9, 9, 16, 2},                                                                                  \
+            {1, 13, 90, 9, 9, 16, 2},                                                                                  \
+            {1, 150, 150, 2, 1, 96, 1},                                                                                \
+            {1, 70, 140, 2, 2, 32, 1, 40},                                                                             \
+            {2, 90, 130, 4, 2, 64, 3},                                                                                 \
+            {1, 70, 140, 2, 1, 128, 2},                                                                                \
+            {2, 300, 300, 4, 2, 64, 4},                                                                                \
+            {1, 700, 700, 2, 2, 128, 4},                                                                               \
+            {2, 257, 257, 2, 1, 80, 4, 90},                                                                            \
+            {1, 130, 200, 2, 1, 96, 4},                                                                                \
+            {1, 150, 150, 2, 2, 32, 6},                                                                                \
+            {1, 90, 13, 2, 2, 16, 4},                                                                                  \
+            {1, 13, 90, 2, 2, 64, 4},                                                                                  \
+            {1, 200, 333, 4, 2, 128, 8},                                                                               \
+            {2, 333, 200, 2, 1, 64, 8},                                                                                \
+            {1, 150, 150, 2, 1, 80, 8, 31},                                                                            \
+            {1, 150, 300, 2, 2, 96, 8},                                                                                \
+            {1, 300, 150, 2, 1, 32, 8},                                                                                \
+            {1, 100, 170, 2, 1, 128, 10},                                                                              \
+            {2, 100, 170, 2, 1, 64, 10},                                                                               \
+            {1, 1, 300, 4, 2, 128, 8},                                                                                 \
+            {1, 520, 520, 1, 1, 128, 32},                                                                              \
+            {1, 390, 390, 2, 1, 64, 32},                                                                               \
+            {1, 260, 260, 1, 1, 200, 32},                                                                              \
+            {2, 729, 729, 2, 2, 72, 0},                                                                                \
+            {1, 200, 200, 4, 2, 72, 1},                                                                                \
+            {1, 130, 200, 2, 1, 72, 4},                                                                                \
+            {2, 90, 130, 2, 2, 72, 2},                                                                                 \
+            {1, 40, 50, 2, 1, 72, 1},                                                                                  \
+            {1, 300, 300, 2, 1, 72, 32},                                                                               \
+            {257, 64, 64, 1, 1, 64, RANGES_RANDOM},                                                                    \
+            {9, 1, 300, 4, 2, 128, RANGES_RANDOM},                                                                     \
+            {33, 1, 130, 2, 1, 64, RANGES_RANDOM},                                                                     \
+            {1, 150, 900, 2, 1, 128, RANGES_RANDOM, 150},                                                              \
+            {1, 40, 640, 2, 1, 64, RANGES_RANDOM, 80}}
 static const struct opcase case_ATTENTION = {build_attention, HEAD_SHAPES};
 
 static id build_attention_bwd(struct scene *s, const int64_t *n)
@@ -480,8 +574,13 @@ static const struct opcase case_ATTENTION_BWD = {build_attention_bwd, HEAD_SHAPE
 /* n: B, H, W, C, O, k, 10 stride + pad, options: 1 a bias, 2 depthwise. */
 static union attr conv_attr(const int64_t *n)
 {
-    union attr a = {.conv = {.stride = (int32_t)n[6] / 10, .pad = (int32_t)n[6] % 10, .groups = n[7] & 2 ? (int32_t)n[3] : 1,
-                             .kh = (int32_t)n[5], .kw = (int32_t)n[5], .H = n[1], .W = n[2]}};
+    union attr a = {.conv = {.stride = (int32_t)n[6] / 10,
+                             .pad = (int32_t)n[6] % 10,
+                             .groups = n[7] & 2 ? (int32_t)n[3] : 1,
+                             .kh = (int32_t)n[5],
+                             .kw = (int32_t)n[5],
+                             .H = n[1],
+                             .W = n[2]}};
     return a;
 }
 
@@ -497,7 +596,8 @@ static id build_conv(struct scene *s, const int64_t *n)
     const union attr a = conv_attr(n);
     id x = param(s, "x", DIM(n[0], n[1], n[2], n[3])), w = conv_kernel(s, n);
     s->length = (double)max_i64(n[5] * n[5] * max_i64(n[3], n[4]), n[0] * n[1] * n[2]);
-    return watch(s, op_conv(&s->g, x, w, n[7] & 1 ? param(s, "b", DIM(n[4])) : 0, a.conv.stride, a.conv.pad, a.conv.groups));
+    return watch(s, op_conv(&s->g, x, w, n[7] & 1 ? param(s, "b", DIM(n[4])) : 0, a.conv.stride, a.conv.pad,
+                            a.conv.groups));
 }
 #define CONV_SHAPES                                                                                                \
     .small = {{1, 1, 1, 1, 1, 1, 10, 1}, {2, 3, 2, 3, 5, 1, 10, 0}, {1, 4, 6, 3, 2, 2, 20, 1}, {1, 5, 4, 2, 3, 3, 11, 0}, \
@@ -513,9 +613,11 @@ static id build_conv_dx(struct scene *s, const int64_t *n)
 {
     union attr a = conv_attr(n);
     const int64_t H2 = conv_size(n, n[1]), W2 = conv_size(n, n[2]);
-    id x = param(s, "x", DIM(n[0], H2, W2, n[4])), w = conv_kernel(s, n), bias = n[7] & 1 ? param(s, "b", DIM(n[3])) : 0;
+    id x = param(s, "x", DIM(n[0], H2, W2, n[4])), w = conv_kernel(s, n),
+       bias = n[7] & 1 ? param(s, "b", DIM(n[3])) : 0;
     s->length = (double)max_i64(n[5] * n[5] * max_i64(n[3], n[4]), n[0] * n[1] * n[2]);
-    if (!(n[7] & 2) && (n[1] - n[5] + 2 * (n[6] % 10)) % (n[6] / 10) == 0 && (n[2] - n[5] + 2 * (n[6] % 10)) % (n[6] / 10) == 0)
+    if (!(n[7] & 2) && (n[1] - n[5] + 2 * (n[6] % 10)) % (n[6] / 10) == 0 &&
+        (n[2] - n[5] + 2 * (n[6] % 10)) % (n[6] / 10) == 0)
         return watch(s, op_conv_transpose(&s->g, x, w, bias, a.conv.stride, a.conv.pad));
     return watch(s, out_of(s, graph_emit(&s->g, OP_CONV_DX, &a, (id[]){x, w, bias}, bias ? 3 : 2), 0));
 }
@@ -566,7 +668,8 @@ static id build_shift_labels(struct scene *s, const int64_t *n)
     id logits = param(s, "logits", DIM(n[0], n[1], n[2]));
     return op_xent(&s->g, logits, op_reshape(&s->g, labels, DIM(-1)), NULL);
 }
-static const struct opcase case_SHIFT_LABELS = {build_shift_labels, .small = {{1, 1, 3}, {2, 3, 5}, {3, 4, 2}}, .large = {{4, 17, 23}}, .bench = {32, 1024, 2}};
+static const struct opcase case_SHIFT_LABELS = {build_shift_labels, .small = {{1, 1, 3}, {2, 3, 5}, {3, 4, 2}},
+                                                .large = {{4, 17, 23}}, .bench = {32, 1024, 2}};
 
 /* The labelled rows of logits [n0,n1] alone: the gradient of the others is 0. */
 static id build_labelled_first(struct scene *s, const int64_t *n)
@@ -577,10 +680,12 @@ static id build_labelled_first(struct scene *s, const int64_t *n)
     s->unit = 1;
     s->length = (double)max_i64(n[0], n[1]);
     id logits = op_reshape(g, param(s, "logits", DIM(n[0], n[1])), DIM(1, n[0], n[1]));
-    logits = op_gather_unique(g, logits, op_reshape(g, out_of(s, node, 1), DIM(1, n[0])), op_reshape(g, out_of(s, node, 2), DIM(1, n[0])));
+    logits = op_gather_unique(g, logits, op_reshape(g, out_of(s, node, 1), DIM(1, n[0])),
+                              op_reshape(g, out_of(s, node, 2), DIM(1, n[0])));
     return op_xent(g, op_reshape(g, logits, DIM(n[0], n[1])), out_of(s, node, 0), NULL);
 }
-static const struct opcase case_LABELLED_FIRST = {build_labelled_first, .small = {{1, 3}, {5, 2}, {9, 4}}, .large = {{65, 23}, {3000, 5}}, .bench = {8192, 2}};
+static const struct opcase case_LABELLED_FIRST = {build_labelled_first, .small = {{1, 3}, {5, 2}, {9, 4}},
+                                                  .large = {{65, 23}, {3000, 5}}, .bench = {8192, 2}};
 
 static id build_xent(struct scene *s, const int64_t *n)
 {
@@ -681,7 +786,8 @@ static id build_sumsq(struct scene *s, const int64_t *n)
     watch(s, sum_of_squares(s, param(s, "x", DIM(n[0], n[1]))));
     return 0;
 }
-static const struct opcase case_SUMSQ = {build_sumsq, .no_gradient = true, PLANE_SHAPES, .gpu = {{1, 1000003}, {2500, 2001}}};
+static const struct opcase case_SUMSQ = {build_sumsq, .no_gradient = true, PLANE_SHAPES,
+                                         .gpu = {{1, 1000003}, {2500, 2001}}};
 
 static id build_clip(struct scene *s, const int64_t *n)
 {

@@ -107,7 +107,8 @@ static inline void rig_load_params(struct rig *r)
 }
 
 /* Element k of an input. An i32 input holds ids below VOCABULARY; the one called "labels" also
- * holds ignored entries, "image_index" is below 0 for most tokens; "samples" holds the number of samples. */
+ * holds ignored entries, "image_index" is below 0 for most tokens; "samples" holds the number of
+ * samples. */
 static inline double rig_input(const char *name, enum dtype type, int64_t k)
 {
     if (!strcmp(name, "samples")) return (double)k;
@@ -147,7 +148,8 @@ static inline void rig_open_on(struct rig *r, enum device_kind kind, int threads
     must(r->device.ops->record(&r->device, &r->tape, &e), &e, "recording");
     r->tape.poison = true;
     if (r->graph.step) {
-        struct step_block step = {.learning_rate = 1e-2f, .inv_count = {0.125f}, .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3};
+        struct step_block step =
+            {.learning_rate = 1e-2f, .inv_count = {0.125f}, .clip_norm = 1, .loss_scale = 1, .step = 3, .adam_t = 3};
         memcpy(tape_address(&r->tape, r->graph.step), &step, sizeof step);
     }
     rig_load_params(r);
@@ -168,7 +170,8 @@ static inline void rig_close(struct rig *r)
 static inline int count_ops(const struct graph *g, enum op op)
 {
     int n = 0;
-    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) n += node_at(g, g->order[PROGRAM_STEP].nodes.at[k])->op == op;
+    for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++)
+        n += node_at(g, g->order[PROGRAM_STEP].nodes.at[k])->op == op;
     return n;
 }
 
@@ -192,13 +195,15 @@ static inline double *rig_read(const struct rig *r, id tensor)
     return out;
 }
 
-/* Compares a tensor of a graph with that of the same graph after a pass. They must be bit-equal, or, where
- * `tolerance` is not 0, within tolerance * (1 + |value|). */
-static inline void rig_same_values(const struct rig *a, id s, const struct rig *b, id t, double tolerance, const char *what, const char *name)
+/* Compares a tensor of a graph with that of the same graph after a pass. They must be bit-equal,
+ * or, where `tolerance` is not 0, within tolerance * (1 + |value|). */
+static inline void rig_same_values(const struct rig *a, id s, const struct rig *b, id t, double tolerance,
+                                   const char *what, const char *name)
 {
     double *x = rig_read(a, s), *y = rig_read(b, t);
     for (int64_t k = 0; k < tensor_elements(tensor_at(&a->graph, s)); k++)
-        if (!(fabs(x[k] - y[k]) <= tolerance * (1 + fabs(x[k])))) fail_msg("%s: %s[%d] is %g, without the pass %g", what, name, (int)k, y[k], x[k]);
+        if (!(fabs(x[k] - y[k]) <= tolerance * (1 + fabs(x[k]))))
+            fail_msg("%s: %s[%d] is %g, without the pass %g", what, name, (int)k, y[k], x[k]);
     mem_free(x);
     mem_free(y);
 }

@@ -1,5 +1,6 @@
 /*
- * pixels.c: images as the library reads, resizes and processes them, for tests/golden/make_pixels.py:
+ * pixels.c: images as the library reads, resizes and processes them, for
+ * tests/golden/make_pixels.py:
  *
  *     pixels decode white|drop IMAGE OUT            prints WIDTH HEIGHT; OUT: bytes [h][w][3]
  *     pixels resize FILTER WIDTH HEIGHT IMAGE OUT   FILTER: bilinear, bicubic, lanczos; OUT: bytes [HEIGHT][WIDTH][3]
@@ -46,8 +47,12 @@ static int resize(char **a, struct error *e)
 {
     struct image i;
     if (read_image(a[5], true, &i, e)) return e->code;
-    struct resize_view v = {.filter = (enum resize_filter)word(a[2], (const char *const[]){"bilinear", "bicubic", "lanczos", NULL}),
-                            .width = i.width, .height = i.height, .to_width = (uint32_t)atoi(a[3]), .to_height = (uint32_t)atoi(a[4])};
+    struct resize_view v = {.filter = (enum resize_filter)word(a[2], (const char *const[]){"bilinear", "bicubic",
+                                                                                           "lanczos", NULL}),
+                            .width = i.width,
+                            .height = i.height,
+                            .to_width = (uint32_t)atoi(a[3]),
+                            .to_height = (uint32_t)atoi(a[4])};
     size_t room = resize_scratch(&v), bytes = (size_t)v.to_width * v.to_height * 3;
     void *scratch = mem_alloc(room);
     struct resize r;
@@ -68,7 +73,8 @@ static int process(char **a, struct error *e)
     struct image i;
     uint32_t rows, columns, h, w;
     enum image_family family = (enum image_family)word(a[3], (const char *const[]){"clip", "siglip", "idefics3", NULL});
-    if (image_processor_read(&p, a[2], family, (uint32_t)atoi(a[4]), e) || read_image(a[5], true, &i, e)) return e->code;
+    if (image_processor_read(&p, a[2], family, (uint32_t)atoi(a[4]), e) || read_image(a[5], true, &i, e))
+        return e->code;
     size_t room = image_processor_scratch(&p, i.width, i.height);
     void *scratch = mem_alloc(room);
     uint32_t count = image_processor_count(&p, i.width, i.height, &rows, &columns);

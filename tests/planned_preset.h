@@ -1,6 +1,6 @@
 /*
- * planned_preset.h: a preset's plan with further settings, for tests that look at its graph and at the lives of
- * its tensors.
+ * planned_preset.h: a preset's plan with further settings, for tests that look at its graph and at
+ * the lives of its tensors.
  */
 #ifndef PLANNED_PRESET_H
 #define PLANNED_PRESET_H
@@ -45,7 +45,8 @@ static inline void planned_preset_free(struct planned_preset *p)
     config_free(&p->c);
 }
 
-/* The turn from forward to backward in program step: the position after the last node of the forward. */
+/* The turn from forward to backward in program step: the position after the last node of the
+ * forward. */
 static inline uint32_t turn_of(const struct graph *g)
 {
     const struct order *o = &g->order[PROGRAM_STEP];

@@ -18,7 +18,10 @@ struct dice {
     uint64_t key, thrown;
 };
 
-static inline int64_t throw_dice(struct dice *d, int64_t n) { return (int64_t)(random_bits(d->key, d->thrown++) >> 16) % n; }
+static inline int64_t throw_dice(struct dice *d, int64_t n)
+{
+    return (int64_t)(random_bits(d->key, d->thrown++) >> 16) % n;
+}
 static inline bool chance(struct dice *d, int percent) { return throw_dice(d, 100) < percent; }
 
 struct builder {
@@ -41,7 +44,8 @@ static inline id weight(struct builder *m, int rank, const int64_t *dim, double 
     char name[64] = "shared";
     if (!maybe(m, 15)) snprintf(name, sizeof name, "layers.%d.weight%d", m->block, m->weights++);
     int n = (int)strlen(name);
-    for (int i = 0; i < rank; i++) n += snprintf(name + n, sizeof name - (size_t)n, "%c%lld", i ? 'x' : '.', (long long)dim[i]);
+    for (int i = 0; i < rank; i++)
+        n += snprintf(name + n, sizeof name - (size_t)n, "%c%lld", i ? 'x' : '.', (long long)dim[i]);
     return graph_param(m->g, name, DT_F32, rank, dim, (struct init){INIT_NORMAL, (float)std, 0});
 }
 
@@ -53,7 +57,11 @@ static inline id linear(struct builder *m, id x, int64_t out)
     return op_linear(m->g, x, w, bias);
 }
 
-static inline id activation(struct builder *m, id x) { return op_act(m->g, x, maybe(m, 40) ? ACT_RELU : (enum act_kind)pick(m, ACT_EXP)); } /* without EXP, which overflows in chains */
+/* without EXP, which overflows in chains */
+static inline id activation(struct builder *m, id x)
+{
+    return op_act(m->g, x, maybe(m, 40) ? ACT_RELU : (enum act_kind)pick(m, ACT_EXP));
+}
 
 static inline id ones(struct builder *m, const char *which, int64_t n)
 {
@@ -94,30 +102,36 @@ static inline void project(struct builder *m, id x, int64_t groups, id part[3])
     const int64_t all[] = {m->B, m->T, m->heads + 2 * groups, m->D};
     if (maybe(m, 50)) {
         const id qkv = op_reshape(m->g, linear(m, x, all[2] * m->D), 4, all);
-        for (int i = 0; i < 3; i++) part[i] = op_slice(m->g, qkv, 2, i ? m->heads + (i - 1) * groups : 0, i ? groups : m->heads);
+        for (int i = 0; i < 3; i++)
+            part[i] = op_slice(m->g, qkv, 2, i ? m->heads + (i - 1) * groups : 0, i ? groups : m->heads);
         return;
     }
     for (int i = 0; i < 3; i++)
-        part[i] = op_reshape(m->g, linear(m, x, (i ? groups : m->heads) * m->D), DIM(m->B, m->T, i ? groups : m->heads, m->D));
+        part[i] = op_reshape(m->g, linear(m, x, (i ? groups : m->heads) * m->D),
+                             DIM(m->B, m->T, i ? groups : m->heads, m->D));
 }
 
 static inline id rotated(struct builder *m, id x)
 {
     const float table[] = {1, 0.5f, 0.25f, 0.125f, 0.1f, 0.05f, 0.02f, 0.01f};
     const id freq = graph_const(m->g, "inv_freq", DT_F32, DIM(m->D / 2), table);
-    return op_rope_at(m->g, x, freq, maybe(m, 25) ? graph_input(m->g, "positions", DT_I32, DIM(m->B, m->T)) : 0, NULL, 1);
+    return op_rope_at(m->g, x, freq, maybe(m, 25) ? graph_input(m->g, "positions", DT_I32, DIM(m->B, m->T)) : 0, NULL,
+                      1);
 }
 
 static inline id attend(struct builder *m, const id part[3], int64_t kind)
 {
     const float scale = 0.5f;
     const int64_t side = kind == 2 ? 2 : 0, high = side ? side : m->rows, wide = side ? side : m->columns;
-    if (kind == 3) return op_attention_bias(m->g, part[0], part[1], part[2], weight(m, DIM(m->heads, m->T), 0.5), (int)m->rows, scale);
+    if (kind == 3)
+        return op_attention_bias(m->g, part[0], part[1], part[2], weight(m, DIM(m->heads, m->T), 0.5), (int)m->rows,
+                                 scale);
     if (kind == 1 || kind == 2) {
         const id h = weight(m, DIM(2 * high - 1, m->D), 0.5), w = weight(m, DIM(2 * wide - 1, m->D), 0.5);
         if (kind == 1) return op_attention_rel(m->g, part[0], part[1], part[2], h, w, (int)high, (int)wide, scale);
         const struct window_options o = {(int)m->rows, (int)m->columns, (int)side, scale};
-        return op_attention_window(m->g, part[0], part[1], part[2], h, w, maybe(m, 50) ? weight(m, DIM(2, m->heads, m->D), 0.5) : 0, o);
+        return op_attention_window(m->g, part[0], part[1], part[2], h, w,
+                                   maybe(m, 50) ? weight(m, DIM(2, m->heads, m->D), 0.5) : 0, o);
     }
     struct attention_options o = {.scale = scale, .causal = maybe(m, 50), .window = maybe(m, 25) ? 3 : 0};
     if (maybe(m, 25)) o.ranges = graph_input(m->g, "ranges", DT_I32, DIM(m->B, m->T, 2)), o.causal = false;
@@ -146,7 +160,8 @@ static inline id map_norm(struct builder *m, id x)
     if (kind == 0) return op_instancenorm(m->g, x, w, b, 1e-5f);
     char name[64];
     snprintf(name, sizeof name, "layers.%d.mean%d", m->block, m->weights++);
-    const id mean = graph_param(m->g, name, DT_F32, DIM(C), (struct init){INIT_NORMAL, 0.1f, 0}), var = ones(m, "var", C);
+    const id mean = graph_param(m->g, name, DT_F32, DIM(C), (struct init){INIT_NORMAL, 0.1f, 0}),
+             var = ones(m, "var", C);
     if (kind == 1) {
         graph_param_of(m->g, mean)->frozen = graph_param_of(m->g, var)->frozen = true;
         return op_batchnorm_frozen(m->g, x, w, b, mean, var, 1e-5f);
@@ -159,7 +174,8 @@ static inline id convolution(struct builder *m, id x)
     const bool depthwise = maybe(m, 60);
     const int64_t size = maybe(m, 30) ? 1 : 3, C = m->C;
     id y = op_reshape(m->g, x, DIM(m->B, m->rows, m->columns, C));
-    const id w = weight(m, DIM(C, depthwise ? 1 : C, size, size), depthwise ? 0.3 : sqrt(1.0 / (double)(C * size * size)));
+    const id w =
+        weight(m, DIM(C, depthwise ? 1 : C, size, size), depthwise ? 0.3 : sqrt(1.0 / (double)(C * size * size)));
     y = op_conv(m->g, y, w, maybe(m, 50) ? weight(m, DIM(C), 0.1) : 0, 1, (int)size / 2, depthwise ? (int)C : 1);
     return op_reshape(m->g, activation(m, map_norm(m, y)), DIM(m->B, m->T, C));
 }
@@ -170,7 +186,8 @@ static inline id move_pixels(struct builder *m, id x)
     id y = op_reshape(m->g, x, DIM(m->B, m->rows, m->columns, m->C));
     const int64_t kind = pick(m, 3);
     if (kind == 0) y = op_unwindow(m->g, activation(m, op_window(m->g, y, 2)), m->rows, m->columns);
-    if (kind == 1) y = op_resize(m->g, op_resize(m->g, y, m->rows + 1, m->columns, maybe(m, 50)), m->rows, m->columns, false);
+    if (kind == 1)
+        y = op_resize(m->g, op_resize(m->g, y, m->rows + 1, m->columns, maybe(m, 50)), m->rows, m->columns, false);
     if (kind == 2) y = op_resize(m->g, op_avgpool_adaptive(m->g, y, 2, 2), m->rows, m->columns, false);
     return op_reshape(m->g, y, DIM(m->B, m->T, m->C));
 }
@@ -206,7 +223,10 @@ static inline id scores(struct builder *m, id x)
 }
 
 /* A learned position is added before a product. */
-static inline id positioned(struct builder *m, id x) { return linear(m, op_add(m->g, x, weight(m, DIM(m->T, m->C), 0.5)), m->C); }
+static inline id positioned(struct builder *m, id x)
+{
+    return linear(m, op_add(m->g, x, weight(m, DIM(m->T, m->C), 0.5)), m->C);
+}
 
 /* A few rows as filters over the activation of all, and back. */
 static inline id filters(struct builder *m, id x)
@@ -300,8 +320,9 @@ static inline id encoder_layer(struct builder *t, id x, int number)
     return x;
 }
 
-/* Some models have up to three images in each sample, and their features replace rows. The tower is frozen as a
- * whole, but for weights that it shares with other layers, with or without the layer after it. */
+/* Some models have up to three images in each sample, and their features replace rows. The tower is
+ * frozen as a whole, but for weights that it shares with other layers, with or without the layer
+ * after it. */
 static inline id with_images(struct builder *m, uint64_t seed, id h)
 {
     enum { SIDE = 3, TOKENS = SIDE * SIDE };
@@ -314,14 +335,16 @@ static inline id with_images(struct builder *m, uint64_t seed, id h)
     const uint32_t before = g->params.n;
     t.B = m->B * n, t.T = TOKENS, t.rows = t.columns = SIDE, t.block = 100, t.samples = t.index = 0;
     const id outer = graph_scope_push(g, "encoder", SCOPE_IMAGES);
-    id x = op_conv(g, graph_input(g, "pixels", DT_F32, DIM(t.B, 2 * SIDE, 2 * SIDE, 3)), weight(&t, DIM(t.C, 3, 2, 2), 0.3), 0, 2, 0, 1);
+    id x = op_conv(g, graph_input(g, "pixels", DT_F32, DIM(t.B, 2 * SIDE, 2 * SIDE, 3)),
+                   weight(&t, DIM(t.C, 3, 2, 2), 0.3), 0, 2, 0, 1);
     x = op_reshape(g, x, DIM(t.B, TOKENS, t.C));
     for (int i = 0; i < layers; i++) x = encoder_layer(&t, x, i);
     const uint32_t tower = g->params.n;
     x = linear(&t, x, t.C);
     graph_scope_pop(g, outer);
     for (uint32_t i = before; i < g->params.n; i++) g->params.at[i].frozen = frozen && (i < tower || projector);
-    return op_replace_rows(g, h, graph_input(g, "image_index", DT_I32, DIM(m->B, m->T)), op_reshape(g, x, DIM(m->B, n * TOKENS, m->C)));
+    return op_replace_rows(g, h, graph_input(g, "image_index", DT_I32, DIM(m->B, m->T)),
+                           op_reshape(g, x, DIM(m->B, n * TOKENS, m->C)));
 }
 
 /* From rows to classes; the planner may split its scope by rows. */
@@ -342,7 +365,8 @@ static inline id head(struct builder *m, const char *name, id rows, id targets, 
 static inline id sum_head(struct builder *m, const char *name, id rows)
 {
     const id outer = graph_scope_push(m->g, name, SCOPE_ROWS);
-    const id loss = op_scale(m->g, op_sum(m->g, op_mul(m->g, rows, op_act(m->g, linear(m, rows, m->C), ACT_TANH))), 0.01);
+    const id loss =
+        op_scale(m->g, op_sum(m->g, op_mul(m->g, rows, op_act(m->g, linear(m, rows, m->C), ACT_TANH))), 0.01);
     graph_scope_pop(m->g, outer);
     return loss;
 }
@@ -358,7 +382,8 @@ static inline void freeze_some(struct builder *m)
     if (!maybe(m, 30)) return;
     for (uint32_t i = 0; i < m->g->params.n; i++) {
         const char *name = graph_name(m->g, tensor_at(m->g, m->g->params.at[i].tensor)->name);
-        if (hash_bytes(name, strlen(name), m->dice.key) % 4 == 0 && m->g->params.n > 4) m->g->params.at[i].frozen = true;
+        if (hash_bytes(name, strlen(name), m->dice.key) % 4 == 0 && m->g->params.n > 4)
+            m->g->params.at[i].frozen = true;
     }
 }
 
@@ -390,7 +415,8 @@ static inline void build_random(void *model, struct graph *g, int micro_batch)
     for (int64_t i = pick(&m, 3); i > 0; i--) { /* more outputs, and more inputs to the loss */
         char name[16];
         snprintf(name, sizeof name, "extra%d", (int)i);
-        const id y = m.skip[pick(&m, m.skips)], extra = op_scale(g, op_sum(g, maybe(&m, 50) ? op_act(g, y, ACT_TANH) : op_mul(g, y, y)), 0.01);
+        const id y = m.skip[pick(&m, m.skips)],
+                 extra = op_scale(g, op_sum(g, maybe(&m, 50) ? op_act(g, y, ACT_TANH) : op_mul(g, y, y)), 0.01);
         graph_output(g, name, extra);
         if (maybe(&m, 60)) loss = op_add(g, loss, extra);
     }

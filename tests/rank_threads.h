@@ -1,6 +1,7 @@
 /*
- * rank_threads.h: N ranks as threads of one process: the transport of tests that need no launcher. Each rank shows its
- * moves to the others; when all have come, a receiver copies what its peers send.
+ * rank_threads.h: N ranks as threads of one process: the transport of tests that need no launcher.
+ * Each rank shows its moves to the others; when all have come, a receiver copies what its peers
+ * send.
  */
 #ifndef RANK_THREADS_H
 #define RANK_THREADS_H
@@ -63,7 +64,9 @@ static inline int rank_threads_exchange(struct ranks *r, const struct move *m, i
     for (int i = 0; i < n; i++) {
         if (m[i].send) continue;
         const struct move *from = rank_threads_sent(t, m[i].peer, r->rank, received[m[i].peer]++);
-        if (!from || from->bytes != m[i].bytes) rc = error_set(e, PL_FAIL, "rank %d expects %llu bytes of rank %d, which sends %llu", r->rank, (unsigned long long)m[i].bytes, m[i].peer, from ? (unsigned long long)from->bytes : 0ull);
+        if (!from || from->bytes != m[i].bytes)
+            rc = error_set(e, PL_FAIL, "rank %d expects %llu bytes of rank %d, which sends %llu", r->rank,
+                           (unsigned long long)m[i].bytes, m[i].peer, from ? (unsigned long long)from->bytes : 0ull);
         else memcpy(m[i].at, from->at, from->bytes);
     }
     if (!rank_threads_meet(r)) return error_set(e, PL_FAIL, "rank %d waited %g s for the others", r->rank, r->timeout);
@@ -94,7 +97,15 @@ static inline void rank_threads_open(struct ranks *r, int n, double timeout)
     pthread_cond_init(&t->all_here, NULL);
     t->n = n;
     for (int i = 0; i < n; i++)
-        r[i] = (struct ranks){.n = n, .rank = i, .local = n, .timeout = timeout, .host = "here", .exchange = rank_threads_exchange, .gather = rank_threads_gather, .abort = rank_threads_abort, .state = t};
+        r[i] = (struct ranks){.n = n,
+                              .rank = i,
+                              .local = n,
+                              .timeout = timeout,
+                              .host = "here",
+                              .exchange = rank_threads_exchange,
+                              .gather = rank_threads_gather,
+                              .abort = rank_threads_abort,
+                              .state = t};
 }
 
 static inline void rank_threads_close(struct ranks *r)

@@ -2,10 +2,11 @@
  * render.c: renders chat templates, for tests/run_templates.sh and tests/golden/check_templates.py.
  *
  *   render TEMPLATE VARIABLES...      one JSON object a line for each file of variables:
- *                                     {"text": ..., "data": [[begin, end], ...], "answers": [...]} or {"error": ...}
+ *                                     {"text": ..., "data": [[begin, end], ...], "answers": [...]}
+ *                                     or {"error": ...}
  *
- * TEMPLATE is a file, a folder, or the name of a built-in template. Exit code 2 with the message when the template is
- * refused, 1 when a rendering failed.
+ * TEMPLATE is a file, a folder, or the name of a built-in template. Exit code 2 with the message
+ * when the template is refused, 1 when a rendering failed.
  */
 #include <stdio.h>
 

@@ -1,6 +1,6 @@
 /*
- * test_adapter.c: adapters as PEFT describes them: which modules it adapts and saves, against PEFT's
- * own answers (golden/make_peft_matching.py), errors, and adapter_config.json in and out.
+ * test_adapter.c: adapters as PEFT describes them: which modules it adapts and saves, against
+ * PEFT's own answers (golden/make_peft_matching.py), errors, and adapter_config.json in and out.
  *
  * Cases with a regular expression need PCRE2; a build without it skips them.
  */
@@ -94,7 +94,8 @@ static const char *line_of(const struct answers *c, const char *verb, const char
     snprintf(start, sizeof start, "%s %s", verb, module);
     size_t n = strlen(start);
     for (uint32_t i = 0; i < c->lines.n; i++)
-        if (!strncmp(c->lines.at[i], start, n) && (!c->lines.at[i][n] || c->lines.at[i][n] == ' ')) return c->lines.at[i];
+        if (!strncmp(c->lines.at[i], start, n) && (!c->lines.at[i][n] || c->lines.at[i][n] == ' '))
+            return c->lines.at[i];
     return NULL;
 }
 
@@ -102,7 +103,8 @@ static void check_module(const struct answers *c, const struct adapter *a, const
 {
     const char *adapted = line_of(c, "adapt", m->name);
     bool saved = line_of(c, "save", m->name);
-    if (adapter_saves(a, m->name) != saved) fail_msg("%s %s: %s: PEFT %s it", c->model->name, c->title, m->name, saved ? "saves" : "does not save");
+    if (adapter_saves(a, m->name) != saved)
+        fail_msg("%s %s: %s: PEFT %s it", c->model->name, c->title, m->name, saved ? "saves" : "does not save");
     if (adapter_adapts(a, m->name, m->head) != (adapted != NULL))
         fail_msg("%s %s: %s: PEFT %s it", c->model->name, c->title, m->name, adapted ? "adapts" : "does not adapt");
     if (!adapted) return;
@@ -110,8 +112,10 @@ static void check_module(const struct answers *c, const struct adapter *a, const
     double scale;
     assert_int_equal(sscanf(strrchr(adapted, ' ') + 1, "%lf", &scale), 1);
     assert_int_equal(sscanf(adapted, "adapt %*s %ld", &r), 1);
-    if (adapter_rank(a, m->name) != r) fail_msg("%s: %s: rank %d, PEFT has %ld", c->title, m->name, (int)adapter_rank(a, m->name), r);
-    if (adapter_scale(a, m->name) != scale) fail_msg("%s: %s: scale %g, PEFT has %g", c->title, m->name, adapter_scale(a, m->name), scale);
+    if (adapter_rank(a, m->name) != r)
+        fail_msg("%s: %s: rank %d, PEFT has %ld", c->title, m->name, (int)adapter_rank(a, m->name), r);
+    if (adapter_scale(a, m->name) != scale)
+        fail_msg("%s: %s: scale %g, PEFT has %g", c->title, m->name, adapter_scale(a, m->name), scale);
 }
 
 /* Returns false if the case needs PCRE2 and the build has none. */
@@ -259,10 +263,13 @@ static void test_refused(void **unused)
 static void test_accepted(void **unused)
 {
     (void)unused;
-    static const char config[] = "{\"peft_type\": \"LORA\", \"target_modules\": \"ALL-linear\", \"r\": 4, \"lora_alpha\": 32, \"lora_dropout\": 0.05, "
-                                 "\"init_lora_weights\": \"gaussian\", \"bias\": \"lora_only\", \"use_dora\": true, \"layers_to_transform\": null, "
-                                 "\"a_key_of_tomorrow\": null, \"another\": {}, \"third\": 0, \"loftq_config\": {}, \"qalora_group_size\": 16, "
-                                 "\"megatron_core\": \"megatron.core\", \"modules_to_save\": [\"lm_head\"], \"task_type\": \"CAUSAL_LM\"}";
+    static const char config[] =
+        "{\"peft_type\": \"LORA\", \"target_modules\": \"ALL-linear\", \"r\": 4, \"lora_alpha\": 32, \"lora_dropout\": "
+        "0.05, "
+        "\"init_lora_weights\": \"gaussian\", \"bias\": \"lora_only\", \"use_dora\": true, \"layers_to_transform\": "
+        "null, "
+        "\"a_key_of_tomorrow\": null, \"another\": {}, \"third\": 0, \"loftq_config\": {}, \"qalora_group_size\": 16, "
+        "\"megatron_core\": \"megatron.core\", \"modules_to_save\": [\"lm_head\"], \"task_type\": \"CAUSAL_LM\"}";
     struct bump memory = {0};
     struct adapter a;
     struct error e = {0};
@@ -281,7 +288,8 @@ static void test_accepted(void **unused)
 }
 
 /* What PEFT writes is what we write, to the byte (golden/make_peft_matching.py). */
-static void check_written(const char *file, const struct adapter *a, const char *base, const char *const *names, uint32_t n)
+static void check_written(const char *file, const struct adapter *a, const char *base, const char *const *names,
+                          uint32_t n)
 {
     struct bump memory = {0};
     struct adapter again;
@@ -302,21 +310,45 @@ static void check_written(const char *file, const struct adapter *a, const char 
 static void test_written(void **unused)
 {
     (void)unused;
-    static const char *const targets[] = {"q_proj"}, *const linears[] = {"model.fc"}, *const saved[] = {"mask_decoder", "lm_head"};
+    static const char *const targets[] = {"q_proj"}, *const linears[] = {"model.fc"},
+                             *const saved[] = {"mask_decoder", "lm_head"};
     static const struct adapter_pattern ranks[] = {{"k_proj", 2}, {"q_proj", 4}}, alphas[] = {{"q_proj", 0.5}};
     static const int64_t layers[] = {0, 3};
     static const char *const layers_pattern[] = {"layers"};
     const struct adapter plain = {.r = 8, .alpha = 8, .target = {targets, 1, NULL}};
-    const struct adapter full = {.r = 16, .alpha = 32, .dropout = 0.05, .target = {targets, 1, NULL}, .exclude.regex = ".*\\.x\"y", .save = saved, .n_save = 2,
-                                 .bias = ADAPTER_BIAS_LORA_ONLY, .rslora = true, .dora = true, .ranks = ranks, .n_ranks = 2, .alphas = alphas, .n_alphas = 1,
-                                 .layers = layers, .n_layers = 2, .layers_pattern = layers_pattern, .n_layers_pattern = 1, .init = ADAPTER_INIT_GAUSSIAN, .task_type = "CAUSAL_LM"};
-    const struct adapter all = {.r = 4, .alpha = 1.5, .dropout = 0.5, .all_linear = true, .init = ADAPTER_INIT_RANDOM, .bias = ADAPTER_BIAS_ALL};
+    const struct adapter full = {.r = 16,
+                                 .alpha = 32,
+                                 .dropout = 0.05,
+                                 .target = {targets, 1, NULL},
+                                 .exclude.regex = ".*\\.x\"y",
+                                 .save = saved,
+                                 .n_save = 2,
+                                 .bias = ADAPTER_BIAS_LORA_ONLY,
+                                 .rslora = true,
+                                 .dora = true,
+                                 .ranks = ranks,
+                                 .n_ranks = 2,
+                                 .alphas = alphas,
+                                 .n_alphas = 1,
+                                 .layers = layers,
+                                 .n_layers = 2,
+                                 .layers_pattern = layers_pattern,
+                                 .n_layers_pattern = 1,
+                                 .init = ADAPTER_INIT_GAUSSIAN,
+                                 .task_type = "CAUSAL_LM"};
+    const struct adapter all = {.r = 4,
+                                .alpha = 1.5,
+                                .dropout = 0.5,
+                                .all_linear = true,
+                                .init = ADAPTER_INIT_RANDOM,
+                                .bias = ADAPTER_BIAS_ALL};
     check_written("tests/golden/peft_config/plain.json", &plain, NULL, NULL, 0);
     if (regex_version()) check_written("tests/golden/peft_config/full.json", &full, "meta/llama \"x\"", NULL, 0);
     check_written("tests/golden/peft_config/all.json", &all, "base", linears, 1);
 }
 
-/* Initial values that leave the base weights as they are: the weights of the adapter are all that counts. */
+/* Initial values that leave the base weights as they are: the weights of the adapter are all that
+ * counts. */
 static void test_initial_values(void **unused)
 {
     (void)unused;
@@ -349,10 +381,13 @@ static void test_initial_values(void **unused)
 /* --- names of the base ------------------------------------------------------------------------ */
 
 /* An adapter of two modules and a whole tensor against a base's names: the names that are found. */
-static void check_names(const char *a, const char *b, const char *whole, const char *found_a, const char *found_b, const char *found_whole)
+static void check_names(const char *a, const char *b, const char *whole, const char *found_a, const char *found_b,
+                        const char *found_whole)
 {
     char weights[3][200];
-    struct adapter_tensor tensors[] = {{.name = a, .module = a, .part = ADAPTER_A}, {.name = b, .module = b, .part = ADAPTER_B}, {.name = whole, .module = whole, .part = ADAPTER_WHOLE}};
+    struct adapter_tensor tensors[] = {{.name = a, .module = a, .part = ADAPTER_A},
+                                       {.name = b, .module = b, .part = ADAPTER_B},
+                                       {.name = whole, .module = whole, .part = ADAPTER_WHOLE}};
     struct adapter_folder f = {.dir = "adapter", .path = "adapter", .tensors = tensors, .n = 3};
     struct error e = {0};
     snprintf(weights[0], sizeof weights[0], "%s.weight", found_a);
@@ -367,30 +402,38 @@ static void check_names(const char *a, const char *b, const char *whole, const c
 static void test_names(void **unused)
 {
     (void)unused;
-    check_names("model.layers.0.q", "model.layers.1.q", "lm_head.weight", "model.layers.0.q", "model.layers.1.q", "lm_head.weight");
+    check_names("model.layers.0.q", "model.layers.1.q", "lm_head.weight", "model.layers.0.q", "model.layers.1.q",
+                "lm_head.weight");
     /* without the root; made on the model without its head; behind a wrapper's prefix */
     check_names("model.layers.0.q", "model.layers.1.q", "model.norm.weight", "layers.0.q", "layers.1.q", "norm.weight");
     check_names("layers.0.q", "layers.1.q", "norm.weight", "model.layers.0.q", "model.layers.1.q", "model.norm.weight");
-    check_names("model.layers.0.q", "model.layers.1.q", "lm_head.weight", "module.model.layers.0.q", "module.model.layers.1.q", "module.lm_head.weight");
+    check_names("model.layers.0.q", "model.layers.1.q", "lm_head.weight", "module.model.layers.0.q",
+                "module.model.layers.1.q", "module.lm_head.weight");
     /* LLaVA, both ways */
-    check_names("model.language_model.layers.0.q", "model.vision_tower.encoder.layers.0.q", "lm_head.weight", "language_model.model.layers.0.q",
-                "vision_tower.vision_model.encoder.layers.0.q", "language_model.lm_head.weight");
-    check_names("language_model.model.layers.0.q", "vision_tower.vision_model.encoder.layers.0.q", "multi_modal_projector.linear_1.bias", "model.language_model.layers.0.q",
+    check_names("model.language_model.layers.0.q", "model.vision_tower.encoder.layers.0.q", "lm_head.weight",
+                "language_model.model.layers.0.q", "vision_tower.vision_model.encoder.layers.0.q",
+                "language_model.lm_head.weight");
+    check_names("language_model.model.layers.0.q", "vision_tower.vision_model.encoder.layers.0.q",
+                "multi_modal_projector.linear_1.bias", "model.language_model.layers.0.q",
                 "model.vision_tower.encoder.layers.0.q", "model.multi_modal_projector.linear_1.bias");
     /* Qwen2-VL, both ways */
-    check_names("model.language_model.layers.0.q", "model.visual.blocks.0.q", "lm_head.weight", "model.layers.0.q", "visual.blocks.0.q", "lm_head.weight");
-    check_names("model.layers.0.q", "visual.blocks.0.q", "lm_head.weight", "model.language_model.layers.0.q", "model.visual.blocks.0.q", "lm_head.weight");
+    check_names("model.language_model.layers.0.q", "model.visual.blocks.0.q", "lm_head.weight", "model.layers.0.q",
+                "visual.blocks.0.q", "lm_head.weight");
+    check_names("model.layers.0.q", "visual.blocks.0.q", "lm_head.weight", "model.language_model.layers.0.q",
+                "model.visual.blocks.0.q", "lm_head.weight");
 }
 
 static void test_names_of_another_base(void **unused)
 {
     (void)unused;
-    struct adapter_tensor tensors[] = {{.name = "a", .module = "model.layers.0.q_proj", .part = ADAPTER_A}, {.name = "b", .module = "model.layers.9.q_proj", .part = ADAPTER_A}};
+    struct adapter_tensor tensors[] = {{.name = "a", .module = "model.layers.0.q_proj", .part = ADAPTER_A},
+                                       {.name = "b", .module = "model.layers.9.q_proj", .part = ADAPTER_A}};
     struct adapter_folder f = {.dir = "adapter", .path = "adapter/file", .tensors = tensors, .n = 2};
     const char *const names[] = {"model.layers.0.q_proj.weight", "model.layers.8.q_proj.weight"};
     struct error e = {0};
     assert_int_equal(adapter_folder_match(&f, "base", names, COUNT(names), &e), PL_USAGE);
-    assert_string_equal(e.text, "adapter/file: the adapter belongs to another base: base has no tensor \"model.layers.9.q_proj.weight\" (1 of 2 tensors of the adapter fit); "
+    assert_string_equal(e.text, "adapter/file: the adapter belongs to another base: base has no tensor "
+                                "\"model.layers.9.q_proj.weight\" (1 of 2 tensors of the adapter fit); "
                                 "the nearest name is \"model.layers.0.q_proj.weight\"");
     bump_free(&f.memory);
 }

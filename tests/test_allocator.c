@@ -1,6 +1,6 @@
 /*
- * test_allocator.c: the texture of an image and its information, as tests/golden/make_allocator.py computes them; which
- * tokens are the question.
+ * test_allocator.c: the texture of an image and its information, as tests/golden/make_allocator.py
+ * computes them; which tokens are the question.
  *
  * Run from the repository's root.
  */
@@ -31,10 +31,12 @@ static void read_tensor(const struct st_file *f, const char *name, float *to, in
 static void assert_near(const char *what, const float *got, const float *want, int n)
 {
     for (int i = 0; i < n; i++)
-        if (!(fabsf(got[i] - want[i]) < 1e-5f)) fail_msg("%s, element %d: %g, expected %g", what, i, (double)got[i], (double)want[i]);
+        if (!(fabsf(got[i] - want[i]) < 1e-5f))
+            fail_msg("%s, element %d: %g, expected %g", what, i, (double)got[i], (double)want[i]);
 }
 
-static float image[3 * IMAGE * IMAGE], texture[TEXTURE_CELLS * TEXTURE_CHANNELS], expected[TEXTURE_CELLS * TEXTURE_CHANNELS], information[TEXTURE_CELLS];
+static float image[3 * IMAGE * IMAGE], texture[TEXTURE_CELLS * TEXTURE_CHANNELS],
+    expected[TEXTURE_CELLS * TEXTURE_CHANNELS], information[TEXTURE_CELLS];
 
 static void test_texture(void **state)
 {
@@ -70,8 +72,10 @@ static void test_question(void **state)
 {
     (void)state;
     enum { T = 12 };
-    /* another conversation; u <image> <image> q, answer; a second question and padding are no part of it */
-    const int32_t positions[T] = {0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 0, 0}, index[T] = {-1, -1, -1, 0, 1, -1, -1, -1, -1, -1, -1, -1},
+    /* another conversation; u <image> <image> q, answer; a second question and padding are no part
+     * of it */
+    const int32_t positions[T] = {0, 1, 0, 1, 2, 3, 4, 5, 6, 7, 0, 0},
+                  index[T] = {-1, -1, -1, 0, 1, -1, -1, -1, -1, -1, -1, -1},
                   labels[T] = {-100, 5, -100, -100, -100, -100, 7, 8, -100, 9, -100, -100};
     const float half[T] = {0, 0, 0.5f, 0, 0, 0.5f}, zeros[T] = {0};
     float weights[T];
@@ -104,13 +108,17 @@ static void refuses_strategy(const char *path, const char *was, const char *othe
 static void test_strategy(void **state)
 {
     (void)state;
-    const char full[] = "\"vision_feature_select_strategy\": \"full\"", usual[] = "\"vision_feature_select_strategy\": \"default\"";
-    refuses_strategy("tests/golden/allocator_siglip_qwen2/config.json", full, usual, "a siglip_vision_model has no class token that could be dropped; set it to full");
-    refuses_strategy("tests/golden/allocator_clip_llama/config.json", usual, full, "a clip_vision_model has a class token before them; set it to default");
+    const char full[] = "\"vision_feature_select_strategy\": \"full\"",
+               usual[] = "\"vision_feature_select_strategy\": \"default\"";
+    refuses_strategy("tests/golden/allocator_siglip_qwen2/config.json", full, usual,
+                     "a siglip_vision_model has no class token that could be dropped; set it to full");
+    refuses_strategy("tests/golden/allocator_clip_llama/config.json", usual, full,
+                     "a clip_vision_model has a class token before them; set it to default");
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_strategy), cmocka_unit_test(test_texture), cmocka_unit_test(test_blank), cmocka_unit_test(test_question)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_strategy), cmocka_unit_test(test_texture),
+                                       cmocka_unit_test(test_blank), cmocka_unit_test(test_question)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

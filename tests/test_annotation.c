@@ -34,12 +34,15 @@ static void test_orders(void **state)
 {
     (void)state;
     static const char *const texts[] = {
-        "{" IMAGE ", \"annotations\": [{\"bbox\": [1.0, 1.0, 1.0, 1.0], \"area\": 4, " SEGMENT ", \"predicted_iou\": 1.019, "
+        "{" IMAGE ", \"annotations\": [{\"bbox\": [1.0, 1.0, 1.0, 1.0], \"area\": 4, " SEGMENT
+        ", \"predicted_iou\": 1.019, "
         "\"point_coords\": [[2.25, 1.5]], \"crop_box\": [0, 0, 4, 5], \"id\": 333521560, \"stability_score\": 0.97}]}",
-        "\n{\"new\": [1, {\"a\": [null, true, false, -1.5e-3, \"\\\"]}\"]}], \"annotations\": [{\"stability_score\": 97e-2, "
-        "\"id\": 333521560, \"crop_box\": [0.0, 0, 4, 5], \"point_coords\": [[2.25, 1.5], [3, 3]], \"predicted_iou\": 1.019,"
-        "\"segmentation\": {\"counts\": [6, 2, 3, 2, 7], \"x\": {}, \"size\": [5, 4]}, \"area\": 4.0, \"bbox\": [1, 1, 1, 1]}],"
-        IMAGE "}\n",
+        "\n{\"new\": [1, {\"a\": [null, true, false, -1.5e-3, \"\\\"]}\"]}], \"annotations\": [{\"stability_score\": "
+        "97e-2, "
+        "\"id\": 333521560, \"crop_box\": [0.0, 0, 4, 5], \"point_coords\": [[2.25, 1.5], [3, 3]], \"predicted_iou\": "
+        "1.019,"
+        "\"segmentation\": {\"counts\": [6, 2, 3, 2, 7], \"x\": {}, \"size\": [5, 4]}, \"area\": 4.0, \"bbox\": [1, 1, "
+        "1, 1]}]," IMAGE "}\n",
     };
     for (size_t i = 0; i < COUNT(texts); i++) {
         struct annotation a;
@@ -60,7 +63,8 @@ static void test_orders(void **state)
 static void test_refused(void **state)
 {
     (void)state;
-    static const struct { const char *text; enum data_fault want; } cases[] = {
+    static const struct { const char *text; enum data_fault want;
+    } cases[] = {
         {"", FAULT_SYNTAX},
         {"[]", FAULT_SYNTAX},
         {"{}", FAULT_SYNTAX},
@@ -73,11 +77,13 @@ static void test_refused(void **state)
         {"{" IMAGE ", \"annotations\": [{\"id\": 1}]}", FAULT_SYNTAX},
         {"{" IMAGE ", \"annotations\": [{\"area\": 0}]}", FAULT_NONE},
         {"{" IMAGE ", \"annotations\": [{\"segmentation\": {\"size\": [5, 4]}}]}", FAULT_SYNTAX},
-        {"{" IMAGE ", \"annotations\": [{\"segmentation\": {\"size\": [5, 4, 3], \"counts\": \"62304\"}}]}", FAULT_SYNTAX},
+        {"{" IMAGE ", \"annotations\": [{\"segmentation\": {\"size\": [5, 4, 3], \"counts\": \"62304\"}}]}",
+         FAULT_SYNTAX},
         {"{" IMAGE ", \"annotations\": [{\"segmentation\": {\"size\": [0, 4], \"counts\": \"62304\"}}]}", FAULT_SYNTAX},
         {"{" IMAGE ", \"annotations\": [{\"segmentation\": {\"size\": [4, 5], \"counts\": \"62304\"}}]}", FAULT_SIZE},
         {"{" IMAGE ", \"annotations\": [{\"segmentation\": [[1, 1, 2, 2, 3, 1]]}]}", FAULT_SHAPE},
-        {"{" IMAGE ", \"annotations\": [{" SEGMENT "},{" SEGMENT "},{" SEGMENT "},{" SEGMENT "},{" SEGMENT "}]}", FAULT_MANY},
+        {"{" IMAGE ", \"annotations\": [{" SEGMENT "},{" SEGMENT "},{" SEGMENT "},{" SEGMENT "},{" SEGMENT "}]}",
+         FAULT_MANY},
         {"{" IMAGE ", \"annotations\": [{\"bbox\": [1, 2, 3], " SEGMENT "}]}", FAULT_SYNTAX},
         {"{" IMAGE ", \"annotations\": [{\"id\": 1.5, " SEGMENT "}]}", FAULT_SYNTAX},
         {"{" IMAGE ", \"annotations\": [{\"area\": 1e999, " SEGMENT "}]}", FAULT_SYNTAX},
@@ -108,7 +114,8 @@ static void test_refused(void **state)
 static void test_truncated(void **state)
 {
     (void)state;
-    static const char text[] = "{" IMAGE ", \"annotations\": [{\"bbox\": [1.0, 1.0, 1.0, 1.0], \"area\": 4, " SEGMENT "}]}";
+    static const char text[] =
+        "{" IMAGE ", \"annotations\": [{\"bbox\": [1.0, 1.0, 1.0, 1.0], \"area\": 4, " SEGMENT "}]}";
     for (size_t n = 0; n < sizeof text - 1; n++) {
         char *part = mem_copy(text, n);
         struct annotation a;
@@ -122,9 +129,20 @@ static void test_truncated(void **state)
 static void test_numbers(void **state)
 {
     (void)state;
-    static const char *const numbers[] = {"0", "-0", "0.1", "123456789012345678901234567890", "1e-400", "2.5e3",
-                                          "0.9783458709716797", "9007199254740993", "0.30000000000000004", "1e22",
-                                          "179769313486231570000e288", "861.5", "-12.0625", "0.000000000000000000000001"};
+    static const char *const numbers[] = {"0",
+                                          "-0",
+                                          "0.1",
+                                          "123456789012345678901234567890",
+                                          "1e-400",
+                                          "2.5e3",
+                                          "0.9783458709716797",
+                                          "9007199254740993",
+                                          "0.30000000000000004",
+                                          "1e22",
+                                          "179769313486231570000e288",
+                                          "861.5",
+                                          "-12.0625",
+                                          "0.000000000000000000000001"};
     for (size_t i = 0; i < COUNT(numbers); i++) {
         struct scan s = scan_begin(numbers[i], strlen(numbers[i]));
         double x;

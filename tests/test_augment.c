@@ -1,6 +1,7 @@
 /*
- * test_augment.c: turns and flips against permutations by hand, masks against images that show them, intensities
- * against their definitions. That a sample depends on its position alone is tested in test_loader.c.
+ * test_augment.c: turns and flips against permutations by hand, masks against images that show
+ * them, intensities against their definitions. That a sample depends on its position alone is
+ * tested in test_loader.c.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,27 +26,32 @@ static void fill_image(void)
     memset(image, 0, sizeof image);
     for (int y = 0; y < ROWS; y++)
         for (int x = 0; x < COLUMNS; x++)
-            for (int k = 0; k < 3; k++) image[(y * SIDE + x) * 3 + k] = (uint8_t)random_bits(5, (uint64_t)((y * SIDE + x) * 3 + k));
+            for (int k = 0; k < 3; k++)
+                image[(y * SIDE + x) * 3 + k] = (uint8_t)random_bits(5, (uint64_t)((y * SIDE + x) * 3 + k));
     memcpy(before, image, sizeof image);
 }
 
-/* Every turn, with and without a vertical flip, is a permutation of the pixels: the flip after the turn. */
+/* Every turn, with and without a vertical flip, is a permutation of the pixels: the flip after the
+ * turn. */
 static void test_turns(void **state)
 {
     (void)state;
     int seen[8] = {0};
     for (uint64_t key = 0; key < 200; key++) {
-        const struct augment a = augment_draw(&(struct loader_augment){.flip_vertical = 0.5, .turn = 0.75}, random_key(key, "t"), ROWS, COLUMNS);
+        const struct augment a = augment_draw(&(struct loader_augment){.flip_vertical = 0.5, .turn = 0.75},
+                                              random_key(key, "t"), ROWS, COLUMNS);
         fill_image();
         augment_image(&a, SIDE, image, scratch);
         int found = -1;
         for (int which = 0; which < 8 && found < 0; which++) {
-            const int turn = which % 4, flip = which / 4, rows = turn % 2 ? COLUMNS : ROWS, columns = turn % 2 ? ROWS : COLUMNS;
+            const int turn = which % 4, flip = which / 4, rows = turn % 2 ? COLUMNS : ROWS,
+                      columns = turn % 2 ? ROWS : COLUMNS;
             bool same = rows == (int)a.rows && columns == (int)a.columns;
             for (int y = 0; y < rows && same; y++)
                 for (int x = 0; x < columns && same; x++) {
                     const int v = flip ? rows - 1 - y : y;
-                    const int from_x[] = {x, COLUMNS - 1 - v, COLUMNS - 1 - x, v}, from_y[] = {v, x, ROWS - 1 - v, ROWS - 1 - x};
+                    const int from_x[] = {x, COLUMNS - 1 - v, COLUMNS - 1 - x, v},
+                              from_y[] = {v, x, ROWS - 1 - v, ROWS - 1 - x};
                     same = !memcmp(image + (y * SIDE + x) * 3, before + (from_y[turn] * SIDE + from_x[turn]) * 3, 3);
                 }
             if (same) found = which;
@@ -56,9 +62,13 @@ static void test_turns(void **state)
     for (int i = 0; i < 8; i++) assert_true(seen[i] > 5);
 }
 
-static bool bit(const uint8_t *bits, uint32_t x, uint32_t y) { return bits[y * grid_stride(CELLS) + x / 8] >> x % 8 & 1; }
+static bool bit(const uint8_t *bits, uint32_t x, uint32_t y)
+{
+    return bits[y * grid_stride(CELLS) + x / 8] >> x % 8 & 1;
+}
 
-/* The image is white where the mask is: it stays so under any map, but for cells at the mask's edge. */
+/* The image is white where the mask is: it stays so under any map, but for cells at the mask's
+ * edge. */
 static void test_masks_follow(void **state)
 {
     (void)state;
@@ -95,7 +105,9 @@ static void test_intensities(void **state)
     assert_true(!none.moves && !none.tones && none.gamma == 1 && none.contrast == 1 && none.brightness == 0);
     double least[3] = {9, 9, 9}, most[3] = {-9, -9, -9};
     for (uint64_t key = 0; key < 500; key++) {
-        const struct augment a = augment_draw(&(struct loader_augment){.brightness = 0.2, .contrast = 0.3, .gamma = 0.5}, random_key(key, "i"), ROWS, COLUMNS);
+        const struct augment a =
+            augment_draw(&(struct loader_augment){.brightness = 0.2, .contrast = 0.3, .gamma = 0.5},
+                         random_key(key, "i"), ROWS, COLUMNS);
         const double x[3] = {a.brightness, a.contrast, a.gamma};
         for (int i = 0; i < 3; i++) least[i] = fmin(least[i], x[i]), most[i] = fmax(most[i], x[i]);
     }
@@ -105,14 +117,16 @@ static void test_intensities(void **state)
     fill_image();
     struct augment a = {.tones = true, .rows = ROWS, .columns = COLUMNS, .brightness = 0.1, .contrast = 1, .gamma = 2};
     augment_image(&a, SIDE, image, NULL);
-    for (int i = 0; i < COLUMNS * 3; i++) assert_true(abs(image[i] - (int)fmin(255, 255 * pow(before[i] / 255.0, 2) + 25.5 + 0.5)) <= 1);
+    for (int i = 0; i < COLUMNS * 3; i++)
+        assert_true(abs(image[i] - (int)fmin(255, 255 * pow(before[i] / 255.0, 2) + 25.5 + 0.5)) <= 1);
     assert_true(!memcmp(image + ROWS * SIDE * 3, before + ROWS * SIDE * 3, 3)); /* padding stays */
 }
 
 static void test_noise(void **state)
 {
     (void)state;
-    struct augment a = {.tones = true, .rows = SIDE, .columns = SIDE, .contrast = 1, .gamma = 1, .noise = 0.05, .noise_key = 77};
+    struct augment a =
+        {.tones = true, .rows = SIDE, .columns = SIDE, .contrast = 1, .gamma = 1, .noise = 0.05, .noise_key = 77};
     double sum = 0, squares = 0;
     memset(image, 128, sizeof image);
     augment_image(&a, SIDE, image, NULL);
@@ -130,6 +144,7 @@ static void test_noise(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_turns), cmocka_unit_test(test_masks_follow), cmocka_unit_test(test_intensities), cmocka_unit_test(test_noise)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_turns), cmocka_unit_test(test_masks_follow),
+                                       cmocka_unit_test(test_intensities), cmocka_unit_test(test_noise)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,7 +92,11 @@ static id draw_square(struct draw *d) { id x = norm(d, recent(d)); return op_mul
 static id draw_double(struct draw *d) { id x = recent(d); return op_scale(d->g, op_add(d->g, x, x), 0.5); }
 static id draw_scale(struct draw *d) { return op_scale(d->g, recent(d), -0.8); }
 static id draw_cast(struct draw *d) { return op_cast(d->g, recent(d), d->f); }
-static id draw_copy(struct draw *d) { id x = recent(d); return op_copy(d->g, x, pick(d, 2) ? SPACE_DEVICE : SPACE_HOST); }
+static id draw_copy(struct draw *d)
+{
+    id x = recent(d);
+    return op_copy(d->g, x, pick(d, 2) ? SPACE_DEVICE : SPACE_HOST);
+}
 
 static id draw_gate(struct draw *d)
 {
@@ -183,7 +187,11 @@ static id draw_matmul(struct draw *d)
     return op_reshape(d->g, op_scale(d->g, z, 0.1), DIM(d->B, T, C));
 }
 
-static id draw_layernorm(struct draw *d) { id x = recent(d), w = vector(d); return op_layernorm(d->g, x, w, vector(d), 1e-1f); }
+static id draw_layernorm(struct draw *d)
+{
+    id x = recent(d), w = vector(d);
+    return op_layernorm(d->g, x, w, vector(d), 1e-1f);
+}
 
 /* RELU has a kink, which finite differences may step over. */
 static id draw_act(struct draw *d)
@@ -275,9 +283,40 @@ static id draw_gather(struct draw *d)
 }
 
 static id (*const layers[])(struct draw *) = {
-    draw_linear, draw_norm,    draw_add,   draw_residual,     draw_mul,        draw_square,    draw_double, draw_scale, draw_cast,
-    draw_copy,   draw_gate,    draw_reshape, draw_views, draw_view_sum,      draw_slices,     draw_weight_views, draw_weight_sum, draw_accumulate, draw_attention,
-    draw_matmul, draw_residual, draw_attention, draw_layernorm, draw_act, draw_mlp, draw_broadcast, draw_softmax, draw_dropout, draw_permute, draw_transposed, draw_weight_transposed, draw_concat, draw_pad, draw_gather,
+    draw_linear,
+    draw_norm,
+    draw_add,
+    draw_residual,
+    draw_mul,
+    draw_square,
+    draw_double,
+    draw_scale,
+    draw_cast,
+    draw_copy,
+    draw_gate,
+    draw_reshape,
+    draw_views,
+    draw_view_sum,
+    draw_slices,
+    draw_weight_views,
+    draw_weight_sum,
+    draw_accumulate,
+    draw_attention,
+    draw_matmul,
+    draw_residual,
+    draw_attention,
+    draw_layernorm,
+    draw_act,
+    draw_mlp,
+    draw_broadcast,
+    draw_softmax,
+    draw_dropout,
+    draw_permute,
+    draw_transposed,
+    draw_weight_transposed,
+    draw_concat,
+    draw_pad,
+    draw_gather,
 };
 
 /* Accumulation ends the life of a tensor: its other names must leave the pool. Only fresh tensors
@@ -410,8 +449,8 @@ static void test_slopes(void **state)
         for (int i = 0; i < 2; i++) {
             struct slope s = rig_slope(&r, i ? "first" : "second");
             if (!(fabs(s.difference - s.product) <= 1e-6 * (s.size + 1e-3)))
-                fail_msg("draw %llu, seed %llu: the slope is %.12g, the gradient gives %.12g", (unsigned long long)number,
-                         (unsigned long long)seed, s.difference, s.product);
+                fail_msg("draw %llu, seed %llu: the slope is %.12g, the gradient gives %.12g",
+                         (unsigned long long)number, (unsigned long long)seed, s.difference, s.product);
         }
         rig_close(&r);
     }
@@ -445,8 +484,9 @@ static double gradient_size(const struct rig *r)
 static void compare(const struct rig *a, const struct rig *b, double allowed, const struct variant *m, const char *what)
 {
     char text[200];
-    snprintf(text, sizeof text, "draw %llu, seed %llu, %s, %s: micro-batch %d, %d chunks", (unsigned long long)m->number,
-             (unsigned long long)seed, what, dtype_name(m->f), m->micro_batch, m->chunks);
+    snprintf(text, sizeof text, "draw %llu, seed %llu, %s, %s: micro-batch %d, %d chunks",
+             (unsigned long long)m->number, (unsigned long long)seed, what, dtype_name(m->f), m->micro_batch,
+             m->chunks);
     if (!(fabs(rig_loss(a) - rig_loss(b)) <= allowed * fmax(1, fabs(rig_loss(b)))))
         fail_msg("%s: the loss is %.17g, it was %.17g", text, rig_loss(a), rig_loss(b));
     double size = gradient_size(b);
@@ -459,7 +499,8 @@ static void compare(const struct rig *a, const struct rig *b, double allowed, co
         double *x = rig_read(a, p->grad), *y = rig_read(b, q->grad);
         for (int64_t k = 0; k < n; k++) x[k] -= y[k];
         if (!(norm_of(x, n) <= allowed * size))
-            fail_msg("%s: the gradient of %s differs by %.3g of %.3g", text, name_of(b, q->tensor), norm_of(x, n) / size, size);
+            fail_msg("%s: the gradient of %s differs by %.3g of %.3g", text, name_of(b, q->tensor),
+                     norm_of(x, n) / size, size);
         mem_free(x);
         mem_free(y);
     }
@@ -525,8 +566,9 @@ static void check_recomputed(const struct graph *g, uint64_t number)
         for (int i = 0; i < n->nin && block && n->phase == PHASE_BACKWARD; i++) {
             const struct node *m = node_at(g, tensor_at(g, n->in[i])->node);
             if (m->phase == PHASE_FORWARD && graph_block_of(g, m->scope) == block)
-                fail_msg("draw %llu, seed %llu: %s in the backward of its block reads the forward's %s", (unsigned long long)number,
-                         (unsigned long long)seed, op_table[n->op].name, op_table[m->op].name);
+                fail_msg("draw %llu, seed %llu: %s in the backward of its block reads the forward's %s",
+                         (unsigned long long)number, (unsigned long long)seed, op_table[n->op].name,
+                         op_table[m->op].name);
         }
     }
 }
@@ -574,7 +616,8 @@ static void test_selective(void **state)
         some += count_recomputed(&r.graph) > 0;
         for (uint32_t k = 0; k < r.graph.order[PROGRAM_STEP].nodes.n; k++) {
             const struct node *n = node_at(&r.graph, r.graph.order[PROGRAM_STEP].nodes.at[k]);
-            assert_false(n->phase == PHASE_RECOMPUTE && (n->op == OP_LINEAR || n->op == OP_MATMUL || n->op == OP_ATTENTION));
+            assert_false(n->phase == PHASE_RECOMPUTE &&
+                         (n->op == OP_LINEAR || n->op == OP_MATMUL || n->op == OP_ATTENTION));
         }
         rig_close(&r);
     }
@@ -679,9 +722,11 @@ static void build_rounds(struct rig *r, int64_t B, int64_t M, bool looped, int c
     graph_init(g);
     id w = graph_param(g, "w", DT_F64, DIM(C, C), normal), v = graph_param(g, "v", DT_F64, DIM(C, C), normal);
     /* The rows are the inputs that come from the batch. */
-    id images = graph_param(g, "images", DT_F64, DIM(B, C), normal), of_images = graph_input(g, "of_images", DT_F64, DIM(B, C));
+    id images = graph_param(g, "images", DT_F64, DIM(B, C), normal),
+       of_images = graph_input(g, "of_images", DT_F64, DIM(B, C));
     images = op_mul(g, images, of_images);
-    id prompts = graph_param(g, "prompts", DT_F64, DIM(B * M, C), normal), of_prompts = graph_input(g, "of_prompts", DT_F64, DIM(B * M, C));
+    id prompts = graph_param(g, "prompts", DT_F64, DIM(B * M, C), normal),
+       of_prompts = graph_input(g, "of_prompts", DT_F64, DIM(B * M, C));
     prompts = op_mul(g, prompts, of_prompts);
     images = op_linear(g, images, v, 0);
     id outer = graph_scope_push(g, "decoder", SCOPE_ROWS);
@@ -710,8 +755,8 @@ static void check_rounds(int64_t B, int64_t M, int chunks)
         double *want = rig_read(&plain, p->grad), *have = rig_read(&looped, looped.graph.params.at[i].grad);
         for (int64_t k = 0; k < tensor_elements(tensor_at(&plain.graph, p->tensor)); k++)
             if (!(fabs(want[k] - have[k]) < 1e-9 * (1 + fabs(want[k]))))
-                fail_msg("B %d, M %d, %d chunks: gradient of %s at %d is %g, not %g", (int)B, (int)M, chunks, name_of(&plain, p->tensor),
-                         (int)k, have[k], want[k]);
+                fail_msg("B %d, M %d, %d chunks: gradient of %s at %d is %g, not %g", (int)B, (int)M, chunks,
+                         name_of(&plain, p->tensor), (int)k, have[k], want[k]);
         mem_free(want);
         mem_free(have);
     }
@@ -771,7 +816,8 @@ static void test_two_heads(void **state)
             double *want = rig_read(&plain, p->grad), *have = rig_read(&split, split.graph.params.at[i].grad);
             for (int64_t k = 0; k < tensor_elements(tensor_at(&plain.graph, p->tensor)); k++)
                 if (!(fabs(want[k] - have[k]) < 1e-9 * (1 + fabs(want[k]))))
-                    fail_msg("%d chunks: gradient of %s at %d is %g, not %g", chunks, name_of(&plain, p->tensor), (int)k, have[k], want[k]);
+                    fail_msg("%d chunks: gradient of %s at %d is %g, not %g", chunks, name_of(&plain, p->tensor),
+                             (int)k, have[k], want[k]);
             mem_free(want);
             mem_free(have);
         }
@@ -805,8 +851,8 @@ static void make_frozen(struct rig *r, uint64_t number, uint64_t one_in)
     graph_prune(g, PROGRAM_STEP);
     uint32_t kept = g->order[PROGRAM_STEP].nodes.n;
     if (kept != all && kept != forward)
-        fail_msg("draw %llu, seed %llu: %u nodes of the backward lead nowhere", (unsigned long long)number, (unsigned long long)seed,
-                 all - kept);
+        fail_msg("draw %llu, seed %llu: %u nodes of the backward lead nowhere", (unsigned long long)number,
+                 (unsigned long long)seed, all - kept);
     rig_open(r, DEVICE_REF);
     rig_run(r);
 }
@@ -842,7 +888,8 @@ static void test_unreached(void **state)
     struct rig r = {0};
     struct graph *g = &r.graph;
     graph_init(g);
-    id a = graph_param(g, "a", DT_F64, DIM(3, 2), (struct init){0}), b = graph_param(g, "b", DT_F64, DIM(3, 2), (struct init){0});
+    id a = graph_param(g, "a", DT_F64, DIM(3, 2), (struct init){0}),
+       b = graph_param(g, "b", DT_F64, DIM(3, 2), (struct init){0});
     id unused = graph_param(g, "unused", DT_F64, DIM(5), (struct init){0});
     op_sum(g, op_mul(g, a, b));
     graph_output(g, "loss", op_sum(g, op_scale(g, a, 2)));
@@ -902,7 +949,8 @@ static void check_loop_exit(bool two_paths)
 {
     struct graph g;
     graph_init(&g);
-    id x = graph_param(&g, "x", DT_F64, DIM(6, C), (struct init){0}), given = graph_input(&g, "given", DT_F64, DIM(6, C));
+    id x = graph_param(&g, "x", DT_F64, DIM(6, C), (struct init){0}),
+       given = graph_input(&g, "given", DT_F64, DIM(6, C));
     x = op_mul(&g, x, given);
     id w = graph_param(&g, "w", DT_F64, DIM(C, C), (struct init){0});
     id outer = graph_scope_push(&g, "head", SCOPE_ROWS);
@@ -928,7 +976,8 @@ static void test_statistic_refused(void **state)
     (void)state;
     struct graph g;
     graph_init(&g);
-    id x = graph_param(&g, "x", DT_F64, DIM(2, C), (struct init){0}), w = graph_param(&g, "w", DT_F64, DIM(C), (struct init){0});
+    id x = graph_param(&g, "x", DT_F64, DIM(2, C), (struct init){0}),
+       w = graph_param(&g, "w", DT_F64, DIM(C), (struct init){0});
     id n = graph_emit(&g, OP_RMSNORM, NULL, (id[]){x, w}, 2);
     id first = op_sum(&g, node_at(&g, n)->out[0]), second = op_sum(&g, node_at(&g, n)->out[1]);
     id loss = op_add(&g, first, second);
@@ -939,11 +988,21 @@ static void test_statistic_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_slopes),    cmocka_unit_test(test_chunks), cmocka_unit_test(test_accumulation),
-        cmocka_unit_test(test_recompute), cmocka_unit_test(test_selective), cmocka_unit_test(test_fuse), cmocka_unit_test(test_reuse),  cmocka_unit_test(test_together),
-        cmocka_unit_test(test_rounds), cmocka_unit_test(test_two_heads),
-        cmocka_unit_test(test_frozen),    cmocka_unit_test(test_unreached),         cmocka_unit_test(test_means),
-        cmocka_unit_test(test_loop_exit_refused), cmocka_unit_test(test_statistic_refused),
+        cmocka_unit_test(test_slopes),
+        cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_accumulation),
+        cmocka_unit_test(test_recompute),
+        cmocka_unit_test(test_selective),
+        cmocka_unit_test(test_fuse),
+        cmocka_unit_test(test_reuse),
+        cmocka_unit_test(test_together),
+        cmocka_unit_test(test_rounds),
+        cmocka_unit_test(test_two_heads),
+        cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_unreached),
+        cmocka_unit_test(test_means),
+        cmocka_unit_test(test_loop_exit_refused),
+        cmocka_unit_test(test_statistic_refused),
     };
     seed_begin();
     return cmocka_run_group_tests(tests, NULL, NULL);

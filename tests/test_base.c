@@ -88,13 +88,44 @@ static void test_text(void **state)
 static void test_sizes(void **state)
 {
     (void)state;
-    static const struct { const char *s; uint64_t bytes; } good[] = {
-        {"0", 0}, {"123", 123}, {" 123 ", 123}, {"7B", 7}, {"8GiB", 8ull << 30}, {"500 MB", 500000000},
-        {"1KiB", 1024}, {"1KB", 1000}, {"2TiB", 2ull << 40}, {"3 TB", 3000000000000ull}, {"1.5GiB", 3ull << 29},
-        {"0.5kib", 512}, {"0.001 KB", 1}, {"18446744073709551615", UINT64_MAX}, {"9007199254740993", 9007199254740993ull},
+    static const struct { const char *s; uint64_t bytes;
+    } good[] = {
+        {"0", 0},
+        {"123", 123},
+        {" 123 ", 123},
+        {"7B", 7},
+        {"8GiB", 8ull << 30},
+        {"500 MB", 500000000},
+        {"1KiB", 1024},
+        {"1KB", 1000},
+        {"2TiB", 2ull << 40},
+        {"3 TB", 3000000000000ull},
+        {"1.5GiB", 3ull << 29},
+        {"0.5kib", 512},
+        {"0.001 KB", 1},
+        {"18446744073709551615", UINT64_MAX},
+        {"9007199254740993", 9007199254740993ull},
     };
-    static const char *const bad[] = {"", " ", "x", "-1", "+1", "GiB", "1 XiB", "1G", "1.5", "1.", "1.GiB", ".5GiB", "1e3",
-                                      "18446744073709551616", "16777216TiB", "1 2", "1KiBs", "0x10", "nan", "1,5GiB"};
+    static const char *const bad[] = {"",
+                                      " ",
+                                      "x",
+                                      "-1",
+                                      "+1",
+                                      "GiB",
+                                      "1 XiB",
+                                      "1G",
+                                      "1.5",
+                                      "1.",
+                                      "1.GiB",
+                                      ".5GiB",
+                                      "1e3",
+                                      "18446744073709551616",
+                                      "16777216TiB",
+                                      "1 2",
+                                      "1KiBs",
+                                      "0x10",
+                                      "nan",
+                                      "1,5GiB"};
     uint64_t x;
     char out[32];
     for (size_t i = 0; i < COUNT(good); i++) {
@@ -114,18 +145,46 @@ static void test_sizes(void **state)
 static void test_durations(void **state)
 {
     (void)state;
-    static const struct { double seconds; const char *text; } all[] = {
-        {0, "0 s"}, {1e-12, "0 s"}, {2.5e-4, "250 us"}, {9.996e-4, "1 ms"}, {1.25e-3, "1.25 ms"}, {0.018, "18 ms"}, {0.457, "457 ms"}, {0.9996, "1 s"},
-        {1.25, "1.25 s"}, {1.2, "1.2 s"}, {9.999, "10 s"}, {42, "42 s"}, {59.94, "59.9 s"}, {59.96, "1 min"}, {65.4, "1 min 5 s"}, {1800, "30 min"},
-        {1792.3, "29 min 52 s"}, {3599.4, "59 min 59 s"}, {3599.7, "1 h"}, {7500, "2 h 5 min"}, {7200, "2 h"}, {84900, "23 h 35 min"}, {86385, "1 d"},
-        {86400 + 3 * 3600, "1 d 3 h"}, {400 * 86400.0, "400 d"}, {-1.25, "-1.25 s"}, {-7500, "-2 h 5 min"}, {-1e-12, "0 s"}, {NAN, "unknown"}, {INFINITY, "inf"},
+    static const struct { double seconds; const char *text;
+    } all[] = {
+        {0, "0 s"},
+        {1e-12, "0 s"},
+        {2.5e-4, "250 us"},
+        {9.996e-4, "1 ms"},
+        {1.25e-3, "1.25 ms"},
+        {0.018, "18 ms"},
+        {0.457, "457 ms"},
+        {0.9996, "1 s"},
+        {1.25, "1.25 s"},
+        {1.2, "1.2 s"},
+        {9.999, "10 s"},
+        {42, "42 s"},
+        {59.94, "59.9 s"},
+        {59.96, "1 min"},
+        {65.4, "1 min 5 s"},
+        {1800, "30 min"},
+        {1792.3, "29 min 52 s"},
+        {3599.4, "59 min 59 s"},
+        {3599.7, "1 h"},
+        {7500, "2 h 5 min"},
+        {7200, "2 h"},
+        {84900, "23 h 35 min"},
+        {86385, "1 d"},
+        {86400 + 3 * 3600, "1 d 3 h"},
+        {400 * 86400.0, "400 d"},
+        {-1.25, "-1.25 s"},
+        {-7500, "-2 h 5 min"},
+        {-1e-12, "0 s"},
+        {NAN, "unknown"},
+        {INFINITY, "inf"},
     };
     char out[32];
     for (size_t i = 0; i < COUNT(all); i++) assert_string_equal(duration_print(all[i].seconds, out), all[i].text);
     assert_string_equal(duration_change(0.018, out), "+18 ms");
     assert_string_equal(duration_change(-0.018, out), "-18 ms");
     assert_string_equal(duration_change(0, out), "+0 s");
-    for (double x = 1e-7; x < 1e11; x *= 1.01) assert_null(strpbrk(duration_print(x, out), "e+")); /* never an exponent */
+    /* never an exponent */
+    for (double x = 1e-7; x < 1e11; x *= 1.01) assert_null(strpbrk(duration_print(x, out), "e+"));
 }
 
 static void test_names(void **state)

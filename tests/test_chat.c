@@ -1,6 +1,7 @@
 /*
- * test_chat.c: conversations have the ids and labels that transformers gives them: by {% generation %}, and by
- * the rule of prefixes for a template without it (tests/golden/make_chat.py, make_labels.py).
+ * test_chat.c: conversations have the ids and labels that transformers gives them: by {% generation
+ * %}, and by the rule of prefixes for a template without it (tests/golden/make_chat.py,
+ * make_labels.py).
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -82,12 +83,14 @@ static void compare(const struct template *template, const char *key)
         struct chat_tokens t;
         struct error e;
         if (want->kind == VALUE_NULL) continue;
-        if (chat_encode(tokenizer, template, messages_of(i), NULL, NULL, &t, NULL, &e)) fail_msg("conversation %u: %s", i, e.text);
+        if (chat_encode(tokenizer, template, messages_of(i), NULL, NULL, &t, NULL, &e))
+            fail_msg("conversation %u: %s", i, e.text);
         int32_t *l = labels_of(&t);
         assert_int_equal(t.tokens.n, ids->count);
         for (uint32_t k = 0; k < ids->count; k++) {
             assert_int_equal(t.tokens.at[k].id, (int)ids->items[k]->number);
-            if (l[k] != (int)labels->items[k]->number) fail_msg("conversation %u, token %u: label %d, expected %d", i, k, l[k], (int)labels->items[k]->number);
+            if (l[k] != (int)labels->items[k]->number)
+                fail_msg("conversation %u, token %u: label %d, expected %d", i, k, l[k], (int)labels->items[k]->number);
         }
         compared++;
         mem_free(l);
@@ -110,10 +113,12 @@ static void test_generation(void **state)
     compare(marked, "marked");
 }
 
-/* One conversation of tests/golden/labels: how many tokens go beyond an answer, which have no label. */
+/* One conversation of tests/golden/labels: how many tokens go beyond an answer, which have no
+ * label. */
 static uint32_t compare_marked(const struct value *x)
 {
-    const struct value *ids = value_get(x, "ids"), *labels = value_get(x, "labels"), *beyond = value_get(x, "beyond"), *source = value_get(x, "template");
+    const struct value *ids = value_get(x, "ids"), *labels = value_get(x, "labels"), *beyond = value_get(x, "beyond"),
+                       *source = value_get(x, "template");
     char folder[64];
     struct tokenizer *t = NULL;
     struct template *template = NULL;
@@ -129,7 +134,9 @@ static uint32_t compare_marked(const struct value *x)
     assert_int_equal(c.tokens.n, ids->count);
     for (uint32_t k = 0; k < ids->count; k++) {
         assert_int_equal(c.tokens.at[k].id, (int)ids->items[k]->number);
-        if (l[k] != (int)labels->items[k]->number) fail_msg("%s: %s: token %u has the label %d, expected %d", folder, source->text, k, l[k], (int)labels->items[k]->number);
+        if (l[k] != (int)labels->items[k]->number)
+            fail_msg("%s: %s: token %u has the label %d, expected %d", folder, source->text, k, l[k],
+                     (int)labels->items[k]->number);
     }
     mem_free(l);
     chat_tokens_free(&c);
@@ -138,7 +145,8 @@ static uint32_t compare_marked(const struct value *x)
     return beyond->count;
 }
 
-/* A token that has any byte of an answer has a label, also where its blank stands before {% generation %}. */
+/* A token that has any byte of an answer has a label, also where its blank stands before {%
+ * generation %}. */
 static void test_borders(void **state)
 {
     (void)state;
@@ -147,7 +155,9 @@ static void test_borders(void **state)
     struct value *list;
     struct error e;
     uint32_t beyond = 0;
-    if (file_read("tests/golden/labels/expected.json", 1 << 20, &text, &n, &e) || json_parse(text, n, &memory, &list, &e)) fail_msg("%s", e.text);
+    if (file_read("tests/golden/labels/expected.json", 1 << 20, &text, &n, &e) ||
+        json_parse(text, n, &memory, &list, &e))
+        fail_msg("%s", e.text);
     for (uint32_t i = 0; i < list->count; i++) beyond += compare_marked(list->items[i]);
     assert_true(list->count > 40 && beyond > 10);
     mem_free(text);
@@ -174,12 +184,14 @@ static void test_control_tokens(void **state)
     chat_tokens_free(&t);
 }
 
-/* A template that renders earlier answers differently is refused, once there is an earlier answer. */
+/* A template that renders earlier answers differently is refused, once there is an earlier
+ * answer. */
 static void test_thinking(void **state)
 {
     (void)state;
-    static const char json[] = "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"<think>t</think>a\"}, "
-                               "{\"role\": \"user\", \"content\": \"r\"}, {\"role\": \"assistant\", \"content\": \"b\"}]";
+    static const char json[] =
+        "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"<think>t</think>a\"}, "
+        "{\"role\": \"user\", \"content\": \"r\"}, {\"role\": \"assistant\", \"content\": \"b\"}]";
     struct value *messages;
     struct chat_tokens t;
     struct error e;
@@ -193,14 +205,20 @@ static void test_thinking(void **state)
     chat_tokens_free(&t);
 }
 
-/* A generation prompt that opens thoughts is no beginning of an answer without any: the answer begins where they part. A message that begins
- * as the prompt goes on is labelled from its first byte. */
+/* A generation prompt that opens thoughts is no beginning of an answer without any: the answer
+ * begins where they part. A message that begins as the prompt goes on is labelled from its first
+ * byte. */
 static void test_parting(void **state)
 {
     (void)state;
-    static const char source[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
-                                 "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
-    static const struct { const char *answer, *labelled; } cases[] = {{"the cat", "the cat<|im_end|>\n"}, {"<the cat", "<the cat<|im_end|>\n"}, {"<think>\nno</think>the cat", "the cat<|im_end|>\n"}};
+    static const char source[] =
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
+    static const struct {
+        const char *answer, *labelled;
+    } cases[] = {{"the cat", "the cat<|im_end|>\n"},
+                 {"<the cat", "<the cat<|im_end|>\n"},
+                 {"<think>\nno</think>the cat", "the cat<|im_end|>\n"}};
     struct template *template;
     struct error e;
     assert_int_equal(template_read(&template, source, sizeof source - 1, "test", &e), 0);
@@ -217,7 +235,8 @@ static void test_parting(void **state)
         if (chat_encode(tokenizer, template, messages, NULL, NULL, &t, &text, &e)) fail_msg("%s", e.text);
         assert_int_equal(t.answers.n, 2);
         for (uint32_t a = 0; a < 2; a++) {
-            const uint32_t begin = t.tokens.at[t.answers.at[a].begin].begin, end = t.tokens.at[t.answers.at[a].end - 1].end;
+            const uint32_t begin = t.tokens.at[t.answers.at[a].begin].begin,
+                           end = t.tokens.at[t.answers.at[a].end - 1].end;
             assert_int_equal(end - begin, strlen(cases[i].labelled));
             assert_memory_equal(text.at + begin, cases[i].labelled, end - begin);
         }
@@ -227,14 +246,18 @@ static void test_parting(void **state)
     template_close(template);
 }
 
-/* Empty thoughts and the end of the text are written behind the last message only: each answer is what the loop writes for it. */
+/* Empty thoughts and the end of the text are written behind the last message only: each answer is
+ * what the loop writes for it. */
 static void test_last_differs(void **state)
 {
     (void)state;
-    static const char source[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and loop.last %}<think></think>{% endif %}{{ m.content }}<|im_end|>{% endfor %}"
+    static const char source[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and "
+                                 "loop.last %}<think></think>{% endif %}{{ m.content }}<|im_end|>{% endfor %}"
                                  "{% if add_generation_prompt %}<|im_start|>assistant\n{% else %}</s>{% endif %}";
     static const char *const labelled[] = {"no<|im_end|>", "<think></think>yes<|im_end|></s>"};
-    static const char json[] = "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"no\"}, {\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"yes\"}]";
+    static const char json[] =
+        "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"no\"}, {\"role\": "
+        "\"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"yes\"}]";
     struct template *template;
     struct value *messages;
     struct chat_tokens t;
@@ -260,18 +283,20 @@ static struct value *long_chat(uint32_t n)
     for (uint32_t k = 0; k < n; k++) {
         struct value *m = value_new(&memory, VALUE_MAP);
         value_put(&memory, m, "role", value_string(&memory, k % 2 ? "assistant" : "user"));
-        value_put(&memory, m, "content", value_string(&memory, bump_format(&memory, "the cat%.*s", (int)(k % 5), " sat on the mat")));
+        value_put(&memory, m, "content",
+                  value_string(&memory, bump_format(&memory, "the cat%.*s", (int)(k % 5), " sat on the mat")));
         value_append(&memory, messages, m);
     }
     return messages;
 }
 
-/* Long conversations have the labels of short ones, found in a few renderings; all of these would take many times RENDER_STEPS. Those
- * that a template does not write alike are refused. */
+/* Long conversations have the labels of short ones, found in a few renderings; all of these would
+ * take many times RENDER_STEPS. Those that a template does not write alike are refused. */
 static void test_long(void **state)
 {
     (void)state;
-    static const char odd[] = "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}{{ '-' * (loop.index0 % 3) }}{% endif %}{{ m.content }}\n{% endfor %}"
+    static const char odd[] = "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}{{ '-' * (loop.index0 "
+                              "% 3) }}{% endif %}{{ m.content }}\n{% endfor %}"
                               "{% if add_generation_prompt %}assistant:{{ '-' * (messages|length % 3) }}{% endif %}";
     struct value *messages = long_chat(3000);
     struct chat_tokens t, marks;
@@ -298,14 +323,17 @@ static void test_long(void **state)
     template_close(template);
 }
 
-/* Thoughts under any name reach the template under both names that templates use; the date of training data
- * does not depend on the day. */
+/* Thoughts under any name reach the template under both names that templates use; the date of
+ * training data does not depend on the day. */
 static void test_variables(void **state)
 {
     (void)state;
-    static const char source[] = "{{ strftime_now('%d %b %Y') }}{% for m in messages %}|{{ m.thinking }},{{ m.reasoning_content }}{% endfor %}";
-    static const char json[] = "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\", \"reasoning\": \"r\"}, "
-                               "{\"role\": \"assistant\", \"content\": \"a\", \"thinking\": \"t\", \"reasoning_content\": null}]";
+    static const char source[] =
+        "{{ strftime_now('%d %b %Y') }}{% for m in messages %}|{{ m.thinking }},{{ m.reasoning_content }}{% endfor %}";
+    static const char json[] =
+        "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"a\", \"reasoning\": "
+        "\"r\"}, "
+        "{\"role\": \"assistant\", \"content\": \"a\", \"thinking\": \"t\", \"reasoning_content\": null}]";
     struct template *template;
     struct value *messages;
     struct chat_tokens t;
@@ -340,7 +368,8 @@ static void test_texts(void **state)
     assert_int_equal(t.tokens.at[t.answers.at[0].begin].begin, 7);
     const uint32_t n = t.tokens.n;
     chat_tokens_free(&t);
-    assert_int_equal(chat_encode_text(tokenizer, "", "the cat sat<|im_end|>", NULL, &t, &e), CHAT_FINE); /* has its end already */
+    /* has its end already */
+    assert_int_equal(chat_encode_text(tokenizer, "", "the cat sat<|im_end|>", NULL, &t, &e), CHAT_FINE);
     assert_int_equal(t.tokens.n, n);
     assert_true(t.answers.n == 1 && !t.answers.at[0].begin && t.answers.at[0].end == n);
     chat_tokens_free(&t);
@@ -348,6 +377,10 @@ static void test_texts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_prefixes), cmocka_unit_test(test_generation), cmocka_unit_test(test_borders), cmocka_unit_test(test_control_tokens), cmocka_unit_test(test_thinking), cmocka_unit_test(test_parting), cmocka_unit_test(test_last_differs), cmocka_unit_test(test_long), cmocka_unit_test(test_variables), cmocka_unit_test(test_texts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_prefixes),     cmocka_unit_test(test_generation),
+                                       cmocka_unit_test(test_borders),      cmocka_unit_test(test_control_tokens),
+                                       cmocka_unit_test(test_thinking),     cmocka_unit_test(test_parting),
+                                       cmocka_unit_test(test_last_differs), cmocka_unit_test(test_long),
+                                       cmocka_unit_test(test_variables),    cmocka_unit_test(test_texts)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

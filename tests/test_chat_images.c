@@ -1,6 +1,6 @@
 /*
- * test_chat_images.c: conversations with images have the ids and labels of transformers' processors and of LLaVA's original
- * code (tests/golden/make_llava_text.py), and what cannot be used is said.
+ * test_chat_images.c: conversations with images have the ids and labels of transformers' processors
+ * and of LLaVA's original code (tests/golden/make_llava_text.py), and what cannot be used is said.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -32,7 +32,8 @@ static void compare_ids(const char *what, uint32_t chat, const struct token_list
         int64_t id = 0;
         struct error e;
         assert_int_equal(value_as_int(want->items[k], "id", &id, &e), 0);
-        if (l->at[k].id != id) fail_msg("%s, conversation %u: token %u is %d, expected %lld", what, chat, k, l->at[k].id, (long long)id);
+        if (l->at[k].id != id)
+            fail_msg("%s, conversation %u: token %u is %d, expected %lld", what, chat, k, l->at[k].id, (long long)id);
     }
     if (l->n != want->count) fail_msg("%s, conversation %u: %u tokens, expected %u", what, chat, l->n, want->count);
 }
@@ -45,7 +46,8 @@ static void compare_labels(const char *what, uint32_t chat, const struct chat_to
         while (a < t->answers.n && t->answers.at[a].end <= k) a++;
         const bool labelled = a < t->answers.n && t->answers.at[a].begin <= k;
         assert_int_equal(value_as_int(want->items[k], "label", &label, &e), 0);
-        if ((labelled ? t->tokens.at[k].id : -100) != label) fail_msg("%s, conversation %u: the label of token %u is not %lld", what, chat, k, (long long)label);
+        if ((labelled ? t->tokens.at[k].id : -100) != label)
+            fail_msg("%s, conversation %u: the label of token %u is not %lld", what, chat, k, (long long)label);
     }
 }
 
@@ -56,7 +58,8 @@ static void check_images(const struct folder *f, const struct tokenized *t)
     assert_int_equal(t->tokens.images.n, t->conversation.media->count);
     for (uint32_t i = 0; i < t->tokens.tokens.n; i++) all += t->tokens.tokens.at[i].id == f->images.text.token;
     for (uint32_t i = 0; i < t->tokens.images.n; i++)
-        for (uint32_t k = t->tokens.images.at[i].begin; k < t->tokens.images.at[i].end; k++) inside += t->tokens.tokens.at[k].id == f->images.text.token;
+        for (uint32_t k = t->tokens.images.at[i].begin; k < t->tokens.images.at[i].end; k++)
+            inside += t->tokens.tokens.at[k].id == f->images.text.token;
     assert_int_equal(inside, all);
     assert_int_equal(all % f->images.text.features, 0);
 }
@@ -77,13 +80,15 @@ static void compare(const char *name)
         struct chat_tokens prompt;
         struct text_images images;
         json_write(chats->items[i], 0, &json);
-        if (tokenize_sample(&f.options, json.at, json.n, &b, &t, &e)) fail_msg("%s, conversation %u: %s", name, i, e.text);
+        if (tokenize_sample(&f.options, json.at, json.n, &b, &t, &e))
+            fail_msg("%s, conversation %u: %s", name, i, e.text);
         compare_ids(name, i, &t.tokens.tokens, value_get(expected->items[i], "ids"));
         compare_labels(name, i, &t.tokens, value_get(expected->items[i], "labels"));
         check_images(&f, &t);
         t.conversation.messages->count--;
         assert_int_equal(tokenize_images(&f.images, &t.conversation, &b, &images, &e), SAMPLE_FINE);
-        if (chat_encode_prompt(f.tokenizer, f.template, t.conversation.messages, NULL, &images, &prompt, NULL, &e)) fail_msg("%s, prompt %u: %s", name, i, e.text);
+        if (chat_encode_prompt(f.tokenizer, f.template, t.conversation.messages, NULL, &images, &prompt, NULL, &e))
+            fail_msg("%s, prompt %u: %s", name, i, e.text);
         compare_ids(name, i, &prompt.tokens, value_get(expected->items[i], "prompt"));
         chat_tokens_free(&prompt);
         tokenized_free(&t);
@@ -100,10 +105,14 @@ static void test_original(void **state) { (void)state, compare("original"); }
 static void test_start_end(void **state) { (void)state, compare("start_end"); }
 
 /* A sample of one question with these images; the fault, and its sentence in `e`. */
-static enum conversation_fault ask(const struct folder *f, const char *images, const char *question, struct tokenized *t, struct bump *b, struct error *e)
+static enum conversation_fault ask(const struct folder *f, const char *images, const char *question,
+                                   struct tokenized *t, struct bump *b, struct error *e)
 {
     struct text json = {0};
-    text_printf(&json, "{\"images\": [%s], \"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": \"assistant\", \"content\": \"Yes.\"}]}", images, question);
+    text_printf(&json,
+                "{\"images\": [%s], \"messages\": [{\"role\": \"user\", \"content\": \"%s\"}, {\"role\": "
+                "\"assistant\", \"content\": \"Yes.\"}]}",
+                images, question);
     const enum conversation_fault fault = tokenize_sample(&f->options, json.at, json.n, b, t, e);
     text_free(&json);
     return fault;
@@ -209,8 +218,13 @@ static void test_labels_of_all(void **state)
     f.options.paths = paths, f.options.n_paths = 1;
     snprintf(store, sizeof store, "/tmp/plimsoll-chat-images-%ld", (long)getpid());
     if (tokenize_build(&f.options, &key, store, &e)) fail_msg("%s", e.text);
-    const struct conversations_options o = {.sequence = 192, .train_on = TRAIN_ON_ALL, .packing = true, .vocabulary = f.model.vocabulary,
-                                            .images = {.features = f.images.text.features, .token = f.images.text.token, .most = 8}};
+    const struct conversations_options o = {.sequence = 192,
+                                            .train_on = TRAIN_ON_ALL,
+                                            .packing = true,
+                                            .vocabulary = f.model.vocabulary,
+                                            .images = {.features = f.images.text.features,
+                                                       .token = f.images.text.token,
+                                                       .most = 8}};
     if (conversations_open(&c, store, &o, &e)) fail_msg("%s", e.text);
     assert_int_equal(c.used.n, 6);
     assert_int_equal(c.labels, c.tokens - 6 - 8 * f.images.text.features); /* nor have first tokens */
@@ -222,8 +236,9 @@ static void test_labels_of_all(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llava), cmocka_unit_test(test_strings), cmocka_unit_test(test_smolvlm), cmocka_unit_test(test_original),
-        cmocka_unit_test(test_start_end), cmocka_unit_test(test_refused), cmocka_unit_test(test_token), cmocka_unit_test(test_text), cmocka_unit_test(test_labels_of_all),
+        cmocka_unit_test(test_llava),    cmocka_unit_test(test_strings),   cmocka_unit_test(test_smolvlm),
+        cmocka_unit_test(test_original), cmocka_unit_test(test_start_end), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_token),    cmocka_unit_test(test_text),      cmocka_unit_test(test_labels_of_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

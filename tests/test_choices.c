@@ -84,13 +84,26 @@ static void test_broken_lines(void **state)
 {
     (void)state;
     static const char good[] = "k = 1 2 3 4 5 6 7 8 9 : 0.5 0.25 ms\n";
-    static const char *const bad[] = {
-        "k", "k =", " = 1 2 3 4 5 6 7 8 9 : 0.5 0.25 ms", "= 1 2 3 4 5 6 7 8 9 : 0.5 0.25 ms", "k = 1 2 3 4 5 6 7 8 : 0.5 0.25 ms",
-        "k = 1 2 3 4 5 6 7 8 9 10 : 0.5 0.25 ms", "k = 1 2 3 4 5 6 7 8 -9 : 0.5 0.25 ms", "k = 1 2 3 4 5 6 7 8 4294967296 : 0.5 0.25 ms",
-        "k = 1 2 3 4 5 6 7 8 99999999999999999999999 : 0.5 0.25 ms", "k = 1 2 3 4 5 6 7 8 9 : 0.5 0.25", "k = 1 2 3 4 5 6 7 8 9 : 0.5 ms",
-        "k = 1 2 3 4 5 6 7 8 9 : 0.5 0.25 ms ", "k = 1 2 3 4 5 6 7 8 9 : nan 0.25 ms", "k = 1 2 3 4 5 6 7 8 9 : 1e9 0.25 ms",
-        "k = 1 2 3 4 5 6 7 8 9 : 0.5 0x1 ms", "k = 1 2 3 4 5 6 7 8 9 : 99999999 0.25 ms", "k  = x", "k:k = 1 2 3 4 5 6 7 8 9 : 0.5 0.25 ms",
-        "k\t = 1 2 3 4 5 6 7 8 9 : 0.5 0.25 ms", "k = 1 2 3 4 5 6 7 8 9 : 0.5.5 0.25 ms"};
+    static const char *const bad[] = {"k",
+                                      "k =",
+                                      " = 1 2 3 4 5 6 7 8 9 : 0.5 0.25 ms",
+                                      "= 1 2 3 4 5 6 7 8 9 : 0.5 0.25 ms",
+                                      "k = 1 2 3 4 5 6 7 8 : 0.5 0.25 ms",
+                                      "k = 1 2 3 4 5 6 7 8 9 10 : 0.5 0.25 ms",
+                                      "k = 1 2 3 4 5 6 7 8 -9 : 0.5 0.25 ms",
+                                      "k = 1 2 3 4 5 6 7 8 4294967296 : 0.5 0.25 ms",
+                                      "k = 1 2 3 4 5 6 7 8 99999999999999999999999 : 0.5 0.25 ms",
+                                      "k = 1 2 3 4 5 6 7 8 9 : 0.5 0.25",
+                                      "k = 1 2 3 4 5 6 7 8 9 : 0.5 ms",
+                                      "k = 1 2 3 4 5 6 7 8 9 : 0.5 0.25 ms ",
+                                      "k = 1 2 3 4 5 6 7 8 9 : nan 0.25 ms",
+                                      "k = 1 2 3 4 5 6 7 8 9 : 1e9 0.25 ms",
+                                      "k = 1 2 3 4 5 6 7 8 9 : 0.5 0x1 ms",
+                                      "k = 1 2 3 4 5 6 7 8 9 : 99999999 0.25 ms",
+                                      "k  = x",
+                                      "k:k = 1 2 3 4 5 6 7 8 9 : 0.5 0.25 ms",
+                                      "k\t = 1 2 3 4 5 6 7 8 9 : 0.5 0.25 ms",
+                                      "k = 1 2 3 4 5 6 7 8 9 : 0.5.5 0.25 ms"};
     for (size_t i = 0; i < COUNT(bad); i++) {
         struct choices c = {.lock = -1};
         struct text t = {0};
@@ -264,9 +277,10 @@ static void test_agree(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_broken_lines), cmocka_unit_test(test_truncated), cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_add),        cmocka_unit_test(test_line_without_end),         cmocka_unit_test(test_refused), cmocka_unit_test(test_agree),
-        cmocka_unit_test(test_path)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_broken_lines),
+                                       cmocka_unit_test(test_truncated),  cmocka_unit_test(test_bounds),
+                                       cmocka_unit_test(test_add),        cmocka_unit_test(test_line_without_end),
+                                       cmocka_unit_test(test_refused),    cmocka_unit_test(test_agree),
+                                       cmocka_unit_test(test_path)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -191,17 +191,24 @@ static const char everything[] =
     "  embeddings: off\n"
     "  max_bad: 0.01\n"
     "prompts: {iterations: 8, box: 0.25, jitter: 0.2}\n"
-    "loss: {preset: equal-weights, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3, edge: 4, edge_terms: iou, masks: 2, text: 0.25, classes: 0.75, class_epochs: 5}\n"
-    "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10, warmup_ratio: 0, warmup_shape: log, warmup_start: 0.1, schedule_as: transformers,\n"
+    "loss: {preset: equal-weights, focal: 10, dice: 2, iou: 0.5, alpha: 0.5, gamma: 1.5, smooth: 1e-3, edge: 4, "
+    "edge_terms: iou, masks: 2, text: 0.25, classes: 0.75, class_epochs: 5}\n"
+    "train: {steps: 1e3, effective_batch: 32, learning_rate: 3e-5, schedule: step, warmup_steps: 10, warmup_ratio: 0, "
+    "warmup_shape: log, warmup_start: 0.1, schedule_as: transformers,\n"
     "  milestones: [60, 1e2], step_gamma: 0.2, min_lr_rate: 0, layer_decay: 0.8,\n"
-    "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: null}],\n"
-    "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, momentum: 0.5, clip_norm: 1, loss_scale: 1024, scale_window: 50, monitor_every: 7, lr_scaling: sqrt, lr_batch: 16,\n"
-    "  seed: 9007199254740993, eval_every: 50, eval_samples: 0, eval_batch: 5, eval_max_new: 77, keep_best: false, best: iou, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
+    "  groups: [{match: '*.bias', weight_decay: 0, lr_scale: 2.5}, {match: [a.*, '*b,c'], frozen: true, learning_rate: "
+    "null}],\n"
+    "  weight_decay: 0.1, no_decay: ['*.bias'], beta1: 0.85, beta2: 0.95, eps: 1.0e-6, momentum: 0.5, clip_norm: 1, "
+    "loss_scale: 1024, scale_window: 50, monitor_every: 7, lr_scaling: sqrt, lr_batch: 16,\n"
+    "  seed: 9007199254740993, eval_every: 50, eval_samples: 0, eval_batch: 5, eval_max_new: 77, keep_best: false, "
+    "best: iou, worst: 3, save_every: 100, keep: 3, out: runs/1}\n"
     "memory: {budget: 1.5GiB, host_budget: 64 GB, micro_batch: 4, precision: f32, recompute: every:3+selective,\n"
-    "  optimizer: adamw-bf16, offload: none, head_chunks: 8, mask_chunks: 2, encode: 4, fused_step: off, gradients: bf16, allow: [adamw-8bit],\n"
+    "  optimizer: adamw-bf16, offload: none, head_chunks: 8, mask_chunks: 2, encode: 4, fused_step: off, gradients: "
+    "bf16, allow: [adamw-8bit],\n"
     "  quantize: [{match: 'model.layers.*', form: nf4}, {match: [a, b], form: none}],\n"
     "  modules: [{match: 'model.layers.*', recompute: 'segments:2'}, {match: lm_head, precision: f32}]}\n"
-    "parallel: {ranks: 2, per_host: 2, links: \"nvlink4,ib-ndr\", shard: zero-1, group: host, shares: 8, timeout: 30, crowd: true}\n"
+    "parallel: {ranks: 2, per_host: 2, links: \"nvlink4,ib-ndr\", shard: zero-1, group: host, shares: 8, timeout: 30, "
+    "crowd: true}\n"
     "device: {kind: cpu, threads: 2, deterministic: true, profile: machine.json}\n";
 
 static void test_every_key(void **state)
@@ -227,11 +234,14 @@ static void test_every_key(void **state)
     assert_string_equal(c.data_validation.at[1], "v/b,c.bin");
     assert_int_equal(c.data_token_dtype, TOKENS_I32);
     assert_string_equal(c.data_masks, "labels");
-    assert_true(c.data_holdout == 0 && c.data_area.low == 0.001 && c.data_area.high == 0.9 && c.data_max_bad == 0.01 && c.data_embeddings == EMBEDDINGS_OFF);
+    assert_true(c.data_holdout == 0 && c.data_area.low == 0.001 && c.data_area.high == 0.9 && c.data_max_bad == 0.01 &&
+                c.data_embeddings == EMBEDDINGS_OFF);
     assert_int_equal(c.data_categories.n, 2);
-    assert_true(c.data_slice_axis == 2 && c.data_slices == 1 && c.data_neighbours && c.data_modalities.n == 3 && c.data_modalities.at[0] == 2);
+    assert_true(c.data_slice_axis == 2 && c.data_slices == 1 && c.data_neighbours && c.data_modalities.n == 3 &&
+                c.data_modalities.at[0] == 2);
     assert_string_equal(c.data_volume_cache, "/scratch/volumes");
-    assert_true(c.data_threshold == 100 && c.data_range == 3 && c.data_window.low == 100 && c.data_window.high == 3000 && c.data_percentiles.high == 99);
+    assert_true(c.data_threshold == 100 && c.data_range == 3 && c.data_window.low == 100 &&
+                c.data_window.high == 3000 && c.data_percentiles.high == 99);
     assert_true(c.data_image_size == 512 && c.data_max_masks == 16 && c.data_crowds);
     assert_true(c.prompts_iterations == 8 && c.prompts_box == 0.25);
     assert_true(c.loss_preset == LOSS_EQUAL_WEIGHTS && c.loss_focal == 10 && c.loss_smooth == 1e-3);
@@ -243,7 +253,8 @@ static void test_every_key(void **state)
     const struct config_group *g = c.train_groups.at;
     assert_int_equal(g[0].match.n, 1);
     assert_string_equal(g[0].match.at[0], "*.bias");
-    assert_true(g[0].given[GROUP_lr_scale] && g[0].lr_scale == 2.5 && g[0].given[GROUP_weight_decay] && g[0].weight_decay == 0);
+    assert_true(g[0].given[GROUP_lr_scale] && g[0].lr_scale == 2.5 && g[0].given[GROUP_weight_decay] &&
+                g[0].weight_decay == 0);
     assert_true(!g[0].given[GROUP_frozen] && !g[0].given[GROUP_learning_rate]);
     assert_int_equal(g[1].match.n, 2);
     assert_string_equal(g[1].match.at[1], "*b,c");
@@ -260,7 +271,8 @@ static void test_every_key(void **state)
     assert_int_equal(c.memory_modules.n, 2);
     const struct config_module *m = c.memory_modules.at;
     assert_string_equal(m[0].match.at[0], "model.layers.*");
-    assert_true(m[0].given[MODULE_recompute] && !strncmp(m[0].recompute.value, "segments:", 9) && !m[0].given[MODULE_precision]);
+    assert_true(m[0].given[MODULE_recompute] && !strncmp(m[0].recompute.value, "segments:", 9) &&
+                !m[0].given[MODULE_precision]);
     assert_true(m[1].given[MODULE_precision] && m[1].precision == MODULE_F32 && !m[1].given[MODULE_recompute]);
     assert_string_equal(c.memory_head_chunks.value, "8");
     assert_string_equal(c.memory_mask_chunks.value, "2");
@@ -273,13 +285,15 @@ static void test_every_key(void **state)
     assert_string_equal(c.parallel_shard.value, "optimizer");
     assert_string_equal(c.parallel_group.value, "host");
     assert_string_equal(c.parallel_links, "nvlink4,ib-ndr");
-    assert_true(c.parallel_ranks == 2 && c.parallel_per_host == 2 && c.parallel_shares == 8 && c.parallel_timeout == 30 && c.parallel_crowd);
+    assert_true(c.parallel_ranks == 2 && c.parallel_per_host == 2 && c.parallel_shares == 8 &&
+                c.parallel_timeout == 30 && c.parallel_crowd);
     assert_int_equal(c.device_kind, ON_CPU);
     assert_int_equal(c.device_threads, 2);
     assert_true(c.device_deterministic);
     assert_string_equal(c.device_profile, "machine.json");
     for (int key = 0; key < CONFIG_KEYS; key++) /* the text above has every key, but only one of each exclusive pair */
-        if (!config_given(&c, (enum config_key)key) && key != KEY_model_preset && key != KEY_train_epochs && key != KEY_train_step_size)
+        if (!config_given(&c, (enum config_key)key) && key != KEY_model_preset && key != KEY_train_epochs &&
+            key != KEY_train_step_size)
             fail_msg("%s is not tested", config_key_name((enum config_key)key));
     assert_int_equal(
         config_check(&c, CONFIG_NEEDS_MODEL | CONFIG_NEEDS_DATA | CONFIG_NEEDS_TRAIN | CONFIG_OPTIONS_ONLY, &e), PL_OK);
@@ -324,7 +338,8 @@ static void test_round_trip(void **state)
     assert_int_equal(c.train_milestones.n, 0);
     round_trip(&c);
 
-    accepts_set(&c, "train.groups=[{match: '*', learning_rate: 0.1234567890123456789, weight_decay: 0, frozen: false}]");
+    accepts_set(&c,
+                "train.groups=[{match: '*', learning_rate: 0.1234567890123456789, weight_decay: 0, frozen: false}]");
     round_trip(&c);
 
     config_init(&d);
@@ -399,12 +414,18 @@ static void test_set(void **state)
 static void test_split_errors(void **state)
 {
     (void)state;
-    refuses("data: {format: sa1b, train: a.tar, validation: b.tar, holdout: 0.1}\n", "both data.holdout and data.validation", "run.yaml:1");
-    refuses("data: {format: sa1b, train: a.tar, validation_list: v.txt}\n", "data.validation_list is given and data.train_list is not", "both trained and evaluated on");
-    refuses("data: {format: sa1b, train: a.tar, validation_match: \"b*\"}\n", "data.validation_match is given and data.train_match is not", "data.validation");
-    refuses("data: {format: csv, train: a.csv, validation_split: val}\n", "data.validation_split is given and data.train_split is not", "data.validation");
-    refuses("data: {format: sa1b, train: a.tar, train_split: train}\n", "data.train_split is given, but data.format is sa1b", "expected csv");
-    refuses("data: {format: tokens, train: a.bin, holdout: 0.1}\n", "data.holdout is given, but data.format is tokens", "expected text, conversations, sa1b, coco");
+    refuses("data: {format: sa1b, train: a.tar, validation: b.tar, holdout: 0.1}\n",
+            "both data.holdout and data.validation", "run.yaml:1");
+    refuses("data: {format: sa1b, train: a.tar, validation_list: v.txt}\n",
+            "data.validation_list is given and data.train_list is not", "both trained and evaluated on");
+    refuses("data: {format: sa1b, train: a.tar, validation_match: \"b*\"}\n",
+            "data.validation_match is given and data.train_match is not", "data.validation");
+    refuses("data: {format: csv, train: a.csv, validation_split: val}\n",
+            "data.validation_split is given and data.train_split is not", "data.validation");
+    refuses("data: {format: sa1b, train: a.tar, train_split: train}\n",
+            "data.train_split is given, but data.format is sa1b", "expected csv");
+    refuses("data: {format: tokens, train: a.bin, holdout: 0.1}\n", "data.holdout is given, but data.format is tokens",
+            "expected text, conversations, sa1b, coco");
     refuses_set("data.holdout=1", "data.holdout");
     refuses_set("data.holdout=-0.5", "data.holdout");
 }
@@ -432,14 +453,18 @@ static void test_set_errors(void **state)
     refuses_set("memory.encode=2x", "expected auto, inline, all or a number");
     refuses_set("memory.quantize=fp4", "expected none, nf4, or a list of rules with match and form");
     refuses_set("memory.quantize=[{match: a}]", "memory.quantize[0]: only match is given, expected form too");
-    refuses_set("memory.quantize=[{match: a, form: int8}]", "memory.quantize[0].form: found the string \"int8\", expected none or nf4");
+    refuses_set("memory.quantize=[{match: a, form: int8}]",
+                "memory.quantize[0].form: found the string \"int8\", expected none or nf4");
     refuses_set("memory.load_in_4bit=true", "did you mean memory.quantize?");
     refuses_set("train.groups=x", "a list of maps");
     refuses_set("train.groups=[x]", "train.groups[0]: found");
-    refuses_set("train.groups=[{match: a, lr_scale: 1}, {match: b, lr_scal: 2}]", "train.groups[1].lr_scal; did you mean lr_scale?");
+    refuses_set("train.groups=[{match: a, lr_scale: 1}, {match: b, lr_scal: 2}]",
+                "train.groups[1].lr_scal; did you mean lr_scale?");
     refuses_set("train.groups=[{mach: a, lr_scale: 1}]", "train.groups[0].mach; did you mean match?");
-    refuses_set("train.groups=[{match: a, lr_scale: -1}]", "train.groups[0].lr_scale: found the number -1, expected a number, 0 or more");
-    refuses_set("train.groups=[{match: a, frozen: 1}]", "train.groups[0].frozen: found the number 1, expected true or false");
+    refuses_set("train.groups=[{match: a, lr_scale: -1}]",
+                "train.groups[0].lr_scale: found the number -1, expected a number, 0 or more");
+    refuses_set("train.groups=[{match: a, frozen: 1}]",
+                "train.groups[0].frozen: found the number 1, expected true or false");
     refuses_set("train.groups=[{match: [[a]], frozen: true}]", "train.groups[0].match: found a list");
     refuses_set("train.groups=[{lr_scale: 1}]", "train.groups[0]: match is not given");
     refuses_set("train.groups=[{match: a}]", "train.groups[0]: only match is given");
@@ -473,7 +498,8 @@ static void test_errors(void **state)
     refuses("data: {area: [0.5, 0.1]}\n", "data.area", "two numbers");
     refuses("data: {area: 0.5}\n", "data.area", "two numbers");
     refuses("data: {image_sizes: 1024}\n", "unknown key data.image_sizes", "did you mean data.image_size?");
-    refuses("train:\n  steps: ten\n", "run.yaml:2: train.steps", "\"ten\", expected a whole number from 1 to 2147483647");
+    refuses("train:\n  steps: ten\n", "run.yaml:2: train.steps",
+            "\"ten\", expected a whole number from 1 to 2147483647");
     refuses("train:\n  steps: 0\n", "the number 0", "from 1");
     refuses("train: {steps: '5'}\n", "the string \"5\"", "a whole number");
     refuses("train: {beta1: 1}\n", "train.beta1", "at least 0 and below 1");
@@ -482,7 +508,8 @@ static void test_errors(void **state)
     refuses("train: {learning_rate: .inf}\n", "inf", "0 or more");
     refuses("train: {schedule: steps}\n", "\"steps\"", "constant, linear, cosine or step");
     refuses("train: {schedule: step}\n", "run.yaml", "neither train.step_size nor train.milestones");
-    refuses("train: {schedule: step, step_size: 3, milestones: [4]}\n", "run.yaml:1", "both train.step_size and train.milestones");
+    refuses("train: {schedule: step, step_size: 3, milestones: [4]}\n", "run.yaml:1",
+            "both train.step_size and train.milestones");
     refuses("train:\n  schedule: cosine\n  step_size: 3\n", "run.yaml:3: train.step_size", "cosine, expected step");
     refuses("train:\n  milestones: [3]\n", "run.yaml:2: train.milestones", "constant, expected step");
     refuses("train:\n  min_lr_rate: 0.1\n", "run.yaml:2: train.min_lr_rate", "constant, expected linear or cosine");
@@ -490,13 +517,17 @@ static void test_errors(void **state)
     refuses("train: {schedule: step, milestones: [5], warmup_steps: 6}\n", "run.yaml:1", "5 comes within the warmup");
     refuses("train:\n  warmup_start: 0.1\n", "run.yaml:2: train.warmup_start", "train.warmup_steps is not set");
     refuses("train: {warmup_shape: log}\n", "run.yaml:1: train.warmup_shape", "train.warmup_steps is not set");
-    refuses("train: {schedule: step, step_size: 3, schedule_as: deepspeed}\n", "run.yaml:1: train.schedule_as", "step, expected constant, linear or cosine");
+    refuses("train: {schedule: step, step_size: 3, schedule_as: deepspeed}\n", "run.yaml:1: train.schedule_as",
+            "step, expected constant, linear or cosine");
     refuses("train: {epochs: 0}\n", "run.yaml:1: train.epochs", "the number 0");
-    refuses("train: {warmup_steps: 6, warmup_ratio: 0.1}\n", "run.yaml:1", "both train.warmup_steps and train.warmup_ratio are given");
-    refuses("train:\n  groups:\n    - match: a\n      lr_scale: 1\n      weight_deca: 2\n", "run.yaml:5: unknown key train.groups[0].weight_deca",
-            "did you mean weight_decay?");
-    refuses("train:\n  groups:\n  - match: a\n    frozen: true\n  - frozen: false\n", "run.yaml:5: train.groups[1]", "match is not given");
-    refuses("train:\n  learning_rate: 0\n  groups: [{match: a, learning_rate: 1}]\n", "run.yaml:3: train.groups[0].learning_rate", "is 0, expected more");
+    refuses("train: {warmup_steps: 6, warmup_ratio: 0.1}\n", "run.yaml:1",
+            "both train.warmup_steps and train.warmup_ratio are given");
+    refuses("train:\n  groups:\n    - match: a\n      lr_scale: 1\n      weight_deca: 2\n",
+            "run.yaml:5: unknown key train.groups[0].weight_deca", "did you mean weight_decay?");
+    refuses("train:\n  groups:\n  - match: a\n    frozen: true\n  - frozen: false\n", "run.yaml:5: train.groups[1]",
+            "match is not given");
+    refuses("train:\n  learning_rate: 0\n  groups: [{match: a, learning_rate: 1}]\n",
+            "run.yaml:3: train.groups[0].learning_rate", "is 0, expected more");
     refuses("train: {layer_decay: 1.5}\n", "train.layer_decay", "to 1");
     refuses("train: {seed: -1}\n", "train.seed", "0 or more");
     refuses("train: {seed: 9223372036854775808}\n", "train.seed", "9223372036854775808");
@@ -506,14 +537,17 @@ static void test_errors(void **state)
     refuses("memory: {micro_batch: automatic}\n", "memory.micro_batch", "auto or");
     refuses("memory: {budget: 8XB}\n", "memory.budget", "8GiB");
     refuses("memory: {host_budget: some}\n", "memory.host_budget", "none");
-    refuses("memory: {offload: everything}\n", "run.yaml:1", "expected auto, none, or some of optimizer, masters, weights, activations");
+    refuses("memory: {offload: everything}\n", "run.yaml:1",
+            "expected auto, none, or some of optimizer, masters, weights, activations");
     refuses("memory: {offload: [weights, none]}\n", "memory.offload", "expected auto, none, or some of optimizer");
     refuses("memory: {offload: [auto, weights]}\n", "memory.offload", "expected auto, none, or some of optimizer");
     refuses("memory: {offload: optimizer+}\n", "memory.offload", "optimizer+");
     refuses("memory: {micro_batch: 9}\n", "run.yaml:1: memory.micro_batch is 9", "train.effective_batch, 8");
     refuses("train:\n  eval_every: 5\n", "run.yaml:2", "data.validation");
-    refuses("train:\n  eval_samples: 5\n", "train.eval_samples is given, but data.format is tokens", "expected conversations");
-    refuses("data: {format: conversations, train: a.jsonl}\ntrain: {eval_samples: 5}\n", "run.yaml:2", "no validation data");
+    refuses("train:\n  eval_samples: 5\n", "train.eval_samples is given, but data.format is tokens",
+            "expected conversations");
+    refuses("data: {format: conversations, train: a.jsonl}\ntrain: {eval_samples: 5}\n", "run.yaml:2",
+            "no validation data");
     refuses("device: gpu\n", "device.kind", "auto, cpu or cuda");
     refuses("model: {path: ''}\n", "model.path", "a string");
     refuses("model: {path: {a: b}}\n", "a map", "a string");
@@ -601,8 +635,10 @@ static void test_schedule_warmup(void **state)
     (void)state;
     const struct schedule line = {.kind = SCHEDULE_CONSTANT, .warmup = 4, .start = 0.5, .total = 10};
     const struct schedule curve = {.kind = SCHEDULE_CONSTANT, .warmup = 4, .log = true, .total = 10};
-    assert_true(schedule_factor(&line, 0) == 0.5 && schedule_factor(&line, 2) == 0.75 && schedule_factor(&line, 4) == 1);
-    assert_true(schedule_factor(&curve, 0) == 0 && fabs(schedule_factor(&curve, 1) - 0.5) < 1e-15 && schedule_factor(&curve, 4) == 1);
+    assert_true(schedule_factor(&line, 0) == 0.5 && schedule_factor(&line, 2) == 0.75 &&
+                schedule_factor(&line, 4) == 1);
+    assert_true(schedule_factor(&curve, 0) == 0 && fabs(schedule_factor(&curve, 1) - 0.5) < 1e-15 &&
+                schedule_factor(&curve, 4) == 1);
 }
 
 /* What DeepSpeed's own schedulers give (golden/make_schedule.py). */
@@ -614,13 +650,19 @@ static void test_schedule_deepspeed(void **state)
     char name[32], type[16];
     struct schedule s = {.deepspeed = true};
     int steps, runs = 0;
-    for (; fscanf(f, "%31s %15s %" SCNd64 " %lf %lf %" SCNd64 " %d", name, type, &s.warmup, &s.start, &s.floor, &s.total, &steps) == 7; runs++) {
-        s.kind = !strcmp(name, "WarmupLR") ? SCHEDULE_CONSTANT : !strcmp(name, "WarmupDecayLR") ? SCHEDULE_LINEAR : SCHEDULE_COSINE;
+    for (; fscanf(f, "%31s %15s %" SCNd64 " %lf %lf %" SCNd64 " %d", name, type, &s.warmup, &s.start, &s.floor,
+                  &s.total, &steps) == 7;
+         runs++) {
+        s.kind = !strcmp(name, "WarmupLR")        ? SCHEDULE_CONSTANT
+                 : !strcmp(name, "WarmupDecayLR") ? SCHEDULE_LINEAR
+                                                  : SCHEDULE_COSINE;
         s.log = !strcmp(type, "log");
         for (int i = 0; i < steps; i++) {
             double want;
             assert_int_equal(fscanf(f, "%lf", &want), 1);
-            if (fabs(schedule_factor(&s, i) - want) > 1e-15) fail_msg("%s, %s, warmup %" PRId64 ": step %d has %.17g, expected %.17g", name, type, s.warmup, i, schedule_factor(&s, i), want);
+            if (fabs(schedule_factor(&s, i) - want) > 1e-15)
+                fail_msg("%s, %s, warmup %" PRId64 ": step %d has %.17g, expected %.17g", name, type, s.warmup, i,
+                         schedule_factor(&s, i), want);
         }
     }
     fclose(f);
@@ -634,7 +676,11 @@ static void test_schedule_step(void **state)
     const int64_t milestones[] = {4, 5, 9};
     for (int64_t warmup = 0; warmup < 4; warmup++) {
         struct schedule every = {.kind = SCHEDULE_STEP, .warmup = warmup, .gamma = 0.5, .every = 3};
-        struct schedule listed = {.kind = SCHEDULE_STEP, .warmup = warmup, .gamma = 0.5, .milestones = milestones, .n_milestones = 3};
+        struct schedule listed = {.kind = SCHEDULE_STEP,
+                                  .warmup = warmup,
+                                  .gamma = 0.5,
+                                  .milestones = milestones,
+                                  .n_milestones = 3};
         double a = 1, b = 1; /* halves are exact */
         for (int64_t step = 0; step < 20; step++) {
             if (step > warmup && (step - warmup) % 3 == 0) a *= 0.5;
@@ -672,18 +718,22 @@ static void test_all_or_nothing(void **state)
     struct error e = {0};
     config_init(&c);
     assert_int_equal(config_read_text(&c, "train: {steps: 5}\nmodel: {path: a}\n", "run.yaml", &e), PL_OK);
-    assert_int_equal(config_read_text(&c, "train: {steps: 7}\nmodel: {path: b}\ndata: {sequence: many}\n", "other.yaml", &e), PL_USAGE);
+    assert_int_equal(config_read_text(&c, "train: {steps: 7}\nmodel: {path: b}\ndata: {sequence: many}\n", "other.yaml",
+                                      &e),
+                     PL_USAGE);
     assert_int_equal(c.train_steps, 5);
     assert_string_equal(c.model_path, "a");
     assert_string_equal(c.file, "run.yaml");
     config_free(&c);
 }
 
-/* --- keys without effect ------------------------------------------------------------------------ */
+/* --- keys without effect ---------------------------------------------------------------------- */
 
 /* A model of each kind that column `needs` names. */
-static const char *const kinds[][2] = {{"tokens", "llama-tiny"}, {"images", "llava-tiny"}, {"masks", "sam-tiny"},
-                                       {"ground", "grounding-tiny"}, {"questions", "prs-med-tiny"}, {"batch_norm", "tinysam-tiny"}, {"head", "clip-vit-b-16"}, {"classes", "clip-vit-b-16"}};
+static const char *const kinds[][2] = {{"tokens", "llama-tiny"},      {"images", "llava-tiny"},
+                                       {"masks", "sam-tiny"},         {"ground", "grounding-tiny"},
+                                       {"questions", "prs-med-tiny"}, {"batch_norm", "tinysam-tiny"},
+                                       {"head", "clip-vit-b-16"},     {"classes", "clip-vit-b-16"}};
 
 static const char *model_of(const char *words, bool other)
 {
@@ -709,8 +759,31 @@ static void set_key(struct config *c, enum config_key key, const char *value)
 /* Sets a key to some value other than its default and 0. */
 static void set_other(struct config *c, enum config_key key)
 {
-    static const char *const tries[] = {"x", "1", "2", "7", "0.5", "0.25", "0.1,0.9", "true", "false", "[x]", "[1]", "sgd", "f16",
-                                        "{a: 1}", "[{match: a, precision: f16}]", "[{match: a, lr_scale: 2}]", "none", "1GiB", "all", "on", "host", "64", "nf4", "bf16", "optimizer"};
+    static const char *const tries[] = {"x",
+                                        "1",
+                                        "2",
+                                        "7",
+                                        "0.5",
+                                        "0.25",
+                                        "0.1,0.9",
+                                        "true",
+                                        "false",
+                                        "[x]",
+                                        "[1]",
+                                        "sgd",
+                                        "f16",
+                                        "{a: 1}",
+                                        "[{match: a, precision: f16}]",
+                                        "[{match: a, lr_scale: 2}]",
+                                        "none",
+                                        "1GiB",
+                                        "all",
+                                        "on",
+                                        "host",
+                                        "64",
+                                        "nf4",
+                                        "bf16",
+                                        "optimizer"};
     struct config standard;
     config_init(&standard);
     for (int word = 0; word < 12; word++) {
@@ -763,7 +836,11 @@ static void arrange(struct config *c, const char **model, const char *need, bool
         set_key(c, (enum config_key)key, each[0]);
         for (int i = 0; !met && i < 16; i++) {
             if (config_rows[key].type == ROW_CHOICE) config_word_at(config_rows[key].allowed, i, word);
-            else snprintf(word, sizeof word, "%s", key == KEY_memory_precision ? "f32" : strstr(listed, "sgd") ? "adamw-8bit" : "sgd");
+            else
+                snprintf(word, sizeof word, "%s",
+                         key == KEY_memory_precision ? "f32"
+                         : strstr(listed, "sgd")     ? "adamw-8bit"
+                                                     : "sgd");
             if (config_word_index(listed, word) < 0) { set_key(c, (enum config_key)key, word); break; }
         }
     }
@@ -780,13 +857,15 @@ static int check_both(const struct config *c, const char *model, struct error *e
     if (config_check(c, 0, e)) return e->code;
     char *names[] = {(char *)"a", (char *)"b"};
     const struct model_choices head = {.head = HEAD_CLASSES, .classes = names, .n_classes = 2};
-    assert_int_equal(strncmp(model, "clip", 4) ? model_preset(&m, model, e) : model_preset_with(&m, model, &head, e), PL_OK);
+    assert_int_equal(strncmp(model, "clip", 4) ? model_preset(&m, model, e) : model_preset_with(&m, model, &head, e),
+                     PL_OK);
     int rc = config_check_model(c, &m, e);
     model_close(&m);
     return rc;
 }
 
-/* Every key is accepted where it has what column `needs` says, and refused by name without any one of them. */
+/* Every key is accepted where it has what column `needs` says, and refused by name without any one
+ * of them. */
 static void test_effects(void **state)
 {
     (void)state;
@@ -801,13 +880,17 @@ static void test_effects(void **state)
             config_init(&c);
             for (int i = 0; i < n; i++)
                 if (i != broken && split(all[i], " or ", any)) arrange(&c, &model, any[0], true);
-            for (int j = 0, m = broken < 0 ? 0 : split(all[broken], " or ", any); j < m; j++) arrange(&c, &model, any[j], false);
+            for (int j = 0, m = broken < 0 ? 0 : split(all[broken], " or ", any); j < m; j++)
+                arrange(&c, &model, any[j], false);
             set_other(&c, key);
-            const bool asks = config_rows[k].type != ROW_BOOL || *(bool *)config_member(&c, key); /* false asks for nothing */
+            /* false asks for nothing */
+            const bool asks = config_rows[k].type != ROW_BOOL || *(bool *)config_member(&c, key);
             check_both(&c, model, &e);
-            const bool refused = e.code == PL_USAGE && strstr(e.text, "would have no effect"); /* other checks are not meant */
+            /* other checks are not meant */
+            const bool refused = e.code == PL_USAGE && strstr(e.text, "would have no effect");
             if (broken < 0 && refused) fail_msg("%s with %s: %s", config_rows[k].path, model, e.text);
-            if (broken >= 0 && asks && !refused) fail_msg("%s without \"%s\" is accepted", config_rows[k].path, all[broken]);
+            if (broken >= 0 && asks && !refused)
+                fail_msg("%s without \"%s\" is accepted", config_rows[k].path, all[broken]);
             config_free(&c);
         }
     }
@@ -819,20 +902,37 @@ static void test_effects_of_runs(void **state)
     static const struct {
         const char *model, *set[3], *refused;
     } runs[] = {
-        {"llava-tiny", {"data.format=conversations", "data.image_size=512"}, "data.image_size is given, but the model is a llava, expected a mask model"},
+        {"llava-tiny",
+         {"data.format=conversations", "data.image_size=512"},
+         "data.image_size is given, but the model is a llava, expected a mask model"},
         {"llava-tiny", {"data.format=conversations", "data.flip=0.5"}, "data.flip is given, but the model is a llava"},
         {"llava-tiny", {"data.format=conversations", "data.threads=4", "data.max_images=2"}, NULL},
-        {"llama-tiny", {"data.max_images=2"}, "data.max_images is given, but the model is a llama, expected one that takes images"},
+        {"llama-tiny",
+         {"data.max_images=2"},
+         "data.max_images is given, but the model is a llama, expected one that takes images"},
         {"llama-tiny", {"loss.focal=1"}, "loss.focal is given, but the model is a llama"},
         {"llama-tiny", {"data.threads=2"}, NULL}, /* the default */
-        {"sam-tiny", {"data.format=coco", "data.sequence=512"}, "data.sequence is given, but the model is a sam, expected a model that takes tokens"},
+        {"sam-tiny",
+         {"data.format=coco", "data.sequence=512"},
+         "data.sequence is given, but the model is a sam, expected a model that takes tokens"},
         {"sam-tiny", {"data.format=coco", "model.bn_group=2"}, "model.bn_group is given, but the model is a sam"},
-        {"sam-tiny", {"data.format=coco", "data.min_iou=0.5"}, "data.min_iou is given, but data.format is coco, expected sa1b or packed"},
-        {"llama-tiny", {"train.beta1=0.8", "memory.optimizer=sgd"}, "train.beta1 is given, but memory.optimizer is sgd, expected adamw"},
-        {"llama-tiny", {"memory.encode=2"}, "memory.encode is given, but the model is a llama, expected one that takes images among its tokens (llava) or prs_med"},
-        {"llava-tiny", {"data.format=conversations", "memory.mask_chunks=2"}, "memory.mask_chunks is given, but the model is a llava, expected prs_med"},
+        {"sam-tiny",
+         {"data.format=coco", "data.min_iou=0.5"},
+         "data.min_iou is given, but data.format is coco, expected sa1b or packed"},
+        {"llama-tiny",
+         {"train.beta1=0.8", "memory.optimizer=sgd"},
+         "train.beta1 is given, but memory.optimizer is sgd, expected adamw"},
+        {"llama-tiny",
+         {"memory.encode=2"},
+         "memory.encode is given, but the model is a llama, expected one that takes images among its tokens (llava) or "
+         "prs_med"},
+        {"llava-tiny",
+         {"data.format=conversations", "memory.mask_chunks=2"},
+         "memory.mask_chunks is given, but the model is a llava, expected prs_med"},
         {"llava-tiny", {"data.format=conversations", "memory.encode=2"}, NULL},
-        {"llama-tiny", {"adapter.r=4"}, "adapter.r is given, but adapter.target_modules is not set, and adapter.path is not set"},
+        {"llama-tiny",
+         {"adapter.r=4"},
+         "adapter.r is given, but adapter.target_modules is not set, and adapter.path is not set"},
     };
     for (size_t i = 0; i < COUNT(runs); i++) {
         struct config c;
@@ -846,11 +946,13 @@ static void test_effects_of_runs(void **state)
     }
 }
 
-/* What --set leaves without effect in the run file is noted; what it leaves so itself is refused. */
+/* What --set leaves without effect in the run file is noted; what it leaves so itself is
+ * refused. */
 static void test_effects_of_options(void **state)
 {
     (void)state;
-    static const char file[] = "data: {format: conversations, holdout: 0.5, max_frames: 8, fps: 2}\ntrain: {eval_samples: 4, eval_max_new: 9}\n";
+    static const char file[] = "data: {format: conversations, holdout: 0.5, max_frames: 8, fps: 2}\ntrain: "
+                               "{eval_samples: 4, eval_max_new: 9}\n";
     static const struct {
         const char *model, *set[2], *refused;
     } runs[] = {
@@ -874,7 +976,8 @@ static void test_effects_of_options(void **state)
 }
 
 /* Opens a preset in whose config.json `before` is `after`. */
-static int open_changed(struct model *m, const char *preset, const char *before, const char *after, bool no_dropout, struct error *e)
+static int open_changed(struct model *m, const char *preset, const char *before, const char *after, bool no_dropout,
+                        struct error *e)
 {
     struct text text = {0};
     struct model plain;
@@ -896,14 +999,18 @@ static void test_dropout(void **state)
     static const struct {
         const char *preset, *before, *after, *said;
     } cases[] = {
-        {"llama-tiny", "{", "{\"attention_dropout\": 0.1,", "attention_dropout is 0.1, and a llama has no dropout here; set model.dropout to 0"},
+        {"llama-tiny", "{", "{\"attention_dropout\": 0.1,",
+         "attention_dropout is 0.1, and a llama has no dropout here; set model.dropout to 0"},
         {"qwen2-0.5b", "{", "{\"resid_pdrop\": 0.25,", "resid_pdrop is 0.25"},
         {"mistral-7b", "{", "{\"hidden_dropout\": 0.5,", "hidden_dropout is 0.5"},
         {"clip-vit-b-16", "\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1", "attention_dropout is 0.1"},
-        {"sam-tiny", "\"vision_config\": {", "\"vision_config\": {\"attention_dropout\": 0.1,", "vision_config.attention_dropout is 0.1"},
+        {"sam-tiny", "\"vision_config\": {", "\"vision_config\": {\"attention_dropout\": 0.1,",
+         "vision_config.attention_dropout is 0.1"},
         {"tinysam-tiny", "{", "{\"drop_path_rate\": 0.1,", "drop_path_rate is 0.1"},
-        {"llava-tiny", "\"text_config\": {", "\"text_config\": {\"attention_dropout\": 0.1,", "attention_dropout is 0.1"},
-        {"llava-tiny", "\"vision_config\": {", "\"vision_config\": {\"attention_dropout\": 0.1,", "attention_dropout is 0.1"},
+        {"llava-tiny", "\"text_config\": {", "\"text_config\": {\"attention_dropout\": 0.1,",
+         "attention_dropout is 0.1"},
+        {"llava-tiny", "\"vision_config\": {", "\"vision_config\": {\"attention_dropout\": 0.1,",
+         "attention_dropout is 0.1"},
         {"prs-med-tiny", "{", "{\"attention_dropout\": 0.1,", NULL}, /* it has dropout */
         {"llama-tiny", "{", "{\"classifier_dropout\": null,", NULL},
     };
@@ -923,14 +1030,25 @@ static void test_dropout(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),   cmocka_unit_test(test_every_key),
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_set),
-        cmocka_unit_test(test_split_errors), cmocka_unit_test(test_set_errors), cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_needs),      cmocka_unit_test(test_help),
-        cmocka_unit_test(test_schedule),   cmocka_unit_test(test_schedule_step),
-        cmocka_unit_test(test_schedule_warmup), cmocka_unit_test(test_schedule_deepspeed),
-        cmocka_unit_test(test_signals),   cmocka_unit_test(test_all_or_nothing),
-        cmocka_unit_test(test_effects),   cmocka_unit_test(test_effects_of_runs), cmocka_unit_test(test_effects_of_options), cmocka_unit_test(test_dropout),
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_every_key),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_set),
+        cmocka_unit_test(test_split_errors),
+        cmocka_unit_test(test_set_errors),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_needs),
+        cmocka_unit_test(test_help),
+        cmocka_unit_test(test_schedule),
+        cmocka_unit_test(test_schedule_step),
+        cmocka_unit_test(test_schedule_warmup),
+        cmocka_unit_test(test_schedule_deepspeed),
+        cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_all_or_nothing),
+        cmocka_unit_test(test_effects),
+        cmocka_unit_test(test_effects_of_runs),
+        cmocka_unit_test(test_effects_of_options),
+        cmocka_unit_test(test_dropout),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,15 +91,16 @@ static void compare(const struct rig *r, const struct convolution *n, const char
     const struct tensor *t = tensor_at(&r->graph, tensor);
     if (t->rank != e->rank || memcmp(t->dim, e->dims, (size_t)e->rank * sizeof *t->dim))
         fail_msg("%s: %s has another shape than PyTorch's", n->name, what);
-    double *got = rig_read(r, tensor), size = 0, length = (double)entry_of(n, "w")->elements + (double)entry_of(n, "y")->elements;
+    double *got = rig_read(r, tensor), size = 0,
+           length = (double)entry_of(n, "w")->elements + (double)entry_of(n, "y")->elements;
     float *want = values_of(n, what);
     for (int64_t i = 0; i < e->elements; i++)
         if (fabsf(want[i]) > size) size = fabsf(want[i]);
     const double allowed = 4 * size * (dtype_table[f].epsilon / 2 + dtype_table[DT_F32].epsilon * sqrt(length));
     for (int64_t i = 0; i < e->elements; i++)
         if (!(fabs(got[i] - (double)want[i]) <= allowed))
-            fail_msg("%s, %s: %s[%lld] is %.9g, PyTorch gives %.9g, allowed %.3g", n->name, dtype_name(f), what, (long long)i,
-                     got[i], (double)want[i], allowed);
+            fail_msg("%s, %s: %s[%lld] is %.9g, PyTorch gives %.9g, allowed %.3g", n->name, dtype_name(f), what,
+                     (long long)i, got[i], (double)want[i], allowed);
     mem_free(got);
     mem_free(want);
 }

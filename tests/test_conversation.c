@@ -1,6 +1,6 @@
 /*
- * test_conversation.c: files of conversations: every format becomes the same messages, files are read
- * object by object, and what cannot be used is named with its file, line and reason.
+ * test_conversation.c: files of conversations: every format becomes the same messages, files are
+ * read object by object, and what cannot be used is named with its file, line and reason.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,7 +40,8 @@ static char *read_all(const char *text, size_t n)
     put(text, n);
     int rc = records_open(&r, path, RECORD_MOST, &e);
     while (!rc && !(rc = records_next(&r, &x, &more, &e)) && more)
-        snprintf(out + strlen(out), sizeof out - strlen(out), "%s%s:%.*s", *out ? " " : "", record_place(x.line).text, (int)x.n, x.text);
+        snprintf(out + strlen(out), sizeof out - strlen(out), "%s%s:%.*s", *out ? " " : "", record_place(x.line).text,
+                 (int)x.n, x.text);
     if (rc) {
         assert_int_equal(e.code, PL_USAGE);
         assert_non_null(strstr(e.text, path));
@@ -63,7 +64,8 @@ static void test_lists_and_lines(void **state)
     READS("[{\"a\":1}]", "1:{\"a\":1}");
     READS("\xef\xbb\xbf [\n {\"a\":[1,{}]} ,\n{}\n]\n", "2:{\"a\":[1,{}]} 3:{}");
     READS("{\"a\":\"}\\\"{\"}\n{}\r\n\n{\"b\":\"\\\\\"}", "1:{\"a\":\"}\\\"{\"} 2:{} 4:{\"b\":\"\\\\\"}");
-    READS("{\"a\": [}\n{\"b\": \"x}\n{}\n", "1:{\"a\": [} 2:{\"b\": \"x} 3:{}"); /* lines that do not close their object */
+    /* lines that do not close their object */
+    READS("{\"a\": [}\n{\"b\": \"x}\n{}\n", "1:{\"a\": [} 2:{\"b\": \"x} 3:{}");
     READS("{\n\"a\": [\n{\n}\n]\n}\n{}", "1:{\n\"a\": [\n{\n}\n]\n} 7:{}"); /* json.dumps with indent 0 */
     READS("{}{}", "1:{} 1 (sample 2):{}"); /* one after the other without a line break */
     READS("{\n\"a\":\n1\n}\n{}", "1:{\n\"a\":\n1\n} 5:{}");
@@ -131,11 +133,14 @@ static void test_huge_line(void **state)
     records_close(&r);
 }
 
-/* Plain text is one object, and a long one several, cut behind empty lines, lines, words or characters. */
+/* Plain text is one object, and a long one several, cut behind empty lines, lines, words or
+ * characters. */
 static void test_plain(void **state)
 {
     (void)state;
-    static const struct { const char *unit, *end; } units[] = {{"the cat\nsat\n\n", "\n\n"}, {"the cat sat\n", "\n"}, {"thecatsat ", " "}, {"\xe6\xbc\xa2", ""}};
+    static const struct {
+        const char *unit, *end;
+    } units[] = {{"the cat\nsat\n\n", "\n\n"}, {"the cat sat\n", "\n"}, {"thecatsat ", " "}, {"\xe6\xbc\xa2", ""}};
     struct records r;
     struct record x;
     struct error e = {0};
@@ -172,7 +177,11 @@ static void test_plain(void **state)
     assert_string_equal(value_get(sample, "text")->text, "Hi\r\n\"you\"");
     bump_free(&b);
     records_close(&r);
-    static const struct { const char *text; size_t n; const char *why; } bad[] = {{"abc\xff", 4, "byte 3 begins no character"}, {"ab\0c", 4, "byte 2 is 0"}};
+    static const struct {
+        const char *text;
+        size_t n;
+        const char *why;
+    } bad[] = {{"abc\xff", 4, "byte 3 begins no character"}, {"ab\0c", 4, "byte 2 is 0"}};
     for (size_t i = 0; i < COUNT(bad); i++) {
         assert_int_equal(file_write_atomic(name, bad[i].text, bad[i].n, &e), 0);
         assert_int_equal(records_open_text(&r, name, &e), 0);
@@ -228,42 +237,79 @@ static void same_messages(const char *json, const char *want)
 static void test_formats(void **state)
 {
     (void)state;
-    same_messages("{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yes\"}], \"prompt\": \"Hi\"}", TWO);
-    same_messages("{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"H\"}, {\"type\": \"text\", \"text\": \"i\"}]}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}", TWO);
-    same_messages("{\"id\": 3, \"conversations\": [{\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}", TWO);
-    same_messages("{\"conversations\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}", TWO);
-    same_messages("{\"conversations\": {\"from\": [\"human\", \"gpt\"], \"value\": [\"Hi\", \"Yes\"]}}", TWO); /* by column */
-    same_messages("{\"system\": \"Be kind\", \"conversations\": [{\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}", THREE);
-    same_messages("{\"conversations\": [{\"from\": \"system\", \"value\": \"Be kind\"}, {\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}", THREE);
+    same_messages("{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": "
+                  "\"Yes\"}], \"prompt\": \"Hi\"}",
+                  TWO);
+    same_messages("{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"H\"}, "
+                  "{\"type\": \"text\", \"text\": \"i\"}]}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}",
+                  TWO);
+    same_messages("{\"id\": 3, \"conversations\": [{\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": \"gpt\", "
+                  "\"value\": \"Yes\"}]}",
+                  TWO);
+    same_messages("{\"conversations\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", "
+                  "\"content\": \"Yes\"}]}",
+                  TWO);
+    /* by column */
+    same_messages("{\"conversations\": {\"from\": [\"human\", \"gpt\"], \"value\": [\"Hi\", \"Yes\"]}}", TWO);
+    same_messages("{\"system\": \"Be kind\", \"conversations\": [{\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": "
+                  "\"gpt\", \"value\": \"Yes\"}]}",
+                  THREE);
+    same_messages("{\"conversations\": [{\"from\": \"system\", \"value\": \"Be kind\"}, {\"from\": \"human\", "
+                  "\"value\": \"Hi\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}",
+                  THREE);
     same_messages("{\"instruction\": \"Hi\", \"input\": \"\", \"output\": \"Yes\", \"text\": \"### Hi\"}", TWO);
     same_messages("{\"instruction\": \"Be kind\", \"input\": \"Hi\", \"output\": \"Yes\"}",
                   "[{\"role\":\"user\",\"content\":\"Be kind\\nHi\"},{\"role\":\"assistant\",\"content\":\"Yes\"}]");
-    same_messages("{\"instruction\": \"c\", \"output\": \"d\", \"history\": [[\"a\", \"b\"]], \"system\": \"s\"}",
-                  "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"assistant\",\"content\":\"d\"}]");
-    same_messages("{\"prompt\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"completion\": [{\"role\": \"assistant\", \"content\": \"Yes\"}]}", TWO);
+    same_messages(
+        "{\"instruction\": \"c\", \"output\": \"d\", \"history\": [[\"a\", \"b\"]], \"system\": \"s\"}",
+        "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
+        "\"content\":\"b\"},{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"assistant\",\"content\":\"d\"}]");
+    same_messages("{\"prompt\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"completion\": [{\"role\": "
+                  "\"assistant\", \"content\": \"Yes\"}]}",
+                  TWO);
     same_messages("{\"prompt\": \"1 + 1 =\", \"completion\": \" 2\"}", "1 + 1 =| 2");
     same_messages("{\"text\": \"Once upon\", \"meta\": {}}", "|Once upon");
     assert_string_equal(normalised("{\"instruction\": \"Hi\", \"output\": \"Yes\"}", "Be kind"),
-                        normalised("{\"system\": \"Be kind\", \"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}", "Be brief"));
+                        normalised("{\"system\": \"Be kind\", \"messages\": [{\"role\": \"user\", \"content\": "
+                                   "\"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}",
+                                   "Be brief"));
 }
 
 static void test_tools_and_media(void **state)
 {
     (void)state;
-    const char *call = normalised("{\"tools\": \"[{\\\"name\\\": \\\"add\\\"}]\", \"conversations\": [{\"from\": \"human\", \"value\": \"1+1?\"}, "
-                                  "{\"from\": \"function_call\", \"value\": \"{\\\"name\\\": \\\"add\\\", \\\"arguments\\\": {\\\"a\\\": 1}}\"}, "
-                                  "{\"from\": \"observation\", \"value\": \"2\"}, {\"from\": \"gpt\", \"value\": \"2.\"}]}", NULL);
-    assert_non_null(strstr(call, "\"tool_calls\": [{\"type\": \"function\", \"function\": {\"name\": \"add\", \"arguments\": {\"a\": 1}}}]"));
+    const char *call = normalised(
+        "{\"tools\": \"[{\\\"name\\\": \\\"add\\\"}]\", \"conversations\": [{\"from\": \"human\", \"value\": "
+        "\"1+1?\"}, "
+        "{\"from\": \"function_call\", \"value\": \"{\\\"name\\\": \\\"add\\\", \\\"arguments\\\": {\\\"a\\\": 1}}\"}, "
+        "{\"from\": \"observation\", \"value\": \"2\"}, {\"from\": \"gpt\", \"value\": \"2.\"}]}",
+        NULL);
+    assert_non_null(strstr(
+        call,
+        "\"tool_calls\": [{\"type\": \"function\", \"function\": {\"name\": \"add\", \"arguments\": {\"a\": 1}}}]"));
     assert_non_null(strstr(call, "{\"role\": \"tool\", \"content\": \"2\"}"));
     assert_non_null(strstr(call, "tools [{\"type\": \"function\", \"function\": {\"name\": \"add\"}}]"));
-    const char *kept = normalised("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"x\", \"type\": \"function\", \"function\": {\"name\": \"f\"}}]}, "
-                                  "{\"role\": \"tool\", \"tool_call_id\": \"x\", \"content\": \"1\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}", NULL);
+    const char *kept =
+        normalised("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
+                   "null, \"tool_calls\": [{\"id\": \"x\", \"type\": \"function\", \"function\": {\"name\": \"f\"}}]}, "
+                   "{\"role\": \"tool\", \"tool_call_id\": \"x\", \"content\": \"1\"}, {\"role\": \"assistant\", "
+                   "\"content\": \"b\"}]}",
+                   NULL);
     assert_non_null(strstr(kept, "\"tool_call_id\": \"x\""));
     assert_non_null(strstr(kept, "\"tool_calls\": [{\"id\": \"x\""));
-    assert_non_null(strstr(normalised("{\"image\": \"a/b.jpg\", \"conversations\": [{\"from\": \"human\", \"value\": \"<image>\\nHi\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}", NULL), " media [\"a/b.jpg\"]"));
-    assert_non_null(strstr(normalised("{\"images\": [{\"path\": \"a.png\", \"modality\": \"CT\"}, \"b.png\"], \"video\": \"c.mp4\", \"conversations\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}", NULL),
+    assert_non_null(strstr(normalised("{\"image\": \"a/b.jpg\", \"conversations\": [{\"from\": \"human\", \"value\": "
+                                      "\"<image>\\nHi\"}, {\"from\": \"gpt\", \"value\": \"Yes\"}]}",
+                                      NULL),
+                           " media [\"a/b.jpg\"]"));
+    assert_non_null(strstr(normalised("{\"images\": [{\"path\": \"a.png\", \"modality\": \"CT\"}, \"b.png\"], "
+                                      "\"video\": \"c.mp4\", \"conversations\": [{\"role\": \"user\", \"content\": "
+                                      "\"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}",
+                                      NULL),
                            " media [\"a.png\", \"b.png\", \"video:c.mp4\"]"));
-    assert_non_null(strstr(normalised("{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\", \"image_url\": {\"url\": \"data:image/png;base64,AA\"}}, {\"type\": \"text\", \"text\": \"Hi\"}]}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}", NULL),
+    assert_non_null(strstr(normalised("{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\", "
+                                      "\"image_url\": {\"url\": \"data:image/png;base64,AA\"}}, {\"type\": \"text\", "
+                                      "\"text\": \"Hi\"}]}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}",
+                                      NULL),
                            " media [\"data:image/png;base64,AA\"]"));
 }
 
@@ -275,13 +321,17 @@ static void places(const char *keys, const char *text, const char *media, const 
     struct value *sample;
     struct conversation c;
     struct text found = {0};
-    char *json = bump_format(&b, "{%s, \"conversations\": [{\"from\": \"human\", \"value\": \"%s\"}, {\"from\": \"gpt\", \"value\": \"a\"}]}", keys, text);
+    char *json = bump_format(
+        &b,
+        "{%s, \"conversations\": [{\"from\": \"human\", \"value\": \"%s\"}, {\"from\": \"gpt\", \"value\": \"a\"}]}",
+        keys, text);
     assert_int_equal(conversation_parse(json, strlen(json), RECORD_MOST, &b, &sample, &e), SAMPLE_FINE);
     assert_int_equal(conversation_read(sample, NULL, "\n", &b, &c, &e), SAMPLE_FINE);
     const enum conversation_fault f = conversation_place_media(&c, &b, &e);
     if (f) assert_string_equal(e.text, placed);
     else {
-        for (uint32_t i = 0; i < c.media->count; i++) text_printf(&found, "%s%s", i ? " " : "", c.media->items[i]->text);
+        for (uint32_t i = 0; i < c.media->count; i++)
+            text_printf(&found, "%s%s", i ? " " : "", c.media->items[i]->text);
         assert_string_equal(found.at, media);
         assert_string_equal(value_get(c.messages->items[0], "content")->text, placed);
     }
@@ -290,16 +340,20 @@ static void places(const char *keys, const char *text, const char *media, const 
     bump_free(&b);
 }
 
-/* Images and videos take the order of <image> and <video>; a video may stand at <image> where there are no images. */
+/* Images and videos take the order of <image> and <video>; a video may stand at <image> where there
+ * are no images. */
 static void test_videos(void **state)
 {
     (void)state;
     places("\"image\": \"a\", \"video\": \"v\"", "<video><image>?", "video:v a", "<image><image>?");
-    places("\"images\": [\"a\", \"b\"], \"videos\": [\"v\", \"w\"]", "<image> <video> <video> <image>", "a video:v video:w b", "<image> <image> <image> <image>");
+    places("\"images\": [\"a\", \"b\"], \"videos\": [\"v\", \"w\"]", "<image> <video> <video> <image>",
+           "a video:v video:w b", "<image> <image> <image> <image>");
     places("\"video\": \"v\"", "<image> what?", "video:v", "<image> what?");
     places("\"image\": \"a\"", "<image> in <video> of HTML", "a", "<image> in <video> of HTML");
-    places("\"image\": \"a\", \"video\": \"v\"", "<image><image>", NULL, "its text has 2 <image> for 1 image; expected one where each image stands");
-    places("\"videos\": [\"v\", \"w\"]", "<video>", NULL, "its text has 1 <video> for 2 videos; expected one where each video stands");
+    places("\"image\": \"a\", \"video\": \"v\"", "<image><image>", NULL,
+           "its text has 2 <image> for 1 image; expected one where each image stands");
+    places("\"videos\": [\"v\", \"w\"]", "<video>", NULL,
+           "its text has 1 <video> for 2 videos; expected one where each video stands");
 }
 
 static void refuses(const char *json, const char *want)
@@ -316,13 +370,16 @@ static void refuses(const char *json, const char *want)
 static void test_refused_samples(void **state)
 {
     (void)state;
-    refuses("{\"question\": 1, \"answer\": 2}", "!keys of no known format: its keys are question, answer; expected messages");
+    refuses("{\"question\": 1, \"answer\": 2}",
+            "!keys of no known format: its keys are question, answer; expected messages");
     refuses("{\"chosen\": [], \"rejected\": []}", "!keys of no known format");
-    refuses("{\"messages\": \"x\"}", "!a value of an unexpected type: messages is the string \"x\", expected a list of messages");
+    refuses("{\"messages\": \"x\"}",
+            "!a value of an unexpected type: messages is the string \"x\", expected a list of messages");
     refuses("{\"messages\": [\"x\"]}", "turn 1 is the string");
     refuses(M("{\"content\": \"x\"}"), "the role of turn 1 is missing, expected a string");
     refuses(M("{\"role\": \"user\", \"content\": 3}"), "expected a string or a list of parts");
-    refuses(M(U ", {\"role\": \"narrator\", \"content\": \"x\"}"), "!unknown role: turn 2 has the role \"narrator\"; known are system");
+    refuses(M(U ", {\"role\": \"narrator\", \"content\": \"x\"}"),
+            "!unknown role: turn 2 has the role \"narrator\"; known are system");
     refuses(M(A "," U), "!turns out of order: the first message is by assistant");
     refuses(M(U "," U "," A), "!turns out of order: message 2 is by user, after one by user");
     refuses(M(U "," A "," A), "!turns out of order: message 3 is by assistant");
@@ -338,7 +395,9 @@ static void test_refused_samples(void **state)
     refuses("{\"image\": 3, \"messages\": []}", "image is the number 3, expected a path");
     refuses("{\"instruction\": \"a\", \"output\": \"b\", \"history\": [\"c\"]}", "an item of history");
     refuses("{\"tools\": \"{\", \"messages\": [" U "," A "]}", "tools is a string that is not JSON");
-    refuses("{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}, {\"from\": \"function_call\", \"value\": \"add(1)\"}]}", "a function_call turn is not JSON");
+    refuses("{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}, {\"from\": \"function_call\", \"value\": "
+            "\"add(1)\"}]}",
+            "a function_call turn is not JSON");
 }
 
 static int make_path(void **state)
@@ -351,8 +410,11 @@ static int make_path(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lists_and_lines), cmocka_unit_test(test_refused_files), cmocka_unit_test(test_long_objects), cmocka_unit_test(test_huge_line), cmocka_unit_test(test_plain),
-        cmocka_unit_test(test_formats), cmocka_unit_test(test_tools_and_media), cmocka_unit_test(test_videos), cmocka_unit_test(test_refused_samples),
+        cmocka_unit_test(test_lists_and_lines), cmocka_unit_test(test_refused_files),
+        cmocka_unit_test(test_long_objects),    cmocka_unit_test(test_huge_line),
+        cmocka_unit_test(test_plain),           cmocka_unit_test(test_formats),
+        cmocka_unit_test(test_tools_and_media), cmocka_unit_test(test_videos),
+        cmocka_unit_test(test_refused_samples),
     };
     return cmocka_run_group_tests(tests, make_path, remove_folder);
 }

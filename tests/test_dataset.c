@@ -129,9 +129,12 @@ static void assert_image(const struct dataset *d, uint64_t i, const char *want)
 static const char *annotation(int id)
 {
     static char text[512];
-    snprintf(text, sizeof text,
-             "{\"image\": {\"image_id\": %d, \"width\": 4, \"height\": 5, \"file_name\": \"sa_%d.jpg\"}, \"annotations\": ["
-             "{\"area\": 4, \"bbox\": [1, 1, 1, 1], \"segmentation\": {\"size\": [5, 4], \"counts\": \"62304\"}}, {\"area\": 0}]}", id, id);
+    snprintf(
+        text, sizeof text,
+        "{\"image\": {\"image_id\": %d, \"width\": 4, \"height\": 5, \"file_name\": \"sa_%d.jpg\"}, \"annotations\": ["
+        "{\"area\": 4, \"bbox\": [1, 1, 1, 1], \"segmentation\": {\"size\": [5, 4], \"counts\": \"62304\"}}, "
+        "{\"area\": 0}]}",
+        id, id);
     return text;
 }
 
@@ -203,11 +206,15 @@ static void test_sa1b(void **state)
 static void test_faults(void **state)
 {
     struct fixture *p = *state;
-    static const struct { const char *text; enum data_fault want; } cases[] = {
+    static const struct { const char *text; enum data_fault want;
+    } cases[] = {
         {"{}", FAULT_SYNTAX},
         {"{\"image\": {\"width\": 4, \"height\": 5}, \"annotations\": []}", FAULT_NO_MASKS},
-        {"{\"image\": {\"width\": 5, \"height\": 4}, \"annotations\": [{\"segmentation\": {\"size\": [5, 4], \"counts\": \"62304\"}}]}", FAULT_SIZE},
-        {"{\"image\": {\"width\": 5, \"height\": 4}, \"annotations\": [{\"segmentation\": [[0, 0, 1, 1, 2, 0]]}]}", FAULT_SHAPE},
+        {"{\"image\": {\"width\": 5, \"height\": 4}, \"annotations\": [{\"segmentation\": {\"size\": [5, 4], "
+         "\"counts\": \"62304\"}}]}",
+         FAULT_SIZE},
+        {"{\"image\": {\"width\": 5, \"height\": 4}, \"annotations\": [{\"segmentation\": [[0, 0, 1, 1, 2, 0]]}]}",
+         FAULT_SHAPE},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         save(p, "sa_1.jpg", "jpeg");
@@ -284,19 +291,27 @@ static void test_split_refusals(void **state)
     save(p, "empty.txt", "# nothing yet\n\n");
     save(p, "t.csv", "image,mask,split\nimages/one.jpg,masks/one.png,train\n");
     char *paths[] = {path_of(p, "a.tar")}, list[3][256];
-    for (int i = 0; i < 3; i++) snprintf(list[i], sizeof list[i], "%s/%s", p->dir, (const char *[]){"unknown.txt", "some.txt", "empty.txt"}[i]);
+    for (int i = 0; i < 3; i++)
+        snprintf(list[i], sizeof list[i], "%s/%s", p->dir, (const char *[]){"unknown.txt", "some.txt", "empty.txt"}[i]);
     struct dataset_options o = {.format = "sa1b", .paths = paths, .n_paths = 1};
-    assert_refused(&o, (struct dataset_split){.glob = "nothing", .part = "validation"}, "a.tar: the split selects none of 10 samples: data.validation_match is nothing");
+    assert_refused(&o, (struct dataset_split){.glob = "nothing", .part = "validation"},
+                   "a.tar: the split selects none of 10 samples: data.validation_match is nothing");
     assert_refused(&o, (struct dataset_split){.list = list[0]}, "none of the 2 names");
     assert_refused(&o, (struct dataset_split){.list = list[0]}, "sa_7");
     assert_refused(&o, (struct dataset_split){.list = list[2]}, "names no sample");
     assert_refused(&o, (struct dataset_split){.list = "/nowhere/list.txt"}, "/nowhere/list.txt");
-    assert_refused(&o, (struct dataset_split){.list = list[1], .glob = "sa_102"}, "the split selects none of 10 samples"); /* both must agree */
-    assert_refused(&o, (struct dataset_split){.fraction = 0.04}, "the split selects none of 10 samples: data.holdout is 0.04");                /* 0.4 of a sample held out */
-    assert_refused(&o, (struct dataset_split){.fraction = 0.96, .rest = true}, "the split selects none of 10 samples");  /* none left to train on */
+    /* both must agree */
+    assert_refused(&o, (struct dataset_split){.list = list[1], .glob = "sa_102"},
+                   "the split selects none of 10 samples");
+    /* 0.4 of a sample held out */
+    assert_refused(&o, (struct dataset_split){.fraction = 0.04},
+                   "the split selects none of 10 samples: data.holdout is 0.04");
+    /* none left to train on */
+    assert_refused(&o, (struct dataset_split){.fraction = 0.96, .rest = true}, "the split selects none of 10 samples");
     assert_refused(&o, (struct dataset_split){.fraction = 1.5}, "the split is 1.5 of the samples; expected a fraction");
     assert_refused(&o, (struct dataset_split){.fraction = -0.1}, "expected a fraction");
-    assert_refused(&o, (struct dataset_split){.column = "train"}, "the split selects none of 10 samples"); /* shards have no column */
+    /* shards have no column */
+    assert_refused(&o, (struct dataset_split){.column = "train"}, "the split selects none of 10 samples");
     make_pairs(p);
     paths[0] = path_of(p, "t.csv");
     o.format = "csv";
@@ -311,11 +326,15 @@ static const char coco_text[] =
     "{\"info\": {}, \"annotations\": ["
     "{\"id\": 1, \"image_id\": 9, \"category_id\": 3, \"area\": 4, \"bbox\": [1, 1, 2, 2], \"iscrowd\": 0, "
     "\"segmentation\": [[1, 1, 3, 1, 3, 3, 1, 3]]},"
-    "{\"id\": 2, \"image_id\": 9, \"category_id\": 5, \"area\": 4, \"iscrowd\": 1, \"segmentation\": {\"counts\": [6, 2, 8, 2, 2], \"size\": [5, 4]}},"
-    "{\"id\": 3, \"image_id\": 4, \"category_id\": 5, \"area\": 4, \"segmentation\": {\"counts\": \"62304\", \"size\": [5, 4]}},"
+    "{\"id\": 2, \"image_id\": 9, \"category_id\": 5, \"area\": 4, \"iscrowd\": 1, \"segmentation\": {\"counts\": [6, "
+    "2, 8, 2, 2], \"size\": [5, 4]}},"
+    "{\"id\": 3, \"image_id\": 4, \"category_id\": 5, \"area\": 4, \"segmentation\": {\"counts\": \"62304\", \"size\": "
+    "[5, 4]}},"
     "{\"id\": 4, \"image_id\": 77, \"category_id\": 5, \"area\": 4, \"segmentation\": []},"
-    "{\"id\": 5, \"image_id\": 9, \"category_id\": 3, \"area\": 6, \"segmentation\": [[0, 0, 1, 0, 1, 5, 0, 5], [3, 4, 4, 4, 4, 5, 3, 5]]}],"
-    "\"images\": [{\"id\": 9, \"width\": 4, \"height\": 5, \"file_name\": \"nine.jpg\"}, {\"id\": 4, \"width\": 4, \"height\": 5, "
+    "{\"id\": 5, \"image_id\": 9, \"category_id\": 3, \"area\": 6, \"segmentation\": [[0, 0, 1, 0, 1, 5, 0, 5], [3, 4, "
+    "4, 4, 4, 5, 3, 5]]}],"
+    "\"images\": [{\"id\": 9, \"width\": 4, \"height\": 5, \"file_name\": \"nine.jpg\"}, {\"id\": 4, \"width\": 4, "
+    "\"height\": 5, "
     "\"file_name\": \"f\\u006fur.jpg\"}, {\"id\": 1, \"width\": 4, \"height\": 5, \"file_name\": \"one.jpg\"}, "
     "{\"id\": 9, \"width\": 4, \"height\": 5, \"file_name\": \"again.jpg\"}],"
     "\"categories\": [{\"id\": 5, \"name\": \"dog\"}, {\"id\": 3, \"name\": \"cat\"}]}";
@@ -331,19 +350,27 @@ static void test_coco_videos(void **state)
         char name[32];
         snprintf(name, sizeof name, "images/%d.jpg", i);
         save(p, name, "jpeg");
-        text_printf(&json, "%s{\"id\": %d, \"width\": 4, \"height\": 5, \"file_name\": \"%d.jpg\", \"video_id\": ", i ? ", " : "", i + 1, i);
+        text_printf(&json, "%s{\"id\": %d, \"width\": 4, \"height\": 5, \"file_name\": \"%d.jpg\", \"video_id\": ",
+                    i ? ", " : "", i + 1, i);
         if (i < 20) text_printf(&json, "%d}", i / 4 % 5);
         else text_printf(&json, "%s}", i < 22 ? "\"last\"" : "null");
     }
     text_printf(&json, "], \"annotations\": [");
-    for (int i = 0; i < 24; i++) text_printf(&json, "%s{\"id\": %d, \"image_id\": %d, \"category_id\": 3, \"area\": 4, \"segmentation\": [[1, 1, 3, 1, 3, 3, 1, 3]]}", i ? ", " : "", i + 1, i + 1);
+    for (int i = 0; i < 24; i++)
+        text_printf(&json,
+                    "%s{\"id\": %d, \"image_id\": %d, \"category_id\": 3, \"area\": 4, \"segmentation\": [[1, 1, 3, 1, "
+                    "3, 3, 1, 3]]}",
+                    i ? ", " : "", i + 1, i + 1);
     text_printf(&json, "], \"categories\": [{\"id\": 3, \"name\": \"cat\"}]}");
     save(p, "videos.json", json.at);
     text_free(&json);
     paths[0] = path_of(p, "videos.json");
     uint32_t sides[8] = {0}, alone = 0;
     for (int rest = 0; rest < 2; rest++) {
-        struct dataset_options o = {.format = "coco", .paths = paths, .n_paths = 1, .split = {.fraction = 0.4, .rest = rest}};
+        struct dataset_options o = {.format = "coco",
+                                    .paths = paths,
+                                    .n_paths = 1,
+                                    .split = {.fraction = 0.4, .rest = rest}};
         struct dataset *d = open_dataset(&o);
         for (uint64_t i = 0; i < dataset_count(d); i++) {
             const bool in_video = dataset_split_group(d, i, group, sizeof group);
@@ -411,7 +438,8 @@ static void save_png(const struct fixture *p, const char *name, const char *lett
 {
     uint8_t pixels[20];
     struct error e;
-    for (int i = 0; i < 20; i++) pixels[i] = letters[i] == '.' ? 0 : letters[i] == '#' ? 255 : (uint8_t)(letters[i] - '0');
+    for (int i = 0; i < 20; i++)
+        pixels[i] = letters[i] == '.' ? 0 : letters[i] == '#' ? 255 : (uint8_t)(letters[i] - '0');
     if (png_write(path_of(p, name), PNG_GREY, 4, 5, pixels, 0, &e)) fail_msg("%s", e.text);
 }
 
@@ -439,7 +467,8 @@ static void test_pairs(void **state)
     struct dataset_masks s;
     struct error e;
     assert_int_equal(dataset_masks(d, 0, p->scratch, SCRATCH, p->masks, ROOM, &s, &e), FAULT_NONE);
-    assert_true(s.n == 1 && p->masks[0].area == 4 && p->masks[0].category == 255 && p->masks[0].box[2] == 2); /* the dataset has classes */
+    /* the dataset has classes */
+    assert_true(s.n == 1 && p->masks[0].area == 4 && p->masks[0].category == 255 && p->masks[0].box[2] == 2);
     assert_int_equal(dataset_masks(d, 1, p->scratch, SCRATCH, p->masks, ROOM, &s, &e), FAULT_NONE);
     assert_true(s.n == 3 && p->masks[1].category == 7 && p->masks[1].area == 4 && p->masks[1].box[0] == 0 &&
                 p->masks[1].box[1] == 1 && p->masks[1].box[2] == 4 && p->masks[1].box[3] == 2);
@@ -475,8 +504,9 @@ static void test_csv(void **state)
 {
     struct fixture *p = *state;
     make_pairs(p);
-    save(p, "t.csv", "\xef\xbb\xbfsplit,\"image\",other,mask\r\ntrain,images/one.jpg,\"a \"\"b\"\",\nc\",masks/one.png\r\n\r\n"
-                     "val,images/two.png,,masks/two_mask.png\r\nval,images/alone.jpg,,");
+    save(p, "t.csv",
+         "\xef\xbb\xbfsplit,\"image\",other,mask\r\ntrain,images/one.jpg,\"a \"\"b\"\",\nc\",masks/one.png\r\n\r\n"
+         "val,images/two.png,,masks/two_mask.png\r\nval,images/alone.jpg,,");
     char *paths[] = {path_of(p, "t.csv")};
     struct dataset_options o = {.format = "csv", .paths = paths, .n_paths = 1};
     struct dataset *d = open_dataset(&o);
@@ -510,7 +540,8 @@ static void make_questions(const struct fixture *p)
     save(p, "root/images_and_masks/polyps/test_images/2.png", "png two");
     save(p, "root/images_and_masks/skin/train_images/ISIC_3.jpg", "jpeg three");
     save(p, "root/images_and_masks/skin/train_images/ISIC_4.jpg", "jpeg four");
-    const char *masks[] = {"polyps/train_masks/1.png", "polyps/test_masks/2.png", "skin/train_masks/ISIC_3_Segmentation.png"};
+    const char *masks[] = {"polyps/train_masks/1.png", "polyps/test_masks/2.png",
+                           "skin/train_masks/ISIC_3_Segmentation.png"};
     for (size_t i = 0; i < COUNT(masks); i++) {
         char name[128], *bytes;
         size_t n;
@@ -521,14 +552,16 @@ static void make_questions(const struct fixture *p)
         if (file_write_atomic(path_of(p, name), bytes, n, &e)) fail_msg("%s", e.text);
         mem_free(bytes);
     }
-    save(p, "root/annotations/a.csv", "image_path,image_name,question,answer,position,split\n"
-                                      "polyps/train_images/1.jpg,1.jpg,Where is it?,\"At the top, left\",top left,train\n"
-                                      "polyps/test_images/2.png,2.png,And here?,Below,below,test\n"
-                                      "polyps/train_images/1.jpg,1.jpg,Where is it?,,top left,train\n"
-                                      "polyps/train_images/1.jpg,1.jpg,nan,Below,top left,train\n");
-    save(p, "root/annotations/b.csv", "image_path,image_name,question,answer,position,split\n"
-                                      "skin/train_masks/ISIC_3_Segmentation.png,ISIC_3,What is there?,A mole,center,train\n"
-                                      "skin/train_images/ISIC_4.jpg,ISIC_4,What is there?,A mole,center,train\n");
+    save(p, "root/annotations/a.csv",
+         "image_path,image_name,question,answer,position,split\n"
+         "polyps/train_images/1.jpg,1.jpg,Where is it?,\"At the top, left\",top left,train\n"
+         "polyps/test_images/2.png,2.png,And here?,Below,below,test\n"
+         "polyps/train_images/1.jpg,1.jpg,Where is it?,,top left,train\n"
+         "polyps/train_images/1.jpg,1.jpg,nan,Below,top left,train\n");
+    save(p, "root/annotations/b.csv",
+         "image_path,image_name,question,answer,position,split\n"
+         "skin/train_masks/ISIC_3_Segmentation.png,ISIC_3,What is there?,A mole,center,train\n"
+         "skin/train_images/ISIC_4.jpg,ISIC_4,What is there?,A mole,center,train\n");
 }
 
 static void test_questions(void **state)
@@ -543,7 +576,9 @@ static void test_questions(void **state)
     assert_int_equal(dataset_count(d), 3);
     assert_int_equal(d->left.no_answer, 2);
     assert_int_equal(dataset_report(d)->no_text, 1);
-    assert_non_null(strstr(dataset_unpaired(d), "1 row has no mask (such as skin/train_masks/ISIC_4.jpg), 2 rows have no question or no answer"));
+    assert_non_null(
+        strstr(dataset_unpaired(d),
+               "1 row has no mask (such as skin/train_masks/ISIC_4.jpg), 2 rows have no question or no answer"));
     assert_string_equal(dataset_text(d, 0, DATASET_QUESTION), "Where is it?");
     assert_string_equal(dataset_text(d, 0, DATASET_ANSWER), "At the top, left");
     assert_string_equal(dataset_text(d, 2, DATASET_ANSWER), "A mole");
@@ -562,9 +597,11 @@ static void test_questions(void **state)
     dataset_close(d);
     o.split.column = NULL;
     save(p, "root/annotations/c.csv", "image,question\npolyps/train_images/1.jpg,Where?\n");
-    assert_refused(&o, (struct dataset_split){0}, "its columns are image, question; none has a usual name for answers (answer, response)");
+    assert_refused(&o, (struct dataset_split){0},
+                   "its columns are image, question; none has a usual name for answers (answer, response)");
     save(p, "root/annotations/c.csv", "image,question,answer\nelsewhere/1.jpg,Where?,Here\n");
-    assert_refused(&o, (struct dataset_split){0}, "line 2: the table has no column of masks, and elsewhere/1.jpg is in no folder of images or masks");
+    assert_refused(&o, (struct dataset_split){0},
+                   "line 2: the table has no column of masks, and elsewhere/1.jpg is in no folder of images or masks");
 }
 
 static void test_csv_rows(void **state)
@@ -596,9 +633,12 @@ static void test_csv_rows(void **state)
 static void test_csv_separators(void **state)
 {
     (void)state;
-    static const struct { const char *text; char separator; int image, mask, split; } cases[] = {
-        {"image,mask\n", ',', 0, 1, -1}, {"id;Img Path;GT\n", ';', 1, 2, -1}, {"\r\nsubset\tmask-file\tfile_name\n", '\t', 2, 1, 0},
-        {"\"a,b,c\";label;mask;filename", ';', 3, 2, -1}, {"one\n", ',', -1, -1, -1}};
+    static const struct { const char *text; char separator; int image, mask, split;
+    } cases[] = {{"image,mask\n", ',', 0, 1, -1},
+                 {"id;Img Path;GT\n", ';', 1, 2, -1},
+                 {"\r\nsubset\tmask-file\tfile_name\n", '\t', 2, 1, 0},
+                 {"\"a,b,c\";label;mask;filename", ';', 3, 2, -1},
+                 {"one\n", ',', -1, -1, -1}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct csv c;
         struct error e;
@@ -608,7 +648,9 @@ static void test_csv_separators(void **state)
         csv_begin(&c, copy, strlen(copy));
         assert_int_equal(c.separator, cases[i].separator);
         assert_true(!csv_next(&c, &more, &e) && more);
-        assert_true(csv_usual_column(&c, CSV_IMAGE) == cases[i].image && csv_usual_column(&c, CSV_MASK) == cases[i].mask && csv_usual_column(&c, CSV_SPLIT) == cases[i].split);
+        assert_true(csv_usual_column(&c, CSV_IMAGE) == cases[i].image &&
+                    csv_usual_column(&c, CSV_MASK) == cases[i].mask &&
+                    csv_usual_column(&c, CSV_SPLIT) == cases[i].split);
     }
 }
 
@@ -620,9 +662,13 @@ static void random_masks(struct mask *m, uint32_t n, uint64_t seed)
 {
     uint64_t key = random_key(seed, "sampler");
     for (uint32_t i = 0; i < n; i++) {
-        double u = (double)(random_bits(key, 3 * i) >> 11) * 0x1p-53, v = (double)(random_bits(key, 3 * i + 1) >> 11) * 0x1p-53;
+        double u = (double)(random_bits(key, 3 * i) >> 11) * 0x1p-53,
+               v = (double)(random_bits(key, 3 * i + 1) >> 11) * 0x1p-53;
         double side = exp(log(4) + u * log(100));
-        m[i] = (struct mask){.id = i, .area = side * side, .predicted_iou = (float)(0.8 + 0.2 * v), .stability = (float)(0.9 + 0.1 * u),
+        m[i] = (struct mask){.id = i,
+                             .area = side * side,
+                             .predicted_iou = (float)(0.8 + 0.2 * v),
+                             .stability = (float)(0.9 + 0.1 * u),
                              .box = {(float)(v * 500), (float)(u * 500), (float)side, (float)side}};
     }
 }
@@ -641,7 +687,8 @@ static void test_sampler(void **state)
         if (n > 3) masks[1].area = 0, masks[2].crowd = true;
         for (uint32_t i = 0; i < n; i++)
             passing += masks[i].area > 0 && !masks[i].crowd && masks[i].predicted_iou >= o.min_iou &&
-                       masks[i].stability >= o.min_stability && masks[i].area / (1000. * 1000) <= (o.max_area > 0 ? o.max_area : 1);
+                       masks[i].stability >= o.min_stability &&
+                       masks[i].area / (1000. * 1000) <= (o.max_area > 0 ? o.max_area : 1);
         for (o.strategy = SAMPLE_RANDOM; o.strategy <= SAMPLE_ALL; o.strategy++) {
             uint64_t before = mem_allocations();
             uint32_t k = sampler_choose(&o, masks, n, 1000, 1000, seed, 3, 5, scratch, a);
@@ -651,7 +698,8 @@ static void test_sampler(void **state)
             for (uint32_t i = 0; i < k; i++) { /* ascending, so none occurs twice; all pass the filter */
                 assert_true(a[i] < n && (!i || a[i - 1] < a[i]));
                 const struct mask *m = &masks[a[i]];
-                assert_true(m->area > 0 && !m->crowd && m->predicted_iou >= o.min_iou && m->stability >= o.min_stability);
+                assert_true(m->area > 0 && !m->crowd && m->predicted_iou >= o.min_iou &&
+                            m->stability >= o.min_stability);
                 worst = m->predicted_iou < worst ? m->predicted_iou : worst;
             }
             assert_int_equal(sampler_choose(&o, masks, n, 1000, 1000, seed, 3, 5, scratch, b), k);
@@ -660,7 +708,8 @@ static void test_sampler(void **state)
                 uint32_t better = 0;
                 for (uint32_t i = 0; i < n; i++)
                     better += masks[i].area > 0 && !masks[i].crowd && masks[i].stability >= o.min_stability &&
-                              masks[i].area / (1000. * 1000) <= (o.max_area > 0 ? o.max_area : 1) && masks[i].predicted_iou > worst;
+                              masks[i].area / (1000. * 1000) <= (o.max_area > 0 ? o.max_area : 1) &&
+                              masks[i].predicted_iou > worst;
                 assert_true(better < o.max_masks || k < o.max_masks);
             }
         }
@@ -677,7 +726,8 @@ static void test_balance(void **state)
     uint32_t a[MANY];
     void *scratch = mem_alloc(sampler_bytes(MANY, MANY));
     struct sampler_options o = {.strategy = SAMPLE_SIZE_BALANCED, .max_masks = 8};
-    for (uint32_t i = 0; i < MANY; i++) masks[i] = (struct mask){.area = 10 + i % 3, .predicted_iou = 1, .stability = 1};
+    for (uint32_t i = 0; i < MANY; i++)
+        masks[i] = (struct mask){.area = 10 + i % 3, .predicted_iou = 1, .stability = 1};
     masks[77].area = 1e5;
     for (uint64_t seed = 0; seed < 50; seed++) {
         assert_int_equal(sampler_choose(&o, masks, MANY, 1000, 1000, seed, 0, 0, scratch, a), 8);
@@ -699,7 +749,10 @@ static void test_balance(void **state)
     o.strategy = SAMPLE_DIVERSE, o.max_masks = 4;
     for (uint32_t i = 0; i < MANY; i++) {
         float x = i % 2 ? 900 : 10, y = i / 2 % 2 ? 900 : 10;
-        masks[i] = (struct mask){.area = 100, .box = {x + (float)(i % 7), y + (float)(i % 5), 10, 10}, .predicted_iou = i >= 100 && i < 104 ? 1 : 0.9f, .stability = 1};
+        masks[i] = (struct mask){.area = 100,
+                                 .box = {x + (float)(i % 7), y + (float)(i % 5), 10, 10},
+                                 .predicted_iou = i >= 100 && i < 104 ? 1 : 0.9f,
+                                 .stability = 1};
     }
     for (uint64_t seed = 0; seed < 20; seed++) {
         assert_int_equal(sampler_choose(&o, masks, MANY, 1000, 1000, seed, 0, 0, scratch, a), 4);

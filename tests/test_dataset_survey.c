@@ -1,6 +1,6 @@
 /*
- * test_dataset_survey.c: what mask images and images of 16 bits look like, and what is decided over a
- * dataset. The files in tests/golden/people are as other programs write them; tests/run_labels.sh
+ * test_dataset_survey.c: what mask images and images of 16 bits look like, and what is decided over
+ * a dataset. The files in tests/golden/people are as other programs write them; tests/run_labels.sh
  * runs the commands on them.
  */
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 
 static const char people[] = "tests/golden/people/";
 
-/* --- parts of masks ------------------------------------------------------------------------------ */
+/* --- parts of masks --------------------------------------------------------------------------- */
 
 /* Parts of a drawing: h rows of w letters, # is set. */
 static uint32_t parts(const char *drawing, uint32_t h, uint32_t w)
@@ -65,7 +65,7 @@ static void test_parts(void **state)
     assert_int_equal(rle_parts(&(struct rle){.kind = RLE_TEXT, .h = 2, .w = 2, .at = "9", .n = 1}, &n), RLE_BAD_RUN);
 }
 
-/* --- looks ---------------------------------------------------------------------------------------- */
+/* --- looks ------------------------------------------------------------------------------------ */
 
 static struct label_facts *look(const char *name, int ignore)
 {
@@ -90,15 +90,18 @@ static void test_looks(void **state)
         enum label_look look;
         uint32_t values;
     } each[] = {
-        {"classes/masks/a.png", 0, LOOK_VALUES, 2}, {"classes/masks/a.png", 2, LOOK_ONE, 1}, {"classes/masks/b.png", 0, LOOK_ONE, 1},
-        {"white/masks/a.png", 0, LOOK_ONE, 1}, {"white/masks/a.png", 255, LOOK_EMPTY, 0}, {"soft/masks/a.png", 0, LOOK_SOFT, 0},
-        {"jpeg/masks/a.jpg", 0, LOOK_SOFT, 0}, {"jpeg/masks/c.jpg", 0, LOOK_SOFT, 0}, {"resaved/masks/a.png", 0, LOOK_SOFT, 0},
-        {"smoothed/masks/a.png", 0, LOOK_SOFT_VALUES, 0}, {"photos/masks/a.png", 0, LOOK_IMAGE, 0}, {"voc/masks/a.png", 0, LOOK_VALUES, 2},
+        {"classes/masks/a.png", 0, LOOK_VALUES, 2}, {"classes/masks/a.png", 2, LOOK_ONE, 1},
+        {"classes/masks/b.png", 0, LOOK_ONE, 1},    {"white/masks/a.png", 0, LOOK_ONE, 1},
+        {"white/masks/a.png", 255, LOOK_EMPTY, 0},  {"soft/masks/a.png", 0, LOOK_SOFT, 0},
+        {"jpeg/masks/a.jpg", 0, LOOK_SOFT, 0},      {"jpeg/masks/c.jpg", 0, LOOK_SOFT, 0},
+        {"resaved/masks/a.png", 0, LOOK_SOFT, 0},   {"smoothed/masks/a.png", 0, LOOK_SOFT_VALUES, 0},
+        {"photos/masks/a.png", 0, LOOK_IMAGE, 0},   {"voc/masks/a.png", 0, LOOK_VALUES, 2},
         {"ids/masks/a.png", 0, LOOK_VALUES, 400},
     };
     for (size_t i = 0; i < COUNT(each); i++) {
         const struct label_facts *f = look(each[i].name, each[i].ignore);
-        if (f->look != each[i].look || (each[i].values && f->values != each[i].values)) fail_msg("%s: look %d, %u values", each[i].name, f->look, f->values);
+        if (f->look != each[i].look || (each[i].values && f->values != each[i].values))
+            fail_msg("%s: look %d, %u values", each[i].name, f->look, f->values);
     }
 }
 
@@ -110,7 +113,8 @@ static void test_hard_looks(void **state)
     static uint8_t pixels[N * N];
     static struct label_facts f;
     const struct label_image m = {.h = N, .w = N, .bytes = 1, .pixels = pixels};
-    for (int i = 0; i < N * N; i++) pixels[i] = (i % N) % 4 == 0 ? (uint8_t)(40 + i % N) : 0; /* lines of one pixel, each its own value */
+    /* lines of one pixel, each its own value */
+    for (int i = 0; i < N * N; i++) pixels[i] = (i % N) % 4 == 0 ? (uint8_t)(40 + i % N) : 0;
     label_look(&m, 0, &f);
     assert_true(f.look == LOOK_VALUES && f.values == 12);
     for (int i = 0; i < N * N; i++) { /* rings three pixels wide */
@@ -121,7 +125,7 @@ static void test_hard_looks(void **state)
     assert_int_equal(f.look, LOOK_VALUES);
 }
 
-/* --- ranges --------------------------------------------------------------------------------------- */
+/* --- ranges ----------------------------------------------------------------------------------- */
 
 static void test_percentiles(void **state)
 {
@@ -143,8 +147,10 @@ static void test_percentiles(void **state)
     for (uint32_t v = 0; v < RANGE_VALUES; v++) count[v] = 1;
     assert_int_equal(range_choose(count, &standard).kind, RANGE_FULL);
     mem_free(count);
-    for (uint32_t v = 0; v < RANGE_VALUES; v += 37) assert_int_equal(range_map(v, (double[]){0, 65535}), (v * 255 + 32767) / 65535);
-    assert_true(range_map(3, (double[]){5, 9}) == 0 && range_map(5, (double[]){5, 9}) == 0 && range_map(7, (double[]){5, 9}) == 128 && range_map(40, (double[]){5, 9}) == 255);
+    for (uint32_t v = 0; v < RANGE_VALUES; v += 37)
+        assert_int_equal(range_map(v, (double[]){0, 65535}), (v * 255 + 32767) / 65535);
+    assert_true(range_map(3, (double[]){5, 9}) == 0 && range_map(5, (double[]){5, 9}) == 0 &&
+                range_map(7, (double[]){5, 9}) == 128 && range_map(40, (double[]){5, 9}) == 255);
 }
 
 /* An image through each kind of range, in memory of the caller and on the heap. */
@@ -160,14 +166,21 @@ static void test_range_decode(void **state)
         snprintf(path, sizeof path, "%s%s", people, names[i]);
         if (file_read(path, 1 << 20, &bytes, &n, &e) || png_peek(bytes, n, &h, &e)) fail_msg("%s", e.text);
         struct png_pixels raw, plain;
-        if (png_decode(bytes, n, PNG_AS_SAMPLES, 0, NULL, 0, &raw, &e) || png_decode(bytes, n, PNG_AS_RGB, 0, NULL, 0, &plain, &e)) fail_msg("%s", e.text);
-        const struct pixel_range each[] = {{.kind = RANGE_AUTO}, {.kind = RANGE_FULL}, {.kind = RANGE_PERCENTILES, .percentiles = {5, 80}}, {.kind = RANGE_WINDOW, .window = {500, 1500}}};
+        if (png_decode(bytes, n, PNG_AS_SAMPLES, 0, NULL, 0, &raw, &e) ||
+            png_decode(bytes, n, PNG_AS_RGB, 0, NULL, 0, &plain, &e))
+            fail_msg("%s", e.text);
+        const struct pixel_range each[] = {{.kind = RANGE_AUTO},
+                                           {.kind = RANGE_FULL},
+                                           {.kind = RANGE_PERCENTILES, .percentiles = {5, 80}},
+                                           {.kind = RANGE_WINDOW, .window = {500, 1500}}};
         for (size_t k = 0; k < COUNT(each); k++) {
             struct png_pixels a, b;
             double w[2], unused[2];
             size_t room = range_bytes(&h, &each[k]);
             uint64_t *to = mem_alloc(room + 8);
-            if (range_decode(bytes, n, &each[k], NULL, 0, &a, w, &e) || range_decode(bytes, n, &each[k], to, room, &b, unused, &e)) fail_msg("%s", e.text);
+            if (range_decode(bytes, n, &each[k], NULL, 0, &a, w, &e) ||
+                range_decode(bytes, n, &each[k], to, room, &b, unused, &e))
+                fail_msg("%s", e.text);
             assert_int_equal(range_decode(bytes, n, &each[k], to, room - 1, &b, NULL, &e), PL_USAGE);
             if (range_decode(bytes, n, &each[k], to, room, &b, NULL, &e)) fail_msg("%s", e.text);
             assert_true(a.bytes == 64 * 64 * 3 && b.bytes == a.bytes && a.channels == 3 && a.depth == 8 && b.at == to);
@@ -178,7 +191,8 @@ static void test_range_decode(void **state)
             } else {
                 for (size_t p = 0; p < 64 * 64; p++)
                     for (size_t c = 0; c < 3; c++)
-                        assert_int_equal(((uint8_t *)a.at)[3 * p + c], range_map(((uint16_t *)raw.at)[raw.channels == 3 ? 3 * p + c : p], w));
+                        assert_int_equal(((uint8_t *)a.at)[3 * p + c],
+                                         range_map(((uint16_t *)raw.at)[raw.channels == 3 ? 3 * p + c : p], w));
                 if (each[k].kind == RANGE_WINDOW) assert_true(w[0] == 500 && w[1] == 1500);
             }
             mem_free(a.at);
@@ -190,7 +204,7 @@ static void test_range_decode(void **state)
     }
 }
 
-/* --- datasets ------------------------------------------------------------------------------------- */
+/* --- datasets --------------------------------------------------------------------------------- */
 
 static struct dataset *open_case(const char *name, const struct dataset_options *given)
 {
@@ -222,13 +236,15 @@ static void test_decisions(void **state)
     assert_true(read_masks(d, 2, m) == 1 && m[0].category == 1);
     dataset_close(d);
     d = open_case("soft", &pairs);
-    assert_true(read_masks(d, 0, m) == 1 && m[0].category == 1 && m[0].area > 560 && m[0].area < 660); /* pi 14^2 is 616 */
+    /* pi 14^2 is 616 */
+    assert_true(read_masks(d, 0, m) == 1 && m[0].category == 1 && m[0].area > 560 && m[0].area < 660);
     dataset_close(d);
     d = open_case("voc", &pairs);
     assert_true(read_masks(d, 1, m) == 1 && m[0].category == 15 && m[0].area == 28 * 32);
     dataset_close(d);
     d = open_case("voc", &(struct dataset_options){.format = "pairs", .labels = LABELS_BINARY, .ignore = 255});
-    assert_true(read_masks(d, 1, m) == 1 && m[0].category == 1 && m[0].area == 28 * 32); /* the ignored value is never the mask */
+    /* the ignored value is never the mask */
+    assert_true(read_masks(d, 1, m) == 1 && m[0].category == 1 && m[0].area == 28 * 32);
     dataset_close(d);
     d = open_case("jpeg/table.csv", &(struct dataset_options){.format = "csv"});
     assert_true(read_masks(d, 0, m) == 1 && m[0].category == 1 && read_masks(d, 2, m) == 0);
@@ -254,14 +270,17 @@ static void test_sample(void **state)
     assert_non_null(mkdtemp(dir));
     assert_non_null(realpath("tests/golden/people/classes", here));
     text_printf(&rows, "image,mask\n");
-    for (int i = 0; i < 1100; i++) text_printf(&rows, "%s/images/a.jpg,%s/masks/%s.png\n", here, here, i == 10 ? "a" : "b");
+    for (int i = 0; i < 1100; i++)
+        text_printf(&rows, "%s/images/a.jpg,%s/masks/%s.png\n", here, here, i == 10 ? "a" : "b");
     snprintf(path, sizeof path, "%s/t.csv", dir);
     if (file_write_atomic(path, rows.at, rows.n, &e)) fail_msg("%s", e.text);
     struct dataset *d;
-    if (dataset_open(&d, &(struct dataset_options){.format = "csv", .paths = paths, .n_paths = 1}, &e)) fail_msg("%s", e.text);
+    if (dataset_open(&d, &(struct dataset_options){.format = "csv", .paths = paths, .n_paths = 1}, &e))
+        fail_msg("%s", e.text);
     const struct dataset_survey *s = dataset_survey(d);
     assert_true(s->labels == 1100 && s->labels_seen == SURVEY_LABELS && s->values == 1);
-    assert_true(survey_print_labels(d, &line) && strstr(line.at, "binary, the value 3 in 1000 of 1100 mask images looked at"));
+    assert_true(survey_print_labels(d, &line) &&
+                strstr(line.at, "binary, the value 3 in 1000 of 1100 mask images looked at"));
     assert_true(read_masks(d, 9, m) == 1 && m[0].category == 1);
     assert_int_equal(read_masks(d, 10, m), 0);
     dataset_close(d);
@@ -275,12 +294,14 @@ static void test_crowds(void **state)
     (void)state;
     struct mask m[8];
     struct text line = {0};
-    struct dataset *d = open_case("painted/annotations/instances_default.json", &(struct dataset_options){.format = "coco"});
+    struct dataset *d =
+        open_case("painted/annotations/instances_default.json", &(struct dataset_options){.format = "coco"});
     assert_true(d->left.one_part == 3 && !d->left.crowds && read_masks(d, 0, m) == 2 && !m[0].crowd && !m[1].crowd);
     dataset_close(d);
     d = open_case("crowd/instances_train.json", &(struct dataset_options){.format = "coco"});
     assert_true(d->left.crowds == 1 && d->left.no_mask == 1 && read_masks(d, 0, m) == 2 && !m[0].crowd && m[1].id == 4);
-    assert_true(dataset_print_left(d, false, &line) && strstr(line.at, "1 crowd ") && strstr(line.at, "1 without a segmentation"));
+    assert_true(dataset_print_left(d, false, &line) && strstr(line.at, "1 crowd ") &&
+                strstr(line.at, "1 without a segmentation"));
     text_free(&line);
     assert_true(dataset_print_left(d, true, &line) && !strstr(line.at, "crowd"));
     text_free(&line);
@@ -294,8 +315,9 @@ int main(void)
 {
     log_quiet(true);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parts), cmocka_unit_test(test_looks), cmocka_unit_test(test_hard_looks), cmocka_unit_test(test_percentiles),
-        cmocka_unit_test(test_range_decode), cmocka_unit_test(test_decisions), cmocka_unit_test(test_sample), cmocka_unit_test(test_crowds),
+        cmocka_unit_test(test_parts),       cmocka_unit_test(test_looks),        cmocka_unit_test(test_hard_looks),
+        cmocka_unit_test(test_percentiles), cmocka_unit_test(test_range_decode), cmocka_unit_test(test_decisions),
+        cmocka_unit_test(test_sample),      cmocka_unit_test(test_crowds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

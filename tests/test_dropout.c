@@ -30,7 +30,8 @@ static id copied(struct graph *g, id x, int64_t B)
 
 static void build(struct graph *g, int64_t B)
 {
-    id samples = op_samples(g, B), own = op_copy(g, samples, SPACE_DEVICE); /* the head is split along tensors that are not inputs */
+    /* the head is split along tensors that are not inputs */
+    id samples = op_samples(g, B), own = op_copy(g, samples, SPACE_DEVICE);
     id x = graph_input(g, "x", DT_F32, DIM(B, N)), weights = graph_input(g, "weights", DT_F32, DIM(B, N));
     id outer = graph_scope_push(g, "block", SCOPE_BLOCK);
     x = op_mul(g, x, graph_param(g, "w", DT_F32, DIM(N), (struct init){INIT_NORMAL, 1, 0}));
@@ -103,8 +104,8 @@ static void record_mask(void *observer, const struct entry *e)
             uint8_t *have = &m->at[slot][sample][i], now = out != 0 ? KEPT : DROPPED;
             if (in == 0) continue;
             if (*have != UNSEEN && *have != now)
-                fail_msg("seed %llu, %s: dropout %d, sample %d, element %lld differs in a %s", (unsigned long long)seed, m->what, slot,
-                         sample, (long long)i, phase_name(node_at(m->g, e->node)->phase));
+                fail_msg("seed %llu, %s: dropout %d, sample %d, element %lld differs in a %s", (unsigned long long)seed,
+                         m->what, slot, sample, (long long)i, phase_name(node_at(m->g, e->node)->phase));
             *have = now;
         }
     }
@@ -140,8 +141,8 @@ static void test_same_masks(void **state)
     for (size_t i = 0; i < COUNT(SETTINGS); i++) {
         char what[64];
         struct rig r;
-        snprintf(what, sizeof what, "micro-batch %d%s, %d chunks", SETTINGS[i].micro_batch, SETTINGS[i].recompute ? ", recomputed" : "",
-                 SETTINGS[i].chunks);
+        snprintf(what, sizeof what, "micro-batch %d%s, %d chunks", SETTINGS[i].micro_batch,
+                 SETTINGS[i].recompute ? ", recomputed" : "", SETTINGS[i].chunks);
         make(&r, &SETTINGS[i]);
         set_step(&r, seed, 7);
         memset(m.runs, 0, sizeof m.runs);

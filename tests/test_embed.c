@@ -41,10 +41,18 @@ static int teardown(void **state)
 
 static struct packed_embeddings about(uint64_t weights)
 {
-    return (struct packed_embeddings){.type = PACKED_F32, .channels = C, .grid = GRID, .weights = weights, .layers = 5, .model = "some/model"};
+    return (struct packed_embeddings){.type = PACKED_F32,
+                                      .channels = C,
+                                      .grid = GRID,
+                                      .weights = weights,
+                                      .layers = 5,
+                                      .model = "some/model"};
 }
 
-static void embedding(uint64_t i, float out[ELEMENTS]) { random_normal(out, random_key(7, "embedding"), i * ELEMENTS, ELEMENTS, 1); }
+static void embedding(uint64_t i, float out[ELEMENTS])
+{
+    random_normal(out, random_key(7, "embedding"), i * ELEMENTS, ELEMENTS, 1);
+}
 
 /* N samples of noise, each with two masks. x NULL: without embeddings. */
 static char *write_store(const char *name, const struct packed_embeddings *x, char path[128])
@@ -58,13 +66,23 @@ static char *write_store(const char *name, const struct packed_embeddings *x, ch
     for (uint64_t i = 0; i < N; i++) {
         float values[ELEMENTS];
         uint64_t bits[M][CELLS] = {{0xf, 0xf}, {0, 0x30, 0x30 + i % 2}};
-        struct mask masks[M] = {{.id = 1, .area = 128, .predicted_iou = 1, .stability = 1}, {.id = 2, .area = 64, .predicted_iou = 1, .stability = 1}};
+        struct mask masks[M] = {{.id = 1, .area = 128, .predicted_iou = 1, .stability = 1},
+                                {.id = 2, .area = 64, .predicted_iou = 1, .stability = 1}};
         char key[16];
         embedding(i, values);
         random_words((uint32_t *)(void *)image, random_key(3, "pixels"), i * sizeof image / 4, sizeof image / 4);
         snprintf(key, sizeof key, "%d", (int)i);
-        struct packed_new s = {.name = key, .key = key, .h = SIDE, .w = SIDE, .rows = SIDE, .columns = SIDE, .image = image, .embedding = values, .masks = masks,
-                               .bits = (const uint8_t *)bits, .n = M};
+        struct packed_new s = {.name = key,
+                               .key = key,
+                               .h = SIDE,
+                               .w = SIDE,
+                               .rows = SIDE,
+                               .columns = SIDE,
+                               .image = image,
+                               .embedding = values,
+                               .masks = masks,
+                               .bits = (const uint8_t *)bits,
+                               .n = M};
         if (packed_add(w, &s, &e)) fail_msg("%s", e.text);
     }
     if (packed_finish(w, &e)) fail_msg("%s", e.text);
@@ -75,7 +93,8 @@ static struct dataset *open_sets(char *const *paths, uint32_t n)
 {
     struct dataset *d;
     struct error e;
-    if (dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = n}, &e)) fail_msg("%s", e.text);
+    if (dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = n}, &e))
+        fail_msg("%s", e.text);
     return d;
 }
 
@@ -87,7 +106,13 @@ struct loader_fixture {
 
 static struct loader_fixture loader_fixture_open(uint64_t embedding_bytes)
 {
-    struct loader_options o = {.side = SIDE, .cells = CELLS, .masks = M, .threads = 2, .slots = 3, .room = 1 << 16, .embedding = embedding_bytes};
+    struct loader_options o = {.side = SIDE,
+                               .cells = CELLS,
+                               .masks = M,
+                               .threads = 2,
+                               .slots = 3,
+                               .room = 1 << 16,
+                               .embedding = embedding_bytes};
     struct loader_fixture b = {.bytes = loader_bytes(&o), .block = mem_alloc(loader_bytes(&o) + 64)};
     struct error e;
     if (loader_open(&b.l, &o, (void *)align_up((uintptr_t)b.block, 64), &e)) fail_msg("%s", e.text);
@@ -121,9 +146,15 @@ static void test_loader(void **state)
     struct dataset *a = open_sets(paths, 1), *b = open_sets(paths + 1, 1);
     assert_int_equal(packed_embedding_bytes(dataset_embeddings(a)), ELEMENTS * sizeof(float));
     assert_null(dataset_embeddings(b));
-    struct loader_fixture images = loader_fixture_open(0), other = loader_fixture_open(0), embedded = loader_fixture_open(ELEMENTS * sizeof(float));
+    struct loader_fixture images = loader_fixture_open(0), other = loader_fixture_open(0),
+                          embedded = loader_fixture_open(ELEMENTS * sizeof(float));
     assert_true(embedded.bytes < images.bytes);
-    struct loader_source s = {.set = a, .seed = 5, .shuffle = true, .interior = true, .sampler = {.strategy = SAMPLE_RANDOM, .max_masks = M, .max_area = 1}}, t = s, u = s;
+    struct loader_source s = {.set = a,
+                              .seed = 5,
+                              .shuffle = true,
+                              .interior = true,
+                              .sampler = {.strategy = SAMPLE_RANDOM, .max_masks = M, .max_area = 1}},
+                         t = s, u = s;
     u.set = b;
     loader_seek(images.l, &s, 0);
     loader_seek(embedded.l, &t, 0);
@@ -138,7 +169,8 @@ static void test_loader(void **state)
         assert_memory_equal(p->image, r->image, SIDE * SIDE * 3);
         assert_memory_equal(p->bits, q->bits, M * grid_mask_bytes(CELLS, CELLS));
         assert_memory_equal(p->masks, q->masks, p->n * sizeof *p->masks);
-        assert_true(p->sample == q->sample && p->n == q->n && p->rows == q->rows && p->columns == q->columns && p->mask_rows == q->mask_rows);
+        assert_true(p->sample == q->sample && p->n == q->n && p->rows == q->rows && p->columns == q->columns &&
+                    p->mask_rows == q->mask_rows);
     }
     assert_int_equal(mem_allocations(), before);
     loader_fixture_close(&images);
@@ -258,13 +290,21 @@ static void test_hashes(void **state)
     assert_memory_equal(&x, &again, sizeof x);
     assert_true(larger.weights == x.weights && larger.layers != x.layers);
 
-    struct packed_embeddings eps = describe(changed("eps", "config.json", 0, "\"model_type\": \"sam_vision_model\"", "\"layer_norm_eps\": 0.001         ", path), 64);
+    struct packed_embeddings eps = describe(changed("eps", "config.json", 0, "\"model_type\": \"sam_vision_model\"",
+                                                    "\"layer_norm_eps\": 0.001         ", path),
+                                            64);
     assert_true(eps.weights == x.weights && eps.layers != x.layers);
     struct packed_embeddings norm = describe(changed("norm", "preprocessor_config.json", 0, "0.4,", "0.3,", path), 64);
     assert_true(norm.weights == x.weights && norm.layers != x.layers);
-    struct packed_embeddings bias = describe(changed("bias", "model.safetensors", offset_of_weight("vision_encoder.neck.layer_norm2.bias"), NULL, "\x01\x02", path), 64);
+    struct packed_embeddings bias =
+        describe(changed("bias", "model.safetensors", offset_of_weight("vision_encoder.neck.layer_norm2.bias"), NULL,
+                         "\x01\x02", path),
+                 64);
     assert_true(bias.weights != x.weights && bias.layers == x.layers);
-    struct packed_embeddings decoder = describe(changed("decoder", "model.safetensors", offset_of_weight("mask_decoder.iou_token.weight"), NULL, "\x01\x02", path), 64);
+    struct packed_embeddings decoder =
+        describe(changed("decoder", "model.safetensors", offset_of_weight("mask_decoder.iou_token.weight"), NULL,
+                         "\x01\x02", path),
+                 64);
     assert_true(decoder.weights == x.weights && decoder.layers == x.layers);
 }
 
@@ -301,7 +341,8 @@ static void test_embedder(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_loader), cmocka_unit_test(test_several_files), cmocka_unit_test(test_damage), cmocka_unit_test(test_hashes),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_loader), cmocka_unit_test(test_several_files),
+                                       cmocka_unit_test(test_damage), cmocka_unit_test(test_hashes),
                                        cmocka_unit_test(test_embedder)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

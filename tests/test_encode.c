@@ -1,6 +1,6 @@
 /*
- * test_encode.c: a frozen vision tower runs in a loop over the images that a batch has (passes/techniques/encode.c,
- * engine/loop_trips.c).
+ * test_encode.c: a frozen vision tower runs in a loop over the images that a batch has
+ * (passes/techniques/encode.c, engine/loop_trips.c).
  *
  *     samples   images in their room       micro-batch of 4, two at once
  *       0       0 1 2 .                    0 1 | 2 4 | 8 . | not run ...
@@ -8,9 +8,9 @@
  *       2       8 . . .                    (index 8 is the first image of sample 2)
  *       3       . . . .
  *
- * Losses, gradients, weights after some updates and an evaluation have the bits of the step that computes the tower
- * inline, under the other techniques too; iterations without images are left out; the arena is smaller by the
- * tower's activations.
+ * Losses, gradients, weights after some updates and an evaluation have the bits of the step that
+ * computes the tower inline, under the other techniques too; iterations without images are left
+ * out; the arena is smaller by the tower's activations.
  *
  *     test_encode          on the CPU
  *     test_encode cuda     the bits on a GPU, where cuBLASLt has other algorithms for fewer rows: of a wide tower too
@@ -31,7 +31,8 @@
 #include "temporary_folder.h"
 
 enum { SAMPLES = 4, ROOM = 4, TOKENS = 96, STEPS = 3 };
-/* By batch and sample: the images that it has, as bits. Features of an image need not all be used. */
+/* By batch and sample: the images that it has, as bits. Features of an image need not all be
+ * used. */
 static const unsigned images_of[][SAMPLES] = {{7, 1, 1, 0}, {0, 2, 15, 8}, {15, 15, 15, 15}, {0, 0, 0, 0}};
 enum { BATCHES = COUNT(images_of) };
 
@@ -67,20 +68,25 @@ struct shape {
     "\"intermediate_size\": 128, \"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 2}}"
 static const struct shape tiny = {NULL, 64, 64};
 /* One feature an image: the projector of few images has few rows. */
-static const struct shape single = {
-    LLAVA("\"hidden_size\": 96, \"intermediate_size\": 384, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"image_size\": 32, \"patch_size\": 32"), 32, 1};
-/* The width of CLIP ViT-L/14: products of all images are large enough to be timed (matmul_autotune.h). */
-static const struct shape wide = {
-    LLAVA("\"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 2, \"num_attention_heads\": 16, \"image_size\": 112, \"patch_size\": 14"), 112, 64};
+static const struct shape single = {LLAVA("\"hidden_size\": 96, \"intermediate_size\": 384, \"num_hidden_layers\": 2, "
+                                          "\"num_attention_heads\": 2, \"image_size\": 32, \"patch_size\": 32"),
+                                    32, 1};
+/* The width of CLIP ViT-L/14: products of all images are large enough to be timed
+ * (matmul_autotune.h). */
+static const struct shape wide = {LLAVA("\"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 2, "
+                                        "\"num_attention_heads\": 16, \"image_size\": 112, \"patch_size\": 14"),
+                                  112, 64};
 
 static const char *device = "cpu";
 static const struct shape *shape = &tiny;
 static int64_t room = ROOM;
-/* Instead of the last images of its room a sample has frames, whose 64 features are pooled to 16. */
+/* Instead of the last images of its room a sample has frames, whose 64 features are pooled to
+ * 16. */
 static int64_t frames = 0;
 enum { FRAME_TOKENS = 16 };
 
-static int describe_images(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
+static int describe_images(const struct config *c, const struct model *m, const struct run_options *o,
+                           struct bump *memory, struct run_batches *out, struct error *e)
 {
     (void)c, (void)m, (void)o, (void)e;
     struct image_batch *own = bump_alloc(memory, sizeof *own);
@@ -89,7 +95,8 @@ static int describe_images(const struct config *c, const struct model *m, const 
     return PL_OK;
 }
 
-static int describe_few(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
+static int describe_few(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory,
+                        struct run_batches *out, struct error *e)
 {
     out->few_labels = true;
     return describe_images(c, m, o, memory, out, e);
@@ -102,15 +109,33 @@ static void plan_run(struct run *r, struct config *c, const struct task *t, cons
     snprintf(at_once, sizeof at_once, "memory.encode=%s", encode);
     char kind[64];
     snprintf(kind, sizeof kind, "device.kind=%s", device);
-    const char *const sets[] = {shape->config ? NULL : "model.preset=llava-tiny", kind, "device.threads=2", "memory.offload=none", "memory.recompute=none", "memory.precision=f32",
-                                "memory.fused_step=off", "memory.head_chunks=1", "train.effective_batch=4", "data.sequence=96", t->frozen, micro, at_once, t->more[0], t->more[1],
+    const char *const sets[] = {shape->config ? NULL : "model.preset=llava-tiny",
+                                kind,
+                                "device.threads=2",
+                                "memory.offload=none",
+                                "memory.recompute=none",
+                                "memory.precision=f32",
+                                "memory.fused_step=off",
+                                "memory.head_chunks=1",
+                                "train.effective_batch=4",
+                                "data.sequence=96",
+                                t->frozen,
+                                micro,
+                                at_once,
+                                t->more[0],
+                                t->more[1],
                                 strncmp(t->frozen, "adapter", 7) ? NULL : "adapter.init_lora_weights=false"};
     struct error e = {0};
     config_init(c);
     for (size_t i = 0; i < COUNT(sets); i++)
         if (sets[i]) must(config_set(c, sets[i], &e), &e);
     must(config_check(c, shape->config ? 0 : CONFIG_NEEDS_MODEL, &e), &e);
-    must(run_plan(r, c, &(struct run_options){.train = true, .describe = t->few_labels ? describe_few : describe_images, .config_json = shape->config}, &e), &e);
+    must(run_plan(r, c,
+                  &(struct run_options){.train = true,
+                                        .describe = t->few_labels ? describe_few : describe_images,
+                                        .config_json = shape->config},
+                  &e),
+         &e);
 }
 
 static void open_run(struct run *r, struct config *c, const struct task *t, const char *encode)
@@ -130,7 +155,8 @@ static void close_run(struct run *r, struct config *c)
 static int32_t row_of(int i, int t)
 {
     const int images = ROOM - (int)frames;
-    return i < images ? i * shape->features + t % shape->features : images * shape->features + (i - images) * FRAME_TOKENS + t % FRAME_TOKENS;
+    return i < images ? i * shape->features + t % shape->features
+                      : images * shape->features + (i - images) * FRAME_TOKENS + t % FRAME_TOKENS;
 }
 
 /* Features of a sample's images, from one image to the next. */
@@ -160,7 +186,11 @@ static void put_batch(struct run *r, int batch, int step)
 {
     struct error e = {0};
     for (int sample = 0; sample < SAMPLES; sample++) put_sample(r, batch, sample);
-    const struct step_block b = {.inv_count = {1.0f / 256}, .loss_scale = 1, .learning_rate = 1e-2f, .step = step + 1, .adam_t = step + 1};
+    const struct step_block b = {.inv_count = {1.0f / 256},
+                                 .loss_scale = 1,
+                                 .learning_rate = 1e-2f,
+                                 .step = step + 1,
+                                 .adam_t = step + 1};
     must(run_put_step(r, &b, &e), &e);
 }
 
@@ -183,7 +213,8 @@ static floats run_batch(struct run *r, int batch, int step)
     put_batch(r, batch, step);
     must(run_program(r, PROGRAM_STEP, &e), &e);
     add_tensor(r, &all, graph_find_output(&r->planned.graph, PROGRAM_STEP, "loss"));
-    for (uint32_t i = 0; i < r->planned.graph.params.n && !r->planned.plan.settings.fused_step; i++) add_tensor(r, &all, r->planned.graph.params.at[i].grad);
+    for (uint32_t i = 0; i < r->planned.graph.params.n && !r->planned.plan.settings.fused_step; i++)
+        add_tensor(r, &all, r->planned.graph.params.at[i].grad);
     return all;
 }
 
@@ -207,16 +238,17 @@ static floats train(struct run *r)
     return all;
 }
 
-/* --- the same bits -------------------------------------------------------------------------------- */
+/* --- the same bits ---------------------------------------------------------------------------- */
 
 static void expect_same(const floats *got, const floats *want, const struct task *t, const char *encode)
 {
     const char *more = t->more[0] ? t->more[0] : "no technique";
-    if (got->n != want->n) fail_msg("%s, %s, encode %s: %u values, expected %u", t->frozen, more, encode, got->n, want->n);
+    if (got->n != want->n)
+        fail_msg("%s, %s, encode %s: %u values, expected %u", t->frozen, more, encode, got->n, want->n);
     for (uint32_t i = 0; i < got->n; i++)
         if (got->at[i] != want->at[i])
-            fail_msg("%s, %s, micro-batch %d, encode %s: value %u of %u is %.9g, expected %.9g", t->frozen, more, t->micro_batch, encode, i, got->n,
-                     (double)got->at[i], (double)want->at[i]);
+            fail_msg("%s, %s, micro-batch %d, encode %s: value %u of %u is %.9g, expected %.9g", t->frozen, more,
+                     t->micro_batch, encode, i, got->n, (double)got->at[i], (double)want->at[i]);
 }
 
 static uint32_t encoding_loops(const struct graph *g)
@@ -226,8 +258,8 @@ static uint32_t encoding_loops(const struct graph *g)
     return n;
 }
 
-/* All values of memory.encode as the first one. Dead bytes are NaN: memory that iterations which are left out would
- * have written is never read. */
+/* All values of memory.encode as the first one. Dead bytes are NaN: memory that iterations which
+ * are left out would have written is never read. */
 static void check_values(const struct task *t, bool moves, const char *const *value, int values)
 {
     floats want = {0};
@@ -235,7 +267,8 @@ static void check_values(const struct task *t, bool moves, const char *const *va
         struct config c;
         struct run r = {0};
         open_run(&r, &c, t, value[i]);
-        assert_int_equal(encoding_loops(&r.planned.graph), strcmp(value[i], "inline") && moves ? 2 : 0); /* step and evaluation */
+        /* step and evaluation */
+        assert_int_equal(encoding_loops(&r.planned.graph), strcmp(value[i], "inline") && moves ? 2 : 0);
         r.tape.poison = strcmp(device, "cuda") != 0; /* a diagnostic of the CPU device */
         floats got = train(&r);
         if (i) expect_same(&got, &want, t, value[i]);
@@ -247,7 +280,10 @@ static void check_values(const struct task *t, bool moves, const char *const *va
     vec_free(&want);
 }
 
-static void check_task(const struct task *t, bool moves, int values) { check_values(t, moves, (const char *[]){"inline", "3", "all", "1"}, values); }
+static void check_task(const struct task *t, bool moves, int values)
+{
+    check_values(t, moves, (const char *[]){"inline", "3", "all", "1"}, values);
+}
 
 static void test_micro_batches(void **state)
 {
@@ -256,7 +292,8 @@ static void test_micro_batches(void **state)
     for (size_t i = 0; i < COUNT(micro); i++) check_task(&(struct task){LORA, micro[i], {NULL}, false}, true, 4);
 }
 
-/* A frozen tower moves with the projector or without; a trained one, and one with adapters, stays. */
+/* A frozen tower moves with the projector or without; a trained one, and one with adapters,
+ * stays. */
 static void test_what_is_trained(void **state)
 {
     (void)state;
@@ -299,13 +336,16 @@ static void test_wide(void **state)
     check_task(&(struct task){FROZEN, SAMPLES, {NULL}, false}, true, 4);
     check_task(&(struct task){LORA, SAMPLES, {"memory.precision=bf16"}, false}, true, 4);
     check_task(&(struct task){LORA, 2, {"memory.precision=bf16", "memory.quantize=nf4"}, false}, true, 4);
-    check_task(&(struct task){FROZEN_TOWER, SAMPLES, {"memory.precision=f16", "device.deterministic=true"}, false}, true, 4);
-    /* The first run chooses the algorithms: here in an arena without room for the products of all images. */
-    check_values(&(struct task){FROZEN, SAMPLES, {"memory.precision=f16", "memory.recompute=all"}, false}, true, (const char *[]){"1", "3", "inline"}, 3);
+    check_task(&(struct task){FROZEN_TOWER, SAMPLES, {"memory.precision=f16", "device.deterministic=true"}, false},
+               true, 4);
+    /* The first run chooses the algorithms: here in an arena without room for the products of all
+     * images. */
+    check_values(&(struct task){FROZEN, SAMPLES, {"memory.precision=f16", "memory.recompute=all"}, false}, true,
+                 (const char *[]){"1", "3", "inline"}, 3);
     shape = &tiny;
 }
 
-/* --- iterations that are run ------------------------------------------------------------------------- */
+/* --- iterations that are run ------------------------------------------------------------------ */
 
 struct launches {
     const struct graph *g;
@@ -323,7 +363,8 @@ static uint32_t expected_trips(int batch, int micro_batch, int at_once)
     uint32_t trips = 0;
     for (int first = 0; first < SAMPLES; first += micro_batch) {
         int n = 0;
-        for (int sample = first; sample < first + micro_batch; sample++) n += __builtin_popcount(images_of[batch][sample]);
+        for (int sample = first; sample < first + micro_batch; sample++)
+            n += __builtin_popcount(images_of[batch][sample]);
         trips += (uint32_t)((n + at_once - 1) / at_once);
     }
     return trips;
@@ -372,7 +413,7 @@ static void test_frames(void **state)
     frames = 0;
 }
 
-/* --- memory ------------------------------------------------------------------------------------------- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 /* The most bytes of activations and workspace that are live in the step at a node of the tower. */
 static uint64_t tower_bytes(const struct run *r)
@@ -386,7 +427,8 @@ static uint64_t tower_bytes(const struct run *r)
         uint64_t bytes = r->planned.plan.placement.binding[order->nodes.at[k]].work_bytes;
         for (id s = 1; s < g->storages.n; s++) {
             const struct life *l = &r->planned.plan.placement.life[PROGRAM_STEP][s];
-            if (l->used && l->start <= k && k <= l->end && g->storages.at[s].kind == KIND_ACT) bytes += g->storages.at[s].bytes;
+            if (l->used && l->start <= k && k <= l->end && g->storages.at[s].kind == KIND_ACT)
+                bytes += g->storages.at[s].bytes;
         }
         most = bytes > most ? bytes : most;
     }
@@ -406,11 +448,13 @@ static void test_memory(void **state)
         struct run r = {0};
         plan_run(&r, &c, &t, values[i]);
         const uint64_t a = plan_arena(&r.planned.plan), b = tower_bytes(&r);
-        print_message("encode %-6s arena %llu, the tower %llu\n", values[i], (unsigned long long)a, (unsigned long long)b);
+        print_message("encode %-6s arena %llu, the tower %llu\n", values[i], (unsigned long long)a,
+                      (unsigned long long)b);
         if (i) {
             const double less = (double)(arena - a), expected = (double)(tower - b);
             assert_true(a < arena && b < tower);
-            if (!(less > 0.99 * expected && less < 1.01 * expected)) fail_msg("encode %s: the arena is smaller by %.0f, the tower by %.0f", values[i], less, expected);
+            if (!(less > 0.99 * expected && less < 1.01 * expected))
+                fail_msg("encode %s: the arena is smaller by %.0f, the tower by %.0f", values[i], less, expected);
         }
         arena = a;
         tower = b;
@@ -428,14 +472,17 @@ static int make_data_folder(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest all[] = {cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_what_is_trained), cmocka_unit_test(test_techniques), cmocka_unit_test(test_few_rows),
-                                     cmocka_unit_test(test_wide), cmocka_unit_test(test_trips), cmocka_unit_test(test_frames), cmocka_unit_test(test_memory)};
-    const struct CMUnitTest gpu[] = {cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_what_is_trained), cmocka_unit_test(test_techniques),
-                                     cmocka_unit_test(test_wide)};
+    const struct CMUnitTest all[] = {cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_what_is_trained),
+                                     cmocka_unit_test(test_techniques),    cmocka_unit_test(test_few_rows),
+                                     cmocka_unit_test(test_wide),          cmocka_unit_test(test_trips),
+                                     cmocka_unit_test(test_frames),        cmocka_unit_test(test_memory)};
+    const struct CMUnitTest gpu[] = {cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_what_is_trained),
+                                     cmocka_unit_test(test_techniques), cmocka_unit_test(test_wide)};
     if (argc == 1) return cmocka_run_group_tests(all, make_data_folder, remove_folder);
     device = argv[1];
     const bool here = strcmp(device, "cuda") || cuda_gpus();
     const int failed = here ? cmocka_run_group_tests(gpu, make_data_folder, remove_folder) : 0;
-    printf("%d passed, %d failed, %d skipped\n", here ? (int)COUNT(gpu) - failed : 0, failed, here ? 0 : (int)COUNT(gpu));
+    printf("%d passed, %d failed, %d skipped\n", here ? (int)COUNT(gpu) - failed : 0, failed,
+           here ? 0 : (int)COUNT(gpu));
     return failed != 0;
 }

@@ -51,7 +51,10 @@ static uint32_t crc_by_bits(const uint8_t *at, size_t n)
 
 static uint32_t mask(uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8u; }
 
-static uint32_t u32_at(const uint8_t *p) { return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24; }
+static uint32_t u32_at(const uint8_t *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
 static uint64_t u64_at(const uint8_t *p) { return u32_at(p) | (uint64_t)u32_at(p + 4) << 32; }
 
 enum { SCALARS = 8 };
@@ -229,7 +232,8 @@ static void test_resume(void **state)
     events_close(&w);
     assert_int_equal(read_events(4, got, 64), 2 + 4 + 2);
     assert_string_equal(got[0].version, "brain.Event:2");
-    assert_true(got[1].session == 1 && got[1].step == 5 && got[1].n == 0); /* a session start at step 5 makes all earlier data from step 5 on void */
+    /* a session start at step 5 makes all earlier data from step 5 on void */
+    assert_true(got[1].session == 1 && got[1].step == 5 && got[1].n == 0);
     assert_true(got[2].step == 5 && got[7].step == 8);
 
     open_events(&w, 4); /* from the same checkpoint once more */
@@ -300,7 +304,8 @@ static void test_other_files(void **state)
     (void)state;
     struct events w;
     struct error e = {0};
-    static const char *const names[] = {"events.out.tfevents.1700000000.host.1.v2", "notes.txt", "events.out.tfevents.x.plimsoll"};
+    static const char *const names[] = {"events.out.tfevents.1700000000.host.1.v2", "notes.txt",
+                                        "events.out.tfevents.x.plimsoll"};
     for (size_t i = 0; i < COUNT(names); i++) {
         char path[256];
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);

@@ -1,6 +1,6 @@
 /*
- * test_fold.c: the order of sums over shares and ranks: FOLD and ALL_REDUCE against the tree's definition, bit for bit,
- * and the norm by cells, which does not depend on who holds which cells.
+ * test_fold.c: the order of sums over shares and ranks: FOLD and ALL_REDUCE against the tree's
+ * definition, bit for bit, and the norm by cells, which does not depend on who holds which cells.
  */
 #include <math.h>
 #include <pthread.h>
@@ -41,7 +41,10 @@ static void tree(float *x, int leaves, int64_t n, enum dtype t)
             }
 }
 
-static struct operand vector(void *data, enum dtype t, int64_t n) { return (struct operand){.data = data, .dtype = t, .rank = 1, .dim = {n}, .stride = {1}}; }
+static struct operand vector(void *data, enum dtype t, int64_t n)
+{
+    return (struct operand){.data = data, .dtype = t, .rank = 1, .dim = {n}, .stride = {1}};
+}
 
 struct leaves {
     int64_t n;
@@ -100,7 +103,7 @@ static void test_fold(void **state)
             }
 }
 
-/* --- ranks -------------------------------------------------------------------------------------------------- */
+/* --- ranks ------------------------------------------------------------------------------------ */
 
 struct part {
     struct ranks *ranks;
@@ -196,13 +199,19 @@ static void *reduce_long(void *arg)
     const struct query q = {.attr = &a, .in = {&x}, .out = {&x}, .nin = 1, .nout = 1};
     float *data = malloc(4 * (size_t)n);
     for (int64_t i = 0; i < n; i++) data[i] = (float)(i % 1000) + 0.25f * (float)ranks->rank;
-    struct launch f = {.attr = &a, .nin = 1, .nout = 1, .threads = 1, .ranks = ranks, .work_bytes = cpu_kernels[OP_ALL_REDUCE]->workspace(&q)};
+    struct launch f = {.attr = &a,
+                       .nin = 1,
+                       .nout = 1,
+                       .threads = 1,
+                       .ranks = ranks,
+                       .work_bytes = cpu_kernels[OP_ALL_REDUCE]->workspace(&q)};
     assert_true(f.work_bytes < 9 << 20);
     f.work = malloc(f.work_bytes);
     f.in[0] = f.out[0] = vector(data, DT_F32, n);
     cpu_kernels[OP_ALL_REDUCE]->run(&f);
     int64_t wrong = 0;
-    for (int64_t i = 0; i < n; i++) wrong += data[i] != (float)ranks->n * (float)(i % 1000) + 0.125f * (float)(ranks->n * (ranks->n - 1));
+    for (int64_t i = 0; i < n; i++)
+        wrong += data[i] != (float)ranks->n * (float)(i % 1000) + 0.125f * (float)(ranks->n * (ranks->n - 1));
     free(f.work);
     free(data);
     return wrong ? ranks : NULL;
@@ -225,7 +234,7 @@ static void test_rounds(void **state)
     }
 }
 
-/* --- the norm ------------------------------------------------------------------------------------------------- */
+/* --- the norm --------------------------------------------------------------------------------- */
 
 static void squares(const float *x, int64_t n, int64_t at, int64_t cell, double *cells, int64_t M, int threads)
 {
@@ -246,7 +255,8 @@ static double total(double *cells, int64_t M)
     return sum;
 }
 
-/* A weight in one piece, or cut into shards of whole cells: the same cells, and so the same norm. */
+/* A weight in one piece, or cut into shards of whole cells: the same cells, and so the same
+ * norm. */
 static void test_norm(void **state)
 {
     (void)state;
@@ -270,6 +280,8 @@ static void test_norm(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fold), cmocka_unit_test(test_all_reduce), cmocka_unit_test(test_hosts), cmocka_unit_test(test_holders), cmocka_unit_test(test_rounds), cmocka_unit_test(test_norm)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fold),   cmocka_unit_test(test_all_reduce),
+                                       cmocka_unit_test(test_hosts),  cmocka_unit_test(test_holders),
+                                       cmocka_unit_test(test_rounds), cmocka_unit_test(test_norm)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

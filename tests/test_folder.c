@@ -141,7 +141,8 @@ static void test_open(void **state)
     assert_int_equal(folder_open(&g, "", false, &e), PL_USAGE);
 }
 
-/* A run without a checkpoint may be begun again; a checkpoint, also one that a kill left under its old name, and a model are kept. */
+/* A run without a checkpoint may be begun again; a checkpoint, also one that a kill left under its
+ * old name, and a model are kept. */
 static void test_again(void **state)
 {
     (void)state;
@@ -221,7 +222,8 @@ static void test_lock(void **state)
         bool ok = folder_open(&g, dir, true, &e) == PL_FAIL && strstr(e.text, pid);
         ok = ok && folder_open(&g, dir, false, &e) == PL_FAIL && strstr(e.text, pid);
         /* without the lock file, and with another one in its place */
-        ok = ok && !unlink(in_top("lock/.lock")) && folder_open(&g, dir, true, &e) == PL_FAIL && strstr(e.text, "process unknown,");
+        ok = ok && !unlink(in_top("lock/.lock")) && folder_open(&g, dir, true, &e) == PL_FAIL &&
+             strstr(e.text, "process unknown,");
         put(in_top("lock/.lock"), "17\n");
         ok = ok && folder_open(&g, dir, true, &e) == PL_FAIL && strstr(e.text, "process 17,");
         _exit(ok ? 0 : 1);
@@ -454,11 +456,11 @@ static void test_space(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open), cmocka_unit_test(test_again),           cmocka_unit_test(test_abandon), cmocka_unit_test(test_read_only),
-        cmocka_unit_test(test_lock),         cmocka_unit_test(test_checkpoints),
-        cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_after_kill),
-        cmocka_unit_test(test_stale_staging), cmocka_unit_test(test_model), cmocka_unit_test(test_best),
-        cmocka_unit_test(test_metrics),      cmocka_unit_test(test_space),
+        cmocka_unit_test(test_open),          cmocka_unit_test(test_again),      cmocka_unit_test(test_abandon),
+        cmocka_unit_test(test_read_only),     cmocka_unit_test(test_lock),       cmocka_unit_test(test_checkpoints),
+        cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_after_kill), cmocka_unit_test(test_stale_staging),
+        cmocka_unit_test(test_model),         cmocka_unit_test(test_best),       cmocka_unit_test(test_metrics),
+        cmocka_unit_test(test_space),
     };
     return cmocka_run_group_tests(tests, make_top, remove_top);
 }

@@ -124,7 +124,8 @@ static void call_run(struct call *c, const struct kernel *k, int threads)
 /* `terms` is the norm of the summed terms, `n` their number. */
 static void check(const char *what, double got, double want, double terms, double n, enum dtype t, int64_t at)
 {
-    double tolerance = 4 * dtype_table[DT_F32].epsilon * sqrt(n + 1) * terms + dtype_table[t].epsilon * fabs(want) + 1e-7;
+    double tolerance =
+        4 * dtype_table[DT_F32].epsilon * sqrt(n + 1) * terms + dtype_table[t].epsilon * fabs(want) + 1e-7;
     if (!(fabs(got - want) <= tolerance))
         fail_msg("%s: element %lld is %.9g, expected %.9g within %.3g (seed %llu)", what, (long long)at, got, want,
                  tolerance, (unsigned long long)seed);
@@ -148,9 +149,11 @@ static struct call product_call(const struct product *p)
     c.attr.matmul.ta = p->ta, c.attr.matmul.tb = p->tb, c.attr.matmul.dtype = (uint8_t)p->c;
     /* Rows as two dimensions where divisible: kernels must flatten them. */
     int64_t split = p->M % 3 == 0 ? 3 : 1;
-    c.in[0] = p->ta ? tensor_new(p->a, 2, (int64_t[]){p->K, p->M}) : tensor_new(p->a, 3, (int64_t[]){split, p->M / split, p->K});
+    c.in[0] = p->ta ? tensor_new(p->a, 2, (int64_t[]){p->K, p->M})
+                    : tensor_new(p->a, 3, (int64_t[]){split, p->M / split, p->K});
     c.in[1] = tensor_new(p->b, 2, p->tb ? (int64_t[]){p->N, p->K} : (int64_t[]){p->K, p->N});
-    c.out[0] = p->ta ? tensor_new(p->c, 2, (int64_t[]){p->M, p->N}) : tensor_new(p->c, 3, (int64_t[]){split, p->M / split, p->N});
+    c.out[0] = p->ta ? tensor_new(p->c, 2, (int64_t[]){p->M, p->N})
+                     : tensor_new(p->c, 3, (int64_t[]){split, p->M / split, p->N});
     for (int i = 0; i < 2; i++) c.data_in[i] = operand_new(&c.in[i]);
     if (p->bias) c.in[2] = tensor_new(p->b, 1, &p->N);
     if (p->bias) c.data_in[2] = operand_new(&c.in[2]);
@@ -208,7 +211,8 @@ static bool product_onednn(const struct product *p, int *differ)
     struct profile profile = {.threads = 2, .onednn = true};
     struct query q = {.attr = &c.attr, .out = {&c.out[0]}, .nin = c.nin, .nout = 1, .profile = &profile};
     for (int i = 0; i < c.nin; i++) q.in[i] = c.data_in[i].data ? &c.in[i] : NULL;
-    const struct kernel *k = p->linear ? cpu_kernel_named(OP_LINEAR, "onednn_linear") : cpu_kernel_named(OP_MATMUL, "onednn_matmul");
+    const struct kernel *k =
+        p->linear ? cpu_kernel_named(OP_LINEAR, "onednn_linear") : cpu_kernel_named(OP_MATMUL, "onednn_matmul");
     bool takes = k->match(&q);
     const char *name = onednn_implementation(&q, p->linear);
     assert_true(!takes || (name && strncmp(name, "gemm:", 5) && strncmp(name, "ref:", 4)));
@@ -237,8 +241,10 @@ static void test_onednn(void **unused)
     seed_set(6);
     for (size_t i = 0; i < COUNT(shapes); i++)
         for (int which = 0; which < 64; which++) {
-            struct product p = {shapes[i][0], shapes[i][1], shapes[i][2], .ta = which & 1, .tb = which >> 1 & 1, .add = which >> 2 & 1};
-            if ((p.linear = which >> 3 & 1)) p.ta = false, p.tb = true, p.bias = which & 1, p.separate_addend = which >> 1 & 1;
+            struct product p = {shapes[i][0],    shapes[i][1],         shapes[i][2],
+                                .ta = which & 1, .tb = which >> 1 & 1, .add = which >> 2 & 1};
+            if ((p.linear = which >> 3 & 1))
+                p.ta = false, p.tb = true, p.bias = which & 1, p.separate_addend = which >> 1 & 1;
             p.a = p.b = which >> 4 & 1 ? DT_BF16 : DT_F32;
             p.c = which >> 5 ? DT_F32 : p.a;
             taken += product_onednn(&p, &differ), asked++;
@@ -253,7 +259,8 @@ static void product_test(const struct product *p)
 {
     struct call c = product_call(p);
     size_t bytes = tensor_bytes(&c.out[0]);
-    const struct kernel *k = p->linear ? cpu_kernel_named(OP_LINEAR, "cpu_linear") : cpu_kernel_named(OP_MATMUL, "cpu_matmul");
+    const struct kernel *k =
+        p->linear ? cpu_kernel_named(OP_LINEAR, "cpu_linear") : cpu_kernel_named(OP_MATMUL, "cpu_matmul");
     void *old = product_addend_copy(p, &c), *first = NULL;
     for (int threads = 1; threads <= 3; threads++) {
         product_run(p, &c, k, threads, old);
@@ -279,8 +286,9 @@ static void test_matmul_shapes(void **unused)
         for (size_t n = 0; n < COUNT(sizes); n++)
             for (size_t k = 0; k < COUNT(sizes); k++) {
                 int which = (int)(m + 2 * n + 3 * k);
-                struct product p = {sizes[m], sizes[n], sizes[k], .ta = which & 1, .tb = which >> 1 & 1, .add = which % 3 == 0,
-                                    .a = DT_F32, .b = DT_F32, .c = DT_F32};
+                struct product p =
+                    {sizes[m],    sizes[n],    sizes[k],   .ta = which & 1, .tb = which >> 1 & 1, .add = which % 3 == 0,
+                     .a = DT_F32, .b = DT_F32, .c = DT_F32};
                 product_test(&p);
             }
 }
@@ -290,7 +298,8 @@ static void test_matmul_blocks(void **unused)
 {
     (void)unused;
     static const struct product table[] = {
-        {200, 37, 257}, {17, 800, 300}, {400, 9, 513}, {5, 13, 1100}, {1, 100, 2500}, {4, 70, 1025}, {390, 780, 3}, {3, 5, 0},
+        {200, 37, 257}, {17, 800, 300}, {400, 9, 513}, {5, 13, 1100},
+        {1, 100, 2500}, {4, 70, 1025},  {390, 780, 3}, {3, 5, 0},
     };
     seed_set(2);
     for (size_t i = 0; i < COUNT(table); i++)
@@ -320,7 +329,8 @@ static void test_matmul_dtypes(void **unused)
 static void test_linear(void **unused)
 {
     (void)unused;
-    static const int64_t shapes[][3] = {{1, 1, 1}, {1, 65, 300}, {3, 17, 7}, {4, 129, 1030}, {5, 12, 64}, {33, 50, 129}, {130, 97, 270}, {48, 96, 1100}};
+    static const int64_t shapes[][3] = {{1, 1, 1},   {1, 65, 300},  {3, 17, 7},     {4, 129, 1030},
+                                        {5, 12, 64}, {33, 50, 129}, {130, 97, 270}, {48, 96, 1100}};
     seed_set(4);
     for (size_t i = 0; i < COUNT(shapes); i++)
         for (int which = 0; which < 24; which++) {
@@ -341,7 +351,8 @@ static void test_gemm_strides(void **unused)
     for (size_t i = 0; i < COUNT(a); i++) a[i] = (float)uniform();
     for (size_t i = 0; i < COUNT(b); i++) b[i] = (float)uniform();
     memset(c, 0xFF, sizeof c);
-    struct gemm g = {.M = M, .N = N, .K = K, .a = {a, DT_F32, 3 * K, 3}, .b = {b, DT_F32, 2 * N, 2}, .c = {c, DT_F32, LD, 1}};
+    struct gemm g =
+        {.M = M, .N = N, .K = K, .a = {a, DT_F32, 3 * K, 3}, .b = {b, DT_F32, 2 * N, 2}, .c = {c, DT_F32, LD, 1}};
     uint64_t bytes = gemm_workspace(M, N, K, DT_F32, 2);
     void *work = aligned_alloc(64, align_up(bytes, 64));
     gemm_run(&g, work, bytes, 2);
@@ -375,8 +386,8 @@ static void pack_bf16_test(int width, int group, int whole, int64_t across, int6
         int64_t i = x / (width * tall) * width + in / group % width;
         uint16_t want = i < n && k < K ? from[i * across + k * along] : 0;
         if (to[x] != want)
-            fail_msg("panel of %d, groups of %d, n %lld, K %lld: element %lld is %04x, not %04x", width, group, (long long)n,
-                     (long long)K, (long long)x, to[x], want);
+            fail_msg("panel of %d, groups of %d, n %lld, K %lld: element %lld is %04x, not %04x", width, group,
+                     (long long)n, (long long)K, (long long)x, to[x], want);
     }
     for (int64_t x = size; x < size + GUARD; x++) assert_int_equal(to[x], 0xFFFF);
 }
@@ -426,8 +437,9 @@ static void micro_bf16_product(const struct micro_bf16 *h, int64_t K, bool add)
 
 static void micro_bf16_narrow(const struct micro_bf16 *h)
 {
-    static const uint32_t special[] = {0, 0x80000000, 1, 0x80007fff, 0x00008000, 0x007fffff, 0x3f808000, 0x3f818000, 0x3f808001,
-                                       0x7f7fffff, 0x7f800000, 0xff800000, 0x7f800001, 0x7fc00000, 0xffffffff, 0x33333333};
+    static const uint32_t special[] = {0,          0x80000000, 1,          0x80007fff, 0x00008000, 0x007fffff,
+                                       0x3f808000, 0x3f818000, 0x3f808001, 0x7f7fffff, 0x7f800000, 0xff800000,
+                                       0x7f800001, 0x7fc00000, 0xffffffff, 0x33333333};
     float from[TILE_ROWS * (NR_MAX + 3)];
     uint16_t to[(TILE_ROWS + GROUP_MAX) * (NR_MAX + 5)];
     for (int round = 0; round < 1000; round++) {
@@ -488,7 +500,8 @@ static void test_bmm_strides(void **unused)
         for (size_t f = 0; f < COUNT(floats); f++) {
             struct call c = {.nin = 2, .nout = 1, .attr.matmul.tb = 1};
             /* a [B,2,M,K] is stored as [B,M,2,K]; b [B,2,N,K] as [2,K,B,N+1]; c as [B,M,2,N+2] */
-            c.in[0] = tensor_new(floats[f], 4, (int64_t[]){B, 2, M, K}), c.in[1] = tensor_new(floats[f], 4, (int64_t[]){B, 2, N, K});
+            c.in[0] = tensor_new(floats[f], 4, (int64_t[]){B, 2, M, K}),
+            c.in[1] = tensor_new(floats[f], 4, (int64_t[]){B, 2, N, K});
             c.out[0] = tensor_new(floats[f], 4, (int64_t[]){B, 2, M, N});
             memcpy(c.in[0].stride, (int64_t[]){2 * M * K, K, 2 * K, 1}, 4 * sizeof(int64_t));
             memcpy(c.in[1].stride, (int64_t[]){N + 1, K * B * (N + 1), 1, B * (N + 1)}, 4 * sizeof(int64_t));
@@ -506,7 +519,8 @@ static void test_bmm_strides(void **unused)
                                       at(&c.data_in[1], b * y[0] + h * y[1] + n * y[2] + k * y[3]);
                         sum += term, norm += term * term;
                     }
-                    check("bmm", at(&c.data_out[0], b * z[0] + h * z[1] + m * z[2] + n * z[3]), sum, sqrt(norm), K, floats[f], i);
+                    check("bmm", at(&c.data_out[0], b * z[0] + h * z[1] + m * z[2] + n * z[3]), sum, sqrt(norm), K,
+                          floats[f], i);
                 }
             }
             call_free(&c);
@@ -554,7 +568,8 @@ static double value(const struct operand *x, int64_t b, int64_t t, int64_t h, in
     return at(x, b * x->stride[0] + t * x->stride[1] + h * x->stride[2] + d);
 }
 
-static double score(const struct shape *n, double scale, const struct call *f, int64_t b, int64_t t, int64_t s, int64_t h)
+static double score(const struct shape *n, double scale, const struct call *f, int64_t b, int64_t t, int64_t s,
+                    int64_t h)
 {
     double sum = 0;
     for (int64_t d = 0; d < n->D; d++)
@@ -569,7 +584,8 @@ static bool key_visible(const struct shape *n, int64_t t, int64_t s)
 }
 
 /* One query row: writes its probabilities to p, and o; returns its lse. */
-static double truth_row(const struct shape *n, const struct call *f, struct truth *x, double *p, int64_t b, int64_t t, int64_t h)
+static double truth_row(const struct shape *n, const struct call *f, struct truth *x, double *p, int64_t b, int64_t t,
+                        int64_t h)
 {
     int64_t keys = n->S, row = ((b * n->T + t) * n->H + h) * n->D;
     double max = -INFINITY, sum = 0;
@@ -607,7 +623,8 @@ static void truth_row_bwd(const struct shape *n, const struct call *f, const str
         double ds = p[s] * (dp - delta) * scale;
         size *= p[s] * fabs(scale);
         for (int64_t d = 0; d < n->D; d++) {
-            double k = value(&f->data_in[1], b, s, g, d), q = value(&f->data_in[0], b, t, h, d), g_o = value(dO, b, t, h, d);
+            double k = value(&f->data_in[1], b, s, g, d), q = value(&f->data_in[0], b, t, h, d),
+                   g_o = value(dO, b, t, h, d);
             x->dq[row + d] += ds * k, x->norm_q[row + d] += size * fabs(k);
             x->dk[key + d] += ds * q, x->norm_k[key + d] += size * fabs(q);
             x->dv[key + d] += p[s] * g_o, x->norm_v[key + d] += p[s] * fabs(g_o);
@@ -650,7 +667,8 @@ static struct tensor head_tensor(const struct shape *n, int64_t rows, int64_t he
 /* Compares a dense result with the loops. In 16-bit storage o and do are rounded before the
  * backward reads them, so its terms carry the storage's error, too; in bf16 also the probabilities
  * that o sums (attention.c). */
-static void heads_check(const char *what, const struct operand *x, const double *want, const double *norm, double n, bool narrow)
+static void heads_check(const char *what, const struct operand *x, const double *want, const double *norm, double n,
+                        bool narrow)
 {
     int64_t i = 0;
     for (int64_t b = 0; b < x->dim[0]; b++)
@@ -749,10 +767,11 @@ static void test_attention_windows_and_masks(void **unused)
 {
     (void)unused;
     static const struct shape table[] = {
-        {1, 1, 1, 1, 1, 1, .window = 1},        {2, 9, 9, 2, 1, 7, .window = 2},     {1, 65, 129, 2, 1, 17, .window = 30},
-        {1, 129, 65, 3, 1, 33, .window = 12},   {1, 300, 300, 2, 2, 8, .window = 1}, {1, 401, 401, 2, 1, 20, .window = 150},
-        {1, 200, 610, 1, 1, 16, .window = 100}, {1, 610, 200, 1, 1, 16, .window = 3}, {1, 50, 50, 1, 1, 256, .window = 1000},
-        {2, 70, 400, 1, 1, 12, .window = 0},
+        {1, 1, 1, 1, 1, 1, .window = 1},        {2, 9, 9, 2, 1, 7, .window = 2},
+        {1, 65, 129, 2, 1, 17, .window = 30},   {1, 129, 65, 3, 1, 33, .window = 12},
+        {1, 300, 300, 2, 2, 8, .window = 1},    {1, 401, 401, 2, 1, 20, .window = 150},
+        {1, 200, 610, 1, 1, 16, .window = 100}, {1, 610, 200, 1, 1, 16, .window = 3},
+        {1, 50, 50, 1, 1, 256, .window = 1000}, {2, 70, 400, 1, 1, 12, .window = 0},
     };
     seed_set(10);
     for (size_t i = 0; i < COUNT(table); i++)
@@ -843,13 +862,22 @@ static void test_attention_nan(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul_shapes),    cmocka_unit_test(test_matmul_blocks), cmocka_unit_test(test_matmul_dtypes),
-        cmocka_unit_test(test_linear),           cmocka_unit_test(test_gemm_strides),  cmocka_unit_test(test_match),
+        cmocka_unit_test(test_matmul_shapes),
+        cmocka_unit_test(test_matmul_blocks),
+        cmocka_unit_test(test_matmul_dtypes),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_gemm_strides),
+        cmocka_unit_test(test_match),
         cmocka_unit_test(test_onednn),
-        cmocka_unit_test(test_attention),        cmocka_unit_test(test_attention_dtypes),
-        cmocka_unit_test(test_bmm_strides),      cmocka_unit_test(test_pack_bf16),     cmocka_unit_test(test_micro_bf16),
-        cmocka_unit_test(test_attention_windows_and_masks),  cmocka_unit_test(test_attention_large_bias),
-        cmocka_unit_test(test_attention_large),  cmocka_unit_test(test_attention_nan),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_attention_dtypes),
+        cmocka_unit_test(test_bmm_strides),
+        cmocka_unit_test(test_pack_bf16),
+        cmocka_unit_test(test_micro_bf16),
+        cmocka_unit_test(test_attention_windows_and_masks),
+        cmocka_unit_test(test_attention_large_bias),
+        cmocka_unit_test(test_attention_large),
+        cmocka_unit_test(test_attention_nan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

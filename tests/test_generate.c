@@ -1,6 +1,7 @@
 /*
- * test_generate.c: a text in pieces has the logits of the text at once, a new text those of a new model, a token
- * allocates nothing, what does not fit is refused and loses nothing; several texts at once, and how many are planned.
+ * test_generate.c: a text in pieces has the logits of the text at once, a new text those of a new
+ * model, a token allocates nothing, what does not fit is refused and loses nothing; several texts
+ * at once, and how many are planned.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,20 +29,28 @@ static void must(int rc, const struct error *e)
 static void start_texts(struct generator *a, int64_t chunk, int64_t texts)
 {
     struct error e;
-    must(generator_plan(a, &config, &(struct run_generation){.cache = CACHE, .prompt = LENGTH, .answer = 4, .chunk = chunk, .batch = texts}, &e), &e);
+    must(generator_plan(
+             a, &config,
+             &(struct run_generation){.cache = CACHE, .prompt = LENGTH, .answer = 4, .chunk = chunk, .batch = texts},
+             &e),
+         &e);
     must(generator_start(a, &e), &e);
     assert_int_equal(a->texts, texts ? texts : 1);
 }
 static void start(struct generator *a, int64_t chunk) { start_texts(a, chunk, 0); }
 
 /* Appends to text 0. */
-static int put(struct generator *a, const int32_t *list, int64_t n, struct error *e) { return generator_put(a, &(struct text_tokens){0, list, n}, 1, e); }
+static int put(struct generator *a, const int32_t *list, int64_t n, struct error *e)
+{
+    return generator_put(a, &(struct text_tokens){0, list, n}, 1, e);
+}
 
 static void assert_near(const float *x, const float *y, int64_t n, const char *what)
 {
     double difference = 0, norm = 0;
     for (int64_t i = 0; i < n; i++) difference += pow((double)x[i] - (double)y[i], 2), norm += pow((double)y[i], 2);
-    if (!(sqrt(difference) <= 1e-5 * sqrt(norm))) fail_msg("%s: logits differ by %g of their norm", what, sqrt(difference / norm));
+    if (!(sqrt(difference) <= 1e-5 * sqrt(norm)))
+        fail_msg("%s: logits differ by %g of their norm", what, sqrt(difference / norm));
 }
 
 static int set_up(void **state)
@@ -73,7 +82,8 @@ static void test_pieces(void **state)
     start(&a, 8);
     const int64_t V = whole.run->planned.model.vocabulary;
     must(put(&whole, ids, LENGTH, &e), &e);
-    for (size_t i = 0; i < COUNT(pieces); i++) { /* each after the text before it: what that left in the cache is not seen */
+    /* each after the text before it: what that left in the cache is not seen */
+    for (size_t i = 0; i < COUNT(pieces); i++) {
         generator_begin(&a, 0);
         int64_t at = 0;
         for (int k = 0; k < 4 && pieces[i][k]; at += pieces[i][k++]) must(put(&a, ids + at, pieces[i][k], &e), &e);
@@ -111,16 +121,19 @@ static void test_refused(void **state)
     generator_close(&a);
 }
 
-/* --- several texts at once ------------------------------------------------------------------------- */
+/* --- several texts at once -------------------------------------------------------------------- */
 
 enum { TEXTS = 7, VOCABULARY = 256 };
 
 /* Text i: tokens from 3 i on, of another length than the others. */
 static int64_t length_of(int i) { return 1 + i * 11 % 17; }
-static struct text_tokens text_of(int i, int64_t place) { return (struct text_tokens){place, ids + 3 * i, length_of(i)}; }
+static struct text_tokens text_of(int i, int64_t place)
+{
+    return (struct text_tokens){place, ids + 3 * i, length_of(i)};
+}
 
-/* A text's logits are those of the text alone; and at the same number of texts at once they have the same bits, whatever the others are,
- * where the text is, and when it begins. */
+/* A text's logits are those of the text alone; and at the same number of texts at once they have
+ * the same bits, whatever the others are, where the text is, and when it begins. */
 static void test_texts(void **state)
 {
     (void)state;
@@ -163,11 +176,12 @@ static void test_texts(void **state)
     generator_close(&one);
 }
 
-/* --- queues ------------------------------------------------------------------------------------------ */
+/* --- queues ----------------------------------------------------------------------------------- */
 
 enum { PROMPTS = 23 };
 
-/* Prompts of different lengths; number `bad` has an id beyond the vocabulary. Answers come in order. */
+/* Prompts of different lengths; number `bad` has an id beyond the vocabulary. Answers come in
+ * order. */
 struct asked {
     uint64_t given, taken;
     int64_t bad;
@@ -213,13 +227,15 @@ static void assert_same(const struct asked *x, const struct asked *y)
 {
     for (int i = 0; i < PROMPTS; i++) {
         assert_int_equal(x->answer[i].ids.n, y->answer[i].ids.n);
-        if (x->answer[i].ids.n) assert_memory_equal(x->answer[i].ids.at, y->answer[i].ids.at, x->answer[i].ids.n * sizeof(int32_t));
+        if (x->answer[i].ids.n)
+            assert_memory_equal(x->answer[i].ids.at, y->answer[i].ids.at, x->answer[i].ids.n * sizeof(int32_t));
         if (x->answer[i].text || y->answer[i].text) assert_string_equal(x->answer[i].text, y->answer[i].text);
     }
 }
 
-/* Answers of several prompts at once are those of one prompt at a time, greedy or drawn, and come in order; tokens that end an answer make
- * them of different lengths. A prompt that cannot be used is left out. */
+/* Answers of several prompts at once are those of one prompt at a time, greedy or drawn, and come
+ * in order; tokens that end an answer make them of different lengths. A prompt that cannot be used
+ * is left out. */
 static void test_queue(void **state)
 {
     (void)state;
@@ -230,8 +246,18 @@ static void test_queue(void **state)
     struct error e;
     must(tokenizer_open(&t, "tests/golden/tokenizers/gpt2", &e), &e);
     const struct generate_options options[] = {
-        {.sampling = {.top_p = 1, .repetition_penalty = 1.3}, .most = 12, .ends = ends, .n_ends = COUNT(ends), .tokenizer = t},
-        {.sampling = {.temperature = 1, .top_p = 0.9, .repetition_penalty = 1, .seed = 4}, .most = 15, .ends = ends, .n_ends = COUNT(ends), .tokenizer = t, .stops = stops, .n_stops = 1},
+        {.sampling = {.top_p = 1, .repetition_penalty = 1.3},
+         .most = 12,
+         .ends = ends,
+         .n_ends = COUNT(ends),
+         .tokenizer = t},
+        {.sampling = {.temperature = 1, .top_p = 0.9, .repetition_penalty = 1, .seed = 4},
+         .most = 15,
+         .ends = ends,
+         .n_ends = COUNT(ends),
+         .tokenizer = t,
+         .stops = stops,
+         .n_stops = 1},
     };
     for (size_t o = 0; o < COUNT(options); o++) {
         struct asked one = {.bad = 6};
@@ -254,14 +280,16 @@ static void test_queue(void **state)
         }
         uint32_t shortest = UINT32_MAX, longest = 0;
         for (int i = 0; i < PROMPTS; i++)
-            if (i != 6) shortest = (uint32_t)min_i64(shortest, one.answer[i].ids.n), longest = (uint32_t)max_i64(longest, one.answer[i].ids.n);
+            if (i != 6)
+                shortest = (uint32_t)min_i64(shortest, one.answer[i].ids.n),
+                longest = (uint32_t)max_i64(longest, one.answer[i].ids.n);
         assert_true(shortest < longest);
         asked_free(&one);
     }
     tokenizer_close(t);
 }
 
-/* --- answers of transformers ------------------------------------------------------------------------- */
+/* --- answers of transformers ------------------------------------------------------------------ */
 
 struct golden {
     int n, given;
@@ -321,9 +349,14 @@ static void test_golden(void **state)
     must(config_set(&c, "model.path=tests/golden/basic", &e), &e);
     must(config_set(&c, "memory.precision=f32", &e), &e);
     must(config_set(&c, "device.kind=cpu", &e), &e);
-    must(generator_plan(&a, &c, &(struct run_generation){.cache = 128, .prompt = 64, .answer = 64, .batch = 8}, &e), &e);
+    must(generator_plan(&a, &c, &(struct run_generation){.cache = 128, .prompt = 64, .answer = 64, .batch = 8}, &e),
+         &e);
     must(generator_start(&a, &e), &e);
-    generate_open(&g, &a, &(struct generate_options){.sampling = {.top_p = 1, .repetition_penalty = 1}, .most = 64, .ends = (int32_t[]){2}, .n_ends = 1});
+    generate_open(&g, &a,
+                  &(struct generate_options){.sampling = {.top_p = 1, .repetition_penalty = 1},
+                                             .most = 64,
+                                             .ends = (int32_t[]){2},
+                                             .n_ends = 1});
     must(generate_all(&g, &(struct generate_queue){&q, next_golden, check_golden}, &e), &e);
     generate_close(&g);
     generator_close(&a);
@@ -355,7 +388,11 @@ static void test_pool(void **state)
     uint64_t answers = 0;
     must(tokenizer_open(&t, "tests/golden/tokenizers/gpt2", &e), &e);
     start_texts(&a, 16, 4);
-    generate_open(&g, &a, &(struct generate_options){.sampling = {.top_p = 1, .repetition_penalty = 1}, .most = 6, .tokenizer = t, .pooled = true});
+    generate_open(&g, &a,
+                  &(struct generate_options){.sampling = {.top_p = 1, .repetition_penalty = 1},
+                                             .most = 6,
+                                             .tokenizer = t,
+                                             .pooled = true});
     mem_pool_create(1 << 20);
     const uint64_t before = mem_allocations();
     must(generate_all(&g, &(struct generate_queue){&answers, next_of_count, count_answer}, &e), &e);
@@ -367,7 +404,8 @@ static void test_pool(void **state)
     tokenizer_close(t);
 }
 
-/* Without a number of prompts at once, the planner takes as many as the budget holds; the smallest budget is that of one. */
+/* Without a number of prompts at once, the planner takes as many as the budget holds; the smallest
+ * budget is that of one. */
 static void test_plan(void **state)
 {
     (void)state;
@@ -377,14 +415,16 @@ static void test_plan(void **state)
     struct run_generation o = {.cache = CACHE, .prompt = LENGTH, .answer = 4, .prompts = 100, .tokens = 100 * LENGTH};
     must(generator_plan(&a, &config, &o, &e), &e);
     assert_int_equal(a.texts, PROMPTS_MOST);
-    const uint64_t cache = generator_cache_bytes(&a) / PROMPTS_MOST, all = plan_arena(&a.run->planned.plan), smallest = a.run->planned.plan.smallest;
+    const uint64_t cache = generator_cache_bytes(&a) / PROMPTS_MOST, all = plan_arena(&a.run->planned.plan),
+                   smallest = a.run->planned.plan.smallest;
     generator_close(&a);
     double seconds = 0;
     for (uint64_t budget = all; budget >= smallest; budget -= 18 * cache) {
         snprintf(key, sizeof key, "memory.budget=%llu", (unsigned long long)budget);
         must(config_set(&config, key, &e), &e);
         must(generator_plan(&a, &config, &o, &e), &e);
-        assert_true(plan_arena(&a.run->planned.plan) <= budget && a.run->planned.plan.smallest == smallest && a.run->planned.plan.seconds >= seconds);
+        assert_true(plan_arena(&a.run->planned.plan) <= budget && a.run->planned.plan.smallest == smallest &&
+                    a.run->planned.plan.seconds >= seconds);
         seconds = a.run->planned.plan.seconds;
         generator_close(&a);
     }
@@ -406,7 +446,9 @@ static void test_plan(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_refused), cmocka_unit_test(test_texts),
-                                       cmocka_unit_test(test_queue), cmocka_unit_test(test_golden), cmocka_unit_test(test_pool), cmocka_unit_test(test_plan)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_refused),
+                                       cmocka_unit_test(test_texts),  cmocka_unit_test(test_queue),
+                                       cmocka_unit_test(test_golden), cmocka_unit_test(test_pool),
+                                       cmocka_unit_test(test_plan)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

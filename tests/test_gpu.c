@@ -3,11 +3,12 @@
  * times of a simulated GPU predicts that GPU. Also lanes, the profile that is distributed with
  * the program, and the widths of kernels.
  *
- * The simulated GPU takes for a launch what an H200 took for the most similar launch of the stored trace
- * (h200_trace.h): of the same op and dtype, with about as many flops and results, times the ratio of their ideal times.
- * No class of the calibration (cost/classes.c) decides which. With events a node takes EVENT longer than without. In a
- * graph replay everything takes LOADED times as long, and GAP longer per node. How exact the predictions are for the
- * real GPU is the subject of test_predict.c.
+ * The simulated GPU takes for a launch what an H200 took for the most similar launch of the stored
+ * trace (h200_trace.h): of the same op and dtype, with about as many flops and results, times the
+ * ratio of their ideal times. No class of the calibration (cost/classes.c) decides which. With
+ * events a node takes EVENT longer than without. In a graph replay everything takes LOADED times as
+ * long, and GAP longer per node. How exact the predictions are for the real GPU is the subject of
+ * test_predict.c.
  */
 #include "feed/batch_plan.h"
 #include "cost/calibration.h"
@@ -37,7 +38,9 @@ static int measured_count;
 
 static struct like describe(const struct query *q, enum op op)
 {
-    return (struct like){op, q->out[0]->dtype, query_flops(q, op), (double)tensor_elements(q->out[0]), kernel_ideal(q, op), 0};
+    return (
+        struct like){op, q->out[0]->dtype, query_flops(q, op), (double)tensor_elements(q->out[0]), kernel_ideal(q, op),
+                     0};
 }
 
 /* Adds the launches of a run of the trace. */
@@ -70,7 +73,8 @@ static void add_trace(const char *run, const struct profile *ideal)
 
 static double ratio(double a, double b) { return fabs(log2(fmax(a, 1) / fmax(b, 1))); }
 
-/* The kernel's own time on the simulated GPU; an op that the trace does not have takes twice its ideal time. */
+/* The kernel's own time on the simulated GPU; an op that the trace does not have takes twice its
+ * ideal time. */
 static double truth(const struct query *q, enum op op)
 {
     const struct like x = describe(q, op), *nearest = NULL;
@@ -152,17 +156,20 @@ static void test_fit(void **state)
     gpu_free(&s);
 }
 
-/* Models and batch sizes that were not measured. The times of the simulated GPU jump where another launch of the trace is
- * the most similar one, and curves do not: vision models have many such sizes, language models few. */
+/* Models and batch sizes that were not measured. The times of the simulated GPU jump where another
+ * launch of the trace is the most similar one, and curves do not: vision models have many such
+ * sizes, language models few. */
 static const struct unmeasured {
     const char *preset;
     int batch, micro, sequence, chunks;
     const char *recompute;
     double within;
 } unmeasured[] = {
-    {"sam-vit-h", 4, 4, 2, 1, "none", 0.12},    {"sam-vit-h", 8, 8, 2, 8, "all", 0.12},   {"sam-vit-h", 6, 1, 2, 2, "none", 0.12},
-    {"sam-vit-b", 3, 3, 2, 1, "none", 0.12},    {"sam-vit-l", 4, 2, 2, 1, "selective", 0.12}, {"llama-1b", 6, 6, 2048, 2, "none", 0.03},
-    {"llama-1b", 8, 4, 1024, 2, "none", 0.03},   {"tinysam", 4, 4, 2, 1, "none", 0.12},     {"llama-7b", 2, 2, 2048, 8, "all", 0.03},
+    {"sam-vit-h", 4, 4, 2, 1, "none", 0.12},      {"sam-vit-h", 8, 8, 2, 8, "all", 0.12},
+    {"sam-vit-h", 6, 1, 2, 2, "none", 0.12},      {"sam-vit-b", 3, 3, 2, 1, "none", 0.12},
+    {"sam-vit-l", 4, 2, 2, 1, "selective", 0.12}, {"llama-1b", 6, 6, 2048, 2, "none", 0.03},
+    {"llama-1b", 8, 4, 1024, 2, "none", 0.03},    {"tinysam", 4, 4, 2, 1, "none", 0.12},
+    {"llama-7b", 2, 2, 2048, 8, "all", 0.03},
 };
 
 static void test_predicts(void **state)
@@ -197,11 +204,13 @@ static void test_predicts(void **state)
         snprintf(sets[n++], 96, "device=cuda");
         for (int k = 0; k < n; k++)
             if (config_set(&c, sets[k], &e)) fail_msg("%s", e.text);
-        if (config_set(&c, "memory.offload=none", &e) || config_set(&c, "train.clip_norm=1", &e)) fail_msg("%s", e.text);
-        if (run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, &e)) fail_msg("%s", e.text);
+        if (config_set(&c, "memory.offload=none", &e) || config_set(&c, "train.clip_norm=1", &e))
+            fail_msg("%s", e.text);
+        if (run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, &e))
+            fail_msg("%s", e.text);
         double sum = sum_nodes(&r, &ideal, NULL, &launches), takes = replayed(sum, launches);
-        print_message("%s, %d of %d: %.4f s, predicted %.4f s: %+.1f %%\n", unmeasured[i].preset, unmeasured[i].micro, unmeasured[i].batch, takes, r.planned.plan.seconds,
-                      100 * (r.planned.plan.seconds / takes - 1));
+        print_message("%s, %d of %d: %.4f s, predicted %.4f s: %+.1f %%\n", unmeasured[i].preset, unmeasured[i].micro,
+                      unmeasured[i].batch, takes, r.planned.plan.seconds, 100 * (r.planned.plan.seconds / takes - 1));
         assert_true(fabs(r.planned.plan.seconds / takes - 1) < unmeasured[i].within);
         run_close(&r);
         config_free(&c);
@@ -239,7 +248,8 @@ static double simulate_tape(const struct tape *t, enum program p, const double *
     return total;
 }
 
-static const char *const offload_settings[] = {"optimizer", "[optimizer, masters]", "weights", "activations", "[optimizer, masters, weights, activations]"};
+static const char *const offload_settings[] = {"optimizer", "[optimizer, masters]", "weights", "activations",
+                                               "[optimizer, masters, weights, activations]"};
 
 /* Copies overlap with compute as the tape's waits allow: never less than the longer lane, never
  * more than the sum. */
@@ -255,14 +265,23 @@ static void test_lanes(void **state)
         struct error e = {0};
         struct tape t;
         char set[96];
-        const char *const sets[] = {"model.preset=sam-vit-b", "train.effective_batch=4", "memory.head_chunks=2", "device=cuda", "device.profile=h200", "memory.host_budget=none",
-                                    fused ? "memory.micro_batch=4" : "memory.micro_batch=2", fused ? "memory.fused_step=on" : "memory.fused_step=off"};
+        const char *const sets[] = {"model.preset=sam-vit-b",
+                                    "train.effective_batch=4",
+                                    "memory.head_chunks=2",
+                                    "device=cuda",
+                                    "device.profile=h200",
+                                    "memory.host_budget=none",
+                                    fused ? "memory.micro_batch=4" : "memory.micro_batch=2",
+                                    fused ? "memory.fused_step=on" : "memory.fused_step=off"};
         config_init(&c);
         for (size_t k = 0; k < COUNT(sets); k++)
             if (config_set(&c, sets[k], &e)) fail_msg("%s", e.text);
         snprintf(set, sizeof set, "memory.offload=%s", offload_settings[i % COUNT(offload_settings)]);
-        if (config_set(&c, set, &e) || config_set(&c, i < COUNT(offload_settings) ? "memory.recompute=none" : "memory.recompute=all", &e)) fail_msg("%s", e.text);
-        if (run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e)) fail_msg("%s", e.text);
+        if (config_set(&c, set, &e) ||
+            config_set(&c, i < COUNT(offload_settings) ? "memory.recompute=none" : "memory.recompute=all", &e))
+            fail_msg("%s", e.text);
+        if (run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e))
+            fail_msg("%s", e.text);
         double *seconds = mem_alloc(r.planned.graph.nodes.n * sizeof *seconds), whole = 0;
         char *const arena[SPACE_COUNT] = {0};
         for (id n = 1; n < r.planned.graph.nodes.n; n++) {
@@ -272,17 +291,22 @@ static void test_lanes(void **state)
             query_fill(&q, &r.planned.graph, x, &r.planned.profile);
             q.kernel = r.planned.plan.placement.binding[n].kernel;
             seconds[n] = kernel_seconds(&q, x->op);
-            for (id l = x->loop; l; l = r.planned.graph.loops.at[l].parent) seconds[n] *= r.planned.graph.loops.at[l].trip;
+            for (id l = x->loop; l; l = r.planned.graph.loops.at[l].parent)
+                seconds[n] *= r.planned.graph.loops.at[l].trip;
         }
         tape_build(&t, &r.planned.graph, &r.planned.plan.placement, arena, 1, NULL);
         for (int p = PROGRAM_STEP; p <= PROGRAM_UPDATE; p++) {
-            double lane[LANE_COUNT] = {0}, least = lanes_seconds(&r.planned.graph, p, seconds, NULL), placed = lanes_seconds(&r.planned.graph, p, seconds, &r.planned.plan.placement);
+            double lane[LANE_COUNT] = {0}, least = lanes_seconds(&r.planned.graph, p, seconds, NULL),
+                   placed = lanes_seconds(&r.planned.graph, p, seconds, &r.planned.plan.placement);
             double taped = simulate_tape(&t, p, seconds);
             for (uint32_t k = 0; k < t.program[p].n; k++)
-                if (t.program[p].at[k].kind == ENTRY_LAUNCH) lane[t.program[p].at[k].lane] += seconds[t.program[p].at[k].node];
-            print_message("%s, %s: lanes %.4f, %.4f and %.4f; %.4f at least, %.4f placed, %.4f by the tape\n", offload_settings[i % COUNT(offload_settings)], program_name(p), lane[0], lane[1], lane[2],
+                if (t.program[p].at[k].kind == ENTRY_LAUNCH)
+                    lane[t.program[p].at[k].lane] += seconds[t.program[p].at[k].node];
+            print_message("%s, %s: lanes %.4f, %.4f and %.4f; %.4f at least, %.4f placed, %.4f by the tape\n",
+                          offload_settings[i % COUNT(offload_settings)], program_name(p), lane[0], lane[1], lane[2],
                           least, placed, taped);
-            assert_true(least >= fmax(fmax(lane[0], lane[1]), lane[2]) * (1 - 1e-9) && placed >= least * (1 - 1e-9) && placed <= (lane[0] + lane[1] + lane[2]) * (1 + 1e-9));
+            assert_true(least >= fmax(fmax(lane[0], lane[1]), lane[2]) * (1 - 1e-9) && placed >= least * (1 - 1e-9) &&
+                        placed <= (lane[0] + lane[1] + lane[2]) * (1 + 1e-9));
             assert_true(fabs(placed - taped) <= 0.002 * taped);
             whole += placed;
         }
@@ -304,7 +328,8 @@ static void refuses(const struct text *t, const char *from, const char *to, cons
     if (!at) fail_msg("no %s in the profile", from);
     text_printf(&bad, "%.*s%s%s", (int)(at - t->at), t->at, to, at + strlen(from));
     int rc = profile_parse(bad.at, bad.n, &p, &taken, &e);
-    if (rc != PL_USAGE || !strstr(e.text, word)) fail_msg("%s -> %s: code %d, \"%s\", expected the word %s", from, to, rc, e.text, word);
+    if (rc != PL_USAGE || !strstr(e.text, word))
+        fail_msg("%s -> %s: code %d, \"%s\", expected the word %s", from, to, rc, e.text, word);
     text_free(&bad);
 }
 
@@ -353,10 +378,12 @@ static void test_nearest(void **state)
     struct graph g;
     struct query q;
     struct profile p;
-    struct kernel ours = {.op = OP_LINEAR, .name = "ours"}, theirs = {.op = OP_LINEAR, .name = "theirs"}, others = {.op = OP_LINEAR, .name = "others"};
+    struct kernel ours = {.op = OP_LINEAR, .name = "ours"}, theirs = {.op = OP_LINEAR, .name = "theirs"},
+                  others = {.op = OP_LINEAR, .name = "others"};
     profile_default(&p, DEVICE_CUDA, 0);
     graph_init(&g);
-    id x = graph_param(&g, "x", DT_F32, DIM(1024, 1024), (struct init){0}), w = graph_param(&g, "w", DT_F32, DIM(1024, 1024), (struct init){0});
+    id x = graph_param(&g, "x", DT_F32, DIM(1024, 1024), (struct init){0}),
+       w = graph_param(&g, "w", DT_F32, DIM(1024, 1024), (struct init){0});
     query_fill(&q, &g, node_at(&g, tensor_at(&g, op_linear(&g, x, w, 0))->node), &p);
     q.kernel = &ours;
     assert_true(class_find(c, &q, OP_LINEAR, 1e-5)->curve.at[0].factor == 3);
@@ -376,16 +403,19 @@ static void test_stored(void **state)
     struct error e = {0};
     assert_true(profile_is_stored("h200") && !profile_is_stored("rtx-4090"));
     if (profile_gpu(&p, &taken, "h200", &e)) fail_msg("%s", e.text);
-    assert_true(p.kind == DEVICE_CUDA && p.measured == &taken && p.memory_bytes > (uint64_t)130 << 30 && p.library_workspace);
+    assert_true(p.kind == DEVICE_CUDA && p.measured == &taken && p.memory_bytes > (uint64_t)130 << 30 &&
+                p.library_workspace);
     assert_string_equal(p.name, "h200");
 }
 
-/* An op of one input, and perhaps ids, on dense tensors; `from`: the input's first byte; `advance`: its step in a loop. */
+/* An op of one input, and perhaps ids, on dense tensors; `from`: the input's first byte; `advance`:
+ * its step in a loop. */
 static int access_of(enum op op, enum dtype type, const int64_t dim[3], uint64_t from, int64_t advance)
 {
     static const int64_t rows[2] = {2, 3};
     struct profile p;
-    struct tensor x = {.dtype = (uint8_t)type, .rank = 3, .offset = from, .loop = advance != 0, .advance = advance}, y, index = {.dtype = DT_I32, .rank = 2};
+    struct tensor x = {.dtype = (uint8_t)type, .rank = 3, .offset = from, .loop = advance != 0, .advance = advance}, y,
+                  index = {.dtype = DT_I32, .rank = 2};
     union attr a = {0};
     profile_default(&p, DEVICE_CUDA, 1);
     memcpy(x.dim, dim, 3 * sizeof *dim);
@@ -394,7 +424,8 @@ static int access_of(enum op op, enum dtype type, const int64_t dim[3], uint64_t
     tensor_dense_strides(&index);
     y = x;
     y.offset = 0, y.loop = 0;
-    struct query q = {.attr = &a, .in = {&x, &index}, .out = {&y}, .nin = op == OP_GATHER ? 2 : 1, .nout = 1, .profile = &p};
+    struct query q =
+        {.attr = &a, .in = {&x, &index}, .out = {&y}, .nin = op == OP_GATHER ? 2 : 1, .nout = 1, .profile = &p};
     q.kernel = kernel_find(DEVICE_CUDA, op, &q);
     assert_non_null(q.kernel);
     return q.kernel->access(&q);
@@ -427,19 +458,33 @@ static struct tensor rows_of(enum dtype type, int rank, const int64_t *dim, int6
     return t;
 }
 
-/* Windows of 3 in a map of 4 x 4, without tensor cores, with heads of D and tables of `table`; skip: between the rows of k. */
+/* Windows of 3 in a map of 4 x 4, without tensor cores, with heads of D and tables of `table`;
+ * skip: between the rows of k. */
 static int window_access_of(bool backward, enum dtype type, enum dtype table, int64_t D, int64_t skip, uint64_t from)
 {
     struct profile p;
-    struct tensor heads = rows_of(type, 4, (int64_t[]){2, 16, 2, D}, 0), k = rows_of(type, 4, (int64_t[]){2, 16, 2, D}, skip), lse = rows_of(DT_F32, 3, (int64_t[]){2, 2, 16}, 0);
-    struct tensor rows = rows_of(table, 2, (int64_t[]){5, D}, 0), drows = rows_of(DT_F32, 2, (int64_t[]){5, D}, 0), dpad = rows_of(DT_F32, 3, (int64_t[]){2, 2, D}, 0);
+    struct tensor heads = rows_of(type, 4, (int64_t[]){2, 16, 2, D}, 0),
+                  k = rows_of(type, 4, (int64_t[]){2, 16, 2, D}, skip),
+                  lse = rows_of(DT_F32, 3, (int64_t[]){2, 2, 16}, 0);
+    struct tensor rows = rows_of(table, 2, (int64_t[]){5, D}, 0), drows = rows_of(DT_F32, 2, (int64_t[]){5, D}, 0),
+                  dpad = rows_of(DT_F32, 3, (int64_t[]){2, 2, D}, 0);
     union attr a = {.windowed = {.height = 4, .width = 4, .window = 3, .scale = 1}};
     profile_default(&p, DEVICE_CUDA, 1);
     p.capability = 70;
     k.offset = from;
-    struct query q = {.attr = &a, .in = {&heads, &k, &heads, &rows, &rows}, .out = {&heads, &lse}, .nin = 5, .nout = 2, .profile = &p};
+    struct query q = {.attr = &a,
+                      .in = {&heads, &k, &heads, &rows, &rows},
+                      .out = {&heads, &lse},
+                      .nin = 5,
+                      .nout = 2,
+                      .profile = &p};
     if (backward)
-        q = (struct query){.attr = &a, .in = {&heads, &heads, &k, &heads, &heads, &lse, &rows, &rows}, .out = {&heads, &heads, &heads, &drows, &drows, &dpad}, .nin = 8, .nout = 6, .profile = &p};
+        q = (struct query){.attr = &a,
+                           .in = {&heads, &heads, &k, &heads, &heads, &lse, &rows, &rows},
+                           .out = {&heads, &heads, &heads, &drows, &drows, &dpad},
+                           .nin = 8,
+                           .nout = 6,
+                           .profile = &p};
     q.kernel = kernel_find(DEVICE_CUDA, backward ? OP_ATTENTION_WINDOW_BWD : OP_ATTENTION_WINDOW, &q);
     assert_non_null(q.kernel);
     assert_string_equal(q.kernel->name, backward ? "cuda_attention_window_bwd" : "cuda_attention_window");
@@ -456,7 +501,8 @@ static void test_window_access(void **state)
         assert_int_equal(window_access_of(backward, DT_F32, DT_F32, 4, 1, 0), 4);
         assert_int_equal(window_access_of(backward, DT_BF16, DT_BF16, 16, 0, 8), 2);
         assert_int_equal(window_access_of(backward, DT_BF16, DT_BF16, 16, 8, 32), 16);
-        assert_int_equal(window_access_of(backward, DT_BF16, DT_F32, 16, 0, 0), 16); /* such tables are read by element */
+        /* such tables are read by element */
+        assert_int_equal(window_access_of(backward, DT_BF16, DT_F32, 16, 0, 0), 16);
         assert_int_equal(window_access_of(backward, DT_BF16, DT_BF16, 12, 0, 0), 2);
     }
 }
@@ -484,22 +530,30 @@ static const char *copy_form(int64_t B, int64_t R, int64_t C, bool turned)
 
 static const char *window_form_of(int64_t C)
 {
-    struct tensor x = rows_of(DT_BF16, 4, (int64_t[]){1, 4, 4, C}, 0), y = rows_of(DT_BF16, 4, (int64_t[]){4, 2, 2, C}, 0);
+    struct tensor x = rows_of(DT_BF16, 4, (int64_t[]){1, 4, 4, C}, 0),
+                  y = rows_of(DT_BF16, 4, (int64_t[]){4, 2, 2, C}, 0);
     return form_of(OP_WINDOW, &(struct query){.attr = &no_attributes, .in = {&x}, .out = {&y}, .nin = 1, .nout = 1});
 }
 
 static const char *rmsnorm_form(int64_t C)
 {
-    struct tensor x = rows_of(DT_BF16, 2, (int64_t[]){5, C}, 0), w = rows_of(DT_BF16, 1, (int64_t[]){C}, 0), rstd = rows_of(DT_F32, 1, (int64_t[]){5}, 0);
-    return form_of(OP_RMSNORM, &(struct query){.attr = &no_attributes, .in = {&x, &w}, .out = {&x, &rstd}, .nin = 2, .nout = 2});
+    struct tensor x = rows_of(DT_BF16, 2, (int64_t[]){5, C}, 0), w = rows_of(DT_BF16, 1, (int64_t[]){C}, 0),
+                  rstd = rows_of(DT_F32, 1, (int64_t[]){5}, 0);
+    return form_of(OP_RMSNORM,
+                   &(struct query){.attr = &no_attributes, .in = {&x, &w}, .out = {&x, &rstd}, .nin = 2, .nout = 2});
 }
 
 static const char *attention_form(enum dtype type, int64_t B, int64_t T, int64_t S, int64_t D, bool with_ranges)
 {
-    struct tensor q = rows_of(type, 4, (int64_t[]){B, T, 1, D}, 0), k = rows_of(type, 4, (int64_t[]){B, S, 1, D}, 0), lse = rows_of(DT_F32, 3, (int64_t[]){B, 1, T}, 0);
+    struct tensor q = rows_of(type, 4, (int64_t[]){B, T, 1, D}, 0), k = rows_of(type, 4, (int64_t[]){B, S, 1, D}, 0),
+                  lse = rows_of(DT_F32, 3, (int64_t[]){B, 1, T}, 0);
     struct tensor ranges = rows_of(DT_I32, 3, (int64_t[]){B, T, 2}, 0);
     static const union attr a = {.attention = {.scale = 1}};
-    struct query query = {.attr = &a, .in = {&q, &k, &k, NULL, &ranges}, .out = {&q, &lse}, .nin = with_ranges ? 5 : 3, .nout = 2};
+    struct query query = {.attr = &a,
+                          .in = {&q, &k, &k, NULL, &ranges},
+                          .out = {&q, &lse},
+                          .nin = with_ranges ? 5 : 3,
+                          .nout = 2};
     return form_of(OP_ATTENTION, &query);
 }
 
@@ -544,9 +598,10 @@ static void test_form_names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fit), cmocka_unit_test(test_predicts), cmocka_unit_test(test_damaged), cmocka_unit_test(test_nearest), cmocka_unit_test(test_lanes),
-        cmocka_unit_test(test_stored), cmocka_unit_test(test_access), cmocka_unit_test(test_window_access),
-        cmocka_unit_test(test_forms), cmocka_unit_test(test_form_names),
+        cmocka_unit_test(test_fit),        cmocka_unit_test(test_predicts),      cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_nearest),    cmocka_unit_test(test_lanes),         cmocka_unit_test(test_stored),
+        cmocka_unit_test(test_access),     cmocka_unit_test(test_window_access), cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_form_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

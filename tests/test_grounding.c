@@ -22,7 +22,8 @@ static void assert_row(const float *row, const char *expect)
     }
 }
 
-static void check(const bool is_mask[M], const int32_t target[Q], const char *const rows[2 * Q], const int32_t expect[2 * Q])
+static void check(const bool is_mask[M], const int32_t target[Q], const char *const rows[2 * Q],
+                  const int32_t expect[2 * Q])
 {
     float candidates[2 * Q * W];
     int32_t answers[2 * Q];
@@ -38,28 +39,39 @@ static const bool three[M] = {true, true, true, false};
 static void test_several(void **state)
 {
     (void)state;
-    check(three, (int32_t[]){1, 0, 2}, (const char *const[]){"xxx.|...", "xxx.|...", "xxx.|...", "....|xxx", "....|xxx", "....|xxx"}, (int32_t[]){1, 0, 2, M, M + 1, M + 2});
+    check(three, (int32_t[]){1, 0, 2},
+          (const char *const[]){"xxx.|...", "xxx.|...", "xxx.|...", "....|xxx", "....|xxx", "....|xxx"},
+          (int32_t[]){1, 0, 2, M, M + 1, M + 2});
 }
 
 /* Queries with the same target are no wrong answers for each other. */
 static void test_same_target(void **state)
 {
     (void)state;
-    check(three, (int32_t[]){1, 1, 2}, (const char *const[]){"xxx.|...", "xxx.|...", "xxx.|...", "....|x.x", "....|.xx", "....|xxx"}, (int32_t[]){1, 1, 2, M, M + 1, M + 2});
-    check(three, (int32_t[]){1, 1, -1}, (const char *const[]){"xxx.|...", "xxx.|...", "xxx.|...", "xxx.|...", "xxx.|...", "xxx.|..."}, (int32_t[]){1, 1, -100, 1, 1, -100});
+    check(three, (int32_t[]){1, 1, 2},
+          (const char *const[]){"xxx.|...", "xxx.|...", "xxx.|...", "....|x.x", "....|.xx", "....|xxx"},
+          (int32_t[]){1, 1, 2, M, M + 1, M + 2});
+    check(three, (int32_t[]){1, 1, -1},
+          (const char *const[]){"xxx.|...", "xxx.|...", "xxx.|...", "xxx.|...", "xxx.|...", "xxx.|..."},
+          (int32_t[]){1, 1, -100, 1, 1, -100});
 }
 
-/* One query: the second row is the first again. An image without queries has no answers, and rows without inf. */
+/* One query: the second row is the first again. An image without queries has no answers, and rows
+ * without inf. */
 static void test_few(void **state)
 {
     (void)state;
-    check(three, (int32_t[]){-100, 2, -1}, (const char *const[]){"xxx.|...", "xxx.|...", "xxx.|...", "xxx.|...", "xxx.|...", "xxx.|..."}, (int32_t[]){-100, 2, -100, -100, 2, -100});
-    check((bool[M]){false}, (int32_t[]){-1, -1, -1}, (const char *const[]){"....|...", "....|...", "....|...", "....|...", "....|...", "....|..."},
+    check(three, (int32_t[]){-100, 2, -1},
+          (const char *const[]){"xxx.|...", "xxx.|...", "xxx.|...", "xxx.|...", "xxx.|...", "xxx.|..."},
+          (int32_t[]){-100, 2, -100, -100, 2, -100});
+    check((bool[M]){false}, (int32_t[]){-1, -1, -1},
+          (const char *const[]){"....|...", "....|...", "....|...", "....|...", "....|...", "....|..."},
           (int32_t[]){-100, -100, -100, -100, -100, -100});
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_several), cmocka_unit_test(test_same_target), cmocka_unit_test(test_few)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_several), cmocka_unit_test(test_same_target),
+                                       cmocka_unit_test(test_few)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -203,7 +203,8 @@ static void check_jpeg(struct jpg *j, const char *name, uint32_t w, uint32_t h, 
     struct error e;
     uint32_t got_w = 0, got_h = 0;
     uint8_t *got = NULL;
-    if (jpg_peek(bytes, n, &head, &e) || jpg_decode(j, bytes, n, 1, &got_w, &got_h, &got, &e)) fail_msg("%s: %s", name, e.text);
+    if (jpg_peek(bytes, n, &head, &e) || jpg_decode(j, bytes, n, 1, &got_w, &got_h, &got, &e))
+        fail_msg("%s: %s", name, e.text);
     assert_int_equal(head.width, w);
     assert_int_equal(head.height, h);
     assert_int_equal(head.components, components);
@@ -317,7 +318,8 @@ static void paint(uint8_t *rgb, uint32_t w, uint32_t h, uint64_t seed)
         for (uint32_t x = 0; x < w; x++)
             for (uint32_t c = 0; c < 3; c++) {
                 uint32_t i = (y * w + x) * 3 + c;
-                int noise = (int)(random_bits(key, i) % 61) - 30, v = (int)(128 + 100 * sin((x * (c + 1) + 2 * y) / 9.0)) + noise;
+                int noise = (int)(random_bits(key, i) % 61) - 30,
+                    v = (int)(128 + 100 * sin((x * (c + 1) + 2 * y) / 9.0)) + noise;
                 if ((x / 13 + y / 11) % 5 == 0) v = c * 120;
                 rgb[i] = (uint8_t)(v < 0 ? 0 : v > 255 ? 255 : v);
             }
@@ -330,7 +332,8 @@ static void check_same(struct jpg *strict, struct jpg *tolerant, const char *byt
         uint32_t w = 0, h = 0, want_w = 0, want_h = 0;
         uint8_t *got = NULL, *want = NULL;
         struct error e;
-        if (jpg_decode(strict, bytes, n, divisor, &w, &h, &got, &e) || jpg_decode(tolerant, bytes, n, divisor, &want_w, &want_h, &want, &e))
+        if (jpg_decode(strict, bytes, n, divisor, &w, &h, &got, &e) ||
+            jpg_decode(tolerant, bytes, n, divisor, &want_w, &want_h, &want, &e))
             fail_msg("%s", e.text);
         assert_true(w == want_w && h == want_h && !jpg_warnings(tolerant));
         assert_int_equal(difference(got, want, (size_t)w * h * 3), 0);
@@ -363,7 +366,9 @@ static void test_jpeg_damaged(void **state)
         mem_free(p);
         file.at[at] = was;
         refused += !good;
-        if (takes != good) fail_msg("damage %u at %llu: %s by the strict reader, the tolerant one %s", i, (unsigned long long)at, takes ? "taken" : "refused", good ? "has no warning" : "warns");
+        if (takes != good)
+            fail_msg("damage %u at %llu: %s by the strict reader, the tolerant one %s", i, (unsigned long long)at,
+                     takes ? "taken" : "refused", good ? "has no warning" : "warns");
     }
     assert_true(refused > 100);
     check_same(strict, tolerant, file.at, file.n);
@@ -444,7 +449,8 @@ static void test_resize(void **state)
     check_resize("down", (struct resize_view){.to_width = 64, .to_height = 43});
     check_resize("slight", (struct resize_view){.to_width = 137, .to_height = 91});
     check_resize("up", (struct resize_view){.to_width = 211, .to_height = 141});
-    check_resize("crop", (struct resize_view){.x = 20.5, .y = 10.25, .w = 99.5, .h = 70.5, .to_width = 96, .to_height = 64});
+    check_resize("crop",
+                 (struct resize_view){.x = 20.5, .y = 10.25, .w = 99.5, .h = 70.5, .to_width = 96, .to_height = 64});
     check_resize("tiny", (struct resize_view){.to_width = 7, .to_height = 5});
     check_resize("src", (struct resize_view){.to_width = 150, .to_height = 100}); /* the same size: the same bytes */
 }
@@ -454,7 +460,10 @@ static void test_resize_flat(void **state)
 {
     (void)state;
     for (uint32_t trial = 0; trial < 200; trial++) {
-        struct resize_view v = {.width = 1 + trial * 7 % 61, .height = 1 + trial * 5 % 43, .to_width = 1 + trial * 11 % 53, .to_height = 1 + trial * 3 % 47};
+        struct resize_view v = {.width = 1 + trial * 7 % 61,
+                                .height = 1 + trial * 5 % 43,
+                                .to_width = 1 + trial * 11 % 53,
+                                .to_height = 1 + trial * 3 % 47};
         v.stride = v.to_width * 3;
         uint8_t *src = mem_alloc((size_t)v.width * v.height * 3), *to = mem_alloc(v.stride * v.to_height);
         memset(src, (int)trial + 55, (size_t)v.width * v.height * 3);
@@ -490,8 +499,9 @@ static void test_resize_sizes(void **state)
 static void test_gunzip(void **state)
 {
     (void)state;
-    static const uint8_t member[] = {0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x03, 0x2b, 0xc8, 0xc9, 0xcc, 0x2d, 0xce,
-                                     0xcf, 0xc9, 0xe1, 0x02, 0x00, 0x86, 0xf5, 0xcd, 0x8e, 0x09, 0x00, 0x00, 0x00};
+    static const uint8_t member[] = {0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x03,
+                                     0x2b, 0xc8, 0xc9, 0xcc, 0x2d, 0xce, 0xcf, 0xc9, 0xe1, 0x02,
+                                     0x00, 0x86, 0xf5, 0xcd, 0x8e, 0x09, 0x00, 0x00, 0x00};
     uint8_t file[2 * sizeof member + 100] = {0}, back[64];
     memcpy(file, member, sizeof member);
     memcpy(file + sizeof member, member, sizeof member);
@@ -542,7 +552,8 @@ static void check_scene(const struct synth_options *o, uint64_t id)
         assert_true(owner > 0);
         for (uint32_t y = 0; y < a.h; y++)
             for (uint32_t x = 0; x < a.w; x++)
-                if (pixels[(size_t)x * a.h + y] != (s.owner[(size_t)y * a.w + x] == owner)) fail_msg("mask %u is wrong at %u,%u", k, x, y);
+                if (pixels[(size_t)x * a.h + y] != (s.owner[(size_t)y * a.w + x] == owner))
+                    fail_msg("mask %u is wrong at %u,%u", k, x, y);
     }
     mem_free(pixels);
     mem_free(masks);

@@ -1,6 +1,7 @@
 /*
- * test_image_rows.c: rows of conversations with images are a function of source and position alone; every image stands where
- * its tokens are; a broken image costs its conversation alone; the rest of a row's room is zeros, whatever was there.
+ * test_image_rows.c: rows of conversations with images are a function of source and position alone;
+ * every image stands where its tokens are; a broken image costs its conversation alone; the rest of
+ * a row's room is zeros, whatever was there.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +26,10 @@ static char path[300];
 static uint32_t images_of(uint32_t i) { return i % 4; }
 static uint8_t colour_of(uint32_t i, uint32_t k) { return (uint8_t)(4 * i + k + 1); }
 
-static void image_path(char *out, size_t room, uint32_t i, uint32_t k) { snprintf(out, room, "%s/%u_%u.png", folder, i, k); }
+static void image_path(char *out, size_t room, uint32_t i, uint32_t k)
+{
+    snprintf(out, room, "%s/%u_%u.png", folder, i, k);
+}
 
 static void make_images(void)
 {
@@ -40,7 +44,8 @@ static void make_images(void)
         }
 }
 
-/* Turns of the ids 100 + i, an image, and an answer of two tokens; a sample without images has one turn. */
+/* Turns of the ids 100 + i, an image, and an answer of two tokens; a sample without images has one
+ * turn. */
 static void add_sample(struct token_store_writer *w, uint32_t i)
 {
     int32_t ids[64];
@@ -61,7 +66,15 @@ static void add_sample(struct token_store_writer *w, uint32_t i)
         ids[t++] = (int32_t)(200 + i);
         ids[t++] = 99;
     }
-    const struct new_sample s = {.ids = ids, .tokens = t, .answers = answers, .n_answers = turns, .media = media, .images = images, .file = "chats.json", .line = i + 1, .number = i};
+    const struct new_sample s = {.ids = ids,
+                                 .tokens = t,
+                                 .answers = answers,
+                                 .n_answers = turns,
+                                 .media = media,
+                                 .images = images,
+                                 .file = "chats.json",
+                                 .line = i + 1,
+                                 .number = i};
     if (token_store_add(w, &s, &e)) fail_msg("%s", e.text);
     bump_free(&b);
 }
@@ -80,7 +93,7 @@ static int make_all(void **state)
     return rc;
 }
 
-/* --- rows of them --------------------------------------------------------------------------------- */
+/* --- rows of them ----------------------------------------------------------------------------- */
 
 struct fixture {
     struct conversations set;
@@ -93,7 +106,10 @@ struct fixture {
 
 static struct conversations_options row_options(uint32_t most, enum too_many too_many)
 {
-    return (struct conversations_options){.sequence = T, .packing = true, .max_bad = 1, .images = {TOKEN, FEATURES, most, too_many}};
+    return (struct conversations_options){.sequence = T,
+                                          .packing = true,
+                                          .max_bad = 1,
+                                          .images = {TOKEN, FEATURES, most, too_many}};
 }
 
 /* The processor of images that have the tower's size: their bytes. */
@@ -130,7 +146,8 @@ static const struct image_row *next_row(struct fixture *f)
     return x;
 }
 
-/* Each image token's image has the colour of its sample; there are no others. Marks the samples of the row. */
+/* Each image token's image has the colour of its sample; there are no others. Marks the samples of
+ * the row. */
 static void check_row(const struct image_row *x, uint32_t most, uint32_t *seen)
 {
     uint32_t image = 0, left = 0;
@@ -140,7 +157,8 @@ static void check_row(const struct image_row *x, uint32_t most, uint32_t *seen)
         if (begins) seen[id - 100]++, left = images_of((uint32_t)id - 100);
         if (id != TOKEN || x->tokens.ids[t - 1] == TOKEN) continue;
         const uint32_t i = (uint32_t)x->tokens.ids[t - 1] - 100, k = images_of(i) - left--;
-        for (uint32_t p = 0; p < FLOATS; p++) assert_true(((const float *)x->pixels)[image * FLOATS + p] == colour_of(i, k));
+        for (uint32_t p = 0; p < FLOATS; p++)
+            assert_true(((const float *)x->pixels)[image * FLOATS + p] == colour_of(i, k));
         image++;
     }
     assert_int_equal(image, x->images);
@@ -182,7 +200,7 @@ static void test_rows(void **state)
     }
 }
 
-/* --- faults ----------------------------------------------------------------------------------------- */
+/* --- faults ----------------------------------------------------------------------------------- */
 
 static void hide(uint32_t i, uint32_t k, bool back)
 {
@@ -249,7 +267,7 @@ static void test_too_many_broken(void **state)
     close_rows(&f);
 }
 
-/* --- too many images ---------------------------------------------------------------------------------- */
+/* --- too many images -------------------------------------------------------------------------- */
 
 static void test_too_many(void **state)
 {
@@ -262,7 +280,8 @@ static void test_too_many(void **state)
     assert_int_equal(c.too_many, N / 4);
     assert_int_equal(c.used.n, N - N / 4);
     conversations_print_left(&c, &left);
-    assert_string_equal(left.at, "15 samples have more images than data.max_images (2; the most are 3) and are left out; data.too_many_images: split makes several of each");
+    assert_string_equal(left.at, "15 samples have more images than data.max_images (2; the most are 3) and are left "
+                                 "out; data.too_many_images: split makes several of each");
     conversations_close(&c);
     left.n = 0;
     o.images.too_many = TOO_MANY_SPLIT; /* two turns, then one */
@@ -296,6 +315,7 @@ static void test_too_many(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_faults), cmocka_unit_test(test_too_many_broken), cmocka_unit_test(test_too_many)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_faults),
+                                       cmocka_unit_test(test_too_many_broken), cmocka_unit_test(test_too_many)};
     return cmocka_run_group_tests(tests, make_all, remove_folder);
 }

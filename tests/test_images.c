@@ -1,7 +1,7 @@
 /*
- * test_images.c: images among the tokens of a batch (models/images.h): a batch whose samples have room for some
- * images each gives the loss and the gradients of one whose samples share all images, for any room, with and
- * without micro-batches; where the tower runs; and what image_index writes.
+ * test_images.c: images among the tokens of a batch (models/images.h): a batch whose samples have
+ * room for some images each gives the loss and the gradients of one whose samples share all images,
+ * for any room, with and without micro-batches; where the tower runs; and what image_index writes.
  *
  * Run from the repository's root: the model is a folder of tests/golden.
  */
@@ -28,7 +28,7 @@ static void must(int rc, const struct error *e)
     if (rc) fail_msg("%s", e->text);
 }
 
-/* --- the batch ------------------------------------------------------------------------------------ */
+/* --- the batch -------------------------------------------------------------------------------- */
 
 /* Text, and the tokens of a sample's images from its second token on. */
 static void fill_ids(int b, int32_t ids[T])
@@ -74,7 +74,7 @@ static void put_images(struct run *r, int room)
     }
 }
 
-/* --- runs ---------------------------------------------------------------------------------------- */
+/* --- runs ------------------------------------------------------------------------------------- */
 
 struct gradients {
     float *at;
@@ -99,8 +99,10 @@ static struct gradients read_gradients(struct run *r)
 
 static struct gradients run_once(int room, int micro_batch, float *loss)
 {
-    static const char *const sets[] = {("model.path=" FOLDER), "memory.precision=f32", "memory.offload=none", "memory.head_chunks=1", "memory.recompute=none", "memory.fused_step=off",
-                                       "train.effective_batch=3", "data.sequence=14", "device.threads=2", "device.kind=cpu"};
+    static const char *const sets[] = {("model.path=" FOLDER),    "memory.precision=f32",  "memory.offload=none",
+                                       "memory.head_chunks=1",    "memory.recompute=none", "memory.fused_step=off",
+                                       "train.effective_batch=3", "data.sequence=14",      "device.threads=2",
+                                       "device.kind=cpu"};
     struct config c;
     struct run r;
     struct error e;
@@ -112,7 +114,13 @@ static struct gradients run_once(int room, int micro_batch, float *loss)
     for (size_t i = 0; i < COUNT(sets); i++) must(config_set(&c, sets[i], &e), &e);
     snprintf(micro, sizeof micro, "memory.micro_batch=%d", micro_batch);
     must(config_set(&c, micro, &e), &e);
-    must(run_plan(&r, &c, &(struct run_options){.train = true, .own = room ? &own : NULL, .own_bytes = sizeof own, .size = room ? NULL : size}, &e), &e);
+    must(run_plan(&r, &c,
+                  &(struct run_options){.train = true,
+                                        .own = room ? &own : NULL,
+                                        .own_bytes = sizeof own,
+                                        .size = room ? NULL : size},
+                  &e),
+         &e);
     must(run_start(&r, NULL, true, &e), &e);
     put_text(&r, room);
     put_images(&r, room);
@@ -172,7 +180,12 @@ static void test_no_images(void **state)
     config_init(&c);
     must(config_set(&c, "model.path=" FOLDER, &e), &e);
     must(config_set(&c, "data.sequence=14", &e), &e);
-    must(run_plan(&r, &c, &(struct run_options){.train = true, .own = &(struct image_batch){0}, .own_bytes = sizeof(struct image_batch)}, &e), &e);
+    must(run_plan(&r, &c,
+                  &(struct run_options){.train = true,
+                                        .own = &(struct image_batch){0},
+                                        .own_bytes = sizeof(struct image_batch)},
+                  &e),
+         &e);
     assert_false(planned_input(&r.planned, "image_index", &x));
     assert_false(has_op(&r.planned.graph, PROGRAM_STEP, OP_CONV));
     run_close(&r);
@@ -190,9 +203,19 @@ static void test_generation(void **state)
     config_init(&c);
     must(config_set(&c, "model.path=" FOLDER, &e), &e);
     must(config_set(&c, "device.kind=cpu", &e), &e);
-    must(run_plan(&r, &c, &(struct run_options){.forward = true, .B = 1, .T = 16, .generate = &generation, .own = &(struct image_batch){2}, .own_bytes = sizeof(struct image_batch)}, &e), &e);
-    assert_true(has_op(&r.planned.graph, PROGRAM_PROMPT, OP_CONV) && has_op(&r.planned.graph, PROGRAM_PROMPT, OP_REPLACE_ROWS));
-    assert_false(has_op(&r.planned.graph, PROGRAM_NEXT, OP_CONV) || has_op(&r.planned.graph, PROGRAM_NEXT, OP_REPLACE_ROWS));
+    must(run_plan(&r, &c,
+                  &(struct run_options){.forward = true,
+                                        .B = 1,
+                                        .T = 16,
+                                        .generate = &generation,
+                                        .own = &(struct image_batch){2},
+                                        .own_bytes = sizeof(struct image_batch)},
+                  &e),
+         &e);
+    assert_true(has_op(&r.planned.graph, PROGRAM_PROMPT, OP_CONV) &&
+                has_op(&r.planned.graph, PROGRAM_PROMPT, OP_REPLACE_ROWS));
+    assert_false(has_op(&r.planned.graph, PROGRAM_NEXT, OP_CONV) ||
+                 has_op(&r.planned.graph, PROGRAM_NEXT, OP_REPLACE_ROWS));
     run_close(&r);
     config_free(&c);
 }
@@ -220,6 +243,7 @@ static void test_index(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rooms), cmocka_unit_test(test_no_images), cmocka_unit_test(test_generation), cmocka_unit_test(test_index)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rooms), cmocka_unit_test(test_no_images),
+                                       cmocka_unit_test(test_generation), cmocka_unit_test(test_index)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -3,7 +3,8 @@
  *
  *     rows      each names a key of ours that exists, and the values that a row can give by itself are allowed there
  *     ignored   no key without effect changes memory or results
- *     defaults  each key of the programs is known, and has the default of its program (golden/import.txt)
+ *     defaults  each key of the programs is known, and has the default of its program
+ *     (golden/import.txt)
  *     programs  a file belongs to the program that knows most of its keys
  *
  * tests/run_config_from.sh tests what files become.
@@ -43,7 +44,8 @@ static void test_keys(void **state)
              r->how == HOW_IF_TRUE) &&
             !*r->detail)
             fail_msg("%s: no detail", r->key);
-        if (*r->standard && !is_only(r->how) && strchr(r->key, '|')) fail_msg("%s: a default is that of one key", r->key);
+        if (*r->standard && !is_only(r->how) && strchr(r->key, '|'))
+            fail_msg("%s: a default is that of one key", r->key);
         char keys[512], *rest = keys;
         assert_true(snprintf(keys, sizeof keys, "%s", r->key) < (int)sizeof keys);
         for (char *key; (key = strsep(&rest, "|"));) { /* the first row that has it is this one */
@@ -78,7 +80,7 @@ static void test_values(void **state)
     }
 }
 
-/* --- keys without effect ------------------------------------------------------------------------------------- */
+/* --- keys without effect ---------------------------------------------------------------------- */
 
 /* The classes of reasons: a row with another one does not compile. */
 enum class { RECORDS, FILES, PROCESSES, SPEED, PLANNED, EVALUATION, INFERENCE, ORDER, SAME, METHOD };
@@ -227,7 +229,8 @@ static const struct {
     {"model_kwargs", "arguments of a loader"},
 };
 
-/* What of another program stays in its files, its dataset's place, or is a whole map of such keys. */
+/* What of another program stays in its files, its dataset's place, or is a whole map of such
+ * keys. */
 static bool is_place(const char *key)
 {
     static const char *const places[] = {"dataset_",      "datasets",        "dataset",        "hub",
@@ -298,7 +301,7 @@ static void test_ignored(void **state)
     }
 }
 
-/* --- defaults ------------------------------------------------------------------------------------------------- */
+/* --- defaults --------------------------------------------------------------------------------- */
 
 static const char *const ids[] = {
 #define PROGRAM(id, ...) #id,
@@ -526,7 +529,7 @@ static void test_smallest(void **state)
     }
 }
 
-/* --- programs --------------------------------------------------------------------------------------------------- */
+/* --- programs --------------------------------------------------------------------------------- */
 
 /* A file belongs to the program that knows most of its keys. */
 static void test_programs(void **state)

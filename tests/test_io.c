@@ -83,7 +83,8 @@ static void test_json_read(void **state)
     (void)state;
     struct bump b = {0};
     struct error e;
-    struct value *v = json_good(&b, "\xef\xbb\xbf {\"a\": {\"b\": [1, -2.5e3, true, null, \"x\\u00e9\\ud83d\\ude00\\n\"]}, \"big\": 18446744073709551615,"
+    struct value *v = json_good(&b, "\xef\xbb\xbf {\"a\": {\"b\": [1, -2.5e3, true, null, "
+                                    "\"x\\u00e9\\ud83d\\ude00\\n\"]}, \"big\": 18446744073709551615,"
                                     "\"huge\": 123456789012345678901234567890, \"\": {}} \n");
     uint64_t u;
     int64_t i;
@@ -120,16 +121,46 @@ static void test_json_read(void **state)
 static void test_json_refused(void **state)
 {
     (void)state;
-    static const struct { const char *s, *says; } bad[] = {
-        {"", "ends too early"}, {"  \n", "ends too early"}, {"{", "ends too early"}, {"[1, 2", ""}, {"{\"a\": 1,", ""},
-        {"[1,]", "line 1, column 4"}, {"{\"a\" 1}", "line 1"}, {"{a: 1}", "line 1, column 2"}, {"[1] 2", "unexpected text after"},
-        {"{} {}", "unexpected text after"}, {"[1,\n 2,\n x]", "line 3, column 2"}, {"tru", "true, false, null"}, {"NaN", "quotes"},
-        {"[Infinity]", "quotes"}, {"01", "malformed"}, {"1.", "malformed"}, {"+1", "quotes"}, {"-", "malformed"},
-        {".5", "quotes"}, {"1e", "malformed"}, {"1-2", "malformed"}, {"1e999", "beyond the range"}, {"\"a", "closing quote"},
-        {"\"\n\"", "control character"}, {"\"\\x\"", "escape"}, {"\"\\u12\"", "hexadecimal"}, {"\"\\u0000\"", "NUL"},
-        {"\"\\ud800\"", "line 1"}, {"\"\xff\"", "UTF-8"}, {"\"\xc0\x80\"", "UTF-8"}, {"\"\xed\xa0\x80\"", "UTF-8"},
-        {"{\"a\": 1, \"b\": 2, \"a\": 3}", "\"a\" occurs twice"}, {"{\"a\": {\"x\": 1, \"\\u0078\": 2}}", "\"x\" occurs twice"},
-        {"[\x01]", ""}, {"'a'", ""}, {"// c\n1", ""}, {"]", ""}, {"[}", ""},
+    static const struct { const char *s, *says;
+    } bad[] = {
+        {"", "ends too early"},
+        {"  \n", "ends too early"},
+        {"{", "ends too early"},
+        {"[1, 2", ""},
+        {"{\"a\": 1,", ""},
+        {"[1,]", "line 1, column 4"},
+        {"{\"a\" 1}", "line 1"},
+        {"{a: 1}", "line 1, column 2"},
+        {"[1] 2", "unexpected text after"},
+        {"{} {}", "unexpected text after"},
+        {"[1,\n 2,\n x]", "line 3, column 2"},
+        {"tru", "true, false, null"},
+        {"NaN", "quotes"},
+        {"[Infinity]", "quotes"},
+        {"01", "malformed"},
+        {"1.", "malformed"},
+        {"+1", "quotes"},
+        {"-", "malformed"},
+        {".5", "quotes"},
+        {"1e", "malformed"},
+        {"1-2", "malformed"},
+        {"1e999", "beyond the range"},
+        {"\"a", "closing quote"},
+        {"\"\n\"", "control character"},
+        {"\"\\x\"", "escape"},
+        {"\"\\u12\"", "hexadecimal"},
+        {"\"\\u0000\"", "NUL"},
+        {"\"\\ud800\"", "line 1"},
+        {"\"\xff\"", "UTF-8"},
+        {"\"\xc0\x80\"", "UTF-8"},
+        {"\"\xed\xa0\x80\"", "UTF-8"},
+        {"{\"a\": 1, \"b\": 2, \"a\": 3}", "\"a\" occurs twice"},
+        {"{\"a\": {\"x\": 1, \"\\u0078\": 2}}", "\"x\" occurs twice"},
+        {"[\x01]", ""},
+        {"'a'", ""},
+        {"// c\n1", ""},
+        {"]", ""},
+        {"[}", ""},
     };
     for (size_t i = 0; i < COUNT(bad); i++) json_bad(bad[i].s, strlen(bad[i].s), bad[i].says);
     json_bad("1\0", 2, "");
@@ -147,7 +178,9 @@ static void test_depth(void **state)
     struct bump b = {0};
     struct value *v;
     struct error e;
-    for (int depth = 1; depth <= MOST; depth = depth == 1 ? VALUE_DEPTH : depth == VALUE_DEPTH ? VALUE_DEPTH + 1 : depth * 5) {
+    for (int depth = 1; depth <= MOST; depth = depth == 1             ? VALUE_DEPTH
+                                               : depth == VALUE_DEPTH ? VALUE_DEPTH + 1
+                                                                      : depth * 5) {
         memset(nest, '[', (size_t)depth);
         memset(nest + depth, ']', (size_t)depth);
         int expected = depth <= VALUE_DEPTH ? PL_OK : PL_USAGE;
@@ -214,8 +247,10 @@ static void test_json_write(void **state)
     json_end(&w);
     json_end(&w);
     json_end(&w);
-    assert_string_equal(t.at, "{\"u\": 18446744073709551615, \"i\": -9223372036854775808, \"d\": 0.1, \"nan\": null, \"t\": true, "
-                              "\"n\": null, \"s\\\"\": \"a\\\\\\n\\t\\u0001\\u007f\xc3\xa9\xef\xbf\xbd\", \"f\": \"5%\", \"l\": [{}, []]}");
+    assert_string_equal(
+        t.at,
+        "{\"u\": 18446744073709551615, \"i\": -9223372036854775808, \"d\": 0.1, \"nan\": null, \"t\": true, "
+        "\"n\": null, \"s\\\"\": \"a\\\\\\n\\t\\u0001\\u007f\xc3\xa9\xef\xbf\xbd\", \"f\": \"5%\", \"l\": [{}, []]}");
     struct value *v = json_good(&b, t.at);
     for (int indent = 0; indent <= 4; indent += 2) {
         struct text again = {0};
@@ -261,18 +296,49 @@ static void test_yaml_scalars(void **state)
 {
     (void)state;
     struct bump b = {0};
-    static const struct { const char *s; enum value_kind kind; const char *text; } cases[] = {
-        {"", VALUE_NULL, NULL}, {"~", VALUE_NULL, NULL}, {"null", VALUE_NULL, NULL}, {"Null", VALUE_NULL, NULL},
-        {"nULL", VALUE_STRING, "nULL"}, {"True", VALUE_BOOL, NULL}, {"yes", VALUE_STRING, "yes"}, {"no", VALUE_STRING, "no"},
-        {"on", VALUE_STRING, "on"}, {"12", VALUE_NUMBER, "12"}, {"-12", VALUE_NUMBER, "-12"}, {"+12", VALUE_NUMBER, "12"},
-        {"007", VALUE_NUMBER, "7"}, {"-00", VALUE_NUMBER, "-0"}, {"0x1F", VALUE_NUMBER, "31"}, {"0o17", VALUE_NUMBER, "15"},
-        {"0b1", VALUE_STRING, "0b1"}, {"0x", VALUE_STRING, "0x"}, {"0xg", VALUE_STRING, "0xg"}, {"-0x1", VALUE_STRING, "-0x1"},
-        {"18446744073709551615", VALUE_NUMBER, "18446744073709551615"}, {"1_000", VALUE_STRING, "1_000"},
-        {"1e-4", VALUE_NUMBER, "1e-4"}, {"1e5", VALUE_NUMBER, "1e5"}, {"5.", VALUE_NUMBER, "5"}, {".5", VALUE_NUMBER, "0.5"},
-        {"-.5e1", VALUE_NUMBER, "-5"}, {"1.5.2", VALUE_STRING, "1.5.2"}, {"1e", VALUE_STRING, "1e"}, {".", VALUE_STRING, "."},
-        {"-", VALUE_STRING, "-"}, {"+", VALUE_STRING, "+"}, {".inf", VALUE_NUMBER, ".inf"}, {"-.Inf", VALUE_NUMBER, "-.inf"},
-        {".NaN", VALUE_NUMBER, ".nan"}, {"-.nan", VALUE_STRING, "-.nan"}, {"inf", VALUE_STRING, "inf"}, {"nan", VALUE_STRING, "nan"},
-        {"8GiB", VALUE_STRING, "8GiB"}, {"12:30:45", VALUE_STRING, "12:30:45"}, {"2024-01-02", VALUE_STRING, "2024-01-02"},
+    static const struct { const char *s; enum value_kind kind; const char *text;
+    } cases[] = {
+        {"", VALUE_NULL, NULL},
+        {"~", VALUE_NULL, NULL},
+        {"null", VALUE_NULL, NULL},
+        {"Null", VALUE_NULL, NULL},
+        {"nULL", VALUE_STRING, "nULL"},
+        {"True", VALUE_BOOL, NULL},
+        {"yes", VALUE_STRING, "yes"},
+        {"no", VALUE_STRING, "no"},
+        {"on", VALUE_STRING, "on"},
+        {"12", VALUE_NUMBER, "12"},
+        {"-12", VALUE_NUMBER, "-12"},
+        {"+12", VALUE_NUMBER, "12"},
+        {"007", VALUE_NUMBER, "7"},
+        {"-00", VALUE_NUMBER, "-0"},
+        {"0x1F", VALUE_NUMBER, "31"},
+        {"0o17", VALUE_NUMBER, "15"},
+        {"0b1", VALUE_STRING, "0b1"},
+        {"0x", VALUE_STRING, "0x"},
+        {"0xg", VALUE_STRING, "0xg"},
+        {"-0x1", VALUE_STRING, "-0x1"},
+        {"18446744073709551615", VALUE_NUMBER, "18446744073709551615"},
+        {"1_000", VALUE_STRING, "1_000"},
+        {"1e-4", VALUE_NUMBER, "1e-4"},
+        {"1e5", VALUE_NUMBER, "1e5"},
+        {"5.", VALUE_NUMBER, "5"},
+        {".5", VALUE_NUMBER, "0.5"},
+        {"-.5e1", VALUE_NUMBER, "-5"},
+        {"1.5.2", VALUE_STRING, "1.5.2"},
+        {"1e", VALUE_STRING, "1e"},
+        {".", VALUE_STRING, "."},
+        {"-", VALUE_STRING, "-"},
+        {"+", VALUE_STRING, "+"},
+        {".inf", VALUE_NUMBER, ".inf"},
+        {"-.Inf", VALUE_NUMBER, "-.inf"},
+        {".NaN", VALUE_NUMBER, ".nan"},
+        {"-.nan", VALUE_STRING, "-.nan"},
+        {"inf", VALUE_STRING, "inf"},
+        {"nan", VALUE_STRING, "nan"},
+        {"8GiB", VALUE_STRING, "8GiB"},
+        {"12:30:45", VALUE_STRING, "12:30:45"},
+        {"2024-01-02", VALUE_STRING, "2024-01-02"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct value *v = yaml_scalar(&b, cases[i].s);
@@ -287,8 +353,10 @@ static void test_yaml_read(void **state)
     (void)state;
     struct bump b = {0};
     struct error e;
-    struct value *v = yaml_good(&b, "# a comment\nmodel: {path: dir, freeze: [a.*, \"b\"]}\n\ntrain:\n  lr: 1e-4\n  steps: 1e3\n"
-                                    "  name: \"12\"\n  single: 'true'\n  text: |\n    two\n    lines\n  none:\nmemory: {budget: 8GiB, host: 1024}\n1: one\n");
+    struct value *v =
+        yaml_good(&b, "# a comment\nmodel: {path: dir, freeze: [a.*, \"b\"]}\n\ntrain:\n  lr: 1e-4\n  steps: 1e3\n"
+                      "  name: \"12\"\n  single: 'true'\n  text: |\n    two\n    lines\n  none:\nmemory: {budget: "
+                      "8GiB, host: 1024}\n1: one\n");
     double lr = 0;
     int64_t steps = 0, untouched = 5;
     uint64_t bytes = 0;
@@ -326,13 +394,30 @@ static void test_yaml_read(void **state)
 static void test_yaml_refused(void **state)
 {
     (void)state;
-    static const struct { const char *s, *says; } bad[] = {
-        {"a: &x 1\n", "line 1: anchors"}, {"a: 1\nb: *x\n", "line 2"}, {"a: !!str 1\n", "line 1: tags"},
-        {"a: !mine {b: 1}\n", "tags"}, {"a: ! 1\n", "tags"}, {"a: 1\nb: 2\n\na: 3\n", "line 4: the key \"a\" occurs twice in one map (first on line 1)"},
-        {"a: 1\n--- \nb: 2\n", "second document"}, {"? [a]\n: 1\n", "the key is a list"}, {"? \n: 1\n", "empty key"},
-        {"a: [1, 2\n", "line 2"}, {"a:\n\t- 1\n", "line 2, column 1: found character that cannot start any token, while scanning for the next token: the line is indented with a tab, use spaces"},
-        {"a:\n  b: 1\n  \tc: 1\n", "indented with a tab"}, {"a:\n  b: 1\n c: 2\n", "line 3, column 2: did not find expected key, while parsing a block mapping: is it indented like the lines around it?"}, {"a: \"\\0\"\n", "NUL"}, {"a: 1e999\n", "beyond the range"},
-        {"a: \"\\xff\n", ""}, {"a: \xff\n", "byte 3"}, {"a: b: c\n", "line 1"}, {"a: 1\n b: 2\n", "line 2"}, {"&a [*a]\n", "anchor"},
+    static const struct { const char *s, *says;
+    } bad[] = {
+        {"a: &x 1\n", "line 1: anchors"},
+        {"a: 1\nb: *x\n", "line 2"},
+        {"a: !!str 1\n", "line 1: tags"},
+        {"a: !mine {b: 1}\n", "tags"},
+        {"a: ! 1\n", "tags"},
+        {"a: 1\nb: 2\n\na: 3\n", "line 4: the key \"a\" occurs twice in one map (first on line 1)"},
+        {"a: 1\n--- \nb: 2\n", "second document"},
+        {"? [a]\n: 1\n", "the key is a list"},
+        {"? \n: 1\n", "empty key"},
+        {"a: [1, 2\n", "line 2"},
+        {"a:\n\t- 1\n", "line 2, column 1: found character that cannot start any token, while scanning for the next "
+                        "token: the line is indented with a tab, use spaces"},
+        {"a:\n  b: 1\n  \tc: 1\n", "indented with a tab"},
+        {"a:\n  b: 1\n c: 2\n", "line 3, column 2: did not find expected key, while parsing a block mapping: is it "
+                                "indented like the lines around it?"},
+        {"a: \"\\0\"\n", "NUL"},
+        {"a: 1e999\n", "beyond the range"},
+        {"a: \"\\xff\n", ""},
+        {"a: \xff\n", "byte 3"},
+        {"a: b: c\n", "line 1"},
+        {"a: 1\n b: 2\n", "line 2"},
+        {"&a [*a]\n", "anchor"},
         {"\"a\" b\n", "line 1"},
     };
     struct bump b = {0};
@@ -350,10 +435,19 @@ static void test_yaml_write(void **state)
 {
     (void)state;
     static const char *const documents[] = {
-        "{\"a\": {\"b\": [1, 2.5, \"x\", null, true], \"c\": {}}, \"d\": [], \"e\": [[1], {\"f\": [{}, [], [[2]]]}, \"\"]}",
-        "[\"yes\", \"No\", \"null\", \"12\", \"1e3\", \"~\", \"- a\", \"a: b\", \"#c\", \" pad \", \"a\\nb\\tc\\u0001\\u0085\\u2028\\ufeff\", \"\\u00e9\", \"{\", \"&a\", \"*a\", \"!t\", \"%d\", \"@\", \"`\", \"---\", \"'q'\", \"\\\"\"]",
-        "{\"yes\": 1, \"12\": 2, \"a b\": 3, \"\": 4, \"null\": [[[]]], \"x\": [[[1], [2]], [{\"k\": {\"l\": 1}, \"m\": 2}]]}",
-        "\"scalar\"", "18446744073709551615", "[]", "{}", "null", "[[[[{\"a\": [{\"b\": 1}]}]]]]",
+        "{\"a\": {\"b\": [1, 2.5, \"x\", null, true], \"c\": {}}, \"d\": [], \"e\": [[1], {\"f\": [{}, [], [[2]]]}, "
+        "\"\"]}",
+        "[\"yes\", \"No\", \"null\", \"12\", \"1e3\", \"~\", \"- a\", \"a: b\", \"#c\", \" pad \", "
+        "\"a\\nb\\tc\\u0001\\u0085\\u2028\\ufeff\", \"\\u00e9\", \"{\", \"&a\", \"*a\", \"!t\", \"%d\", \"@\", \"`\", "
+        "\"---\", \"'q'\", \"\\\"\"]",
+        "{\"yes\": 1, \"12\": 2, \"a b\": 3, \"\": 4, \"null\": [[[]]], \"x\": [[[1], [2]], [{\"k\": {\"l\": 1}, "
+        "\"m\": 2}]]}",
+        "\"scalar\"",
+        "18446744073709551615",
+        "[]",
+        "{}",
+        "null",
+        "[[[[{\"a\": [{\"b\": 1}]}]]]]",
     };
     struct bump b = {0};
     for (size_t i = 0; i < COUNT(documents); i++) {
@@ -379,7 +473,10 @@ static void test_yaml_write(void **state)
     assert_true(value_equal(map, yaml_good(&b, t.at)));
     text_free(&t);
     struct text plain = {0};
-    yaml_write(json_good(&b, "{\"train\": {\"steps\": 5, \"betas\": [0.9, 0.95]}, \"stages\": [{\"name\": \"first\", \"n\": 2}]}"), &plain);
+    yaml_write(
+        json_good(&b,
+                  "{\"train\": {\"steps\": 5, \"betas\": [0.9, 0.95]}, \"stages\": [{\"name\": \"first\", \"n\": 2}]}"),
+        &plain);
     assert_string_equal(plain.at, "train:\n  steps: 5\n  betas: [0.9, 0.95]\nstages:\n  - name: first\n    \"n\": 2\n");
     text_free(&plain);
     bump_free(&b);
@@ -389,7 +486,10 @@ static void test_yaml_write(void **state)
 
 static const int64_t dims_a[] = {2, 3}, dims_empty[] = {0, 5};
 static const struct st_spec specs[] = {
-    {"b.weight", DT_F32, 2, dims_a}, {"a.bias", DT_BF16, 1, dims_a + 1}, {"empty", DT_F64, 2, dims_empty}, {"scalar", DT_I64, 0, NULL},
+    {"b.weight", DT_F32, 2, dims_a},
+    {"a.bias", DT_BF16, 1, dims_a + 1},
+    {"empty", DT_F64, 2, dims_empty},
+    {"scalar", DT_I64, 0, NULL},
 };
 enum { DATA = 24 + 6 + 0 + 8 };
 
@@ -580,7 +680,8 @@ static void test_safetensors_write_failures(void **state)
     }
     static const int64_t vast[] = {1ll << 60};
     const struct st_spec too_large = {"vast", DT_U8, 1, vast};
-    if (!st_write_begin(&w, path_of("vast"), &too_large, 1, NULL, 0, &e)) st_write_abort(&w); /* no space reservation on this file system */
+    /* no space reservation on this file system */
+    if (!st_write_begin(&w, path_of("vast"), &too_large, 1, NULL, 0, &e)) st_write_abort(&w);
     else assert_int_equal(e.code, PL_FAIL);
     assert_false(file_exists(path_of("vast")));
 }
@@ -756,7 +857,7 @@ static void test_braces(void **state)
     text_free(&t);
 }
 
-/* --- temporary files -------------------------------------------------------------------------------- */
+/* --- temporary files -------------------------------------------------------------------------- */
 
 static mode_t mode_of(const char *path)
 {

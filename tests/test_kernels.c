@@ -74,7 +74,8 @@ static void check_activations(enum dtype f, int64_t R, int64_t C)
         struct trial t = trial_of(OP_ACT);
         t.attr.act.kind = (uint8_t)kind;
         struct operand *x = input_normal(&t, f, DIM(R, C));
-        for (int64_t i = 0; i < R * C && kind != ACT_EXP; i += 3) dtype_store(x->data, f, i, 4 * dtype_load(x->data, f, i));
+        for (int64_t i = 0; i < R * C && kind != ACT_EXP; i += 3)
+            dtype_store(x->data, f, i, 4 * dtype_load(x->data, f, i));
         output(&t, f, DIM(R, C));
         t.unit[0] = 1;
         trial_check_in_place(&t, (const int[]){0, -1, -1, -1});
@@ -217,7 +218,8 @@ static void check_broadcast(enum dtype f, int64_t B, int64_t T, int64_t C)
 static void test_broadcast(void **state)
 {
     (void)state;
-    static const int64_t SHAPES[][3] = {{1, 1, 1}, {2, 3, 5}, {3, 1, 17}, {1, 65, 3}, {5, 37, 300}, {2, 2, 4099}, {70, 3, 64}};
+    static const int64_t SHAPES[][3] = {{1, 1, 1},    {2, 3, 5},    {3, 1, 17}, {1, 65, 3},
+                                        {5, 37, 300}, {2, 2, 4099}, {70, 3, 64}};
     for (size_t i = 0; i < COUNT(SHAPES); i++)
         for (size_t f = 0; f < COUNT(FLOATS); f++) check_broadcast(FLOATS[f], SHAPES[i][0], SHAPES[i][1], SHAPES[i][2]);
 }
@@ -501,12 +503,21 @@ static void test_attention(void **state)
 {
     (void)state;
     static const struct heads SHAPES[] = {
-        {1, 1, 1, 1, 1, 2, true},      {2, 7, 7, 4, 2, 6, true},   {1, 65, 65, 3, 1, 16, true},
-        {2, 3, 9, 2, 2, 64, false},    {1, 5, 12, 4, 1, 10, true}, {1, 33, 70, 2, 1, 32, false},
-        {1, 129, 129, 2, 2, 8, true},  {3, 17, 17, 6, 3, 4, true},
+        {1, 1, 1, 1, 1, 2, true},
+        {2, 7, 7, 4, 2, 6, true},
+        {1, 65, 65, 3, 1, 16, true},
+        {2, 3, 9, 2, 2, 64, false},
+        {1, 5, 12, 4, 1, 10, true},
+        {1, 33, 70, 2, 1, 32, false},
+        {1, 129, 129, 2, 2, 8, true},
+        {3, 17, 17, 6, 3, 4, true},
         /* masks and windows, none of which leaves a query without keys */
-        {2, 7, 9, 4, 2, 6, false, true},      {1, 65, 65, 3, 1, 16, true, true},      {1, 129, 129, 2, 1, 8, true, false, 1},
-        {1, 129, 129, 2, 2, 8, true, true, 20}, {2, 33, 70, 2, 1, 32, false, true, 9}, {1, 70, 33, 1, 1, 12, false, false, 5},
+        {2, 7, 9, 4, 2, 6, false, true},
+        {1, 65, 65, 3, 1, 16, true, true},
+        {1, 129, 129, 2, 1, 8, true, false, 1},
+        {1, 129, 129, 2, 2, 8, true, true, 20},
+        {2, 33, 70, 2, 1, 32, false, true, 9},
+        {1, 70, 33, 1, 1, 12, false, false, 5},
     };
     for (size_t i = 0; i < COUNT(SHAPES); i++)
         for (size_t f = 0; f < COUNT(FLOATS); f++) check_attention(FLOATS[f], &SHAPES[i]);
@@ -566,12 +577,15 @@ static void test_conv(void **state)
 {
     (void)state;
     static const struct convolution SHAPES[] = {
-        {1, 1, 1, 1, 1, 1, 1, 1, 0, 1},      {2, 5, 7, 11, 13, 1, 1, 1, 0, 1},   /* a 1x1 kernel: the maps are matrices */
-        {2, 8, 12, 3, 17, 4, 4, 4, 0, 1},    {1, 9, 14, 3, 5, 4, 4, 4, 0, 1},    /* patches, the second with a remainder */
+        /* a 1x1 kernel: the maps are matrices */
+        {1, 1, 1, 1, 1, 1, 1, 1, 0, 1},      {2, 5, 7, 11, 13, 1, 1, 1, 0, 1},
+        /* patches, the second with a remainder */
+        {2, 8, 12, 3, 17, 4, 4, 4, 0, 1},    {1, 9, 14, 3, 5, 4, 4, 4, 0, 1},
         {1, 6, 4, 37, 5, 2, 2, 2, 0, 1},     {1, 33, 17, 16, 130, 1, 1, 1, 0, 1},
         {2, 7, 9, 5, 6, 3, 3, 1, 1, 1},      {1, 11, 6, 40, 30, 3, 3, 1, 1, 1},  /* K exceeds a block of the product */
         {1, 9, 12, 3, 32, 3, 3, 2, 1, 1},    {2, 8, 7, 35, 20, 3, 3, 2, 1, 1},
-        {1, 6, 10, 33, 7, 4, 4, 2, 1, 1},    {1, 5, 8, 9, 4, 5, 2, 3, 2, 1},     /* kh and kw differ; padding larger than the kernel */
+        /* kh and kw differ; padding larger than the kernel */
+        {1, 6, 10, 33, 7, 4, 4, 2, 1, 1},    {1, 5, 8, 9, 4, 5, 2, 3, 2, 1},
         {1, 7, 7, 4, 6, 1, 1, 2, 0, 1},      {1, 8, 5, 3, 4, 2, 2, 3, 0, 1},     /* pixels that no tap covers */
         {2, 5, 21, 7, 7, 3, 3, 1, 1, 7},     {1, 20, 40, 67, 67, 3, 3, 1, 1, 67}, /* depthwise */
         {2, 9, 37, 66, 66, 3, 3, 2, 1, 66},  {1, 8, 8, 5, 5, 3, 3, 2, 0, 5},
@@ -619,7 +633,8 @@ static void check_update(enum dtype f, int64_t R, int64_t C)
         void *results[MAX_OUT];
         adamw_trial(&t, f, R * C, options, true);
         run_fast(&t, cpu_kernels[t.op], t.alias, 2, results);
-        for (int o = 0; o < t.nout; o++) assert_memory_equal(results[o], t.in[t.alias[o]].data, operand_bytes(&t.out[o]));
+        for (int o = 0; o < t.nout; o++)
+            assert_memory_equal(results[o], t.in[t.alias[o]].data, operand_bytes(&t.out[o]));
         guarded_free_all(results);
         bump_free(&t.memory);
     }

@@ -1,12 +1,13 @@
 /*
- * test_labelled.c: an LM head in chunks runs on the rows with labels alone (labelled_first.c, engine/loop_trips.c).
+ * test_labelled.c: an LM head in chunks runs on the rows with labels alone (labelled_first.c,
+ * engine/loop_trips.c).
  *
  *     rows     labels            chunks of 4 rows, one micro-batch
  *       0      a a a . . . . .   a a a a | a a a a | . . . . | . . . .     two of four are run
  *       1      . . . . a a a a
  *
- * Loss and gradients are those of the whole head. The chunks that are left out change no value, the next batch
- * may need more of them or fewer, and memory that they would have written is never read.
+ * Loss and gradients are those of the whole head. The chunks that are left out change no value, the
+ * next batch may need more of them or fewer, and memory that they would have written is never read.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +22,10 @@
 #include "graph/ops.h"
 
 enum { ROWS = 7, TOKENS = 16 };
-static const int labels_of[][ROWS] = {{15, 1, 0, 7, 4, 15, 2}, {0, 2, 0, 0, 1, 3, 0}, {15, 15, 15, 15, 15, 15, 15}, {0}};
+static const int labels_of[][ROWS] = {{15, 1, 0, 7, 4, 15, 2},
+                                      {0, 2, 0, 0, 1, 3, 0},
+                                      {15, 15, 15, 15, 15, 15, 15},
+                                      {0}};
 enum { BATCHES = COUNT(labels_of) };
 
 typedef VEC(float) floats;
@@ -39,7 +43,8 @@ struct task {
     const char *more;            /* a key with its value; NULL: none */
 };
 
-static int describe_few(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
+static int describe_few(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory,
+                        struct run_batches *out, struct error *e)
 {
     (void)c, (void)m, (void)o, (void)memory, (void)e;
     out->few_labels = true;
@@ -51,8 +56,18 @@ static void open_run(struct run *r, struct config *c, const struct task *t)
     char micro[64], chunks[64];
     snprintf(micro, sizeof micro, "memory.micro_batch=%d", t->micro_batch);
     snprintf(chunks, sizeof chunks, "memory.head_chunks=%d", t->chunks);
-    const char *const sets[] = {"model.preset=llama-tiny", "device=cpu", "device.threads=2", "memory.offload=none", "memory.recompute=none", "memory.precision=f32", "memory.fused_step=off",
-                                "train.effective_batch=7", "data.sequence=16", micro, chunks, t->more};
+    const char *const sets[] = {"model.preset=llama-tiny",
+                                "device=cpu",
+                                "device.threads=2",
+                                "memory.offload=none",
+                                "memory.recompute=none",
+                                "memory.precision=f32",
+                                "memory.fused_step=off",
+                                "train.effective_batch=7",
+                                "data.sequence=16",
+                                micro,
+                                chunks,
+                                t->more};
     struct error e = {0};
     config_init(c);
     for (size_t i = 0; i < COUNT(sets); i++)
@@ -116,7 +131,7 @@ static floats run_batch(struct run *r, int batch)
     return all;
 }
 
-/* --- comparing ---------------------------------------------------------------------------------- */
+/* --- comparing -------------------------------------------------------------------------------- */
 
 #ifdef __SANITIZE_ADDRESS__
 static const double BOUND = 2e-6;
@@ -134,17 +149,19 @@ static void expect_near(const floats *got, const floats *want, const struct task
     }
     const double loss = fabs((double)got->at[0] - (double)want->at[0]);
     if (!(sqrt(off) <= BOUND * sqrt(all) && loss <= BOUND * fabs((double)want->at[0])))
-        fail_msg("batch %d, micro-batch %d, %d chunks: the loss is off by %.2g, gradients by %.2g of %.2g", batch, t->micro_batch, t->chunks, loss, sqrt(off), sqrt(all));
+        fail_msg("batch %d, micro-batch %d, %d chunks: the loss is off by %.2g, gradients by %.2g of %.2g", batch,
+                 t->micro_batch, t->chunks, loss, sqrt(off), sqrt(all));
 }
 
 static void expect_same(const floats *got, const floats *want, const char *what)
 {
     assert_int_equal(got->n, want->n);
     for (uint32_t i = 0; i < got->n; i++)
-        if (got->at[i] != want->at[i]) fail_msg("%s: value %u is %.9g, expected %.9g", what, i, (double)got->at[i], (double)want->at[i]);
+        if (got->at[i] != want->at[i])
+            fail_msg("%s: value %u is %.9g, expected %.9g", what, i, (double)got->at[i], (double)want->at[i]);
 }
 
-/* --- chunks that are run --------------------------------------------------------------------------- */
+/* --- chunks that are run ---------------------------------------------------------------------- */
 
 struct launches {
     const struct graph *g;
@@ -201,7 +218,8 @@ static void test_every_split(void **state)
     close_run(&r, &c);
     assert_true(want[0].at[0] > 0);
     for (size_t m = 0; m < COUNT(micro); m++)
-        for (size_t k = 0; k < COUNT(chunks); k++) check_task(&(struct task){.micro_batch = micro[m], .chunks = chunks[k], .few = true}, want);
+        for (size_t k = 0; k < COUNT(chunks); k++)
+            check_task(&(struct task){.micro_batch = micro[m], .chunks = chunks[k], .few = true}, want);
     check_task(&(struct task){.micro_batch = 3, .chunks = 4, .few = true, .more = "memory.recompute=all"}, want);
     for (int batch = 0; batch < BATCHES; batch++) vec_free(&want[batch]);
 }
@@ -222,7 +240,11 @@ static void test_left_out(void **state)
         uint32_t **counts = r.counts;
         r.counts = none;
         for (id l = 1; l < r.planned.graph.loops.n; l++)
-            for (uint32_t i = 0; i < (r.planned.graph.loops.at[l].parent ? r.planned.graph.loops.at[r.planned.graph.loops.at[l].parent].trip : 1); i++) r.tape.trip[l][i] = r.planned.graph.loops.at[l].trip;
+            for (uint32_t i = 0; i < (r.planned.graph.loops.at[l].parent
+                                          ? r.planned.graph.loops.at[r.planned.graph.loops.at[l].parent].trip
+                                          : 1);
+                 i++)
+                r.tape.trip[l][i] = r.planned.graph.loops.at[l].trip;
         floats all = run_batch(&r, batch);
         expect_same(&few, &all, "chunks left out");
         r.counts = counts;
@@ -271,7 +293,8 @@ static void test_parts_of_samples(void **state)
     for (int row = 0; row < ROWS; row++)
         for (int half = 0; half < 2; half++) {
             int32_t ids[TOKENS / 2], labels[TOKENS / 2];
-            for (int i = 0, t = half * TOKENS / 2; i < TOKENS / 2; i++, t++) labels[i] = label_of(0, row, t), ids[i] = (row * 17 + t * 5) % 256;
+            for (int i = 0, t = half * TOKENS / 2; i < TOKENS / 2; i++, t++)
+                labels[i] = label_of(0, row, t), ids[i] = (row * 17 + t * 5) % 256;
             const uint64_t from = (uint64_t)(row * TOKENS + half * TOKENS / 2) * sizeof *labels;
             must(run_write_bytes(&r, "input_ids", from, ids, sizeof ids, &e), &e);
             must(run_write_bytes(&r, "labels", from, labels, sizeof labels, &e), &e);
@@ -286,6 +309,7 @@ static void test_parts_of_samples(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_split), cmocka_unit_test(test_left_out), cmocka_unit_test(test_forward), cmocka_unit_test(test_parts_of_samples)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_split), cmocka_unit_test(test_left_out),
+                                       cmocka_unit_test(test_forward), cmocka_unit_test(test_parts_of_samples)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

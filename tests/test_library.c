@@ -5,7 +5,8 @@
  * The model is a gated network on random points. The tests check that the loss falls; that two runs
  * give the same bits, also with the recomputation that a budget needs, and agree within 1e-6 for
  * any split into micro-batches; that saved parameters are read back; that the model can be adapted
- * (LoRA); and that any wrong order of calls, name or size returns PL_USAGE with a message that states the error.
+ * (LoRA); and that any wrong order of calls, name or size returns PL_USAGE with a message that
+ * states the error.
  */
 #include "library.h"
 
@@ -33,10 +34,12 @@ static pl_tensor block(struct pl_builder *b, pl_tensor x, int i)
 static void classifier(struct pl_builder *b, int64_t batch, void *user)
 {
     if (user) ++*(int *)user;
-    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, IN)), labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch));
+    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, IN)),
+              labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch));
     /* One call per line: C does not fix the order of argument evaluation, and parameters are in the
      * order of the calls. */
-    pl_tensor w = pl_param(b, "in.weight", PL_SHAPE(WIDTH, IN), PL_NORMAL, 0.5f), bias = pl_param(b, "in.bias", PL_SHAPE(WIDTH), PL_ZEROS, 0);
+    pl_tensor w = pl_param(b, "in.weight", PL_SHAPE(WIDTH, IN), PL_NORMAL, 0.5f),
+              bias = pl_param(b, "in.bias", PL_SHAPE(WIDTH), PL_ZEROS, 0);
     x = pl_linear(b, x, w, bias);
     for (int i = 0; i < BLOCKS; i++) x = block(b, x, i);
     pl_tensor logits = pl_linear(b, x, pl_param(b, "out.weight", PL_SHAPE(CLASSES, WIDTH), PL_NORMAL, 0.2f), 0);
@@ -66,17 +69,21 @@ static void two_regressions(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_per_count(b, pl_sum(b, pl_mul(b, sum, sum))));
 }
 
-/* A class and a number from one layer; a loss for each, with a count of its own. `weights` selects the
- * samples that have a number. */
+/* A class and a number from one layer; a loss for each, with a count of its own. `weights` selects
+ * the samples that have a number. */
 static void class_and_number(struct pl_builder *b, int64_t batch, void *user)
 {
     (void)user;
-    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, IN)), labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch));
-    pl_tensor y = pl_input(b, "y", PL_F32, PL_SHAPE(batch, 1)), weights = pl_input(b, "weights", PL_F32, PL_SHAPE(batch, 1));
+    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, IN)),
+              labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch));
+    pl_tensor y = pl_input(b, "y", PL_F32, PL_SHAPE(batch, 1)),
+              weights = pl_input(b, "weights", PL_F32, PL_SHAPE(batch, 1));
     pl_tensor logits = pl_linear(b, x, pl_param(b, "classes", PL_SHAPE(CLASSES, IN), PL_ZEROS, 0), 0);
-    pl_tensor d = pl_add(b, pl_linear(b, x, pl_param(b, "number", PL_SHAPE(1, IN), PL_ZEROS, 0), 0), pl_scale(b, y, -1));
+    pl_tensor d =
+        pl_add(b, pl_linear(b, x, pl_param(b, "number", PL_SHAPE(1, IN), PL_ZEROS, 0), 0), pl_scale(b, y, -1));
     d = pl_mul(b, weights, pl_mul(b, d, d));
-    pl_tensor by_class = pl_cross_entropy_of(b, logits, labels, "labels"), by_number = pl_per_count_of(b, pl_sum(b, d), "numbers");
+    pl_tensor by_class = pl_cross_entropy_of(b, logits, labels, "labels"),
+              by_number = pl_per_count_of(b, pl_sum(b, d), "numbers");
     pl_output(b, "loss.labels", by_class);
     pl_output(b, "loss.numbers", by_number);
     pl_output(b, "loss", pl_add(b, by_class, by_number));
@@ -86,20 +93,26 @@ static void class_and_number(struct pl_builder *b, int64_t batch, void *user)
 static void token_losses(struct pl_builder *b, int64_t batch, void *user)
 {
     enum { T = 32, C = 8 };
-    pl_tensor ids = pl_input(b, "input_ids", PL_I32, PL_SHAPE(batch, T)), labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch, T));
-    pl_tensor table = pl_param(b, "table", PL_SHAPE(256, C), PL_ZEROS, 0), head = pl_param(b, "head", PL_SHAPE(256, C), PL_ZEROS, 0);
+    pl_tensor ids = pl_input(b, "input_ids", PL_I32, PL_SHAPE(batch, T)),
+              labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch, T));
+    pl_tensor table = pl_param(b, "table", PL_SHAPE(256, C), PL_ZEROS, 0),
+              head = pl_param(b, "head", PL_SHAPE(256, C), PL_ZEROS, 0);
     pl_tensor logits = pl_linear(b, pl_reshape(b, pl_embedding(b, ids, table), PL_SHAPE(-1, C)), head, 0);
     labels = pl_reshape(b, pl_shift_labels(b, labels), PL_SHAPE(-1));
-    pl_output(b, "loss", pl_add(b, pl_cross_entropy_of(b, logits, labels, "tokens"), pl_cross_entropy_of(b, logits, labels, user)));
+    pl_output(b, "loss",
+              pl_add(b, pl_cross_entropy_of(b, logits, labels, "tokens"),
+                     pl_cross_entropy_of(b, logits, labels, user)));
 }
 
-/* A byte-level model with attention; its inputs are tokens, as pl_train needs. `user` not NULL: rows of
- * several documents, whose positions and ranges are inputs, too. */
+/* A byte-level model with attention; its inputs are tokens, as pl_train needs. `user` not NULL:
+ * rows of several documents, whose positions and ranges are inputs, too. */
 static void tokens(struct pl_builder *b, int64_t batch, void *user)
 {
     enum { T = 32, C = 16 };
-    pl_tensor positions = user ? pl_input(b, "positions", PL_I32, PL_SHAPE(batch, T)) : 0, ranges = user ? pl_input(b, "ranges", PL_I32, PL_SHAPE(batch, T, 2)) : 0;
-    pl_tensor ids = pl_input(b, "input_ids", PL_I32, PL_SHAPE(batch, T)), labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch, T));
+    pl_tensor positions = user ? pl_input(b, "positions", PL_I32, PL_SHAPE(batch, T)) : 0,
+              ranges = user ? pl_input(b, "ranges", PL_I32, PL_SHAPE(batch, T, 2)) : 0;
+    pl_tensor ids = pl_input(b, "input_ids", PL_I32, PL_SHAPE(batch, T)),
+              labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch, T));
     pl_tensor table = pl_param(b, "table", PL_SHAPE(256, C), PL_NORMAL, 0.1f);
     static const float inv_freq[4] = {1, 0.1f, 0.01f, 0.001f};
     pl_tensor freq = pl_constant(b, "inv_freq", PL_SHAPE(4), inv_freq);
@@ -112,7 +125,8 @@ static void tokens(struct pl_builder *b, int64_t batch, void *user)
         w[i] = pl_reshape(b, w[i], PL_SHAPE(batch, T, 2, 8));
         if (i < 2) w[i] = user ? pl_rope_at(b, w[i], freq, positions, 1) : pl_rope(b, w[i], freq, 1);
     }
-    pl_tensor seen = user ? pl_attention_ranges(b, w[0], w[1], w[2], ranges, 0.35f, 0) : pl_attention(b, w[0], w[1], w[2], 0.35f, 1);
+    pl_tensor seen =
+        user ? pl_attention_ranges(b, w[0], w[1], w[2], ranges, 0.35f, 0) : pl_attention(b, w[0], w[1], w[2], 0.35f, 1);
     x = pl_add(b, x, pl_reshape(b, seen, PL_SHAPE(batch, T, C)));
     pl_tensor logits = pl_linear(b, pl_reshape(b, x, PL_SHAPE(-1, C)), table, 0);
     pl_output(b, "loss", pl_cross_entropy(b, logits, pl_reshape(b, pl_shift_labels(b, labels), PL_SHAPE(-1))));
@@ -411,7 +425,8 @@ static void test_counts(void **state)
         double g[CLASSES] = {0}, h = 0;
         for (int i = 0; i < E; i++) {
             h += has_number(i) ? 2.0 * d.x[i][k] * d.y[i] / numbers : 0;
-            for (int c = 0; c < CLASSES; c++) g[c] += has_label(i) ? d.x[i][k] * (1.0 / CLASSES - (d.labels[i] == c)) / labels : 0;
+            for (int c = 0; c < CLASSES; c++)
+                g[c] += has_label(i) ? d.x[i][k] * (1.0 / CLASSES - (d.labels[i] == c)) / labels : 0;
         }
         squares += h * h;
         for (int c = 0; c < CLASSES; c++) squares += g[c] * g[c];
@@ -445,7 +460,8 @@ static void test_counts(void **state)
         ok(s, pl_evaluate(s, &less));
         ok(s, pl_read_output(s, "loss.numbers", &part[1], sizeof part[1]));
         assert_true(fabs(less + part[1] - after) < 1e-5);
-        refused(s, pl_set_count_of(s, "boxes", 3), "no loss of the model is divided by a count boxes; it has: labels, numbers");
+        refused(s, pl_set_count_of(s, "boxes", 3),
+                "no loss of the model is divided by a count boxes; it has: labels, numbers");
         refused(s, pl_set_count_of(s, "numbers", -1), "expected a number above 0");
         refused(s, pl_set_count_of(s, "", 1), "no name");
         pl_close(s);
@@ -458,7 +474,8 @@ static void test_counts(void **state)
     pl_close(s);
 }
 
-/* The data sets the counts: the same cross-entropy, log(256) a token, once per token and once per sample. */
+/* The data sets the counts: the same cross-entropy, log(256) a token, once per token and once per
+ * sample. */
 static void test_train_counts(void **state)
 {
     (void)state;
@@ -481,7 +498,9 @@ static void test_train_counts(void **state)
         ok(s, pl_set(s, "train.steps", "2"));
         ok(s, pl_set(s, "train.out", out));
         if (known) ok(s, pl_train(s));
-        else refused(s, pl_train(s), "divided by the count boxes, which this data does not have; it has: tokens, samples");
+        else
+            refused(s, pl_train(s),
+                    "divided by the count boxes, which this data does not have; it has: tokens, samples");
         pl_close(s);
     }
     int losses = 0;
@@ -530,8 +549,8 @@ static void test_preset(void **state)
     }
 }
 
-/* The loss of 4 rows of 32 tokens, each of documents of `length` tokens. Of several documents the first
- * one has no labels. */
+/* The loss of 4 rows of 32 tokens, each of documents of `length` tokens. Of several documents the
+ * first one has no labels. */
 static double loss_of_rows(int64_t length, int packed, int32_t first_id)
 {
     enum { N = 4, T = 32 };
@@ -685,8 +704,8 @@ static int holds(const char *dir, const char *name, const char *part)
     return 0;
 }
 
-/* LoRA on a model of the user's own, by the names of its modules: the base stays as it is, and the saved
- * folder is an adapter that another session reads beside the base. */
+/* LoRA on a model of the user's own, by the names of its modules: the base stays as it is, and the
+ * saved folder is an adapter that another session reads beside the base. */
 static void test_adapter(void **state)
 {
     (void)state;
@@ -941,7 +960,8 @@ static void test_names_and_sizes(void **state)
     refused(s, pl_write_input(s, "x", d.x, 5), "5 bytes, expected 288: 24 for each of 12 samples");
     refused(s, pl_write_input(s, NULL, d.x, 5), "NULL");
     d.labels[7] = CLASSES;
-    refused(s, pl_write_input(s, "labels", d.labels, sizeof d.labels), "element 7 of labels is 5, expected 0 to 4, or -100");
+    refused(s, pl_write_input(s, "labels", d.labels, sizeof d.labels),
+            "element 7 of labels is 5, expected 0 to 4, or -100");
     d.labels[7] = -100;
     ok(s, pl_write_input(s, "labels", d.labels, sizeof d.labels));
     refused(s, pl_read_output(s, "nothing", y, sizeof y), "it has: logits, loss");
@@ -976,7 +996,8 @@ static void loss_without_weights(struct pl_builder *b, int64_t batch, void *user
 static void computed_ids(struct pl_builder *b, int64_t batch, void *user)
 {
     (void)user;
-    pl_tensor ids = pl_input(b, "ids", PL_I32, PL_SHAPE(batch, 4)), table = pl_param(b, "table", PL_SHAPE(10, 8), PL_NORMAL, 1);
+    pl_tensor ids = pl_input(b, "ids", PL_I32, PL_SHAPE(batch, 4)),
+              table = pl_param(b, "table", PL_SHAPE(10, 8), PL_NORMAL, 1);
     pl_output(b, "loss", pl_sum(b, pl_embedding(b, pl_add(b, ids, ids), table)));
 }
 
@@ -1016,14 +1037,30 @@ static void test_two_sessions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_version),        cmocka_unit_test(test_plan),          cmocka_unit_test(test_plan_is_kept),
-        cmocka_unit_test(test_splits_are_whole), cmocka_unit_test(test_loss_falls),  cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_split_changes_nothing), cmocka_unit_test(test_bf16),   cmocka_unit_test(test_count),
-        cmocka_unit_test(test_counts),         cmocka_unit_test(test_train_counts),  cmocka_unit_test(test_preset),
-        cmocka_unit_test(test_save_and_read_back), cmocka_unit_test(test_parts),     cmocka_unit_test(test_adapter),
-        cmocka_unit_test(test_parameters),     cmocka_unit_test(test_train),         cmocka_unit_test(test_train_needs_tokens),
-        cmocka_unit_test(test_order_of_calls), cmocka_unit_test(test_names_and_sizes), cmocka_unit_test(test_odd_models),
-        cmocka_unit_test(test_two_sessions),   cmocka_unit_test(test_unused_input),  cmocka_unit_test(test_rows_of_documents),
+        cmocka_unit_test(test_version),
+        cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_plan_is_kept),
+        cmocka_unit_test(test_splits_are_whole),
+        cmocka_unit_test(test_loss_falls),
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_split_changes_nothing),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_count),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_train_counts),
+        cmocka_unit_test(test_preset),
+        cmocka_unit_test(test_save_and_read_back),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_adapter),
+        cmocka_unit_test(test_parameters),
+        cmocka_unit_test(test_train),
+        cmocka_unit_test(test_train_needs_tokens),
+        cmocka_unit_test(test_order_of_calls),
+        cmocka_unit_test(test_names_and_sizes),
+        cmocka_unit_test(test_odd_models),
+        cmocka_unit_test(test_two_sessions),
+        cmocka_unit_test(test_unused_input),
+        cmocka_unit_test(test_rows_of_documents),
         cmocka_unit_test(test_change_while_started),
     };
     return cmocka_run_group_tests(tests, library_folder, library_remove);

@@ -1,6 +1,7 @@
 /*
- * test_library_builder.c: models of the library's builder: ops in two spellings, inputs with the batch in any
- * dimension, scopes of rows, operands that are views, and every way to build a model wrongly.
+ * test_library_builder.c: models of the library's builder: ops in two spellings, inputs with the
+ * batch in any dimension, scopes of rows, operands that are views, and every way to build a model
+ * wrongly.
  */
 #include "library.h"
 
@@ -10,8 +11,10 @@
 static void two_spellings(struct pl_builder *b, int64_t batch, void *user)
 {
     const int named = *(int *)user;
-    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, IN)), labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch));
-    pl_tensor k = pl_param(b, "k", PL_SHAPE(4, 4, 3, 3), PL_NORMAL, 0.2f), ones = pl_param(b, "ones", PL_SHAPE(32), PL_ONES, 0);
+    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, IN)),
+              labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch));
+    pl_tensor k = pl_param(b, "k", PL_SHAPE(4, 4, 3, 3), PL_NORMAL, 0.2f),
+              ones = pl_param(b, "ones", PL_SHAPE(32), PL_ONES, 0);
     pl_tensor zeros = pl_param(b, "zeros", PL_SHAPE(32), PL_ZEROS, 0);
     x = pl_linear(b, x, pl_param(b, "in", PL_SHAPE(64, IN), PL_NORMAL, 0.5f), 0);
     x = pl_reshape(b, x, PL_SHAPE(batch, 4, 4, 4));
@@ -22,7 +25,8 @@ static void two_spellings(struct pl_builder *b, int64_t batch, void *user)
     x = named ? pl_op(b, "copy", PL_TENSORS(x), NULL) : x;
     x = pl_reshape(b, x, PL_SHAPE(batch, 16));
     x = named ? pl_op(b, "concat", PL_TENSORS(x, x), "axis=1") : pl_concat(b, PL_TENSORS(x, x), 1);
-    x = named ? pl_op(b, "LAYERNORM", PL_TENSORS(x, ones, zeros), " eps=0.01 ") : pl_layernorm(b, x, ones, zeros, 0.01f);
+    x = named ? pl_op(b, "LAYERNORM", PL_TENSORS(x, ones, zeros), " eps=0.01 ")
+              : pl_layernorm(b, x, ones, zeros, 0.01f);
     x = named ? pl_op(b, "act", PL_TENSORS(x), "kind=5") : pl_activate(b, x, PL_SILU);
     x = pl_drop_path(b, pl_dropout(b, x, 0.1f), 0.1f);
     pl_tensor head = pl_param(b, "out", PL_SHAPE(CLASSES, 32), PL_NORMAL, 0.2f);
@@ -95,14 +99,16 @@ static void make_series(struct series_batch *d)
 }
 
 /* Three steps, the loss after them, and the logits of the whole batch. */
-static void run_series(int second, const char *micro_batch, const struct series_batch *d, double out[4], float logits[E][CLASSES])
+static void run_series(int second, const char *micro_batch, const struct series_batch *d, double out[4],
+                       float logits[E][CLASSES])
 {
     struct pl_session *s = open_with(series);
     ok(s, pl_define(s, series, &second, NULL));
     ok(s, pl_set(s, "memory.micro_batch", micro_batch));
     ok(s, pl_start(s));
     ok(s, pl_write_input(s, "series", second ? (const void *)d->second : d->first, sizeof d->first));
-    ok(s, second ? pl_write_input(s, "positions", d->shared, sizeof d->shared) : pl_write_input(s, "positions", d->each, sizeof d->each));
+    ok(s, second ? pl_write_input(s, "positions", d->shared, sizeof d->shared)
+                 : pl_write_input(s, "positions", d->each, sizeof d->each));
     ok(s, pl_write_input(s, "labels", d->labels, sizeof d->labels));
     for (int i = 0; i < 3; i++) ok(s, pl_step(s, &out[i], NULL));
     ok(s, pl_evaluate(s, &out[3]));
@@ -144,7 +150,10 @@ static void test_axis_of_an_input(void **state)
     static const struct {
         int axis;
         const char *message;
-    } bad[] = {{1, "input x: the second dimension is"}, {2, "input x: the third dimension is 0"}, {-2, "axis -2, expected a dimension from 0, or PL_SHARED"}, {99, "axis 99"}};
+    } bad[] = {{1, "input x: the second dimension is"},
+               {2, "input x: the third dimension is 0"},
+               {-2, "axis -2, expected a dimension from 0, or PL_SHARED"},
+               {99, "axis 99"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         int axis = bad[i].axis;
         struct pl_session *s = open_f32();
@@ -164,11 +173,15 @@ static void views(struct pl_builder *b, int64_t batch, void *user)
     enum { SIDE = 8, T = 6, C = 16, V = 50 };
     (void)user;
     static const float inv_freq[2] = {1, 0.1f};
-    pl_tensor freq = pl_constant(b, "inv_freq", PL_SHAPE(2), inv_freq), table = pl_param(b, "table", PL_SHAPE(V, C), PL_NORMAL, 1);
-    pl_tensor image = pl_input(b, "image", PL_F32, PL_SHAPE(batch, 3, SIDE, SIDE)), ids = pl_input(b, "ids", PL_I32, PL_SHAPE(batch, T));
-    pl_tensor map = pl_permute(b, image, 4, (int[]){0, 2, 3, 1}), ones = pl_param(b, "ones", PL_SHAPE(C), PL_ONES, 0), zeros = pl_param(b, "zeros", PL_SHAPE(C), PL_ZEROS, 0);
+    pl_tensor freq = pl_constant(b, "inv_freq", PL_SHAPE(2), inv_freq),
+              table = pl_param(b, "table", PL_SHAPE(V, C), PL_NORMAL, 1);
+    pl_tensor image = pl_input(b, "image", PL_F32, PL_SHAPE(batch, 3, SIDE, SIDE)),
+              ids = pl_input(b, "ids", PL_I32, PL_SHAPE(batch, T));
+    pl_tensor map = pl_permute(b, image, 4, (int[]){0, 2, 3, 1}), ones = pl_param(b, "ones", PL_SHAPE(C), PL_ONES, 0),
+              zeros = pl_param(b, "zeros", PL_SHAPE(C), PL_ZEROS, 0);
 
-    pl_tensor sum = pl_avgpool(b, pl_conv(b, map, pl_param(b, "c0", PL_SHAPE(C, 3, 3, 3), PL_NORMAL, 0.2f), 0, 1, 1, 1), 1, 1);
+    pl_tensor sum =
+        pl_avgpool(b, pl_conv(b, map, pl_param(b, "c0", PL_SHAPE(C, 3, 3, 3), PL_NORMAL, 0.2f), 0, 1, 1, 1), 1, 1);
     pl_tensor pooled = pl_avgpool(b, map, 1, 1), c1 = pl_param(b, "c1", PL_SHAPE(C, 3, 1, 1), PL_NORMAL, 0.2f);
     sum = pl_add(b, sum, pl_conv(b, pooled, c1, 0, 1, 0, 1));
     pl_tensor resized = pl_resize(b, map, 1, 1, 0), c2 = pl_param(b, "c2", PL_SHAPE(C, 3, 1, 1), PL_NORMAL, 0.2f);
@@ -177,16 +190,19 @@ static void views(struct pl_builder *b, int64_t batch, void *user)
 
     pl_tensor x = pl_embedding(b, pl_slice(b, ids, 1, 0, T - 1), table);
     sum = pl_add(b, sum, pl_layernorm(b, pl_slice(b, x, 1, 0, 1), ones, zeros, 1e-5f));
-    pl_tensor qkv = pl_reshape(b, pl_linear(b, x, pl_param(b, "qkv", PL_SHAPE(3 * C, C), PL_NORMAL, 0.2f), 0), PL_SHAPE(batch, T - 1, 12, 4));
+    pl_tensor qkv = pl_reshape(b, pl_linear(b, x, pl_param(b, "qkv", PL_SHAPE(3 * C, C), PL_NORMAL, 0.2f), 0),
+                               PL_SHAPE(batch, T - 1, 12, 4));
     pl_tensor q = pl_rope(b, pl_slice(b, qkv, 2, 0, 4), freq, 1), k = pl_rope(b, pl_slice(b, qkv, 2, 4, 4), freq, 1);
-    x = pl_add(b, x, pl_reshape(b, pl_attention(b, q, k, pl_slice(b, qkv, 2, 8, 4), 0.5f, 1), PL_SHAPE(batch, T - 1, C)));
+    x = pl_add(b, x,
+               pl_reshape(b, pl_attention(b, q, k, pl_slice(b, qkv, 2, 8, 4), 0.5f, 1), PL_SHAPE(batch, T - 1, C)));
     pl_tensor both = pl_linear(b, x, pl_param(b, "both", PL_SHAPE(4 * C, C), PL_NORMAL, 0.2f), 0);
     pl_tensor gate = pl_slice(b, both, 2, 0, 2 * C), up = pl_slice(b, both, 2, 2 * C, 2 * C);
     both = pl_silu_gate(b, gate, up);
     x = pl_add(b, x, pl_linear(b, both, pl_param(b, "down", PL_SHAPE(C, 2 * C), PL_NORMAL, 0.2f), 0));
     /* Gradients flow back through these. */
     pl_tensor act = pl_activate(b, pl_linear(b, x, pl_param(b, "w", PL_SHAPE(C, C), PL_NORMAL, 0.2f), zeros), PL_GELU);
-    act = pl_permute(b, pl_softmax(b, pl_permute(b, pl_rmsnorm(b, act, ones, 1e-5f), 3, (int[]){0, 2, 1})), 3, (int[]){0, 2, 1});
+    act = pl_permute(b, pl_softmax(b, pl_permute(b, pl_rmsnorm(b, act, ones, 1e-5f), 3, (int[]){0, 2, 1})), 3,
+                     (int[]){0, 2, 1});
     pl_tensor with_act = pl_add(b, x, act), joined = pl_concat(b, PL_TENSORS(sum, x), 1);
     x = pl_add(b, with_act, pl_dropout(b, pl_slice(b, joined, 1, 0, T - 1), 0.1f));
     pl_tensor logits = pl_reshape(b, pl_linear(b, x, table, 0), PL_SHAPE(-1, V));
@@ -209,20 +225,23 @@ static void test_views_on_a_gpu(void **state)
     }
 }
 
-/* --- rows -------------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 /* A head with dropout and its loss, in a scope of rows; logits are an output of the evaluation. */
 static void row_head(struct pl_builder *b, int64_t batch, void *user)
 {
     (void)user;
-    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, IN)), labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch));
+    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, IN)),
+              labels = pl_input(b, "labels", PL_I32, PL_SHAPE(batch));
     pl_tensor w = pl_param(b, "in.weight", PL_SHAPE(WIDTH, IN), PL_NORMAL, 0.5f);
     x = pl_activate(b, pl_linear(b, x, w, 0), PL_GELU);
-    pl_tensor scale = pl_param(b, "scale", PL_SHAPE(WIDTH), PL_ONES, 0), head = pl_param(b, "head.weight", PL_SHAPE(CLASSES, WIDTH), PL_NORMAL, 0.2f);
+    pl_tensor scale = pl_param(b, "scale", PL_SHAPE(WIDTH), PL_ONES, 0),
+              head = pl_param(b, "head.weight", PL_SHAPE(CLASSES, WIDTH), PL_NORMAL, 0.2f);
     pl_scope_begin(b, "head", PL_ROWS);
     pl_tensor logits = pl_linear(b, pl_reshape(b, pl_rmsnorm(b, x, scale, 1e-5f), PL_SHAPE(batch, 1, WIDTH)), head, 0);
     logits = pl_dropout(b, pl_reshape(b, logits, PL_SHAPE(batch, CLASSES)), 0.4f);
-    pl_tensor loss = pl_cross_entropy(b, logits, labels), squares = pl_per_count(b, pl_sum(b, pl_mul(b, logits, logits)));
+    pl_tensor loss = pl_cross_entropy(b, logits, labels),
+              squares = pl_per_count(b, pl_sum(b, pl_mul(b, logits, logits)));
     pl_output(b, "logits", pl_op(b, "copy", PL_TENSORS(logits), NULL));
     pl_scope_end(b);
     pl_output(b, "loss", pl_add(b, loss, pl_scale(b, squares, 0.01)));
@@ -230,7 +249,8 @@ static void row_head(struct pl_builder *b, int64_t batch, void *user)
 
 static void test_rows_in_chunks(void **state)
 {
-    static const char *const chunks[] = {"1", "3", "5", "2"}, *const rows[] = {"12", "12", "12", "6"}; /* 5 leave a ragged end */
+    /* 5 leave a ragged end */
+    static const char *const chunks[] = {"1", "3", "5", "2"}, *const rows[] = {"12", "12", "12", "6"};
     (void)state;
     enum { STEPS = 12 }; /* dropout makes single losses uneven */
     double loss[4][STEPS];
@@ -254,7 +274,7 @@ static void test_rows_in_chunks(void **state)
     assert_true(loss[0][STEPS - 1] < loss[0][0]);
 }
 
-/* --- models that are refused ------------------------------------------------------------------- */
+/* --- models that are refused ------------------------------------------------------------------ */
 
 /* Ops by name, and counts. */
 static void broken_ops(struct pl_builder *b, int64_t batch, int way, pl_tensor x, pl_tensor w, pl_tensor y)
@@ -285,7 +305,9 @@ static void broken_ops(struct pl_builder *b, int64_t batch, int way, pl_tensor x
     case 52:
         for (int i = 0; i < 8; i++) pl_per_count_of(b, pl_sum(b, y), (char[]){(char)('a' + i), 0});
         break;
-    case 53: pl_per_count_of(b, pl_sum(b, y), "a count with a name that is far longer than a name of a count may be"); break;
+    case 53:
+        pl_per_count_of(b, pl_sum(b, y), "a count with a name that is far longer than a name of a count may be");
+        break;
     case 54: pl_per_count_of(b, y, "rows"); break;
     default: break;
     }
@@ -393,17 +415,67 @@ static void broken(struct pl_builder *b, int64_t batch, void *user)
 static void test_broken_models(void **state)
 {
     (void)state;
-    static const char *const says[] = {"LINEAR", "0, which is not a tensor", "no call of this builder", "must be a scalar", "scalar",
-                                       "no output loss", "pl_scope_end without", "scopes open", "used twice", "used twice", "the batch",
-                                       "dtype 7", "rank 9", "elements", "std is -1", "bytes, at most", "without a name", "data is NULL",
-                                       "rank 99", "axis -1", "outside", "this is mine", "scopes", "slice", "takes a scalar", "i32",
-                                       "[B,T,H,D]", "used twice", "two outputs", "not a tensor",
-                                       "no op rmsnrom", "takes 2 to 2 inputs", "the backward", "the update", "write to its input",
-                                       "name=number of: none", "stride=1.5", "name=number of: value", "value=2,3", "reads a count", "name=number of: none",
-                                       "0 to 0 inputs", "no op NULL", "no call of this builder", "for each axis", "name=number of: ta, tb",
-                                       "axis 1 is 2", "0 tensors", "probability", "kind 99", "a count without a name", "a count without a name",
-                                       "at most 7 counts", "bytes, at most 63", "pl_per_count_of takes a scalar",
-                                       "leaves it; expected scalars", "rows first", "one for each of x's first dimension", "is opened twice", "as another input has", "pl_per_count within the scope"};
+    static const char *const says[] = {"LINEAR",
+                                       "0, which is not a tensor",
+                                       "no call of this builder",
+                                       "must be a scalar",
+                                       "scalar",
+                                       "no output loss",
+                                       "pl_scope_end without",
+                                       "scopes open",
+                                       "used twice",
+                                       "used twice",
+                                       "the batch",
+                                       "dtype 7",
+                                       "rank 9",
+                                       "elements",
+                                       "std is -1",
+                                       "bytes, at most",
+                                       "without a name",
+                                       "data is NULL",
+                                       "rank 99",
+                                       "axis -1",
+                                       "outside",
+                                       "this is mine",
+                                       "scopes",
+                                       "slice",
+                                       "takes a scalar",
+                                       "i32",
+                                       "[B,T,H,D]",
+                                       "used twice",
+                                       "two outputs",
+                                       "not a tensor",
+                                       "no op rmsnrom",
+                                       "takes 2 to 2 inputs",
+                                       "the backward",
+                                       "the update",
+                                       "write to its input",
+                                       "name=number of: none",
+                                       "stride=1.5",
+                                       "name=number of: value",
+                                       "value=2,3",
+                                       "reads a count",
+                                       "name=number of: none",
+                                       "0 to 0 inputs",
+                                       "no op NULL",
+                                       "no call of this builder",
+                                       "for each axis",
+                                       "name=number of: ta, tb",
+                                       "axis 1 is 2",
+                                       "0 tensors",
+                                       "probability",
+                                       "kind 99",
+                                       "a count without a name",
+                                       "a count without a name",
+                                       "at most 7 counts",
+                                       "bytes, at most 63",
+                                       "pl_per_count_of takes a scalar",
+                                       "leaves it; expected scalars",
+                                       "rows first",
+                                       "one for each of x's first dimension",
+                                       "is opened twice",
+                                       "as another input has",
+                                       "pl_per_count within the scope"};
     for (int way = 0; way < (int)(sizeof says / sizeof *says); way++) {
         struct pl_session *s = open_f32();
         ok(s, pl_define(s, broken, &way, NULL));
@@ -416,8 +488,9 @@ static void test_broken_models(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ops_by_name),  cmocka_unit_test(test_batch_second), cmocka_unit_test(test_axis_of_an_input),
-        cmocka_unit_test(test_views_on_a_gpu), cmocka_unit_test(test_rows_in_chunks), cmocka_unit_test(test_broken_models),
+        cmocka_unit_test(test_ops_by_name),      cmocka_unit_test(test_batch_second),
+        cmocka_unit_test(test_axis_of_an_input), cmocka_unit_test(test_views_on_a_gpu),
+        cmocka_unit_test(test_rows_in_chunks),   cmocka_unit_test(test_broken_models),
     };
     return cmocka_run_group_tests(tests, library_folder, library_remove);
 }

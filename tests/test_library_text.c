@@ -80,7 +80,8 @@ static void test_generate(void **state)
     struct pl_generation o;
     struct pl_answer a;
     ok(s, pl_generation_defaults(s, &o));
-    assert_true(o.max_new == 256 && o.temperature == 0 && o.top_k == 50 && o.top_p == 1 && o.repetition_penalty == 1 && !o.n_ends && !o.n_stops);
+    assert_true(o.max_new == 256 && o.temperature == 0 && o.top_k == 50 && o.top_p == 1 && o.repetition_penalty == 1 &&
+                !o.n_ends && !o.n_stops);
     o.max_new = 12;
     ok(s, pl_generate(s, prompt, 5, &o, hear, &h, &a));
     assert_int_equal(a.count, 12);
@@ -89,7 +90,8 @@ static void test_generate(void **state)
     assert_int_equal(a.end, PL_END_LENGTH);
     assert_string_equal(a.text, ""); /* the folder has no tokenizer */
     assert_true(a.bytes == 0 && h.code == PL_USAGE); /* a callback cannot call functions on its session */
-    assert_true(a.kv_cache_bytes == 4 * 1024 && a.arena_bytes > a.kv_cache_bytes); /* 17 tokens of 48 bytes, for k and v of 2 layers */
+    /* 17 tokens of 48 bytes, for k and v of 2 layers */
+    assert_true(a.kv_cache_bytes == 4 * 1024 && a.arena_bytes > a.kv_cache_bytes);
 
     o.ends = (int32_t[]){4}, o.n_ends = 1;
     ok(s, pl_generate(s, prompt, 5, &o, NULL, NULL, &a));
@@ -146,10 +148,12 @@ static void test_generate_text(void **state)
     pl_close(s);
 }
 
-/* The only frame of a video, a folder, whose features are not pooled: the answer about it as an image. */
+/* The only frame of a video, a folder, whose features are not pooled: the answer about it as an
+ * image. */
 static void test_generate_video(struct pl_session *s, const struct pl_generation *o)
 {
-    const char *const image[] = {"tests/golden/llava_text/images/large.png"}, *const video[] = {"video:tests/golden/llava_text/images"};
+    const char *const image[] = {"tests/golden/llava_text/images/large.png"},
+                      *const video[] = {"video:tests/golden/llava_text/images"};
     int32_t want[8];
     struct pl_answer a;
     ok(s, pl_generate_images(s, "What is this?", image, 1, o, NULL, NULL, &a));
@@ -168,7 +172,8 @@ static void test_generate_images(void **state)
 {
     (void)state;
     static const int32_t want[] = {32, 307, 296, 73, 296, 73, 296, 307};
-    const char *const images[] = {"tests/golden/llava_text/images/small.png", "tests/golden/llava_text/images/large.png"};
+    const char *const images[] = {"tests/golden/llava_text/images/small.png",
+                                  "tests/golden/llava_text/images/large.png"};
     struct pl_session *s = language_model("tests/golden/llava_text/llava");
     struct pl_generation o;
     struct pl_answer a;
@@ -239,8 +244,9 @@ static void test_generate_refuses(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tokenizer),       cmocka_unit_test(test_generate),         cmocka_unit_test(test_generate_text),
-        cmocka_unit_test(test_generate_images), cmocka_unit_test(test_generate_refuses),
+        cmocka_unit_test(test_tokenizer),        cmocka_unit_test(test_generate),
+        cmocka_unit_test(test_generate_text),    cmocka_unit_test(test_generate_images),
+        cmocka_unit_test(test_generate_refuses),
     };
     return cmocka_run_group_tests(tests, library_folder, library_remove);
 }

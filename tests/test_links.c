@@ -1,5 +1,6 @@
 /*
- * test_links.c: the fit of measured links finds the link that made the samples, and a profile keeps it.
+ * test_links.c: the fit of measured links finds the link that made the samples, and a profile keeps
+ * it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,12 +18,16 @@
 
 enum { SAMPLES = 14 };
 
-/* Gathers of 1 KiB to 4 MiB with 1 and `most` peers over a link; every other one is off by a factor. */
+/* Gathers of 1 KiB to 4 MiB with 1 and `most` peers over a link; every other one is off by a
+ * factor. */
 static void make(struct link_sample *s, const struct link *l, int most, double off)
 {
     for (int i = 0; i < SAMPLES; i++) {
-        s[i] = (struct link_sample){.peers = i < SAMPLES / 2 ? 1 : most, .part = (double)(1024 << 2 * (i % (SAMPLES / 2))), .rest = 2e-6};
-        s[i].seconds = (s[i].rest + l->latency + s[i].peers * (l->peer + s[i].part / l->bandwidth)) * (i % 2 ? off : 1 / off);
+        s[i] = (struct link_sample){.peers = i < SAMPLES / 2 ? 1 : most,
+                                    .part = (double)(1024 << 2 * (i % (SAMPLES / 2))),
+                                    .rest = 2e-6};
+        s[i].seconds =
+            (s[i].rest + l->latency + s[i].peers * (l->peer + s[i].part / l->bandwidth)) * (i % 2 ? off : 1 / off);
     }
 }
 
@@ -34,7 +39,8 @@ static void assert_near(double a, double b, double part)
 static void test_fit(void **state)
 {
     (void)state;
-    const struct link links[] = {{.latency = 1e-5, .peer = 4e-6, .bandwidth = 5e9}, {.latency = 5e-5, .peer = 1e-5, .bandwidth = 1.2e8}};
+    const struct link links[] = {{.latency = 1e-5, .peer = 4e-6, .bandwidth = 5e9},
+                                 {.latency = 5e-5, .peer = 1e-5, .bandwidth = 1.2e8}};
     for (size_t i = 0; i < COUNT(links); i++) {
         struct link_sample s[SAMPLES];
         struct link found = {0};
@@ -49,7 +55,8 @@ static void test_fit(void **state)
     }
 }
 
-/* With one number of peers latency and cost of a peer cannot be told apart: all of it is the peer's. */
+/* With one number of peers latency and cost of a peer cannot be told apart: all of it is the
+ * peer's. */
 static void test_two_ranks(void **state)
 {
     (void)state;
@@ -63,7 +70,8 @@ static void test_two_ranks(void **state)
     assert_true(found.latency == 0);
 }
 
-/* Collectives that are faster than their kernels' predicted accesses: nothing is negative, and the rate is one that was seen. */
+/* Collectives that are faster than their kernels' predicted accesses: nothing is negative, and the
+ * rate is one that was seen. */
 static void test_no_cost(void **state)
 {
     (void)state;
@@ -83,14 +91,16 @@ static void test_profile(void **state)
     struct text text = {0};
     struct error e = {0};
     profile_default(&p, DEVICE_CPU, 2);
-    snprintf(c->cpu, sizeof c->cpu, "any"), snprintf(c->isa, sizeof c->isa, "any"), snprintf(c->date, sizeof c->date, "today");
+    snprintf(c->cpu, sizeof c->cpu, "any"), snprintf(c->isa, sizeof c->isa, "any"),
+        snprintf(c->date, sizeof c->date, "today");
     p.measured = c;
     p.cache_bandwidth = p.cache_bytes = 1e9;
     p.link[LINK_REMOTE] = (struct link){.latency = 1e-5, .peer = 4e-6, .bandwidth = 5e9, .ranks = 4};
     profile_write(&p, &text);
     if (profile_parse(text.at, text.n, &back, read, &e)) fail_msg("%s", e.text);
     assert_int_equal(back.link[LINK_REMOTE].ranks, 4);
-    assert_true(back.link[LINK_REMOTE].bandwidth == 5e9 && back.link[LINK_REMOTE].peer == 4e-6 && back.link[LINK_REMOTE].latency == 1e-5);
+    assert_true(back.link[LINK_REMOTE].bandwidth == 5e9 && back.link[LINK_REMOTE].peer == 4e-6 &&
+                back.link[LINK_REMOTE].latency == 1e-5);
     assert_int_equal(back.link[LINK_LOCAL].ranks, 0);
     text_free(&text);
     free(c);
@@ -99,6 +109,7 @@ static void test_profile(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fit), cmocka_unit_test(test_two_ranks), cmocka_unit_test(test_no_cost), cmocka_unit_test(test_profile)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fit), cmocka_unit_test(test_two_ranks),
+                                       cmocka_unit_test(test_no_cost), cmocka_unit_test(test_profile)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,22 +121,31 @@ static void loader_fixture_close(struct loader_fixture *b)
 
 static struct loader_options options(uint32_t threads, uint32_t slots)
 {
-    return (struct loader_options){.side = SIDE, .cells = CELLS, .masks = M, .threads = threads, .slots = slots, .room = 1 << 20, .least = 0.5};
+    return (struct loader_options){
+        .side = SIDE, .cells = CELLS, .masks = M, .threads = threads, .slots = slots, .room = 1 << 20, .least = 0.5};
 }
 
 static struct loader_source source_of(const struct dataset *d)
 {
-    return (struct loader_source){.set = d, .seed = 5, .shuffle = true, .max_bad = 1, .interior = true, .sampler = {.strategy = SAMPLE_RANDOM, .max_masks = M}};
+    return (struct loader_source){.set = d,
+                                  .seed = 5,
+                                  .shuffle = true,
+                                  .max_bad = 1,
+                                  .interior = true,
+                                  .sampler = {.strategy = SAMPLE_RANDOM, .max_masks = M}};
 }
 
 static uint64_t digest(const struct loader_sample *s)
 {
     uint64_t h = hash_bytes(s->image, SIDE * SIDE * 3, s->position);
-    uint32_t facts[] = {s->rows, s->columns, s->height, s->width, s->mask_rows, s->mask_columns, s->n, s->fault, (uint32_t)s->sample};
+    uint32_t facts[] = {s->rows,         s->columns, s->height, s->width,           s->mask_rows,
+                        s->mask_columns, s->n,       s->fault,  (uint32_t)s->sample};
     h = hash_bytes(s->bits, M * grid_mask_bytes(CELLS, CELLS), h);
     for (uint32_t k = 0; k < s->n; k++) {
         const struct loader_mask *m = &s->masks[k];
-        uint32_t row[] = {m->x, m->y, m->w, m->h, m->area, m->interior[0], m->interior[1], (uint32_t)m->category, (uint32_t)m->id};
+        uint32_t row[] = {m->x,           m->y,           m->w,           m->h,
+                          m->area,        m->interior[0], m->interior[1], (uint32_t)m->category,
+                          (uint32_t)m->id};
         h = hash_bytes(row, sizeof row, h);
     }
     return hash_bytes(facts, sizeof facts, h);
@@ -170,7 +179,16 @@ static void test_threads(void **state)
             struct loader_fixture b = loader_fixture_open(&o);
             struct loader_source s = source_of(d);
             if (augmented) s.augment = (struct loader_augment){0.5, 0.5, 0.5};
-            if (augmented == 2) s.augment = (struct loader_augment){.flip = 0.5, .scale = 0.9, .flip_vertical = 0.5, .turn = 0.5, .rotate = 10, .brightness = 0.1, .contrast = 0.1, .gamma = 0.2, .noise = 0.05};
+            if (augmented == 2)
+                s.augment = (struct loader_augment){.flip = 0.5,
+                                                    .scale = 0.9,
+                                                    .flip_vertical = 0.5,
+                                                    .turn = 0.5,
+                                                    .rotate = 10,
+                                                    .brightness = 0.1,
+                                                    .contrast = 0.1,
+                                                    .gamma = 0.2,
+                                                    .noise = 0.05};
             collect(&b, &s, 0, TAKEN, i ? got : want);
             if (i) assert_memory_equal(got, want, sizeof want);
             assert_int_equal(s.counts.broken, 20);
@@ -329,7 +347,10 @@ static void test_memory(void **state)
     dataset_close(d);
 }
 
-static bool bit(const uint8_t *bits, uint32_t x, uint32_t y) { return bits[y * grid_stride(CELLS) + x / 8] >> x % 8 & 1; }
+static bool bit(const uint8_t *bits, uint32_t x, uint32_t y)
+{
+    return bits[y * grid_stride(CELLS) + x / 8] >> x % 8 & 1;
+}
 
 /* Compares the slot with an independent computation: the image decoded whole and resized, and each
  * mask's cells from the scene that it was drawn from. */
@@ -344,7 +365,8 @@ static void check_sample(const struct loader_sample *x, uint32_t id)
     assert_true(x->width == w && x->height == h);
     resize_longest(w, h, SIDE, &rw, &rh);
     assert_true(x->rows == rh && x->columns == rw);
-    if (jpg_decode(j, halves[id][0].at, halves[id][0].n, jpg_divisor(w, h, SIDE), &dw, &dh, &pixels, &e)) fail_msg("%s", e.text);
+    if (jpg_decode(j, halves[id][0].at, halves[id][0].n, jpg_divisor(w, h, SIDE), &dw, &dh, &pixels, &e))
+        fail_msg("%s", e.text);
     struct resize_view v = {.width = dw, .height = dh, .to_width = rw, .to_height = rh, .to = want, .stride = SIDE * 3};
     struct resize r;
     void *scratch = mem_alloc(resize_scratch(&v));
@@ -415,7 +437,8 @@ static void test_pairs(void **state)
         snprintf(folder, sizeof folder, "%s/pairs/%s", dir, i ? "masks" : "images");
         snprintf(path, sizeof path, "%s/a.png", folder);
         assert_int_equal(dir_make(folder, &e), PL_OK);
-        if (png_write(path, i ? PNG_GREY : PNG_RGB, S, S, i ? (void *)label : (void *)rgb, 0, &e)) fail_msg("%s", e.text);
+        if (png_write(path, i ? PNG_GREY : PNG_RGB, S, S, i ? (void *)label : (void *)rgb, 0, &e))
+            fail_msg("%s", e.text);
     }
     snprintf(path, sizeof path, "%s/pairs", dir);
     char *paths[] = {path};
@@ -447,8 +470,9 @@ static void test_pairs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads), cmocka_unit_test(test_seek), cmocka_unit_test(test_part),   cmocka_unit_test(test_broken),  cmocka_unit_test(test_max_bad),
-        cmocka_unit_test(test_once),    cmocka_unit_test(test_memory), cmocka_unit_test(test_content), cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_threads), cmocka_unit_test(test_seek),    cmocka_unit_test(test_part),
+        cmocka_unit_test(test_broken),  cmocka_unit_test(test_max_bad), cmocka_unit_test(test_once),
+        cmocka_unit_test(test_memory),  cmocka_unit_test(test_content), cmocka_unit_test(test_pairs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

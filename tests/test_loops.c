@@ -1,9 +1,10 @@
 /*
  * test_loops.c: PL_LAYERS and PL_LOOP of the library, seen from outside as test_library.c sees it.
  *
- * The model reads a series step by step, with a cell of two layers that all steps share, a gain that each step has for itself, and a state
- * that a step hands to the next. Its gradients are compared with finite differences in double of the same network, which is written here a
- * second time; its weights, after some steps with dropout, between all memory techniques, bit by bit.
+ * The model reads a series step by step, with a cell of two layers that all steps share, a gain
+ * that each step has for itself, and a state that a step hands to the next. Its gradients are
+ * compared with finite differences in double of the same network, which is written here a second
+ * time; its weights, after some steps with dropout, between all memory techniques, bit by bit.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,7 +59,8 @@ static pl_tensor cell(struct pl_builder *b, pl_tensor x, pl_tensor h, const stru
 static void recurrent(struct pl_builder *b, int64_t batch, void *user)
 {
     const struct options *o = user;
-    pl_tensor x = pl_input_along(b, "x", PL_F32, 1, PL_SHAPE(T, batch, C)), y = pl_input(b, "y", PL_F32, PL_SHAPE(batch, T));
+    pl_tensor x = pl_input_along(b, "x", PL_F32, 1, PL_SHAPE(T, batch, C)),
+              y = pl_input(b, "y", PL_F32, PL_SHAPE(batch, T));
     pl_tensor gains = pl_param(b, "gains", PL_SHAPE(T, W), PL_NORMAL, 1), h = 0, states[T];
     if (o->unrolled)
         for (int t = 0; t < T; t++) {
@@ -73,7 +75,8 @@ static void recurrent(struct pl_builder *b, int64_t batch, void *user)
         states[t] = pl_mul(b, h, pl_at(b, gains, 0, t));
     }
     pl_tensor all = pl_stack(b, T, states, 1); /* [batch, T, W] */
-    pl_tensor p = pl_reshape(b, pl_linear(b, all, pl_param(b, "out.weight", PL_SHAPE(1, W), PL_NORMAL, 0.5f), 0), PL_SHAPE(batch, T));
+    pl_tensor p = pl_reshape(b, pl_linear(b, all, pl_param(b, "out.weight", PL_SHAPE(1, W), PL_NORMAL, 0.5f), 0),
+                             PL_SHAPE(batch, T));
     pl_tensor d = pl_add(b, p, pl_scale(b, y, -1));
     pl_output(b, "states", all);
     pl_output(b, "loss", pl_per_count(b, pl_sum(b, pl_mul(b, d, d))));
@@ -81,8 +84,12 @@ static void recurrent(struct pl_builder *b, int64_t batch, void *user)
 
 /* The same in double. Weights follow one another in the order in which the model declares them. */
 enum { GAINS = 0, IN = GAINS + T * W, CELL = IN + W * C, OUT = CELL + CELLS * W * W, WEIGHTS = OUT + W };
-static const struct { const char *name; int at, count; } parameters[] = {
-    {"gains", GAINS, T * W}, {"in.weight", IN, W * C}, {"cell.0.weight", CELL, W * W}, {"cell.1.weight", CELL + W * W, W * W}, {"out.weight", OUT, W}};
+static const struct { const char *name; int at, count;
+} parameters[] = {{"gains", GAINS, T *W},
+                  {"in.weight", IN, W *C},
+                  {"cell.0.weight", CELL, W *W},
+                  {"cell.1.weight", CELL + W *W, W *W},
+                  {"out.weight", OUT, W}};
 enum { PARAMETERS = sizeof parameters / sizeof *parameters };
 
 struct data {
@@ -155,7 +162,8 @@ static void set_all(struct pl_session *s, const char *settings)
 
 static void read_weights(struct pl_session *s, float *w)
 {
-    for (int i = 0; i < PARAMETERS; i++) ok(s, pl_read_parameter(s, parameters[i].name, w + parameters[i].at, (size_t)parameters[i].count * sizeof *w));
+    for (int i = 0; i < PARAMETERS; i++)
+        ok(s, pl_read_parameter(s, parameters[i].name, w + parameters[i].at, (size_t)parameters[i].count * sizeof *w));
 }
 
 static void start(struct pl_session *s, const struct data *d)
@@ -210,18 +218,22 @@ static void test_gradient(void **state)
             w[i] = at - h;
             slope = (slope - loss_in_double(w, &d)) / (2 * h);
             w[i] = at;
-            if (fabs(g - slope) > 2e-5 * (1 + fabs(slope))) fail_msg("micro-batch %s, weight %d: gradient %.8g, by differences %.8g", splits[k], i, g, slope);
+            if (fabs(g - slope) > 2e-5 * (1 + fabs(slope)))
+                fail_msg("micro-batch %s, weight %d: gradient %.8g, by differences %.8g", splits[k], i, g, slope);
         }
     }
 }
 
 static void test_same_bits(void **state)
 {
-    static const char *const settings[] = {
-        "memory.recompute=none", "memory.recompute=all", "memory.recompute=first:3", "memory.recompute=every:2", "memory.recompute=segments:2",
-        "memory.recompute=selective", "memory.recompute=all+selective", "memory.recompute=all+halves", "memory.offload=[optimizer]", "memory.offload=[weights]",
-        "memory.offload=[activations]", "memory.offload=[optimizer,weights,activations] memory.recompute=first:2", "memory.fused_step=on",
-        "memory.fused_step=on memory.recompute=all memory.offload=[optimizer]"};
+    static const char *const settings[] =
+        {"memory.recompute=none",          "memory.recompute=all",
+         "memory.recompute=first:3",       "memory.recompute=every:2",
+         "memory.recompute=segments:2",    "memory.recompute=selective",
+         "memory.recompute=all+selective", "memory.recompute=all+halves",
+         "memory.offload=[optimizer]",     "memory.offload=[weights]",
+         "memory.offload=[activations]",   "memory.offload=[optimizer,weights,activations] memory.recompute=first:2",
+         "memory.fused_step=on",           "memory.fused_step=on memory.recompute=all memory.offload=[optimizer]"};
     (void)state;
     const struct options o = {.dropout = 0.3f}, by_hand = {.dropout = 0.3f, .unrolled = 1};
     float first[WEIGHTS], w[WEIGHTS];
@@ -237,12 +249,14 @@ static void test_same_bits(void **state)
     for (int i = 0; i < WEIGHTS; i++) assert_true(fabsf(first[i] - w[i]) < 1e-5f);
 }
 
-/* Dropout alone: the loss is the sum of dropout(w[t] * x), x = 1, so the gradient of w[t] is the mask of iteration t. */
+/* Dropout alone: the loss is the sum of dropout(w[t] * x), x = 1, so the gradient of w[t] is the
+ * mask of iteration t. */
 enum { WIDE = 256 };
 static void masks(struct pl_builder *b, int64_t batch, void *user)
 {
     (void)user;
-    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, WIDE)), w = pl_param(b, "w", PL_SHAPE(T, WIDE), PL_ZEROS, 0), sum = 0;
+    pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, WIDE)), w = pl_param(b, "w", PL_SHAPE(T, WIDE), PL_ZEROS, 0),
+              sum = 0;
     PL_LOOP(b, t, "steps", T) {
         pl_tensor kept = pl_sum(b, pl_dropout(b, pl_mul(b, x, pl_at(b, w, 0, t)), 0.25f));
         sum = sum ? pl_add(b, sum, kept) : kept;
@@ -257,7 +271,8 @@ static void test_dropout_by_iteration(void **state)
     double loss;
     struct pl_session *s = open_with(masks, NULL);
     for (int i = 0; i < WIDE; i++) x[i] = 1;
-    set_all(s, "train.effective_batch=1 memory.optimizer=sgd train.momentum=0 train.weight_decay=0 train.learning_rate=1");
+    set_all(s,
+            "train.effective_batch=1 memory.optimizer=sgd train.momentum=0 train.weight_decay=0 train.learning_rate=1");
     ok(s, pl_start(s));
     ok(s, pl_write_input(s, "x", x, sizeof x));
     for (int step = 0; step < 2; step++) {
@@ -279,14 +294,17 @@ static void test_dropout_by_iteration(void **state)
     }
 }
 
-/* Loops in layers, and a loop of several layers: which weights are shared follows from the names. */
+/* Loops in layers, and a loop of several layers: which weights are shared follows from the
+ * names. */
 static void nested(struct pl_builder *b, int64_t batch, void *user)
 {
     const int64_t *none = user;
     pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, W));
     PL_LAYERS(b, i, "layers", 2) {
         x = pl_linear(b, x, pl_param(b, "up.weight", PL_SHAPE(W, W), PL_NORMAL, 0.5f), 0);
-        PL_LOOP(b, t, "refine", 3) PL_LAYERS(b, k, "parts", 2) x = pl_add(b, x, pl_linear(b, x, pl_param(b, "weight", PL_SHAPE(W, W), PL_NORMAL, 0.1f), 0));
+        PL_LOOP(b, t, "refine", 3)
+        PL_LAYERS(b, k, "parts", 2) x =
+            pl_add(b, x, pl_linear(b, x, pl_param(b, "weight", PL_SHAPE(W, W), PL_NORMAL, 0.1f), 0));
     }
     PL_LOOP(b, t, "never", *none) x = 0;
     pl_output(b, "loss", pl_per_count(b, pl_sum(b, pl_mul(b, x, x))));
@@ -319,12 +337,13 @@ static void test_names(void **state)
     assert_memory_equal(first, w, sizeof w);
 }
 
-/* --- what is refused ------------------------------------------------------------------------------ */
+/* --- what is refused -------------------------------------------------------------------------- */
 
 static void wrong(struct pl_builder *b, int64_t batch, void *user)
 {
     pl_tensor x = pl_input(b, "x", PL_F32, PL_SHAPE(batch, W)), w = pl_param(b, "w", PL_SHAPE(W, W), PL_ZEROS, 0);
-    static const char long_name[] = "123456789.123456789.123456789.123456789.123456789.123456789.123456789.123456789.123456789.123456789";
+    static const char long_name[] =
+        "123456789.123456789.123456789.123456789.123456789.123456789.123456789.123456789.123456789.123456789";
     const float one = 1, two = 2;
     switch (*(const int *)user) {
     case 0: PL_LOOP(b, i, "steps", -1) x = pl_linear(b, x, w, 0); break;
@@ -339,10 +358,18 @@ static void wrong(struct pl_builder *b, int64_t batch, void *user)
     case 9: x = pl_stack(b, 0, NULL, 0); break;
     case 10: x = pl_stack(b, PL_TENSORS(x, x), 3); break;
     case 11: x = pl_stack(b, PL_TENSORS(x, w), 0); break;
-    case 12: PL_LAYERS(b, i, long_name, 1) PL_LAYERS(b, k, long_name, 1) PL_LAYERS(b, n, long_name, 1) x = pl_linear(b, x, w, 0); break;
-    case 13: PL_LAYERS(b, i, long_name, 1) PL_LAYERS(b, k, "layers", 1) x = pl_linear(b, x, pl_param(b, long_name, PL_SHAPE(W, W), PL_ZEROS, 0), 0); break;
+    case 12:
+        PL_LAYERS(b, i, long_name, 1)
+        PL_LAYERS(b, k, long_name, 1) PL_LAYERS(b, n, long_name, 1) x = pl_linear(b, x, w, 0);
+        break;
+    case 13:
+        PL_LAYERS(b, i, long_name, 1)
+        PL_LAYERS(b, k, "layers", 1) x = pl_linear(b, x, pl_param(b, long_name, PL_SHAPE(W, W), PL_ZEROS, 0), 0);
+        break;
     case 14: x = pl_add(b, pl_constant(b, "c", PL_SHAPE(1), &one), pl_constant(b, "c", PL_SHAPE(1), &two)); break;
-    case 15: PL_LOOP(b, i, "steps", 3) x = pl_linear(b, x, pl_param(b, "shaped", PL_SHAPE(W, W + i), PL_ZEROS, 0), 0); break;
+    case 15:
+        PL_LOOP(b, i, "steps", 3) x = pl_linear(b, x, pl_param(b, "shaped", PL_SHAPE(W, W + i), PL_ZEROS, 0), 0);
+        break;
     default: break;
     }
     pl_output(b, "loss", pl_per_count(b, pl_sum(b, x)));
@@ -350,9 +377,22 @@ static void wrong(struct pl_builder *b, int64_t batch, void *user)
 
 static void test_refused(void **state)
 {
-    static const char *const says[] = {"iteration 0 of -1", "at most 65536", "a loop without a name", "steps.0.open", "left before its end",
-                                       "innermost open scope is none", "innermost open scope is steps.0", "element 3 along axis 1", "axis 2",
-                                       "0 tensors", "new axis 3", "CONCAT", "nested layers", "bytes, at most", "data differ", "used twice"};
+    static const char *const says[] = {"iteration 0 of -1",
+                                       "at most 65536",
+                                       "a loop without a name",
+                                       "steps.0.open",
+                                       "left before its end",
+                                       "innermost open scope is none",
+                                       "innermost open scope is steps.0",
+                                       "element 3 along axis 1",
+                                       "axis 2",
+                                       "0 tensors",
+                                       "new axis 3",
+                                       "CONCAT",
+                                       "nested layers",
+                                       "bytes, at most",
+                                       "data differ",
+                                       "used twice"};
     (void)state;
     for (int way = 0; way < (int)(sizeof says / sizeof *says); way++) {
         struct pl_session *s = open_with(wrong, &way);

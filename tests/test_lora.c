@@ -1,6 +1,6 @@
 /*
- * test_lora.c: what an adapter makes of a plan: which inputs the backward keeps, where the adapter's
- * product is added, what is trained.
+ * test_lora.c: what an adapter makes of a plan: which inputs the backward keeps, where the
+ * adapter's product is added, what is trained.
  *
  * golden.sh compares the numbers with PEFT's (tests/golden/peft), run_adapters.sh whole runs.
  */
@@ -19,7 +19,9 @@ static const struct node *product(const struct graph *g, const char *weight)
 {
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
-        if (n->op == OP_LINEAR && n->phase == PHASE_FORWARD && !strcmp(graph_name(g, tensor_at(g, n->in[1])->name), weight)) return n;
+        if (n->op == OP_LINEAR && n->phase == PHASE_FORWARD &&
+            !strcmp(graph_name(g, tensor_at(g, n->in[1])->name), weight))
+            return n;
     }
     fail_msg("no product with %s", weight);
     return NULL;
@@ -29,7 +31,8 @@ static const struct node *product(const struct graph *g, const char *weight)
 static bool keeps_input(const struct planned_preset *p, const char *weight)
 {
     const struct graph *g = &p->r.planned.graph;
-    const struct life *l = &p->r.planned.plan.placement.life[PROGRAM_STEP][tensor_at(g, product(g, weight)->in[0])->storage];
+    const struct life *l =
+        &p->r.planned.plan.placement.life[PROGRAM_STEP][tensor_at(g, product(g, weight)->in[0])->storage];
     const uint32_t turn = turn_of(g);
     return l->start < turn && l->end >= turn;
 }
@@ -49,7 +52,8 @@ static void test_kept(void **state)
     plan_preset(&p, "llama-tiny", (const char *const[]){"adapter.target_modules=[q_proj, k_proj]", PLAIN, NULL});
     assert_true(keeps_input(&p, LAYER "self_attn.q_proj.weight"));
     assert_int_equal(input_of(&p, LAYER "self_attn.q_proj.weight"), input_of(&p, LAYER "self_attn.k_proj.weight"));
-    assert_int_equal(input_of(&p, LAYER "self_attn.q_proj.weight"), input_of(&p, LAYER "self_attn.q_proj.lora_A.weight"));
+    assert_int_equal(input_of(&p, LAYER "self_attn.q_proj.weight"),
+                     input_of(&p, LAYER "self_attn.q_proj.lora_A.weight"));
     assert_false(keeps_input(&p, LAYER "mlp.gate_proj.weight"));
     assert_false(keeps_input(&p, LAYER "mlp.up_proj.weight"));
     assert_false(keeps_input(&p, LAYER "mlp.down_proj.weight"));
@@ -60,16 +64,18 @@ static void test_kept(void **state)
     planned_preset_free(&p);
 }
 
-/* The product adds the adapter's through its residual input, and that adds the block's residual: no sum is
- * left in a block. */
+/* The product adds the adapter's through its residual input, and that adds the block's residual: no
+ * sum is left in a block. */
 static void test_sums(void **state)
 {
     (void)state;
     struct planned_preset p;
     plan_preset(&p, "llama-tiny", (const char *const[]){"adapter.target_modules=all-linear", PLAIN, NULL});
     const struct graph *g = &p.r.planned.graph;
-    for (uint32_t k = 0; k < turn_of(g); k++) assert_int_not_equal(node_at(g, g->order[PROGRAM_STEP].nodes.at[k])->op, OP_ADD);
-    const struct node *down = product(g, LAYER "mlp.down_proj.weight"), *b = product(g, LAYER "mlp.down_proj.lora_B.weight");
+    for (uint32_t k = 0; k < turn_of(g); k++)
+        assert_int_not_equal(node_at(g, g->order[PROGRAM_STEP].nodes.at[k])->op, OP_ADD);
+    const struct node *down = product(g, LAYER "mlp.down_proj.weight"),
+                      *b = product(g, LAYER "mlp.down_proj.lora_B.weight");
     assert_true(down->nin == 4 && tensor_at(g, down->in[3])->node && node_at(g, tensor_at(g, down->in[3])->node) == b);
     assert_true(b->nin == 4 && b->in[3]);
     planned_preset_free(&p);
@@ -80,7 +86,9 @@ static void test_trained(void **state)
 {
     (void)state;
     struct planned_preset p;
-    plan_preset(&p, "sam-tiny", (const char *const[]){"adapter.target_modules=[qkv]", "adapter.modules_to_save=[mask_decoder]", "adapter.bias=lora_only", PLAIN, NULL});
+    plan_preset(&p, "sam-tiny",
+                (const char *const[]){"adapter.target_modules=[qkv]", "adapter.modules_to_save=[mask_decoder]",
+                                      "adapter.bias=lora_only", PLAIN, NULL});
     const struct graph *g = &p.r.planned.graph;
     uint32_t added = 0;
     for (uint32_t i = 0; i < g->params.n; i++) {
@@ -96,7 +104,8 @@ static void test_trained(void **state)
     planned_preset_free(&p);
 }
 
-/* A fused matrix of queries, keys and values that the model reads in three parts has one adapter. */
+/* A fused matrix of queries, keys and values that the model reads in three parts has one
+ * adapter. */
 static void test_parts_of_a_weight(void **state)
 {
     (void)state;
@@ -104,10 +113,12 @@ static void test_parts_of_a_weight(void **state)
     plan_preset(&p, "tinysam-tiny", (const char *const[]){"adapter.target_modules=[qkv]", PLAIN, NULL});
     const struct graph *g = &p.r.planned.graph;
     uint32_t modules = 0, products = 0;
-    for (uint32_t i = 0; i < g->params.n; i++) modules += text_ends_with(graph_name(g, tensor_at(g, g->params.at[i].tensor)->name), "qkv.lora_A.weight");
+    for (uint32_t i = 0; i < g->params.n; i++)
+        modules += text_ends_with(graph_name(g, tensor_at(g, g->params.at[i].tensor)->name), "qkv.lora_A.weight");
     for (uint32_t k = 0; k < turn_of(g); k++) {
         const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
-        products += n->op == OP_LINEAR && text_ends_with(graph_name(g, tensor_at(g, n->in[1])->name), "qkv.lora_A.weight");
+        products +=
+            n->op == OP_LINEAR && text_ends_with(graph_name(g, tensor_at(g, n->in[1])->name), "qkv.lora_A.weight");
     }
     assert_true(modules > 0);
     assert_int_equal(products, modules);
@@ -116,6 +127,7 @@ static void test_parts_of_a_weight(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kept), cmocka_unit_test(test_sums), cmocka_unit_test(test_trained), cmocka_unit_test(test_parts_of_a_weight)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kept), cmocka_unit_test(test_sums),
+                                       cmocka_unit_test(test_trained), cmocka_unit_test(test_parts_of_a_weight)};
     return cmocka_run_group_tests_name("lora", tests, NULL, NULL);
 }

@@ -75,7 +75,9 @@ static void emit_case(struct golden *c)
         c->y = op_fourier(g, coords, gauss);
     } else if (begins(c->name, "structure")) {
         id logits = trained(c, "logits"), bits = given(c, "bits"), valid = given(c, "valid");
-        c->y = op_structure_loss(g, logits, bits, valid, (struct structure_loss_options){a[0], a[1], a[2], (int)a[3]}, NULL).loss;
+        c->y = op_structure_loss(g, logits, bits, valid, (struct structure_loss_options){a[0], a[1], a[2], (int)a[3]},
+                                 NULL)
+                   .loss;
     } else {
         struct mask_loss_options o = {a[0], a[1], a[2], a[3], a[4], a[5], a[6] != 0};
         id logits = trained(c, "logits"), iou = trained(c, "iou"), bits = given(c, "bits"), valid = given(c, "valid");
@@ -122,7 +124,8 @@ static void compare(const struct golden *c, id tensor, const char *key)
     const double allowed = 4 * dtype_table[DT_F32].epsilon * sqrt(length) * size;
     for (int64_t i = 0; i < t->elements; i++)
         if (!(fabs(got[i] - want[i]) <= allowed))
-            fail_msg("%s.%s[%lld] is %.9g, PyTorch gives %.9g, allowed %.3g", c->name, key, (long long)i, got[i], want[i], allowed);
+            fail_msg("%s.%s[%lld] is %.9g, PyTorch gives %.9g, allowed %.3g", c->name, key, (long long)i, got[i],
+                     want[i], allowed);
     mem_free(want);
     mem_free(got);
 }
@@ -139,7 +142,9 @@ static void check_case(const char *name, enum device_kind kind)
         if (p->frozen) continue;
         snprintf(key, sizeof key, "d%.20s", name_of(&c.r, p->tensor));
         snprintf(full, sizeof full, "%s.%s", name, key);
-        if (!p->grad != !st_find(&file, full)) fail_msg("%s: a gradient is %s, PyTorch's is %s", full, p->grad ? "here" : "missing", p->grad ? "missing" : "here");
+        if (!p->grad != !st_find(&file, full))
+            fail_msg("%s: a gradient is %s, PyTorch's is %s", full, p->grad ? "here" : "missing",
+                     p->grad ? "missing" : "here");
         if (p->grad) compare(&c, p->grad, key);
     }
     rig_close(&c.r);
@@ -168,7 +173,8 @@ static void test_precision(void **state)
     struct graph g;
     struct error e = {0};
     graph_init(&g);
-    id coords = graph_input(&g, "coords", DT_F32, DIM(2, 3, 2)), gauss = graph_param(&g, "gauss", DT_F32, DIM(2, 4), (struct init){0});
+    id coords = graph_input(&g, "coords", DT_F32, DIM(2, 3, 2)),
+       gauss = graph_param(&g, "gauss", DT_F32, DIM(2, 4), (struct init){0});
     id waves = op_fourier(&g, coords, gauss);
     graph_output(&g, "y", op_mul(&g, waves, graph_param(&g, "w", DT_F32, DIM(8), (struct init){0})));
     pass_precision(&g, &(struct settings){.precision = DT_BF16});
@@ -190,7 +196,12 @@ int main(void)
         return 1;
     }
 #define CASES(name) {name, test_cases, NULL, NULL, name}
-    const struct CMUnitTest tests[] = {CASES("rel"), CASES("bias"), CASES("window"), CASES("fourier"), CASES("masks"), CASES("structure"),
+    const struct CMUnitTest tests[] = {CASES("rel"),
+                                       CASES("bias"),
+                                       CASES("window"),
+                                       CASES("fourier"),
+                                       CASES("masks"),
+                                       CASES("structure"),
                                        cmocka_unit_test(test_precision)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     st_close(&file);

@@ -15,7 +15,9 @@
 static void add(struct image_tree *t, const char *path)
 {
     const char *base = strrchr(path, '/');
-    struct image_file f = {.path = mem_string(path), .base = base ? (uint32_t)(base + 1 - path) : 0, .stem = (uint32_t)(strrchr(path, '.') - path)};
+    struct image_file f = {.path = mem_string(path),
+                           .base = base ? (uint32_t)(base + 1 - path) : 0,
+                           .stem = (uint32_t)(strrchr(path, '.') - path)};
     vec_push(&t->files, f);
 }
 
@@ -38,20 +40,30 @@ static void assert_affixes(const struct affixes *a, const char *ip, const char *
 static void test_names(void **state)
 {
     (void)state;
-    static const struct { const char *images, *masks, *affixes[AFFIXES]; uint64_t n; } cases[] = {
+    static const struct { const char *images, *masks, *affixes[AFFIXES]; uint64_t n;
+    } cases[] = {
         {"a.jpg b.jpg", "a.png b.png", {"", "", "", ""}, 2},
         {"a.jpg b.jpg c.jpg", "a_mask.png b_mask.png", {"", "", "", "_mask"}, 2},
         {"a.jpg b.jpg c.jpg", "a_mask.png b_mask.png c.png", {"", "", "", ""}, 3}, /* the suffix is optional */
-        {"ISIC_0000000.jpg ISIC_0000001.jpg", "ISIC_0000000_segmentation.png ISIC_0000001_segmentation.png", {"", "", "", "_segmentation"}, 2},
+        {"ISIC_0000000.jpg ISIC_0000001.jpg",
+         "ISIC_0000000_segmentation.png ISIC_0000001_segmentation.png",
+         {"", "", "", "_segmentation"},
+         2},
         {"la_003_0000.png la_004_0000.png", "la_003.png la_004.png", {"", "_0000", "", ""}, 2},
-        {"1.png 2.png 10.png 11.png 12.png 21.png", "mask_1.png mask_2.png mask_10.png mask_11.png mask_12.png mask_21.png", {"", "", "mask_", ""}, 6},
+        {"1.png 2.png 10.png 11.png 12.png 21.png",
+         "mask_1.png mask_2.png mask_10.png mask_11.png mask_12.png mask_21.png",
+         {"", "", "mask_", ""},
+         6},
         {"img1.png img2.png img11.png img12.png", "gt1.png gt2.png gt11.png gt12.png", {"img", "", "gt", ""}, 4},
         {"img_1.png img_2.png", "lbl_1.png lbl_2.png", {"img_", "", "lbl_", ""}, 2},
-        {"a/x_leftImg8bit.png b/x_leftImg8bit.png", "a/x_gtFine_labelIds.png a/x_gtFine_color.png b/x_gtFine_labelIds.png b/x_gtFine_color.png", {"", "_leftImg8bit", "", "_gtFine_labelIds"}, 2},
+        {"a/x_leftImg8bit.png b/x_leftImg8bit.png",
+         "a/x_gtFine_labelIds.png a/x_gtFine_color.png b/x_gtFine_labelIds.png b/x_gtFine_color.png",
+         {"", "_leftImg8bit", "", "_gtFine_labelIds"},
+         2},
         {"case-1-image.png case-2-image.png", "case-1-inst.png case-2-inst.png", {"", "-image", "", "-inst"}, 2},
         {"t1.jpg t2.jpg t3.jpg", "q7.png q8.png", {"", "", "", ""}, 0},
         {"2012_1.jpg 2012_2.jpg", "2007_1.png 2007_2.png", {"", "", "", ""}, 0}, /* other samples */
-        {"a/1.png b/1.png", "b/1.png c/1.png", {"", "", "", ""}, 1}, /* only in the same subfolder */
+        {"a/1.png b/1.png", "b/1.png c/1.png", {"", "", "", ""}, 1},             /* only in the same subfolder */
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct image_tree images = tree(cases[i].images), masks = tree(cases[i].masks);
@@ -112,7 +124,9 @@ static void test_left_over(void **state)
     assert_true(m.pairs.n == 1 && m.alone[0] == 2 && m.alone[1] == 1 && m.duplicates == 1);
     assert_string_equal(images.files.at[m.pairs.at[0].image].path, "a.jpg");
     match_print(&m, &images, &masks, &out);
-    assert_string_equal(out.at, "2 images have no mask (such as b.jpg), 1 mask has no image (z.png), 1 file has the name of another one");
+    assert_string_equal(
+        out.at,
+        "2 images have no mask (such as b.jpg), 1 mask has no image (z.png), 1 file has the name of another one");
     text_free(&out);
     match_free(&m);
     image_tree_free(&images);
@@ -121,6 +135,7 @@ static void test_left_over(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names), cmocka_unit_test(test_one_folder), cmocka_unit_test(test_ambiguous), cmocka_unit_test(test_left_over)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names), cmocka_unit_test(test_one_folder),
+                                       cmocka_unit_test(test_ambiguous), cmocka_unit_test(test_left_over)};
     return cmocka_run_group_tests_name("match", tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /*
  * test_nf4.c: NF4 against bitsandbytes (tests/golden/nf4.safetensors, made by make_nf4.py): codes,
- * scales, offsets and dequantized weights have the same bits; tensors are quantized and dequantized in
- * chunks too.
+ * scales, offsets and dequantized weights have the same bits; tensors are quantized and dequantized
+ * in chunks too.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -35,9 +35,13 @@ static void same(int number, const char *key, const void *ours, uint64_t bytes)
     const struct st_entry *t;
     uint8_t *theirs = data_of(number, key, &t);
     assert_non_null(theirs);
-    if (t->bytes != bytes) fail_msg("%d.%s: %llu bytes, expected %llu", number, key, (unsigned long long)bytes, (unsigned long long)t->bytes);
+    if (t->bytes != bytes)
+        fail_msg("%d.%s: %llu bytes, expected %llu", number, key, (unsigned long long)bytes,
+                 (unsigned long long)t->bytes);
     for (uint64_t i = 0; i < bytes; i++)
-        if (theirs[i] != ((const uint8_t *)ours)[i]) fail_msg("case %d, %s: byte %llu is %d, expected %d", number, key, (unsigned long long)i, ((const uint8_t *)ours)[i], theirs[i]);
+        if (theirs[i] != ((const uint8_t *)ours)[i])
+            fail_msg("case %d, %s: byte %llu is %d, expected %d", number, key, (unsigned long long)i,
+                     ((const uint8_t *)ours)[i], theirs[i]);
     mem_free(theirs);
 }
 
@@ -55,7 +59,8 @@ static struct quantized quantize(const void *weight, enum dtype t, int64_t n, in
     q.plain = mem_alloc((size_t)q.blocks * sizeof(float));
     q.absmax = mem_alloc((size_t)(q.blocks + NF4_SCALES - 1) / NF4_SCALES * sizeof(float));
     for (int64_t at = 0; at < n; at += chunk)
-        nf4_quantize(q.codes + at / 2, q.plain + at / NF4_BLOCK, (const char *)weight + at * dtype_size(t), t, min_i64(chunk, n - at));
+        nf4_quantize(q.codes + at / 2, q.plain + at / NF4_BLOCK, (const char *)weight + at * dtype_size(t), t,
+                     min_i64(chunk, n - at));
     nf4_quantize_scales(q.scales, q.absmax, &q.offset, q.plain, q.blocks);
     return q;
 }
@@ -75,7 +80,8 @@ static void check_values(const struct quantized *q, int number, int64_t chunk)
     for (size_t i = 0; i < COUNT(as); i++) {
         const uint32_t size = dtype_size(as[i].t);
         char *y = mem_alloc((size_t)q->n * size);
-        for (int64_t at = 0; at < q->n; at += chunk) nf4_dequantize(y + at * size, as[i].t, &p, at, min_i64(chunk, q->n - at));
+        for (int64_t at = 0; at < q->n; at += chunk)
+            nf4_dequantize(y + at * size, as[i].t, &p, at, min_i64(chunk, q->n - at));
         same(number, as[i].key, y, (uint64_t)q->n * size);
         mem_free(y);
     }
@@ -128,7 +134,8 @@ static void test_round_trip(void **state)
     struct quantized q = quantize(w, DT_F32, N, N);
     const struct nf4_parts p = {q.codes, NULL, q.plain, NULL};
     nf4_dequantize(back, DT_F32, &p, 0, N);
-    for (int i = 0; i < N; i++) assert_true(back[i] - w[i] <= 0.16f * q.plain[i / 64] && w[i] - back[i] <= 0.16f * q.plain[i / 64]);
+    for (int i = 0; i < N; i++)
+        assert_true(back[i] - w[i] <= 0.16f * q.plain[i / 64] && w[i] - back[i] <= 0.16f * q.plain[i / 64]);
     nf4_quantize(codes, q.plain, back, DT_F32, N);
     assert_memory_equal(codes, q.codes, sizeof codes);
     release(&q);
@@ -149,13 +156,15 @@ static void test_bytes(void **state)
     for (int64_t k = 1; k < 1000; k += 13) {
         const struct nf4_layout s = nf4_layout(k, true);
         assert_true(s.scales % 16 == 0 && s.absmax % 16 == 0 && s.offset % 16 == 0);
-        assert_true(s.scales >= (uint64_t)(k + 1) / 2 && s.absmax >= s.scales + (uint64_t)nf4_blocks(k) && s.offset >= s.absmax + 4);
+        assert_true(s.scales >= (uint64_t)(k + 1) / 2 && s.absmax >= s.scales + (uint64_t)nf4_blocks(k) &&
+                    s.offset >= s.absmax + 4);
     }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden), cmocka_unit_test(test_map), cmocka_unit_test(test_round_trip), cmocka_unit_test(test_bytes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden), cmocka_unit_test(test_map),
+                                       cmocka_unit_test(test_round_trip), cmocka_unit_test(test_bytes)};
     struct error e = {0};
     if (st_open("tests/golden/nf4.safetensors", &file, &e)) {
         fprintf(stderr, "%s\n", e.text);

@@ -112,7 +112,8 @@ static uint64_t most_fetched(const struct planned_preset *x, enum program p, enu
     int64_t *change = mem_alloc((n + 1) * sizeof *change), now = 0, most = 0;
     for (uint32_t k = 0; k < n; k++) {
         const struct node *c = node_at(g, g->order[p].nodes.at[k]);
-        if (c->op != OP_COPY || storage_of(g, c->in[0])->space != SPACE_HOST || storage_of(g, c->in[0])->kind != kind) continue;
+        if (c->op != OP_COPY || storage_of(g, c->in[0])->space != SPACE_HOST || storage_of(g, c->in[0])->kind != kind)
+            continue;
         id s = tensor_at(g, c->out[0])->storage;
         const struct life *l = &x->r.planned.plan.placement.life[p][s];
         assert_true(l->used && l->start == k && l->end > k);
@@ -136,18 +137,21 @@ static const char *const split_sets[] = {"memory.precision=f32", "memory.micro_b
 static const char *const *const sets_tested[] = {f32_sets, bf16_sets, split_sets};
 
 /* All storages of a kind move to host memory; the largest transient copy needs device memory. */
-static void check_kind(const struct planned_preset *none, const char *preset, const char *word, enum kind kind, const char *const *sets)
+static void check_kind(const struct planned_preset *none, const char *preset, const char *word, enum kind kind,
+                       const char *const *sets)
 {
     struct planned_preset x;
     plan_offloading(&x, preset, word, sets);
-    uint64_t all = bytes_of_kind(&none->r.planned.graph, kind), fetched = largest_update_operands(&none->r.planned.graph, kind);
+    uint64_t all = bytes_of_kind(&none->r.planned.graph, kind),
+             fetched = largest_update_operands(&none->r.planned.graph, kind);
     assert_true(all > 0 && fetched > 0 && fetched < all);
     assert_int_equal(none->r.planned.plan.persistent[SPACE_DEVICE] - x.r.planned.plan.persistent[SPACE_DEVICE], all);
     assert_int_equal(host_arena(&x), all);
     assert_int_equal(most_fetched(&x, PROGRAM_UPDATE, kind), fetched);
     if (device_arena(&x) > device_arena(none) - all + fetched)
-        fail_msg("%s, %s: %llu bytes, without it %llu; %llu offloaded, at most %llu fetched", preset, word, (unsigned long long)device_arena(&x),
-                 (unsigned long long)device_arena(none), (unsigned long long)all, (unsigned long long)fetched);
+        fail_msg("%s, %s: %llu bytes, without it %llu; %llu offloaded, at most %llu fetched", preset, word,
+                 (unsigned long long)device_arena(&x), (unsigned long long)device_arena(none), (unsigned long long)all,
+                 (unsigned long long)fetched);
     planned_preset_free(&x);
 }
 
@@ -163,11 +167,13 @@ static void check_weights(const struct planned_preset *none, const char *preset,
         if (!x.r.planned.graph.order[p].nodes.n) continue; /* training has no such program */
         uint64_t most = most_fetched(&x, p, KIND_PARAM);
         if (most > (p == PROGRAM_UPDATE ? c.largest : c.two) || !most)
-            fail_msg("%s, program %s: %llu bytes of weights fetched; two blocks have %llu", preset, program_name(p), (unsigned long long)most, (unsigned long long)c.two);
+            fail_msg("%s, program %s: %llu bytes of weights fetched; two blocks have %llu", preset, program_name(p),
+                     (unsigned long long)most, (unsigned long long)c.two);
     }
     if (device_arena(&x) > device_arena(none) - c.all + c.two)
-        fail_msg("%s: %llu bytes, without it %llu; %llu offloaded, two blocks have %llu", preset, (unsigned long long)device_arena(&x),
-                 (unsigned long long)device_arena(none), (unsigned long long)c.all, (unsigned long long)c.two);
+        fail_msg("%s: %llu bytes, without it %llu; %llu offloaded, two blocks have %llu", preset,
+                 (unsigned long long)device_arena(&x), (unsigned long long)device_arena(none),
+                 (unsigned long long)c.all, (unsigned long long)c.two);
     planned_preset_free(&x);
 }
 
@@ -176,7 +182,9 @@ static uint32_t backward_start(const struct graph *g)
 {
     const struct order *o = &g->order[PROGRAM_STEP];
     for (uint32_t k = 0; k < o->nodes.n; k++)
-        if (node_at(g, o->nodes.at[k])->phase == PHASE_BACKWARD && node_at(g, o->nodes.at[k])->op != OP_COPY && node_at(g, o->nodes.at[k])->op != OP_FILL) return k;
+        if (node_at(g, o->nodes.at[k])->phase == PHASE_BACKWARD && node_at(g, o->nodes.at[k])->op != OP_COPY &&
+            node_at(g, o->nodes.at[k])->op != OP_FILL)
+            return k;
     return 0;
 }
 
@@ -186,7 +194,8 @@ static uint64_t alive(const struct planned_preset *x, enum space space, uint32_t
     uint64_t sum = 0;
     for (id s = 1; s < g->storages.n; s++) {
         const struct life *l = &x->r.planned.plan.placement.life[PROGRAM_STEP][s];
-        bool here = l->used && l->start <= at && at <= l->end && g->storages.at[s].kind == KIND_ACT && g->storages.at[s].space == space;
+        bool here = l->used && l->start <= at && at <= l->end && g->storages.at[s].kind == KIND_ACT &&
+                    g->storages.at[s].space == space;
         sum += here ? padded(g, s) : 0;
     }
     return sum;
@@ -198,15 +207,17 @@ static void check_activations(const struct planned_preset *none, const char *pre
     plan_offloading(&x, preset, "activations", sets);
     assert_int_equal(none->r.planned.plan.persistent[SPACE_DEVICE], x.r.planned.plan.persistent[SPACE_DEVICE]);
     assert_int_equal(x.r.planned.plan.persistent[SPACE_HOST], 0);
-    uint64_t offloaded = alive(&x, SPACE_HOST, backward_start(&x.r.planned.graph)), before = alive(none, SPACE_DEVICE, backward_start(&none->r.planned.graph)),
+    uint64_t offloaded = alive(&x, SPACE_HOST, backward_start(&x.r.planned.graph)),
+             before = alive(none, SPACE_DEVICE, backward_start(&none->r.planned.graph)),
              after = alive(&x, SPACE_DEVICE, backward_start(&x.r.planned.graph));
     assert_true(offloaded > 0 && host_arena(&x) >= offloaded);
     /* Nothing is prefetched yet, and nothing else changed. */
     if (after != before - offloaded)
-        fail_msg("%s: %llu bytes are alive at the turning point, without it %llu; %llu are away", preset, (unsigned long long)after, (unsigned long long)before,
-                 (unsigned long long)offloaded);
+        fail_msg("%s: %llu bytes are alive at the turning point, without it %llu; %llu are away", preset,
+                 (unsigned long long)after, (unsigned long long)before, (unsigned long long)offloaded);
     assert_true(device_arena(&x) < device_arena(none));
-    print_message("%-14s %-22s activations %llu offloaded, arena %llu -> %llu\n", preset, sets[0], (unsigned long long)offloaded, (unsigned long long)device_arena(none),
+    print_message("%-14s %-22s activations %llu offloaded, arena %llu -> %llu\n", preset, sets[0],
+                  (unsigned long long)offloaded, (unsigned long long)device_arena(none),
                   (unsigned long long)device_arena(&x));
     planned_preset_free(&x);
 }
@@ -226,7 +237,9 @@ static void test_bytes(void **state)
             check_activations(&none, preset, sets);
             plan_offloading(&all, preset, "optimizer+masters+weights+activations", sets);
             uint64_t gone = none.r.planned.plan.persistent[SPACE_DEVICE] - all.r.planned.plan.persistent[SPACE_DEVICE];
-            assert_int_equal(gone, bytes_of_kind(&none.r.planned.graph, KIND_STATE) + bytes_of_kind(&none.r.planned.graph, KIND_MASTER) + count_weights(&none.r.planned.graph).all);
+            assert_int_equal(gone, bytes_of_kind(&none.r.planned.graph, KIND_STATE) +
+                                       bytes_of_kind(&none.r.planned.graph, KIND_MASTER) +
+                                       count_weights(&none.r.planned.graph).all);
             assert_int_equal(all.r.planned.plan.persistent[SPACE_HOST], gone);
             planned_preset_free(&all);
             planned_preset_free(&none);
@@ -278,8 +291,10 @@ static void test_any_node(void **state)
     graph_step(&g);
     id w = graph_param(&g, "w", DT_F32, 2, (int64_t[]){4, 6}, (struct init){0});
     struct cursor before = graph_move(&g, PROGRAM_UPDATE, PHASE_UPDATE, "test");
-    id storage_a = graph_storage(&g, "a", KIND_STATE, SPACE_DEVICE, 96), storage_b = graph_storage(&g, "b", KIND_STATE, SPACE_DEVICE, 48);
-    id a = graph_tensor(&g, "a", storage_a, DT_F32, 2, (int64_t[]){4, 6}, 0), b = graph_tensor(&g, "b", storage_b, DT_F32, 2, (int64_t[]){2, 6}, 0);
+    id storage_a = graph_storage(&g, "a", KIND_STATE, SPACE_DEVICE, 96),
+       storage_b = graph_storage(&g, "b", KIND_STATE, SPACE_DEVICE, 48);
+    id a = graph_tensor(&g, "a", storage_a, DT_F32, 2, (int64_t[]){4, 6}, 0),
+       b = graph_tensor(&g, "b", storage_b, DT_F32, 2, (int64_t[]){2, 6}, 0);
     id sum = op_accumulate(&g, w, a), half = op_slice(&g, sum, 0, 1, 2);
     op_accumulate(&g, op_scale(&g, half, 2), b);
     g.at = before;
@@ -290,8 +305,10 @@ static void test_any_node(void **state)
     uint32_t fetched = 0, stored = 0, touched = 0;
     for (uint32_t k = 0; k < g.order[PROGRAM_UPDATE].nodes.n; k++) {
         const struct node *n = node_at(&g, g.order[PROGRAM_UPDATE].nodes.at[k]);
-        for (int i = 0; i < n->nin; i++) touched += n->op != OP_COPY && n->in[i] && storage_of(&g, n->in[i])->space == SPACE_HOST;
-        for (int i = 0; i < n->nout; i++) touched += n->op != OP_COPY && n->out[i] && storage_of(&g, n->out[i])->space == SPACE_HOST;
+        for (int i = 0; i < n->nin; i++)
+            touched += n->op != OP_COPY && n->in[i] && storage_of(&g, n->in[i])->space == SPACE_HOST;
+        for (int i = 0; i < n->nout; i++)
+            touched += n->op != OP_COPY && n->out[i] && storage_of(&g, n->out[i])->space == SPACE_HOST;
         if (n->op != OP_COPY) continue;
         fetched += storage_of(&g, n->in[0])->space == SPACE_HOST;
         stored += n->nin == 2 && storage_of(&g, n->in[1])->space == SPACE_HOST;
@@ -311,7 +328,8 @@ static void test_ladder(void **state)
     int f32 = 0, bf16 = 0, rungs = 0;
     char value[SETTING_ROOM];
     for (; technique_value(techniques[TECHNIQUE_offload].ladder, rungs, value); rungs++) {
-        assert_true(technique_parse(TECHNIQUE_offload, value, &full) && technique_parse(TECHNIQUE_offload, value, &half));
+        assert_true(technique_parse(TECHNIQUE_offload, value, &full) &&
+                    technique_parse(TECHNIQUE_offload, value, &half));
         assert_int_equal(full.offload & before, before);
         f32 += !rungs || !offload_repeats(before, &full);
         bf16 += !rungs || !offload_repeats(before, &half);
@@ -360,7 +378,8 @@ static void test_mapping(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes),  cmocka_unit_test(test_order),   cmocka_unit_test(test_any_node),
-                                       cmocka_unit_test(test_ladder), cmocka_unit_test(test_mapping)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes), cmocka_unit_test(test_order),
+                                       cmocka_unit_test(test_any_node), cmocka_unit_test(test_ladder),
+                                       cmocka_unit_test(test_mapping)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,7 +91,8 @@ static void for_large(const struct row *row, void (*check)(const struct row *, c
 static double tolerance(const struct scene *s, enum dtype out)
 {
     const double c = 4, f32 = dtype_table[DT_F32].epsilon;
-    return c * (dtype_table[out].epsilon / 2 + (s->roundings - 1) * dtype_table[s->f].epsilon / 2 + f32 * sqrt(s->length));
+    return c *
+           (dtype_table[out].epsilon / 2 + (s->roundings - 1) * dtype_table[s->f].epsilon / 2 + f32 * sqrt(s->length));
 }
 
 static void compare_outputs(const struct row *row, const int64_t *n, const struct scene *s, const struct rig *got,
@@ -108,8 +109,8 @@ static void compare_outputs(const struct row *row, const int64_t *n, const struc
         double allowed = dtype_is_float(t->dtype) ? tolerance(s, t->dtype) * size : 0;
         for (int64_t i = 0; i < tensor_elements(t); i++)
             if (a[i] != b[i] && !(fabs(a[i] - b[i]) <= allowed)) /* -inf is the log-sum-exp of no keys */
-                fail_msg("%s: output %u[%lld] is %.9g, the reference gives %.9g, allowed %.3g", describe(row, n, s->f, text), o,
-                         (long long)i, a[i], b[i], allowed);
+                fail_msg("%s: output %u[%lld] is %.9g, the reference gives %.9g, allowed %.3g",
+                         describe(row, n, s->f, text), o, (long long)i, a[i], b[i], allowed);
         mem_free(a);
         mem_free(b);
     }
@@ -164,7 +165,8 @@ static void check_differences(const struct row *row, const int64_t *n)
         if (p->frozen) continue;
         if (!p->grad) fail_msg("%s: %s has no gradient", describe(row, n, DT_F64, text), name_of(&r, p->tensor));
         gradient[i] = rig_read(&r, p->grad);
-        for (int64_t k = 0; k < tensor_elements(tensor_at(&r.graph, p->tensor)); k++) size = fmax(size, fabs(gradient[i][k]));
+        for (int64_t k = 0; k < tensor_elements(tensor_at(&r.graph, p->tensor)); k++)
+            size = fmax(size, fabs(gradient[i][k]));
     }
     for (uint32_t i = 0; i < r.graph.params.n; i++) {
         const struct param *p = &r.graph.params.at[i];
@@ -240,7 +242,8 @@ static bool is_twin(const struct row *row, const int64_t *n)
     struct text mine = {0}, its = {0};
     bool shared = false;
     for (size_t i = 1; i < COUNT(rows); i++)
-        if (!strcmp(name + stem, "_BWD") && strlen(op_table[i].name) == stem && !strncmp(op_table[i].name, name, stem)) other = &rows[i];
+        if (!strcmp(name + stem, "_BWD") && strlen(op_table[i].name) == stem && !strncmp(op_table[i].name, name, stem))
+            other = &rows[i];
     for (int i = 0; other && i < LARGE; i++) shared |= !memcmp(other->c->large[i], n, sizeof other->c->large[i]);
     if (!shared || other->c->no_gradient) return false;
     print_scene(row, n, &mine);
@@ -260,7 +263,8 @@ static void check_large(const struct row *row, const int64_t *n)
     open_scene(&r, &exact, row, n, DEVICE_REF);
     struct slope s = rig_slope(&r, "direction");
     if (!(fabs(s.difference - s.product) <= 1e-6 * (s.size + 1e-3)))
-        fail_msg("%s: the slope is %.12g, the gradient gives %.12g", describe(row, n, DT_F64, text), s.difference, s.product);
+        fail_msg("%s: the slope is %.12g, the gradient gives %.12g", describe(row, n, DT_F64, text), s.difference,
+                 s.product);
     rig_run(&r);
     check_fast(row, n, DT_F32, &r);
     rig_close(&r);
@@ -331,15 +335,16 @@ static int alias_of(const struct launch *l, enum op op, int o, bool in_place, co
     if (code > 0) return code <= l->nin && l->in[code - 1].data ? code - 1 : -1;
     for (int i = 0; i < l->nin && code && in_place; i++) {
         const struct operand *x = &l->in[i], *y = &l->out[o];
-        bool fits = x->data && x->dtype == y->dtype && guarded_span(x) == guarded_span(y) && !memcmp(x->stride, y->stride, sizeof x->stride);
+        bool fits = x->data && x->dtype == y->dtype && guarded_span(x) == guarded_span(y) &&
+                    !memcmp(x->stride, y->stride, sizeof x->stride);
         if (fits && !taken[i] && (code == ALIAS_ANY || code == -i - 1)) return i;
     }
     return -1;
 }
 
 /* Runs k on guarded copies of a launch's operands; guarded_free_all frees `out`. */
-static void run_guarded(const char *what, enum op op, const struct kernel *k, const struct launch *from, uint64_t work, int threads, bool in_place,
-                        void *out[MAX_OUT])
+static void run_guarded(const char *what, enum op op, const struct kernel *k, const struct launch *from, uint64_t work,
+                        int threads, bool in_place, void *out[MAX_OUT])
 {
     int alias[MAX_OUT] = {0};
     bool taken[MAX_IN] = {0};
@@ -353,15 +358,16 @@ static void run_guarded(const char *what, enum op op, const struct kernel *k, co
 }
 
 /* The bytes of two runs; the gaps between a strided output's elements count, too. */
-static void check_same(const char *what, const struct kernel *k, const struct launch *l, void *const a[MAX_OUT], void *const b[MAX_OUT],
-                       const char *how)
+static void check_same(const char *what, const struct kernel *k, const struct launch *l, void *const a[MAX_OUT],
+                       void *const b[MAX_OUT], const char *how)
 {
     for (int o = 0; o < l->nout; o++)
-        if (a[o] && memcmp(a[o], b[o], guarded_span(&l->out[o]))) fail_msg("%s: %s: output %d differs %s", what, k->name, o, how);
+        if (a[o] && memcmp(a[o], b[o], guarded_span(&l->out[o])))
+            fail_msg("%s: %s: output %d differs %s", what, k->name, o, how);
 }
 
-static void check_close(const char *what, const struct kernel *k, const struct launch *l, const struct scene *s, void *const got[MAX_OUT],
-                        void *const want[MAX_OUT])
+static void check_close(const char *what, const struct kernel *k, const struct launch *l, const struct scene *s,
+                        void *const got[MAX_OUT], void *const want[MAX_OUT])
 {
     for (int o = 0; o < l->nout; o++) {
         const struct operand *x = &l->out[o];
@@ -375,12 +381,14 @@ static void check_close(const char *what, const struct kernel *k, const struct l
         for (int64_t i = 0; i < n; i++) {
             double a = dtype_load(got[o], x->dtype, i), b = dtype_load(want[o], x->dtype, i);
             if (!(fabs(a - b) <= allowed) && !(isnan(a) && isnan(b)) && a != b)
-                fail_msg("%s: %s: output %d[%lld] is %.9g, the reference gives %.9g, allowed %.3g", what, k->name, o, (long long)i, a, b, allowed);
+                fail_msg("%s: %s: output %d[%lld] is %.9g, the reference gives %.9g, allowed %.3g", what, k->name, o,
+                         (long long)i, a, b, allowed);
         }
     }
 }
 
-static void check_kernel(const char *what, enum op op, const struct kernel *k, const struct launch *l, struct query *q, const struct scene *s)
+static void check_kernel(const char *what, enum op op, const struct kernel *k, const struct launch *l, struct query *q,
+                         const struct scene *s)
 {
     void *first[MAX_OUT] = {0}, *other[MAX_OUT] = {0};
     const struct kernel *ref = ref_kernels[op];
@@ -392,7 +400,10 @@ static void check_kernel(const char *what, enum op op, const struct kernel *k, c
         void **out = round ? other : first;
         run_guarded(what, op, k, l, k->workspace ? k->workspace(q) : 0, threads, round >= 3, out);
         if (!round) continue;
-        check_same(what, k, l, first, other, threads == 1 ? "in place" : round < 3 ? "with more threads" : "in place with more threads");
+        check_same(what, k, l, first, other,
+                   threads == 1 ? "in place"
+                   : round < 3  ? "with more threads"
+                                : "in place with more threads");
         guarded_free_all(other);
     }
     run_guarded(what, op, ref, l, ref->workspace ? ref->workspace(q) : 0, 1, false, other);
@@ -415,7 +426,8 @@ static void check_kernels(const struct row *row, const int64_t *n)
             const struct entry *x = &r.tape.program[PROGRAM_STEP].at[e];
             struct query q;
             query_fill(&q, &r.graph, node_at(&r.graph, x->node), &r.device.profile);
-            for (const struct kernel *k = cpu_kernels[row->op]; node_at(&r.graph, x->node)->op == row->op && k->name; k++)
+            for (const struct kernel *k = cpu_kernels[row->op]; node_at(&r.graph, x->node)->op == row->op && k->name;
+                 k++)
                 if (!k->match || k->match(&q)) check_kernel(text, row->op, k, &x->launch, &q, &s), taken++;
             x->kernel->run(&x->launch);
         }
@@ -461,8 +473,9 @@ static const struct test_kind {
     CMUnitTestFunction run;
     bool (*applies)(const struct row *);
 } kinds[] = {
-    {"forward", test_forward, has_small},        {"differences", test_differences, has_gradient}, {"large", test_large, has_large_of_its_own},
-    {"bf16", test_bf16, has_gradient},           {"kernels", test_kernels, has_kernels},          {"stopped", test_stopped, has_no_gradient},
+    {"forward", test_forward, has_small},        {"differences", test_differences, has_gradient},
+    {"large", test_large, has_large_of_its_own}, {"bf16", test_bf16, has_gradient},
+    {"kernels", test_kernels, has_kernels},      {"stopped", test_stopped, has_no_gradient},
 };
 
 /* Whether the command line names the row; without names all rows are tested. */

@@ -123,14 +123,15 @@ static void compare(const struct golden *c, id tensor, const char *key)
     dtype_convert(want, DT_F64, stored, t->dtype, t->elements);
     mem_free(stored);
     if (tensor_elements(tensor_at(&c->r.graph, tensor)) != t->elements)
-        fail_msg("%s.%s: %lld elements, expected %lld", c->name, key, (long long)tensor_elements(tensor_at(&c->r.graph, tensor)),
-                 (long long)t->elements);
+        fail_msg("%s.%s: %lld elements, expected %lld", c->name, key,
+                 (long long)tensor_elements(tensor_at(&c->r.graph, tensor)), (long long)t->elements);
     for (int64_t i = 0; i < t->elements; i++) size = fmax(size, fabs(want[i]));
     const double length = (double)entry_of(c->name, "x")->elements;
     const double allowed = 4 * dtype_table[DT_F32].epsilon * sqrt(length) * size;
     for (int64_t i = 0; i < t->elements; i++)
         if (!(fabs(got[i] - want[i]) <= allowed))
-            fail_msg("%s.%s[%lld] is %.9g, PyTorch gives %.9g, allowed %.3g", c->name, key, (long long)i, got[i], want[i], allowed);
+            fail_msg("%s.%s[%lld] is %.9g, PyTorch gives %.9g, allowed %.3g", c->name, key, (long long)i, got[i],
+                     want[i], allowed);
     mem_free(want);
     mem_free(got);
 }

@@ -53,10 +53,12 @@ static void check_map(const struct codes *c, const char *key)
 {
     float *want = data_of("map", key);
     for (int k = 0; k < 256; k++) {
-        if (k && !(c->value[k] > c->value[k - 1])) fail_msg("%s: value %d is %.9g, the one before %.9g", key, k, c->value[k], c->value[k - 1]);
+        if (k && !(c->value[k] > c->value[k - 1]))
+            fail_msg("%s: value %d is %.9g, the one before %.9g", key, k, c->value[k], c->value[k - 1]);
         if (!(fabsf(c->value[k] - want[k]) <= 4e-7f * fabsf(want[k])))
             fail_msg("%s: value %d is %.9g, bitsandbytes has %.9g", key, k, c->value[k], want[k]);
-        if (code_of(c, c->value[k]) != k) fail_msg("%s: the code of value %d, %.9g, is %d", key, k, c->value[k], code_of(c, c->value[k]));
+        if (code_of(c, c->value[k]) != k)
+            fail_msg("%s: the code of value %d, %.9g, is %d", key, k, c->value[k], code_of(c, c->value[k]));
     }
     mem_free(want);
 }
@@ -68,7 +70,8 @@ static void test_maps(void **state)
     check_map(codes_signed(), "signed");
     check_map(codes_unsigned(), "unsigned");
     assert_int_equal(codes_signed()->zero, 127);
-    assert_true(codes_signed()->value[255] == 1 && codes_unsigned()->value[255] == 1 && codes_unsigned()->value[0] == 0);
+    assert_true(codes_signed()->value[255] == 1 && codes_unsigned()->value[255] == 1 &&
+                codes_unsigned()->value[0] == 0);
 }
 
 /* The bucket table gives the result of a search among all values; signs are kept. */
@@ -83,7 +86,8 @@ static void test_nearest(void **state)
             for (int j = 0; j < 256 && i % 64 == 0; j++)
                 if (fabsf(c->value[j] - x) < fabsf(c->value[best] - x)) best = j;
             if (x < 0 && !(c->value[k] < 0)) fail_msg("%.9g became %.9g", x, c->value[k]);
-            if (i % 64 == 0 && best != k && !(x < 0 && best == c->zero) && fabsf(c->value[k] - x) > fabsf(c->value[best] - x) * 1.000001f)
+            if (i % 64 == 0 && best != k && !(x < 0 && best == c->zero) &&
+                fabsf(c->value[k] - x) > fabsf(c->value[best] - x) * 1.000001f)
                 fail_msg("%.9g is %.9g by its code, %.9g is nearer", x, c->value[k], c->value[best]);
         }
     }
@@ -106,9 +110,14 @@ static struct operand operand(void *data, enum dtype t, int rank, const int64_t 
 }
 
 /* One guarded launch of an op's kernel on `in`; outputs are the inputs that they update. */
-static void launch_one(const struct kernel *k, enum op op, const union attr *attr, const struct operand *in, int nin, int threads)
+static void launch_one(const struct kernel *k, enum op op, const union attr *attr, const struct operand *in, int nin,
+                       int threads)
 {
-    struct launch l = {.attr = attr, .nin = nin, .nout = op_table[op].outs, .threads = threads, .work_bytes = (1 << 16) * sizeof(double)};
+    struct launch l = {.attr = attr,
+                       .nin = nin,
+                       .nout = op_table[op].outs,
+                       .threads = threads,
+                       .work_bytes = (1 << 16) * sizeof(double)};
     int alias[MAX_OUT] = {0};
     for (int i = 0; i < nin; i++) l.in[i] = in[i];
     for (int o = 0; o < l.nout; o++) {
@@ -122,7 +131,8 @@ static void launch_one(const struct kernel *k, enum op op, const union attr *att
 static void compare_weights(const char *what, const float *got, const float *want, int64_t n, double allowed)
 {
     for (int64_t i = 0; i < n; i++)
-        if (!(fabs((double)got[i] - want[i]) <= allowed)) fail_msg("%s[%lld] is %.9g, expected %.9g", what, (long long)i, got[i], want[i]);
+        if (!(fabs((double)got[i] - want[i]) <= allowed))
+            fail_msg("%s[%lld] is %.9g, expected %.9g", what, (long long)i, got[i], want[i]);
 }
 
 static void compare_codes(const char *key, const uint8_t *got, int64_t n)
@@ -130,7 +140,8 @@ static void compare_codes(const char *key, const uint8_t *got, int64_t n)
     uint8_t *want = data_of("adamw8", key);
     int64_t off = 0;
     for (int64_t i = 0; i < n; i++) {
-        if (abs(got[i] - want[i]) > 1) fail_msg("%s[%lld] is %d, bitsandbytes has %d", key, (long long)i, got[i], want[i]);
+        if (abs(got[i] - want[i]) > 1)
+            fail_msg("%s[%lld] is %d, bitsandbytes has %d", key, (long long)i, got[i], want[i]);
         off += got[i] != want[i];
     }
     /* Those are negative values that would become 0, and ties. */
@@ -145,7 +156,8 @@ static void compare_8bit(int step, float *p, uint8_t *m, uint8_t *v, const float
         snprintf(key, sizeof key, "%s_absmax%d", which ? "v" : "m", step);
         float *want = data_of("adamw8", key);
         for (int64_t b = 0; b < state_blocks(n); b++)
-            if (!(fabsf(absmax[2 * b + which] - want[b]) <= 1e-2f * want[b])) fail_msg("%s[%lld] is %.9g, expected %.9g", key, (long long)b, absmax[2 * b + which], want[b]);
+            if (!(fabsf(absmax[2 * b + which] - want[b]) <= 1e-2f * want[b]))
+                fail_msg("%s[%lld] is %.9g, expected %.9g", key, (long long)b, absmax[2 * b + which], want[b]);
         mem_free(want);
     }
     snprintf(key, sizeof key, "m%d", step);
@@ -163,15 +175,19 @@ static void check_adamw8(const struct kernel *k, int threads)
 {
     const struct st_entry *t = entry("adamw8", "p");
     const int64_t n = t->elements, blocks[2] = {state_blocks(n), 2}, steps = entry("adamw8", "g")->dims[0];
-    float *p = data_of("adamw8", "p"), *g = data_of("adamw8", "g"), *absmax = mem_alloc((size_t)blocks[0] * 2 * sizeof *absmax);
+    float *p = data_of("adamw8", "p"), *g = data_of("adamw8", "g"),
+          *absmax = mem_alloc((size_t)blocks[0] * 2 * sizeof *absmax);
     uint8_t *m = mem_alloc((size_t)n), *v = mem_alloc((size_t)n);
     struct step_block step = {.learning_rate = 0.01f};
     const union attr attr = {.adamw = {0.9, 0.95, 1e-8, 0.1, 1, 0}};
     for (int s = 0; s < steps; s++) {
         step.adam_t = s + 1;
-        const struct operand in[] = {operand(p, DT_F32, t->rank, t->dims), operand(g + s * n, DT_F32, t->rank, t->dims),
-                                     operand(m, DT_U8, t->rank, t->dims),  operand(v, DT_U8, t->rank, t->dims),
-                                     operand(absmax, DT_F32, 2, blocks),   operand(&step, DT_U8, 1, (int64_t[]){sizeof step})};
+        const struct operand in[] = {operand(p, DT_F32, t->rank, t->dims),
+                                     operand(g + s * n, DT_F32, t->rank, t->dims),
+                                     operand(m, DT_U8, t->rank, t->dims),
+                                     operand(v, DT_U8, t->rank, t->dims),
+                                     operand(absmax, DT_F32, 2, blocks),
+                                     operand(&step, DT_U8, 1, (int64_t[]){sizeof step})};
         launch_one(k, OP_ADAMW_8BIT, &attr, in, COUNT(in), threads);
         if (s == 0 || s == steps - 1) compare_8bit(s + 1, p, m, v, absmax, n);
     }
@@ -206,13 +222,14 @@ static void check_ten(const char *name, double momentum, const struct kernel *k)
     for (int s = 0; s < 10; s++) {
         step.adam_t = s + 1;
         const struct operand block = operand(&step, DT_U8, 1, (int64_t[]){sizeof step}), none = {0};
-        const struct operand weight = operand(p, DT_F32, t->rank, t->dims), gradient = operand(g + s * n, DT_F32, t->rank, t->dims);
+        const struct operand weight = operand(p, DT_F32, t->rank, t->dims),
+                             gradient = operand(g + s * n, DT_F32, t->rank, t->dims);
         if (sgd) {
             const struct operand in[] = {weight, gradient, block, none, none, operand(a, DT_F32, t->rank, t->dims)};
             launch_one(k, OP_SGD, &attr, in, momentum ? 6 : 3, 2);
         } else {
-            const struct operand in[] = {weight, gradient, operand(a, DT_F32, t->rank - factored, t->dims), block, none, none,
-                                         operand(b, DT_F32, t->rank - 1, columns)};
+            const struct operand in[] = {weight, gradient, operand(a, DT_F32, t->rank - factored, t->dims), block,
+                                         none,   none,     operand(b, DT_F32, t->rank - 1, columns)};
             launch_one(k, OP_ADAFACTOR, &attr, in, factored ? 7 : 4, 2);
         }
     }
@@ -249,8 +266,9 @@ static void test_adafactor(void **state)
 
 static void make_plan(struct run *r, struct config *c, const char *const *sets)
 {
-    static const char *const base[] = {"data.sequence=8",     "train.effective_batch=1", "memory.micro_batch=1",
-                                       "memory.recompute=none", "memory.offload=none",     "memory.head_chunks=1", "memory.precision=f32"};
+    static const char *const base[] = {"data.sequence=8",       "train.effective_batch=1", "memory.micro_batch=1",
+                                       "memory.recompute=none", "memory.offload=none",     "memory.head_chunks=1",
+                                       "memory.precision=f32"};
     struct error e = {0};
     config_init(c);
     int rc = PL_OK;
@@ -354,9 +372,11 @@ static void check_fused(const char *preset, const char *optimizer, const char *r
     assert_int_equal(g->order[PROGRAM_UPDATE].nodes.n, 0);
     int64_t saved = (int64_t)plan_arena(&plain.planned.plan) - (int64_t)plan_arena(&fused.planned.plan);
     print_message("%s %s %s: %.2f -> %.2f MiB, gradients %.2f MiB, the largest %.2f\n", preset, optimizer, recompute,
-                  (double)plan_arena(&plain.planned.plan) / 0x1p20, (double)plan_arena(&fused.planned.plan) / 0x1p20, (double)gradients / 0x1p20, (double)largest / 0x1p20);
+                  (double)plan_arena(&plain.planned.plan) / 0x1p20, (double)plan_arena(&fused.planned.plan) / 0x1p20,
+                  (double)gradients / 0x1p20, (double)largest / 0x1p20);
     /* Where weights dominate, all but one or two gradients need no memory. */
-    if (strstr(preset, "llama") && saved < (int64_t)(gradients / 2)) fail_msg("%s: %lld bytes saved of %llu", preset, (long long)saved, (unsigned long long)gradients);
+    if (strstr(preset, "llama") && saved < (int64_t)(gradients / 2))
+        fail_msg("%s: %lld bytes saved of %llu", preset, (long long)saved, (unsigned long long)gradients);
     if (saved < -4096) fail_msg("%s: the fused step needs %lld bytes more", preset, (long long)-saved);
     run_close(&plain);
     run_close(&fused);
@@ -391,8 +411,9 @@ static int end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_maps), cmocka_unit_test(test_nearest),   cmocka_unit_test(test_adamw8),      cmocka_unit_test(test_sgd),
-        cmocka_unit_test(test_adafactor), cmocka_unit_test(test_state_bytes), cmocka_unit_test(test_fused),
+        cmocka_unit_test(test_maps),  cmocka_unit_test(test_nearest),   cmocka_unit_test(test_adamw8),
+        cmocka_unit_test(test_sgd),   cmocka_unit_test(test_adafactor), cmocka_unit_test(test_state_bytes),
+        cmocka_unit_test(test_fused),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

@@ -54,7 +54,10 @@ static int setup(void **state)
         struct synth_scene scene;
         struct text half[2] = {{0}};
         uint32_t shrink = i % 3 ? 1 : 4;
-        struct synth_options o = {.seed = 3, .width = (i % 2 ? W : H) / shrink, .height = (i % 2 ? H : W) / shrink, .masks = 9};
+        struct synth_options o = {.seed = 3,
+                                  .width = (i % 2 ? W : H) / shrink,
+                                  .height = (i % 2 ? H : W) / shrink,
+                                  .masks = 9};
         char member[64];
         synth_draw(&scene, &o, i);
         synth_json(&scene, &half[1]);
@@ -68,7 +71,8 @@ static int setup(void **state)
     }
     assert_int_equal(tar_write_end(&w, &e), PL_OK);
     close(w.fd);
-    char *packed[] = {"-o", store, "--size", "96", "--masks-size", "48", NULL}, *mapped[] = {"-o", map, "--size", "96", "--masks-size", "48", "--layout", "memmap", NULL};
+    char *packed[] = {"-o", store, "--size", "96", "--masks-size", "48", NULL},
+         *mapped[] = {"-o", map, "--size", "96", "--masks-size", "48", "--layout", "memmap", NULL};
     return pack(packed) || pack(mapped);
 }
 
@@ -84,7 +88,10 @@ static struct dataset *open_dataset(const char *format, char *path, double fract
 {
     struct dataset *d;
     struct error e;
-    struct dataset_options o = {.format = format, .paths = &path, .n_paths = 1, .split = {.fraction = fraction, .rest = true, .seed = 4}};
+    struct dataset_options o = {.format = format,
+                                .paths = &path,
+                                .n_paths = 1,
+                                .split = {.fraction = fraction, .rest = true, .seed = 4}};
     if (dataset_open(&d, &o, &e)) fail_msg("%s", e.text);
     return d;
 }
@@ -96,7 +103,14 @@ struct loader_fixture {
 
 static struct loader_fixture loader_fixture_open(uint32_t side, uint32_t cells)
 {
-    struct loader_options o = {.side = side, .cells = cells, .masks = M, .threads = 2, .slots = 3, .room = 1 << 20, .least = 0.5, .moves = true};
+    struct loader_options o = {.side = side,
+                               .cells = cells,
+                               .masks = M,
+                               .threads = 2,
+                               .slots = 3,
+                               .room = 1 << 20,
+                               .least = 0.5,
+                               .moves = true};
     struct loader_fixture b = {.block = mem_alloc(loader_bytes(&o) + 64)};
     struct error e;
     if (loader_open(&b.l, &o, (void *)align_up((uintptr_t)b.block, 64), &e)) fail_msg("%s", e.text);
@@ -128,8 +142,15 @@ static void test_same_batches(void **state)
     struct loader_fixture a = loader_fixture_open(SIDE, CELLS), b = loader_fixture_open(SIDE, CELLS);
     struct loader_source s[COUNT(strategies)], t[COUNT(strategies)]; /* threads read a source until the next seek */
     for (size_t k = 0; k < COUNT(strategies); k++) {
-        s[k] = (struct loader_source){.set = from, .seed = 5, .shuffle = true, .interior = true, .max_bad = 0,
-                                      .sampler = {.strategy = strategies[k], .max_masks = M, .min_iou = 0.9f, .max_area = 0.5}};
+        s[k] = (struct loader_source){.set = from,
+                                      .seed = 5,
+                                      .shuffle = true,
+                                      .interior = true,
+                                      .max_bad = 0,
+                                      .sampler = {.strategy = strategies[k],
+                                                  .max_masks = M,
+                                                  .min_iou = 0.9f,
+                                                  .max_area = 0.5}};
         t[k] = s[k];
         t[k].set = to;
         loader_seek(a.l, &s[k], 0);
@@ -141,8 +162,10 @@ static void test_same_batches(void **state)
             assert_memory_equal(x->bits, y->bits, M * grid_mask_bytes(CELLS, CELLS));
             assert_int_equal(x->n, y->n);
             assert_memory_equal(x->masks, y->masks, x->n * sizeof *x->masks);
-            assert_true(x->rows == y->rows && x->columns == y->columns && x->height == y->height && x->width == y->width);
-            assert_true(x->mask_rows == y->mask_rows && x->mask_columns == y->mask_columns && x->sample == y->sample && !y->fault);
+            assert_true(x->rows == y->rows && x->columns == y->columns && x->height == y->height &&
+                        x->width == y->width);
+            assert_true(x->mask_rows == y->mask_rows && x->mask_columns == y->mask_columns && x->sample == y->sample &&
+                        !y->fault);
         }
         assert_int_equal(mem_allocations(), before);
     }
@@ -155,7 +178,8 @@ static void test_same_batches(void **state)
 static double overlap(const uint8_t *a, const uint8_t *b, size_t n)
 {
     uint64_t both = 0, either = 0;
-    for (size_t i = 0; i < n; i++) both += (uint64_t)__builtin_popcount(a[i] & b[i]), either += (uint64_t)__builtin_popcount(a[i] | b[i]);
+    for (size_t i = 0; i < n; i++)
+        both += (uint64_t)__builtin_popcount(a[i] & b[i]), either += (uint64_t)__builtin_popcount(a[i] | b[i]);
     return either ? (double)both / (double)either : 1;
 }
 
@@ -165,7 +189,11 @@ static void compare_loosely(struct loader_augment augment, uint32_t side, uint32
 {
     struct dataset *from = open_dataset("sa1b", tar, 0), *to = open_dataset("packed", store, 0);
     struct loader_fixture a = loader_fixture_open(side, cells), b = loader_fixture_open(side, cells);
-    struct loader_source s = {.set = from, .seed = 9, .shuffle = true, .sampler = {.strategy = SAMPLE_QUALITY, .max_masks = M, .min_area = 0.02}, .augment = augment};
+    struct loader_source s = {.set = from,
+                              .seed = 9,
+                              .shuffle = true,
+                              .sampler = {.strategy = SAMPLE_QUALITY, .max_masks = M, .min_area = 0.02},
+                              .augment = augment};
     s.sampler.max_area = 1;
     s.max_bad = 1;
     struct loader_source t = s;
@@ -176,7 +204,8 @@ static void compare_loosely(struct loader_augment augment, uint32_t side, uint32
     loader_seek(b.l, &t, 0);
     for (int i = 0; i < N; i++) {
         const struct loader_sample *x = next_sample(&a), *y = next_sample(&b);
-        assert_true(x->sample == y->sample && x->rows == y->rows && x->columns == y->columns && x->mask_rows == y->mask_rows);
+        assert_true(x->sample == y->sample && x->rows == y->rows && x->columns == y->columns &&
+                    x->mask_rows == y->mask_rows);
         if (mirrored) assert_memory_equal(x->image, y->image, (size_t)side * side * 3);
         if (x->n != y->n) continue;
         size_t bytes = grid_mask_bytes(cells, cells);
@@ -193,7 +222,8 @@ static void test_other_geometry(void **state)
 {
     (void)state;
     compare_loosely((struct loader_augment){.flip = 0.5}, SIDE, CELLS, true, 0.8);
-    compare_loosely((struct loader_augment){.flip_vertical = 0.5, .turn = 0.5, .noise = 0.1, .gamma = 0.5}, SIDE, CELLS, true, 0.8);
+    compare_loosely((struct loader_augment){.flip_vertical = 0.5, .turn = 0.5, .noise = 0.1, .gamma = 0.5}, SIDE, CELLS,
+                    true, 0.8);
     compare_loosely((struct loader_augment){.rotate = 20}, SIDE, CELLS, true, 0.8);
     compare_loosely((struct loader_augment){0}, 64, 32, false, 0.8);
     compare_loosely((struct loader_augment){0}, 128, 64, false, 0.8);
@@ -264,18 +294,35 @@ static void test_categories(void **state)
     char path[128], *paths[] = {path}, *names[] = {"cat"};
     static uint8_t image[32 * 32 * 3];
     static uint64_t bits[2][8];
-    struct mask masks[2] = {{.id = 1, .category = 7, .area = 4, .predicted_iou = 1, .stability = 1}, {.id = 2, .category = 9, .area = 4, .predicted_iou = 1, .stability = 1}}, got[2];
+    struct mask masks[2] = {{.id = 1, .category = 7, .area = 4, .predicted_iou = 1, .stability = 1},
+                            {.id = 2, .category = 9, .area = 4, .predicted_iou = 1, .stability = 1}},
+                got[2];
     struct packed_writer *w;
     struct dataset *d;
     struct dataset_masks found;
     struct error e;
     snprintf(path, sizeof path, "%s/categories.pack", dir);
     assert_int_equal(packed_create(&w, path, 32, 8, &e), PL_OK);
-    assert_int_equal(packed_add(w, &(struct packed_new){.name = "a/b", .key = "b", .h = 32, .w = 32, .rows = 32, .columns = 32, .image = image, .masks = masks,
-                                                        .bits = (const uint8_t *)bits, .n = 2}, &e), PL_OK);
+    assert_int_equal(packed_add(w,
+                                &(struct packed_new){.name = "a/b",
+                                                     .key = "b",
+                                                     .h = 32,
+                                                     .w = 32,
+                                                     .rows = 32,
+                                                     .columns = 32,
+                                                     .image = image,
+                                                     .masks = masks,
+                                                     .bits = (const uint8_t *)bits,
+                                                     .n = 2},
+                                &e),
+                     PL_OK);
     packed_category(w, 9, "cat");
     assert_int_equal(packed_finish(w, &e), PL_OK);
-    struct dataset_options o = {.format = "packed", .paths = paths, .n_paths = 1, .categories = names, .n_categories = 1};
+    struct dataset_options o = {.format = "packed",
+                                .paths = paths,
+                                .n_paths = 1,
+                                .categories = names,
+                                .n_categories = 1};
     if (dataset_open(&d, &o, &e)) fail_msg("%s", e.text);
     assert_int_equal(dataset_masks(d, 0, NULL, 0, got, 2, &found, &e), FAULT_NONE);
     assert_true(found.n == 1 && got[0].id == 2);
@@ -299,13 +346,26 @@ static void write_slices(const char *path, bool grouped)
         char name[64], group[32];
         snprintf(group, sizeof group, "case_%d", i / 5);
         snprintf(name, sizeof name, "%s_z%03d", group, i % 5);
-        assert_int_equal(packed_add(w, &(struct packed_new){.name = name, .key = name, .group = grouped ? group : NULL, .h = 32, .w = 32, .rows = 32, .columns = 32, .image = image, .masks = &mask,
-                                                            .bits = (const uint8_t *)bits, .n = 1}, &e), PL_OK);
+        assert_int_equal(packed_add(w,
+                                    &(struct packed_new){.name = name,
+                                                         .key = name,
+                                                         .group = grouped ? group : NULL,
+                                                         .h = 32,
+                                                         .w = 32,
+                                                         .rows = 32,
+                                                         .columns = 32,
+                                                         .image = image,
+                                                         .masks = &mask,
+                                                         .bits = (const uint8_t *)bits,
+                                                         .n = 1},
+                                    &e),
+                         PL_OK);
     }
     assert_int_equal(packed_finish(w, &e), PL_OK);
 }
 
-/* Slices of a volume are on one side of a split of the store, whatever the fraction and the seed; by the volume's name lists find them too. */
+/* Slices of a volume are on one side of a split of the store, whatever the fraction and the seed;
+ * by the volume's name lists find them too. */
 static void test_groups(void **state)
 {
     (void)state;
@@ -318,7 +378,10 @@ static void test_groups(void **state)
         uint32_t sides[8] = {0};
         uint64_t counts[2];
         for (int rest = 0; rest < 2; rest++) {
-            const struct dataset_options o = {.format = "packed", .paths = paths, .n_paths = 1, .split = {.fraction = 0.3, .seed = seed, .rest = rest}};
+            const struct dataset_options o = {.format = "packed",
+                                              .paths = paths,
+                                              .n_paths = 1,
+                                              .split = {.fraction = 0.3, .seed = seed, .rest = rest}};
             if (dataset_open(&d, &o, &e)) fail_msg("%s", e.text);
             counts[rest] = dataset_count(d);
             for (uint64_t i = 0; i < counts[rest]; i++) {
@@ -332,14 +395,21 @@ static void test_groups(void **state)
         assert_true(counts[0] == 10 && counts[1] == 30); /* the border nearest to 12 */
     }
     struct text warning = {0};
-    if (dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1, .split = {.glob = "case_3"}}, &e)) fail_msg("%s", e.text);
+    if (dataset_open(&d,
+                     &(struct dataset_options){.format = "packed",
+                                               .paths = paths,
+                                               .n_paths = 1,
+                                               .split = {.glob = "case_3"}},
+                     &e))
+        fail_msg("%s", e.text);
     assert_int_equal(dataset_count(d), 5);
     assert_int_equal(dataset_held_out(d, 0.3, 0, &warning), 2);
     assert_non_null(strstr(warning.at, "all 5 samples are of one group, case_3"));
     dataset_close(d);
     write_slices(path, false); /* as stores were before */
     warning.n = 0;
-    if (dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1}, &e)) fail_msg("%s", e.text);
+    if (dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1}, &e))
+        fail_msg("%s", e.text);
     assert_int_equal(dataset_held_out(d, 0.3, 0, &warning), 12);
     assert_non_null(strstr(warning.at, "its samples look like slices of volumes, such as case_"));
     dataset_close(d);
@@ -350,18 +420,27 @@ static void test_groups(void **state)
 
 enum { TOKENS = 3, WIDTH = 5 };
 
-/* A store of these references, each with so many embeddings, all numbers of which are its index and the embedding's; 0: broken. */
+/* A store of these references, each with so many embeddings, all numbers of which are its index and
+ * the embedding's; 0: broken. */
 static void write_outputs(const char *path, const char *const *references, const uint32_t *counts, uint32_t n)
 {
     static float values[4][TOKENS * WIDTH];
     struct packed_writer *w;
     struct error e;
     assert_int_equal(packed_create(&w, path, 32, 0, &e), PL_OK);
-    packed_embed(w, &(struct packed_embeddings){.type = PACKED_F32, .channels = WIDTH, .tokens = TOKENS, .weights = 1, .layers = 2, .model = "tower"});
+    packed_embed(w, &(struct packed_embeddings){.type = PACKED_F32,
+                                                .channels = WIDTH,
+                                                .tokens = TOKENS,
+                                                .weights = 1,
+                                                .layers = 2,
+                                                .model = "tower"});
     for (uint32_t i = 0; i < n; i++) {
         for (uint32_t k = 0; k < counts[i]; k++)
             for (uint32_t p = 0; p < TOKENS * WIDTH; p++) values[k][p] = (float)(10 * i + k);
-        const struct packed_output sound = {.at = values, .count = counts[i], .rows = counts[i] > 1, .columns = counts[i] > 1 ? counts[i] - 1 : 0};
+        const struct packed_output sound = {.at = values,
+                                            .count = counts[i],
+                                            .rows = counts[i] > 1,
+                                            .columns = counts[i] > 1 ? counts[i] - 1 : 0};
         const struct packed_output broken = {.fault = FAULT_IMAGE, .why = "it is cut", .count = 1};
         assert_int_equal(packed_add_output(w, references[i], counts[i] ? &sound : &broken, &e), PL_OK);
     }
@@ -385,12 +464,16 @@ static void test_embeddings_alone(void **state)
     const struct dataset *d = image_files_store(f);
     assert_int_equal(dataset_count(d), 3);
     assert_int_equal(dataset_embeddings(d)->tokens, TOKENS);
-    assert_false(packed_find(d, "c.png", &x) || packed_find(d, "data:image/png;base64,AAAB", &x) || packed_find(d, "", &x));
+    assert_false(packed_find(d, "c.png", &x) || packed_find(d, "data:image/png;base64,AAAB", &x) ||
+                 packed_find(d, "", &x));
     for (uint32_t i = 0; i < 3; i++) {
-        assert_true(packed_find(d, references[i], &x) && x.sample == i && x.count == (counts[i] ? counts[i] : 1) && !x.at == !counts[i]);
-        const enum data_fault fault = image_files_embeddings(f, references[i], x.count, got, x.count * sizeof *got, &replaced, &e);
+        assert_true(packed_find(d, references[i], &x) && x.sample == i && x.count == (counts[i] ? counts[i] : 1) &&
+                    !x.at == !counts[i]);
+        const enum data_fault fault =
+            image_files_embeddings(f, references[i], x.count, got, x.count * sizeof *got, &replaced, &e);
         assert_int_equal(fault, counts[i] ? FAULT_NONE : FAULT_IMAGE);
-        for (uint32_t k = 0; k < counts[i]; k++) assert_true(got[k][0] == (float)(10 * i + k) && got[k][TOKENS * WIDTH - 1] == got[k][0]);
+        for (uint32_t k = 0; k < counts[i]; k++)
+            assert_true(got[k][0] == (float)(10 * i + k) && got[k][TOKENS * WIDTH - 1] == got[k][0]);
     }
     assert_int_equal(image_files_embeddings(f, "a.png", 2, got, sizeof got, &replaced, &e), FAULT_SIZE);
     assert_int_equal(image_files_embeddings(f, "b.png", 1, got, sizeof got, &replaced, &e), FAULT_IMAGE);
@@ -399,7 +482,8 @@ static void test_embeddings_alone(void **state)
     image_files_close(f);
 }
 
-/* Names that are not ascending, or not unique, and the two kinds of stores in each other's place. */
+/* Names that are not ascending, or not unique, and the two kinds of stores in each other's
+ * place. */
 static void test_other_stores(void **state)
 {
     (void)state;
@@ -411,13 +495,26 @@ static void test_other_stores(void **state)
     snprintf(path, sizeof path, "%s/order.pack", dir);
     for (int i = 0; i < 2; i++) {
         write_outputs(path, i ? twice : order, counts, 2);
-        assert_int_equal(dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1, .embeddings_alone = true}, &e), PL_USAGE);
+        assert_int_equal(dataset_open(&d,
+                                      &(struct dataset_options){.format = "packed",
+                                                                .paths = paths,
+                                                                .n_paths = 1,
+                                                                .embeddings_alone = true},
+                                      &e),
+                         PL_USAGE);
         assert_non_null(strstr(e.text, "sample 1 of its index is invalid"));
     }
     write_outputs(path, order, counts, 1);
-    assert_int_equal(dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1}, &e), PL_USAGE);
+    assert_int_equal(dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1}, &e),
+                     PL_USAGE);
     assert_non_null(strstr(e.text, "neither images nor masks"));
-    assert_int_equal(dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = masks, .n_paths = 1, .embeddings_alone = true}, &e), PL_USAGE);
+    assert_int_equal(dataset_open(&d,
+                                  &(struct dataset_options){.format = "packed",
+                                                            .paths = masks,
+                                                            .n_paths = 1,
+                                                            .embeddings_alone = true},
+                                  &e),
+                     PL_USAGE);
     assert_non_null(strstr(e.text, "a packed store of images with masks"));
 }
 
@@ -446,14 +543,22 @@ static void test_memmap(void **state)
         assert_int_equal(dataset_masks(from, i, scratch, sizeof scratch, want, 64, &a, &e), FAULT_NONE);
         assert_int_equal(dataset_masks(to, i, NULL, 0, got, 64, &b, &e), FAULT_NONE);
         assert_true(a.h == b.h && a.w == b.w);
-        struct grid_geometry at = {.h = a.h, .w = a.w, .resized_w = CELLS, .resized_h = CELLS, .canvas_w = CELLS, .canvas_h = CELLS, .gw = CELLS, .gh = CELLS};
+        struct grid_geometry at = {.h = a.h,
+                                   .w = a.w,
+                                   .resized_w = CELLS,
+                                   .resized_h = CELLS,
+                                   .canvas_w = CELLS,
+                                   .canvas_h = CELLS,
+                                   .gw = CELLS,
+                                   .gh = CELLS};
         assert_int_equal(grid_set(&g, &at, &e), PL_OK);
         for (uint32_t k = 0, m = 0; k < a.n; k++) {
             assert_int_equal(mask_raster(&want[k], &g, NULL, bits[0], &e), FAULT_NONE);
             if (!grid_count(&g, bits[0])) continue; /* too small for a cell: empty there */
             assert_true(m < b.n);
             const uint8_t *cells = got[m].shape.cells.at;
-            for (uint32_t c = 0; c < CELLS * CELLS; c++) assert_int_equal(cells[c], bits[0][c / CELLS] >> c % CELLS & 1);
+            for (uint32_t c = 0; c < CELLS * CELLS; c++)
+                assert_int_equal(cells[c], bits[0][c / CELLS] >> c % CELLS & 1);
             m++;
         }
     }
@@ -462,7 +567,14 @@ static void test_memmap(void **state)
     dataset_close(to);
     struct error e;
     char *paths[] = {index}, *five[] = {"5"};
-    assert_int_equal(dataset_open(&to, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1, .categories = five, .n_categories = 1}, &e), PL_USAGE);
+    assert_int_equal(dataset_open(&to,
+                                  &(struct dataset_options){.format = "packed",
+                                                            .paths = paths,
+                                                            .n_paths = 1,
+                                                            .categories = five,
+                                                            .n_categories = 1},
+                                  &e),
+                     PL_USAGE);
     assert_non_null(strstr(e.text, "no categories"));
 }
 
@@ -473,7 +585,8 @@ static int open_index(const char *json, size_t mask_bytes, struct error *e)
     memset(zeros, 255, mask_bytes);
     snprintf(index, sizeof index, "%s/images/plain.json", map);
     snprintf(masks, sizeof masks, "%s/images/plain.dat", map);
-    if (file_write_atomic(index, json, strlen(json), e) || file_write_atomic(masks, zeros, mask_bytes, e)) fail_msg("%s", e->text);
+    if (file_write_atomic(index, json, strlen(json), e) || file_write_atomic(masks, zeros, mask_bytes, e))
+        fail_msg("%s", e->text);
     int rc = dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1}, e);
     mem_free(zeros);
     if (!rc) {
@@ -491,11 +604,20 @@ static void test_memmap_plain(void **state)
 {
     (void)state;
     struct error e;
-    assert_int_equal(open_index("[{\"image_path\": \"000000_sa_1.jpg\", \"mask_start_idx\": 0, \"mask_end_idx\": 2}]", 2 * 16 * 16, &e), PL_OK);
-    assert_int_equal(open_index("[{\"image_path\": \"000000_sa_1.jpg\", \"mask_start_idx\": 0, \"mask_end_idx\": 2}]", 500, &e), PL_USAGE);
+    assert_int_equal(open_index("[{\"image_path\": \"000000_sa_1.jpg\", \"mask_start_idx\": 0, \"mask_end_idx\": 2}]",
+                                2 * 16 * 16, &e),
+                     PL_OK);
+    assert_int_equal(open_index("[{\"image_path\": \"000000_sa_1.jpg\", \"mask_start_idx\": 0, \"mask_end_idx\": 2}]",
+                                500, &e),
+                     PL_USAGE);
     assert_non_null(strstr(e.text, "square"));
-    assert_int_equal(open_index("[{\"image_path\": \"000000_sa_1.jpg\", \"mask_start_idx\": 3, \"mask_end_idx\": 2}]", 512, &e), PL_USAGE);
-    assert_int_equal(open_index("[{\"image_path\": \"000000_sa_1.jpg\", \"mask_start_idx\": 0, \"mask_end_idx\": 2, \"mask_height\": 16, \"mask_width\": 32}]", 512, &e), PL_USAGE);
+    assert_int_equal(open_index("[{\"image_path\": \"000000_sa_1.jpg\", \"mask_start_idx\": 3, \"mask_end_idx\": 2}]",
+                                512, &e),
+                     PL_USAGE);
+    assert_int_equal(open_index("[{\"image_path\": \"000000_sa_1.jpg\", \"mask_start_idx\": 0, \"mask_end_idx\": 2, "
+                                "\"mask_height\": 16, \"mask_width\": 32}]",
+                                512, &e),
+                     PL_USAGE);
     assert_int_equal(open_index("[{\"image_path\": \"000000_sa_1.jpg\", \"mask_end_idx\": 2}]", 512, &e), PL_USAGE);
     assert_int_equal(open_index("{}", 512, &e), PL_USAGE);
 }
@@ -503,9 +625,10 @@ static void test_memmap_plain(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_batches), cmocka_unit_test(test_other_geometry), cmocka_unit_test(test_damage), cmocka_unit_test(test_nothing_left),
-        cmocka_unit_test(test_categories),   cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_memmap),         cmocka_unit_test(test_memmap_plain),
+        cmocka_unit_test(test_same_batches),     cmocka_unit_test(test_other_geometry),
+        cmocka_unit_test(test_damage),           cmocka_unit_test(test_nothing_left),
+        cmocka_unit_test(test_categories),       cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_memmap),           cmocka_unit_test(test_memmap_plain),
         cmocka_unit_test(test_embeddings_alone), cmocka_unit_test(test_other_stores),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

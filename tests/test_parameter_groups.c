@@ -1,6 +1,6 @@
 /*
- * test_parameter_groups.c: which parameters are trained, with which learning rate and weight decay: layers
- * numbered from the graph, overlapping groups, patterns that match nothing.
+ * test_parameter_groups.c: which parameters are trained, with which learning rate and weight decay:
+ * layers numbered from the graph, overlapping groups, patterns that match nothing.
  *
  * The test computes the expected values from the parameters' names; the tested code does not use
  * names.
@@ -24,8 +24,9 @@
 /* A configuration whose plan is one candidate: nothing is searched. */
 static void begin(struct config *c, const char *preset, const char *const *sets)
 {
-    static const char *const base[] = {"data.sequence=16",      "train.effective_batch=2", "memory.micro_batch=2", "memory.recompute=none",
-                                       "memory.offload=none", "memory.head_chunks=1",    "train.learning_rate=0.01"};
+    static const char *const base[] = {"data.sequence=16",        "train.effective_batch=2", "memory.micro_batch=2",
+                                       "memory.recompute=none",   "memory.offload=none",     "memory.head_chunks=1",
+                                       "train.learning_rate=0.01"};
     struct error e = {0};
     char model[64];
     snprintf(model, sizeof model, "model.preset=%s", preset);
@@ -58,8 +59,8 @@ static void expect_update(const struct graph *g, const char *name, double lr_sca
     const struct node *n = update_of(g, name);
     if (!n) fail_msg("%s is not updated", name);
     if (fabs(n->attr.adamw.lr_scale - lr_scale) > 1e-15 || n->attr.adamw.weight_decay != weight_decay)
-        fail_msg("%s: rate x %.17g, decay %g; expected x %.17g and %g", name, n->attr.adamw.lr_scale, n->attr.adamw.weight_decay, lr_scale,
-                 weight_decay);
+        fail_msg("%s: rate x %.17g, decay %g; expected x %.17g and %g", name, n->attr.adamw.lr_scale,
+                 n->attr.adamw.weight_decay, lr_scale, weight_decay);
 }
 
 /* --- layers ---------------------------------------------------------------------------- */
@@ -131,14 +132,16 @@ static void build_plain(void *model, struct graph *g, int micro_batch)
 {
     (void)model;
     id x = graph_input(g, "x", DT_F32, DIM(micro_batch, 4));
-    id first = graph_param(g, "first", DT_F32, DIM(4, 4), (struct init){0}), last = graph_param(g, "last", DT_F32, DIM(4, 4), (struct init){0});
+    id first = graph_param(g, "first", DT_F32, DIM(4, 4), (struct init){0}),
+       last = graph_param(g, "last", DT_F32, DIM(4, 4), (struct init){0});
     graph_output(g, "loss", op_sum(g, op_linear(g, op_linear(g, x, first, 0), last, 0)));
 }
 
 static void test_first_use(void **state)
 {
     (void)state;
-    struct settings s = {.micro_batch = 2, .accumulation = 2, .precision = DT_F32, .head_chunks = 1, .train = true, .layer_decay = 0.5};
+    struct settings s =
+        {.micro_batch = 2, .accumulation = 2, .precision = DT_F32, .head_chunks = 1, .train = true, .layer_decay = 0.5};
     struct graph g;
     struct error e = {0};
     if (plan_compile(&g, &(struct source){NULL, build_blocks}, &s, &e)) fail_msg("%s", e.text);
@@ -180,7 +183,8 @@ static void test_groups(void **state)
     expect_update(g, "model.layers.1.self_attn.k_proj.weight", 3 * depth1, 0.2);
     expect_update(g, "model.layers.1.input_layernorm.weight", 3 * depth1, 0.2);     /* takes precedence over no_decay */
     expect_update(g, "model.layers.1.post_attention_layernorm.weight", 3 * depth1, 0.3);
-    expect_update(g, "model.layers.1.mlp.gate_proj.weight", 4, 0.2);                /* absolute; the decay is unchanged */
+    /* absolute; the decay is unchanged */
+    expect_update(g, "model.layers.1.mlp.gate_proj.weight", 4, 0.2);
     expect_update(g, "model.layers.1.mlp.down_proj.weight", 5 * depth1, 0.2);       /* relative once more */
     expect_update(g, "model.layers.2.mlp.up_proj.weight", 4, 0.01);
     expect_update(g, "model.layers.4.input_layernorm.weight", pow(0.5, 23 - 5), 0); /* no group */
@@ -210,8 +214,8 @@ static void refuses(const char *set, const char *part, const char *other)
 static void test_no_match(void **state)
 {
     (void)state;
-    refuses("model.freeze=[model.embed*, model.layer.0.*]", "model.freeze: the pattern \"model.layer.0.*\" matches no parameter",
-            "nearest is model.layers.0.");
+    refuses("model.freeze=[model.embed*, model.layer.0.*]",
+            "model.freeze: the pattern \"model.layer.0.*\" matches no parameter", "nearest is model.layers.0.");
     refuses("train.groups=[{match: '*', lr_scale: 1}, {match: ['*norm*', lm_head.weight], lr_scale: 2}]",
             "train.groups[1].match: the pattern \"lm_head.weight\"", "nearest is ");
     refuses("model.freeze=rope.*", "matches no parameter", "nearest is "); /* a table is not a parameter */

@@ -1,6 +1,6 @@
 /*
- * test_parquet.c: tables that datasets and pyarrow wrote (tests/golden/make_parquet.py): every row and every cell has its values; cut
- * and damaged files are refused in one line.
+ * test_parquet.c: tables that datasets and pyarrow wrote (tests/golden/make_parquet.py): every row
+ * and every cell has its values; cut and damaged files are refused in one line.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -54,7 +54,8 @@ static void rows_are_those_written(void **state)
             assert_true(more);
             assert_int_equal(json_parse(line, (size_t)(strchr(line, '\n') - line), &b, &want, &e), 0);
             if (json_parse(row.at, row.n, &b, &found, &e)) fail_msg("%s: %s: %s", names[i], row.at, e.text);
-            if (!value_equal(want, found)) fail_msg("%s: %.*s was read as %s", names[i], (int)(strchr(line, '\n') - line), line, row.at);
+            if (!value_equal(want, found))
+                fail_msg("%s: %.*s was read as %s", names[i], (int)(strchr(line, '\n') - line), line, row.at);
             bump_free(&b);
         }
         assert_int_equal(parquet_rows_next(&r, &row, &more, &e), 0);
@@ -82,7 +83,8 @@ static void check_cell(const char *name, struct parquet_cell at, const char *exp
     if (parquet_cell(&p, at, room, sizeof room, &n, &state, &e)) fail_msg("%s", e.text);
     assert_int_equal(state, there ? CELL_THERE : CELL_NULL);
     if (there) assert_int_equal(n, length), assert_int_equal(crc32(0, (const void *)room, (unsigned)n), crc);
-    if (there && n) assert_int_equal(parquet_cell(&p, at, room, n - 1, &n, &state, &e), PL_NOFIT), assert_int_equal(n, length);
+    if (there && n)
+        assert_int_equal(parquet_cell(&p, at, room, n - 1, &n, &state, &e), PL_NOFIT), assert_int_equal(n, length);
     at.item += 100;
     assert_int_equal(parquet_cell(&p, at, NULL, 0, &n, &state, &e), 0);
     assert_int_equal(state, CELL_NONE);
@@ -114,7 +116,8 @@ static void references_are_taken_apart(void **state)
     assert_true(parquet_reference("parquet:a/b.parquet/12/3/1", path, sizeof path, &c));
     assert_string_equal(path, "a/b.parquet");
     assert_true(c.row == 11 && c.column == 3 && c.item == 0);
-    static const char *const bad[] = {"a/b.parquet/12/3/1", "parquet:", "parquet:1/2/3", "parquet:a/0/1/1", "parquet:a/1/1/0", "parquet:a/1/1/x", "parquet:a/1/1/1/", "parquet:a/x/1/1"};
+    static const char *const bad[] = {"a/b.parquet/12/3/1", "parquet:",        "parquet:1/2/3",    "parquet:a/0/1/1",
+                                      "parquet:a/1/1/0",    "parquet:a/1/1/x", "parquet:a/1/1/1/", "parquet:a/x/1/1"};
     for (size_t i = 0; i < COUNT(bad); i++) assert_false(parquet_reference(bad[i], path, sizeof path, &c) && *path);
 }
 
@@ -211,7 +214,8 @@ static void damaged_files_are_refused(void **state)
             const char other = (char)(bytes[k] ^ (k % 2 ? 0x80 : 0x15));
             assert_int_equal(pwrite(fd, &other, 1, (off_t)k), 1);
             e = (struct error){0};
-            if (read_all(path, &e) < 0) assert_true(e.code == PL_USAGE && !strncmp(e.text, path, strlen(path)) && !strchr(e.text, '\n'));
+            if (read_all(path, &e) < 0)
+                assert_true(e.code == PL_USAGE && !strncmp(e.text, path, strlen(path)) && !strchr(e.text, '\n'));
             assert_int_equal(pwrite(fd, &bytes[k], 1, (off_t)k), 1);
         }
         close(fd);
@@ -219,7 +223,7 @@ static void damaged_files_are_refused(void **state)
     }
 }
 
-/* --- tables that no program writes (hostile/) ------------------------------------------------------------- */
+/* --- tables that no program writes (hostile/) ------------------------------------------------- */
 
 static void rows_without_values_are_one(void **state)
 {
@@ -278,7 +282,8 @@ static void odd_tables_are_read(void **state)
     struct error e;
     assert_int_equal(read_all(GOLDEN "hostile/no_rows.parquet", &e), 0);
     if (read_all(GOLDEN "hostile/members.parquet", &e) != 2) fail_msg("two gzip members: %s", e.text);
-    if (read_all(GOLDEN "hostile/short.parquet", &e) != 2) fail_msg("a chunk that is longer than the footer says: %s", e.text);
+    if (read_all(GOLDEN "hostile/short.parquet", &e) != 2)
+        fail_msg("a chunk that is longer than the footer says: %s", e.text);
     assert_int_equal(read_all(GOLDEN "delta.parquet", &e), -1);
     assert_non_null(strstr(e.text, "its values are encoded as DELTA_BYTE_ARRAY, which is not read"));
 }
@@ -293,12 +298,35 @@ static void snappy_is_decoded(void **state)
         size_t n, out;
         const char *expected; /* NULL: it is damaged */
     } cases[] = {
-        {"\x05\x10" "abcde", 7, 5, "abcde"},
-        {"\x0a\x00" "a\x15\x01", 5, 10, "aaaaaaaaaa"},
-        {"\x08\x04" "ab\x16\x02\x00", 7, 8, "abababab"},
-        {"\x08\x04" "ab\x17\x02\x00\x00\x00", 9, 8, "abababab"},
-        {"\x05\xf0\x04" "abcde", 8, 5, "abcde"},
-        {"\x05\x10" "abcd", 6, 5, NULL}, {"\x05\x10" "abcde", 7, 6, NULL}, {"\x08\x04" "ab\x16\x03\x00", 7, 8, NULL}, {"\x08\x04" "ab\x16\x00\x00", 7, 8, NULL}, {"", 0, 0, NULL}, {"\xff\xff\xff\xff\xff\xff", 6, 5, NULL},
+        {"\x05\x10"
+         "abcde",
+         7, 5, "abcde"},
+        {"\x0a\x00"
+         "a\x15\x01",
+         5, 10, "aaaaaaaaaa"},
+        {"\x08\x04"
+         "ab\x16\x02\x00",
+         7, 8, "abababab"},
+        {"\x08\x04"
+         "ab\x17\x02\x00\x00\x00",
+         9, 8, "abababab"},
+        {"\x05\xf0\x04"
+         "abcde",
+         8, 5, "abcde"},
+        {"\x05\x10"
+         "abcd",
+         6, 5, NULL},
+        {"\x05\x10"
+         "abcde",
+         7, 6, NULL},
+        {"\x08\x04"
+         "ab\x16\x03\x00",
+         7, 8, NULL},
+        {"\x08\x04"
+         "ab\x16\x00\x00",
+         7, 8, NULL},
+        {"", 0, 0, NULL},
+        {"\xff\xff\xff\xff\xff\xff", 6, 5, NULL},
     };
     for (size_t i = 0; i < COUNT(cases); i++)
         for (size_t part = 1; part <= 8; part *= 2) {
@@ -306,7 +334,8 @@ static void snappy_is_decoded(void **state)
             struct error e;
             uint8_t out[16] = {0};
             int rc = snappy_open(&s, (const uint8_t *)cases[i].in, cases[i].n, window, cases[i].out, &e);
-            for (size_t at = 0; at < cases[i].out && !rc; at += part) rc = snappy_read(&s, out + at, min_u64(part, cases[i].out - at), &e);
+            for (size_t at = 0; at < cases[i].out && !rc; at += part)
+                rc = snappy_read(&s, out + at, min_u64(part, cases[i].out - at), &e);
             assert_int_equal(rc, cases[i].expected ? PL_OK : PL_USAGE);
             if (cases[i].expected) assert_memory_equal(out, cases[i].expected, cases[i].out);
         }

@@ -49,7 +49,10 @@ static id project(struct graph *g, id states)
     return layer_linear(g, x, "multi_modal_projector.", "linear", WIDTH);
 }
 
-static id pixels_of(struct graph *g) { return graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){B, CHANNELS, IMAGE, IMAGE}); }
+static id pixels_of(struct graph *g)
+{
+    return graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){B, CHANNELS, IMAGE, IMAGE});
+}
 static id ids_of(struct graph *g) { return graph_input(g, "input_ids", DT_I32, 2, (int64_t[]){B, T}); }
 static id labels_of(struct graph *g) { return graph_input(g, "labels", DT_I32, 2, (int64_t[]){B, LENGTH}); }
 
@@ -101,7 +104,10 @@ static void build_decoder(const struct model *m, struct graph *g, const struct b
     (void)b;
     decode(m, g, "", graph_input(g, "image", DT_F32, 3, (int64_t[]){B, PATCHES, WIDTH}));
 }
-static int parse_decoder(struct model *m, const struct value *config, struct error *e) { return llama_family.parse(m, config, e); }
+static int parse_decoder(struct model *m, const struct value *config, struct error *e)
+{
+    return llama_family.parse(m, config, e);
+}
 static const struct family decoder_family = {"llama", parse_decoder, build_decoder, "model.", false};
 
 /* The whole model's config.json; `text_config` NULL: the decoder folder's own. */
@@ -112,7 +118,8 @@ static const char *whole_config(const char *text_config, const char *text_folder
     char *vision;
     size_t n;
     must(file_read(TOWER_FOLDER "/config.json", 1 << 20, &vision, &n, &e), &e);
-    n = (size_t)snprintf(out, sizeof out, "{\"model_type\": \"test\", \"vision_config\": %s, \"vision_folder\": \"%s\"", vision, TOWER_FOLDER);
+    n = (size_t)snprintf(out, sizeof out, "{\"model_type\": \"test\", \"vision_config\": %s, \"vision_folder\": \"%s\"",
+                         vision, TOWER_FOLDER);
     if (text_config) n += (size_t)snprintf(out + n, sizeof out - n, ", \"text_config\": %s", text_config);
     if (text_folder) n += (size_t)snprintf(out + n, sizeof out - n, ", \"text_folder\": \"%s\"", text_folder);
     snprintf(out + n, sizeof out - n, "}");
@@ -120,16 +127,18 @@ static const char *whole_config(const char *text_config, const char *text_folder
     return out;
 }
 
-/* --- runs ---------------------------------------------------------------------------------------- */
+/* --- runs ------------------------------------------------------------------------------------- */
 
 struct work {
     struct config c;
     struct run r;
 };
 
-static int work_open(struct work *w, const struct definition *d, const char *path, const char *const *sets, struct error *e)
+static int work_open(struct work *w, const struct definition *d, const char *path, const char *const *sets,
+                     struct error *e)
 {
-    static const char *const base[] = {"memory.precision=f32", "memory.offload=none", "memory.head_chunks=1", "memory.recompute=none", "device.threads=2"};
+    static const char *const base[] = {"memory.precision=f32", "memory.offload=none", "memory.head_chunks=1",
+                                       "memory.recompute=none", "device.threads=2"};
     memset(w, 0, sizeof *w);
     config_init(&w->c);
     char model[320];
@@ -164,7 +173,8 @@ static void put_text(struct work *w)
 {
     int32_t ids[B * T], labels[B * LENGTH];
     for (int i = 0; i < B * T; i++) ids[i] = (7 * i + 3) % VOCABULARY;
-    for (int i = 0; i < B * LENGTH; i++) labels[i] = i % LENGTH < PATCHES ? -100 : ids[i / LENGTH * T + i % LENGTH - PATCHES];
+    for (int i = 0; i < B * LENGTH; i++)
+        labels[i] = i % LENGTH < PATCHES ? -100 : ids[i / LENGTH * T + i % LENGTH - PATCHES];
     put(w, "input_ids", ids, sizeof ids);
     put(w, "labels", labels, sizeof labels);
 }
@@ -173,7 +183,11 @@ static void put_text(struct work *w)
 static float *outcome(struct work *w, const char *name, int64_t *n)
 {
     struct error e;
-    must(run_put_step(&w->r, &(struct step_block){.learning_rate = 0.1f, .inv_count = {0.125f}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
+    must(run_put_step(&w->r,
+                      &(struct step_block){
+                          .learning_rate = 0.1f, .inv_count = {0.125f}, .loss_scale = 1, .step = 1, .adam_t = 1},
+                      &e),
+         &e);
     must(run_program(&w->r, PROGRAM_STEP, &e), &e);
     id x = graph_find_output(&w->r.planned.graph, PROGRAM_STEP, name);
     assert_true(x);
@@ -191,7 +205,10 @@ static float *run_whole(const struct definition *d, const char *path, int64_t *n
     put_pixels(&w);
     put_text(&w);
     float *logits = outcome(&w, "logits", n);
-    if (save_to) must(weights_save(&w.r.weights, &w.r.planned.model, &w.r.planned.graph, &w.r.device, &w.r.tape, run_staging(&w.r), PLAN_STAGING, save_to, &e), &e);
+    if (save_to)
+        must(weights_save(&w.r.weights, &w.r.planned.model, &w.r.planned.graph, &w.r.device, &w.r.tape,
+                          run_staging(&w.r), PLAN_STAGING, save_to, &e),
+             &e);
     work_close(&w);
     return logits;
 }
@@ -224,7 +241,7 @@ static float *run_apart(int64_t *n)
     return logits;
 }
 
-/* --- tests ---------------------------------------------------------------------------------------- */
+/* --- tests ------------------------------------------------------------------------------------ */
 
 static void assert_same(const float *a, const float *b, int64_t n, int64_t k)
 {
@@ -232,7 +249,8 @@ static void assert_same(const float *a, const float *b, int64_t n, int64_t k)
     assert_int_equal(n, B * LENGTH * VOCABULARY);
     assert_true(a[0] != 0 && a[0] != a[1]);
     for (int64_t i = 0; i < n; i++)
-        if (memcmp(&a[i], &b[i], sizeof *a)) fail_msg("element %lld is %.9g and %.9g", (long long)i, (double)a[i], (double)b[i]);
+        if (memcmp(&a[i], &b[i], sizeof *a))
+            fail_msg("element %lld is %.9g and %.9g", (long long)i, (double)a[i], (double)b[i]);
 }
 
 /* The saved tensor `name` has the bytes of `own` in a part's folder. */
@@ -267,8 +285,10 @@ static void test_whole_is_its_parts(void **state)
     float *whole = run_whole(&d, NULL, &n, dir), *apart = run_apart(&k);
     assert_same(whole, apart, n, k);
     must(st_open(path, &saved, &e), &e);
-    assert_copied(&saved, "vision_tower.vision_model.embeddings.class_embedding", TOWER_FOLDER, "vision_model.embeddings.class_embedding");
-    assert_copied(&saved, "language_model.model.layers.1.mlp.up_proj.weight", DECODER_FOLDER, "layers.1.mlp.up_proj.weight");
+    assert_copied(&saved, "vision_tower.vision_model.embeddings.class_embedding", TOWER_FOLDER,
+                  "vision_model.embeddings.class_embedding");
+    assert_copied(&saved, "language_model.model.layers.1.mlp.up_proj.weight", DECODER_FOLDER,
+                  "layers.1.mlp.up_proj.weight");
     assert_non_null(st_find(&saved, "multi_modal_projector.linear.weight"));
     assert_null(st_find(&saved, "language_model.rope.inv_freq"));
     st_close(&saved);
@@ -294,8 +314,8 @@ static void test_whole_is_its_parts(void **state)
 static void test_training(void **state)
 {
     (void)state;
-    static const char *const sets[] = {"model.freeze=vision_tower.*", "train.effective_batch=2", "memory.micro_batch=2", "memory.recompute=all",
-                                       "memory.head_chunks=2", NULL};
+    static const char *const sets[] = {"model.freeze=vision_tower.*", "train.effective_batch=2", "memory.micro_batch=2",
+                                       "memory.recompute=all",        "memory.head_chunks=2",    NULL};
     const struct definition d = {.family = &whole_family, .config_json = whole_config(NULL, DECODER_FOLDER)};
     struct work w;
     struct error e;
@@ -308,17 +328,21 @@ static void test_training(void **state)
     mem_free(outcome(&w, "loss", &n));
     for (uint32_t i = 0; i < w.r.planned.graph.params.n; i++) {
         const struct param *p = &w.r.planned.graph.params.at[i];
-        if (!weight_is_constant(&w.r.planned.graph, p)) assert_int_equal(!p->grad, !strncmp(weight_name(&w.r.planned.graph, p), "vision_tower.", 13));
+        if (!weight_is_constant(&w.r.planned.graph, p))
+            assert_int_equal(!p->grad, !strncmp(weight_name(&w.r.planned.graph, p), "vision_tower.", 13));
     }
     must(run_program(&w.r, PROGRAM_UPDATE, &e), &e);
     snprintf(dir, sizeof dir, "%s/trained", folder);
     must(dir_make(dir, &e), &e);
-    must(weights_save(&w.r.weights, &w.r.planned.model, &w.r.planned.graph, &w.r.device, &w.r.tape, run_staging(&w.r), PLAN_STAGING, dir, &e), &e);
+    must(weights_save(&w.r.weights, &w.r.planned.model, &w.r.planned.graph, &w.r.device, &w.r.tape, run_staging(&w.r),
+                      PLAN_STAGING, dir, &e),
+         &e);
     work_close(&w);
 
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     must(st_open(path, &saved, &e), &e);
-    assert_copied(&saved, "vision_tower.vision_model.encoder.layers.0.mlp.fc1.weight", TOWER_FOLDER, "vision_model.encoder.layers.0.mlp.fc1.weight");
+    assert_copied(&saved, "vision_tower.vision_model.encoder.layers.0.mlp.fc1.weight", TOWER_FOLDER,
+                  "vision_model.encoder.layers.0.mlp.fc1.weight");
     must(st_open(DECODER_FOLDER "/model.safetensors", &part, &e), &e);
     must(st_read(&saved, st_find(&saved, "language_model.model.norm.weight"), 0, sizeof a, a, &e), &e);
     must(st_read(&part, st_find(&part, "norm.weight"), 0, sizeof b, b, &e), &e);
@@ -367,9 +391,10 @@ static void test_wrong_parts(void **state)
     d.config_json = whole_config(NULL, NULL);
     assert_int_equal(open_definition(&d, &e), PL_USAGE);
     assert_says(&e, "neither a configuration nor a folder");
-    /* Folders of a definition: one name twice, a name inside another, a name that no parameter has. */
-    const struct part_folder same[] = {{"a", TOWER_FOLDER}, {"a", TOWER_FOLDER}}, inside[] = {{"a.b", TOWER_FOLDER}, {"a", TOWER_FOLDER}},
-                             unknown[] = {{"a", TOWER_FOLDER}};
+    /* Folders of a definition: one name twice, a name inside another, a name that no parameter
+     * has. */
+    const struct part_folder same[] = {{"a", TOWER_FOLDER}, {"a", TOWER_FOLDER}},
+                             inside[] = {{"a.b", TOWER_FOLDER}, {"a", TOWER_FOLDER}}, unknown[] = {{"a", TOWER_FOLDER}};
     d = (struct definition){.family = &projector_family, .config_json = "{}", .parts = same, .n_parts = 2};
     assert_int_equal(open_definition(&d, &e), PL_USAGE);
     assert_says(&e, "parts a and a:");
@@ -397,7 +422,8 @@ static void test_wrong_calls(void **state)
     assert_says(&e, "hidden state -4 of a tower of 2 layers");
     graph_free(&g);
     graph_init(&g);
-    assert_false(decoder_states(&decoder, &g, "", graph_input(&g, "x", DT_F32, 3, (int64_t[]){B, T, WIDTH + 1}), (struct token_rows){0}));
+    assert_false(decoder_states(&decoder, &g, "", graph_input(&g, "x", DT_F32, 3, (int64_t[]){B, T, WIDTH + 1}),
+                                (struct token_rows){0}));
     assert_int_equal(graph_error(&g, &e), PL_USAGE);
     assert_says(&e, "[B,T,24]");
     graph_free(&g);
@@ -415,8 +441,8 @@ static int open_type(const char *type, struct error *e)
     return rc;
 }
 
-/* A published family that is not supported is called by its name, and what there is instead is said. No row of the table is that
- * of a supported family. */
+/* A published family that is not supported is called by its name, and what there is instead is
+ * said. No row of the table is that of a supported family. */
 static void test_unsupported(void **state)
 {
     (void)state;
@@ -428,11 +454,32 @@ static void test_unsupported(void **state)
     static const struct {
         const char *type, *says;
     } some[] = {
-        {"qwen3", "config.json: model_type qwen3: Qwen3 is not supported; Qwen2 and Qwen2.5 are"}, {"qwen3_moe", "(a mixture of experts)"}, {"qwen2_moe", "Qwen2.5 are"},
-        {"gemma", "Gemma is not"}, {"gemma2", "Gemma 2 is not"}, {"gemma3_text", "Gemma 3 is not"}, {"gemma3", "LLaVA 1.5"}, {"phi", "Phi-2"}, {"phi3", "Phi-4"},
-        {"mixtral", "mixture of experts) is not supported; Mistral is"}, {"deepseek_v3", "R1"}, {"gpt_oss", "gpt-oss"}, {"gpt2", "GPT-2"}, {"olmo2", "OLMo 2"}, {"smollm3", "SmolLM2 are"},
-        {"starcoder2", "StarCoder2"}, {"granite", "Granite"}, {"ministral", "Mistral is"}, {"falcon", "Falcon"}, {"bloom", "BLOOM"}, {"bert", "an encoder"}, {"qwen2_5_vl", "SmolVLM"},
-        {"llava_next", "LLaVA 1.5"}, {"internvl", "LLaVA 1.5"}, {"sam2", "SAM 2 is not supported; the segmentation models SAM, MedSAM, MobileSAM and TinySAM are"}, {"sam3", "MedSAM"},
+        {"qwen3", "config.json: model_type qwen3: Qwen3 is not supported; Qwen2 and Qwen2.5 are"},
+        {"qwen3_moe", "(a mixture of experts)"},
+        {"qwen2_moe", "Qwen2.5 are"},
+        {"gemma", "Gemma is not"},
+        {"gemma2", "Gemma 2 is not"},
+        {"gemma3_text", "Gemma 3 is not"},
+        {"gemma3", "LLaVA 1.5"},
+        {"phi", "Phi-2"},
+        {"phi3", "Phi-4"},
+        {"mixtral", "mixture of experts) is not supported; Mistral is"},
+        {"deepseek_v3", "R1"},
+        {"gpt_oss", "gpt-oss"},
+        {"gpt2", "GPT-2"},
+        {"olmo2", "OLMo 2"},
+        {"smollm3", "SmolLM2 are"},
+        {"starcoder2", "StarCoder2"},
+        {"granite", "Granite"},
+        {"ministral", "Mistral is"},
+        {"falcon", "Falcon"},
+        {"bloom", "BLOOM"},
+        {"bert", "an encoder"},
+        {"qwen2_5_vl", "SmolVLM"},
+        {"llava_next", "LLaVA 1.5"},
+        {"internvl", "LLaVA 1.5"},
+        {"sam2", "SAM 2 is not supported; the segmentation models SAM, MedSAM, MobileSAM and TinySAM are"},
+        {"sam3", "MedSAM"},
         {"no_such_type", "the language models Llama, Mistral, Qwen2 and Qwen2.5 are; the vision-language models"},
     };
     struct error e = {0};

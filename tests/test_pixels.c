@@ -1,6 +1,6 @@
 /*
- * test_pixels.c: images for vision towers: resizing, processors, WebP and transparency, references to
- * images. The expected values are Pillow's and transformers', in tests/golden/pixels, which
+ * test_pixels.c: images for vision towers: resizing, processors, WebP and transparency, references
+ * to images. The expected values are Pillow's and transformers', in tests/golden/pixels, which
  * tests/golden/make_pixels.py made.
  *
  * WebP files need libwebp; a build without it checks that they are refused.
@@ -74,9 +74,11 @@ static int difference(const uint8_t *a, const uint8_t *b, size_t n)
 static const char *const filter_names[] = {"bilinear", "bicubic", "lanczos"};
 
 /* Resizes a part of the result; w 0: all. */
-static uint8_t *resized(const struct image *i, enum resize_filter filter, uint32_t w, uint32_t h, const uint32_t part[4], bool flip)
+static uint8_t *resized(const struct image *i, enum resize_filter filter, uint32_t w, uint32_t h,
+                        const uint32_t part[4], bool flip)
 {
-    struct resize_view v = {.filter = filter, .width = i->width, .height = i->height, .to_width = w, .to_height = h, .flip = flip};
+    struct resize_view v =
+        {.filter = filter, .width = i->width, .height = i->height, .to_width = w, .to_height = h, .flip = flip};
     if (part) v.out_x = part[0], v.out_y = part[1], v.out_w = part[2], v.out_h = part[3];
     v.stride = (size_t)(part ? part[2] : w) * 3;
     v.to = mem_alloc(v.stride * (part ? part[3] : h));
@@ -126,7 +128,8 @@ static void test_resize_part(void **state)
                 const uint32_t *p = parts[k];
                 uint8_t *got = resized(&i, f, 33, 27, p, flip);
                 for (uint32_t y = 0; y < p[3]; y++)
-                    assert_memory_equal(got + (size_t)y * p[2] * 3, whole + ((size_t)(p[1] + y) * 33 + p[0]) * 3, (size_t)p[2] * 3);
+                    assert_memory_equal(got + (size_t)y * p[2] * 3, whole + ((size_t)(p[1] + y) * 33 + p[0]) * 3,
+                                        (size_t)p[2] * 3);
                 mem_free(got);
             }
             mem_free(whole);
@@ -138,7 +141,8 @@ static void test_resize_part(void **state)
 
 static const char *const families[] = {"clip", "siglip", "idefics3"};
 
-static float *process(const struct image_processor *p, const struct image *i, uint32_t *count, uint32_t *rows, uint32_t *columns, size_t *n)
+static float *process(const struct image_processor *p, const struct image *i, uint32_t *count, uint32_t *rows,
+                      uint32_t *columns, size_t *n)
 {
     uint32_t h, w;
     size_t room = image_processor_scratch(p, i->width, i->height);
@@ -153,9 +157,13 @@ static float *process(const struct image_processor *p, const struct image *i, ui
 }
 
 /* The triangle's bytes may differ from Pillow's by 1; the others are equal. */
-static double tolerance(const struct image_processor *p) { return p->filter == RESIZE_BILINEAR ? 1.001 / 255 / 0.26 : 1e-6; }
+static double tolerance(const struct image_processor *p)
+{
+    return p->filter == RESIZE_BILINEAR ? 1.001 / 255 / 0.26 : 1e-6;
+}
 
-static void check_processed(const struct st_entry *t, const char *folder_name, const char *family, const char *image, uint32_t rows, uint32_t columns)
+static void check_processed(const struct st_entry *t, const char *folder_name, const char *family, const char *image,
+                            uint32_t rows, uint32_t columns)
 {
     char path[128];
     struct image_processor p;
@@ -172,7 +180,8 @@ static void check_processed(const struct st_entry *t, const char *folder_name, c
     assert_int_equal(n * sizeof(float), t->bytes);
     assert_true(got_rows == rows && got_columns == columns);
     for (size_t k = 0; k < n; k++)
-        if (fabs((double)got[k] - want[k]) > tolerance(&p)) fail_msg("%s: element %zu is %.9g; expected %.9g", t->name, k, got[k], want[k]);
+        if (fabs((double)got[k] - want[k]) > tolerance(&p))
+            fail_msg("%s: element %zu is %.9g; expected %.9g", t->name, k, got[k], want[k]);
     mem_free(got);
     mem_free(want);
     mem_free(i.rgb);
@@ -186,7 +195,9 @@ static void test_processors(void **state)
     for (uint32_t k = 0; k < golden.n_entries; k++) {
         char name[32], family[16], image[16];
         unsigned rows, columns;
-        if (sscanf(golden.entries[k].name, "process.%31[a-z0-9_].%15[a-z0-9].%15[a-z].%ux%u", name, family, image, &rows, &columns) != 5) continue;
+        if (sscanf(golden.entries[k].name, "process.%31[a-z0-9_].%15[a-z0-9].%15[a-z].%ux%u", name, family, image,
+                   &rows, &columns) != 5)
+            continue;
         check_processed(&golden.entries[k], name, family, image, rows, columns);
         tried++;
     }
@@ -218,7 +229,8 @@ static void test_long_image(void **state)
     uint32_t count, rows, columns;
     size_t n;
     float *got = process(&p, &i, &count, &rows, &columns, &n);
-    for (size_t k = 0; k < n; k++) assert_true(fabs(got[k] - (200 / 255.0 - p.mean[k / (336 * 336)]) / p.std[k / (336 * 336)]) < 1e-5);
+    for (size_t k = 0; k < n; k++)
+        assert_true(fabs(got[k] - (200 / 255.0 - p.mean[k / (336 * 336)]) / p.std[k / (336 * 336)]) < 1e-5);
     mem_free(got);
     mem_free(i.rgb);
 }
@@ -236,12 +248,15 @@ static void refused(const char *json, enum image_family family, uint32_t side, c
 static void test_processor_errors(void **state)
 {
     (void)state;
-    refused("{\"image_processor_type\": \"Qwen2VLImageProcessor\"}", IMAGES_CLIP, 0, "image_processor_type is Qwen2VLImageProcessor");
+    refused("{\"image_processor_type\": \"Qwen2VLImageProcessor\"}", IMAGES_CLIP, 0,
+            "image_processor_type is Qwen2VLImageProcessor");
     refused("{\"image_processor_type\": \"SmolVLMImageProcessor\"}", IMAGES_CLIP, 0, "splits images into tiles");
-    refused("{\"image_processor_type\": \"CLIPImageProcessor\"}", IMAGES_CLIP, 336, "makes images of 224 x 224 pixels, and the vision tower takes 336 x 336");
+    refused("{\"image_processor_type\": \"CLIPImageProcessor\"}", IMAGES_CLIP, 336,
+            "makes images of 224 x 224 pixels, and the vision tower takes 336 x 336");
     refused("{\"resample\": 0}", IMAGES_CLIP, 0, "resample is 0; expected 1 (Lanczos)");
     refused("{\"size\": {\"shortest_edge\": 0}}", IMAGES_CLIP, 0, "size.shortest_edge is 0; expected 1 to 4096");
-    refused("{\"size\": {\"longest_edge\": 20}}", IMAGES_CLIP, 0, "size is not understood: expected shortest_edge alone");
+    refused("{\"size\": {\"longest_edge\": 20}}", IMAGES_CLIP, 0,
+            "size is not understood: expected shortest_edge alone");
     refused("{\"size\": {\"height\": 20}}", IMAGES_SIGLIP, 0, "size is not understood");
     refused("{\"size\": [1, 2, 3]}", IMAGES_SIGLIP, 0, "size has 3 numbers; expected height and width");
     refused("{\"do_center_crop\": false}", IMAGES_CLIP, 0, "images would keep their shape");
@@ -252,7 +267,7 @@ static void test_processor_errors(void **state)
     refused("[]", IMAGES_CLIP, 0, "image processor");
 }
 
-/* --- WebP and transparency ----------------------------------------------------------------------- */
+/* --- WebP and transparency -------------------------------------------------------------------- */
 
 static char *file_named(const char *name, size_t *n)
 {
@@ -271,7 +286,8 @@ static void check_decoded(const char *name, bool on_white, int tolerated)
     struct error e;
     const struct st_entry *t = entry(on_white ? "white." : "drop.", name);
     uint8_t *want = tensor(t);
-    if (image_decode(&got, bytes, n, &(struct image_options){.on_white = on_white}, NULL, 0, &e)) fail_msg("%s: %s", name, e.text);
+    if (image_decode(&got, bytes, n, &(struct image_options){.on_white = on_white}, NULL, 0, &e))
+        fail_msg("%s: %s", name, e.text);
     assert_true(got.width == t->dims[1] && got.height == t->dims[0]);
     int most = difference(got.rgb, want, t->bytes);
     if (most > tolerated) fail_msg("%s, %s: differs by %d", name, on_white ? "on white" : "alpha dropped", most);
@@ -294,7 +310,8 @@ static void bad_image(const char *name, size_t cut, const char *says)
     char *bytes = file_named(name, &n);
     struct image got;
     struct error e = {0};
-    if (!image_decode(&got, bytes, cut ? cut : n, &(struct image_options){0}, NULL, 0, &e)) fail_msg("%s was accepted", name);
+    if (!image_decode(&got, bytes, cut ? cut : n, &(struct image_options){0}, NULL, 0, &e))
+        fail_msg("%s was accepted", name);
     assert_int_equal(e.code, PL_USAGE);
     assert_null(got.rgb);
     assert_says(&e, says);
@@ -306,13 +323,15 @@ static void test_webp(void **state)
     (void)state;
     static const char *const names[] = {"lossless.webp", "alpha.webp", "one.webp", "lossy.webp", "lossy_alpha.webp"};
     if (!webp_version()) {
-        for (size_t i = 0; i < COUNT(names); i++) bad_image(names[i], 0, "the image is WebP, and this build has no libwebp");
+        for (size_t i = 0; i < COUNT(names); i++)
+            bad_image(names[i], 0, "the image is WebP, and this build has no libwebp");
         printf("SKIPPED: decoding of WebP: this build has no libwebp\n");
         return;
     }
     /* Lossy files may be rounded in another way by another version of libwebp. */
     for (size_t i = 0; i < COUNT(names); i++)
-        for (int on_white = 0; on_white < 2; on_white++) check_decoded(names[i], on_white, strstr(names[i], "lossy") ? 2 : 0);
+        for (int on_white = 0; on_white < 2; on_white++)
+            check_decoded(names[i], on_white, strstr(names[i], "lossy") ? 2 : 0);
     bad_image("cut.webp", 0, "the WebP cannot be read: the file ends too early");
     bad_image("damaged.webp", 0, "the WebP cannot be read: ");
     bad_image("animated.webp", 0, "animated");
@@ -346,7 +365,7 @@ static void test_decode(void **state)
     mem_free(bytes);
 }
 
-/* --- references ---------------------------------------------------------------------------------- */
+/* --- references ------------------------------------------------------------------------------- */
 
 static void test_base64(void **state)
 {
@@ -363,7 +382,12 @@ static void test_base64(void **state)
         assert_memory_equal(back.at ? back.at : "", texts[i], back.n);
         text_free(&back);
     }
-    static const struct { const char *text; int64_t n; size_t bad; } odd[] = {{"Zm9v\nYg", 4, 0}, {"_-8", 2, 0}, {"Zm9%", -1, 3}, {"Z", -1, 1}, {"Zg==Zg", -1, 4}, {"=", -1, 0}, {"Zg===", -1, 4}, {"Zm9v=", -1, 4}};
+    static const struct {
+        const char *text;
+        int64_t n;
+        size_t bad;
+    } odd[] = {{"Zm9v\nYg", 4, 0}, {"_-8", 2, 0}, {"Zm9%", -1, 3},  {"Z", -1, 1},
+               {"Zg==Zg", -1, 4},  {"=", -1, 0},  {"Zg===", -1, 4}, {"Zm9v=", -1, 4}};
     for (size_t i = 0; i < COUNT(odd); i++) {
         char got[16];
         size_t bad = 0;
@@ -403,7 +427,8 @@ static void check_reference(struct image_files *f, const char *reference, const 
     size_t n = 0;
     uint64_t bytes = 0;
     struct error e;
-    if (image_files_find(f, reference, &bytes, &e) || image_files_read(f, reference, got, sizeof got, &n, &e)) fail_msg("%s", e.text);
+    if (image_files_find(f, reference, &bytes, &e) || image_files_read(f, reference, got, sizeof got, &n, &e))
+        fail_msg("%s", e.text);
     assert_int_equal(n, strlen(want));
     assert_true(bytes >= n);
     assert_memory_equal(got, want, n);
@@ -569,7 +594,8 @@ static void test_many_tars(void **state)
         snprintf(name, sizeof name, "%02d.tar/0.png", i % TARS);
         check_reference(f, name, "0.png");
     }
-    /* No descriptor is left: a tar that nobody reads is closed, and what cannot be opened has no fault. */
+    /* No descriptor is left: a tar that nobody reads is closed, and what cannot be opened has no
+     * fault. */
     put_file("many/plain.png", "plain", 5);
     int taken[LIMIT], k = 0;
     while (k < LIMIT && (taken[k] = open("/dev/null", O_RDONLY)) >= 0) k++;
@@ -597,10 +623,20 @@ int main(void)
         return 1;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resize),         cmocka_unit_test(test_resize_part), cmocka_unit_test(test_processors), cmocka_unit_test(test_long_image), cmocka_unit_test(test_narrow_tiles),
-        cmocka_unit_test(test_processor_errors), cmocka_unit_test(test_transparency), cmocka_unit_test(test_webp),      cmocka_unit_test(test_decode),
-        cmocka_unit_test(test_base64),         cmocka_unit_test(test_references),  cmocka_unit_test(test_reference_roots),
-        cmocka_unit_test(test_references_outside), cmocka_unit_test(test_many_tars),
+        cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_resize_part),
+        cmocka_unit_test(test_processors),
+        cmocka_unit_test(test_long_image),
+        cmocka_unit_test(test_narrow_tiles),
+        cmocka_unit_test(test_processor_errors),
+        cmocka_unit_test(test_transparency),
+        cmocka_unit_test(test_webp),
+        cmocka_unit_test(test_decode),
+        cmocka_unit_test(test_base64),
+        cmocka_unit_test(test_references),
+        cmocka_unit_test(test_reference_roots),
+        cmocka_unit_test(test_references_outside),
+        cmocka_unit_test(test_many_tars),
     };
     int failed = cmocka_run_group_tests(tests, make_folder, remove_folder);
     st_close(&golden);

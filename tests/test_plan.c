@@ -25,7 +25,8 @@ static void test_sticky_errors(void **state)
     struct graph g;
     struct error e = {0};
     graph_init(&g);
-    id x = graph_param(&g, "x", DT_F32, DIM(2, 3), (struct init){0}), w = graph_param(&g, "w", DT_F32, DIM(4, 5), (struct init){0});
+    id x = graph_param(&g, "x", DT_F32, DIM(2, 3), (struct init){0}),
+       w = graph_param(&g, "w", DT_F32, DIM(4, 5), (struct init){0});
     assert_int_equal(graph_error(&g, &e), PL_OK);
     uint32_t nodes = g.nodes.n;
     id outer = graph_scope_push(&g, "layer7", 0);
@@ -89,9 +90,10 @@ static id bad_rope(struct graph *g, id x) { return op_rope(g, x, x, 1, false); }
 static void test_refused_calls(void **state)
 {
     (void)state;
-    id (*const calls[])(struct graph *, id) = {bad_shape_twice, bad_dimension, bad_slice, bad_axis,   bad_reshape,
-                                               bad_reshape_two_unknowns, bad_reshape_strided, bad_add, bad_dtypes, bad_matmul,
-                                               bad_labels,      bad_arity,     bad_accumulator, bad_rope,   bad_permutation};
+    id (*const calls[])(struct graph *, id) =
+        {bad_shape_twice,     bad_dimension, bad_slice,      bad_axis,   bad_reshape, bad_reshape_two_unknowns,
+         bad_reshape_strided, bad_add,       bad_dtypes,     bad_matmul, bad_labels,  bad_arity,
+         bad_accumulator,     bad_rope,      bad_permutation};
     for (size_t i = 0; i < COUNT(calls); i++) {
         struct graph g;
         struct error e = {0};
@@ -110,7 +112,8 @@ static void expect_lifetime(const struct graph *g, const struct life *life, id t
 {
     const struct life *l = &life[tensor_at(g, tensor)->storage];
     if (!l->used || l->start != start || l->end != end)
-        fail_msg("%s lives [%u, %u], it should live [%u, %u]", graph_name(g, tensor_at(g, tensor)->name), l->start, l->end, start, end);
+        fail_msg("%s lives [%u, %u], it should live [%u, %u]", graph_name(g, tensor_at(g, tensor)->name), l->start,
+                 l->end, start, end);
 }
 
 static struct life *lifetimes_of(const struct graph *g)
@@ -183,7 +186,8 @@ static void test_lifetimes_loop(void **state)
     graph_redirect(&g, t, row);
     tensor_at(&g, gathered)->node = tensor_at(&g, t)->node;
     struct order *order = &g.order[PROGRAM_STEP];
-    memmove(order->nodes.at + 2, order->nodes.at + 3, (--order->nodes.n - 2) * sizeof(id)); /* positions below are one less */
+    /* positions below are one less */
+    memmove(order->nodes.at + 2, order->nodes.at + 3, (--order->nodes.n - 2) * sizeof(id));
 
     struct life *life = lifetimes_of(&g);
     expect_lifetime(&g, life, before, 0, 9);   /* a new row each iteration: until the loop ends */
@@ -277,8 +281,14 @@ static void open_language(struct language *l, int64_t T)
     must(model_preset(&l->model, "llama-tiny", &e), &e, "preset");
 }
 
-static const struct settings BASE = {.micro_batch = 2, .accumulation = 2, .precision = DT_F32, .head_chunks = 1, .train = true,
-                                     .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+static const struct settings BASE = {.micro_batch = 2,
+                                     .accumulation = 2,
+                                     .precision = DT_F32,
+                                     .head_chunks = 1,
+                                     .train = true,
+                                     .beta1 = 0.9,
+                                     .beta2 = 0.95,
+                                     .eps = 1e-8};
 
 static void place(struct plan *p, struct graph *g, struct language *l, const struct settings *s, enum device_kind kind)
 {
@@ -312,11 +322,13 @@ static uint32_t boxes_of(const struct plan *p, const struct graph *g, enum progr
         for (uint32_t i = 0; i < g->params.n; i++) anywhere |= tensor_at(g, g->params.at[i].tensor)->storage == s;
         if (lasting ? !anywhere : !l->used) continue;
         uint64_t at = p->placement.offset[s];
-        box[n++] = (struct box){at, at + x->bytes, lasting ? 0 : l->start, lasting ? count : l->end, x->space, graph_name(g, x->name)};
+        box[n++] = (struct box){at,       at + x->bytes,         lasting ? 0 : l->start, lasting ? count : l->end,
+                                x->space, graph_name(g, x->name)};
     }
     for (uint32_t k = 0; k < count; k++) {
         const struct binding *b = &p->placement.binding[g->order[program].nodes.at[k]];
-        if (b->work_bytes) box[n++] = (struct box){b->work_offset, b->work_offset + b->work_bytes, k, k, SPACE_DEVICE, "workspace"};
+        if (b->work_bytes)
+            box[n++] = (struct box){b->work_offset, b->work_offset + b->work_bytes, k, k, SPACE_DEVICE, "workspace"};
     }
     return n;
 }
@@ -333,15 +345,16 @@ static void check_boxes(const struct plan *p, const struct graph *g)
             assert_true(box[i].from % PLAN_ALIGN == 0 && box[i].to <= p->placement.arena[box[i].space]);
             if (box[i].space == SPACE_DEVICE && box[i].to > highest) highest = box[i].to;
             for (uint32_t j = 0; j < i; j++)
-                if (box[i].space == box[j].space && box[i].from < box[j].to && box[j].from < box[i].to && box[i].start <= box[j].end &&
-                    box[j].start <= box[i].end)
+                if (box[i].space == box[j].space && box[i].from < box[j].to && box[j].from < box[i].to &&
+                    box[i].start <= box[j].end && box[j].start <= box[i].end)
                     fail_msg("%s and %s share bytes at %llu in program %s", box[i].name, box[j].name,
                              (unsigned long long)box[i].from, program_name(program));
         }
         for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
             uint64_t alive = 0;
             for (uint32_t i = 0; i < n; i++)
-                if (box[i].space == SPACE_DEVICE && box[i].start <= k && k <= box[i].end) alive += align_up(box[i].to - box[i].from, PLAN_ALIGN);
+                if (box[i].space == SPACE_DEVICE && box[i].start <= k && k <= box[i].end)
+                    alive += align_up(box[i].to - box[i].from, PLAN_ALIGN);
             if (alive > most) most = alive;
         }
         mem_free(box);
@@ -443,7 +456,8 @@ static void expect_abort(void (*violation)(void *), void *context, const char *w
     }
     close(pipes[1]);
     size_t n = 0;
-    for (ssize_t got; n + 1 < sizeof said && (got = read(pipes[0], said + n, sizeof said - 1 - n)) > 0;) n += (size_t)got;
+    for (ssize_t got; n + 1 < sizeof said && (got = read(pipes[0], said + n, sizeof said - 1 - n)) > 0;)
+        n += (size_t)got;
     close(pipes[0]);
     assert_int_equal(waitpid(child, &status, 0), child);
     if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGABRT) fail_msg("no abort; wanted one about \"%s\"", word);
@@ -479,7 +493,8 @@ static void chain(struct placed *c)
     memset(c, 0, sizeof *c);
     graph_init(&c->g);
     struct graph *g = &c->g;
-    id w = graph_param(g, "w", DT_F32, DIM(64, 64), (struct init){0}), u = graph_param(g, "u", DT_F32, DIM(64, 64), (struct init){0});
+    id w = graph_param(g, "w", DT_F32, DIM(64, 64), (struct init){0}),
+       u = graph_param(g, "u", DT_F32, DIM(64, 64), (struct init){0});
     id outer = graph_scope_push(g, "first", 0);
     id x = op_scale(g, w, 2);
     graph_scope_pop(g, outer);
@@ -511,7 +526,8 @@ static void test_checker(void **state)
     plan_check(&c.p, &c.g);
     check_boxes(&c.p, &c.g);
     id x = storage_named(&c.g, "first.SCALE"), y = storage_named(&c.g, "second.LINEAR");
-    id acc = storage_named(&c.g, "sum.FILL"), product = storage_named(&c.g, "third.MUL"), total = storage_named(&c.g, "third.SUM");
+    id acc = storage_named(&c.g, "sum.FILL"), product = storage_named(&c.g, "third.MUL"),
+       total = storage_named(&c.g, "third.SUM");
     id w = tensor_at(&c.g, c.g.params.at[0].tensor)->storage, u = tensor_at(&c.g, c.g.params.at[1].tensor)->storage;
     const struct { id moved; uint64_t to; const char *word; } violations[] = {
         {x, offset[y], "owns"},                              /* both alive at the product */
@@ -561,8 +577,10 @@ static void test_checker_at_random(void **state)
     const struct life *life = c.p.placement.life[PROGRAM_STEP];
     uint64_t key = random_key(seed, "crimes"), draw = 0;
     for (int found = 0; found < TRIALS; draw++) {
-        id a = (id)(random_bits(key, 2 * draw) % c.g.storages.n), b = (id)(random_bits(key, 2 * draw + 1) % c.g.storages.n);
-        if (a == b || !life[a].used || !life[b].used || life[a].start > life[b].end || life[b].start > life[a].end) continue;
+        id a = (id)(random_bits(key, 2 * draw) % c.g.storages.n),
+           b = (id)(random_bits(key, 2 * draw + 1) % c.g.storages.n);
+        if (a == b || !life[a].used || !life[b].used || life[a].start > life[b].end || life[b].start > life[a].end)
+            continue;
         if (storage_is_persistent(&c.g.storages.at[a]) || storage_is_persistent(&c.g.storages.at[b])) continue;
         uint64_t kept = c.p.placement.offset[a];
         c.p.placement.offset[a] = c.p.placement.offset[b];
@@ -689,9 +707,12 @@ static int spans_of(const struct entry *e, struct span *s)
     int n = 0;
     for (int i = 0; i < e->launch.nin + e->launch.nout; i++) {
         const struct operand *x = i < e->launch.nin ? &e->launch.in[i] : &e->launch.out[i - e->launch.nin];
-        if (x->data) s[n++] = (struct span){x->data, (char *)x->data + operand_elements(x) * dtype_size(x->dtype), i >= e->launch.nin};
+        if (x->data)
+            s[n++] = (struct span){x->data, (char *)x->data + operand_elements(x) * dtype_size(x->dtype),
+                                   i >= e->launch.nin};
     }
-    if (e->launch.work_bytes) s[n++] = (struct span){e->launch.work, (char *)e->launch.work + e->launch.work_bytes, true};
+    if (e->launch.work_bytes)
+        s[n++] = (struct span){e->launch.work, (char *)e->launch.work + e->launch.work_bytes, true};
     return n;
 }
 
@@ -715,7 +736,8 @@ static bool *happens_before(const struct tape *t, enum program p)
         const struct entry *e = &t->program[p].at[j];
         for (uint32_t i = j; i-- > 0;) {
             const struct entry *f = &t->program[p].at[i];
-            bool direct = e->kind == ENTRY_END || f->kind == ENTRY_END || (f->kind == ENTRY_LAUNCH && e->kind == ENTRY_LAUNCH && f->lane == e->lane);
+            bool direct = e->kind == ENTRY_END || f->kind == ENTRY_END ||
+                          (f->kind == ENTRY_LAUNCH && e->kind == ENTRY_LAUNCH && f->lane == e->lane);
             for (int w = 0; w < e->nwait; w++) direct |= e->wait[w] == i;
             if (!direct) continue;
             before[(size_t)i * n + j] = true;
@@ -738,8 +760,8 @@ static uint32_t check_waits(const struct tape *t, enum program p)
             if (e->kind != ENTRY_LAUNCH || f->kind != ENTRY_LAUNCH || !in_conflict(f, e)) continue;
             across += e->lane != f->lane;
             if (!before[(size_t)i * n + j])
-                fail_msg("program %s: entry %u (%s) touches the bytes of entry %u (%s) and does not wait for it", program_name(p), j,
-                         e->kernel->name, i, f->kernel->name);
+                fail_msg("program %s: entry %u (%s) touches the bytes of entry %u (%s) and does not wait for it",
+                         program_name(p), j, e->kernel->name, i, f->kernel->name);
         }
     }
     mem_free(before);
@@ -784,7 +806,8 @@ static void test_waits_by_hand(void **state)
         e->nwait = 0;
         bool *before = happens_before(&r.tape, PROGRAM_STEP), ordered = true;
         for (uint32_t i = 0; i < k; i++)
-            if (e->kind == ENTRY_LAUNCH && r.tape.program[PROGRAM_STEP].at[i].kind == ENTRY_LAUNCH && in_conflict(&r.tape.program[PROGRAM_STEP].at[i], e))
+            if (e->kind == ENTRY_LAUNCH && r.tape.program[PROGRAM_STEP].at[i].kind == ENTRY_LAUNCH &&
+                in_conflict(&r.tape.program[PROGRAM_STEP].at[i], e))
                 ordered &= before[(size_t)i * r.tape.program[PROGRAM_STEP].n + k];
         needed += !ordered;
         mem_free(before);
@@ -808,7 +831,8 @@ static void check_waits_offload(unsigned offload, bool step)
     s.offload = offload;
     s.head_chunks = 2;
     place(&p, &g, &l, &s, DEVICE_CPU);
-    for (int i = 0; i < SPACE_COUNT; i++) arena[i] = (char *)((uint64_t)(i + 1) << 40); /* distinct addresses that nothing dereferences */
+    /* distinct addresses that nothing dereferences */
+    for (int i = 0; i < SPACE_COUNT; i++) arena[i] = (char *)((uint64_t)(i + 1) << 40);
     tape_build(&t, &g, &p.placement, arena, 2, NULL);
     assert_true(check_waits(&t, PROGRAM_UPDATE) > 100);
     const uint32_t across = check_waits(&t, PROGRAM_STEP);
@@ -873,7 +897,8 @@ static void check_same(struct language *l, int technique)
     s.micro_batch = exact ? 4 : 2;
     s.accumulation = 4 / s.micro_batch;
     uint64_t n, m;
-    double *want = train(l, &plain, exact ? 3 : 1, !exact, &n), *got = train(l, &s, exact ? 3 : 1, !exact, &m), error = 0, size = 0;
+    double *want = train(l, &plain, exact ? 3 : 1, !exact, &n), *got = train(l, &s, exact ? 3 : 1, !exact, &m),
+           error = 0, size = 0;
     assert_int_equal(n, m);
     for (uint64_t k = 0; k < n; k++) error += pow(got[k] - want[k], 2), size += want[k] * want[k];
     if (exact ? error != 0 : !(sqrt(error) <= 1e-6 * sqrt(size)))
@@ -902,7 +927,12 @@ struct found {
 static struct found search(struct language *l, uint64_t budget)
 {
     struct source source = {l, build_language};
-    struct freedom f = {.effective_batch = 4, .free[TECHNIQUE_micro_batch] = true, .free[TECHNIQUE_recompute] = true, .free[TECHNIQUE_offload] = true, .free[TECHNIQUE_head_chunks] = true, .budget = budget};
+    struct freedom f = {.effective_batch = 4,
+                        .free[TECHNIQUE_micro_batch] = true,
+                        .free[TECHNIQUE_recompute] = true,
+                        .free[TECHNIQUE_offload] = true,
+                        .free[TECHNIQUE_head_chunks] = true,
+                        .budget = budget};
     struct profile profile;
     struct plan p;
     struct graph g;
@@ -946,7 +976,8 @@ static void test_search(void **state)
         if (x.rc) continue;
         fitting++;
         assert_true(x.arena <= budget);
-        if (!(x.seconds <= seconds)) fail_msg("%llu bytes: %.9g s, less memory took %.9g s", (unsigned long long)budget, x.seconds, seconds);
+        if (!(x.seconds <= seconds))
+            fail_msg("%llu bytes: %.9g s, less memory took %.9g s", (unsigned long long)budget, x.seconds, seconds);
         distinct += x.seconds < seconds;
         seconds = x.seconds;
     }
@@ -958,12 +989,21 @@ static void test_search(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sticky_errors), cmocka_unit_test(test_refused_calls), cmocka_unit_test(test_lifetimes_straight),
-        cmocka_unit_test(test_lifetimes_loop),    cmocka_unit_test(test_lifetimes_rows),
-        cmocka_unit_test(test_lifetimes_nested),  cmocka_unit_test(test_placement),
-        cmocka_unit_test(test_checker),       cmocka_unit_test(test_checker_at_random),
-        cmocka_unit_test(test_verifier),      cmocka_unit_test(test_stale_view),      cmocka_unit_test(test_waits_by_hand),
-        cmocka_unit_test(test_waits_offload), cmocka_unit_test(test_same_result),  cmocka_unit_test(test_search),
+        cmocka_unit_test(test_sticky_errors),
+        cmocka_unit_test(test_refused_calls),
+        cmocka_unit_test(test_lifetimes_straight),
+        cmocka_unit_test(test_lifetimes_loop),
+        cmocka_unit_test(test_lifetimes_rows),
+        cmocka_unit_test(test_lifetimes_nested),
+        cmocka_unit_test(test_placement),
+        cmocka_unit_test(test_checker),
+        cmocka_unit_test(test_checker_at_random),
+        cmocka_unit_test(test_verifier),
+        cmocka_unit_test(test_stale_view),
+        cmocka_unit_test(test_waits_by_hand),
+        cmocka_unit_test(test_waits_offload),
+        cmocka_unit_test(test_same_result),
+        cmocka_unit_test(test_search),
     };
     seed_begin();
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,7 +30,8 @@ static void test_golden(void **state)
     if (file_read("tests/golden/rle.txt", 1 << 20, &text, &size, &e)) fail_msg("%s", e.text);
     for (line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest), cases++) {
         char *field[4];
-        for (int i = 0; i < 4; i++) field[i] = i ? strchr(field[i - 1], '|') : line, assert_non_null(field[i]), i ? *field[i]++ = 0 : 0;
+        for (int i = 0; i < 4; i++)
+            field[i] = i ? strchr(field[i - 1], '|') : line, assert_non_null(field[i]), i ? *field[i]++ = 0 : 0;
         uint32_t h, w, want[5];
         assert_int_equal(sscanf(field[0], "%u %u", &h, &w), 2);
         struct rle m;
@@ -51,11 +52,20 @@ static void test_golden(void **state)
 static void test_refused(void **state)
 {
     (void)state;
-    static const struct { const char *json; enum rle_status want; } cases[] = {
-        {"[]", RLE_OK}, {"[[]]", RLE_OK}, {"[[1, 1, 2, 2]]", RLE_OK}, {"[[0, 0, 4, 0, 4, 4, 0, 4]]", RLE_OK},
-        {"[[0, 0, 4, 0, 4]]", RLE_BAD_CHAR}, {"[0, 0, 4, 0, 4, 4]", RLE_BAD_CHAR}, {"[[0, 0, 4, 0, 4, 4]", RLE_BAD_CHAR},
-        {"[[0, 0, 4, 0, 4, \"4\"]]", RLE_BAD_CHAR}, {"", RLE_BAD_CHAR}, {"[[0, 0, 1e300, 0, 4, 4]]", RLE_BAD_RUN},
-        {"[[0, 0, 90000000, 0, 4, 4]]", RLE_MANY}, {"[[0, 0, 4, 0, 4, 4]] ]", RLE_BAD_CHAR},
+    static const struct { const char *json; enum rle_status want;
+    } cases[] = {
+        {"[]", RLE_OK},
+        {"[[]]", RLE_OK},
+        {"[[1, 1, 2, 2]]", RLE_OK},
+        {"[[0, 0, 4, 0, 4, 4, 0, 4]]", RLE_OK},
+        {"[[0, 0, 4, 0, 4]]", RLE_BAD_CHAR},
+        {"[0, 0, 4, 0, 4, 4]", RLE_BAD_CHAR},
+        {"[[0, 0, 4, 0, 4, 4]", RLE_BAD_CHAR},
+        {"[[0, 0, 4, 0, 4, \"4\"]]", RLE_BAD_CHAR},
+        {"", RLE_BAD_CHAR},
+        {"[[0, 0, 1e300, 0, 4, 4]]", RLE_BAD_RUN},
+        {"[[0, 0, 90000000, 0, 4, 4]]", RLE_MANY},
+        {"[[0, 0, 4, 0, 4, 4]] ]", RLE_BAD_CHAR},
     };
     struct polygon_scratch p;
     uint32_t memory[3 * 64];
@@ -64,7 +74,8 @@ static void test_refused(void **state)
         struct rle m;
         char *exact = mem_copy(cases[i].json, strlen(cases[i].json));
         enum rle_status s = polygons_union(exact, strlen(cases[i].json), 5, 6, &p, &m);
-        if (s != cases[i].want) fail_msg("%s: %d (%s), expected %d", cases[i].json, s, rle_status_text(s), cases[i].want);
+        if (s != cases[i].want)
+            fail_msg("%s: %d (%s), expected %d", cases[i].json, s, rle_status_text(s), cases[i].want);
         struct rle_facts f;
         if (!s) assert_int_equal(rle_measure(&m, &f), RLE_OK);
         if (!s && i < 3) assert_int_equal(f.area, 0);

@@ -28,13 +28,21 @@ static void build(void *context, struct graph *g, int micro_batch)
     const struct source_model *m = context;
     m->model.family->build(&m->model, g, &(struct batch){.B = micro_batch, .T = TOKENS});
     for (uint32_t i = 0; i < g->params.n && m->freeze; i++)
-        if (pattern_match(m->freeze, graph_name(g, tensor_at(g, g->params.at[i].tensor)->name))) g->params.at[i].frozen = true;
+        if (pattern_match(m->freeze, graph_name(g, tensor_at(g, g->params.at[i].tensor)->name)))
+            g->params.at[i].frozen = true;
 }
 
 static struct settings settings_of(enum dtype precision, bool pure)
 {
-    return (struct settings){.micro_batch = SAMPLES, .accumulation = 1, .head_chunks = 1, .train = true, .precision = precision, .pure = pure,
-                             .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+    return (struct settings){.micro_batch = SAMPLES,
+                             .accumulation = 1,
+                             .head_chunks = 1,
+                             .train = true,
+                             .precision = precision,
+                             .pure = pure,
+                             .beta1 = 0.9,
+                             .beta2 = 0.95,
+                             .eps = 1e-8};
 }
 
 static void open_model(struct source_model *m, const char *freeze)
@@ -55,11 +63,13 @@ static void open_rig(struct rig *r, struct source_model *m, const struct setting
         const struct param *p = &r->graph.params.at[i];
         const struct tensor *w = tensor_at(&r->graph, p->tensor), *to = tensor_at(&r->graph, p->master);
         for (int64_t k = 0; p->master != p->tensor && k < tensor_elements(w); k++)
-            dtype_store(tape_address(&r->tape, p->master), to->dtype, k, dtype_load(tape_address(&r->tape, p->tensor), w->dtype, k));
+            dtype_store(tape_address(&r->tape, p->master), to->dtype, k,
+                        dtype_load(tape_address(&r->tape, p->tensor), w->dtype, k));
     }
     for (id t = 1; t < r->graph.tensors.n; t++) {
         const struct tensor *x = tensor_at(&r->graph, t);
-        if (storage_of(&r->graph, t)->kind == KIND_STATE && !x->node) memset(tape_address(&r->tape, t), 0, tensor_bytes(x));
+        if (storage_of(&r->graph, t)->kind == KIND_STATE && !x->node)
+            memset(tape_address(&r->tape, t), 0, tensor_bytes(x));
     }
 }
 
@@ -138,7 +148,8 @@ static void test_scaled(void **state)
         int64_t n = tensor_elements(tensor_at(&full.graph, a));
         for (int64_t k = 0; k < n; k++) size += x[k] * x[k], off += pow(y[k] / 64 - x[k], 2);
         /* About fifty roundings to f16 on the path, and those of the weights. */
-        if (sqrt(off) > 50 * dtype_table[DT_F16].epsilon * sqrt(size)) fail_msg("%s: off by %g of %g", name_of(&full, a), sqrt(off), sqrt(size));
+        if (sqrt(off) > 50 * dtype_table[DT_F16].epsilon * sqrt(size))
+            fail_msg("%s: off by %g of %g", name_of(&full, a), sqrt(off), sqrt(size));
         mem_free(x);
         mem_free(y);
     }
@@ -222,7 +233,8 @@ static void test_gradients(void **unused)
         assert_int_equal(x->dtype, DT_F32);
         assert_int_equal(tensor_at(&narrow.graph, narrow.graph.params.at[i].master)->dtype, DT_F32);
         for (int64_t k = 0; k < tensor_elements(x); k++) {
-            const double u = dtype_load(tape_address(&wide.tape, a), x->dtype, k), v = dtype_load(tape_address(&narrow.tape, b), y->dtype, k);
+            const double u = dtype_load(tape_address(&wide.tape, a), x->dtype, k),
+                         v = dtype_load(tape_address(&narrow.tape, b), y->dtype, k);
             assert_true(fabs(u - v) <= (y->dtype == DT_BF16 ? fabs(u) / 256 + 1e-30 : 0));
         }
         if (y->dtype == DT_BF16) rounded += (uint64_t)tensor_elements(y);
@@ -237,7 +249,8 @@ static void test_gradients(void **unused)
 
 /* --- modules --------------------------------------------------------------------------------- */
 
-static const char *const mlps[] = {"*.mlp"}, *const blocks[] = {"model.layers.?"}, *const first_mlp[] = {"model.layers.0.mlp"}, *const nothing[] = {"no.such"},
+static const char *const mlps[] = {"*.mlp"}, *const blocks[] = {"model.layers.?"},
+                         *const first_mlp[] = {"model.layers.0.mlp"}, *const nothing[] = {"no.such"},
                          *const head[] = {"lm_head"};
 
 /* Weights and results of the module's nodes have its dtype; only casts change dtypes. */
@@ -250,7 +263,8 @@ static void check_module(const struct graph *g, const char *pattern, enum dtype 
         casts += n->op == OP_CAST;
         if (!pattern_match(pattern, graph_name(g, g->scopes.at[n->scope].name))) continue;
         nodes++;
-        if (n->op == OP_LINEAR || n->op == OP_LINEAR_ACT || n->op == OP_SILU_GATE) assert_int_equal(tensor_at(g, n->out[0])->dtype, inside);
+        if (n->op == OP_LINEAR || n->op == OP_LINEAR_ACT || n->op == OP_SILU_GATE)
+            assert_int_equal(tensor_at(g, n->out[0])->dtype, inside);
         for (int i = 0; i < n->nin; i++) {
             const struct param *p = n->in[i] ? graph_param_of(g, n->in[i]) : NULL;
             if (!p || storage_of(g, p->tensor)->kind != KIND_PARAM) continue;
@@ -310,7 +324,8 @@ static void test_modules(void **state)
         {DT_BF16, false, {bf16, f32, other}, 3, "*.mlp", DT_F32}, /* the last matching rule wins */
         {DT_F32, false, {wide, one}, 2, "model.layers.0.mlp", DT_F32}, /* a module inside a module */
         {DT_F32, false, {wide, one}, 2, "model.layers.1.mlp", DT_BF16},
-        {DT_BF16, false, {tied}, 1, NULL, 0}, /* the table's weight, which the head reads through a cast in each program */
+        /* the table's weight, which the head reads through a cast in each program */
+        {DT_BF16, false, {tied}, 1, NULL, 0},
         {DT_BF16, false, {tied16}, 1, NULL, 0},
         {DT_BF16, true, {tied}, 1, NULL, 0},
     };
@@ -319,7 +334,8 @@ static void test_modules(void **state)
         s.modules = cases[i].rules;
         s.n_modules = cases[i].n;
         double got = loss_with(&m, &s, cases[i].pattern, cases[i].inside);
-        if (fabs(got - want) > 4 * dtype_table[DT_BF16].epsilon * want) fail_msg("case %zu: the loss is %.9g, in f32 %.9g", i, got, want);
+        if (fabs(got - want) > 4 * dtype_table[DT_BF16].epsilon * want)
+            fail_msg("case %zu: the loss is %.9g, in f32 %.9g", i, got, want);
     }
     /* A rule that matches nothing changes nothing. */
     struct settings s = settings_of(DT_F32, false);
@@ -334,8 +350,11 @@ static void test_modules(void **state)
 static void build_masks(void *context, struct graph *g, int micro_batch)
 {
     const struct source_model *m = context;
-    m->model.family->build(&m->model, g, &(struct batch){.B = micro_batch, .bn_group = m->model.batch_norm ? 1 : 0,
-                                                         .own = &(struct prompting){.masks = 4, .points = 4, .rounds = 2, .slots = true, .targets = true}});
+    m->model.family->build(&m->model, g,
+                           &(struct batch){.B = micro_batch,
+                                           .bn_group = m->model.batch_norm ? 1 : 0,
+                                           .own = &(struct prompting){
+                                               .masks = 4, .points = 4, .rounds = 2, .slots = true, .targets = true}});
 }
 
 static void check_masks(struct source_model *m, const char *preset, enum dtype precision, const char *pattern)
@@ -368,7 +387,9 @@ static void check_masks(struct source_model *m, const char *preset, enum dtype p
 static void test_masks(void **state)
 {
     (void)state;
-    static const char *const presets[] = {"sam-tiny", "tinysam-tiny"}, *const patterns[] = {"*mask_decoder*", "*layers.0*", "*neck", "*attn"};
+    static const char *const presets[] = {"sam-tiny", "tinysam-tiny"}, *const patterns[] = {"*mask_decoder*",
+                                                                                            "*layers.0*", "*neck",
+                                                                                            "*attn"};
     for (size_t i = 0; i < COUNT(presets); i++) {
         struct source_model m = {0};
         struct error e;
@@ -382,8 +403,8 @@ int main(void)
 {
     seed_begin();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_skipped), cmocka_unit_test(test_scaled), cmocka_unit_test(test_weights), cmocka_unit_test(test_gradients), cmocka_unit_test(test_modules),
-        cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_skipped),   cmocka_unit_test(test_scaled),  cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_gradients), cmocka_unit_test(test_modules), cmocka_unit_test(test_masks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

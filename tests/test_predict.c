@@ -1,8 +1,8 @@
 /*
  * test_predict.c: compares predicted times with times measured on an H200.
  *
- * Each run of the stored trace (h200_trace.h) is planned with the stored profile h200, which needs no GPU. These are
- * checked over the launches of the plan that the trace has:
+ * Each run of the stored trace (h200_trace.h) is planned with the stored profile h200, which needs
+ * no GPU. These are checked over the launches of the plan that the trace has:
  *
  *     coverage   the matched launches take at least 95 % of the trace's time and of the plan's
  *     step       the sum over matched launches
@@ -44,7 +44,8 @@ static const struct bound {
     {"sam-vit-b", "MATMUL", 1.9, 2.5},
 };
 
-/* Adds the node's predicted time to its launches; adds launches without a measured time if the trace has none. */
+/* Adds the node's predicted time to its launches; adds launches without a measured time if the
+ * trace has none. */
 static void add_node(struct trace *t, const struct graph *g, enum program p, const struct node *n, double seconds)
 {
     const struct traced x = traced_of(g, p, n);
@@ -102,10 +103,12 @@ static void check_bound(const char *run, const char *op, const struct sum *x)
     for (size_t i = 0; i < COUNT(wider); i++)
         if (!strcmp(wider[i].run, run) && (op ? wider[i].op && !strcmp(wider[i].op, op) : !wider[i].op)) b = wider[i];
     const double ratio = x->predicted / x->measured;
-    if (getenv("VERBOSE")) printf("%-10s %-22s measured %8.3f ms, predicted %8.3f, %.3f\n", run, op ? op : "step", 1e3 * x->measured, 1e3 * x->predicted, ratio);
+    if (getenv("VERBOSE"))
+        printf("%-10s %-22s measured %8.3f ms, predicted %8.3f, %.3f\n", run, op ? op : "step", 1e3 * x->measured,
+               1e3 * x->predicted, ratio);
     if (!(ratio >= b.from && ratio <= b.to))
-        fail_msg("%s, %s: measured %.3f ms, predicted %.3f, which is %.3f of it; it must lie between %.2f and %.2f", run, op ? op : "the step", 1e3 * x->measured,
-                 1e3 * x->predicted, ratio, b.from, b.to);
+        fail_msg("%s, %s: measured %.3f ms, predicted %.3f, which is %.3f of it; it must lie between %.2f and %.2f",
+                 run, op ? op : "the step", 1e3 * x->measured, 1e3 * x->predicted, ratio, b.from, b.to);
 }
 
 static void check_ranking(const char *run, struct sum *ops, uint32_t n)
@@ -116,7 +119,9 @@ static void check_ranking(const char *run, struct sum *ops, uint32_t n)
     for (int i = 0; i < FIRST; i++) {
         int k = 0;
         while (k < AMONG && strcmp(predicted[k].op, ops[i].op)) k++;
-        if (k == AMONG) fail_msg("%s: %s is number %d of the trace, and not among the first %d of the prediction", run, ops[i].op, i + 1, AMONG);
+        if (k == AMONG)
+            fail_msg("%s: %s is number %d of the trace, and not among the first %d of the prediction", run, ops[i].op,
+                     i + 1, AMONG);
     }
     assert_string_equal(ops[0].op, predicted[0].op);
     mem_free(predicted);
@@ -149,8 +154,10 @@ static void check_covered(const char *run, const struct trace *t, const struct s
         all.predicted += t->at.at[i].predicted;
     }
     if (!(matched->measured >= COVERED * all.measured && matched->predicted >= COVERED * all.predicted))
-        fail_msg("%s: %.3f of %.3f measured ms are of launches that the plan has, %.3f of %.3f predicted ms of launches that the trace has; if the graph is "
-                 "meant to be another, take a new trace", run, 1e3 * matched->measured, 1e3 * all.measured, 1e3 * matched->predicted, 1e3 * all.predicted);
+        fail_msg("%s: %.3f of %.3f measured ms are of launches that the plan has, %.3f of %.3f predicted ms of "
+                 "launches that the trace has; if the graph is "
+                 "meant to be another, take a new trace",
+                 run, 1e3 * matched->measured, 1e3 * all.measured, 1e3 * matched->predicted, 1e3 * all.predicted);
 }
 
 static void check(const char *run)

@@ -48,7 +48,8 @@ static void parse_case(char *line, struct prompt_case *c)
         } else {
             int64_t k = c->shape.points++;
             c->labels[k] = 1;
-            assert_true(k < POINTS && sscanf(strtok_r(NULL, " \n", &save), "%f,%f,%d", &c->points[k][0], &c->points[k][1], &c->labels[k]) >= 2);
+            assert_true(k < POINTS && sscanf(strtok_r(NULL, " \n", &save), "%f,%f,%d", &c->points[k][0],
+                                             &c->points[k][1], &c->labels[k]) >= 2);
         }
     }
     c->prompt.points = (const float(*)[2])c->points;
@@ -102,12 +103,15 @@ static void check_case(const struct prompt_case *c)
     snprintf(path, sizeof path, FOLDER "%s.png", c->name);
     open_image(&p, c->image);
     if (png_read(path, PNG_AS_LABELS, 0, NULL, 0, &expect, &e)) fail_msg("%s", e.text);
-    if (predictor_open(&a, &settings, &p, &c->shape, &e) || predictor_run(&a, &c->prompt, 1, &e)) fail_msg("%s: %s", c->name, e.text);
+    if (predictor_open(&a, &settings, &p, &c->shape, &e) || predictor_run(&a, &c->prompt, 1, &e))
+        fail_msg("%s: %s", c->name, e.text);
     assert_true(expect.width == p.w && expect.height == p.h);
     int64_t best = predictor_best(&a, 0);
     uint8_t *mask = mem_alloc((size_t)p.w * p.h);
-    double stability = predictor_mask(&a, 0, best, 0.02f, mask), same = iou(mask, expect.at, (size_t)p.w * p.h), score = expected_score(c->name);
-    print_message("%-8s IoU with the reference %.5f, score %.5f against %.5f, stability %.3f\n", c->name, same, (double)a.scores[best], score, stability);
+    double stability = predictor_mask(&a, 0, best, 0.02f, mask), same = iou(mask, expect.at, (size_t)p.w * p.h),
+           score = expected_score(c->name);
+    print_message("%-8s IoU with the reference %.5f, score %.5f against %.5f, stability %.3f\n", c->name, same,
+                  (double)a.scores[best], score, stability);
     assert_true(same > 0.999);
     assert_true(fabs(a.scores[best] - score) < 1e-3);
     assert_true(stability > 0 && stability < 1 && predictor_mask(&a, 0, best, 0, mask) == 1);
@@ -149,12 +153,15 @@ static void test_batches(void **state)
     struct predictor_prompt q[3];
     for (int i = 0; i < 3; i++) q[i] = (struct predictor_prompt){.points = points[i], .labels = on};
     open_image(&p, FOLDER "wide.png");
-    if (predictor_open(&one, &settings, &p, &(struct predictor_shape){.prompts = 1, .points = 1}, &e)) fail_msg("%s", e.text);
-    if (predictor_open(&many, &settings, &p, &(struct predictor_shape){.prompts = 2, .points = 1}, &e)) fail_msg("%s", e.text);
+    if (predictor_open(&one, &settings, &p, &(struct predictor_shape){.prompts = 1, .points = 1}, &e))
+        fail_msg("%s", e.text);
+    if (predictor_open(&many, &settings, &p, &(struct predictor_shape){.prompts = 2, .points = 1}, &e))
+        fail_msg("%s", e.text);
     for (int i = 0; i < 3; i++) {
         if (i != 1 && predictor_run(&many, q + i, i ? 1 : 2, &e)) fail_msg("%s", e.text);
         if (predictor_run(&one, q + i, 1, &e)) fail_msg("%s", e.text);
-        for (int64_t k = 0; k < one.candidates; k++) assert_true(fabsf(one.scores[k] - many.scores[(i == 1) * many.candidates + k]) < 1e-5f);
+        for (int64_t k = 0; k < one.candidates; k++)
+            assert_true(fabsf(one.scores[k] - many.scores[(i == 1) * many.candidates + k]) < 1e-5f);
     }
     predictor_close(&one);
     predictor_close(&many);
@@ -173,14 +180,15 @@ static void test_memory(void **state)
     config_init(&settings);
     settings.model_preset = (char *)"sam-tiny";
     settings.memory_precision = (struct config_setting){true, "f32"};
-    if (predictor_open(&a, &settings, &p, &(struct predictor_shape){.prompts = 1, .points = 1}, &e)) fail_msg("%s", e.text);
+    if (predictor_open(&a, &settings, &p, &(struct predictor_shape){.prompts = 1, .points = 1}, &e))
+        fail_msg("%s", e.text);
     uint64_t weights = 0;
     for (uint32_t i = 0; i < a.run.planned.graph.params.n; i++) {
         weights += tensor_bytes(tensor_at(&a.run.planned.graph, a.run.planned.graph.params.at[i].tensor));
         assert_int_equal(a.run.planned.graph.params.at[i].grad, 0);
     }
-    print_message("encoder %llu bytes, decoder %llu, of which weights %llu\n", (unsigned long long)a.encoder_bytes, (unsigned long long)a.decoder_bytes,
-                  (unsigned long long)weights);
+    print_message("encoder %llu bytes, decoder %llu, of which weights %llu\n", (unsigned long long)a.encoder_bytes,
+                  (unsigned long long)a.decoder_bytes, (unsigned long long)weights);
     assert_int_equal(a.fit_w, 128);
     assert_int_equal(a.fit_h, 96);
     assert_true(a.run.planned.plan.peak.by_kind[KIND_GRAD] == 0);
@@ -197,7 +205,8 @@ static void test_other_models(void **state)
     struct predictor a;
     struct error e;
     settings.model_path = (char *)"tests/golden/clip_vision";
-    assert_int_equal(predictor_open(&a, &settings, &p, &(struct predictor_shape){.prompts = 1, .points = 1}, &e), PL_USAGE);
+    assert_int_equal(predictor_open(&a, &settings, &p, &(struct predictor_shape){.prompts = 1, .points = 1}, &e),
+                     PL_USAGE);
     assert_non_null(strstr(e.text, "clip_vision_model predicts no masks"));
     predictor_image_free(&p);
     config_free(&settings);
@@ -205,7 +214,7 @@ static void test_other_models(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reference), cmocka_unit_test(test_batches), cmocka_unit_test(test_memory),
-                                       cmocka_unit_test(test_other_models)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reference), cmocka_unit_test(test_batches),
+                                       cmocka_unit_test(test_memory), cmocka_unit_test(test_other_models)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

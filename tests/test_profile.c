@@ -43,7 +43,8 @@ static void test_round_trip(void **state)
     if (profile_parse(once.at, once.n, &b, &taken, &e)) fail_msg("%s", e.text);
     assert_memory_equal(&given, &taken, sizeof given);
     assert_string_equal(b.name, "cpu-3");
-    assert_true(a.flops_f32 == b.flops_f32 && a.cache_bandwidth == b.cache_bandwidth && a.launch_seconds == b.launch_seconds);
+    assert_true(a.flops_f32 == b.flops_f32 && a.cache_bandwidth == b.cache_bandwidth &&
+                a.launch_seconds == b.launch_seconds);
     profile_write(&b, &again);
     assert_string_equal(once.at, again.at);
     text_free(&once);
@@ -62,7 +63,8 @@ static void refuses(const char *from, const char *to, const char *word)
     if (!at) fail_msg("no %s in the profile", from);
     text_printf(&bad, "%.*s%s%s", (int)(at - t.at), t.at, to, at + strlen(from));
     int rc = profile_parse(bad.at, bad.n, &p, &taken, &e);
-    if (rc != PL_USAGE || !strstr(e.text, word)) fail_msg("%s -> %s: code %d, \"%s\", expected the word %s", from, to, rc, e.text, word);
+    if (rc != PL_USAGE || !strstr(e.text, word))
+        fail_msg("%s -> %s: code %d, \"%s\", expected the word %s", from, to, rc, e.text, word);
     text_free(&t);
     text_free(&bad);
 }
@@ -97,14 +99,16 @@ static void test_truncated(void **state)
     profile_write(&p, &t);
     for (size_t n = 0; n + 2 < t.n; n++) {
         struct error e = {0};
-        if (profile_parse(t.at, n, &p, &taken, &e) != PL_USAGE || !e.text[0]) fail_msg("%zu of %zu bytes are taken for a profile", n, t.n);
+        if (profile_parse(t.at, n, &p, &taken, &e) != PL_USAGE || !e.text[0])
+            fail_msg("%zu of %zu bytes are taken for a profile", n, t.n);
     }
     char path[] = "/tmp/plimsoll-profile-XXXXXX";
     struct error e = {0};
     close(mkstemp(path));
     assert_int_equal(file_write_atomic(path, t.at, t.n / 2, &e), PL_OK);
     assert_int_equal(profile_read(path, &p, &taken, &e), PL_USAGE);
-    assert_true(strstr(e.text, path) && strstr(e.text, "bench --calibrate") && strstr(e.text, "device.profile: default"));
+    assert_true(strstr(e.text, path) && strstr(e.text, "bench --calibrate") &&
+                strstr(e.text, "device.profile: default"));
     unlink(path);
     text_free(&t);
 }
@@ -124,7 +128,8 @@ static void seconds_of(const struct profile *p, double *linear, double *add, dou
     struct graph g;
     struct query q;
     graph_init(&g);
-    id x = graph_param(&g, "x", DT_F32, DIM(1024, 1024), (struct init){0}), w = graph_param(&g, "w", DT_F32, DIM(1024, 1024), (struct init){0});
+    id x = graph_param(&g, "x", DT_F32, DIM(1024, 1024), (struct init){0}),
+       w = graph_param(&g, "w", DT_F32, DIM(1024, 1024), (struct init){0});
     id y = op_linear(&g, x, w, 0), z = op_add(&g, y, y), a = op_act(&g, z, ACT_TANH);
     id *const of[] = {&y, &z, &a};
     double *const to[] = {linear, add, act};
@@ -201,7 +206,11 @@ static void test_path(void **state)
 
 static struct profile installed(const char *name, int capability, double gib)
 {
-    struct gpu c = {.capability = capability, .multiprocessors = 46, .clock = 1.725e9, .memory_bandwidth = 448e9, .memory_bytes = (uint64_t)(gib * (double)(1u << 30))};
+    struct gpu c = {.capability = capability,
+                    .multiprocessors = 46,
+                    .clock = 1.725e9,
+                    .memory_bandwidth = 448e9,
+                    .memory_bytes = (uint64_t)(gib * (double)(1u << 30))};
     struct profile p;
     snprintf(c.name, sizeof c.name, "%s", name);
     profile_here(&p, &c);
@@ -231,7 +240,8 @@ static void test_gpu_installed(void **state)
         assert_string_equal(p.name, known[i].profile);
         assert_int_equal(p.native_bf16, known[i].bf16);
         assert_int_equal(p.memory_bytes, (uint64_t)(known[i].gib * (double)(1u << 30)));
-        assert_true(p.flops_f32 > 1e12 && p.flops_bf16 > p.flops_f32 && p.memory_bandwidth > 1e11 && p.library_workspace > 0);
+        assert_true(p.flops_f32 > 1e12 && p.flops_bf16 > p.flops_f32 && p.memory_bandwidth > 1e11 &&
+                    p.library_workspace > 0);
     }
 }
 
@@ -257,9 +267,16 @@ static void test_unlisted_gpu(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip), cmocka_unit_test(test_damaged), cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_curve), cmocka_unit_test(test_corrections_are_used), cmocka_unit_test(test_cached_bytes_are_faster),
-        cmocka_unit_test(test_path), cmocka_unit_test(test_gpu_installed), cmocka_unit_test(test_h200_installed), cmocka_unit_test(test_unlisted_gpu),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_damaged),
+        cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_curve),
+        cmocka_unit_test(test_corrections_are_used),
+        cmocka_unit_test(test_cached_bytes_are_faster),
+        cmocka_unit_test(test_path),
+        cmocka_unit_test(test_gpu_installed),
+        cmocka_unit_test(test_h200_installed),
+        cmocka_unit_test(test_unlisted_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,12 +53,23 @@ static void make(struct scene *s)
     for (uint32_t y = 40; y < 48; y++)
         for (uint32_t x = 50; x < 64; x++) set(s, 1, x, y);
     s->masks[0].interior[0] = 10, s->masks[0].interior[1] = 24;
-    s->sample = (struct loader_sample){.n = MASKS, .rows = 192, .columns = 256, .mask_rows = 48, .mask_columns = 64, .bits = s->bits, .masks = s->masks};
+    s->sample = (struct loader_sample){.n = MASKS,
+                                       .rows = 192,
+                                       .columns = 256,
+                                       .mask_rows = 48,
+                                       .mask_columns = 64,
+                                       .bits = s->bits,
+                                       .masks = s->masks};
 }
 
 static struct first_prompts prompts_with(double box, double jitter)
 {
-    return (struct first_prompts){.side = SIDE, .cells = CELLS, .masks = MASKS, .key = random_key(3, "first prompts"), .box = box, .jitter = jitter};
+    return (struct first_prompts){.side = SIDE,
+                                  .cells = CELLS,
+                                  .masks = MASKS,
+                                  .key = random_key(3, "first prompts"),
+                                  .box = box,
+                                  .jitter = jitter};
 }
 
 static void test_points(void **state)
@@ -83,7 +94,8 @@ static void test_points(void **state)
     /* 12 cells, 333 draws each on average: 6 deviations are 105 */
     for (uint32_t y = 0; y < CELLS; y++)
         for (uint32_t x = 0; x < CELLS; x++)
-            if (on(&s, 0, x, y) && (hits[y][x] < 228 || hits[y][x] > 438)) fail_msg("cell %u, %u was drawn %u times", x, y, hits[y][x]);
+            if (on(&s, 0, x, y) && (hits[y][x] < 228 || hits[y][x] > 438))
+                fail_msg("cell %u, %u was drawn %u times", x, y, hits[y][x]);
 }
 
 /* Corners are the middles of the outermost pixels: a cell is four of them wide. */
@@ -106,7 +118,8 @@ static void test_boxes(void **state)
     float at[4];
     int32_t kinds[2];
     prompt_interior(&p, &s.sample, 0, at, kinds);
-    assert_true(at[0] * CELLS == 10.5f && at[1] * CELLS == 24.5f && kinds[0] == POINT_FOREGROUND && kinds[1] == POINT_FILLER);
+    assert_true(at[0] * CELLS == 10.5f && at[1] * CELLS == 24.5f && kinds[0] == POINT_FOREGROUND &&
+                kinds[1] == POINT_FILLER);
 }
 
 /* Noise of a tenth of the box's side, 20 pixels of 1024 at most (5 here), and never out of the
@@ -126,16 +139,20 @@ static void test_jitter(void **state)
             prompt_random(&p, &s.sample, k, at, kinds);
             prompt_box(&p, &s.sample, k, exact, kinds);
             if (!(at[0] <= at[2] && at[1] <= at[3])) fail_msg("draw %u: a box inside out", i);
-            if (at[0] < 0.5f / SIDE || at[1] < 0.5f / SIDE || at[2] > 255.5f / SIDE || at[3] > 191.5f / SIDE) fail_msg("draw %u: out of the image", i);
+            if (at[0] < 0.5f / SIDE || at[1] < 0.5f / SIDE || at[2] > 255.5f / SIDE || at[3] > 191.5f / SIDE)
+                fail_msg("draw %u: out of the image", i);
             for (int c = 0; c < 4; c++)
-                if (fabsf(at[c] - exact[c]) * SIDE > 5.001f) fail_msg("draw %u: corner %d moved by %g pixels", i, c, (at[c] - exact[c]) * SIDE);
+                if (fabsf(at[c] - exact[c]) * SIDE > 5.001f)
+                    fail_msg("draw %u: corner %d moved by %g pixels", i, c, (at[c] - exact[c]) * SIDE);
             if (k) continue;
-            double move = (at[0] - exact[0]) * SIDE; /* of a box 20 pixels wide: deviation 2, truncated at 2.5 deviations */
+            /* of a box 20 pixels wide: deviation 2, truncated at 2.5 deviations */
+            double move = (at[0] - exact[0]) * SIDE;
             sum += move;
             squares += move * move;
         }
     double mean = sum / DRAWS, deviation = sqrt(squares / DRAWS - mean * mean);
-    if (fabs(mean) > 6 * 2 / sqrt(DRAWS) || deviation < 1.85 || deviation > 2.05) fail_msg("mean %g, deviation %g", mean, deviation);
+    if (fabs(mean) > 6 * 2 / sqrt(DRAWS) || deviation < 1.85 || deviation > 2.05)
+        fail_msg("mean %g, deviation %g", mean, deviation);
 }
 
 static void test_draws(void **state)

@@ -33,7 +33,8 @@ static void check_values(const struct pth_tensor *t, const char *named)
     pth_read(t, to);
     for (int64_t i = 0; i < n; i++)
         if (dtype_load(to, t->dtype, i) != value(named, i, t->dtype))
-            fail_msg("%s[%d] is %g, expected %g", t->name, (int)i, dtype_load(to, t->dtype, i), value(named, i, t->dtype));
+            fail_msg("%s[%d] is %g, expected %g", t->name, (int)i, dtype_load(to, t->dtype, i),
+                     value(named, i, t->dtype));
     mem_free(to);
 }
 
@@ -138,7 +139,9 @@ static void test_state_dict(void **state)
 static void test_empty(void **state)
 {
     (void)state;
-    const struct pth_tensor t = {.rank = 3, .dim = {0, INT64_C(1) << 40, INT64_C(1) << 40}, .stride = {5, INT64_C(1) << 40, 1}};
+    const struct pth_tensor t = {.rank = 3,
+                                 .dim = {0, INT64_C(1) << 40, INT64_C(1) << 40},
+                                 .stride = {5, INT64_C(1) << 40, 1}};
     assert_int_equal(pth_elements(&t), 0);
     assert_true(pth_is_contiguous(&t));
     /* The zero comes last, in a file; 2^63 and more elements before it. */
@@ -328,9 +331,10 @@ static void test_abandoned(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats),   cmocka_unit_test(test_types),   cmocka_unit_test(test_views),
-        cmocka_unit_test(test_state_dict), cmocka_unit_test(test_empty), cmocka_unit_test(test_refused), cmocka_unit_test(test_damaged),
-        cmocka_unit_test(test_pickles), cmocka_unit_test(test_round_trip), cmocka_unit_test(test_abandoned),
+        cmocka_unit_test(test_formats),    cmocka_unit_test(test_types),   cmocka_unit_test(test_views),
+        cmocka_unit_test(test_state_dict), cmocka_unit_test(test_empty),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_damaged),    cmocka_unit_test(test_pickles), cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_abandoned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

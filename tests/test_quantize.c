@@ -1,6 +1,7 @@
 /*
- * test_quantize.c: what memory.quantize makes of a plan: bytes per weight; no dequantized weight is alive
- * between forward and backward, nor longer than its reader; what is offloaded are the 4-bit bytes.
+ * test_quantize.c: what memory.quantize makes of a plan: bytes per weight; no dequantized weight is
+ * alive between forward and backward, nor longer than its reader; what is offloaded are the 4-bit
+ * bytes.
  *
  * run_quantize.sh shows with whole runs that the bits are those of the dequantized weights.
  */
@@ -13,8 +14,9 @@
 #include "graph/ops.h"
 #include "graph/stored.h"
 
-/* Only DEQUANTIZE reads a quantized weight, or a copy between memories. Its result lives until its reader,
- * the next node but for others of these two ops; none is alive at the turn from forward to backward. */
+/* Only DEQUANTIZE reads a quantized weight, or a copy between memories. Its result lives until its
+ * reader, the next node but for others of these two ops; none is alive at the turn from forward to
+ * backward. */
 static void check_lives(const struct planned_preset *p, uint32_t readers)
 {
     const struct graph *g = &p->r.planned.graph;
@@ -66,28 +68,36 @@ static void test_language(void **state)
     struct planned_preset p;
     int64_t values;
     uint64_t bytes;
-    /* Seven linear layers in each of four blocks, with a reader in the forward and one in the backward: the
-     * embedding is trained, so the input of each layer has a gradient. */
-    plan_preset(&p, "llama-tiny", (const char *const[]){frozen, "memory.quantize=nf4", "memory.recompute=none", "memory.offload=none", "memory.head_chunks=1", NULL});
+    /* Seven linear layers in each of four blocks, with a reader in the forward and one in the
+     * backward: the embedding is trained, so the input of each layer has a gradient. */
+    plan_preset(&p, "llama-tiny",
+                (const char *const[]){frozen, "memory.quantize=nf4", "memory.recompute=none", "memory.offload=none",
+                                      "memory.head_chunks=1", NULL});
     assert_int_equal(count_quantized(&p.r.planned.graph, &values, &bytes, SPACE_DEVICE), 28);
-    assert_true((double)bytes * 8 / (double)values < 4.135); /* four bytes and alignment per tensor of 16 Ki values and more */
+    /* four bytes and alignment per tensor of 16 Ki values and more */
+    assert_true((double)bytes * 8 / (double)values < 4.135);
     check_lives(&p, 56);
     planned_preset_free(&p);
-    plan_preset(&p, "llama-tiny", (const char *const[]){frozen, "memory.quantize=nf4", "memory.recompute=all", "memory.offload=weights", "memory.precision=bf16", NULL});
+    plan_preset(&p, "llama-tiny",
+                (const char *const[]){frozen, "memory.quantize=nf4", "memory.recompute=all", "memory.offload=weights",
+                                      "memory.precision=bf16", NULL});
     assert_int_equal(count_quantized(&p.r.planned.graph, &values, &bytes, SPACE_HOST), 28);
     assert_true(p.r.planned.plan.placement.arena[SPACE_HOST] < 4.2 / 8 * (double)values + 1e6);
     check_lives(&p, 28 * 2 + 28 - 4); /* the last product of a block is not recomputed: only its input is needed */
     planned_preset_free(&p);
 }
 
-/* 4.127 bits per weight, on the shapes of a 7B model; embedding, head and norms stay as they are. */
+/* 4.127 bits per weight, on the shapes of a 7B model; embedding, head and norms stay as they
+ * are. */
 static void test_bits(void **state)
 {
     (void)state;
     struct planned_preset p;
     int64_t values;
     uint64_t bytes;
-    plan_preset(&p, "llama-7b", (const char *const[]){frozen, "memory.quantize=nf4", "memory.micro_batch=1", "memory.recompute=all", "memory.offload=none", "memory.precision=bf16", "memory.head_chunks=1", NULL});
+    plan_preset(&p, "llama-7b",
+                (const char *const[]){frozen, "memory.quantize=nf4", "memory.micro_batch=1", "memory.recompute=all",
+                                      "memory.offload=none", "memory.precision=bf16", "memory.head_chunks=1", NULL});
     const uint32_t n = count_quantized(&p.r.planned.graph, &values, &bytes, SPACE_DEVICE);
     assert_true(n > 100);
     assert_true((double)bytes * 8 / (double)values > 4.12695 && (double)bytes * 8 / (double)values < 4.1271);
@@ -101,7 +111,9 @@ static void test_sam(void **state)
     struct planned_preset p;
     int64_t values;
     uint64_t bytes;
-    plan_preset(&p, "sam-tiny", (const char *const[]){"model.freeze=[\"vision_encoder.*\", \"*embed*\"]", "memory.quantize=nf4", "memory.recompute=none", "memory.offload=none", NULL});
+    plan_preset(&p, "sam-tiny",
+                (const char *const[]){"model.freeze=[\"vision_encoder.*\", \"*embed*\"]", "memory.quantize=nf4",
+                                      "memory.recompute=none", "memory.offload=none", NULL});
     const uint32_t n = count_quantized(&p.r.planned.graph, &values, &bytes, SPACE_DEVICE);
     assert_true(n >= 8);
     check_lives(&p, n);
@@ -115,13 +127,18 @@ static void test_rules(void **state)
     struct planned_preset p;
     int64_t values;
     uint64_t bytes;
-    plan_preset(&p, "llama-tiny", (const char *const[]){frozen, "memory.quantize=[{match: [\"model.layers.*\"], form: nf4}, {match: [\"model.layers.2\", \"*.q_proj\"], form: none}]", NULL});
+    plan_preset(&p, "llama-tiny",
+                (const char *const[]){frozen,
+                                      "memory.quantize=[{match: [\"model.layers.*\"], form: nf4}, {match: "
+                                      "[\"model.layers.2\", \"*.q_proj\"], form: none}]",
+                                      NULL});
     assert_int_equal(count_quantized(&p.r.planned.graph, &values, &bytes, SPACE_DEVICE), 18);
     planned_preset_free(&p);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_language), cmocka_unit_test(test_bits), cmocka_unit_test(test_sam), cmocka_unit_test(test_rules)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_language), cmocka_unit_test(test_bits),
+                                       cmocka_unit_test(test_sam), cmocka_unit_test(test_rules)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

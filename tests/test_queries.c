@@ -1,5 +1,6 @@
 /*
- * test_queries.c: files of queries (data/formats/queries.h), and which of them a dataset's images have (data/formats/query_set.h).
+ * test_queries.c: files of queries (data/formats/queries.h), and which of them a dataset's images
+ * have (data/formats/query_set.h).
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,8 +42,12 @@ static void test_formats(void **state)
     (void)state;
     check("image,query,mask_id\na.jpg,\"left, the red one\",7\n", 1, "a.jpg", "left, the red one", 7, 2);
     check("Mask_ID;caption;extra;file_name\n1;x;;a\n-2;y;;b\n", 2, "b", "y", -2, 3);
-    check("[{\"image\": \"a\", \"query\": \"x\", \"mask_id\": 3}, {\"image_id\": 12, \"text\": \"y\", \"annotation_id\": \"4\"}]", 2, "12", "y", 4, 2);
-    check("{\"image\": \"a\", \"expression\": \"x\", \"target\": 3}\n\n{\"image\": \"b\", \"phrase\": \"z\", \"mask\": 9}\n", 2, "b", "z", 9, 3);
+    check("[{\"image\": \"a\", \"query\": \"x\", \"mask_id\": 3}, {\"image_id\": 12, \"text\": \"y\", "
+          "\"annotation_id\": \"4\"}]",
+          2, "12", "y", 4, 2);
+    check("{\"image\": \"a\", \"expression\": \"x\", \"target\": 3}\n\n{\"image\": \"b\", \"phrase\": \"z\", \"mask\": "
+          "9}\n",
+          2, "b", "z", 9, 3);
 }
 
 static void refuse(const char *text, const char *says)
@@ -72,19 +77,28 @@ static void test_refused(void **state)
 static void test_keys(void **state)
 {
     (void)state;
-    static const char *const pairs[][2] = {{"sa_000020/sa_223750.jpg", "223750"}, {"223750", "223750"}, {"000000397133.JPG", "397133"}, {"a/b.c.png", "b.c"}, {"0", "0"}, {"007x.png", "007x"}};
+    static const char *const pairs[][2] = {{"sa_000020/sa_223750.jpg", "223750"},
+                                           {"223750", "223750"},
+                                           {"000000397133.JPG", "397133"},
+                                           {"a/b.c.png", "b.c"},
+                                           {"0", "0"},
+                                           {"007x.png", "007x"}};
     char out[64];
-    for (size_t i = 0; i < COUNT(pairs); i++) assert_string_equal(query_image_key(pairs[i][0], out, sizeof out), pairs[i][1]);
+    for (size_t i = 0; i < COUNT(pairs); i++)
+        assert_string_equal(query_image_key(pairs[i][0], out, sizeof out), pairs[i][1]);
 }
 
 /* --- a dataset ------------------------------------------------------------------------------ */
 
-static const char annotations[] =
-    "{\"images\":[{\"id\":1,\"file_name\":\"a.png\",\"width\":8,\"height\":8},{\"id\":2,\"file_name\":\"b.png\",\"width\":8,\"height\":8}],"
-    "\"annotations\":[{\"id\":10,\"image_id\":1,\"category_id\":1,\"iscrowd\":0,\"area\":4,\"bbox\":[0,0,2,2],\"segmentation\":[[0,0,2,0,2,2,0,2]]},"
-    "{\"id\":11,\"image_id\":1,\"category_id\":1,\"iscrowd\":0,\"area\":4,\"bbox\":[4,4,2,2],\"segmentation\":[[4,4,6,4,6,6,4,6]]},"
-    "{\"id\":20,\"image_id\":2,\"category_id\":1,\"iscrowd\":0,\"area\":4,\"bbox\":[0,0,2,2],\"segmentation\":[[0,0,2,0,2,2,0,2]]}],"
-    "\"categories\":[{\"id\":1,\"name\":\"x\"}]}";
+static const char annotations[] = "{\"images\":[{\"id\":1,\"file_name\":\"a.png\",\"width\":8,\"height\":8},{\"id\":2,"
+                                  "\"file_name\":\"b.png\",\"width\":8,\"height\":8}],"
+                                  "\"annotations\":[{\"id\":10,\"image_id\":1,\"category_id\":1,\"iscrowd\":0,\"area\":"
+                                  "4,\"bbox\":[0,0,2,2],\"segmentation\":[[0,0,2,0,2,2,0,2]]},"
+                                  "{\"id\":11,\"image_id\":1,\"category_id\":1,\"iscrowd\":0,\"area\":4,\"bbox\":[4,4,"
+                                  "2,2],\"segmentation\":[[4,4,6,4,6,6,4,6]]},"
+                                  "{\"id\":20,\"image_id\":2,\"category_id\":1,\"iscrowd\":0,\"area\":4,\"bbox\":[0,0,"
+                                  "2,2],\"segmentation\":[[0,0,2,0,2,2,0,2]]}],"
+                                  "\"categories\":[{\"id\":1,\"name\":\"x\"}]}";
 
 static void write_dataset(char path[4096])
 {
@@ -98,12 +112,14 @@ static void write_dataset(char path[4096])
     if (file_write_atomic(path, annotations, strlen(annotations), &e)) fail_msg("%s", e.text);
 }
 
-static int open_set(struct dataset **d, struct query_set *s, const char *text, struct query_set_options o, struct error *e)
+static int open_set(struct dataset **d, struct query_set *s, const char *text, struct query_set_options o,
+                    struct error *e)
 {
     char path[4096], *paths[] = {path};
     struct queries q;
     write_dataset(path);
-    if (dataset_open(d, &(struct dataset_options){.format = "coco", .paths = paths, .n_paths = 1, .images = folder}, e)) fail_msg("%s", e->text);
+    if (dataset_open(d, &(struct dataset_options){.format = "coco", .paths = paths, .n_paths = 1, .images = folder}, e))
+        fail_msg("%s", e->text);
     if (parse(&q, text, e)) fail_msg("%s", e->text);
     o.room = 1 << 20;
     o.vocabulary = 256;
@@ -120,7 +136,8 @@ static void test_samples(void **state)
     struct query_set s;
     struct error e;
     int32_t ids[8], positions[8], ranges[8][2], last[2];
-    const char *text = "image,query,mask_id\nb,xy,20\na.png,abc,11\na,d,10\nelsewhere,e,1\na,f,11\nb,nothing,99\na,much too long,10\n";
+    const char *text =
+        "image,query,mask_id\nb,xy,20\na.png,abc,11\na,d,10\nelsewhere,e,1\na,f,11\nb,nothing,99\na,much too long,10\n";
     if (open_set(&d, &s, text, (struct query_set_options){.queries = 2, .sequence = 8}, &e)) fail_msg("%s", e.text);
     assert_int_equal(s.samples, 3);
     assert_int_equal(dataset_count(d), 3);
@@ -135,7 +152,8 @@ static void test_samples(void **state)
     assert_int_equal(s.too_long, 1);
     struct text left = {0};
     assert_true(query_set_print_left(&s, &left));
-    assert_string_equal(left.at, "left out: 1 query of a mask that does not exist (line 7: image b has no mask 99), 1 query longer than data.sequence");
+    assert_string_equal(left.at, "left out: 1 query of a mask that does not exist (line 7: image b has no mask 99), 1 "
+                                 "query longer than data.sequence");
     text_free(&left);
     assert_int_equal(query_set_row(&s, 0, 8, 2, ids, positions, ranges, last), 4);
     assert_memory_equal(ids, ((int32_t[]){'a', 'b', 'c', 'd', 0, 0, 0, 0}), sizeof ids);
@@ -154,11 +172,15 @@ static void test_none(void **state)
     struct dataset *d;
     struct query_set s;
     struct error e;
-    assert_int_equal(open_set(&d, &s, "image,query,mask_id\nc,x,1\n", (struct query_set_options){.queries = 2, .sequence = 8}, &e), PL_USAGE);
+    assert_int_equal(open_set(&d, &s, "image,query,mask_id\nc,x,1\n",
+                              (struct query_set_options){.queries = 2, .sequence = 8}, &e),
+                     PL_USAGE);
     assert_non_null(strstr(e.text, "1 of 1 are of images that are not in the data (such as c)"));
     query_set_close(&s);
     dataset_close(d);
-    assert_int_equal(open_set(&d, &s, "image,query,mask_id\na,x,1\n", (struct query_set_options){.queries = 2, .sequence = 8}, &e), PL_USAGE);
+    assert_int_equal(open_set(&d, &s, "image,query,mask_id\na,x,1\n",
+                              (struct query_set_options){.queries = 2, .sequence = 8}, &e),
+                     PL_USAGE);
     assert_non_null(strstr(e.text, "1 name a mask that does not exist (line 2: image a has no mask 1)"));
     query_set_close(&s);
     dataset_close(d);

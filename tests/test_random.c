@@ -49,7 +49,8 @@ static void test_bits(void **state)
     enum { N = 4096 };
     int set[64] = {0}, by_index[64] = {0}, by_key[64] = {0};
     for (uint64_t i = 0; i < N; i++) {
-        uint64_t x = random_bits(7, i), y = x ^ random_bits(7, i ^ 1ull << i % 64), z = x ^ random_bits(7 ^ 1ull << i % 64, i);
+        uint64_t x = random_bits(7, i), y = x ^ random_bits(7, i ^ 1ull << i % 64),
+                 z = x ^ random_bits(7 ^ 1ull << i % 64, i);
         for (int k = 0; k < 64; k++) set[k] += x >> k & 1, by_index[k] += y >> k & 1, by_key[k] += z >> k & 1;
     }
     for (int k = 0; k < 64; k++) {
@@ -81,6 +82,7 @@ static void test_words(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_bits), cmocka_unit_test(test_words)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_bits),
+                                       cmocka_unit_test(test_words)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

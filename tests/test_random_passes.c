@@ -28,13 +28,17 @@
 #include <unistd.h>
 
 enum { STEPS = 2, COUNT_DEFAULT = 400 };
-static const double NEAR = 4e-6, SLACK = 8; /* NEAR: some hundred f32 terms, one by one where the compiler vectorizes nothing */
+/* NEAR: some hundred f32 terms, one by one where the compiler vectorizes nothing */
+static const double NEAR = 4e-6, SLACK = 8;
 static uint64_t first_seed;
 static int count = COUNT_DEFAULT;
 
 /* --- settings --------------------------------------------------------------------------------- */
 
-enum { ZERO_SIGN = REWRITE_join | REWRITE_first_sum, ORDER = REWRITE_split_linear | REWRITE_linear_add | REWRITE_labelled_first | REWRITE_bias_grad | REWRITE_dense };
+enum {
+    ZERO_SIGN = REWRITE_join | REWRITE_first_sum,
+    ORDER = REWRITE_split_linear | REWRITE_linear_add | REWRITE_labelled_first | REWRITE_bias_grad | REWRITE_dense
+};
 
 static const struct {
     enum rewrite flag;
@@ -60,19 +64,25 @@ static void print_side(const struct side *x, char *out, size_t room)
 {
     char a[SETTING_ROOM], b[SETTING_ROOM], c[SETTING_ROOM], rule[2 * SETTING_ROOM] = "";
     const struct settings *s = &x->s;
-    if (s->n_modules) snprintf(rule, sizeof rule, ", %s recompute %s", x->rule.match[0], recompute_text(&x->rule.recompute, b));
-    int n = snprintf(out, room, "%d x %d, %s, %s, clip %g, recompute %s%s", s->micro_batch, s->accumulation, technique_print(TECHNIQUE_precision, s, b),
-                     technique_print(TECHNIQUE_optimizer, s, c), (double)x->clip_norm, recompute_text(&s->recompute, a), rule);
-    n += snprintf(out + n, room - (size_t)n, ", offload %s, encode %d, %d and %d chunks%s%s%s%s%s, rewrites:", offload_text(s->offload, a), s->encode, s->head_chunks, s->mask_chunks,
-                  s->fused_step ? ", fused step" : "", s->pipelined ? ", pipelined" : "", s->loader_bytes ? ", loader" : "", s->inputs_ahead ? ", inputs ahead" : "",
-                  s->device.separate_memory ? ", GPU's graph" : "");
+    if (s->n_modules)
+        snprintf(rule, sizeof rule, ", %s recompute %s", x->rule.match[0], recompute_text(&x->rule.recompute, b));
+    int n = snprintf(out, room, "%d x %d, %s, %s, clip %g, recompute %s%s", s->micro_batch, s->accumulation,
+                     technique_print(TECHNIQUE_precision, s, b), technique_print(TECHNIQUE_optimizer, s, c),
+                     (double)x->clip_norm, recompute_text(&s->recompute, a), rule);
+    n += snprintf(out + n, room - (size_t)n,
+                  ", offload %s, encode %d, %d and %d chunks%s%s%s%s%s, rewrites:", offload_text(s->offload, a),
+                  s->encode, s->head_chunks, s->mask_chunks, s->fused_step ? ", fused step" : "",
+                  s->pipelined ? ", pipelined" : "", s->loader_bytes ? ", loader" : "",
+                  s->inputs_ahead ? ", inputs ahead" : "", s->device.separate_memory ? ", GPU's graph" : "");
     for (size_t i = 0; i < COUNT(rewrites); i++)
         if (!(s->without & rewrites[i].flag)) n += snprintf(out + n, room - (size_t)n, " %s", rewrites[i].name);
 }
 
 static struct recompute random_recompute(struct dice *d)
 {
-    struct recompute r = {.kind = (enum recompute_kind)throw_dice(d, RECOMPUTE_KINDS), .n = 1 + (int)throw_dice(d, 3), .ratio = 0.25 * (double)throw_dice(d, 5)};
+    struct recompute r = {.kind = (enum recompute_kind)throw_dice(d, RECOMPUTE_KINDS),
+                          .n = 1 + (int)throw_dice(d, 3),
+                          .ratio = 0.25 * (double)throw_dice(d, 5)};
     if (r.kind == RECOMPUTE_NONE || r.kind == RECOMPUTE_SELECTIVE) return r;
     r.selective = chance(d, 40);
     r.halves = r.kind != RECOMPUTE_SEGMENTS && chance(d, 40);
@@ -86,8 +96,16 @@ static struct side random_recipe(struct dice *d)
     static const struct {
         enum dtype precision;
         bool pure;
-    } precisions[] = {{DT_F32, false}, {DT_F32, false}, {DT_F32, false}, {DT_BF16, false}, {DT_BF16, true}, {DT_F16, false}};
-    struct side x = {.s = {.head_chunks = 1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.01, .momentum = 0.9, .train = true, .few_labels = true}};
+    } precisions[] = {{DT_F32, false},  {DT_F32, false}, {DT_F32, false},
+                      {DT_BF16, false}, {DT_BF16, true}, {DT_F16, false}};
+    struct side x = {.s = {.head_chunks = 1,
+                           .beta1 = 0.9,
+                           .beta2 = 0.99,
+                           .eps = 1e-8,
+                           .weight_decay = 0.01,
+                           .momentum = 0.9,
+                           .train = true,
+                           .few_labels = true}};
     struct settings *s = &x.s;
     const int64_t p = throw_dice(d, COUNT(precisions));
     s->micro_batch = 1 + (int)throw_dice(d, 3);
@@ -124,7 +142,9 @@ static struct side random_subset(struct dice *d, const struct side *plain)
     if (chance(d, 20)) s->inputs_ahead = true;
     if (chance(d, 20)) s->loader_bytes = 1000;
     if (chance(d, 30)) {
-        x.rule = (struct module_rule){.match = &patterns[throw_dice(d, COUNT(patterns))], .n_match = 1, .has_recompute = true};
+        x.rule = (struct module_rule){.match = &patterns[throw_dice(d, COUNT(patterns))],
+                                      .n_match = 1,
+                                      .has_recompute = true};
         x.rule.recompute = random_recompute(d);
         s->n_modules = 1;
     }
@@ -153,7 +173,8 @@ static void check_spaces(const struct graph *g)
             for (int i = 0; i < n->nin + n->nout; i++) {
                 const id t = i < n->nin ? n->in[i] : n->out[i - n->nin];
                 if (t && storage_of(g, t)->space != SPACE_DEVICE)
-                    fail_msg("%s  %s of program %s works on %s, which is in host memory", current, op_table[n->op].name, program_name(p), graph_name(g, storage_of(g, t)->name));
+                    fail_msg("%s  %s of program %s works on %s, which is in host memory", current, op_table[n->op].name,
+                             program_name(p), graph_name(g, storage_of(g, t)->name));
             }
         }
 }
@@ -167,11 +188,13 @@ static void open_side(struct rig *r, struct random_model *m, const struct side *
     must(plan_compile(&r->graph, &(struct source){.model = m, .build = build_random}, &s, &e), &e, "compiling");
     check_spaces(&r->graph);
     rig_open_on(r, DEVICE_CPU, 1);
-    for (uint32_t i = 0; i < r->graph.params.n; i++) { /* the initial values are representable in the working precision */
+    /* the initial values are representable in the working precision */
+    for (uint32_t i = 0; i < r->graph.params.n; i++) {
         const struct param *p = &r->graph.params.at[i];
         if (p->master == p->tensor) continue;
-        dtype_convert(tape_address(&r->tape, p->master), tensor_at(&r->graph, p->master)->dtype, tape_address(&r->tape, p->tensor),
-                      tensor_at(&r->graph, p->tensor)->dtype, tensor_elements(tensor_at(&r->graph, p->tensor)));
+        dtype_convert(tape_address(&r->tape, p->master), tensor_at(&r->graph, p->master)->dtype,
+                      tape_address(&r->tape, p->tensor), tensor_at(&r->graph, p->tensor)->dtype,
+                      tensor_elements(tensor_at(&r->graph, p->tensor)));
     }
 }
 
@@ -180,8 +203,15 @@ static void run_side(struct rig *r, const struct side *x, int step)
     struct error e = {0};
     struct step_block *b = tape_address(&r->tape, r->graph.step), before = *b;
     const bool scaled = x->s.precision == DT_F16;
-    *b = (struct step_block){.learning_rate = 1e-2f, .inv_count = {0.0625f}, .clip_norm = x->clip_norm, .loss_scale = scaled ? 64 : 1, .seed = 5,
-                             .rng_step = (uint64_t)step, .step = step + 1, .scale_window = 1, .adam_t = scaled ? 0 : step + 1};
+    *b = (struct step_block){.learning_rate = 1e-2f,
+                             .inv_count = {0.0625f},
+                             .clip_norm = x->clip_norm,
+                             .loss_scale = scaled ? 64 : 1,
+                             .seed = 5,
+                             .rng_step = (uint64_t)step,
+                             .step = step + 1,
+                             .scale_window = 1,
+                             .adam_t = scaled ? 0 : step + 1};
     if (scaled && step) b->loss_scale = before.next_scale, b->adam_t = before.adam_t, b->good_steps = before.good_steps;
     must(r->device.ops->run(&r->device, &r->tape, PROGRAM_STEP, &e), &e, "step");
 }
@@ -203,7 +233,8 @@ static bool tensors_differ(const struct rig *a, const struct rig *b, id x, id y,
 {
     const struct tensor *t = tensor_at(&a->graph, x), *u = tensor_at(&b->graph, y);
     snprintf(what, 256, "%s", graph_name(&a->graph, t->name));
-    if (t->dtype != u->dtype || tensor_bytes(t) != tensor_bytes(u) || !tensor_is_dense(t) || !tensor_is_dense(u)) return true;
+    if (t->dtype != u->dtype || tensor_bytes(t) != tensor_bytes(u) || !tensor_is_dense(t) || !tensor_is_dense(u))
+        return true;
     return differ(tape_address(&a->tape, x), tape_address(&b->tape, y), tensor_bytes(t), t->dtype, zeros);
 }
 
@@ -215,7 +246,8 @@ static bool outputs_differ(const struct rig *a, const struct rig *b, enum progra
         const char *name = graph_name(&a->graph, o->name);
         id other = graph_find_output(&b->graph, p, name);
         if (!other) other = graph_find_output(&b->graph, PROGRAM_STEP, name); /* the norm of a fused step */
-        if (!other || tensors_differ(a, b, o->tensor, other, zeros, what)) return snprintf(what, 256, "%s of program %s", name, program_name(p)), true;
+        if (!other || tensors_differ(a, b, o->tensor, other, zeros, what))
+            return snprintf(what, 256, "%s of program %s", name, program_name(p)), true;
     }
     return false;
 }
@@ -227,7 +259,10 @@ static id state_named(const struct graph *g, const char *name)
     return 0;
 }
 
-static char *state_at(const struct rig *r, id s) { return r->device.arena[r->graph.storages.at[s].space] + r->plan.placement.offset[s]; }
+static char *state_at(const struct rig *r, id s)
+{
+    return r->device.arena[r->graph.storages.at[s].space] + r->plan.placement.offset[s];
+}
 
 /* A state's dtype is not stored with its storage; that of exp_avg is f32, bf16 or u8. */
 static enum dtype state_type(const struct graph *g, id s)
@@ -241,13 +276,17 @@ static bool state_differs(const struct rig *a, const struct rig *b, bool zeros, 
 {
     for (uint32_t i = 0; i < a->graph.params.n; i++) {
         const struct param *p = &a->graph.params.at[i], *q = &b->graph.params.at[i];
-        if (tensors_differ(a, b, p->master, q->master, zeros, what) || tensors_differ(a, b, p->tensor, q->tensor, zeros, what)) return true;
+        if (tensors_differ(a, b, p->master, q->master, zeros, what) ||
+            tensors_differ(a, b, p->tensor, q->tensor, zeros, what))
+            return true;
     }
     for (id s = 1; s < a->graph.storages.n; s++) {
         if (a->graph.storages.at[s].kind != KIND_STATE) continue;
         snprintf(what, 256, "%s", graph_name(&a->graph, a->graph.storages.at[s].name));
         const id other = state_named(&b->graph, what);
-        if (!other || differ(state_at(a, s), state_at(b, other), a->graph.storages.at[s].bytes, state_type(&a->graph, s), zeros)) return true;
+        if (!other ||
+            differ(state_at(a, s), state_at(b, other), a->graph.storages.at[s].bytes, state_type(&a->graph, s), zeros))
+            return true;
     }
     return false;
 }
@@ -270,7 +309,8 @@ static bool same_bits(struct random_model *m, const struct side *x, const struct
         must(a.device.ops->run(&a.device, &a.tape, PROGRAM_UPDATE, &e), &e, "update");
         must(b.device.ops->run(&b.device, &b.tape, PROGRAM_UPDATE, &e), &e, "update");
         if (same) same = !outputs_differ(&a, &b, PROGRAM_UPDATE, zeros, what) && !state_differs(&a, &b, zeros, what);
-        if (same && !isfinite(rig_loss(&a)) && x->s.precision != DT_F16) fail_msg("seed %llu: the loss is %g", (unsigned long long)m->seed, rig_loss(&a));
+        if (same && !isfinite(rig_loss(&a)) && x->s.precision != DT_F16)
+            fail_msg("seed %llu: the loss is %g", (unsigned long long)m->seed, rig_loss(&a));
     }
     if (same) {
         must(a.device.ops->run(&a.device, &a.tape, PROGRAM_EVAL, &e), &e, "evaluation");
@@ -351,9 +391,11 @@ static void count_passes(struct random_model *m, const struct side *x)
 
 static void check_applied(void)
 {
-    const unsigned uncounted = REWRITE_trim | REWRITE_handover | REWRITE_inlay | REWRITE_reuse | REWRITE_first_sum; /* they add no node */
+    /* they add no node */
+    const unsigned uncounted = REWRITE_trim | REWRITE_handover | REWRITE_inlay | REWRITE_reuse | REWRITE_first_sum;
     for (size_t i = 0; i < COUNT(rewrites); i++)
-        if (!(rewrites[i].flag & uncounted) && !applied[i]) fail_msg("%s never applied in %d graphs", rewrites[i].name, count);
+        if (!(rewrites[i].flag & uncounted) && !applied[i])
+            fail_msg("%s never applied in %d graphs", rewrites[i].name, count);
     assert_true(chunked && encoded && recomputed && selective && copied && fused && guarded);
 }
 
@@ -373,7 +415,8 @@ static void begin(uint64_t of, const char *test, const struct side *x, const str
     seed = of;
     print_side(x, a, sizeof a);
     print_side(y, b, sizeof b);
-    snprintf(current, sizeof current, "%s, SEED=%llu COUNT=1: stopped in\n  plain  %s\n  some   %s\n", test, (unsigned long long)of, a, b);
+    snprintf(current, sizeof current, "%s, SEED=%llu COUNT=1: stopped in\n  plain  %s\n  some   %s\n", test,
+             (unsigned long long)of, a, b);
 }
 
 /* Rewrites that change bits in this graph, because the CPU runs its reference kernels on strided
@@ -425,7 +468,8 @@ static void add_gradients(const struct rig *a, const struct rig *b, double *erro
     for (id s = 1; s < a->graph.storages.n; s++) {
         if (a->graph.storages.at[s].kind != KIND_STATE) continue;
         const id other = state_named(&b->graph, graph_name(&a->graph, a->graph.storages.at[s].name));
-        const float *x = (const float *)(const void *)state_at(a, s), *y = (const float *)(const void *)state_at(b, other);
+        const float *x = (const float *)(const void *)state_at(a, s),
+                    *y = (const float *)(const void *)state_at(b, other);
         for (uint64_t k = 0; k < a->graph.storages.at[s].bytes / sizeof *x; k++) {
             *error += pow((double)x[k] - (double)y[k], 2);
             *size += pow((double)x[k], 2);
@@ -475,7 +519,8 @@ static void compare_near(struct random_model *m, const struct side *x, const str
 {
     const struct distance d = distance_between(m, x, y, false), own = distance_between(m, x, x, true);
     if (!(d.loss <= NEAR + SLACK * own.loss && d.gradients <= NEAR + SLACK * own.gradients))
-        fail_msg("%s  loss off by %.3g, gradients by %.3g; by the weights' last bits %.3g and %.3g", current, d.loss, d.gradients, own.loss, own.gradients);
+        fail_msg("%s  loss off by %.3g, gradients by %.3g; by the weights' last bits %.3g and %.3g", current, d.loss,
+                 d.gradients, own.loss, own.gradients);
 }
 
 /* Other orders of sums, combined with all other techniques. */

@@ -1,6 +1,6 @@
 /*
- * test_ranges.c: the two inputs that rows of several documents need: ATTENTION's ranges, the keys that
- * each query sees, and ROPE's positions.
+ * test_ranges.c: the two inputs that rows of several documents need: ATTENTION's ranges, the keys
+ * that each query sees, and ROPE's positions.
  *
  *     the kernels     against the reference, for documents, windows, prefixes, padding and ranges at
  *                     random, at sizes around the blocks of the kernels, on one to three threads
@@ -14,7 +14,7 @@
 
 static const enum dtype FLOATS[] = {DT_F32, DT_BF16, DT_F16};
 
-/* --- ranges ------------------------------------------------------------------------------------ */
+/* --- ranges ----------------------------------------------------------------------------------- */
 
 enum pattern { PACKED, WHOLE, PREFIX, LEFT_PADDED, RIGHT_PADDED, RANDOM, PATTERNS };
 
@@ -23,7 +23,8 @@ static int32_t below(int64_t n) { return (int32_t)(uniform() * (double)n); }
 /* A document of queries t .. t+n and as many keys, or its share of S keys. */
 static void document(enum pattern kind, int32_t (*row)[2], int64_t t, int64_t n, int64_t T, int64_t S)
 {
-    const int32_t begin = (int32_t)(t * S / T), end = (int32_t)((t + n) * S / T), prefix = begin + below(end - begin + 1);
+    const int32_t begin = (int32_t)(t * S / T), end = (int32_t)((t + n) * S / T),
+                  prefix = begin + below(end - begin + 1);
     for (int64_t i = t; i < t + n; i++) {
         const int32_t own = (int32_t)((i + 1) * S / T);
         row[i][0] = begin;
@@ -56,7 +57,8 @@ static int32_t *ranges_of(enum pattern kind, int64_t B, int64_t T, int64_t S)
         if (kind == RANDOM) at_random(row, T, S);
         else if (kind == LEFT_PADDED || kind == RIGHT_PADDED) padded(kind == LEFT_PADDED, row, T, S);
         else
-            for (int64_t t = 0, n; t < T; t += n) document(kind, row, t, n = min_i64(T - t, 1 + below(T / 2 + 1)), T, S);
+            for (int64_t t = 0, n; t < T; t += n)
+                document(kind, row, t, n = min_i64(T - t, 1 + below(T / 2 + 1)), T, S);
     }
     return &all[0][0];
 }
@@ -68,7 +70,7 @@ static int32_t *causal_ranges(int64_t B, int64_t T)
     return r;
 }
 
-/* --- the kernels against the reference --------------------------------------------------------- */
+/* --- the kernels against the reference -------------------------------------------------------- */
 
 static void check_attention(enum dtype f, struct heads n, enum pattern kind)
 {
@@ -87,16 +89,24 @@ static void test_attention(void **state)
 {
     (void)state;
     static const struct heads SHAPES[] = {
-        {1, 1, 1, 1, 1, 2},    {2, 7, 7, 4, 2, 6},      {1, 65, 65, 3, 1, 16},       {2, 3, 9, 2, 2, 64},       {1, 70, 33, 1, 1, 12, .window = 5},
-        {1, 97, 97, 2, 2, 8},  {2, 193, 193, 2, 1, 4},  {1, 300, 300, 1, 1, 8, .window = 40}, {1, 40, 200, 2, 1, 8, .masked = true},
+        {1, 1, 1, 1, 1, 2},
+        {2, 7, 7, 4, 2, 6},
+        {1, 65, 65, 3, 1, 16},
+        {2, 3, 9, 2, 2, 64},
+        {1, 70, 33, 1, 1, 12, .window = 5},
+        {1, 97, 97, 2, 2, 8},
+        {2, 193, 193, 2, 1, 4},
+        {1, 300, 300, 1, 1, 8, .window = 40},
+        {1, 40, 200, 2, 1, 8, .masked = true},
         {2, 130, 130, 1, 1, 4, .masked = true, .window = 30},
     };
     for (size_t i = 0; i < COUNT(SHAPES); i++)
-        for (int kind = 0; kind < PATTERNS; kind++) check_attention(FLOATS[(i + (size_t)kind) % COUNT(FLOATS)], SHAPES[i], kind);
+        for (int kind = 0; kind < PATTERNS; kind++)
+            check_attention(FLOATS[(i + (size_t)kind) % COUNT(FLOATS)], SHAPES[i], kind);
     for (int kind = 0; kind < PATTERNS; kind++) check_attention(DT_F32, (struct heads){1, 401, 401, 2, 1, 8}, kind);
 }
 
-/* --- the reference against finite differences -------------------------------------------------- */
+/* --- the reference against finite differences ------------------------------------------------- */
 
 /* sum(dy * o) with input i moved by h along u. */
 static double along(struct trial *t, int i, const double *u, double h, const double *dy)
@@ -122,13 +132,16 @@ static void check_gradient(struct trial *forward, int i, const double *dy, const
     const double got = (along(forward, i, u, h, dy) - along(forward, i, u, -h, dy)) / (2 * h);
     mem_free(u);
     if (!(fabs(got - want) <= 1e-8 * (size + 1e-3)))
-        fail_msg("%s: gradient of input %d: %.12g by differences, %.12g by the kernel", describe(forward, text), i, got, want);
+        fail_msg("%s: gradient of input %d: %.12g by differences, %.12g by the kernel", describe(forward, text), i, got,
+                 want);
 }
 
 static void test_differences(void **state)
 {
     (void)state;
-    static const struct heads SHAPES[] = {{2, 9, 9, 2, 1, 4}, {1, 5, 12, 2, 2, 2, .window = 3}, {1, 12, 12, 1, 1, 3, .masked = true}};
+    static const struct heads SHAPES[] = {{2, 9, 9, 2, 1, 4},
+                                          {1, 5, 12, 2, 2, 2, .window = 3},
+                                          {1, 12, 12, 1, 1, 3, .masked = true}};
     for (size_t s = 0; s < COUNT(SHAPES); s++)
         for (int kind = 0; kind < PATTERNS; kind++) {
             struct trial forward, t;
@@ -146,7 +159,7 @@ static void test_differences(void **state)
         }
 }
 
-/* --- the same bits ----------------------------------------------------------------------------- */
+/* --- the same bits ---------------------------------------------------------------------------- */
 
 /* The results of a kernel on the trial's inputs; guarded_free_all frees them. */
 static void results_of(struct trial *t, const char *kernel, void *out[MAX_OUT])
@@ -158,7 +171,8 @@ static void assert_same(const struct trial *t, void *const *a, void *const *b)
 {
     char text[512];
     for (int o = 0; o < t->nout; o++)
-        if (memcmp(a[o], b[o], operand_bytes(&t->out[o]))) fail_msg("%s: the bits of output %d differ", describe(t, text), o);
+        if (memcmp(a[o], b[o], operand_bytes(&t->out[o])))
+            fail_msg("%s: the bits of output %d differ", describe(t, text), o);
 }
 
 /* Makes the ranges an input of a trial that has none, and lifts its causal mask. */
@@ -172,7 +186,10 @@ static void add_ranges(struct trial *t, struct heads n, const int32_t *ranges)
 static void test_causal_bits(void **state)
 {
     (void)state;
-    static const struct heads SHAPES[] = {{2, 65, 65, 4, 2, 16, true}, {1, 401, 401, 2, 1, 20, true}, {1, 350, 350, 1, 1, 8, true, .window = 70}, {1, 300, 300, 1, 1, 8, true, .masked = true}};
+    static const struct heads SHAPES[] = {{2, 65, 65, 4, 2, 16, true},
+                                          {1, 401, 401, 2, 1, 20, true},
+                                          {1, 350, 350, 1, 1, 8, true, .window = 70},
+                                          {1, 300, 300, 1, 1, 8, true, .masked = true}};
     for (size_t s = 0; s < COUNT(SHAPES); s++)
         for (size_t f = 0; f < COUNT(FLOATS); f++) {
             const struct heads n = SHAPES[s];
@@ -198,7 +215,7 @@ static void test_causal_bits(void **state)
         }
 }
 
-/* --- documents --------------------------------------------------------------------------------- */
+/* --- documents -------------------------------------------------------------------------------- */
 
 /* Documents of these lengths in a row of ROW tokens; the last tokens are padding without keys. */
 enum { ROW = 420, HEADS = 2, WIDTH = 8 };
@@ -209,7 +226,8 @@ static int32_t *row_of_documents(int64_t document[ROW])
     int32_t *r = mem_alloc(ROW * 2 * sizeof *r);
     int64_t t = 0;
     for (size_t i = 0; i < COUNT(LENGTHS); i++)
-        for (int64_t begin = t; t < begin + LENGTHS[i]; t++) r[2 * t] = (int32_t)begin, r[2 * t + 1] = (int32_t)t + 1, document[t] = (int64_t)i;
+        for (int64_t begin = t; t < begin + LENGTHS[i]; t++)
+            r[2 * t] = (int32_t)begin, r[2 * t + 1] = (int32_t)t + 1, document[t] = (int64_t)i;
     for (; t < ROW; t++) r[2 * t] = r[2 * t + 1] = 0, document[t] = -1;
     return r;
 }
@@ -222,15 +240,18 @@ static void poison(const struct operand *x, const int64_t document[ROW], int64_t
 }
 
 /* Outside the document `bad`, results a and b have the same bits. Tokens are dimension `axis`. */
-static void assert_apart(const struct trial *t, int o, int axis, const int64_t document[ROW], int64_t bad, const void *a, const void *b)
+static void assert_apart(const struct trial *t, int o, int axis, const int64_t document[ROW], int64_t bad,
+                         const void *a, const void *b)
 {
     const struct operand *x = &t->out[o];
     const size_t size = dtype_size(x->dtype);
     char text[512];
     for (int64_t i = 0; i < operand_elements(x); i++) {
         const int64_t token = i / x->stride[axis] % ROW;
-        if (document[token] != bad && memcmp((const char *)a + (size_t)i * size, (const char *)b + (size_t)i * size, size))
-            fail_msg("%s: a NaN in document %lld changes output %d at token %lld", describe(t, text), (long long)bad, o, (long long)token);
+        if (document[token] != bad &&
+            memcmp((const char *)a + (size_t)i * size, (const char *)b + (size_t)i * size, size))
+            fail_msg("%s: a NaN in document %lld changes output %d at token %lld", describe(t, text), (long long)bad, o,
+                     (long long)token);
         if (document[token] < 0 && axis == 1) assert_true(dtype_load(a, x->dtype, i) == 0);
     }
 }
@@ -248,7 +269,8 @@ static void check_documents(struct trial *t, const char *kernel, const int64_t d
             if (t->in[i].rank == 4) poison(&other.in[i], document, bad); /* q, k, v, o, do; not lse */
         }
         results_of(&other, kernel, spoilt);
-        for (int o = 0; o < t->nout; o++) assert_apart(t, o, t->out[o].rank == 3 ? 2 : 1, document, bad, clean[o], spoilt[o]);
+        for (int o = 0; o < t->nout; o++)
+            assert_apart(t, o, t->out[o].rank == 3 ? 2 : 1, document, bad, clean[o], spoilt[o]);
         guarded_free_all(spoilt);
         for (int i = 0; i < t->nin; i++)
             if (other.in[i].data != t->in[i].data) mem_free(other.in[i].data);
@@ -276,7 +298,7 @@ static void test_documents(void **state)
     mem_free(ranges);
 }
 
-/* --- positions --------------------------------------------------------------------------------- */
+/* --- positions -------------------------------------------------------------------------------- */
 
 static struct trial rope(enum dtype f, int64_t B, int64_t T, int64_t half)
 {

@@ -1,6 +1,6 @@
 /*
- * test_ranks.c: N ranks, as threads of this process, against one rank with N shares: weights, optimizer state, loss and
- * norm have the same bits after every step. No launcher is needed.
+ * test_ranks.c: N ranks, as threads of this process, against one rank with N shares: weights,
+ * optimizer state, loss and norm have the same bits after every step. No launcher is needed.
  */
 #include <math.h>
 #include <pthread.h>
@@ -21,7 +21,7 @@
 
 enum { RANKS = 8, STEPS = 3 };
 
-/* --- a rank ----------------------------------------------------------------------------------------------------- */
+/* --- a rank ----------------------------------------------------------------------------------- */
 
 struct member {
     struct planned_preset p;
@@ -45,17 +45,22 @@ static void start(struct member *m, const char *preset, const char *const *sets,
     must(config_set(&m->p.c, tokens ? "data.sequence=32" : "data.max_masks=3", &m->e), &m->e);
     for (size_t i = 0; i < COUNT(base); i++) must(config_set(&m->p.c, base[i], &m->e), &m->e);
     for (; *sets; sets++) must(config_set(&m->p.c, *sets, &m->e), &m->e);
-    /* One micro-batch and one chunk, unless said: the planner may choose another split for other ranks. */
+    /* One micro-batch and one chunk, unless said: the planner may choose another split for other
+     * ranks. */
     if (!m->p.c.memory_head_chunks.chosen) must(config_set(&m->p.c, "memory.head_chunks=1", &m->e), &m->e);
     snprintf(text, sizeof text, "memory.micro_batch=%lld", (long long)ceil_div(m->p.c.train_effective_batch, shares));
     if (!m->p.c.memory_micro_batch.chosen) must(config_set(&m->p.c, text, &m->e), &m->e);
     must(config_check(&m->p.c, CONFIG_NEEDS_MODEL, &m->e), &m->e);
-    must(run_plan(&m->p.r, &m->p.c, &(struct run_options){.train = true, .describe = feed_describe, .ranks = ranks, .no_files = true}, &m->e), &m->e);
+    must(run_plan(&m->p.r, &m->p.c,
+                  &(struct run_options){.train = true, .describe = feed_describe, .ranks = ranks, .no_files = true},
+                  &m->e),
+         &m->e);
     must(run_start(&m->p.r, NULL, true, &m->e), &m->e);
-    must(state_reset(&m->p.r.planned.graph, &m->p.r.device, &m->p.r.tape, run_staging(&m->p.r), PLAN_STAGING, &m->e), &m->e);
+    must(state_reset(&m->p.r.planned.graph, &m->p.r.device, &m->p.r.tape, run_staging(&m->p.r), PLAN_STAGING, &m->e),
+         &m->e);
 }
 
-/* --- batches ------------------------------------------------------------------------------------------------------- */
+/* --- batches ---------------------------------------------------------------------------------- */
 
 static uint32_t mix(uint32_t a, uint32_t b)
 {
@@ -63,18 +68,22 @@ static uint32_t mix(uint32_t a, uint32_t b)
     return (uint32_t)(x >> 32) ^ (uint32_t)(x >> 11);
 }
 
-/* The value of element i of an input in a sample of the step's batch; `real` false: padding. Samples have 0 to 3 masks. */
+/* The value of element i of an input in a sample of the step's batch; `real` false: padding.
+ * Samples have 0 to 3 masks. */
 static int32_t integer(const struct run *r, const char *input, int step, int64_t sample, uint64_t i, bool real)
 {
     const uint32_t h = mix((uint32_t)(step * 1000 + sample), (uint32_t)i);
-    if (!strcmp(input, "input_ids") || !strcmp(input, "labels")) return !real && input[0] == 'l' ? -100 : (int32_t)(h % (uint32_t)r->planned.model.vocabulary);
-    if (!strcmp(input, "image_valid")) return (int32_t)r->planned.model.image - (int32_t)(sample % 3 * 16) * (int32_t)(i % 2);
+    if (!strcmp(input, "input_ids") || !strcmp(input, "labels"))
+        return !real && input[0] == 'l' ? -100 : (int32_t)(h % (uint32_t)r->planned.model.vocabulary);
+    if (!strcmp(input, "image_valid"))
+        return (int32_t)r->planned.model.image - (int32_t)(sample % 3 * 16) * (int32_t)(i % 2);
     if (!strcmp(input, "gt_valid")) return real && (int64_t)i / 2 < 1 + sample % 3 ? 16 : 0;
     if (!strcmp(input, "prompt_keys")) return (int32_t)(sample * 3 + (int64_t)i);
     return (int32_t)(i % 2); /* input_labels */
 }
 
-static void write_sample(struct run *r, const char *input, const struct planned_input *x, int step, int64_t row, int64_t sample, bool real)
+static void write_sample(struct run *r, const char *input, const struct planned_input *x, int step, int64_t row,
+                         int64_t sample, bool real)
 {
     struct error e = {0};
     char *data = mem_alloc(x->sample);
@@ -109,7 +118,13 @@ static void write_batch(struct run *r, int step)
 static void *run_step(void *arg)
 {
     struct member *m = arg;
-    struct step_block b = {.learning_rate = 1e-3f, .clip_norm = m->clip_norm, .loss_scale = 1, .seed = 3, .rng_step = 1, .step = 1, .adam_t = 1};
+    struct step_block b = {.learning_rate = 1e-3f,
+                           .clip_norm = m->clip_norm,
+                           .loss_scale = 1,
+                           .seed = 3,
+                           .rng_step = 1,
+                           .step = 1,
+                           .adam_t = 1};
     for (int i = 0; i < STEP_COUNTS; i++) b.inv_count[i] = 1.0f / 200;
     m->rc = run_put_step(&m->p.r, &b, &m->e);
     if (!m->rc) m->rc = run_program(&m->p.r, PROGRAM_STEP, &m->e);
@@ -117,19 +132,27 @@ static void *run_step(void *arg)
     return NULL;
 }
 
-/* --- comparing ----------------------------------------------------------------------------------------------------- */
+/* --- comparing -------------------------------------------------------------------------------- */
 
-static const void *bytes_of(const struct run *r, id s) { return r->device.arena[r->planned.graph.storages.at[s].space] + r->planned.plan.placement.offset[s]; }
+static const void *bytes_of(const struct run *r, id s)
+{
+    return r->device.arena[r->planned.graph.storages.at[s].space] + r->planned.plan.placement.offset[s];
+}
 
 static id storage_named(const struct run *r, enum kind kind, const char *name)
 {
     for (id s = 1; s < r->planned.graph.storages.n; s++)
-        if (r->planned.graph.storages.at[s].kind == kind && !strcmp(graph_name(&r->planned.graph, r->planned.graph.storages.at[s].name), name)) return s;
+        if (r->planned.graph.storages.at[s].kind == kind &&
+            !strcmp(graph_name(&r->planned.graph, r->planned.graph.storages.at[s].name), name))
+            return s;
     fail_msg("no storage %s", name);
     return 0;
 }
 
-static float loss_of(const struct run *r) { return *(float *)tape_address(&r->tape, graph_find_output(&r->planned.graph, PROGRAM_STEP, "loss")); }
+static float loss_of(const struct run *r)
+{
+    return *(float *)tape_address(&r->tape, graph_find_output(&r->planned.graph, PROGRAM_STEP, "loss"));
+}
 
 static void compare(const struct run *a, const struct run *b, const char *what)
 {
@@ -141,21 +164,25 @@ static void compare(const struct run *a, const struct run *b, const char *what)
             const char *name = graph_name(&a->planned.graph, a->planned.graph.storages.at[s].name);
             const id t = storage_named(b, kinds[k], name);
             const struct storage *x = &a->planned.graph.storages.at[s], *y = &b->planned.graph.storages.at[t];
-            const uint64_t first = y->shard ? (uint64_t)b->tape.shard * y->bytes : 0, here = first < x->bytes ? min_u64(y->bytes, x->bytes - first) : 0;
-            if (memcmp((const char *)bytes_of(a, s) + first, bytes_of(b, t), here)) fail_msg("%s: %s differs", what, name);
+            const uint64_t first = y->shard ? (uint64_t)b->tape.shard * y->bytes : 0,
+                           here = first < x->bytes ? min_u64(y->bytes, x->bytes - first) : 0;
+            if (memcmp((const char *)bytes_of(a, s) + first, bytes_of(b, t), here))
+                fail_msg("%s: %s differs", what, name);
             for (uint64_t i = here; i < y->bytes; i++)
                 if (((const char *)bytes_of(b, t))[i]) fail_msg("%s: the padding of %s is not 0", what, name);
             if (!y->shard) assert_true(here == x->bytes);
             n++;
         }
     assert_true(n > 20);
-    const id loss[2] = {graph_find_output(&a->planned.graph, PROGRAM_STEP, "loss"), graph_find_output(&b->planned.graph, PROGRAM_STEP, "loss")};
+    const id loss[2] = {graph_find_output(&a->planned.graph, PROGRAM_STEP, "loss"),
+                        graph_find_output(&b->planned.graph, PROGRAM_STEP, "loss")};
     const float x = *(float *)tape_address(&a->tape, loss[0]), y = *(float *)tape_address(&b->tape, loss[1]);
     if (memcmp(&x, &y, 4) || !(x > 0)) fail_msg("%s: the loss is %.9g and %.9g", what, (double)x, (double)y);
-    if (memcmp(tape_address(&a->tape, run_clip(a)), tape_address(&b->tape, run_clip(b)), 8)) fail_msg("%s: the norm differs", what);
+    if (memcmp(tape_address(&a->tape, run_clip(a)), tape_address(&b->tape, run_clip(b)), 8))
+        fail_msg("%s: the norm differs", what);
 }
 
-/* --- the tests -------------------------------------------------------------------------------------------------------- */
+/* --- the tests -------------------------------------------------------------------------------- */
 
 /* The largest distance of n numbers, relative to the largest of them. */
 static double distance(const float *x, const float *y, uint64_t n)
@@ -175,12 +202,16 @@ static void compare_near(const struct run *a, const struct run *b, const char *w
     for (id s = 1; s < a->planned.graph.storages.n; s++) {
         if (a->planned.graph.storages.at[s].kind != KIND_PARAM) continue;
         const char *name = graph_name(&a->planned.graph, a->planned.graph.storages.at[s].name);
-        const struct storage *x = &a->planned.graph.storages.at[s], *y = &b->planned.graph.storages.at[storage_named(b, KIND_PARAM, name)];
-        const uint64_t first = y->shard ? (uint64_t)b->tape.shard * y->bytes : 0, here = first < x->bytes ? min_u64(y->bytes, x->bytes - first) : 0;
-        const double off = distance((const float *)bytes_of(a, s) + first / 4, bytes_of(b, storage_named(b, KIND_PARAM, name)), here / 4);
+        const struct storage *x = &a->planned.graph.storages.at[s],
+                             *y = &b->planned.graph.storages.at[storage_named(b, KIND_PARAM, name)];
+        const uint64_t first = y->shard ? (uint64_t)b->tape.shard * y->bytes : 0,
+                       here = first < x->bytes ? min_u64(y->bytes, x->bytes - first) : 0;
+        const double off = distance((const float *)bytes_of(a, s) + first / 4,
+                                    bytes_of(b, storage_named(b, KIND_PARAM, name)), here / 4);
         if (!(off < 5e-4)) fail_msg("%s: %s is off by %g", what, name, off);
     }
-    if (!(fabsf(loss_of(a) / loss_of(b) - 1) < 1e-5f)) fail_msg("%s: the loss is %g and %g", what, (double)loss_of(a), (double)loss_of(b));
+    if (!(fabsf(loss_of(a) / loss_of(b) - 1) < 1e-5f))
+        fail_msg("%s: the loss is %g and %g", what, (double)loss_of(a), (double)loss_of(b));
 }
 
 static void check_within(const char *preset, int n, int shares, float clip_norm, bool exact, const char *const *sets)
@@ -197,7 +228,8 @@ static void check_within(const char *preset, int n, int shares, float clip_norm,
     for (int i = 0; i < n; i++) {
         start(&member[i], preset, sets, &ranks[i], shares);
         member[i].clip_norm = clip_norm;
-        assert_int_equal(plan_digest(&member[i].p.r.planned.plan, &member[i].p.r.planned.graph), plan_digest(&member[0].p.r.planned.plan, &member[0].p.r.planned.graph));
+        assert_int_equal(plan_digest(&member[i].p.r.planned.plan, &member[i].p.r.planned.graph),
+                         plan_digest(&member[0].p.r.planned.plan, &member[0].p.r.planned.graph));
     }
     for (int step = 0; step < STEPS; step++) {
         write_batch(&one.p.r, step);
@@ -206,7 +238,9 @@ static void check_within(const char *preset, int n, int shares, float clip_norm,
         write_batch(&whole.p.r, step);
         run_step(&whole);
         must(whole.rc, &whole.e);
-        if (!(fabsf(loss_of(&one.p.r) / loss_of(&whole.p.r) - 1) < 2e-3f)) fail_msg("%s, step %d: the loss of %d shares is %g, without them %g", preset, step, shares, (double)loss_of(&one.p.r), (double)loss_of(&whole.p.r));
+        if (!(fabsf(loss_of(&one.p.r) / loss_of(&whole.p.r) - 1) < 2e-3f))
+            fail_msg("%s, step %d: the loss of %d shares is %g, without them %g", preset, step, shares,
+                     (double)loss_of(&one.p.r), (double)loss_of(&whole.p.r));
         for (int i = 0; i < n; i++) write_batch(&member[i].p.r, step);
         for (int i = 0; i < n; i++) assert_int_equal(pthread_create(&thread[i], NULL, run_step, &member[i]), 0);
         for (int i = 0; i < n; i++) pthread_join(thread[i], NULL);
@@ -222,7 +256,10 @@ static void check_within(const char *preset, int n, int shares, float clip_norm,
     rank_threads_close(ranks);
 }
 
-static void check(const char *preset, int n, int shares, float clip_norm, const char *const *sets) { check_within(preset, n, shares, clip_norm, true, sets); }
+static void check(const char *preset, int n, int shares, float clip_norm, const char *const *sets)
+{
+    check_within(preset, n, shares, clip_norm, true, sets);
+}
 
 #define SETS(...) (const char *const[]){__VA_ARGS__, NULL}
 
@@ -235,49 +272,92 @@ static void test_llama(void **state)
     check("llama-tiny", 3, 3, 0.5f, SETS("train.effective_batch=8", "memory.precision=f32", "memory.micro_batch=2"));
     check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=7", "memory.precision=bf16", "memory.recompute=all"));
     check("llama-tiny", 8, 8, 0.5f, SETS("train.effective_batch=5", "memory.precision=bf16", "memory.head_chunks=4"));
-    check("llama-tiny", 2, 4, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16-pure", "memory.optimizer=adamw-8bit"));
+    check("llama-tiny", 2, 4, 0.5f,
+          SETS("train.effective_batch=8", "memory.precision=bf16-pure", "memory.optimizer=adamw-8bit"));
 }
 
-/* Nothing is divided: sums beside the backward with one micro-batch, else at the head of the update. */
+/* Nothing is divided: sums beside the backward with one micro-batch, else at the head of the
+ * update. */
 static void test_whole(void **state)
 {
     (void)state;
     check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "parallel.shard=none"));
-    check("llama-tiny", 3, 3, 0.5f, SETS("train.effective_batch=6", "memory.precision=bf16", "memory.recompute=all", "memory.head_chunks=2", "parallel.shard=none"));
-    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=8", "memory.precision=f32", "memory.micro_batch=2", "parallel.shard=none"));
-    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=2", "memory.precision=f16", "adapter.target_modules=all-linear", "memory.offload=optimizer+weights", "parallel.shard=none"));
-    check("sam-tiny", 2, 2, 0.5f, SETS("train.effective_batch=2", "memory.precision=f32", "memory.optimizer=adafactor", "prompts.iterations=2", "parallel.shard=none"));
+    check("llama-tiny", 3, 3, 0.5f,
+          SETS("train.effective_batch=6", "memory.precision=bf16", "memory.recompute=all", "memory.head_chunks=2",
+               "parallel.shard=none"));
+    check("llama-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=8", "memory.precision=f32", "memory.micro_batch=2", "parallel.shard=none"));
+    check("llama-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=2", "memory.precision=f16", "adapter.target_modules=all-linear",
+               "memory.offload=optimizer+weights", "parallel.shard=none"));
+    check("sam-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=2", "memory.precision=f32", "memory.optimizer=adafactor", "prompts.iterations=2",
+               "parallel.shard=none"));
 }
 
 /* Optimizer state and master weights in shards: the same bits. */
 static void test_shard_optimizer(void **state)
 {
     (void)state;
-    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "parallel.shard=optimizer"));
-    check("llama-tiny", 3, 3, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.micro_batch=2", "parallel.shard=zero-1"));
-    check("llama-tiny", 2, 4, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16-pure", "memory.optimizer=adamw-8bit", "parallel.shard=optimizer"));
-    check("llama-tiny", 8, 8, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.optimizer=adamw-8bit", "parallel.shard=optimizer"));
-    check("llama-tiny", 4, 4, 0, SETS("train.effective_batch=4", "memory.precision=f16", "memory.optimizer=sgd", "parallel.shard=optimizer"));
-    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "memory.optimizer=adamw-bf16", "memory.offload=optimizer+masters+weights", "parallel.shard=optimizer"));
-    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "memory.optimizer=adafactor", "parallel.shard=optimizer"));
-    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "adapter.target_modules=all-linear", "memory.quantize=nf4", "parallel.shard=optimizer"));
-    check("sam-tiny", 3, 3, 0.5f, SETS("train.effective_batch=5", "memory.precision=bf16", "model.freeze=vision_encoder.*", "parallel.shard=optimizer"));
+    check("llama-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=f32", "parallel.shard=optimizer"));
+    check("llama-tiny", 3, 3, 0.5f,
+          SETS("train.effective_batch=8", "memory.precision=bf16", "memory.micro_batch=2", "parallel.shard=zero-1"));
+    check("llama-tiny", 2, 4, 0.5f,
+          SETS("train.effective_batch=8", "memory.precision=bf16-pure", "memory.optimizer=adamw-8bit",
+               "parallel.shard=optimizer"));
+    check("llama-tiny", 8, 8, 0.5f,
+          SETS("train.effective_batch=8", "memory.precision=bf16", "memory.optimizer=adamw-8bit",
+               "parallel.shard=optimizer"));
+    check("llama-tiny", 4, 4, 0,
+          SETS("train.effective_batch=4", "memory.precision=f16", "memory.optimizer=sgd", "parallel.shard=optimizer"));
+    check("llama-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=bf16", "memory.optimizer=adamw-bf16",
+               "memory.offload=optimizer+masters+weights", "parallel.shard=optimizer"));
+    check("llama-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=f32", "memory.optimizer=adafactor",
+               "parallel.shard=optimizer"));
+    check("llama-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=bf16", "adapter.target_modules=all-linear",
+               "memory.quantize=nf4", "parallel.shard=optimizer"));
+    check("sam-tiny", 3, 3, 0.5f,
+          SETS("train.effective_batch=5", "memory.precision=bf16", "model.freeze=vision_encoder.*",
+               "parallel.shard=optimizer"));
 }
 
-/* Gradients in shards too: the same bits with one micro-batch and one share on a rank, else another order of the same sums. */
+/* Gradients in shards too: the same bits with one micro-batch and one share on a rank, else another
+ * order of the same sums. */
 static void test_shard_gradients(void **state)
 {
     (void)state;
-    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "parallel.shard=gradients"));
-    check("llama-tiny", 3, 3, 0.5f, SETS("train.effective_batch=7", "memory.precision=bf16", "memory.recompute=all", "parallel.shard=zero-2"));
-    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.head_chunks=4", "memory.optimizer=adamw-8bit", "parallel.shard=SHARD_GRAD_OP"));
-    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16-pure", "memory.offload=optimizer+weights", "parallel.shard=gradients"));
-    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "adapter.target_modules=all-linear", "memory.quantize=nf4", "parallel.shard=gradients"));
-    check("sam-tiny", 3, 3, 0.5f, SETS("train.effective_batch=3", "memory.precision=bf16", "model.freeze=vision_encoder.*", "memory.head_chunks=2", "parallel.shard=gradients"));
-    check_within("llama-tiny", 2, 2, 0.5f, false, SETS("train.effective_batch=8", "memory.precision=f32", "memory.micro_batch=1", "memory.head_chunks=2", "parallel.shard=gradients"));
-    check_within("llama-tiny", 2, 8, 0.5f, false, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.shard=gradients"));
-    check_within("llama-tiny", 2, 6, 0.5f, false, SETS("train.effective_batch=6", "memory.precision=f32", "memory.micro_batch=1", "parallel.shard=gradients"));
-    check_within("sam-tiny", 2, 2, 0.5f, false, SETS("train.effective_batch=5", "memory.precision=f32", "memory.micro_batch=1", "memory.optimizer=sgd", "prompts.iterations=3", "parallel.shard=gradients"));
+    check("llama-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=f32", "parallel.shard=gradients"));
+    check("llama-tiny", 3, 3, 0.5f,
+          SETS("train.effective_batch=7", "memory.precision=bf16", "memory.recompute=all", "parallel.shard=zero-2"));
+    check("llama-tiny", 4, 4, 0.5f,
+          SETS("train.effective_batch=8", "memory.precision=bf16", "memory.head_chunks=4",
+               "memory.optimizer=adamw-8bit", "parallel.shard=SHARD_GRAD_OP"));
+    check("llama-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=bf16-pure", "memory.offload=optimizer+weights",
+               "parallel.shard=gradients"));
+    check("llama-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=bf16", "adapter.target_modules=all-linear",
+               "memory.quantize=nf4", "parallel.shard=gradients"));
+    check("sam-tiny", 3, 3, 0.5f,
+          SETS("train.effective_batch=3", "memory.precision=bf16", "model.freeze=vision_encoder.*",
+               "memory.head_chunks=2", "parallel.shard=gradients"));
+    check_within("llama-tiny", 2, 2, 0.5f, false,
+                 SETS("train.effective_batch=8", "memory.precision=f32", "memory.micro_batch=1", "memory.head_chunks=2",
+                      "parallel.shard=gradients"));
+    check_within("llama-tiny", 2, 8, 0.5f, false,
+                 SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1",
+                      "parallel.shard=gradients"));
+    check_within("llama-tiny", 2, 6, 0.5f, false,
+                 SETS("train.effective_batch=6", "memory.precision=f32", "memory.micro_batch=1",
+                      "parallel.shard=gradients"));
+    check_within("sam-tiny", 2, 2, 0.5f, false,
+                 SETS("train.effective_batch=5", "memory.precision=f32", "memory.micro_batch=1", "memory.optimizer=sgd",
+                      "prompts.iterations=3", "parallel.shard=gradients"));
 }
 
 /* Weights in shards: the bits of gradients in shards. */
@@ -285,58 +365,120 @@ static void test_shard_weights(void **state)
 {
     (void)state;
     check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "parallel.shard=weights"));
-    check("llama-tiny", 3, 3, 0.5f, SETS("train.effective_batch=7", "memory.precision=bf16", "memory.recompute=all", "parallel.shard=zero-3"));
-    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.head_chunks=4", "memory.optimizer=adamw-8bit", "parallel.shard=FULL_SHARD"));
-    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16-pure", "memory.offload=optimizer+weights", "parallel.shard=weights"));
-    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "memory.recompute=all", "memory.offload=optimizer+masters+weights+activations", "parallel.shard=weights"));
-    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "adapter.target_modules=all-linear", "memory.quantize=nf4", "parallel.shard=weights"));
-    check("llama-tiny", 8, 8, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.optimizer=sgd", "model.freeze=[model.embed_tokens.*, model.layers.0.*]", "parallel.shard=weights"));
-    check("sam-tiny", 3, 3, 0.5f, SETS("train.effective_batch=3", "memory.precision=bf16", "model.freeze=vision_encoder.*", "memory.head_chunks=2", "parallel.shard=weights"));
-    check("sam-tiny", 2, 2, 0.5f, SETS("train.effective_batch=2", "memory.precision=f32", "prompts.iterations=3", "parallel.shard=weights"));
-    check_within("llama-tiny", 2, 2, 0.5f, false, SETS("train.effective_batch=8", "memory.precision=f32", "memory.micro_batch=1", "memory.head_chunks=2", "parallel.shard=weights"));
-    check_within("llama-tiny", 2, 8, 0.5f, false, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.shard=weights"));
+    check("llama-tiny", 3, 3, 0.5f,
+          SETS("train.effective_batch=7", "memory.precision=bf16", "memory.recompute=all", "parallel.shard=zero-3"));
+    check("llama-tiny", 4, 4, 0.5f,
+          SETS("train.effective_batch=8", "memory.precision=bf16", "memory.head_chunks=4",
+               "memory.optimizer=adamw-8bit", "parallel.shard=FULL_SHARD"));
+    check("llama-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=bf16-pure", "memory.offload=optimizer+weights",
+               "parallel.shard=weights"));
+    check("llama-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=bf16", "memory.recompute=all",
+               "memory.offload=optimizer+masters+weights+activations", "parallel.shard=weights"));
+    check("llama-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=bf16", "adapter.target_modules=all-linear",
+               "memory.quantize=nf4", "parallel.shard=weights"));
+    check("llama-tiny", 8, 8, 0.5f,
+          SETS("train.effective_batch=8", "memory.precision=bf16", "memory.optimizer=sgd",
+               "model.freeze=[model.embed_tokens.*, model.layers.0.*]", "parallel.shard=weights"));
+    check("sam-tiny", 3, 3, 0.5f,
+          SETS("train.effective_batch=3", "memory.precision=bf16", "model.freeze=vision_encoder.*",
+               "memory.head_chunks=2", "parallel.shard=weights"));
+    check("sam-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=2", "memory.precision=f32", "prompts.iterations=3", "parallel.shard=weights"));
+    check_within("llama-tiny", 2, 2, 0.5f, false,
+                 SETS("train.effective_batch=8", "memory.precision=f32", "memory.micro_batch=1", "memory.head_chunks=2",
+                      "parallel.shard=weights"));
+    check_within("llama-tiny", 2, 8, 0.5f, false,
+                 SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1",
+                      "parallel.shard=weights"));
 }
 
-/* Hosts of 2 and 4 ranks, each with a copy of what is divided: sums inside a host, then across hosts, have the same bits. */
+/* Hosts of 2 and 4 ranks, each with a copy of what is divided: sums inside a host, then across
+ * hosts, have the same bits. */
 static void test_groups(void **state)
 {
     (void)state;
-    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=8", "memory.precision=f32", "parallel.per_host=2", "parallel.group=host", "parallel.shard=optimizer"));
-    check("llama-tiny", 4, 8, 0.5f, SETS("train.effective_batch=16", "memory.precision=bf16", "memory.micro_batch=1", "parallel.per_host=2", "parallel.group=host", "parallel.shard=optimizer", "memory.offload=optimizer+masters"));
-    check("llama-tiny", 6, 6, 0.5f, SETS("train.effective_batch=7", "memory.precision=bf16", "memory.optimizer=adamw-8bit", "parallel.per_host=2", "parallel.group=host", "parallel.shard=gradients"));
-    check("llama-tiny", 8, 8, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.recompute=all", "parallel.per_host=4", "parallel.shard=HYBRID_SHARD"));
-    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16-pure", "memory.offload=optimizer+weights", "parallel.per_host=2", "parallel.shard=HYBRID_SHARD"));
-    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "adapter.target_modules=all-linear", "memory.quantize=nf4", "parallel.per_host=2", "parallel.shard=HYBRID_SHARD"));
-    check("sam-tiny", 4, 4, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "prompts.iterations=2", "parallel.per_host=2", "parallel.shard=_HYBRID_SHARD_ZERO2"));
-    check_within("llama-tiny", 4, 4, 0.5f, false, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.per_host=2", "parallel.shard=HYBRID_SHARD"));
-    check_within("llama-tiny", 4, 8, 0.5f, false, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.per_host=2", "parallel.shard=_HYBRID_SHARD_ZERO2"));
+    check("llama-tiny", 4, 4, 0.5f,
+          SETS("train.effective_batch=8", "memory.precision=f32", "parallel.per_host=2", "parallel.group=host",
+               "parallel.shard=optimizer"));
+    check("llama-tiny", 4, 8, 0.5f,
+          SETS("train.effective_batch=16", "memory.precision=bf16", "memory.micro_batch=1", "parallel.per_host=2",
+               "parallel.group=host", "parallel.shard=optimizer", "memory.offload=optimizer+masters"));
+    check("llama-tiny", 6, 6, 0.5f,
+          SETS("train.effective_batch=7", "memory.precision=bf16", "memory.optimizer=adamw-8bit", "parallel.per_host=2",
+               "parallel.group=host", "parallel.shard=gradients"));
+    check("llama-tiny", 8, 8, 0.5f,
+          SETS("train.effective_batch=8", "memory.precision=bf16", "memory.recompute=all", "parallel.per_host=4",
+               "parallel.shard=HYBRID_SHARD"));
+    check("llama-tiny", 4, 4, 0.5f,
+          SETS("train.effective_batch=8", "memory.precision=bf16-pure", "memory.offload=optimizer+weights",
+               "parallel.per_host=2", "parallel.shard=HYBRID_SHARD"));
+    check("llama-tiny", 4, 4, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=bf16", "adapter.target_modules=all-linear",
+               "memory.quantize=nf4", "parallel.per_host=2", "parallel.shard=HYBRID_SHARD"));
+    check("sam-tiny", 4, 4, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=f32", "prompts.iterations=2", "parallel.per_host=2",
+               "parallel.shard=_HYBRID_SHARD_ZERO2"));
+    check_within("llama-tiny", 4, 4, 0.5f, false,
+                 SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.per_host=2",
+                      "parallel.shard=HYBRID_SHARD"));
+    check_within("llama-tiny", 4, 8, 0.5f, false,
+                 SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.per_host=2",
+                      "parallel.shard=_HYBRID_SHARD_ZERO2"));
 }
 
-/* Hosts of 2 and 4 ranks, all of which hold one copy between them: collectives inside hosts and across them. Three hosts, and shares. A host
- * of 3 is no subtree, and exchanges at once. */
+/* Hosts of 2 and 4 ranks, all of which hold one copy between them: collectives inside hosts and
+ * across them. Three hosts, and shares. A host of 3 is no subtree, and exchanges at once. */
 static void test_hosts(void **state)
 {
     (void)state;
-    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "parallel.per_host=2", "parallel.shard=none"));
-    check("llama-tiny", 4, 8, 0.5f, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.per_host=2", "parallel.shard=none"));
-    check("llama-tiny", 8, 8, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.optimizer=adamw-8bit", "parallel.per_host=4", "parallel.group=all", "parallel.shard=optimizer"));
-    check("llama-tiny", 6, 6, 0.5f, SETS("train.effective_batch=7", "memory.precision=bf16-pure", "memory.offload=optimizer+masters+weights", "parallel.per_host=2", "parallel.group=all", "parallel.shard=optimizer"));
-    check("llama-tiny", 6, 6, 0.5f, SETS("train.effective_batch=6", "memory.precision=f32", "parallel.per_host=3", "parallel.group=all", "parallel.shard=optimizer"));
-    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.head_chunks=4", "memory.optimizer=adamw-8bit", "parallel.per_host=2", "parallel.group=all", "parallel.shard=gradients"));
-    check("llama-tiny", 8, 8, 0.5f, SETS("train.effective_batch=8", "memory.precision=bf16", "memory.recompute=all", "parallel.per_host=4", "parallel.group=all", "parallel.shard=weights"));
-    check("llama-tiny", 4, 4, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "adapter.target_modules=all-linear", "memory.quantize=nf4", "parallel.per_host=2", "parallel.group=all", "parallel.shard=weights"));
-    check("sam-tiny", 4, 4, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "prompts.iterations=2", "parallel.per_host=2", "parallel.group=all", "parallel.shard=weights"));
-    check_within("llama-tiny", 4, 8, 0.5f, false, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.per_host=2", "parallel.group=all", "parallel.shard=gradients"));
+    check("llama-tiny", 4, 4, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=f32", "parallel.per_host=2", "parallel.shard=none"));
+    check("llama-tiny", 4, 8, 0.5f,
+          SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.per_host=2",
+               "parallel.shard=none"));
+    check("llama-tiny", 8, 8, 0.5f,
+          SETS("train.effective_batch=8", "memory.precision=bf16", "memory.optimizer=adamw-8bit", "parallel.per_host=4",
+               "parallel.group=all", "parallel.shard=optimizer"));
+    check("llama-tiny", 6, 6, 0.5f,
+          SETS("train.effective_batch=7", "memory.precision=bf16-pure", "memory.offload=optimizer+masters+weights",
+               "parallel.per_host=2", "parallel.group=all", "parallel.shard=optimizer"));
+    check("llama-tiny", 6, 6, 0.5f,
+          SETS("train.effective_batch=6", "memory.precision=f32", "parallel.per_host=3", "parallel.group=all",
+               "parallel.shard=optimizer"));
+    check("llama-tiny", 4, 4, 0.5f,
+          SETS("train.effective_batch=8", "memory.precision=bf16", "memory.head_chunks=4",
+               "memory.optimizer=adamw-8bit", "parallel.per_host=2", "parallel.group=all", "parallel.shard=gradients"));
+    check("llama-tiny", 8, 8, 0.5f,
+          SETS("train.effective_batch=8", "memory.precision=bf16", "memory.recompute=all", "parallel.per_host=4",
+               "parallel.group=all", "parallel.shard=weights"));
+    check("llama-tiny", 4, 4, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=bf16", "adapter.target_modules=all-linear",
+               "memory.quantize=nf4", "parallel.per_host=2", "parallel.group=all", "parallel.shard=weights"));
+    check("sam-tiny", 4, 4, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=f32", "prompts.iterations=2", "parallel.per_host=2",
+               "parallel.group=all", "parallel.shard=weights"));
+    check_within("llama-tiny", 4, 8, 0.5f, false,
+                 SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1", "parallel.per_host=2",
+                      "parallel.group=all", "parallel.shard=gradients"));
 }
 
 /* Techniques that know nothing of ranks. */
 static void test_techniques(void **state)
 {
     (void)state;
-    check("llama-tiny", 2, 4, 0.5f, SETS("train.effective_batch=7", "memory.precision=f32", "adapter.target_modules=all-linear", "adapter.lora_dropout=0.2"));
-    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "memory.offload=optimizer+masters"));
-    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f16", "memory.optimizer=adafactor"));
-    check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "memory.gradients=bf16", "model.freeze=model.embed_tokens.*", "memory.micro_batch=1"));
+    check("llama-tiny", 2, 4, 0.5f,
+          SETS("train.effective_batch=7", "memory.precision=f32", "adapter.target_modules=all-linear",
+               "adapter.lora_dropout=0.2"));
+    check("llama-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=bf16", "memory.offload=optimizer+masters"));
+    check("llama-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=f16", "memory.optimizer=adafactor"));
+    check("llama-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=bf16", "memory.gradients=bf16",
+               "model.freeze=model.embed_tokens.*", "memory.micro_batch=1"));
 }
 
 static void test_sam(void **state)
@@ -347,7 +489,8 @@ static void test_sam(void **state)
     check("sam-tiny", 2, 2, 0.5f, SETS("train.effective_batch=5", "memory.precision=f32", "prompts.iterations=3"));
 }
 
-/* The ranks of a host have room where all of them have it, by what was free before the first took any. */
+/* The ranks of a host have room where all of them have it, by what was free before the first took
+ * any. */
 static void test_room(void **state)
 {
     (void)state;
@@ -355,22 +498,26 @@ static void test_room(void **state)
     struct system_memory now;
     system_memory(&now);
     const uint64_t arena[SPACE_COUNT] = {[SPACE_DEVICE] = (now.available + now.swap) / 10 * 7};
-    const struct ranks two = {.n = 2, .local = 2, .share = {now.available / 2, now.total / 2, 0}}, apart = {.n = 2, .local = 1, .share = {now.available, now.total, 0}};
+    const struct ranks two = {.n = 2, .local = 2, .share = {now.available / 2, now.total / 2, 0}},
+                       apart = {.n = 2, .local = 1, .share = {now.available, now.total, 0}};
     assert_int_equal(machine_room(DEVICE_CPU, arena, false, NULL, &e), PL_OK);
     assert_int_equal(machine_room(DEVICE_CPU, arena, false, &apart, &e), PL_OK);
     assert_int_equal(machine_room(DEVICE_CPU, arena, false, &two, &e), PL_FAIL);
     assert_non_null(strstr(e.text, "of memory on each of 2 ranks; this machine has"));
 }
 
-/* Threads of a rank: of the processors that it may use, its part of the host's. Several ranks may be bound to one socket. */
+/* Threads of a rank: of the processors that it may use, its part of the host's. Several ranks may
+ * be bound to one socket. */
 static void test_thread_share(void **state)
 {
     (void)state;
-    static const int cases[][4] = {{64, 64, 8, 8}, {32, 64, 8, 8}, {1, 64, 2, 1}, {4, 64, 8, 4}, {2, 2, 4, 1}, {6, 6, 4, 1}, {8, 8, 1, 8}};
-    for (size_t i = 0; i < COUNT(cases); i++) assert_int_equal(dist_share_threads(cases[i][0], cases[i][1], cases[i][2]), cases[i][3]);
+    static const int cases[][4] = {{64, 64, 8, 8}, {32, 64, 8, 8}, {1, 64, 2, 1}, {4, 64, 8, 4},
+                                   {2, 2, 4, 1},   {6, 6, 4, 1},   {8, 8, 1, 8}};
+    for (size_t i = 0; i < COUNT(cases); i++)
+        assert_int_equal(dist_share_threads(cases[i][0], cases[i][1], cases[i][2]), cases[i][3]);
 }
 
-/* --- failures --------------------------------------------------------------------------------------------------------- */
+/* --- failures --------------------------------------------------------------------------------- */
 
 static char said[256];
 static void note_abort(struct ranks *r, int code, const char *why)
@@ -391,7 +538,8 @@ static int no_run(struct device *d, struct tape *t, enum program p, struct error
     return error_set(e, PL_FAIL, "the GPU is gone");
 }
 
-/* A rank that others cannot hear, or that fails inside a program where they wait for it, ends all of them with its own cause. */
+/* A rank that others cannot hear, or that fails inside a program where they wait for it, ends all
+ * of them with its own cause. */
 static void test_alone(void **state)
 {
     (void)state;
@@ -399,7 +547,8 @@ static void test_alone(void **state)
     static struct ranks ranks[2];
     struct error e = {.code = PL_USAGE, .text = "the disk is full"};
     rank_threads_open(ranks, 2, 1);
-    start(&m, "llama-tiny", SETS("train.effective_batch=2", "memory.precision=f32", "parallel.shard=optimizer"), &ranks[0], 2);
+    start(&m, "llama-tiny", SETS("train.effective_batch=2", "memory.precision=f32", "parallel.shard=optimizer"),
+          &ranks[0], 2);
     struct device_ops ops = *m.p.r.device.ops;
     const struct device_ops *own = m.p.r.device.ops;
     ranks[0].abort = note_abort;
@@ -422,18 +571,36 @@ static void test_alone(void **state)
     rank_threads_close(ranks);
 }
 
-/* Running statistics of batch normalisation move by the groups of all ranks, in the order of samples. */
+/* Running statistics of batch normalisation move by the groups of all ranks, in the order of
+ * samples. */
 static void test_statistics(void **state)
 {
     (void)state;
     check("tinysam-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "model.bn_group=2"));
-    check("tinysam-tiny", 2, 4, 0, SETS("train.effective_batch=8", "memory.precision=f32", "memory.micro_batch=1", "parallel.shard=optimizer"));
-    check("tinysam-tiny", 4, 4, 0.5f, SETS("train.effective_batch=4", "memory.precision=bf16", "parallel.per_host=2", "parallel.group=all", "parallel.shard=weights"));
-    check("tinysam-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "memory.offload=optimizer+weights", "memory.recompute=all", "model.bn_group=2"));
+    check("tinysam-tiny", 2, 4, 0,
+          SETS("train.effective_batch=8", "memory.precision=f32", "memory.micro_batch=1", "parallel.shard=optimizer"));
+    check("tinysam-tiny", 4, 4, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=bf16", "parallel.per_host=2", "parallel.group=all",
+               "parallel.shard=weights"));
+    check("tinysam-tiny", 2, 2, 0.5f,
+          SETS("train.effective_batch=4", "memory.precision=f32", "memory.offload=optimizer+weights",
+               "memory.recompute=all", "model.bn_group=2"));
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_techniques), cmocka_unit_test(test_whole), cmocka_unit_test(test_shard_optimizer), cmocka_unit_test(test_shard_gradients), cmocka_unit_test(test_shard_weights), cmocka_unit_test(test_groups), cmocka_unit_test(test_hosts), cmocka_unit_test(test_sam), cmocka_unit_test(test_statistics), cmocka_unit_test(test_alone), cmocka_unit_test(test_room), cmocka_unit_test(test_thread_share)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama),
+                                       cmocka_unit_test(test_techniques),
+                                       cmocka_unit_test(test_whole),
+                                       cmocka_unit_test(test_shard_optimizer),
+                                       cmocka_unit_test(test_shard_gradients),
+                                       cmocka_unit_test(test_shard_weights),
+                                       cmocka_unit_test(test_groups),
+                                       cmocka_unit_test(test_hosts),
+                                       cmocka_unit_test(test_sam),
+                                       cmocka_unit_test(test_statistics),
+                                       cmocka_unit_test(test_alone),
+                                       cmocka_unit_test(test_room),
+                                       cmocka_unit_test(test_thread_share)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

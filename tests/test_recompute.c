@@ -40,10 +40,12 @@ static const char *const presets[] = {"sam-tiny", "tinysam-tiny", "llama-tiny"};
 enum { SAM, TINYSAM, LLAMA };
 
 /* Plans a model with this value of memory.recompute, and more settings; NULL ends them. */
-static int plan_with(struct run *r, struct config *c, int model, const char *words, const char *const *sets, struct error *e)
+static int plan_with(struct run *r, struct config *c, int model, const char *words, const char *const *sets,
+                     struct error *e)
 {
-    static const char *const base[] = {"train.effective_batch=4", "memory.offload=none", "memory.head_chunks=1", "memory.micro_batch=4",
-                                       "device.threads=1", "memory.precision=f32", "memory.fused_step=off"};
+    static const char *const base[] = {"train.effective_batch=4", "memory.offload=none", "memory.head_chunks=1",
+                                       "memory.micro_batch=4",    "device.threads=1",    "memory.precision=f32",
+                                       "memory.fused_step=off"};
     char text[96];
     memset(r, 0, sizeof *r);
     config_init(c);
@@ -65,7 +67,8 @@ static double value_of(const char *name, int64_t i)
 {
     static const int areas[] = {17, 13, 20, 20, 0, 0, 5, 20};
     double wave = sin(0.37 * (double)i + 0.001 * (double)(i % 97));
-    if (!strcmp(name, "input_ids") || !strcmp(name, "labels") || !strcmp(name, "gt_masks")) return (double)(i * 37 % 251);
+    if (!strcmp(name, "input_ids") || !strcmp(name, "labels") || !strcmp(name, "gt_masks"))
+        return (double)(i * 37 % 251);
     if (!strcmp(name, "input_labels")) return (double)(i % 2);
     if (!strcmp(name, "gt_valid")) return areas[i % (int64_t)COUNT(areas)];
     return !strcmp(name, "input_points") ? 0.5 + 0.45 * wave : wave;
@@ -73,14 +76,16 @@ static double value_of(const char *name, int64_t i)
 
 static void put_batch(struct run *r)
 {
-    static const char *const names[] = {"pixel_values", "input_points", "input_labels", "gt_masks", "gt_valid", "input_ids", "labels"};
+    static const char *const names[] = {"pixel_values", "input_points", "input_labels", "gt_masks",
+                                        "gt_valid",     "input_ids",    "labels"};
     struct error e = {0};
     for (size_t k = 0; k < COUNT(names); k++) {
         struct planned_input x;
         if (!planned_input(&r->planned, names[k], &x)) continue;
         uint64_t bytes = x.sample * BATCH;
         char *data = mem_alloc(bytes);
-        for (uint64_t i = 0; i < bytes / dtype_size(x.dtype); i++) dtype_store(data, x.dtype, (int64_t)i, value_of(names[k], (int64_t)i));
+        for (uint64_t i = 0; i < bytes / dtype_size(x.dtype); i++)
+            dtype_store(data, x.dtype, (int64_t)i, value_of(names[k], (int64_t)i));
         must(run_write_input(r, names[k], 0, data, bytes, &e), &e);
         mem_free(data);
     }
@@ -112,13 +117,19 @@ static struct result train(int model, const char *words, const char *const *sets
     r.tape.poison = sets && strcmp(words, "none");
     for (int step = 1; step <= STEPS; step++) {
         put_batch(&r);
-        struct step_block b = {.learning_rate = 1e-3f, .inv_count = {0.125f}, .loss_scale = 1, .step = step, .adam_t = step, .rng_step = (uint64_t)step - 1};
+        struct step_block b = {.learning_rate = 1e-3f,
+                               .inv_count = {0.125f},
+                               .loss_scale = 1,
+                               .step = step,
+                               .adam_t = step,
+                               .rng_step = (uint64_t)step - 1};
         must(run_put_step(&r, &b, &e), &e);
         must(run_program(&r, PROGRAM_STEP, &e), &e);
         keep(&x, &r, graph_find_output(&r.planned.graph, PROGRAM_STEP, "loss"));
         float loss;
         memcpy(&loss, x.bytes.at + x.bytes.n - sizeof loss, sizeof loss);
-        if (!(isfinite(loss) && loss > 0)) fail_msg("%s, %s: the loss of step %d is %g", presets[model], words, step, (double)loss);
+        if (!(isfinite(loss) && loss > 0))
+            fail_msg("%s, %s: the loss of step %d is %g", presets[model], words, step, (double)loss);
         must(run_program(&r, PROGRAM_UPDATE, &e), &e);
     }
     for (uint32_t i = 0; i < r.planned.graph.params.n; i++) keep(&x, &r, r.planned.graph.params.at[i].master);
@@ -131,13 +142,24 @@ static void check_same(int model, const char *words, const struct result *want, 
 {
     struct result got = train(model, words, sets);
     assert_int_equal(got.bytes.n, want->bytes.n);
-    if (memcmp(got.bytes.at, want->bytes.at, want->bytes.n)) fail_msg("%s, %s: not the bits of none", presets[model], words);
+    if (memcmp(got.bytes.at, want->bytes.at, want->bytes.n))
+        fail_msg("%s, %s: not the bits of none", presets[model], words);
     vec_free(&got.bytes);
 }
 
-static const char *const variants[] = {"all",        "selective",    "every:2",       "every:3",         "ratio:0.5",        "first:1",
-                                    "segments:2", "segments:1",   "all+halves",    "all+selective",   "every:2+selective", "first:1+halves+selective",
-                                    "segments:2+selective"};
+static const char *const variants[] = {"all",
+                                       "selective",
+                                       "every:2",
+                                       "every:3",
+                                       "ratio:0.5",
+                                       "first:1",
+                                       "segments:2",
+                                       "segments:1",
+                                       "all+halves",
+                                       "all+selective",
+                                       "every:2+selective",
+                                       "first:1+halves+selective",
+                                       "segments:2+selective"};
 
 static void test_bits(void **state)
 {
@@ -195,7 +217,8 @@ static void measure(const struct graph *g, struct memory_use *l)
     for (id s = 1; s < g->storages.n; s++) {
         if (!life[s].used || !written[s] || g->storages.at[s].kind != KIND_ACT) continue;
         if (phase[s] == PHASE_FORWARD && life[s].end > turn) l->saved += g->storages.at[s].bytes;
-        for (uint32_t k = life[s].start; k <= life[s].end && phase[s] == PHASE_RECOMPUTE; k++) alive[k] += g->storages.at[s].bytes;
+        for (uint32_t k = life[s].start; k <= life[s].end && phase[s] == PHASE_RECOMPUTE; k++)
+            alive[k] += g->storages.at[s].bytes;
     }
     for (uint32_t k = 0; k < order->nodes.n; k++)
         if (alive[k] > l->transient) l->transient = alive[k];
@@ -240,19 +263,24 @@ static void test_bytes(void **state)
 {
     (void)state;
     for (int model = 0; model < (int)COUNT(presets); model++) {
-        struct memory_use none = measure_plan(model, "none", NULL), all = measure_plan(model, "all", NULL), half = measure_plan(model, "every:2", NULL);
+        struct memory_use none = measure_plan(model, "none", NULL), all = measure_plan(model, "all", NULL),
+                          half = measure_plan(model, "every:2", NULL);
         for (size_t i = 0; i < COUNT(variants); i++) {
             struct memory_use l = measure_plan(model, variants[i], NULL);
-            if (l.arena >= none.arena) fail_msg("%s, %s: %llu bytes, none has %llu", presets[model], variants[i], (unsigned long long)l.arena, (unsigned long long)none.arena);
+            if (l.arena >= none.arena)
+                fail_msg("%s, %s: %llu bytes, none has %llu", presets[model], variants[i], (unsigned long long)l.arena,
+                         (unsigned long long)none.arena);
             if (l.saved >= none.saved) fail_msg("%s, %s: as much is kept as by none", presets[model], variants[i]);
-            if (l.seconds <= none.seconds) fail_msg("%s, %s: %g s, none takes %g", presets[model], variants[i], l.seconds, none.seconds);
+            if (l.seconds <= none.seconds)
+                fail_msg("%s, %s: %g s, none takes %g", presets[model], variants[i], l.seconds, none.seconds);
         }
         assert_true(none.arena > half.arena && half.arena > all.arena);
         assert_true(none.saved > half.saved && half.saved > all.saved);
         assert_true(none.seconds < half.seconds && half.seconds < all.seconds);
         assert_true(none.blocks == 0 && half.blocks > 0 && all.blocks > half.blocks);
         /* Block recompute and selective recompute together keep less than either alone. */
-        struct memory_use both = measure_plan(model, "every:2+selective", NULL), cheap = measure_plan(model, "selective", NULL);
+        struct memory_use both = measure_plan(model, "every:2+selective", NULL),
+                          cheap = measure_plan(model, "selective", NULL);
         assert_true(both.saved < half.saved && both.saved < cheap.saved);
         assert_true(both.arena < half.arena);
     }
@@ -264,19 +292,22 @@ static void test_segments(void **state)
 {
     (void)state;
     for (int model = 0; model < (int)COUNT(presets); model++) {
-        struct memory_use all = measure_plan(model, "all", NULL), runs = measure_plan(model, "segments:1", NULL), parts = measure_plan(model, "all+halves", NULL);
+        struct memory_use all = measure_plan(model, "all", NULL), runs = measure_plan(model, "segments:1", NULL),
+                          parts = measure_plan(model, "all+halves", NULL);
         /* The largest recomputation of tinysam-tiny is a block that is alone in its stage and has
          * no submodules. */
         bool strict = model != TINYSAM;
-        assert_true(runs.saved < all.saved && (strict ? runs.transient > all.transient : runs.transient == all.transient));
-        assert_true(parts.saved > all.saved && (strict ? parts.transient < all.transient : parts.transient == all.transient));
+        assert_true(runs.saved < all.saved &&
+                    (strict ? runs.transient > all.transient : runs.transient == all.transient));
+        assert_true(parts.saved > all.saved &&
+                    (strict ? parts.transient < all.transient : parts.transient == all.transient));
         assert_int_equal(runs.blocks, all.blocks);
         assert_int_equal(parts.blocks, all.blocks);
     }
     /* Four layers in three segments: one, one, and the rest. With more segments than layers each
      * layer is one. */
-    struct memory_use three = measure_plan(LLAMA, "segments:3", NULL), two = measure_plan(LLAMA, "segments:2", NULL), many = measure_plan(LLAMA, "segments:9", NULL),
-                all = measure_plan(LLAMA, "all", NULL);
+    struct memory_use three = measure_plan(LLAMA, "segments:3", NULL), two = measure_plan(LLAMA, "segments:2", NULL),
+                      many = measure_plan(LLAMA, "segments:9", NULL), all = measure_plan(LLAMA, "all", NULL);
     assert_true(all.saved > three.saved && three.saved > two.saved);
     assert_true(three.transient == two.transient && three.transient > all.transient);
     assert_true(many.saved == all.saved && many.arena == all.arena);
@@ -308,7 +339,8 @@ static uint32_t count_executed(int model, const char *words)
     must(plan_with(&r, &c, model, words, NULL, &e), &e);
     must(run_start(&r, NULL, true, &e), &e);
     put_batch(&r);
-    must(run_put_step(&r, &(struct step_block){.inv_count = {0.125f}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
+    must(run_put_step(&r, &(struct step_block){.inv_count = {0.125f}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e),
+         &e);
     struct launched x = {&r.planned.graph, 0, mem_alloc(r.planned.graph.scopes.n)};
     r.tape.observe = count_launch;
     r.tape.observer = &x;
@@ -382,17 +414,28 @@ static void test_modules(void **state)
 {
     (void)state;
     expect_blocks(LLAMA, "none", "memory.modules=[{match: model.layers.1, recompute: all}]", "model.layers.1");
-    expect_blocks(LLAMA, "all", "memory.modules=[{match: model.layers.1, recompute: none}]", "model.layers.3 model.layers.2 model.layers.0");
-    expect_blocks(LLAMA, "none", "memory.modules=[{match: 'model.layers.*', recompute: all}, {match: [model.layers.2, model.layers.0], recompute: none}]",
+    expect_blocks(LLAMA, "all", "memory.modules=[{match: model.layers.1, recompute: none}]",
+                  "model.layers.3 model.layers.2 model.layers.0");
+    expect_blocks(LLAMA, "none",
+                  "memory.modules=[{match: 'model.layers.*', recompute: all}, {match: [model.layers.2, "
+                  "model.layers.0], recompute: none}]",
                   "model.layers.3 model.layers.1");
-    expect_blocks(LLAMA, "all", "memory.modules=[{match: model, recompute: 'every:3'}, {match: model.layers.0, precision: f32}]", "model.layers.3 model.layers.0");
-    expect_blocks(SAM, "none", "memory.modules=[{match: vision_encoder, recompute: 'first:1'}, {match: mask_decoder, recompute: 'segments:1'}]",
+    expect_blocks(LLAMA, "all",
+                  "memory.modules=[{match: model, recompute: 'every:3'}, {match: model.layers.0, precision: f32}]",
+                  "model.layers.3 model.layers.0");
+    expect_blocks(SAM, "none",
+                  "memory.modules=[{match: vision_encoder, recompute: 'first:1'}, {match: mask_decoder, recompute: "
+                  "'segments:1'}]",
                   "mask_decoder.transformer.layers.0 mask_decoder.transformer.layers.1 vision_encoder.layers.0");
     /* One tower selectively, and nothing else. */
-    struct memory_use part = measure_plan(SAM, "none", (const char *const[]){"memory.modules=[{match: vision_encoder, recompute: selective}]", NULL});
+    struct memory_use part =
+        measure_plan(SAM, "none",
+                     (const char *const[]){"memory.modules=[{match: vision_encoder, recompute: selective}]", NULL});
     assert_non_null(strstr(part.names, "vision_encoder.layers.0"));
     assert_null(strstr(part.names, "mask_decoder"));
-    static const char *const rules[] = {"memory.modules=[{match: vision_encoder, recompute: 'every:2+selective'}, {match: mask_decoder, recompute: all}]", NULL};
+    static const char *const rules[] = {"memory.modules=[{match: vision_encoder, recompute: 'every:2+selective'}, "
+                                        "{match: mask_decoder, recompute: all}]",
+                                        NULL};
     struct result want = train(SAM, "none", NULL);
     check_same(SAM, "selective", &want, rules);
     vec_free(&want.bytes);
@@ -413,22 +456,46 @@ static void refused(int model, const char *words, const char *modules, const cha
 static void test_refused(void **state)
 {
     (void)state;
-    refused(LLAMA, "none", "memory.modules=[{match: model.layer.1, recompute: all}]", "matches no module; the nearest is model.layers.1");
+    refused(LLAMA, "none", "memory.modules=[{match: model.layer.1, recompute: all}]",
+            "matches no module; the nearest is model.layers.1");
     refused(LLAMA, "none", "memory.modules=[{match: lm_head, recompute: all}]", "match names no block");
-    refused(LLAMA, "none", "memory.modules=[{match: model, recomput: all}]", "memory.modules[0].recomput; did you mean recompute?");
-    refused(LLAMA, "none", "memory.modules=[{match: model}]", "only match is given, expected recompute or precision too");
-    refused(LLAMA, "none", "memory.modules=[{recompute: all}]", "match is not given, expected patterns of module names");
-    refused(LLAMA, "none", "memory.modules=[{match: model, recompute: auto}]", "memory.modules[0].recompute: found the string \"auto\"");
+    refused(LLAMA, "none", "memory.modules=[{match: model, recomput: all}]",
+            "memory.modules[0].recomput; did you mean recompute?");
+    refused(LLAMA, "none", "memory.modules=[{match: model}]",
+            "only match is given, expected recompute or precision too");
+    refused(LLAMA, "none", "memory.modules=[{recompute: all}]",
+            "match is not given, expected patterns of module names");
+    refused(LLAMA, "none", "memory.modules=[{match: model, recompute: auto}]",
+            "memory.modules[0].recompute: found the string \"auto\"");
     refused(LLAMA, "none", "memory.modules=[{match: model, precision: f64}]", "expected f32, bf16 or f16");
-    static const char *const wrong[] = {"every:0", "every:", "every", "every:2x", "every:-1", "ratio:1.5", "ratio:nan", "ratio:-0.5", "segments:0", "none+halves",
-                                        "selective+halves", "segments:2+halves", "all+halves+halves", "all+", "half", "first:99999999999999999999"};
-    for (size_t i = 0; i < COUNT(wrong); i++) refused(LLAMA, wrong[i], NULL, "expected auto, none, all, selective, every:N");
+    static const char *const wrong[] = {"every:0",
+                                        "every:",
+                                        "every",
+                                        "every:2x",
+                                        "every:-1",
+                                        "ratio:1.5",
+                                        "ratio:nan",
+                                        "ratio:-0.5",
+                                        "segments:0",
+                                        "none+halves",
+                                        "selective+halves",
+                                        "segments:2+halves",
+                                        "all+halves+halves",
+                                        "all+",
+                                        "half",
+                                        "first:99999999999999999999"};
+    for (size_t i = 0; i < COUNT(wrong); i++)
+        refused(LLAMA, wrong[i], NULL, "expected auto, none, all, selective, every:N");
 }
 
 static void test_words(void **state)
 {
     (void)state;
-    static const char *const right[] = {"none", "all", "selective", "every:3", "ratio:0.25", "segments:4", "first:0", "all+halves", "all+selective", "every:2+halves+selective"};
+    static const char *const right[] = {"none",          "all",
+                                        "selective",     "every:3",
+                                        "ratio:0.25",    "segments:4",
+                                        "first:0",       "all+halves",
+                                        "all+selective", "every:2+halves+selective"};
     for (size_t i = 0; i < COUNT(right); i++) {
         struct recompute r;
         char words[SETTING_ROOM];
@@ -444,8 +511,9 @@ static void test_words(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_words),  cmocka_unit_test(test_refused), cmocka_unit_test(test_shares),  cmocka_unit_test(test_chains), cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_segments),  cmocka_unit_test(test_modules), cmocka_unit_test(test_bits),    cmocka_unit_test(test_bits_split),
+        cmocka_unit_test(test_words),   cmocka_unit_test(test_refused), cmocka_unit_test(test_shares),
+        cmocka_unit_test(test_chains),  cmocka_unit_test(test_bytes),   cmocka_unit_test(test_segments),
+        cmocka_unit_test(test_modules), cmocka_unit_test(test_bits),    cmocka_unit_test(test_bits_split),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

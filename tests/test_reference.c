@@ -171,7 +171,8 @@ static void test_window(void **state)
     struct trial forward, t;
     attention_forward(&forward, DT_F64, DT_F64, &n);
     run_oracle(&forward);
-    for (int i = 0; i < 8; i++) assert_true(forward.oracle[0][i] == (i / 2 == 2 ? 0 : ((double *)forward.in[2].data)[i]));
+    for (int i = 0; i < 8; i++)
+        assert_true(forward.oracle[0][i] == (i / 2 == 2 ? 0 : ((double *)forward.in[2].data)[i]));
     assert_true(forward.oracle[1][2] == -INFINITY && isfinite(forward.oracle[1][3]));
     attention_backward(&t, &forward, DT_F64, DT_F64, &n);
     run_oracle(&t);

@@ -5,9 +5,10 @@
  *     case    a graph of the suite, and how the numbers of some nodes change where the pass rewrites it; 0: it must
  *             leave the graph as it is
  *
- * Each case runs without the pass on one thread, with it on three, and with it where outputs overwrite inputs (reuse).
- * Gradients and outputs have the same bits, or, where the pass changes the order of a sum, are within the suite's
- * tolerance. Dead and new bytes are NaN. Every program runs twice, the second time over the results of the first.
+ * Each case runs without the pass on one thread, with it on three, and with it where outputs
+ * overwrite inputs (reuse). Gradients and outputs have the same bits, or, where the pass changes
+ * the order of a sum, are within the suite's tolerance. Dead and new bytes are NaN. Every program
+ * runs twice, the second time over the results of the first.
  */
 #include "optest.h"
 
@@ -19,7 +20,8 @@ typedef void pass_function(struct graph *, const struct settings *);
 enum { ON_GPU = 1 << 8, MICRO_BATCHES = 1 << 9, CHUNKS = 1 << 10, SELECTIVE = 1 << 11, FORWARD = 1 << 12,
        BF16_ONLY = 1 << 13 };
 
-/* Counts nodes of an op with at least `outputs` outputs. OP_NONE: of all ops; OP_COUNT: nodes that launch nothing. */
+/* Counts nodes of an op with at least `outputs` outputs. OP_NONE: of all ops; OP_COUNT: nodes that
+ * launch nothing. */
 struct counted {
     enum op op;
     int outputs;
@@ -29,7 +31,8 @@ struct suite {
     const char *name;
     pass_function *passes[6], *tested; /* in order; `tested` is one of them */
     struct counted counted[2];
-    /* Returns the tensor whose sum of squares is the loss; 0: there is no loss, or `emit` declared it. */
+    /* Returns the tensor whose sum of squares is the loss; 0: there is no loss, or `emit` declared
+     * it. */
     id (*emit)(struct graph *g, int how, enum dtype f);
     int types;           /* 1: f32; 2: also bf16; 3: also f16 */
     double tolerance[3]; /* in units of a dtype's epsilon, by type; 0: the same bits */
@@ -126,7 +129,7 @@ static id param(struct graph *g, const char *name, enum dtype f, int rank, const
     return graph_param(g, name, f, rank, dim, (struct init){INIT_NORMAL, 0.3f, 0});
 }
 
-/* --- an activation in the product of few rows that alone reads it --------------------------------- */
+/* --- an activation in the product of few rows that alone reads it ----------------------------- */
 
 enum { RESHAPED = 1, RELU = 2, SECOND_READER = 4, MANY_ROWS = 8, NOT_TRANSPOSED = 16, LOWER = 32, STRIDED = 64 };
 
@@ -158,7 +161,7 @@ static id emit_filters(struct graph *g, int how, enum dtype f)
     return y;
 }
 
-/* --- a weight's gradient recomputes the activation in the activation's backward --------------------- */
+/* --- a weight's gradient recomputes the activation in the activation's backward --------------- */
 
 enum { MORE = 1, TWICE = 2, NO_ACT = 4, NO_BIAS = 8 };
 
@@ -198,7 +201,7 @@ static id emit_act(struct graph *g, int how, enum dtype f)
                   how);
 }
 
-/* --- on a GPU the activation's backward sums the bias gradient ------------------------------------- */
+/* --- on a GPU the activation's backward sums the bias gradient -------------------------------- */
 
 static const struct rewrite_case bias_grad_cases[] = {
     {"a layer", ON_GPU, {1}},
@@ -220,7 +223,7 @@ static id emit_layer(struct graph *g, int how, enum dtype f)
     return how & TWICE ? op_concat(g, y, 2, 0) : y[0];
 }
 
-/* --- the backward of a norm adds the gradient that bypasses the norm -------------------------------- */
+/* --- the backward of a norm adds the gradient that bypasses the norm -------------------------- */
 
 /* The uses of x in the order of the forward, two bits each; the backward visits them in reverse. */
 enum { END, PAST, SQUARE, NORM, CENTRED = 1 << 6, SCALED_FIRST = 1 << 7 };
@@ -258,7 +261,7 @@ static id emit_uses(struct graph *g, int how, enum dtype f)
     return total;
 }
 
-/* --- a product of a sum with a constant becomes two products ------------------------------------------ */
+/* --- a product of a sum with a constant becomes two products ---------------------------------- */
 
 enum sum_case { POSITIONS, SWAPPED, ROW, SAME_SHAPE, COMPUTED, VIEWED, READ_TWICE, BATCH, CONSTANTS, WIDER, OUTPUT };
 
@@ -299,7 +302,7 @@ static id emit_sum(struct graph *g, int how, enum dtype f)
                      param(g, "v", f, DIM(WIDE - 1, WIDE)), 0);
 }
 
-/* --- gradients of slices that cover a tensor are concatenated ----------------------------------------- */
+/* --- gradients of slices that cover a tensor are concatenated --------------------------------- */
 
 static const struct slicing {
     int axis, n;
@@ -331,7 +334,7 @@ static id emit_slices(struct graph *g, int how, enum dtype f)
     return loss;
 }
 
-/* --- an activation as the epilogue of a product ------------------------------------------------------- */
+/* --- an activation as the epilogue of a product ----------------------------------------------- */
 
 /* Rows, columns, depth: smaller and larger than the blocks of the products. */
 static const int64_t products[][3] = {{1, 1, 1},      {1, 77, 300},   {3, 130, 19},  {7, 259, 40},
@@ -381,7 +384,7 @@ static id emit_products(struct graph *g, int how, enum dtype f)
     return how & FORWARD ? 0 : op_scale(g, y, 1e-3); /* f16 holds the loss */
 }
 
-/* --- gradients of slices that attention reads are written into one tensor --------------------------------- */
+/* --- gradients of slices that attention reads are written into one tensor --------------------- */
 
 enum { PLAIN, RELATIVE, WINDOWED, BIASED, THREE };
 
@@ -406,7 +409,7 @@ static id emit_attention(struct graph *g, int how, enum dtype f)
                                (struct window_options){SIDE, SIDE, WINDOW, 0.5f});
 }
 
-/* --- the first micro-batch, or chunk, writes the sum that the others add to --------------------------------- */
+/* --- the first micro-batch, or chunk, writes the sum that the others add to ------------------- */
 
 enum { TIED = 1, GATED = 2 };
 
@@ -437,7 +440,7 @@ static id emit_head(struct graph *g, int how, enum dtype f)
     return 0;
 }
 
-/* --- the product at the end of a residual branch adds the residual ---------------------------------------- */
+/* --- the product at the end of a residual branch adds the residual ---------------------------- */
 
 enum addend {
     RESIDUAL,
@@ -504,7 +507,7 @@ static id emit_branch(struct graph *g, int how, enum dtype f)
     return y;
 }
 
-/* --- a sum and the norm after it as one op ----------------------------------------------------------- */
+/* --- a sum and the norm after it as one op ---------------------------------------------------- */
 
 static const struct rewrite_case add_norm_cases[] = {{"RMSNORM", 0, {-1, -1}}, {"LAYERNORM", CENTRED, {-1, -1}}, {0}};
 static const struct rewrite_case add_norm_apart_cases[] = {
@@ -522,42 +525,123 @@ static id emit_norm(struct graph *g, int how, enum dtype f)
     return 0;
 }
 
-/* --- the suites --------------------------------------------------------------------------------- */
+/* --- the suites ------------------------------------------------------------------------------- */
 
 static struct suite suites[] = {
-    {"act_bmm", {pass_act_bmm, pass_differentiate}, pass_act_bmm,
-     {{OP_ACT}, {OP_BMM_ACT}}, emit_filters, 2, .cases = act_bmm_cases},
-    {"act_recompute of a gate", {pass_differentiate, pass_bias_grad, pass_accumulate, pass_selective, pass_act_recompute},
-     pass_act_recompute, {{OP_SILU_GATE_BWD_Y, 3}, {OP_ACT_BWD_SUM, 3}}, emit_gate, 1, .cases = gate_cases},
-    {"act_recompute", {pass_differentiate, pass_bias_grad, pass_accumulate, pass_selective, pass_act_recompute},
-     pass_act_recompute, {{OP_ACT_BWD_SUM, 3}, {OP_SILU_GATE_BWD_Y, 3}}, emit_act, 1, .cases = act_cases},
-    {"bias_grad", {pass_differentiate, pass_bias_grad, pass_accumulate}, pass_bias_grad,
-     {{OP_ACT_BWD_SUM}, {OP_COUNT}}, emit_layer, 1, {84}, .cases = bias_grad_cases},
-    {"residual", {pass_differentiate, pass_residual}, pass_residual,
-     {{OP_ACCUMULATE}, {OP_COUNT}}, emit_uses, 1, .cases = residual_cases},
-    {"split_linear", {pass_split_linear, pass_differentiate}, pass_split_linear,
-     {{OP_LINEAR}, {OP_ADD}}, emit_sum, 1, {40}, .cases = split_linear_cases},
-    {"join", {pass_differentiate, pass_join}, pass_join,
-     {{OP_CONCAT}, {OP_PAD}}, emit_slices, 1, .ref = true, .cases = join_cases},
-    {"fuse", {pass_fuse, pass_differentiate}, pass_fuse,
-     {{OP_ACT}, {OP_LINEAR_ACT}}, emit_products, 3, .cases = fuse_cases},
-    {"fuse, trim", {pass_fuse, pass_trim, pass_differentiate}, pass_fuse,
-     {{OP_ACT}, {OP_LINEAR_ACT}}, emit_products, 3, .cases = fuse_trim_cases},
-    {"fuse for a GPU", {pass_fuse}, pass_fuse,
-     {{OP_ACT}, {OP_LINEAR_ACT}}, emit_products, 1, {8}, .cases = fuse_gpu_cases},
-    {"inlay", {pass_differentiate, pass_join, pass_inlay}, pass_inlay,
-     {{OP_CONCAT}, {OP_COUNT}}, emit_attention, 1, .ref = true, .cases = inlay_cases},
-    {"first_sum", {pass_chunk, pass_differentiate, pass_accumulate, pass_reuse, pass_first_sum}, pass_first_sum,
-     {{OP_COUNT}, {OP_FILL}}, emit_head, 1, .cases = first_sum_cases},
-    {"linear_add", {pass_linear_add, pass_differentiate}, pass_linear_add,
-     {{OP_ADD}, {OP_COUNT}}, emit_branch, 2, {69, 24}, .cases = linear_add_cases},
-    {"add_norm", {pass_reuse, pass_add_norm}, pass_add_norm,
-     {{OP_ADD}, {OP_NONE}}, emit_norm, 3, .cases = add_norm_cases},
-    {"add_norm without reuse", {pass_add_norm}, pass_add_norm,
-     {{OP_ADD}, {OP_NONE}}, emit_norm, 3, .cases = add_norm_apart_cases},
+    {"act_bmm",
+     {pass_act_bmm, pass_differentiate},
+     pass_act_bmm,
+     {{OP_ACT}, {OP_BMM_ACT}},
+     emit_filters,
+     2,
+     .cases = act_bmm_cases},
+    {"act_recompute of a gate",
+     {pass_differentiate, pass_bias_grad, pass_accumulate, pass_selective, pass_act_recompute},
+     pass_act_recompute,
+     {{OP_SILU_GATE_BWD_Y, 3}, {OP_ACT_BWD_SUM, 3}},
+     emit_gate,
+     1,
+     .cases = gate_cases},
+    {"act_recompute",
+     {pass_differentiate, pass_bias_grad, pass_accumulate, pass_selective, pass_act_recompute},
+     pass_act_recompute,
+     {{OP_ACT_BWD_SUM, 3}, {OP_SILU_GATE_BWD_Y, 3}},
+     emit_act,
+     1,
+     .cases = act_cases},
+    {"bias_grad",
+     {pass_differentiate, pass_bias_grad, pass_accumulate},
+     pass_bias_grad,
+     {{OP_ACT_BWD_SUM}, {OP_COUNT}},
+     emit_layer,
+     1,
+     {84},
+     .cases = bias_grad_cases},
+    {"residual",
+     {pass_differentiate, pass_residual},
+     pass_residual,
+     {{OP_ACCUMULATE}, {OP_COUNT}},
+     emit_uses,
+     1,
+     .cases = residual_cases},
+    {"split_linear",
+     {pass_split_linear, pass_differentiate},
+     pass_split_linear,
+     {{OP_LINEAR}, {OP_ADD}},
+     emit_sum,
+     1,
+     {40},
+     .cases = split_linear_cases},
+    {"join",
+     {pass_differentiate, pass_join},
+     pass_join,
+     {{OP_CONCAT}, {OP_PAD}},
+     emit_slices,
+     1,
+     .ref = true,
+     .cases = join_cases},
+    {"fuse",
+     {pass_fuse, pass_differentiate},
+     pass_fuse,
+     {{OP_ACT}, {OP_LINEAR_ACT}},
+     emit_products,
+     3,
+     .cases = fuse_cases},
+    {"fuse, trim",
+     {pass_fuse, pass_trim, pass_differentiate},
+     pass_fuse,
+     {{OP_ACT}, {OP_LINEAR_ACT}},
+     emit_products,
+     3,
+     .cases = fuse_trim_cases},
+    {"fuse for a GPU",
+     {pass_fuse},
+     pass_fuse,
+     {{OP_ACT}, {OP_LINEAR_ACT}},
+     emit_products,
+     1,
+     {8},
+     .cases = fuse_gpu_cases},
+    {"inlay",
+     {pass_differentiate, pass_join, pass_inlay},
+     pass_inlay,
+     {{OP_CONCAT}, {OP_COUNT}},
+     emit_attention,
+     1,
+     .ref = true,
+     .cases = inlay_cases},
+    {"first_sum",
+     {pass_chunk, pass_differentiate, pass_accumulate, pass_reuse, pass_first_sum},
+     pass_first_sum,
+     {{OP_COUNT}, {OP_FILL}},
+     emit_head,
+     1,
+     .cases = first_sum_cases},
+    {"linear_add",
+     {pass_linear_add, pass_differentiate},
+     pass_linear_add,
+     {{OP_ADD}, {OP_COUNT}},
+     emit_branch,
+     2,
+     {69, 24},
+     .cases = linear_add_cases},
+    {"add_norm",
+     {pass_reuse, pass_add_norm},
+     pass_add_norm,
+     {{OP_ADD}, {OP_NONE}},
+     emit_norm,
+     3,
+     .cases = add_norm_cases},
+    {"add_norm without reuse",
+     {pass_add_norm},
+     pass_add_norm,
+     {{OP_ADD}, {OP_NONE}},
+     emit_norm,
+     3,
+     .cases = add_norm_apart_cases},
 };
 
-/* --- first_sum, linear_add: what the values alone do not show ----------------------------------------- */
+/* --- first_sum, linear_add: what the values alone do not show --------------------------------- */
 
 /* A fill remains where a node other than a sum reads it, where it is not 0, or where the sum covers
  * only a slice of it. */

@@ -128,7 +128,8 @@ static void test_round_trip(void **state)
             assert_int_equal(rle_to_pixels(&forms[f], back), RLE_OK);
             assert_memory_equal(back, a, h * w);
         }
-        uint32_t area = 0, common[2] = {0}, x0 = w, y0 = h, x1 = 0, y1 = 0; /* common: of the union, of the intersection */
+        /* common: of the union, of the intersection */
+        uint32_t area = 0, common[2] = {0}, x0 = w, y0 = h, x1 = 0, y1 = 0;
         for (uint32_t p = 0; p < h * w; p++) {
             area += a[p], common[0] += a[p] | b[p], common[1] += a[p] & b[p];
             if (!a[p]) continue;

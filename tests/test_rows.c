@@ -12,9 +12,10 @@
 #include "base/random.h"
 #include "data/text/rows.h"
 
-/* Every sample once, no row over its room, rows in the order of their first samples. Returns the fill with tokens; *images, if
- * not NULL: that of the slots of images. */
-static double check_sizes(const struct rows *r, const struct row_size *sizes, uint32_t n, struct row_size most, double *images)
+/* Every sample once, no row over its room, rows in the order of their first samples. Returns the
+ * fill with tokens; *images, if not NULL: that of the slots of images. */
+static double check_sizes(const struct rows *r, const struct row_size *sizes, uint32_t n, struct row_size most,
+                          double *images)
 {
     uint64_t sum = 0, all = 0;
     unsigned char *seen = mem_alloc(n + 1);
@@ -68,7 +69,10 @@ static void fill_lengths(uint32_t *lengths, uint32_t n, uint32_t T, double media
 static void test_fills_rows(void **state)
 {
     (void)state;
-    static const struct { uint32_t T; double median, sigma; } cases[] = {{2048, 400, 0.8}, {4096, 900, 1.0}, {1024, 150, 0.7}, {512, 300, 0.5}};
+    static const struct {
+        uint32_t T;
+        double median, sigma;
+    } cases[] = {{2048, 400, 0.8}, {4096, 900, 1.0}, {1024, 150, 0.7}, {512, 300, 0.5}};
     enum { N = 20000 };
     uint32_t *lengths = mem_alloc(N * sizeof *lengths);
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -121,8 +125,8 @@ static void test_best_fit(void **state)
     rows_free(&r);
 }
 
-/* Samples as those of LLaVA's instructions: an image of 576 tokens, or up to three, and some text; 6 % are longer text
- * without an image. */
+/* Samples as those of LLaVA's instructions: an image of 576 tokens, or up to three, and some text;
+ * 6 % are longer text without an image. */
 static uint32_t like_llava(struct row_size *sizes, uint32_t n, uint32_t T, uint32_t most_images)
 {
     float *x = mem_alloc(n * sizeof *x);
@@ -141,7 +145,10 @@ static uint32_t like_llava(struct row_size *sizes, uint32_t n, uint32_t T, uint3
 static void test_fills_images(void **state)
 {
     (void)state;
-    static const struct { struct row_size most; uint32_t images; } cases[] = {{{4096, 5}, 1}, {{8192, 11}, 1}, {{4096, 6}, 3}, {{2048, 3}, 3}, {{8192, 11}, 3}};
+    static const struct {
+        struct row_size most;
+        uint32_t images;
+    } cases[] = {{{4096, 5}, 1}, {{8192, 11}, 1}, {{4096, 6}, 3}, {{2048, 3}, 3}, {{8192, 11}, 3}};
     enum { N = 20000 };
     struct row_size *sizes = mem_alloc(N * sizeof *sizes);
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -150,7 +157,8 @@ static void test_fills_images(void **state)
         const uint32_t n = like_llava(sizes, N, cases[i].most.tokens, cases[i].images);
         rows_pack(&r, sizes, n, cases[i].most, true);
         const double tokens = check_sizes(&r, sizes, n, cases[i].most, &images);
-        if (tokens < 0.9 || images < 0.8) fail_msg("case %zu: %.3f of the tokens and %.3f of the slots of images are filled", i, tokens, images);
+        if (tokens < 0.9 || images < 0.8)
+            fail_msg("case %zu: %.3f of the tokens and %.3f of the slots of images are filled", i, tokens, images);
         rows_free(&r);
     }
     mem_free(sizes);
@@ -163,7 +171,8 @@ static void test_frames(void **state)
     const struct row_size sizes[] = {{6, 1, 4}, {5, 0, 8}, {4, 0, 4}, {3, 1, 0}, {2, 0, 4}, {1, 0, 0}};
     struct rows r;
     rows_pack(&r, sizes, COUNT(sizes), (struct row_size){10, 1, 8}, true);
-    const uint32_t first[] = {0, 2, 5, 6}, samples[] = {0, 2, 1, 3, 5, 4}; /* 4 has no room beside the frames of the others */
+    /* 4 has no room beside the frames of the others */
+    const uint32_t first[] = {0, 2, 5, 6}, samples[] = {0, 2, 1, 3, 5, 4};
     assert_int_equal(r.n, 3);
     assert_memory_equal(r.first, first, sizeof first);
     assert_memory_equal(r.samples, samples, sizeof samples);
@@ -172,6 +181,8 @@ static void test_frames(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fills_rows), cmocka_unit_test(test_any_size), cmocka_unit_test(test_best_fit), cmocka_unit_test(test_fills_images), cmocka_unit_test(test_frames)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fills_rows), cmocka_unit_test(test_any_size),
+                                       cmocka_unit_test(test_best_fit), cmocka_unit_test(test_fills_images),
+                                       cmocka_unit_test(test_frames)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

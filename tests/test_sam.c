@@ -89,10 +89,14 @@ static float *gradients(const struct prompting *p, void (*put)(struct run *), co
     struct run r = {0};
     struct error e = {0};
     begin(&c, "model.path=tests/golden/sam_target", sets);
-    must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .own = p, .own_bytes = sizeof *p}, &e), &e);
+    must(run_plan(&r, &c,
+                  &(struct run_options){.train = true, .describe = feed_describe, .own = p, .own_bytes = sizeof *p},
+                  &e),
+         &e);
     must(run_start(&r, NULL, true, &e), &e);
     put(&r);
-    must(run_put_step(&r, &(struct step_block){.inv_count = {0.125f}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
+    must(run_put_step(&r, &(struct step_block){.inv_count = {0.125f}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e),
+         &e);
     must(run_program(&r, PROGRAM_STEP, &e), &e);
     VEC(float) all = {0};
     vec_push(&all, 0);
@@ -122,7 +126,10 @@ static void expect_within(const float *a, const float *b, int64_t n, double boun
 
 /* Sums in another order: eps times the root of the number of terms, with a margin for the depth of
  * the network. */
-static void expect_near(const float *a, const float *b, int64_t n, const char *what) { expect_within(a, b, n, 30 * 1.2e-7, what); }
+static void expect_near(const float *a, const float *b, int64_t n, const char *what)
+{
+    expect_within(a, b, n, 30 * 1.2e-7, what);
+}
 
 static void test_micro_batches(void **state)
 {
@@ -149,7 +156,8 @@ static void test_bf16(void **state)
 {
     (void)state;
     static const char *const exact[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
-    static const char *const rounded[] = {"memory.micro_batch=2", "memory.recompute=none", "memory.precision=bf16", NULL};
+    static const char *const rounded[] = {"memory.micro_batch=2", "memory.recompute=none", "memory.precision=bf16",
+                                          NULL};
     int64_t n, k;
     float *want = gradients(&by_points, put_batch, exact, &n), *got = gradients(&by_points, put_batch, rounded, &k);
     assert_int_equal(n, k);
@@ -167,7 +175,10 @@ static float identity(int64_t i) { return (float)i; }
 static float first_kind(int64_t i)
 {
     const int64_t slot = i % ROUND_SLOTS, box = i / ROUND_SLOTS % 2;
-    return (float)(slot > 1 ? POINT_UNUSED : slot ? (box ? POINT_LAST : POINT_FILLER) : box ? POINT_FIRST : POINT_FOREGROUND);
+    return (float)(slot > 1 ? POINT_UNUSED
+                   : slot   ? (box ? POINT_LAST : POINT_FILLER)
+                   : box    ? POINT_FIRST
+                            : POINT_FOREGROUND);
 }
 
 static void put_rounds(struct run *r)
@@ -189,14 +200,17 @@ static void test_rounds(void **state)
 {
     (void)state;
     static const char *const whole[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
-    static const char *const split[][4] = {{"memory.recompute=all", "memory.micro_batch=4", NULL},
-                                           {"memory.recompute=selective", "memory.micro_batch=4", NULL},
-                                           {"memory.recompute=none", "memory.micro_batch=1", NULL},
-                                           {"memory.recompute=none", "memory.micro_batch=4", "memory.head_chunks=2", NULL},
-                                           {"memory.recompute=none", "memory.micro_batch=4", "memory.head_chunks=3", NULL},
-                                           {"memory.recompute=all", "memory.micro_batch=1", "memory.head_chunks=3", NULL}, /* chunks of one image's masks */
-                                           {"memory.recompute=none", "memory.micro_batch=1", "memory.head_chunks=2", NULL}, /* the last chunk is padded */
-                                           {"memory.recompute=selective", "memory.micro_batch=1", "memory.head_chunks=2", NULL}};
+    static const char *const split[][4] =
+        {{"memory.recompute=all", "memory.micro_batch=4", NULL},
+         {"memory.recompute=selective", "memory.micro_batch=4", NULL},
+         {"memory.recompute=none", "memory.micro_batch=1", NULL},
+         {"memory.recompute=none", "memory.micro_batch=4", "memory.head_chunks=2", NULL},
+         {"memory.recompute=none", "memory.micro_batch=4", "memory.head_chunks=3", NULL},
+         /* chunks of one image's masks */
+         {"memory.recompute=all", "memory.micro_batch=1", "memory.head_chunks=3", NULL},
+         /* the last chunk is padded */
+         {"memory.recompute=none", "memory.micro_batch=1", "memory.head_chunks=2", NULL},
+         {"memory.recompute=selective", "memory.micro_batch=1", "memory.head_chunks=2", NULL}};
     int64_t n, k;
     float *want = gradients(&in_rounds, put_rounds, whole, &n);
     assert_true(isfinite(want[0]) && want[0] > 0);
@@ -273,7 +287,9 @@ static void save(const char *model, const char *dir)
     begin(&c, model, sets);
     must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
     must(run_start(&r, NULL, true, &e), &e);
-    must(weights_save(&r.weights, &r.planned.model, &r.planned.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING, dir, &e), &e);
+    must(weights_save(&r.weights, &r.planned.model, &r.planned.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING,
+                      dir, &e),
+         &e);
     run_close(&r);
     config_free(&c);
 }
@@ -353,7 +369,8 @@ static void test_unreached(void **state)
         const struct param *p = &r.planned.graph.params.at[i];
         const char *name = graph_name(&r.planned.graph, tensor_at(&r.planned.graph, p->tensor)->name);
         if (storage_of(&r.planned.graph, p->tensor)->kind == KIND_CONST || p->grad) continue;
-        bool known = strstr(name, "positional_embedding") || strstr(name, "mask_embed.") || strstr(name, "hypernetworks_mlps.0.");
+        bool known = strstr(name, "positional_embedding") || strstr(name, "mask_embed.") ||
+                     strstr(name, "hypernetworks_mlps.0.");
         if (!known) fail_msg("%s has no gradient", name);
         assert_int_equal(p->frozen, strstr(name, "positional_embedding") != NULL);
         unreached++;
@@ -381,7 +398,8 @@ static void test_presets(void **state)
         m.family->build(&m, &g, &(struct batch){.B = 1});
         must(graph_error(&g, &e), &e);
         for (uint32_t k = 0; k < g.params.n; k++)
-            if (storage_of(&g, g.params.at[k].tensor)->kind == KIND_PARAM) n += tensor_elements(tensor_at(&g, g.params.at[k].tensor));
+            if (storage_of(&g, g.params.at[k].tensor)->kind == KIND_PARAM)
+                n += tensor_elements(tensor_at(&g, g.params.at[k].tensor));
         assert_int_equal(n, known[i].weights);
         graph_free(&g);
         model_close(&m);
@@ -396,11 +414,13 @@ static void test_loss(void **state)
     struct error e = {0};
     config_init(&c);
     struct mask_loss_options o = batch_loss(&c);
-    assert_true(o.focal == 20 && o.dice == 1 && o.iou == 1 && o.alpha == 0.25f && o.gamma == 2 && o.smooth == 1 && !o.alpha_both);
+    assert_true(o.focal == 20 && o.dice == 1 && o.iou == 1 && o.alpha == 0.25f && o.gamma == 2 && o.smooth == 1 &&
+                !o.alpha_both);
     must(config_set(&c, "loss.preset=equal-weights", &e), &e);
     must(config_set(&c, "loss.dice=3", &e), &e);
     o = batch_loss(&c);
-    assert_true(o.focal == 1 && o.dice == 3 && o.iou == 1 && o.alpha == 0.8f && o.gamma == 2 && o.smooth == 1e-6f && o.alpha_both);
+    assert_true(o.focal == 1 && o.dice == 3 && o.iou == 1 && o.alpha == 0.8f && o.gamma == 2 && o.smooth == 1e-6f &&
+                o.alpha_both);
     must(config_set(&c, "loss.focal=0", &e), &e);
     must(config_set(&c, "loss.dice=0", &e), &e);
     assert_int_equal(config_check(&c, 0, &e), PL_OK);
@@ -412,8 +432,9 @@ static void test_loss(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_slots), cmocka_unit_test(test_bf16), cmocka_unit_test(test_rounds), cmocka_unit_test(test_written_back), cmocka_unit_test(test_preset_folder),
-        cmocka_unit_test(test_unreached),     cmocka_unit_test(test_presets), cmocka_unit_test(test_loss),
+        cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_slots),        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_rounds),        cmocka_unit_test(test_written_back), cmocka_unit_test(test_preset_folder),
+        cmocka_unit_test(test_unreached),     cmocka_unit_test(test_presets),      cmocka_unit_test(test_loss),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

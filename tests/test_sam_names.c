@@ -41,7 +41,8 @@ static int64_t parameters(const struct sam_names *n)
         const struct sam_part *p = &n->parts.at[i];
         int64_t elements = 1;
         for (int k = 0; k < p->from->rank; k++) elements *= p->from->dim[k];
-        bool fixed = strstr(p->original, ".bn.running_") || strstr(p->original, "num_batches_tracked") || strstr(p->original, "gaussian_matrix");
+        bool fixed = strstr(p->original, ".bn.running_") || strstr(p->original, "num_batches_tracked") ||
+                     strstr(p->original, "gaussian_matrix");
         sum += fixed || p->again ? 0 : elements;
     }
     return sum;
@@ -163,7 +164,8 @@ static void test_folder(void **state)
     for (uint32_t i = 0; i < a.parts.n; i++) {
         assert_string_equal(a.parts.at[i].original, b.parts.at[i].original);
         assert_string_equal(a.parts.at[i].name, b.parts.at[i].name);
-        if (!b.parts.at[i].again && !strstr(b.parts.at[i].name, "positional")) assert_string_equal(b.parts.at[i].name, b.parts.at[i].from->found);
+        if (!b.parts.at[i].again && !strstr(b.parts.at[i].name, "positional"))
+            assert_string_equal(b.parts.at[i].name, b.parts.at[i].from->found);
     }
     sam_names_free(&a);
     sam_names_free(&b);
@@ -187,7 +189,8 @@ static void test_wrong(void **state)
             if (i == bad / 3 && bad % 3 == 2) t.dim[t.rank - 1] += 1;
             sam_names_add(&n, t.found, t.dtype, t.rank, t.dim, i);
         }
-        if (sam_names_resolve(&n, &e) != PL_USAGE || !e.text[0]) fail_msg("%s: change %d was not seen", name, (int)(bad % 3));
+        if (sam_names_resolve(&n, &e) != PL_USAGE || !e.text[0])
+            fail_msg("%s: change %d was not seen", name, (int)(bad % 3));
         if (bad % 3 == 1) assert_non_null(strstr(e.text, "image_encoder.blocks.strange"));
         sam_names_free(&n);
     }
@@ -202,7 +205,8 @@ static void test_dropped(void **state)
     struct error e = {0};
     uint32_t lines = read_list(&n, "tinysam");
     sam_names_add(&n, "pixel_mean", DT_F32, 3, (int64_t[]){3, 1, 1}, lines);
-    sam_names_add(&n, "image_encoder.layers.1.blocks.0.attn.attention_bias_idxs", DT_I64, 2, (int64_t[]){49, 49}, lines + 1);
+    sam_names_add(&n, "image_encoder.layers.1.blocks.0.attn.attention_bias_idxs", DT_I64, 2, (int64_t[]){49, 49},
+                  lines + 1);
     if (sam_names_resolve(&n, &e)) fail_msg("%s", e.text);
     assert_int_equal(n.parts.n, lines);
     sam_names_free(&n);

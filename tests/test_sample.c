@@ -1,6 +1,7 @@
 /*
- * test_sample.c: the processing of logits against transformers' processors (tests/golden/sampling.txt, made by
- * make_generate.py), draws against their probabilities, and greedy choices.
+ * test_sample.c: the processing of logits against transformers' processors
+ * (tests/golden/sampling.txt, made by make_generate.py), draws against their probabilities, and
+ * greedy choices.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +26,8 @@ static int read_numbers(char *line, double *out, int room)
 }
 
 /* One case: candidates have the probabilities of the reference, and draws follow them. */
-static void check_case(const struct sampling *options, const double *logits, const double *seen, int n_seen, const double *want)
+static void check_case(const struct sampling *options, const double *logits, const double *seen, int n_seen,
+                       const double *want)
 {
     struct sampler s;
     struct sampled_text t;
@@ -41,14 +43,16 @@ static void check_case(const struct sampling *options, const double *logits, con
     const int64_t n = sampler_candidates(&s, &t, row);
     for (int64_t i = 0; i < n; i++) found[s.kept[i].id] = s.kept[i].weight;
     for (int i = 0; i < V; i++)
-        if (fabs(found[i] - want[i]) > 1e-6) fail_msg("token %d has the probability %.9g, expected %.9g", i, found[i], want[i]);
+        if (fabs(found[i] - want[i]) > 1e-6)
+            fail_msg("token %d has the probability %.9g, expected %.9g", i, found[i], want[i]);
     for (int k = 0; k < DRAWS && options->repetition_penalty == 1; k++) {
         int32_t id;
         assert_int_equal(sampler_next(&s, &t, row, &id, &e), PL_OK);
         drawn[id] += 1.0 / DRAWS;
     }
     for (int i = 0; i < V && options->repetition_penalty == 1; i++) /* five deviations of a share */
-        if (fabs(drawn[i] - want[i]) > 5 * sqrt(want[i] * (1 - want[i]) / DRAWS) + 1e-12) fail_msg("token %d was drawn in a share of %g, expected %g", i, drawn[i], want[i]);
+        if (fabs(drawn[i] - want[i]) > 5 * sqrt(want[i] * (1 - want[i]) / DRAWS) + 1e-12)
+            fail_msg("token %d was drawn in a share of %g, expected %g", i, drawn[i], want[i]);
     sampled_text_close(&t);
     sampler_close(&s);
 }
@@ -60,13 +64,19 @@ static void test_reference(void **state)
     char line[4][1024];
     int cases = 0;
     assert_non_null(f);
-    while (fgets(line[0], sizeof line[0], f) && fgets(line[1], sizeof line[1], f) && fgets(line[2], sizeof line[2], f) && fgets(line[3], sizeof line[3], f)) {
+    while (fgets(line[0], sizeof line[0], f) && fgets(line[1], sizeof line[1], f) &&
+           fgets(line[2], sizeof line[2], f) && fgets(line[3], sizeof line[3], f)) {
         double o[4], logits[V], seen[V], want[V];
         assert_int_equal(read_numbers(line[0], o, 4), 4);
         assert_int_equal(read_numbers(line[1], logits, V), V);
         const int n = read_numbers(line[2], seen, V);
         assert_int_equal(read_numbers(line[3], want, V), V);
-        check_case(&(struct sampling){.temperature = o[0], .top_k = (int64_t)o[1], .top_p = o[2], .repetition_penalty = o[3], .seed = 3}, logits, seen, n, want);
+        check_case(&(struct sampling){.temperature = o[0],
+                                      .top_k = (int64_t)o[1],
+                                      .top_p = o[2],
+                                      .repetition_penalty = o[3],
+                                      .seed = 3},
+                   logits, seen, n, want);
         cases++;
     }
     fclose(f);
@@ -76,7 +86,8 @@ static void test_reference(void **state)
 static void test_greedy(void **state)
 {
     (void)state;
-    const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1}, penalized = {.top_p = 1, .repetition_penalty = 2};
+    const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1},
+                          penalized = {.top_p = 1, .repetition_penalty = 2};
     struct sampler s;
     struct sampled_text t;
     struct error e;
@@ -143,13 +154,15 @@ static void test_refused(void **state)
     const struct sampling good = {.temperature = 1, .top_p = 1, .repetition_penalty = 1};
     struct error e;
     struct sampling bad[] = {good, good, good, good, good, good};
-    bad[0].temperature = -0.5, bad[1].temperature = NAN, bad[2].top_k = -1, bad[3].top_p = 0, bad[4].top_p = 1.01, bad[5].repetition_penalty = 0;
+    bad[0].temperature = -0.5, bad[1].temperature = NAN, bad[2].top_k = -1, bad[3].top_p = 0, bad[4].top_p = 1.01,
+    bad[5].repetition_penalty = 0;
     assert_int_equal(sampling_check(&good, &e), PL_OK);
     for (size_t i = 0; i < COUNT(bad); i++) assert_int_equal(sampling_check(&bad[i], &e), PL_USAGE);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reference), cmocka_unit_test(test_greedy), cmocka_unit_test(test_texts), cmocka_unit_test(test_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reference), cmocka_unit_test(test_greedy),
+                                       cmocka_unit_test(test_texts), cmocka_unit_test(test_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

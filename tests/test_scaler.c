@@ -20,7 +20,10 @@ static void run_check(enum op op, const char *kernel, struct step_block *b, doub
     if (loss) l.in[2] = (struct operand){.data = (void *)loss, .dtype = DT_F32};
     cpu_kernel_named(op, kernel)->run(&l);
 }
-static void run_scaler(struct step_block *b, double sum, const float *loss) { run_check(OP_SCALER, "cpu_scaler", b, sum, loss); }
+static void run_scaler(struct step_block *b, double sum, const float *loss)
+{
+    run_check(OP_SCALER, "cpu_scaler", b, sum, loss);
+}
 
 /* The host's task: each step starts with the state that the last one left. */
 static void check_run(FILE *f, int window, float scale, int steps)
@@ -34,8 +37,8 @@ static void check_run(FILE *f, int window, float scale, int steps)
         b.loss_scale = b.next_scale;
         run_scaler(&b, found ? bad[i % 2] : 4, NULL);
         if (b.next_scale != want || b.good_steps != good || b.found_inf == moved || b.adam_t != done + moved)
-            fail_msg("window %d, step %d: scale %g, %d good steps, found_inf %d, t %d; expected %g, %d, %d, %d", window, i + 1, b.next_scale,
-                     b.good_steps, b.found_inf, b.adam_t, want, good, !moved, done + moved);
+            fail_msg("window %d, step %d: scale %g, %d good steps, found_inf %d, t %d; expected %g, %d, %d, %d", window,
+                     i + 1, b.next_scale, b.good_steps, b.found_inf, b.adam_t, want, good, !moved, done + moved);
     }
 }
 
@@ -65,7 +68,8 @@ static void test_scaler_loss(void **state)
 static void test_guard(void **state)
 {
     (void)state;
-    const struct step_block before = {.learning_rate = 1, .loss_scale = 1, .step = 9, .adam_t = 7, .good_steps = 3, .next_scale = 2};
+    const struct step_block before =
+        {.learning_rate = 1, .loss_scale = 1, .step = 9, .adam_t = 7, .good_steps = 3, .next_scale = 2};
     static const struct {
         double sum;
         float loss;
@@ -107,7 +111,8 @@ static void check_unbiased(float x, float *from, uint16_t *to)
         up += to[i] != down;
     }
     if (fabs((double)up / DRAWS - p) > 5 * deviation)
-        fail_msg("%.9g (seed %llu): %u of %d went up, expected %g +- %g", x, (unsigned long long)seed, up, DRAWS, p * DRAWS, deviation * DRAWS);
+        fail_msg("%.9g (seed %llu): %u of %d went up, expected %g +- %g", x, (unsigned long long)seed, up, DRAWS,
+                 p * DRAWS, deviation * DRAWS);
 }
 
 static void test_rounding(void **state)
@@ -164,8 +169,8 @@ static void test_update(void **state)
 int main(void)
 {
     seed_begin();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scaler), cmocka_unit_test(test_scaler_loss), cmocka_unit_test(test_guard),
-                                       cmocka_unit_test(test_rounding),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scaler), cmocka_unit_test(test_scaler_loss),
+                                       cmocka_unit_test(test_guard), cmocka_unit_test(test_rounding),
                                        cmocka_unit_test(test_update)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

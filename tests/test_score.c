@@ -110,6 +110,7 @@ static void test_worst(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_overlap), cmocka_unit_test(test_rows), cmocka_unit_test(test_worst)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_overlap), cmocka_unit_test(test_rows),
+                                       cmocka_unit_test(test_worst)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,8 +2,8 @@
  * test_search.c: compares the planner's search with an exhaustive enumeration.
  *
  * On small models every choice is compiled and placed. Then:
- * - the figures predicted for a choice without compiling it are those of its compiled graph; those of a rough choice, or
- *   the seconds of a GPU with copies, are no larger;
+ * - the figures predicted for a choice without compiling it are those of its compiled graph; those
+ *   of a rough choice, or the seconds of a GPU with copies, are no larger;
  * - for budgets between the smallest and the largest, the plan is the fastest that fits, of those
  *   that are not passed over because another has a smaller offload file (search.c);
  * - a larger budget is never slower;
@@ -25,8 +25,14 @@
 #include "plan/plan.h"
 #include "plan/survey.h"
 
-static const struct settings BASE = {.micro_batch = 4, .accumulation = 1, .precision = DT_F32, .head_chunks = 1, .train = true,
-                                     .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+static const struct settings BASE = {.micro_batch = 4,
+                                     .accumulation = 1,
+                                     .precision = DT_F32,
+                                     .head_chunks = 1,
+                                     .train = true,
+                                     .beta1 = 0.9,
+                                     .beta2 = 0.95,
+                                     .eps = 1e-8};
 
 /* --- models ------------------------------------------------------------------------------ */
 
@@ -49,7 +55,8 @@ static void build_frozen(void *context, struct graph *g, int micro_batch)
 {
     build_model(context, g, micro_batch);
     for (uint32_t i = 0; i < g->params.n; i++)
-        if (!strncmp(graph_name(g, tensor_at(g, g->params.at[i].tensor)->name), "vision_tower.", 13)) g->params.at[i].frozen = true;
+        if (!strncmp(graph_name(g, tensor_at(g, g->params.at[i].tensor)->name), "vision_tower.", 13))
+            g->params.at[i].frozen = true;
 }
 
 static uint32_t draw(uint64_t *state, uint32_t below)
@@ -96,9 +103,16 @@ static void build_heads(void *context, struct graph *g, int micro_batch)
     enum { T = 48, C = 16, V = 64 };
     const struct init init = {INIT_NORMAL, 0.1f, 0};
     id x = graph_input(g, "x", DT_F32, 3, (int64_t[]){micro_batch, T, C}), lm = 0, masks = 0;
-    IN_SCOPE(g, "blocks.0", SCOPE_BLOCK) x = op_add(g, x, op_act(g, op_linear(g, x, graph_param(g, "blocks.0.w", DT_F32, 2, (int64_t[]){C, C}, init), 0), ACT_TANH));
-    const id rows = op_reshape(g, x, 2, (int64_t[]){-1, C}), labels = op_reshape(g, graph_input(g, "labels", DT_I32, 2, (int64_t[]){micro_batch, T}), 1, (int64_t[]){-1});
-    IN_SCOPE(g, "lm_head", SCOPE_ROWS) lm = op_xent(g, op_linear(g, rows, graph_param(g, "lm_head", DT_F32, 2, (int64_t[]){V, C}, init), 0), labels, NULL);
+    IN_SCOPE (g, "blocks.0", SCOPE_BLOCK)
+        x = op_add(g, x,
+                   op_act(g, op_linear(g, x, graph_param(g, "blocks.0.w", DT_F32, 2, (int64_t[]){C, C}, init), 0),
+                          ACT_TANH));
+    const id rows = op_reshape(g, x, 2, (int64_t[]){-1, C}),
+             labels =
+                 op_reshape(g, graph_input(g, "labels", DT_I32, 2, (int64_t[]){micro_batch, T}), 1, (int64_t[]){-1});
+    IN_SCOPE (g, "lm_head", SCOPE_ROWS)
+        lm = op_xent(g, op_linear(g, rows, graph_param(g, "lm_head", DT_F32, 2, (int64_t[]){V, C}, init), 0), labels,
+                     NULL);
     IN_SCOPE(g, "mask_head", SCOPE_ROWS) {
         const id wide = op_linear(g, rows, graph_param(g, "mask_head", DT_F32, 2, (int64_t[]){2 * V, C}, init), 0);
         masks = op_sum(g, op_mul(g, wide, op_act(g, wide, ACT_TANH)));
@@ -108,15 +122,35 @@ static void build_heads(void *context, struct graph *g, int micro_batch)
 
 /* --- the whole space ------------------------------------------------------------------------ */
 
-static const struct freedom FREE = {.effective_batch = 4, .free[TECHNIQUE_micro_batch] = true, .free[TECHNIQUE_recompute] = true, .free[TECHNIQUE_offload] = true, .free[TECHNIQUE_head_chunks] = true};
+static const struct freedom FREE = {.effective_batch = 4,
+                                    .free[TECHNIQUE_micro_batch] = true,
+                                    .free[TECHNIQUE_recompute] = true,
+                                    .free[TECHNIQUE_offload] = true,
+                                    .free[TECHNIQUE_head_chunks] = true};
 /* All freedoms at once: master weights, formats of the optimizer state, the fused update. */
-static const struct freedom ALL_FREE = {.effective_batch = 3, .free[TECHNIQUE_micro_batch] = true, .free[TECHNIQUE_recompute] = true, .free[TECHNIQUE_offload] = true, .free[TECHNIQUE_head_chunks] = true,
-                                        .free[TECHNIQUE_fused_step] = true, .allow_bf16 = true, .allow_8bit = true};
+static const struct freedom ALL_FREE = {.effective_batch = 3,
+                                        .free[TECHNIQUE_micro_batch] = true,
+                                        .free[TECHNIQUE_recompute] = true,
+                                        .free[TECHNIQUE_offload] = true,
+                                        .free[TECHNIQUE_head_chunks] = true,
+                                        .free[TECHNIQUE_fused_step] = true,
+                                        .allow_bf16 = true,
+                                        .allow_8bit = true};
 
-/* Also a technique that the search does not know: its ladder is a dimension by the table alone. How many images a
- * frozen tower encodes at once. The chunks of two heads alone. What is divided among 2 ranks, among 8 with two shares, and among 4
- * GPUs of two hosts. Also a fused step, on a GPU. */
-enum freedoms { SOME_FREE, EVERY_FREE, LADDER_FREE, IMAGES_FREE, HEADS_FREE, RANKS_FREE, MANY_RANKS_FREE, GPU_RANKS_FREE, GPU_FREE };
+/* Also a technique that the search does not know: its ladder is a dimension by the table alone. How
+ * many images a frozen tower encodes at once. The chunks of two heads alone. What is divided among
+ * 2 ranks, among 8 with two shares, and among 4 GPUs of two hosts. Also a fused step, on a GPU. */
+enum freedoms {
+    SOME_FREE,
+    EVERY_FREE,
+    LADDER_FREE,
+    IMAGES_FREE,
+    HEADS_FREE,
+    RANKS_FREE,
+    MANY_RANKS_FREE,
+    GPU_RANKS_FREE,
+    GPU_FREE
+};
 
 struct enumeration {
     struct plan_space space;
@@ -136,7 +170,8 @@ static void pass_over(struct enumeration *w)
 {
     for (uint32_t i = 0; i < w->space.choices.n && !w->base.device.separate_memory; i++)
         for (uint32_t k = 0; k < w->space.choices.n; k++)
-            w->passed_over[i] |= w->seconds[k] <= w->seconds[i] * 1.01 && w->arena[k] <= w->arena[i] && w->file[k] < w->file[i];
+            w->passed_over[i] |=
+                w->seconds[k] <= w->seconds[i] * 1.01 && w->arena[k] <= w->arena[i] && w->file[k] < w->file[i];
 }
 
 static void enumeration_open(struct enumeration *w, struct source source, enum freedoms freedoms)
@@ -148,8 +183,10 @@ static void enumeration_open(struct enumeration *w, struct source source, enum f
     w->f = all ? ALL_FREE : FREE;
     if (all || freedoms == GPU_FREE) w->base.precision = DT_BF16;
     if (freedoms == GPU_FREE) w->f.free[TECHNIQUE_fused_step] = true, w->f.effective_batch = 2;
-    if (freedoms == IMAGES_FREE) w->f.free[TECHNIQUE_encode] = true, w->f.free[TECHNIQUE_offload] = w->f.free[TECHNIQUE_head_chunks] = false;
-    if (freedoms == HEADS_FREE) w->f.free[TECHNIQUE_micro_batch] = w->f.free[TECHNIQUE_recompute] = w->f.free[TECHNIQUE_offload] = false;
+    if (freedoms == IMAGES_FREE)
+        w->f.free[TECHNIQUE_encode] = true, w->f.free[TECHNIQUE_offload] = w->f.free[TECHNIQUE_head_chunks] = false;
+    if (freedoms == HEADS_FREE)
+        w->f.free[TECHNIQUE_micro_batch] = w->f.free[TECHNIQUE_recompute] = w->f.free[TECHNIQUE_offload] = false;
     w->f.free[TECHNIQUE_gradients] = freedoms == LADDER_FREE;
     w->f.free[TECHNIQUE_mask_chunks] = true;
     profile_default(&w->profile, freedoms >= GPU_RANKS_FREE ? DEVICE_CUDA : DEVICE_CPU, 2);
@@ -204,29 +241,35 @@ static void enumeration_close(struct enumeration *w)
     mem_free(w->seconds);
 }
 
-/* Every value of a free technique that the search does not know stands with the same other choices. */
+/* Every value of a free technique that the search does not know stands with the same other
+ * choices. */
 static void check_ladder(const struct enumeration *w)
 {
     uint32_t n[2] = {0};
     for (uint32_t i = 0; i < w->space.choices.n; i++) n[w->space.choices.at[i].settings.gradients]++;
     assert_int_equal(n[1], w->f.free[TECHNIQUE_gradients] ? n[0] : 0);
     uint32_t one = 0, all = 0;
-    for (uint32_t i = 0; i < w->space.choices.n; i++) one += w->space.choices.at[i].settings.encode == 1, all += w->space.choices.at[i].settings.encode == ENCODE_ALL;
+    for (uint32_t i = 0; i < w->space.choices.n; i++)
+        one += w->space.choices.at[i].settings.encode == 1, all += w->space.choices.at[i].settings.encode == ENCODE_ALL;
     assert_int_equal(one, w->f.free[TECHNIQUE_encode] ? all : 0); /* every micro-batch has more than one image */
 }
 
-/* The composed figures are those of the compiled graph: equal seconds up to rounding, no more where they are rough or lanes
- * wait for each other, and a lower bound that does not exceed the arena. */
+/* The composed figures are those of the compiled graph: equal seconds up to rounding, no more where
+ * they are rough or lanes wait for each other, and a lower bound that does not exceed the arena. */
 static void check_predictions(const struct enumeration *w, const char *name)
 {
     for (uint32_t i = 0; i < w->space.choices.n; i++) {
         const struct plan_choice *c = &w->space.choices.at[i];
         char again[SETTING_ROOM];
         const bool least = c->rough || w->base.device.copies_overlap;
-        if (c->seconds / w->seconds[i] - 1 > 1e-9 || (!least && c->seconds / w->seconds[i] - 1 < -1e-9) || c->bound[SPACE_DEVICE] > w->arena[i])
-            fail_msg("%s, %d x %d, recompute %s, head in %d, offload %u, shard %d: predicted %.9g s and %llu bytes, it takes %.9g s and %llu", name,
-                     c->settings.micro_batch, c->settings.accumulation, recompute_text(&c->settings.recompute, again), c->settings.head_chunks,
-                     c->settings.offload, c->settings.shard, c->seconds, (unsigned long long)c->bound[SPACE_DEVICE], w->seconds[i], (unsigned long long)w->arena[i]);
+        if (c->seconds / w->seconds[i] - 1 > 1e-9 || (!least && c->seconds / w->seconds[i] - 1 < -1e-9) ||
+            c->bound[SPACE_DEVICE] > w->arena[i])
+            fail_msg("%s, %d x %d, recompute %s, head in %d, offload %u, shard %d: predicted %.9g s and %llu bytes, it "
+                     "takes %.9g s and %llu",
+                     name, c->settings.micro_batch, c->settings.accumulation,
+                     recompute_text(&c->settings.recompute, again), c->settings.head_chunks, c->settings.offload,
+                     c->settings.shard, c->seconds, (unsigned long long)c->bound[SPACE_DEVICE], w->seconds[i],
+                     (unsigned long long)w->arena[i]);
     }
 }
 
@@ -256,12 +299,14 @@ static void check_drafts(const struct enumeration *w, const char *name)
 
 static bool same_figures(const struct survey *a, const struct survey *b)
 {
-    return !memcmp(a->persistent, b->persistent, sizeof a->persistent) && !memcmp(a->weights, b->weights, sizeof a->weights) && a->step == b->step &&
-           a->update == b->update && a->eval == b->eval && a->total_seconds == b->total_seconds && a->update_seconds == b->update_seconds &&
+    return !memcmp(a->persistent, b->persistent, sizeof a->persistent) &&
+           !memcmp(a->weights, b->weights, sizeof a->weights) && a->step == b->step && a->update == b->update &&
+           a->eval == b->eval && a->total_seconds == b->total_seconds && a->update_seconds == b->update_seconds &&
            a->moments == b->moments && a->shared == b->shared;
 }
 
-/* A survey whose programs update and evaluation are known from other settings has the figures of a survey of its own. */
+/* A survey whose programs update and evaluation are known from other settings has the figures of a
+ * survey of its own. */
 static void check_surveys(const struct enumeration *w, const char *name)
 {
     struct plan_drafts drafts = {.source = &w->source};
@@ -271,7 +316,9 @@ static void check_surveys(const struct enumeration *w, const char *name)
         struct plan_drafts alone = {.source = &w->source};
         struct survey a, b;
         struct error e;
-        if (survey_make(&a, &drafts, s, true, NULL, w->space.profile, &e) || survey_make(&b, &alone, s, true, NULL, w->space.profile, &e)) fail_msg("%s", e.text);
+        if (survey_make(&a, &drafts, s, true, NULL, w->space.profile, &e) ||
+            survey_make(&b, &alone, s, true, NULL, w->space.profile, &e))
+            fail_msg("%s", e.text);
         if (!same_figures(&a, &b)) fail_msg("%s, survey %d of shared drafts differs from one of its own", name, i);
         survey_free(&a);
         survey_free(&b);
@@ -289,7 +336,8 @@ static void check_reuse(struct enumeration *w, uint64_t budget, const struct pla
     struct error e = {0};
     w->space.f.budget = budget;
     assert_int_equal(plan_search_in(&w->space, &p, &g, &e), wanted_rc);
-    assert_true(p.seconds == wanted->seconds && p.smallest == wanted->smallest && !memcmp(&p.peak, &wanted->peak, sizeof p.peak));
+    assert_true(p.seconds == wanted->seconds && p.smallest == wanted->smallest &&
+                !memcmp(&p.peak, &wanted->peak, sizeof p.peak));
     plan_free(&p);
     graph_free(&g);
 }
@@ -330,10 +378,14 @@ static void check_space(struct source source, const char *name, enum freedoms fr
     for (int i = 0; i <= BUDGETS; i++) {
         uint64_t budget = w.least + (w.most - w.least) * (uint64_t)i / BUDGETS;
         double best = fastest_within(&w, budget);
-        if (search(&w, budget, &p)) fail_msg("%s: %llu bytes are enough, and are refused", name, (unsigned long long)budget);
+        if (search(&w, budget, &p))
+            fail_msg("%s: %llu bytes are enough, and are refused", name, (unsigned long long)budget);
         if (fabs(p.seconds / best - 1) > 1e-12)
-            fail_msg("%s, %llu bytes: %.9g s, but %.9g s is the fastest", name, (unsigned long long)budget, p.seconds, best);
-        if (p.seconds > before) fail_msg("%s, %llu bytes: %.9g s, less memory took %.9g s", name, (unsigned long long)budget, p.seconds, before);
+            fail_msg("%s, %llu bytes: %.9g s, but %.9g s is the fastest", name, (unsigned long long)budget, p.seconds,
+                     best);
+        if (p.seconds > before)
+            fail_msg("%s, %llu bytes: %.9g s, less memory took %.9g s", name, (unsigned long long)budget, p.seconds,
+                     before);
         before = p.seconds;
         assert_int_equal(p.smallest, w.least);
         check_reuse(&w, budget, &p, PL_OK);
@@ -372,7 +424,10 @@ static void test_ranks(void **state)
 static void test_sam(void **state)
 {
     (void)state;
-    check_model("sam-tiny", (struct batch){.own = &(struct prompting){.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}}, SOME_FREE);
+    check_model("sam-tiny",
+                (struct batch){
+                    .own = &(struct prompting){.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}},
+                SOME_FREE);
 }
 
 static void test_images(void **state)
@@ -390,7 +445,8 @@ static void test_heads(void **state)
     struct enumeration w;
     uint32_t apart = 0;
     enumeration_open(&w, (struct source){&s, build_heads, false}, HEADS_FREE);
-    for (uint32_t i = 0; i < w.space.choices.n; i++) apart += w.space.choices.at[i].settings.mask_chunks == 8 && w.space.choices.at[i].settings.head_chunks == 2;
+    for (uint32_t i = 0; i < w.space.choices.n; i++)
+        apart += w.space.choices.at[i].settings.mask_chunks == 8 && w.space.choices.at[i].settings.head_chunks == 2;
     assert_true(apart);
     enumeration_close(&w);
 }
@@ -398,7 +454,10 @@ static void test_heads(void **state)
 static void test_tinysam(void **state)
 {
     (void)state;
-    check_model("tinysam-tiny", (struct batch){.own = &(struct prompting){.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}}, SOME_FREE);
+    check_model("tinysam-tiny",
+                (struct batch){
+                    .own = &(struct prompting){.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}},
+                SOME_FREE);
 }
 
 static void test_random(void **state)
@@ -408,13 +467,19 @@ static void test_random(void **state)
         struct subject s = {.seed = seed};
         char name[32];
         snprintf(name, sizeof name, "random graph %llu", (unsigned long long)seed);
-        check_space((struct source){&s, build_random, false}, name, seed > 5 ? LADDER_FREE : seed > 4 ? EVERY_FREE : seed > 3 ? GPU_FREE : SOME_FREE);
+        check_space((struct source){&s, build_random, false}, name,
+                    seed > 5   ? LADDER_FREE
+                    : seed > 4 ? EVERY_FREE
+                    : seed > 3 ? GPU_FREE
+                               : SOME_FREE);
     }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_language), cmocka_unit_test(test_ranks), cmocka_unit_test(test_sam), cmocka_unit_test(test_images), cmocka_unit_test(test_heads), cmocka_unit_test(test_tinysam),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_language), cmocka_unit_test(test_ranks),
+                                       cmocka_unit_test(test_sam),      cmocka_unit_test(test_images),
+                                       cmocka_unit_test(test_heads),    cmocka_unit_test(test_tinysam),
                                        cmocka_unit_test(test_random)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * test_shards.c: how weights are divided among ranks: the formulas of cells and shards, and the bytes of a rank by kind in
- * plans for ranks that are not there.
+ * test_shards.c: how weights are divided among ranks: the formulas of cells and shards, and the
+ * bytes of a rank by kind in plans for ranks that are not there.
  */
 #include <math.h>
 #include <setjmp.h>
@@ -20,11 +20,13 @@
 
 static const int RANKS[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 64, 512};
 
-/* Every element has one owner; shards are whole cells, and hold whole blocks of 8-bit state and aligned bytes. */
+/* Every element has one owner; shards are whole cells, and hold whole blocks of 8-bit state and
+ * aligned bytes. */
 static void test_parts(void **state)
 {
     (void)state;
-    static const int64_t lengths[] = {1, 255, 256, 257, 1000, 4095, 65536, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 32000 * 4096};
+    static const int64_t lengths[] = {1,     255,           256,     257,           1000,        4095,
+                                      65536, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 32000 * 4096};
     for (size_t k = 0; k < COUNT(RANKS); k++)
         for (size_t i = 0; i < COUNT(lengths); i++) {
             const int64_t n = lengths[i], c = shard_part(n, RANKS[k]), cell = weight_cell(n);
@@ -33,7 +35,7 @@ static void test_parts(void **state)
         }
 }
 
-/* --- bytes by kind ---------------------------------------------------------------------------------------------- */
+/* --- bytes by kind ---------------------------------------------------------------------------- */
 
 static uint64_t aligned(uint64_t bytes) { return align_up(bytes, PLAN_ALIGN); }
 
@@ -41,7 +43,8 @@ static uint64_t bytes_of_kind(const struct planned_preset *p, enum kind kind)
 {
     uint64_t sum = 0;
     for (id s = 1; s < p->r.planned.graph.storages.n; s++)
-        if (p->r.planned.graph.storages.at[s].kind == kind && plan_reached(&p->r.planned.plan, &p->r.planned.graph, s)) sum += aligned(p->r.planned.graph.storages.at[s].bytes);
+        if (p->r.planned.graph.storages.at[s].kind == kind && plan_reached(&p->r.planned.plan, &p->r.planned.graph, s))
+            sum += aligned(p->r.planned.graph.storages.at[s].bytes);
     return sum;
 }
 
@@ -49,7 +52,8 @@ struct expected {
     uint64_t weights, masters, gradients, state;
 };
 
-/* With groups of a host, N is its number of ranks. The table of graph/shard.h's formulas, over the trained weights of a plan without ranks. */
+/* With groups of a host, N is its number of ranks. The table of graph/shard.h's formulas, over the
+ * trained weights of a plan without ranks. */
 static struct expected expect(const struct planned_preset *one, int N, enum shard_level level, uint64_t w, bool small)
 {
     struct expected x = {0};
@@ -79,12 +83,18 @@ static void check_bytes(const char *precision, const char *optimizer, enum shard
     snprintf(sets[0], sizeof sets[0], "memory.precision=%s", precision);
     snprintf(sets[1], sizeof sets[1], "memory.optimizer=%s", optimizer);
     snprintf(sets[2], sizeof sets[2], "parallel.shard=%s", names[level]);
-    plan_preset(&one, "llama-tiny", (const char *const[]){sets[0], sets[1], "memory.recompute=none", "memory.offload=none", "memory.fused_step=off", "train.effective_batch=512", "memory.micro_batch=1", NULL});
+    plan_preset(&one, "llama-tiny",
+                (const char *const[]){sets[0], sets[1], "memory.recompute=none", "memory.offload=none",
+                                      "memory.fused_step=off", "train.effective_batch=512", "memory.micro_batch=1",
+                                      NULL});
     for (size_t k = 1; k < COUNT(RANKS); k++) {
         if (hosts && (RANKS[k] & (RANKS[k] - 1) || RANKS[k] > 64)) continue;
         snprintf(sets[3], sizeof sets[3], "parallel.ranks=%d", hosts ? 4 * RANKS[k] : RANKS[k]);
         snprintf(sets[4], sizeof sets[4], hosts ? "parallel.per_host=%d" : "parallel.group=all", RANKS[k]);
-        plan_preset(&many, "llama-tiny", (const char *const[]){sets[0], sets[1], sets[2], sets[3], sets[4], "memory.recompute=none", "memory.offload=none", "train.effective_batch=512", "memory.micro_batch=1", hosts ? "parallel.group=host" : NULL, NULL});
+        plan_preset(&many, "llama-tiny",
+                    (const char *const[]){sets[0], sets[1], sets[2], sets[3], sets[4], "memory.recompute=none",
+                                          "memory.offload=none", "train.effective_batch=512", "memory.micro_batch=1",
+                                          hosts ? "parallel.group=host" : NULL, NULL});
         const struct expected x = expect(&one, RANKS[k], level, w, !strcmp(optimizer, "adamw-8bit"));
         assert_int_equal(bytes_of_kind(&many, KIND_PARAM), x.weights);
         assert_int_equal(bytes_of_kind(&many, KIND_MASTER), x.masters);
@@ -106,24 +116,28 @@ static void test_bytes(void **state)
     }
 }
 
-/* parallel.shard optimizer saves at the peak what it divides, to the byte: the shards of the sums lie in the gradients. */
+/* parallel.shard optimizer saves at the peak what it divides, to the byte: the shards of the sums
+ * lie in the gradients. */
 static void test_optimizer_peak(void **state)
 {
     (void)state;
     static struct planned_preset whole, divided;
-    const char *sets[] = {"parallel.ranks=2", "memory.precision=f32", "memory.recompute=none", "memory.offload=none", "train.effective_batch=4", "memory.micro_batch=1", "data.sequence=64", "parallel.shard=none", NULL};
+    const char *sets[] = {"parallel.ranks=2",    "memory.precision=f32",    "memory.recompute=none",
+                          "memory.offload=none", "train.effective_batch=4", "memory.micro_batch=1",
+                          "data.sequence=64",    "parallel.shard=none",     NULL};
     plan_preset(&whole, "llama-124m", sets);
     sets[7] = "parallel.shard=optimizer";
     plan_preset(&divided, "llama-124m", sets);
-    const uint64_t saved = bytes_of_kind(&whole, KIND_STATE) - bytes_of_kind(&divided, KIND_STATE), padding = bytes_of_kind(&divided, KIND_PARAM) - bytes_of_kind(&whole, KIND_PARAM);
+    const uint64_t saved = bytes_of_kind(&whole, KIND_STATE) - bytes_of_kind(&divided, KIND_STATE),
+                   padding = bytes_of_kind(&divided, KIND_PARAM) - bytes_of_kind(&whole, KIND_PARAM);
     assert_int_equal(whole.r.planned.plan.peak.bytes - divided.r.planned.plan.peak.bytes, saved - padding);
     assert_int_equal(divided.r.planned.plan.peak.by_kind[KIND_GRAD], bytes_of_kind(&whole, KIND_GRAD));
     planned_preset_free(&divided);
     planned_preset_free(&whole);
 }
 
-/* Memory of collectives has a line of its own: nothing with one rank; else the gathered weights of two blocks at most, or the
- * scratch of an exchange. */
+/* Memory of collectives has a line of its own: nothing with one rank; else the gathered weights of
+ * two blocks at most, or the scratch of an exchange. */
 static void test_communication(void **state)
 {
     (void)state;
@@ -135,7 +149,9 @@ static void test_communication(void **state)
     planned_preset_free(&p);
     for (size_t i = 0; i < COUNT(levels); i++) {
         uint64_t sum = 0, gathered = 0, at_peak = 0;
-        plan_preset(&p, "llama-tiny", (const char *const[]){levels[i], "parallel.ranks=4", "memory.precision=bf16", "memory.recompute=none", "memory.micro_batch=1", NULL});
+        plan_preset(&p, "llama-tiny",
+                    (const char *const[]){levels[i], "parallel.ranks=4", "memory.precision=bf16",
+                                          "memory.recompute=none", "memory.micro_batch=1", NULL});
         const struct plan *plan = &p.r.planned.plan;
         for (int k = 0; k < KIND_COUNT; k++) sum += plan->peak.by_kind[k];
         assert_int_equal(sum, plan->peak.bytes);
@@ -143,7 +159,8 @@ static void test_communication(void **state)
             const struct life *l = &plan->placement.life[plan->peak.program][s];
             if (p.r.planned.graph.storages.at[s].kind != KIND_COMM) continue;
             gathered += aligned(p.r.planned.graph.storages.at[s].bytes);
-            if (l->used && l->start <= plan->peak.instant && plan->peak.instant <= l->end) at_peak += aligned(p.r.planned.graph.storages.at[s].bytes);
+            if (l->used && l->start <= plan->peak.instant && plan->peak.instant <= l->end)
+                at_peak += aligned(p.r.planned.graph.storages.at[s].bytes);
         }
         assert_true(plan->peak.by_kind[KIND_COMM] >= at_peak && (i || !gathered));
         const uint64_t buffers = plan_communication(plan, &p.r.planned.graph, &p.r.planned.profile).buffers;
@@ -152,8 +169,9 @@ static void test_communication(void **state)
     }
 }
 
-/* Several hosts whose ranks hold one copy between them: the plan of one host, whose bytes and digest it has. What is predicted is an exchange
- * inside a host and one across hosts, for each collective; a host of 3 ranks, or of one, exchanges at once. */
+/* Several hosts whose ranks hold one copy between them: the plan of one host, whose bytes and
+ * digest it has. What is predicted is an exchange inside a host and one across hosts, for each
+ * collective; a host of 3 ranks, or of one, exchanges at once. */
 static void test_hosts(void **state)
 {
     (void)state;
@@ -161,16 +179,32 @@ static void test_hosts(void **state)
     static const struct {
         const char *per_host, *shard;
         bool levels;
-    } cases[] = {{"parallel.per_host=4", "parallel.shard=none", true}, {"parallel.per_host=2", "parallel.shard=optimizer", true}, {"parallel.per_host=2", "parallel.shard=gradients", true},
-                 {"parallel.per_host=4", "parallel.shard=weights", true}, {"parallel.per_host=3", "parallel.shard=weights", false}, {"parallel.per_host=1", "parallel.shard=optimizer", false}};
+    } cases[] = {{"parallel.per_host=4", "parallel.shard=none", true},
+                 {"parallel.per_host=2", "parallel.shard=optimizer", true},
+                 {"parallel.per_host=2", "parallel.shard=gradients", true},
+                 {"parallel.per_host=4", "parallel.shard=weights", true},
+                 {"parallel.per_host=3", "parallel.shard=weights", false},
+                 {"parallel.per_host=1", "parallel.shard=optimizer", false}};
     for (size_t i = 0; i < COUNT(cases); i++) {
-        const char *const sets[] = {cases[i].shard, "parallel.ranks=12", "parallel.group=all", "parallel.links=shm,eth-1g", "memory.precision=bf16", "memory.recompute=none", "memory.offload=none", "train.effective_batch=12", "memory.micro_batch=1", "memory.head_chunks=1", NULL, NULL};
+        const char *const sets[] = {cases[i].shard,
+                                    "parallel.ranks=12",
+                                    "parallel.group=all",
+                                    "parallel.links=shm,eth-1g",
+                                    "memory.precision=bf16",
+                                    "memory.recompute=none",
+                                    "memory.offload=none",
+                                    "train.effective_batch=12",
+                                    "memory.micro_batch=1",
+                                    "memory.head_chunks=1",
+                                    NULL,
+                                    NULL};
         const char *own[COUNT(sets)];
         memcpy(own, sets, sizeof own);
         own[COUNT(sets) - 2] = cases[i].per_host;
         plan_preset(&one, "llama-tiny", sets);
         plan_preset(&many, "llama-tiny", own);
-        assert_int_equal(plan_digest(&one.r.planned.plan, &one.r.planned.graph), plan_digest(&many.r.planned.plan, &many.r.planned.graph));
+        assert_int_equal(plan_digest(&one.r.planned.plan, &one.r.planned.graph),
+                         plan_digest(&many.r.planned.plan, &many.r.planned.graph));
         const struct profile *p = &many.r.planned.profile;
         const struct graph *g = &many.r.planned.graph;
         for (id n = 1; n < g->nodes.n; n++) {
@@ -181,10 +215,12 @@ static void test_hosts(void **state)
             query_fill(&q, g, x, p);
             const double part = links_part(&q, x->op, &times), host = p->per_host, hosts = 12 / host;
             const struct link *in = &p->link[LINK_LOCAL], *out = &p->link[LINK_REMOTE];
-            const double inside = in->latency + (host - 1) * (in->peer + hosts * part / in->bandwidth), across = out->latency + (hosts - 1) * (out->peer + part / out->bandwidth);
+            const double inside = in->latency + (host - 1) * (in->peer + hosts * part / in->bandwidth),
+                         across = out->latency + (hosts - 1) * (out->peer + part / out->bandwidth);
             const double at_once = out->latency + (12 - host) * (out->peer + part / out->bandwidth);
             assert_int_equal(x->attr.group.host, cases[i].levels ? p->per_host : 0);
-            assert_true(fabs(links_seconds(p, &q, x->op) / (times * (cases[i].levels ? inside + across : at_once)) - 1) < 1e-9);
+            assert_true(
+                fabs(links_seconds(p, &q, x->op) / (times * (cases[i].levels ? inside + across : at_once)) - 1) < 1e-9);
         }
         planned_preset_free(&one);
         planned_preset_free(&many);
@@ -199,15 +235,19 @@ static void test_presets(void **state)
         const char *preset;
         int ranks;
         uint64_t elements;
-    } sums[] = {{"llama-tiny", 2, 387328}, {"llama-tiny", 3, 262144}, {"llama-tiny", 4, 194816}, {"llama-tiny", 8, 98560},
-                {"llama-124m", 2, 61780480}, {"llama-124m", 3, 41195776}, {"llama-124m", 8, 15456512}, {"llama-124m", 64, 2234624}};
+    } sums[] = {{"llama-tiny", 2, 387328},   {"llama-tiny", 3, 262144},   {"llama-tiny", 4, 194816},
+                {"llama-tiny", 8, 98560},    {"llama-124m", 2, 61780480}, {"llama-124m", 3, 41195776},
+                {"llama-124m", 8, 15456512}, {"llama-124m", 64, 2234624}};
     static struct planned_preset p;
     for (size_t i = 0; i < COUNT(sums); i++) {
         uint64_t sum = 0;
-        plan_preset(&p, sums[i].preset, (const char *const[]){"memory.micro_batch=1", "memory.recompute=all", "memory.offload=none", "memory.head_chunks=1", NULL});
+        plan_preset(&p, sums[i].preset,
+                    (const char *const[]){"memory.micro_batch=1", "memory.recompute=all", "memory.offload=none",
+                                          "memory.head_chunks=1", NULL});
         const struct graph *g = &p.r.planned.graph;
         for (uint32_t k = 0; k < g->params.n; k++)
-            if (g->params.at[k].grad) sum += (uint64_t)shard_part(tensor_elements(tensor_at(g, g->params.at[k].tensor)), sums[i].ranks);
+            if (g->params.at[k].grad)
+                sum += (uint64_t)shard_part(tensor_elements(tensor_at(g, g->params.at[k].tensor)), sums[i].ranks);
         assert_int_equal(sum, sums[i].elements);
         planned_preset_free(&p);
     }
@@ -215,6 +255,8 @@ static void test_presets(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_bytes), cmocka_unit_test(test_optimizer_peak), cmocka_unit_test(test_communication), cmocka_unit_test(test_hosts), cmocka_unit_test(test_presets)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts),          cmocka_unit_test(test_bytes),
+                                       cmocka_unit_test(test_optimizer_peak), cmocka_unit_test(test_communication),
+                                       cmocka_unit_test(test_hosts),          cmocka_unit_test(test_presets)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /*
- * test_smolvlm_video.c: conversations with videos have the ids, labels and pixels of SmolVLM's processor in transformers
- * (tests/golden/make_smolvlm_video.py), and numbers in words are num2words'.
+ * test_smolvlm_video.c: conversations with videos have the ids, labels and pixels of SmolVLM's
+ * processor in transformers (tests/golden/make_smolvlm_video.py), and numbers in words are
+ * num2words'.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,7 +42,9 @@ static int64_t whole(const struct value *list, uint32_t i)
 static void compare_ids(const char *what, uint32_t chat, const struct token_list *l, const struct value *want)
 {
     for (uint32_t k = 0; k < l->n && k < want->count; k++)
-        if (l->at[k].id != whole(want, k)) fail_msg("%s of conversation %u: token %u is %d, expected %lld", what, chat, k, l->at[k].id, (long long)whole(want, k));
+        if (l->at[k].id != whole(want, k))
+            fail_msg("%s of conversation %u: token %u is %d, expected %lld", what, chat, k, l->at[k].id,
+                     (long long)whole(want, k));
     if (l->n != want->count) fail_msg("%s of conversation %u: %u tokens, expected %u", what, chat, l->n, want->count);
 }
 
@@ -50,7 +53,8 @@ static void compare_labels(uint32_t chat, const struct chat_tokens *t, const str
     for (uint32_t k = 0, a = 0; k < t->tokens.n; k++) {
         while (a < t->answers.n && t->answers.at[a].end <= k) a++;
         const bool labelled = a < t->answers.n && t->answers.at[a].begin <= k;
-        if ((labelled ? t->tokens.at[k].id : -100) != whole(want, k)) fail_msg("conversation %u: the label of token %u is not %lld", chat, k, (long long)whole(want, k));
+        if ((labelled ? t->tokens.at[k].id : -100) != whole(want, k))
+            fail_msg("conversation %u: the label of token %u is not %lld", chat, k, (long long)whole(want, k));
     }
 }
 
@@ -58,7 +62,8 @@ static void test_text(void **state)
 {
     (void)state;
     struct bump b = {0};
-    const struct value *chats = read_lines(GOLDEN "chats.jsonl", &b), *expected = read_lines(GOLDEN "expected.jsonl", &b);
+    const struct value *chats = read_lines(GOLDEN "chats.jsonl", &b),
+                       *expected = read_lines(GOLDEN "expected.jsonl", &b);
     assert_int_equal(chats->count, expected->count);
     for (uint32_t i = 0; i < chats->count; i++) {
         struct folder f;
@@ -80,7 +85,8 @@ static void test_text(void **state)
         question->count--;
         assert_int_equal(conversation_read_chat(question, "", &b, &asked, &e), SAMPLE_FINE);
         assert_int_equal(tokenize_images(&f.images, &asked, &b, &images, &e), SAMPLE_FINE);
-        if (chat_encode_prompt(f.tokenizer, f.template, asked.messages, NULL, &images, &prompt, NULL, &e)) fail_msg("prompt %u: %s", i, e.text);
+        if (chat_encode_prompt(f.tokenizer, f.template, asked.messages, NULL, &images, &prompt, NULL, &e))
+            fail_msg("prompt %u: %s", i, e.text);
         compare_ids("prompt", i, &prompt.tokens, value_get(expected->items[i], "prompt"));
         chat_tokens_free(&prompt);
         tokenized_free(&t);
@@ -94,7 +100,8 @@ static void test_text(void **state)
 static void test_own_template(void **state)
 {
     (void)state;
-    static const char json[] = "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"video\", \"path\": \"clip\"}]}, {\"role\": \"assistant\", \"content\": \"Yes.\"}]}";
+    static const char json[] = "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"video\", \"path\": "
+                               "\"clip\"}]}, {\"role\": \"assistant\", \"content\": \"Yes.\"}]}";
     struct folder f;
     struct tokenized t;
     struct bump b = {0};
@@ -125,7 +132,7 @@ static void test_times(void **state)
     close_folder(&f);
 }
 
-/* --- pixels ------------------------------------------------------------------------------------ */
+/* --- pixels ----------------------------------------------------------------------------------- */
 
 struct seen {
     const char *name;
@@ -140,7 +147,9 @@ static int see(void *user, const float *values, uint32_t count, struct error *e)
     struct seen *s = user;
     (void)e;
     for (uint32_t i = 0; i < count * FLOATS; i++)
-        if (fabsf(values[i] - s->want[s->frames * FLOATS + i]) > 1.01f / 127.5f) fail_msg("%s, frame %u, value %u: %g, expected %g", s->name, s->frames, i, values[i], s->want[s->frames * FLOATS + i]);
+        if (fabsf(values[i] - s->want[s->frames * FLOATS + i]) > 1.01f / 127.5f)
+            fail_msg("%s, frame %u, value %u: %g, expected %g", s->name, s->frames, i, values[i],
+                     s->want[s->frames * FLOATS + i]);
     s->frames += count;
     return PL_OK;
 }
@@ -171,7 +180,7 @@ static void test_pixels(void **state)
     close_folder(&f);
 }
 
-/* --- words and words of refusal ---------------------------------------------------------------- */
+/* --- words and words of refusal --------------------------------------------------------------- */
 
 static void test_words(void **state)
 {
@@ -200,7 +209,8 @@ static void test_idefics3(void **state)
     assert_int_equal(model_open(&m, "tests/golden/idefics3", &e), 0);
     assert_int_equal(
         image_source_open(&s, &m, NULL, NULL, &(struct image_scope){.anywhere = true, .room = 64 << 20}, &e), 0);
-    assert_int_equal(image_source_take_videos(&s, &m, &(struct video_options){.max_frames = 8}, 0, false, &e), PL_USAGE);
+    assert_int_equal(image_source_take_videos(&s, &m, &(struct video_options){.max_frames = 8}, 0, false, &e),
+                     PL_USAGE);
     assert_non_null(strstr(e.text, "idefics3 takes no videos: set it to 0, and give frames as images"));
     image_source_close(&s);
     model_close(&m);
@@ -209,7 +219,8 @@ static void test_idefics3(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text), cmocka_unit_test(test_own_template), cmocka_unit_test(test_times), cmocka_unit_test(test_pixels), cmocka_unit_test(test_words), cmocka_unit_test(test_idefics3),
+        cmocka_unit_test(test_text),   cmocka_unit_test(test_own_template), cmocka_unit_test(test_times),
+        cmocka_unit_test(test_pixels), cmocka_unit_test(test_words),        cmocka_unit_test(test_idefics3),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,7 +69,8 @@ static void set(struct config *c, const char *key, int value)
 
 static void configure(struct config *c, const struct task *t)
 {
-    static const char *const base[] = {"memory.offload=none", "memory.recompute=none", "memory.precision=f32", "memory.fused_step=off"};
+    static const char *const base[] = {"memory.offload=none", "memory.recompute=none", "memory.precision=f32",
+                                       "memory.fused_step=off"};
     struct error e = {0};
     config_init(c);
     must(config_set(c, t->model, &e), &e);
@@ -86,7 +87,8 @@ static void configure(struct config *c, const struct task *t)
  * no masks. */
 static double value_of(const struct task *t, const char *name, int64_t row, int64_t i, int64_t n)
 {
-    static const char *const names[] = {"images", "image_valid", "input_points", "input_labels", "gt_masks", "gt_valid", "prompt_keys", "input_ids", "labels"};
+    static const char *const names[] = {"images",   "image_valid", "input_points", "input_labels", "gt_masks",
+                                        "gt_valid", "prompt_keys", "input_ids",    "labels"};
     size_t k = 0;
     while (k < COUNT(names) && strcmp(names[k], name)) k++;
     const bool inside = row < t->samples;
@@ -101,10 +103,12 @@ static double value_of(const struct task *t, const char *name, int64_t row, int6
         if (at > 1) return POINT_UNUSED;
         return there && mask % 2 ? (at ? POINT_LAST : POINT_FIRST) : there && !at ? POINT_FOREGROUND : POINT_FILLER;
     case 4: return floor(256 * x);
-    case 5: return there ? SIDE / 8 + (double)(sample * 5 % (SIDE / 8)) : 0; /* a map has at least a quarter of the side */
+    /* a map has at least a quarter of the side */
+    case 5: return there ? SIDE / 8 + (double)(sample * 5 % (SIDE / 8)) : 0;
     case 6: return (double)(sample * MASKS + mask);
     case 7: return floor(256 * x);
-    default: return inside && i > 0 && i <= labels_of[sample] ? floor(256 * x) : -100; /* the first one is never predicted */
+    /* the first one is never predicted */
+    default: return inside && i > 0 && i <= labels_of[sample] ? floor(256 * x) : -100;
     }
 }
 
@@ -118,7 +122,8 @@ static void put(struct run *r, const struct task *t, const char *name)
     const bool of_masks = t->masks && strncmp(name, "image", 5);
     char *data = mem_alloc(x.sample);
     for (int64_t row = 0; row < rows; row++) {
-        for (int64_t i = 0; i < elements; i++) dtype_store(data, x.dtype, i, value_of(t, name, row, i, of_masks ? elements / t->masks : elements));
+        for (int64_t i = 0; i < elements; i++)
+            dtype_store(data, x.dtype, i, value_of(t, name, row, i, of_masks ? elements / t->masks : elements));
         must(run_write_input(r, name, row, data, x.sample, &e), &e);
     }
     mem_free(data);
@@ -126,7 +131,8 @@ static void put(struct run *r, const struct task *t, const char *name)
 
 static void put_all(struct run *r, const struct task *t)
 {
-    static const char *const of_masks[] = {"images", "image_valid", "input_points", "input_labels", "gt_masks", "gt_valid", "prompt_keys"};
+    static const char *const of_masks[] = {"images",   "image_valid", "input_points", "input_labels",
+                                           "gt_masks", "gt_valid",    "prompt_keys"};
     static const char *const of_texts[] = {"input_ids", "labels"};
     if (t->masks)
         for (size_t i = 0; i < COUNT(of_masks); i++) put(r, t, of_masks[i]);
@@ -147,9 +153,20 @@ static floats gradients(const struct task *t)
     struct config c;
     struct run r = {0};
     struct error e = {0};
-    const struct prompting asked = {.image = SIDE, .masks = t->masks, .points = 2 + t->rounds - 1, .rounds = t->rounds, .slots = true, .targets = true};
+    const struct prompting asked = {.image = SIDE,
+                                    .masks = t->masks,
+                                    .points = 2 + t->rounds - 1,
+                                    .rounds = t->rounds,
+                                    .slots = true,
+                                    .targets = true};
     configure(&c, t);
-    must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .own = t->masks ? &asked : NULL, .own_bytes = sizeof asked}, &e), &e);
+    must(run_plan(&r, &c,
+                  &(struct run_options){.train = true,
+                                        .describe = feed_describe,
+                                        .own = t->masks ? &asked : NULL,
+                                        .own_bytes = sizeof asked},
+                  &e),
+         &e);
     assert_int_equal(r.planned.plan.settings.micro_batch, t->micro_batch);
     must(run_start(&r, NULL, true, &e), &e);
     put_all(&r, t);
@@ -188,10 +205,14 @@ static const double BOUND = 1e-6;
 #endif
 static void expect_same(const floats *got, const double *want, const struct task *t, const char *what)
 {
-    double off = norm(got->at + 1, want + 1, got->n - 1) / norm(NULL, want + 1, got->n - 1), loss = fabs((double)got->at[0] - want[0]) / fabs(want[0]);
-    if (getenv("VERBOSE")) print_message("%s, %d rounds, micro-batch %d, %d chunks%s: loss off by %.1e, gradients by %.1e\n", t->model, t->rounds, t->micro_batch, t->chunks, what, loss, off);
+    double off = norm(got->at + 1, want + 1, got->n - 1) / norm(NULL, want + 1, got->n - 1),
+           loss = fabs((double)got->at[0] - want[0]) / fabs(want[0]);
+    if (getenv("VERBOSE"))
+        print_message("%s, %d rounds, micro-batch %d, %d chunks%s: loss off by %.1e, gradients by %.1e\n", t->model,
+                      t->rounds, t->micro_batch, t->chunks, what, loss, off);
     if (!(off < BOUND && loss < BOUND))
-        fail_msg("%s, %d rounds, micro-batch %d, %d chunks%s: the loss is off by %.2g, gradients by %.2g", t->model, t->rounds, t->micro_batch, t->chunks, what, loss, off);
+        fail_msg("%s, %d rounds, micro-batch %d, %d chunks%s: the loss is off by %.2g, gradients by %.2g", t->model,
+                 t->rounds, t->micro_batch, t->chunks, what, loss, off);
 }
 
 static double *as_doubles(const floats *x)
@@ -268,7 +289,8 @@ static void test_tinysam(void **state)
 static void test_tinysam_folder(void **state)
 {
     (void)state;
-    const struct task t = {.model = "model.preset=tinysam-tiny", .samples = 1, .masks = 1, .rounds = 1, .micro_batch = 1, .chunks = 1};
+    const struct task t =
+        {.model = "model.preset=tinysam-tiny", .samples = 1, .masks = 1, .rounds = 1, .micro_batch = 1, .chunks = 1};
     char dir[] = "/tmp/splits.XXXXXX", model[64], path[64];
     struct config c;
     struct run r = {0};
@@ -277,11 +299,14 @@ static void test_tinysam_folder(void **state)
     configure(&c, &t);
     must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
     must(run_start(&r, NULL, true, &e), &e);
-    must(weights_save(&r.weights, &r.planned.model, &r.planned.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING, dir, &e), &e);
+    must(weights_save(&r.weights, &r.planned.model, &r.planned.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING,
+                      dir, &e),
+         &e);
     run_close(&r);
     config_free(&c);
     snprintf(model, sizeof model, "model.path=%s", dir);
-    for (int rounds = 1; rounds <= 3; rounds += 2) check_every_split((struct task){.model = model, .samples = IMAGES, .masks = MASKS, .rounds = rounds}, true);
+    for (int rounds = 1; rounds <= 3; rounds += 2)
+        check_every_split((struct task){.model = model, .samples = IMAGES, .masks = MASKS, .rounds = rounds}, true);
     static const char *const names[] = {"model.safetensors", "config.json"};
     for (size_t i = 0; i < COUNT(names); i++) {
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);
@@ -300,6 +325,7 @@ static void test_llama(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_sam), cmocka_unit_test(test_tinysam), cmocka_unit_test(test_tinysam_folder)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_sam),
+                                       cmocka_unit_test(test_tinysam), cmocka_unit_test(test_tinysam_folder)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,8 @@ static void test_parts(void **state)
                 assert_true(x->name && x->n_parts >= 1 && x->n_parts <= STORED_PARTS && x->group >= 1);
                 for (int i = 0; i < x->n_parts; i++) {
                     assert_true(stored_part_offset(x, i, FLOATS[f], COUNTS[c]) >= end);
-                    end = stored_part_offset(x, i, FLOATS[f], COUNTS[c]) + stored_part_bytes(x, i, FLOATS[f], COUNTS[c]);
+                    end =
+                        stored_part_offset(x, i, FLOATS[f], COUNTS[c]) + stored_part_bytes(x, i, FLOATS[f], COUNTS[c]);
                     all += stored_part_bytes(x, i, FLOATS[f], COUNTS[c]);
                     /* A chunk that begins at a group begins at an entry. */
                     assert_true(!x->part[i].values || x->group % x->part[i].values == 0);
@@ -44,7 +45,8 @@ static void test_plain(void **state)
     graph_init(&g);
     for (size_t f = 0; f < COUNT(FLOATS); f++) {
         const char *name = dtype_name(FLOATS[f]);
-        const struct tensor *t = tensor_at(&g, graph_param(&g, name, FLOATS[f], 2, (int64_t[]){7, 9}, (struct init){INIT_ZERO, 0, 0}));
+        const struct tensor *t =
+            tensor_at(&g, graph_param(&g, name, FLOATS[f], 2, (int64_t[]){7, 9}, (struct init){INIT_ZERO, 0, 0}));
         assert_true(tensor_form(&g, t) == &stored_forms[STORED_PLAIN]);
         assert_true(stored_bytes(&g, t) == tensor_bytes(t) && stored_bytes(&g, t) == g.storages.at[t->storage].bytes);
     }

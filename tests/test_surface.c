@@ -41,8 +41,10 @@ static void compare(const char *line)
     static uint8_t masks[2][CELLS_MOST];
     struct cell_box b;
     double tolerance, want[4];
-    assert_int_equal(sscanf(line, "%u %u %u %lf %lf %lf %lf %lf %lf %lf %lf %16383s %16383s", &b.w, &b.h, &b.d, &b.spacing[0], &b.spacing[1], &b.spacing[2], &tolerance, &want[0],
-                            &want[1], &want[2], &want[3], hex[0], hex[1]), 13);
+    assert_int_equal(sscanf(line, "%u %u %u %lf %lf %lf %lf %lf %lf %lf %lf %16383s %16383s", &b.w, &b.h, &b.d,
+                            &b.spacing[0], &b.spacing[1], &b.spacing[2], &tolerance, &want[0], &want[1], &want[2],
+                            &want[3], hex[0], hex[1]),
+                     13);
     const size_t n = box_cells(&b);
     for (int k = 0; k < 2; k++) read_bits(hex[k], masks[k], n);
     const struct overlap o = overlap_masks(masks[0], masks[1], n);
@@ -73,7 +75,10 @@ static void test_distance(void **state)
     (void)state;
     for (uint64_t trial = 0; trial < 60; trial++) {
         const uint64_t key = random_key(trial, "distance");
-        struct cell_box b = {1 + (uint32_t)(random_bits(key, 0) % 12), 1 + (uint32_t)(random_bits(key, 1) % 12), 1 + (uint32_t)(random_bits(key, 2) % 5), {1, 0.7, 2.5}};
+        struct cell_box b = {1 + (uint32_t)(random_bits(key, 0) % 12),
+                             1 + (uint32_t)(random_bits(key, 1) % 12),
+                             1 + (uint32_t)(random_bits(key, 2) % 5),
+                             {1, 0.7, 2.5}};
         const size_t n = box_cells(&b);
         double *to = mem_alloc(n * sizeof *to), *features = mem_alloc(n * sizeof *features);
         void *scratch = mem_alloc(distance_scratch(&b));
@@ -83,7 +88,8 @@ static void test_distance(void **state)
             double least = INFINITY;
             for (size_t k = 0; k < n; k++) {
                 if (features[k] > 0) continue;
-                const double x = ((double)(i % b.w) - (double)(k % b.w)) * b.spacing[0], y = ((double)(i / b.w % b.h) - (double)(k / b.w % b.h)) * b.spacing[1];
+                const double x = ((double)(i % b.w) - (double)(k % b.w)) * b.spacing[0],
+                             y = ((double)(i / b.w % b.h) - (double)(k / b.w % b.h)) * b.spacing[1];
                 const double z = ((double)(i / b.w / b.h) - (double)(k / b.w / b.h)) * b.spacing[2];
                 least = fmin(least, x * x + y * y + z * z);
             }

@@ -1,6 +1,6 @@
 /*
- * test_system.c: memory and processors of the machine and of control groups, from files that are written as
- * the kernel writes them.
+ * test_system.c: memory and processors of the machine and of control groups, from files that are
+ * written as the kernel writes them.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,7 +39,8 @@ static int make_machine(void **state)
     (void)state;
     strcpy(root + strlen(root) - 6, "XXXXXX");
     if (!mkdtemp(root)) return 1;
-    put("proc/meminfo", "MemTotal:       16777216 kB\nMemFree:         1048576 kB\nMemAvailable:   10485760 kB\nSwapTotal:       2097152 kB\nSwapFree:        1048576 kB\n");
+    put("proc/meminfo", "MemTotal:       16777216 kB\nMemFree:         1048576 kB\nMemAvailable:   10485760 "
+                        "kB\nSwapTotal:       2097152 kB\nSwapFree:        1048576 kB\n");
     return 0;
 }
 
@@ -79,7 +80,8 @@ static void test_nested(void **state)
     put("sys/fs/cgroup/user.slice/memory.max", "8589934592\n");
     put("sys/fs/cgroup/user.slice/memory.current", "3221225472\n");
     expect_mib(8192, 5120, 0);
-    put("sys/fs/cgroup/user.slice/memory.stat", "anon 1073741824\nfile 2147483648\ninactive_anon 0\nactive_anon 1073741824\ninactive_file 1073741824\nactive_file 536870912\n");
+    put("sys/fs/cgroup/user.slice/memory.stat", "anon 1073741824\nfile 2147483648\ninactive_anon 0\nactive_anon "
+                                                "1073741824\ninactive_file 1073741824\nactive_file 536870912\n");
     expect_mib(8192, 6656, 0);
     put("sys/fs/cgroup/user.slice/run.scope/memory.max", "2147483648\n");
     expect_mib(2048, 1024, 0);
@@ -104,7 +106,8 @@ static void test_version_1(void **state)
     expect_mib(16384, 10240, 1024);
     put("sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes", "6442450944\n");
     put("sys/fs/cgroup/memory/docker/abc/memory.usage_in_bytes", "3221225472\n");
-    put("sys/fs/cgroup/memory/docker/abc/memory.stat", "cache 0\ninactive_file 999999999999\ntotal_inactive_file 1073741824\ntotal_active_file 0\n");
+    put("sys/fs/cgroup/memory/docker/abc/memory.stat",
+        "cache 0\ninactive_file 999999999999\ntotal_inactive_file 1073741824\ntotal_active_file 0\n");
     expect_mib(6144, 4096, 0);
 }
 

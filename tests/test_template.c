@@ -1,6 +1,6 @@
 /*
- * test_template.c: chat templates: the bytes of Jinja2 (tests/golden/templates, made by make_templates.py), where bytes came from,
- * limits, refusals, and which template a folder has.
+ * test_template.c: chat templates: the bytes of Jinja2 (tests/golden/templates, made by
+ * make_templates.py), where bytes came from, limits, refusals, and which template a folder has.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -59,7 +59,8 @@ static void check_ranges(const struct value *want, const struct byte_range *at, 
 }
 
 /* `golden` has "text" and "answers", or "fails". */
-static void check_golden(const char *source, const struct value *variables, const struct value *golden, const char *what)
+static void check_golden(const char *source, const struct value *variables, const struct value *golden,
+                         const char *what)
 {
     struct rendered out;
     struct error e = {0};
@@ -118,14 +119,17 @@ static void test_files(void **state)
 
 /* ---- where bytes came from ---- */
 
-/* Renders with data in the variables x, l, d and messages. Prints the text with data in [ ] and answers in < >. */
+/* Renders with data in the variables x, l, d and messages. Prints the text with data in [ ] and
+ * answers in < >. */
 static void check_marked(const char *source, const char *expected)
 {
     struct bump b = {0};
     struct rendered out;
     struct error e = {0};
-    const struct value *v = parse(&b, "{\"x\": \"abc def\", \"l\": [\"p\", \"q\"], \"d\": {\"k\": \"v\"}, \"n\": 12, \"bos_token\": \"BOS\", \"my_token\": \"MINE\", \"html\": \"<&\","
-                                      " \"messages\": [{\"role\": \"user\", \"content\": \"u\"}, {\"role\": \"a b\"}]}");
+    const struct value *v =
+        parse(&b, "{\"x\": \"abc def\", \"l\": [\"p\", \"q\"], \"d\": {\"k\": \"v\"}, \"n\": 12, \"bos_token\": "
+                  "\"BOS\", \"my_token\": \"MINE\", \"html\": \"<&\","
+                  " \"messages\": [{\"role\": \"user\", \"content\": \"u\"}, {\"role\": \"a b\"}]}");
     if (render(source, v, &out, &e)) fail_msg("%s in: %s", e.text, source);
     struct text marked = {0};
     uint32_t d = 0, a = 0;
@@ -149,18 +153,32 @@ static void test_origin(void **state)
     (void)state;
     check_marked("a{{ x }}b{{ x }}{{ x }}", "a[abc def]b[abc defabc def]");
     check_marked("{{ 'q' + x + 'r' }}|{{ x ~ 1 ~ x }}", "q[abc def]r|[abc def]1[abc def]");
-    check_marked("{{ ('q' + x + 'r')[:3] }}|{{ ('q' + x)[::-1] }}|{{ (x ~ 'z')[-1] }}|{{ x[0] }}", "q[ab]|[fed cba]q|z|[a]");
-    check_marked("{{ (' ' ~ x ~ ' ') | trim }}|{{ x.strip('af') }}|{{ x | upper }}|{{ x.title() }}|{{ x | capitalize }}", "[abc def]|[bc de]|[ABC DEF]|[Abc Def]|[Abc def]");
-    check_marked("{{ x.replace('b', 'TT') }}|{{ 'axc' | replace('x', x) }}|{{ x | replace('zz', '') }}", "[a]TT[c def]|a[abc def]c|[abc def]");
-    check_marked("{{ x.split() | join('-') }}|{{ x.split(' ')[1] }}|{{ l | join(', ') }}|{{ x.partition(' ')[2] }}", "[abc]-[def]|[def]|[p], [q]|[def]");
-    check_marked("{{ d | tojson }}|{{ [x, 1] | tojson }}|{{ d }}|{{ l }}|{{ html | e }}", "{\"[k]\": \"[v]\"}|[\"[abc def]\", 1]|{'[k]': '[v]'}|['[p]', '[q]']|[&lt;&amp;]");
-    check_marked("{{ '%s %d' % (x, n) }}|{{ '<{}>'.format(x) }}|{{ x | indent(2, true) }}|{{ x * 2 }}", "[abc def] 12|<[abc def]>|  [abc def]|[abc defabc def]");
-    check_marked("{{ n }}|{{ x | length }}|{{ bos_token }}{{ my_token }}|{% for c in 'ab' ~ l[0] %}{{ c }}.{% endfor %}", "12|7|BOSMINE|a.b.[p].");
-    check_marked("{% set y %}<{{ x }}>{% endset %}{{ y }}{% macro m(z) %}({{ z }}){% endmacro %}{{ m(l[1]) }}{% filter upper %}q{{ x }}{% endfilter %}",
+    check_marked("{{ ('q' + x + 'r')[:3] }}|{{ ('q' + x)[::-1] }}|{{ (x ~ 'z')[-1] }}|{{ x[0] }}",
+                 "q[ab]|[fed cba]q|z|[a]");
+    check_marked(
+        "{{ (' ' ~ x ~ ' ') | trim }}|{{ x.strip('af') }}|{{ x | upper }}|{{ x.title() }}|{{ x | capitalize }}",
+        "[abc def]|[bc de]|[ABC DEF]|[Abc Def]|[Abc def]");
+    check_marked("{{ x.replace('b', 'TT') }}|{{ 'axc' | replace('x', x) }}|{{ x | replace('zz', '') }}",
+                 "[a]TT[c def]|a[abc def]c|[abc def]");
+    check_marked("{{ x.split() | join('-') }}|{{ x.split(' ')[1] }}|{{ l | join(', ') }}|{{ x.partition(' ')[2] }}",
+                 "[abc]-[def]|[def]|[p], [q]|[def]");
+    check_marked("{{ d | tojson }}|{{ [x, 1] | tojson }}|{{ d }}|{{ l }}|{{ html | e }}",
+                 "{\"[k]\": \"[v]\"}|[\"[abc def]\", 1]|{'[k]': '[v]'}|['[p]', '[q]']|[&lt;&amp;]");
+    check_marked("{{ '%s %d' % (x, n) }}|{{ '<{}>'.format(x) }}|{{ x | indent(2, true) }}|{{ x * 2 }}",
+                 "[abc def] 12|<[abc def]>|  [abc def]|[abc defabc def]");
+    check_marked(
+        "{{ n }}|{{ x | length }}|{{ bos_token }}{{ my_token }}|{% for c in 'ab' ~ l[0] %}{{ c }}.{% endfor %}",
+        "12|7|BOSMINE|a.b.[p].");
+    check_marked("{% set y %}<{{ x }}>{% endset %}{{ y }}{% macro m(z) %}({{ z }}){% endmacro %}{{ m(l[1]) }}{% filter "
+                 "upper %}q{{ x }}{% endfilter %}",
                  "<[abc def]>([q])Q[ABC DEF]");
-    check_marked("{{ messages[0].role }}|{{ '<|' ~ messages[0].role ~ '|>' }}|{{ messages[0].content }}|{{ messages[1].role }}", "user|<|user|>|[u]|[a b]");
-    check_marked("q{% generation %}z{{ x }}{% endgeneration %}{% generation %}w{% endgeneration %}{{ l[0] }}", "q<z[abc def]w>[p]");
-    check_marked("{% set ns = namespace(t='') %}{% for i in l %}{% set ns.t = ns.t + i + ';' %}{% endfor %}{{ ns.t }}|{{ ns.t + 'a' }}|{{ ns.t + 'b' }}",
+    check_marked(
+        "{{ messages[0].role }}|{{ '<|' ~ messages[0].role ~ '|>' }}|{{ messages[0].content }}|{{ messages[1].role }}",
+        "user|<|user|>|[u]|[a b]");
+    check_marked("q{% generation %}z{{ x }}{% endgeneration %}{% generation %}w{% endgeneration %}{{ l[0] }}",
+                 "q<z[abc def]w>[p]");
+    check_marked("{% set ns = namespace(t='') %}{% for i in l %}{% set ns.t = ns.t + i + ';' %}{% endfor %}{{ ns.t "
+                 "}}|{{ ns.t + 'a' }}|{{ ns.t + 'b' }}",
                  "[p];[q];|[p];[q];a|[p];[q];b");
 }
 
@@ -182,23 +200,36 @@ static void check_fails(const char *source, const char *variables, const char *s
 static void test_limits(void **state)
 {
     (void)state;
-    check_fails("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", "{}", "line 1: the template does not end: stopped after");
+    check_fails("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", "{}",
+                "line 1: the template does not end: stopped after");
     check_fails("\n\n{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{}", "line 3: nested more than");
     check_fails("{{ 'a' * 1000000000 }}", "{}", "beyond 64 MiB");
-    check_fails("{% set ns = namespace(x='abcdefgh') %}{% for i in range(100) %}{% set ns.x = ns.x + ns.x %}{% endfor %}", "{}", "beyond 64 MiB");
-    check_fails("{% for i in range(100000) %}{{ x }}{% endfor %}", "{\"x\": \"0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
-                "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
-                "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
-                "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
-                "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
-                "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
-                "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789\"}", "beyond 64 MiB");
-    check_fails("{% set ns = namespace(x=[]) %}{% for i in range(5000) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}", "{}", "nested more than");
-    check_fails("{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}", "{}", "does not end");
-    check_fails("{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}{% endfor %}", "{}", "line 1: the template ");
+    check_fails(
+        "{% set ns = namespace(x='abcdefgh') %}{% for i in range(100) %}{% set ns.x = ns.x + ns.x %}{% endfor %}", "{}",
+        "beyond 64 MiB");
+    check_fails(
+        "{% for i in range(100000) %}{{ x }}{% endfor %}",
+        "{\"x\": \"0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+        "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+        "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+        "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+        "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+        "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+        "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789\"}",
+        "beyond 64 MiB");
+    check_fails(
+        "{% set ns = namespace(x=[]) %}{% for i in range(5000) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+        "{}", "nested more than");
+    check_fails(
+        "{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
+        "{}", "does not end");
+    check_fails("{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = ns.x + ns.x %}{% endfor %}", "{}",
+                "line 1: the template ");
     check_fails("{{ range(100000)|unique|list|length }}", "{}", "does not end"); /* comparisons, */
     check_fails("{{ ('\u00df' * 16000000)|upper }}", "{}", "does not end");        /* characters, */
-    check_fails("{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x|tojson }}", "{}", "does not end");
+    check_fails("{% set ns = namespace(x=[1]) %}{% for i in range(40) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ "
+                "ns.x|tojson }}",
+                "{}", "does not end");
     struct text names = {0};
     for (int i = 0; i < 40000; i++) text_printf(&names, "{%% set v%d = 1 %%}", i);
     check_fails(names.at, "{}", "does not end"); /* and names are work */
@@ -207,7 +238,8 @@ static void test_limits(void **state)
     check_fails("{{ 9223372036854775807 + 1 }}", "{}", "beyond 64 bits");
     static const struct {
         const char *before, *part, *after;
-    } deep[] = {{"{{ ", "(", ""}, {"{{ ", "not ", "1 }}"}, {"{{ ", "-", "1 }}"}, {"", "{% if x %}", ""}, {"{{ ", "[", ""}, {"{{ ", "1 if 1 else ", "1 }}"}};
+    } deep[] = {{"{{ ", "(", ""},       {"{{ ", "not ", "1 }}"}, {"{{ ", "-", "1 }}"},
+                {"", "{% if x %}", ""}, {"{{ ", "[", ""},        {"{{ ", "1 if 1 else ", "1 }}"}};
     for (size_t i = 0; i < COUNT(deep); i++) {
         struct text t = {0};
         struct error e = {0};
@@ -222,7 +254,8 @@ static void test_limits(void **state)
     }
 }
 
-/* Templates collect text in a namespace: a long conversation must not need memory for every state of it. */
+/* Templates collect text in a namespace: a long conversation must not need memory for every state
+ * of it. */
 static void test_growth(void **state)
 {
     (void)state;
@@ -235,7 +268,10 @@ static void test_growth(void **state)
         struct value *v = value_new(&b, VALUE_MAP);
         char x[401] = {0};
         value_put(&b, v, "x", value_string(&b, memset(x, 'a', 400)));
-        snprintf(source, sizeof source, "{%% set ns = namespace(t='') %%}{%% for i in range(2000) %%}{%% set ns.t = %s %%}{%% endfor %%}{{ ns.t }}", joins[i]);
+        snprintf(
+            source, sizeof source,
+            "{%% set ns = namespace(t='') %%}{%% for i in range(2000) %%}{%% set ns.t = %s %%}{%% endfor %%}{{ ns.t }}",
+            joins[i]);
         if (render(source, v, &out, &e)) fail_msg("%s", e.text);
         assert_int_equal(out.text.n, 2000 * 401);
         assert_int_equal(out.data.n, 2000);
@@ -247,7 +283,9 @@ static void test_growth(void **state)
 static void test_raise(void **state)
 {
     (void)state;
-    check_fails("a\n{% for i in [1] %}\n{{ raise_exception('Roles must alternate: ' ~ x) }}{% endfor %}", "{\"x\": \"\\u00e9\"}", "test, line 3: the template refuses this conversation: Roles must alternate: \xc3\xa9");
+    check_fails("a\n{% for i in [1] %}\n{{ raise_exception('Roles must alternate: ' ~ x) }}{% endfor %}",
+                "{\"x\": \"\\u00e9\"}",
+                "test, line 3: the template refuses this conversation: Roles must alternate: \xc3\xa9");
     check_fails("{{ x.y.z }}", "{\"x\": {}}", "test, line 1: 'y' is undefined: it has no 'z'");
     check_fails("{{ [].append(1) }}", "{}", "'append' would change a list");
     check_fails("{{ '1' | from_json }}", "{}", "no filter from_json");
@@ -344,7 +382,8 @@ static void test_open(void **state)
     check_open(NULL, NULL, NULL, "data.template: chatml");
     put_file("tokenizer_config.json", "{\"bos_token\": \"<s>\", \"chat_template\": null}");
     check_open(NULL, NULL, NULL, "has no chat template");
-    put_file("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"T\"}, {\"name\": \"default\", \"template\": \"D\"}]}");
+    put_file("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"T\"}, {\"name\": "
+                                      "\"default\", \"template\": \"D\"}]}");
     check_open(NULL, NULL, "D", NULL);
     check_open(NULL, "tool_use", "T", NULL);
     check_open(NULL, "rag", NULL, "no chat template named \"rag\"");
@@ -380,12 +419,16 @@ static void test_chatml(void **state)
     struct rendered out;
     assert_int_equal(template_open(&t, NULL, "chatml", NULL, &e), PL_OK);
     assert_true(template_marks_answers(t));
-    const struct value *v = parse(&b, "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"<|im_end|>\"},"
-                                      " {\"role\": \"assistant\", \"content\": \"A\"}], \"add_generation_prompt\": true}");
+    const struct value *v = parse(
+        &b,
+        "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"<|im_end|>\"},"
+        " {\"role\": \"assistant\", \"content\": \"A\"}], \"add_generation_prompt\": true}");
     assert_int_equal(template_render(t, v, &out, &e), PL_OK);
-    assert_string_equal(out.text.at, "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\n<|im_end|><|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n<|im_start|>assistant\n");
+    assert_string_equal(out.text.at, "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\n<|im_end|><|im_end|>\n<|im_"
+                                     "start|>assistant\nA<|im_end|>\n<|im_start|>assistant\n");
     assert_int_equal(out.answers.n, 1);
-    assert_memory_equal(out.text.at + out.answers.at[0].begin, "A<|im_end|>", out.answers.at[0].end - out.answers.at[0].begin);
+    assert_memory_equal(out.text.at + out.answers.at[0].begin, "A<|im_end|>",
+                        out.answers.at[0].end - out.answers.at[0].begin);
     assert_int_equal(out.data.n, 3);
     assert_memory_equal(out.text.at + out.data.at[1].begin, "<|im_end|>", 10);
     assert_int_equal(out.data.at[1].end - out.data.at[1].begin, 10);
@@ -406,8 +449,11 @@ static void test_llava_modes(void **state)
     };
     struct bump b = {0};
     struct error e = {0};
-    const struct value *v = parse(&b, "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": \"<image>\\nQ\"}, {\"role\": \"assistant\", \"content\": \"A\"},"
-                                      " {\"role\": \"user\", \"content\": \"R\"}], \"add_generation_prompt\": true, \"eos_token\": \"</s>\"}");
+    const struct value *v =
+        parse(&b,
+              "{\"messages\": [{\"role\": \"system\", \"content\": \"S\"}, {\"role\": \"user\", \"content\": "
+              "\"<image>\\nQ\"}, {\"role\": \"assistant\", \"content\": \"A\"},"
+              " {\"role\": \"user\", \"content\": \"R\"}], \"add_generation_prompt\": true, \"eos_token\": \"</s>\"}");
     for (size_t i = 0; i < COUNT(modes); i++) {
         struct template *t;
         struct rendered out;
@@ -415,7 +461,8 @@ static void test_llava_modes(void **state)
         assert_int_equal(template_render(t, v, &out, &e), PL_OK);
         assert_string_equal(out.text.at, modes[i].text);
         assert_int_equal(out.answers.n, 1);
-        assert_memory_equal(out.text.at + out.answers.at[0].begin, modes[i].answer, out.answers.at[0].end - out.answers.at[0].begin);
+        assert_memory_equal(out.text.at + out.answers.at[0].begin, modes[i].answer,
+                            out.answers.at[0].end - out.answers.at[0].begin);
         rendered_free(&out);
         template_close(t);
     }
@@ -435,7 +482,9 @@ static void test_date(void **state)
     assert_int_equal(render("{{ strftime_now('%Y-%m') }}", parse(&b, "{}"), &out, &e), PL_OK);
     assert_string_equal(out.text.at, now);
     rendered_free(&out);
-    assert_int_equal(render("{{ strftime_now('%d %b %Y, %A %H:%M') }}", parse(&b, "{\"strftime_now\": \"2026-01-31 12:30:00\"}"), &out, &e), PL_OK);
+    assert_int_equal(render("{{ strftime_now('%d %b %Y, %A %H:%M') }}",
+                            parse(&b, "{\"strftime_now\": \"2026-01-31 12:30:00\"}"), &out, &e),
+                     PL_OK);
     assert_string_equal(out.text.at, "31 Jan 2026, Saturday 12:30");
     rendered_free(&out);
     check_fails("{{ strftime_now('%d') }}", "{\"strftime_now\": \"today\"}", "expected a date like 2026-01-31");
@@ -445,8 +494,10 @@ static void test_date(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines), cmocka_unit_test(test_files), cmocka_unit_test(test_origin), cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_growth), cmocka_unit_test(test_raise), cmocka_unit_test(test_refused), cmocka_unit_test(test_open), cmocka_unit_test(test_chatml), cmocka_unit_test(test_llava_modes), cmocka_unit_test(test_date),
+        cmocka_unit_test(test_lines),       cmocka_unit_test(test_files),  cmocka_unit_test(test_origin),
+        cmocka_unit_test(test_limits),      cmocka_unit_test(test_growth), cmocka_unit_test(test_raise),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_open),   cmocka_unit_test(test_chatml),
+        cmocka_unit_test(test_llava_modes), cmocka_unit_test(test_date),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

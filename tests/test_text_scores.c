@@ -23,7 +23,8 @@ static void compare(const struct text_scores *s, const struct value *want, const
     } rows[] = {{"exact", found.exact}, {"f1", found.f1}, {"bleu", found.bleu}, {"rouge_l", found.rouge_l}};
     for (size_t i = 0; i < COUNT(rows); i++) {
         const double x = value_get(want, rows[i].name)->number;
-        if (fabs(rows[i].value - x) > 1e-6) fail_msg("%s of \"%s\" is %.9g, expected %.9g", rows[i].name, what, rows[i].value, x);
+        if (fabs(rows[i].value - x) > 1e-6)
+            fail_msg("%s of \"%s\" is %.9g, expected %.9g", rows[i].name, what, rows[i].value, x);
     }
 }
 

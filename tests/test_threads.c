@@ -32,7 +32,8 @@ static void load_masters(struct rig *r)
         const struct param *p = &r->graph.params.at[i];
         const struct tensor *w = tensor_at(&r->graph, p->tensor), *m = tensor_at(&r->graph, p->master);
         for (int64_t k = 0; p->master != p->tensor && k < tensor_elements(w); k++)
-            dtype_store(tape_address(&r->tape, p->master), m->dtype, k, dtype_load(tape_address(&r->tape, p->tensor), w->dtype, k));
+            dtype_store(tape_address(&r->tape, p->master), m->dtype, k,
+                        dtype_load(tape_address(&r->tape, p->tensor), w->dtype, k));
     }
 }
 
@@ -74,8 +75,9 @@ static void check(struct model *m, const struct settings *s, const char *what)
         assert_int_equal(n, k);
         for (uint64_t i = 0; i < n; i++)
             if (got[i] != want[i])
-                fail_msg("%s, %s, recompute %s, seed %llu: weight %llu is %.9g on %d threads, %.9g on one", what, dtype_name(s->precision),
-                         recompute_text(&s->recompute, (char[SETTING_ROOM]){0}), (unsigned long long)seed, (unsigned long long)i, got[i], threads, want[i]);
+                fail_msg("%s, %s, recompute %s, seed %llu: weight %llu is %.9g on %d threads, %.9g on one", what,
+                         dtype_name(s->precision), recompute_text(&s->recompute, (char[SETTING_ROOM]){0}),
+                         (unsigned long long)seed, (unsigned long long)i, got[i], threads, want[i]);
         mem_free(got);
     }
     mem_free(want);
@@ -83,7 +85,13 @@ static void check(struct model *m, const struct settings *s, const char *what)
 
 static void check_all(struct model *m, const char *what)
 {
-    struct settings s = {.micro_batch = SAMPLES, .accumulation = 1, .head_chunks = 1, .train = true, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+    struct settings s = {.micro_batch = SAMPLES,
+                         .accumulation = 1,
+                         .head_chunks = 1,
+                         .train = true,
+                         .beta1 = 0.9,
+                         .beta2 = 0.95,
+                         .eps = 1e-8};
     for (int i = 0; i < 4; i++) {
         s.precision = i & 1 ? DT_BF16 : DT_F32;
         s.recompute.kind = i & 2 ? RECOMPUTE_SELECTIVE : RECOMPUTE_NONE;

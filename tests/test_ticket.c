@@ -55,8 +55,9 @@ static void put_batch(struct rig *g, int n)
 
 static void rig_open(struct rig *g, const struct setting *w)
 {
-    static const char *const base[] = {"model.preset=llama-tiny", "memory.recompute=none", "memory.offload=none", "train.effective_batch=2",
-                                       "memory.micro_batch=2", "data.sequence=16", "device.threads=1", "device.kind=cpu", "data.train=nowhere"};
+    static const char *const base[] = {"model.preset=llama-tiny", "memory.recompute=none", "memory.offload=none",
+                                       "train.effective_batch=2", "memory.micro_batch=2",  "data.sequence=16",
+                                       "device.threads=1",        "device.kind=cpu",       "data.train=nowhere"};
     struct error e = {0};
     char text[64];
     memset(g, 0, sizeof *g);
@@ -98,8 +99,14 @@ static uint64_t hash_persistent(const struct rig *g)
  * none in flight. */
 static void submit(struct rig *g, int n, int updates, float scale, bool bad)
 {
-    struct step_block b = {.learning_rate = 1e-2f / (float)(n + 1), .inv_count = {bad ? INFINITY : 1.0f / (ROWS * (TOKENS - 1))}, .clip_norm = 1,
-                           .step = n + 1, .adam_t = updates + !g->t.scaled, .loss_scale = scale, .next_scale = scale, .scale_window = 2};
+    struct step_block b = {.learning_rate = 1e-2f / (float)(n + 1),
+                           .inv_count = {bad ? INFINITY : 1.0f / (ROWS * (TOKENS - 1))},
+                           .clip_norm = 1,
+                           .step = n + 1,
+                           .adam_t = updates + !g->t.scaled,
+                           .loss_scale = scale,
+                           .next_scale = scale,
+                           .scale_window = 2};
     struct error e = {0};
     must(ticket_submit(&g->t, &b, clock_seconds(), &e), &e);
 }
@@ -138,7 +145,8 @@ static void compare_row(const char *precision, const char *fused, float scale)
 {
     struct ticket one[STEPS], two[STEPS];
     int skipped = 0;
-    uint64_t a = run_row(&(struct setting){precision, fused, false}, scale, one), b = run_row(&(struct setting){precision, fused, true}, scale, two);
+    uint64_t a = run_row(&(struct setting){precision, fused, false}, scale, one),
+             b = run_row(&(struct setting){precision, fused, true}, scale, two);
     for (int n = 0; n < STEPS; n++) {
         assert_true(two[n].loss == one[n].loss && !memcmp(two[n].clip, one[n].clip, sizeof one[n].clip));
         assert_memory_equal(&two[n].block, &one[n].block, sizeof one[n].block);
@@ -189,7 +197,8 @@ static void execute(int n)
 {
     struct error e;
     for (int i = 0; i < n; i++) {
-        if (queue[i].what == COMMAND_RUN) must(cpu_device.run(queue[i].device, queue[i].tape, queue[i].program, &e), &e);
+        if (queue[i].what == COMMAND_RUN)
+            must(cpu_device.run(queue[i].device, queue[i].tape, queue[i].program, &e), &e);
         else if (queue[i].what != COMMAND_MARK) memcpy(queue[i].to, queue[i].from, queue[i].bytes);
     }
     queued -= n;
@@ -248,7 +257,8 @@ static uint64_t run_ahead(const struct setting *w, float scale, bool lazy, struc
     int retired = 0, updates = 0;
     rig_open(&g, w);
     ops = cpu_device;
-    ops.run = lazy_run, ops.send = lazy_send, ops.write_later = lazy_later, ops.record_event = lazy_record_event, ops.wait_event = lazy_wait_event, ops.synchronize_writes = lazy_synchronize_writes;
+    ops.run = lazy_run, ops.send = lazy_send, ops.write_later = lazy_later, ops.record_event = lazy_record_event,
+    ops.wait_event = lazy_wait_event, ops.synchronize_writes = lazy_synchronize_writes;
     if (lazy) g.r.device.ops = &ops;
     for (int n = 0; n < STEPS; n++) {
         submit(&g, n, g.t.scaled ? updates : n, scale, false);
@@ -340,7 +350,8 @@ static void test_seconds_cpu(void **state)
                 retire(&g);
                 sum += g.t.seconds;
                 assert_true(g.t.seconds > 0 && g.t.seconds <= clock_seconds() - before[retired ? retired - 1 : 0]);
-                if (pipelined) assert_true(sum >= before[retired] - after[0] && sum <= after[retired] - before[0] + 1e-6);
+                if (pipelined)
+                    assert_true(sum >= before[retired] - after[0] && sum <= after[retired] - before[0] + 1e-6);
                 retired++;
             }
         }
@@ -399,7 +410,8 @@ static void test_seconds_device(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_row), cmocka_unit_test(test_lazy), cmocka_unit_test(test_bad),
-                                       cmocka_unit_test(test_seconds_cpu), cmocka_unit_test(test_seconds_device)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_row), cmocka_unit_test(test_lazy),
+                                       cmocka_unit_test(test_bad), cmocka_unit_test(test_seconds_cpu),
+                                       cmocka_unit_test(test_seconds_device)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,7 +88,13 @@ static void start(struct trial *t, const char *model, const char *const *sets)
     const struct prompting asked = {.image = 32, .masks = 1, .points = 1, .targets = true};
     *t = (struct trial){0};
     must(configure(&t->c, model, sets, &e), &e);
-    must(run_plan(&t->r, &t->c, &(struct run_options){.train = true, .describe = feed_describe, .own = &asked, .own_bytes = sizeof asked}, &e), &e);
+    must(run_plan(&t->r, &t->c,
+                  &(struct run_options){.train = true,
+                                        .describe = feed_describe,
+                                        .own = &asked,
+                                        .own_bytes = sizeof asked},
+                  &e),
+         &e);
     must(run_start(&t->r, NULL, true, &e), &e);
     must(state_reset(&t->r.planned.graph, &t->r.device, &t->r.tape, run_staging(&t->r), PLAN_STAGING, &e), &e);
     put_images(&t->r);
@@ -108,7 +114,10 @@ static void step(struct trial *t)
 {
     struct error e = {0};
     t->state.step = ++t->state.adam_t;
-    const struct step_block b = {.learning_rate = 1e-3f, .inv_count = {0.25f}, .loss_scale = 1, .step = (int32_t)t->state.step,
+    const struct step_block b = {.learning_rate = 1e-3f,
+                                 .inv_count = {0.25f},
+                                 .loss_scale = 1,
+                                 .step = (int32_t)t->state.step,
                                  .adam_t = (int32_t)t->state.adam_t};
     must(run_put_step(&t->r, &b, &e), &e);
     must(run_program(&t->r, PROGRAM_STEP, &e), &e);
@@ -173,7 +182,8 @@ static void test_running(void **state)
         struct error e = {0};
         int compared = 0;
         start(&t, "model.path=" GOLDEN, sets[k]);
-        must(run_put_step(&t.r, &(struct step_block){.inv_count = {1}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e), &e);
+        must(run_put_step(&t.r, &(struct step_block){.inv_count = {1}, .loss_scale = 1, .step = 1, .adam_t = 1}, &e),
+             &e);
         must(run_program(&t.r, PROGRAM_STEP, &e), &e);
         must(st_open(GOLDEN "/running.safetensors", &f, &e), &e);
         for (uint32_t i = 0; i < t.r.planned.graph.params.n; i++) {
@@ -199,7 +209,8 @@ static void test_running(void **state)
 static void test_splits(void **state)
 {
     (void)state;
-    static const char *const whole[] = {"model.bn_group=2", "memory.micro_batch=4", "memory.recompute=none", "memory.precision=f32", NULL};
+    static const char *const whole[] = {"model.bn_group=2", "memory.micro_batch=4", "memory.recompute=none",
+                                        "memory.precision=f32", NULL};
     static const char *const others[][5] = {
         {"model.bn_group=2", "memory.micro_batch=4", "memory.recompute=all", "memory.precision=f32", NULL},
         {"model.bn_group=2", "memory.micro_batch=2", "memory.recompute=none", "memory.precision=f32", NULL},
@@ -209,7 +220,8 @@ static void test_splits(void **state)
         start(&a, "model.path=" GOLDEN, whole);
         start(&b, "model.path=" GOLDEN, others[i]);
         step(&a), step(&b);
-        floats x = collect(&a.r, RUNNING), y = collect(&b.r, RUNNING), g = collect(&a.r, GRADIENTS), h = collect(&b.r, GRADIENTS);
+        floats x = collect(&a.r, RUNNING), y = collect(&b.r, RUNNING), g = collect(&a.r, GRADIENTS),
+               h = collect(&b.r, GRADIENTS);
         if (i > 0) {
             assert_true(x.n == y.n && g.n == h.n);
             if (!(distance(y.at, x.at, x.n) < 1e-6)) fail_msg("statistics off by %.2g", distance(y.at, x.at, x.n));
@@ -259,7 +271,8 @@ static void refuses(const char *const *sets, const char *expected)
 static void test_groups(void **state)
 {
     (void)state;
-    refuses((const char *const[]){"model.bn_group=3", NULL}, "train.effective_batch of 4 images is not divisible into groups of 3");
+    refuses((const char *const[]){"model.bn_group=3", NULL},
+            "train.effective_batch of 4 images is not divisible into groups of 3");
     refuses((const char *const[]){"model.bn_group=2", "memory.micro_batch=1", NULL}, "must be a multiple of 2");
     refuses((const char *const[]){"model.bn_group=1", "memory.micro_batch=3", NULL}, "divides train.effective_batch 4");
 }
@@ -268,7 +281,8 @@ static void test_groups(void **state)
 
 static void drop(const char *dir)
 {
-    static const char *const names[] = {"model.safetensors", "config.json", "flags", "state.safetensors", "state.json", "rounding.txt"};
+    static const char *const names[] = {"model.safetensors", "config.json", "flags",
+                                        "state.safetensors", "state.json",  "rounding.txt"};
     char path[256];
     for (size_t i = 0; i < COUNT(names); i++) {
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);
@@ -281,7 +295,9 @@ static void save(struct trial *t, const char *dir)
 {
     struct error e = {0};
     struct run *r = &t->r;
-    must(weights_save(&r->weights, &r->planned.model, &r->planned.graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, &e), &e);
+    must(weights_save(&r->weights, &r->planned.model, &r->planned.graph, &r->device, &r->tape, run_staging(r),
+                      PLAN_STAGING, dir, &e),
+         &e);
     must(state_save(dir, &t->state, &r->planned.graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, &e), &e);
 }
 
@@ -322,7 +338,8 @@ static void resume_is_exact(const char *model, const char *const *sets)
     expect_saved(dir, &a.r, &statistics);
     assert_true(statistics > 20);
     start(&b, model, sets);
-    must(state_load(dir, &b.state, &b.r.planned.graph, &b.r.device, &b.r.tape, run_staging(&b.r), PLAN_STAGING, &e), &e);
+    must(state_load(dir, &b.state, &b.r.planned.graph, &b.r.device, &b.r.tape, run_staging(&b.r), PLAN_STAGING, &e),
+         &e);
     floats x = collect(&a.r, MASTERS), y = collect(&b.r, MASTERS);
     same_bits(&x, &y);
     step(&a), step(&b);
@@ -356,7 +373,9 @@ static void test_written_back(void **state)
         must(configure(&c, path, (const char *const[]){"memory.precision=f32", NULL}, &e), &e);
         must(run_plan(&r, &c, &(struct run_options){.train = true, .describe = feed_describe}, &e), &e);
         must(run_start(&r, NULL, true, &e), &e);
-        must(weights_save(&r.weights, &r.planned.model, &r.planned.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING, dir, &e), &e);
+        must(weights_save(&r.weights, &r.planned.model, &r.planned.graph, &r.device, &r.tape, run_staging(&r),
+                          PLAN_STAGING, dir, &e),
+             &e);
         run_close(&r);
         config_free(&c);
         snprintf(path, sizeof path, "%s/model.safetensors", models[i]);
@@ -383,12 +402,14 @@ static void test_names(void **state)
         {"shared_image_embedding.positional_embedding", "prompt_encoder.pe_layer.positional_encoding_gaussian_matrix"},
         {"prompt_encoder.mask_embed.conv3.weight", "prompt_encoder.mask_downscaling.6.weight"},
         {"mask_decoder.transformer.layers.1.layer_norm4.weight", "mask_decoder.transformer.layers.1.norm4.weight"},
-        {"mask_decoder.output_hypernetworks_mlps.3.layers.0.bias", "mask_decoder.output_hypernetworks_mlps.3.layers.1.bias"},
+        {"mask_decoder.output_hypernetworks_mlps.3.layers.0.bias",
+         "mask_decoder.output_hypernetworks_mlps.3.layers.1.bias"},
         {"mask_decoder.iou_prediction_head.proj_out.weight", "mask_decoder.iou_prediction_head.layers.2.weight"},
         {"mask_decoder.iou_token.weight", "mask_decoder.iou_token.weight"},
     };
     char out[256];
-    for (size_t i = 0; i < COUNT(known); i++) assert_string_equal(sam_original_name(known[i][0], out, sizeof out), known[i][1]);
+    for (size_t i = 0; i < COUNT(known); i++)
+        assert_string_equal(sam_original_name(known[i][0], out, sizeof out), known[i][1]);
     struct model m;
     struct graph g;
     struct error e = {0};
@@ -457,9 +478,9 @@ static void test_config(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_running), cmocka_unit_test(test_splits),       cmocka_unit_test(test_defaults), cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_resume),  cmocka_unit_test(test_written_back), cmocka_unit_test(test_names),    cmocka_unit_test(test_preset),
-        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_running), cmocka_unit_test(test_splits), cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_groups),  cmocka_unit_test(test_resume), cmocka_unit_test(test_written_back),
+        cmocka_unit_test(test_names),   cmocka_unit_test(test_preset), cmocka_unit_test(test_config),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * test_token_store.c: a token store gives back what was written, damage is found, and its rows have the
- * ids, labels, positions and ranges of their conversations.
+ * test_token_store.c: a token store gives back what was written, damage is found, and its rows have
+ * the ids, labels, positions and ranges of their conversations.
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -43,7 +43,14 @@ static void make_store(void)
     for (int i = 0; i < MADE; i++) {
         int32_t ids[64];
         for (uint32_t k = 0; k < made[i].tokens; k++) ids[k] = (int32_t)(100 * i + (int)k);
-        const struct new_sample s = {.ids = ids, .tokens = made[i].tokens, .answers = made[i].answers, .n_answers = made[i].n_answers, .file = "chats.jsonl", .line = (uint64_t)i + 1, .number = (uint64_t)i, .flags = made[i].plain ? STORED_PLAIN : 0};
+        const struct new_sample s = {.ids = ids,
+                                     .tokens = made[i].tokens,
+                                     .answers = made[i].answers,
+                                     .n_answers = made[i].n_answers,
+                                     .file = "chats.jsonl",
+                                     .line = (uint64_t)i + 1,
+                                     .number = (uint64_t)i,
+                                     .flags = made[i].plain ? STORED_PLAIN : 0};
         assert_int_equal(token_store_add(w, &s, &e), 0);
     }
     struct sample_report *r = token_store_report(w);
@@ -69,15 +76,19 @@ static void test_gives_back(void **state)
         assert_int_equal(x->line, i + 1);
         assert_int_equal(x->number, i);
         assert_string_equal(s.names + x->file, "chats.jsonl");
-        assert_memory_equal(s.answers + x->first_answer, made[i].answers, made[i].n_answers * sizeof(struct byte_range));
+        assert_memory_equal(s.answers + x->first_answer, made[i].answers,
+                            made[i].n_answers * sizeof(struct byte_range));
         for (uint32_t k = 0; k < x->tokens; k++) assert_int_equal(s.ids[x->first + k], 100 * i + (int)k);
     }
     assert_null(token_store_differs(&s.header->key, &(struct token_store_key){1, 2, 3, 4}));
-    assert_string_equal(token_store_differs(&s.header->key, &(struct token_store_key){1, 5, 3, 4}), "another tokenizer");
-    assert_string_equal(token_store_differs(&s.header->key, &(struct token_store_key){1, 2, 5, 4}), "another chat template");
+    assert_string_equal(token_store_differs(&s.header->key, &(struct token_store_key){1, 5, 3, 4}),
+                        "another tokenizer");
+    assert_string_equal(token_store_differs(&s.header->key, &(struct token_store_key){1, 2, 5, 4}),
+                        "another chat template");
     struct text t = {0};
     report_print(&s.header->report, &t);
-    assert_string_equal(t.at, "1 of 8 samples cannot be used: 1 unknown role (chats.jsonl:9: turn 2 has the role \"x\")");
+    assert_string_equal(t.at,
+                        "1 of 8 samples cannot be used: 1 unknown role (chats.jsonl:9: turn 2 has the role \"x\")");
     text_free(&t);
     token_store_close(&s);
 }
@@ -123,7 +134,8 @@ static bool labelled(const struct conversations *c, int i, uint32_t k, uint32_t 
     bool in = c->o.train_on == TRAIN_ON_ALL;
     uint32_t n = 0;
     while (n < made[i].n_answers && made[i].answers[n].begin < tokens) n++;
-    for (uint32_t a = c->o.train_on == TRAIN_ON_LAST ? n - 1 : 0; a < n; a++) in |= k >= made[i].answers[a].begin && k < made[i].answers[a].end;
+    for (uint32_t a = c->o.train_on == TRAIN_ON_LAST ? n - 1 : 0; a < n; a++)
+        in |= k >= made[i].answers[a].begin && k < made[i].answers[a].end;
     return in && k;
 }
 
@@ -168,14 +180,21 @@ static void test_rows(void **state)
             for (int packing = 0; packing < 2; packing++) {
                 struct conversations c;
                 struct error e;
-                const struct conversations_options o = {.sequence = T, .train_on = on, .too_long = cut ? TOO_LONG_CUT : TOO_LONG_DROP, .packing = packing, .vocabulary = 1000, .max_bad = 0.2, .padding = 7};
+                const struct conversations_options o = {.sequence = T,
+                                                        .train_on = on,
+                                                        .too_long = cut ? TOO_LONG_CUT : TOO_LONG_DROP,
+                                                        .packing = packing,
+                                                        .vocabulary = 1000,
+                                                        .max_bad = 0.2,
+                                                        .padding = 7};
                 uint64_t tokens = 0, with_labels = 0;
                 if (conversations_open(&c, path, &o, &e)) fail_msg("%s", e.text);
                 for (uint64_t r = 0; r < conversations_count(&c); r++) check_row(&c, r, &tokens, &with_labels);
                 assert_int_equal(tokens, c.tokens);
                 assert_int_equal(with_labels, c.labels);
                 assert_int_equal(c.unlabelled, 1);
-                assert_int_equal(c.too_long, cut ? 1 : 2); /* the first answer of sample 5 does not fit, sample 6 is text */
+                /* the first answer of sample 5 does not fit, sample 6 is text */
+                assert_int_equal(c.too_long, cut ? 1 : 2);
                 assert_true(!c.cut && c.cut_texts == (uint64_t)cut && c.cut_tokens == (uint64_t)(cut ? 30 - T : 0));
                 assert_int_equal(c.rows.n, packing ? (cut ? 3 : 2) : 4 + cut);
                 conversations_pad(&c, &row);
@@ -184,7 +203,8 @@ static void test_rows(void **state)
             }
 }
 
-/* A text that is longer than a row is split into rows, and each of its tokens is in one of them; a conversation is split at turns. */
+/* A text that is longer than a row is split into rows, and each of its tokens is in one of them; a
+ * conversation is split at turns. */
 static void test_split(void **state)
 {
     (void)state;
@@ -194,11 +214,15 @@ static void test_split(void **state)
     uint32_t seen[40] = {0};
     make_store();
     for (int how = TOO_LONG_AUTO; how <= TOO_LONG_SPLIT; how += TOO_LONG_SPLIT) {
-        const struct conversations_options o = {.sequence = 8, .train_on = TRAIN_ON_ASSISTANT, .too_long = how, .max_bad = 1};
+        const struct conversations_options o = {.sequence = 8,
+                                                .train_on = TRAIN_ON_ASSISTANT,
+                                                .too_long = how,
+                                                .max_bad = 1};
         if (conversations_open(&c, path, &o, &e)) fail_msg("%s", e.text);
         memset(seen, 0, sizeof seen);
         for (uint32_t i = 0; i < c.used.n; i++)
-            for (uint32_t k = 0; k < c.used.at[i].tokens && c.used.at[i].sample == 6; k++) seen[c.used.at[i].begin + k]++;
+            for (uint32_t k = 0; k < c.used.at[i].tokens && c.used.at[i].sample == 6; k++)
+                seen[c.used.at[i].begin + k]++;
         for (uint32_t k = 0; k < 30; k++) assert_int_equal(seen[k], 1);
         assert_int_equal(c.too_long, how ? 1 : 3); /* samples 0, 3 and 5; only the turn of sample 5 alone is too long */
         assert_int_equal(c.split_long, how ? 3 : 0);
@@ -206,7 +230,8 @@ static void test_split(void **state)
         assert_int_equal(c.used.n, how ? 1 + 1 + 4 + 2 + 2 : 1 + 1 + 4);
         said.n = 0;
         conversations_print_left(&c, &said);
-        assert_non_null(strstr(said.at, how ? "3 samples are longer than data.sequence and split at turns" : "data.too_long: cut keeps the turns that fit, split all"));
+        assert_non_null(strstr(said.at, how ? "3 samples are longer than data.sequence and split at turns"
+                                            : "data.too_long: cut keeps the turns that fit, split all"));
         conversations_close(&c);
     }
     text_free(&said);
@@ -224,7 +249,16 @@ static void test_one_text(void **state)
     uint32_t seen[101] = {0}, held = 0;
     for (int i = 0; i < 101; i++) text[i] = i;
     assert_int_equal(token_store_create(&w, path, &key, 0, &e), 0);
-    assert_int_equal(token_store_add(w, &(struct new_sample){.ids = text, .tokens = 101, .answers = (struct byte_range[]){{0, 101}}, .n_answers = 1, .file = "a.txt", .line = 1, .flags = STORED_PLAIN}, &e), 0);
+    assert_int_equal(token_store_add(w,
+                                     &(struct new_sample){.ids = text,
+                                                          .tokens = 101,
+                                                          .answers = (struct byte_range[]){{0, 101}},
+                                                          .n_answers = 1,
+                                                          .file = "a.txt",
+                                                          .line = 1,
+                                                          .flags = STORED_PLAIN},
+                                     &e),
+                     0);
     token_store_report(w)->read = token_store_report(w)->bad[SAMPLE_FINE] = 1;
     assert_int_equal(token_store_finish(w, &e), 0);
     for (int part = 0; part < 2; part++) {
@@ -260,7 +294,8 @@ static void test_lengths(void **state)
     token_store_close(&s);
 }
 
-/* The two parts of a split have every sample once; round(fraction * n) are held out, and the seed chooses them. */
+/* The two parts of a split have every sample once; round(fraction * n) are held out, and the seed
+ * chooses them. */
 static void test_holdout(void **state)
 {
     (void)state;
@@ -269,7 +304,14 @@ static void test_holdout(void **state)
     uint32_t seen[MADE] = {0}, used = 0, held = 0, moved = 0;
     make_store();
     for (int i = 0; i < 2; i++) {
-        const struct conversations_options o = {.sequence = T, .train_on = TRAIN_ON_ALL, .too_long = TOO_LONG_CUT, .packing = true, .max_bad = 1, .holdout = 0.3, .split_seed = 5, .held = i};
+        const struct conversations_options o = {.sequence = T,
+                                                .train_on = TRAIN_ON_ALL,
+                                                .too_long = TOO_LONG_CUT,
+                                                .packing = true,
+                                                .max_bad = 1,
+                                                .holdout = 0.3,
+                                                .split_seed = 5,
+                                                .held = i};
         if (conversations_open(&part[i], path, &o, &e)) fail_msg("%s", e.text);
         for (uint64_t k = 0; k < part[i].used.n; k++) seen[part[i].used.at[k].sample]++;
         used += (uint32_t)part[i].used.n;
@@ -279,7 +321,8 @@ static void test_holdout(void **state)
     assert_true(part[0].used.n > part[1].used.n);
     assert_true(conversations_fingerprint(&part[0]) != 0);
     for (int i = 0; i < 2; i++) conversations_close(&part[i]);
-    bool one, *a = holdout_mark(1000, NULL, 0, 0.123, 5, &one), *b = holdout_mark(1000, NULL, 0, 0.123, 6, &one), *c = holdout_mark(1000, NULL, 0, 0.123, 5, &one);
+    bool one, *a = holdout_mark(1000, NULL, 0, 0.123, 5, &one), *b = holdout_mark(1000, NULL, 0, 0.123, 6, &one),
+              *c = holdout_mark(1000, NULL, 0, 0.123, 5, &one);
     for (int i = 0; i < 1000; i++) held += a[i], moved += a[i] != b[i];
     assert_int_equal(held, 123);
     assert_true(moved > 100);
@@ -303,7 +346,14 @@ static void test_groups(void **state)
         const uint64_t group = i % 3 ? 1 + i % VIDEOS : 0;
         if (i % 17 == 5 && group) token_store_note(w, i, group);
         if (i % 17 == 5) continue;
-        const struct new_sample s = {.ids = (int32_t[]){1, 2, 3}, .tokens = 3, .answers = &answer, .n_answers = 1, .file = "a", .line = i + 1, .number = i, .group = group};
+        const struct new_sample s = {.ids = (int32_t[]){1, 2, 3},
+                                     .tokens = 3,
+                                     .answers = &answer,
+                                     .n_answers = 1,
+                                     .file = "a",
+                                     .line = i + 1,
+                                     .number = i,
+                                     .group = group};
         assert_int_equal(token_store_add(w, &s, &e), 0);
     }
     token_store_report(w)->read = N;
@@ -318,7 +368,11 @@ static void test_groups(void **state)
         bool *held = holdout_mark(N, all, members, 0.2, seed, &one); /* as questions are read, without a store */
         assert_false(one);
         for (int k = 0; k < 2; k++) {
-            if (conversations_open(&part[k], path, &(struct conversations_options){.sequence = T, .max_bad = 1, .holdout = 0.2, .split_seed = seed, .held = k}, &e)) fail_msg("%s", e.text);
+            if (conversations_open(&part[k], path,
+                                   &(struct conversations_options){
+                                       .sequence = T, .max_bad = 1, .holdout = 0.2, .split_seed = seed, .held = k},
+                                   &e))
+                fail_msg("%s", e.text);
             assert_false(part[k].one_group);
             for (uint32_t i = 0; i < part[k].used.n; i++) {
                 const struct stored_sample *x = &part[k].store.samples[part[k].used.at[i].sample];
@@ -368,9 +422,12 @@ static void test_refuses(void **state)
 {
     (void)state;
     make_store();
-    refuses((struct conversations_options){.sequence = T, .max_bad = 0.1}, "1 of 8 samples cannot be used: 1 unknown role (chats.jsonl:9");
-    refuses((struct conversations_options){.sequence = T, .max_bad = 1, .vocabulary = 510}, "chats.jsonl:6: its token 10 has the id 510, but the model's vocabulary has 510 ids");
-    refuses((struct conversations_options){.sequence = 2, .max_bad = 1, .too_long = TOO_LONG_DROP}, "all 6 samples are longer than data.sequence, 2 tokens; the longest has 30");
+    refuses((struct conversations_options){.sequence = T, .max_bad = 0.1},
+            "1 of 8 samples cannot be used: 1 unknown role (chats.jsonl:9");
+    refuses((struct conversations_options){.sequence = T, .max_bad = 1, .vocabulary = 510},
+            "chats.jsonl:6: its token 10 has the id 510, but the model's vocabulary has 510 ids");
+    refuses((struct conversations_options){.sequence = 2, .max_bad = 1, .too_long = TOO_LONG_DROP},
+            "all 6 samples are longer than data.sequence, 2 tokens; the longest has 30");
 }
 
 static int make_path(void **state)
@@ -382,6 +439,10 @@ static int make_path(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gives_back), cmocka_unit_test(test_finds_damage), cmocka_unit_test(test_rows), cmocka_unit_test(test_split), cmocka_unit_test(test_one_text), cmocka_unit_test(test_lengths), cmocka_unit_test(test_holdout), cmocka_unit_test(test_groups), cmocka_unit_test(test_max_samples), cmocka_unit_test(test_refuses)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gives_back),  cmocka_unit_test(test_finds_damage),
+                                       cmocka_unit_test(test_rows),        cmocka_unit_test(test_split),
+                                       cmocka_unit_test(test_one_text),    cmocka_unit_test(test_lengths),
+                                       cmocka_unit_test(test_holdout),     cmocka_unit_test(test_groups),
+                                       cmocka_unit_test(test_max_samples), cmocka_unit_test(test_refuses)};
     return cmocka_run_group_tests(tests, make_path, remove_folder);
 }

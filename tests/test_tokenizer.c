@@ -1,6 +1,6 @@
 /*
- * test_tokenizer.c: tokenizers: the ids, offsets and texts of the tokenizers library and of SentencePiece,
- * special tokens in data, decoding as a stream, and files that are refused.
+ * test_tokenizer.c: tokenizers: the ids, offsets and texts of the tokenizers library and of
+ * SentencePiece, special tokens in data, decoding as a stream, and files that are refused.
  *
  * tests/golden/make_tokenizers.py made the vocabularies and the answers.
  */
@@ -32,7 +32,7 @@ static struct tokenizer *open_golden(const char *name)
     return t;
 }
 
-/* --- the answers of the libraries ---------------------------------------------------------------- */
+/* --- the answers of the libraries ------------------------------------------------------------- */
 
 static void widen(const char *text, size_t n, uint32_t *begin, uint32_t *end)
 {
@@ -40,7 +40,8 @@ static void widen(const char *text, size_t n, uint32_t *begin, uint32_t *end)
     while (*end < n && ((unsigned char)text[*end] & 0xc0) == 0x80) ++*end;
 }
 
-static void expect_ids(const struct tokenizer *t, const struct value *c, const char *key, bool special, const char *where)
+static void expect_ids(const struct tokenizer *t, const struct value *c, const char *key, bool special,
+                       const char *where)
 {
     const char *text = value_get(c, "text")->text;
     const struct value *ids = value_get(c, key), *bytes = special ? NULL : value_get(c, "bytes");
@@ -58,7 +59,8 @@ static void expect_ids(const struct tokenizer *t, const struct value *c, const c
         uint32_t b = l.at[i].begin, f = l.at[i].end;
         widen(text, strlen(text), &b, &f);
         const bool wide = value_get(c, "wide")->truth;
-        if (wide ? b > begin || f < end : b != begin || f != end) fail_msg("%s: token %u has the bytes %u-%u, expected %d-%d", where, i, b, f, (int)begin, (int)end);
+        if (wide ? b > begin || f < end : b != begin || f != end)
+            fail_msg("%s: token %u has the bytes %u-%u, expected %d-%d", where, i, b, f, (int)begin, (int)end);
     }
     token_list_free(&l);
 }
@@ -81,7 +83,8 @@ static void expect_text(const struct tokenizer *t, const struct value *c, const 
     text_append(&out, "", 0);
     text_append(&streamed, "", 0);
     if (strcmp(out.at, expected)) fail_msg("%s, %s: \"%s\", expected \"%s\"", where, key, out.at, expected);
-    if (!strstr(where, "<0x") && strcmp(streamed.at, expected)) fail_msg("%s, %s: streamed \"%s\", expected \"%s\"", where, key, streamed.at, expected);
+    if (!strstr(where, "<0x") && strcmp(streamed.at, expected))
+        fail_msg("%s, %s: streamed \"%s\", expected \"%s\"", where, key, streamed.at, expected);
     text_free(&out);
     text_free(&streamed);
     mem_free(list);
@@ -121,7 +124,7 @@ static void test_golden(void **state)
     names_free(&l);
 }
 
-/* --- encoding ------------------------------------------------------------------------------------- */
+/* --- encoding --------------------------------------------------------------------------------- */
 
 static uint32_t count(const struct token_list *l, int32_t id)
 {
@@ -139,7 +142,8 @@ static void test_data(void **state)
     struct tokenizer *t = open_golden("qwen");
     struct error e = {0};
     struct token_list l = {0};
-    const int32_t stop = tokenizer_id(t, "<|im_end|>"), start = tokenizer_id(t, "<|im_start|>"), image = tokenizer_id(t, "<image>");
+    const int32_t stop = tokenizer_id(t, "<|im_end|>"), start = tokenizer_id(t, "<|im_start|>"),
+                  image = tokenizer_id(t, "<image>");
     struct byte_range data[] = {{(uint32_t)(user - text), (uint32_t)(end - text)}};
     assert_int_equal(tokenizer_encode(t, text, strlen(text), NULL, 0, false, &l, &e), PL_OK);
     assert_int_equal(count(&l, stop), 2);
@@ -153,7 +157,9 @@ static void test_data(void **state)
     for (uint32_t i = 0, at = 0; i < l.n; at = l.at[i++].end) assert_int_equal(l.at[i].begin, at);
     /* Across a border, of either side, and with an empty range elsewhere. */
     for (uint32_t at = 0; at < 3; at++) {
-        struct byte_range pair[] = {{0, 0}, {at ? (uint32_t)(end - text) + at : 3, at == 2 ? (uint32_t)strlen(text) : (uint32_t)(end - text) + 4 + at}};
+        struct byte_range pair[] = {{0, 0},
+                                    {at ? (uint32_t)(end - text) + at : 3,
+                                     at == 2 ? (uint32_t)strlen(text) : (uint32_t)(end - text) + 4 + at}};
         l.n = 0;
         assert_int_equal(tokenizer_encode(t, text, strlen(text), pair, 2, false, &l, &e), PL_OK);
         assert_int_equal(count(&l, stop), at ? 1 : 0);
@@ -169,7 +175,8 @@ static void test_invalid_text(void **state)
     struct tokenizer *t = open_golden("gpt2");
     struct token_list l = {0};
     struct error e = {0};
-    static const char *const bad[] = {"abc\xff", "abc\xe2\x96", "abc\xed\xa0\x80", "abc\xc0\x80", "abc\xf4\x90\x80\x80"};
+    static const char *const bad[] = {"abc\xff", "abc\xe2\x96", "abc\xed\xa0\x80", "abc\xc0\x80",
+                                      "abc\xf4\x90\x80\x80"};
     for (size_t i = 0; i < COUNT(bad); i++) {
         assert_int_equal(tokenizer_encode(t, bad[i], strlen(bad[i]), NULL, 0, true, &l, &e), PL_USAGE);
         assert_string_equal(e.text, "byte 3 of the text is not UTF-8");
@@ -189,7 +196,8 @@ static void test_invalid_text(void **state)
     tokenizer_close(t);
 }
 
-/* A text of a million characters without a blank, and runs of blanks: quick, and the text comes back. */
+/* A text of a million characters without a blank, and runs of blanks: quick, and the text comes
+ * back. */
 static void test_long(void **state)
 {
     (void)state;
@@ -247,7 +255,7 @@ static void test_threads(void **state)
     tokenizer_close(t);
 }
 
-/* --- streams ---------------------------------------------------------------------------------------- */
+/* --- streams ---------------------------------------------------------------------------------- */
 
 /* Each character comes when its last byte does. */
 static void test_stream(void **state)
@@ -280,7 +288,7 @@ static void test_stream(void **state)
     }
 }
 
-/* --- files ------------------------------------------------------------------------------------------ */
+/* --- files ------------------------------------------------------------------------------------ */
 
 static const char *write_file(const char *name, const void *bytes, size_t n)
 {
@@ -298,7 +306,8 @@ static void refused(const char *file, const void *bytes, size_t n, const char *w
     const char *path = write_file(file, bytes, n);
     if (tokenizer_open(&t, path, &e) != PL_USAGE) fail_msg("accepted, expected: %s", why);
     assert_null(t);
-    if (!strstr(e.text, why) || strncmp(e.text, path, strlen(path))) fail_msg("\"%s\", expected \"%s: ... %s\"", e.text, path, why);
+    if (!strstr(e.text, why) || strncmp(e.text, path, strlen(path)))
+        fail_msg("\"%s\", expected \"%s: ... %s\"", e.text, path, why);
 }
 
 #define MODEL(vocab, merges) "\"model\": {\"type\": \"BPE\", \"vocab\": {" vocab "}, \"merges\": [" merges "]}"
@@ -306,12 +315,15 @@ static void refused(const char *file, const void *bytes, size_t n, const char *w
 static void test_refused_json(void **state)
 {
     (void)state;
-    static const struct { const char *json, *why; } cases[] = {
+    static const struct { const char *json, *why;
+    } cases[] = {
         {"", "too early"},
         {"[]", "the document is a list; expected a map"},
         {"{}", "model is missing"},
-        {"{" MODEL("\"a\": 0, \"b\": 1", "\"a b\"") "}", "model.merges: the merge at index 0: it makes \"ab\", which is not in the vocabulary"},
-        {"{" MODEL("\"a\": 0, \"ab\": 1", "[\"a\", \"b\"]") "}", "model.merges: the merge at index 0: \"b\" is not in the vocabulary"},
+        {"{" MODEL("\"a\": 0, \"b\": 1", "\"a b\"") "}",
+         "model.merges: the merge at index 0: it makes \"ab\", which is not in the vocabulary"},
+        {"{" MODEL("\"a\": 0, \"ab\": 1", "[\"a\", \"b\"]") "}",
+         "model.merges: the merge at index 0: \"b\" is not in the vocabulary"},
         {"{" MODEL("\"a\": 0", "\"a\"") "}", "expected \"LEFT RIGHT\""},
         {"{" MODEL("\"a\": 0", "7") "}", "expected \"LEFT RIGHT\""},
         {"{" MODEL("\"a\": 0, \"b\": 0", "") "}", "the tokens \"a\" and \"b\" have the same id, 0"},
@@ -320,30 +332,52 @@ static void test_refused_json(void **state)
         {"{" MODEL("\"a\": 4294967296", "") "}", "has the id 4294967296; expected 0 to"},
         {"{" MODEL("\"a\": 1e99", "") "}", "expected a whole number"},
         {"{" MODEL("\"a\": \"x\"", "") "}", "expected a whole number"},
-        {"{\"model\": {\"type\": \"WordLevel\", \"vocab\": {}}}", "the model \"WordLevel\" is not known; known are BPE, Unigram and WordPiece"},
-        {"{\"model\": {\"type\": \"WordPiece\", \"max_input_chars_per_word\": 1001, \"vocab\": {}}}", "model.max_input_chars_per_word is larger than 1000"},
-        {"{\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"A?\"}}", "normalizer.precompiled_charsmap is not base64 at character 1"},
-        {"{\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"BAAAAA==\"}}", "the table of replacements (precompiled_charsmap) of 4 bytes is cut or malformed"},
+        {"{\"model\": {\"type\": \"WordLevel\", \"vocab\": {}}}",
+         "the model \"WordLevel\" is not known; known are BPE, Unigram and WordPiece"},
+        {"{\"model\": {\"type\": \"WordPiece\", \"max_input_chars_per_word\": 1001, \"vocab\": {}}}",
+         "model.max_input_chars_per_word is larger than 1000"},
+        {"{\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"A?\"}}",
+         "normalizer.precompiled_charsmap is not base64 at character 1"},
+        {"{\"normalizer\": {\"type\": \"Precompiled\", \"precompiled_charsmap\": \"BAAAAA==\"}}",
+         "the table of replacements (precompiled_charsmap) of 4 bytes is cut or malformed"},
         {"{\"model\": {\"type\": \"BPE\", \"dropout\": 0.1, \"vocab\": {}, \"merges\": []}}", "model.dropout is 0.1"},
-        {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 3, \"vocab\": [[\"a\", 0]]}}", "model.unk_id is 3; the vocabulary has 1 pieces"},
-        {"{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\"]]}}", "model.vocab: the piece at index 0: expected [PIECE, SCORE]"},
+        {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 3, \"vocab\": [[\"a\", 0]]}}",
+         "model.unk_id is 3; the vocabulary has 1 pieces"},
+        {"{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\"]]}}",
+         "model.vocab: the piece at index 0: expected [PIECE, SCORE]"},
         {"{\"normalizer\": {\"type\": \"Nmt\"}}", "the normalizer \"Nmt\" is not known; known are Sequence, NFC"},
-        {"{\"normalizer\": {\"type\": \"Replace\", \"pattern\": \"x\", \"content\": \"\"}}", "normalizer.pattern is the string"},
-        {"{\"pre_tokenizer\": {\"type\": \"UnicodeScripts\"}}", "the pre-tokenizer \"UnicodeScripts\" is not known; known are Sequence, Split"},
-        {"{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(a\"}, \"behavior\": \"Isolated\", \"invert\": false}}",
+        {"{\"normalizer\": {\"type\": \"Replace\", \"pattern\": \"x\", \"content\": \"\"}}",
+         "normalizer.pattern is the string"},
+        {"{\"pre_tokenizer\": {\"type\": \"UnicodeScripts\"}}",
+         "the pre-tokenizer \"UnicodeScripts\" is not known; known are Sequence, Split"},
+        {"{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"(a\"}, \"behavior\": \"Isolated\", "
+         "\"invert\": false}}",
          "the regular expression \"(a\" does not compile: end pattern with unmatched parenthesis"},
-        {"{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, \"behavior\": \"Joined\", \"invert\": false}}", "pre_tokenizer.behavior is \"Joined\""},
-        {"{\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"ab\"}}", "replacement is \"ab\"; expected one character"},
+        {"{\"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, \"behavior\": \"Joined\", "
+         "\"invert\": false}}",
+         "pre_tokenizer.behavior is \"Joined\""},
+        {"{\"pre_tokenizer\": {\"type\": \"Metaspace\", \"replacement\": \"ab\"}}",
+         "replacement is \"ab\"; expected one character"},
         {"{\"decoder\": {\"type\": \"CTC\"}}", "the decoder \"CTC\" is not known; known are Sequence, ByteLevel"},
-        {"{\"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Fuse\"}, {\"type\": \"ByteFallback\"}]}}", "the decoder \"ByteFallback\" needs the tokens"},
-        {"{" MODEL("\"a\": 0", "") ", \"post_processor\": {\"type\": \"Magic\"}}", "the post-processor \"Magic\" is not known"},
-        {"{" MODEL("\"a\": 0", "") ", \"post_processor\": {\"type\": \"BertProcessing\", \"cls\": [\"c\", 9], \"sep\": [\"s\", 0]}}", "post_processor: no token has the id 9"},
-        {"{" MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"id\": 0, \"content\": \"b\"}]}", "added_tokens[0]: the tokens \"a\" and \"b\" have the same id, 0"},
-        {"{" MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"id\": 1, \"content\": \"a\"}]}", "added_tokens[0]: \"a\" has the id 1, but 0 in the vocabulary"},
-        {"{" MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"id\": 1, \"content\": \"b\"}, {\"id\": 1, \"content\": \"b\"}]}", "added_tokens[1]: \"b\" is searched for twice"},
+        {"{\"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Fuse\"}, {\"type\": \"ByteFallback\"}]}}",
+         "the decoder \"ByteFallback\" needs the tokens"},
+        {"{" MODEL("\"a\": 0", "") ", \"post_processor\": {\"type\": \"Magic\"}}",
+         "the post-processor \"Magic\" is not known"},
+        {"{" MODEL(
+             "\"a\": 0",
+             "") ", \"post_processor\": {\"type\": \"BertProcessing\", \"cls\": [\"c\", 9], \"sep\": [\"s\", 0]}}",
+         "post_processor: no token has the id 9"},
+        {"{" MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"id\": 0, \"content\": \"b\"}]}",
+         "added_tokens[0]: the tokens \"a\" and \"b\" have the same id, 0"},
+        {"{" MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"id\": 1, \"content\": \"a\"}]}",
+         "added_tokens[0]: \"a\" has the id 1, but 0 in the vocabulary"},
+        {"{" MODEL("\"a\": 0",
+                   "") ", \"added_tokens\": [{\"id\": 1, \"content\": \"b\"}, {\"id\": 1, \"content\": \"b\"}]}",
+         "added_tokens[1]: \"b\" is searched for twice"},
         {"{" MODEL("\"a\": 0", "") ", \"added_tokens\": [{\"content\": \"b\"}]}", "added_tokens[0]: id is missing"},
     };
-    for (size_t i = 0; i < COUNT(cases); i++) refused("tokenizer.json", cases[i].json, strlen(cases[i].json), cases[i].why);
+    for (size_t i = 0; i < COUNT(cases); i++)
+        refused("tokenizer.json", cases[i].json, strlen(cases[i].json), cases[i].why);
 }
 
 /* Text that grows without end, and chains of many steps, are refused; nothing is exhausted. */
@@ -357,7 +391,9 @@ static void test_growth(void **state)
     assert_true(b.full && b.n == 2);
     aligned_free(&b);
     text_printf(&json, "{" MODEL("\"a\": 0", "") ", \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [");
-    for (int i = 0; i < 30; i++) text_printf(&json, "%s{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"aa\"}", i ? ", " : "");
+    for (int i = 0; i < 30; i++)
+        text_printf(&json, "%s{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"aa\"}",
+                    i ? ", " : "");
     text_printf(&json, "]}}");
     struct tokenizer *t = NULL;
     struct token_list l = {0};
@@ -370,12 +406,15 @@ static void test_growth(void **state)
     tokenizer_close(t);
     token_list_free(&l);
     json.n = 0;
-    text_printf(&json, "{" MODEL("\"a\": 0", "") ", \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [");
+    text_printf(&json,
+                "{" MODEL("\"a\": 0", "") ", \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [");
     for (int i = 0; i < 10000; i++) text_printf(&json, "%s{\"Sequence\": {\"id\": \"A\"}}", i ? ", " : "");
     text_printf(&json, "]}}");
-    refused("tokenizer.json", json.at, json.n, "post_processor.single[1]: the sequence \"A\" stands there a second time");
+    refused("tokenizer.json", json.at, json.n,
+            "post_processor.single[1]: the sequence \"A\" stands there a second time");
     json.n = 0;
-    text_printf(&json, "{" MODEL("\"a\": 0", "") ", \"post_processor\": {\"type\": \"TemplateProcessing\", \"special_tokens\": {\"a\": {\"ids\": [0]}}, \"single\": [");
+    text_printf(&json, "{" MODEL("\"a\": 0", "") ", \"post_processor\": {\"type\": \"TemplateProcessing\", "
+                                                 "\"special_tokens\": {\"a\": {\"ids\": [0]}}, \"single\": [");
     for (int i = 0; i < 300; i++) text_printf(&json, "%s{\"SpecialToken\": {\"id\": \"a\"}}", i ? ", " : "");
     text_printf(&json, "]}}");
     refused("tokenizer.json", json.at, json.n, "post_processor: it adds more than 256 tokens to a text");
@@ -391,7 +430,8 @@ static void test_growth(void **state)
 static void test_cut(void **state)
 {
     (void)state;
-    static const char *const files[][2] = {{GOLDEN "/llama3/tokenizer.json", "tokenizer.json"}, {GOLDEN "/sp_llama2/tokenizer.model", "tokenizer.model"}};
+    static const char *const files[][2] = {{GOLDEN "/llama3/tokenizer.json", "tokenizer.json"},
+                                           {GOLDEN "/sp_llama2/tokenizer.model", "tokenizer.model"}};
     for (size_t k = 0; k < COUNT(files); k++) {
         char *bytes;
         size_t n;
@@ -410,7 +450,8 @@ static void test_cut(void **state)
 static void test_refused_model(void **state)
 {
     (void)state;
-    static const struct { const char *bytes; size_t n; const char *why; } cases[] = {
+    static const struct { const char *bytes; size_t n; const char *why;
+    } cases[] = {
         {"", 0, "the file is malformed or cut"},
         {"IQ== 0\n", 7, "is no SentencePiece model; a file of tiktoken ranks"},
         {"\x0a\x7f", 2, "the file is malformed or cut"},
@@ -423,12 +464,14 @@ static void test_refused_model(void **state)
         {"\x0a\x03\x0a\x01x", 5, "no piece is of the type unknown"},
         {"\x0a\x03\x0a\x01x\x12\x02\x18\x02", 9, "no piece is of the type unknown"},
         {"\x0a\x05\x0a\x01x\x18\x02\x12\x05\x18\x02\x98\x02\x01", 14, "byte_fallback is set, but a piece of"},
-        {"\x0a\x05\x0a\x01x\x18\x02\x12\x02\x18\x02\x1a\x06\x0a\x01n\x12\x01z", 19, "the table of replacements (precompiled_charsmap) of 1 bytes is cut or malformed"},
+        {"\x0a\x05\x0a\x01x\x18\x02\x12\x02\x18\x02\x1a\x06\x0a\x01n\x12\x01z", 19,
+         "the table of replacements (precompiled_charsmap) of 1 bytes is cut or malformed"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) refused("tokenizer.model", cases[i].bytes, cases[i].n, cases[i].why);
 }
 
-/* Matches each of which looks at the whole text take time in proportion to the text, and then give up. */
+/* Matches each of which looks at the whole text take time in proportion to the text, and then give
+ * up. */
 static void test_slow_matches(void **state)
 {
     (void)state;
@@ -472,7 +515,7 @@ static void test_patterns(void **state)
     assert_int_equal(pattern_compile(&p, deep, &e), PL_USAGE);
 }
 
-/* --- model folders ------------------------------------------------------------------------------------ */
+/* --- model folders ---------------------------------------------------------------------------- */
 
 static void copy_golden(const char *name, const char *file)
 {
@@ -496,7 +539,9 @@ static void test_roles(void **state)
     (void)state;
     struct tokenizer *t = NULL;
     struct error e = {0};
-    static const char config[] = "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}, \"pad_token\": null}", map[] = "{\"pad_token\": \"<unk>\", \"bos_token\": \"x\"}";
+    static const char config[] =
+        "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}, \"pad_token\": null}",
+                      map[] = "{\"pad_token\": \"<unk>\", \"bos_token\": \"x\"}";
     copy_golden("llama2", "tokenizer.json");
     write_file("tokenizer_config.json", config, strlen(config));
     write_file("special_tokens_map.json", map, strlen(map));
@@ -518,7 +563,8 @@ static void test_roles(void **state)
     assert_non_null(strstr(e.text, "has neither tokenizer.json nor tokenizer.model"));
 }
 
-/* A tokenizer.model in a folder as transformers writes it: BOS is added, <s> in the text is BOS, <image> is a token. */
+/* A tokenizer.model in a folder as transformers writes it: BOS is added, <s> in the text is BOS,
+ * <image> is a token. */
 static void test_model_folder(void **state)
 {
     (void)state;
@@ -528,7 +574,10 @@ static void test_model_folder(void **state)
     char config[512];
     const int32_t next = tokenizer_size(bare);
     copy_golden("sp_llama2", "tokenizer.model");
-    snprintf(config, sizeof config, "{\"tokenizer_class\": \"LlamaTokenizer\", \"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"legacy\": false, \"added_tokens_decoder\": {\"%d\": {\"content\": \"<image>\"}}}", next);
+    snprintf(config, sizeof config,
+             "{\"tokenizer_class\": \"LlamaTokenizer\", \"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"legacy\": "
+             "false, \"added_tokens_decoder\": {\"%d\": {\"content\": \"<image>\"}}}",
+             next);
     write_file("tokenizer_config.json", config, strlen(config));
     if (tokenizer_open(&t, folder, &e)) fail_msg("%s", e.text);
     assert_int_equal(tokenizer_size(t), next + 1);
@@ -554,10 +603,11 @@ static void test_model_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),        cmocka_unit_test(test_data),          cmocka_unit_test(test_invalid_text), cmocka_unit_test(test_long),
-        cmocka_unit_test(test_threads),       cmocka_unit_test(test_stream),        cmocka_unit_test(test_refused_json), cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_refused_model), cmocka_unit_test(test_slow_matches), cmocka_unit_test(test_patterns),      cmocka_unit_test(test_roles),        cmocka_unit_test(test_model_folder),
-        cmocka_unit_test(test_growth),
+        cmocka_unit_test(test_golden),       cmocka_unit_test(test_data),     cmocka_unit_test(test_invalid_text),
+        cmocka_unit_test(test_long),         cmocka_unit_test(test_threads),  cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_refused_json), cmocka_unit_test(test_cut),      cmocka_unit_test(test_refused_model),
+        cmocka_unit_test(test_slow_matches), cmocka_unit_test(test_patterns), cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_model_folder), cmocka_unit_test(test_growth),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

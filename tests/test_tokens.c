@@ -117,7 +117,8 @@ static char *put_npy(const char *name, const char *dict, const void *data, size_
 {
     struct text t = {0};
     size_t header = align_up(10 + strlen(dict) + 1, 64) - 10;
-    unsigned char start[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)header, (unsigned char)(header >> 8)};
+    unsigned char start[10] =
+        {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (unsigned char)header, (unsigned char)(header >> 8)};
     text_append(&t, (char *)start, 10);
     text_printf(&t, "%-*s\n", (int)header - 1, dict);
     text_append(&t, data, n);
@@ -190,23 +191,34 @@ static void test_npy(void **state)
 {
     (void)state;
     fill();
-    check_tokens(put_npy("a.npy", "{'descr': '|u1', 'fortran_order': False, 'shape': (11,), }", u8, sizeof u8), 0, 200, N);
-    check_tokens(put_npy("b.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (11,), }", u16, sizeof u16), 0, 50000, N);
-    check_tokens(put_npy("c.npy", "{'descr': '<u4', 'fortran_order': True, 'shape': (11,), }", u32, sizeof u32), 0, 70000, N);
-    check_tokens(put_npy("d.npy", "{'shape':(11,),'descr':\"<i4\",'fortran_order':False}", i32, sizeof i32), TOKENS_I32, 70000, N);
-    check_tokens(put_npy("e.npy", "{'descr': '<i8', 'fortran_order': False, 'shape': (2, 5), }", i64, 80), 0, 70000, 10);
+    check_tokens(put_npy("a.npy", "{'descr': '|u1', 'fortran_order': False, 'shape': (11,), }", u8, sizeof u8), 0, 200,
+                 N);
+    check_tokens(put_npy("b.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (11,), }", u16, sizeof u16), 0,
+                 50000, N);
+    check_tokens(put_npy("c.npy", "{'descr': '<u4', 'fortran_order': True, 'shape': (11,), }", u32, sizeof u32), 0,
+                 70000, N);
+    check_tokens(put_npy("d.npy", "{'shape':(11,),'descr':\"<i4\",'fortran_order':False}", i32, sizeof i32), TOKENS_I32,
+                 70000, N);
+    check_tokens(put_npy("e.npy", "{'descr': '<i8', 'fortran_order': False, 'shape': (2, 5), }", i64, 80), 0, 70000,
+                 10);
 
-    refuses(put_npy("x.npy", "{'descr': '>u2', 'fortran_order': False, 'shape': (11,), }", u16, sizeof u16), 0, "big-endian");
+    refuses(put_npy("x.npy", "{'descr': '>u2', 'fortran_order': False, 'shape': (11,), }", u16, sizeof u16), 0,
+            "big-endian");
     refuses(put_npy("x.npy", "{'descr': '<f4', 'fortran_order': False, 'shape': (5,), }", u32, 20), 0, "f4");
     refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': True, 'shape': (2, 5), }", u16, 20), 0, "Fortran");
-    refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (1, 2, 5), }", u16, 20), 0, "3 dimensions");
-    refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (12,), }", u16, sizeof u16), 0, "truncated");
-    refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (9223372036854775808, 2), }", u16, 22), 0, "plain array");
-    refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (9223372036854775809,), }", u16, 22), 0, "truncated");
+    refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (1, 2, 5), }", u16, 20), 0,
+            "3 dimensions");
+    refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (12,), }", u16, sizeof u16), 0,
+            "truncated");
+    refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (9223372036854775808, 2), }", u16, 22),
+            0, "plain array");
+    refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (9223372036854775809,), }", u16, 22), 0,
+            "truncated");
     refuses(put_npy("x.npy", "{'descr': '<u2', 'shape': (11,), }", u16, sizeof u16), 0, "lacks");
     refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (11", u16, sizeof u16), 0, "array");
     refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (0,), }", u16, 0), 0, "no tokens");
-    refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (11,), }", u16, sizeof u16), TOKENS_U8, "token_dtype");
+    refuses(put_npy("x.npy", "{'descr': '<u2', 'fortran_order': False, 'shape': (11,), }", u16, sizeof u16), TOKENS_U8,
+            "token_dtype");
     refuses(put("x.npy", "\x93NUMPY\x01\x00\xff\x0f{", 11), 0, "truncated");
     refuses(put("x.npy", "\x93NUMPY\x01\x00\xff\xff{", 11), 0, "longer than 4096");
     refuses(put("x.npy", "hello hello", 11), 0, "NumPy signature");
@@ -244,8 +256,9 @@ static void test_not_tokens(void **state)
 {
     (void)state;
     static const char words[] = "It was the best of times, it was the worst of times.\n";
-    static const char *const names[] = {"c.txt", "c.TXT", "c.md", "c.py", "c.json", "c.jsonl", "c.csv", "c.tsv", "c.parquet", "c.arrow", "c.gz",
-                                        "c.jsonl.zst", "c.zip", "c.npz", "c.pt", "c.html"};
+    static const char *const names[] = {"c.txt", "c.TXT", "c.md",      "c.py",    "c.json", "c.jsonl",
+                                        "c.csv", "c.tsv", "c.parquet", "c.arrow", "c.gz",   "c.jsonl.zst",
+                                        "c.zip", "c.npz", "c.pt",      "c.html"};
     static const enum tokens_dtype as[] = {TOKENS_AUTO, TOKENS_U8, TOKENS_U16};
     for (size_t i = 0; i < COUNT(names); i++)
         for (size_t k = 0; k < COUNT(as); k++) {
@@ -254,7 +267,9 @@ static void test_not_tokens(void **state)
         }
     /* text by its content, whatever the name */
     static const char *const any[] = {"corpus", "corpus.bin", "corpus.tokens", "corpus.cc", "corpus.de"};
-    static const char umlauts[] = "Zw\xc3\xb6lf Boxk\xc3\xa4mpfer jagen Viktor quer \xc3\xbc" "ber den gro\xc3\x9f" "en Sylter Deich\n";
+    static const char umlauts[] = "Zw\xc3\xb6lf Boxk\xc3\xa4mpfer jagen Viktor quer \xc3\xbc"
+                                  "ber den gro\xc3\x9f"
+                                  "en Sylter Deich\n";
     for (size_t i = 0; i < COUNT(any); i++) {
         refuses(put(any[i], words, sizeof words - 1), TOKENS_AUTO, "it holds text, not token ids");
         refuses(put(any[i], umlauts, sizeof umlauts - 1), TOKENS_U16, "it holds text, not token ids");
@@ -262,7 +277,10 @@ static void test_not_tokens(void **state)
     /* containers by their first bytes */
     static const struct {
         const char *head, *what;
-    } heads[] = {{"PAR1\x15\x04\x15\xff", "Parquet"}, {"ARROW1\xff\xff", "Arrow"}, {"\x1f\x8b\x08\0zzzz", "gzip"}, {"PK\x03\x04zzzz", "zip"}};
+    } heads[] = {{"PAR1\x15\x04\x15\xff", "Parquet"},
+                 {"ARROW1\xff\xff", "Arrow"},
+                 {"\x1f\x8b\x08\0zzzz", "gzip"},
+                 {"PK\x03\x04zzzz", "zip"}};
     for (size_t i = 0; i < COUNT(heads); i++) {
         char file[64] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
         memcpy(file, heads[i].head, 8);
@@ -273,7 +291,8 @@ static void test_not_tokens(void **state)
 
 static int open_bytes(struct tokens *t, char *path, enum tokens_dtype dtype, struct error *e)
 {
-    struct tokens_options o = {.paths = &path, .n_paths = 1, .sequence = 4, .dtype = dtype, .vocab_size = 256, .bytes = true};
+    struct tokens_options o =
+        {.paths = &path, .n_paths = 1, .sequence = 4, .dtype = dtype, .vocab_size = 256, .bytes = true};
     return tokens_open(t, &o, e);
 }
 
@@ -286,7 +305,9 @@ static void test_bytes(void **state)
     struct error e = {0};
     int32_t out[4];
     for (size_t i = 0; i < COUNT(names); i++) {
-        assert_int_equal(open_bytes(&t, put(names[i], "to be, or not to be\xff", 20), i % 2 ? TOKENS_U8 : TOKENS_AUTO, &e), PL_OK);
+        assert_int_equal(open_bytes(&t, put(names[i], "to be, or not to be\xff", 20), i % 2 ? TOKENS_U8 : TOKENS_AUTO,
+                                    &e),
+                         PL_OK);
         assert_int_equal(tokens_count(&t), 5);
         assert_int_equal(tokens_read(&t, 4, out, &e), PL_OK);
         assert_true(out[0] == ' ' && out[1] == 'b' && out[2] == 'e' && out[3] == 255);
@@ -405,7 +426,8 @@ static void test_many_and_long(void **state)
     int64_t *ids = mem_alloc(2 * LONG * sizeof *ids);
     int32_t *out = mem_alloc(LONG * sizeof *out);
     for (int i = 0; i < 2 * LONG; i++) ids[i] = i;
-    if (open_as(&t, put("long.bin", ids, 2 * LONG * sizeof *ids), LONG, TOKENS_I64, 2 * LONG, &e)) fail_msg("%s", e.text);
+    if (open_as(&t, put("long.bin", ids, 2 * LONG * sizeof *ids), LONG, TOKENS_I64, 2 * LONG, &e))
+        fail_msg("%s", e.text);
     assert_int_equal(tokens_count(&t), 2);
     assert_int_equal(tokens_read(&t, 1, out, &e), PL_OK);
     for (int i = 0; i < LONG; i++) assert_int_equal(out[i], LONG + i);

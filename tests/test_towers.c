@@ -22,7 +22,8 @@ enum { BATCH = 4 };
 
 static void begin(struct config *c, const char *model, const char *const *sets)
 {
-    static const char *const base[] = {"memory.precision=f32", "train.effective_batch=4", "memory.offload=none", "memory.head_chunks=1", "device.threads=2"};
+    static const char *const base[] = {"memory.precision=f32", "train.effective_batch=4", "memory.offload=none",
+                                       "memory.head_chunks=1", "device.threads=2"};
     struct error e = {0};
     char path[160];
     snprintf(path, sizeof path, "model.path=%s", model);
@@ -120,7 +121,8 @@ static void read_whole(const char *dir, char **bytes, size_t *n)
 static void test_written_back(void **state)
 {
     (void)state;
-    static const char *const models[] = {"tests/golden/clip_full", "tests/golden/siglip_vision", "tests/golden/siglip_odd"};
+    static const char *const models[] = {"tests/golden/clip_full", "tests/golden/siglip_vision",
+                                         "tests/golden/siglip_odd"};
     static const char *const sets[] = {"memory.micro_batch=2", "memory.recompute=none", NULL};
     for (size_t m = 0; m < COUNT(models); m++) {
         struct config c;
@@ -132,7 +134,9 @@ static void test_written_back(void **state)
         begin(&c, models[m], sets);
         must(run_plan(&r, &c, &(struct run_options){.train = true}, &e), &e);
         must(run_start(&r, NULL, true, &e), &e);
-        must(weights_save(&r.weights, &r.planned.model, &r.planned.graph, &r.device, &r.tape, run_staging(&r), PLAN_STAGING, dir, &e), &e);
+        must(weights_save(&r.weights, &r.planned.model, &r.planned.graph, &r.device, &r.tape, run_staging(&r),
+                          PLAN_STAGING, dir, &e),
+             &e);
         read_whole(models[m], &a, &n);
         read_whole(dir, &b, &k);
         assert_int_equal(n, k);
@@ -160,7 +164,8 @@ static void test_unreached(void **state)
     begin(&c, "tests/golden/siglip_vision", sets);
     must(run_plan(&r, &c, &(struct run_options){.train = true}, &e), &e);
     for (uint32_t i = 0; i < r.planned.graph.params.n; i++) {
-        const char *name = graph_name(&r.planned.graph, tensor_at(&r.planned.graph, r.planned.graph.params.at[i].tensor)->name);
+        const char *name =
+            graph_name(&r.planned.graph, tensor_at(&r.planned.graph, r.planned.graph.params.at[i].tensor)->name);
         bool head = !strncmp(name, "vision_model.head.", 18);
         assert_int_equal(head, !r.planned.graph.params.at[i].grad);
         unreached += head;

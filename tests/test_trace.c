@@ -25,7 +25,8 @@ struct planned_bench {
 
 #define SETS 4
 static const char *const MODELS[][SETS] = {{"model.preset=llama-tiny", "data.sequence=32", "memory.micro_batch=2"},
-                                           {"model.preset=sam-tiny", "data.format=sa1b", "memory.head_chunks=2", "data.max_masks=4"}};
+                                           {"model.preset=sam-tiny", "data.format=sa1b", "memory.head_chunks=2",
+                                            "data.max_masks=4"}};
 
 static void make(struct planned_bench *m, const char *const sets[SETS])
 {
@@ -33,7 +34,9 @@ static void make(struct planned_bench *m, const char *const sets[SETS])
     config_init(&m->config);
     for (int i = 0; i < SETS && sets[i]; i++) assert_int_equal(config_set(&m->config, sets[i], &e), PL_OK);
     assert_int_equal(config_set(&m->config, "train.effective_batch=4", &e), PL_OK);
-    assert_int_equal(bench_open(&m->bench, &m->config, &(struct run_options){.train = true, .describe = feed_describe}, &e), PL_OK);
+    assert_int_equal(bench_open(&m->bench, &m->config, &(struct run_options){.train = true, .describe = feed_describe},
+                                &e),
+                     PL_OK);
     timing_record_events(&m->bench.now, 100000);
     assert_int_equal(bench_run(&m->bench, 1, &e), PL_OK);
     lives_collect(&m->lives, &m->bench.run.planned.plan, &m->bench.run.planned.graph);
@@ -82,7 +85,8 @@ static void test_trace(void **state)
         uint32_t slices = 0, counters = 0;
         double last = 0;
         make(&m, MODELS[i]);
-        trace_events(&m.bench.run.planned.graph, &m.lives, &m.bench.now, &(struct trace_process){1, "plimsoll", m.bench.now.events[0].from}, &one);
+        trace_events(&m.bench.run.planned.graph, &m.lives, &m.bench.now,
+                     &(struct trace_process){1, "plimsoll", m.bench.now.events[0].from}, &one);
         trace_write(&m.bench.run.planned.plan, &one, 1, &out);
         text_free(&one);
         assert_int_equal(json_parse(out.at, out.n, &b, &v, &e), PL_OK);
@@ -122,7 +126,8 @@ static void test_snapshot(void **state)
     assert_int_equal(used, out.n);
     const struct pickle *segment = pickle_get(root, "segments")->items[0], *blocks = pickle_get(segment, "blocks");
     const struct pickle *trace = pickle_get(root, "device_traces")->items[0];
-    int64_t at = number(segment, "address"), end = at + number(segment, "total_size"), live = number(segment, "allocated_size"), most = live;
+    int64_t at = number(segment, "address"), end = at + number(segment, "total_size"),
+            live = number(segment, "allocated_size"), most = live;
     assert_int_equal(end - at, plan_arena(&m.bench.run.planned.plan));
     for (uint32_t i = 0; i < blocks->n; i++) {
         assert_int_equal(number(blocks->items[i], "address"), at);
@@ -147,6 +152,7 @@ static void test_snapshot(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_live_bytes), cmocka_unit_test(test_trace), cmocka_unit_test(test_snapshot)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_live_bytes), cmocka_unit_test(test_trace),
+                                       cmocka_unit_test(test_snapshot)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
- * test_video.c: which frames of a video are taken, and videos that are folders of images. Files are the work of
- * tests/run_video.sh, which needs the program ffmpeg to make them.
+ * test_video.c: which frames of a video are taken, and videos that are folders of images. Files are
+ * the work of tests/run_video.sh, which needs the program ffmpeg to make them.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,9 +24,12 @@ enum { MOST = 64 };
 /* Expects the numbers of frames, which a -1 ends. */
 static void expect_choice(const double *times, uint32_t n, double fps, uint32_t max_frames, const int *want)
 {
-    uint32_t chosen[MOST], got = video_choose(times, n, &(struct video_options){.fps = fps, .max_frames = max_frames}, chosen), i = 0;
+    uint32_t chosen[MOST],
+        got = video_choose(times, n, &(struct video_options){.fps = fps, .max_frames = max_frames}, chosen), i = 0;
     for (; want[i] >= 0; i++)
-        if (i >= got || (int)chosen[i] != want[i]) fail_msg("fps %g, max_frames %u: frame %u of %u is %d, expected %d", fps, max_frames, i, got, i < got ? (int)chosen[i] : -1, want[i]);
+        if (i >= got || (int)chosen[i] != want[i])
+            fail_msg("fps %g, max_frames %u: frame %u of %u is %d, expected %d", fps, max_frames, i, got,
+                     i < got ? (int)chosen[i] : -1, want[i]);
     assert_int_equal(got, i);
 }
 #define CHOICE(times, n, fps, max_frames, ...) expect_choice(times, n, fps, max_frames, (const int[]){__VA_ARGS__})
@@ -62,8 +65,8 @@ static void test_variable_rate(void **state)
     CHOICE(times, 5, 2, 0, 0, 2, 3, -1);
 }
 
-/* Times in milliseconds, as WebM has them: 30 frames a second, rounded. A frame that is late by less than a microsecond
- * still counts as shown; one by a third of a millisecond does not. */
+/* Times in milliseconds, as WebM has them: 30 frames a second, rounded. A frame that is late by
+ * less than a microsecond still counts as shown; one by a third of a millisecond does not. */
 static void test_rounded_times(void **state)
 {
     (void)state;
@@ -147,7 +150,8 @@ static void expect_frames(uint32_t max_frames, uint32_t replaced, const int *wan
     struct seen s = {0};
     struct error e;
     uint32_t n, got;
-    if (video_scan(VIDEO_AT(folder), &o, &n, &e) || video_read(VIDEO_AT(folder), &o, see, &s, &got, &e)) fail_msg("%s", e.text);
+    if (video_scan(VIDEO_AT(folder), &o, &n, &e) || video_read(VIDEO_AT(folder), &o, see, &s, &got, &e))
+        fail_msg("%s", e.text);
     for (uint32_t i = 0; i < s.n; i++) assert_int_equal(s.level[i], want[i]);
     assert_int_equal(want[s.n], -1);
     assert_int_equal(s.n, n);
@@ -196,7 +200,8 @@ static void expect_refused(const char *path, const char *says)
     int rc = video_scan(VIDEO_AT(path), &o, &n, &e);
     if (!rc) rc = video_read(VIDEO_AT(path), &o, see, &s, &replaced, &e);
     assert_int_not_equal(rc, 0);
-    if (strncmp(e.text, path, strlen(path)) || !strstr(e.text, says)) fail_msg("expected %s and \"%s\": %s", path, says, e.text);
+    if (strncmp(e.text, path, strlen(path)) || !strstr(e.text, says))
+        fail_msg("expected %s and \"%s\": %s", path, says, e.text);
 }
 
 static void test_refused(void **state)
@@ -220,8 +225,10 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_constant_rate), cmocka_unit_test(test_variable_rate), cmocka_unit_test(test_rounded_times), cmocka_unit_test(test_max_frames),
-        cmocka_unit_test(test_no_frames),     cmocka_unit_test(test_folder),        cmocka_unit_test(test_damaged),       cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_constant_rate), cmocka_unit_test(test_variable_rate),
+        cmocka_unit_test(test_rounded_times), cmocka_unit_test(test_max_frames),
+        cmocka_unit_test(test_no_frames),     cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_damaged),       cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,7 +1,7 @@
 /*
- * test_volumes.c: volumes (src/data/volumes) against what nibabel, tifffile, pydicom and SimpleITK read: tests/golden/volumes and
- * tests/golden/scans, which make_volumes.py and make_scans.py there document. Then labels on images, what is refused, windows, memory, and
- * volumes that are written.
+ * test_volumes.c: volumes (src/data/volumes) against what nibabel, tifffile, pydicom and SimpleITK
+ * read: tests/golden/volumes and tests/golden/scans, which make_volumes.py and make_scans.py there
+ * document. Then labels on images, what is refused, windows, memory, and volumes that are written.
  */
 #include <fcntl.h>
 #include <math.h>
@@ -40,7 +40,8 @@ static double *read_entry(const char *name, const struct st_entry **out)
     double *to = mem_alloc((size_t)t->elements * sizeof *to);
     if (st_read(&expected, t, 0, t->bytes, raw, &e)) fail_msg("%s", e.text);
     const bool narrow = t->bytes == 4 * (uint64_t)t->elements;
-    for (int64_t i = 0; i < t->elements; i++) to[i] = narrow ? (double)((float *)(void *)raw)[i] : ((double *)(void *)raw)[i];
+    for (int64_t i = 0; i < t->elements; i++)
+        to[i] = narrow ? (double)((float *)(void *)raw)[i] : ((double *)(void *)raw)[i];
     mem_free(raw);
     *out = t;
     return to;
@@ -60,14 +61,16 @@ static void compare(const char *golden, const char *name)
     snprintf(path, sizeof path, "%s%s", golden, file);
     snprintf(spacing, sizeof spacing, "%s|%s|spacing", file, axis);
     if (!tiff_version() && strstr(file, ".tif")) return;
-    if (volume_open(&v, path, &(struct volume_options){.axis = (enum volume_axis)a}, &e)) fail_msg("%s: %s", path, e.text);
+    if (volume_open(&v, path, &(struct volume_options){.axis = (enum volume_axis)a}, &e))
+        fail_msg("%s: %s", path, e.text);
     double *want = read_entry(name, &t), *mm = read_entry(spacing, &s);
     assert_int_equal(v.slices, t->dims[0]);
     assert_int_equal(v.h, t->dims[1]);
     assert_int_equal(v.w, t->dims[2]);
     assert_int_equal(v.channels, t->rank == 4 ? 3 : 1);
     for (int i = 0; i < 3; i++)
-        if (fabs(v.spacing[i] - mm[i]) > 1e-5 * mm[i]) fail_msg("%s: spacing %d is %g, expected %g", name, i, v.spacing[i], mm[i]);
+        if (fabs(v.spacing[i] - mm[i]) > 1e-5 * mm[i])
+            fail_msg("%s: spacing %d is %g, expected %g", name, i, v.spacing[i], mm[i]);
     const size_t room = volume_room(&v, false), n = (size_t)v.w * v.h * v.channels;
     void *memory = mem_alloc(room);
     for (uint32_t k = 0; k < v.slices; k++) {
@@ -77,7 +80,8 @@ static void compare(const char *golden, const char *name)
             fail_msg("%s: %s", name, e.text);
         }
         for (size_t i = 0; i < n; i++)
-            if (plane_value(&p, i) != want[k * n + i]) fail_msg("%s: slice %u, value %zu is %g, expected %g", name, k, i, plane_value(&p, i), want[k * n + i]);
+            if (plane_value(&p, i) != want[k * n + i])
+                fail_msg("%s: slice %u, value %zu is %g, expected %g", name, k, i, plane_value(&p, i), want[k * n + i]);
     }
     mem_free(memory);
     mem_free(want);
@@ -113,7 +117,9 @@ static void test_palette(void **state)
     const struct st_entry *t;
     int bytes;
     if (!tiff_version()) skip();
-    if (st_open(SCANS "expected.safetensors", &expected, &e) || volume_open(&v, SCANS "palette1.tif", &(struct volume_options){0}, &e)) fail_msg("%s", e.text);
+    if (st_open(SCANS "expected.safetensors", &expected, &e) ||
+        volume_open(&v, SCANS "palette1.tif", &(struct volume_options){0}, &e))
+        fail_msg("%s", e.text);
     double *want = read_entry("palette1.tif|numbers", &t);
     const size_t room = volume_room(&v, true);
     void *memory = mem_alloc(room);
@@ -126,15 +132,17 @@ static void test_palette(void **state)
     st_close(&expected);
 }
 
-/* --- labels on images ------------------------------------------------------------------------------------------ */
+/* --- labels on images ------------------------------------------------------------------------- */
 
-/* Labels in another orientation, laid on an image, are those that have its orientation, in every slice. */
+/* Labels in another orientation, laid on an image, are those that have its orientation, in every
+ * slice. */
 static void lies_on(const char *image, const char *labels, const char *same, enum volume_axis axis)
 {
     struct volume of, like, v;
     struct error e;
     const struct volume_options o = {.axis = axis};
-    if (volume_open(&of, image, &o, &e) || volume_open(&v, labels, &o, &e) || volume_open(&like, same, &o, &e)) fail_msg("%s", e.text);
+    if (volume_open(&of, image, &o, &e) || volume_open(&v, labels, &o, &e) || volume_open(&like, same, &o, &e))
+        fail_msg("%s", e.text);
     if (volume_lay_on(&v, &of, &e) || volume_lay_on(&like, &of, &e)) fail_msg("%s on %s: %s", labels, image, e.text);
     const size_t n = (size_t)of.w * of.h, room = volume_room(&v, true) + volume_room(&like, true);
     void *memory = mem_alloc(room), *again = mem_alloc(room);
@@ -142,10 +150,13 @@ static void lies_on(const char *image, const char *labels, const char *same, enu
     uint64_t labelled = 0;
     for (uint32_t k = 0; k < of.slices; k++) {
         struct plane p, q;
-        if (volume_read(&v, k, 0, true, memory, room, &p, &e) || volume_read(&like, k, 0, true, again, room, &q, &e)) fail_msg("%s", e.text);
+        if (volume_read(&v, k, 0, true, memory, room, &p, &e) || volume_read(&like, k, 0, true, again, room, &q, &e))
+            fail_msg("%s", e.text);
         for (size_t i = 0; i < n; i++) {
             labelled += plane_value(&q, i) > 0;
-            if (plane_value(&p, i) != plane_value(&q, i)) fail_msg("%s, %s: voxel %zu of slice %u is %g, expected %g", labels, axes[axis], i, k, plane_value(&p, i), plane_value(&q, i));
+            if (plane_value(&p, i) != plane_value(&q, i))
+                fail_msg("%s, %s: voxel %zu of slice %u is %g, expected %g", labels, axes[axis], i, k,
+                         plane_value(&p, i), plane_value(&q, i));
         }
     }
     assert_true(labelled > 0);
@@ -157,7 +168,9 @@ static void not_on(const char *image, const char *labels, const char *because)
 {
     struct volume of, v;
     struct error e;
-    if (volume_open(&of, image, &(struct volume_options){0}, &e) || volume_open(&v, labels, &(struct volume_options){0}, &e)) fail_msg("%s", e.text);
+    if (volume_open(&of, image, &(struct volume_options){0}, &e) ||
+        volume_open(&v, labels, &(struct volume_options){0}, &e))
+        fail_msg("%s", e.text);
     assert_int_equal(volume_lay_on(&v, &of, &e), PL_USAGE);
     if (!strstr(e.text, because)) fail_msg("\"%s\" does not say \"%s\"", e.text, because);
     volume_close(&of), volume_close(&v);
@@ -166,7 +179,8 @@ static void not_on(const char *image, const char *labels, const char *because)
 static void test_labels_on_images(void **state)
 {
     (void)state;
-    static const char *const ways[] = {"labels_RAS", "labels_LAS", "labels_PIR", "labels_SLA", "labels_ASL", "labels_IPR", "unplaced"};
+    static const char *const ways[] = {"labels_RAS", "labels_LAS", "labels_PIR", "labels_SLA",
+                                       "labels_ASL", "labels_IPR", "unplaced"};
     for (int axis = 0; axis < 3; axis++)
         for (size_t i = 0; i < COUNT(ways); i++) {
             char path[128];
@@ -174,13 +188,15 @@ static void test_labels_on_images(void **state)
             lies_on(GOLDEN "lps.nii.gz", path, GOLDEN "labels.nii.gz", (enum volume_axis)axis);
         }
     lies_on(GOLDEN "series", SCANS "series_labels.nii.gz", GOLDEN "series_labels.nii.gz", AXIS_AXIAL);
-    not_on(GOLDEN "lps.nii.gz", SCANS "shifted.nii.gz", "it does not lie on the voxels of its image, which by both affine maps run from (-0.50, ");
+    not_on(GOLDEN "lps.nii.gz", SCANS "shifted.nii.gz",
+           "it does not lie on the voxels of its image, which by both affine maps run from (-0.50, ");
     not_on(GOLDEN "lps.nii.gz", GOLDEN "oblique.nii.gz", "it does not lie on the voxels of its image");
     not_on(GOLDEN "lps.nii.gz", GOLDEN "uint8.nii", "it has 5 x 4 x 3 voxels, and its image 7 x 6 x 5");
-    if (tiff_version()) not_on(GOLDEN "lps.nii.gz", GOLDEN "stack_labels.tif", "the pages of a TIFF have no position in the patient");
+    if (tiff_version())
+        not_on(GOLDEN "lps.nii.gz", GOLDEN "stack_labels.tif", "the pages of a TIFF have no position in the patient");
 }
 
-/* --- what is refused ------------------------------------------------------------------------------------------ */
+/* --- what is refused -------------------------------------------------------------------------- */
 
 static void refused(const char *path, const char *because)
 {
@@ -250,7 +266,8 @@ static void test_refusals(void **state)
         refused(forged("grey16.tif", 0, "abcd", 4, 0, "a.tif"), "TIFF cannot be read");
     }
     refused(GOLDEN "series_coronal", "its slices are coronal");
-    refused(SCANS "gap", "1 slice is missing between slices 2 and 3 (06.dcm and 09.dcm), which are 4 mm apart, and the others 2 mm");
+    refused(SCANS "gap",
+            "1 slice is missing between slices 2 and 3 (06.dcm and 09.dcm), which are 4 mm apart, and the others 2 mm");
     refused(SCANS "uneven", "its slices are not evenly spaced: slices 2 and 3");
     if (tiff_version()) {
         refused(SCANS "complex64.tif", "the TIFF has complex numbers of 64 bits");
@@ -260,7 +277,7 @@ static void test_refusals(void **state)
     refused(forged("asl.nii", 0, "", 0, 0, "a.dcm"), "not a DICOM file");
 }
 
-/* --- windows ----------------------------------------------------------------------------------------------------- */
+/* --- windows ---------------------------------------------------------------------------------- */
 
 static void test_windows(void **state)
 {
@@ -268,7 +285,8 @@ static void test_windows(void **state)
     struct volume v;
     struct error e;
     if (volume_open(&v, GOLDEN "lps.nii.gz", &(struct volume_options){0}, &e)) fail_msg("%s", e.text);
-    const struct pixel_range window = {.kind = RANGE_WINDOW, .window = {-160, 240}}, full = {.kind = RANGE_FULL}, percentiles = {.kind = RANGE_PERCENTILES, .percentiles = {10, 90}};
+    const struct pixel_range window = {.kind = RANGE_WINDOW, .window = {-160, 240}}, full = {.kind = RANGE_FULL},
+                             percentiles = {.kind = RANGE_PERCENTILES, .percentiles = {10, 90}};
     assert_int_equal(volume_set_window(&v, 0, &window, &e), PL_OK);
     assert_true(v.window[0] == -160 && v.window[1] == 240);
     const struct volume_channels c = {.at = {&v}};
@@ -276,7 +294,8 @@ static void test_windows(void **state)
     uint8_t *rgb = mem_alloc(room);
     void *memory = mem_alloc(plane_room);
     struct plane p;
-    if (volume_rgb(&c, &window, 2, rgb, room, &e) || volume_read(&v, 2, 0, false, memory, plane_room, &p, &e)) fail_msg("%s", e.text);
+    if (volume_rgb(&c, &window, 2, rgb, room, &e) || volume_read(&v, 2, 0, false, memory, plane_room, &p, &e))
+        fail_msg("%s", e.text);
     for (size_t i = 0; i < (size_t)v.w * v.h; i++) {
         const double x = plane_value(&p, i), y = x <= -160 ? 0 : x >= 240 ? 255 : floor((x + 160) / 400 * 255 + 0.5);
         assert_true(rgb[3 * i] == y && rgb[3 * i + 1] == y && rgb[3 * i + 2] == y);
@@ -284,8 +303,11 @@ static void test_windows(void **state)
     /* Neighbours: the first slice has none before it. */
     const struct volume_channels three = {.at = {&v, &v, &v}, .step = {-1, 0, 1}};
     uint8_t *more = mem_alloc(room), *next = mem_alloc(room), *first = mem_alloc(room);
-    if (volume_rgb(&three, &window, 0, more, room, &e) || volume_rgb(&c, &window, 0, first, room, &e) || volume_rgb(&c, &window, 1, next, room, &e)) fail_msg("%s", e.text);
-    for (size_t i = 0; i < (size_t)v.w * v.h; i++) assert_true(more[3 * i] == first[3 * i] && more[3 * i + 1] == first[3 * i] && more[3 * i + 2] == next[3 * i]);
+    if (volume_rgb(&three, &window, 0, more, room, &e) || volume_rgb(&c, &window, 0, first, room, &e) ||
+        volume_rgb(&c, &window, 1, next, room, &e))
+        fail_msg("%s", e.text);
+    for (size_t i = 0; i < (size_t)v.w * v.h; i++)
+        assert_true(more[3 * i] == first[3 * i] && more[3 * i + 1] == first[3 * i] && more[3 * i + 2] == next[3 * i]);
     assert_int_equal(volume_set_window(&v, 0, &full, &e), PL_OK);
     assert_true(v.window[0] >= -1024 && v.window[0] < -900 && v.window[1] > 1400);
     assert_int_equal(volume_set_window(&v, 0, &percentiles, &e), PL_OK);
@@ -294,9 +316,10 @@ static void test_windows(void **state)
     volume_close(&v);
 }
 
-/* --- memory -------------------------------------------------------------------------------------------------------- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
-/* A slice that takes more than the room is refused by the header: a sparse file of 1 GiB, and a .gz that is not decompressed. */
+/* A slice that takes more than the room is refused by the header: a sparse file of 1 GiB, and a .gz
+ * that is not decompressed. */
 static void test_room(void **state)
 {
     (void)state;
@@ -306,9 +329,12 @@ static void test_room(void **state)
     char path[512], packed[512];
     snprintf(path, sizeof path, "%s", forged("down.nii", 40, dims, sizeof dims, 0, "big.nii"));
     int fd = open(path, O_RDWR);
-    assert_true(fd >= 0 && pwrite(fd, type, sizeof type, 70) == sizeof type && !ftruncate(fd, 352 + 2ll * 8192 * 8192 * 8));
+    assert_true(fd >= 0 && pwrite(fd, type, sizeof type, 70) == sizeof type &&
+                !ftruncate(fd, 352 + 2ll * 8192 * 8192 * 8));
     assert_int_equal(volume_open(&v, path, &(struct volume_options){.room = 64 << 20}, &e), PL_USAGE);
-    assert_non_null(strstr(e.text, "reading a slice of 8192 x 8192 voxels takes 1217 MiB; expected at most 64 (data.sample_memory)"));
+    assert_non_null(
+        strstr(e.text,
+               "reading a slice of 8192 x 8192 voxels takes 1217 MiB; expected at most 64 (data.sample_memory)"));
     snprintf(packed, sizeof packed, "%s/big.nii.gz", folder);
     assert_int_equal(ftruncate(fd, 4096), 0);
     int to = open(packed, O_WRONLY | O_CREAT, 0600);
@@ -319,23 +345,29 @@ static void test_room(void **state)
     if (volume_open(&v, GOLDEN "lps.nii.gz", &(struct volume_options){.room = 1 << 20}, &e)) fail_msg("%s", e.text);
     volume_close(&v);
     assert_int_equal(volume_open(&v, GOLDEN "series_j2k", &(struct volume_options){.room = 1 << 20}, &e), PL_USAGE);
-    assert_non_null(strstr(e.text, "decoding the JPEG 2000 of a slice of 40 x 36 voxels may take 3 MiB more; expected at most 1 (data.sample_memory)"));
+    assert_non_null(strstr(e.text, "decoding the JPEG 2000 of a slice of 40 x 36 voxels may take 3 MiB more; expected "
+                                   "at most 1 (data.sample_memory)"));
     /* A float TIFF: its pixels, its values, and the counts that percentiles are found with. */
     char *bytes;
     size_t n, need;
     uint32_t w, h;
     if (!tiff_version()) return;
-    if (file_read(GOLDEN "float32.tif", 1 << 20, &bytes, &n, &e) || image_peek(bytes, n, &(struct image_options){0}, &w, &h, &need, &e)) fail_msg("%s", e.text);
+    if (file_read(GOLDEN "float32.tif", 1 << 20, &bytes, &n, &e) ||
+        image_peek(bytes, n, &(struct image_options){0}, &w, &h, &need, &e))
+        fail_msg("%s", e.text);
     assert_true(need >= (size_t)w * h * 7 + 2 * RANGE_VALUES * sizeof(uint64_t));
     mem_free(bytes);
 }
 
-/* What OpenJPEG takes is known from the markers: of code blocks of 4 x 4 it is 30 bytes a pixel, which is more than is kept for it. */
+/* What OpenJPEG takes is known from the markers: of code blocks of 4 x 4 it is 30 bytes a pixel,
+ * which is more than is kept for it. */
 static void test_j2k_memory(void **state)
 {
     (void)state;
-    uint8_t head[] = {0xff, 0x4f, 0xff, 0x51, 0, 41, 0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 15, 1, 1,
-                      0xff, 0x52, 0, 12, 0, 0, 0, 1, 0, 5, 4, 4, 0, 1, 0xff, 0x90, 0, 10, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0x93};
+    uint8_t head[] = {0xff, 0x4f, 0xff, 0x51, 0,  41, 0, 0,    0,    0, 8,  0, 0, 0, 8,    0,   0, 0, 0,
+                      0,    0,    0,    0,    0,  0,  0, 8,    0,    0, 0,  8, 0, 0, 0,    0,   0, 0, 0,
+                      0,    0,    0,    1,    15, 1,  1, 0xff, 0x52, 0, 12, 0, 0, 0, 1,    0,   5, 4, 4,
+                      0,    1,    0xff, 0x90, 0,  10, 0, 0,    0,    0, 0,  0, 0, 1, 0xff, 0x93};
     const uint64_t pixels = 2048 * 2048, room = j2k_room(2048, 2048, 1, sizeof head);
     const uint64_t usual = j2k_memory(head, sizeof head);
     assert_true(usual > 4 * pixels && usual <= room);
@@ -349,7 +381,7 @@ static void test_j2k_memory(void **state)
     assert_ptr_equal(j2k_codestream(head, &n), head);
 }
 
-/* --- splits -------------------------------------------------------------------------------------------------------- */
+/* --- splits ----------------------------------------------------------------------------------- */
 
 static void put_mask(const char *name, uint32_t w, uint32_t h)
 {
@@ -358,11 +390,13 @@ static void put_mask(const char *name, uint32_t w, uint32_t h)
     struct text png = {0};
     struct error e;
     snprintf(path, sizeof path, "%s/patients/masks/%s.png", folder, name);
-    if (png_encode(&png, PNG_GREY, w, h, pixels, 0, &e) || file_write_atomic(path, png.at, png.n, &e)) fail_msg("%s", e.text);
+    if (png_encode(&png, PNG_GREY, w, h, pixels, 0, &e) || file_write_atomic(path, png.at, png.n, &e))
+        fail_msg("%s", e.text);
     text_free(&png);
 }
 
-/* Images of one patient are kept together; where all have one ID it says nothing. Rows of a table that name one image are on one side. */
+/* Images of one patient are kept together; where all have one ID it says nothing. Rows of a table
+ * that name one image are on one side. */
 static void test_patients(void **state)
 {
     (void)state;
@@ -404,7 +438,11 @@ static void test_patients(void **state)
     snprintf(root, sizeof root, "%s/patients/table.csv", folder);
     if (file_write_atomic(root, table.at, table.n, &e)) fail_msg("%s", e.text);
     text_free(&table);
-    const struct dataset_options rows = {.format = "csv", .paths = paths, .n_paths = 1, .labels = LABELS_BINARY, .split = {.fraction = 0.3}};
+    const struct dataset_options rows = {.format = "csv",
+                                         .paths = paths,
+                                         .n_paths = 1,
+                                         .labels = LABELS_BINARY,
+                                         .split = {.fraction = 0.3}};
     if (dataset_open(&d, &rows, &e)) fail_msg("%s", e.text);
     assert_true(dataset_count(d) == 4 || dataset_count(d) == 5);
     dataset_name(d, 0, root, sizeof root);
@@ -415,7 +453,7 @@ static void test_patients(void **state)
     dataset_close(d);
 }
 
-/* --- planes --------------------------------------------------------------------------------------------------------- */
+/* --- planes ----------------------------------------------------------------------------------- */
 
 static void test_labels(void **state)
 {
@@ -439,7 +477,8 @@ static int compare_reals(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Percentiles without sorting are those of sorting: of the finite values above 0, or above the smallest. */
+/* Percentiles without sorting are those of sorting: of the finite values above 0, or above the
+ * smallest. */
 static void test_percentiles(void **state)
 {
     (void)state;
@@ -451,7 +490,10 @@ static void test_percentiles(void **state)
         double least = 0;
         for (uint32_t i = 0; i < N; i++) {
             const double u = (double)(i * 2654435761u % 100003) / 100003;
-            narrow[i] = (float)(round == 0 ? u : round == 1 ? 1e30 * (u - 0.5) : round == 2 ? floor(9 * u) : 1e-30 * u * u);
+            narrow[i] = (float)(round == 0   ? u
+                                : round == 1 ? 1e30 * (u - 0.5)
+                                : round == 2 ? floor(9 * u)
+                                             : 1e-30 * u * u);
             if (i % 97 == 0) narrow[i] = NAN;
             values[i] = narrow[i];
             if (narrow[i] < least) least = narrow[i];
@@ -461,19 +503,26 @@ static void test_percentiles(void **state)
         qsort(sorted, n, sizeof *sorted, compare_reals);
         const struct pixel_range r = {.kind = RANGE_PERCENTILES, .percentiles = {3, 80}};
         for (int wide = 0; wide < 2; wide++) {
-            const struct plane p = {.h = 100, .w = N / 100, .channels = 1, .type = wide ? PLANE_F64 : PLANE_F32, .slope = 1, .at = wide ? (void *)values : narrow};
+            const struct plane p = {.h = 100,
+                                    .w = N / 100,
+                                    .channels = 1,
+                                    .type = wide ? PLANE_F64 : PLANE_F32,
+                                    .slope = 1,
+                                    .at = wide ? (void *)values : narrow};
             uint64_t *counts = mem_alloc(plane_counts(&p));
             plane_window(&p, &r, counts, window);
-            assert_true(window[0] == sorted[(size_t)ceil(0.03 * (double)n) - 1] && window[1] == sorted[(size_t)ceil(0.8 * (double)n) - 1]);
+            assert_true(window[0] == sorted[(size_t)ceil(0.03 * (double)n) - 1] &&
+                        window[1] == sorted[(size_t)ceil(0.8 * (double)n) - 1]);
             mem_free(counts);
         }
     }
     mem_free(values), mem_free(sorted), mem_free(narrow);
 }
 
-/* --- writing ----------------------------------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
-/* Reads a label volume and writes it as one that is like `like`, slice by slice from the last: what is read back is the same. */
+/* Reads a label volume and writes it as one that is like `like`, slice by slice from the last: what
+ * is read back is the same. */
 static void round_trip(const char *labels, const char *like, enum volume_axis axis, const char *name, uint32_t largest)
 {
     char path[512];
@@ -500,7 +549,8 @@ static void round_trip(const char *labels, const char *like, enum volume_axis ax
     for (int i = 0; i < 12; i++) assert_true(fabs(to.affine[i / 4][i % 4] - of.affine[i / 4][i % 4]) < 1e-5);
     for (uint32_t k = 0; k < from.slices; k++) {
         struct plane p, q;
-        if (volume_read(&from, k, 0, true, memory, room, &p, &e) || volume_read(&to, k, 0, true, again, room, &q, &e)) fail_msg("%s", e.text);
+        if (volume_read(&from, k, 0, true, memory, room, &p, &e) || volume_read(&to, k, 0, true, again, room, &q, &e))
+            fail_msg("%s", e.text);
         for (size_t i = 0; i < n; i++) assert_true(plane_value(&p, i) == plane_value(&q, i));
     }
     mem_free(memory), mem_free(again), mem_free(slice);
@@ -542,8 +592,10 @@ static int start(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden), cmocka_unit_test(test_palette), cmocka_unit_test(test_labels_on_images), cmocka_unit_test(test_refusals), cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_room), cmocka_unit_test(test_j2k_memory), cmocka_unit_test(test_patients), cmocka_unit_test(test_labels), cmocka_unit_test(test_percentiles), cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_golden),      cmocka_unit_test(test_palette),    cmocka_unit_test(test_labels_on_images),
+        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_windows),    cmocka_unit_test(test_room),
+        cmocka_unit_test(test_j2k_memory),  cmocka_unit_test(test_patients),   cmocka_unit_test(test_labels),
+        cmocka_unit_test(test_percentiles), cmocka_unit_test(test_round_trip),
     };
     return cmocka_run_group_tests(tests, start, remove_folder);
 }

@@ -256,8 +256,10 @@ static void assert_values(const struct fixture *w)
         const char *name = weight_name(&w->g, p);
         for (int64_t k = 0; k < tensor_elements(m); k++) {
             double want = weight_is_constant(&w->g, p) ? table[k] : sample_value(name, k);
-            if (dtype_load(data_of(w, p->master), m->dtype, k) != want || dtype_load(data_of(w, p->tensor), x->dtype, k) != want)
-                fail_msg("%s[%d] is %g, expected %g", name, (int)k, dtype_load(data_of(w, p->tensor), x->dtype, k), want);
+            if (dtype_load(data_of(w, p->master), m->dtype, k) != want ||
+                dtype_load(data_of(w, p->tensor), x->dtype, k) != want)
+                fail_msg("%s[%d] is %g, expected %g", name, (int)k, dtype_load(data_of(w, p->tensor), x->dtype, k),
+                         want);
         }
     }
 }
@@ -277,7 +279,8 @@ static void test_round_trip(void **state)
             struct fixture w;
             struct error e;
             memcpy(f, five, sizeof f);
-            for (int i = 0; i < 5; i++) f[i].dtype = types[(k + (size_t)i * (i == 2)) % COUNT(types)]; /* one of another dtype */
+            /* one of another dtype */
+            for (int i = 0; i < 5; i++) f[i].dtype = types[(k + (size_t)i * (i == 2)) % COUNT(types)];
             write_file(join(in, "model.safetensors"), f, 5);
             fixture_open(&w, flags);
             if (fixture_load(&w, in, 0, &e)) fail_msg("%s", e.text);
@@ -339,8 +342,10 @@ static void test_sharded(void **state)
     write_file(join(in, "b.weights"), five + 2, 3); /* an unusual name, which the index gives */
     write_file(join(in, "unrelated.safetensors"), five, 5);
     put_file(in, "model.safetensors.index.json",
-             "{\"metadata\": {}, \"weight_map\": {\"model.layers.0.mlp.weight\": \"a.safetensors\", \"lm_head.weight\": \"a.safetensors\","
-             "\"model.norm.weight\": \"b.weights\", \"model.layers.0.mlp.bias\": \"b.weights\", \"model.embed_tokens.weight\": \"b.weights\"}}");
+             "{\"metadata\": {}, \"weight_map\": {\"model.layers.0.mlp.weight\": \"a.safetensors\", "
+             "\"lm_head.weight\": \"a.safetensors\","
+             "\"model.norm.weight\": \"b.weights\", \"model.layers.0.mlp.bias\": \"b.weights\", "
+             "\"model.embed_tokens.weight\": \"b.weights\"}}");
     put_file(in, "tokenizer.json", "{}");
     put_file(in, "pytorch_model.bin", "x");
     put_file(in, "state.json", "{}");
@@ -352,7 +357,8 @@ static void test_sharded(void **state)
     fixture_save(&w, out);
     struct names names;
     assert_int_equal(dir_list(out, &names, &e), PL_OK);
-    static const char *const want[] = {"a.safetensors", "b.weights", "config.json", "model.safetensors.index.json", "tokenizer.json"};
+    static const char *const want[] = {"a.safetensors", "b.weights", "config.json", "model.safetensors.index.json",
+                                       "tokenizer.json"};
     assert_int_equal(names.n, COUNT(want));
     for (uint32_t i = 0; i < names.n; i++) assert_string_equal(names.at[i], want[i]);
     names_free(&names);
@@ -408,7 +414,8 @@ static void test_extras(void **state)
     uint64_t length = sizeof header - 1;
     for (int i = 0; i < 8; i++) text_append(&t, (char[]){(char)(length >> (8 * i))}, 1);
     text_append(&t, header, length);
-    for (int i = 0; i < 1953; i++) text_append(&t, (char[]){(char)(i % 4 == 0 ? 0x3f : i % 50)}, 1); /* finite in any grouping */
+    /* finite in any grouping */
+    for (int i = 0; i < 1953; i++) text_append(&t, (char[]){(char)(i % 4 == 0 ? 0x3f : i % 50)}, 1);
     assert_int_equal(file_write_atomic(join(in, "model.safetensors"), t.at, t.n, &e), PL_OK);
     text_free(&t);
 
@@ -486,8 +493,8 @@ static void test_refused_tensors(void **state)
     struct text index = {0};
     for (int k = 0; k < 2; k++)
         for (int i = 0; i < 5; i++)
-            text_printf(&index, "%s\"%s.%s\": \"%c.safetensors\"", index.n ? "," : "{\"weight_map\": {", k ? "student" : "teacher",
-                        five[i].published, k ? 'b' : 'a');
+            text_printf(&index, "%s\"%s.%s\": \"%c.safetensors\"", index.n ? "," : "{\"weight_map\": {",
+                        k ? "student" : "teacher", five[i].published, k ? 'b' : 'a');
     text_printf(&index, "}}");
     put_file(in, "model.safetensors.index.json", index.at);
     text_free(&index);
@@ -499,7 +506,8 @@ static void test_refused_folders(void **state)
     (void)state;
     const char *in = fresh("in");
     put_file(in, "pytorch_model.bin", "x");
-    refuse(in, "no weights found: looked for model.safetensors.index.json, model.safetensors", "found pytorch_model.bin");
+    refuse(in, "no weights found: looked for model.safetensors.index.json, model.safetensors",
+           "found pytorch_model.bin");
     write_file(join(in, "a.safetensors"), five, 2);
     write_file(join(in, "b.safetensors"), five + 2, 3);
     refuse(in, "(there are 2)", "a.safetensors, b.safetensors");
@@ -522,9 +530,10 @@ static void test_refused_folders(void **state)
     refuse(in, "index.json", "weight_map");
 
     /* The file has the tensor, the index does not list it. */
-    put_file(in, "model.safetensors.index.json",
-             "{\"weight_map\": {\"model.layers.0.mlp.weight\": \"a.safetensors\", \"lm_head.weight\": \"a.safetensors\","
-             "\"model.norm.weight\": \"b.safetensors\", \"model.layers.0.mlp.bias\": \"b.safetensors\"}}");
+    put_file(
+        in, "model.safetensors.index.json",
+        "{\"weight_map\": {\"model.layers.0.mlp.weight\": \"a.safetensors\", \"lm_head.weight\": \"a.safetensors\","
+        "\"model.norm.weight\": \"b.safetensors\", \"model.layers.0.mlp.bias\": \"b.safetensors\"}}");
     refuse(in, "tensor \"model.embed_tokens.weight\" is in b.safetensors", "does not name it there");
 }
 
@@ -608,8 +617,8 @@ static void test_preset(void **state)
     fixture_close(&c);
 }
 
-/* A padding row is 0 and changes no other row, also where it is at an end of the table or of the staging
- * buffer. */
+/* A padding row is 0 and changes no other row, also where it is at an end of the table or of the
+ * staging buffer. */
 static void test_padding(void **state)
 {
     (void)state;
@@ -622,7 +631,8 @@ static void test_padding(void **state)
     for (size_t i = 0; i < COUNT(rows); i++) {
         fixture_open(&padded, TIED);
         for (uint32_t k = 0; k < padded.g.params.n; k++)
-            if (!strcmp(weight_name(&padded.g, &padded.g.params.at[k]), "model.embed_tokens.weight")) padded.g.params.at[k].init.padding = 1 + rows[i];
+            if (!strcmp(weight_name(&padded.g, &padded.g.params.at[k]), "model.embed_tokens.weight"))
+                padded.g.params.at[k].init.padding = 1 + rows[i];
         assert_int_equal(fixture_load(&padded, "", 7, &e), PL_OK);
         const float *y = data_of(&padded, param_of(&padded, "model.embed_tokens.weight")->tensor);
         for (int64_t k = 0; k < 37 * 7; k++) assert_true(y[k] == (k / 7 == rows[i] ? 0 : x[k]));
@@ -670,8 +680,8 @@ static void scramble(struct fixture *w, uint64_t seed)
     for (id s = 1; s < w->g.storages.n; s++) {
         const struct storage *x = &w->g.storages.at[s];
         if (x->kind != KIND_MASTER && x->kind != KIND_STATE && x->kind != KIND_PARAM) continue;
-        random_normal((float *)(void *)(w->t.arena[x->space] + w->places.offset[s]), random_key(seed, graph_name(&w->g, x->name)), 0,
-                      (int64_t)(x->bytes / 4), 1);
+        random_normal((float *)(void *)(w->t.arena[x->space] + w->places.offset[s]),
+                      random_key(seed, graph_name(&w->g, x->name)), 0, (int64_t)(x->bytes / 4), 1);
     }
 }
 
@@ -725,7 +735,8 @@ static void test_state_other_plan(void **state)
     scramble(&a, 1);
     if (state_save(dir, &in, &a.g, &a.d, &a.t, staging, sizeof staging, &e)) fail_msg("%s", e.text);
     if (state_load(dir, &out, &b.g, &b.d, &b.t, staging, sizeof staging, &e)) fail_msg("%s", e.text);
-    assert_memory_equal(data_of(&a, param_of(&a, "lm_head.weight")->master), data_of(&b, param_of(&b, "lm_head.weight")->master), 37 * 7 * 4);
+    assert_memory_equal(data_of(&a, param_of(&a, "lm_head.weight")->master),
+                        data_of(&b, param_of(&b, "lm_head.weight")->master), 37 * 7 * 4);
     fixture_close(&a);
     fixture_close(&b);
 }
@@ -794,7 +805,11 @@ static void build_model(void *model, struct graph *g, int micro_batch)
 /* Loaded, not trained, saved: the same files; and the state after them, byte for byte. */
 static void check_through_planner(const char *dir, enum dtype precision, bool offload)
 {
-    struct settings s = {.micro_batch = 1, .accumulation = 1, .precision = precision, .offload = offload ? OFFLOAD_STATE : 0, .head_chunks = 1,
+    struct settings s = {.micro_batch = 1,
+                         .accumulation = 1,
+                         .precision = precision,
+                         .offload = offload ? OFFLOAD_STATE : 0,
+                         .head_chunks = 1,
                          .train = true};
     struct train_state at = {.step = 1}, back;
     const char *out = fresh("out"), *state = fresh("s1"), *again = fresh("s2");
@@ -811,7 +826,8 @@ static void check_through_planner(const char *dir, enum dtype precision, bool of
     tape_build(&w.t, &w.g, &plan.placement, w.d.arena, 1, NULL);
     if (fixture_load(&w, dir, 0, &e)) fail_msg("%s", e.text);
     fixture_save(&w, out);
-    for (uint32_t i = 0; i < w.w.in.n_files; i++) assert_same_file(join(dir, w.w.in.names[i]), join(out, w.w.in.names[i]));
+    for (uint32_t i = 0; i < w.w.in.n_files; i++)
+        assert_same_file(join(dir, w.w.in.names[i]), join(out, w.w.in.names[i]));
     assert_same_file(join(dir, "config.json"), join(out, "config.json"));
     if (state_reset(&w.g, &w.d, &w.t, staging, sizeof staging, &e) ||
         state_save(state, &at, &w.g, &w.d, &w.t, staging, sizeof staging, &e) ||
@@ -848,12 +864,14 @@ static void test_golden(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),       cmocka_unit_test(test_trained_and_frozen), cmocka_unit_test(test_sharded),
-        cmocka_unit_test(test_naming),           cmocka_unit_test(test_extras),             cmocka_unit_test(test_refused_tensors),
-        cmocka_unit_test(test_refused_folders),  cmocka_unit_test(test_not_finite),         cmocka_unit_test(test_preset),
-        cmocka_unit_test(test_padding),
+        cmocka_unit_test(test_round_trip),       cmocka_unit_test(test_trained_and_frozen),
+        cmocka_unit_test(test_sharded),          cmocka_unit_test(test_naming),
+        cmocka_unit_test(test_extras),           cmocka_unit_test(test_refused_tensors),
+        cmocka_unit_test(test_refused_folders),  cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_preset),           cmocka_unit_test(test_padding),
         cmocka_unit_test(test_preset_saved),     cmocka_unit_test(test_state_round_trip),
-        cmocka_unit_test(test_state_other_plan), cmocka_unit_test(test_state_refused),      cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_state_other_plan), cmocka_unit_test(test_state_refused),
+        cmocka_unit_test(test_golden),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,20 +1,22 @@
 /*
  * torture.c: makes the N-th fallible call of a process fail, so that a test can try every N.
  *
- *   LD_PRELOAD=torture.so TORTURE=N [TORTURE_CALLS=alloc,file,map,thread,mpi,cuda] [TORTURE_LOG=FILE] plimsoll ...
+ *   LD_PRELOAD=torture.so TORTURE=N [TORTURE_CALLS=alloc,file,map,thread,mpi,cuda]
+ *   [TORTURE_LOG=FILE] plimsoll ...
  *
- * In a process of another program nothing fails. Counts calls of the kinds that TORTURE_CALLS names (default: all), from 1, made by the program, its plug-ins and
- * the libraries that read files. Calls of the C library itself, of OpenMP, MPI and CUDA are not counted: what fails
- * inside of them shows up as a failing call of ours. Nor are those of Oniguruma: version 6.9.8 frees memory twice when an
- * allocation fails while it compiles an expression.
+ * In a process of another program nothing fails. Counts calls of the kinds that TORTURE_CALLS names
+ * (default: all), from 1, made by the program, its plug-ins and the libraries that read files.
+ * Calls of the C library itself, of OpenMP, MPI and CUDA are not counted: what fails inside of them
+ * shows up as a failing call of ours. Nor are those of Oniguruma: version 6.9.8 frees memory twice
+ * when an allocation fails while it compiles an expression.
  *
  *   N       call number N fails, with the errno or the code that its kind has; all others work
  *   N+      call number N and all later ones of its kind fail, as when memory has run out
  *   0       no call fails
  *
- * TORTURE_LOG gets the number of calls on its first line. A line "N name" follows for the call that failed; with
- * TORTURE=0 for the first call from each distinct place, which is the call with its FRAMES nearest callers: the
- * moments that a quick test tries.
+ * TORTURE_LOG gets the number of calls on its first line. A line "N name" follows for the call that
+ * failed; with TORTURE=0 for the first call from each distinct place, which is the call with its
+ * FRAMES nearest callers: the moments that a quick test tries.
  */
 #include <dirent.h>
 #include <dlfcn.h>
@@ -55,9 +57,10 @@ static pthread_mutex_t modules_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool module_counts(const char *path)
 {
-    static const char *const apart[] = {"libc.so", "libc-", "ld-linux", "libgomp", "libgcc_s", "libpthread", "libm.so", "libstdc++", "libmpi",
-                                        "libopen-", "libpmix", "libevent", "libhwloc", "libucp", "libucs", "libuct", "libfabric", "libcuda", "libcublas", "libnccl",
-                                        "libnvidia", "mca_", "libonig", "torture"};
+    static const char *const apart[] = {"libc.so",   "libc-",     "ld-linux",  "libgomp",  "libgcc_s",  "libpthread",
+                                        "libm.so",   "libstdc++", "libmpi",    "libopen-", "libpmix",   "libevent",
+                                        "libhwloc",  "libucp",    "libucs",    "libuct",   "libfabric", "libcuda",
+                                        "libcublas", "libnccl",   "libnvidia", "mca_",     "libonig",   "torture"};
     const char *name = strrchr(path, '/');
     name = name ? name + 1 : path;
     for (size_t i = 0; i < sizeof apart / sizeof *apart; i++)
@@ -70,7 +73,8 @@ static int add_module(struct dl_phdr_info *info, size_t size, void *unused)
     (void)size, (void)unused;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *p = &info->dlpi_phdr[i];
-        if (p->p_type != PT_LOAD || !(p->p_flags & PF_X) || n_modules == (int)(sizeof modules / sizeof *modules)) continue;
+        if (p->p_type != PT_LOAD || !(p->p_flags & PF_X) || n_modules == (int)(sizeof modules / sizeof *modules))
+            continue;
         uintptr_t from = info->dlpi_addr + p->p_vaddr;
         modules[n_modules++] = (struct module){from, from + p->p_memsz, module_counts(info->dlpi_name)};
     }
@@ -199,7 +203,8 @@ static void *next_of(const char *name)
 
 /* ---- memory ---- */
 
-extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t), *__libc_memalign(size_t, size_t);
+extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t),
+    *__libc_memalign(size_t, size_t);
 
 void *malloc(size_t bytes)
 {
@@ -391,7 +396,8 @@ static void *function_of(const char *library, const char *name)
     return w.function;
 }
 
-/* The arguments are integers and pointers: up to 16 words are handed over as they came, in registers and on the stack. */
+/* The arguments are integers and pointers: up to 16 words are handed over as they came, in
+ * registers and on the stack. */
 #define WORDS long a, long b, long c, long d, long e, long f, long g, long h, long i, long j, long k, long l, long m, long n, long o, long p
 #define LIBRARY(kind, library, code, name)                                                      \
     long name(WORDS)                                                                            \

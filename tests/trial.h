@@ -189,10 +189,14 @@ static inline void plan_launch(struct planned *p, const struct launch *l)
 }
 
 /* A kernel without a match function accepts every launch. */
-static inline bool kernel_takes(const struct kernel *k, const struct planned *p) { return !k->match || k->match(&p->query); }
+static inline bool kernel_takes(const struct kernel *k, const struct planned *p)
+{
+    return !k->match || k->match(&p->query);
+}
 
 /* Runs a kernel on guarded copies of a launch's operands; guarded_free_all frees `out`. */
-static inline void run_kernel(const struct kernel *k, const struct launch *l, const int alias[MAX_OUT], int threads, void *out[MAX_OUT])
+static inline void run_kernel(const struct kernel *k, const struct launch *l, const int alias[MAX_OUT], int threads,
+                              void *out[MAX_OUT])
 {
     struct planned p;
     struct launch asked = *l;
@@ -233,7 +237,8 @@ static inline void run_oracle(struct trial *t)
 }
 
 /* Runs a fast kernel on guarded copies; guarded_free_all frees `results`. */
-static inline void run_fast(struct trial *t, const struct kernel *k, const int alias[MAX_OUT], int threads, void *results[MAX_OUT])
+static inline void run_fast(struct trial *t, const struct kernel *k, const int alias[MAX_OUT], int threads,
+                            void *results[MAX_OUT])
 {
     struct launch l = {.attr = &t->attr, .nin = t->nin, .nout = t->nout};
     memcpy(l.in, t->in, sizeof l.in);
@@ -267,7 +272,8 @@ static inline void compare(const struct trial *t, int o, const void *got)
         if (isfinite(t->oracle[o][i])) size = fmax(size, fabs(t->oracle[o][i]));
     for (int64_t i = 0; i < operand_elements(out); i++) {
         double x = dtype_load(got, out->dtype, i), want = t->oracle[o][i];
-        bool close = x == want || (dtype_is_float(out->dtype) && fabs(x - want) <= tolerance * size); /* a log-sum-exp may be -inf */
+        /* a log-sum-exp may be -inf */
+        bool close = x == want || (dtype_is_float(out->dtype) && fabs(x - want) <= tolerance * size);
         if (!close)
             fail_msg("%s: output %d[%lld] is %.9g, the oracle gives %.9g, off by %.3g of %.3g allowed",
                      describe(t, text), o, (long long)i, x, want, fabs(x - want), tolerance * size);

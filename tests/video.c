@@ -3,7 +3,8 @@
  *
  *     video FPS MAX_FRAMES VIDEO
  *
- * prints "COUNT frames, REPLACED replaced, WIDTHxHEIGHT, at SECOND... of DURATION s:" and the mean of each frame's pixels, 0 to 255.
+ * prints "COUNT frames, REPLACED replaced, WIDTHxHEIGHT, at SECOND... of DURATION s:" and the mean
+ * of each frame's pixels, 0 to 255.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +42,8 @@ int main(int argc, char **argv)
     if (!rc) rc = video_read(VIDEO_AT(argv[3]), &o, see, &s, &replaced, &e);
     if (!rc && frames != s.frames) rc = error_set(&e, PL_FAIL, "%u frames by the scan, %u decoded", frames, s.frames);
     if (!rc) rc = video_time(VIDEO_AT(argv[3]), &o, &b, &times, &e);
-    if (!rc && frames != times.frames) rc = error_set(&e, PL_FAIL, "%u frames by the scan, %u have times", frames, times.frames);
+    if (!rc && frames != times.frames)
+        rc = error_set(&e, PL_FAIL, "%u frames by the scan, %u have times", frames, times.frames);
     if (rc) fprintf(stderr, "%s\n", e.text);
     else {
         printf("%u frames, %u replaced, %ux%u, at", frames, replaced, s.width, s.height);

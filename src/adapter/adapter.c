@@ -74,10 +74,12 @@ static int compile_regex(const struct check *c, const char *key, const char *pat
 }
 
 /* Compiles an item of a key: `before` and `after` are what PEFT puts around it. */
-static int compile_pattern(const struct check *c, const char *key, const char *before, const char *item, const char *after, struct pattern *out)
+static int compile_pattern(const struct check *c, const char *key, const char *before, const char *item,
+                           const char *after, struct pattern *out)
 {
     struct regex *regex;
-    if (!item || !*item) return error_set(c->e, PL_USAGE, "%s%s has an empty item; expected the name of a module", c->section, key);
+    if (!item || !*item)
+        return error_set(c->e, PL_USAGE, "%s%s has an empty item; expected the name of a module", c->section, key);
     const char *plain = item + (*item == '^');
     if (is_plain(plain)) {
         *out = (struct pattern){.plain = plain, .first = plain > item};
@@ -91,26 +93,37 @@ static int compile_pattern(const struct check *c, const char *key, const char *b
 static int check_items(const struct check *c, const char *key, const char *const *at, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (!at[i] || !*at[i]) return error_set(c->e, PL_USAGE, "%s%s has an empty item; expected the name of a module", c->section, key);
+        if (!at[i] || !*at[i])
+            return error_set(c->e, PL_USAGE, "%s%s has an empty item; expected the name of a module", c->section, key);
     return PL_OK;
 }
 
 static int check_numbers(const struct check *c)
 {
     const struct adapter *a = c->a;
-    if (a->r < 1 || a->r > RANK_MOST) return error_set(c->e, PL_USAGE, "%sr is %lld; expected a whole number from 1 to %d", c->section, (long long)a->r, RANK_MOST);
-    if (!isfinite(a->alpha)) return error_set(c->e, PL_USAGE, "%slora_alpha is %g; expected a finite number", c->section, a->alpha);
-    if (!(a->dropout >= 0 && a->dropout < 1)) return error_set(c->e, PL_USAGE, "%slora_dropout is %g; expected at least 0 and less than 1", c->section, a->dropout);
+    if (a->r < 1 || a->r > RANK_MOST)
+        return error_set(c->e, PL_USAGE, "%sr is %lld; expected a whole number from 1 to %d", c->section,
+                         (long long)a->r, RANK_MOST);
+    if (!isfinite(a->alpha))
+        return error_set(c->e, PL_USAGE, "%slora_alpha is %g; expected a finite number", c->section, a->alpha);
+    if (!(a->dropout >= 0 && a->dropout < 1))
+        return error_set(c->e, PL_USAGE, "%slora_dropout is %g; expected at least 0 and less than 1", c->section,
+                         a->dropout);
     for (uint32_t i = 0; i < a->n_ranks; i++) {
         double r = a->ranks[i].value;
         if (!(r >= 1 && r <= RANK_MOST) || r != floor(r))
-            return error_set(c->e, PL_USAGE, "%srank_pattern: the rank of \"%.200s\" is %g; expected a whole number from 1 to %d", c->section, a->ranks[i].key, r, RANK_MOST);
+            return error_set(c->e, PL_USAGE,
+                             "%srank_pattern: the rank of \"%.200s\" is %g; expected a whole number from 1 to %d",
+                             c->section, a->ranks[i].key, r, RANK_MOST);
     }
     for (uint32_t i = 0; i < a->n_alphas; i++)
         if (!isfinite(a->alphas[i].value))
-            return error_set(c->e, PL_USAGE, "%salpha_pattern: the value of \"%.200s\" is %g; expected a finite number", c->section, a->alphas[i].key, a->alphas[i].value);
+            return error_set(c->e, PL_USAGE, "%salpha_pattern: the value of \"%.200s\" is %g; expected a finite number",
+                             c->section, a->alphas[i].key, a->alphas[i].value);
     for (uint32_t i = 0; i < a->n_layers; i++)
-        if (a->layers[i] < 0) return error_set(c->e, PL_USAGE, "%slayers_to_transform has %lld; expected numbers of layers, from 0", c->section, (long long)a->layers[i]);
+        if (a->layers[i] < 0)
+            return error_set(c->e, PL_USAGE, "%slayers_to_transform has %lld; expected numbers of layers, from 0",
+                             c->section, (long long)a->layers[i]);
     return PL_OK;
 }
 
@@ -119,10 +132,19 @@ static int check_names(const struct check *c)
     const struct adapter *a = c->a;
     bool list = a->target.n, regex = a->target.regex && *a->target.regex;
     if (!list && !regex && !a->all_linear)
-        return error_set(c->e, PL_USAGE, "%starget_modules is missing or empty; expected a list of names such as [q_proj, v_proj], a regular expression, or all-linear", c->section);
+        return error_set(c->e, PL_USAGE,
+                         "%starget_modules is missing or empty; expected a list of names such as [q_proj, v_proj], a "
+                         "regular expression, or all-linear",
+                         c->section);
     CHECK(list + regex + a->all_linear == 1, "target_modules in two forms");
-    if (!list && a->n_layers) return error_set(c->e, PL_USAGE, "%slayers_to_transform works only with a list in target_modules; name the layers in the regular expression instead", c->section);
-    if (a->n_layers_pattern && !a->n_layers) return error_set(c->e, PL_USAGE, "%slayers_pattern needs layers_to_transform, the numbers of the layers", c->section);
+    if (!list && a->n_layers)
+        return error_set(c->e, PL_USAGE,
+                         "%slayers_to_transform works only with a list in target_modules; name the layers in the "
+                         "regular expression instead",
+                         c->section);
+    if (a->n_layers_pattern && !a->n_layers)
+        return error_set(c->e, PL_USAGE, "%slayers_pattern needs layers_to_transform, the numbers of the layers",
+                         c->section);
     int rc = check_items(c, "target_modules", a->target.at, a->target.n);
     if (!rc) rc = check_items(c, "exclude_modules", a->exclude.at, a->exclude.n);
     return rc;
@@ -130,11 +152,15 @@ static int check_names(const struct check *c)
 
 static int check_task(const struct check *c)
 {
-    static const char *const tasks[] = {"SEQ_CLS", "SEQ_2_SEQ_LM", "CAUSAL_LM", "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION"};
+    static const char *const tasks[] = {"SEQ_CLS",   "SEQ_2_SEQ_LM", "CAUSAL_LM",
+                                        "TOKEN_CLS", "QUESTION_ANS", "FEATURE_EXTRACTION"};
     if (!c->a->task_type) return PL_OK;
     for (size_t i = 0; i < COUNT(tasks); i++)
         if (!strcmp(tasks[i], c->a->task_type)) return PL_OK;
-    return error_set(c->e, PL_USAGE, "%stask_type is \"%.100s\"; expected one of PEFT's, such as CAUSAL_LM or FEATURE_EXTRACTION, or none", c->section, c->a->task_type);
+    return error_set(
+        c->e, PL_USAGE,
+        "%stask_type is \"%.100s\"; expected one of PEFT's, such as CAUSAL_LM or FEATURE_EXTRACTION, or none",
+        c->section, c->a->task_type);
 }
 
 static int compile_all(const struct check *c)
@@ -147,12 +173,17 @@ static int compile_all(const struct check *c)
     to->layers = bump_alloc(c->memory, a->n_layers_pattern * sizeof *to->layers);
     int rc = PL_OK;
     if (a->target.regex && *a->target.regex) rc = compile_regex(c, "target_modules", a->target.regex, &to->target);
-    if (!rc && a->exclude.regex && *a->exclude.regex) rc = compile_regex(c, "exclude_modules", a->exclude.regex, &to->exclude);
-    for (uint32_t i = 0; i < a->n_save && !rc; i++) rc = compile_pattern(c, "modules_to_save", "(^|.*\\.)", a->save[i], "($|\\..*)", &to->save[i]);
-    for (uint32_t i = 0; i < a->n_ranks && !rc; i++) rc = compile_pattern(c, "rank_pattern", "(.*\\.)?(", a->ranks[i].key, ")$", &to->ranks[i]);
-    for (uint32_t i = 0; i < a->n_alphas && !rc; i++) rc = compile_pattern(c, "alpha_pattern", "(.*\\.)?(", a->alphas[i].key, ")$", &to->alphas[i]);
+    if (!rc && a->exclude.regex && *a->exclude.regex)
+        rc = compile_regex(c, "exclude_modules", a->exclude.regex, &to->exclude);
+    for (uint32_t i = 0; i < a->n_save && !rc; i++)
+        rc = compile_pattern(c, "modules_to_save", "(^|.*\\.)", a->save[i], "($|\\..*)", &to->save[i]);
+    for (uint32_t i = 0; i < a->n_ranks && !rc; i++)
+        rc = compile_pattern(c, "rank_pattern", "(.*\\.)?(", a->ranks[i].key, ")$", &to->ranks[i]);
+    for (uint32_t i = 0; i < a->n_alphas && !rc; i++)
+        rc = compile_pattern(c, "alpha_pattern", "(.*\\.)?(", a->alphas[i].key, ")$", &to->alphas[i]);
     for (uint32_t i = 0; i < a->n_layers_pattern && !rc; i++)
-        rc = compile_pattern(c, "layers_pattern", "(?:^|.*?\\.)", a->layers_pattern[i], "\\.(?P<idx>\\d+)\\.", &to->layers[i]);
+        rc = compile_pattern(c, "layers_pattern", "(?:^|.*?\\.)", a->layers_pattern[i], "\\.(?P<idx>\\d+)\\.",
+                             &to->layers[i]);
     if (!rc) c->a->compiled = to;
     return rc;
 }
@@ -178,7 +209,10 @@ int adapter_unanswered(const struct adapter *a, const char *section, struct erro
 {
     const char *key = a->compiled ? atomic_load(&a->compiled->gave_up) : NULL;
     if (!key) return PL_OK;
-    return error_set(e, PL_USAGE, "%s%s: the regular expression needs too many steps: write it without nested repetitions such as (.*)*, or give a list of names", section, key);
+    return error_set(e, PL_USAGE,
+                     "%s%s: the regular expression needs too many steps: write it without nested repetitions such as "
+                     "(.*)*, or give a list of names",
+                     section, key);
 }
 
 /* Items of a list: the name itself, or its last parts. */
@@ -187,7 +221,8 @@ static bool listed(const struct adapter_names *l, const char *module)
     size_t length = strlen(module);
     for (uint32_t i = 0; i < l->n; i++) {
         size_t n = strlen(l->at[i]);
-        if (length >= n && !strcmp(module + length - n, l->at[i]) && (length == n || module[length - n - 1] == '.')) return true;
+        if (length >= n && !strcmp(module + length - n, l->at[i]) && (length == n || module[length - n - 1] == '.'))
+            return true;
     }
     return false;
 }
@@ -253,8 +288,8 @@ static int64_t layer_number(const char *at)
     return n && n < 18 && at[n] == '.' ? strtoll(at, NULL, 10) : -1;
 }
 
-/* The layer of a module by PEFT's expression without a layers_pattern, .*?\.[^.]*\.(\d+)\. : the first
- * number behind at least two parts. -1: none. */
+/* The layer of a module by PEFT's expression without a layers_pattern, .*?\.[^.]*\.(\d+)\. : the
+ * first number behind at least two parts. -1: none. */
 static int64_t layer_of(const char *module)
 {
     const char *at = next_part(module);
@@ -269,7 +304,9 @@ static int64_t layer_by_pattern(const struct adapter *a, const struct pattern *p
 {
     size_t from, n;
     if (!p->plain)
-        return answer(a, regex_match_group(p->regex, module, "idx", &from, &n), "layers_pattern") ? layer_number(module + from) : -1;
+        return answer(a, regex_match_group(p->regex, module, "idx", &from, &n), "layers_pattern")
+                   ? layer_number(module + from)
+                   : -1;
     n = strlen(p->plain);
     for (const char *at = module; at; at = p->first ? NULL : next_part(at))
         if (plain_at(at, p->plain, n) && at[n] == '.' && layer_number(at + n + 1) >= 0) return layer_number(at + n + 1);
@@ -279,7 +316,8 @@ static int64_t layer_by_pattern(const struct adapter *a, const struct pattern *p
 static bool is_layer_to_transform(const struct adapter *a, const char *module)
 {
     int64_t layer = a->n_layers_pattern ? -1 : layer_of(module);
-    for (uint32_t i = 0; i < a->n_layers_pattern && layer < 0; i++) layer = layer_by_pattern(a, &a->compiled->layers[i], module);
+    for (uint32_t i = 0; i < a->n_layers_pattern && layer < 0; i++)
+        layer = layer_by_pattern(a, &a->compiled->layers[i], module);
     for (uint32_t i = 0; i < a->n_layers; i++)
         if (layer >= 0 && a->layers[i] == layer) return true;
     return false;
@@ -297,7 +335,8 @@ bool adapter_adapts(const struct adapter *a, const char *module, bool head)
 {
     char name[NAME_ROOM];
     module = adapter_name(a, module, name);
-    if (a->compiled->exclude && answer(a, regex_full_match(a->compiled->exclude, module), "exclude_modules")) return false;
+    if (a->compiled->exclude && answer(a, regex_full_match(a->compiled->exclude, module), "exclude_modules"))
+        return false;
     if (listed(&a->exclude, module) || saves(a, module)) return false;
     for (uint32_t i = 0; i < a->n_save; i++)
         if (is_inside(a, &a->compiled->save[i], module)) return false;
@@ -311,8 +350,9 @@ bool adapter_trains_bias(const struct adapter *a, const char *parameter, bool ad
 }
 
 /* The first pattern that matches, or NULL. */
-static const struct adapter_pattern *pattern_of(const struct adapter *a, const struct adapter_pattern *at, const struct pattern *compiled, uint32_t n,
-                                                const char *key, const char *module)
+static const struct adapter_pattern *pattern_of(const struct adapter *a, const struct adapter_pattern *at,
+                                                const struct pattern *compiled, uint32_t n, const char *key,
+                                                const char *module)
 {
     for (uint32_t i = 0; i < n; i++)
         if (is_last_parts(a, &compiled[i], module, key)) return &at[i];
@@ -333,6 +373,7 @@ double adapter_scale(const struct adapter *a, const char *module)
 {
     char name[NAME_ROOM];
     const double r = (double)adapter_rank(a, module);
-    const struct adapter_pattern *p = pattern_of(a, a->alphas, a->compiled->alphas, a->n_alphas, "alpha_pattern", adapter_name(a, module, name));
+    const struct adapter_pattern *p =
+        pattern_of(a, a->alphas, a->compiled->alphas, a->n_alphas, "alpha_pattern", adapter_name(a, module, name));
     return (p ? p->value : a->alpha) / (a->rslora ? sqrt(r) : r);
 }

@@ -13,12 +13,30 @@
 enum { CONFIG_MOST = 16 << 20 };
 
 /* Keys that say nothing about the mathematics: any value is accepted. */
-static const char *const ignored[] = {"auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "runtime_config",
-                                      "megatron_core", "eva_config", "corda_config", "loftq_config", "lora_ga_config", "qalora_group_size"};
+static const char *const ignored[] = {"auto_mapping",   "base_model_name_or_path",
+                                      "inference_mode", "peft_version",
+                                      "revision",       "runtime_config",
+                                      "megatron_core",  "eva_config",
+                                      "corda_config",   "loftq_config",
+                                      "lora_ga_config", "qalora_group_size"};
 
 /* Keys of struct adapter. */
-static const char *const known[] = {"peft_type", "task_type", "r", "lora_alpha", "lora_dropout", "target_modules", "exclude_modules", "modules_to_save", "bias",
-                                    "use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "layers_to_transform", "layers_pattern", "init_lora_weights"};
+static const char *const known[] = {"peft_type",
+                                    "task_type",
+                                    "r",
+                                    "lora_alpha",
+                                    "lora_dropout",
+                                    "target_modules",
+                                    "exclude_modules",
+                                    "modules_to_save",
+                                    "bias",
+                                    "use_rslora",
+                                    "use_dora",
+                                    "rank_pattern",
+                                    "alpha_pattern",
+                                    "layers_to_transform",
+                                    "layers_pattern",
+                                    "init_lora_weights"};
 
 /* --- reading -------------------------------------------------------------------------------- */
 
@@ -47,12 +65,14 @@ static int check_keys(const struct value *map, struct error *e)
     for (uint32_t i = 0; i < map->count; i++) {
         const struct value *v = map->items[i];
         if (is_in(known, COUNT(known), v->key) || is_in(ignored, COUNT(ignored), v->key) || is_unset(v)) continue;
-        return error_set(e, PL_USAGE, "%.100s is %s, which Plimsoll does not do: only adapters without it can be used", v->key, value_describe(v, what));
+        return error_set(e, PL_USAGE, "%.100s is %s, which Plimsoll does not do: only adapters without it can be used",
+                         v->key, value_describe(v, what));
     }
     return PL_OK;
 }
 
-static int read_strings(const struct value *v, const char *name, struct bump *memory, const char *const **at, uint32_t *n, struct error *e)
+static int read_strings(const struct value *v, const char *name, struct bump *memory, const char *const **at,
+                        uint32_t *n, struct error *e)
 {
     const char **list = bump_alloc(memory, v->count * sizeof *list);
     for (uint32_t i = 0; i < v->count; i++)
@@ -63,7 +83,8 @@ static int read_strings(const struct value *v, const char *name, struct bump *me
 }
 
 /* A list of names; null: none. `one`: a name instead of a list is accepted, as in PEFT. */
-static int read_list(const struct value *map, const char *key, bool one, struct bump *memory, const char *const **at, uint32_t *n, struct error *e)
+static int read_list(const struct value *map, const char *key, bool one, struct bump *memory, const char *const **at,
+                     uint32_t *n, struct error *e)
 {
     const struct value *v = value_get(map, key);
     if (!v || v->kind == VALUE_NULL) return PL_OK;
@@ -77,7 +98,8 @@ static int read_list(const struct value *map, const char *key, bool one, struct 
     return value_as_list(v, key, e) ? e->code : read_strings(v, key, memory, at, n, e);
 }
 
-static int read_names(const struct value *map, const char *key, struct bump *memory, struct adapter_names *out, struct error *e)
+static int read_names(const struct value *map, const char *key, struct bump *memory, struct adapter_names *out,
+                      struct error *e)
 {
     const struct value *v = value_get(map, key);
     if (!v || v->kind == VALUE_NULL) return PL_OK;
@@ -88,7 +110,8 @@ static int read_names(const struct value *map, const char *key, struct bump *mem
     return value_as_list(v, key, e) ? e->code : read_strings(v, key, memory, &out->at, &out->n, e);
 }
 
-static int read_patterns(const struct value *map, const char *key, struct bump *memory, const struct adapter_pattern **at, uint32_t *n, struct error *e)
+static int read_patterns(const struct value *map, const char *key, struct bump *memory,
+                         const struct adapter_pattern **at, uint32_t *n, struct error *e)
 {
     const struct value *v = value_get(map, key);
     if (!v || v->kind == VALUE_NULL) return PL_OK;
@@ -129,7 +152,8 @@ static int read_bias(const struct value *map, struct adapter *a, struct error *e
     return PL_OK;
 }
 
-/* Initial values that leave the base weights as they are: with its weights, such an adapter is like any other. */
+/* Initial values that leave the base weights as they are: with its weights, such an adapter is like
+ * any other. */
 static const char *const init_names[ADAPTER_INITS] = {
     [ADAPTER_INIT_GAUSSIAN] = "gaussian", [ADAPTER_INIT_ORTHOGONAL] = "orthogonal", [ADAPTER_INIT_EVA] = "eva"};
 
@@ -173,12 +197,16 @@ static int read_all(const struct value *map, struct bump *memory, struct adapter
 {
     if (value_as_map(map, "the file", e) || read_type(map, e)) return e->code;
     *a = (struct adapter){.r = 8, .alpha = 8}; /* PEFT's defaults */
-    if (value_opt_int(map, "r", &a->r, e) || value_opt_number(map, "lora_alpha", &a->alpha, e) || value_opt_number(map, "lora_dropout", &a->dropout, e) ||
-        value_opt_bool(map, "use_rslora", &a->rslora, e) || value_opt_bool(map, "use_dora", &a->dora, e) || value_opt_string(map, "task_type", &a->task_type, e) ||
-        read_names(map, "target_modules", memory, &a->target, e) || read_names(map, "exclude_modules", memory, &a->exclude, e) ||
-        read_list(map, "modules_to_save", false, memory, &a->save, &a->n_save, e) || read_list(map, "layers_pattern", true, memory, &a->layers_pattern, &a->n_layers_pattern, e) ||
-        read_patterns(map, "rank_pattern", memory, &a->ranks, &a->n_ranks, e) || read_patterns(map, "alpha_pattern", memory, &a->alphas, &a->n_alphas, e) ||
-        read_layers(map, memory, a, e) || read_bias(map, a, e) || read_init(map, a, e) || check_keys(map, e))
+    if (value_opt_int(map, "r", &a->r, e) || value_opt_number(map, "lora_alpha", &a->alpha, e) ||
+        value_opt_number(map, "lora_dropout", &a->dropout, e) || value_opt_bool(map, "use_rslora", &a->rslora, e) ||
+        value_opt_bool(map, "use_dora", &a->dora, e) || value_opt_string(map, "task_type", &a->task_type, e) ||
+        read_names(map, "target_modules", memory, &a->target, e) ||
+        read_names(map, "exclude_modules", memory, &a->exclude, e) ||
+        read_list(map, "modules_to_save", false, memory, &a->save, &a->n_save, e) ||
+        read_list(map, "layers_pattern", true, memory, &a->layers_pattern, &a->n_layers_pattern, e) ||
+        read_patterns(map, "rank_pattern", memory, &a->ranks, &a->n_ranks, e) ||
+        read_patterns(map, "alpha_pattern", memory, &a->alphas, &a->n_alphas, e) || read_layers(map, memory, a, e) ||
+        read_bias(map, a, e) || read_init(map, a, e) || check_keys(map, e))
         return e->code;
     if (a->target.regex && !strcasecmp(a->target.regex, "all-linear")) {
         a->target.regex = NULL;
@@ -268,7 +296,8 @@ static void put_string(struct json_writer *w, const char *key, const char *s)
     else json_put_null(w, key);
 }
 
-void adapter_config_write(const struct adapter *a, const char *base, const char *const *target_names, uint32_t n, struct text *out)
+void adapter_config_write(const struct adapter *a, const char *base, const char *const *target_names, uint32_t n,
+                          struct text *out)
 {
     static const char *const bias[] = {"none", "all", "lora_only"};
     struct bump b = {0};

@@ -1,6 +1,6 @@
 /*
- * adapter_folder.h: reading a PEFT folder: its configuration, its tensors, and which tensor of the base
- * each of them belongs to.
+ * adapter_folder.h: reading a PEFT folder: its configuration, its tensors, and which tensor of the
+ * base each of them belongs to.
  *
  *     DIR/adapter_config.json
  *     DIR/adapter_model.safetensors      or DIR/adapter_model.bin, a PyTorch checkpoint
@@ -26,7 +26,8 @@ struct adapter_tensor {
     const char *name;         /* in the file */
     enum adapter_part part;
     const char *module;       /* as the adapter spells it; of a whole tensor, the parameter's name */
-    const char *base;         /* the tensor of the base that it changes, as the base spells it; by adapter_folder_match */
+    /* the tensor of the base that it changes, as the base spells it; by adapter_folder_match */
+    const char *base;
     enum dtype dtype;
     int rank;
     const int64_t *dims;
@@ -48,26 +49,32 @@ struct adapter_folder {
 /* True if a folder holds an adapter: adapter_config.json and no config.json. */
 bool adapter_folder_is(const char *dir);
 
-/* Opens a folder and checks it: every A has its B with the rank of the configuration, magnitudes are there
- * with use_dora and only then, dtypes are floats. PL_USAGE names the first tensor that is wrong. On failure
- * nothing needs closing. */
+/* Opens a folder and checks it: every A has its B with the rank of the configuration, magnitudes
+ * are there with use_dora and only then, dtypes are floats. PL_USAGE names the first tensor that is
+ * wrong. On failure nothing needs closing. */
 int adapter_folder_open(struct adapter_folder *f, const char *dir, struct error *e);
 void adapter_folder_close(struct adapter_folder *f);
 
-/* Finds each tensor's base among the n names of the base's tensors. PL_USAGE, if the adapter belongs to another
- * base, names the first module that the base does not have. `base` is the base's name in messages. */
-int adapter_folder_match(struct adapter_folder *f, const char *base, const char *const *names, uint32_t n, struct error *e);
+/* Finds each tensor's base among the n names of the base's tensors. PL_USAGE, if the adapter
+ * belongs to another base, names the first module that the base does not have. `base` is the base's
+ * name in messages. */
+int adapter_folder_match(struct adapter_folder *f, const char *base, const char *const *names, uint32_t n,
+                         struct error *e);
 
 /* The tensor of a module (as the adapter spells it) and part; NULL: none. */
-const struct adapter_tensor *adapter_folder_find(const struct adapter_folder *f, const char *module, enum adapter_part part);
+const struct adapter_tensor *adapter_folder_find(const struct adapter_folder *f, const char *module,
+                                                 enum adapter_part part);
 
 /* Reads elements [at, at + n), in row-major order and in the tensor's dtype. Thread-safe. */
-int adapter_folder_read(const struct adapter_folder *f, const struct adapter_tensor *t, int64_t at, int64_t n, void *to, struct error *e);
+int adapter_folder_read(const struct adapter_folder *f, const struct adapter_tensor *t, int64_t at, int64_t n, void *to,
+                        struct error *e);
 /* The whole tensor in f32; the caller frees *to with mem_free. */
-int adapter_folder_read_f32(const struct adapter_folder *f, const struct adapter_tensor *t, float **to, struct error *e);
+int adapter_folder_read_f32(const struct adapter_folder *f, const struct adapter_tensor *t, float **to,
+                            struct error *e);
 
-/* For a folder with adapter_model.bin alone: writes its tensors as safetensors into a file in memory, opened
- * as *out, whose path is that of the .bin. *out is unchanged if the folder has adapter_model.safetensors. */
+/* For a folder with adapter_model.bin alone: writes its tensors as safetensors into a file in
+ * memory, opened as *out, whose path is that of the .bin. *out is unchanged if the folder has
+ * adapter_model.safetensors. */
 int adapter_folder_convert(const char *dir, struct st_file *out, bool *converted, struct error *e);
 
 #endif

@@ -4,13 +4,13 @@
  *     before   z = LINEAR(x, w, bias)
  *     after    h = SCALE(LINEAR(dropout(x), A), s)    d = LINEAR(h, B)    y = ADD(d, z)
  *
- * A [r,in] and B [out,r] are trained, w and everything else is frozen, so the backward of the product
- * reads w but not x. linear_add.c turns the sum into the residual input of the product: it adds d as
- * it writes y. If several products read views of the rows of one weight (queries, keys and values of a
- * fused matrix), h is computed once, and each product adds the same rows of B.
+ * A [r,in] and B [out,r] are trained, w and everything else is frozen, so the backward of the
+ * product reads w but not x. linear_add.c turns the sum into the residual input of the product: it
+ * adds d as it writes y. If several products read views of the rows of one weight (queries, keys
+ * and values of a fused matrix), h is computed once, and each product adds the same rows of B.
  *
- * DoRA (use_dora) also trains m, the norms of the rows of the adapted weight. With v = w + s B A, its
- * row norms n as constants in the backward, and f = m / n:
+ * DoRA (use_dora) also trains m, the norms of the rows of the adapted weight. With v = w + s B A,
+ * its row norms n as constants in the backward, and f = m / n:
  *
  *     y = f (x w^T + d) + bias        with dropout    y = x w^T + bias + f (dropout(x) w^T + d) - dropout(x) w^T
  *
@@ -105,12 +105,14 @@ static bool linear_of(const struct modules *m, const struct node *n, struct line
     return true;
 }
 
-/* A matrix that the model declares but does not compute with, because the loss does not depend on it:
- * its module is a linear layer too, with an adapter that is only kept and saved. */
+/* A matrix that the model declares but does not compute with, because the loss does not depend on
+ * it: its module is a linear layer too, with an adapter that is only kept and saved. */
 static bool idle_linear(const struct modules *m, id t, struct linear *out)
 {
     const char *name = tensor_name(m->g, t);
-    if (storage_of(m->g, t)->kind != KIND_PARAM || tensor_at(m->g, t)->rank != 2 || m->readers[t] || !text_ends_with(name, weight_end)) return false;
+    if (storage_of(m->g, t)->kind != KIND_PARAM || tensor_at(m->g, t)->rank != 2 || m->readers[t] ||
+        !text_ends_with(name, weight_end))
+        return false;
     *out = (struct linear){.weight = t, .model = t};
     snprintf(out->name, sizeof out->name, "%.*s", (int)(strlen(name) - strlen(weight_end)), name);
     return true;
@@ -150,7 +152,8 @@ static id param_named(struct graph *g, const char *name, int rank, const int64_t
 }
 
 /* A parameter of the adapter: a matrix, or with columns 0 a vector. */
-static id lora_param(struct lora *l, const char *module, const char *end, int64_t rows, int64_t columns, struct init init)
+static id lora_param(struct lora *l, const char *module, const char *end, int64_t rows, int64_t columns,
+                     struct init init)
 {
     char name[NAME_ROOM + 32];
     snprintf(name, sizeof name, "%s%s", module, end);
@@ -182,8 +185,11 @@ static id drop(struct lora *l, id x, const struct linear *m)
     const float p = (float)l->a->dropout;
     const uint32_t key = (uint32_t)hash_bytes(m->name, strlen(m->name), ++l->shared[m->model].calls);
     if (t.dim[0] == l->B) return op_dropout_keyed(g, op_dense(g, x), l->samples, p, key);
-    if (t.dim[0] % l->B) return graph_fail(g, "adapter.lora_dropout: an input with %lld rows is not divisible into %lld samples", (long long)t.dim[0], (long long)l->B);
-    return op_reshape(g, op_dropout_keyed(g, op_reshape(g, x, 2, (int64_t[]){l->B, -1}), l->samples, p, key), t.rank, t.dim);
+    if (t.dim[0] % l->B)
+        return graph_fail(g, "adapter.lora_dropout: an input with %lld rows is not divisible into %lld samples",
+                          (long long)t.dim[0], (long long)l->B);
+    return op_reshape(g, op_dropout_keyed(g, op_reshape(g, x, 2, (int64_t[]){l->B, -1}), l->samples, p, key), t.rank,
+                      t.dim);
 }
 
 /* The rows of B that belong to `view`, some rows of the weight w: the same views, with rows of r
@@ -197,8 +203,10 @@ static id same_rows(struct lora *l, id view, id w, id b)
     const int64_t C = tensor_last(tensor_at(g, w)), r = tensor_last(tensor_at(g, b));
     struct tensor t = *tensor_at(g, view);
     if (!from || n.op == OP_COPY) return from;
-    if (n.op == OP_SLICE && n.attr.slice.axis < t.rank - 1) return op_slice(g, from, n.attr.slice.axis, n.attr.slice.start, n.attr.slice.length);
-    if (n.op != OP_RESHAPE || tensor_last(&t) % C) return graph_fail(g, "LoRA: the product does not read whole rows of its weight");
+    if (n.op == OP_SLICE && n.attr.slice.axis < t.rank - 1)
+        return op_slice(g, from, n.attr.slice.axis, n.attr.slice.start, n.attr.slice.length);
+    if (n.op != OP_RESHAPE || tensor_last(&t) % C)
+        return graph_fail(g, "LoRA: the product does not read whole rows of its weight");
     t.dim[t.rank - 1] = tensor_last(&t) / C * r;
     return op_reshape(g, from, t.rank, t.dim);
 }
@@ -236,7 +244,7 @@ static struct parts adapter_product(struct lora *l, const struct node *n, const 
     return p;
 }
 
-/* --- DoRA -------------------------------------------------------------------------------------- */
+/* --- DoRA ------------------------------------------------------------------------------------- */
 
 /* m / n for the rows of the weight that the product reads. */
 static id row_factors(struct lora *l, const struct node *n, const struct linear *m, const struct parts *p)
@@ -271,7 +279,7 @@ static id dora(struct lora *l, const struct node *n, const struct linear *m, con
     return bias ? op_add(g, y, bias) : y;
 }
 
-/* --- the program ------------------------------------------------------------------------------- */
+/* --- the program ------------------------------------------------------------------------------ */
 
 static void freeze(struct graph *g, const struct adapter *a)
 {
@@ -279,12 +287,13 @@ static void freeze(struct graph *g, const struct adapter *a)
         struct param *p = &g->params.at[i];
         const char *name = tensor_name(g, p->tensor);
         const bool constant = storage_of(g, p->tensor)->kind != KIND_PARAM;
-        if (!p->added && !constant && !p->running) p->frozen = !adapter_trains_bias(a, name, false) && !is_saved(a, name);
+        if (!p->added && !constant && !p->running)
+            p->frozen = !adapter_trains_bias(a, name, false) && !is_saved(a, name);
     }
 }
 
-/* A tied output head whose module, or the embedding's, is trained as a whole has a weight of its own,
- * as PEFT copies such a module: it starts as the embedding's. */
+/* A tied output head whose module, or the embedding's, is trained as a whole has a weight of its
+ * own, as PEFT copies such a module: it starts as the embedding's. */
 static void untie(struct lora *l, struct node *n, const struct modules *m, struct linear *x)
 {
     struct graph *g = l->g;
@@ -341,7 +350,8 @@ void pass_lora(struct graph *g, const struct adapter *a, int64_t B)
         struct node *n = node_at(g, old[k]);
         for (int i = 0; i < n->nin; i++)
             if (n->in[i] < l.tensors && instead[n->in[i]]) n->in[i] = instead[n->in[i]];
-        const bool is_linear = linear_of(&m, n, &linear), adapted = is_linear && adapter_adapts(a, linear.name, linear.head);
+        const bool is_linear = linear_of(&m, n, &linear),
+                   adapted = is_linear && adapter_adapts(a, linear.name, linear.head);
         if (is_linear) untie(&l, n, &m, &linear);
         g->at.scope = n->scope;
         g->at.loop = n->loop;
@@ -357,7 +367,9 @@ void pass_lora(struct graph *g, const struct adapter *a, int64_t B)
     for (uint32_t i = 0, n = g->params.n; i < n && !g->error.code; i++) {
         struct linear idle;
         const id t = g->params.at[i].tensor;
-        if (g->params.at[i].added || t >= l.tensors || !idle_linear(&m, t, &idle) || !adapter_adapts(a, idle.name, false)) continue;
+        if (g->params.at[i].added || t >= l.tensors || !idle_linear(&m, t, &idle) ||
+            !adapter_adapts(a, idle.name, false))
+            continue;
         declare(&l, &idle);
         train_bias(g, a, idle.name);
     }
@@ -370,7 +382,7 @@ void pass_lora(struct graph *g, const struct adapter *a, int64_t B)
     mem_free(l.shared);
 }
 
-/* --- checking ----------------------------------------------------------------------------------- */
+/* --- checking --------------------------------------------------------------------------------- */
 
 /* True if the name is the item, or ends in a dot and the item, as in a list of target_modules. */
 static bool ends_in(const char *name, const char *item)
@@ -416,7 +428,8 @@ static void list_modules(const struct graph *g, module_list *linears, module_lis
 }
 
 /* A name of a list that no module has. */
-static int unmatched(const char *key, const char *item, const module_list *all, const module_list *more, struct error *e)
+static int unmatched(const char *key, const char *item, const module_list *all, const module_list *more,
+                     struct error *e)
 {
     const char *nearest = "";
     int best = INT32_MAX;
@@ -437,24 +450,34 @@ static bool any_ends_in(const module_list *list, const char *item)
     return false;
 }
 
-static int check_targets(const struct adapter *a, const module_list *linears, const module_list *others, struct error *e)
+static int check_targets(const struct adapter *a, const module_list *linears, const module_list *others,
+                         struct error *e)
 {
     uint32_t adapted = 0;
     for (uint32_t i = 0; i < a->target.n; i++)
-        if (!any_ends_in(linears, a->target.at[i]) && !any_ends_in(others, a->target.at[i])) return unmatched("adapter.target_modules", a->target.at[i], linears, NULL, e);
+        if (!any_ends_in(linears, a->target.at[i]) && !any_ends_in(others, a->target.at[i]))
+            return unmatched("adapter.target_modules", a->target.at[i], linears, NULL, e);
     for (uint32_t i = 0; i < linears->n; i++) adapted += adapter_adapts(a, linears->at[i].name, linears->at[i].head);
     for (uint32_t i = 0; i < others->n && !a->all_linear; i++)
         if (adapter_adapts(a, others->at[i].name, false))
-            return error_set(e, PL_USAGE, "adapter.target_modules matches %s, which is not a linear layer; LoRA is for linear layers: name it in adapter.exclude_modules, or train it whole with adapter.modules_to_save",
-                             others->at[i].name);
+            return error_set(
+                e, PL_USAGE,
+                "adapter.target_modules matches %s, which is not a linear layer; LoRA is for linear layers: name it in "
+                "adapter.exclude_modules, or train it whole with adapter.modules_to_save",
+                others->at[i].name);
     if (adapted) return PL_OK;
     if (a->target.regex)
-        return error_set(e, PL_USAGE, "adapter.target_modules: the regular expression \"%.200s\" matches no linear layer; it must match the whole name, such as %s, or be a list of ends of names", a->target.regex,
-                         linears->n ? linears->at[0].name : "none");
-    return error_set(e, PL_USAGE, "adapter.target_modules: no linear layer is left to adapt; see adapter.exclude_modules, adapter.modules_to_save and adapter.layers_to_transform");
+        return error_set(e, PL_USAGE,
+                         "adapter.target_modules: the regular expression \"%.200s\" matches no linear layer; it must "
+                         "match the whole name, such as %s, or be a list of ends of names",
+                         a->target.regex, linears->n ? linears->at[0].name : "none");
+    return error_set(e, PL_USAGE,
+                     "adapter.target_modules: no linear layer is left to adapt; see adapter.exclude_modules, "
+                     "adapter.modules_to_save and adapter.layers_to_transform");
 }
 
-static int check_saved(const struct graph *g, const struct adapter *a, const module_list *linears, const module_list *others, struct error *e)
+static int check_saved(const struct graph *g, const struct adapter *a, const module_list *linears,
+                       const module_list *others, struct error *e)
 {
     for (uint32_t i = 0; i < a->n_save; i++) {
         struct adapter one = *a;
@@ -464,8 +487,10 @@ static int check_saved(const struct graph *g, const struct adapter *a, const mod
         bool found = false;
         if (adapter_check(&one, "adapter.", &memory, e)) return e->code;
         for (uint32_t k = 0; k < g->params.n && !found; k++)
-            found = storage_of(g, g->params.at[k].tensor)->kind == KIND_PARAM && is_saved(&one, tensor_name(g, g->params.at[k].tensor));
-        for (uint32_t k = 0; k < linears->n && !found; k++) found = adapter_saves(&one, linears->at[k].name); /* a tied head has no parameter */
+            found = storage_of(g, g->params.at[k].tensor)->kind == KIND_PARAM &&
+                    is_saved(&one, tensor_name(g, g->params.at[k].tensor));
+        /* a tied head has no parameter */
+        for (uint32_t k = 0; k < linears->n && !found; k++) found = adapter_saves(&one, linears->at[k].name);
         bump_free(&memory);
         if (!found) return unmatched("adapter.modules_to_save", a->save[i], linears, others, e);
     }
@@ -496,7 +521,7 @@ int lora_check(const struct graph *g, const struct adapter *a, struct error *e)
     return rc;
 }
 
-/* --- what it trains -------------------------------------------------------------------------------- */
+/* --- what it trains --------------------------------------------------------------------------- */
 
 static const char a_end[] = ".lora_A.weight";
 
@@ -506,7 +531,8 @@ uint32_t lora_modules(const struct graph *g, struct bump *b, const char *const *
     uint32_t n = 0;
     for (uint32_t i = 0; i < g->params.n; i++) {
         const char *name = tensor_name(g, g->params.at[i].tensor);
-        if (g->params.at[i].added && text_ends_with(name, a_end)) list[n++] = bump_format(b, "%.*s", (int)(strlen(name) - strlen(a_end)), name);
+        if (g->params.at[i].added && text_ends_with(name, a_end))
+            list[n++] = bump_format(b, "%.*s", (int)(strlen(name) - strlen(a_end)), name);
     }
     *names = list;
     return n;
@@ -549,7 +575,8 @@ void lora_print(const struct graph *g, struct text *out)
     }
     text_printf(out, "LoRA on %u modules (", n);
     print_leaves(names, n, out);
-    text_printf(out, "); %s of %s weights are trained (%.3g %%)", count_print(trained + whole, digits[0]), count_print(all, digits[1]), 100 * (double)(trained + whole) / (double)all);
+    text_printf(out, "); %s of %s weights are trained (%.3g %%)", count_print(trained + whole, digits[0]),
+                count_print(all, digits[1]), 100 * (double)(trained + whole) / (double)all);
     if (whole) text_printf(out, ", %s of them in biases or modules_to_save", count_print(whole, digits[2]));
     bump_free(&b);
 }

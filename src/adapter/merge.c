@@ -13,8 +13,8 @@
 
 enum { JSON_MOST = 64 << 20 };
 
-/* Tensors that are a second name of another one, and that a file may leave out. The adapter's copy of such a
- * tensor, in a module that it saves, is not trained. */
+/* Tensors that are a second name of another one, and that a file may leave out. The adapter's copy
+ * of such a tensor, in a module that it saves, is not trained. */
 static const struct {
     const char *name, *same_as;
 } aliases[] = {{"prompt_encoder.shared_embedding.positional_embedding", "shared_image_embedding.positional_embedding"}};
@@ -30,7 +30,8 @@ static struct weight_slot *find_tensor(const struct merge *m, const char *name)
 
 static bool is_tied(const struct merge *m)
 {
-    const struct value *whole = value_get(m->config, "tie_word_embeddings"), *text = value_path(m->config, "text_config.tie_word_embeddings");
+    const struct value *whole = value_get(m->config, "tie_word_embeddings"),
+                       *text = value_path(m->config, "text_config.tie_word_embeddings");
     return (whole && whole->kind == VALUE_BOOL && whole->truth) || (text && text->kind == VALUE_BOOL && text->truth);
 }
 
@@ -46,10 +47,13 @@ static void find_tied(struct merge *m)
     }
     if (!m->embedding) m->head = NULL;
     else if (m->head) m->head_name = m->head->entry->name;
-    else m->head_name = strncmp(m->embedding->entry->name, "language_model.", 15) ? "lm_head.weight" : "language_model.lm_head.weight";
+    else
+        m->head_name = strncmp(m->embedding->entry->name, "language_model.", 15) ? "lm_head.weight"
+                                                                                 : "language_model.lm_head.weight";
 }
 
-/* The names that an adapter may refer to: those of the files, a tied head, and aliases of tensors that are there. */
+/* The names that an adapter may refer to: those of the files, a tied head, and aliases of tensors
+ * that are there. */
 static const char **names_of_base(struct merge *m, uint32_t *n)
 {
     const char **names = bump_alloc(&m->base.memory, (m->base.n_slots + 1 + COUNT(aliases)) * sizeof *names);
@@ -68,8 +72,11 @@ static int check_dtype(const struct merge *m, const struct st_entry *t, const st
 {
     const bool same = t->dtype != DT_NONE && t->dtype == x->dtype && x->part == ADAPTER_WHOLE;
     if (same || (dtype_is_float(t->dtype) && dtype_is_float(x->dtype))) return PL_OK;
-    return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is %.40s; an adapter is merged into F32, BF16, F16 or F64%s", m->base.dir, t->name, t->dtype_name,
-                     value_get(m->config, "quantization_config") ? ": give the folder of the base model before it was quantized" : "");
+    return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is %.40s; an adapter is merged into F32, BF16, F16 or F64%s",
+                     m->base.dir, t->name, t->dtype_name,
+                     value_get(m->config, "quantization_config")
+                         ? ": give the folder of the base model before it was quantized"
+                         : "");
 }
 
 /* Checks that an adapter's tensor fits the tensor of the base. */
@@ -77,11 +84,15 @@ static int check_fits(const struct merge *m, const struct st_entry *t, const str
 {
     char base[160], adapter[160];
     if (check_dtype(m, t, x, e)) return e->code;
-    bool fits = x->part == ADAPTER_WHOLE ? t->rank == x->rank && (!t->rank || !memcmp(t->dims, x->dims, (size_t)t->rank * sizeof *t->dims))
-                                         : t->rank == 2 && (x->part == ADAPTER_A ? x->dims[1] == t->dims[1] : x->dims[0] == t->dims[0]);
+    bool fits = x->part == ADAPTER_WHOLE
+                    ? t->rank == x->rank && (!t->rank || !memcmp(t->dims, x->dims, (size_t)t->rank * sizeof *t->dims))
+                    : t->rank == 2 && (x->part == ADAPTER_A ? x->dims[1] == t->dims[1] : x->dims[0] == t->dims[0]);
     if (fits) return PL_OK;
-    return error_set(e, PL_USAGE, "%s: the adapter belongs to another base: tensor \"%.200s\" has the shape %s, which does not fit %s of \"%.200s\" in %s", m->adapter.path, x->name,
-                     shape_print(x->rank, x->dims, adapter), shape_print(t->rank, t->dims, base), t->name, m->base.dir);
+    return error_set(e, PL_USAGE,
+                     "%s: the adapter belongs to another base: tensor \"%.200s\" has the shape %s, which does not fit "
+                     "%s of \"%.200s\" in %s",
+                     m->adapter.path, x->name, shape_print(x->rank, x->dims, adapter),
+                     shape_print(t->rank, t->dims, base), t->name, m->base.dir);
 }
 
 static int attach(struct merge *m, const struct adapter_tensor *x, struct error *e)

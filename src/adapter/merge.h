@@ -6,12 +6,13 @@
  *     W' = the adapter's tensor           modules_to_save, biases; with LoRA on the same tensor it is the W
  *                                         above (PEFT saves the weight of an adapted head)
  *
- * The files of the base are written again with their own headers and with these tensors changed, a few
- * rows at a time. The base may be any model folder with safetensors, also of a model that Plimsoll does
- * not train.
+ * The files of the base are written again with their own headers and with these tensors changed, a
+ * few rows at a time. The base may be any model folder with safetensors, also of a model that
+ * Plimsoll does not train.
  *
- * A head that shares the embedding's weight (tie_word_embeddings) has no tensor of its own. If the adapter
- * changes one of the two, the merged model has both: lm_head.weight is added and config.json says so.
+ * A head that shares the embedding's weight (tie_word_embeddings) has no tensor of its own. If the
+ * adapter changes one of the two, the merged model has both: lm_head.weight is added and
+ * config.json says so.
  */
 #ifndef MERGE_H
 #define MERGE_H
@@ -37,8 +38,8 @@ struct merge {
     uint32_t n_merged, n_whole;   /* linears with LoRA; whole tensors */
 };
 
-/* Opens both folders and checks them against each other: names, shapes, dtypes. PL_USAGE names the first tensor
- * that does not fit. On failure nothing needs closing. */
+/* Opens both folders and checks them against each other: names, shapes, dtypes. PL_USAGE names the
+ * first tensor that does not fit. On failure nothing needs closing. */
 int merge_open(struct merge *m, const char *base, const char *adapter, struct error *e);
 /* Writes the merged model into a folder, which exists and is empty. */
 int merge_write(const struct merge *m, const char *dir, struct error *e);

@@ -4,8 +4,9 @@
  *     base's file   [ length | header | W0 | W1 | W2 | ... ]
  *     written file  [  the same bytes | W0'| W1 | W2'| ... ]
  *
- * Memory: ROWS_BYTES of a tensor in its dtype, half of that in f32, and one module's A and B in f32. Only the file
- * that gets the head of an untied model has another header: one more tensor, behind the others.
+ * Memory: ROWS_BYTES of a tensor in its dtype, half of that in f32, and one module's A and B in
+ * f32. Only the file that gets the head of an untied model has another header: one more tensor,
+ * behind the others.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -93,14 +94,17 @@ static void merge_rows(const struct factors *f, int64_t first, int64_t rows, int
 static float too_large(enum dtype t) { return t == DT_F16 ? 65520.0f : t == DT_BF16 ? 0x1.ffp127f : INFINITY; }
 
 /* Converts n elements to the base's dtype; an element that is not finite there is an error. */
-static int round_to(const struct merge *m, const struct st_entry *t, int64_t at, const float *w, void *to, int64_t n, struct error *e)
+static int round_to(const struct merge *m, const struct st_entry *t, int64_t at, const float *w, void *to, int64_t n,
+                    struct error *e)
 {
     const float most = too_large(t->dtype);
     int64_t bad = 0;
     for (int64_t i = 0; i < n; i++) bad += !(fabsf(w[i]) < most);
     for (int64_t i = 0; bad && i < n; i++)
         if (!(fabsf(w[i]) < most))
-            return error_set(e, PL_USAGE, "%s: element %lld of \"%.200s\" is %g when merged, which is not finite as %s; the adapter is damaged, or its training diverged, or the base needs a wider dtype",
+            return error_set(e, PL_USAGE,
+                             "%s: element %lld of \"%.200s\" is %g when merged, which is not finite as %s; the adapter "
+                             "is damaged, or its training diverged, or the base needs a wider dtype",
                              m->adapter.dir, (long long)(at + i), t->name, w[i], t->dtype_name);
     dtype_convert(to, t->dtype, w, DT_F32, n);
     return PL_OK;
@@ -113,18 +117,23 @@ static int64_t block_of(int64_t elements, int64_t C)
     return min_i64(elements, rows * C);
 }
 
-/* Reads elements of W in f32: of the adapter's whole tensor, else of the base's tensor t of file f. */
-static int read_weight(const struct merge *m, const struct st_file *f, const struct st_entry *t, const struct adapter_tensor *whole, int64_t at, int64_t n, void *bytes, float *w, struct error *e)
+/* Reads elements of W in f32: of the adapter's whole tensor, else of the base's tensor t of file
+ * f. */
+static int read_weight(const struct merge *m, const struct st_file *f, const struct st_entry *t,
+                       const struct adapter_tensor *whole, int64_t at, int64_t n, void *bytes, float *w,
+                       struct error *e)
 {
     const enum dtype dtype = whole ? whole->dtype : t->dtype;
     const uint64_t size = dtype_size(dtype);
-    int rc = whole ? adapter_folder_read(&m->adapter, whole, at, n, bytes, e) : st_read(f, t, (uint64_t)at * size, (uint64_t)n * size, bytes, e);
+    int rc = whole ? adapter_folder_read(&m->adapter, whole, at, n, bytes, e)
+                   : st_read(f, t, (uint64_t)at * size, (uint64_t)n * size, bytes, e);
     if (!rc) dtype_convert(w, DT_F32, bytes, dtype, n);
     return rc;
 }
 
 /* The base's tensor t of file f with LoRA or a whole tensor of floats in another dtype. */
-static int put_changed(const struct merge *m, const struct st_file *f, const struct st_entry *t, const struct merge_change *c, const struct out_file *o, struct error *e)
+static int put_changed(const struct merge *m, const struct st_file *f, const struct st_entry *t,
+                       const struct merge_change *c, const struct out_file *o, struct error *e)
 {
     struct factors x;
     const int64_t C = c->A ? t->dims[1] : 1, block = block_of(t->elements, C);
@@ -174,7 +183,8 @@ static int put_copy(const struct st_file *f, const struct st_entry *t, const str
 }
 
 /* The base's tensor t of file f with a change. */
-static int put_tensor(const struct merge *m, const struct st_file *f, const struct st_entry *t, const struct merge_change *c, const struct out_file *o, struct error *e)
+static int put_tensor(const struct merge *m, const struct st_file *f, const struct st_entry *t,
+                      const struct merge_change *c, const struct out_file *o, struct error *e)
 {
     if (!c->A && !c->whole) return put_copy(f, t, o, e);
     if (!c->A && c->whole->dtype == t->dtype) return put_whole(m, c->whole, o, e);
@@ -189,7 +199,10 @@ static int put_head(const struct merge *m, const struct out_file *o, struct erro
 /* --- one file ------------------------------------------------------------------------------- */
 
 /* Whether the head of an untied model is added to this file. */
-static bool gets_head(const struct merge *m, uint32_t file) { return m->untied && !m->head && m->embedding->file == file; }
+static bool gets_head(const struct merge *m, uint32_t file)
+{
+    return m->untied && !m->head && m->embedding->file == file;
+}
 
 static int read_header(const struct st_file *f, char **out, struct error *e)
 {
@@ -209,7 +222,8 @@ static int read_header(const struct st_file *f, char **out, struct error *e)
     return PL_OK;
 }
 
-/* Adds the head's entry to a header, before the brace that ends it: its data lies behind all others. */
+/* Adds the head's entry to a header, before the brace that ends it: its data lies behind all
+ * others. */
 static void extend_header(const struct merge *m, const struct st_file *f, const char *header, struct text *out)
 {
     const struct st_entry *t = m->embedding->entry;
@@ -251,13 +265,15 @@ static int put_header(const struct merge *m, uint32_t file, const struct out_fil
     return rc;
 }
 
-static int put_file(const struct merge *m, uint32_t file, const struct out_file *o, struct progress *progress, struct error *e)
+static int put_file(const struct merge *m, uint32_t file, const struct out_file *o, struct progress *progress,
+                    struct error *e)
 {
     int rc = put_header(m, file, o, e);
     for (uint32_t i = 0; i < m->base.n_slots && !rc; i++) {
         const struct weight_slot *t = &m->base.slots[i];
         if (t->file != file) continue;
-        rc = m->untied && t == m->head ? put_head(m, o, e) : put_tensor(m, &m->base.files[file], t->entry, &m->changes[i], o, e);
+        rc = m->untied && t == m->head ? put_head(m, o, e)
+                                       : put_tensor(m, &m->base.files[file], t->entry, &m->changes[i], o, e);
         progress_add(progress, 1);
     }
     return !rc && gets_head(m, file) ? put_head(m, o, e) : rc;
@@ -293,7 +309,8 @@ static int write_untied(const struct merge *m, const char *dir, struct error *e)
     struct text config = {0}, list = {0};
     struct value *root = value_copy(&b, m->config), *index;
     const struct value *text = value_get(root, "text_config");
-    if (text && text->kind == VALUE_MAP && value_get(text, "tie_word_embeddings")) value_put(&b, (struct value *)text, "tie_word_embeddings", value_bool(&b, false));
+    if (text && text->kind == VALUE_MAP && value_get(text, "tie_word_embeddings"))
+        value_put(&b, (struct value *)text, "tie_word_embeddings", value_bool(&b, false));
     value_put(&b, root, "tie_word_embeddings", value_bool(&b, false));
     json_write(root, 2, &config);
     text_printf(&config, "\n");
@@ -301,10 +318,12 @@ static int write_untied(const struct merge *m, const char *dir, struct error *e)
     if (!rc && m->base.map && !m->head) {
         rc = json_read_file(bump_format(&b, "%s/%s", m->base.dir, MODEL_INDEX), 64 << 20, &b, &index, e);
         if (!rc) {
-            struct value *map = (struct value *)value_get(index, "weight_map"), *about = (struct value *)value_get(index, "metadata");
+            struct value *map = (struct value *)value_get(index, "weight_map"),
+                         *about = (struct value *)value_get(index, "metadata");
             const struct value *size = value_get(about, "total_size");
             value_put(&b, map, m->head_name, value_string(&b, m->base.names[m->embedding->file]));
-            if (size && size->kind == VALUE_NUMBER && size->number >= 0) value_put(&b, about, "total_size", value_uint(&b, (uint64_t)size->number + m->embedding->entry->bytes));
+            if (size && size->kind == VALUE_NUMBER && size->number >= 0)
+                value_put(&b, about, "total_size", value_uint(&b, (uint64_t)size->number + m->embedding->entry->bytes));
             json_write(index, 2, &list);
             text_printf(&list, "\n");
             rc = file_write_atomic(bump_format(&b, "%s/%s", dir, MODEL_INDEX), list.at, list.n, e);

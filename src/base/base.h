@@ -54,7 +54,8 @@ char *mem_string(const char *s);
 void mem_free(void *p);
 uint64_t mem_allocations(void);
 
-/* Ends the process with a line that says what could not be allocated: for libraries that allocate by themselves. */
+/* Ends the process with a line that says what could not be allocated: for libraries that allocate
+ * by themselves. */
 __attribute__((noreturn)) void mem_exhausted(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Sets the function that ends the process then; it does not return. The default is abort. */
 void mem_on_exhaustion(void (*end)(void));
@@ -62,7 +63,8 @@ void mem_on_exhaustion(void (*end)(void));
 /* A pool for the bookkeeping of a running program. mem_pool_create allocates it once from the
  * heap. Between mem_pool_enter and mem_pool_leave every allocation above comes from the pool and
  * is not counted; mem_pool_leave frees all of them. An allocation that does not fit into the
- * pool comes from the heap and is counted. The pool is that of the thread which entered it, one at a time: others take from the heap. */
+ * pool comes from the heap and is counted. The pool is that of the thread which entered it, one at
+ * a time: others take from the heap. */
 void mem_pool_create(size_t bytes);
 void mem_pool_enter(void);
 void mem_pool_leave(void);
@@ -97,8 +99,8 @@ void text_printf(struct text *t, const char *fmt, ...) __attribute__((format(pri
 void text_append(struct text *t, const char *bytes, size_t n);
 void text_free(struct text *t);
 
-/* Copies text for a terminal into out[room], cut to fit: control codes, which a file's name may hold,
- * become \n, \t and \x1b. Errors and log lines are escaped by themselves. */
+/* Copies text for a terminal into out[room], cut to fit: control codes, which a file's name may
+ * hold, become \n, \t and \x1b. Errors and log lines are escaped by themselves. */
 void text_escape(char *out, size_t room, const char *text);
 /* Prints a line to standard output, escaped. */
 void print_line(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -110,8 +112,8 @@ bool size_parse(const char *s, uint64_t *bytes);
 char *size_print(uint64_t bytes, char out[32]);
 /* A count with commas: "41,943,040". Returns `out`. */
 char *count_print(uint64_t n, char out[32]);
-/* Formats a time for people: "250 us", "18 ms", "1.25 s", "2 min 5 s", "30 min", "2 h 5 min", "3 d 4 h";
- * at most 3 significant digits or two units, never an exponent. */
+/* Formats a time for people: "250 us", "18 ms", "1.25 s", "2 min 5 s", "30 min", "2 h 5 min", "3 d
+ * 4 h"; at most 3 significant digits or two units, never an exponent. */
 char *duration_print(double seconds, char out[32]);
 /* The same with a sign: "+1.25 s", "-18 ms". */
 char *duration_change(double seconds, char out[32]);
@@ -125,8 +127,8 @@ bool pattern_match(const char *pattern, const char *name);
  * distance from `name` to the nearest text that the pattern matches. */
 int edit_distance(const char *a, const char *b);
 int pattern_distance(const char *pattern, const char *name);
-/* The name that is nearest to `to`, among those that closest_try is called with. Of files with very many long names
- * only the first ones are compared: the search takes less than a second. */
+/* The name that is nearest to `to`, among those that closest_try is called with. Of files with very
+ * many long names only the first ones are compared: the search takes less than a second. */
 struct closest {
     const char *to, *found;
     int distance;

@@ -12,8 +12,10 @@ void base64_encode(struct text *out, const void *from, size_t n)
     const uint8_t *bytes = from;
     for (size_t i = 0; i < n; i += 3) {
         size_t have = n - i < 3 ? n - i : 3;
-        uint32_t word = (uint32_t)bytes[i] << 16 | (have > 1 ? (uint32_t)bytes[i + 1] << 8 : 0) | (have > 2 ? bytes[i + 2] : 0);
-        char quad[4] = {digits[word >> 18], digits[word >> 12 & 63], have > 1 ? digits[word >> 6 & 63] : '=', have > 2 ? digits[word & 63] : '='};
+        uint32_t word =
+            (uint32_t)bytes[i] << 16 | (have > 1 ? (uint32_t)bytes[i + 1] << 8 : 0) | (have > 2 ? bytes[i + 2] : 0);
+        char quad[4] = {digits[word >> 18], digits[word >> 12 & 63], have > 1 ? digits[word >> 6 & 63] : '=',
+                        have > 2 ? digits[word & 63] : '='};
         text_append(out, quad, 4);
     }
 }

@@ -1,6 +1,6 @@
 /*
- * codes.h: the exit codes of the program, which are the codes of the library. include/plimsoll.h repeats them for users; a
- * file that includes both includes that first, and the compiler compares.
+ * codes.h: the exit codes of the program, which are the codes of the library. include/plimsoll.h
+ * repeats them for users; a file that includes both includes that first, and the compiler compares.
  */
 #ifndef CODES_H
 #define CODES_H

@@ -1,6 +1,7 @@
 /*
- * edges.h: how near a pixel is to the edge of a mask of bits: the distance of its own value from the mask's mean over the window around it.
- * The mean's sum is a count of bits, so that it has no order, and host and GPU get the same value.
+ * edges.h: how near a pixel is to the edge of a mask of bits: the distance of its own value from
+ * the mask's mean over the window around it. The mean's sum is a count of bits, so that it has no
+ * order, and host and GPU get the same value.
  *
  *     row       0 0 1 1 1 0 0 1     bits, the lowest first, in 64-bit words
  *     x = 3, radius 2: 3 of 5
@@ -31,7 +32,8 @@ SHARED int edge_ones(uint64_t word)
 #endif
 }
 
-/* How many bits are set from column x - radius to x + radius, of those before `columns`. The radius is at most 31. */
+/* How many bits are set from column x - radius to x + radius, of those before `columns`. The radius
+ * is at most 31. */
 SHARED int edge_count(const uint8_t *row, int64_t x, int64_t columns, int radius)
 {
     const int64_t first = x > radius ? x - radius : 0, end = x + radius + 1 < columns ? x + radius + 1 : columns;

@@ -1,6 +1,6 @@
 /*
- * keyed.h: the integer arithmetic of hashes (hash_bytes) and counter-based random numbers (random.h),
- * written once for the host and for GPUs: both get the same bits.
+ * keyed.h: the integer arithmetic of hashes (hash_bytes) and counter-based random numbers
+ * (random.h), written once for the host and for GPUs: both get the same bits.
  *
  *     bits(key, i) = mix(mix(i * golden + mix(key)) ^ key)
  *
@@ -25,12 +25,18 @@ SHARED uint64_t keyed_mix(uint64_t x)
 }
 
 /* random_bits; `mixed` is keyed_mix(key), for callers that draw often. */
-SHARED uint64_t keyed_bits_mixed(uint64_t key, uint64_t mixed, uint64_t index) { return keyed_mix(keyed_mix(index * KEYED_GOLDEN + mixed) ^ key); }
+SHARED uint64_t keyed_bits_mixed(uint64_t key, uint64_t mixed, uint64_t index)
+{
+    return keyed_mix(keyed_mix(index * KEYED_GOLDEN + mixed) ^ key);
+}
 SHARED uint64_t keyed_bits(uint64_t key, uint64_t index) { return keyed_bits_mixed(key, keyed_mix(key), index); }
 
 /* A step of hash_bytes, invertible for a fixed h and for a fixed word, so that no word can erase
  * another; and its end. */
-SHARED uint64_t keyed_absorb(uint64_t h, uint64_t word) { return ((h << 29 | h >> 35) ^ word * KEYED_GOLDEN) * 0xd6e8feb86659fd93ull; }
+SHARED uint64_t keyed_absorb(uint64_t h, uint64_t word)
+{
+    return ((h << 29 | h >> 35) ^ word * KEYED_GOLDEN) * 0xd6e8feb86659fd93ull;
+}
 SHARED uint64_t keyed_finish(uint64_t h)
 {
     h ^= h >> 32;

@@ -48,8 +48,8 @@ static void replace_page(int number, siginfo_t *info, void *context)
 {
     const int code = errno;
     const uintptr_t address = (uintptr_t)info->si_addr, page = address / page_bytes * page_bytes;
-    const bool replaced = mark_failed(address) &&
-        mmap((void *)page, page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
+    const bool replaced = mark_failed(address) && mmap((void *)page, page_bytes, PROT_READ | PROT_WRITE,
+                                                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
     if (!replaced) pass_on(number, info, context);
     errno = code;
 }
@@ -85,7 +85,10 @@ bool mapped_failed(const struct mapped *m) { return atomic_load(&m->failed); }
 int mapped_check(const struct mapped *m, const char *path, struct error *e)
 {
     if (!mapped_failed(m)) return PL_OK;
-    return error_set(e, PL_FAIL, "%s became shorter while it was read, or its disk failed; replace a file that is in use by renaming a new one to its name, not by writing to it", path);
+    return error_set(e, PL_FAIL,
+                     "%s became shorter while it was read, or its disk failed; replace a file that is in use by "
+                     "renaming a new one to its name, not by writing to it",
+                     path);
 }
 
 void mapped_close(struct mapped *m)

@@ -48,7 +48,10 @@ static struct {
 static _Thread_local bool entered; /* other threads allocate from the heap meanwhile */
 enum { POOL_HEADER = 16 };
 
-static bool in_pool(const void *p) { return pool.base && (const char *)p >= pool.base && (const char *)p < pool.base + pool.size; }
+static bool in_pool(const void *p)
+{
+    return pool.base && (const char *)p >= pool.base && (const char *)p < pool.base + pool.size;
+}
 
 /* Returns NULL when the pool is not entered or is full. The block is not zeroed. */
 static void *pool_alloc(size_t bytes)
@@ -154,9 +157,9 @@ struct bump_chunk {
 
 enum { BUMP_FIRST = 1 << 10, BUMP_CHUNK = 64 << 10, BUMP_ALIGN = 16 };
 
-/* Memory is zeroed, like mem_alloc's. Chunks grow from BUMP_FIRST to BUMP_CHUNK, so that a few values cost little. A block
- * larger than BUMP_CHUNK gets its own chunk, which is linked after the current one, so that the rest of the current chunk stays
- * in use. */
+/* Memory is zeroed, like mem_alloc's. Chunks grow from BUMP_FIRST to BUMP_CHUNK, so that a few
+ * values cost little. A block larger than BUMP_CHUNK gets its own chunk, which is linked after the
+ * current one, so that the rest of the current chunk stays in use. */
 void *bump_alloc(struct bump *b, size_t bytes)
 {
     CHECK(bytes <= SIZE_MAX - BUMP_CHUNK, "bump allocation of %zu bytes", bytes);

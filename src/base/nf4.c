@@ -1,5 +1,6 @@
 /*
- * nf4.c: see nf4.h. This file is compiled without fused multiply-add: each product and sum is rounded.
+ * nf4.c: see nf4.h. This file is compiled without fused multiply-add: each product and sum is
+ * rounded.
  */
 #include "base/nf4.h"
 
@@ -13,7 +14,8 @@ const float nf4_levels[16] = NF4_LEVELS;
 
 /* --- quantizing ------------------------------------------------------------------------------- */
 
-/* The number of borders between levels below x: a number half way between two gets the lower one. */
+/* The number of borders between levels below x: a number half way between two gets the lower
+ * one. */
 static void codes_of(uint8_t *to, const float *x, int n)
 {
     float border[15];
@@ -55,10 +57,10 @@ void nf4_quantize(uint8_t *codes, float *scales, const void *weights, enum dtype
     }
 }
 
-/* --- the mean of the scales --------------------------------------------------------------------- */
+/* --- the mean of the scales ------------------------------------------------------------------- */
 
-/* PyTorch sums eight interleaved sequences, each split in four again; such a column is summed in runs,
- * runs of runs and so on, in four levels. */
+/* PyTorch sums eight interleaved sequences, each split in four again; such a column is summed in
+ * runs, runs of runs and so on, in four levels. */
 enum { LANES = 8, ROWS = 4, LEVELS = 4 };
 
 static int ceil_log2(int64_t n)
@@ -120,7 +122,7 @@ static float mean_of(const float *x, int64_t n)
     return sum / (float)n;
 }
 
-/* --- the scales ------------------------------------------------------------------------------------ */
+/* --- the scales ------------------------------------------------------------------------------- */
 
 static float map[256];
 static void make_map(void)
@@ -165,15 +167,16 @@ void nf4_quantize_scales(uint8_t *bytes, float *absmax, float *offset, const flo
         float x[NF4_SCALES];
         for (int i = 0; i < width; i++) x[i] = scales[at + i] - *offset;
         const float most = largest(x, width), factor = 1.0f / most;
-        for (int i = 0; i < width; i++) bytes[at + i] = most > 0 ? nearest_byte(number, rounded(fminf(fmaxf(x[i] * factor, -1), 1))) : 0;
+        for (int i = 0; i < width; i++)
+            bytes[at + i] = most > 0 ? nearest_byte(number, rounded(fminf(fmaxf(x[i] * factor, -1), 1))) : 0;
         absmax[at / NF4_SCALES] = most;
     }
 }
 
-/* --- dequantizing ----------------------------------------------------------------------------------- */
+/* --- dequantizing ----------------------------------------------------------------------------- */
 
-/* Two weights per byte. The table has the 16 weights of the block, as elements of the result. A whole block
- * has a constant length, which the compiler unrolls. */
+/* Two weights per byte. The table has the 16 weights of the block, as elements of the result. A
+ * whole block has a constant length, which the compiler unrolls. */
 #define UNPACK_OF(type)                                                                                \
     static void unpack_##type(type *restrict to, const uint8_t *restrict codes, const type *restrict table, int64_t n) \
     {                                                                                                  \
@@ -207,7 +210,8 @@ void nf4_dequantize(void *to, enum dtype t, const struct nf4_parts *p, int64_t a
     const bool half = dtype_size(t) == 2;
     for (int64_t i = 0; i < n; i += NF4_BLOCK) {
         const int64_t block = (at + i) / NF4_BLOCK, width = min_i64(NF4_BLOCK, n - i);
-        const float scale = number ? nf4_scale(number[p->scales[block]], p->absmax[block / NF4_SCALES], *p->offset) : p->absmax[block];
+        const float scale =
+            number ? nf4_scale(number[p->scales[block]], p->absmax[block / NF4_SCALES], *p->offset) : p->absmax[block];
         const uint8_t *codes = p->codes + (at + i) / 2;
         union table table;
         make_table(&table, t, scale);

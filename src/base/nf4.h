@@ -5,17 +5,19 @@
  *     codes     4 bits per weight: the nearest of 16 levels to weight / scale, two codes per byte, the
  *               first in the high bits
  *     scale     of a block: its largest magnitude. As one byte (double quantization):
- *               scale = map[byte] * absmax + offset, with an absmax per 256 blocks and an offset per
+ *               scale = map[byte] * absmax + offset, with an absmax per 256 blocks and an offset
+ *               per
  *               tensor, the mean of all scales. map: nf4_map, the signed map of 8-bit Adam
  *
  *     4 + 8/64 + 32/(64 * 256) = 4.127 bits per weight
  *
  * Without double quantization scales are f32: 4.5 bits per weight.
  *
- * The mean depends on the order of its sum. It is that of PyTorch on one thread of an x86 processor;
- * on several threads PyTorch adds tensors of 2^21 weights and more in another order. The byte of a scale is
- * chosen as bitsandbytes does it on a CPU since version 0.50: from the value rounded to a multiple of
- * 2/65535, so that near the border between two bytes it is not always the nearest.
+ * The mean depends on the order of its sum. It is that of PyTorch on one thread of an x86
+ * processor; on several threads PyTorch adds tensors of 2^21 weights and more in another order. The
+ * byte of a scale is chosen as bitsandbytes does it on a CPU since version 0.50: from the value
+ * rounded to a multiple of 2/65535, so that near the border between two bytes it is not always the
+ * nearest.
  */
 #ifndef NF4_H
 #define NF4_H
@@ -36,10 +38,10 @@ enum {
      -0.18477343022823334f, -0.09105003625154495f, 0.0f, 0.07958029955625534f, 0.16093020141124725f,                     \
      0.24611230194568634f, 0.33791524171829224f, 0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f}
 
-/* The number from -0.993 to 1 that a scale's byte stands for. From 127, the code of 0, to either side: 2^i
- * numbers of decade i, 10^(i-7) to 10^(i-6), i = 0..6, half way between equal steps; 255 is 1. Each step
- * is rounded to f32, as torch.linspace does it, so the numbers of the optimizer's map (cpu/codes.h) may
- * differ in the last bit. */
+/* The number from -0.993 to 1 that a scale's byte stands for. From 127, the code of 0, to either
+ * side: 2^i numbers of decade i, 10^(i-7) to 10^(i-6), i = 0..6, half way between equal steps; 255
+ * is 1. Each step is rounded to f32, as torch.linspace does it, so the numbers of the optimizer's
+ * map (cpu/codes.h) may differ in the last bit. */
 SHARED float nf4_step(int i, int k)
 {
     const double step = (double)shared_sub(1.0f, 0.1f) / (1 << i); /* exact: a power of two */
@@ -58,7 +60,10 @@ SHARED float nf4_map(int code)
 }
 
 /* A scale from its byte's number; a weight from its level. */
-SHARED float nf4_scale(float value, float absmax, float offset) { return shared_add(shared_mul(value, absmax), offset); }
+SHARED float nf4_scale(float value, float absmax, float offset)
+{
+    return shared_add(shared_mul(value, absmax), offset);
+}
 SHARED float nf4_weight(float level, float scale) { return shared_mul(level, scale); }
 
 /* The parts of n weights. `scales` NULL: absmax has the scales themselves. */
@@ -87,8 +92,8 @@ SHARED struct nf4_layout nf4_layout(int64_t n, int nested)
 
 extern const float nf4_levels[16];
 
-/* Codes of n weights, and the scale of each block; `codes` NULL: the scales only. The weights begin at a block; only the last block
- * of a tensor is short. */
+/* Codes of n weights, and the scale of each block; `codes` NULL: the scales only. The weights begin
+ * at a block; only the last block of a tensor is short. */
 void nf4_quantize(uint8_t *codes, float *scales, const void *weights, enum dtype t, int64_t n);
 /* The scales of a whole tensor as bytes. */
 void nf4_quantize_scales(uint8_t *bytes, float *absmax, float *offset, const float *scales, int64_t blocks);

@@ -8,9 +8,9 @@
  *     Adafactor   u = g / sqrt(v), or g times a factor of its row and one of its column
  *                 p = p (1 - lr wd) - lr u
  *
- * g is multiplied by the clip factor first. The scalars of a step are computed in double and rounded
- * once. AdamW, SGD and the last line of Adafactor give the same bits on both devices: shared.h rounds
- * every product and sum. Adafactor's moment may be contracted into an fma on a GPU.
+ * g is multiplied by the clip factor first. The scalars of a step are computed in double and
+ * rounded once. AdamW, SGD and the last line of Adafactor give the same bits on both devices:
+ * shared.h rounds every product and sum. Adafactor's moment may be contracted into an fma on a GPU.
  */
 #ifndef OPTIMIZERS_H
 #define OPTIMIZERS_H
@@ -56,9 +56,18 @@ struct sgd_scalars {
 };
 
 /* What the weight moves along; it is the new moment if there is one. */
-SHARED float sgd_direction(float p, float g, const struct sgd_scalars *s) { return shared_add(shared_mul(g, s->clip), shared_mul(s->decay, p)); }
-SHARED float sgd_moment(float m, float direction, const struct sgd_scalars *s) { return shared_add(shared_mul(s->momentum, m), direction); }
-SHARED float sgd_weight(float p, float direction, const struct sgd_scalars *s) { return shared_sub(p, shared_mul(s->rate, direction)); }
+SHARED float sgd_direction(float p, float g, const struct sgd_scalars *s)
+{
+    return shared_add(shared_mul(g, s->clip), shared_mul(s->decay, p));
+}
+SHARED float sgd_moment(float m, float direction, const struct sgd_scalars *s)
+{
+    return shared_add(shared_mul(s->momentum, m), direction);
+}
+SHARED float sgd_weight(float p, float direction, const struct sgd_scalars *s)
+{
+    return shared_sub(p, shared_mul(s->rate, direction));
+}
 
 /* --- Adafactor --------------------------------------------------------------------------- */
 
@@ -74,6 +83,9 @@ SHARED float adafactor_square(float d) { return d * d + (float)ADAFACTOR_EPS; }
 /* u, from the factors of row and column, or from the element's own moment. */
 SHARED float adafactor_factored(float row, float column, float g, float clip) { return row * column * (g * clip); }
 SHARED float adafactor_whole(float v, float g, float clip) { return g * clip / shared_sqrt(v); }
-SHARED float adafactor_weight(float p, float u, float keep, float rate) { return shared_sub(shared_mul(p, keep), shared_mul(rate, u)); }
+SHARED float adafactor_weight(float p, float u, float keep, float rate)
+{
+    return shared_sub(shared_mul(p, keep), shared_mul(rate, u));
+}
 
 #endif

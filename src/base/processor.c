@@ -79,8 +79,8 @@ static bool processor_has(enum cpu_feature f)
     case CPU_BF16: return __builtin_cpu_supports("avx512bf16") || has_tiles();
     case CPU_AMX: return has_tiles();
     case CPU_AVX512:
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512vl");
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
     default: return false;
     }
 }
@@ -102,7 +102,8 @@ int cpu_features_check(struct error *e)
     char known[64] = "";
     cpu_hides(CPU_BF16);
     if (!unknown[0]) return PL_OK;
-    for (int f = 0, n = 0; f < CPU_FEATURES; f++) n += snprintf(known + n, sizeof known - (size_t)n, "%s%s", f ? ", " : "", names[f]);
+    for (int f = 0, n = 0; f < CPU_FEATURES; f++)
+        n += snprintf(known + n, sizeof known - (size_t)n, "%s%s", f ? ", " : "", names[f]);
     return error_set(e, PL_USAGE, VARIABLE ": there is no feature \"%s\" to hide; the features are %s", unknown, known);
 }
 

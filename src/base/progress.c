@@ -12,8 +12,10 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-static const double REWRITE_SECONDS = 0.1, LINE_SECONDS = 5; /* between two updates of a terminal, and between two lines of a log */
-enum { SHARE = 20 };                                         /* a log gets at most one line in 1/SHARE of the time so far */
+/* between two updates of a terminal, and between two lines of a log */
+static const double REWRITE_SECONDS = 0.1, LINE_SECONDS = 5;
+/* a log gets at most one line in 1/SHARE of the time so far */
+enum { SHARE = 20 };
 
 static atomic_bool open_line; /* the line on the screen has no newline yet */
 
@@ -30,7 +32,8 @@ static double line_seconds(void)
 
 bool progress_due(struct progress *p, bool edge)
 {
-    const double now = clock_seconds(), every = line_seconds(), pause = isatty(2) ? REWRITE_SECONDS : fmax(every, (now - p->begun) / SHARE);
+    const double now = clock_seconds(), every = line_seconds(),
+                 pause = isatty(2) ? REWRITE_SECONDS : fmax(every, (now - p->begun) / SHARE);
     if (every <= 0 || log_is_quiet() || (!edge && now - p->shown < pause)) return false;
     p->shown = now;
     return true;
@@ -92,7 +95,8 @@ void progress_expect(struct progress *p, double seconds)
 {
     char time[32];
     if (progress_says(seconds) && progress_due(p, true))
-        progress_line("%s %" PRIu64 "/%" PRIu64 " %s  about %s", p->what, p->first, p->total, p->unit, about(seconds, time));
+        progress_line("%s %" PRIu64 "/%" PRIu64 " %s  about %s", p->what, p->first, p->total, p->unit,
+                      about(seconds, time));
 }
 
 void progress_add(struct progress *p, uint64_t n)
@@ -101,7 +105,10 @@ void progress_add(struct progress *p, uint64_t n)
     p->done += n;
     if (!p->done || p->done == p->total || !progress_due(p, false)) return; /* the result follows the last one */
     const double seconds = clock_seconds() - p->begun, each = (double)p->done / seconds;
-    if (each > 0.2) snprintf(speed, sizeof speed, "  %.*f %.30s/s", each < 9.995 ? 2 : each < 99.95 ? 1 : 0, each, p->unit);
-    if (p->total) progress_line("%s %" PRIu64 "/%" PRIu64 " %s%s  %s", p->what, p->done, p->total, p->unit, speed, progress_left(p, left));
+    if (each > 0.2)
+        snprintf(speed, sizeof speed, "  %.*f %.30s/s", each < 9.995 ? 2 : each < 99.95 ? 1 : 0, each, p->unit);
+    if (p->total)
+        progress_line("%s %" PRIu64 "/%" PRIu64 " %s%s  %s", p->what, p->done, p->total, p->unit, speed,
+                      progress_left(p, left));
     else progress_line("%s: %" PRIu64 " %s, %s so far", p->what, p->done, p->unit, about(seconds, time));
 }

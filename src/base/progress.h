@@ -25,7 +25,8 @@
 
 struct progress {
     const char *what, *unit;
-    uint64_t first, done, total; /* first: done before `begun`; total 0: not known, so the time left is not known either */
+    /* first: done before `begun`; total 0: not known, so the time left is not known either */
+    uint64_t first, done, total;
     double begun, shown;
 };
 
@@ -44,8 +45,8 @@ void progress_line(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* The time left by the mean speed so far: "6 min 37 s left". */
 char *progress_left(const struct progress *p, char out[48]);
 
-/* Erases the rewritten line; progress_keep leaves it on the screen and goes to the next line. Both do
- * nothing when there is none. */
+/* Erases the rewritten line; progress_keep leaves it on the screen and goes to the next line. Both
+ * do nothing when there is none. */
 void progress_clear(void);
 void progress_keep(void);
 

@@ -69,5 +69,6 @@ void random_normal(float *to, uint64_t key, uint64_t first, int64_t n, float std
 
 void random_uniform(float *to, uint64_t key, uint64_t first, int64_t n, float bound)
 {
-    for (int64_t i = 0; i < n; i++) to[i] = (float)(bound * (2 * ((double)(random_bits(key, first + (uint64_t)i) >> 11) * 0x1p-53) - 1));
+    for (int64_t i = 0; i < n; i++)
+        to[i] = (float)(bound * (2 * ((double)(random_bits(key, first + (uint64_t)i) >> 11) * 0x1p-53) - 1));
 }

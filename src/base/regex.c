@@ -24,7 +24,10 @@ struct regex {
 const char *regex_version(void)
 {
     static char version[24]; /* "10.42 2022-12-11" */
-    return pcre2_config(PCRE2_CONFIG_VERSION, NULL) <= (int)sizeof version && pcre2_config(PCRE2_CONFIG_VERSION, version) > 0 ? strtok(version, " ") : "unknown";
+    return pcre2_config(PCRE2_CONFIG_VERSION, NULL) <= (int)sizeof version &&
+                   pcre2_config(PCRE2_CONFIG_VERSION, version) > 0
+               ? strtok(version, " ")
+               : "unknown";
 }
 
 /* --- Python's syntax ------------------------------------------------------------------------ */
@@ -52,16 +55,19 @@ static void replace(struct translation *t, size_t n, const char *by)
     t->at += n;
 }
 
-/* A backslash and what follows. Python refuses letters without a meaning; many have one in PCRE2. */
+/* A backslash and what follows. Python refuses letters without a meaning; many have one in
+ * PCRE2. */
 static int translate_escape(struct translation *t, bool in_set)
 {
     char c = t->at[1];
     if (!c) return refuse(t, t->at, "a backslash at the end");
     bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-    if (letter && !strchr(in_set ? "bdDsSwWafnrtvx" : "AbBdDsSwWZafnrtvx", c)) return refuse(t, t->at, "a backslash before a letter that has no such meaning");
+    if (letter && !strchr(in_set ? "bdDsSwWafnrtvx" : "AbBdDsSwWZafnrtvx", c))
+        return refuse(t, t->at, "a backslash before a letter that has no such meaning");
     if (c == 'v') replace(t, 2, "\\x0b");
     else if (c == 'x') {
-        if (strspn(t->at + 2, "0123456789abcdefABCDEF") < 2) return refuse(t, t->at, "\\x needs two hexadecimal digits");
+        if (strspn(t->at + 2, "0123456789abcdefABCDEF") < 2)
+            return refuse(t, t->at, "\\x needs two hexadecimal digits");
         copy(t, 4);
     } else copy(t, 2);
     return PL_OK;
@@ -103,10 +109,13 @@ static int translate_group(struct translation *t)
     else if (*p == 'P' && (p[1] == '<' || p[1] == '=')) copy(t, 4);
     else if (*p == '(' && p[1] != '?' && p[1] != '*' && p[1] != 'R' && p[1] != '<' && p[1] != '\'') copy(t, 3);
     else {
-        /* Flags: of the whole expression (?i), of a group (?i:...). a and u change nothing for ASCII. */
+        /* Flags: of the whole expression (?i), of a group (?i:...). a and u change nothing for
+         * ASCII. */
         size_t n = strspn(p, "aimsux-");
-        if (!n || (p[n] != ')' && p[n] != ':')) return refuse(t, start, "an extension (?...) that Python does not have");
-        if (p[n] == ')' && start != t->from) return refuse(t, start, "flags of the whole expression that are not at its start");
+        if (!n || (p[n] != ')' && p[n] != ':'))
+            return refuse(t, start, "an extension (?...) that Python does not have");
+        if (p[n] == ')' && start != t->from)
+            return refuse(t, start, "flags of the whole expression that are not at its start");
         text_append(t->out, "(?", 2);
         for (size_t i = 0; i < n; i++)
             if (p[i] != 'a' && p[i] != 'u') text_append(t->out, p + i, 1);
@@ -164,7 +173,8 @@ int regex_compile(struct regex **out, const char *pattern, struct bump *memory, 
         if (!(*out)->code) {
             PCRE2_UCHAR reason[256];
             pcre2_get_error_message(number, reason, sizeof reason);
-            rc = error_set(e, PL_USAGE, "character %zu of \"%.200s\": %s", min_u64(at, strlen(pattern)) + 1, pattern, (const char *)reason);
+            rc = error_set(e, PL_USAGE, "character %zu of \"%.200s\": %s", min_u64(at, strlen(pattern)) + 1, pattern,
+                           (const char *)reason);
         }
     }
     text_free(&translated);
@@ -173,17 +183,20 @@ int regex_compile(struct regex **out, const char *pattern, struct bump *memory, 
 
 /* --- matching ------------------------------------------------------------------------------- */
 
-/* The other algorithm of PCRE2, which follows all alternatives at once: no backtracking. It knows no
- * groups and no references back; for them it gives up. */
-static int match_at_once(const struct regex *r, const char *subject, uint32_t options, pcre2_match_data *data, pcre2_match_context *context)
+/* The other algorithm of PCRE2, which follows all alternatives at once: no backtracking. It knows
+ * no groups and no references back; for them it gives up. */
+static int match_at_once(const struct regex *r, const char *subject, uint32_t options, pcre2_match_data *data,
+                         pcre2_match_context *context)
 {
     int *words = mem_alloc(DFA_WORDS * sizeof *words);
-    int rc = pcre2_dfa_match(r->code, (PCRE2_SPTR)subject, strlen(subject), 0, options, data, context, words, DFA_WORDS);
+    int rc =
+        pcre2_dfa_match(r->code, (PCRE2_SPTR)subject, strlen(subject), 0, options, data, context, words, DFA_WORDS);
     mem_free(words);
     return rc;
 }
 
-static enum regex_answer match(const struct regex *r, const char *subject, uint32_t options, const char *group, size_t *from, size_t *n)
+static enum regex_answer match(const struct regex *r, const char *subject, uint32_t options, const char *group,
+                               size_t *from, size_t *n)
 {
     pcre2_general_context *general = pcre2_general_context_create(heap_for_pcre2, give_back, NULL);
     pcre2_match_context *context = pcre2_match_context_create(general);
@@ -220,7 +233,8 @@ enum regex_answer regex_match(const struct regex *r, const char *subject)
     return match(r, subject, PCRE2_ANCHORED, NULL, NULL, NULL);
 }
 
-enum regex_answer regex_match_group(const struct regex *r, const char *subject, const char *group, size_t *at, size_t *n)
+enum regex_answer regex_match_group(const struct regex *r, const char *subject, const char *group, size_t *at,
+                                    size_t *n)
 {
     return match(r, subject, PCRE2_ANCHORED, group, at, n);
 }

@@ -26,6 +26,7 @@ enum regex_answer { REGEX_NO, REGEX_YES, REGEX_GAVE_UP };
 enum regex_answer regex_full_match(const struct regex *r, const char *subject);
 enum regex_answer regex_match(const struct regex *r, const char *subject);
 /* re.match, and the text of a named group: its offset and length in the subject. */
-enum regex_answer regex_match_group(const struct regex *r, const char *subject, const char *group, size_t *at, size_t *n);
+enum regex_answer regex_match_group(const struct regex *r, const char *subject, const char *group, size_t *at,
+                                    size_t *n);
 
 #endif

@@ -1,7 +1,7 @@
 /*
  * shared.h: functions that are written once for the host and for GPUs, so that both get the same
- * bits. keyed.h has the integer arithmetic of random numbers, optimizers.h the update of an element;
- * codes.h and step.h use this macro too.
+ * bits. keyed.h has the integer arithmetic of random numbers, optimizers.h the update of an
+ * element; codes.h and step.h use this macro too.
  */
 #ifndef SHARED_H
 #define SHARED_H
@@ -38,7 +38,8 @@ SHARED float shared_div(float a, float b) { return a / b; }
 SHARED float shared_sqrt(float x) { return __builtin_sqrtf(x); }
 #endif
 
-/* Rows in blocks of `rows`, but for the first `first` of them, which have `first_rows`: the block of a row. */
+/* Rows in blocks of `rows`, but for the first `first` of them, which have `first_rows`: the block
+ * of a row. */
 struct feature_blocks {
     int64_t rows, first, first_rows;
 };
@@ -50,6 +51,9 @@ SHARED int64_t shared_block_of(struct feature_blocks b, int64_t row)
 
 /* Stochastic rounding to bf16 (cpu/round.h): `bits` has 16 random bits. For finite numbers. */
 SHARED int shared_is_finite(float x) { return (shared_bits(x) & 0x7f800000u) != 0x7f800000u; }
-SHARED uint16_t shared_round_at_random(float x, uint32_t bits) { return (uint16_t)((shared_bits(x) + (bits & 0xffffu)) >> 16); }
+SHARED uint16_t shared_round_at_random(float x, uint32_t bits)
+{
+    return (uint16_t)((shared_bits(x) + (bits & 0xffffu)) >> 16);
+}
 
 #endif

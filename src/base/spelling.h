@@ -1,6 +1,6 @@
 /*
- * spelling.h: names that begin in several ways. Versions of transformers save the same weights of a model
- * under different names:
+ * spelling.h: names that begin in several ways. Versions of transformers save the same weights of a
+ * model under different names:
  *
  *     vision_tower.vision_model.encoder.layers.0...      folders on the Hugging Face Hub
  *     vision_tower.encoder.layers.0...                   saved by transformers 5
@@ -14,8 +14,8 @@
 
 enum { SPELLINGS_MOST = 6, SPELLINGS_EACH = 4 };
 
-/* A beginning of names as they are published, and the other ways in which it is spelled; the first of
- * these is that of the modules in memory. A list ends with a name NULL. */
+/* A beginning of names as they are published, and the other ways in which it is spelled; the first
+ * of these is that of the modules in memory. A list ends with a name NULL. */
 struct spelling {
     const char *name;
     const char *others[SPELLINGS_EACH];

@@ -35,7 +35,8 @@ static uint64_t number_after(const char *text, const char *key)
 static void read_below(const char *folder, const char *name, char text[ROOM])
 {
     char path[PATH_ROOM];
-    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path || !read_file(path, text)) text[0] = '\0';
+    if (snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path || !read_file(path, text))
+        text[0] = '\0';
 }
 
 /* The number in a file; 0 (no limit) for "max" and for a missing file. */
@@ -52,7 +53,8 @@ static const struct group_files {
     const char *inactive, *active; /* keys in `stat`: pages of files, which the kernel frees on demand */
 } group_files[] = {
     {"/sys/fs/cgroup", "memory.max", "memory.current", "memory.stat", "\ninactive_file ", "\nactive_file "},
-    {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "\ntotal_inactive_file ", "\ntotal_active_file "},
+    {"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "\ntotal_inactive_file ",
+     "\ntotal_active_file "},
 };
 
 /* Lowers the figures to what a control group's limit leaves. */
@@ -72,8 +74,8 @@ static void apply_memory(void *figures, const char *folder, int version)
     if (left < m->available) m->available = left;
 }
 
-/* The path in the line of /proc/self/cgroup that has a controller, such as "3:cpu,cpuacct:/user/run"; "": of version 2,
- * "0::/user/run". NULL: there is no such line. */
+/* The path in the line of /proc/self/cgroup that has a controller, such as
+ * "3:cpu,cpuacct:/user/run"; "": of version 2, "0::/user/run". NULL: there is no such line. */
 static const char *group_path(const char *lines, const char *controller)
 {
     const size_t n = strlen(controller);
@@ -88,14 +90,18 @@ static const char *group_path(const char *lines, const char *controller)
     return NULL;
 }
 
-/* Applies the limits of the process's group of a controller and of every group above it. A container sees its own group as "/". */
-static void apply_groups(const char *root, const char *controller, const char *files, void (*apply)(void *figures, const char *folder, int version), void *figures)
+/* Applies the limits of the process's group of a controller and of every group above it. A
+ * container sees its own group as "/". */
+static void apply_groups(const char *root, const char *controller, const char *files,
+                         void (*apply)(void *figures, const char *folder, int version), void *figures)
 {
     char folder[PATH_ROOM], lines[ROOM];
     read_below(root, "proc/self/cgroup", lines);
     const char *at = group_path(lines, controller);
     int base = snprintf(folder, sizeof folder, "%s%s", root, files), n = at ? (int)strcspn(at, "\n") : 0;
-    if (base >= (int)sizeof folder || snprintf(folder + base, sizeof folder - (size_t)base, "%.*s", n, at ? at : "") >= (int)sizeof folder - base) return;
+    if (base >= (int)sizeof folder ||
+        snprintf(folder + base, sizeof folder - (size_t)base, "%.*s", n, at ? at : "") >= (int)sizeof folder - base)
+        return;
     for (;;) {
         apply(figures, folder, *controller ? 1 : 2);
         char *slash = strrchr(folder, '/');

@@ -18,8 +18,9 @@ void system_memory(struct system_memory *m);
 /* The same from /proc and /sys below another root folder. */
 void system_memory_in(const char *root, struct system_memory *m);
 
-/* Processors: of the machine; those on which the scheduler may run this process (taskset, Slurm, a cpuset); the quota of its control
- * group or the lowest above it, 0: none; and how many threads can run at once, by all three. */
+/* Processors: of the machine; those on which the scheduler may run this process (taskset, Slurm, a
+ * cpuset); the quota of its control group or the lowest above it, 0: none; and how many threads can
+ * run at once, by all three. */
 struct system_processors {
     uint32_t online, allowed, usable;
     double quota;

@@ -25,7 +25,8 @@ static void text_reserve(struct text *t, size_t more)
     t->cap = cap;
 }
 
-/* Bytes of the control code at `s`; 0: none. U+0080 to U+009F, two bytes of UTF-8, are control codes too. */
+/* Bytes of the control code at `s`; 0: none. U+0080 to U+009F, two bytes of UTF-8, are control
+ * codes too. */
 static int control_bytes(const unsigned char *s)
 {
     if (s[0] < 0x20 || s[0] == 0x7f) return 1;
@@ -38,7 +39,8 @@ void text_escape(char *out, size_t room, const char *text)
     for (const unsigned char *s = (const unsigned char *)text; *s;) {
         char code[16] = {(char)*s, 0};
         const int bytes = control_bytes(s);
-        if (*s == '\n' || *s == '\t' || *s == '\r') snprintf(code, sizeof code, "\\%c", *s == '\n' ? 'n' : *s == '\t' ? 't' : 'r');
+        if (*s == '\n' || *s == '\t' || *s == '\r')
+            snprintf(code, sizeof code, "\\%c", *s == '\n' ? 'n' : *s == '\t' ? 't' : 'r');
         else if (bytes == 1) snprintf(code, sizeof code, "\\x%02x", s[0]);
         else if (bytes == 2) snprintf(code, sizeof code, "\\x%02x\\x%02x", s[0], s[1]);
         const size_t length = strlen(code);
@@ -174,7 +176,10 @@ static bool print_short(double x, double next, const char *unit, char out[32])
 /* Two units, the smaller one rounded, and left out when it is zero: "2 h 5 min", "30 min". */
 static void print_long(double seconds, char out[32])
 {
-    static const struct { const char *name; int64_t seconds; } units[] = {{"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}};
+    static const struct {
+        const char *name;
+        int64_t seconds;
+    } units[] = {{"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}};
     size_t u = 0; /* the smaller unit */
     int64_t n;
     do n = (int64_t)(seconds / (double)units[u].seconds + 0.5) * units[u].seconds; /* 59 min 59.9 s becomes 1 h */
@@ -193,7 +198,9 @@ char *duration_print(double seconds, char out[32])
     char text[32];
     const double x = fabs(seconds);
     if (x < 5e-9) snprintf(text, sizeof text, "0 s");
-    else if (!print_short(1e6 * x, 1000, "us", text) && !print_short(1e3 * x, 1000, "ms", text) && !print_short(x, 60, "s", text)) print_long(x, text);
+    else if (!print_short(1e6 * x, 1000, "us", text) && !print_short(1e3 * x, 1000, "ms", text) &&
+             !print_short(x, 60, "s", text))
+        print_long(x, text);
     snprintf(out, 32, "%s%.30s", seconds < 0 && strcmp(text, "0 s") ? "-" : "", text);
     return out;
 }
@@ -237,7 +244,8 @@ static int least(int a, int b)
 /* Edits are a character more, less or other, and two neighbours swapped. One row of the table at a
  * time: row[i][j] is the distance from the first i characters of `a` to the first j of `b`; three
  * rows are kept. With `wild` a star in `a` matches any number of characters at no cost, and a
- * question mark matches any one character. Texts of more than DISTANCE_MOST bytes are not compared. */
+ * question mark matches any one character. Texts of more than DISTANCE_MOST bytes are not
+ * compared. */
 enum { DISTANCE_MOST = 512 };
 static int distance(const char *a, const char *b, bool wild)
 {

@@ -19,7 +19,18 @@
 /* --- inputs ---------------------------------------------------------------------- */
 
 /* Contents of inputs of 32-bit words that are neither ids nor normally distributed numbers. */
-enum words { WORDS_DRAWN, WORDS_BYTES, WORDS_COORDS, WORDS_KINDS, WORDS_IMAGE, WORDS_GRID, WORDS_COUNT, WORDS_POSITIONS, WORDS_RANGES, WORDS_LABELS };
+enum words {
+    WORDS_DRAWN,
+    WORDS_BYTES,
+    WORDS_COORDS,
+    WORDS_KINDS,
+    WORDS_IMAGE,
+    WORDS_GRID,
+    WORDS_COUNT,
+    WORDS_POSITIONS,
+    WORDS_RANGES,
+    WORDS_LABELS
+};
 static const struct {
     const char *name;
     enum words words;
@@ -59,8 +70,9 @@ static uint32_t prompted_word(const struct run *r, enum words kind, uint64_t at,
     }
 }
 
-/* Word `at` of an input of conversations; `drawn` is the random id for it. A row is one conversation, and the
- * answer is its second half: the share of labels for which the plan's time is predicted (loop_iterations). */
+/* Word `at` of an input of conversations; `drawn` is the random id for it. A row is one
+ * conversation, and the answer is its second half: the share of labels for which the plan's time is
+ * predicted (loop_iterations). */
 static uint32_t conversation_word(const struct run *r, enum words kind, uint64_t at, uint32_t drawn)
 {
     const uint64_t T = (uint64_t)r->planned.batch.T;
@@ -72,7 +84,8 @@ static uint32_t conversation_word(const struct run *r, enum words kind, uint64_t
 }
 
 /* Words [first, first + n) of an input: a function of seed, name and index alone. */
-static void make_values(const struct run *r, const struct planned_input *x, enum words kind, uint64_t key, uint64_t first, int64_t n, void *to)
+static void make_values(const struct run *r, const struct planned_input *x, enum words kind, uint64_t key,
+                        uint64_t first, int64_t n, void *to)
 {
     uint32_t *words = to;
     if (kind == WORDS_DRAWN && x->dtype == DT_F32) {
@@ -83,7 +96,9 @@ static void make_values(const struct run *r, const struct planned_input *x, enum
     for (int64_t i = 0; i < n; i++) {
         const uint32_t id = x->below ? words[i] % (uint32_t)x->below : 0;
         if (kind == WORDS_DRAWN) words[i] = id;
-        else words[i] = r->planned.model.masks ? prompted_word(r, kind, first + (uint64_t)i, words[i]) : conversation_word(r, kind, first + (uint64_t)i, id);
+        else
+            words[i] = r->planned.model.masks ? prompted_word(r, kind, first + (uint64_t)i, words[i])
+                                              : conversation_word(r, kind, first + (uint64_t)i, id);
     }
 }
 
@@ -94,7 +109,8 @@ static int put_input(struct run *r, const char *name, struct error *e)
     if (!planned_input_used(&r->planned, &x)) return PL_OK;
     planned_input_ids(&r->planned, &x);
     enum words kind = find_words(r, name);
-    uint64_t bytes = r->planned.graph.storages.at[x.storage].bytes, key = random_key((uint64_t)r->planned.config->train_seed, name);
+    uint64_t bytes = r->planned.graph.storages.at[x.storage].bytes,
+             key = random_key((uint64_t)r->planned.config->train_seed, name);
     int rc = PL_OK;
     for (uint64_t at = 0; at < bytes && !rc; at += PLAN_STAGING) {
         uint64_t n = min_u64(bytes - at, PLAN_STAGING);
@@ -123,20 +139,23 @@ static double loss_count(const struct run *r)
 {
     const struct graph *g = &r->planned.graph;
     double samples = r->planned.effective_batch;
-    if (r->planned.model.masks && prompting_of(&r->planned.batch)->targets) return samples * (double)prompting_of(&r->planned.batch)->masks;
+    if (r->planned.model.masks && prompting_of(&r->planned.batch)->targets)
+        return samples * (double)prompting_of(&r->planned.batch)->masks;
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
         const struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
         if (n->op == OP_SUM && n->phase == PHASE_FORWARD)
             return (double)tensor_elements(tensor_at(g, n->in[0])) / r->planned.plan.settings.micro_batch * samples;
     }
-    return samples * (double)max_i64(r->planned.batches.few_labels ? r->planned.batch.T / 2 : r->planned.batch.T - 1, 1);
+    return samples *
+           (double)max_i64(r->planned.batches.few_labels ? r->planned.batch.T / 2 : r->planned.batch.T - 1, 1);
 }
 
 static int nonfinite_error(struct bench *b, const struct ticket *k, struct error *e)
 {
     char name[256];
     run_find_nonfinite(&b->run, name, sizeof name);
-    return error_set(e, PL_FAIL, "step %d: the loss on synthetic inputs is %g%s%s", k->block.step, k->loss, name[0] ? "; first seen in " : "", name);
+    return error_set(e, PL_FAIL, "step %d: the loss on synthetic inputs is %g%s%s", k->block.step, k->loss,
+                     name[0] ? "; first seen in " : "", name);
 }
 
 /* The learning rate is 0: every kernel runs, but the weights do not drift over many steps. With
@@ -145,9 +164,13 @@ static int submit_step(struct bench *b, struct error *e)
 {
     const struct run *r = &b->run;
     const uint64_t done = b->tickets.submitted;
-    struct step_block block = {.inv_count = {(float)(1 / loss_count(r))}, .clip_norm = (float)r->planned.config->train_clip_norm, .loss_scale = 1,
-                               .step = (int32_t)done + 1, .adam_t = (int32_t)done + !b->tickets.scaled,
-                               .seed = (uint64_t)r->planned.config->train_seed, .rng_step = done};
+    struct step_block block = {.inv_count = {(float)(1 / loss_count(r))},
+                               .clip_norm = (float)r->planned.config->train_clip_norm,
+                               .loss_scale = 1,
+                               .step = (int32_t)done + 1,
+                               .adam_t = (int32_t)done + !b->tickets.scaled,
+                               .seed = (uint64_t)r->planned.config->train_seed,
+                               .rng_step = done};
     return ticket_submit(&b->tickets, &block, clock_seconds(), e);
 }
 
@@ -225,9 +248,15 @@ int bench_open(struct bench *b, const struct config *c, const struct run_options
 {
     memset(b, 0, sizeof *b);
     int rc = agree_on(o->ranks, run_plan(&b->run, c, o, e), e);
-    if (!rc) rc = agree_same(o->ranks, (struct agree_same[]){{"the number of ranks of its host", (uint64_t)b->run.planned.profile.per_host}, {"the plan", plan_digest(&b->run.planned.plan, &b->run.planned.graph)}}, 2, e);
+    if (!rc)
+        rc = agree_same(o->ranks,
+                        (struct agree_same[]){{"the number of ranks of its host",
+                                               (uint64_t)b->run.planned.profile.per_host},
+                                              {"the plan", plan_digest(&b->run.planned.plan, &b->run.planned.graph)}},
+                        2, e);
     if (!rc) rc = run_start(&b->run, NULL, true, e);
-    if (!rc) rc = state_reset(&b->run.planned.graph, &b->run.device, &b->run.tape, run_staging(&b->run), PLAN_STAGING, e);
+    if (!rc)
+        rc = state_reset(&b->run.planned.graph, &b->run.device, &b->run.tape, run_staging(&b->run), PLAN_STAGING, e);
     if (!rc) rc = put_inputs(&b->run, e);
     if (rc) return rc;
     timing_init(&b->now, &b->run.planned.graph);

@@ -22,7 +22,9 @@ struct bench {
     uint32_t steps, room;      /* room: capacity of `seconds`, in steps */
     struct progress *progress; /* of the steps, shown while they run; NULL: none */
     struct timing now, fastest; /* times by node: of this step, of the fastest step timed by node */
-    uint64_t device_used, device_total; /* device memory after the measured steps, all processes; 0: the device has no memory of its own */
+    /* device memory after the measured steps, all processes; 0: the device has no memory of its
+     * own */
+    uint64_t device_used, device_total;
 };
 
 /* Time of all nodes of one op in the fastest step. */
@@ -33,7 +35,8 @@ struct bench_op {
     double seconds, predicted, ideal, flops, bytes;
 };
 
-/* Time of all nodes of one class: nodes that are alike to a GPU (cost/calibration.h), and run in one form of their kernel. */
+/* Time of all nodes of one class: nodes that are alike to a GPU (cost/calibration.h), and run in
+ * one form of their kernel. */
 struct bench_class {
     struct op_class of;        /* its curve is not filled */
     const char *form;          /* "": the kernel has one */

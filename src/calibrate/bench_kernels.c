@@ -21,7 +21,9 @@ static bool same_shape(const struct tensor *a, const struct tensor *b)
 static struct bench_kernel *find(struct bench_kernel *all, uint32_t *n, const struct bench_kernel *like)
 {
     for (uint32_t i = 0; i < *n; i++)
-        if (all[i].op == like->op && all[i].kernel == like->kernel && all[i].form == like->form && same_shape(all[i].in, like->in) && same_shape(all[i].out, like->out)) return &all[i];
+        if (all[i].op == like->op && all[i].kernel == like->kernel && all[i].form == like->form &&
+            same_shape(all[i].in, like->in) && same_shape(all[i].out, like->out))
+            return &all[i];
     all[*n] = *like;
     return &all[(*n)++];
 }
@@ -45,7 +47,10 @@ uint32_t bench_kernels(const struct bench *b, struct bench_kernel *out, uint32_t
         struct query q;
         query_fill(&q, g, node, &b->run.planned.profile);
         struct bench_kernel like = {.op = node->op,
-                                    .kernel = b->run.planned.plan.placement.binding[x].kernel, .form = b->run.planned.plan.placement.binding[x].form, .in = q.in[0], .out = q.out[0]};
+                                    .kernel = b->run.planned.plan.placement.binding[x].kernel,
+                                    .form = b->run.planned.plan.placement.binding[x].form,
+                                    .in = q.in[0],
+                                    .out = q.out[0]};
         struct bench_kernel *line = find(all, &n, &like);
         struct cost c = op_table[node->op].cost(q.in, q.out, q.attr);
         line->calls += b->fastest.calls[x];

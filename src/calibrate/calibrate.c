@@ -116,7 +116,8 @@ static void add_sample(struct samples *s, const struct sample *x, int round)
     if (x->seconds < had->seconds) had->seconds = x->seconds;
 }
 
-static void add_samples(struct samples *s, const struct graph *g, const struct timing *t, const struct profile *p, bool copies, int round)
+static void add_samples(struct samples *s, const struct graph *g, const struct timing *t, const struct profile *p,
+                        bool copies, int round)
 {
     double copied = 0, seconds = 0;
     for (id n = 1; n < t->nodes; n++) {
@@ -128,7 +129,8 @@ static void add_samples(struct samples *s, const struct graph *g, const struct t
             copied += (double)tensor_bytes(q.in[0]) * t->calls[n];
             seconds += t->seconds[n];
         } else if (!copies) {
-            struct sample one = {x->op, op_variant(x->op, q.in, q.attr), query_class(&q), kernel_ideal(&q, x->op), t->seconds[n] / t->calls[n]};
+            struct sample one = {x->op, op_variant(x->op, q.in, q.attr), query_class(&q), kernel_ideal(&q, x->op),
+                                 t->seconds[n] / t->calls[n]};
             add_sample(s, &one, round);
         }
     }
@@ -138,14 +140,18 @@ static void add_samples(struct samples *s, const struct graph *g, const struct t
     }
 }
 
-static int measure(struct samples *s, const struct workload *w, enum dtype precision, const struct profile *p, int round, struct error *e)
+static int measure(struct samples *s, const struct workload *w, enum dtype precision, const struct profile *p,
+                   int round, struct error *e)
 {
     struct config c;
     struct bench b;
     struct timing least = {0};
     struct maps_config maps = w->maps;
     struct definition define = {&calibrate_maps_family, &maps, "{}"};
-    struct run_options o = {.train = true, .describe = feed_describe, .config_json = w->config, .define = w->config ? NULL : &define};
+    struct run_options o = {.train = true,
+                            .describe = feed_describe,
+                            .config_json = w->config,
+                            .define = w->config ? NULL : &define};
     config_init(&c);
     int rc = set_all(&c, w, precision, p->threads, e);
     if (!rc) {
@@ -170,7 +176,8 @@ static double find_launch(const struct samples *s)
     return least;
 }
 
-static void make_curve(struct curve *c, const struct samples *s, enum op op, int variant, enum dtype_class half, double launch)
+static void make_curve(struct curve *c, const struct samples *s, enum op op, int variant, enum dtype_class half,
+                       double launch)
 {
     struct curve_fit fit = {0};
     for (uint32_t i = 0; i < s->list.n; i++) {
@@ -208,7 +215,8 @@ static void warn_if_busy(void)
 {
     double load = 0;
     if (getloadavg(&load, 1) == 1 && load > 0.5)
-        log_warn("the load average is %.1f: other processes make the profile too slow; calibrate on an idle machine", load);
+        log_warn("the load average is %.1f: other processes make the profile too slow; calibrate on an idle machine",
+                 load);
 }
 
 int calibrate(struct profile *p, struct calibration *c, int threads, struct error *e)

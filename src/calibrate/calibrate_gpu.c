@@ -22,7 +22,8 @@ enum { STEPS_LEAST = 3, STEPS_MOST = 12, NODE_STEPS = 2 };
 
 /* --- samples ----------------------------------------------------------------------------- */
 
-void gpu_add_samples(struct gpu_samples *s, const char *name, const struct run *r, const struct timing *t, double replay, const struct profile *p)
+void gpu_add_samples(struct gpu_samples *s, const char *name, const struct run *r, const struct timing *t,
+                     double replay, const struct profile *p)
 {
     struct gpu_whole whole = {.name = name, .replay = replay};
     for (id n = 1; n < t->nodes; n++) {
@@ -126,14 +127,18 @@ static void fit_ops(const struct gpu_samples *s, struct calibration *c, double l
                 struct curve_fit fit = {0};
                 for (uint32_t i = 0; i < s->list.n; i++) {
                     const struct gpu_sample *x = &s->list.at[i];
-                    if ((int)x->of.op == op && x->of.variant == v && x->of.half == half && !x->crosses) curve_fit_add(&fit, x->ideal, x->seconds - launch);
+                    if ((int)x->of.op == op && x->of.variant == v && x->of.half == half && !x->crosses)
+                        curve_fit_add(&fit, x->ideal, x->seconds - launch);
                 }
                 curve_fit_end(&fit, &c->curve[op][v][half]);
                 round_curve(&c->curve[op][v][half], s->speed);
             }
 }
 
-static int by_class(const void *a, const void *b) { return class_order(&((const struct gpu_sample *)a)->of, &((const struct gpu_sample *)b)->of); }
+static int by_class(const void *a, const void *b)
+{
+    return class_order(&((const struct gpu_sample *)a)->of, &((const struct gpu_sample *)b)->of);
+}
 
 /* The samples of one class are adjacent. Classes beyond the table's capacity use their op's
  * curve or that of a near class. */
@@ -163,7 +168,7 @@ void gpu_fit(struct gpu_samples *s, struct profile *p, struct calibration *c)
     p->measured = c;
 }
 
-/* --- measuring ---------------------------------------------------------------------------------- */
+/* --- measuring -------------------------------------------------------------------------------- */
 
 /* Minimum time of each node over several steps. */
 static int time_nodes(struct bench *b, struct timing *least, struct error *e)
@@ -184,13 +189,15 @@ static int replay(struct bench *b, struct error *e)
 {
     double begun = clock_seconds();
     int rc = PL_OK;
-    for (int i = 0; i < STEPS_MOST && !rc && (i < STEPS_LEAST || clock_seconds() - begun < SECONDS_EACH); i += STEPS_LEAST) rc = bench_run(b, STEPS_LEAST, e);
+    for (int i = 0; i < STEPS_MOST && !rc && (i < STEPS_LEAST || clock_seconds() - begun < SECONDS_EACH);
+         i += STEPS_LEAST)
+        rc = bench_run(b, STEPS_LEAST, e);
     return rc;
 }
 
 /* Measures one workload. `view` describes the GPU after it was opened. */
-static int measure(struct gpu_samples *s, const char *name, const struct config *c, const struct run_options *o, struct profile *p,
-                   struct cuda_view *view, struct error *e)
+static int measure(struct gpu_samples *s, const char *name, const struct config *c, const struct run_options *o,
+                   struct profile *p, struct cuda_view *view, struct error *e)
 {
     struct bench b = {0};
     struct timing least = {0};
@@ -212,12 +219,14 @@ static void log_workload(const struct gpu_samples *s, const char *name, int rc, 
     const struct gpu_whole *w = s->wholes.n ? &s->wholes.at[s->wholes.n - 1] : NULL;
     if (rc) log_warn("calibrating: %s is left out: %.500s", name, e->text);
     else if (w)
-        log_note("calibrating: %-30s %8s a step, its nodes %8s; took %s", name, duration_print(w->replay, step), duration_print(w->nodes, nodes), duration_print(seconds, took));
+        log_note("calibrating: %-30s %8s a step, its nodes %8s; took %s", name, duration_print(w->replay, step),
+                 duration_print(w->nodes, nodes), duration_print(seconds, took));
 }
 
 /* A workload that fails, or that does not fit into the GPU's memory, is left out. If all are left
  * out, the error of the last one is returned. */
-static int measure_all(struct gpu_samples *s, struct profile *p, enum dtype half, struct cuda_view *view, struct error *e)
+static int measure_all(struct gpu_samples *s, struct profile *p, enum dtype half, struct cuda_view *view,
+                       struct error *e)
 {
     double begun = clock_seconds();
     struct config c;
@@ -252,7 +261,9 @@ int calibrate_gpu(struct profile *p, struct calibration *c, struct error *e)
         snprintf(c->isa, sizeof c->isa, "sm_%d", gpu.capability);
         strftime(c->date, sizeof c->date, "%Y-%m-%dT%H:%M:%SZ", gmtime(&now));
         gpu_fit(&s, p, c);
-        log_note("calibrated: %u nodes in %d classes; a replay takes %.3f of the sum of its node times and %+.2f us per node", s.list.n, c->classes, s.speed, 1e6 * s.gap);
+        log_note("calibrated: %u nodes in %d classes; a replay takes %.3f of the sum of its node times and %+.2f us "
+                 "per node",
+                 s.list.n, c->classes, s.speed, 1e6 * s.gap);
     }
     gpu_free(&s);
     return rc;

@@ -44,7 +44,8 @@ struct gpu_samples {
 bool gpu_workload(int i, enum dtype half, struct config *c, struct run_options *o, const char **name, struct error *e);
 /* Adds the node times of a run and the time of a replayed step; ideal times are computed from
  * `p`. */
-void gpu_add_samples(struct gpu_samples *s, const char *name, const struct run *r, const struct timing *t, double replay, const struct profile *p);
+void gpu_add_samples(struct gpu_samples *s, const char *name, const struct run *r, const struct timing *t,
+                     double replay, const struct profile *p);
 /* Computes curves and launch cost from all samples; p->measured becomes c. */
 void gpu_fit(struct gpu_samples *s, struct profile *p, struct calibration *c);
 void gpu_free(struct gpu_samples *s);

@@ -15,10 +15,12 @@
 #include "feed/feed.h"
 #include "graph/ops.h"
 
-#define LLAMA(vocabulary, hidden, inner, heads)                                                                                     \
-    "{\"model_type\": \"llama\", \"vocab_size\": " #vocabulary ", \"hidden_size\": " #hidden ", \"intermediate_size\": " #inner          \
-    ", \"num_hidden_layers\": 1, \"num_attention_heads\": " #heads ", \"num_key_value_heads\": " #heads                               \
-    ", \"max_position_embeddings\": 64, \"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-05, \"rope_theta\": 10000.0, \"tie_word_embeddings\": false}"
+#define LLAMA(vocabulary, hidden, inner, heads)                                                                        \
+    "{\"model_type\": \"llama\", \"vocab_size\": " #vocabulary ", \"hidden_size\": " #hidden                           \
+    ", \"intermediate_size\": " #inner ", \"num_hidden_layers\": 1, \"num_attention_heads\": " #heads                  \
+    ", \"num_key_value_heads\": " #heads                                                                               \
+    ", \"max_position_embeddings\": 64, \"hidden_act\": \"silu\", \"rms_norm_eps\": 1e-05, \"rope_theta\": 10000.0, "  \
+    "\"tie_word_embeddings\": false}"
 
 /* Weights of 256 bytes to 16 MiB. */
 static const char *const models[] = {LLAMA(1024, 64, 256, 2), LLAMA(8192, 512, 2048, 8)};
@@ -28,7 +30,7 @@ struct samples {
     VEC(struct link_sample) list;
 };
 
-/* --- fitting ------------------------------------------------------------------------------------------- */
+/* --- fitting ---------------------------------------------------------------------------------- */
 
 enum { UNKNOWNS = 3 }; /* latency, peer, seconds of a byte */
 
@@ -49,10 +51,13 @@ static void solve(const double sums[UNKNOWNS][UNKNOWNS + 1], const bool used[UNK
     for (int k = 0; k < UNKNOWNS; k++) x[k] = a[k][UNKNOWNS] / a[k][k];
 }
 
-static double fitted(const struct link *l, const struct link_sample *x) { return x->rest + l->latency + x->peers * (l->peer + x->part / l->bandwidth); }
+static double fitted(const struct link *l, const struct link_sample *x)
+{
+    return x->rest + l->latency + x->peers * (l->peer + x->part / l->bandwidth);
+}
 
-/* Bytes a second of the largest exchange, its latency included: a rate that the link has, where bytes seem to cost nothing but
- * the kernel's own accesses. */
+/* Bytes a second of the largest exchange, its latency included: a rate that the link has, where
+ * bytes seem to cost nothing but the kernel's own accesses. */
 static double largest_rate(const struct link_sample *list, int n)
 {
     const struct link_sample *largest = &list[0];
@@ -68,7 +73,8 @@ static void fit_scaled(const struct link_sample *list, const double *scale, int 
     bool several = false, used[UNKNOWNS] = {true, true, true};
     for (int i = 0; i < n; i++) {
         const struct link_sample *s = &list[i];
-        const double row[] = {1 / scale[i], s->peers / scale[i], s->peers * s->part / scale[i], (s->seconds - s->rest) / scale[i]};
+        const double row[] = {1 / scale[i], s->peers / scale[i], s->peers * s->part / scale[i],
+                              (s->seconds - s->rest) / scale[i]};
         for (int k = 0; k < UNKNOWNS; k++)
             for (int j = 0; j <= UNKNOWNS; j++) sums[k][j] += row[k] * row[j];
         several |= s->peers != list[0].peers;
@@ -85,8 +91,9 @@ static void fit_scaled(const struct link_sample *list, const double *scale, int 
     out->bandwidth = x[2] > 1e-15 ? 1 / x[2] : largest_rate(list, n);
 }
 
-/* Squares of errors are divided by the fitted time, which several turns find. So the sum over all collectives is right, which is what a
- * step takes; errors relative to each of them would favour small ones, some of which are done before they are waited for. */
+/* Squares of errors are divided by the fitted time, which several turns find. So the sum over all
+ * collectives is right, which is what a step takes; errors relative to each of them would favour
+ * small ones, some of which are done before they are waited for. */
 void links_fit(const struct link_sample *list, int n, struct link *out)
 {
     double *scale = mem_alloc((size_t)n * sizeof *scale);
@@ -98,13 +105,15 @@ void links_fit(const struct link_sample *list, int n, struct link *out)
     mem_free(scale);
 }
 
-/* --- measuring ----------------------------------------------------------------------------------------- */
+/* --- measuring -------------------------------------------------------------------------------- */
 
 static int set_all(struct config *c, const struct config *device, int ranks, bool hosts, struct error *e)
 {
     char own[3][64];
-    const char *const fixed[] = {"data.sequence=16", "memory.micro_batch=1", "memory.precision=f32", "memory.recompute=none", "memory.offload=none", "memory.head_chunks=1", "memory.budget=none",
-                                 "parallel.shard=optimizer", "train.clip_norm=0", "device.profile=default"};
+    const char *const fixed[] = {"data.sequence=16",      "memory.micro_batch=1",     "memory.precision=f32",
+                                 "memory.recompute=none", "memory.offload=none",      "memory.head_chunks=1",
+                                 "memory.budget=none",    "parallel.shard=optimizer", "train.clip_norm=0",
+                                 "device.profile=default"};
     int rc = PL_OK;
     snprintf(own[0], 64, "train.effective_batch=%d", ranks);
     snprintf(own[1], 64, "parallel.per_host=%d", hosts ? 1 : ranks);
@@ -138,7 +147,8 @@ static int time_gathers(struct bench *b, const struct profile *p, struct samples
     for (int i = 0; i < STEPS && !rc; i++) {
         rc = bench_run(b, 1, e);
         for (id n = 1; n < g->nodes.n; n++)
-            if (b->now.calls[n] && (!i || b->now.seconds[n] / b->now.calls[n] < least[n])) least[n] = b->now.seconds[n] / b->now.calls[n];
+            if (b->now.calls[n] && (!i || b->now.seconds[n] / b->now.calls[n] < least[n]))
+                least[n] = b->now.seconds[n] / b->now.calls[n];
     }
     for (id n = 1; n < g->nodes.n && !rc; n++) {
         const struct node *x = node_at(g, n);
@@ -148,14 +158,16 @@ static int time_gathers(struct bench *b, const struct profile *p, struct samples
         query_fill(&q, g, x, p);
         q.kernel = b->run.planned.plan.placement.binding[n].kernel;
         const double part = links_part(&q, x->op, &times);
-        add_sample(out, &(struct link_sample){q.attr->group.ranks - 1, part, least[n], kernel_seconds(&q, x->op)}); /* `p` has no links */
+        /* `p` has no links */
+        add_sample(out, &(struct link_sample){q.attr->group.ranks - 1, part, least[n], kernel_seconds(&q, x->op)});
     }
     mem_free(least);
     return rc;
 }
 
 /* The ranks of `part` train each model. */
-static int measure(struct ranks *part, const struct config *device, bool hosts, const struct profile *p, struct samples *out, struct error *e)
+static int measure(struct ranks *part, const struct config *device, bool hosts, const struct profile *p,
+                   struct samples *out, struct error *e)
 {
     int rc = PL_OK;
     for (size_t i = 0; i < COUNT(models) && !rc; i++) {
@@ -164,7 +176,12 @@ static int measure(struct ranks *part, const struct config *device, bool hosts, 
         config_init(&c);
         rc = set_all(&c, device, part->n, hosts, e);
         if (!rc) {
-            rc = bench_open(&b, &c, &(struct run_options){.train = true, .describe = feed_describe, .config_json = models[i], .ranks = part}, e);
+            rc = bench_open(&b, &c,
+                            &(struct run_options){.train = true,
+                                                  .describe = feed_describe,
+                                                  .config_json = models[i],
+                                                  .ranks = part},
+                            e);
             if (!rc) rc = time_gathers(&b, p, out, e);
             bench_close(&b);
         }
@@ -173,7 +190,8 @@ static int measure(struct ranks *part, const struct config *device, bool hosts, 
     return rc;
 }
 
-/* This rank's group of an axis: the ranks of its host, or those with its number on every host. Returns their number. */
+/* This rank's group of an axis: the ranks of its host, or those with its number on every host.
+ * Returns their number. */
 static int find_members(struct ranks *all, bool hosts, int *members, struct error *e)
 {
     struct place {
@@ -189,7 +207,7 @@ static int find_members(struct ranks *all, bool hosts, int *members, struct erro
     return n;
 }
 
-/* --- showing -------------------------------------------------------------------------------------------- */
+/* --- showing ---------------------------------------------------------------------------------- */
 
 static int by_part(const void *a, const void *b)
 {
@@ -200,18 +218,22 @@ static int by_part(const void *a, const void *b)
 static void print_link(const struct link *l, bool hosts, struct samples *s, struct text *out)
 {
     char size[32], measured[32], fit[32], latency[32], peer[32];
-    text_printf(out, "  %s: %.3g GB/s%s, %s for an exchange and %s for each peer (%d %s)\n", hosts ? "between hosts" : "within a host", 1e-9 * l->bandwidth, l->bandwidth > 1e14 ? " (no more than memory)" : "", duration_print(l->latency, latency),
+    text_printf(out, "  %s: %.3g GB/s%s, %s for an exchange and %s for each peer (%d %s)\n",
+                hosts ? "between hosts" : "within a host", 1e-9 * l->bandwidth,
+                l->bandwidth > 1e14 ? " (no more than memory)" : "", duration_print(l->latency, latency),
                 duration_print(l->peer, peer), l->ranks, hosts ? "hosts" : "ranks");
     qsort(s->list.at, s->list.n, sizeof *s->list.at, by_part);
     text_printf(out, "    %12s %6s %12s %12s\n", "to each peer", "peers", "measured", "predicted");
     for (uint32_t i = 0; i < s->list.n; i++) {
         const struct link_sample *x = &s->list.at[i];
-        text_printf(out, "    %12s %6d %12s %12s\n", size_print((uint64_t)x->part, size), x->peers, duration_print(x->seconds, measured), duration_print(fitted(l, x), fit));
+        text_printf(out, "    %12s %6d %12s %12s\n", size_print((uint64_t)x->part, size), x->peers,
+                    duration_print(x->seconds, measured), duration_print(fitted(l, x), fit));
     }
 }
 
 /* One axis: groups of two, and all. */
-static int calibrate_axis(struct ranks *all, const struct config *c, bool hosts, struct profile *p, struct text *out, struct error *e)
+static int calibrate_axis(struct ranks *all, const struct config *c, bool hosts, struct profile *p, struct text *out,
+                          struct error *e)
 {
     struct samples s = {0};
     struct profile without = *p;

@@ -51,8 +51,22 @@ static const struct workload {
     {"1.1 B, 4 x 2048", NULL, LM_1B, 4, 2048, 1, {0}, false},
     {"1.1 B, 8 x 2048", NULL, LM_1B, 8, 2048, 1, {0}, false},
     {"1.1 B, 8 x 2048, head in 8 chunks", NULL, LM_1B, 8, 2048, 8, {"memory.precision=bf16-pure"}, false},
-    {"ViT-H with everything offloaded", NULL, VIT_H, 2, 2, 1, {"memory.offload=[optimizer, masters, weights, activations]"}, false},
-    {"1.1 B with everything offloaded", NULL, LM_1B, 4, 2048, 1, {"memory.offload=[optimizer, masters, weights, activations]"}, false},
+    {"ViT-H with everything offloaded",
+     NULL,
+     VIT_H,
+     2,
+     2,
+     1,
+     {"memory.offload=[optimizer, masters, weights, activations]"},
+     false},
+    {"1.1 B with everything offloaded",
+     NULL,
+     LM_1B,
+     4,
+     2048,
+     1,
+     {"memory.offload=[optimizer, masters, weights, activations]"},
+     false},
     {"7 B, 4 x 2048, LoRA", NULL, LM_7B, 4, 2048, 4, {LORA, "adapter.r=16"}, false},
     {"7 B, 1 x 2048, LoRA on NF4", NULL, LM_7B, 1, 2048, 1, {LORA, "adapter.r=16", "memory.quantize=nf4"}, false},
     {"ViT-H, 2 images, LoRA", NULL, VIT_H, 2, 2, 1, {LORA, "adapter.r=16"}, false},
@@ -76,8 +90,9 @@ static const struct workload {
 /* Every key is set, so that the planner has nothing to search. */
 static int set_all(struct config *c, const struct workload *w, enum dtype half, struct error *e)
 {
-    static const char *const always[] = {"device.kind=cuda", "device.profile=default", "memory.recompute=none", "memory.fused_step=off",
-                                         "memory.offload=none", "memory.host_budget=none", "data.max_masks=32", "train.clip_norm=1"};
+    static const char *const always[] = {"device.kind=cuda",      "device.profile=default", "memory.recompute=none",
+                                         "memory.fused_step=off", "memory.offload=none",    "memory.host_budget=none",
+                                         "data.max_masks=32",     "train.clip_norm=1"};
     char sets[5][64];
     int n = 0, rc = PL_OK;
     snprintf(sets[n++], 64, "data.sequence=%d", w->sequence);

@@ -34,7 +34,7 @@ static struct breakdown arena_breakdown(const struct plan *p)
     return x;
 }
 
-/* --- ranks ------------------------------------------------------------------------------------------------ */
+/* --- ranks ------------------------------------------------------------------------------------ */
 
 /* Times of a rank, a step. */
 struct rank_times {
@@ -73,11 +73,14 @@ static void print_ranks(const struct shown *x, struct text *out)
     const struct communication c = plan_communication(&r->planned.plan, &r->planned.graph, &r->planned.profile);
     char sent[32], predicted[32], measured[32], step[32], exchanges[32];
     if (!has_ranks(x)) return;
-    text_printf(out, "Ranks\n  a rank sends %s in a step: %s predicted (links ", size_print((uint64_t)c.sent, sent), duration_print(c.seconds, predicted));
+    text_printf(out, "Ranks\n  a rank sends %s in a step: %s predicted (links ", size_print((uint64_t)c.sent, sent),
+                duration_print(c.seconds, predicted));
     links_print(&r->planned.profile, out);
-    text_printf(out, "), %s measured, with the wait for others\n  %-5s %-24s %12s %14s\n", duration_print(collectives(x->bench), measured), "rank", "host", "step", "in exchanges");
+    text_printf(out, "), %s measured, with the wait for others\n  %-5s %-24s %12s %14s\n",
+                duration_print(collectives(x->bench), measured), "rank", "host", "step", "in exchanges");
     for (int i = 0; i < x->ranks->n; i++)
-        text_printf(out, "  %-5d %-24.24s %12s %14s\n", i, x->each[i].host, duration_print(x->each[i].seconds, step), x->each[i].exchanges > 0 ? duration_print(x->each[i].exchanges, exchanges) : "-");
+        text_printf(out, "  %-5d %-24.24s %12s %14s\n", i, x->each[i].host, duration_print(x->each[i].seconds, step),
+                    x->each[i].exchanges > 0 ? duration_print(x->each[i].exchanges, exchanges) : "-");
 }
 
 static void put_ranks(const struct shown *x, struct json_writer *w)
@@ -101,7 +104,7 @@ static void put_ranks(const struct shown *x, struct json_writer *w)
     json_end(w);
 }
 
-/* --- printing ---------------------------------------------------------------------------------------------- */
+/* --- printing --------------------------------------------------------------------------------- */
 
 static void print_row(struct text *out, const char *name, uint64_t bytes, uint64_t whole)
 {
@@ -115,11 +118,13 @@ static void print_ops(const struct bench *b, struct text *out)
     uint32_t n = bench_ops(b, ops);
     if (!n) return;
     text_printf(out, "Time by op, in %s\n  %-20s %-5s %7s %10s %10s %9s %8s %8s\n",
-                bench_replays(b) ? "one more step, node by node" : "the fastest step", "op", "", "calls", "ms", "predicted", "GFLOP/s", "GiB/s", "ceiling");
+                bench_replays(b) ? "one more step, node by node" : "the fastest step", "op", "", "calls", "ms",
+                "predicted", "GFLOP/s", "GiB/s", "ceiling");
     for (uint32_t i = 0; i < n && i < OPS_SHOWN; i++) {
         const struct bench_op *x = &ops[i];
-        text_printf(out, "  %-20s %-5s %7" PRIu64 " %10.3f %10.3f %9.1f %8.2f %6.0f %%\n", op_table[x->op].name, dtype_name(x->dtype), x->calls,
-                    1e3 * x->seconds, 1e3 * x->predicted, 1e-9 * x->flops / x->seconds, x->bytes / x->seconds / GIB, 100 * x->ideal / x->seconds);
+        text_printf(out, "  %-20s %-5s %7" PRIu64 " %10.3f %10.3f %9.1f %8.2f %6.0f %%\n", op_table[x->op].name,
+                    dtype_name(x->dtype), x->calls, 1e3 * x->seconds, 1e3 * x->predicted, 1e-9 * x->flops / x->seconds,
+                    x->bytes / x->seconds / GIB, 100 * x->ideal / x->seconds);
     }
     double rest = 0, predicted = 0;
     for (uint32_t i = OPS_SHOWN; i < n; i++) rest += ops[i].seconds, predicted += ops[i].predicted;
@@ -131,7 +136,8 @@ static const char *print_extents(const struct op_class *x, char out[64])
 {
     size_t n = 0;
     out[0] = '\0';
-    for (int i = 0; i < EXTENTS && x->extent[i]; i++) n += (size_t)snprintf(out + n, 64 - n, "%s%.0f", i ? " x " : "", exp2(x->extent[i] / 2.));
+    for (int i = 0; i < EXTENTS && x->extent[i]; i++)
+        n += (size_t)snprintf(out + n, 64 - n, "%s%.0f", i ? " x " : "", exp2(x->extent[i] / 2.));
     return out;
 }
 
@@ -143,16 +149,19 @@ static void print_errors(const struct bench *b, struct text *out)
     double seconds = 0, predicted = 0;
     uint32_t n = bench_classes(b, &all);
     for (uint32_t i = 0; i < n; i++) seconds += all[i].seconds, predicted += all[i].predicted;
-    text_printf(out, "Largest prediction errors, timed node by node\n  %-40s %-24s %7s %10s %10s %10s\n", "kernel", "extents, about", "calls", "ms", "predicted", "error");
+    text_printf(out, "Largest prediction errors, timed node by node\n  %-40s %-24s %7s %10s %10s %10s\n", "kernel",
+                "extents, about", "calls", "ms", "predicted", "error");
     for (uint32_t i = 0; i < n && i < CLASSES_SHOWN; i++) {
         const struct bench_class *x = &all[i];
         const char *variant = op_variant_name(x->of.op, x->of.variant);
         char kernel[96];
         snprintf(kernel, sizeof kernel, "%s%s%s", x->of.kernel, *x->form ? ", " : "", x->form);
-        text_printf(out, "  %-40.40s %-6s %-17s %7" PRIu64 " %10.3f %10.3f %+10.3f\n", kernel, variant ? variant : "", print_extents(&x->of, extents), x->calls,
-                    1e3 * x->seconds, 1e3 * x->predicted, 1e3 * (x->predicted - x->seconds));
+        text_printf(out, "  %-40.40s %-6s %-17s %7" PRIu64 " %10.3f %10.3f %+10.3f\n", kernel, variant ? variant : "",
+                    print_extents(&x->of, extents), x->calls, 1e3 * x->seconds, 1e3 * x->predicted,
+                    1e3 * (x->predicted - x->seconds));
     }
-    text_printf(out, "  %-73s %10.3f %10.3f %+10.3f\n", "all", 1e3 * seconds, 1e3 * predicted, 1e3 * (predicted - seconds));
+    text_printf(out, "  %-73s %10.3f %10.3f %+10.3f\n", "all", 1e3 * seconds, 1e3 * predicted,
+                1e3 * (predicted - seconds));
     mem_free(all);
 }
 
@@ -164,12 +173,16 @@ static void print_text(const struct shown *s, struct text *out)
     char a[32], predicted[32], measured[32], median[32];
     uint64_t arena = plan_arena(p);
     double mean = bench_mean(b);
-    text_printf(out, "Step of %d sample%s: micro-batch %d x %d, ", b->run.planned.effective_batch, b->run.planned.effective_batch == 1 ? "" : "s", p->settings.micro_batch, p->settings.accumulation);
+    text_printf(out, "Step of %d sample%s: micro-batch %d x %d, ", b->run.planned.effective_batch,
+                b->run.planned.effective_batch == 1 ? "" : "s", p->settings.micro_batch, p->settings.accumulation);
     settings_print(&p->settings, out);
-    text_printf(out, ", %d thread%s%s\n", b->run.planned.profile.threads, b->run.planned.profile.threads == 1 ? "" : "s", has_ranks(s) ? " of each rank" : "");
-    text_printf(out, "  predicted  %s\n  measured   %s mean, %s median of %u\n  measured / predicted  %.3f\n", duration_print(p->seconds, predicted),
-                duration_print(mean, measured), duration_print(bench_median(b), median), b->steps, mean / p->seconds);
-    text_printf(out, "  samples/s  %.4g%s\n", b->run.planned.effective_batch / mean, has_ranks(s) ? " of all ranks together" : "");
+    text_printf(out, ", %d thread%s%s\n", b->run.planned.profile.threads,
+                b->run.planned.profile.threads == 1 ? "" : "s", has_ranks(s) ? " of each rank" : "");
+    text_printf(out, "  predicted  %s\n  measured   %s mean, %s median of %u\n  measured / predicted  %.3f\n",
+                duration_print(p->seconds, predicted), duration_print(mean, measured),
+                duration_print(bench_median(b), median), b->steps, mean / p->seconds);
+    text_printf(out, "  samples/s  %.4g%s\n", b->run.planned.effective_batch / mean,
+                has_ranks(s) ? " of all ranks together" : "");
     print_ranks(s, out);
     text_printf(out, "Memory%s\n", has_ranks(s) ? " of each rank" : "");
     print_row(out, "weights", x.weights, arena);
@@ -180,7 +193,8 @@ static void print_text(const struct shown *s, struct text *out)
     if (p->placement.arena[SPACE_HOST])
         text_printf(out, "  %-22s %12s\n", plan_host_name(p), size_print(p->placement.arena[SPACE_HOST], a));
     if (b->device_total) text_printf(out, "  %-22s %12s\n", "GPU memory used", size_print(b->device_used, a));
-    if (b->run.device.outside_bytes) text_printf(out, "  %-22s %12s\n", "NCCL's own", size_print(b->run.device.outside_bytes, a));
+    if (b->run.device.outside_bytes)
+        text_printf(out, "  %-22s %12s\n", "NCCL's own", size_print(b->run.device.outside_bytes, a));
     text_printf(out, "  %-22s %12s\n", "peak resident", size_print(bench_peak_resident(), a));
     print_ops(b, out);
     if (bench_replays(b)) print_errors(b, out);
@@ -232,7 +246,8 @@ static void put_shape(struct json_writer *w, const char *key, const struct tenso
 {
     char shape[160] = "";
     int at = 0;
-    for (int i = 0; t && i < t->rank; i++) at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%" PRId64, i ? "x" : "", t->dim[i]);
+    for (int i = 0; t && i < t->rank; i++)
+        at += snprintf(shape + at, sizeof shape - (size_t)at, "%s%" PRId64, i ? "x" : "", t->dim[i]);
     json_put_string(w, key, shape);
 }
 
@@ -298,7 +313,7 @@ static void print_json(const struct shown *s, struct text *out)
     text_printf(out, "\n");
 }
 
-/* --- the command --------------------------------------------------------------------------------------- */
+/* --- the command ------------------------------------------------------------------------------ */
 
 static int measure(const struct options *o, const struct config *c, struct shown *x, struct error *e)
 {
@@ -308,7 +323,8 @@ static int measure(const struct options *o, const struct config *c, struct shown
     if (!rc) rc = config_check(c, CONFIG_NEEDS_MODEL, e);
     if ((rc = agree_on(r, rc, e))) return rc;
     agree_free(r, offload_folder(c->train_out));
-    rc = bench_open(x->bench, c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .ranks = r}, e);
+    rc = bench_open(x->bench, c,
+                    &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .ranks = r}, e);
     if ((rc = agree_on(r, rc, e))) return rc;
     const double before = r ? r->moving : 0;
     rc = bench_run_shown(x->bench, steps, e);
@@ -342,26 +358,37 @@ static int bench_model(const struct options *o, struct ranks *ranks, struct erro
 static int bench(int argc, char **argv, struct error *e)
 {
     struct options o;
-    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_CALIBRATE | OPT_OUTPUT | OPT_THREADS | OPT_RANKS, argc, argv, e);
+    int rc = options_parse(&o,
+                           OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_STEPS | OPT_CALIBRATE | OPT_OUTPUT |
+                               OPT_THREADS | OPT_RANKS,
+                           argc, argv, e);
     if (rc) return rc;
     if (o.help) print_help(&command_bench);
-    else if (!o.calibrate && (o.output || o.threads)) rc = error_set(e, PL_USAGE, "-o and --threads need --calibrate; `--set device.threads=N` sets the threads of a step");
+    else if (!o.calibrate && (o.output || o.threads))
+        rc = error_set(e, PL_USAGE,
+                       "-o and --threads need --calibrate; `--set device.threads=N` sets the threads of a step");
     else rc = ranks_run(&command_bench, &o, argc, argv, o.calibrate ? bench_calibrate : bench_model, e);
     options_free(&o);
     return rc;
 }
 
-const struct command command_bench = {
-    "bench", "bench RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--ranks N] [--set key=value]... [--json]\n"
-    "       plimsoll bench --calibrate [--set device=cuda] [-o PROFILE.json] [--threads N] [--ranks N]",
-    "Runs training steps on synthetic inputs and prints the predicted and the measured time, the memory, and the time of each op.\n"
-    "Needs no data and writes no files, except the offload file of a CPU's plan that offloads; it is gone when bench ends.\n"
-    CONFIG_FROM_HELP
-    "  --steps N        steps to measure (5)\n"
-    "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: adapter.path\n"
-    "  --calibrate      measures the peak rates and the ops of this machine, or of its GPU with --set device=cuda, and stores the\n"
-    "                   profile from which plans predict times; takes about a minute and 2 GiB of memory\n"
-    "  -o PROFILE.json  with --calibrate: the file for the profile, instead of the default path\n"
-    "  --threads N      with --calibrate: CPU threads to measure with\n"
-    "  --ranks N        a step of N processes on this machine, as `mpirun -np N plimsoll bench ...`. With --calibrate: measures the links\n"
-    "                   between ranks, within a host and between hosts, and adds them to the profile", bench, .ranks = true};
+const struct command command_bench =
+    {"bench",
+     "bench RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--ranks "
+     "N] [--set key=value]... [--json]\n"
+     "       plimsoll bench --calibrate [--set device=cuda] [-o PROFILE.json] [--threads N] [--ranks N]",
+     "Runs training steps on synthetic inputs and prints the predicted and the measured time, the memory, and the time "
+     "of each op.\n"
+     "Needs no data and writes no files, except the offload file of a CPU's plan that offloads; it is gone when bench "
+     "ends.\n" CONFIG_FROM_HELP "  --steps N        steps to measure (5)\n"
+     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: "
+     "adapter.path\n"
+     "  --calibrate      measures the peak rates and the ops of this machine, or of its GPU with --set device=cuda, "
+     "and stores the\n"
+     "                   profile from which plans predict times; takes about a minute and 2 GiB of memory\n"
+     "  -o PROFILE.json  with --calibrate: the file for the profile, instead of the default path\n"
+     "  --threads N      with --calibrate: CPU threads to measure with\n"
+     "  --ranks N        a step of N processes on this machine, as `mpirun -np N plimsoll bench ...`. With "
+     "--calibrate: measures the links\n"
+     "                   between ranks, within a host and between hosts, and adds them to the profile",
+     bench, .ranks = true};

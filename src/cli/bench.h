@@ -6,7 +6,8 @@
 
 #include "cli/ranks.h"
 
-/* `bench --calibrate`: measures this machine, or what connects ranks, and stores the profile (calibrate.c). */
+/* `bench --calibrate`: measures this machine, or what connects ranks, and stores the profile
+ * (calibrate.c). */
 rank_command bench_calibrate;
 
 #endif

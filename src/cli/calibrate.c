@@ -1,6 +1,7 @@
 /*
- * calibrate.c: `plimsoll bench --calibrate`: measures this machine and stores its profile. On several ranks it measures the links
- * between them, which are added to the profile of rank 0's machine.
+ * calibrate.c: `plimsoll bench --calibrate`: measures this machine and stores its profile. On
+ * several ranks it measures the links between them, which are added to the profile of rank 0's
+ * machine.
  */
 #include <stdio.h>
 #include <string.h>
@@ -27,8 +28,8 @@ struct target {
 static void print_gpu(const struct profile *p)
 {
     const struct calibration *c = p->measured;
-    printf("%s, %s, %s\n  copies          %8.1f GiB/s\n  launch          %8.2f us\n  classes         %8d\n", c->cpu, c->isa, c->date, p->copy_bandwidth / GIB,
-           1e6 * p->launch_seconds, c->classes);
+    printf("%s, %s, %s\n  copies          %8.1f GiB/s\n  launch          %8.2f us\n  classes         %8d\n", c->cpu,
+           c->isa, c->date, p->copy_bandwidth / GIB, 1e6 * p->launch_seconds, c->classes);
 }
 
 static void print_cpu(const struct profile *p)
@@ -40,8 +41,10 @@ static void print_cpu(const struct profile *p)
             for (int half = 0; half < CLASS_COUNT; half++) curves += c->curve[op][v][half].n > 0;
     printf("%s, %s, %d thread%s, %s\n", c->cpu, c->isa, p->threads, p->threads == 1 ? "" : "s", c->date);
     printf("  multiply-adds   %8.1f GFLOP/s in f32, %.1f in bf16\n", 1e-9 * p->flops_f32, 1e-9 * p->flops_bf16);
-    printf("  bytes           %8.1f GiB/s from memory, %.1f from caches\n", p->memory_bandwidth / GIB, p->cache_bandwidth / GIB);
-    printf("  offload         %8.1f GiB/s\n  launch          %8.2f us\n  ops corrected   %8d\n", p->copy_bandwidth / GIB, 1e6 * p->launch_seconds, curves);
+    printf("  bytes           %8.1f GiB/s from memory, %.1f from caches\n", p->memory_bandwidth / GIB,
+           p->cache_bandwidth / GIB);
+    printf("  offload         %8.1f GiB/s\n  launch          %8.2f us\n  ops corrected   %8d\n",
+           p->copy_bandwidth / GIB, 1e6 * p->launch_seconds, curves);
 }
 
 /* The path of the profile: -o, or else `stored`, which is "" when no default path is known. Creates
@@ -49,8 +52,12 @@ static void print_cpu(const struct profile *p)
 static int output_path(const struct options *o, const char *stored, char *path, size_t room, struct error *e)
 {
     char dir[4200];
-    if (o->output) return snprintf(path, room, "%s", o->output) < (int)room ? PL_OK : error_set(e, PL_USAGE, "-o: the path is too long");
-    if (!stored[0]) return error_set(e, PL_USAGE, "neither XDG_DATA_HOME nor HOME is set, so the profile has no default path; give -o FILE");
+    if (o->output)
+        return snprintf(path, room, "%s", o->output) < (int)room ? PL_OK
+                                                                 : error_set(e, PL_USAGE, "-o: the path is too long");
+    if (!stored[0])
+        return error_set(e, PL_USAGE,
+                         "neither XDG_DATA_HOME nor HOME is set, so the profile has no default path; give -o FILE");
     snprintf(path, room, "%s", stored);
     int rc = path_dir(path, dir, sizeof dir, e);
     return rc ? rc : dir_make(dir, e);
@@ -60,12 +67,16 @@ static int output_path(const struct options *o, const char *stored, char *path, 
 static int check_options(const struct options *o, struct error *e)
 {
     static const char *const may[] = {"device=", "device.kind=", "parallel.crowd="};
-    if (o->run || o->memory || o->plan || o->steps || o->json) return error_set(e, PL_USAGE, "--calibrate accepts only --set device=cuda, -o, --threads and --ranks");
+    if (o->run || o->memory || o->plan || o->steps || o->json)
+        return error_set(e, PL_USAGE, "--calibrate accepts only --set device=cuda, -o, --threads and --ranks");
     if (o->n_from) return error_set(e, PL_USAGE, "--calibrate measures this machine and takes no --config-from");
     for (int i = 0; i < o->n_set; i++) {
         bool known = false;
         for (size_t k = 0; k < COUNT(may); k++) known |= !strncmp(o->set[i], may[k], strlen(may[k]));
-        if (!known) return error_set(e, PL_USAGE, "--calibrate accepts only --set device=cuda, -o, --threads and --ranks, not --set %s", o->set[i]);
+        if (!known)
+            return error_set(e, PL_USAGE,
+                             "--calibrate accepts only --set device=cuda, -o, --threads and --ranks, not --set %s",
+                             o->set[i]);
     }
     return PL_OK;
 }
@@ -86,7 +97,9 @@ static int open_target(struct target *t, const struct options *o, struct ranks *
 static int find_path(struct target *t, const struct options *o, struct error *e)
 {
     char stored[4200] = "";
-    if (!(t->gpu ? profile_gpu_path(t->profile.name, stored, sizeof stored) : profile_path(t->profile.threads, stored, sizeof stored))) stored[0] = '\0';
+    if (!(t->gpu ? profile_gpu_path(t->profile.name, stored, sizeof stored)
+                 : profile_path(t->profile.threads, stored, sizeof stored)))
+        stored[0] = '\0';
     return output_path(o, stored, t->path, sizeof t->path, e);
 }
 
@@ -99,8 +112,8 @@ static int measure_machine(struct target *t, const struct options *o, struct err
     return rc;
 }
 
-/* The profile to which links are added: the stored one, or, for a known GPU, that of the program. Without one the machine is
- * measured first. */
+/* The profile to which links are added: the stored one, or, for a known GPU, that of the program.
+ * Without one the machine is measured first. */
 static int find_machine(struct target *t, const struct options *o, struct error *e)
 {
     struct gpu gpu;

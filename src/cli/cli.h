@@ -16,7 +16,8 @@ struct command {
 #include "cli/commands.def"
 #undef COMMAND
 
-/* Prepares the process, which may start the program again, and returns what `body` returns (start.c). Called first. */
+/* Prepares the process, which may start the program again, and returns what `body` returns
+ * (start.c). Called first. */
 int start_process(int (*body)(int argc, char **argv), int argc, char **argv);
 
 /* The command of a list that a mistyped or related word means; NULL: none is near. */
@@ -53,23 +54,28 @@ int options_parse(struct options *o, unsigned allowed, int argc, char **argv, st
 void options_free(struct options *o);
 /* Parses an option's value as an integer within bounds; *out is unchanged when text is NULL. */
 int options_count(const char *option, const char *text, int64_t least, int64_t most, int64_t *out, struct error *e);
-/* The configuration: the defaults, then the files of --config-from, the run file, --set and --memory override them in
- * this order. What the files of --config-from gave is listed on stderr, once for each command. */
+/* The configuration: the defaults, then the files of --config-from, the run file, --set and
+ * --memory override them in this order. What the files of --config-from gave is listed on stderr,
+ * once for each command. */
 int options_config(const struct options *o, struct config *c, struct error *e);
 
-/* The files of --config-from, for commands with options of their own: sets what they say, before the run file and
- * --set; and settles what depends on those, and lists it on stderr. */
+/* The files of --config-from, for commands with options of their own: sets what they say, before
+ * the run file and --set; and settles what depends on those, and lists it on stderr. */
 int from_read(struct import *f, const char *const *files, int n, struct config *c, struct error *e);
 int from_settle(struct import *f, struct config *c, struct error *e);
 
-/* --model of a command: a folder, or the name of a preset, for which it warns that "text" or "masks" have no meaning. */
+/* --model of a command: a folder, or the name of a preset, for which it warns that "text" or
+ * "masks" have no meaning. */
 void use_model(struct config *c, const char *model, const char *results);
 
 /* The line of --config-from in the summaries of the commands that take a run file. */
-#define CONFIG_FROM_HELP                                                                                                                    \
-    "  --config-from FILE   takes the settings of another program from FILE: Hugging Face TrainingArguments, TRL, LLaMA-Factory,\n"          \
-    "                   ms-swift, Axolotl, LLaVA, DeepSpeed, Accelerate, a training command line, or values in Python's notation. May be\n"  \
-    "                   given several times. RUN.yaml, which is then optional, and --set come after it and override it\n"
+#define CONFIG_FROM_HELP                                                                                               \
+    "  --config-from FILE   takes the settings of another program from FILE: Hugging Face TrainingArguments, TRL, "    \
+    "LLaMA-Factory,\n"                                                                                                 \
+    "                   ms-swift, Axolotl, LLaVA, DeepSpeed, Accelerate, a training command line, or values in "       \
+    "Python's notation. May be\n"                                                                                      \
+    "                   given several times. RUN.yaml, which is then optional, and --set come after it and override "  \
+    "it\n"
 #define PRESET_HELP                                                                                                                         \
     "  --preset NAME    model.preset; with prs-med, or with --set model.path=DIR of a PRS-Med folder, the flags of train_prs_med.py are\n"    \
     "                   taken too, such as --data_root DIR --batch_size 2\n"

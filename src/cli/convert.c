@@ -2,11 +2,11 @@
  * convert.c: `plimsoll convert IN -o OUT`: PyTorch checkpoints to model folders and back, adapters
  * merged into their base, and weights in 4 bits.
  *
- * A file becomes a folder, a folder becomes a file; a folder with --adapter (adapter/merge.h) or --quantize
- * (folder/quantize_folder.h) becomes a folder. From a file or to one, tensors are copied one by one, without a
- * change of dtype or value. A checkpoint file is mapped into memory; a tensor of a folder goes
- * through a buffer of CHUNK bytes; only a tensor that is not contiguous is assembled in memory.
- * A folder is written under a temporary name and renamed when it is complete.
+ * A file becomes a folder, a folder becomes a file; a folder with --adapter (adapter/merge.h) or
+ * --quantize (folder/quantize_folder.h) becomes a folder. From a file or to one, tensors are copied
+ * one by one, without a change of dtype or value. A checkpoint file is mapped into memory; a tensor
+ * of a folder goes through a buffer of CHUNK bytes; only a tensor that is not contiguous is
+ * assembled in memory. A folder is written under a temporary name and renamed when it is complete.
  */
 #include <stdio.h>
 #include <string.h>
@@ -37,11 +37,17 @@ static int parse(struct request *w, int argc, char **argv, struct error *e)
 {
     const struct {
         const char *name, **value;
-    } options[] = {{"--out", &w->out}, {"--adapter", &w->adapter}, {"--quantize", &w->quantize}, {"-o", &w->out}, {"--json", NULL}};
+    } options[] = {{"--out", &w->out},
+                   {"--adapter", &w->adapter},
+                   {"--quantize", &w->quantize},
+                   {"-o", &w->out},
+                   {"--json", NULL}};
     for (int i = 0; i < argc; i++) {
         const char *a = argv[i];
         size_t k = 0, n = strcspn(a, "=");
-        while (k < COUNT(options) && (!options[k].value || strncmp(a, options[k].name, n) || options[k].name[n] || (a[n] && a[1] != '-'))) k++;
+        while (k < COUNT(options) &&
+               (!options[k].value || strncmp(a, options[k].name, n) || options[k].name[n] || (a[n] && a[1] != '-')))
+            k++;
         if (!strcmp(a, "--help") || !strcmp(a, "-h")) w->help = true;
         else if (!strcmp(a, "--json")) w->json = true;
         else if (k < COUNT(options) && a[n]) *options[k].value = a + n + 1;
@@ -59,8 +65,14 @@ static int parse(struct request *w, int argc, char **argv, struct error *e)
     }
     if (w->help) return PL_OK;
     if (!w->in || !w->out || !*w->out)
-        return error_set(e, PL_USAGE, "expected a checkpoint and -o FOLDER, a folder and -o FILE, or a folder, --adapter FOLDER or --quantize nf4, and -o FOLDER: plimsoll %s", command_convert.usage);
-    if (w->quantize && strcmp(w->quantize, "nf4")) return error_set(e, PL_USAGE, "--quantize %s: expected nf4, the one form in few bits that Plimsoll writes and reads", w->quantize);
+        return error_set(e, PL_USAGE,
+                         "expected a checkpoint and -o FOLDER, a folder and -o FILE, or a folder, --adapter FOLDER or "
+                         "--quantize nf4, and -o FOLDER: plimsoll %s",
+                         command_convert.usage);
+    if (w->quantize && strcmp(w->quantize, "nf4"))
+        return error_set(e, PL_USAGE,
+                         "--quantize %s: expected nf4, the one form in few bits that Plimsoll writes and reads",
+                         w->quantize);
     return PL_OK;
 }
 
@@ -109,7 +121,8 @@ static int copy_tensor(struct st_writer *w, const struct pth_tensor *t, struct e
     return rc;
 }
 
-static int write_weights(const struct pth *p, const char *from, const struct sam_names *n, const char *path, struct error *e)
+static int write_weights(const struct pth *p, const char *from, const struct sam_names *n, const char *path,
+                         struct error *e)
 {
     static const struct st_pair format = {"format", "pt"};
     struct st_spec *specs = mem_alloc(n->parts.n * sizeof *specs);
@@ -123,7 +136,8 @@ static int write_weights(const struct pth *p, const char *from, const struct sam
     if (rc) return rc;
     struct progress progress;
     progress_begin(&progress, "writing", "tensors", n->parts.n);
-    for (uint32_t i = 0; i < n->parts.n && !rc; i++, progress_add(&progress, 1)) rc = copy_tensor(&w, &p->tensors.at[n->parts.at[i].from->source], e);
+    for (uint32_t i = 0; i < n->parts.n && !rc; i++, progress_add(&progress, 1))
+        rc = copy_tensor(&w, &p->tensors.at[n->parts.at[i].from->source], e);
     progress_clear();
     if (!rc) rc = pth_check(p, from, e);
     if (!rc) return st_write_end(&w, e);
@@ -150,7 +164,8 @@ static int fill_folder(const struct sources *s, const char *dir, struct error *e
     sam_preprocessor_json(s->names, &processor);
     int rc = write_weights(s->checkpoint, s->from, s->names, bump_format(&paths, "%s/model.safetensors", dir), e);
     if (!rc) rc = file_write_atomic(bump_format(&paths, "%s/config.json", dir), config.at, config.n, e);
-    if (!rc) rc = file_write_atomic(bump_format(&paths, "%s/preprocessor_config.json", dir), processor.at, processor.n, e);
+    if (!rc)
+        rc = file_write_atomic(bump_format(&paths, "%s/preprocessor_config.json", dir), processor.at, processor.n, e);
     text_free(&config);
     text_free(&processor);
     bump_free(&paths);
@@ -223,14 +238,17 @@ static void close_shards(struct shards *s)
 static int add_shard(struct shards *s, struct sam_names *n, const char *path, struct error *e)
 {
     struct st_file f;
-    int rc = s->files.n < SHARDS_MOST ? st_open(path, &f, e) : error_set(e, PL_USAGE, "%s: more than %d weight files", path, SHARDS_MOST);
+    int rc = s->files.n < SHARDS_MOST ? st_open(path, &f, e)
+                                      : error_set(e, PL_USAGE, "%s: more than %d weight files", path, SHARDS_MOST);
     if (rc) return rc;
     vec_push(&s->files, f);
     if (f.n_entries > STRIDE) return error_set(e, PL_USAGE, "%s: more than %d tensors", path, STRIDE);
     for (uint32_t i = 0; i < f.n_entries; i++) {
         const struct st_entry *t = &f.entries[i];
         if (t->dtype == DT_NONE || t->rank > SAM_RANK)
-            return error_set(e, PL_USAGE, "%s: tensor %s has dtype %s and %d dimensions, which convert does not support", path, t->name, t->dtype_name, t->rank);
+            return error_set(e, PL_USAGE,
+                             "%s: tensor %s has dtype %s and %d dimensions, which convert does not support", path,
+                             t->name, t->dtype_name, t->rank);
         sam_names_add(n, t->name, t->dtype, t->rank, t->dims, (s->files.n - 1) * STRIDE + i);
     }
     return PL_OK;
@@ -244,13 +262,16 @@ static int open_shards(struct shards *s, struct sam_names *n, const char *dir, s
     if (file_exists(whole)) return add_shard(s, n, whole, e);
     int rc = dir_list(dir, &l, e);
     for (uint32_t i = 0; i < l.n && !rc; i++)
-        if (pattern_match("*.safetensors", l.at[i])) rc = add_shard(s, n, bump_format(&n->memory, "%s/%s", dir, l.at[i]), e);
+        if (pattern_match("*.safetensors", l.at[i]))
+            rc = add_shard(s, n, bump_format(&n->memory, "%s/%s", dir, l.at[i]), e);
     names_free(&l);
-    if (!rc && !s->files.n) rc = error_set(e, PL_USAGE, "%s: the folder has no *.safetensors; expected a model folder", dir);
+    if (!rc && !s->files.n)
+        rc = error_set(e, PL_USAGE, "%s: the folder has no *.safetensors; expected a model folder", dir);
     return rc;
 }
 
-static int copy_entry(struct pth_writer *w, const struct sam_part *part, const struct shards *s, char *chunk, struct error *e)
+static int copy_entry(struct pth_writer *w, const struct sam_part *part, const struct shards *s, char *chunk,
+                      struct error *e)
 {
     const struct sam_tensor *t = part->from;
     const struct st_file *f = &s->files.at[t->source / STRIDE];
@@ -264,7 +285,8 @@ static int copy_entry(struct pth_writer *w, const struct sam_part *part, const s
     return rc;
 }
 
-static int write_checkpoint(const struct sam_names *n, const struct shards *s, const char *out, uint32_t *tensors, struct error *e)
+static int write_checkpoint(const struct sam_names *n, const struct shards *s, const char *out, uint32_t *tensors,
+                            struct error *e)
 {
     struct pth_writer *w;
     int rc = pth_begin(&w, out, e);
@@ -281,9 +303,11 @@ static int write_checkpoint(const struct sam_names *n, const struct shards *s, c
     return rc;
 }
 
-static const char PURPOSE[] = "convert makes a checkpoint file of a folder of SAM, MedSAM, MobileSAM or TinySAM, and a folder of such a file";
+static const char PURPOSE[] =
+    "convert makes a checkpoint file of a folder of SAM, MedSAM, MobileSAM or TinySAM, and a folder of such a file";
 
-/* Opens the folder's model if it has a config.json, which must be SAM's or TinySAM's. *has: it has one. */
+/* Opens the folder's model if it has a config.json, which must be SAM's or TinySAM's. *has: it has
+ * one. */
 static int open_folder_model(const struct request *w, struct model *m, bool *has, struct error *e)
 {
     struct text path = {0};
@@ -306,7 +330,9 @@ static int check_config(const struct request *w, struct sam_names *n, const stru
     int rc = sam_config_check(n, m, e);
     if (!rc) rc = pixel_norm_read(&usual, "", e);
     if (!rc && memcmp(&usual, &m->masks->norm, sizeof usual))
-        log_warn("%s: the image normalisation differs from SAM's and a checkpoint cannot store it: keep preprocessor_config.json", w->in);
+        log_warn("%s: the image normalisation differs from SAM's and a checkpoint cannot store it: keep "
+                 "preprocessor_config.json",
+                 w->in);
     return rc;
 }
 
@@ -317,8 +343,11 @@ static int to_checkpoint(const struct request *w, struct error *e)
     struct model m;
     uint32_t tensors = 0;
     bool has;
-    if (dir_exists(w->out)) return error_set(e, PL_USAGE, "%s is a folder; a model folder is converted to a file, such as model.pth", w->out);
-    if (file_exists(w->out)) return error_set(e, PL_USAGE, "%s exists already: give another name, or remove it first", w->out);
+    if (dir_exists(w->out))
+        return error_set(e, PL_USAGE, "%s is a folder; a model folder is converted to a file, such as model.pth",
+                         w->out);
+    if (file_exists(w->out))
+        return error_set(e, PL_USAGE, "%s exists already: give another name, or remove it first", w->out);
     if (open_folder_model(w, &m, &has, e)) return e->code;
     int rc = open_shards(&s, &n, w->in, e);
     if (!rc) {
@@ -334,13 +363,14 @@ static int to_checkpoint(const struct request *w, struct error *e)
     return rc;
 }
 
-/* --- an adapter into its base ------------------------------------------------------------------- */
+/* --- an adapter into its base ----------------------------------------------------------------- */
 
 static void print_merged(const struct request *w, const struct merge *m)
 {
     const uint32_t tensors = m->base.n_slots + (m->untied && !m->head);
     if (!w->json) {
-        printf("%s: %s merged into %s: %u linear modules with LoRA, %u whole tensors, %u tensors in all%s\n", w->out, w->adapter, w->in, m->n_merged, m->n_whole, tensors,
+        printf("%s: %s merged into %s: %u linear modules with LoRA, %u whole tensors, %u tensors in all%s\n", w->out,
+               w->adapter, w->in, m->n_merged, m->n_whole, tensors,
                m->untied ? "; the head no longer shares the embedding's weight" : "");
         return;
     }
@@ -371,14 +401,15 @@ static int merge(const struct request *w, struct error *e)
     return rc;
 }
 
-/* --- weights in 4 bits --------------------------------------------------------------------------- */
+/* --- weights in 4 bits ------------------------------------------------------------------------ */
 
 static void print_quantized(const struct request *w, const struct quantize_folder *q)
 {
     char before[32], after[32];
     if (!w->json) {
-        printf("%s: %s%s%s with %u weights of linear layers in 4 bits (NF4), of %u tensors in all: %s, before %s\n", w->out, w->in, w->adapter ? " and " : "", w->adapter ? w->adapter : "",
-               q->n_quantized, q->n_tensors, size_print(q->bytes, after), size_print(q->bytes_before, before));
+        printf("%s: %s%s%s with %u weights of linear layers in 4 bits (NF4), of %u tensors in all: %s, before %s\n",
+               w->out, w->in, w->adapter ? " and " : "", w->adapter ? w->adapter : "", q->n_quantized, q->n_tensors,
+               size_print(q->bytes, after), size_print(q->bytes_before, before));
         return;
     }
     struct text t = {0};
@@ -410,7 +441,8 @@ static int quantize(const struct request *w, const char *from, struct error *e)
     return rc;
 }
 
-/* The adapter is merged into a temporary folder, in the dtypes of the base, which is then quantized. */
+/* The adapter is merged into a temporary folder, in the dtypes of the base, which is then
+ * quantized. */
 static int merge_and_quantize(const struct request *w, struct error *e)
 {
     struct quantize_folder base;
@@ -430,7 +462,7 @@ static int merge_and_quantize(const struct request *w, struct error *e)
     return rc;
 }
 
-/* --- the command ------------------------------------------------------------------------------- */
+/* --- the command ------------------------------------------------------------------------------ */
 
 static int run(int argc, char **argv, struct error *e)
 {
@@ -442,20 +474,34 @@ static int run(int argc, char **argv, struct error *e)
         return PL_OK;
     }
     if (!file_exists(w.in)) return model_missing(w.in, e);
-    if (adapter_folder_is(w.in)) return error_set(e, PL_USAGE, "%s holds an adapter, which is merged into its base model: plimsoll convert BASE --adapter %s -o OUT", w.in, w.in);
-    if (w.quantize && !dir_exists(w.in)) return error_set(e, PL_USAGE, "--quantize takes a model folder, and %s is a file: plimsoll convert %s -o FOLDER first", w.in, w.in);
+    if (adapter_folder_is(w.in))
+        return error_set(
+            e, PL_USAGE,
+            "%s holds an adapter, which is merged into its base model: plimsoll convert BASE --adapter %s -o OUT", w.in,
+            w.in);
+    if (w.quantize && !dir_exists(w.in))
+        return error_set(e, PL_USAGE,
+                         "--quantize takes a model folder, and %s is a file: plimsoll convert %s -o FOLDER first", w.in,
+                         w.in);
     if (w.quantize) return w.adapter ? merge_and_quantize(&w, e) : quantize(&w, w.in, e);
     if (w.adapter) return merge(&w, e);
     return dir_exists(w.in) ? to_checkpoint(&w, e) : to_folder(&w, e);
 }
 
-const struct command command_convert = {
-    "convert", "convert IN.pth -o DIR | DIR -o OUT.pth | BASE [--adapter DIR] [--quantize nf4] -o OUT [--json]",
-    "Converts a PyTorch checkpoint of SAM, MedSAM, MobileSAM or TinySAM to a model folder (config.json, model.safetensors,\n"
-    "preprocessor_config.json), or a model folder to a checkpoint with the published parameter names. The names and shapes of the\n"
-    "tensors determine the model; values and dtypes do not change. A checkpoint is read as data: no code in it is executed.\n"
-    "With --adapter, merges a LoRA adapter that PEFT or Plimsoll wrote (adapter_config.json, adapter_model.safetensors) into the model\n"
-    "folder BASE and writes the merged model folder, in the dtypes of BASE.\n"
-    "With --quantize nf4, writes BASE with the weights of its linear layers in 4 bits, all but the output head, as transformers does\n"
-    "with bitsandbytes (load_in_4bit, nf4, bnb_4bit_use_double_quant): transformers and Plimsoll read the folder, and a run on it has\n"
-    "the bits of a run on BASE with memory.quantize nf4. With --adapter too, the adapter is merged first.", run};
+const struct command command_convert =
+    {"convert", "convert IN.pth -o DIR | DIR -o OUT.pth | BASE [--adapter DIR] [--quantize nf4] -o OUT [--json]",
+     "Converts a PyTorch checkpoint of SAM, MedSAM, MobileSAM or TinySAM to a model folder (config.json, "
+     "model.safetensors,\n"
+     "preprocessor_config.json), or a model folder to a checkpoint with the published parameter names. The names and "
+     "shapes of the\n"
+     "tensors determine the model; values and dtypes do not change. A checkpoint is read as data: no code in it is "
+     "executed.\n"
+     "With --adapter, merges a LoRA adapter that PEFT or Plimsoll wrote (adapter_config.json, "
+     "adapter_model.safetensors) into the model\n"
+     "folder BASE and writes the merged model folder, in the dtypes of BASE.\n"
+     "With --quantize nf4, writes BASE with the weights of its linear layers in 4 bits, all but the output head, as "
+     "transformers does\n"
+     "with bitsandbytes (load_in_4bit, nf4, bnb_4bit_use_double_quant): transformers and Plimsoll read the folder, and "
+     "a run on it has\n"
+     "the bits of a run on BASE with memory.quantize nf4. With --adapter too, the adapter is merged first.",
+     run};

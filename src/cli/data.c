@@ -9,7 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
-static const struct command *const commands[] = {&data_make, &data_prepare, &data_inspect, &data_verify, &data_pack, &data_tokenize};
+static const struct command *const commands[] = {&data_make,   &data_prepare, &data_inspect,
+                                                 &data_verify, &data_pack,    &data_tokenize};
 
 /* ---- options ---- */
 
@@ -18,7 +19,9 @@ int data_check_png(const char *option, const char *path, struct error *e)
     static const char *const others[] = {".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp"};
     const char *dot = path ? strrchr(path, '.') : NULL;
     for (size_t i = 0; i < COUNT(others) && dot; i++)
-        if (!strcasecmp(dot, others[i])) return error_set(e, PL_USAGE, "%s %s: images are written as PNG; give a name that ends in .png", option, path);
+        if (!strcasecmp(dot, others[i]))
+            return error_set(e, PL_USAGE, "%s %s: images are written as PNG; give a name that ends in .png", option,
+                             path);
     return PL_OK;
 }
 
@@ -71,7 +74,8 @@ static int unknown_option(const struct data_option *table, size_t n, const char 
     int best = 4;
     for (size_t i = 0; i < n; i++)
         if (edit_distance(arg, table[i].name) < best) best = edit_distance(arg, table[i].name), nearest = table[i].name;
-    return error_set(e, PL_USAGE, "unknown option %s%s%s%s --help lists them", arg, nearest ? "; did you mean " : ";", nearest ? nearest : "", nearest ? "?" : "");
+    return error_set(e, PL_USAGE, "unknown option %s%s%s%s --help lists them", arg, nearest ? "; did you mean " : ";",
+                     nearest ? nearest : "", nearest ? "?" : "");
 }
 
 static int parse_option(const struct data_option *table, size_t n, int argc, char **argv, int *i, struct error *e)
@@ -91,8 +95,8 @@ static int parse_option(const struct data_option *table, size_t n, int argc, cha
     return value ? parse_value(o, value, e) : error_set(e, PL_USAGE, "%s needs a value", arg);
 }
 
-int data_options(const struct command *c, const struct data_option *table, size_t n, int argc, char **argv, struct names *paths, bool *help,
-                 struct error *e)
+int data_options(const struct command *c, const struct data_option *table, size_t n, int argc, char **argv,
+                 struct names *paths, bool *help, struct error *e)
 {
     *help = false;
     for (int i = 0; i < argc; i++)
@@ -137,7 +141,8 @@ static int data(int argc, char **argv, struct error *e)
     for (size_t i = 0; i < COUNT(commands); i++)
         text_printf(&known, "%s%s", i == 0 ? "" : i + 1 < COUNT(commands) ? ", " : " or ", commands[i]->name);
     const char *nearest = argc ? nearest_command(argv[0], commands, COUNT(commands)) : NULL;
-    if (nearest) error_set(e, PL_USAGE, "unknown subcommand %s; did you mean `data %s`? --help describes all", argv[0], nearest);
+    if (nearest)
+        error_set(e, PL_USAGE, "unknown subcommand %s; did you mean `data %s`? --help describes all", argv[0], nearest);
     else if (argc) error_set(e, PL_USAGE, "data %s: expected %s; --help describes them", argv[0], known.at);
     else error_set(e, PL_USAGE, "no subcommand is given: expected %s; --help describes them", known.at);
     text_free(&known);
@@ -146,4 +151,5 @@ static int data(int argc, char **argv, struct error *e)
 
 const struct command command_data = {
     "data", "data make | prepare | inspect | verify | pack | tokenize ...",
-    "Makes, repairs, inspects, verifies and packs datasets of images with masks; inspects and tokenizes conversations.", data};
+    "Makes, repairs, inspects, verifies and packs datasets of images with masks; inspects and tokenizes conversations.",
+    data};

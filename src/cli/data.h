@@ -17,17 +17,18 @@ enum data_kind { DATA_SWITCH, DATA_TEXT, DATA_COUNT, DATA_POSITIVE, DATA_SIZE, D
 struct data_option {
     const char *name;
     enum data_kind kind;
-    void *to; /* points to a bool, const char *, uint64_t (DATA_POSITIVE: 0 means not given), uint32_t[2] of width and height (WxH), double,
+    void *
+        to; /* points to a bool, const char *, uint64_t (DATA_POSITIVE: 0 means not given), uint32_t[2] of width and height (WxH), double,
                  or struct names (DATA_LIST: each use of the option appends a name) */
 };
 /* Parses argv by the table. Arguments that are not options go to `paths` (heap copies), or are
  * an error when `paths` is NULL. *help: --help was given and printed; the caller returns. */
-int data_options(const struct command *c, const struct data_option *table, size_t n, int argc, char **argv, struct names *paths, bool *help,
-                 struct error *e);
+int data_options(const struct command *c, const struct data_option *table, size_t n, int argc, char **argv,
+                 struct names *paths, bool *help, struct error *e);
 /* Refuses an output that would be written as PNG under the name of another image format. */
 int data_check_png(const char *option, const char *path, struct error *e);
-/* `data inspect` of conversations (data_inspect_text.c): the files of `paths`, or of the configuration
- * `run`. */
+/* `data inspect` of conversations (data_inspect_text.c): the files of `paths`, or of the
+ * configuration `run`. */
 struct inspect_text {
     const struct names *paths, *set; /* set: KEY=VALUE */
     const char *run;                 /* NULL: none */
@@ -40,7 +41,8 @@ int inspect_text(const struct inspect_text *o, struct error *e);
 /* Parses "WxH". */
 bool data_parse_size(const char *s, uint32_t size[2]);
 
-/* `data pack --embeddings` of a model of images and text: PATHS are conversations (data_pack_images.c). */
+/* `data pack --embeddings` of a model of images and text: PATHS are conversations
+ * (data_pack_images.c). */
 struct image_packing {
     const char *folder, *dtype;      /* of the model; --embeddings-dtype */
     const struct names *set, *paths;
@@ -48,7 +50,8 @@ struct image_packing {
     const char *output;
 };
 int pack_images(const struct image_packing *p, struct error *e);
-/* Whether the first path is such a store; `data inspect` of it and, with `check`, `data verify` (data_embeddings.c). */
+/* Whether the first path is such a store; `data inspect` of it and, with `check`, `data verify`
+ * (data_embeddings.c). */
 bool embeddings_alone(const struct names *paths);
 int inspect_embeddings(const struct names *paths, bool check, bool json, struct error *e);
 

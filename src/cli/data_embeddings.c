@@ -1,6 +1,6 @@
 /*
- * data_embeddings.c: `plimsoll data inspect` and `data verify` of a store of the embeddings of conversations' images
- * (data/formats/packed.h, version 3).
+ * data_embeddings.c: `plimsoll data inspect` and `data verify` of a store of the embeddings of
+ * conversations' images (data/formats/packed.h, version 3).
  */
 #include <stdio.h>
 
@@ -69,19 +69,30 @@ int inspect_embeddings(const struct names *paths, bool check, bool json, struct 
     struct dataset *d;
     struct counts n = {0};
     char shape[64];
-    int rc = dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = paths->at, .n_paths = paths->n, .embeddings_alone = true}, e);
+    int rc = dataset_open(&d,
+                          &(struct dataset_options){.format = "packed",
+                                                    .paths = paths->at,
+                                                    .n_paths = paths->n,
+                                                    .embeddings_alone = true},
+                          e);
     if (rc) return rc;
     if (!dataset_embeddings(d)) {
         dataset_close(d);
-        return error_set(e, PL_USAGE, "%s and others have embeddings of different encoders: give one at a time", paths->at[0]);
+        return error_set(e, PL_USAGE, "%s and others have embeddings of different encoders: give one at a time",
+                         paths->at[0]);
     }
     look(d, check, &n);
     if (json) print_json(d, &n);
     else
-        printf("packed: %llu images of conversations, %llu embeddings %s, computed with %s: %llu images could not be read, %llu bad samples\n", (unsigned long long)dataset_count(d),
-               (unsigned long long)n.embeddings, embed_print(dataset_embeddings(d), shape), dataset_embeddings(d)->model, (unsigned long long)n.unreadable, (unsigned long long)n.damaged);
+        printf("packed: %llu images of conversations, %llu embeddings %s, computed with %s: %llu images could not be "
+               "read, %llu bad samples\n",
+               (unsigned long long)dataset_count(d), (unsigned long long)n.embeddings,
+               embed_print(dataset_embeddings(d), shape), dataset_embeddings(d)->model,
+               (unsigned long long)n.unreadable, (unsigned long long)n.damaged);
     rc = dataset_intact(d, e);
-    if (!rc && n.damaged) rc = error_set(e, PL_FAIL, "%llu of %llu samples are bad", (unsigned long long)n.damaged, (unsigned long long)dataset_count(d));
+    if (!rc && n.damaged)
+        rc = error_set(e, PL_FAIL, "%llu of %llu samples are bad", (unsigned long long)n.damaged,
+                       (unsigned long long)dataset_count(d));
     dataset_close(d);
     return rc;
 }

@@ -67,8 +67,10 @@ void inspect_print(const struct samples *all, const struct facts *f, struct text
 void inspect_json(const struct samples *all, const struct facts *f, const struct mask_memory *c, struct text *out);
 
 /* Writes the sheet as an image (PNG). */
-int inspect_sheet(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c, struct error *e);
+int inspect_sheet(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c,
+                  struct error *e);
 /* Writes it as an HTML page: the images, and the tables that are also printed. */
-int inspect_page(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c, struct error *e);
+int inspect_page(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c,
+                 struct error *e);
 
 #endif

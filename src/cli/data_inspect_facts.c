@@ -1,6 +1,6 @@
 /*
- * data_inspect_facts.c: statistics of a dataset, and the memory of its masks. They cover all samples and come
- * from the annotations and the image headers.
+ * data_inspect_facts.c: statistics of a dataset, and the memory of its masks. They cover all
+ * samples and come from the annotations and the image headers.
  */
 #include <math.h>
 #include <stdio.h>
@@ -71,11 +71,13 @@ static int commonest(const void *a, const void *b)
 }
 
 /* Masks that cover no cell of the loss's grid: they can be neither trained on nor scored. The grid
- * is that of a model with patches of 16: a quarter of the side to which the longer side is resized. */
+ * is that of a model with patches of 16: a quarter of the side to which the longer side is
+ * resized. */
 static uint32_t count_small(const struct sample *s, uint32_t cells)
 {
     uint32_t side = s->found.w > s->found.h ? s->found.w : s->found.h, n = 0;
-    struct grid_geometry at = {.h = s->found.h, .w = s->found.w, .canvas_w = 4 * cells, .canvas_h = 4 * cells, .gw = cells, .gh = cells};
+    struct grid_geometry at =
+        {.h = s->found.h, .w = s->found.w, .canvas_w = 4 * cells, .canvas_h = 4 * cells, .gw = cells, .gh = cells};
     void *memory = mem_alloc(grid_bytes(side, cells));
     uint8_t *bits = mem_alloc(grid_mask_bytes(cells, cells));
     struct polygon_scratch runs = s->runs;
@@ -137,13 +139,15 @@ void facts_count(struct facts *f, const struct samples *all)
         {
             f->small += small;
             if (!rc) count_sample(f, &s);
-            else if (f->bad++, i < first) first = i, snprintf(f->first_bad, sizeof f->first_bad, "%.200s: %.300s", s.name, e.text);
+            else if (f->bad++, i < first)
+                first = i, snprintf(f->first_bad, sizeof f->first_bad, "%.200s: %.300s", s.name, e.text);
             progress_add(&progress, 1);
         }
         sample_free(&s);
     }
     progress_clear();
-    numbers *const each[] = {&f->masks, &f->w, &f->h, &f->mask_pixels, &f->image_bytes, &f->area, &f->runs, &f->counts, &f->iou, &f->stability};
+    numbers *const each[] = {&f->masks, &f->w,    &f->h,      &f->mask_pixels, &f->image_bytes,
+                             &f->area,  &f->runs, &f->counts, &f->iou,         &f->stability};
     for (size_t k = 0; k < COUNT(each); k++) sort(each[k]);
     if (f->sizes.n) qsort(f->sizes.at, f->sizes.n, sizeof *f->sizes.at, commonest);
     if (f->categories.n) qsort(f->categories.at, f->categories.n, sizeof *f->categories.at, most_masks);
@@ -151,7 +155,8 @@ void facts_count(struct facts *f, const struct samples *all)
 
 /* ---- areas ---- */
 
-static const double steps[AREAS] = {0.0001, 0.001, 0.01, 0.1, 1.000001}; /* upper ends of the bins, as fractions of the image */
+/* upper ends of the bins, as fractions of the image */
+static const double steps[AREAS] = {0.0001, 0.001, 0.01, 0.1, 1.000001};
 const char *const area_names[AREAS] = {"below 0.01 %", "0.01 - 0.1 %", "0.1 - 1 %", "1 - 10 %", "above 10 %"};
 
 void facts_areas(const numbers *area, uint64_t out[AREAS])
@@ -180,10 +185,16 @@ static void fill_bytes(struct mask_memory *c)
     }
 }
 
-/* The masks of SA-1B have 345 runs each at 2000x1500 on average, and about 500 bytes of JSON: id, area, boxes, scores, RLE. */
+/* The masks of SA-1B have 345 runs each at 2000x1500 on average, and about 500 bytes of JSON: id,
+ * area, boxes, scores, RLE. */
 struct mask_memory mask_memory_of(double w, double h, double masks)
 {
-    struct mask_memory c = {.w = w, .h = h, .masks = masks, .mask_pixels = w * h * masks, .runs = 345 * fmax(w, h) / 2000, .estimated = true};
+    struct mask_memory c = {.w = w,
+                            .h = h,
+                            .masks = masks,
+                            .mask_pixels = w * h * masks,
+                            .runs = 345 * fmax(w, h) / 2000,
+                            .estimated = true};
     fill_bytes(&c);
     c.annotations = 500 * masks;
     for (int s = 0; s < SIZES; s++) c.image[s] = 3 * c.bytes[UINT8][s] / masks;
@@ -192,7 +203,12 @@ struct mask_memory mask_memory_of(double w, double h, double masks)
 
 struct mask_memory mask_memory_measured(const struct facts *f)
 {
-    struct mask_memory c = {.w = facts_mean(&f->w), .h = facts_mean(&f->h), .masks = facts_mean(&f->masks), .mask_pixels = facts_mean(&f->mask_pixels), .most = facts_quantile(&f->mask_pixels, 1), .runs = facts_mean(&f->runs)};
+    struct mask_memory c = {.w = facts_mean(&f->w),
+                            .h = facts_mean(&f->h),
+                            .masks = facts_mean(&f->masks),
+                            .mask_pixels = facts_mean(&f->mask_pixels),
+                            .most = facts_quantile(&f->mask_pixels, 1),
+                            .runs = facts_mean(&f->runs)};
     fill_bytes(&c);
     return c;
 }

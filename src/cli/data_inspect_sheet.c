@@ -1,6 +1,6 @@
 /*
- * data_inspect_sheet.c: a contact sheet of images with their masks, as an image or as an HTML page. Only the
- * images on it are decoded.
+ * data_inspect_sheet.c: a contact sheet of images with their masks, as an image or as an HTML page.
+ * Only the images on it are decoded.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,8 @@ static int decode(const struct sample *s, const struct pixel_range *range, struc
     }
     if (image_is_whole(s->image, s->facts.n)) {
         struct image q;
-        if (image_decode(&q, s->image, s->facts.n, &(struct image_options){.range = *range}, NULL, 0, e)) return e->code;
+        if (image_decode(&q, s->image, s->facts.n, &(struct image_options){.range = *range}, NULL, 0, e))
+            return e->code;
         *p = (struct canvas){q.width, q.height, q.rgb};
         return PL_OK;
     }
@@ -50,7 +51,14 @@ static int draw_masks(struct canvas *cell, struct draw_area at, struct sample *s
     struct grid g;
     void *memory = mem_alloc(grid_bytes(side, cells)), *bits = mem_alloc(grid_mask_bytes(at.w, at.h));
     grid_init(&g, memory, side, cells);
-    struct grid_geometry geometry = {.h = s->found.h, .w = s->found.w, .resized_w = at.w, .resized_h = at.h, .canvas_w = at.w, .canvas_h = at.h, .gw = at.w, .gh = at.h};
+    struct grid_geometry geometry = {.h = s->found.h,
+                                     .w = s->found.w,
+                                     .resized_w = at.w,
+                                     .resized_h = at.h,
+                                     .canvas_w = at.w,
+                                     .canvas_h = at.h,
+                                     .gw = at.w,
+                                     .gh = at.h};
     int rc = grid_set(&g, &geometry, e);
     qsort(s->masks, s->found.n, sizeof *s->masks, by_area);
     for (uint32_t k = 0; k < s->found.n && !rc; k++)
@@ -116,8 +124,9 @@ static struct canvas draw_memory(const struct mask_memory *c, uint32_t width)
         enum encoding encoding;
         enum grid_size size;
         const char *label;
-    } rows[] = {{FLOAT32, FULL, "float32, full size"}, {UINT8, FULL, "uint8, full size"}, {BITS, FULL, "1 bit, full size"},
-                {RUNS, FULL, "RLE, full size"},        {FLOAT32, AT_256, "float32, 256"}, {BITS, AT_256, "1 bit, 256"}};
+    } rows[] = {{FLOAT32, FULL, "float32, full size"}, {UINT8, FULL, "uint8, full size"},
+                {BITS, FULL, "1 bit, full size"},      {RUNS, FULL, "RLE, full size"},
+                {FLOAT32, AT_256, "float32, 256"},     {BITS, AT_256, "1 bit, 256"}};
     struct draw_bar bars[COUNT(rows)];
     char shown[COUNT(rows)][32], title[96];
     for (size_t k = 0; k < COUNT(rows); k++) {
@@ -128,7 +137,8 @@ static struct canvas draw_memory(const struct mask_memory *c, uint32_t width)
     return draw_bars(title, bars, COUNT(rows), width);
 }
 
-int inspect_sheet(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c, struct error *e)
+int inspect_sheet(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c,
+                  struct error *e)
 {
     struct canvas parts[3] = {draw_samples(all)};
     uint32_t width = parts[0].w > 900 ? parts[0].w : 900;
@@ -165,7 +175,8 @@ static int put_samples(const struct samples *all, struct text *out, struct error
 {
     const uint32_t n = (uint32_t)min_u64(all->n, ON_SHEET);
     int rc = PL_OK;
-    text_printf(out, "<h2>%u of %llu images with their masks</h2>\n<div class='images'>\n", n, (unsigned long long)all->n);
+    text_printf(out, "<h2>%u of %llu images with their masks</h2>\n<div class='images'>\n", n,
+                (unsigned long long)all->n);
     for (uint32_t k = 0; k < n && !rc; k++) {
         struct draw_cell cell = {0};
         struct text png = {0}, caption = {0};
@@ -185,7 +196,8 @@ static int put_samples(const struct samples *all, struct text *out, struct error
     return rc;
 }
 
-int inspect_page(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c, struct error *e)
+int inspect_page(const char *path, const struct samples *all, const struct facts *f, const struct mask_memory *c,
+                 struct error *e)
 {
     struct text out = {0}, tables = {0}, title = {0};
     char name[256];

@@ -1,9 +1,9 @@
 /*
- * data_inspect_text.c: `plimsoll data inspect` of conversations: what the files hold, what cannot be used
- * and why, lengths and labels, and some samples with the tokens that have labels marked.
+ * data_inspect_text.c: `plimsoll data inspect` of conversations: what the files hold, what cannot
+ * be used and why, lengths and labels, and some samples with the tokens that have labels marked.
  *
- * The numbers come from a token store, which is made in a temporary file with the code that training
- * uses. Without a tokenizer the files are read as far as that is possible.
+ * The numbers come from a token store, which is made in a temporary file with the code that
+ * training uses. Without a tokenizer the files are read as far as that is possible.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,8 @@
 
 struct facts {
     struct sample_report report;
-    uint64_t counted, turns, most_turns, with_system, with_tools, with_media; /* of samples that can be read; turns are messages */
+    /* of samples that can be read; turns are messages */
+    uint64_t counted, turns, most_turns, with_system, with_tools, with_media;
     const char *format;        /* of the first sample */
 };
 
@@ -107,12 +108,16 @@ static void find_images(struct measured *m, const struct token_store *s, struct 
         struct error e;
         uint64_t bytes;
         int rc = PL_OK;
-        for (uint32_t k = 0; k < x->n_media && !rc; k++, name += strlen(name) + 1) rc = image_files_find(files, name, &bytes, &e);
-        if (rc && !m->missing++) snprintf(m->first_missing, sizeof m->first_missing, "%.80s:%s: %.240s", s->names + x->file, record_place(x->line).text, e.text);
+        for (uint32_t k = 0; k < x->n_media && !rc; k++, name += strlen(name) + 1)
+            rc = image_files_find(files, name, &bytes, &e);
+        if (rc && !m->missing++)
+            snprintf(m->first_missing, sizeof m->first_missing, "%.80s:%s: %.240s", s->names + x->file,
+                     record_place(x->line).text, e.text);
     }
 }
 
-static int measure(struct measured *m, const struct config *c, const struct text_source *s, struct sample_report *report, struct error *e)
+static int measure(struct measured *m, const struct config *c, const struct text_source *s,
+                   struct sample_report *report, struct error *e)
 {
     char path[4096];
     struct token_store_key key = {0};
@@ -152,13 +157,15 @@ static void put_text(struct text *out, const char *bytes, size_t n)
 }
 
 /* The label ranges of the sample's tokens under data.train_on, as bytes of its text. */
-static uint32_t mark_labels(const struct config *c, const struct tokenized *t, const char *text, size_t n, struct text *out)
+static uint32_t mark_labels(const struct config *c, const struct tokenized *t, const char *text, size_t n,
+                            struct text *out)
 {
     const struct token_list *l = &t->tokens.tokens;
     uint32_t labels = 0;
     size_t at = 0;
     const uint32_t answers = t->tokens.answers.n;
-    for (uint32_t i = c->data_train_on == TRAIN_ON_LAST && answers ? answers - 1 : 0; i < (c->data_train_on == TRAIN_ON_ALL ? 1 : answers); i++) {
+    for (uint32_t i = c->data_train_on == TRAIN_ON_LAST && answers ? answers - 1 : 0;
+         i < (c->data_train_on == TRAIN_ON_ALL ? 1 : answers); i++) {
         struct byte_range r = c->data_train_on == TRAIN_ON_ALL ? (struct byte_range){0, l->n} : t->tokens.answers.at[i];
         if (!r.begin) r.begin = 1; /* nothing predicts the first token */
         const size_t from = r.begin < l->n ? l->at[r.begin].begin : n, to = r.end ? l->at[r.end - 1].end : 0;
@@ -183,7 +190,8 @@ static void show_end(const struct tokenize_options *o, const struct token_list *
     last->end = (uint32_t)out->n;
 }
 
-static void show_sample(const struct config *c, const struct tokenize_options *o, const char *path, const struct record *x, struct text *out)
+static void show_sample(const struct config *c, const struct tokenize_options *o, const char *path,
+                        const struct record *x, struct text *out)
 {
     struct bump b = {0};
     struct tokenized t = {0};
@@ -194,7 +202,8 @@ static void show_sample(const struct config *c, const struct tokenize_options *o
     if (fault) text_printf(out, "%s: %s\n", conversation_fault_name(fault), why.text);
     else {
         const struct conversation *s = &t.conversation;
-        for (uint32_t i = 0; s->messages && i < s->messages->count; i++) text_printf(&plain, "%s%s", i ? ", " : "", value_get(s->messages->items[i], "role")->text);
+        for (uint32_t i = 0; s->messages && i < s->messages->count; i++)
+            text_printf(&plain, "%s%s", i ? ", " : "", value_get(s->messages->items[i], "role")->text);
         struct text whole = {0};
         if (!s->messages) text_printf(&whole, "%s%s", s->prompt, s->completion), show_end(o, &t.tokens.tokens, &whole);
         const struct text *text = s->messages ? &t.text : &whole;
@@ -202,9 +211,11 @@ static void show_sample(const struct config *c, const struct tokenize_options *o
         if (!s->messages) text_printf(&plain, "text");
         for (uint32_t i = 0; i < s->media->count; i++) {
             text_printf(&plain, i ? ", " : "; ");
-            put_text(&plain, s->media->items[i]->text, min_u64(80, strlen(s->media->items[i]->text))); /* data: URLs are long */
+            /* data: URLs are long */
+            put_text(&plain, s->media->items[i]->text, min_u64(80, strlen(s->media->items[i]->text)));
         }
-        text_printf(out, "%s; %u tokens, %u with labels\n%s\n", plain.at, t.tokens.tokens.n, labels, marked.n ? marked.at : "");
+        text_printf(out, "%s; %u tokens, %u with labels\n%s\n", plain.at, t.tokens.tokens.n, labels,
+                    marked.n ? marked.at : "");
         text_free(&whole);
     }
     text_free(&marked);
@@ -213,7 +224,8 @@ static void show_sample(const struct config *c, const struct tokenize_options *o
     bump_free(&b);
 }
 
-static int show_samples(const struct config *c, const struct text_source *s, uint64_t n, struct text *out, struct error *e)
+static int show_samples(const struct config *c, const struct text_source *s, uint64_t n, struct text *out,
+                        struct error *e)
 {
     struct names files;
     int rc = tokenize_files(c->data_train.at, c->data_train.n, &files, e);
@@ -223,7 +235,8 @@ static int show_samples(const struct config *c, const struct text_source *s, uin
         struct record x;
         bool more = true;
         rc = open_records(c, files.at[i], &r, e);
-        while (!rc && n && !(rc = records_next(&r, &x, &more, e)) && more) n--, show_sample(c, &s->options, files.at[i], &x, out);
+        while (!rc && n && !(rc = records_next(&r, &x, &more, e)) && more)
+            n--, show_sample(c, &s->options, files.at[i], &x, out);
         records_close(&r);
     }
     names_free(&files);
@@ -247,13 +260,20 @@ static void print_facts(const struct facts *f, const struct measured *m, struct 
     text_printf(out, "samples     %llu, %s\n", (unsigned long long)r->read, f->format ? f->format : "no known format");
     text_printf(out, "usable      %llu\n", (unsigned long long)usable);
     for (int i = SAMPLE_FINE + 1; i < SAMPLE_FAULTS; i++)
-        if (r->bad[i]) text_printf(out, "unusable    %llu: %s\n            first: %s\n", (unsigned long long)r->bad[i], conversation_fault_name(i), r->first[i]);
+        if (r->bad[i])
+            text_printf(out, "unusable    %llu: %s\n            first: %s\n", (unsigned long long)r->bad[i],
+                        conversation_fault_name(i), r->first[i]);
     if (f->counted)
-        text_printf(out, "turns       %.1f a sample, at most %llu; %llu samples have a system prompt, %llu tools, %llu images or videos\n", (double)f->turns / (double)f->counted,
-                    (unsigned long long)f->most_turns, (unsigned long long)f->with_system, (unsigned long long)f->with_tools, (unsigned long long)f->with_media);
+        text_printf(out,
+                    "turns       %.1f a sample, at most %llu; %llu samples have a system prompt, %llu tools, %llu "
+                    "images or videos\n",
+                    (double)f->turns / (double)f->counted, (unsigned long long)f->most_turns,
+                    (unsigned long long)f->with_system, (unsigned long long)f->with_tools,
+                    (unsigned long long)f->with_media);
     if (!m->tokens || !m->samples) return;
-    text_printf(out, "tokens      %llu; a sample has %llu (median), %llu (95 %%), at most %llu\n", (unsigned long long)m->total, (unsigned long long)m->median,
-                (unsigned long long)m->p95, (unsigned long long)m->longest);
+    text_printf(out, "tokens      %llu; a sample has %llu (median), %llu (95 %%), at most %llu\n",
+                (unsigned long long)m->total, (unsigned long long)m->median, (unsigned long long)m->p95,
+                (unsigned long long)m->longest);
     if (m->missing)
         text_printf(out, "missing     %llu %s an image that cannot be used\n            first: %s\n",
                     (unsigned long long)m->missing, m->missing == 1 ? "sample has" : "samples have", m->first_missing);
@@ -263,20 +283,34 @@ static void print_facts(const struct facts *f, const struct measured *m, struct 
     }
     const struct conversations *c = &m->set;
     text_printf(out, "labels      %.1f %% of the tokens\n", 100.0 * (double)c->labels / (double)c->tokens);
-    text_printf(out, "rows        %u of %lld tokens, %.1f %% filled, for %llu samples\n", c->rows.n, (long long)c->o.sequence,
-                100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), (unsigned long long)c->samples);
+    text_printf(out, "rows        %u of %lld tokens, %.1f %% filled, for %llu samples\n", c->rows.n,
+                (long long)c->o.sequence, 100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence),
+                (unsigned long long)c->samples);
     if (c->o.images.most && c->images)
-        text_printf(out, "images      %llu, %.2f a row of at most %u; %.1f %% of their slots are filled\n", (unsigned long long)c->images, (double)c->images / (double)c->rows.n,
-                    c->o.images.most, 100.0 * (double)c->images / ((double)c->rows.n * c->o.images.most));
+        text_printf(out, "images      %llu, %.2f a row of at most %u; %.1f %% of their slots are filled\n",
+                    (unsigned long long)c->images, (double)c->images / (double)c->rows.n, c->o.images.most,
+                    100.0 * (double)c->images / ((double)c->rows.n * c->o.images.most));
     if (c->o.images.most_frames && c->frames)
-        text_printf(out, "frames      %llu of videos, %.2f a row of at most %u\n", (unsigned long long)c->frames, (double)c->frames / (double)c->rows.n, c->o.images.most_frames);
+        text_printf(out, "frames      %llu of videos, %.2f a row of at most %u\n", (unsigned long long)c->frames,
+                    (double)c->frames / (double)c->rows.n, c->o.images.most_frames);
     if (c->too_many_frames)
-        text_printf(out, "too many    %llu samples have more frames than data.max_frames, at most %llu, and are left out\n", (unsigned long long)c->too_many_frames, (unsigned long long)c->most_frames);
-    if (c->too_many) text_printf(out, "too many    %llu samples have more images than data.max_images, at most %llu, and are left out\n", (unsigned long long)c->too_many, (unsigned long long)c->most_images);
-    if (c->split + c->split_long) text_printf(out, "split       %llu samples, at turns\n", (unsigned long long)(c->split + c->split_long));
-    if (c->too_long) text_printf(out, "too long    %llu samples are left out%s\n", (unsigned long long)c->too_long, c->o.too_long >= TOO_LONG_CUT ? "" : " (data.too_long: cut keeps turns that fit)");
-    if (c->cut_texts) text_printf(out, "cut         %llu texts: %llu tokens are left out (data.too_long: split keeps them)\n", (unsigned long long)c->cut_texts, (unsigned long long)c->cut_tokens);
-    if (c->cut) text_printf(out, "cut         %llu samples, after the last answer that fits\n", (unsigned long long)c->cut);
+        text_printf(out,
+                    "too many    %llu samples have more frames than data.max_frames, at most %llu, and are left out\n",
+                    (unsigned long long)c->too_many_frames, (unsigned long long)c->most_frames);
+    if (c->too_many)
+        text_printf(out,
+                    "too many    %llu samples have more images than data.max_images, at most %llu, and are left out\n",
+                    (unsigned long long)c->too_many, (unsigned long long)c->most_images);
+    if (c->split + c->split_long)
+        text_printf(out, "split       %llu samples, at turns\n", (unsigned long long)(c->split + c->split_long));
+    if (c->too_long)
+        text_printf(out, "too long    %llu samples are left out%s\n", (unsigned long long)c->too_long,
+                    c->o.too_long >= TOO_LONG_CUT ? "" : " (data.too_long: cut keeps turns that fit)");
+    if (c->cut_texts)
+        text_printf(out, "cut         %llu texts: %llu tokens are left out (data.too_long: split keeps them)\n",
+                    (unsigned long long)c->cut_texts, (unsigned long long)c->cut_tokens);
+    if (c->cut)
+        text_printf(out, "cut         %llu samples, after the last answer that fits\n", (unsigned long long)c->cut);
 }
 
 static void json_facts(const struct facts *f, const struct measured *m, struct text *out)
@@ -345,7 +379,8 @@ static int inspect(const struct config *c, const struct inspect_text *o, struct 
         print_facts(&f, &m, &out);
         print_endless(&m, s.tokenizer, &out);
         if (tokenizer) rc = show_samples(c, &s, o->samples, &out, e);
-        else text_printf(&out, "\nAdd --model DIR, a folder with a tokenizer, for lengths, labels, rows and samples.\n");
+        else
+            text_printf(&out, "\nAdd --model DIR, a folder with a tokenizer, for lengths, labels, rows and samples.\n");
     }
     if (out.n) fwrite(out.at, 1, out.n, stdout);
     if (m.rows) conversations_close(&m.set);
@@ -367,7 +402,9 @@ static int make_config(struct config *c, const struct inspect_text *o, struct er
     if (!rc && o->images) rc = config_assign(c, "data.images", o->images, e);
     if (!rc && o->model) rc = config_assign(c, dir_exists(o->model) ? "model.path" : "data.tokenizer", o->model, e);
     if (!rc && !config_text(c)) {
-        error_set(e, PL_USAGE, "data.format is not text or conversations; for images give their files or folders, not a configuration");
+        error_set(
+            e, PL_USAGE,
+            "data.format is not text or conversations; for images give their files or folders, not a configuration");
         rc = config_at_key(c, KEY_data_format, e);
     }
     if (!rc) rc = config_check_read(c, "data inspect", "model.* data.*", e);

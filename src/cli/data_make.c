@@ -49,7 +49,8 @@ static void make_sample(const struct make *m, uint64_t id, struct synth_sample *
     synth_free(&scene);
 }
 
-static int write_half(struct tar_writer *tar, const char *folder, uint64_t id, int half, const struct text *t, struct error *e)
+static int write_half(struct tar_writer *tar, const char *folder, uint64_t id, int half, const struct text *t,
+                      struct error *e)
 {
     struct text path = {0};
     text_printf(&path, "%s/sa_%llu.%s", tar ? "." : folder, (unsigned long long)id, half ? "json" : "jpg");
@@ -72,7 +73,8 @@ static void choose_order(const struct make *m, uint64_t first, uint32_t n, uint3
     }
 }
 
-static int write_block(struct make *m, struct tar_writer *tar, const char *folder, uint64_t first, uint32_t n, struct error *e)
+static int write_block(struct make *m, struct tar_writer *tar, const char *folder, uint64_t first, uint32_t n,
+                       struct error *e)
 {
     struct synth_sample *samples = mem_alloc(n * sizeof *samples);
     uint32_t order[2 * BLOCK];
@@ -99,10 +101,12 @@ static int write_block(struct make *m, struct tar_writer *tar, const char *folde
     return rc;
 }
 
-static int write_blocks(struct make *m, struct tar_writer *tar, const char *folder, uint64_t first, uint64_t n, struct error *e)
+static int write_blocks(struct make *m, struct tar_writer *tar, const char *folder, uint64_t first, uint64_t n,
+                        struct error *e)
 {
     int rc = PL_OK;
-    for (uint64_t at = 0; at < n && !rc; at += BLOCK) rc = write_block(m, tar, folder, first + at, (uint32_t)min_u64(n - at, BLOCK), e);
+    for (uint64_t at = 0; at < n && !rc; at += BLOCK)
+        rc = write_block(m, tar, folder, first + at, (uint32_t)min_u64(n - at, BLOCK), e);
     return rc;
 }
 
@@ -174,15 +178,21 @@ static int check_free(const char *dir, const struct text *options, const char *m
     size_t n;
     if (file_exists(mark)) {
         if (file_read(mark, 4096, &begun, &n, e)) return e->code;
-        int rc = !strcmp(begun, options->at) ? PL_OK
-                     : error_set(e, PL_USAGE, "%s holds the beginning of another dataset, `data make` with%.200s, which did not end: use those options to continue it, give another folder, or remove this one first", dir, begun);
+        int rc = !strcmp(begun, options->at)
+                     ? PL_OK
+                     : error_set(e, PL_USAGE,
+                                 "%s holds the beginning of another dataset, `data make` with%.200s, which did not "
+                                 "end: use those options to continue it, give another folder, or remove this one first",
+                                 dir, begun);
         if (!rc) log_note("%s: continuing a dataset that was begun with the same options", dir);
         mem_free(begun);
         return rc;
     }
     int rc = file_exists(dir) ? dir_list(dir, &l, e) : PL_OK;
     for (uint32_t i = 0; i < l.n && !rc; i++)
-        if (pattern_match("sa_*", l.at[i])) rc = error_set(e, PL_USAGE, "%s/%s exists already: give another folder, or empty this one first", dir, l.at[i]);
+        if (pattern_match("sa_*", l.at[i]))
+            rc = error_set(e, PL_USAGE, "%s/%s exists already: give another folder, or empty this one first", dir,
+                           l.at[i]);
     names_free(&l);
     return rc;
 }
@@ -200,18 +210,23 @@ static int make_shards(struct make *m, struct error *e)
     char size[32], time[32], there[64] = "";
     progress_clear();
     if (m->there) snprintf(there, sizeof there, "; %llu of them were there already", (unsigned long long)m->there);
-    printf("%s: %llu image%s of %ux%u with %llu mask%s in %llu %s%s, %s, %s\n", m->dir, (unsigned long long)m->images, m->images == 1 ? "" : "s", m->synth.width,
-           m->synth.height, (unsigned long long)m->masks, m->masks == 1 ? "" : "s", (unsigned long long)m->shards,
-           m->extracted ? m->shards == 1 ? "folder" : "folders" : m->shards == 1 ? "shard" : "shards", there, size_print(m->bytes, size),
-           duration_print(clock_seconds() - from, time));
+    printf("%s: %llu image%s of %ux%u with %llu mask%s in %llu %s%s, %s, %s\n", m->dir, (unsigned long long)m->images,
+           m->images == 1 ? "" : "s", m->synth.width, m->synth.height, (unsigned long long)m->masks,
+           m->masks == 1 ? "" : "s", (unsigned long long)m->shards,
+           m->extracted     ? m->shards == 1 ? "folder" : "folders"
+           : m->shards == 1 ? "shard"
+                            : "shards",
+           there, size_print(m->bytes, size), duration_print(clock_seconds() - from, time));
     return PL_OK;
 }
 
 static int make_all(struct make *m, struct error *e)
 {
     struct text mark = {0};
-    text_printf(&m->options, " --images %llu --shards %llu --size %ux%u --seed %llu --masks %u --order %s%s", (unsigned long long)m->images, (unsigned long long)m->shards,
-                m->synth.width, m->synth.height, (unsigned long long)m->synth.seed, m->synth.masks, m->sorted ? "sorted" : "random", m->extracted ? " --extracted" : "");
+    text_printf(&m->options, " --images %llu --shards %llu --size %ux%u --seed %llu --masks %u --order %s%s",
+                (unsigned long long)m->images, (unsigned long long)m->shards, m->synth.width, m->synth.height,
+                (unsigned long long)m->synth.seed, m->synth.masks, m->sorted ? "sorted" : "random",
+                m->extracted ? " --extracted" : "");
     text_printf(&mark, "%s/.make", m->dir);
     int rc = check_free(m->dir, &m->options, mark.at, e);
     if (!rc) rc = dir_make(m->dir, e);
@@ -226,10 +241,13 @@ static int make_all(struct make *m, struct error *e)
 
 static int check(const struct make *m, const char *order, struct error *e)
 {
-    if (!m->images || m->images > 1000000) return error_set(e, PL_USAGE, "--images %llu: expected 1 to 1000000", (unsigned long long)m->images);
+    if (!m->images || m->images > 1000000)
+        return error_set(e, PL_USAGE, "--images %llu: expected 1 to 1000000", (unsigned long long)m->images);
     if (!m->shards || m->shards > m->images || m->shards > 1000000)
-        return error_set(e, PL_USAGE, "--shards %llu: expected 1 to the number of images, %llu", (unsigned long long)m->shards, (unsigned long long)m->images);
-    if (strcmp(order, "random") && strcmp(order, "sorted")) return error_set(e, PL_USAGE, "--order %s: expected random or sorted", order);
+        return error_set(e, PL_USAGE, "--shards %llu: expected 1 to the number of images, %llu",
+                         (unsigned long long)m->shards, (unsigned long long)m->images);
+    if (strcmp(order, "random") && strcmp(order, "sorted"))
+        return error_set(e, PL_USAGE, "--order %s: expected random or sorted", order);
     return synth_check(&m->synth, e);
 }
 
@@ -262,7 +280,8 @@ static int run(int argc, char **argv, struct error *e)
 }
 
 const struct command data_make = {
-    "make", "data make DIR [--images N] [--shards K] [--size WxH] [--seed S] [--masks M] [--order random|sorted] [--extracted]",
+    "make",
+    "data make DIR [--images N] [--shards K] [--size WxH] [--seed S] [--masks M] [--order random|sorted] [--extracted]",
     "Writes a synthetic dataset in SA-1B's format: textured images of overlapping shapes, with the\n"
     "exact mask of the visible part of each shape. DIR must not hold sa_* files. After a kill, the same\n"
     "command continues.\n"

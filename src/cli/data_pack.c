@@ -23,7 +23,8 @@
 #include "feed/embed.h"
 
 enum { BLOCK = 16, POLYGON_RUNS = 1 << 19, REPORTED = 20 };
-static const uint64_t room = (uint64_t)1 << 28; /* bytes per thread for a sample's files; pages are committed on first use */
+/* bytes per thread for a sample's files; pages are committed on first use */
+static const uint64_t room = (uint64_t)1 << 28;
 
 struct packing {
     struct samples all;
@@ -152,17 +153,39 @@ static int embed(struct packing *p, const struct packable *x, struct error *e)
 static int write_sample(struct packing *p, const struct packable *x, struct error *e)
 {
     if (p->embedder && embed(p, x, e)) return e->code;
-    const char *slash = strrchr(x->name, '/'), *key = slash ? slash + 1 : x->name, *group = x->grouped ? x->group : NULL;
+    const char *slash = strrchr(x->name, '/'), *key = slash ? slash + 1 : x->name,
+               *group = x->grouped ? x->group : NULL;
     record_categories(p, x);
     p->written++;
     p->masks += x->n;
     p->bad_masks += x->bad;
     if (p->map)
-        return memmap_add(p->map, &(struct memmap_new){.name = x->name, .key = key, .group = group, .h = x->facts.h, .w = x->facts.w, .image = x->image, .n = x->image_n,
-                                                       .bits = x->bits, .masks = x->n}, e);
-    return packed_add(p->store, &(struct packed_new){.name = x->name, .key = key, .group = group, .h = x->facts.h, .w = x->facts.w, .rows = x->facts.rows,
-                                                     .columns = x->facts.columns, .image = x->image, .embedding = p->embedding, .masks = x->masks, .bits = x->bits,
-                                                     .n = x->n, .empty = x->facts.empty}, e);
+        return memmap_add(p->map,
+                          &(struct memmap_new){.name = x->name,
+                                               .key = key,
+                                               .group = group,
+                                               .h = x->facts.h,
+                                               .w = x->facts.w,
+                                               .image = x->image,
+                                               .n = x->image_n,
+                                               .bits = x->bits,
+                                               .masks = x->n},
+                          e);
+    return packed_add(p->store,
+                      &(struct packed_new){.name = x->name,
+                                           .key = key,
+                                           .group = group,
+                                           .h = x->facts.h,
+                                           .w = x->facts.w,
+                                           .rows = x->facts.rows,
+                                           .columns = x->facts.columns,
+                                           .image = x->image,
+                                           .embedding = p->embedding,
+                                           .masks = x->masks,
+                                           .bits = x->bits,
+                                           .n = x->n,
+                                           .empty = x->facts.empty},
+                      e);
 }
 
 static int write_block(struct packing *p, struct packable *block, uint64_t n, struct error *e)
@@ -208,20 +231,23 @@ static int pack_all(struct packing *p, struct error *e)
 
 static int finish(struct packing *p, int rc, struct error *e)
 {
-    if (!rc && !p->written) rc = error_set(e, PL_USAGE, "none of %llu samples is usable: no file is written", (unsigned long long)p->all.n);
+    if (!rc && !p->written)
+        rc = error_set(e, PL_USAGE, "none of %llu samples is usable: no file is written", (unsigned long long)p->all.n);
     if (rc && p->store) packed_abandon(p->store);
     if (rc && p->map) memmap_abandon(p->map);
     if (rc) return rc;
     return p->store ? packed_finish(p->store, e) : memmap_finish(p->map, e);
 }
 
-static int pack(struct packing *p, const struct samples_options *o, const struct names *paths, const char *output, struct error *e)
+static int pack(struct packing *p, const struct samples_options *o, const struct names *paths, const char *output,
+                struct error *e)
 {
     const double from = clock_seconds();
     char time[32], shape[64];
     int rc = samples_open(&p->all, o, paths, e);
     if (rc) return rc;
-    rc = p->bytes ? memmap_create(&p->map, output, p->o.cells, e) : packed_create(&p->store, output, p->o.side, p->o.cells, e);
+    rc = p->bytes ? memmap_create(&p->map, output, p->o.cells, e)
+                  : packed_create(&p->store, output, p->o.side, p->o.cells, e);
     survey_log(p->all.set);
     if (!rc && p->store && p->all.set->range.kind != RANGE_AUTO) packed_set_range(p->store, &p->all.set->range);
     if (!rc && p->embedder) packed_embed(p->store, &p->embedder->about);
@@ -229,11 +255,15 @@ static int pack(struct packing *p, const struct samples_options *o, const struct
     if (!rc) rc = dataset_intact(p->all.set, e);
     if (p->store || p->map) rc = finish(p, rc, e);
     if (!rc) {
-        if (p->left_out > REPORTED) printf("left out: %llu more samples; `plimsoll data verify` lists all\n", (unsigned long long)(p->left_out - REPORTED));
-        printf("%s: %llu samples with %llu masks, ", output, (unsigned long long)p->written, (unsigned long long)p->masks);
+        if (p->left_out > REPORTED)
+            printf("left out: %llu more samples; `plimsoll data verify` lists all\n",
+                   (unsigned long long)(p->left_out - REPORTED));
+        printf("%s: %llu samples with %llu masks, ", output, (unsigned long long)p->written,
+               (unsigned long long)p->masks);
         if (!p->bytes) printf("images of side %u, ", p->o.side);
         if (p->embedder) printf("embeddings %s, ", embed_print(&p->embedder->about, shape));
-        printf("masks of side %u; %llu samples and %llu masks left out, %s\n", p->o.cells, (unsigned long long)p->left_out, (unsigned long long)p->bad_masks,
+        printf("masks of side %u; %llu samples and %llu masks left out, %s\n", p->o.cells,
+               (unsigned long long)p->left_out, (unsigned long long)p->bad_masks,
                duration_print(clock_seconds() - from, time));
     }
     vec_free(&p->categories);
@@ -263,32 +293,46 @@ static int read_model_sizes(const char *name, uint64_t *size, uint64_t *cells, s
     int rc = model_find(&m, name, e);
     if (!rc && !m.masks) rc = error_set(e, PL_USAGE, "%s: a %s predicts no masks", name, m.family->model_type);
     if (!rc && *size % (uint64_t)m.masks->patch)
-        rc = error_set(e, PL_USAGE, "%s: the image size %llu is not divisible by the patch size %lld; give another --size", name, (unsigned long long)*size, (long long)m.masks->patch);
+        rc = error_set(e, PL_USAGE,
+                       "%s: the image size %llu is not divisible by the patch size %lld; give another --size", name,
+                       (unsigned long long)*size, (long long)m.masks->patch);
     if (!rc && !*size) *size = (uint64_t)m.image;
     if (!rc && !*cells) *cells = (uint64_t)m.masks->side(&m, (int64_t)*size);
     model_close(&m);
     return rc;
 }
 
-static int check(struct packing *p, uint64_t size, uint64_t cells, const char *layout, const char *output, struct error *e)
+static int check(struct packing *p, uint64_t size, uint64_t cells, const char *layout, const char *output,
+                 struct error *e)
 {
     if (!output) return error_set(e, PL_USAGE, "no output is given: add -o FILE.pack");
     if (!strcmp(layout, "seed")) return error_set(e, PL_USAGE, "--layout seed is now --layout memmap");
-    if (strcmp(layout, "plimsoll") && strcmp(layout, "memmap")) return error_set(e, PL_USAGE, "--layout %s: expected plimsoll or memmap", layout);
-    if (size < 16 || size > PACKED_MAX_SIDE) return error_set(e, PL_USAGE, "--size %llu: expected 16 to %d", (unsigned long long)size, PACKED_MAX_SIDE);
+    if (strcmp(layout, "plimsoll") && strcmp(layout, "memmap"))
+        return error_set(e, PL_USAGE, "--layout %s: expected plimsoll or memmap", layout);
+    if (size < 16 || size > PACKED_MAX_SIDE)
+        return error_set(e, PL_USAGE, "--size %llu: expected 16 to %d", (unsigned long long)size, PACKED_MAX_SIDE);
     if (!cells) cells = size / 4;
-    if (cells < 4 || cells > size) return error_set(e, PL_USAGE, "--masks-size %llu: expected 4 to --size", (unsigned long long)cells);
+    if (cells < 4 || cells > size)
+        return error_set(e, PL_USAGE, "--masks-size %llu: expected 4 to --size", (unsigned long long)cells);
     p->bytes = !strcmp(layout, "memmap");
-    p->o = (struct loader_options){.side = (uint32_t)size, .cells = (uint32_t)cells, .masks = 1, .threads = 1, .slots = 2, .room = room, .polygon_runs = POLYGON_RUNS};
+    p->o = (struct loader_options){.side = (uint32_t)size,
+                                   .cells = (uint32_t)cells,
+                                   .masks = 1,
+                                   .threads = 1,
+                                   .slots = 2,
+                                   .room = room,
+                                   .polygon_runs = POLYGON_RUNS};
     return PL_OK;
 }
 
 /* Opens the encoder first, so that its errors appear before any file is written. */
-static int pack_embedded(struct packing *p, const char *folder, const char *dtype, const struct names *set, const struct samples_options *o, const struct names *paths,
-                         const char *output, struct error *e)
+static int pack_embedded(struct packing *p, const char *folder, const char *dtype, const struct names *set,
+                         const struct samples_options *o, const struct names *paths, const char *output,
+                         struct error *e)
 {
     struct embedder m;
-    if (p->bytes) return error_set(e, PL_USAGE, "--layout memmap cannot store embeddings: leave out --layout or --embeddings");
+    if (p->bytes)
+        return error_set(e, PL_USAGE, "--layout memmap cannot store embeddings: leave out --layout or --embeddings");
     int rc = embed_open(&m, folder, p->o.side, dtype, set, e);
     if (rc) return rc;
     p->embedder = &m;
@@ -307,49 +351,71 @@ static int run(int argc, char **argv, struct error *e)
     uint64_t size = 0, cells = 0;
     const char *output = NULL, *model = NULL, *encoder = NULL, *dtype = NULL, *layout = "plimsoll";
     bool help;
-    const struct data_option table[] = {SAMPLES_OPTIONS(o), {"-o", DATA_TEXT, &output}, {"--out", DATA_TEXT, &output},
-                                        {"--size", DATA_POSITIVE, &size}, {"--masks-size", DATA_POSITIVE, &cells}, {"--layout", DATA_TEXT, &layout}, {"--model", DATA_TEXT, &model},
-                                        {"--embeddings", DATA_TEXT, &encoder}, {"--embeddings-dtype", DATA_TEXT, &dtype}, {"--set", DATA_LIST, &set}};
+    const struct data_option table[] = {SAMPLES_OPTIONS(o),
+                                        {"-o", DATA_TEXT, &output},
+                                        {"--out", DATA_TEXT, &output},
+                                        {"--size", DATA_POSITIVE, &size},
+                                        {"--masks-size", DATA_POSITIVE, &cells},
+                                        {"--layout", DATA_TEXT, &layout},
+                                        {"--model", DATA_TEXT, &model},
+                                        {"--embeddings", DATA_TEXT, &encoder},
+                                        {"--embeddings-dtype", DATA_TEXT, &dtype},
+                                        {"--set", DATA_LIST, &set}};
     int rc = data_options(&data_pack, table, COUNT(table), argc, argv, &paths, &help, e);
-    if (!rc && !help && !paths.n) rc = error_set(e, PL_USAGE, "no data is given: add shards, folders or globs (see --help)");
+    if (!rc && !help && !paths.n)
+        rc = error_set(e, PL_USAGE, "no data is given: add shards, folders or globs (see --help)");
     if (!rc && !help && encoder && takes_conversations(encoder, &set)) {
-        if (size || cells || model || strcmp(layout, "plimsoll")) rc = error_set(e, PL_USAGE, "--size, --masks-size, --model and --layout are for images with masks; %s takes conversations: leave them out", encoder);
-        else rc = pack_images(&(struct image_packing){.folder = encoder, .dtype = dtype, .set = &set, .paths = &paths, .where = o.images, .output = output}, e);
+        if (size || cells || model || strcmp(layout, "plimsoll"))
+            rc = error_set(e, PL_USAGE,
+                           "--size, --masks-size, --model and --layout are for images with masks; %s takes "
+                           "conversations: leave them out",
+                           encoder);
+        else
+            rc = pack_images(&(struct image_packing){.folder = encoder,
+                                                     .dtype = dtype,
+                                                     .set = &set,
+                                                     .paths = &paths,
+                                                     .where = o.images,
+                                                     .output = output},
+                             e);
         help = true; /* nothing more to do */
     }
-    if (!rc && !help && !encoder && (dtype || set.n)) rc = error_set(e, PL_USAGE, "%s needs --embeddings", dtype ? "--embeddings-dtype" : "--set");
+    if (!rc && !help && !encoder && (dtype || set.n))
+        rc = error_set(e, PL_USAGE, "%s needs --embeddings", dtype ? "--embeddings-dtype" : "--set");
     if (!rc && !help && (model || encoder)) rc = read_model_sizes(model ? model : encoder, &size, &cells, e);
     if (!rc && !help) rc = check(&p, size ? size : 1024, cells, layout, output, e);
-    if (!rc && !help) rc = encoder ? pack_embedded(&p, encoder, dtype, &set, &o, &paths, output, e) : pack(&p, &o, &paths, output, e);
+    if (!rc && !help)
+        rc = encoder ? pack_embedded(&p, encoder, dtype, &set, &o, &paths, output, e) : pack(&p, &o, &paths, output, e);
     names_free(&set);
     names_free(&paths);
     return rc;
 }
 
-const struct command data_pack = {
-    "pack", "data pack PATHS -o FILE.pack [--model MODEL] [--size 1024] [--masks-size N] [--format F] [--embeddings DIR] [--layout memmap]",
-    "Stores images and masks in the form that training reads: images resized and padded, masks\n"
-    "rasterised. Reading a sample is one copy, without decoding. Set data.format: packed and\n"
-    "data.train: FILE.pack in the run.\n"
-    "\n"
-    "With --embeddings and a model of images and text, PATHS are files of conversations: stores what the\n"
-    "vision tower makes of each of their images, for training with a frozen tower. Set data.images:\n"
-    "FILE.pack in the run; data.train stays as it is.\n"
-    "\n"
-    "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
-    "                  file of COCO; a folder of images and masks; a table; .pack; globs\n"
-    "  -o FILE.pack    the output; it appears when it is complete\n"
-    "  --model MODEL   a folder or a preset: the default of --size and --masks-size\n"
-    "  --size N        side of the images: data.image_size of the run (1024)\n"
-    "  --masks-size N  side of the masks: the resolution of the loss, 4 x size / patch (without --model a quarter\n"
-    "                  of --size, as for patches of 16; sam-tiny, with patches of 8, needs half)\n"
-    SAMPLES_HELP "\n"
-    "  --embeddings DIR  a model folder: also stores the embedding of each image by its image encoder, for\n"
-    "                  training with a frozen encoder; also the default of --model\n"
-    "  --embeddings-dtype T  f32 or bf16: the dtype in which they are computed and stored (default: bf16 where\n"
-    "                  the device has bf16 instructions)\n"
-    "  --set key=value with --embeddings: device and memory keys of the encoder's run; of conversations also\n"
-    "                  data.images, data.range, data.max_frames, data.fps and memory.quantize, as in the run\n"
-    "  --layout memmap writes a folder instead, -o DIR: index.json, masks.u8 (a memory map of uint8,\n"
-    "                  masks x N x N, each mask resized from its whole image) and the image files",
-    run};
+const struct command data_pack =
+    {"pack",
+     "data pack PATHS -o FILE.pack [--model MODEL] [--size 1024] [--masks-size N] [--format F] [--embeddings DIR] "
+     "[--layout memmap]",
+     "Stores images and masks in the form that training reads: images resized and padded, masks\n"
+     "rasterised. Reading a sample is one copy, without decoding. Set data.format: packed and\n"
+     "data.train: FILE.pack in the run.\n"
+     "\n"
+     "With --embeddings and a model of images and text, PATHS are files of conversations: stores what the\n"
+     "vision tower makes of each of their images, for training with a frozen tower. Set data.images:\n"
+     "FILE.pack in the run; data.train stays as it is.\n"
+     "\n"
+     "  PATHS           shards (tar), folders of extracted files, folders of shards; the annotation\n"
+     "                  file of COCO; a folder of images and masks; a table; .pack; globs\n"
+     "  -o FILE.pack    the output; it appears when it is complete\n"
+     "  --model MODEL   a folder or a preset: the default of --size and --masks-size\n"
+     "  --size N        side of the images: data.image_size of the run (1024)\n"
+     "  --masks-size N  side of the masks: the resolution of the loss, 4 x size / patch (without --model a quarter\n"
+     "                  of --size, as for patches of 16; sam-tiny, with patches of 8, needs half)\n" SAMPLES_HELP "\n"
+     "  --embeddings DIR  a model folder: also stores the embedding of each image by its image encoder, for\n"
+     "                  training with a frozen encoder; also the default of --model\n"
+     "  --embeddings-dtype T  f32 or bf16: the dtype in which they are computed and stored (default: bf16 where\n"
+     "                  the device has bf16 instructions)\n"
+     "  --set key=value with --embeddings: device and memory keys of the encoder's run; of conversations also\n"
+     "                  data.images, data.range, data.max_frames, data.fps and memory.quantize, as in the run\n"
+     "  --layout memmap writes a folder instead, -o DIR: index.json, masks.u8 (a memory map of uint8,\n"
+     "                  masks x N x N, each mask resized from its whole image) and the image files",
+     run};

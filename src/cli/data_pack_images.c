@@ -1,11 +1,13 @@
 /*
- * data_pack_images.c: `plimsoll data pack --embeddings` of a model of images and text: what its vision tower makes of the images
- * of conversations, by their references (data/formats/packed.h, version 3).
+ * data_pack_images.c: `plimsoll data pack --embeddings` of a model of images and text: what its
+ * vision tower makes of the images of conversations, by their references (data/formats/packed.h,
+ * version 3).
  *
- *     conversations ─ references, each once, sorted ─ blocks: threads read pixels ─ tower, one image at a time ─ store
+ *     conversations ─ references, each once, sorted ─ blocks: threads read pixels ─ tower, one
+ *     image at a time ─ store
  *
- * Images are read with the loader's own code. One that cannot be read is in the store with its reason, so that training replaces
- * its conversation as it would without the store.
+ * Images are read with the loader's own code. One that cannot be read is in the store with its
+ * reason, so that training replaces its conversation as it would without the store.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +48,7 @@ struct packable {
     bool missing;                /* how many images it has is not known: it is not stored */
 };
 
-/* --- references ---------------------------------------------------------------------------------- */
+/* --- references ------------------------------------------------------------------------------- */
 
 static void add_references(struct image_packer *p, const struct record *x)
 {
@@ -59,7 +61,8 @@ static void add_references(struct image_packer *p, const struct record *x)
                         (!c.videos || p->source.videos.max_frames) && !conversation_place_media(&c, &b, &ignored);
     p->conversations += x->times;
     p->unusable += usable ? 0 : x->times;
-    for (uint32_t i = 0; usable && i < c.media->count; i++) vec_push(&p->references, mem_string(c.media->items[i]->text));
+    for (uint32_t i = 0; usable && i < c.media->count; i++)
+        vec_push(&p->references, mem_string(c.media->items[i]->text));
     bump_free(&b);
 }
 
@@ -97,7 +100,11 @@ static void sort_references(struct names *all)
 static int check_videos(const struct image_packer *p, struct error *e)
 {
     for (uint32_t i = 0; p->source.text.timed && i < p->references.n; i++)
-        if (media_is_video(p->references.at[i])) return error_set(e, PL_USAGE, "%.100s: the text of this model names the time of each frame, which a store of embeddings does not have: train on the videos themselves", p->references.at[i]);
+        if (media_is_video(p->references.at[i]))
+            return error_set(e, PL_USAGE,
+                             "%.100s: the text of this model names the time of each frame, which a store of embeddings "
+                             "does not have: train on the videos themselves",
+                             p->references.at[i]);
     return PL_OK;
 }
 
@@ -107,11 +114,17 @@ static int list_references(struct image_packer *p, const struct names *files, st
     for (uint32_t i = 0; i < files->n && !rc; i++) rc = read_conversations(p, files->at[i], e);
     if (rc) return rc;
     sort_references(&p->references);
-    if (p->unusable) log_note("%llu of %llu conversations cannot be used, and their images are not stored; `plimsoll data inspect` says why", (unsigned long long)p->unusable, (unsigned long long)p->conversations);
-    return p->references.n ? check_videos(p, e) : error_set(e, PL_USAGE, "no conversation of %llu has an image that this model takes: no file is written", (unsigned long long)p->conversations);
+    if (p->unusable)
+        log_note("%llu of %llu conversations cannot be used, and their images are not stored; `plimsoll data inspect` "
+                 "says why",
+                 (unsigned long long)p->unusable, (unsigned long long)p->conversations);
+    return p->references.n ? check_videos(p, e)
+                           : error_set(e, PL_USAGE,
+                                       "no conversation of %llu has an image that this model takes: no file is written",
+                                       (unsigned long long)p->conversations);
 }
 
-/* --- reading -------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 /* Fills out.count and the rest of `x` but the pixels. */
 static void measure(const struct image_packer *p, const char *reference, struct packable *x)
@@ -120,7 +133,9 @@ static void measure(const struct image_packer *p, const char *reference, struct 
     *x = (struct packable){.reference = reference};
     x->missing = image_source_tiles(&p->source, reference, NULL, &t, &x->e);
     const uint32_t tiles = t.rows * t.columns;
-    x->out = (struct packed_output){.count = media_is_video(reference) ? t.frames : tiles + 1, .rows = t.rows, .columns = t.columns};
+    x->out = (struct packed_output){.count = media_is_video(reference) ? t.frames : tiles + 1,
+                                    .rows = t.rows,
+                                    .columns = t.columns};
 }
 
 static void read_pixels(const struct image_packer *p, struct image_reader *r, struct packable *x)
@@ -128,7 +143,8 @@ static void read_pixels(const struct image_packer *p, struct image_reader *r, st
     if (x->missing) return;
     x->pixels = mem_alloc(x->out.count * image_reader_floats(&p->reader) * sizeof *x->pixels);
     if (media_is_video(x->reference))
-        x->out.fault = image_reader_video(r, p->source.files, x->reference, x->out.count, &(struct frames_to){.values = x->pixels}, &x->out.replaced, &x->e);
+        x->out.fault = image_reader_video(r, p->source.files, x->reference, x->out.count,
+                                          &(struct frames_to){.values = x->pixels}, &x->out.replaced, &x->e);
     else x->out.fault = image_reader_read(r, p->source.files, x->reference, x->out.count, x->pixels, &x->e);
 }
 
@@ -145,7 +161,7 @@ static void read_block(const struct image_packer *p, struct packable *block, uin
     }
 }
 
-/* --- the tower -------------------------------------------------------------------------------------- */
+/* --- the tower -------------------------------------------------------------------------------- */
 
 static void report(struct image_packer *p, const struct packable *x)
 {
@@ -201,7 +217,7 @@ static int encode_all(struct image_packer *p, struct error *e)
     return rc;
 }
 
-/* --- the command -------------------------------------------------------------------------------------- */
+/* --- the command ------------------------------------------------------------------------------ */
 
 /* Where images are, as in the run: --images, data.images, or the folder of the first file. */
 static int open_source(struct image_packer *p, const char *where, const struct names *files, struct error *e)
@@ -217,10 +233,23 @@ static int open_source(struct image_packer *p, const char *where, const struct n
                                       .n_tables = files->n,
                                       .room = batch_room(c)};
     if (image_source_open(&p->source, m, NULL, NULL, &scope, e)) return error_prepend(e, "data.images");
-    if (image_files_store(p->source.files)) return error_set(e, PL_USAGE, "data.images: %s is a store of embeddings itself; expected the folder or tar of the images", where);
-    p->reader = (struct image_reader_options){.processor = p->source.processor, .frame_processor = p->source.frame_processor, .range = feed_range(c), .room = batch_room(c), .fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames};
-    if (m->images->timed && c->data_max_frames) return error_set(e, PL_USAGE, "data.max_frames is %lld, and the text of a %s names the times of a video's frames, which a store does not have: set it to 0", (long long)c->data_max_frames, m->family->model_type);
-    return image_source_frame_processor(&p->reader.frame_processor, m, e) ? e->code : text_take_videos(&p->source, c, m, e);
+    if (image_files_store(p->source.files))
+        return error_set(e, PL_USAGE,
+                         "data.images: %s is a store of embeddings itself; expected the folder or tar of the images",
+                         where);
+    p->reader = (struct image_reader_options){.processor = p->source.processor,
+                                              .frame_processor = p->source.frame_processor,
+                                              .range = feed_range(c),
+                                              .room = batch_room(c),
+                                              .fps = c->data_fps,
+                                              .max_frames = (uint32_t)c->data_max_frames};
+    if (m->images->timed && c->data_max_frames)
+        return error_set(e, PL_USAGE,
+                         "data.max_frames is %lld, and the text of a %s names the times of a video's frames, which a "
+                         "store does not have: set it to 0",
+                         (long long)c->data_max_frames, m->family->model_type);
+    return image_source_frame_processor(&p->reader.frame_processor, m, e) ? e->code
+                                                                          : text_take_videos(&p->source, c, m, e);
 }
 
 static int write_store(struct image_packer *p, const char *output, struct error *e)
@@ -229,7 +258,8 @@ static int write_store(struct image_packer *p, const char *output, struct error 
     if (rc) return rc;
     packed_embed(p->store, &p->tower.about);
     rc = encode_all(p, e);
-    if (!rc && !p->embeddings) rc = error_set(e, PL_USAGE, "none of %u images can be read: no file is written", p->references.n);
+    if (!rc && !p->embeddings)
+        rc = error_set(e, PL_USAGE, "none of %u images can be read: no file is written", p->references.n);
     if (!rc) return packed_finish(p->store, e);
     packed_abandon(p->store);
     return rc;
@@ -238,8 +268,10 @@ static int write_store(struct image_packer *p, const char *output, struct error 
 static void print_summary(const struct image_packer *p, const char *output, double seconds)
 {
     char shape[64], time[32], bytes[32];
-    printf("%s: %llu images of %llu conversations, %llu embeddings %s of %s; %llu images cannot be read, %s\n", output, (unsigned long long)p->images, (unsigned long long)p->conversations,
-           (unsigned long long)p->embeddings, embed_print(&p->tower.about, shape), size_print(p->tower.bytes, bytes), (unsigned long long)(p->broken + p->left_out), duration_print(seconds, time));
+    printf("%s: %llu images of %llu conversations, %llu embeddings %s of %s; %llu images cannot be read, %s\n", output,
+           (unsigned long long)p->images, (unsigned long long)p->conversations, (unsigned long long)p->embeddings,
+           embed_print(&p->tower.about, shape), size_print(p->tower.bytes, bytes),
+           (unsigned long long)(p->broken + p->left_out), duration_print(seconds, time));
 }
 
 int pack_images(const struct image_packing *o, struct error *e)

@@ -59,23 +59,31 @@ static int decode(struct jpg *j, const struct text *image, uint32_t *w, uint32_t
     if (image_is_png(image->at, image->n)) {
         if (png_peek(image->at, image->n, &head, e)) return e->code;
         if (head.depth == 16)
-            return error_set(e, PL_USAGE, "the image has 16 bits, and --long-side writes 8: leave it out, or use `plimsoll data pack --range`");
+            return error_set(
+                e, PL_USAGE,
+                "the image has 16 bits, and --long-side writes 8: leave it out, or use `plimsoll data pack --range`");
     }
-    if (image_decode(&x, image->at, image->n, &(struct image_options){.range = {.kind = RANGE_FULL}}, NULL, 0, e)) return e->code;
+    if (image_decode(&x, image->at, image->n, &(struct image_options){.range = {.kind = RANGE_FULL}}, NULL, 0, e))
+        return e->code;
     *w = x.width, *h = x.height, *pixels = x.rgb;
     return PL_OK;
 }
 
 /* Resizes the image so that its longer side is `long_side` and encodes it as a JPEG. *w and *h
  * become the new size. */
-static int shrink_image(const struct prepare *p, struct jpg *j, struct pair *pair, uint32_t *w, uint32_t *h, struct error *e)
+static int shrink_image(const struct prepare *p, struct jpg *j, struct pair *pair, uint32_t *w, uint32_t *h,
+                        struct error *e)
 {
     uint8_t *pixels;
     uint32_t from_w, from_h;
     if (decode(j, &pair->image, &from_w, &from_h, &pixels, e)) return e->code;
     resize_longest(from_w, from_h, (uint32_t)p->long_side, w, h);
     struct resize r;
-    struct resize_view view = {.width = from_w, .height = from_h, .to_width = *w, .to_height = *h, .stride = (size_t)*w * 3};
+    struct resize_view view = {.width = from_w,
+                               .height = from_h,
+                               .to_width = *w,
+                               .to_height = *h,
+                               .stride = (size_t)*w * 3};
     view.to = mem_alloc(view.stride * *h);
     size_t room = resize_scratch(&view);
     void *scratch = mem_alloc(room);
@@ -122,14 +130,16 @@ static bool point_inside(const struct annotation_mask *m, const uint8_t *bits, s
 }
 
 /* Replaces the annotations for an image of a->w x a->h with those for w x h. */
-static int shrink_text(struct pair *pair, const struct annotation *a, const struct mask *masks, const char *key, uint32_t w, uint32_t h, struct error *e)
+static int shrink_text(struct pair *pair, const struct annotation *a, const struct mask *masks, const char *key,
+                       uint32_t w, uint32_t h, struct error *e)
 {
     uint32_t side = a->w > a->h ? a->w : a->h, cells = w > h ? w : h, n = 0;
     void *memory = mem_alloc(grid_bytes(side, cells)), *bits = mem_alloc(grid_mask_bytes(w, h));
     struct grid g;
     struct traced t = {0};
     struct text out = {0};
-    struct grid_geometry at = {.h = a->h, .w = a->w, .resized_w = w, .resized_h = h, .canvas_w = w, .canvas_h = h, .gw = w, .gh = h};
+    struct grid_geometry at =
+        {.h = a->h, .w = a->w, .resized_w = w, .resized_h = h, .canvas_w = w, .canvas_h = h, .gw = w, .gh = h};
     grid_init(&g, memory, side, cells);
     int rc = grid_set(&g, &at, e);
     char *name = mem_alloc(strlen(key) + 8);
@@ -139,9 +149,13 @@ static int shrink_text(struct pair *pair, const struct annotation *a, const stru
     for (uint32_t i = 0; i < a->masks && !rc; i++) {
         const struct mask *m = &masks[i];
         if (!shrink_mask(&g, m, bits, &t)) continue;
-        struct annotation_mask to = {.shape = &t, .predicted_iou = m->predicted_iou, .stability = m->stability, .id = m->id,
+        struct annotation_mask to = {.shape = &t,
+                                     .predicted_iou = m->predicted_iou,
+                                     .stability = m->stability,
+                                     .id = m->id,
                                      .point = {m->point[0] * sx, m->point[1] * sy},
-                                     .crop_box = {m->crop_box[0] * sx, m->crop_box[1] * sy, m->crop_box[2] * sx, m->crop_box[3] * sy}};
+                                     .crop_box = {m->crop_box[0] * sx, m->crop_box[1] * sy, m->crop_box[2] * sx,
+                                                  m->crop_box[3] * sy}};
         if (!point_inside(&to, bits, g.stride, w, h)) to.point[0] = t.point[0] + 0.5, to.point[1] = t.point[1] + 0.5;
         annotation_write_mask(&out, n++, w, h, &to);
     }
@@ -164,7 +178,8 @@ static int check_size(const struct annotation *a, uint32_t w, uint32_t h, struct
 
 /* Resizes an image that is too large. Other images are decoded too, to find truncated or damaged
  * ones. */
-static int prepare_image(const struct prepare *p, struct jpg *j, struct pair *pair, uint32_t *w, uint32_t *h, struct error *e)
+static int prepare_image(const struct prepare *p, struct jpg *j, struct pair *pair, uint32_t *w, uint32_t *h,
+                         struct error *e)
 {
     pair->extension = image_ending(pair->image.at, pair->image.n);
     if (p->long_side && (*w > p->long_side || *h > p->long_side)) return shrink_image(p, j, pair, w, h, e);
@@ -181,7 +196,8 @@ static void prepare_pair(const struct prepare *p, struct jpg *j, const struct sh
     int rc = samples_read_half(s, i, SHARD_IMAGE, &pair->image, e);
     if (!rc) rc = samples_read_half(s, i, SHARD_TEXT, &pair->text, e);
     pair->bytes = pair->image.n + pair->text.n;
-    if (!rc && annotation_read(pair->text.at, pair->text.n, &a, masks, MAX_MASKS, e)) rc = error_prepend(e, "annotations");
+    if (!rc && annotation_read(pair->text.at, pair->text.n, &a, masks, MAX_MASKS, e))
+        rc = error_prepend(e, "annotations");
     if (!rc && !a.masks) rc = error_set(e, PL_USAGE, "the sample has no masks");
     if (!rc && !(rc = image_size(pair->image.at, pair->image.n, &w, &h, e))) rc = check_size(&a, w, h, e);
     if (!rc) rc = prepare_image(p, j, pair, &w, &h, e);
@@ -203,7 +219,8 @@ static int write_pair(struct tar_writer *tar, const char *key, const struct pair
     return rc;
 }
 
-static int write_block(struct prepare *p, const struct shard *s, uint32_t first, uint32_t n, struct tar_writer *tar, struct error *e)
+static int write_block(struct prepare *p, const struct shard *s, uint32_t first, uint32_t n, struct tar_writer *tar,
+                       struct error *e)
 {
     struct pair *pairs = mem_alloc(BLOCK * sizeof *pairs);
     int rc = PL_OK;
@@ -246,7 +263,8 @@ static int write_tar(struct prepare *p, const struct shard *s, const char *path,
     struct tar_writer tar = {.fd = t.fd, .path = path};
     int rc = PL_OK;
     progress_begin(&p->progress, "preparing", "pairs", s->n);
-    for (uint32_t i = 0; i < s->n && !rc; i += BLOCK) rc = write_block(p, s, i, (uint32_t)min_u64(s->n - i, BLOCK), &tar, e);
+    for (uint32_t i = 0; i < s->n && !rc; i += BLOCK)
+        rc = write_block(p, s, i, (uint32_t)min_u64(s->n - i, BLOCK), &tar, e);
     progress_clear();
     if (!rc) rc = tar_write_end(&tar, e);
     if (!rc && p->written > before) return temporary_keep(&t, path, true, e);
@@ -287,7 +305,8 @@ static int unpack_shard(struct prepare *p, const char *from, int fd, const char 
     text_printf(&index, "%s.idx", plain.path);
     int rc = gunzip(fd, plain.fd, &r, e);
     if (rc) error_prepend(e, "%s", from);
-    if (!rc && r.damaged) printf("  the gzip file is damaged (%s): %llu bytes were recovered\n", r.reason, (unsigned long long)r.out);
+    if (!rc && r.damaged)
+        printf("  the gzip file is damaged (%s): %llu bytes were recovered\n", r.reason, (unsigned long long)r.out);
     if (!rc) rc = pack_shard(p, plain.path, path, e);
     unlink(index.at);
     temporary_drop(&plain);
@@ -330,7 +349,8 @@ static int prepare_shard(struct prepare *p, const char *from, struct error *e)
     int fd = folder ? -1 : file_open(from, NULL, e), rc = folder || fd >= 0 ? PL_OK : e->code;
     ssize_t got = fd < 0 ? 0 : pread(fd, head, sizeof head, 0);
     enum tar_kind kind = got > 0 ? tar_sniff(head, (size_t)got) : TAR_PLAIN;
-    if (!rc && kind == TAR_ZSTD) rc = error_set(e, PL_USAGE, "%s is compressed with zstd: unpack it first, with `unzstd`", from);
+    if (!rc && kind == TAR_ZSTD)
+        rc = error_set(e, PL_USAGE, "%s is compressed with zstd: unpack it first, with `unzstd`", from);
     if (!rc) rc = kind == TAR_GZIP ? unpack_shard(p, from, fd, path.at, e) : pack_shard(p, from, path.at, e);
     if (fd >= 0) close(fd);
     text_free(&path);
@@ -364,7 +384,8 @@ static int check_names(const struct prepare *p, const struct names *inputs, stru
         output_path(p, inputs->at[i], &path);
         for (uint32_t k = 0; k < i && !rc; k++)
             if (!strcmp(outputs.at[k], path.at))
-                rc = error_set(e, PL_USAGE, "%s and %s would both become %s: prepare them into two folders", inputs->at[k], inputs->at[i], path.at);
+                rc = error_set(e, PL_USAGE, "%s and %s would both become %s: prepare them into two folders",
+                               inputs->at[k], inputs->at[i], path.at);
         vec_push(&outputs, mem_string(path.at));
         text_free(&path);
     }
@@ -390,10 +411,12 @@ static int prepare_all(struct prepare *p, const struct names *paths, struct erro
     for (uint32_t i = 0; i < inputs.n && !rc; i++) rc = prepare_shard(p, inputs.at[i], e);
     char in[32], out[32], time[32];
     if (!rc)
-        printf("%llu pairs read, %llu written, %llu left out; %s to %s, %s\n", (unsigned long long)p->read, (unsigned long long)p->written,
-               (unsigned long long)p->dropped, size_print(p->bytes_in, in), size_print(p->bytes_out, out), duration_print(clock_seconds() - from, time));
+        printf("%llu pairs read, %llu written, %llu left out; %s to %s, %s\n", (unsigned long long)p->read,
+               (unsigned long long)p->written, (unsigned long long)p->dropped, size_print(p->bytes_in, in),
+               size_print(p->bytes_out, out), duration_print(clock_seconds() - from, time));
     if (!rc && !p->written && !p->existing)
-        rc = error_set(e, PL_USAGE, "%s%s: no usable pair of an image and its annotations: no file is written", paths->at[0], paths->n > 1 ? " and the others" : "");
+        rc = error_set(e, PL_USAGE, "%s%s: no usable pair of an image and its annotations: no file is written",
+                       paths->at[0], paths->n > 1 ? " and the others" : "");
     if (rc && made) rmdir(p->out); /* fails, as it should, when the folder is not empty */
     names_free(&inputs);
     return rc;
@@ -405,15 +428,21 @@ static int run(int argc, char **argv, struct error *e)
     struct names paths = {0};
     bool help;
     const struct data_option table[] = {
-        {"-o", DATA_TEXT, &p.out}, {"--out", DATA_TEXT, &p.out}, {"--long-side", DATA_POSITIVE, &p.long_side}, {"--quality", DATA_COUNT, &p.quality},
+        {"-o", DATA_TEXT, &p.out},
+        {"--out", DATA_TEXT, &p.out},
+        {"--long-side", DATA_POSITIVE, &p.long_side},
+        {"--quality", DATA_COUNT, &p.quality},
     };
     int rc = data_options(&data_prepare, table, COUNT(table), argc, argv, &paths, &help, e);
     if (!rc && !help) {
-        if (!paths.n) rc = error_set(e, PL_USAGE, "no shards are given: add tar files, folders of them or globs (see --help)");
+        if (!paths.n)
+            rc = error_set(e, PL_USAGE, "no shards are given: add tar files, folders of them or globs (see --help)");
         else if (!p.out) rc = error_set(e, PL_USAGE, "no output is given: add -o DIR");
-        else if (p.quality < 1 || p.quality > 100) rc = error_set(e, PL_USAGE, "--quality %llu: expected 1 to 100", (unsigned long long)p.quality);
+        else if (p.quality < 1 || p.quality > 100)
+            rc = error_set(e, PL_USAGE, "--quality %llu: expected 1 to 100", (unsigned long long)p.quality);
         else if (p.long_side && (p.long_side < 16 || p.long_side > 16384))
-            rc = error_set(e, PL_USAGE, "--long-side %llu: expected 16 to 16384 pixels", (unsigned long long)p.long_side);
+            rc = error_set(e, PL_USAGE, "--long-side %llu: expected 16 to 16384 pixels",
+                           (unsigned long long)p.long_side);
         else rc = prepare_all(&p, &paths, e);
     }
     names_free(&paths);

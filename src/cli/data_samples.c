@@ -20,8 +20,8 @@ static const size_t first_bytes = 4 << 20, most_bytes = (size_t)1 << 30;
 
 /* ---- opening ---- */
 
-/* Whether a JSON file is a list. The index of a memory map (data/formats/memmap.h) is a list, a COCO file
- * is a map. */
+/* Whether a JSON file is a list. The index of a memory map (data/formats/memmap.h) is a list, a
+ * COCO file is a map. */
 static bool is_list(const char *path)
 {
     char head[64];
@@ -29,8 +29,9 @@ static bool is_list(const char *path)
     return head[strspn(head, " \n\r\t")] == '[';
 }
 
-/* The format of a path by its name: coco for .json (packed if it is the index of a memory map), packed
- * for .pack, parquet for .parquet, csv for .csv and .tsv, else sa1b, where a folder of tars means all of them. */
+/* The format of a path by its name: coco for .json (packed if it is the index of a memory map),
+ * packed for .pack, parquet for .parquet, csv for .csv and .tsv, else sa1b, where a folder of tars
+ * means all of them. */
 static const char *format_of(const char *path)
 {
     if (text_ends_with(path, ".json")) return is_list(path) ? "packed" : "coco";
@@ -59,9 +60,11 @@ static int find_files(struct samples *s, const struct names *paths, struct error
         if (!rc && !found.n) rc = error_set(e, PL_USAGE, "%s: no such file or folder", paths->at[i]);
         const struct unread *u = !rc && !s->format && !dir_exists(found.at[0]) ? unread_by_name(found.at[0]) : NULL;
         if (u) rc = unread_refuse(u, found.n, NULL, found.at[0], e);
-        else if (!rc && !s->format && !dir_exists(found.at[0]) && is_volume_name(found.at[0], NULL)) rc = volume_refuse(found.at[0], e);
+        else if (!rc && !s->format && !dir_exists(found.at[0]) && is_volume_name(found.at[0], NULL))
+            rc = volume_refuse(found.at[0], e);
         if (!rc && !s->format) s->format = format_of(found.at[0]);
-        for (uint32_t k = 0; k < found.n && !rc; k++) rc = add_path(&s->files, found.at[k], !strcmp(s->format, "sa1b"), e);
+        for (uint32_t k = 0; k < found.n && !rc; k++)
+            rc = add_path(&s->files, found.at[k], !strcmp(s->format, "sa1b"), e);
         names_free(&found);
     }
     return rc;
@@ -90,8 +93,12 @@ static int parse_range(const char *word, struct pixel_range *to, struct error *e
         }
     if (!word) return PL_OK;
     to->kind = RANGE_WINDOW;
-    if (sscanf(word, "%lf,%lf%c", &to->window[0], &to->window[1], &end) == 2 && to->window[0] < to->window[1] && isfinite(to->window[0]) && isfinite(to->window[1])) return PL_OK;
-    return error_set(e, PL_USAGE, "--range %s: expected auto, full, percentiles, or two values, the smaller one first, such as 0,4095", word);
+    if (sscanf(word, "%lf,%lf%c", &to->window[0], &to->window[1], &end) == 2 && to->window[0] < to->window[1] &&
+        isfinite(to->window[0]) && isfinite(to->window[1]))
+        return PL_OK;
+    return error_set(
+        e, PL_USAGE,
+        "--range %s: expected auto, full, percentiles, or two values, the smaller one first, such as 0,4095", word);
 }
 
 static int parse_slices(struct samples *s, const struct samples_options *o, struct slice_options *to, struct error *e)
@@ -110,7 +117,8 @@ static int parse_slices(struct samples *s, const struct samples_options *o, stru
     for (int i = 0; i < n && i < 3; i++)
         if (m[i] < 0 || m[i] > 9999) to->n_modalities = 0;
     if ((n == 1 || n == 3) && to->n_modalities) return PL_OK;
-    return error_set(e, PL_USAGE, "--modalities %s: expected the number of one modality, or of three, such as 0,1,2", o->modalities);
+    return error_set(e, PL_USAGE, "--modalities %s: expected the number of one modality, or of three, such as 0,1,2",
+                     o->modalities);
 }
 
 static bool is_empty(const char *folder)
@@ -122,7 +130,8 @@ static bool is_empty(const char *folder)
     return empty;
 }
 
-/* A folder is looked into, unless the options say how to read it. Shards are opened by their folder. */
+/* A folder is looked into, unless the options say how to read it. Shards are opened by their
+ * folder. */
 static int detect(struct samples *s, const struct samples_options *o, const struct names *paths, struct error *e)
 {
     if (o->format || paths->n != 1 || !dir_exists(paths->at[0]) || is_empty(paths->at[0])) return PL_OK;
@@ -137,10 +146,17 @@ static int detect(struct samples *s, const struct samples_options *o, const stru
 }
 
 /* The options' values replace those that were found. */
-static int dataset_options(struct samples *s, const struct samples_options *o, struct dataset_options *to, struct error *e)
+static int dataset_options(struct samples *s, const struct samples_options *o, struct dataset_options *to,
+                           struct error *e)
 {
-    struct dataset_options d = {.images = o->images, .masks = o->masks, .image_prefix = o->image_prefix, .image_suffix = o->image_suffix,
-                                .mask_prefix = o->mask_prefix, .mask_suffix = o->mask_suffix, .image_column = o->image_column, .mask_column = o->mask_column};
+    struct dataset_options d = {.images = o->images,
+                                .masks = o->masks,
+                                .image_prefix = o->image_prefix,
+                                .image_suffix = o->image_suffix,
+                                .mask_prefix = o->mask_prefix,
+                                .mask_suffix = o->mask_suffix,
+                                .image_column = o->image_column,
+                                .mask_column = o->mask_column};
     if (s->detected) d = detected_options(s->detected, false);
     d.format = s->format, d.paths = s->files.at, d.n_paths = s->files.n, d.crowds = true, d.room = (size_t)o->room;
     d.split = (struct dataset_split){0}; /* all of its files */
@@ -154,7 +170,9 @@ static int dataset_options(struct samples *s, const struct samples_options *o, s
 int samples_open(struct samples *s, const struct samples_options *o, const struct names *paths, struct error *e)
 {
     *s = (struct samples){.format = o->format};
-    if (!o->format && (o->images || o->masks || o->mask_suffix || o->mask_prefix) && paths->n == 1 && dir_exists(paths->at[0])) s->format = "pairs";
+    if (!o->format && (o->images || o->masks || o->mask_suffix || o->mask_prefix) && paths->n == 1 &&
+        dir_exists(paths->at[0]))
+        s->format = "pairs";
     int rc = s->format ? PL_OK : detect(s, o, paths, e);
     if (!rc) rc = find_files(s, s->detected ? &s->detected->train : paths, e);
     struct dataset_options d;
@@ -267,10 +285,12 @@ int sample_measure(const struct sample *s, uint32_t k, struct rle_facts *f, stru
     }
     if (shape->kind == SHAPE_BITS) {
         cells_measure(shape, f);
-        if (s->masks[k].area >= 0) f->area = (uint32_t)s->masks[k].area; /* in pixels of the image, not in cells of the store */
+        /* in pixels of the image, not in cells of the store */
+        if (s->masks[k].area >= 0) f->area = (uint32_t)s->masks[k].area;
         return PL_OK;
     }
-    if (shape->kind == SHAPE_POLYGONS) status = polygons_union(shape->polygons.at, shape->polygons.n, shape->h, shape->w, &scratch, &runs);
+    if (shape->kind == SHAPE_POLYGONS)
+        status = polygons_union(shape->polygons.at, shape->polygons.n, shape->h, shape->w, &scratch, &runs);
     if (status == RLE_OK) status = rle_measure(&runs, f);
     if (status == RLE_OK) return PL_OK;
     return error_set(e, PL_USAGE, "mask %lld: %s", (long long)s->masks[k].id, rle_status_text(status));

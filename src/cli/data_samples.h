@@ -20,7 +20,8 @@ struct samples_options {
     bool neighbours;
     uint64_t room;              /* of struct dataset_options: the command's own memory for a sample */
 };
-/* The rows of an option table, and their lines of help. FOLDER_OPTIONS: how images and masks are found. */
+/* The rows of an option table, and their lines of help. FOLDER_OPTIONS: how images and masks are
+ * found. */
 #define FOLDER_OPTIONS(o)                                                                                                       \
     {"--images", DATA_TEXT, &(o).images}, {"--masks", DATA_TEXT, &(o).masks}, {"--image-prefix", DATA_TEXT, &(o).image_prefix}, \
         {"--image-suffix", DATA_TEXT, &(o).image_suffix}, {"--mask-prefix", DATA_TEXT, &(o).mask_prefix},                       \
@@ -33,10 +34,14 @@ struct samples_options {
     "                  pairs: what only the names of images, or only those of masks, begin or end with\n"  \
     "  --image-column, --mask-column NAME\n"                                                               \
     "                  csv, parquet: the columns of the images and of the masks"
-#define SAMPLES_OPTIONS(o)                                                                                                      \
-    {"--format", DATA_TEXT, &(o).format}, FOLDER_OPTIONS(o),                                                                    \
-        {"--labels", DATA_TEXT, &(o).labels}, {"--ignore", DATA_POSITIVE, &(o).ignore}, {"--threshold", DATA_POSITIVE, &(o).threshold}, \
-        {"--range", DATA_TEXT, &(o).range}, {"--slice-axis", DATA_TEXT, &(o).slice_axis}, {"--modalities", DATA_TEXT, &(o).modalities}, {"--neighbours", DATA_SWITCH, &(o).neighbours}
+#define SAMPLES_OPTIONS(o)                                                                                             \
+    {"--format", DATA_TEXT, &(o).format}, FOLDER_OPTIONS(o), {"--labels", DATA_TEXT, &(o).labels},                     \
+        {"--ignore", DATA_POSITIVE, &(o).ignore}, {"--threshold", DATA_POSITIVE, &(o).threshold},                      \
+        {"--range", DATA_TEXT, &(o).range}, {"--slice-axis", DATA_TEXT, &(o).slice_axis},                              \
+        {"--modalities", DATA_TEXT, &(o).modalities},                                                                  \
+    {                                                                                                                  \
+        "--neighbours", DATA_SWITCH, &(o).neighbours                                                                   \
+    }
 #define SAMPLES_HELP                                                                              \
     "  --format        sa1b, coco, pairs, csv or packed; default: detected from the paths\n"      \
     FOLDER_HELP "\n"                                                                              \
@@ -56,8 +61,9 @@ struct samples {
     struct names files; /* shards, annotation files or folders, with globs expanded */
     uint64_t n;
 };
-/* Opens the dataset. A folder is read as `init` reads it (init.h): of a dataset in two parts, the one
- * to train on. On failure s->format is the format of files that exist but cannot be opened, else NULL. */
+/* Opens the dataset. A folder is read as `init` reads it (init.h): of a dataset in two parts, the
+ * one to train on. On failure s->format is the format of files that exist but cannot be opened,
+ * else NULL. */
 int samples_open(struct samples *s, const struct samples_options *o, const struct names *paths, struct error *e);
 void samples_close(struct samples *s);
 

@@ -1,6 +1,6 @@
 /*
- * data_tokenize.c: `plimsoll data tokenize`: makes the token stores of a configuration's conversations
- * ahead of training (data/text/token_store.h).
+ * data_tokenize.c: `plimsoll data tokenize`: makes the token stores of a configuration's
+ * conversations ahead of training (data/text/token_store.h).
  */
 #include <stdio.h>
 
@@ -29,7 +29,8 @@ static int open_model(const struct config *c, struct model *m, const struct mode
 static void print(const struct conversations *c, const char *path, bool json)
 {
     struct text out = {0}, left = {0};
-    const double fill = (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), labels = (double)c->labels / (double)c->tokens;
+    const double fill = (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence),
+                 labels = (double)c->labels / (double)c->tokens;
     conversations_print_left(c, &left);
     if (json) {
         struct json_writer w = {.out = &out};
@@ -52,12 +53,16 @@ static void print(const struct conversations *c, const char *path, bool json)
         json_end(&w);
         printf("%s\n", out.at);
     } else {
-        print_line("%s: %llu tokens of %llu samples", path, (unsigned long long)c->store.header->tokens, (unsigned long long)c->store.header->samples);
-        print_line("  %u rows of %lld tokens, %.1f %% filled; %.1f %% of the tokens have labels", c->rows.n, (long long)c->o.sequence, 100 * fill, 100 * labels);
+        print_line("%s: %llu tokens of %llu samples", path, (unsigned long long)c->store.header->tokens,
+                   (unsigned long long)c->store.header->samples);
+        print_line("  %u rows of %lld tokens, %.1f %% filled; %.1f %% of the tokens have labels", c->rows.n,
+                   (long long)c->o.sequence, 100 * fill, 100 * labels);
         if (c->o.images.features)
-            print_line("  %llu images, %.2f a row of at most %u (data.max_images)", (unsigned long long)c->images, (double)c->images / (double)c->rows.n, c->o.images.most);
+            print_line("  %llu images, %.2f a row of at most %u (data.max_images)", (unsigned long long)c->images,
+                       (double)c->images / (double)c->rows.n, c->o.images.most);
         if (c->o.images.most_frames)
-            print_line("  %llu frames of videos, %.2f a row of at most %u (data.max_frames)", (unsigned long long)c->frames, (double)c->frames / (double)c->rows.n, c->o.images.most_frames);
+            print_line("  %llu frames of videos, %.2f a row of at most %u (data.max_frames)",
+                       (unsigned long long)c->frames, (double)c->frames / (double)c->rows.n, c->o.images.most_frames);
         if (left.n) print_line("  %s", left.at);
     }
     text_free(&out);
@@ -70,14 +75,19 @@ static int write_array(const struct text_source *s, const struct command_line *o
     struct temporary work;
     const struct token_store_key key = {0};
     struct text path = {0}, left = {0};
-    if (s->options.images) return error_set(e, PL_USAGE, "an array of tokens has no images: leave model.path out, and set data.tokenizer to the folder");
+    if (s->options.images)
+        return error_set(
+            e, PL_USAGE,
+            "an array of tokens has no images: leave model.path out, and set data.tokenizer to the folder");
     if (temporary_work(&work, e)) return e->code;
     text_printf(&path, "%s/tokens", work.path);
     int rc = tokenize_build(&s->options, &key, path.at, e);
     if (!rc && !(rc = token_store_open(&store, path.at, e))) {
         rc = token_store_write_npy(&store, o->out, e);
         report_print(&store.header->report, &left);
-        if (!rc) print_line("%s: %llu tokens of %llu samples", o->out, (unsigned long long)store.header->tokens, (unsigned long long)store.header->samples);
+        if (!rc)
+            print_line("%s: %llu tokens of %llu samples", o->out, (unsigned long long)store.header->tokens,
+                       (unsigned long long)store.header->samples);
         if (!rc && left.n) print_line("  %s", left.at);
         token_store_close(&store);
     }
@@ -87,7 +97,8 @@ static int write_array(const struct text_source *s, const struct command_line *o
     return rc;
 }
 
-static int tokenize(const struct config *c, const struct command_line *o, enum feed_role role, const struct model *m, struct error *e)
+static int tokenize(const struct config *c, const struct command_line *o, enum feed_role role, const struct model *m,
+                    struct error *e)
 {
     struct text_source s;
     struct conversations set;
@@ -130,8 +141,10 @@ static int tokenize_all(struct config *c, const char *run, const struct command_
     if (!rc) rc = open_model(c, &own, &m, e);
     if (!rc && tokenize(c, o, FEED_TRAIN, m, e)) rc = error_prepend(e, "data.train");
     const bool array = o->out && path_has_ending(o->out, ".npy");
-    if (!rc && c->data_validation.n && array) print_line("data.validation is not in the array: tokenize it by itself, with --set data.train");
-    if (!rc && c->data_validation.n && !array && tokenize(c, o, FEED_VALIDATION, m, e)) rc = error_prepend(e, "data.validation");
+    if (!rc && c->data_validation.n && array)
+        print_line("data.validation is not in the array: tokenize it by itself, with --set data.train");
+    if (!rc && c->data_validation.n && !array && tokenize(c, o, FEED_VALIDATION, m, e))
+        rc = error_prepend(e, "data.validation");
     if (m) model_close(&own);
     return rc;
 }
@@ -141,7 +154,10 @@ static int run(int argc, char **argv, struct error *e)
     struct command_line o = {0};
     struct names paths = {0};
     bool help;
-    const struct data_option table[] = {{"-o", DATA_TEXT, &o.out}, {"--out", DATA_TEXT, &o.out}, {"--set", DATA_LIST, &o.set}, {"--json", DATA_SWITCH, &o.json}};
+    const struct data_option table[] = {{"-o", DATA_TEXT, &o.out},
+                                        {"--out", DATA_TEXT, &o.out},
+                                        {"--set", DATA_LIST, &o.set},
+                                        {"--json", DATA_SWITCH, &o.json}};
     int rc = data_options(&data_tokenize, table, COUNT(table), argc, argv, &paths, &help, e);
     if (!rc && !help) {
         struct config c;

@@ -1,6 +1,6 @@
 /*
- * data_verify.c: `plimsoll data verify`: reads every sample once, with the loader's own code and its
- * limits. Training rejects exactly the samples that this command calls bad.
+ * data_verify.c: `plimsoll data verify`: reads every sample once, with the loader's own code and
+ * its limits. Training rejects exactly the samples that this command calls bad.
  */
 #include <math.h>
 #include <stdio.h>
@@ -34,7 +34,9 @@ struct reader {
 
 static struct reader reader_new(const struct loader_options *o)
 {
-    struct reader r = {.memory = mem_alloc(filler_size(o) + 64), .image = mem_alloc((size_t)o->side * o->side * 3), .bits = mem_alloc(grid_mask_bytes(o->cells, o->cells))};
+    struct reader r = {.memory = mem_alloc(filler_size(o) + 64),
+                       .image = mem_alloc((size_t)o->side * o->side * 3),
+                       .bits = mem_alloc(grid_mask_bytes(o->cells, o->cells))};
     r.filler = filler_new(o, (char *)align_up((uintptr_t)r.memory, 64));
     return r;
 }
@@ -47,7 +49,8 @@ static void reader_free(struct reader *r)
     mem_free(r->bits);
 }
 
-static enum data_fault read_sample(const struct verify *v, struct reader *r, uint64_t i, struct finding *to, struct error *e)
+static enum data_fault read_sample(const struct verify *v, struct reader *r, uint64_t i, struct finding *to,
+                                   struct error *e)
 {
     struct fill_facts facts;
     enum data_fault fault = fill_records(r->filler, v->all.set, i, false, &facts, e);
@@ -63,9 +66,9 @@ static enum data_fault read_sample(const struct verify *v, struct reader *r, uin
 
 /* --- beyond what training needs ------------------------------------------------------------- */
 
-/* Compares a mask with the area and box that the file states. Boxes may differ by one pixel: SA-1B's
- * are one short, those of other datasets are not. Only RLE masks are compared: the area and box of
- * polygons describe the polygon, not its pixels. */
+/* Compares a mask with the area and box that the file states. Boxes may differ by one pixel:
+ * SA-1B's are one short, those of other datasets are not. Only RLE masks are compared: the area and
+ * box of polygons describe the polygon, not its pixels. */
 static int compare_mask(const struct sample *s, uint32_t k, struct error *e)
 {
     const struct mask *m = &s->masks[k];
@@ -73,10 +76,12 @@ static int compare_mask(const struct sample *s, uint32_t k, struct error *e)
     if (m->shape.kind != SHAPE_RLE) return PL_OK;
     if (sample_measure(s, k, &f, e)) return e->code;
     if (m->area >= 0 && m->area != f.area)
-        return error_set(e, PL_USAGE, "mask %lld: the file states an area of %.0f, the runs cover %u", (long long)m->id, m->area, f.area);
-    if (fabs(m->box[0] - f.x) > 1 || fabs(m->box[1] - f.y) > 1 || fabs(m->box[2] - f.w) > 1 || fabs(m->box[3] - f.h) > 1)
-        return error_set(e, PL_USAGE, "mask %lld: the file states a box of %g %g %g %g, the runs span %u %u %u %u", (long long)m->id, m->box[0], m->box[1],
-                         m->box[2], m->box[3], f.x, f.y, f.w, f.h);
+        return error_set(e, PL_USAGE, "mask %lld: the file states an area of %.0f, the runs cover %u", (long long)m->id,
+                         m->area, f.area);
+    if (fabs(m->box[0] - f.x) > 1 || fabs(m->box[1] - f.y) > 1 || fabs(m->box[2] - f.w) > 1 ||
+        fabs(m->box[3] - f.h) > 1)
+        return error_set(e, PL_USAGE, "mask %lld: the file states a box of %g %g %g %g, the runs span %u %u %u %u",
+                         (long long)m->id, m->box[0], m->box[1], m->box[2], m->box[3], f.x, f.y, f.w, f.h);
     return PL_OK;
 }
 
@@ -100,8 +105,12 @@ static void check_sample(const struct verify *v, struct reader *r, uint64_t i, s
     *to = (struct finding){0};
     enum data_fault fault = read_sample(v, r, i, to, &e);
     dataset_name(v->all.set, i, name, sizeof name);
-    if (fault) text_printf(&to->bad, "%s: %s%s", name, e.text, fault == FAULT_TOO_LARGE ? " (data.sample_memory; --sample-memory here)" : "");
-    else if (to->left_out) text_printf(&to->differs, "%s: %u of its %u masks are left out: %s", name, to->left_out, to->left_out + to->masks, e.text);
+    if (fault)
+        text_printf(&to->bad, "%s: %s%s", name, e.text,
+                    fault == FAULT_TOO_LARGE ? " (data.sample_memory; --sample-memory here)" : "");
+    else if (to->left_out)
+        text_printf(&to->differs, "%s: %u of its %u masks are left out: %s", name, to->left_out,
+                    to->left_out + to->masks, e.text);
     else compare_masks(&v->all, i, &to->differs);
 }
 
@@ -169,20 +178,30 @@ static int verify(const struct samples_options *o, const struct names *paths, ui
     const double from = clock_seconds();
     char time[32];
     survey_log(all->set);
-    const bool shards = !strcmp(all->format, "sa1b"), stores = !strcmp(all->format, "packed") && !text_ends_with(all->files.at[0], ".json");
-    v.o = (struct loader_options){.side = 1024, .cells = 256, .masks = 1, .threads = 1, .slots = 2, .polygon_runs = strcmp(all->format, "coco") ? 0 : LOADER_POLYGON_RUNS,
+    const bool shards = !strcmp(all->format, "sa1b"),
+               stores = !strcmp(all->format, "packed") && !text_ends_with(all->files.at[0], ".json");
+    v.o = (struct loader_options){.side = 1024,
+                                  .cells = 256,
+                                  .masks = 1,
+                                  .threads = 1,
+                                  .slots = 2,
+                                  .polygon_runs = strcmp(all->format, "coco") ? 0 : LOADER_POLYGON_RUNS,
                                   .room = memory ? memory << 20 : loader_default_room(all->format, stores)};
     const uint64_t broken = check_shards(all);
     check_all(&v);
     const char *what = shards ? "shards" : "files";
-    printf("%s: %u %s, %llu sample%s, %llu mask%s: %llu bad sample%s, %llu %s with damage or unpaired files, %s\n", all->format, all->files.n, what,
-           (unsigned long long)all->n, all->n == 1 ? "" : "s", (unsigned long long)v.masks, v.masks == 1 ? "" : "s", (unsigned long long)v.bad, v.bad == 1 ? "" : "s", (unsigned long long)broken, what, duration_print(clock_seconds() - from, time));
+    printf("%s: %u %s, %llu sample%s, %llu mask%s: %llu bad sample%s, %llu %s with damage or unpaired files, %s\n",
+           all->format, all->files.n, what, (unsigned long long)all->n, all->n == 1 ? "" : "s",
+           (unsigned long long)v.masks, v.masks == 1 ? "" : "s", (unsigned long long)v.bad, v.bad == 1 ? "" : "s",
+           (unsigned long long)broken, what, duration_print(clock_seconds() - from, time));
     if (v.differ)
-        printf("%llu samples have a note: training uses them; %llu masks are left out\n", (unsigned long long)v.differ, (unsigned long long)v.left_out);
+        printf("%llu samples have a note: training uses them; %llu masks are left out\n", (unsigned long long)v.differ,
+               (unsigned long long)v.left_out);
     int rc = dataset_intact(all->set, e);
     if (!rc && (v.bad || broken))
-        rc = error_set(e, PL_FAIL, "%llu of %llu samples and %llu of %u %s are bad%s", (unsigned long long)v.bad, (unsigned long long)all->n, (unsigned long long)broken,
-                       all->files.n, what, shards ? "; `plimsoll data prepare` writes shards without them" : "");
+        rc = error_set(e, PL_FAIL, "%llu of %llu samples and %llu of %u %s are bad%s", (unsigned long long)v.bad,
+                       (unsigned long long)all->n, (unsigned long long)broken, all->files.n, what,
+                       shards ? "; `plimsoll data prepare` writes shards without them" : "");
     samples_close(all);
     return rc;
 }
@@ -197,7 +216,9 @@ static int run(int argc, char **argv, struct error *e)
     int rc = data_options(&data_verify, table, COUNT(table), argc, argv, &paths, &help, e);
     o.room = memory ? min_u64(memory, 65536) << 20 : loader_default_room("pairs", false);
     if (!rc && !help && paths.n && embeddings_alone(&paths)) rc = inspect_embeddings(&paths, true, false, e);
-    else if (!rc && !help) rc = paths.n ? verify(&o, &paths, min_u64(memory, 65536), e) : error_set(e, PL_USAGE, "no data is given: add shards, folders or globs (see --help)");
+    else if (!rc && !help)
+        rc = paths.n ? verify(&o, &paths, min_u64(memory, 65536), e)
+                     : error_set(e, PL_USAGE, "no data is given: add shards, folders or globs (see --help)");
     names_free(&paths);
     return rc;
 }

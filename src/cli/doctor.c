@@ -25,7 +25,8 @@
 #include "planning/offload_budget.h"
 #include "feed/feed.h"
 
-enum { STEPS = 20, TENSORS = 8, BATCH_MOST = 4096, WARM = 3 }; /* WARM: steps that run before leaks are measured, the first of them in bench_open */
+/* WARM: steps that run before leaks are measured, the first of them in bench_open */
+enum { STEPS = 20, TENSORS = 8, BATCH_MOST = 4096, WARM = 3 };
 
 /* --- peaks --------------------------------------------------------------------------- */
 
@@ -61,9 +62,12 @@ static void print_holders(const struct planned *r, struct text *out)
     char size[32], words[TENSOR_WORDS];
     const uint32_t n = plan_at_peak(&r->plan, &r->graph, all);
     const struct node *at = node_at(&r->graph, r->graph.order[peak->program].nodes.at[peak->instant]);
-    text_printf(out, "Largest tensors at the peak, in the %s of %s (program %s, op %s), %u transient tensors alive\n", phase_name(at->phase),
-                at->scope ? graph_name(&r->graph, r->graph.scopes.at[at->scope].name) : "the step", program_name(peak->program), op_table[at->op].name, n);
-    for (uint32_t i = 0; i < n && i < TENSORS; i++) text_printf(out, "  %12s  %s\n", size_print(all[i].bytes, size), tensor_words(all[i].name, words));
+    text_printf(out, "Largest tensors at the peak, in the %s of %s (program %s, op %s), %u transient tensors alive\n",
+                phase_name(at->phase),
+                at->scope ? graph_name(&r->graph, r->graph.scopes.at[at->scope].name) : "the step",
+                program_name(peak->program), op_table[at->op].name, n);
+    for (uint32_t i = 0; i < n && i < TENSORS; i++)
+        text_printf(out, "  %12s  %s\n", size_print(all[i].bytes, size), tensor_words(all[i].name, words));
     mem_free(all);
 }
 
@@ -111,8 +115,12 @@ static int64_t largest_batch(const struct doctor *d, bool search)
     uint64_t host;
     struct progress p;
     int64_t low = 0, high = 1;
-    progress_begin(&p, search ? "largest micro-batch with any techniques" : "largest micro-batch with this plan's techniques", "plans", 0);
-    for (; high <= BATCH_MOST && arena_of(d, high, search, &host, &e) <= d->budget; low = high, high *= 2) progress_add(&p, 1);
+    progress_begin(&p,
+                   search ? "largest micro-batch with any techniques"
+                          : "largest micro-batch with this plan's techniques",
+                   "plans", 0);
+    for (; high <= BATCH_MOST && arena_of(d, high, search, &host, &e) <= d->budget; low = high, high *= 2)
+        progress_add(&p, 1);
     for (; low < BATCH_MOST && high - low > 1; progress_add(&p, 1)) {
         int64_t middle = (low + high) / 2;
         if (arena_of(d, middle, search, &host, &e) <= d->budget) low = middle;
@@ -122,11 +130,16 @@ static int64_t largest_batch(const struct doctor *d, bool search)
     return low;
 }
 
-/* True if a step can run here: in this process, on a device that is here, and in memory alone, since the doctor writes no offload file. */
+/* True if a step can run here: in this process, on a device that is here, and in memory alone,
+ * since the doctor writes no offload file. */
 static bool can_run(const struct doctor *d, const uint64_t arena[SPACE_COUNT], struct error *why)
 {
     const int ranks = d->run.plan.settings.ranks;
-    if (ranks > 1) return !error_set(why, PL_USAGE, "the plan is that of a rank of %d, and a step needs all of them: `plimsoll train --ranks %d --json` tells what each rank allocates", ranks, ranks);
+    if (ranks > 1)
+        return !error_set(why, PL_USAGE,
+                          "the plan is that of a rank of %d, and a step needs all of them: `plimsoll train --ranks %d "
+                          "--json` tells what each rank allocates",
+                          ranks, ranks);
     return !planned_check_device(&d->run, why) && !machine_room(d->run.kind, arena, true, NULL, why);
 }
 
@@ -174,11 +187,12 @@ static int leaks(const struct doctor *d, int64_t steps, struct doctor_leaks *out
     char time[32];
     int rc = doctor_config(d, &c, true, e);
     if (rc) return rc;
-    log_note("leaks: %" PRId64 " steps of about %s run on synthetic inputs (--steps N sets their number; 0: none)", WARM + steps,
-             duration_print(d->run.plan.seconds * d->scale, time));
+    log_note("leaks: %" PRId64 " steps of about %s run on synthetic inputs (--steps N sets their number; 0: none)",
+             WARM + steps, duration_print(d->run.plan.seconds * d->scale, time));
     rc = bench_open(&b, &c, &(struct run_options){.train = true, .describe = feed_describe, .no_files = true}, e);
     if (!rc) {
-        b.seconds = mem_alloc(((uint64_t)steps + 2) * sizeof *b.seconds); /* allocated now, so that no allocation falls between the two readings */
+        /* allocated now, so that no allocation falls between the two readings */
+        b.seconds = mem_alloc(((uint64_t)steps + 2) * sizeof *b.seconds);
         b.room = (uint32_t)steps + 2;
         rc = bench_run_shown(&b, WARM - 1, e);
         read_process_state(&b, &before);
@@ -186,16 +200,19 @@ static int leaks(const struct doctor *d, int64_t steps, struct doctor_leaks *out
     if (!rc) rc = bench_run_shown(&b, steps, e);
     if (!rc) {
         read_process_state(&b, &after);
-        *out = (struct doctor_leaks){steps, (int64_t)(after.process.anonymous - before.process.anonymous),
-                                     (int64_t)(before.device_free - after.device_free), (int64_t)(after.allocations - before.allocations),
-                                     (int)(after.process.descriptors - before.process.descriptors), (int)(after.process.threads - before.process.threads)};
+        *out = (struct doctor_leaks){steps,
+                                     (int64_t)(after.process.anonymous - before.process.anonymous),
+                                     (int64_t)(before.device_free - after.device_free),
+                                     (int64_t)(after.allocations - before.allocations),
+                                     (int)(after.process.descriptors - before.process.descriptors),
+                                     (int)(after.process.threads - before.process.threads)};
     }
     bench_close(&b);
     config_free(&c);
     return rc;
 }
 
-/* --- the report ----------------------------------------------------------------------------------- */
+/* --- the report ------------------------------------------------------------------------------- */
 
 static void print_peaks(const struct planned *r, const struct doctor_peaks *p, struct text *out)
 {
@@ -209,10 +226,12 @@ static void print_peaks(const struct planned *r, const struct doctor_peaks *p, s
     text_printf(out, "  %12s  optimizer update\n", size_print(p->update, size));
     text_printf(out, "  %12s  the arena: the total, with padding\n", size_print(plan_arena(&r->plan), size));
     if (r->plan.placement.arena[SPACE_HOST])
-        text_printf(out, "  %12s  the %s: what is offloaded\n", size_print(r->plan.placement.arena[SPACE_HOST], size), plan_host_name(&r->plan));
+        text_printf(out, "  %12s  the %s: what is offloaded\n", size_print(r->plan.placement.arena[SPACE_HOST], size),
+                    plan_host_name(&r->plan));
 }
 
-/* In what the plan exceeds its machine, such as host memory that a machine with this GPU is not likely to have. */
+/* In what the plan exceeds its machine, such as host memory that a machine with this GPU is not
+ * likely to have. */
 static void print_warnings(const struct planned *r, struct text *out)
 {
     for (int i = 0; i < r->n_warnings; i++) text_printf(out, "  WARNING: %s\n", r->warning[i]);
@@ -224,18 +243,29 @@ static void print_leaks(const struct doctor *d, const struct doctor_leaks *l, st
     if (d->unmeasured.code) text_printf(out, "Leaks: not measured: %s\n", d->unmeasured.text);
     if (d->unmeasured.code || !l->steps) return;
     text_printf(out, "Leaks over %" PRId64 " steps: %s\n", l->steps, clean ? "none" : "found");
-    text_printf(out, "  host %+" PRId64 " bytes, device %+" PRId64 " bytes, allocations %+" PRId64 ", descriptors %+d, threads %+d\n", l->resident, l->device,
-                l->allocations, l->descriptors, l->threads);
+    text_printf(out,
+                "  host %+" PRId64 " bytes, device %+" PRId64 " bytes, allocations %+" PRId64
+                ", descriptors %+d, threads %+d\n",
+                l->resident, l->device, l->allocations, l->descriptors, l->threads);
 }
 
 static void print_batch(const struct doctor *d, struct text *out)
 {
     const bool cuda = d->run.kind == DEVICE_CUDA;
     char size[32];
-    text_printf(out, "Largest micro-batch within %s (%s)", size_print(d->budget, size), d->given ? "the budget" : cuda ? "the GPU's memory less a reserve" : "free memory");
-    if (d->host_bound) text_printf(out, " and %s of host memory (%s)", size_print(d->host_bound, size), d->host_bound > offload_likely(d->run.profile.memory_bytes) ? "as much as the plan takes" : "what a machine with such a GPU is likely to have");
-    text_printf(out, "\n  %6" PRId64 "  with this plan's techniques\n  %6" PRId64 "  with any techniques", d->batch, d->batch_most);
-    if (d->most[SPACE_HOST]) text_printf(out, " and %s of %s", size_print(d->most[SPACE_HOST], size), plan_host_name(&d->run.plan));
+    text_printf(out, "Largest micro-batch within %s (%s)", size_print(d->budget, size),
+                d->given ? "the budget"
+                : cuda   ? "the GPU's memory less a reserve"
+                         : "free memory");
+    if (d->host_bound)
+        text_printf(out, " and %s of host memory (%s)", size_print(d->host_bound, size),
+                    d->host_bound > offload_likely(d->run.profile.memory_bytes)
+                        ? "as much as the plan takes"
+                        : "what a machine with such a GPU is likely to have");
+    text_printf(out, "\n  %6" PRId64 "  with this plan's techniques\n  %6" PRId64 "  with any techniques", d->batch,
+                d->batch_most);
+    if (d->most[SPACE_HOST])
+        text_printf(out, " and %s of %s", size_print(d->most[SPACE_HOST], size), plan_host_name(&d->run.plan));
     text_printf(out, "%s\n", d->batch_most && !d->confirm ? "; --confirm runs a step to check it" : "");
     if (d->batch >= BATCH_MOST) text_printf(out, "  (the search ends at %d)\n", BATCH_MOST);
 }
@@ -249,7 +279,8 @@ static void put_out(const struct options *o, struct text *part)
 }
 
 /* What is planned: peaks, the largest batch, advice. Returns the number of changes in `advice`. */
-static uint32_t plan_report(struct doctor *d, const struct options *o, bool fits, struct doctor_peaks *peaks, struct advice advice[ADVICE_MOST])
+static uint32_t plan_report(struct doctor *d, const struct options *o, bool fits, struct doctor_peaks *peaks,
+                            struct advice advice[ADVICE_MOST])
 {
     struct text out = {0};
     struct error e;
@@ -271,8 +302,10 @@ static uint32_t plan_report(struct doctor *d, const struct options *o, bool fits
     return n;
 }
 
-/* What is run: a step with the largest micro-batch, if asked for, and steps over which leaks are measured. A failure is in the report too. */
-static int run_report(struct doctor *d, const struct options *o, int64_t steps, struct doctor_leaks *found, struct error *e)
+/* What is run: a step with the largest micro-batch, if asked for, and steps over which leaks are
+ * measured. A failure is in the report too. */
+static int run_report(struct doctor *d, const struct options *o, int64_t steps, struct doctor_leaks *found,
+                      struct error *e)
 {
     struct text out = {0};
     int rc = PL_OK;
@@ -281,8 +314,11 @@ static int run_report(struct doctor *d, const struct options *o, int64_t steps, 
         d->confirmed = !rc;
         if (rc) d->unconfirmed = *e;
     }
-    if (d->confirmed) text_printf(&out, "The largest micro-batch, %" PRId64 ": confirmed by running a step\n", d->batch_most);
-    if (d->unconfirmed.code) text_printf(&out, "The largest micro-batch, %" PRId64 ": not confirmed: %s\n", d->batch_most, d->unconfirmed.text);
+    if (d->confirmed)
+        text_printf(&out, "The largest micro-batch, %" PRId64 ": confirmed by running a step\n", d->batch_most);
+    if (d->unconfirmed.code)
+        text_printf(&out, "The largest micro-batch, %" PRId64 ": not confirmed: %s\n", d->batch_most,
+                    d->unconfirmed.text);
     put_out(o, &out);
     if (!rc && steps && can_run(d, d->run.plan.placement.arena, &d->unmeasured)) {
         rc = leaks(d, steps, found, e);
@@ -309,8 +345,9 @@ static int examine(struct doctor *d, const struct options *o, bool fits, int64_t
     return rc;
 }
 
-/* The host memory that the largest batch may take, where it is not known: what a machine with such a GPU is likely to have, or as much as the
- * examined plan. 0: the configuration or this machine bounds it. */
+/* The host memory that the largest batch may take, where it is not known: what a machine with such
+ * a GPU is likely to have, or as much as the examined plan. 0: the configuration or this machine
+ * bounds it. */
 static uint64_t host_bound(const struct planned *r)
 {
     if (r->kind != DEVICE_CUDA || r->host_budget) return 0;
@@ -322,12 +359,17 @@ static int doctor_run(struct doctor *d, const struct config *c, const struct opt
 {
     struct system_memory now;
     planned_explain_device();
-    int rc = planned_open(&d->run, c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .several = true}, e);
+    int rc =
+        planned_open(&d->run, c,
+                     &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .several = true},
+                     e);
     bool fits = rc != PL_NOFIT;
     if (!rc || !fits) {
         system_memory(&now);
         d->given = d->run.budget != 0;
-        d->budget = d->given ? d->run.budget : d->run.kind == DEVICE_CUDA ? planned_gpu_budget(d->run.profile.memory_bytes) : now.available;
+        d->budget = d->given                     ? d->run.budget
+                    : d->run.kind == DEVICE_CUDA ? planned_gpu_budget(d->run.profile.memory_bytes)
+                                                 : now.available;
         d->host_bound = host_bound(&d->run);
         d->scale = time_scale(&d->run);
         rc = examine(d, o, fits, fits ? steps : 0, e);
@@ -352,7 +394,8 @@ static int doctor(int argc, char **argv, struct error *e)
     d.confirm = o.confirm;
     if (o.help) {
         print_help(&command_doctor);
-    } else if (!(rc = options_count("--steps", o.steps, 0, BENCH_STEPS_MOST, &steps, e)) && !(rc = options_config(&o, &c, e))) {
+    } else if (!(rc = options_count("--steps", o.steps, 0, BENCH_STEPS_MOST, &steps, e)) &&
+               !(rc = options_config(&o, &c, e))) {
         rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
         if (!rc) rc = doctor_run(&d, &c, &o, steps, e);
         config_free(&c);
@@ -361,15 +404,23 @@ static int doctor(int argc, char **argv, struct error *e)
     return rc;
 }
 
-const struct command command_doctor = {
-    "doctor", "doctor [--json]\n       plimsoll doctor RUN.yaml [--config-from FILE]... [--adapter DIR] [--memory SIZE] [--steps N] [--confirm] [--plan PLAN.json] [--set key=value]... [--json]",
-    "Without a run file, describes this machine: processor, memory, limits, GPU, libraries, and what memory.budget: auto would be.\n"
-    "With one, diagnoses the memory of a run, such as one that is out of memory: the peaks of a training step, the largest tensors at the\n"
-    "peak, the largest micro-batch that fits, leaks, and what each change would save and cost: gradient checkpointing (activation\n"
-    "checkpointing), offload to host memory, mixed precision, 8-bit Adam, gradient accumulation, LoRA, 4-bit weights. What is planned\n"
-    "is printed first and needs no GPU; then steps run, where they can, to measure leaks. Needs no data and writes no files:\n"
-    "what a CPU would offload to a file stays in memory while it measures, and where that does not fit it does not measure.\n"
-    CONFIG_FROM_HELP
-    "  --steps N        steps over which leaks are measured (20; 0: none)\n"
-    "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: adapter.path\n"
-    "  --confirm        runs one step with the largest micro-batch", doctor};
+const struct command command_doctor =
+    {"doctor",
+     "doctor [--json]\n       plimsoll doctor RUN.yaml [--config-from FILE]... [--adapter DIR] [--memory SIZE] "
+     "[--steps N] [--confirm] [--plan PLAN.json] [--set key=value]... [--json]",
+     "Without a run file, describes this machine: processor, memory, limits, GPU, libraries, and what memory.budget: "
+     "auto would be.\n"
+     "With one, diagnoses the memory of a run, such as one that is out of memory: the peaks of a training step, the "
+     "largest tensors at the\n"
+     "peak, the largest micro-batch that fits, leaks, and what each change would save and cost: gradient checkpointing "
+     "(activation\n"
+     "checkpointing), offload to host memory, mixed precision, 8-bit Adam, gradient accumulation, LoRA, 4-bit weights. "
+     "What is planned\n"
+     "is printed first and needs no GPU; then steps run, where they can, to measure leaks. Needs no data and writes no "
+     "files:\n"
+     "what a CPU would offload to a file stays in memory while it measures, and where that does not fit it does not "
+     "measure.\n" CONFIG_FROM_HELP "  --steps N        steps over which leaks are measured (20; 0: none)\n"
+     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: "
+     "adapter.path\n"
+     "  --confirm        runs one step with the largest micro-batch",
+     doctor};

@@ -56,10 +56,12 @@ struct advice {
 /* A copy of the run's configuration without a budget; pinned: with the plan's techniques fixed. */
 int doctor_config(const struct doctor *d, struct config *c, bool pinned, struct error *e);
 void doctor_peaks(const struct planned *r, struct doctor_peaks *out);
-/* Lists changes that save memory, the most bytes per second lost first; returns their number. Fills d->other. */
+/* Lists changes that save memory, the most bytes per second lost first; returns their number. Fills
+ * d->other. */
 uint32_t doctor_advice(struct doctor *d, struct advice out[ADVICE_MOST]);
 void advice_print(const struct doctor *d, const struct advice *a, uint32_t n, struct text *out);
 void others_print(const struct doctor *d, struct text *out);
-void doctor_json(const struct doctor *d, const struct doctor_peaks *p, const struct doctor_leaks *l, const struct advice *a, uint32_t n, struct text *out);
+void doctor_json(const struct doctor *d, const struct doctor_peaks *p, const struct doctor_leaks *l,
+                 const struct advice *a, uint32_t n, struct text *out);
 
 #endif

@@ -3,8 +3,8 @@
  * all other settings pinned to the examined plan, so the bytes and predicted seconds are exact
  * differences. The changes are sorted by bytes saved per second lost.
  *
- * Beside them are plans that the search finds within the same budget if adapters are trained instead
- * of the weights, or if it takes the least host memory.
+ * Beside them are plans that the search finds within the same budget if adapters are trained
+ * instead of the weights, or if it takes the least host memory.
  */
 #include "cli/doctor.h"
 
@@ -36,7 +36,8 @@ int doctor_config(const struct doctor *d, struct config *c, bool pinned, struct 
 }
 
 /* Plans the change and lists it when it saves memory. */
-static void try_change(const struct doctor *d, const char *change, const char *note, struct advice *out, uint32_t *n, struct progress *p)
+static void try_change(const struct doctor *d, const char *change, const char *note, struct advice *out, uint32_t *n,
+                       struct progress *p)
 {
     struct config c;
     struct planned r;
@@ -45,10 +46,14 @@ static void try_change(const struct doctor *d, const char *change, const char *n
     if (*n == ADVICE_MOST || doctor_config(d, &c, true, &e)) return;
     if (!config_set(&c, change, &e)) {
         if (!planned_open(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true}, &e)) {
-            struct advice a = {.note = note, .saves = (int64_t)plan_arena(&d->run.plan) - (int64_t)plan_arena(&r.plan), .costs = d->scale * (r.plan.seconds - d->run.plan.seconds),
-                               .host = (int64_t)r.plan.placement.arena[SPACE_HOST] - (int64_t)d->run.plan.placement.arena[SPACE_HOST]};
+            struct advice a = {.note = note,
+                               .saves = (int64_t)plan_arena(&d->run.plan) - (int64_t)plan_arena(&r.plan),
+                               .costs = d->scale * (r.plan.seconds - d->run.plan.seconds),
+                               .host = (int64_t)r.plan.placement.arena[SPACE_HOST] -
+                                       (int64_t)d->run.plan.placement.arena[SPACE_HOST]};
             snprintf(a.change, sizeof a.change, "%s", change);
-            bool same = *n && out[*n - 1].saves == a.saves && out[*n - 1].costs == a.costs; /* e.g. more chunks than masks */
+            /* e.g. more chunks than masks */
+            bool same = *n && out[*n - 1].saves == a.saves && out[*n - 1].costs == a.costs;
             if ((a.saves > 0 || (!a.saves && a.host < 0)) && !same) out[(*n)++] = a;
         }
         planned_close(&r);
@@ -56,15 +61,24 @@ static void try_change(const struct doctor *d, const char *change, const char *n
     config_free(&c);
 }
 
-/* A frozen encoder, and its embeddings from a packed store: what saves most where the encoder need not be trained. The other settings
- * are the fastest, because those of the plan may not apply without the encoder. */
-static void plan_encoder(const struct doctor *d, const struct config *c, bool stored, const char *change, struct advice *out, uint32_t *n)
+/* A frozen encoder, and its embeddings from a packed store: what saves most where the encoder need
+ * not be trained. The other settings are the fastest, because those of the plan may not apply
+ * without the encoder. */
+static void plan_encoder(const struct doctor *d, const struct config *c, bool stored, const char *change,
+                         struct advice *out, uint32_t *n)
 {
     struct planned r = {0};
     struct error e;
-    if (!planned_open(&r, c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true, .embedded = stored}, &e)) {
-        struct advice a = {.note = d->run.model.images ? TOWER : stored ? STORED : FROZEN, .saves = (int64_t)plan_arena(&d->run.plan) - (int64_t)plan_arena(&r.plan), .costs = d->scale * (r.plan.seconds - d->run.plan.seconds),
-                           .host = (int64_t)r.plan.placement.arena[SPACE_HOST] - (int64_t)d->run.plan.placement.arena[SPACE_HOST]};
+    if (!planned_open(
+            &r, c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true, .embedded = stored},
+            &e)) {
+        struct advice a = {.note = d->run.model.images ? TOWER
+                                   : stored            ? STORED
+                                                       : FROZEN,
+                           .saves = (int64_t)plan_arena(&d->run.plan) - (int64_t)plan_arena(&r.plan),
+                           .costs = d->scale * (r.plan.seconds - d->run.plan.seconds),
+                           .host = (int64_t)r.plan.placement.arena[SPACE_HOST] -
+                                   (int64_t)d->run.plan.placement.arena[SPACE_HOST]};
         snprintf(a.change, sizeof a.change, "%s", change);
         if (a.saves > 0 && (r.batches.partial || !stored)) out[(*n)++] = a;
     }
@@ -79,7 +93,8 @@ static void try_encoder(const struct doctor *d, bool stored, struct advice *out,
     char pattern[64], change[96] = "data.images=FILE.pack";
     progress_add(p, 1);
     if (*n == ADVICE_MOST || doctor_config(d, &c, false, &e)) return;
-    int rc = d->run.model.images ? PL_OK : embed_pattern(&d->run.model, prompting_of(&d->run.batch)->image, pattern, &e);
+    int rc =
+        d->run.model.images ? PL_OK : embed_pattern(&d->run.model, prompting_of(&d->run.batch)->image, pattern, &e);
     if (!rc && !d->run.model.images) {
         snprintf(change, sizeof change, "model.freeze=%s", pattern);
         rc = config_set(&c, change, &e);
@@ -98,7 +113,8 @@ static int by_worth(const void *a, const void *b)
     return x->saves > y->saves ? -1 : x->saves < y->saves;
 }
 
-/* Value i of the technique that is tried; false: there is none. What few models have is tried where the plan has it. */
+/* Value i of the technique that is tried; false: there is none. What few models have is tried where
+ * the plan has it. */
 static bool tried_value(const struct settings *s, enum technique_id id, int i, char out[SETTING_ROOM])
 {
     int n = 0;
@@ -107,7 +123,8 @@ static bool tried_value(const struct settings *s, enum technique_id id, int i, c
     return i < n ? technique_value(techniques[id].ladder, i, out) : technique_value(techniques[id].also, i - n, out);
 }
 
-/* Plans within the budget and a bound on host memory (0: that of the run) with further keys, and lists the plan if there is one. */
+/* Plans within the budget and a bound on host memory (0: that of the run) with further keys, and
+ * lists the plan if there is one. */
 static void try_other(struct doctor *d, const char *what, const char *const *sets, int n, uint64_t host)
 {
     struct config c;
@@ -119,16 +136,21 @@ static void try_other(struct doctor *d, const char *what, const char *const *set
     for (int i = 0; i < n && !rc; i++) rc = config_set(&c, sets[i], &e);
     c.memory_budget = (struct config_budget){BUDGET_BYTES, d->budget};
     if (host) c.memory_host_budget = (struct config_budget){BUDGET_BYTES, host};
-    if (!rc && !planned_open(&r, &c, &(struct run_options){.train = true, .describe = feed_describe, .probe = true, .fitting = true}, &e)) {
+    if (!rc &&
+        !planned_open(&r, &c,
+                      &(struct run_options){.train = true, .describe = feed_describe, .probe = true, .fitting = true},
+                      &e)) {
         *x = (struct other_plan){.what = what, .arena = plan_arena(&r.plan), .host = r.plan.placement.arena[SPACE_HOST], .seconds = d->scale * r.plan.seconds};
-        for (int i = 0, at = 0; i < n; i++) at += snprintf(x->change + at, sizeof x->change - (size_t)at, "%s--set %s", i ? " " : "", sets[i]);
+        for (int i = 0, at = 0; i < n; i++)
+            at += snprintf(x->change + at, sizeof x->change - (size_t)at, "%s--set %s", i ? " " : "", sets[i]);
         d->others++;
     }
     planned_close(&r);
     config_free(&c);
 }
 
-/* LoRA, and LoRA over 4-bit weights, where the run trains weights themselves; the least host memory, where the plan offloads to it. */
+/* LoRA, and LoRA over 4-bit weights, where the run trains weights themselves; the least host
+ * memory, where the plan offloads to it. */
 static void try_others(struct doctor *d, struct progress *p)
 {
     const char *const lora[] = {"adapter.target_modules=all-linear", "memory.quantize=nf4"};
@@ -141,11 +163,16 @@ static void try_others(struct doctor *d, struct progress *p)
     uint32_t least;
     for (int n = 1; n <= 2; n++, progress_add(p, 1))
         if (!d->run.has_adapter && (n == 1 || !strcmp(c->memory_quantize.value, "none")))
-            try_other(d, n == 1 ? "adapters are trained instead of the weights (LoRA)" : "adapters over frozen weights in 4 bits (QLoRA)", lora, n, likely);
+            try_other(d,
+                      n == 1 ? "adapters are trained instead of the weights (LoRA)"
+                             : "adapters over frozen weights in 4 bits (QLoRA)",
+                      lora, n, likely);
     if (host && d->run.has_space && !plan_least_host(&d->run.space, d->budget, &least, &e)) {
         const uint64_t need = plan_choice_need(&d->run.space.choices.at[least], SPACE_HOST);
         snprintf(set, sizeof set, "memory.host_budget=%" PRIu64, need);
-        if (need && need < host) try_other(d, d->run.kind == DEVICE_CUDA ? "the least host memory" : "the smallest offload file", bound, 1, need);
+        if (need && need < host)
+            try_other(d, d->run.kind == DEVICE_CUDA ? "the least host memory" : "the smallest offload file", bound, 1,
+                      need);
     }
     progress_add(p, 1);
 }
@@ -156,7 +183,8 @@ uint32_t doctor_advice(struct doctor *d, struct advice out[ADVICE_MOST])
 {
     const struct settings *s = &d->run.plan.settings;
     const int64_t masks = d->run.model.masks ? prompting_of(&d->run.batch)->masks : 0;
-    const bool encoder = masks && !config_given(d->run.config, KEY_model_freeze) && !d->run.has_adapter && !d->run.batches.partial;
+    const bool encoder =
+        masks && !config_given(d->run.config, KEY_model_freeze) && !d->run.has_adapter && !d->run.batches.partial;
     const bool tower = d->run.model.images && !d->run.batches.partial;
     uint32_t n = 0, plans = (uint32_t)(masks > 1) + 2 * encoder + tower + OTHERS_MOST;
     char change[96], value[SETTING_ROOM];
@@ -192,19 +220,25 @@ void others_print(const struct doctor *d, struct text *out)
     if (d->others) text_printf(out, "Other plans within %s\n", size_print(d->budget, size));
     for (int i = 0; i < d->others; i++) {
         const struct other_plan *x = &d->other[i];
-        text_printf(out, "  %12s and %12s of %s, step %9s  %s  %s\n", size_print(x->arena, arena), size_print(x->host, host), plan_host_name(&d->run.plan),
-                    duration_print(x->seconds, time), x->change, x->what);
+        text_printf(out, "  %12s and %12s of %s, step %9s  %s  %s\n", size_print(x->arena, arena),
+                    size_print(x->host, host), plan_host_name(&d->run.plan), duration_print(x->seconds, time),
+                    x->change, x->what);
     }
 }
 
 void advice_print(const struct doctor *d, const struct advice *a, uint32_t n, struct text *out)
 {
     char size[32], host[32], time[32];
-    text_printf(out, "Advice: one change at a time, most bytes saved per second lost first; predicted step time now %s\n", duration_print(d->scale * d->run.plan.seconds, time));
+    text_printf(out,
+                "Advice: one change at a time, most bytes saved per second lost first; predicted step time now %s\n",
+                duration_print(d->scale * d->run.plan.seconds, time));
     if (!n) text_printf(out, "  no change saves memory: every technique that applies is in use\n");
     for (uint32_t i = 0; i < n; i++) {
-        text_printf(out, "  %12s less for %11s  --set %s", size_print((uint64_t)a[i].saves, size), duration_change(a[i].costs, time), a[i].change);
-        if (a[i].host) text_printf(out, "  %s %s of %s", size_print((uint64_t)llabs(a[i].host), host), a[i].host > 0 ? "more" : "less", plan_host_name(&d->run.plan));
+        text_printf(out, "  %12s less for %11s  --set %s", size_print((uint64_t)a[i].saves, size),
+                    duration_change(a[i].costs, time), a[i].change);
+        if (a[i].host)
+            text_printf(out, "  %s %s of %s", size_print((uint64_t)llabs(a[i].host), host),
+                        a[i].host > 0 ? "more" : "less", plan_host_name(&d->run.plan));
         text_printf(out, "%s%s\n", a[i].note ? "  " : "", a[i].note ? a[i].note : "");
     }
 }
@@ -239,7 +273,8 @@ static void put_advice(struct json_writer *w, const struct advice *a, uint32_t n
     json_end(w);
 }
 
-void doctor_json(const struct doctor *d, const struct doctor_peaks *p, const struct doctor_leaks *l, const struct advice *a, uint32_t n, struct text *out)
+void doctor_json(const struct doctor *d, const struct doctor_peaks *p, const struct doctor_leaks *l,
+                 const struct advice *a, uint32_t n, struct text *out)
 {
     struct json_writer w = {.out = out, .indent = 2};
     json_begin_map(&w, NULL);

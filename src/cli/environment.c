@@ -18,7 +18,11 @@ static void print_libraries(struct text *out)
     struct library l[LIBRARIES];
     environment_libraries(l);
     for (int i = 0; i < LIBRARIES; i++)
-        text_printf(out, "  %-9s %-9.20s %s%s%s\n", l[i].name, !l[i].here ? "no" : l[i].version[0] ? l[i].version : "yes", l[i].does, l[i].why[0] ? ": " : "", l[i].why);
+        text_printf(out, "  %-9s %-9.20s %s%s%s\n", l[i].name,
+                    !l[i].here        ? "no"
+                    : l[i].version[0] ? l[i].version
+                                      : "yes",
+                    l[i].does, l[i].why[0] ? ": " : "", l[i].why);
 }
 
 /* Each is its version, true if that is not known, or false. */
@@ -71,8 +75,9 @@ static const struct limit {
     int resource;
     bool bytes;
 } limits[] = {
-    {"address space", "address_space_bytes", RLIMIT_AS, true}, {"data", "data_bytes", RLIMIT_DATA, true}, {"locked memory", "locked_bytes", RLIMIT_MEMLOCK, true},
-    {"file size", "file_bytes", RLIMIT_FSIZE, true}, {"open files", "open_files", RLIMIT_NOFILE, false},
+    {"address space", "address_space_bytes", RLIMIT_AS, true}, {"data", "data_bytes", RLIMIT_DATA, true},
+    {"locked memory", "locked_bytes", RLIMIT_MEMLOCK, true},   {"file size", "file_bytes", RLIMIT_FSIZE, true},
+    {"open files", "open_files", RLIMIT_NOFILE, false},
 };
 
 static void print_limits(struct text *out)
@@ -105,20 +110,27 @@ static void put_limits(struct json_writer *w)
 static void print_profile(const char *path, bool measured, const char *how, struct text *out)
 {
     if (measured) text_printf(out, "            measured: %s\n", path);
-    else text_printf(out, "            not measured: predicted times are estimates; `plimsoll bench --calibrate%s` measures it\n", how);
+    else
+        text_printf(
+            out,
+            "            not measured: predicted times are estimates; `plimsoll bench --calibrate%s` measures it\n",
+            how);
 }
 
 static void print_gpu(const struct machine *m, struct text *out)
 {
     char size[32], host[32];
     if (m->no_gpu.code) {
-        text_printf(out, "GPU         none that can be used: %s%s%s\n", m->no_gpu.text, m->driver[0] ? "; there is the driver " : "", m->driver);
+        text_printf(out, "GPU         none that can be used: %s%s%s\n", m->no_gpu.text,
+                    m->driver[0] ? "; there is the driver " : "", m->driver);
         return;
     }
-    text_printf(out, "GPU         %s, compute capability %d.%d, %s%s%s\n", m->gpu.name, m->gpu.capability / 10, m->gpu.capability % 10, size_print(m->gpu.memory_bytes, size),
-                m->driver[0] ? ", driver " : "", m->driver);
+    text_printf(out, "GPU         %s, compute capability %d.%d, %s%s%s\n", m->gpu.name, m->gpu.capability / 10,
+                m->gpu.capability % 10, size_print(m->gpu.memory_bytes, size), m->driver[0] ? ", driver " : "",
+                m->driver);
     if (m->gpus > 1) text_printf(out, "            the first of %d\n", m->gpus);
-    text_printf(out, "            memory.budget: auto is %s, memory.host_budget: auto %s\n", size_print(m->gpu_budget, size), size_print(m->gpu_host_budget, host));
+    text_printf(out, "            memory.budget: auto is %s, memory.host_budget: auto %s\n",
+                size_print(m->gpu_budget, size), size_print(m->gpu_host_budget, host));
     print_profile(m->gpu_profile, m->gpu_measured, " --set device=cuda", out);
 }
 
@@ -126,12 +138,14 @@ static void print_cpu(const struct machine *m, struct text *out)
 {
     const struct system_processors *p = &m->processors;
     char size[32], other[32];
-    text_printf(out, "Processor   %s: %s\n            %u processor%s", m->cpu.name, m->cpu.isa, p->online, p->online == 1 ? "" : "s");
+    text_printf(out, "Processor   %s: %s\n            %u processor%s", m->cpu.name, m->cpu.isa, p->online,
+                p->online == 1 ? "" : "s");
     if (p->allowed != p->online) text_printf(out, ", of which this process may use %u", p->allowed);
     if (p->quota > 0) text_printf(out, ", a quota of %.3g", p->quota);
     text_printf(out, "; device.threads 0 is %d thread%s\n", m->threads, m->threads == 1 ? "" : "s");
     print_profile(m->profile, m->measured, "", out);
-    text_printf(out, "Memory      %s, %s free", size_print(m->memory.total, size), size_print(m->memory.available, other));
+    text_printf(out, "Memory      %s, %s free", size_print(m->memory.total, size),
+                size_print(m->memory.available, other));
     if (m->memory.swap) text_printf(out, ", %s of swap", size_print(m->memory.swap, size));
     text_printf(out, "\n            memory.budget: auto is %s", size_print(m->budget, size));
     if (m->host_budget) text_printf(out, ", memory.host_budget: auto %s on the disk", size_print(m->host_budget, size));

@@ -1,5 +1,6 @@
 /*
- * environment.h: prints what this build can use (`plimsoll --version`) and the machine (`plimsoll doctor` without a run file).
+ * environment.h: prints what this build can use (`plimsoll --version`) and the machine (`plimsoll
+ * doctor` without a run file).
  */
 #ifndef CLI_ENVIRONMENT_H
 #define CLI_ENVIRONMENT_H

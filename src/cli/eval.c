@@ -1,8 +1,8 @@
 /*
  * eval.c: `plimsoll eval`: scores a model on held-out data: masks here, answers in eval_text.c.
  *
- * Masks: forward only: the memory is that of the weights and one batch's activations. The prompts are
- * those of the evaluation in training, so the same model and data give the same scores.
+ * Masks: forward only: the memory is that of the weights and one batch's activations. The prompts
+ * are those of the evaluation in training, so the same model and data give the same scores.
  */
 #include <stdio.h>
 #include <string.h>
@@ -45,17 +45,20 @@ static void print_worst(const struct eval *v, struct text *out)
         const struct worst *w = &s->worst[i];
         char name[512];
         dataset_name(feed_dataset(&v->feed), w->sample, name, sizeof name);
-        text_printf(out, "%s%-10s IoU %.4f  %s, mask %lld\n", i ? "" : "\nworst:\n", s->prompts[w->prompt], w->iou, name, (long long)w->mask);
+        text_printf(out, "%s%-10s IoU %.4f  %s, mask %lld\n", i ? "" : "\nworst:\n", s->prompts[w->prompt], w->iou,
+                    name, (long long)w->mask);
     }
 }
 
-/* Of a model that answers in words too: their scores, after those of the masks. It needs memory of its own, so the run is closed. */
+/* Of a model that answers in words too: their scores, after those of the masks. It needs memory of
+ * its own, so the run is closed. */
 static int add_answers(struct eval *v, struct json_writer *w, struct text *out, struct error *e)
 {
     struct scores *s = &v->found.scores;
     if (!prs_model(&v->run.planned.model)) return PL_OK;
     v->questions = true;
-    for (uint32_t i = 0; i < s->n_worst; i++) s->worst[i].sample = question_number(&v->feed, s->worst[i].sample); /* they are drawn later */
+    /* they are drawn later */
+    for (uint32_t i = 0; i < s->n_worst; i++) s->worst[i].sample = question_number(&v->feed, s->worst[i].sample);
     feed_close(&v->feed);
     run_close(&v->run);
     v->run = (struct run){0};
@@ -96,8 +99,10 @@ static int report(struct eval *v, struct error *e)
         scores_print(&v->found.scores, &out);
         eval_table_print(&v->table, &out);
         print_worst(v, &out);
-        text_printf(&out, "\nloss %.6g over %llu image%s, %llu of them unreadable, %s, arena %s\n", v->loss, (unsigned long long)v->feed.samples, v->feed.samples == 1 ? "" : "s",
-                    (unsigned long long)v->feed.broken, duration_print(v->seconds, time), size_print(plan_arena(&v->run.planned.plan), arena));
+        text_printf(&out, "\nloss %.6g over %llu image%s, %llu of them unreadable, %s, arena %s\n", v->loss,
+                    (unsigned long long)v->feed.samples, v->feed.samples == 1 ? "" : "s",
+                    (unsigned long long)v->feed.broken, duration_print(v->seconds, time),
+                    size_print(plan_arena(&v->run.planned.plan), arena));
         if (feed_print_left(&v->feed, left, sizeof left)) text_printf(&out, "%s\n", left);
         rc = add_answers(v, NULL, &out, e);
     }
@@ -130,10 +135,13 @@ static void report_retrieval(const struct eval *v)
         json_end(&w);
         text_printf(&out, "\n");
     } else {
-        text_printf(&out, "%saccuracy %.4f: %llu of %llu %s; by chance %.4f would\n", retrieval_word(&v->run), retrieval_accuracy(x), (unsigned long long)x->right,
-                    (unsigned long long)x->queries, retrieval_found(&v->run), retrieval_chance(x));
-        text_printf(&out, "loss %.6g over %llu sample%s, %llu of them unreadable, %s, arena %s\n", v->loss, (unsigned long long)v->feed.samples, v->feed.samples == 1 ? "" : "s", (unsigned long long)v->feed.broken,
-                    duration_print(v->seconds, time), size_print(plan_arena(&v->run.planned.plan), arena));
+        text_printf(&out, "%saccuracy %.4f: %llu of %llu %s; by chance %.4f would\n", retrieval_word(&v->run),
+                    retrieval_accuracy(x), (unsigned long long)x->right, (unsigned long long)x->queries,
+                    retrieval_found(&v->run), retrieval_chance(x));
+        text_printf(&out, "loss %.6g over %llu sample%s, %llu of them unreadable, %s, arena %s\n", v->loss,
+                    (unsigned long long)v->feed.samples, v->feed.samples == 1 ? "" : "s",
+                    (unsigned long long)v->feed.broken, duration_print(v->seconds, time),
+                    size_print(plan_arena(&v->run.planned.plan), arena));
         if (feed_print_left(&v->feed, left, sizeof left)) text_printf(&out, "%s\n", left);
     }
     fputs(out.at, stdout);
@@ -145,31 +153,46 @@ static int draw(const struct eval *v, struct error *e)
     const struct scores *s = &v->found.scores;
     struct dataset *rows = NULL;
     int rc = v->questions ? feed_open_questions(&rows, &v->config, FEED_VALIDATION, e) : PL_OK;
-    if (!rc) rc = worst_sheet(&(struct worst_masks){&v->config, rows ? rows : feed_dataset(&v->feed), s->prompts, s->worst, s->n_worst, v->table.open ? &v->table.own.table : NULL}, v->overlays, e);
+    if (!rc)
+        rc = worst_sheet(&(struct worst_masks){&v->config, rows ? rows : feed_dataset(&v->feed), s->prompts, s->worst,
+                                               s->n_worst, v->table.open ? &v->table.own.table : NULL},
+                         v->overlays, e);
     dataset_close(rows);
     return rc;
 }
 
-/* --- the command -------------------------------------------------------------------------------- */
+/* --- the command ------------------------------------------------------------------------------ */
 
 /* `folder`: for what the feed prepares: texts of questions become tokens. */
 static int evaluate(struct eval *v, const char *folder, struct error *e)
 {
     const struct config *c = &v->config;
-    const int64_t usual = c->data_format == FORMAT_CAPTIONS ? c->train_effective_batch : 1; /* an image is compared with the texts of its batch */
-    struct run_options o = {.evaluate = true, .picks = eval_table_wanted(&v->table), .describe = feed_describe, .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : usual, .T = c->data_sequence};
+    /* an image is compared with the texts of its batch */
+    const int64_t usual = c->data_format == FORMAT_CAPTIONS ? c->train_effective_batch : 1;
+    struct run_options o = {.evaluate = true,
+                            .picks = eval_table_wanted(&v->table),
+                            .describe = feed_describe,
+                            .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : usual,
+                            .T = c->data_sequence};
     int rc = run_plan(&v->run, c, &o, e);
     if (!rc) rc = feed_open(&v->feed, c, &v->run, FEED_VALIDATION, e);
     if (!rc) rc = feed_prepare(&v->feed, &v->run, folder, e);
     if (!rc) rc = run_start(&v->run, NULL, true, e);
     if (!rc) rc = feed_start(&v->feed, &v->run, 0, 0, e);
     const bool matches = !rc && retrieval_open(&v->retrieval, &v->run, PROGRAM_STEP);
-    if (!rc && matches && (v->csv || v->overlays)) rc = error_set(e, PL_USAGE, "%s is for models that predict masks, and a %s %s", v->csv ? "--csv" : "--overlays", v->run.planned.model.family->model_type, v->run.planned.model.head ? "with a head predicts none" : "matches masks with texts");
+    if (!rc && matches && (v->csv || v->overlays))
+        rc = error_set(e, PL_USAGE, "%s is for models that predict masks, and a %s %s", v->csv ? "--csv" : "--overlays",
+                       v->run.planned.model.family->model_type,
+                       v->run.planned.model.head ? "with a head predicts none" : "matches masks with texts");
     if (!rc && !matches && !mask_scores_open(&v->found, &v->run, &v->feed, PROGRAM_STEP, (uint32_t)v->worst))
-        rc = error_set(e, PL_USAGE, "a %s predicts no masks, so there is nothing to score", v->run.planned.model.family->model_type);
+        rc = error_set(e, PL_USAGE, "a %s predicts no masks, so there is nothing to score",
+                       v->run.planned.model.family->model_type);
     if (!rc) rc = eval_table_open(&v->table, &v->run, &v->feed, v->found.prompts, e);
     const double from = clock_seconds();
-    if (!rc) rc = eval_passes(&(struct eval_pass){&v->run, &v->feed, matches ? NULL : &v->found, matches ? &v->retrieval : NULL, v->table.open ? &v->table.own : NULL}, &v->loss, e);
+    if (!rc)
+        rc = eval_passes(&(struct eval_pass){&v->run, &v->feed, matches ? NULL : &v->found,
+                                             matches ? &v->retrieval : NULL, v->table.open ? &v->table.own : NULL},
+                         &v->loss, e);
     v->seconds = clock_seconds() - from;
     if (!rc && matches) report_retrieval(v);
     if (!rc && !matches) rc = report(v, e);
@@ -189,15 +212,26 @@ static int check_options(struct eval *v, bool text, struct error *e)
     const struct {
         const char *name;
         bool given, text;
-    } options[] = {{"--data", v->data.n > 0, true}, {"--samples", v->text.samples > 0 && !table, true}, {"--max-new", v->text.max_new > 0 && !table, true}, {"--batch", v->batch > 0 && !table, true}, {"-o", v->text.answers, true},
-                   {"--loss", v->text.loss, true},  {"--csv", v->csv, false},        {"--overlays", v->overlays, false},
-                   {"--images", v->table.images, false}, {"--structures", v->table.structures, false}, {"--own-size", v->table.wanted, false}, {"--spacing", v->table.spacing, false},
-                         {"--worst", v->worst != UINT64_MAX, false}};
+    } options[] = {{"--data", v->data.n > 0, true},
+                   {"--samples", v->text.samples > 0 && !table, true},
+                   {"--max-new", v->text.max_new > 0 && !table, true},
+                   {"--batch", v->batch > 0 && !table, true},
+                   {"-o", v->text.answers, true},
+                   {"--loss", v->text.loss, true},
+                   {"--csv", v->csv, false},
+                   {"--overlays", v->overlays, false},
+                   {"--images", v->table.images, false},
+                   {"--structures", v->table.structures, false},
+                   {"--own-size", v->table.wanted, false},
+                   {"--spacing", v->table.spacing, false},
+                   {"--worst", v->worst != UINT64_MAX, false}};
     for (size_t i = 0; i < COUNT(options); i++)
         if (options[i].given && options[i].text != text)
-            return error_set(e, PL_USAGE, "%s is for %s, and data.format is %s", options[i].name, options[i].text ? "conversations" : "masks", batch_format(&v->config));
+            return error_set(e, PL_USAGE, "%s is for %s, and data.format is %s", options[i].name,
+                             options[i].text ? "conversations" : "masks", batch_format(&v->config));
     if (v->worst == UINT64_MAX) v->worst = 8;
-    if (v->worst > 100000) return error_set(e, PL_USAGE, "--worst %llu: expected at most 100000", (unsigned long long)v->worst);
+    if (v->worst > 100000)
+        return error_set(e, PL_USAGE, "--worst %llu: expected at most 100000", (unsigned long long)v->worst);
     int rc = eval_table_options(&v->table, e);
     return rc ? rc : data_check_png("--overlays", v->overlays, e);
 }
@@ -206,7 +240,8 @@ static int check_options(struct eval *v, bool text, struct error *e)
 static int read_sources(struct eval *v, struct error *e)
 {
     struct config *c = &v->config;
-    const bool tokens = v->data.n && (eval_is_text(v->data.at[0]) || eval_is_tokens(v->data.at[0])), run = v->paths.n || v->from.n;
+    const bool tokens = v->data.n && (eval_is_text(v->data.at[0]) || eval_is_tokens(v->data.at[0])),
+               run = v->paths.n || v->from.n;
     struct import f = {0};
     int rc = v->from.n ? from_read(&f, (const char *const *)v->from.at, (int)v->from.n, c, e) : PL_OK;
     if (!rc && v->paths.n) rc = config_read(c, v->paths.at[0], e);
@@ -225,7 +260,10 @@ static int read_sources(struct eval *v, struct error *e)
 }
 
 /* The file that the run's data come from. */
-static const char *run_name(const struct eval *v) { return v->paths.n ? v->paths.at[0] : v->from.n ? v->from.at[0] : "the run"; }
+static const char *run_name(const struct eval *v)
+{
+    return v->paths.n ? v->paths.at[0] : v->from.n ? v->from.at[0] : "the run";
+}
 
 /* Takes data and prompts from the run; its model and training keys are ignored. */
 static int read_config(struct eval *v, struct error *e)
@@ -236,15 +274,25 @@ static int read_config(struct eval *v, struct error *e)
     const bool text = c->data_format == FORMAT_CONVERSATIONS;
     if ((rc = check_options(v, config_tokens(c), e))) return rc;
     if (config_tokens(c) && !text && (v->text.samples || v->text.max_new || v->batch || v->text.answers))
-        return error_set(e, PL_USAGE, "%s is for conversations; on tokens eval computes loss and perplexity", v->text.samples ? "--samples" : v->text.max_new ? "--max-new" : v->batch ? "--batch" : "-o");
+        return error_set(e, PL_USAGE, "%s is for conversations; on tokens eval computes loss and perplexity",
+                         v->text.samples   ? "--samples"
+                         : v->text.max_new ? "--max-new"
+                         : v->batch        ? "--batch"
+                                           : "-o");
     if (v->batch) c->train_eval_batch = (int64_t)min_u64(v->batch, INT32_MAX);
     use_model(c, v->model, config_tokens(c) ? "text" : "masks");
     config_use_adapter(c, v->adapter);
-    c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0; /* their patterns are for the names of the run's model */
+    /* their patterns are for the names of the run's model */
+    c->model_freeze.n = c->train_groups.n = c->train_no_decay.n = 0;
     if (text && !c->data_validation.n && !(c->data_holdout > 0))
-        return error_set(e, PL_USAGE, "%s has no held-out conversations: set data.validation or data.holdout, or give files with --data", run_name(v));
+        return error_set(
+            e, PL_USAGE,
+            "%s has no held-out conversations: set data.validation or data.holdout, or give files with --data",
+            run_name(v));
     if (!config_validates(c))
-        return error_set(e, PL_USAGE, "%s has no validation data: set data.validation or data.holdout, in the file or with --set", run_name(v));
+        return error_set(e, PL_USAGE,
+                         "%s has no validation data: set data.validation or data.holdout, in the file or with --set",
+                         run_name(v));
     rc = config_check_read(c, "eval", "model.* adapter.* data.* prompts.* loss.* train.seed memory.* device.*", e);
     return !rc && config_tokens(c) ? config_check(c, CONFIG_OPTIONS_ONLY, e) : rc;
 }
@@ -261,7 +309,10 @@ static int evaluate_in_folder(struct eval *v, struct error *e)
 static int run_eval(struct eval *v, struct error *e)
 {
     if (v->paths.n > 1 || (!v->paths.n && !v->data.n && !v->from.n))
-        return error_set(e, PL_USAGE, "expected one RUN.yaml with the validation data, or --data FILE with conversations, tokens or text; %u files are given", v->paths.n);
+        return error_set(e, PL_USAGE,
+                         "expected one RUN.yaml with the validation data, or --data FILE with conversations, tokens or "
+                         "text; %u files are given",
+                         v->paths.n);
     if (!v->model) return error_set(e, PL_USAGE, "no model is given: add --model DIR, such as train.out/model");
     int rc = read_config(v, e);
     if (rc) return rc;
@@ -275,12 +326,27 @@ static int run_eval(struct eval *v, struct error *e)
 static int eval(int argc, char **argv, struct error *e)
 {
     struct eval v = {.worst = UINT64_MAX, .table.tolerance = 1};
-    const struct data_option table[] = {{"--model", DATA_TEXT, &v.model}, {"--adapter", DATA_TEXT, &v.adapter}, {"--csv", DATA_TEXT, &v.csv},   {"--worst", DATA_COUNT, &v.worst},
-                                        {"--overlays", DATA_TEXT, &v.overlays}, {"--data", DATA_LIST, &v.data}, {"--samples", DATA_POSITIVE, &v.text.samples},
-                                        {"--max-new", DATA_POSITIVE, &v.text.max_new}, {"--batch", DATA_POSITIVE, &v.batch}, {"-o", DATA_TEXT, &v.text.answers}, {"--out", DATA_TEXT, &v.text.answers}, {"--loss", DATA_SWITCH, &v.text.loss},
-                                        {"--images", DATA_TEXT, &v.table.images}, {"--structures", DATA_TEXT, &v.table.structures},
-                                        {"--own-size", DATA_SWITCH, &v.table.wanted}, {"--spacing", DATA_TEXT, &v.table.spacing}, {"--tolerance", DATA_REAL, &v.table.tolerance},
-                                        {"--json", DATA_SWITCH, &v.json}, {"--config-from", DATA_LIST, &v.from}, {"--set", DATA_LIST, &v.set}, {"--memory", DATA_TEXT, &v.memory}};
+    const struct data_option table[] = {{"--model", DATA_TEXT, &v.model},
+                                        {"--adapter", DATA_TEXT, &v.adapter},
+                                        {"--csv", DATA_TEXT, &v.csv},
+                                        {"--worst", DATA_COUNT, &v.worst},
+                                        {"--overlays", DATA_TEXT, &v.overlays},
+                                        {"--data", DATA_LIST, &v.data},
+                                        {"--samples", DATA_POSITIVE, &v.text.samples},
+                                        {"--max-new", DATA_POSITIVE, &v.text.max_new},
+                                        {"--batch", DATA_POSITIVE, &v.batch},
+                                        {"-o", DATA_TEXT, &v.text.answers},
+                                        {"--out", DATA_TEXT, &v.text.answers},
+                                        {"--loss", DATA_SWITCH, &v.text.loss},
+                                        {"--images", DATA_TEXT, &v.table.images},
+                                        {"--structures", DATA_TEXT, &v.table.structures},
+                                        {"--own-size", DATA_SWITCH, &v.table.wanted},
+                                        {"--spacing", DATA_TEXT, &v.table.spacing},
+                                        {"--tolerance", DATA_REAL, &v.table.tolerance},
+                                        {"--json", DATA_SWITCH, &v.json},
+                                        {"--config-from", DATA_LIST, &v.from},
+                                        {"--set", DATA_LIST, &v.set},
+                                        {"--memory", DATA_TEXT, &v.memory}};
     bool help;
     int rc = data_options(&command_eval, table, COUNT(table), argc, argv, &v.paths, &help, e);
     if (!rc && !help) {
@@ -295,36 +361,48 @@ static int eval(int argc, char **argv, struct error *e)
     return rc;
 }
 
-const struct command command_eval = {
-    "eval", "eval (RUN.yaml | --config-from FILE... | --data FILE) --model DIR [--adapter DIR] [--samples N] [--batch N] [--loss] [-o FILE] [--csv FILE] [--own-size] [--images FILE] [--structures FILE] [--spacing X,Y] [--worst N] [--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
-    "Evaluates a model on the validation data of RUN.yaml. Masks: mean IoU and Dice by prompt and category. Conversations: the model answers\n"
-    "the last question of each, greedily, and the answers are scored against the references: exact match, token F1, BLEU and ROUGE-L by file.\n"
-    "Files of tokens and texts (.txt, .md), which the model's tokenizer makes tokens of: loss and perplexity, in rows of data.sequence tokens.\n"
-    "Masks and texts (data.queries): the share of queries that find their mask among those of the image.\n\n"
-    "  --model DIR    a model folder, such as train.out/model, or the name of a preset\n"
-    "  --adapter DIR  a LoRA adapter for that model, such as train.out/model of a run with an adapter\n"
-    "  --json         prints one JSON object instead of the table\n"
-    "  --memory SIZE  memory budget, memory.budget\n"
-    CONFIG_FROM_HELP
-    "  --set key=value  sets a key of RUN.yaml\n\n"
-    "For masks:\n\n"
-    "  --csv FILE     writes the table as CSV: prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n"
-    "  --own-size     also scores masks at the image's own size: Dice, IoU, HD95 and NSD by structure (category), mean and\n"
-    "                 deviation; --json then has the lists structures and images, of the own size and of the loss's\n"
-    "  --images FILE  writes these scores as CSV, a row for each image, prompt and mask (implies --own-size)\n"
-    "  --structures FILE  writes their means, standard deviations and counts as CSV, by prompt and structure (implies --own-size)\n"
-    "  --spacing X,Y  size of a pixel in mm, for HD95 and NSD; default: that of the volume, else\n"
-    "                 1,1: distances are in pixels\n"
-    "  --tolerance T  NSD: surfaces that are at most T mm apart agree (1)\n"
-    "  --worst N      lists the N worst masks (8)\n"
-    "  --overlays F   draws the worst masks into F, an HTML page (F ends in .html) or a PNG: the prediction in blue, the ground\n"
-    "                 truth in green, the prompt in yellow\n\n"
-    "For conversations, and --data for files of tokens and texts:\n\n"
-    "  --data FILE    a file of conversations, tokens or text, or a glob, instead of data.validation; may be given several times, and without RUN.yaml\n"
-    "  --samples N    answers the first N conversations of each file; default: all\n"
-    "  --max-new N    tokens of an answer, at most; default: max_new_tokens of generation_config.json, else 256\n"
-    "  --batch N      prompts that are answered at once, train.eval_batch; default: as many as --memory allows, at most 32; without it as\n"
-    "                 many as the free memory allows\n"
-    "  --loss         also computes loss and perplexity over all conversations, as the evaluation in training does; planned within\n"
-    "                 --memory by itself, with rows of data.sequence tokens\n"
-    "  -o FILE        writes the answers as JSON lines: file, line, prompt, answer, reference, finish, and the scores of each", eval};
+const struct command command_eval =
+    {"eval",
+     "eval (RUN.yaml | --config-from FILE... | --data FILE) --model DIR [--adapter DIR] [--samples N] [--batch N] "
+     "[--loss] [-o FILE] [--csv FILE] [--own-size] [--images FILE] [--structures FILE] [--spacing X,Y] [--worst N] "
+     "[--overlays FILE] [--json] [--memory SIZE] [--set key=value]...",
+     "Evaluates a model on the validation data of RUN.yaml. Masks: mean IoU and Dice by prompt and category. "
+     "Conversations: the model answers\n"
+     "the last question of each, greedily, and the answers are scored against the references: exact match, token F1, "
+     "BLEU and ROUGE-L by file.\n"
+     "Files of tokens and texts (.txt, .md), which the model's tokenizer makes tokens of: loss and perplexity, in rows "
+     "of data.sequence tokens.\n"
+     "Masks and texts (data.queries): the share of queries that find their mask among those of the image.\n\n"
+     "  --model DIR    a model folder, such as train.out/model, or the name of a preset\n"
+     "  --adapter DIR  a LoRA adapter for that model, such as train.out/model of a run with an adapter\n"
+     "  --json         prints one JSON object instead of the table\n"
+     "  --memory SIZE  memory budget, memory.budget\n" CONFIG_FROM_HELP "  --set key=value  sets a key of RUN.yaml\n\n"
+     "For masks:\n\n"
+     "  --csv FILE     writes the table as CSV: prompt,category,masks,mean_iou,mean_dice,above_50,above_75\n"
+     "  --own-size     also scores masks at the image's own size: Dice, IoU, HD95 and NSD by structure (category), "
+     "mean and\n"
+     "                 deviation; --json then has the lists structures and images, of the own size and of the loss's\n"
+     "  --images FILE  writes these scores as CSV, a row for each image, prompt and mask (implies --own-size)\n"
+     "  --structures FILE  writes their means, standard deviations and counts as CSV, by prompt and structure (implies "
+     "--own-size)\n"
+     "  --spacing X,Y  size of a pixel in mm, for HD95 and NSD; default: that of the volume, else\n"
+     "                 1,1: distances are in pixels\n"
+     "  --tolerance T  NSD: surfaces that are at most T mm apart agree (1)\n"
+     "  --worst N      lists the N worst masks (8)\n"
+     "  --overlays F   draws the worst masks into F, an HTML page (F ends in .html) or a PNG: the prediction in blue, "
+     "the ground\n"
+     "                 truth in green, the prompt in yellow\n\n"
+     "For conversations, and --data for files of tokens and texts:\n\n"
+     "  --data FILE    a file of conversations, tokens or text, or a glob, instead of data.validation; may be given "
+     "several times, and without RUN.yaml\n"
+     "  --samples N    answers the first N conversations of each file; default: all\n"
+     "  --max-new N    tokens of an answer, at most; default: max_new_tokens of generation_config.json, else 256\n"
+     "  --batch N      prompts that are answered at once, train.eval_batch; default: as many as --memory allows, at "
+     "most 32; without it as\n"
+     "                 many as the free memory allows\n"
+     "  --loss         also computes loss and perplexity over all conversations, as the evaluation in training does; "
+     "planned within\n"
+     "                 --memory by itself, with rows of data.sequence tokens\n"
+     "  -o FILE        writes the answers as JSON lines: file, line, prompt, answer, reference, finish, and the scores "
+     "of each",
+     eval};

@@ -1,6 +1,6 @@
 /*
- * eval.h: what the files of `plimsoll eval` share: eval.c (masks), eval_text.c (answers of language models),
- * eval_tokens.c (loss and perplexity), eval_passes.c (the forward over the data).
+ * eval.h: what the files of `plimsoll eval` share: eval.c (masks), eval_text.c (answers of language
+ * models), eval_tokens.c (loss and perplexity), eval_passes.c (the forward over the data).
  */
 #ifndef CLI_EVAL_H
 #define CLI_EVAL_H
@@ -19,7 +19,8 @@ struct eval_pass {
     struct mask_scores *masks; /* NULL: none are predicted */
     struct retrieval *found;   /* NULL: no masks are matched with texts */
     struct own_size *own;      /* NULL: no scores at the image's own size */
-    double *counted;           /* gets what the loss is divided by, such as the tokens with a label; NULL: nobody asks */
+    /* gets what the loss is divided by, such as the tokens with a label; NULL: nobody asks */
+    double *counted;
 };
 /* The mean loss over the dataset, in all passes of the feed. */
 int eval_passes(const struct eval_pass *v, double *loss, struct error *e);
@@ -32,7 +33,8 @@ struct eval_loss {
 };
 int eval_loss(const struct config *c, const char *folder, struct eval_loss *out, struct error *e);
 
-/* Loss and perplexity on files of tokens, or on a text that the model's tokenizer makes tokens of. */
+/* Loss and perplexity on files of tokens, or on a text that the model's tokenizer makes tokens
+ * of. */
 bool eval_is_text(const char *path);
 bool eval_is_tokens(const char *path);
 int eval_tokens(struct config *c, const char *model, bool json, struct error *e);
@@ -45,9 +47,11 @@ struct eval_text {
     bool json;
 };
 
-/* Answers the questions of the validation rows of a table, and adds the scores to a JSON map `w`, or if that is NULL to `out`. */
+/* Answers the questions of the validation rows of a table, and adds the scores to a JSON map `w`,
+ * or if that is NULL to `out`. */
 struct json_writer;
-int eval_questions(const struct config *c, const struct eval_text *o, struct json_writer *w, struct text *out, struct error *e);
+int eval_questions(const struct config *c, const struct eval_text *o, struct json_writer *w, struct text *out,
+                   struct error *e);
 
 /* Answers the conversations of data.validation, scores the answers and prints the scores. */
 int eval_text(const struct config *c, const struct eval_text *o, struct error *e);

@@ -1,5 +1,6 @@
 /*
- * eval_passes.c: the forward over all samples, and what is measured of each batch: the loss, masks, or texts that were found.
+ * eval_passes.c: the forward over all samples, and what is measured of each batch: the loss, masks,
+ * or texts that were found.
  */
 #include <math.h>
 
@@ -22,7 +23,9 @@ static int run_pass(const struct eval_pass *v, struct progress *p, struct loss_s
         float l = 0;
         rc = feed_put(v->feed, r, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
         if (!rc) rc = loss_sums_add(sums, r, PROGRAM_STEP, loss, b, v->feed, &batch, &l, e);
-        if (!rc && !isfinite(l)) rc = error_set(e, PL_FAIL, "the loss is %g in samples %lld to %lld", (double)l, (long long)at, (long long)min_i64(at + B, n) - 1);
+        if (!rc && !isfinite(l))
+            rc = error_set(e, PL_FAIL, "the loss is %g in samples %lld to %lld", (double)l, (long long)at,
+                           (long long)min_i64(at + B, n) - 1);
         if (!rc && v->masks) rc = mask_scores_add(v->masks, r, v->feed, e);
         if (!rc && v->found) rc = retrieval_add(v->found, r, v->feed, e);
         if (!rc && v->own) rc = own_size_add(v->own, r, v->feed, e);
@@ -37,7 +40,8 @@ int eval_passes(const struct eval_pass *v, double *loss, struct error *e)
     struct loss_sums sums = {0};
     const int passes = feed_passes(v->feed);
     int rc = PL_OK;
-    progress_begin(&p, "evaluating", "batches", (uint64_t)(passes * ceil_div((int64_t)v->feed->samples, v->run->planned.effective_batch)));
+    progress_begin(&p, "evaluating", "batches",
+                   (uint64_t)(passes * ceil_div((int64_t)v->feed->samples, v->run->planned.effective_batch)));
     for (int pass = 0; pass < passes && !rc; pass++) {
         feed_set_pass(v->feed, pass);
         rc = run_pass(v, &p, &sums, e);

@@ -1,6 +1,7 @@
 /*
- * eval_questions.c: the answers of a PRS-Med model in `plimsoll eval`: it answers the questions of the validation rows, greedily,
- * and the answers are scored against the tables', by dataset and in all.
+ * eval_questions.c: the answers of a PRS-Med model in `plimsoll eval`: it answers the questions of
+ * the validation rows, greedily, and the answers are scored against the tables', by dataset and in
+ * all.
  */
 #include <stdio.h>
 #include <string.h>
@@ -55,22 +56,27 @@ static int answer_all(struct questions_scored *s, struct error *e)
     progress_begin(&s->progress, "answering", "questions", s->n);
     int rc = generate_all(&s->run, &(struct generate_queue){s, next_question, take_answer}, e);
     progress_clear();
-    if (s->left) log_warn("%llu of %llu questions were left out", (unsigned long long)s->left, (unsigned long long)s->n);
+    if (s->left)
+        log_warn("%llu of %llu questions were left out", (unsigned long long)s->left, (unsigned long long)s->n);
     return rc;
 }
 
 static void print_row(struct text *out, const char *name, const struct text_scores *s)
 {
     const struct text_score x = text_scores_result(s);
-    text_printf(out, "%-24s  %7llu  %9.1f %%  %8.1f  %6.1f  %7.1f\n", name, (unsigned long long)s->answers, x.exact, x.f1, x.bleu, x.rouge_l);
+    text_printf(out, "%-24s  %7llu  %9.1f %%  %8.1f  %6.1f  %7.1f\n", name, (unsigned long long)s->answers, x.exact,
+                x.f1, x.bleu, x.rouge_l);
 }
 
 static void print_scores(const struct questions_scored *s, struct text *out)
 {
-    text_printf(out, "\n%-24s  %7s  %11s  %8s  %6s  %7s\n", "dataset", "answers", "exact match", "token F1", "BLEU", "ROUGE-L");
+    text_printf(out, "\n%-24s  %7s  %11s  %8s  %6s  %7s\n", "dataset", "answers", "exact match", "token F1", "BLEU",
+                "ROUGE-L");
     print_row(out, "all", &s->all);
     for (int32_t k = 0; k < DATASETS; k++)
-        if (s->by[k].answers) print_row(out, k + 1 < DATASETS && dataset_category(s->set, k) ? dataset_category(s->set, k) : "other", &s->by[k]);
+        if (s->by[k].answers)
+            print_row(out, k + 1 < DATASETS && dataset_category(s->set, k) ? dataset_category(s->set, k) : "other",
+                      &s->by[k]);
 }
 
 static void put_scores(const struct questions_scored *s, struct json_writer *w)
@@ -93,8 +99,13 @@ static int score(struct questions_scored *s, const struct config *c, const struc
 {
     const int64_t most = o->max_new ? (int64_t)o->max_new : NEW_TOKENS;
     s->n = o->samples ? min_u64(o->samples, dataset_count(s->set)) : dataset_count(s->set);
-    const struct run_generation plan = {.cache = c->data_sequence + most, .prompt = c->data_sequence, .answer = most, .prompts = (int64_t)s->n, .tokens = (int64_t)s->n * c->data_sequence,
-                                        .batch = c->train_eval_batch, .images = {.images = 1}};
+    const struct run_generation plan = {.cache = c->data_sequence + most,
+                                        .prompt = c->data_sequence,
+                                        .answer = most,
+                                        .prompts = (int64_t)s->n,
+                                        .tokens = (int64_t)s->n * c->data_sequence,
+                                        .batch = c->train_eval_batch,
+                                        .images = {.images = 1}};
     int rc = ask_open(&s->ask, c, dataset_image_path(s->set, 0), dataset_text(s->set, 0, DATASET_QUESTION), e);
     if (!rc) rc = generator_plan(&s->generator, &s->ask.config, &plan, e);
     if (!rc) rc = generator_start(&s->generator, e);
@@ -109,7 +120,8 @@ static int score(struct questions_scored *s, const struct config *c, const struc
     return rc;
 }
 
-int eval_questions(const struct config *c, const struct eval_text *o, struct json_writer *w, struct text *out, struct error *e)
+int eval_questions(const struct config *c, const struct eval_text *o, struct json_writer *w, struct text *out,
+                   struct error *e)
 {
     struct questions_scored *s = mem_alloc(sizeof *s);
     struct dataset *set = NULL;

@@ -1,5 +1,6 @@
 /*
- * eval_table.h: the scores of `plimsoll eval` at the image's own size: options, table, files and page.
+ * eval_table.h: the scores of `plimsoll eval` at the image's own size: options, table, files and
+ * page.
  */
 #ifndef CLI_EVAL_TABLE_H
 #define CLI_EVAL_TABLE_H
@@ -18,7 +19,8 @@ bool eval_table_wanted(const struct eval_table *t);
 /* Reads --spacing and --tolerance. */
 int eval_table_options(struct eval_table *t, struct error *e);
 /* Does nothing unless wanted. PL_USAGE: the model's masks are not promptable. */
-int eval_table_open(struct eval_table *t, const struct run *r, const struct feed *f, const char *const *prompts, struct error *e);
+int eval_table_open(struct eval_table *t, const struct run *r, const struct feed *f, const char *const *prompts,
+                    struct error *e);
 void eval_table_close(struct eval_table *t);
 
 /* These do nothing unless open. */

@@ -1,6 +1,6 @@
 /*
- * eval_text.c: `plimsoll eval` for conversations: a language model answers held-out prompts, and the answers are
- * scored against the references, by file and in all.
+ * eval_text.c: `plimsoll eval` for conversations: a language model answers held-out prompts, and
+ * the answers are scored against the references, by file and in all.
  */
 #include "cli/eval.h"
 
@@ -77,12 +77,16 @@ static int answer_all(struct evaluation *v, int64_t most, struct error *e)
     return rc;
 }
 
-/* --- the loss ----------------------------------------------------------------------------------- */
+/* --- the loss --------------------------------------------------------------------------------- */
 
-/* Forward only, in memory of its own. `folder`: for the token store, if there is none beside the data. */
+/* Forward only, in memory of its own. `folder`: for the token store, if there is none beside the
+ * data. */
 int eval_loss(const struct config *c, const char *folder, struct eval_loss *out, struct error *e)
 {
-    const struct run_options o = {.evaluate = true, .describe = feed_describe, .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : 1, .T = c->data_sequence};
+    const struct run_options o = {.evaluate = true,
+                                  .describe = feed_describe,
+                                  .B = c->memory_micro_batch.chosen ? config_micro_batch(c) : 1,
+                                  .T = c->data_sequence};
     struct run run;
     struct feed feed = {0};
     int rc = run_plan(&run, c, &o, e);
@@ -111,7 +115,8 @@ static int compute_loss_in_folder(struct evaluation *v, struct error *e)
 static void print_row(struct text *out, int width, const char *name, const struct text_scores *s)
 {
     const struct text_score x = text_scores_result(s);
-    text_printf(out, "%-*s  %7llu  %9.1f %%  %8.1f  %6.1f  %7.1f\n", width, name, (unsigned long long)s->answers, x.exact, x.f1, x.bleu, x.rouge_l);
+    text_printf(out, "%-*s  %7llu  %9.1f %%  %8.1f  %6.1f  %7.1f\n", width, name, (unsigned long long)s->answers,
+                x.exact, x.f1, x.bleu, x.rouge_l);
 }
 
 static void print_table(const struct evaluation *v, struct text *out)
@@ -119,15 +124,22 @@ static void print_table(const struct evaluation *v, struct text *out)
     const struct questions *q = &v->held.questions;
     char time[32], arena[32];
     int width = 4;
-    for (uint32_t i = 0; i < q->files.n; i++) width = (int)min_i64(80, (int64_t)strlen(q->files.at[i]) > width ? (int64_t)strlen(q->files.at[i]) : width);
+    for (uint32_t i = 0; i < q->files.n; i++)
+        width = (int)min_i64(80, (int64_t)strlen(q->files.at[i]) > width ? (int64_t)strlen(q->files.at[i]) : width);
     text_printf(out, "%-*s  prompts  exact match  token F1    BLEU  ROUGE-L\n", width, "file");
     for (uint32_t i = 0; i < q->files.n; i++) print_row(out, width, q->files.at[i], &v->scores[i]);
     if (q->files.n > 1) print_row(out, width, "all", &v->all);
     if (v->o->loss) text_printf(out, "\nloss %.6g, perplexity %.6g\n", v->loss.loss, exp(v->loss.loss));
-    text_printf(out, "\n%llu prompt%s in %s, %.3g prompts/s, %lld at once, arena %s\n", (unsigned long long)v->all.answers, v->all.answers == 1 ? "" : "s", duration_print(v->seconds, time),
-                (double)v->all.answers / v->seconds, (long long)v->generator.texts, size_print(plan_arena(&v->generator.run->planned.plan), arena));
-    if (v->unfinished) text_printf(out, "%llu answers are cut: they are as long as they may be (--max-new)\n", (unsigned long long)v->unfinished);
-    if (q->unasked) text_printf(out, "%llu samples are left out: they have no prompt, or their answer is a call of a tool\n", (unsigned long long)q->unasked);
+    text_printf(out, "\n%llu prompt%s in %s, %.3g prompts/s, %lld at once, arena %s\n",
+                (unsigned long long)v->all.answers, v->all.answers == 1 ? "" : "s", duration_print(v->seconds, time),
+                (double)v->all.answers / v->seconds, (long long)v->generator.texts,
+                size_print(plan_arena(&v->generator.run->planned.plan), arena));
+    if (v->unfinished)
+        text_printf(out, "%llu answers are cut: they are as long as they may be (--max-new)\n",
+                    (unsigned long long)v->unfinished);
+    if (q->unasked)
+        text_printf(out, "%llu samples are left out: they have no prompt, or their answer is a call of a tool\n",
+                    (unsigned long long)q->unasked);
 }
 
 static void print_json(const struct evaluation *v, struct text *out)
@@ -173,7 +185,7 @@ static int report(const struct evaluation *v, struct error *e)
     return v->o->answers ? file_write_atomic(v->o->answers, v->lines.n ? v->lines.at : "", v->lines.n, e) : PL_OK;
 }
 
-/* --- the whole --------------------------------------------------------------------------------- */
+/* --- the whole -------------------------------------------------------------------------------- */
 
 /* The answers are written when all are there: their folder is checked before. */
 static int check_output(const char *path, struct error *e)
@@ -189,11 +201,18 @@ static int check_output(const char *path, struct error *e)
 static int plan(struct evaluation *v, int64_t most, struct error *e)
 {
     const struct questions *q = &v->held.questions;
-    const struct run_generation o = {.cache = q->longest + most, .prompt = q->longest, .answer = most, .prompts = q->at.n, .tokens = q->tokens, .batch = v->config->train_eval_batch, .images = q->images};
+    const struct run_generation o = {.cache = q->longest + most,
+                                     .prompt = q->longest,
+                                     .answer = most,
+                                     .prompts = q->at.n,
+                                     .tokens = q->tokens,
+                                     .batch = v->config->train_eval_batch,
+                                     .images = q->images};
     int rc = generator_plan(&v->generator, v->config, &o, e);
     const int64_t longest = v->generator.run->planned.model.longest;
     if (!rc && longest && o.cache > longest)
-        log_warn("the longest prompt and its answer may have %lld tokens, and the model was made for at most %lld (max_position_embeddings): what comes after may be worse",
+        log_warn("the longest prompt and its answer may have %lld tokens, and the model was made for at most %lld "
+                 "(max_position_embeddings): what comes after may be worse",
                  (long long)o.cache, (long long)longest);
     return rc ? rc : generator_start(&v->generator, e);
 }
@@ -203,7 +222,9 @@ static int evaluate(struct evaluation *v, struct error *e)
     int rc = answers_open(&v->held, v->config, &(struct question_limits){.questions = v->o->samples}, e);
     if (!rc && v->o->loss) rc = compute_loss_in_folder(v, e);
     if (rc) return rc;
-    const int64_t most = v->o->max_new ? (int64_t)v->o->max_new : v->held.folder.max_new ? v->held.folder.max_new : NEW_TOKENS;
+    const int64_t most = v->o->max_new            ? (int64_t)v->o->max_new
+                         : v->held.folder.max_new ? v->held.folder.max_new
+                                                  : NEW_TOKENS;
     v->scores = mem_alloc(v->held.questions.files.n * sizeof *v->scores);
     rc = plan(v, most, e);
     if (!rc) rc = answer_all(v, most, e);

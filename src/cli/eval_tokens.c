@@ -1,8 +1,9 @@
 /*
  * eval_tokens.c: `plimsoll eval` of a language model on a file: loss and perplexity.
  *
- * The file holds tokens (data.format tokens or bytes), or text, which the model's tokenizer makes tokens of. It is read in rows of
- * data.sequence tokens that do not overlap; what is left at its end is not used. A run on data.format: text evaluates the rows that it held out.
+ * The file holds tokens (data.format tokens or bytes), or text, which the model's tokenizer makes
+ * tokens of. It is read in rows of data.sequence tokens that do not overlap; what is left at its
+ * end is not used. A run on data.format: text evaluates the rows that it held out.
  */
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +20,11 @@
 enum { TEXT_MOST = 1 << 30 };
 
 bool eval_is_text(const char *path) { return is_plain_text(path); }
-bool eval_is_tokens(const char *path) { return path_has_ending(path, ".bin") || path_has_ending(path, ".tokens") || path_has_ending(path, ".npy") || path_has_ending(path, ".safetensors"); }
+bool eval_is_tokens(const char *path)
+{
+    return path_has_ending(path, ".bin") || path_has_ending(path, ".tokens") || path_has_ending(path, ".npy") ||
+           path_has_ending(path, ".safetensors");
+}
 
 /* Writes the tokens of a text as a file of int32. */
 static int tokenize_file(const char *path, const char *model, const char *to, uint64_t *n, struct error *e)
@@ -55,10 +60,16 @@ static int tokenize_texts(struct config *c, const char *folder, struct bump *mem
     for (uint32_t i = 0; i < files->n; i++) {
         uint64_t n;
         paths[i] = bump_format(memory, "%s/%u.bin", folder, i);
-        if (!eval_is_text(files->at[i])) return error_set(e, PL_USAGE, "%s and %s are given: expected files of the same kind, texts or tokens", files->at[0], files->at[i]);
-        if (!c->model_path) return error_set(e, PL_USAGE, "a preset has no tokenizer: give a model folder, or a file of tokens");
-        if (tokenize_file(files->at[i], c->data_tokenizer ? c->data_tokenizer : c->model_path, paths[i], &n, e)) return e->code;
-        if (n < 2) return error_set(e, PL_USAGE, "%s has %llu tokens, expected at least 2", files->at[i], (unsigned long long)n);
+        if (!eval_is_text(files->at[i]))
+            return error_set(e, PL_USAGE, "%s and %s are given: expected files of the same kind, texts or tokens",
+                             files->at[0], files->at[i]);
+        if (!c->model_path)
+            return error_set(e, PL_USAGE, "a preset has no tokenizer: give a model folder, or a file of tokens");
+        if (tokenize_file(files->at[i], c->data_tokenizer ? c->data_tokenizer : c->model_path, paths[i], &n, e))
+            return e->code;
+        if (n < 2)
+            return error_set(e, PL_USAGE, "%s has %llu tokens, expected at least 2", files->at[i],
+                             (unsigned long long)n);
         shortest = min_u64(shortest, n);
     }
     *files = (struct config_list){paths, files->n};
@@ -85,7 +96,9 @@ static void report(const struct config *c, const char *model, const struct eval_
         json_end(&w);
         text_printf(&out, "\n");
     } else {
-        text_printf(&out, "loss %.6g, perplexity %.6g over %llu tokens, in %llu rows of %lld (data.sequence), arena %s\n", x->loss, exp(x->loss), (unsigned long long)tokens, (unsigned long long)x->samples,
+        text_printf(&out,
+                    "loss %.6g, perplexity %.6g over %llu tokens, in %llu rows of %lld (data.sequence), arena %s\n",
+                    x->loss, exp(x->loss), (unsigned long long)tokens, (unsigned long long)x->samples,
                     (long long)c->data_sequence, size_print(x->arena, arena));
     }
     fputs(out.at, stdout);
@@ -99,7 +112,9 @@ int eval_tokens(struct config *c, const char *model, bool json, struct error *e)
     struct temporary t;
     if (temporary_work(&t, e)) return e->code;
     const struct config_list given = c->data_validation;
-    int rc = c->data_format != FORMAT_TEXT && given.n && eval_is_text(given.at[0]) ? tokenize_texts(c, t.path, &memory, e) : PL_OK;
+    int rc = c->data_format != FORMAT_TEXT && given.n && eval_is_text(given.at[0])
+                 ? tokenize_texts(c, t.path, &memory, e)
+                 : PL_OK;
     if (!rc) rc = eval_loss(c, t.path, &x, e);
     if (!rc) report(c, model, &x, json);
     c->data_validation = given;

@@ -43,7 +43,10 @@ static int parse_ids(const struct generation *g, struct token_list *out, struct 
         char *end;
         const long long id = strtoll(s, &end, 10);
         const bool image = g->prompts.has_images && id == g->prompts.images.text.token; /* which may be below 0 */
-        if (end == s || (id < 0 && !image) || id > INT32_MAX) return error_set(e, PL_USAGE, "--ids: expected token ids with commas between them, such as 1,15043,29892; found \"%.40s\"", s);
+        if (end == s || (id < 0 && !image) || id > INT32_MAX)
+            return error_set(
+                e, PL_USAGE,
+                "--ids: expected token ids with commas between them, such as 1,15043,29892; found \"%.40s\"", s);
         vec_push(out, ((struct token){.id = (int32_t)id}));
         s = end + strspn(end, " ");
         if (*s == ',' && s[1]) s++;
@@ -62,7 +65,8 @@ static void find_paths(struct names *paths)
     }
 }
 
-/* Paths of images are relative to the current folder, those in a file of chats or prompts to its folder. */
+/* Paths of images are relative to the current folder, those in a file of chats or prompts to its
+ * folder. */
 static int find_images(struct generation *g, char folder[4096], struct error *e)
 {
     const char *file = g->chat ? g->chat : g->file;
@@ -94,7 +98,9 @@ static int read_prompt(struct generation *g, struct error *e)
     struct token_list tokens = {0};
     int rc = PL_OK;
     if (g->ids) rc = read_ids(g, &tokens, e);
-    else if (g->text) rc = prompts_question(&g->prompts, g->text, &g->images, &tokens, &g->slots, e) ? error_prepend(e, "--prompt") : PL_OK;
+    else if (g->text)
+        rc = prompts_question(&g->prompts, g->text, &g->images, &tokens, &g->slots, e) ? error_prepend(e, "--prompt")
+                                                                                       : PL_OK;
     else rc = prompts_chat_file(&g->prompts, g->chat, &g->images, &tokens, &g->slots, e);
     if (!rc && !tokens.n) rc = error_set(e, PL_USAGE, "the prompt has no tokens");
     if (!rc) prompt_list_add(&g->list, &g->prompts, &(struct read_prompt){&tokens, &g->images, g->slots, g->chat, 0});
@@ -114,7 +120,7 @@ static int read_prompts(struct generation *g, struct error *e)
     return g->file ? prompt_list_read(&g->list, &g->prompts, g->file, e) : read_prompt(g, e);
 }
 
-/* --- the configuration --------------------------------------------------------------------------- */
+/* --- the configuration ------------------------------------------------------------------------ */
 
 static int make_config(struct generation *g, struct error *e)
 {
@@ -128,7 +134,11 @@ static int make_config(struct generation *g, struct error *e)
     import_free(&f);
     use_model(c, g->model, "text");
     config_use_adapter(c, g->adapter);
-    if (!rc) rc = config_check_read(c, "generate", "model.* adapter.* data.tokenizer data.template data.max_frames data.fps data.tokens_per_frame data.sample_memory memory.* device.*", e);
+    if (!rc)
+        rc = config_check_read(c, "generate",
+                               "model.* adapter.* data.tokenizer data.template data.max_frames data.fps "
+                               "data.tokens_per_frame data.sample_memory memory.* device.*",
+                               e);
     return rc ? rc : config_check(c, CONFIG_OPTIONS_ONLY, e);
 }
 
@@ -145,7 +155,10 @@ static int make_sampling(struct generation *g, struct error *e)
     if (g->top_k != UINT64_MAX) s->top_k = (int64_t)min_u64(g->top_k, INT64_MAX);
     s->seed = g->seed;
     if (!s->temperature && (g->top_k != UINT64_MAX || !isnan(g->top_p)))
-        return error_set(e, PL_USAGE, "%s chooses among likely tokens, and at temperature 0 the most likely one is taken; add --temperature 1, or leave it out", g->top_k != UINT64_MAX ? "--top-k" : "--top-p");
+        return error_set(e, PL_USAGE,
+                         "%s chooses among likely tokens, and at temperature 0 the most likely one is taken; add "
+                         "--temperature 1, or leave it out",
+                         g->top_k != UINT64_MAX ? "--top-k" : "--top-p");
     return sampling_check(s, e);
 }
 
@@ -153,18 +166,24 @@ static int make_sampling(struct generation *g, struct error *e)
 static int measure(const struct generation *g, struct run_generation *out, struct error *e)
 {
     const struct prompt_list *l = &g->list;
-    const int64_t n = l->longest, most = g->max_new ? (int64_t)g->max_new : g->folder.max_new ? g->folder.max_new : NEW_TOKENS;
-    if (most > 1 << 24 || g->context > 1 << 24 || g->chunk > 1 << 20) return error_set(e, PL_USAGE, "--max-new, --context: expected at most %d tokens, --chunk: at most %d", 1 << 24, 1 << 20);
+    const int64_t n = l->longest, most = g->max_new          ? (int64_t)g->max_new
+                                         : g->folder.max_new ? g->folder.max_new
+                                                             : NEW_TOKENS;
+    if (most > 1 << 24 || g->context > 1 << 24 || g->chunk > 1 << 20)
+        return error_set(e, PL_USAGE, "--max-new, --context: expected at most %d tokens, --chunk: at most %d", 1 << 24,
+                         1 << 20);
     *out = (struct run_generation){.cache = g->context ? (int64_t)g->context : n + most, .prompt = n, .answer = most, .chunk = (int64_t)g->chunk, .prompts = l->at.n, .tokens = l->tokens,
                                    .batch = (int64_t)min_u64(g->batch, INT32_MAX), .images = l->images};
     if (n >= out->cache)
-        return error_set(e, PL_USAGE, "the %sprompt has %lld tokens, and --context %lld leaves no room for an answer; set it to more than %lld, or shorten the prompt", l->at.n > 1 ? "longest " : "",
-                         (long long)n, (long long)out->cache, (long long)n);
+        return error_set(e, PL_USAGE,
+                         "the %sprompt has %lld tokens, and --context %lld leaves no room for an answer; set it to "
+                         "more than %lld, or shorten the prompt",
+                         l->at.n > 1 ? "longest " : "", (long long)n, (long long)out->cache, (long long)n);
     out->answer = min_i64(most, out->cache - n);
     return PL_OK;
 }
 
-/* --- the answer ---------------------------------------------------------------------------------- */
+/* --- the answer ------------------------------------------------------------------------------- */
 
 static void put_plan(const struct generation *g, struct json_writer *w)
 {
@@ -176,7 +195,8 @@ static void put_plan(const struct generation *g, struct json_writer *w)
     json_put_int(w, "batch", g->generator.texts);
 }
 
-static void put_answer(const struct generation *g, struct json_writer *w, const struct listed_prompt *p, const struct answer *a)
+static void put_answer(const struct generation *g, struct json_writer *w, const struct listed_prompt *p,
+                       const struct answer *a)
 {
     json_begin_list(w, "ids");
     for (uint32_t i = 0; i < a->ids.n; i++) json_put_int(w, NULL, a->ids.at[i]);
@@ -213,7 +233,8 @@ static void print_answer(const struct generation *g, const struct answer *a)
         json_begin_map(&w, NULL);
         put_answer(g, &w, &g->list.at.at[0], a);
         if (g->images.n) json_put_uint(&w, "images", count_media(g, false));
-        if (count_media(g, true)) json_put_uint(&w, "videos", count_media(g, true)), json_put_int(&w, "frames", g->slots.frames);
+        if (count_media(g, true))
+            json_put_uint(&w, "videos", count_media(g, true)), json_put_int(&w, "frames", g->slots.frames);
         json_put_number(&w, "prompt_seconds", a->prompt_seconds);
         json_put_number(&w, "tokens_per_second", rest);
         put_plan(g, &w);
@@ -257,7 +278,8 @@ static int take_answer(void *to, uint64_t i, const struct answer *a, struct erro
     return PL_OK;
 }
 
-/* Adds to the folder's EOS the stop texts that are special tokens: answers have no text of these. */
+/* Adds to the folder's EOS the stop texts that are special tokens: answers have no text of
+ * these. */
 static void add_ends(struct generation *g)
 {
     const struct tokenizer *t = g->prompts.tokenizer;
@@ -270,7 +292,8 @@ static void add_ends(struct generation *g)
 static void log_speed(const struct generation *g, double seconds)
 {
     char time[32], arena[32];
-    log_note("%u prompts in %s, %.3g prompts/s, %lld at once, arena %s", g->list.at.n, duration_print(seconds, time), g->list.at.n / seconds, (long long)g->generator.texts,
+    log_note("%u prompts in %s, %.3g prompts/s, %lld at once, arena %s", g->list.at.n, duration_print(seconds, time),
+             g->list.at.n / seconds, (long long)g->generator.texts,
              size_print(plan_arena(&g->generator.run->planned.plan), arena));
 }
 
@@ -278,9 +301,16 @@ static int answer(struct generation *g, const struct run_generation *o, struct e
 {
     add_ends(g);
     bool terminal = isatty(STDOUT_FILENO);
-    const struct generate_options options = {.sampling = g->sampling, .most = o->answer, .ends = g->folder.eos.at, .n_ends = g->folder.eos.n,
-                                             .images = g->prompts.has_images ? &g->prompts.images : NULL, .tokenizer = g->prompts.tokenizer, .stops = g->stops.at, .n_stops = g->stops.n,
-                                             .show = g->json || g->ids || g->file ? NULL : show_text, .to = &terminal};
+    const struct generate_options options = {.sampling = g->sampling,
+                                             .most = o->answer,
+                                             .ends = g->folder.eos.at,
+                                             .n_ends = g->folder.eos.n,
+                                             .images = g->prompts.has_images ? &g->prompts.images : NULL,
+                                             .tokenizer = g->prompts.tokenizer,
+                                             .stops = g->stops.at,
+                                             .n_stops = g->stops.n,
+                                             .show = g->json || g->ids || g->file ? NULL : show_text,
+                                             .to = &terminal};
     struct generate run;
     int rc = generator_start(&g->generator, e);
     if (rc) return rc;
@@ -299,7 +329,9 @@ static void show_plan(const struct generation *g, bool fits)
     const struct plan_note note = planned_note(&r->planned, fits);
     if (g->json) plan_write(&r->planned.plan, &r->planned.graph, &note, &text);
     else plan_print(&r->planned.plan, &r->planned.graph, &r->planned.profile, &text);
-    if (g->explain && !g->json) plan_explain(&r->planned.plan, &r->planned.graph, &text), plan_explain_all(&r->planned.plan, &r->planned.graph, &text);
+    if (g->explain && !g->json)
+        plan_explain(&r->planned.plan, &r->planned.graph, &text),
+            plan_explain_all(&r->planned.plan, &r->planned.graph, &text);
     fputs(text.at, stdout);
     text_free(&text);
 }
@@ -312,28 +344,38 @@ static int plan_and_answer(struct generation *g, struct error *e)
     const struct run *r = g->generator.run;
     if (r->planned.has_graph && g->json && rc == PL_NOFIT) show_plan(g, false);
     if (!rc && r->planned.model.longest && o.cache > r->planned.model.longest)
-        log_warn("the text may have %lld tokens, and the model was made for at most %lld (max_position_embeddings): what comes after may be worse", (long long)o.cache, (long long)r->planned.model.longest);
+        log_warn("the text may have %lld tokens, and the model was made for at most %lld (max_position_embeddings): "
+                 "what comes after may be worse",
+                 (long long)o.cache, (long long)r->planned.model.longest);
     if (!rc && g->dry_run) show_plan(g, true);
     if (!rc && !g->dry_run) rc = answer(g, &o, e);
     generator_close(&g->generator);
     return rc;
 }
 
-/* --- the command ------------------------------------------------------------------------------- */
+/* --- the command ------------------------------------------------------------------------------ */
 
 static int check_prompts(const struct generation *g, struct error *e)
 {
     const int given = !!g->ids + !!g->text + !!g->chat + !!g->file;
-    if (!given) return error_set(e, PL_USAGE, "no prompt is given: add --prompt TEXT, --chat FILE.json, --ids 1,2,3 or --prompts FILE");
+    if (!given)
+        return error_set(e, PL_USAGE,
+                         "no prompt is given: add --prompt TEXT, --chat FILE.json, --ids 1,2,3 or --prompts FILE");
     if (given > 1) return error_set(e, PL_USAGE, "--prompt, --chat, --ids and --prompts exclude each other");
-    if (g->file && g->images.n + g->videos.n) return error_set(e, PL_USAGE, "--%s is for one prompt; the samples of --prompts name their own: {\"prompt\": ..., \"images\": [...]}", g->images.n ? "image" : "video");
-    if (g->batch && !g->file) return error_set(e, PL_USAGE, "--batch is for a file of prompts, --prompts FILE; this is one prompt");
+    if (g->file && g->images.n + g->videos.n)
+        return error_set(
+            e, PL_USAGE,
+            "--%s is for one prompt; the samples of --prompts name their own: {\"prompt\": ..., \"images\": [...]}",
+            g->images.n ? "image" : "video");
+    if (g->batch && !g->file)
+        return error_set(e, PL_USAGE, "--batch is for a file of prompts, --prompts FILE; this is one prompt");
     return PL_OK;
 }
 
 static int run_generate(struct generation *g, struct error *e)
 {
-    if (!g->model) return error_set(e, PL_USAGE, "no model is given: add --model DIR, a folder with config.json and weights");
+    if (!g->model)
+        return error_set(e, PL_USAGE, "no model is given: add --model DIR, a folder with config.json and weights");
     if (check_prompts(g, e)) return e->code;
     for (uint32_t i = 0; i < g->stops.n; i++)
         if (!*g->stops.at[i]) return error_set(e, PL_USAGE, "--stop: expected a text that is not empty");
@@ -378,40 +420,59 @@ static int generate(int argc, char **argv, struct error *e)
     return rc;
 }
 
-const struct command command_generate = {
-    "generate", "generate --model DIR [--adapter DIR] (--prompt TEXT | --chat FILE.json | --ids 1,2,3 | --prompts FILE) [--image FILE]... [--video FILE]... [--max-new N] [--temperature T] [--config-from FILE]... [--memory SIZE] [--json]",
-    "Generates text: a language model continues a prompt, or answers a chat, about images if it takes them. Weights, the KV cache and both programs, for chunks of the prompt and\n"
-    "for the next token, are planned within --memory before anything runs.\n\n"
-    "  --model DIR            a model folder, or the name of a preset\n"
-    "  --adapter DIR          a LoRA adapter for that model, as PEFT or a run with an adapter saves it\n"
-    "  --prompt TEXT          the text to continue\n"
-    "  --chat FILE.json       messages, [{\"role\": \"user\", \"content\": \"...\"}, ...], or a map with messages and tools: the model's chat\n"
-    "                         template renders them, and the answer is the assistant's next turn\n"
-    "  --ids 1,2,3            the prompt as token ids; the answer is printed as ids\n"
-    "  --prompts FILE         many prompts: JSON lines, a JSON list or Parquet with {\"prompt\": TEXT}, {\"messages\": [...]} or {\"conversations\": [...]},\n"
-    "                         perhaps with images and videos; or a .txt with a prompt a line. Prints a line of JSON for each, in their order\n"
-    "  --batch N              prompts that are answered at once; default: as many as --memory allows, at most 32; without it as many as\n"
-    "                         the free memory allows\n"
-    "  --image FILE           an image of the prompt, for a model that takes images; may be given several times. Where <image> is in the text,\n"
-    "                         the images stand there, else before the text. A chat's messages may name images themselves\n"
-    "  --video FILE           a video of the prompt, a file or a folder of its frames, where <video> is in the text or before it. Set data.max_frames, and\n"
-    "                         data.fps and data.tokens_per_frame, as in training (--set)\n"
-    "  --max-new N            tokens of the answer, at most; default: max_new_tokens of generation_config.json, else 256\n"
-    "  --temperature T        0: greedy, always the most likely token. Above 0: tokens are drawn, and a higher T makes unlikely\n"
-    "                         ones likelier. Default: generation_config.json, else 0\n"
-    "  --top-k K              draws among the K most likely tokens; 0: all. Default: generation_config.json, else 50\n"
-    "  --top-p P              draws among the most likely tokens that together have the probability P. Default: likewise, else 1\n"
-    "  --repetition-penalty P makes tokens of the text so far less likely; 1: none. Default: likewise, else 1\n"
-    "  --seed N               of the draws (0): the same seed gives the same text. Each prompt of a file has draws of its own, whatever --batch is\n"
-    "  --stop TEXT            ends the answer before this text; may be given several times. The tokens of eos_token_id in\n"
-    "                         generation_config.json, else config.json, end it too, and in a chat the tokenizer's eos_token\n"
-    "  --context N            tokens of prompt and answer for which the KV cache is planned; default: the prompt and --max-new\n"
-    "  --chunk N              tokens of the prompt that are processed at once; default: the planner chooses\n"
-    "  --dry-run              prints the plan and generates nothing\n"
-    "  --explain              with --dry-run: also shows the largest tensors, and lists both programs, their kernels, and every\n"
-    "                         storage with its offset\n"
-    "  --json                 prints one JSON object: ids, text, finish (eos, stop or length), speed, memory\n"
-    "  --memory SIZE          memory budget, memory.budget\n"
-    CONFIG_FROM_HELP
-    "  --set key=value        sets a configuration key, such as device=cuda, memory.precision=f32, memory.quantize=nf4, data.tokenizer\n"
-    "                         or data.template", generate};
+const struct command command_generate =
+    {"generate",
+     "generate --model DIR [--adapter DIR] (--prompt TEXT | --chat FILE.json | --ids 1,2,3 | --prompts FILE) [--image "
+     "FILE]... [--video FILE]... [--max-new N] [--temperature T] [--config-from FILE]... [--memory SIZE] [--json]",
+     "Generates text: a language model continues a prompt, or answers a chat, about images if it takes them. Weights, "
+     "the KV cache and both programs, for chunks of the prompt and\n"
+     "for the next token, are planned within --memory before anything runs.\n\n"
+     "  --model DIR            a model folder, or the name of a preset\n"
+     "  --adapter DIR          a LoRA adapter for that model, as PEFT or a run with an adapter saves it\n"
+     "  --prompt TEXT          the text to continue\n"
+     "  --chat FILE.json       messages, [{\"role\": \"user\", \"content\": \"...\"}, ...], or a map with messages and "
+     "tools: the model's chat\n"
+     "                         template renders them, and the answer is the assistant's next turn\n"
+     "  --ids 1,2,3            the prompt as token ids; the answer is printed as ids\n"
+     "  --prompts FILE         many prompts: JSON lines, a JSON list or Parquet with {\"prompt\": TEXT}, "
+     "{\"messages\": [...]} or {\"conversations\": [...]},\n"
+     "                         perhaps with images and videos; or a .txt with a prompt a line. Prints a line of JSON "
+     "for each, in their order\n"
+     "  --batch N              prompts that are answered at once; default: as many as --memory allows, at most 32; "
+     "without it as many as\n"
+     "                         the free memory allows\n"
+     "  --image FILE           an image of the prompt, for a model that takes images; may be given several times. "
+     "Where <image> is in the text,\n"
+     "                         the images stand there, else before the text. A chat's messages may name images "
+     "themselves\n"
+     "  --video FILE           a video of the prompt, a file or a folder of its frames, where <video> is in the text "
+     "or before it. Set data.max_frames, and\n"
+     "                         data.fps and data.tokens_per_frame, as in training (--set)\n"
+     "  --max-new N            tokens of the answer, at most; default: max_new_tokens of generation_config.json, else "
+     "256\n"
+     "  --temperature T        0: greedy, always the most likely token. Above 0: tokens are drawn, and a higher T "
+     "makes unlikely\n"
+     "                         ones likelier. Default: generation_config.json, else 0\n"
+     "  --top-k K              draws among the K most likely tokens; 0: all. Default: generation_config.json, else 50\n"
+     "  --top-p P              draws among the most likely tokens that together have the probability P. Default: "
+     "likewise, else 1\n"
+     "  --repetition-penalty P makes tokens of the text so far less likely; 1: none. Default: likewise, else 1\n"
+     "  --seed N               of the draws (0): the same seed gives the same text. Each prompt of a file has draws of "
+     "its own, whatever --batch is\n"
+     "  --stop TEXT            ends the answer before this text; may be given several times. The tokens of "
+     "eos_token_id in\n"
+     "                         generation_config.json, else config.json, end it too, and in a chat the tokenizer's "
+     "eos_token\n"
+     "  --context N            tokens of prompt and answer for which the KV cache is planned; default: the prompt and "
+     "--max-new\n"
+     "  --chunk N              tokens of the prompt that are processed at once; default: the planner chooses\n"
+     "  --dry-run              prints the plan and generates nothing\n"
+     "  --explain              with --dry-run: also shows the largest tensors, and lists both programs, their kernels, "
+     "and every\n"
+     "                         storage with its offset\n"
+     "  --json                 prints one JSON object: ids, text, finish (eos, stop or length), speed, memory\n"
+     "  --memory SIZE          memory budget, memory.budget\n" CONFIG_FROM_HELP
+     "  --set key=value        sets a configuration key, such as device=cuda, memory.precision=f32, "
+     "memory.quantize=nf4, data.tokenizer\n"
+     "                         or data.template",
+     generate};

@@ -25,14 +25,15 @@ struct detected {
     struct bump memory;
 };
 /* Detects the format of a folder, a file or a glob from file names and first bytes. `bytes`: the
- * format is bytes, whatever the files are. `given` are options that replace what would be found (its
- * labels are not used). PL_USAGE when nothing is recognised: the message says what the files are, or
- * lists them and the known formats. */
+ * format is bytes, whatever the files are. `given` are options that replace what would be found
+ * (its labels are not used). PL_USAGE when nothing is recognised: the message says what the files
+ * are, or lists them and the known formats. */
 int detect_data(const char *path, bool bytes, const struct samples_options *given, struct detected *f, struct error *e);
-/* What a file of conversations holds, by its first objects: "OpenAI messages"; NULL: it is no such file. */
+/* What a file of conversations holds, by its first objects: "OpenAI messages"; NULL: it is no such
+ * file. */
 const char *detect_conversations(const char *path);
-/* Parquet tables, of conversations or of images and masks (init_parquet.c): the format of a file; those of a folder and the folders in it,
- * false: there are none. */
+/* Parquet tables, of conversations or of images and masks (init_parquet.c): the format of a file;
+ * those of a folder and the folders in it, false: there are none. */
 void detect_parquet_file(const char *path, struct detected *f);
 bool detect_parquet(const char *folder, struct detected *f);
 void detected_free(struct detected *f);
@@ -43,8 +44,8 @@ struct dataset_options detected_options(const struct detected *f, bool validatio
 /* Prints a run file for a vision tower (init_labelled.c); `folder` is train.out. */
 int init_labelled(const char *model, bool preset, const char *data, const char *folder, struct error *e);
 
-/* `init --config-from FILE`: whether the arguments ask for it; prints a run file for the configurations of other programs, with the
- * --set options on top (init_from.c). */
+/* `init --config-from FILE`: whether the arguments ask for it; prints a run file for the
+ * configurations of other programs, with the --set options on top (init_from.c). */
 bool init_is_from(int argc, char **argv);
 int init_from(int argc, char **argv, struct error *e);
 

@@ -1,6 +1,7 @@
 /*
- * init_from.c: `plimsoll init --config-from FILE`: prints a RUN.yaml with what the configuration of another program says.
- * Where each value comes from, and what has no effect, are comments at its beginning.
+ * init_from.c: `plimsoll init --config-from FILE`: prints a RUN.yaml with what the configuration of
+ * another program says. Where each value comes from, and what has no effect, are comments at its
+ * beginning.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -13,7 +14,8 @@
 
 static void put_comments(const struct text *list, struct text *out)
 {
-    for (const char *line = list->at; line && *line; line += strcspn(line, "\n") + 1) text_printf(out, "# %.*s\n", (int)strcspn(line, "\n"), line);
+    for (const char *line = list->at; line && *line; line += strcspn(line, "\n") + 1)
+        text_printf(out, "# %.*s\n", (int)strcspn(line, "\n"), line);
     text_printf(out, "\n");
 }
 

@@ -1,6 +1,6 @@
 /*
- * init_images.c: where the images of conversations are, for `plimsoll init` (see init_text.h): the first folder, of the
- * usual ones around the data file, in which the first images are.
+ * init_images.c: where the images of conversations are, for `plimsoll init` (see init_text.h): the
+ * first folder, of the usual ones around the data file, in which the first images are.
  */
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +26,8 @@ static void list_images(const char *path, struct names *out)
         struct conversation c;
         if (!conversation_parse(x.text, x.n, RECORD_MOST, &b, &sample, &ignored) &&
             !conversation_read(sample, NULL, "", &b, &c, &ignored))
-            for (uint32_t k = 0; k < c.media->count && out->n < IMAGES_TRIED; k++) vec_push(out, mem_string(c.media->items[k]->text));
+            for (uint32_t k = 0; k < c.media->count && out->n < IMAGES_TRIED; k++)
+                vec_push(out, mem_string(c.media->items[k]->text));
         bump_free(&b);
     }
     records_close(&r);
@@ -75,7 +76,10 @@ const char *init_find_images(const char *path, struct bump *memory)
             char *place = bump_format(memory, "%s%s", folder, places[i]);
             if (has_images(place, &images)) found = place;
         }
-        if (!found) log_warn("%s is not found, nor are most of the first images, in %s or the usual folders beside it: give their folder or tar as --images", images.at[0], folder);
+        if (!found)
+            log_warn("%s is not found, nor are most of the first images, in %s or the usual folders beside it: give "
+                     "their folder or tar as --images",
+                     images.at[0], folder);
     }
     names_free(&images);
     return here ? NULL : found;

@@ -1,6 +1,6 @@
 /*
- * init_labelled.c: `plimsoll init` for a vision tower: a run file with images of classes, or with texts where the model has a text
- * tower and the data have texts.
+ * init_labelled.c: `plimsoll init` for a vision tower: a run file with images of classes, or with
+ * texts where the model has a text tower and the data have texts.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -29,7 +29,8 @@ static void find_parts(struct found *f, const char *data)
         snprintf(f->train, sizeof f->train, "%s", data);
         return;
     }
-    for (size_t i = 0; i < COUNT(held) && !dir_exists(f->validation); i++) snprintf(f->validation, sizeof f->validation, "%s/%s", data, held[i]);
+    for (size_t i = 0; i < COUNT(held) && !dir_exists(f->validation); i++)
+        snprintf(f->validation, sizeof f->validation, "%s/%s", data, held[i]);
     if (!dir_exists(f->validation)) f->validation[0] = 0;
 }
 
@@ -49,7 +50,8 @@ static bool has_text_tower(const char *model)
 {
     struct model m;
     struct error ignored;
-    if (!dir_exists(model) || model_open_with(&m, model, &(struct model_choices){.head = HEAD_CONTRASTIVE}, &ignored)) return false;
+    if (!dir_exists(model) || model_open_with(&m, model, &(struct model_choices){.head = HEAD_CONTRASTIVE}, &ignored))
+        return false;
     model_close(&m);
     return true;
 }
@@ -74,21 +76,35 @@ static void put_string(struct text *out, const char *before, const char *s, cons
     text_printf(out, "%s", after);
 }
 
-static void print(const struct found *f, const char *model, bool preset, const char *data, const char *folder, struct text *out)
+static void print(const struct found *f, const char *model, bool preset, const char *data, const char *folder,
+                  struct text *out)
 {
     const uint64_t samples = f->set.samples.n, batch = min_u64(f->captions ? 256 : 32, samples);
-    text_printf(out, "# %s on %s: %" PRIu64 " images with %s.\n", model, data, samples, f->captions ? "texts" : f->set.folders ? "classes, which are folders" : "classes");
-    text_printf(out, "#\n#   plimsoll plan  RUN.yaml        memory and time, before anything runs\n#   plimsoll train RUN.yaml\n#\n# docs/guides/vision-towers.md explains it. Paths are relative to the current directory.\n\n");
+    text_printf(out, "# %s on %s: %" PRIu64 " images with %s.\n", model, data, samples,
+                f->captions      ? "texts"
+                : f->set.folders ? "classes, which are folders"
+                                 : "classes");
+    text_printf(
+        out,
+        "#\n#   plimsoll plan  RUN.yaml        memory and time, before anything runs\n#   plimsoll train "
+        "RUN.yaml\n#\n# docs/guides/vision-towers.md explains it. Paths are relative to the current directory.\n\n");
     put_string(out, preset ? "model:\n  preset: " : "model:\n  path: ", model, "\n");
-    for (uint32_t i = 0; i < f->classes.n; i++) put_string(out, i ? ", " : "  classes: [", f->classes.at[i], i + 1 < f->classes.n ? "" : "]\n");
-    put_string(out, f->captions ? "\ndata:\n  format: captions\n  train: " : "\ndata:\n  format: classes\n  train: ", f->train, "\n");
+    for (uint32_t i = 0; i < f->classes.n; i++)
+        put_string(out, i ? ", " : "  classes: [", f->classes.at[i], i + 1 < f->classes.n ? "" : "]\n");
+    put_string(out, f->captions ? "\ndata:\n  format: captions\n  train: " : "\ndata:\n  format: classes\n  train: ",
+               f->train, "\n");
     if (*f->validation) put_string(out, "  validation: ", f->validation, "\n");
     else text_printf(out, "  holdout: 0.1                   # evaluate on a tenth of the images\n");
-    text_printf(out, "\ntrain:\n  epochs: 10\n  effective_batch: %" PRIu64 "%s\n", batch, f->captions ? "           # each other's negatives: a micro-batch is the whole batch" : "");
-    text_printf(out, "  learning_rate: %s            # for %s weights\n  schedule: cosine\n  warmup_ratio: 0.05\n  clip_norm: 1\n", preset ? "1e-3" : "1e-5", preset ? "random" : "pretrained");
+    text_printf(out, "\ntrain:\n  epochs: 10\n  effective_batch: %" PRIu64 "%s\n", batch,
+                f->captions ? "           # each other's negatives: a micro-batch is the whole batch" : "");
+    text_printf(
+        out,
+        "  learning_rate: %s            # for %s weights\n  schedule: cosine\n  warmup_ratio: 0.05\n  clip_norm: 1\n",
+        preset ? "1e-3" : "1e-5", preset ? "random" : "pretrained");
     text_printf(out, "  eval_every: %" PRIu64 "\n", (samples + batch - 1) / batch);
     put_string(out, "  out: ", folder, "\n");
-    text_printf(out, "\nmemory:\n  budget: auto                   # the memory of this machine, or of its GPU; or a size such as 8GiB. The fastest plan that fits is used\n");
+    text_printf(out, "\nmemory:\n  budget: auto                   # the memory of this machine, or of its GPU; or a "
+                     "size such as 8GiB. The fastest plan that fits is used\n");
 }
 
 int init_labelled(const char *model, bool preset, const char *data, const char *folder, struct error *e)

@@ -1,9 +1,11 @@
 /*
- * init_parquet.c: detects Parquet tables for `plimsoll init` (init.h), as a dataset of Hugging Face is downloaded:
+ * init_parquet.c: detects Parquet tables for `plimsoll init` (init.h), as a dataset of Hugging Face
+ * is downloaded:
  *
  *     DIR/train-00000-of-00002.parquet       DIR/data/train-00000-of-00002.parquet       DIR/default/train/0000.parquet
  *
- * Files with val in their names or folders are for validation, or if there are none those with test.
+ * Files with val in their names or folders are for validation, or if there are none those with
+ * test.
  */
 #include <string.h>
 
@@ -25,7 +27,8 @@ static void share_out(const struct names *files, size_t folder, struct detected 
     for (uint32_t i = 0; i < files->n; i++) {
         const char *name = files->at[i] + folder;
         const bool v = names_part(name, "val"), t = !v && names_part(name, "test");
-        if (t && val && !one_part) log_warn("%s is not used: the files with val in their names are evaluated on", files->at[i]);
+        if (t && val && !one_part)
+            log_warn("%s is not used: the files with val in their names are evaluated on", files->at[i]);
         else vec_push(!one_part && (v || t) ? &f->validation : &f->train, mem_string(files->at[i]));
     }
 }

@@ -1,8 +1,9 @@
 /*
  * init_text.c: detects files of conversations (init.h) and measures them (init_text.h).
  *
- * A row holds nearly every sample, and several usual ones, so that packing fills it: the least power of
- * two that holds 99 % of the samples and twice the median, within what the model has positions for.
+ * A row holds nearly every sample, and several usual ones, so that packing fills it: the least
+ * power of two that holds 99 % of the samples and twice the median, within what the model has
+ * positions for.
  */
 #include "cli/init_text.h"
 
@@ -25,7 +26,8 @@ enum { READ_MOST = 64 << 20, LEAST = 64, MOST = 4096, MOST_PLAIN = 1024, OBJECTS
 /* Whether the first bytes have a key of conversations; other JSON, such as COCO's, can be large. */
 static bool may_be_conversations(const char *path)
 {
-    static const char *const keys[] = {"\"messages\"", "\"conversations\"", "\"conversation\"", "\"instruction\"", "\"completion\"", "\"text\""};
+    static const char *const keys[] = {"\"messages\"",    "\"conversations\"", "\"conversation\"",
+                                       "\"instruction\"", "\"completion\"",    "\"text\""};
     enum { LOOKED_AT = 1 << 16 };
     char *head = mem_alloc(LOOKED_AT + 1);
     bool found = false;
@@ -45,7 +47,8 @@ const char *detect_conversations(const char *path)
     if (parquet_is(path) && parquet_set_usual(path)) return NULL; /* images and masks, perhaps with texts */
     if (!parquet_is(path) && (!records_peek(path) || !may_be_conversations(path))) return NULL;
     if (records_open(&r, path, RECORD_MOST, &ignored)) return NULL;
-    for (int i = 0; i < OBJECTS_TRIED && !what && !records_next(&r, &x, &more, &ignored) && more; i++) { /* the first ones may be damaged */
+    /* the first ones may be damaged */
+    for (int i = 0; i < OBJECTS_TRIED && !what && !records_next(&r, &x, &more, &ignored) && more; i++) {
         struct bump b = {0};
         struct value *sample;
         if (!conversation_parse(x.text, x.n, RECORD_MOST, &b, &sample, &ignored)) what = conversation_format(sample);
@@ -65,12 +68,14 @@ static int64_t choose_sequence(const struct token_store *s, int64_t positions, b
     const int64_t longest = plain ? MOST_PLAIN : MOST, most = positions && positions < longest ? positions : longest;
     int64_t T = LEAST;
     uint32_t *lengths = token_store_lengths(s);
-    while (n && T * 2 <= most && (T < length_at(lengths, n, 0.99) || T < 2 * (int64_t)length_at(lengths, n, 0.5))) T *= 2;
+    while (n && T * 2 <= most && (T < length_at(lengths, n, 0.99) || T < 2 * (int64_t)length_at(lengths, n, 0.5)))
+        T *= 2;
     mem_free(lengths);
     return min_i64(T, most);
 }
 
-/* Images of a row: as many as rows have on average if there is room for all that fit, and those of any sample. */
+/* Images of a row: as many as rows have on average if there is room for all that fit, and those of
+ * any sample. */
 static int64_t choose_images(const struct config *c, const struct text_source *s, const char *path, int64_t vocabulary)
 {
     struct conversations set;
@@ -78,7 +83,8 @@ static int64_t choose_images(const struct config *c, const struct text_source *s
     const struct conversations_options o = text_rows(c, s, FEED_TRAIN, vocabulary);
     if (!o.images.features || conversations_open(&set, path, &o, &ignored)) return 0;
     const uint64_t mean = (set.images + set.rows.n - 1) / set.rows.n;
-    const int64_t most = set.images ? (int64_t)min_u64(o.images.most, mean > set.most_images ? mean : set.most_images) : 0;
+    const int64_t most =
+        set.images ? (int64_t)min_u64(o.images.most, mean > set.most_images ? mean : set.most_images) : 0;
     conversations_close(&set);
     return most;
 }
@@ -95,7 +101,8 @@ static int share_read(char *const *paths, uint32_t n_paths, double *share, struc
     return rc;
 }
 
-static int measure_store(struct init_text *t, const struct config *c, const struct text_source *s, const char *path, enum feed_role role, double share, struct error *e)
+static int measure_store(struct init_text *t, const struct config *c, const struct text_source *s, const char *path,
+                         enum feed_role role, double share, struct error *e)
 {
     const int part = role == FEED_VALIDATION;
     struct conversations set;
@@ -112,16 +119,20 @@ static int measure_store(struct init_text *t, const struct config *c, const stru
 }
 
 /* Both parts of a split of the store; 0 if one of them would have no row. */
-static double choose_holdout(struct init_text *t, struct config *c, const struct text_source *s, const char *path, double share)
+static double choose_holdout(struct init_text *t, struct config *c, const struct text_source *s, const char *path,
+                             double share)
 {
     struct token_store store;
     struct error ignored;
     if (token_store_open(&store, path, &ignored)) return 0;
     uint64_t n = store.header->report.read;
     token_store_close(&store);
-    if (n == 1 && t->plain && !measure_store(t, c, s, path, FEED_TRAIN, share, &ignored)) n = t->rows[0]; /* of one text rows are held out */
+    /* of one text rows are held out */
+    if (n == 1 && t->plain && !measure_store(t, c, s, path, FEED_TRAIN, share, &ignored)) n = t->rows[0];
     c->data_holdout = n >= 10 ? 0.1 : n > 1 ? 1.0 / (double)n : 0;
-    if (n < 2 || measure_store(t, c, s, path, FEED_TRAIN, share, &ignored) || measure_store(t, c, s, path, FEED_VALIDATION, share, &ignored)) c->data_holdout = 0;
+    if (n < 2 || measure_store(t, c, s, path, FEED_TRAIN, share, &ignored) ||
+        measure_store(t, c, s, path, FEED_VALIDATION, share, &ignored))
+        c->data_holdout = 0;
     return c->data_holdout;
 }
 

@@ -31,7 +31,8 @@ static void usage(FILE *out)
                  "  plimsoll plan  RUN.yaml --memory 8GiB\n"
                  "  plimsoll train RUN.yaml --memory 8GiB\n\n", PL_VERSION);
     for (size_t i = 0; i < COUNT(commands); i++) fprintf(out, "  %-9s %s\n", commands[i]->name, what[i]);
-    fprintf(out, "\n`plimsoll COMMAND --help` describes a command and its options, and every key of RUN.yaml. `plimsoll --version` lists the\n"
+    fprintf(out, "\n`plimsoll COMMAND --help` describes a command and its options, and every key of RUN.yaml. "
+                 "`plimsoll --version` lists the\n"
                  "libraries that this build uses, `plimsoll doctor` describes the machine.\n"
                  "Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 does not fit in memory.\n");
 }
@@ -50,7 +51,8 @@ static int refuse_command(const char *given)
     text_escape(word, sizeof word, given);
     fprintf(stderr, "plimsoll: ");
     if (text_ends_with(word, ".yaml") || text_ends_with(word, ".yml"))
-        fprintf(stderr, "expected a command before %s, such as `plimsoll plan %s` or `plimsoll train %s`", word, word, word);
+        fprintf(stderr, "expected a command before %s, such as `plimsoll plan %s` or `plimsoll train %s`", word, word,
+                word);
     else if (word[0] == '-')
         fprintf(stderr, "expected a command before the option %s", word);
     else
@@ -96,7 +98,10 @@ static int run(int argc, char **argv)
     if (!c) return refuse_command(argv[1]);
     int rc = cpu_features_check(&e);
     if (!rc && dist_launched() > 1 && !c->ranks)
-        rc = error_set(&e, PL_USAGE, "a launcher started %lld processes of it, and only `plimsoll train`, bench and profile run on several ranks", (long long)dist_launched());
+        rc = error_set(&e, PL_USAGE,
+                       "a launcher started %lld processes of it, and only `plimsoll train`, bench and profile run on "
+                       "several ranks",
+                       (long long)dist_launched());
     if (!rc) rc = c->run(argc - 2, argv + 2, &e);
     if ((fflush(stdout) || ferror(stdout)) && !rc) rc = error_set(&e, PL_FAIL, "standard output cannot be written");
     progress_clear();

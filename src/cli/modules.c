@@ -83,14 +83,15 @@ static void collect(const struct graph *g, struct modules *m)
         const char *name = graph_name(g, t->name), *dot = strrchr(name, '.');
         struct module *x = module_named(m, name, dot ? (size_t)(dot - name) : strlen(name));
         if (dot && !strcmp(dot, ".bias")) x->bias = true;
-        if (!x->weight || t->rank > x->weight->rank) x->weight = t, x->type = types[t->storage] ? types[t->storage] : "-";
+        if (!x->weight || t->rank > x->weight->rank)
+            x->weight = t, x->type = types[t->storage] ? types[t->storage] : "-";
         x->trained |= !p->frozen;
         x->weights += (uint64_t)tensor_elements(t);
     }
     mem_free(types);
 }
 
-/* --- folding layers ---------------------------------------------------------------------------- */
+/* --- folding layers --------------------------------------------------------------------------- */
 
 static bool is_number(const char *s, size_t n)
 {
@@ -119,7 +120,8 @@ static bool is_alike(const struct module *a, const struct module *b)
            !memcmp(a->weight->dim, b->weight->dim, (size_t)a->weight->rank * sizeof a->weight->dim[0]);
 }
 
-/* A line for each pattern and kind of module. A pattern that stands for one module keeps its name. */
+/* A line for each pattern and kind of module. A pattern that stands for one module keeps its
+ * name. */
 static void fold(const struct modules *m, struct modules *lines)
 {
     char pattern[NAME_ROOM], other[NAME_ROOM];
@@ -151,7 +153,8 @@ struct scope_lines {
     VEC(struct scope_line) list;
 };
 
-/* The modules that ops are in, each once, in the order of the forward; folded: with * for numbers. */
+/* The modules that ops are in, each once, in the order of the forward; folded: with * for
+ * numbers. */
 static void collect_scopes(const struct graph *g, bool folded, struct scope_lines *out)
 {
     for (id s = 1; s < g->scopes.n; s++) {
@@ -164,13 +167,14 @@ static void collect_scopes(const struct graph *g, bool folded, struct scope_line
     }
 }
 
-/* --- printing ------------------------------------------------------------------------------------ */
+/* --- printing --------------------------------------------------------------------------------- */
 
 static char *print_shape(const struct module *x, char out[128])
 {
     size_t n = 0;
     out[0] = 0;
-    for (int d = 0; d < x->weight->rank; d++) n += (size_t)snprintf(out + n, 128 - n, "%s%" PRId64, d ? " x " : "", x->weight->dim[d]);
+    for (int d = 0; d < x->weight->rank; d++)
+        n += (size_t)snprintf(out + n, 128 - n, "%s%" PRId64, d ? " x " : "", x->weight->dim[d]);
     if (x->bias && x->weight->rank > 1) snprintf(out + n, 128 - n, " + bias");
     return out;
 }
@@ -209,13 +213,15 @@ static void print_table(const struct modules *m)
         type = (int)max_i64(type, (int64_t)strlen(x->type));
         wide = (int)max_i64(wide, (int64_t)strlen(print_shape(x, shape)));
     }
-    printf("%-*s  %-*s  %-*s  %5s  %14s  %s\n", name, "module", type, "type", wide, "shape", "count", "weights", "trained");
+    printf("%-*s  %-*s  %-*s  %5s  %14s  %s\n", name, "module", type, "type", wide, "shape", "count", "weights",
+           "trained");
     for (uint32_t i = 0; i < lines.list.n; i++) {
         const struct module *x = &lines.list.at[i];
         printf("%-*s  %-*s  %-*s  %5u  %14s  %s\n", name, x->name, type, x->type, wide, print_shape(x, shape), x->count,
                print_count(x->weights, count), x->trained ? "yes" : "no");
     }
-    printf("\n%s weights, %s of them trained\n", print_count(sum_weights(m, false), count), print_count(sum_weights(m, true), other));
+    printf("\n%s weights, %s of them trained\n", print_count(sum_weights(m, false), count),
+           print_count(sum_weights(m, true), other));
     vec_free(&lines.list);
 }
 
@@ -224,7 +230,8 @@ static void print_scopes(const struct graph *g)
     struct scope_lines s = {0};
     collect_scopes(g, true, &s);
     printf("\nNames for memory.modules, each with everything in it\n");
-    for (uint32_t i = 0; i < s.list.n; i++) printf("  %s%s\n", s.list.at[i].name, s.list.at[i].block ? " (blocks)" : "");
+    for (uint32_t i = 0; i < s.list.n; i++)
+        printf("  %s%s\n", s.list.at[i].name, s.list.at[i].block ? " (blocks)" : "");
     vec_free(&s.list);
 }
 
@@ -266,7 +273,7 @@ static void print_json(const struct modules *m, const struct graph *g)
     text_free(&text);
 }
 
-/* --- the command ------------------------------------------------------------------------------------- */
+/* --- the command ------------------------------------------------------------------------------ */
 
 static int open_model(const struct config *c, const char *name, struct model *m, struct error *e)
 {
@@ -276,7 +283,8 @@ static int open_model(const struct config *c, const char *name, struct model *m,
 }
 
 /* Adds the adapter of the configuration: all that it does not train is frozen. */
-static int add_adapter(const struct config *c, const struct model *m, struct graph *g, struct bump *memory, struct error *e)
+static int add_adapter(const struct config *c, const struct model *m, struct graph *g, struct bump *memory,
+                       struct error *e)
 {
     struct adapter a;
     if (!adapter_given(c)) return PL_OK;
@@ -317,7 +325,9 @@ static int modules(int argc, char **argv, struct error *e)
 {
     struct options o;
     struct config c;
-    if (!argc) return error_set(e, PL_USAGE, "expected a model folder, a preset or a RUN.yaml: plimsoll %s", command_modules.usage);
+    if (!argc)
+        return error_set(e, PL_USAGE, "expected a model folder, a preset or a RUN.yaml: plimsoll %s",
+                         command_modules.usage);
     int rc = options_parse(&o, OPT_RUN | OPT_JSON, argc, argv, e);
     if (rc) return rc;
     if (o.help) {
@@ -336,11 +346,14 @@ static int modules(int argc, char **argv, struct error *e)
     return rc;
 }
 
-const struct command command_modules = {
-    "modules", "modules MODEL | RUN.yaml [--config-from FILE]... [--set key=value]... [--json]",
-    "Lists the modules of a model with their type, shape and number of weights, and whether they are trained: NAME.* is a pattern\n"
-    "for model.freeze and train.groups. Layers of equal shape are one line, with * for their number, as a pattern matches them.\n"
-    "Then the names for memory.modules: blocks, parts of blocks and of the model, each with everything in it. MODEL is a model\n"
-    "folder or a preset; with RUN.yaml its adapter, model.freeze and train.groups are applied.\n"
-    CONFIG_FROM_HELP
-    "  --json           every module by itself", modules};
+const struct command command_modules =
+    {"modules", "modules MODEL | RUN.yaml [--config-from FILE]... [--set key=value]... [--json]",
+     "Lists the modules of a model with their type, shape and number of weights, and whether they are trained: NAME.* "
+     "is a pattern\n"
+     "for model.freeze and train.groups. Layers of equal shape are one line, with * for their number, as a pattern "
+     "matches them.\n"
+     "Then the names for memory.modules: blocks, parts of blocks and of the model, each with everything in it. MODEL "
+     "is a model\n"
+     "folder or a preset; with RUN.yaml its adapter, model.freeze and train.groups are applied.\n" CONFIG_FROM_HELP
+     "  --json           every module by itself",
+     modules};

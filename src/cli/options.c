@@ -14,9 +14,11 @@
 #include "models/presets.h"
 
 /* Words that other programs use for a command. */
-static const char *const synonyms[][2] = {{"fit", "train"},         {"finetune", "train"},   {"fine-tune", "train"}, {"run", "train"},   {"infer", "predict"},
-                                          {"inference", "predict"}, {"segment", "predict"},  {"validate", "eval"},   {"test", "eval"},   {"export", "convert"},
-                                          {"estimate", "plan"},     {"new", "init"},         {"trace", "profile"}};
+static const char *const synonyms[][2] = {{"fit", "train"},       {"finetune", "train"}, {"fine-tune", "train"},
+                                          {"run", "train"},       {"infer", "predict"},  {"inference", "predict"},
+                                          {"segment", "predict"}, {"validate", "eval"},  {"test", "eval"},
+                                          {"export", "convert"},  {"estimate", "plan"},  {"new", "init"},
+                                          {"trace", "profile"}};
 
 const char *nearest_command(const char *word, const struct command *const *commands, size_t n)
 {
@@ -48,17 +50,31 @@ struct option {
 #define SWITCH(name, flag, member) {name, flag, offsetof(struct options, member), false}
 #define SWITCH_OR(name, flag, member, word, needs, more) {name, flag, offsetof(struct options, member), false, word, needs, offsetof(struct options, more)}
 static const struct option table[] = {
-    VALUE("--memory", OPT_MEMORY, memory), VALUE("--plan", OPT_PLAN, plan),       VALUE("-o", OPT_OUTPUT, output),
-    VALUE("--adapter", OPT_RUN | OPT_MODEL, adapter), VALUE("--preset", OPT_RUN, preset),
-    VALUE("--out", OPT_OUTPUT, output),    VALUE("--model", OPT_MODEL, model),    VALUE("--batch", OPT_BATCH, batch),
-    SWITCH("--json", OPT_JSON, json),      SWITCH_OR("--explain", OPT_EXPLAIN, explain, "all", OPT_TABLES, explain_all),
+    VALUE("--memory", OPT_MEMORY, memory),
+    VALUE("--plan", OPT_PLAN, plan),
+    VALUE("-o", OPT_OUTPUT, output),
+    VALUE("--adapter", OPT_RUN | OPT_MODEL, adapter),
+    VALUE("--preset", OPT_RUN, preset),
+    VALUE("--out", OPT_OUTPUT, output),
+    VALUE("--model", OPT_MODEL, model),
+    VALUE("--batch", OPT_BATCH, batch),
+    SWITCH("--json", OPT_JSON, json),
+    SWITCH_OR("--explain", OPT_EXPLAIN, explain, "all", OPT_TABLES, explain_all),
     SWITCH_OR("--resume", OPT_RESUME, resume, "auto", 0, resume_auto),
-    VALUE("--ranks", OPT_RANKS, ranks),   VALUE("--per-host", OPT_LINKS, per_host), VALUE("--links", OPT_LINKS, links),
-    VALUE("--steps", OPT_STEPS, steps),    VALUE("--threads", OPT_THREADS, threads),
-    SWITCH("--calibrate", OPT_CALIBRATE, calibrate), SWITCH("--confirm", OPT_CONFIRM, confirm),
-    SWITCH("--compare", OPT_TABLES, compare), SWITCH("--frontier", OPT_TABLES, frontier), SWITCH("--rules-of-thumb", OPT_TABLES, rules),
-    VALUE("--devices", OPT_TABLES, devices), VALUE("--images", OPT_TABLES, images),
-    VALUE("--frames", OPT_TABLES, frames),   VALUE("--masks", OPT_TABLES, masks),
+    VALUE("--ranks", OPT_RANKS, ranks),
+    VALUE("--per-host", OPT_LINKS, per_host),
+    VALUE("--links", OPT_LINKS, links),
+    VALUE("--steps", OPT_STEPS, steps),
+    VALUE("--threads", OPT_THREADS, threads),
+    SWITCH("--calibrate", OPT_CALIBRATE, calibrate),
+    SWITCH("--confirm", OPT_CONFIRM, confirm),
+    SWITCH("--compare", OPT_TABLES, compare),
+    SWITCH("--frontier", OPT_TABLES, frontier),
+    SWITCH("--rules-of-thumb", OPT_TABLES, rules),
+    VALUE("--devices", OPT_TABLES, devices),
+    VALUE("--images", OPT_TABLES, images),
+    VALUE("--frames", OPT_TABLES, frames),
+    VALUE("--masks", OPT_TABLES, masks),
 };
 
 /* Options that had another name in earlier versions. */
@@ -75,7 +91,8 @@ static int unknown_option(const char *arg, unsigned allowed, struct error *e)
             best = edit_distance(arg, table[i].name);
             nearest = table[i].name;
         }
-    return error_set(e, PL_USAGE, "unknown option %s%s%s%s --help lists them", arg, nearest ? "; did you mean " : ";", nearest ? nearest : "", nearest ? "?" : "");
+    return error_set(e, PL_USAGE, "unknown option %s%s%s%s --help lists them", arg, nearest ? "; did you mean " : ";",
+                     nearest ? nearest : "", nearest ? "?" : "");
 }
 
 /* Whether config.json of a folder names this model_type. */
@@ -85,12 +102,14 @@ static bool folder_is(const char *path, const char *model_type)
     struct value *config;
     struct error ignored;
     const char *type = "", *file = bump_format(&b, "%s/config.json", path);
-    const bool found = file_exists(file) && !json_read_file(file, 16u << 20, &b, &config, &ignored) && !value_opt_string(config, "model_type", &type, &ignored) && !strcmp(type, model_type);
+    const bool found = file_exists(file) && !json_read_file(file, 16u << 20, &b, &config, &ignored) &&
+                       !value_opt_string(config, "model_type", &type, &ignored) && !strcmp(type, model_type);
     bump_free(&b);
     return found;
 }
 
-/* The script whose own options are taken too; NULL: none. The model decides: --preset, or --set model.path. */
+/* The script whose own options are taken too; NULL: none. The model decides: --preset, or --set
+ * model.path. */
 static const char *script_of(int argc, char **argv)
 {
     static const char key[] = "model.path=";
@@ -98,7 +117,8 @@ static const char *script_of(int argc, char **argv)
     for (int i = 0; i + 1 < argc && !is; i++) {
         const char *value = argv[i + 1];
         if (!strcmp(argv[i], "--preset")) is = !strncmp(value, "prs-med", 7);
-        else if (!strcmp(argv[i], "--set") && !strncmp(value, key, strlen(key))) is = folder_is(value + strlen(key), "prs_med");
+        else if (!strcmp(argv[i], "--set") && !strncmp(value, key, strlen(key)))
+            is = folder_is(value + strlen(key), "prs_med");
     }
     return is ? "train_prs_med.py" : NULL;
 }
@@ -118,10 +138,12 @@ static int parse_option(struct options *o, unsigned allowed, int argc, char **ar
 {
     const char *arg = argv[*i], *equals = strchr(arg, '=');
     size_t length = equals ? (size_t)(equals - arg) : strlen(arg);
-    bool set = length == 5 && !strncmp(arg, "--set", 5), from = allowed & OPT_RUN && length == 13 && !strncmp(arg, "--config-from", 13);
+    bool set = length == 5 && !strncmp(arg, "--set", 5),
+         from = allowed & OPT_RUN && length == 13 && !strncmp(arg, "--config-from", 13);
     const struct option *found = NULL;
     for (size_t k = 0; k < COUNT(table) && !set && !from; k++)
-        if (table[k].flag & allowed && strlen(table[k].name) == length && !strncmp(table[k].name, arg, length)) found = &table[k];
+        if (table[k].flag & allowed && strlen(table[k].name) == length && !strncmp(table[k].name, arg, length))
+            found = &table[k];
     if (!set && !from && !found) {
         if (!(allowed & OPT_RUN) || !o->script) return unknown_option(arg, allowed, e);
         keep_option(o, argc, argv, i);
@@ -129,8 +151,12 @@ static int parse_option(struct options *o, unsigned allowed, int argc, char **ar
     }
     if (found && !found->takes_value) {
         const bool may = found->word && (allowed & found->needs) == found->needs;
-        const char *word = equals ? equals + 1 : may && *i + 1 < argc && !strcmp(argv[*i + 1], found->word) ? argv[++*i] : NULL;
-        if (word && (!may || strcmp(word, found->word))) return error_set(e, PL_USAGE, "%s takes no value%s%s", found->name, may ? " but " : "", may ? found->word : "");
+        const char *word = equals                                                       ? equals + 1
+                           : may && *i + 1 < argc && !strcmp(argv[*i + 1], found->word) ? argv[++*i]
+                                                                                        : NULL;
+        if (word && (!may || strcmp(word, found->word)))
+            return error_set(e, PL_USAGE, "%s takes no value%s%s", found->name, may ? " but " : "",
+                             may ? found->word : "");
         *(bool *)((char *)o + found->value) = true;
         if (word) *(bool *)((char *)o + found->more) = true;
         return PL_OK;
@@ -169,7 +195,8 @@ int options_count(const char *option, const char *text, int64_t least, int64_t m
     if (!text) return PL_OK;
     long long x = strtoll(text, &end, 10);
     if (!*text || *end || x < least || x > most)
-        return error_set(e, PL_USAGE, "%s is %s, expected a number from %" PRId64 " to %" PRId64, option, text, least, most);
+        return error_set(e, PL_USAGE, "%s is %s, expected a number from %" PRId64 " to %" PRId64, option, text, least,
+                         most);
     *out = x;
     return PL_OK;
 }
@@ -182,7 +209,8 @@ void options_free(struct options *o)
     o->set = o->from = NULL;
 }
 
-/* The number of ranks that the run file or --set names; 0: none. Errors are reported where they are read for good. */
+/* The number of ranks that the run file or --set names; 0: none. Errors are reported where they are
+ * read for good. */
 static int64_t ranks_in_files(const struct options *o)
 {
     struct config c;
@@ -289,13 +317,16 @@ void use_model(struct config *c, const char *model, const char *results)
     const bool preset = !dir_exists(model) && is_preset(model);
     c->model_path = preset ? NULL : (char *)model;
     c->model_preset = preset ? (char *)model : NULL;
-    if (preset) log_warn("%s is a preset: its weights are random, so its %s %s meaningless", model, results, strcmp(results, "text") ? "are" : "is");
+    if (preset)
+        log_warn("%s is a preset: its weights are random, so its %s %s meaningless", model, results,
+                 strcmp(results, "text") ? "are" : "is");
 }
 
 void print_help(const struct command *c)
 {
     struct text keys = {0};
     config_help(&keys);
-    printf("usage: plimsoll %s\n\n%s\n\nKeys of RUN.yaml, each also a --set key=value:\n\n%s", c->usage, c->summary, keys.at);
+    printf("usage: plimsoll %s\n\n%s\n\nKeys of RUN.yaml, each also a --set key=value:\n\n%s", c->usage, c->summary,
+           keys.at);
     text_free(&keys);
 }

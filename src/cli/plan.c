@@ -26,9 +26,12 @@ static int write_plan(const struct planned *r, bool fits, const char *path, stru
 static const char *refusal(const struct planned *r, const struct options *o)
 {
     const bool host = planned_exceeds_host(r);
-    if (o->plan) return host ? "The given plan does not fit memory.host_budget" : "The given plan does not fit the budget";
+    if (o->plan)
+        return host ? "The given plan does not fit memory.host_budget" : "The given plan does not fit the budget";
     if (!host) return "Does not fit the budget. The smallest plan";
-    return r->plan.settings.device.separate_memory ? "Does not fit memory.host_budget. The plan with the least host memory" : "Does not fit memory.host_budget. The plan with the smallest offload file";
+    return r->plan.settings.device.separate_memory
+               ? "Does not fit memory.host_budget. The plan with the least host memory"
+               : "Does not fit memory.host_budget. The plan with the smallest offload file";
 }
 
 static void print_host_budget(const struct planned *r, struct text *out)
@@ -36,20 +39,28 @@ static void print_host_budget(const struct planned *r, struct text *out)
     const bool cuda = r->kind == DEVICE_CUDA;
     char room[32];
     if (r->host_rule && r->host_budget <= 1)
-        text_printf(out, "  there is no room for %s (memory.host_budget auto: %s)\n", cuda ? "offloading to host memory" : "an offload file", r->host_rule);
+        text_printf(out, "  there is no room for %s (memory.host_budget auto: %s)\n",
+                    cuda ? "offloading to host memory" : "an offload file", r->host_rule);
     else if (r->host_rule)
-        text_printf(out, "  %s is limited to %s (memory.host_budget auto: %s)\n", cuda ? "host memory" : "the offload file", size_print(r->host_budget, room), r->host_rule);
+        text_printf(out, "  %s is limited to %s (memory.host_budget auto: %s)\n",
+                    cuda ? "host memory" : "the offload file", size_print(r->host_budget, room), r->host_rule);
     else if (r->host_budget)
-        text_printf(out, "  %s is limited to %s (memory.host_budget)\n", cuda ? "host memory" : "the offload file", size_print(r->host_budget, room));
+        text_printf(out, "  %s is limited to %s (memory.host_budget)\n", cuda ? "host memory" : "the offload file",
+                    size_print(r->host_budget, room));
     else if (cuda && r->config->memory_host_budget.kind == BUDGET_AUTO)
-        text_printf(out, "  host memory is not limited: the GPU is not in this machine, so the host memory beside it is unknown; memory.host_budget sets a limit\n");
+        text_printf(out, "  host memory is not limited: the GPU is not in this machine, so the host memory beside it "
+                         "is unknown; memory.host_budget sets a limit\n");
 }
 
 /* Ranks and shares promise bits, for which sums must have the same order. */
 static void print_order(const struct planned *r, struct text *out)
 {
     struct text keys = {0};
-    if (r->shares > 1 && planned_print_order(r, &keys)) text_printf(out, "  the order of sums depends on %s, which the planner chose: set them to compare bits with other ranks or another parallel.shard\n", keys.at);
+    if (r->shares > 1 && planned_print_order(r, &keys))
+        text_printf(out,
+                    "  the order of sums depends on %s, which the planner chose: set them to compare bits with other "
+                    "ranks or another parallel.shard\n",
+                    keys.at);
     text_free(&keys);
 }
 
@@ -78,7 +89,9 @@ static void show(const struct planned *r, const struct options *o, bool fits)
     if (!o->json && r->adapted) text_printf(&text, "Adapter\n  %s\n", r->adapted);
     for (int i = 0; i < r->n_warnings && !o->json; i++) text_printf(&text, "  WARNING: %s\n", r->warning[i]);
     if (o->explain && !o->json) plan_explain(&plan, &r->graph, &text);
-    if (o->explain && !o->explain_all && !o->json) text_printf(&text, "--explain all lists every op with its kernel, and every storage with its offset and lifetime.\n");
+    if (o->explain && !o->explain_all && !o->json)
+        text_printf(&text,
+                    "--explain all lists every op with its kernel, and every storage with its offset and lifetime.\n");
     if (o->explain_all && !o->json) plan_explain_all(&plan, &r->graph, &text);
     fputs(text.at, stdout);
     text_free(&text);
@@ -88,7 +101,10 @@ static int plan(int argc, char **argv, struct error *e)
 {
     struct options o;
     struct config c;
-    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_OUTPUT | OPT_JSON | OPT_EXPLAIN | OPT_TABLES | OPT_RANKS | OPT_LINKS, argc, argv, e);
+    int rc = options_parse(&o,
+                           OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_OUTPUT | OPT_JSON | OPT_EXPLAIN | OPT_TABLES |
+                               OPT_RANKS | OPT_LINKS,
+                           argc, argv, e);
     if (rc) return rc;
     if (o.help) {
         print_help(&command_plan);
@@ -98,7 +114,9 @@ static int plan(int argc, char **argv, struct error *e)
     const bool ranks = o.ranks && strchr(o.ranks, ',');
     if (ranks && (o.compare || o.frontier || o.devices || o.rules || o.plan || o.output || o.explain)) {
         options_free(&o);
-        return error_set(e, PL_USAGE, "--ranks with several numbers is a table of its own: leave out the other tables, --plan, --explain and -o");
+        return error_set(
+            e, PL_USAGE,
+            "--ranks with several numbers is a table of its own: leave out the other tables, --plan, --explain and -o");
     }
     if (ranks || o.compare || o.frontier || o.devices || o.rules) {
         rc = ranks ? table_ranks(&o, e) : plan_table(&o, e);
@@ -111,7 +129,12 @@ static int plan(int argc, char **argv, struct error *e)
         rc = config_check(&c, CONFIG_NEEDS_MODEL, e);
         if (o.explain) planned_explain_device();
         if (!rc) {
-            rc = planned_open(&r, &c, &(struct run_options){.plan = o.plan, .train = true, .describe = feed_describe, .ablation = true}, e);
+            rc = planned_open(&r, &c,
+                              &(struct run_options){.plan = o.plan,
+                                                    .train = true,
+                                                    .describe = feed_describe,
+                                                    .ablation = true},
+                              e);
             if (r.has_graph && (!rc || rc == PL_NOFIT)) show(&r, &o, !rc);
             if (!rc) text_warn_endless(&c, &r.model);
             if (!rc && o.output) rc = write_plan(&r, true, o.output, e);
@@ -124,35 +147,49 @@ static int plan(int argc, char **argv, struct error *e)
 }
 
 const struct command command_plan = {
-    "plan", "plan RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--adapter DIR] [--ranks N] [--set key=value]... [--plan PLAN.json] [--json] [--explain [all]] [-o PLAN.json]\n"
+    "plan",
+    "plan RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--adapter DIR] [--ranks N] [--set "
+    "key=value]... [--plan PLAN.json] [--json] [--explain [all]] [-o PLAN.json]\n"
     "       plimsoll plan RUN.yaml --ranks 1,2,4,8 [--per-host N] [--links LOCAL,REMOTE] [--memory SIZE] [--json]\n"
-    "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--rules-of-thumb] [--images N] [--frames N] [--masks N] [--json]",
-    "Finds the training step with the shortest predicted time that fits the memory budget, and prints where every byte goes, before\n"
-    "anything runs. It searches combinations of gradient accumulation (memory.micro_batch), gradient checkpointing, also called\n"
-    "activation checkpointing (memory.recompute), offload to host memory (memory.offload), the chunks of the LM head or mask\n"
-    "decoder (memory.head_chunks), sharding among ranks (parallel.shard), and with memory.allow 8-bit Adam and 4-bit weights;\n"
-    "mixed precision (memory.precision) is not chosen by the budget. All memory of a step is allocated once before the first step:\n"
-    "a run that starts does not run out of memory later. Exit code 3: no plan fits.\n"
-    CONFIG_FROM_HELP
-    PRESET_HELP
+    "       plimsoll plan RUN.yaml --compare | --frontier | --devices 8,16,24 [--rules-of-thumb] [--images N] "
+    "[--frames N] [--masks N] [--json]",
+    "Finds the training step with the shortest predicted time that fits the memory budget, and prints where every byte "
+    "goes, before\n"
+    "anything runs. It searches combinations of gradient accumulation (memory.micro_batch), gradient checkpointing, "
+    "also called\n"
+    "activation checkpointing (memory.recompute), offload to host memory (memory.offload), the chunks of the LM head "
+    "or mask\n"
+    "decoder (memory.head_chunks), sharding among ranks (parallel.shard), and with memory.allow 8-bit Adam and 4-bit "
+    "weights;\n"
+    "mixed precision (memory.precision) is not chosen by the budget. All memory of a step is allocated once before the "
+    "first step:\n"
+    "a run that starts does not run out of memory later. Exit code 3: no plan fits.\n" CONFIG_FROM_HELP PRESET_HELP
     "  --memory SIZE    the budget, such as 24GiB: memory.budget\n"
     "  --ranks N        the plan of one of N ranks (data parallel), which need not be there: parallel.ranks\n"
-    "  --ranks LIST     a table over numbers of ranks (1,2,4,8,64): what is divided among them, memory of a rank, bytes that it\n"
+    "  --ranks LIST     a table over numbers of ranks (1,2,4,8,64): what is divided among them, memory of a rank, "
+    "bytes that it\n"
     "                   sends, step time, efficiency\n"
     "  --per-host N     ranks of one host: parallel.per_host. Fewer ranks than that are on one host\n"
     "  --links LIST     what connects ranks of a host, and hosts, such as nvlink4,ib-ndr: parallel.links\n"
-    "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: adapter.path\n"
-    "  --explain        also shows the memory over the step, the largest tensors, all modules and the kernels, and says why\n"
+    "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: "
+    "adapter.path\n"
+    "  --explain        also shows the memory over the step, the largest tensors, all modules and the kernels, and "
+    "says why\n"
     "                   `device: auto` is this device\n"
     "  --explain all    the same, then lists every op with its kernel, and every storage with its offset and lifetime\n"
     "  -o PLAN.json     writes the plan, for train --plan\n"
     "  --plan PLAN.json uses the techniques of a stored plan instead of searching\n"
-    "  --compare        adds one technique at a time and prints memory and step time of each; then LoRA and 4-bit weights\n"
+    "  --compare        adds one technique at a time and prints memory and step time of each; then LoRA and 4-bit "
+    "weights\n"
     "  --frontier       a table over budgets: micro-batch, samples/s and techniques of the best plan for each\n"
-    "  --devices LIST   a table over GPUs, given by GiB of memory or by name (8,24,h200): memory, batch, speed and techniques for\n"
+    "  --devices LIST   a table over GPUs, given by GiB of memory or by name (8,24,h200): memory, batch, speed and "
+    "techniques for\n"
     "                   each. For a size, the figures of a GPU of about that memory are used, and named\n"
     "  --rules-of-thumb with --devices: compares with rules of thumb from guides, and lists their errors\n"
-    "  --images N, --frames N   adds N images or frames to a language model's sequence: those of the model, with its vision\n"
-    "                   tower (data.max_images, data.max_frames); of a model of text alone 576 tokens each. With --devices N may be a\n"
+    "  --images N, --frames N   adds N images or frames to a language model's sequence: those of the model, with its "
+    "vision\n"
+    "                   tower (data.max_images, data.max_frames); of a model of text alone 576 tokens each. With "
+    "--devices N may be a\n"
     "                   list, such as 1,2,4: a row for each\n"
-    "  --masks N        masks per image: data.max_masks", plan};
+    "  --masks N        masks per image: data.max_masks",
+    plan};

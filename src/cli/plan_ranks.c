@@ -1,6 +1,6 @@
 /*
- * plan_ranks.c: `plan --ranks 1,2,4,8`: a table over numbers of ranks, which need not be there. Each row is the plan of one
- * rank, with exact bytes and predicted times.
+ * plan_ranks.c: `plan --ranks 1,2,4,8`: a table over numbers of ranks, which need not be there.
+ * Each row is the plan of one rank, with exact bytes and predicted times.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,36 +88,46 @@ static int read_list(const char *text, int64_t *list, int *n, struct error *e)
     return rc;
 }
 
-/* --- printing ---------------------------------------------------------------------------------- */
+/* --- printing --------------------------------------------------------------------------------- */
 
 static void print_row(const struct rank_row *x, struct text *out)
 {
-    char arena[32], sent[32], time[32], hidden[32], step[32], shard[SETTING_ROOM], group[SETTING_ROOM], recompute[SETTING_ROOM], offload[SETTING_ROOM], efficiency[16] = "-";
+    char arena[32], sent[32], time[32], hidden[32], step[32], shard[SETTING_ROOM], group[SETTING_ROOM],
+        recompute[SETTING_ROOM], offload[SETTING_ROOM], efficiency[16] = "-";
     const struct settings *s = &x->settings;
     if (!x->fits) {
         text_printf(out, "%5d  does not fit: the smallest plan needs %s\n", x->ranks, size_print(x->arena, arena));
         return;
     }
     if (x->efficiency > 0) snprintf(efficiency, sizeof efficiency, "%.0f %%", 100 * x->efficiency);
-    text_printf(out, "%5d  %-9s %-5s %5d x %-3d  %-14s %-12s %11s %11s %9s %9s %9s %9.4g %6s\n", x->ranks, technique_print(TECHNIQUE_shard, s, shard), s->shard ? technique_print(TECHNIQUE_group, s, group) : "-", s->micro_batch, s->accumulation,
-                technique_print(TECHNIQUE_recompute, s, recompute), technique_print(TECHNIQUE_offload, s, offload), size_print(x->arena, arena), size_print((uint64_t)x->sends.sent, sent),
-                duration_print(x->sends.seconds, time), duration_print(x->sends.hidden, hidden), duration_print(x->seconds, step), x->rate, efficiency);
+    text_printf(out, "%5d  %-9s %-5s %5d x %-3d  %-14s %-12s %11s %11s %9s %9s %9s %9.4g %6s\n", x->ranks,
+                technique_print(TECHNIQUE_shard, s, shard), s->shard ? technique_print(TECHNIQUE_group, s, group) : "-",
+                s->micro_batch, s->accumulation, technique_print(TECHNIQUE_recompute, s, recompute),
+                technique_print(TECHNIQUE_offload, s, offload), size_print(x->arena, arena),
+                size_print((uint64_t)x->sends.sent, sent), duration_print(x->sends.seconds, time),
+                duration_print(x->sends.hidden, hidden), duration_print(x->seconds, step), x->rate, efficiency);
 }
 
 static void show_text(const struct rank_row *rows, int n, bool without)
 {
     struct text out = {0};
-    text_printf(&out, "%5s  %-9s %-5s %-11s  %-14s %-12s %11s %11s %9s %9s %9s %9s %6s\n", "ranks", "shard", "group", "micro-batch", "recompute", "offload", "arena", "sent", "in", "hidden", "step", "samples/s", "effic.");
+    text_printf(&out, "%5s  %-9s %-5s %-11s  %-14s %-12s %11s %11s %9s %9s %9s %9s %6s\n", "ranks", "shard", "group",
+                "micro-batch", "recompute", "offload", "arena", "sent", "in", "hidden", "step", "samples/s", "effic.");
     for (int i = 0; i < n; i++) print_row(&rows[i], &out);
-    text_printf(&out, "Arena: of each rank. Sent: by each rank in a step, and received; in: its time; hidden: while the rank computes.\n"
-                      "Efficiency: samples/s over those of one rank%s times the number of ranks.\n", without ? ", which has no budget here," : "");
+    text_printf(&out,
+                "Arena: of each rank. Sent: by each rank in a step, and received; in: its time; hidden: while the rank "
+                "computes.\n"
+                "Efficiency: samples/s over those of one rank%s times the number of ranks.\n",
+                without ? ", which has no budget here," : "");
     for (int i = n - 1; i >= 0; i--)
         if (rows[i].ranks > 1) {
             text_printf(&out, "Links: %s%s.\n", rows[i].links, rows[i].per_host < rows[i].ranks ? "" : " (one host)");
             break;
         }
     for (int i = 0; i < n; i++)
-        for (int k = 0; k < rows[i].n_warnings; k++) text_printf(&out, "WARNING: %d %s: %s\n", rows[i].ranks, rows[i].ranks == 1 ? "rank" : "ranks", rows[i].warning[k]);
+        for (int k = 0; k < rows[i].n_warnings; k++)
+            text_printf(&out, "WARNING: %d %s: %s\n", rows[i].ranks, rows[i].ranks == 1 ? "rank" : "ranks",
+                        rows[i].warning[k]);
     fputs(out.at, stdout);
     text_free(&out);
 }

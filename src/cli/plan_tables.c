@@ -24,12 +24,16 @@ static const uint64_t GIB = (uint64_t)1 << 30;
 
 enum { GIB_MOST = 1024 };    /* GiB that a GPU of --devices may have */
 
-enum { IMAGE_TOKENS = 576 }; /* tokens of an image or frame in the sequence of a model that takes text alone: a 24 x 24 grid */
+/* tokens of an image or frame in the sequence of a model that takes text alone: a 24 x 24 grid */
+enum { IMAGE_TOKENS = 576 };
 
-enum { FRAME_TEXT = 16 };    /* tokens of a frame's time, and around its image, where videos are described (text/template/video_text.h) */
+/* tokens of a frame's time, and around its image, where videos are described
+ * (text/template/video_text.h) */
+enum { FRAME_TEXT = 16 };
 
 /* Room for images and frames in a row of a model that takes images; the tokens of each. */
-static int plan_images(struct config *c, const struct model *m, int64_t images, int64_t frames, int64_t tokens[2], struct error *e)
+static int plan_images(struct config *c, const struct model *m, int64_t images, int64_t frames, int64_t tokens[2],
+                       struct error *e)
 {
     if (images || c->data_max_images < 0) c->data_max_images = images;
     if (frames) c->data_max_frames = frames;
@@ -39,7 +43,8 @@ static int plan_images(struct config *c, const struct model *m, int64_t images, 
     return PL_OK;
 }
 
-/* Adds images and frames to the sequence. A model that takes images plans these: their tokens, and its tower. */
+/* Adds images and frames to the sequence. A model that takes images plans these: their tokens, and
+ * its tower. */
 static int add_images(struct config *c, int64_t images, int64_t frames, struct error *e)
 {
     struct model m;
@@ -63,7 +68,8 @@ int table_options(const struct options *o, struct config *c, struct error *e)
     if (!rc) rc = options_count("--frames", o->frames, 1, 65536, &frames, e);
     if (!rc) rc = options_count("--masks", o->masks, 1, 1024, &masks, e);
     if (!rc && (images > 1 || frames) && !config_tokens(c))
-        rc = error_set(e, PL_USAGE, "--images and --frames are for language models; with this data.format a sample is one image");
+        rc = error_set(e, PL_USAGE,
+                       "--images and --frames are for language models; with this data.format a sample is one image");
     if (!rc && masks) c->data_max_masks = masks;
     if (!rc) rc = add_images(c, images, frames, e);
     if (rc) config_free(c);
@@ -102,17 +108,23 @@ struct trial {
     int rc;                      /* of the last plan: PL_OK or PL_NOFIT */
 };
 
-/* Plans the run with additional keys, within the memory of a GPU less its reserve (0: no budget). On
- * PL_OK the caller closes it. */
-static int open_trial(struct trial *p, const struct options *o, const char *const *sets, size_t n, uint64_t gpu, struct error *e)
+/* Plans the run with additional keys, within the memory of a GPU less its reserve (0: no budget).
+ * On PL_OK the caller closes it. */
+static int open_trial(struct trial *p, const struct options *o, const char *const *sets, size_t n, uint64_t gpu,
+                      struct error *e)
 {
     int rc = table_options(o, &p->config, e);
     if (rc) return rc;
     for (size_t i = 0; i < n && !rc; i++) rc = config_set(&p->config, sets[i], e);
     if (!rc) rc = config_check(&p->config, CONFIG_NEEDS_MODEL, e);
     if (!rc) {
-        p->config.memory_budget = gpu ? (struct config_budget){BUDGET_BYTES, planned_gpu_budget(gpu)} : (struct config_budget){BUDGET_NONE, 0};
-        const struct run_options options = {.train = true, .describe = feed_describe, .probe = true, .several = true, .gpu_memory = gpu};
+        p->config.memory_budget = gpu ? (struct config_budget){BUDGET_BYTES, planned_gpu_budget(gpu)}
+                                      : (struct config_budget){BUDGET_NONE, 0};
+        const struct run_options options = {.train = true,
+                                            .describe = feed_describe,
+                                            .probe = true,
+                                            .several = true,
+                                            .gpu_memory = gpu};
         p->rc = rc = planned_open(&p->run, &p->config, &options, e);
         if (rc == PL_NOFIT && gpu) planned_find_remedies(&p->run, &options);
         if (!rc || rc == PL_NOFIT) return PL_OK;
@@ -160,7 +172,8 @@ static void fill_row(struct row *row, const struct trial *p)
 /* What is offloaded: of the rows of one table, or of one row. */
 static const char *host_name(bool processor) { return processor ? "offload file" : "host memory"; }
 
-static int plan_row(const struct options *o, const char *const *sets, size_t n, uint64_t gpu, struct row *row, struct error *e)
+static int plan_row(const struct options *o, const char *const *sets, size_t n, uint64_t gpu, struct row *row,
+                    struct error *e)
 {
     struct trial p;
     int rc = open_trial(&p, o, sets, n, gpu, e);
@@ -170,16 +183,19 @@ static int plan_row(const struct options *o, const char *const *sets, size_t n, 
     return PL_OK;
 }
 
-/* Prints a row that does not fit, with the budget that is too small and what would fit. False: the row fits. */
+/* Prints a row that does not fit, with the budget that is too small and what would fit. False: the
+ * row fits. */
 static bool put_refusal(const struct row *r, int width, struct text *out)
 {
     char need[32], have[32];
     if (r->fits) return false;
     text_printf(out, "%-*s does not fit: ", width, r->label);
     if (r->host_budget)
-        text_printf(out, "%s needs %s, memory.host_budget is %s", host_name(r->processor), size_print(r->host, need), size_print(r->host_budget, have));
+        text_printf(out, "%s needs %s, memory.host_budget is %s", host_name(r->processor), size_print(r->host, need),
+                    size_print(r->host_budget, have));
     else text_printf(out, "the smallest plan needs %s", size_print(r->arena, need));
-    if (r->host && !r->host_budget) text_printf(out, " and %s of %s", size_print(r->host, have), host_name(r->processor));
+    if (r->host && !r->host_budget)
+        text_printf(out, " and %s of %s", size_print(r->host, have), host_name(r->processor));
     if (r->n_remedies) text_printf(out, "\n%-*s fits with: ", width, "");
     remedies_print(r->remedy, r->n_remedies, host_name(r->processor), out);
     text_printf(out, "\n");
@@ -246,13 +262,20 @@ static void note_times(const struct rows *rows, struct text *out)
         if (r->fits && !r->measured) text_printf(&unmeasured, "%s%s", unmeasured.n ? ", " : " of ", r->label);
     }
     if (timed > measured && rows->list.at[0].factor > 0)
-        text_printf(out, "Times are estimated from built-in peak rates times %.2g, by a small step on this CPU; plimsoll bench --calibrate measures each op.\n", rows->list.at[0].factor);
+        text_printf(out,
+                    "Times are estimated from built-in peak rates times %.2g, by a small step on this CPU; plimsoll "
+                    "bench --calibrate measures each op.\n",
+                    rows->list.at[0].factor);
     else if (timed > measured)
-        text_printf(out, "Times%s are unmeasured: estimated from %s peak rates, good for comparing%s rows.\n", measured ? unmeasured.at : "",
-                    rows->list.at[0].processor ? "built-in" : "published", measured ? " these" : "");
+        text_printf(out, "Times%s are unmeasured: estimated from %s peak rates, good for comparing%s rows.\n",
+                    measured ? unmeasured.at : "", rows->list.at[0].processor ? "built-in" : "published",
+                    measured ? " these" : "");
     text_free(&unmeasured);
-    if (rows->list.n && (rows->list.at[0].effective < 8 || rows->list.at[0].effective > 32 * max_i64(1, rows->list.at[0].settings.ranks)))
-        text_printf(out, "Note: the effective batch of %d is outside of 8 to 32, the usual range of fine-tuning recipes.\n", rows->list.at[0].effective);
+    if (rows->list.n && (rows->list.at[0].effective < 8 ||
+                         rows->list.at[0].effective > 32 * max_i64(1, rows->list.at[0].settings.ranks)))
+        text_printf(out,
+                    "Note: the effective batch of %d is outside of 8 to 32, the usual range of fine-tuning recipes.\n",
+                    rows->list.at[0].effective);
 }
 
 /* In what plans exceed this machine, their GPU, or the machine around it: in full for each row, or
@@ -264,7 +287,8 @@ static void note_warnings(const struct rows *rows, bool each, struct text *out)
     for (uint32_t i = 0; i < rows->list.n; i++) {
         const struct row *r = &rows->list.at[i];
         if (!r->fits || !r->n_warnings) continue;
-        for (int k = 0; k < r->n_warnings && (each || !have); k++) text_printf(out, "WARNING: %s: %s\n", r->label, r->warning[k]);
+        for (int k = 0; k < r->n_warnings && (each || !have); k++)
+            text_printf(out, "WARNING: %s: %s\n", r->label, r->warning[k]);
         if (have && !each) text_printf(&others, "%s%s", others.n ? ", " : "", r->label);
         have = true;
     }
@@ -274,8 +298,8 @@ static void note_warnings(const struct rows *rows, bool each, struct text *out)
 
 /* --- the ladder -------------------------------------------------------------------------- */
 
-/* Each row of the ladder adds a technique to the row before (techniques.def). What-ifs change what is
- * trained: they have the techniques of the ladder but offload. */
+/* Each row of the ladder adds a technique to the row before (techniques.def). What-ifs change what
+ * is trained: they have the techniques of the ladder but offload. */
 struct ladder {
     struct rows rows;            /* the rungs, then the what-ifs */
     uint32_t rungs;
@@ -315,7 +339,8 @@ static int ask_run(const struct options *o, struct asked *out, struct error *e)
 }
 
 /* Adds a row with all settings of `sets` and the keys of `more`. */
-static int add_row(const struct options *o, const struct sets *sets, const char *const *more, size_t n_more, const char *label, struct rows *rows, struct progress *p, struct error *e)
+static int add_row(const struct options *o, const struct sets *sets, const char *const *more, size_t n_more,
+                   const char *label, struct rows *rows, struct progress *p, struct error *e)
 {
     struct row row = {0};
     const char *at[TECHNIQUES + COUNT(LORA) + 1];
@@ -330,14 +355,16 @@ static int add_row(const struct options *o, const struct sets *sets, const char 
     return rc;
 }
 
-static int add_rung(const struct options *o, const struct sets *sets, const char *label, struct rows *rows, struct progress *p, struct error *e)
+static int add_rung(const struct options *o, const struct sets *sets, const char *label, struct rows *rows,
+                    struct progress *p, struct error *e)
 {
     return add_row(o, sets, NULL, 0, label, rows, p, e);
 }
 
 /* The rows of one technique: each of its values for comparison replaces the one before. There are
  * none if this device's ladder lacks what the technique needs. */
-static int compare_technique(const struct options *o, enum technique_id id, struct sets *sets, struct rows *rows, struct progress *p, struct error *e)
+static int compare_technique(const struct options *o, enum technique_id id, struct sets *sets, struct rows *rows,
+                             struct progress *p, struct error *e)
 {
     const struct technique *t = &techniques[id];
     char value[SETTING_ROOM], label[2 * SETTING_ROOM + 2] = "+ ";
@@ -363,9 +390,10 @@ static int compare_technique(const struct options *o, enum technique_id id, stru
     return PL_OK;
 }
 
-/* What the run would need with an adapter, and with frozen weights in 4 bits, where it has neither. A
- * model that they do not apply to (no linear layers) has no such row. */
-static int plan_what_ifs(const struct options *o, struct sets *sets, const struct asked *run, struct rows *rows, struct progress *p, struct error *e)
+/* What the run would need with an adapter, and with frozen weights in 4 bits, where it has neither.
+ * A model that they do not apply to (no linear layers) has no such row. */
+static int plan_what_ifs(const struct options *o, struct sets *sets, const struct asked *run, struct rows *rows,
+                         struct progress *p, struct error *e)
 {
     const char *keys[COUNT(LORA) + 1];
     size_t n = 0;
@@ -381,8 +409,8 @@ static int plan_what_ifs(const struct options *o, struct sets *sets, const struc
     return rc == PL_USAGE ? PL_OK : rc;
 }
 
-/* The first row has no technique and computes all samples of a step at once; of several ranks, all of a rank's share. A run's own
- * 4-bit weights stay: they are no step of the ladder. */
+/* The first row has no technique and computes all samples of a step at once; of several ranks, all
+ * of a rank's share. A run's own 4-bit weights stay: they are no step of the ladder. */
 static int plan_ladder(const struct options *o, struct ladder *l, struct error *e)
 {
     struct sets sets = {0};
@@ -409,12 +437,14 @@ static int plan_ladder(const struct options *o, struct ladder *l, struct error *
 }
 
 /* A row that fits, beside `before`, the row that it is compared with, which may be NULL. */
-static void put_compared(const struct row *r, const struct row *before, const struct row *first, int width, struct text *out)
+static void put_compared(const struct row *r, const struct row *before, const struct row *first, int width,
+                         struct text *out)
 {
     char arena[32], saved[32], host[32], step[32];
     const int64_t less = before ? (int64_t)before->arena - (int64_t)r->arena : 0;
-    text_printf(out, "%-*s %12s %s%11s %12s %12s %6.2fx\n", width, r->label, size_print(r->arena, arena), less < 0 ? "-" : " ",
-                size_print((uint64_t)(less < 0 ? -less : less), saved), size_print(r->host, host), duration_print(r->seconds, step), r->seconds / first->seconds);
+    text_printf(out, "%-*s %12s %s%11s %12s %12s %6.2fx\n", width, r->label, size_print(r->arena, arena),
+                less < 0 ? "-" : " ", size_print((uint64_t)(less < 0 ? -less : less), saved), size_print(r->host, host),
+                duration_print(r->seconds, step), r->seconds / first->seconds);
 }
 
 static void show_ladder(const struct ladder *l, struct text *out)
@@ -423,7 +453,8 @@ static void show_ladder(const struct ladder *l, struct text *out)
     const uint32_t n = l->rows.list.n;
     int width = 28;
     for (uint32_t i = 0; i < n; i++) width = (int)max_i64(width, (int64_t)strlen(rows[i].label));
-    text_printf(out, "%-*s %12s %12s %12s %12s %7s\n", width, "", "arena", "saved", host_name(rows[0].processor), "step", "ratio");
+    text_printf(out, "%-*s %12s %12s %12s %12s %7s\n", width, "", "arena", "saved", host_name(rows[0].processor),
+                "step", "ratio");
     for (uint32_t i = 0; i < n; i++) {
         if (i == l->rungs) {
             text_printf(out, "What if, instead of offload:\n");
@@ -433,7 +464,9 @@ static void show_ladder(const struct ladder *l, struct text *out)
         put_compared(&rows[i], last, &rows[0], width, out);
         last = &rows[i];
     }
-    if (n > l->rungs) text_printf(out, "LoRA (adapter.target_modules) and NF4 (memory.quantize) change the result of training: they are yours to set.\n");
+    if (n > l->rungs)
+        text_printf(out, "LoRA (adapter.target_modules) and NF4 (memory.quantize) change the result of training: they "
+                         "are yours to set.\n");
     note_warnings(&l->rows, false, out);
     note_times(&l->rows, out);
 }
@@ -456,7 +489,8 @@ int table_compare(const struct options *o, struct error *e)
 
 /* --- the frontier -------------------------------------------------------------------------- */
 
-static const uint32_t STEPS[] = {1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 141, 192, 256, 384, 512};
+static const uint32_t STEPS[] = {1,  2,  3,  4,  6,  8,   10,  12,  16,  20,  24, 32,
+                                 40, 48, 64, 80, 96, 128, 141, 192, 256, 384, 512};
 
 /* Plans again within another budget and fills a row. */
 static int next_row(struct trial *p, uint64_t budget, struct row *row, struct error *e)
@@ -473,7 +507,8 @@ static int plan_budgets(const struct options *o, struct rows *rows, struct error
     struct row most = {0}, least = {0};
     struct trial p;
     struct progress progress;
-    progress_begin(&progress, "planning", "budgets", 2); /* no limit, the smallest, and those between them, which are not known yet */
+    /* no limit, the smallest, and those between them, which are not known yet */
+    progress_begin(&progress, "planning", "budgets", 2);
     int rc = open_trial(&p, o, NULL, 0, 0, e);
     if (rc) return rc;
     progress_add(&progress, 1);
@@ -484,7 +519,8 @@ static int plan_budgets(const struct options *o, struct rows *rows, struct error
     snprintf(least.label, sizeof least.label, "smallest");
     if (!rc) rc = next_row(&p, least.arena, &least, e);
     if (!rc) vec_push(&rows->list, least);
-    for (size_t i = 0; i < COUNT(STEPS); i++) progress.total += STEPS[i] * unit > least.arena && STEPS[i] * unit < most.arena;
+    for (size_t i = 0; i < COUNT(STEPS); i++)
+        progress.total += STEPS[i] * unit > least.arena && STEPS[i] * unit < most.arena;
     for (size_t i = 0; i < COUNT(STEPS) && !rc; i++) {
         struct row row = {0};
         uint64_t budget = STEPS[i] * unit;
@@ -510,12 +546,14 @@ int table_frontier(const struct options *o, struct error *e)
     if (!rc && o->json) {
         show_json("frontier", &rows, rows.list.n);
     } else if (!rc) {
-        text_printf(&out, "%-14s %12s %12s %11s %12s  %s\n", "budget", "arena", host_name(rows.list.at[0].processor), "micro-batch", "samples/s", "techniques");
+        text_printf(&out, "%-14s %12s %12s %11s %12s  %s\n", "budget", "arena", host_name(rows.list.at[0].processor),
+                    "micro-batch", "samples/s", "techniques");
         for (uint32_t i = 0; i < rows.list.n; i++) {
             const struct row *r = &rows.list.at[i];
             if (put_refusal(r, 14, &out)) continue;
-            text_printf(&out, "%-14s %12s %12s %5d x %-3d %12.4g  ", r->label, size_print(r->arena, arena), size_print(r->host, host), r->settings.micro_batch,
-                        r->settings.accumulation, r->effective / r->seconds);
+            text_printf(&out, "%-14s %12s %12s %5d x %-3d %12.4g  ", r->label, size_print(r->arena, arena),
+                        size_print(r->host, host), r->settings.micro_batch, r->settings.accumulation,
+                        r->effective / r->seconds);
             settings_print(&r->settings, &out);
             text_printf(&out, "\n");
         }
@@ -528,7 +566,7 @@ int table_frontier(const struct options *o, struct error *e)
     return rc;
 }
 
-/* --- GPUs -------------------------------------------------------------------------------------- */
+/* --- GPUs ------------------------------------------------------------------------------------- */
 
 /* Plans for a GPU given by name, with its measured or published profile; or by its memory, with the
  * profile of a GPU of about that memory. */
@@ -536,9 +574,12 @@ static int gpu_row(const struct options *o, const char *gpu, struct row *row, st
 {
     char *end, profile[96];
     const char *sets[] = {"device.kind=cuda", profile}, *name = gpu;
-    if (!*gpu) return error_set(e, PL_USAGE, "--devices: a GPU is missing; expected GiB of memory or names, such as 8,24,h200");
+    if (!*gpu)
+        return error_set(e, PL_USAGE,
+                         "--devices: a GPU is missing; expected GiB of memory or names, such as 8,24,h200");
     row->gib = strtod(gpu, &end);
-    row->by_size = end > gpu && (!*end || !strcasecmp(end, "GiB") || !strcasecmp(end, "GB")); /* a GPU is sold by GB and has GiB */
+    /* a GPU is sold by GB and has GiB */
+    row->by_size = end > gpu && (!*end || !strcasecmp(end, "GiB") || !strcasecmp(end, "GB"));
     if (!row->by_size) {
         struct profile p;
         struct calibration *c = mem_alloc(sizeof *c);
@@ -548,10 +589,12 @@ static int gpu_row(const struct options *o, const char *gpu, struct row *row, st
         row->gpu = p.memory_bytes;
         row->gib = (double)p.memory_bytes / (double)GIB;
         snprintf(row->label, sizeof row->label, "%.40s", gpu);
-    } else if (!(row->gib * (double)GIB >= 4 && row->gib <= GIB_MOST)) { /* half of it is the budget, and a budget of 0 would mean no limit */
+    /* half of it is the budget, and a budget of 0 would mean no limit */
+    } else if (!(row->gib * (double)GIB >= 4 && row->gib <= GIB_MOST)) {
         struct text like = {0};
         const bool named = profile_gpu_like(gpu, &like);
-        int rc = error_set(e, PL_USAGE, "--devices: %s GiB is not the memory of a GPU%s%s%s", gpu, named ? "; did you mean " : "", named ? like.at : "", named ? "?" : "");
+        int rc = error_set(e, PL_USAGE, "--devices: %s GiB is not the memory of a GPU%s%s%s", gpu,
+                           named ? "; did you mean " : "", named ? like.at : "", named ? "?" : "");
         text_free(&like);
         return rc;
     } else {
@@ -568,9 +611,14 @@ static void note_classes(const struct rows *rows, struct text *out)
     struct text used = {0};
     for (uint32_t i = 0; i < rows->list.n; i++) {
         const struct row *r = &rows->list.at[i];
-        if (r->by_size && !(i && r[-1].by_size && r[-1].gib == r->gib)) text_printf(&used, "%s%g GiB: %s", used.n ? ", " : "", r->gib, r->profile);
+        if (r->by_size && !(i && r[-1].by_size && r[-1].gib == r->gib))
+            text_printf(&used, "%s%g GiB: %s", used.n ? ", " : "", r->gib, r->profile);
     }
-    if (used.n) text_printf(out, "A size is planned with the figures of the slowest listed GPU of about that memory (%s); a name gives the figures of that GPU.\n", used.at);
+    if (used.n)
+        text_printf(out,
+                    "A size is planned with the figures of the slowest listed GPU of about that memory (%s); a name "
+                    "gives the figures of that GPU.\n",
+                    used.at);
     text_free(&used);
 }
 
@@ -579,9 +627,13 @@ static void put_rules(const struct row *r, struct text *out)
 {
     double gigabytes = r->gib;
     int images = r->images ? (int)r->images : 1;
-    struct rule_batch rule = rule_multi_image(gigabytes, images, r->effective), corrected = rule_multi_image_corrected(gigabytes, images, r->effective);
-    text_printf(out, "%-14s   multi-image rule: %d x %d = %d; with the weights and rounded up: %d x %d = %d; PRS-Med: %s; video: %s\n", "", rule.batch, rule.accumulation,
-                rule.effective, corrected.batch, corrected.accumulation, corrected.effective, rule_prs_med(gigabytes), rule_video(gigabytes));
+    struct rule_batch rule = rule_multi_image(gigabytes, images, r->effective),
+                      corrected = rule_multi_image_corrected(gigabytes, images, r->effective);
+    text_printf(out,
+                "%-14s   multi-image rule: %d x %d = %d; with the weights and rounded up: %d x %d = %d; PRS-Med: %s; "
+                "video: %s\n",
+                "", rule.batch, rule.accumulation, rule.effective, corrected.batch, corrected.accumulation,
+                corrected.effective, rule_prs_med(gigabytes), rule_video(gigabytes));
 }
 
 static void show_devices(const struct options *o, const struct rows *rows)
@@ -590,18 +642,22 @@ static void show_devices(const struct options *o, const struct rows *rows)
     char size[32], host[32];
     int width = 14;
     for (uint32_t i = 0; i < rows->list.n; i++) width = (int)max_i64(width, (int64_t)strlen(rows->list.at[i].label));
-    text_printf(&out, "%-*s %12s %12s %18s %12s %-14s  %s\n", width, "GPU", "arena", "host memory", "batch", "samples/s", "profile", "techniques");
+    text_printf(&out, "%-*s %12s %12s %18s %12s %-14s  %s\n", width, "GPU", "arena", "host memory", "batch",
+                "samples/s", "profile", "techniques");
     for (uint32_t i = 0; i < rows->list.n; i++) {
         const struct row *r = &rows->list.at[i];
         if (!put_refusal(r, width, &out)) {
-            text_printf(&out, "%-*s %12s %12s %4d x %-3d = %-6d %12.4g %-14s  ", width, r->label, size_print(r->arena, size), size_print(r->host, host), r->settings.micro_batch,
+            text_printf(&out, "%-*s %12s %12s %4d x %-3d = %-6d %12.4g %-14s  ", width, r->label,
+                        size_print(r->arena, size), size_print(r->host, host), r->settings.micro_batch,
                         r->settings.accumulation, r->effective, r->effective / r->seconds, r->profile);
             settings_print(&r->settings, &out);
             text_printf(&out, "\n");
         }
         if (o->rules) put_rules(r, &out);
     }
-    text_printf(&out, "%s of each GPU (half of a GPU with less than twice that) are reserved for the CUDA context and code.\n", size_print(GPU_RESERVE, size));
+    text_printf(
+        &out, "%s of each GPU (half of a GPU with less than twice that) are reserved for the CUDA context and code.\n",
+        size_print(GPU_RESERVE, size));
     note_classes(rows, &out);
     note_warnings(rows, true, &out);
     note_times(rows, &out);
@@ -625,7 +681,8 @@ static bool next_word(const char **list, char word[32], const char **out)
 static void add_label(struct row *row, bool several, int64_t n, const char *what)
 {
     const size_t at = strlen(row->label);
-    if (several && n) snprintf(row->label + at, sizeof row->label - at, ", %lld %s%s", (long long)n, what, n == 1 ? "" : "s");
+    if (several && n)
+        snprintf(row->label + at, sizeof row->label - at, ", %lld %s%s", (long long)n, what, n == 1 ? "" : "s");
 }
 
 /* The rows of one GPU: a row for each number of images and of frames. */
@@ -636,7 +693,8 @@ static int gpu_rows(const struct options *o, const char *gpu, struct rows *rows,
     int rc = PL_OK;
     for (const char *i = o->images; !rc && next_word(&i, images, &one.images);)
         for (const char *f = o->frames; !rc && next_word(&f, frames, &one.frames);) {
-            struct row row = {.images = one.images ? atoll(one.images) : 0, .frames = one.frames ? atoll(one.frames) : 0};
+            struct row row = {.images = one.images ? atoll(one.images) : 0,
+                              .frames = one.frames ? atoll(one.frames) : 0};
             rc = gpu_row(&one, gpu, &row, e);
             add_label(&row, o->images && strchr(o->images, ','), row.images, "image");
             add_label(&row, o->frames && strchr(o->frames, ','), row.frames, "frame");
@@ -672,7 +730,8 @@ int table_devices(const struct options *o, struct error *e)
 int plan_table(const struct options *o, struct error *e)
 {
     int tables = o->compare + o->frontier + (o->devices || o->rules);
-    if (tables > 1) return error_set(e, PL_USAGE, "--compare, --frontier and --devices are separate tables: give one of them");
+    if (tables > 1)
+        return error_set(e, PL_USAGE, "--compare, --frontier and --devices are separate tables: give one of them");
     if (o->memory || o->plan || o->output || o->explain)
         return error_set(e, PL_USAGE, "a table holds many plans: leave out --memory, --plan, --explain and -o");
     return o->compare ? table_compare(o, e) : o->frontier ? table_frontier(o, e) : table_devices(o, e);

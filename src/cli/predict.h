@@ -40,10 +40,12 @@ void predict_trace(struct traced *t, const uint8_t *mask, uint32_t w, uint32_t h
 /* Writes {"size": [h, w], "counts": "...", "score": x, "bbox": [x, y, w, h], "area": n} */
 struct json_writer;
 void predict_put_mask(struct json_writer *w, const struct traced *t, uint32_t width, uint32_t height, double score);
-/* A result of COCO's: "segmentation": {size, counts}, "score", "bbox" and "area" in the open map. */
+/* A result of COCO's: "segmentation": {size, counts}, "score", "bbox" and "area" in the open
+ * map. */
 void predict_put_result(struct json_writer *w, const struct traced *t, uint32_t width, uint32_t height, double score);
 /* The same without a score, as a member of a map. */
-void predict_put_mask_as(struct json_writer *w, const char *key, const struct traced *t, uint32_t width, uint32_t height);
+void predict_put_mask_as(struct json_writer *w, const char *key, const struct traced *t, uint32_t width,
+                         uint32_t height);
 
 /* Draws the mask over the image and the prompt over both. */
 struct predict_drawn {

@@ -37,14 +37,18 @@ static void candidates_free(struct candidates *g)
 
 /* --- prompting --------------------------------------------------------------------------- */
 
-static void add_candidates(const struct predict *p, struct predictor *a, int64_t i, const float point[2], uint8_t *mask, struct candidates *g)
+static void add_candidates(const struct predict *p, struct predictor *a, int64_t i, const float point[2], uint8_t *mask,
+                           struct candidates *g)
 {
     for (int64_t k = 0; k < a->candidates; k++) {
         double iou = a->scores[i * a->candidates + k];
         g->tested++;
         if (iou < p->min_iou) continue;
         g->confident++;
-        struct candidate f = {.iou = iou, .stability = predictor_mask(a, i, k, 1, mask), .point = {point[0], point[1]}, .order = g->all.n};
+        struct candidate f = {.iou = iou,
+                              .stability = predictor_mask(a, i, k, 1, mask),
+                              .point = {point[0], point[1]},
+                              .order = g->all.n};
         if (f.stability < p->min_stability) continue;
         g->stable++;
         predict_trace(&f.shape, mask, a->w, a->h);
@@ -143,8 +147,8 @@ static int write_image(const struct predict *p, const struct candidates *g, stru
     if (n) qsort(order, n, sizeof *order, largest_first);
     for (uint32_t i = 0; i < n; i++) {
         unpack(&order[i]->shape, w, h, columns, rows);
-        draw_overlay(&out, (struct draw_area){0, 0, w, h}, &(struct draw_mask){.at = rows, .stride = w, .w = w, .h = h}, draw_colour(i), 0.5,
-                     (int)max_i64(1, (int64_t)(w > h ? w : h) / 600));
+        draw_overlay(&out, (struct draw_area){0, 0, w, h}, &(struct draw_mask){.at = rows, .stride = w, .w = w, .h = h},
+                     draw_colour(i), 0.5, (int)max_i64(1, (int64_t)(w > h ? w : h) / 600));
     }
     int rc = png_write(p->output, PNG_RGB, w, h, out.rgb, 0, e);
     canvas_free(&out);
@@ -176,7 +180,9 @@ static int write_annotations(const struct predict *p, const struct candidates *g
 int predict_everything(struct predict *p, struct error *e)
 {
     const int64_t N = (int64_t)p->everything;
-    struct predictor_shape shape = {.prompts = min_i64((int64_t)p->batch, N * N), .points = 1, .side = (int64_t)p->side};
+    struct predictor_shape shape = {.prompts = min_i64((int64_t)p->batch, N * N),
+                                    .points = 1,
+                                    .side = (int64_t)p->side};
     struct candidates g = {0};
     struct predictor a;
     int rc = predictor_open(&a, &p->config, &p->image, &shape, e);
@@ -188,8 +194,10 @@ int predict_everything(struct predict *p, struct error *e)
     if (!rc) rc = write_image(p, &g, e);
     if (!rc && p->json) rc = write_annotations(p, &g, e);
     if (!rc)
-        printf("%s: %u mask%s; of %llu candidates %llu have a predicted IoU of at least %g, %llu of these a stability of at least %g, %u are not empty\n", p->output, g.all.n, g.all.n == 1 ? "" : "s",
-               (unsigned long long)g.tested, (unsigned long long)g.confident, p->min_iou, (unsigned long long)g.stable, p->min_stability, before);
+        printf("%s: %u mask%s; of %llu candidates %llu have a predicted IoU of at least %g, %llu of these a stability "
+               "of at least %g, %u are not empty\n",
+               p->output, g.all.n, g.all.n == 1 ? "" : "s", (unsigned long long)g.tested,
+               (unsigned long long)g.confident, p->min_iou, (unsigned long long)g.stable, p->min_stability, before);
     candidates_free(&g);
     return rc;
 }

@@ -1,8 +1,9 @@
 /*
- * predict_classes.c: `plimsoll predict` with a vision tower that has a head: the classes of images, or which of some texts (--text)
- * belong to them.
+ * predict_classes.c: `plimsoll predict` with a vision tower that has a head: the classes of images,
+ * or which of some texts (--text) belong to them.
  *
- * A contrastive model compares every image of a batch with every text of it: as many images run at once as there are texts.
+ * A contrastive model compares every image of a batch with every text of it: as many images run at
+ * once as there are texts.
  */
 #include <math.h>
 #include <stdio.h>
@@ -42,7 +43,7 @@ bool predict_has_head(const struct predict *p)
     return head || p->texts.n;
 }
 
-/* --- a run ------------------------------------------------------------------------------------------ */
+/* --- a run ------------------------------------------------------------------------------------ */
 
 static int open_reader(struct classes *x, const struct config *c, struct error *e)
 {
@@ -98,7 +99,8 @@ static int start(struct classes *x, const struct config *c, const struct names *
     x->logits = graph_find_output(&x->run.planned.graph, PROGRAM_STEP, texts->n ? "logits_per_image" : "logits");
     x->names = texts->n ? (const char *const *)texts->at : h->names, x->n = texts->n ? texts->n : h->classes;
     x->rows = o.B, x->sigmoid = texts->n && h->siglip;
-    if (texts->n == 1 && !h->siglip) return error_set(e, PL_USAGE, "--text is given once, and CLIP chooses among texts: give two or more");
+    if (texts->n == 1 && !h->siglip)
+        return error_set(e, PL_USAGE, "--text is given once, and CLIP chooses among texts: give two or more");
     x->p = mem_alloc((size_t)(x->rows * x->n) * sizeof *x->p);
     return texts->n ? put_texts(x, c, texts, e) : put_row(x, "labels", 0, -100, 1, e);
 }
@@ -111,14 +113,16 @@ static void finish(struct classes *x)
     run_close(&x->run);
 }
 
-/* Logits of an image to probabilities: of classes and CLIP's texts together 1, of SigLIP's texts each by itself. */
+/* Logits of an image to probabilities: of classes and CLIP's texts together 1, of SigLIP's texts
+ * each by itself. */
 static void normalize(const struct classes *x, float *p)
 {
     double sum = 0;
     float most = p[0];
     for (int64_t i = 1; i < x->n; i++) most = fmaxf(most, p[i]);
     for (int64_t i = 0; i < x->n; i++) sum += exp((double)(p[i] - most));
-    for (int64_t i = 0; i < x->n; i++) p[i] = (float)(x->sigmoid ? 1 / (1 + exp(-(double)p[i])) : exp((double)(p[i] - most)) / sum);
+    for (int64_t i = 0; i < x->n; i++)
+        p[i] = (float)(x->sigmoid ? 1 / (1 + exp(-(double)p[i])) : exp((double)(p[i] - most)) / sum);
 }
 
 /* The next images, of which there are n, at most x->rows; the last one fills the other rows. */
@@ -127,7 +131,8 @@ static int classify(struct classes *x, char *const *paths, int64_t n, struct err
     const uint64_t bytes = image_reader_floats(&head_batches(&x->run)->list.reader) * sizeof *x->pixels;
     int rc = PL_OK;
     for (int64_t i = 0; i < x->rows && !rc; i++) {
-        if (i < n && image_reader_read(x->reader, x->files, paths[i], 1, x->pixels, e)) return e->code ? e->code : error_set(e, PL_USAGE, "%s cannot be read", paths[i]);
+        if (i < n && image_reader_read(x->reader, x->files, paths[i], 1, x->pixels, e))
+            return e->code ? e->code : error_set(e, PL_USAGE, "%s cannot be read", paths[i]);
         rc = run_write_input(&x->run, "pixel_values", i, x->pixels, bytes, e);
     }
     if (!rc) rc = run_program(&x->run, PROGRAM_STEP, e);
@@ -136,7 +141,7 @@ static int classify(struct classes *x, char *const *paths, int64_t n, struct err
     return rc;
 }
 
-/* --- results ---------------------------------------------------------------------------------------- */
+/* --- results ---------------------------------------------------------------------------------- */
 
 /* The class with the highest probability that was not taken; of equal ones the first. */
 static int64_t next_best(const struct classes *x, const float *p, const bool *taken)
@@ -175,7 +180,7 @@ static void put(const struct classes *x, const float *p, const char *path, struc
     mem_free(taken);
 }
 
-/* --- the command ------------------------------------------------------------------------------------ */
+/* --- the command ------------------------------------------------------------------------------ */
 
 /* The images of the paths, of which one may be a folder. */
 static int list_images(const struct predict *p, struct names *out, struct error *e)
@@ -203,10 +208,26 @@ static int check(const struct predict *p, struct error *e)
     const struct {
         const char *name;
         bool given;
-    } options[] = {{"--point", p->points.n}, {"--box", p->box}, {"--question", p->question}, {"-o", p->output}, {"--overlay", p->overlay}, {"--prompts", p->prompts}, {"--data", p->data}, {"--slices", p->slices},
-                   {"--everything", p->everything}, {"--multimask", p->multimask}, {"--single", p->single}, {"--side", p->side}, {"--prompt", p->derive}, {"--max-new", p->max_new}};
+    } options[] = {{"--point", p->points.n},
+                   {"--box", p->box},
+                   {"--question", p->question},
+                   {"-o", p->output},
+                   {"--overlay", p->overlay},
+                   {"--prompts", p->prompts},
+                   {"--data", p->data},
+                   {"--slices", p->slices},
+                   {"--everything", p->everything},
+                   {"--multimask", p->multimask},
+                   {"--single", p->single},
+                   {"--side", p->side},
+                   {"--prompt", p->derive},
+                   {"--max-new", p->max_new}};
     for (size_t i = 0; i < COUNT(options); i++)
-        if (options[i].given) return error_set(e, PL_USAGE, "%s is for masks, and %s is a vision tower with a head, which predicts classes: leave it out", options[i].name, p->model);
+        if (options[i].given)
+            return error_set(
+                e, PL_USAGE,
+                "%s is for masks, and %s is a vision tower with a head, which predicts classes: leave it out",
+                options[i].name, p->model);
     return PL_OK;
 }
 
@@ -223,7 +244,8 @@ int predict_classes(struct predict *p, struct error *e)
     for (int64_t at = 0; at < images.n && !rc; at += x.rows) {
         const int64_t n = min_i64(x.rows, images.n - at);
         rc = classify(&x, images.at + at, n, e);
-        for (int64_t i = 0; i < n && !rc; i++) print(&x, x.p + i * x.n, images.at[at + i]), put(&x, x.p + i * x.n, images.at[at + i], &w);
+        for (int64_t i = 0; i < n && !rc; i++)
+            print(&x, x.p + i * x.n, images.at[at + i]), put(&x, x.p + i * x.n, images.at[at + i], &w);
     }
     json_end(&w);
     text_printf(&out, "\n");

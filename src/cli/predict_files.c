@@ -14,7 +14,9 @@
 struct image_file {
     char *path;
     const char *name; /* without folders, or as the file of prompts names it */
-    char *whole;      /* the path with its whole folder, of an image that is given; NULL: its name is that of a file of prompts */
+    /* the path with its whole folder, of an image that is given; NULL: its name is that of a file
+     * of prompts */
+    char *whole;
     uint32_t first, n; /* prompts */
 };
 
@@ -34,9 +36,13 @@ static void close_files(struct predict_source *s)
     mem_free(f);
 }
 
-static const char *name_of(const struct files *f, const struct image_file *x, bool folders) { return folders && x->whole ? x->whole + f->common : x->name; }
+static const char *name_of(const struct files *f, const struct image_file *x, bool folders)
+{
+    return folders && x->whole ? x->whole + f->common : x->name;
+}
 
-static void about_file(const struct predict_source *s, uint64_t i, bool folders, char *name, size_t room, struct predict_about *out)
+static void about_file(const struct predict_source *s, uint64_t i, bool folders, char *name, size_t room,
+                       struct predict_about *out)
 {
     const struct files *f = s->state;
     const struct image_file *x = &f->all.at[i];
@@ -59,7 +65,11 @@ int predict_shape(struct predict_source *s, uint32_t points, bool box, struct er
 {
     for (uint32_t k = 0; k < s->n_shapes; k++)
         if (s->shapes[k].points == points && s->shapes[k].box == box) return PL_OK;
-    if (s->n_shapes == PREDICTORS_MOST) return error_set(e, PL_USAGE, "prompts have more than %d numbers of points, with and without a box; each takes memory of its own", PREDICTORS_MOST);
+    if (s->n_shapes == PREDICTORS_MOST)
+        return error_set(
+            e, PL_USAGE,
+            "prompts have more than %d numbers of points, with and without a box; each takes memory of its own",
+            PREDICTORS_MOST);
     s->shapes[s->n_shapes++] = (struct predictor_shape){.points = points, .box = box};
     return PL_OK;
 }
@@ -83,7 +93,9 @@ static int list_prompted(struct files *f, struct predict_source *s, const char *
     for (uint32_t i = 0, n; i < q->all.n; i += n) {
         for (n = 1; i + n < q->all.n && !strcmp(q->all.at[i + n].image, q->all.at[i].image);) n++;
         vec_push(&f->all, ((struct image_file){joined(folder, q->all.at[i].image), q->all.at[i].image, NULL, i, n}));
-        if (!file_exists(f->all.at[f->all.n - 1].path)) return error_set(e, PL_USAGE, "%s has prompts for %s, and there is no %s; give the folder of the images", f->p->prompts, q->all.at[i].image, f->all.at[f->all.n - 1].path);
+        if (!file_exists(f->all.at[f->all.n - 1].path))
+            return error_set(e, PL_USAGE, "%s has prompts for %s, and there is no %s; give the folder of the images",
+                             f->p->prompts, q->all.at[i].image, f->all.at[f->all.n - 1].path);
         s->most = (uint32_t)max_i64(s->most, n);
         for (uint32_t k = 0; k < n; k++)
             if (predict_shape(s, q->all.at[i + k].n, q->all.at[i + k].box, e)) return e->code;
@@ -111,7 +123,8 @@ static int by_whole(const void *a, const void *b)
     return order ? order : (x > y) - (x < y);
 }
 
-/* Drops images that are given twice, as by a folder and by name, and finds the folder that all are in. */
+/* Drops images that are given twice, as by a folder and by name, and finds the folder that all are
+ * in. */
 static void find_whole(struct files *f)
 {
     const struct image_file **sorted = mem_alloc(f->all.n * sizeof *sorted);
@@ -126,7 +139,8 @@ static void find_whole(struct files *f)
         sorted[i] = x;
     }
     qsort(sorted, f->all.n, sizeof *sorted, by_whole);
-    const char *first = sorted[0]->whole, *last = sorted[f->all.n - 1]->whole; /* what these two share is what all share */
+    /* what these two share is what all share */
+    const char *first = sorted[0]->whole, *last = sorted[f->all.n - 1]->whole;
     for (size_t i = 0; first[i] && first[i] == last[i]; i++)
         if (first[i] == '/') f->common = i + 1;
     if (!strcmp(first, last)) f->common = (size_t)(strrchr(first, '/') ? strrchr(first, '/') + 1 - first : 0);
@@ -169,9 +183,11 @@ static int list(struct files *f, struct predict_source *s, const struct predict 
         int rc = predict_shape(s, p->common.n, p->common.box, e);
         return rc ? rc : list_given(f, &p->paths, e);
     }
-    if (image_prompts_read(&f->prompts, p->prompts, e) || path_dir(p->prompts, folder, sizeof folder, e)) return e->code;
+    if (image_prompts_read(&f->prompts, p->prompts, e) || path_dir(p->prompts, folder, sizeof folder, e))
+        return e->code;
     if (p->paths.n > 1 || (p->paths.n && !dir_exists(p->paths.at[0])))
-        return error_set(e, PL_USAGE, "%s names the images: give the folder that they are in, or nothing; %s is given", p->prompts, p->paths.at[0]);
+        return error_set(e, PL_USAGE, "%s names the images: give the folder that they are in, or nothing; %s is given",
+                         p->prompts, p->paths.at[0]);
     return list_prompted(f, s, p->paths.n ? p->paths.at[0] : folder, e);
 }
 
@@ -188,7 +204,8 @@ static int check_output(const struct files *f, bool folders, struct error *e)
     }
     for (uint32_t i = 0; i < f->all.n && f->p->output; i++) {
         if (path_dir(f->all.at[i].path, folder, sizeof folder, e)) return e->code;
-        if (file_same(folder, f->p->output)) return error_set(e, PL_USAGE, "-o %s is a folder of the images: give another one", f->p->output);
+        if (file_same(folder, f->p->output))
+            return error_set(e, PL_USAGE, "-o %s is a folder of the images: give another one", f->p->output);
     }
     return PL_OK;
 }

@@ -2,8 +2,8 @@
  * predict_labels.c: see predict_many.h.
  *
  * The images are those of a run's validation data, or of its training data if it has no other. Each
- * mask gives a prompt, by the code of training and of its evaluation (feed/first_prompts.h): its box,
- * its most interior point, or what training draws: boxes with jitter and random points.
+ * mask gives a prompt, by the code of training and of its evaluation (feed/first_prompts.h): its
+ * box, its most interior point, or what training draws: boxes with jitter and random points.
  */
 #include <math.h>
 #include <stdio.h>
@@ -49,7 +49,8 @@ static int read_image(const struct labels *l, uint64_t i, struct predict_item *o
     const struct samples all = {.set = l->set, .n = dataset_count(l->set)};
     struct sample x;
     int rc = samples_read(&all, i, &x, e);
-    if (!rc && x.facts.decoded) out->image = (struct predictor_image){.w = x.facts.w, .h = x.facts.h, .rgb = mem_copy(x.image, x.facts.n)};
+    if (!rc && x.facts.decoded)
+        out->image = (struct predictor_image){.w = x.facts.w, .h = x.facts.h, .rgb = mem_copy(x.image, x.facts.n)};
     else if (!rc) rc = predictor_image_decode(&out->image, x.image, x.facts.n, &l->set->range, e);
     sample_free(&x);
     return rc;
@@ -86,7 +87,8 @@ static void derive(struct labels *l, const struct loader_sample *s, uint32_t k, 
     to_pixels(l, image, coords + 2, q->corners + 2);
 }
 
-static void about_sample(const struct predict_source *s, uint64_t i, bool folders, char *name, size_t room, struct predict_about *out)
+static void about_sample(const struct predict_source *s, uint64_t i, bool folders, char *name, size_t room,
+                         struct predict_about *out)
 {
     const struct labels *l = s->state;
     uint32_t slice;
@@ -136,10 +138,18 @@ int predict_labels(struct predict_source *s, struct predict *p, struct error *e)
     *s = (struct predict_source){.read = read_sample, .close = close_labels, .about = about_sample, .state = l};
     int rc = PL_OK;
     if (strcmp(l->kind, "box") && strcmp(l->kind, "point") && strcmp(l->kind, "train"))
-        rc = error_set(e, PL_USAGE, "--prompt %s: expected box, point, or train for prompts that are drawn as in training (prompts.box, prompts.jitter)", l->kind);
+        rc = error_set(e, PL_USAGE,
+                       "--prompt %s: expected box, point, or train for prompts that are drawn as in training "
+                       "(prompts.box, prompts.jitter)",
+                       l->kind);
     if (!rc) rc = open_loader(l, p, e);
     if (!rc) {
-        l->how = (struct first_prompts){.side = l->o.side, .cells = l->o.cells, .masks = l->o.masks, .key = random_key((uint64_t)c->train_seed, "first prompts"), .box = c->prompts_box, .jitter = c->prompts_jitter};
+        l->how = (struct first_prompts){.side = l->o.side,
+                                        .cells = l->o.cells,
+                                        .masks = l->o.masks,
+                                        .key = random_key((uint64_t)c->train_seed, "first prompts"),
+                                        .box = c->prompts_box,
+                                        .jitter = c->prompts_jitter};
         l->prompts = mem_alloc(l->o.masks * sizeof *l->prompts);
         l->points = mem_alloc(l->o.masks * sizeof *l->points);
         l->ids = mem_alloc(l->o.masks * sizeof *l->ids);

@@ -1,10 +1,11 @@
 /*
  * predict_many.c: `plimsoll predict` on many images with one load of the model.
  *
- *     images with prompts ─ encoder, once an image ─ decoder, in batches of prompts ─ best candidate ─ PNG, COCO RLE
+ *     images with prompts ─ encoder, once an image ─ decoder, in batches of prompts ─ best
+ *     candidate ─ PNG, COCO RLE
  *
- * An image that cannot be used is named and left out; then the command ends with status 1, and everything
- * else is written.
+ * An image that cannot be used is named and left out; then the command ends with status 1, and
+ * everything else is written.
  */
 #include <math.h>
 #include <stdio.h>
@@ -28,10 +29,11 @@ struct many {
     size_t room;
 };
 
-/* --- output -------------------------------------------------------------------------------------- */
+/* --- output ----------------------------------------------------------------------------------- */
 
 /* A result as pycocotools reads it. */
-static void put_result(struct many *m, const struct predict_item *x, uint32_t k, const struct predictor *a, double score)
+static void put_result(struct many *m, const struct predict_item *x, uint32_t k, const struct predictor *a,
+                       double score)
 {
     const struct image_prompt *q = &x->prompts[k];
     struct traced t = {0};
@@ -47,7 +49,8 @@ static void put_result(struct many *m, const struct predict_item *x, uint32_t k,
     trace_free(&t);
 }
 
-static int write_mask(struct many *m, struct predictor *a, int64_t i, const struct predict_item *x, uint32_t k, struct error *e)
+static int write_mask(struct many *m, struct predictor *a, int64_t i, const struct predict_item *x, uint32_t k,
+                      struct error *e)
 {
     const int64_t best = predictor_best(a, i);
     struct text path = {0}, file = {0};
@@ -68,7 +71,7 @@ static int write_mask(struct many *m, struct predictor *a, int64_t i, const stru
     return rc;
 }
 
-/* --- an image -------------------------------------------------------------------------------------- */
+/* --- an image --------------------------------------------------------------------------------- */
 
 /* Boxes are cut at the image's border, which those of COCO cross by fractions of a pixel. */
 static int fit_prompt(const struct predict_item *x, uint32_t k, struct predictor_prompt *out, struct error *e)
@@ -78,11 +81,13 @@ static int fit_prompt(const struct predict_item *x, uint32_t k, struct predictor
     *out = (struct predictor_prompt){.points = (const float(*)[2])q->points, .labels = q->labels};
     for (uint32_t i = 0; i < q->n; i++)
         if (!(q->points[i][0] >= 0 && q->points[i][1] >= 0 && q->points[i][0] <= w && q->points[i][1] <= h))
-            return error_set(e, PL_USAGE, "the point %g,%g lies outside of the image, which has %u x %u pixels", (double)q->points[i][0], (double)q->points[i][1], x->image.w, x->image.h);
+            return error_set(e, PL_USAGE, "the point %g,%g lies outside of the image, which has %u x %u pixels",
+                             (double)q->points[i][0], (double)q->points[i][1], x->image.w, x->image.h);
     if (!q->box) return PL_OK;
     for (int i = 0; i < 4; i++) out->box[i] = fminf(fmaxf(q->corners[i], 0), i % 2 ? h : w);
     if (out->box[0] < out->box[2] && out->box[1] < out->box[3]) return PL_OK;
-    return error_set(e, PL_USAGE, "the box %g,%g,%g,%g covers nothing of the image, which has %u x %u pixels", (double)q->corners[0], (double)q->corners[1], (double)q->corners[2], (double)q->corners[3],
+    return error_set(e, PL_USAGE, "the box %g,%g,%g,%g covers nothing of the image, which has %u x %u pixels",
+                     (double)q->corners[0], (double)q->corners[1], (double)q->corners[2], (double)q->corners[3],
                      x->image.w, x->image.h);
 }
 
@@ -99,7 +104,8 @@ static int predict_item(struct many *m, const struct predict_item *x, struct pre
     int rc = PL_OK;
     for (uint32_t at = 0, n; at < x->n && !rc; at += n) {
         struct predictor *a = decoder_of(m, &x->prompts[at]);
-        for (n = 0; at + n < x->n && n < a->shape.prompts && decoder_of(m, &x->prompts[at + n]) == a && !rc; n++) rc = fit_prompt(x, at + n, &prompts[n], e);
+        for (n = 0; at + n < x->n && n < a->shape.prompts && decoder_of(m, &x->prompts[at + n]) == a && !rc; n++)
+            rc = fit_prompt(x, at + n, &prompts[n], e);
         if (rc) return rc;
         rc = predictor_run(a, prompts, n, e);
         for (uint32_t i = 0; i < n && !rc; i++) rc = write_mask(m, a, i, x, at + i, e);
@@ -134,7 +140,7 @@ static int predict_next(struct many *m, uint64_t i, struct predictor_prompt *pro
     return PL_OK;
 }
 
-/* --- all of them ------------------------------------------------------------------------------------ */
+/* --- all of them ------------------------------------------------------------------------------ */
 
 static int loop(struct many *m, struct error *e)
 {
@@ -153,8 +159,9 @@ static int loop(struct many *m, struct error *e)
     if (rc) return rc;
     const double seconds = clock_seconds() - from;
     const uint64_t images = m->source.n - m->unused - m->without;
-    printf("%llu mask%s of %llu image%s in %s, %.2f images a second\n", (unsigned long long)m->masks, m->masks == 1 ? "" : "s", (unsigned long long)images, images == 1 ? "" : "s",
-           duration_print(seconds, time), seconds > 0 ? (double)m->source.n / seconds : 0);
+    printf("%llu mask%s of %llu image%s in %s, %.2f images a second\n", (unsigned long long)m->masks,
+           m->masks == 1 ? "" : "s", (unsigned long long)images, images == 1 ? "" : "s", duration_print(seconds, time),
+           seconds > 0 ? (double)m->source.n / seconds : 0);
     return PL_OK;
 }
 
@@ -173,7 +180,9 @@ int predict_many(struct predict *p, struct error *e)
 {
     struct many m = {.p = p, .json = {.out = &m.text}, .labels = {.p = p}};
     const bool volume = p->paths.n == 1 && predict_is_volume(p->paths.at[0]);
-    int rc = p->data ? predict_labels(&m.source, p, e) : volume ? predict_slices(&m.source, p, e) : predict_files(&m.source, p, e);
+    int rc = p->data  ? predict_labels(&m.source, p, e)
+             : volume ? predict_slices(&m.source, p, e)
+                      : predict_files(&m.source, p, e);
     if (rc) return rc;
     m.labels.folders = m.source.folders;
     if (p->output && !volume) rc = dir_make(p->output, e);
@@ -183,12 +192,16 @@ int predict_many(struct predict *p, struct error *e)
     struct error unused;
     const int ended = label_output_end(&m.labels, rc, rc ? &unused : e);
     if (!rc) rc = ended;
-    if (!rc && m.labels.volumes) printf("%llu label %s in %s\n", (unsigned long long)m.labels.volumes, m.labels.volumes == 1 ? "volume" : "volumes", p->output);
+    if (!rc && m.labels.volumes)
+        printf("%llu label %s in %s\n", (unsigned long long)m.labels.volumes,
+               m.labels.volumes == 1 ? "volume" : "volumes", p->output);
     json_end(&m.json);
     text_printf(&m.text, "\n");
     if (!rc && p->json) rc = file_write_atomic(p->json, m.text.at, m.text.n, e);
     if (!rc && m.unused)
-        rc = error_set(e, PL_FAIL, "%llu of %llu images could not be used, the first is %s; the masks of the others are written", (unsigned long long)m.unused, (unsigned long long)m.source.n, m.first);
+        rc = error_set(e, PL_FAIL,
+                       "%llu of %llu images could not be used, the first is %s; the masks of the others are written",
+                       (unsigned long long)m.unused, (unsigned long long)m.source.n, m.first);
     predictors_close(&m.models);
     m.source.close(&m.source);
     text_free(&m.text);

@@ -12,7 +12,8 @@
 
 #include "cli/predict_many.h"
 
-/* Appends `n` bytes of a name. Whatever it is, the path stays below the folder: no part is hidden, or leads upwards. */
+/* Appends `n` bytes of a name. Whatever it is, the path stays below the folder: no part is hidden,
+ * or leads upwards. */
 static void put_name(struct text *out, const char *name, size_t n, bool folders)
 {
     const size_t from = out->n;
@@ -23,7 +24,8 @@ static void put_name(struct text *out, const char *name, size_t n, bool folders)
     }
 }
 
-void predict_mask_path(const char *folder, const char *name, bool folders, const char *id, uint32_t number, struct text *out)
+void predict_mask_path(const char *folder, const char *name, bool folders, const char *id, uint32_t number,
+                       struct text *out)
 {
     const char *slash = strrchr(name, '/'), *dot = strrchr(name, '.');
     const size_t stem = dot && dot > name && (!slash || dot > slash + 1) ? (size_t)(dot - name) : strlen(name);
@@ -44,7 +46,7 @@ void predict_label_path(const char *folder, const char *name, bool folders, stru
     text_printf(out, ".nii.gz");
 }
 
-/* --- equal names --------------------------------------------------------------------------------------- */
+/* --- equal names ------------------------------------------------------------------------------ */
 
 struct named {
     char *path;
@@ -69,7 +71,8 @@ static void add(struct paths *p, struct text *path, uint64_t item)
     text_free(path);
 }
 
-/* The names of all masks as far as they are known: those of a dataset get the numbers of their masks when they are read. */
+/* The names of all masks as far as they are known: those of a dataset get the numbers of their
+ * masks when they are read. */
 static void list_paths(const struct predict_source *s, struct paths *p)
 {
     const void *before = NULL;
@@ -121,8 +124,13 @@ int predict_choose_names(struct predict_source *s, struct error *e)
     s->folders = true;
     if (!find_equal(s, true, &path, item)) return PL_OK;
     for (int i = 0; i < 2; i++) s->about(s, item[i], true, name[i], sizeof name[i], &about);
-    if (item[0] == item[1]) error_set(e, PL_USAGE, "%s has two prompts whose masks would both be %s: give each prompt an id of its own", name[0], path.at);
-    else error_set(e, PL_USAGE, "the masks of %s and %s would both be %s: rename one of them, or predict them with another -o", name[0], name[1], path.at);
+    if (item[0] == item[1])
+        error_set(e, PL_USAGE, "%s has two prompts whose masks would both be %s: give each prompt an id of its own",
+                  name[0], path.at);
+    else
+        error_set(e, PL_USAGE,
+                  "the masks of %s and %s would both be %s: rename one of them, or predict them with another -o",
+                  name[0], name[1], path.at);
     text_free(&path);
     return e->code;
 }
@@ -137,6 +145,8 @@ int predict_check_ids(const struct predict_item *x, struct error *e)
 {
     for (uint32_t i = 0; i < x->n && !x->volume; i++)
         for (uint32_t k = i + 1; k < x->n; k++)
-            if (*x->prompts[i].id && !strcmp(x->prompts[i].id, x->prompts[k].id)) return error_set(e, PL_USAGE, "two of its masks have the id %s: they would be one file", x->prompts[i].id);
+            if (*x->prompts[i].id && !strcmp(x->prompts[i].id, x->prompts[k].id))
+                return error_set(e, PL_USAGE, "two of its masks have the id %s: they would be one file",
+                                 x->prompts[i].id);
     return PL_OK;
 }

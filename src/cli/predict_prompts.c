@@ -43,7 +43,10 @@ static void add_point(struct image_prompts *p, struct image_prompt *q, const flo
 enum column { IMAGE, ID, X0, Y0, X1, Y1, X, Y, LABEL, CATEGORY, COLUMNS };
 static const char *const columns[COLUMNS] = {"image", "id", "x0", "y0", "x1", "y1", "x", "y", "label", "category"};
 
-static const char *field(const struct csv *c, const int at[COLUMNS], enum column k) { return at[k] < 0 || (uint32_t)at[k] >= c->n ? "" : c->fields[at[k]]; }
+static const char *field(const struct csv *c, const int at[COLUMNS], enum column k)
+{
+    return at[k] < 0 || (uint32_t)at[k] >= c->n ? "" : c->fields[at[k]];
+}
 
 static int number(const struct csv *c, const int at[COLUMNS], enum column k, float *to, struct error *e)
 {
@@ -62,10 +65,13 @@ static int read_header(struct csv *c, int at[COLUMNS], struct error *e)
     if (more && at[IMAGE] < 0) at[IMAGE] = csv_usual_column(c, CSV_IMAGE);
     const bool box = at[X0] >= 0 && at[Y0] >= 0 && at[X1] >= 0 && at[Y1] >= 0, point = at[X] >= 0 && at[Y] >= 0;
     if (at[IMAGE] >= 0 && (box || point)) return PL_OK;
-    return error_set(e, PL_USAGE, "the header has no columns for prompts; expected image and x0,y0,x1,y1 for boxes or x,y (and label) for points");
+    return error_set(e, PL_USAGE,
+                     "the header has no columns for prompts; expected image and x0,y0,x1,y1 for boxes or x,y (and "
+                     "label) for points");
 }
 
-static int read_row(struct image_prompts *p, const struct csv *c, const int at[COLUMNS], struct image_prompt *q, struct error *e)
+static int read_row(struct image_prompts *p, const struct csv *c, const int at[COLUMNS], struct image_prompt *q,
+                    struct error *e)
 {
     float xy[2], label = 1;
     char *end;
@@ -73,7 +79,9 @@ static int read_row(struct image_prompts *p, const struct csv *c, const int at[C
     if (!*q->image) return error_set(e, PL_USAGE, "line %u: no image is named", c->line);
     if (*field(c, at, CATEGORY)) {
         q->category = strtoll(field(c, at, CATEGORY), &end, 10);
-        if (*end || q->category < 0) return error_set(e, PL_USAGE, "line %u: category is \"%.40s\", expected a whole number", c->line, field(c, at, CATEGORY));
+        if (*end || q->category < 0)
+            return error_set(e, PL_USAGE, "line %u: category is \"%.40s\", expected a whole number", c->line,
+                             field(c, at, CATEGORY));
     }
     if (*field(c, at, X0)) {
         q->box = true;
@@ -83,7 +91,9 @@ static int read_row(struct image_prompts *p, const struct csv *c, const int at[C
     if (*field(c, at, X)) {
         if (number(c, at, X, &xy[0], e) || number(c, at, Y, &xy[1], e)) return e->code;
         if (*field(c, at, LABEL) && number(c, at, LABEL, &label, e)) return e->code;
-        if (label != 0 && label != 1) return error_set(e, PL_USAGE, "line %u: label is %g, expected 1 (foreground) or 0 (background)", c->line, (double)label);
+        if (label != 0 && label != 1)
+            return error_set(e, PL_USAGE, "line %u: label is %g, expected 1 (foreground) or 0 (background)", c->line,
+                             (double)label);
         add_point(p, q, xy, label != 0);
     }
     return q->box || q->n ? PL_OK : error_set(e, PL_USAGE, "line %u: it has neither a box nor a point", c->line);
@@ -111,7 +121,8 @@ static int by_image(const void *a, const void *b)
     return order ? order : (x->row > y->row) - (x->row < y->row);
 }
 
-/* Rows of the same image and id become one prompt, at the first of them. They may repeat its box. */
+/* Rows of the same image and id become one prompt, at the first of them. They may repeat its
+ * box. */
 static int merge(struct image_prompts *p, struct error *e)
 {
     uint32_t kept = 0, first = 0; /* first: prompt of the same image */
@@ -127,7 +138,9 @@ static int merge(struct image_prompts *p, struct error *e)
         struct image_prompt *to = &p->all.at[same];
         for (uint32_t k = 0; k < q->n; k++) add_point(p, to, q->points[k], q->labels[k]);
         if (!q->box) continue;
-        if (to->box && memcmp(to->corners, q->corners, sizeof to->corners)) return error_set(e, PL_USAGE, "%.200s has two boxes with the id %.40s; give each box an id of its own", to->image, to->id);
+        if (to->box && memcmp(to->corners, q->corners, sizeof to->corners))
+            return error_set(e, PL_USAGE, "%.200s has two boxes with the id %.40s; give each box an id of its own",
+                             to->image, to->id);
         to->box = true;
         memcpy(to->corners, q->corners, sizeof to->corners);
     }
@@ -152,25 +165,29 @@ static int read_box(const struct value *box, float to[4], struct error *e)
 {
     double x[4];
     if (value_as_list(box, "bbox", e)) return e->code;
-    if (box->count != 4) return error_set(e, PL_USAGE, "bbox has %u numbers, expected 4: x, y, width, height", box->count);
+    if (box->count != 4)
+        return error_set(e, PL_USAGE, "bbox has %u numbers, expected 4: x, y, width, height", box->count);
     for (uint32_t k = 0; k < 4; k++)
         if (value_as_number(value_at(box, k), "bbox", &x[k], e)) return e->code;
     x[2] += x[0], x[3] += x[1];
     for (uint32_t k = 0; k < 4; k++) {
-        if (!(fabs(x[k]) <= FLT_MAX)) return error_set(e, PL_USAGE, "bbox has a corner at %g, which no image has", x[k]);
+        if (!(fabs(x[k]) <= FLT_MAX))
+            return error_set(e, PL_USAGE, "bbox has a corner at %g, which no image has", x[k]);
         to[k] = (float)x[k];
     }
     return PL_OK;
 }
 
-static int read_annotation(struct image_prompts *p, const struct value *v, const struct coco_image *images, uint32_t n, uint32_t row, struct error *e)
+static int read_annotation(struct image_prompts *p, const struct value *v, const struct coco_image *images, uint32_t n,
+                           uint32_t row, struct error *e)
 {
     struct image_prompt q = {.row = row, .box = true, .category = -1};
     int64_t id = row;
-    if (value_as_int(value_get(v, "image_id"), "image_id", &q.image_id, e) || value_opt_int(v, "id", &id, e) || value_opt_int(v, "category_id", &q.category, e) ||
-        read_box(value_get(v, "bbox"), q.corners, e))
+    if (value_as_int(value_get(v, "image_id"), "image_id", &q.image_id, e) || value_opt_int(v, "id", &id, e) ||
+        value_opt_int(v, "category_id", &q.category, e) || read_box(value_get(v, "bbox"), q.corners, e))
         return e->code;
-    const struct coco_image *image = n ? bsearch(&(struct coco_image){.id = q.image_id}, images, n, sizeof *images, by_id) : NULL;
+    const struct coco_image *image =
+        n ? bsearch(&(struct coco_image){.id = q.image_id}, images, n, sizeof *images, by_id) : NULL;
     if (!image) return error_set(e, PL_USAGE, "no image has the id %lld", (long long)q.image_id);
     q.image = image->name;
     q.id = bump_format(&p->memory, "%lld", (long long)id);
@@ -201,7 +218,7 @@ static int read_coco(struct image_prompts *p, const char *text, size_t bytes, st
     return rc;
 }
 
-/* --- both -------------------------------------------------------------------------------------- */
+/* --- both ------------------------------------------------------------------------------------- */
 
 static int sort_and_merge(struct image_prompts *p, struct error *e)
 {

@@ -21,7 +21,8 @@ static int write_results(const struct predict *p, struct predictor *m, const str
     predictor_mask(m, 0, 0, 0, mask);
     predict_trace(&t, mask, w, h);
     int rc = png_write(p->output, PNG_BITS, w, h, mask, 0, e);
-    if (!rc && p->overlay) rc = predict_overlay(p, p->overlay, &(struct predict_drawn){.mask = mask, .prompt = &none}, e);
+    if (!rc && p->overlay)
+        rc = predict_overlay(p, p->overlay, &(struct predict_drawn){.mask = mask, .prompt = &none}, e);
     json_begin_map(&json, NULL);
     json_put_string(&json, "question", p->question);
     json_put_bytes(&json, "answer", a->text.n ? a->text.at : "", a->text.n);

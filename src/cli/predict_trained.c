@@ -2,8 +2,8 @@
  * predict_trained.c: the image size and the range of 16-bit images that a model was trained with.
  *
  * The config.json of a model does not change when it is trained at another image size, so the size
- * is read from data.image_size of the run; the range from data.range. The folder of a run has its configuration beside the
- * model: RUN/config.yaml, RUN/model, RUN/checkpoints/step-N.
+ * is read from data.image_size of the run; the range from data.range. The folder of a run has its
+ * configuration beside the model: RUN/config.yaml, RUN/model, RUN/checkpoints/step-N.
  */
 #include <limits.h>
 #include <stdlib.h>
@@ -40,8 +40,11 @@ struct trained_images predict_trained_images(const char *model)
     struct trained_images out = {0};
     if (find_run_config(model, &path)) {
         config_init(&c);
-        if (config_read(&c, path.at, &e)) log_warn("the image size that %s was trained at is unknown: %s", model, e.text);
-        else out = (struct trained_images){.side = c.data_image_size, .range = feed_range(&c), .slices = feed_slices(&c)};
+        if (config_read(&c, path.at, &e))
+            log_warn("the image size that %s was trained at is unknown: %s", model, e.text);
+        else
+            out =
+                (struct trained_images){.side = c.data_image_size, .range = feed_range(&c), .slices = feed_slices(&c)};
         for (uint32_t i = 0; i < out.slices.n_modalities && i < 3; i++) out.modalities[i] = out.slices.modalities[i];
         out.slices.modalities = NULL, out.slices.cache = NULL; /* they are freed with the configuration */
         config_free(&c);

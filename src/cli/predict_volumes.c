@@ -23,10 +23,11 @@ static bool is_stack(const char *path)
 
 bool predict_is_volume(const char *path)
 {
-    return path_has_ending(path, ".nii") || path_has_ending(path, ".nii.gz") || path_has_ending(path, ".dcm") || is_dicom_folder(path) || is_stack(path);
+    return path_has_ending(path, ".nii") || path_has_ending(path, ".nii.gz") || path_has_ending(path, ".dcm") ||
+           is_dicom_folder(path) || is_stack(path);
 }
 
-/* --- slices as images ---------------------------------------------------------------------------------------- */
+/* --- slices as images ------------------------------------------------------------------------- */
 
 struct slices {
     const struct predict *p;
@@ -69,8 +70,11 @@ static int choose_slices(const struct predict *p, const struct volume *v, uint32
     if (!p->slices) return PL_OK;
     const int got = sscanf(p->slices, "%u-%u%c", &from, &to, &end);
     if (got == 1) to = from;
-    if ((got != 1 && got != 2) || from > to) return error_set(e, PL_USAGE, "--slices %s: expected one number, or the first and the last, such as 40-60", p->slices);
-    if (to >= v->slices) return error_set(e, PL_USAGE, "--slices %s: %s has the slices 0 to %u", p->slices, v->path, v->slices - 1);
+    if ((got != 1 && got != 2) || from > to)
+        return error_set(e, PL_USAGE, "--slices %s: expected one number, or the first and the last, such as 40-60",
+                         p->slices);
+    if (to >= v->slices)
+        return error_set(e, PL_USAGE, "--slices %s: %s has the slices 0 to %u", p->slices, v->path, v->slices - 1);
     *first = from, *n = to - from + 1;
     return PL_OK;
 }
@@ -85,12 +89,16 @@ static int open_channels(struct slices *v, const struct predict *p, struct error
         const uint32_t modality = s.n_modalities ? (uint32_t)s.modalities[i] : 0;
         if (volume_open(&v->at[i], p->paths.at[0], &o, e)) return error_prepend(e, "%s", p->paths.at[0]);
         if (v->at[i].modalities > 1 && !s.n_modalities)
-            return error_set(e, PL_USAGE, "%s has 4 dimensions: choose a modality, such as --set 'data.modalities=[0]'", p->paths.at[0]);
-        if (modality >= v->at[i].modalities) return error_set(e, PL_USAGE, "%s has %u modalities, and data.modalities names %u", p->paths.at[0], v->at[i].modalities, modality);
+            return error_set(e, PL_USAGE, "%s has 4 dimensions: choose a modality, such as --set 'data.modalities=[0]'",
+                             p->paths.at[0]);
+        if (modality >= v->at[i].modalities)
+            return error_set(e, PL_USAGE, "%s has %u modalities, and data.modalities names %u", p->paths.at[0],
+                             v->at[i].modalities, modality);
         v->channels.at[i] = &v->at[i], v->channels.modality[i] = modality;
         if (volume_set_window(&v->at[i], modality, &p->range, e)) return error_prepend(e, "%s", p->paths.at[0]);
     }
-    for (int i = 0; i < 3 && s.neighbours && n == 1 && v->at[0].slices > 1; i++) v->channels.at[i] = &v->at[0], v->channels.modality[i] = v->channels.modality[0], v->channels.step[i] = i - 1;
+    for (int i = 0; i < 3 && s.neighbours && n == 1 && v->at[0].slices > 1; i++)
+        v->channels.at[i] = &v->at[0], v->channels.modality[i] = v->channels.modality[0], v->channels.step[i] = i - 1;
     return PL_OK;
 }
 
@@ -113,13 +121,14 @@ int predict_slices(struct predict_source *s, struct predict *p, struct error *e)
     int rc = open_channels(v, p, e);
     if (!rc) rc = choose_slices(p, &v->at[0], &v->first, &s->n, e);
     if (!rc) rc = predict_shape(s, p->common.n, p->common.box, e);
-    if (!rc) log_note("%s: %u x %u voxels, %u slices; values from %.10g to %.10g become 0 to 255 (data.window sets others)", p->paths.at[0], v->at[0].w, v->at[0].h, v->at[0].slices, v->at[0].window[0],
-                      v->at[0].window[1]);
+    if (!rc)
+        log_note("%s: %u x %u voxels, %u slices; values from %.10g to %.10g become 0 to 255 (data.window sets others)",
+                 p->paths.at[0], v->at[0].w, v->at[0].h, v->at[0].slices, v->at[0].window[0], v->at[0].window[1]);
     if (rc) close_slices(s);
     return rc;
 }
 
-/* --- masks as labels -------------------------------------------------------------------------------------------- */
+/* --- masks as labels -------------------------------------------------------------------------- */
 
 static bool names_file(const char *path) { return path_has_ending(path, ".nii") || path_has_ending(path, ".nii.gz"); }
 
@@ -130,7 +139,9 @@ static int begin(struct label_output *o, const struct predict_item *x, struct er
     if (names_file(o->p->output)) text_printf(&path, "%s", o->p->output);
     else predict_label_path(o->p->output, x->volume_name, o->folders, &path);
     int rc = o->folders ? predict_make_folder(path.at, e) : PL_OK;
-    if (!rc) rc = nifti_write_begin(&o->writer, path.at, v, o->p->config.data_labels == LABELS_INSTANCES ? UINT16_MAX : 255, e);
+    if (!rc)
+        rc = nifti_write_begin(&o->writer, path.at, v, o->p->config.data_labels == LABELS_INSTANCES ? UINT16_MAX : 255,
+                               e);
     text_free(&path);
     o->labels = mem_alloc((size_t)v->w * v->h * sizeof *o->labels);
     o->area = mem_alloc((size_t)v->w * v->h * sizeof *o->area);
@@ -150,17 +161,24 @@ static int finish(struct label_output *o, bool failed, struct error *e)
 static uint16_t label_of(const struct predict_item *x, uint32_t k)
 {
     const struct image_prompt *q = &x->prompts[k];
-    const int64_t id = q->id ? strtoll(q->id, NULL, 10) : 0, label = q->category > 0 ? q->category : id > 0 ? id : (int64_t)k + 1;
+    const int64_t id = q->id ? strtoll(q->id, NULL, 10) : 0, label = q->category > 0 ? q->category
+                                                                     : id > 0        ? id
+                                                                                     : (int64_t)k + 1;
     return (uint16_t)min_i64(label, UINT16_MAX);
 }
 
-int label_output_add(struct label_output *o, const struct predict_item *x, uint32_t k, const uint8_t *mask, struct error *e)
+int label_output_add(struct label_output *o, const struct predict_item *x, uint32_t k, const uint8_t *mask,
+                     struct error *e)
 {
     if (o->of != x->volume && (finish(o, false, e) || begin(o, x, e))) return e->code;
     const size_t n = (size_t)x->volume->w * x->volume->h;
     const uint16_t label = label_of(x, k);
     uint32_t area = 0;
-    if (label > 255 && o->p->config.data_labels != LABELS_INSTANCES) return error_set(e, PL_USAGE, "a label volume of classes has the values 1 to 255, and a mask has the category %u; data.labels: instances has more", label);
+    if (label > 255 && o->p->config.data_labels != LABELS_INSTANCES)
+        return error_set(e, PL_USAGE,
+                         "a label volume of classes has the values 1 to 255, and a mask has the category %u; "
+                         "data.labels: instances has more",
+                         label);
     for (size_t i = 0; i < n; i++) area += mask[i] != 0;
     for (size_t i = 0; i < n; i++)
         if (mask[i] && (!o->labels[i] || area < o->area[i])) o->labels[i] = label, o->area[i] = area;

@@ -33,7 +33,9 @@ static uint32_t count_launches(const struct run *r, int64_t steps)
     FOR_STEP_PROGRAMS(p)
         for (uint32_t k = 0; k < r->planned.graph.order[p].nodes.n; k++) {
             uint64_t times = 1;
-            for (id l = node_at(&r->planned.graph, r->planned.graph.order[p].nodes.at[k])->loop; l; l = r->planned.graph.loops.at[l].parent) times *= r->planned.graph.loops.at[l].trip;
+            for (id l = node_at(&r->planned.graph, r->planned.graph.order[p].nodes.at[k])->loop; l;
+                 l = r->planned.graph.loops.at[l].parent)
+                times *= r->planned.graph.loops.at[l].trip;
             n += times;
         }
     return (uint32_t)min_u64(n * (uint64_t)steps, LAUNCHES_MOST);
@@ -62,8 +64,11 @@ static uint32_t peak_tensors(const struct run *r, struct tensor_row rows[ROWS])
     uint32_t n = 0;
     for (id s = 1; s < r->planned.graph.storages.n; s++) {
         const struct storage *x = &r->planned.graph.storages.at[s];
-        if (!life[s].used || life[s].start > peak->instant || life[s].end < peak->instant || x->space != SPACE_DEVICE || storage_is_persistent(x)) continue;
-        all[n++] = (struct tensor_row){x, node_at(&r->planned.graph, r->planned.graph.order[peak->program].nodes.at[life[s].start])};
+        if (!life[s].used || life[s].start > peak->instant || life[s].end < peak->instant || x->space != SPACE_DEVICE ||
+            storage_is_persistent(x))
+            continue;
+        all[n++] = (struct tensor_row){x, node_at(&r->planned.graph,
+                                                  r->planned.graph.order[peak->program].nodes.at[life[s].start])};
     }
     qsort(all, n, sizeof *all, by_bytes);
     memcpy(rows, all, min_u64(n, ROWS) * sizeof *rows);
@@ -74,7 +79,9 @@ static uint32_t peak_tensors(const struct run *r, struct tensor_row rows[ROWS])
 /* The module that a tensor's producer belongs to. */
 static const char *module_of(const struct bench *b, const struct tensor_row *r)
 {
-    return r->producer->scope ? graph_name(&b->run.planned.graph, b->run.planned.graph.scopes.at[r->producer->scope].name) : "the step";
+    return r->producer->scope
+               ? graph_name(&b->run.planned.graph, b->run.planned.graph.scopes.at[r->producer->scope].name)
+               : "the step";
 }
 
 /* The measured ops with the time of all of them, and the largest tensors at the peak. */
@@ -96,16 +103,20 @@ static void fill_tables(struct tables *t, const struct bench *b)
 static void print_tables(const struct bench *b, const struct tables *t, struct text *out)
 {
     char size[32];
-    text_printf(out, "%-22s %-5s %8s %11s %7s %12s %9s %8s\n", "op", "", "calls", "ms", "share", "bytes moved", "GFLOP/s", "GiB/s");
+    text_printf(out, "%-22s %-5s %8s %11s %7s %12s %9s %8s\n", "op", "", "calls", "ms", "share", "bytes moved",
+                "GFLOP/s", "GiB/s");
     for (uint32_t i = 0; i < t->n && i < ROWS; i++) {
         const struct bench_op *x = &t->ops[i];
-        text_printf(out, "%-22s %-5s %8" PRIu64 " %11.3f %5.1f %% %12s %9.1f %8.2f\n", op_table[x->op].name, dtype_name(x->dtype), x->calls, 1e3 * x->seconds,
-                    100 * x->seconds / t->seconds, size_print((uint64_t)x->bytes, size), 1e-9 * x->flops / x->seconds, x->bytes / x->seconds / GIB);
+        text_printf(out, "%-22s %-5s %8" PRIu64 " %11.3f %5.1f %% %12s %9.1f %8.2f\n", op_table[x->op].name,
+                    dtype_name(x->dtype), x->calls, 1e3 * x->seconds, 100 * x->seconds / t->seconds,
+                    size_print((uint64_t)x->bytes, size), 1e-9 * x->flops / x->seconds, x->bytes / x->seconds / GIB);
     }
-    text_printf(out, "\nlargest of the %u transient tensors alive at the peak (program %s)\n", t->live, program_name(b->run.planned.plan.peak.program));
+    text_printf(out, "\nlargest of the %u transient tensors alive at the peak (program %s)\n", t->live,
+                program_name(b->run.planned.plan.peak.program));
     for (uint32_t i = 0; i < t->live && i < ROWS; i++)
-        text_printf(out, "%12s  %s, from %s of %s\n", size_print(t->rows[i].storage->bytes, size), graph_name(&b->run.planned.graph, t->rows[i].storage->name),
-                    op_table[t->rows[i].producer->op].name, module_of(b, &t->rows[i]));
+        text_printf(out, "%12s  %s, from %s of %s\n", size_print(t->rows[i].storage->bytes, size),
+                    graph_name(&b->run.planned.graph, t->rows[i].storage->name), op_table[t->rows[i].producer->op].name,
+                    module_of(b, &t->rows[i]));
 }
 
 /* --- the page ------------------------------------------------------------------------- */
@@ -117,13 +128,17 @@ static void put_headline(const struct bench *b, const struct config *c, struct t
     const double seconds = bench_median(b);
     char value[64], remark[128], size[32], time[32];
     page_facts_begin(out);
-    snprintf(remark, sizeof remark, "%s, micro-batch %d x %d", technique_print(TECHNIQUE_precision, &p->settings, (char[SETTING_ROOM]){0}), p->settings.micro_batch, p->settings.accumulation);
+    snprintf(remark, sizeof remark, "%s, micro-batch %d x %d",
+             technique_print(TECHNIQUE_precision, &p->settings, (char[SETTING_ROOM]){0}), p->settings.micro_batch,
+             p->settings.accumulation);
     page_fact(out, "Model", c->model_preset ? c->model_preset : slash && slash[1] ? slash + 1 : path, remark);
     snprintf(remark, sizeof remark, "median of %u; %s predicted", b->steps, duration_print(p->seconds, time));
     page_fact(out, "Step time", duration_print(seconds, value), remark);
     snprintf(value, sizeof value, "%.3g samples/s", b->run.planned.effective_batch / seconds);
-    page_fact(out, "Speed", value, bench_replays(b) ? "timed node by node, which is slower than training" : "on synthetic inputs");
-    if (b->run.planned.budget) snprintf(remark, sizeof remark, "of a budget of %s", size_print(b->run.planned.budget, size));
+    page_fact(out, "Speed", value,
+              bench_replays(b) ? "timed node by node, which is slower than training" : "on synthetic inputs");
+    if (b->run.planned.budget)
+        snprintf(remark, sizeof remark, "of a budget of %s", size_print(b->run.planned.budget, size));
     else snprintf(remark, sizeof remark, "no budget was set");
     page_fact(out, "Peak memory", size_print(plan_arena(p), value), remark);
     page_facts_end(out);
@@ -143,16 +158,24 @@ static void put_breakdown(struct text *out, const struct plan *p)
 static void put_tables(const struct bench *b, const struct tables *t, struct text *out)
 {
     char size[32];
-    text_printf(out, "<h2>Time by op</h2>\n<div class='wide'><table><tr><th>op</th><th>dtype</th><th>calls</th><th>ms</th><th>share</th><th>bytes moved</th><th>GFLOP/s</th>"
+    text_printf(out, "<h2>Time by op</h2>\n<div "
+                     "class='wide'><table><tr><th>op</th><th>dtype</th><th>calls</th><th>ms</th><th>share</"
+                     "th><th>bytes moved</th><th>GFLOP/s</th>"
                      "<th>GiB/s</th></tr>\n");
     for (uint32_t i = 0; i < t->n && i < ROWS; i++) {
         const struct bench_op *x = &t->ops[i];
-        text_printf(out, "<tr><td>%s</td><td>%s</td><td>%" PRIu64 "</td><td>%.3f</td><td>%.1f %%</td><td>%s</td><td>%.1f</td><td>%.2f</td></tr>\n", op_table[x->op].name,
-                    dtype_name(x->dtype), x->calls, 1e3 * x->seconds, 100 * x->seconds / t->seconds, size_print((uint64_t)x->bytes, size), 1e-9 * x->flops / x->seconds,
+        text_printf(out,
+                    "<tr><td>%s</td><td>%s</td><td>%" PRIu64
+                    "</td><td>%.3f</td><td>%.1f %%</td><td>%s</td><td>%.1f</td><td>%.2f</td></tr>\n",
+                    op_table[x->op].name, dtype_name(x->dtype), x->calls, 1e3 * x->seconds,
+                    100 * x->seconds / t->seconds, size_print((uint64_t)x->bytes, size), 1e-9 * x->flops / x->seconds,
                     x->bytes / x->seconds / GIB);
     }
-    text_printf(out, "</table></div>\n<h2>Largest tensors at the peak</h2>\n<p>%u transient tensors are alive at the peak, in program %s.</p>\n<div class='wide'><table "
-                     "class='names'><tr><th>size</th><th>tensor</th><th>produced by</th></tr>\n", t->live, program_name(b->run.planned.plan.peak.program));
+    text_printf(out,
+                "</table></div>\n<h2>Largest tensors at the peak</h2>\n<p>%u transient tensors are alive at the peak, "
+                "in program %s.</p>\n<div class='wide'><table "
+                "class='names'><tr><th>size</th><th>tensor</th><th>produced by</th></tr>\n",
+                t->live, program_name(b->run.planned.plan.peak.program));
     for (uint32_t i = 0; i < t->live && i < ROWS; i++) {
         text_printf(out, "<tr><td>%s</td><td>", size_print(t->rows[i].storage->bytes, size));
         page_escaped(out, graph_name(&b->run.planned.graph, t->rows[i].storage->name));
@@ -163,7 +186,8 @@ static void put_tables(const struct bench *b, const struct tables *t, struct tex
     text_printf(out, "</table></div>\n");
 }
 
-static void make_page(const struct bench *b, const struct lives *l, const struct tables *t, const struct config *c, const char *title, struct text *out)
+static void make_page(const struct bench *b, const struct lives *l, const struct tables *t, const struct config *c,
+                      const char *title, struct text *out)
 {
     const bool long_step = bench_median(b) >= 10;
     char name[256];
@@ -194,7 +218,8 @@ static int put_file(const char *dir, const char *name, const struct text *text, 
     return file_write_atomic(path, text->at, text->n, e);
 }
 
-static int write_files(const struct bench *b, const struct tables *t, const struct config *c, const struct text *events, int ranks, const char *dir, const char *title, struct error *e)
+static int write_files(const struct bench *b, const struct tables *t, const struct config *c, const struct text *events,
+                       int ranks, const char *dir, const char *title, struct error *e)
 {
     struct lives l;
     struct text page = {0}, trace = {0}, snapshot = {0};
@@ -213,9 +238,10 @@ static int write_files(const struct bench *b, const struct tables *t, const stru
     return rc;
 }
 
-/* --- ranks -------------------------------------------------------------------------------------------------- */
+/* --- ranks ------------------------------------------------------------------------------------ */
 
-/* The events of this rank, for the trace. All ranks count from the same moment, when they last met. */
+/* The events of this rank, for the trace. All ranks count from the same moment, when they last
+ * met. */
 static void list_events(const struct bench *b, const struct ranks *r, double met, struct text *out)
 {
     struct lives l;
@@ -223,7 +249,8 @@ static void list_events(const struct bench *b, const struct ranks *r, double met
     const double first = b->now.n_events ? b->now.events[0].from : 0;
     if (r) snprintf(name, sizeof name, "rank %d on %s", r->rank, r->host);
     lives_collect(&l, &b->run.planned.plan, &b->run.planned.graph);
-    trace_events(&b->run.planned.graph, &l, &b->now, &(struct trace_process){(r ? r->rank : 0) + 1, name, r ? met : first}, out);
+    trace_events(&b->run.planned.graph, &l, &b->now,
+                 &(struct trace_process){(r ? r->rank : 0) + 1, name, r ? met : first}, out);
     lives_free(&l);
 }
 
@@ -246,7 +273,8 @@ static int gather_events(struct ranks *r, struct text *all, struct error *e)
     return rc;
 }
 
-/* Seconds of work of each rank in a step, without exchanges and the wait for others; of rank 0 alone if it is alone. */
+/* Seconds of work of each rank in a step, without exchanges and the wait for others; of rank 0
+ * alone if it is alone. */
 struct rank_work {
     char host[RANK_HOST];
     double seconds, exchanges;
@@ -259,7 +287,8 @@ static void print_work(const struct rank_work *each, int n, struct text *out)
     if (n < 2) return;
     text_printf(out, "\n%-5s %-24s %12s %12s\n", "rank", "host", "step", "own work");
     for (int i = 0; i < n; i++) {
-        text_printf(out, "%-5d %-24.24s %12s %12s\n", i, each[i].host, duration_print(each[i].seconds, step), duration_print(each[i].seconds - each[i].exchanges, own));
+        text_printf(out, "%-5d %-24.24s %12s %12s\n", i, each[i].host, duration_print(each[i].seconds, step),
+                    duration_print(each[i].seconds - each[i].exchanges, own));
         if (each[i].seconds - each[i].exchanges > each[slowest].seconds - each[slowest].exchanges) slowest = i;
     }
     text_printf(out, "rank %d on %s works longest\n", slowest, each[slowest].host);
@@ -298,7 +327,8 @@ static void put_json(const struct bench *b, const char *dir, struct text *out)
 
 /* --- kernels ------------------------------------------------------------------------ */
 
-/* A kernel with its form and the bytes that a thread moves at a time, and its nodes in the programs of a step. */
+/* A kernel with its form and the bytes that a thread moves at a time, and its nodes in the programs
+ * of a step. */
 struct kernel_row {
     const struct kernel *kernel;
     int form, access;
@@ -334,7 +364,9 @@ static void print_kernels(const struct run *r, struct text *out)
         text_printf(out, "\n");
     }
     if (r->device.ops->explain) r->device.ops->explain(&r->tape, &chosen);
-    if (chosen.n) text_printf(out, "\nalgorithms of cuBLASLt, chosen when the programs were recorded: nodes, kernel, product\n%s", chosen.at);
+    if (chosen.n)
+        text_printf(out, "\nalgorithms of cuBLASLt, chosen when the programs were recorded: nodes, kernel, product\n%s",
+                    chosen.at);
     text_free(&chosen);
     vec_free(&rows);
 }
@@ -342,7 +374,8 @@ static void print_kernels(const struct run *r, struct text *out)
 /* --- runs ------------------------------------------------------------------------------ */
 
 /* The steps, and the events of all ranks. */
-static int measure(struct bench *b, int64_t steps, struct ranks *r, struct text *events, struct rank_work *each, struct error *e)
+static int measure(struct bench *b, int64_t steps, struct ranks *r, struct text *events, struct rank_work *each,
+                   struct error *e)
 {
     bench_by_node(b);
     timing_record_events(&b->now, count_launches(&b->run, steps));
@@ -358,7 +391,8 @@ static int measure(struct bench *b, int64_t steps, struct ranks *r, struct text 
     return rc ? rc : gather_events(r, events, e);
 }
 
-static int show(const struct options *o, const struct config *c, const struct bench *b, const struct text *events, const struct rank_work *each, int ranks, struct error *e)
+static int show(const struct options *o, const struct config *c, const struct bench *b, const struct text *events,
+                const struct rank_work *each, int ranks, struct error *e)
 {
     const char *dir = o->output ? o->output : "profile";
     struct text tables = {0}, out = {0};
@@ -393,7 +427,9 @@ static int profile_run(const struct options *o, struct ranks *r, struct error *e
     rc = agree_on(r, rc, e);
     if (!rc) {
         agree_free(r, offload_folder(c.train_out));
-        rc = bench_open(&b, &c, &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .ranks = r}, e);
+        rc =
+            bench_open(&b, &c,
+                       &(struct run_options){.plan = o->plan, .train = true, .describe = feed_describe, .ranks = r}, e);
         rc = agree_on(r, rc, e);
         if (!rc) rc = measure(&b, steps, r, events, each, e);
         if (!rc && (!r || !r->rank)) rc = show(o, &c, &b, events, each, n, e);
@@ -410,7 +446,9 @@ static int profile_run(const struct options *o, struct ranks *r, struct error *e
 static int profile(int argc, char **argv, struct error *e)
 {
     struct options o;
-    int rc = options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_EXPLAIN | OPT_STEPS | OPT_OUTPUT | OPT_RANKS, argc, argv, e);
+    int rc =
+        options_parse(&o, OPT_RUN | OPT_MEMORY | OPT_PLAN | OPT_JSON | OPT_EXPLAIN | OPT_STEPS | OPT_OUTPUT | OPT_RANKS,
+                      argc, argv, e);
     if (rc) return rc;
     if (o.help) print_help(&command_profile);
     else rc = ranks_run(&command_profile, &o, argc, argv, profile_run, e);
@@ -418,15 +456,21 @@ static int profile(int argc, char **argv, struct error *e)
     return rc;
 }
 
-const struct command command_profile = {
-    "profile", "profile RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--ranks N] [--set key=value]... [--json] [--explain] [-o DIR]",
-    "Runs training steps on synthetic inputs and shows the time and memory of each op and tensor: tables on standard output;\n"
-    "DIR/profile.html with a plot of the arena over time; DIR/trace.json for Perfetto or chrome://tracing; DIR/snapshot.pickle for\n"
-    "PyTorch's memory_viz page.\n"
-    CONFIG_FROM_HELP
-    "  --steps N        steps to measure (5)\n"
-    "  --explain        also lists the kernels of the plan and, on a GPU, the algorithms of cuBLASLt that were chosen for its products\n"
-    "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: adapter.path\n"
-    "  --ranks N        N processes on this machine, as `mpirun -np N plimsoll profile ...`: in the trace a rank is a process and a lane a\n"
-    "                   thread; the tables are of rank 0\n"
-    "  -o DIR           the output folder (profile)", profile, .ranks = true};
+const struct command command_profile =
+    {"profile",
+     "profile RUN.yaml [--config-from FILE]... [--adapter DIR] [--steps N] [--memory SIZE] [--plan PLAN.json] [--ranks "
+     "N] [--set key=value]... [--json] [--explain] [-o DIR]",
+     "Runs training steps on synthetic inputs and shows the time and memory of each op and tensor: tables on standard "
+     "output;\n"
+     "DIR/profile.html with a plot of the arena over time; DIR/trace.json for Perfetto or chrome://tracing; "
+     "DIR/snapshot.pickle for\n"
+     "PyTorch's memory_viz page.\n" CONFIG_FROM_HELP "  --steps N        steps to measure (5)\n"
+     "  --explain        also lists the kernels of the plan and, on a GPU, the algorithms of cuBLASLt that were chosen "
+     "for its products\n"
+     "  --adapter DIR    a LoRA adapter, as PEFT or a run with an adapter saves it, instead of the one in RUN.yaml: "
+     "adapter.path\n"
+     "  --ranks N        N processes on this machine, as `mpirun -np N plimsoll profile ...`: in the trace a rank is a "
+     "process and a lane a\n"
+     "                   thread; the tables are of rank 0\n"
+     "  -o DIR           the output folder (profile)",
+     profile, .ranks = true};

@@ -25,7 +25,8 @@ static int start_ranks(const struct command *c, int argc, char **argv, int64_t r
     return rc;
 }
 
-/* The processors of a host are divided among its ranks, unless a launcher or the user has done so. */
+/* The processors of a host are divided among its ranks, unless a launcher or the user has done
+ * so. */
 static void divide_threads(const struct ranks *r)
 {
     char text[24];
@@ -40,7 +41,8 @@ static int check_ranks(const struct config *c, const struct ranks *r, struct err
 {
     const int64_t n = r ? r->n : 1;
     if (c->parallel_ranks <= 0 || c->parallel_ranks == n) return PL_OK;
-    error_set(e, PL_USAGE, "parallel.ranks is %lld, and %lld %s started: use --ranks %lld, or mpirun -np %lld", (long long)c->parallel_ranks, (long long)n, n == 1 ? "process was" : "processes were",
+    error_set(e, PL_USAGE, "parallel.ranks is %lld, and %lld %s started: use --ranks %lld, or mpirun -np %lld",
+              (long long)c->parallel_ranks, (long long)n, n == 1 ? "process was" : "processes were",
               (long long)c->parallel_ranks, (long long)c->parallel_ranks);
     return config_at_key(c, KEY_parallel_ranks, e);
 }
@@ -81,7 +83,8 @@ int ranks_configure(const struct options *o, struct ranks *r, struct config *c, 
     return rc;
 }
 
-/* Rank 0 says it, and before dist_close, where ranks wait for each other: the launcher ends the others when the first one exits. */
+/* Rank 0 says it, and before dist_close, where ranks wait for each other: the launcher ends the
+ * others when the first one exits. */
 static void say_error(const struct command *c, const struct ranks *r, struct error *e)
 {
     progress_clear();
@@ -89,7 +92,8 @@ static void say_error(const struct command *c, const struct ranks *r, struct err
     e->text[0] = '\0';
 }
 
-int ranks_run(const struct command *c, const struct options *o, int argc, char **argv, rank_command *run, struct error *e)
+int ranks_run(const struct command *c, const struct options *o, int argc, char **argv, rank_command *run,
+              struct error *e)
 {
     int64_t n = 1;
     int rc = options_count("--ranks", o->ranks, 1, 65536, &n, e);

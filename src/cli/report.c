@@ -13,13 +13,16 @@ static int run(int argc, char **argv, struct error *e)
         printf("usage: plimsoll %s\n\n%s\n", command_report.usage, command_report.summary);
         return PL_OK;
     }
-    if (argc != 1 || argv[0][0] == '-') return error_set(e, PL_USAGE, "expected the folder of a run: plimsoll %s", command_report.usage);
+    if (argc != 1 || argv[0][0] == '-')
+        return error_set(e, PL_USAGE, "expected the folder of a run: plimsoll %s", command_report.usage);
     int rc = report_html(argv[0], e);
     if (!rc) printf("%s/report.html\n", argv[0]);
     return rc;
 }
 
-const struct command command_report = {
-    "report", "report DIR",
-    "Writes DIR/report.html, one self-contained page: the curves of DIR/metrics.jsonl, the memory of the plan, DIR/images/*.png,\n"
-    "DIR/worst/*.png and the configuration. `train` also writes it at the end of a run.", run};
+const struct command command_report =
+    {"report", "report DIR",
+     "Writes DIR/report.html, one self-contained page: the curves of DIR/metrics.jsonl, the memory of the plan, "
+     "DIR/images/*.png,\n"
+     "DIR/worst/*.png and the configuration. `train` also writes it at the end of a run.",
+     run};

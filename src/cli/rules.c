@@ -45,12 +45,17 @@ const char *rule_video(double gigabytes)
 
 void rules_errata(struct text *out)
 {
-    text_printf(out,
-                "Errors of the rules\n"
-                "  multi-image rule     ignores the weights (13 GiB of a 7B model in 16 bits) and rounds accumulation down: 24 GiB and 2 images give\n"
-                "                       14 x 1 = 14, where its own text has 2 x 8 = 16; with the weights subtracted and rounded up it is 3 x 6\n"
-                "                       its factor per further image (0.7) disagrees with its own table (1.87 for two images, not 1.7)\n"
-                "  PRS-Med tiers        frozen weights neither halve with AMP nor scale with the batch: a 7B model in 16 bits needs 14 GiB before\n"
-                "                       anything else, so 16 GiB GPUs do not hold it, and 8 GiB GPUs need 4-bit weights or offload\n"
-                "  video tiers          2B weights are 7.5 GiB in 32 bits and 3.7 GiB in 16, not 4 and 2; \"disable checkpointing\" raises memory\n");
+    text_printf(out, "Errors of the rules\n"
+                     "  multi-image rule     ignores the weights (13 GiB of a 7B model in 16 bits) and rounds "
+                     "accumulation down: 24 GiB and 2 images give\n"
+                     "                       14 x 1 = 14, where its own text has 2 x 8 = 16; with the weights "
+                     "subtracted and rounded up it is 3 x 6\n"
+                     "                       its factor per further image (0.7) disagrees with its own table (1.87 for "
+                     "two images, not 1.7)\n"
+                     "  PRS-Med tiers        frozen weights neither halve with AMP nor scale with the batch: a 7B "
+                     "model in 16 bits needs 14 GiB before\n"
+                     "                       anything else, so 16 GiB GPUs do not hold it, and 8 GiB GPUs need 4-bit "
+                     "weights or offload\n"
+                     "  video tiers          2B weights are 7.5 GiB in 32 bits and 3.7 GiB in 16, not 4 and 2; "
+                     "\"disable checkpointing\" raises memory\n");
 }

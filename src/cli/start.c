@@ -19,8 +19,9 @@
 enum { STACK_LEAST = 256 << 10 };  /* of a thread */
 static const rlim_t MAIN_STACK_LEAST = 1 << 20, MAIN_STACK = 8 << 20;
 
-/* A reader that went away (SIGPIPE) and a limit on the size of files (SIGXFSZ) end a process without
- * a word. Ignored, they make the write fail, which is reported as any other failed write. */
+/* A reader that went away (SIGPIPE) and a limit on the size of files (SIGXFSZ) end a process
+ * without a word. Ignored, they make the write fail, which is reported as any other failed
+ * write. */
 static void ignore_signals(void)
 {
     signal(SIGPIPE, SIG_IGN);
@@ -45,7 +46,10 @@ static uint64_t stack_of(const char *name)
     if (!text || !*text) return 0;
     const unsigned long long n = strtoull(text, &end, 10);
     while (*end == ' ') end++;
-    const int shift = *end == 'b' || *end == 'B' ? 0 : *end == 'm' || *end == 'M' ? 20 : *end == 'g' || *end == 'G' ? 30 : 10;
+    const int shift = *end == 'b' || *end == 'B'   ? 0
+                      : *end == 'm' || *end == 'M' ? 20
+                      : *end == 'g' || *end == 'G' ? 30
+                                                   : 10;
     return end == text ? 0 : (uint64_t)n << shift;
 }
 
@@ -55,7 +59,8 @@ static bool raise_limit(void)
 {
     struct rlimit l;
     if (getrlimit(RLIMIT_STACK, &l) || l.rlim_cur >= MAIN_STACK_LEAST) return false;
-    if (l.rlim_max <= l.rlim_cur) return l.rlim_cur < STACK_LEAST && !stack_of("OMP_STACKSIZE") && !setenv("OMP_STACKSIZE", "2M", 1);
+    if (l.rlim_max <= l.rlim_cur)
+        return l.rlim_cur < STACK_LEAST && !stack_of("OMP_STACKSIZE") && !setenv("OMP_STACKSIZE", "2M", 1);
     l.rlim_cur = l.rlim_max < MAIN_STACK ? l.rlim_max : MAIN_STACK;
     return !setrlimit(RLIMIT_STACK, &l);
 }
@@ -73,7 +78,8 @@ static void enlarge_stacks(char **argv)
     if (again) execv("/proc/self/exe", argv);
 }
 
-/* Other threads may be anywhere, so nothing is closed: files get their names only when they are whole. */
+/* Other threads may be anywhere, so nothing is closed: files get their names only when they are
+ * whole. */
 static void end_without_memory(void)
 {
     temporary_remove_all();
@@ -93,8 +99,8 @@ static void *run_call(void *user)
     return NULL;
 }
 
-/* Runs the body on a thread with a stack of its own where the main thread's is too small and its limit cannot be raised
- * (a hard limit). The stacks of threads that libraries start follow. */
+/* Runs the body on a thread with a stack of its own where the main thread's is too small and its
+ * limit cannot be raised (a hard limit). The stacks of threads that libraries start follow. */
 static bool run_on_thread(struct call *c)
 {
     struct rlimit l;

@@ -3,15 +3,17 @@
  * and gradients, for comparison with another framework.
  *
  * Names are those of the Hugging Face forward. A language model takes input_ids, labels,
- * attention_mask and position_ids and writes logits and loss; without labels only logits. One that takes images among
- * its tokens also takes pixel_values, the images of the whole batch, and frame_values, the frames of its videos. A vision tower takes pixel_values and writes
- * last_hidden_state and hidden_states.N. A grounding model takes pixel_values, masks, input_ids, query_index and target_masks
- * and writes similarity. A mask model (SAM) takes pixel_values and prompts and
- * writes pred_masks and iou_scores. The loss of a tower or a mask model is the mean square of the
- * output that the file's metadata names as loss_output; with gt_masks it is the training loss,
- * over all pixels. A PRS-Med model takes the inputs of a language model with images, the images of TinySAM's
- * encoder as bytes, the tokens of the question, and perhaps gt_masks. Gradients are grad.<parameter>. `memory.precision: auto` is f32 here, on any
- * device. In f16 the loss is scaled (train.loss_scale), and the gradients are divided by the scale.
+ * attention_mask and position_ids and writes logits and loss; without labels only logits. One that
+ * takes images among its tokens also takes pixel_values, the images of the whole batch, and
+ * frame_values, the frames of its videos. A vision tower takes pixel_values and writes
+ * last_hidden_state and hidden_states.N. A grounding model takes pixel_values, masks, input_ids,
+ * query_index and target_masks and writes similarity. A mask model (SAM) takes pixel_values and
+ * prompts and writes pred_masks and iou_scores. The loss of a tower or a mask model is the mean
+ * square of the output that the file's metadata names as loss_output; with gt_masks it is the
+ * training loss, over all pixels. A PRS-Med model takes the inputs of a language model with images,
+ * the images of TinySAM's encoder as bytes, the tokens of the question, and perhaps gt_masks.
+ * Gradients are grad.<parameter>. `memory.precision: auto` is f32 here, on any device. In f16 the
+ * loss is scaled (train.loss_scale), and the gradients are divided by the scale.
  */
 #include "cli/cli.h"
 #include "cli/step.h"
@@ -27,13 +29,14 @@ static bool overflows(struct step *s, char *name, size_t room, struct error *e)
 {
     float loss = NAN;
     name[0] = '\0';
-    if (run_read(&s->run, graph_find_output(&s->run.planned.graph, PROGRAM_STEP, "loss"), &loss, e) || !isfinite(loss)) return false;
+    if (run_read(&s->run, graph_find_output(&s->run.planned.graph, PROGRAM_STEP, "loss"), &loss, e) || !isfinite(loss))
+        return false;
     run_find_stored_nonfinite(&s->run, name, room);
     return name[0];
 }
 
-/* Runs the program. In f16 the loss is scaled, as in training: while a gradient is beyond the range of f16, the
- * program runs again with half of the scale, as training's next step would. */
+/* Runs the program. In f16 the loss is scaled, as in training: while a gradient is beyond the range
+ * of f16, the program runs again with half of the scale, as training's next step would. */
 static int run_scaled(struct step *s, const struct config *c, struct step_block *b, struct error *e)
 {
     const bool scaled = s->has_loss && settings_scale_loss(&s->run.planned.plan.settings);
@@ -45,7 +48,8 @@ static int run_scaled(struct step *s, const struct config *c, struct step_block 
         char name[256];
         again = !rc && scaled && b->loss_scale >= 2 && overflows(s, name, sizeof name, e);
         if (again) {
-            log_note("%s is not finite at loss scale %g: the step runs again with %g", name, b->loss_scale, b->loss_scale / 2);
+            log_note("%s is not finite at loss scale %g: the step runs again with %g", name, b->loss_scale,
+                     b->loss_scale / 2);
             b->loss_scale /= 2;
         }
     }
@@ -55,7 +59,8 @@ static int run_scaled(struct step *s, const struct config *c, struct step_block 
 
 static int run_once(struct step *s, const struct config *c, const struct options *o, struct error *e)
 {
-    struct run_options ro = {.train = false, .B = s->B, .T = s->T, .loss_output = s->loss_output, .packed = s->packed, .size = s->size};
+    struct run_options ro =
+        {.train = false, .B = s->B, .T = s->T, .loss_output = s->loss_output, .packed = s->packed, .size = s->size};
     if (s->prompted) ro.own = &s->prompts, ro.own_bytes = sizeof s->prompts;
     if (s->reasons) ro.own = &s->prs, ro.own_bytes = sizeof s->prs;
     if (!ro.own && s->frames.tokens_per_frame) ro.own = &s->frames, ro.own_bytes = sizeof s->frames;
@@ -99,7 +104,10 @@ static int step_files(const struct options *o, struct error *e)
     struct step s = {.in = {.fd = -1}};
     int rc = check_output(o->output, e);
     if (!rc) rc = options_config(o, &c, e);
-    if (!rc) rc = config_check_read(&c, "step", "model.* adapter.* data.tokens_per_frame loss.* train.loss_scale train.groups memory.* device.*", e);
+    if (!rc)
+        rc = config_check_read(
+            &c, "step",
+            "model.* adapter.* data.tokens_per_frame loss.* train.loss_scale train.groups memory.* device.*", e);
     if (rc) return rc;
     /* f32 is the precision of a comparison with another framework, unless the user sets bf16. */
     if (!c.memory_precision.chosen) c.memory_precision = (struct config_setting){true, "f32"};
@@ -107,7 +115,8 @@ static int step_files(const struct options *o, struct error *e)
     c.model_preset = NULL;
     s.frames.tokens_per_frame = c.data_tokens_per_frame;
     rc = open_batch(&s, &c, o, e);
-    if (!rc && s.prompts.targets && c.loss_preset == LOSS_STRUCTURE) rc = error_set(e, PL_USAGE, "loss.preset is structure, which is a loss of prs_med: use sam or equal-weights");
+    if (!rc && s.prompts.targets && c.loss_preset == LOSS_STRUCTURE)
+        rc = error_set(e, PL_USAGE, "loss.preset is structure, which is a loss of prs_med: use sam or equal-weights");
     s.prompts.loss = batch_loss(&c);
     batch_prs(&c, &s.prs);
     if (!rc) rc = run_once(&s, &c, o, e);
@@ -130,8 +139,10 @@ static int step(int argc, char **argv, struct error *e)
     return rc;
 }
 
-const struct command command_step = {
-    "step", "step --model DIR [--adapter DIR] --batch IN.safetensors --out OUT.safetensors [--set key=value]...",
-    "Runs one forward and backward on given inputs and writes the outputs, the loss and every gradient, for comparison with\n"
-    "another framework.\n"
-    "  --adapter DIR    a LoRA adapter for that model; the gradients are then those of the adapter's weights", step};
+const struct command command_step =
+    {"step", "step --model DIR [--adapter DIR] --batch IN.safetensors --out OUT.safetensors [--set key=value]...",
+     "Runs one forward and backward on given inputs and writes the outputs, the loss and every gradient, for "
+     "comparison with\n"
+     "another framework.\n"
+     "  --adapter DIR    a LoRA adapter for that model; the gradients are then those of the adapter's weights",
+     step};

@@ -30,7 +30,8 @@ struct step {
     bool reasons;                /* ...which it is */
     bool packed;                 /* the batch has padding or position_ids (batch.packed) */
     struct image_batch frames;   /* how those of videos are pooled, of a model that takes images */
-    int64_t *image_at;           /* images of padded pixel_values, size['N'] of them: their numbers in the file; NULL: all */
+    /* images of padded pixel_values, size['N'] of them: their numbers in the file; NULL: all */
+    int64_t *image_at;
     const char *loss_output;     /* of a tower, from the file's metadata; NULL: the model's default */
     bool has_loss;
     struct run run;
@@ -48,16 +49,18 @@ const struct st_entry *step_given(const struct step *s, const struct model *m, c
 int step_put_inputs(struct step *s, struct error *e);
 /* The divisor of a loss by its name (graph_count). */
 double step_count(const struct step *s, const char *name);
-/* step_check_rows checks attention_mask and position_ids and sets `packed`; step_put_rows writes the
- * graph's inputs position_ids and ranges, if it is. */
+/* step_check_rows checks attention_mask and position_ids and sets `packed`; step_put_rows writes
+ * the graph's inputs position_ids and ranges, if it is. */
 int step_check_rows(struct step *s, const struct model *m, struct error *e);
 int step_put_rows(struct step *s, struct error *e);
-/* step_check_images counts the images and their tokens; step_put_images writes the graph's input image_index. */
+/* step_check_images counts the images and their tokens; step_put_images writes the graph's input
+ * image_index. */
 int step_check_images(struct step *s, const struct model *m, struct error *e);
 int step_put_images(struct step *s, struct error *e);
 /* Writes the graph's inputs candidates and answers, which follow from masks and target_masks. */
 int step_put_candidates(struct step *s, struct error *e);
-/* Whether the model matches the images of a batch with its texts (models/heads.h); writes the graph's input text_end, which follows from input_ids. */
+/* Whether the model matches the images of a batch with its texts (models/heads.h); writes the
+ * graph's input text_end, which follows from input_ids. */
 bool step_pairs(const struct model *m);
 int step_put_ends(struct step *s, struct error *e);
 int step_write(struct step *s, const char *path, struct error *e);

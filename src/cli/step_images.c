@@ -1,11 +1,13 @@
 /*
- * step_images.c: the images of `plimsoll step`, for a model that takes them among its tokens (models/images.h).
+ * step_images.c: the images of `plimsoll step`, for a model that takes them among its tokens
+ * (models/images.h).
  *
- * pixel_values [N,channels,side,side] are the images of the whole batch, in the order in which their tokens
- * come in input_ids. Models for which transformers pads them, [B,M,...], are given so too: an image of zeros
- * is padding, and a pixel_attention_mask may say so again. frame_values [F,...] are the frames of videos, pooled to
- * data.tokens_per_frame features each; their tokens come after those of all images. The image tokens are counted
- * before anything is planned: there must be as many as features.
+ * pixel_values [N,channels,side,side] are the images of the whole batch, in the order in which
+ * their tokens come in input_ids. Models for which transformers pads them, [B,M,...], are given so
+ * too: an image of zeros is padding, and a pixel_attention_mask may say so again. frame_values
+ * [F,...] are the frames of videos, pooled to data.tokens_per_frame features each; their tokens
+ * come after those of all images. The image tokens are counted before anything is planned: there
+ * must be as many as features.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -14,18 +16,21 @@
 #include "models/images.h"
 
 /* Row r of input_ids as i32. */
-static int read_ids(const struct step *s, const struct st_entry *t, int64_t r, int64_t *raw, int32_t *ids, struct error *e)
+static int read_ids(const struct step *s, const struct st_entry *t, int64_t r, int64_t *raw, int32_t *ids,
+                    struct error *e)
 {
     const uint64_t bytes = t->bytes / (uint64_t)s->B;
     int rc = st_read(&s->in, t, (uint64_t)r * bytes, bytes, raw, e);
-    for (int64_t i = 0; i < s->T && !rc; i++) ids[i] = t->dtype == DT_I64 ? (int32_t)raw[i] : ((const int32_t *)(const void *)raw)[i];
+    for (int64_t i = 0; i < s->T && !rc; i++)
+        ids[i] = t->dtype == DT_I64 ? (int32_t)raw[i] : ((const int32_t *)(const void *)raw)[i];
     return rc;
 }
 
-/* --- which images ---------------------------------------------------------------------------------- */
+/* --- which images ----------------------------------------------------------------------------- */
 
 /* Whether an image of the file has a pixel that is not zero. */
-static int is_image(const struct step *s, const struct st_entry *t, int64_t i, int64_t elements, char *raw, float *pixels, bool *out, struct error *e)
+static int is_image(const struct step *s, const struct st_entry *t, int64_t i, int64_t elements, char *raw,
+                    float *pixels, bool *out, struct error *e)
 {
     const uint64_t bytes = (uint64_t)elements * dtype_size(t->dtype);
     int rc = st_read(&s->in, t, (uint64_t)i * bytes, bytes, raw, e);
@@ -63,16 +68,22 @@ static int check_mask(const struct step *s, const struct st_entry *t, bool liste
     int rc = PL_OK;
     for (int64_t i = 0; i < (listed ? s->size['N'] : all) && !rc; i++) {
         const int64_t image = listed ? s->image_at[i] : i;
-        rc = image < all ? st_read(&s->in, t, (uint64_t)image * (uint64_t)pixels * size, (uint64_t)pixels * size, raw, e) : PL_OK;
+        rc = image < all
+                 ? st_read(&s->in, t, (uint64_t)image * (uint64_t)pixels * size, (uint64_t)pixels * size, raw, e)
+                 : PL_OK;
         for (int64_t k = 0; k < pixels && !rc; k++)
             if (raw[(uint64_t)k * size] != 1)
-                rc = error_set(e, PL_USAGE, "%s: pixel_attention_mask leaves out pixels of image %" PRId64 "; images must fill their squares: resize them to config.json's image_size", s->in.path, image);
+                rc = error_set(e, PL_USAGE,
+                               "%s: pixel_attention_mask leaves out pixels of image %" PRId64
+                               "; images must fill their squares: resize them to config.json's image_size",
+                               s->in.path, image);
     }
     mem_free(raw);
     return rc;
 }
 
-/* Goes through the rows of input_ids: counts the image tokens, and with `put` writes the input image_index. */
+/* Goes through the rows of input_ids: counts the image tokens, and with `put` writes the input
+ * image_index. */
 static int index_rows(struct step *s, const struct model *m, bool put, int64_t *count, struct error *e)
 {
     const size_t T = (size_t)s->T;
@@ -106,11 +117,16 @@ int step_check_images(struct step *s, const struct model *m, struct error *e)
     if (!rc && frames) rc = images_frame_tokens(m, s->frames.tokens_per_frame, &each, e);
     const int64_t expected = images * m->images->features + frames * each;
     if (!rc && frames && tokens != expected)
-        rc = error_set(e, PL_USAGE, "%s: input_ids has %" PRId64 " image tokens (id %d); expected %" PRId64 ": %" PRId64 " for each of %" PRId64 " images in pixel_values, then %" PRId64 " for each of %" PRId64 " frames in frame_values",
+        rc = error_set(e, PL_USAGE,
+                       "%s: input_ids has %" PRId64 " image tokens (id %d); expected %" PRId64 ": %" PRId64
+                       " for each of %" PRId64 " images in pixel_values, then %" PRId64 " for each of %" PRId64
+                       " frames in frame_values",
                        s->in.path, tokens, m->images->token, expected, m->images->features, images, each, frames);
     else if (!rc && tokens != expected)
-        rc = error_set(e, PL_USAGE, "%s: input_ids has %" PRId64 " image tokens (id %d), and pixel_values %" PRId64 " images of %" PRId64 " features: expected %" PRId64 " tokens", s->in.path,
-                       tokens, m->images->token, images, m->images->features, expected);
+        rc = error_set(e, PL_USAGE,
+                       "%s: input_ids has %" PRId64 " image tokens (id %d), and pixel_values %" PRId64
+                       " images of %" PRId64 " features: expected %" PRId64 " tokens",
+                       s->in.path, tokens, m->images->token, images, m->images->features, expected);
     return rc;
 }
 
@@ -118,5 +134,6 @@ int step_put_images(struct step *s, struct error *e)
 {
     struct planned_input x;
     int64_t tokens;
-    return planned_input(&s->run.planned, "image_index", &x) ? index_rows(s, &s->run.planned.model, true, &tokens, e) : PL_OK;
+    return planned_input(&s->run.planned, "image_index", &x) ? index_rows(s, &s->run.planned.model, true, &tokens, e)
+                                                             : PL_OK;
 }

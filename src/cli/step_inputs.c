@@ -59,19 +59,23 @@ static int check_entry(struct step *s, const struct port *p, const struct st_ent
     char expected[96], found[96];
     const char *path = s->in.path;
     if (t->rank != p->rank)
-        return error_set(e, PL_USAGE, "%s: %s must be %s, it has rank %d", path, t->name, print_shape(p->rank, p->dim, expected), t->rank);
+        return error_set(e, PL_USAGE, "%s: %s must be %s, it has rank %d", path, t->name,
+                         print_shape(p->rank, p->dim, expected), t->rank);
     const char *other = wrong_dtype(p, t);
     if (other) return error_set(e, PL_USAGE, "%s: %s is %s, it must be %s", path, t->name, t->dtype_name, other);
     for (int i = 0; i < t->rank; i++) {
         if (p->dim[i] == OPEN('T') && t->dims[i] < 2)
-            return error_set(e, PL_USAGE, "%s: %s has T = %lld, it must be at least 2", path, t->name, (long long)t->dims[i]);
+            return error_set(e, PL_USAGE, "%s: %s has T = %lld, it must be at least 2", path, t->name,
+                             (long long)t->dims[i]);
         const bool none = t->dims[i] < 1 && (i || (p->dim[i] != OPEN_IMAGES && p->dim[i] != OPEN_FRAMES));
         if (none || (p->dim[i] < 0 && t->dims[i] > SIZE_MOST))
             return error_set(e, PL_USAGE, "%s: %s has %lld in dimension %d, it must be between 1 and %d", path, t->name,
                              (long long)t->dims[i], i, SIZE_MOST);
         if (!agrees(s, p->dim[i], t->dims[i]))
-            return error_set(e, PL_USAGE, "%s: %s has the shape %s; expected %s%s", path, t->name, print_shape(t->rank, t->dims, found),
-                             print_shape(p->rank, p->dim, expected), p->dim[i] < 0 ? ", where a letter has the same size in all inputs" : " by the model's config.json");
+            return error_set(e, PL_USAGE, "%s: %s has the shape %s; expected %s%s", path, t->name,
+                             print_shape(t->rank, t->dims, found), print_shape(p->rank, p->dim, expected),
+                             p->dim[i] < 0 ? ", where a letter has the same size in all inputs"
+                                           : " by the model's config.json");
     }
     return PL_OK;
 }
@@ -93,13 +97,14 @@ static int find_entries(struct step *s, const struct model *m, struct error *e)
     char known[256];
     for (uint32_t i = 0; i < s->in.n_entries; i++)
         if (!model_port(m, s->in.entries[i].name))
-            return error_set(e, PL_USAGE, "%s: unknown input %s; this model takes %s", s->in.path, s->in.entries[i].name,
-                             model_list_ports(m, known));
+            return error_set(e, PL_USAGE, "%s: unknown input %s; this model takes %s", s->in.path,
+                             s->in.entries[i].name, model_list_ports(m, known));
     for (int i = 0; i < m->n_ports; i++) {
         const struct port *p = &m->ports[i];
         s->given[i] = st_find(&s->in, p->name);
         if (!s->given[i] && !p->optional)
-            return error_set(e, PL_USAGE, "%s: no %s; this model takes %s", s->in.path, p->name, model_list_ports(m, known));
+            return error_set(e, PL_USAGE, "%s: no %s; this model takes %s", s->in.path, p->name,
+                             model_list_ports(m, known));
         const struct port as = s->given[i] ? port_as_given(m, p, s->given[i]) : *p;
         if (s->given[i] && check_entry(s, &as, s->given[i], e)) return e->code;
     }
@@ -117,7 +122,8 @@ static int parse_bool(const struct step *s, const char *key, bool *out, struct e
     if (!text) return PL_OK;
     *out = !strcasecmp(text, "true") || !strcmp(text, "1");
     if (*out || !strcasecmp(text, "false") || !strcmp(text, "0")) return PL_OK;
-    return error_set(e, PL_USAGE, "%s: %s is \"%.40s\" in the metadata, it must be true or false", s->in.path, key, text);
+    return error_set(e, PL_USAGE, "%s: %s is \"%.40s\" in the metadata, it must be true or false", s->in.path, key,
+                     text);
 }
 
 /* Fills in the prompts. The size of the masks follows from that of the images by m->masks->side. */
@@ -141,37 +147,45 @@ static int find_prompts(struct step *s, const struct model *m, struct error *e)
     if (!rc && is_given(s, m, "input_labels") && !p->points)
         rc = error_set(e, PL_USAGE, "%s: input_labels without input_points", s->in.path);
     if (!rc && p->mask_inputs > 1 && p->mask_inputs != p->masks)
-        rc = error_set(e, PL_USAGE, "%s: input_masks has %lld masks for an image; expected 1, or one for each of its %lld prompts", s->in.path,
-                       (long long)p->mask_inputs, (long long)p->masks);
+        rc = error_set(e, PL_USAGE,
+                       "%s: input_masks has %lld masks for an image; expected 1, or one for each of its %lld prompts",
+                       s->in.path, (long long)p->mask_inputs, (long long)p->masks);
     if (!rc && s->size['H'] && s->size['H'] != m->masks->side(m, p->image))
-        rc = error_set(e, PL_USAGE, "%s: masks of %lld x %lld pixels; for images of %lld pixels this model has masks of %lld x %lld", s->in.path,
-                       (long long)s->size['H'], (long long)s->size['H'], (long long)p->image, (long long)m->masks->side(m, p->image),
-                       (long long)m->masks->side(m, p->image));
+        rc = error_set(e, PL_USAGE,
+                       "%s: masks of %lld x %lld pixels; for images of %lld pixels this model has masks of %lld x %lld",
+                       s->in.path, (long long)s->size['H'], (long long)s->size['H'], (long long)p->image,
+                       (long long)m->masks->side(m, p->image), (long long)m->masks->side(m, p->image));
     return rc;
 }
 
 static int unknown_output(const struct step *s, const struct model *m, const char *wanted, struct error *e)
 {
     if (m->n_outputs > 3)
-        return error_set(e, PL_USAGE, "%s: loss_output \"%s\" is no output of this model; it has last_hidden_state and %s to %s", s->in.path,
-                         wanted, m->outputs[0], m->outputs[m->n_outputs - 2]);
+        return error_set(e, PL_USAGE,
+                         "%s: loss_output \"%s\" is no output of this model; it has last_hidden_state and %s to %s",
+                         s->in.path, wanted, m->outputs[0], m->outputs[m->n_outputs - 2]);
     char known[256];
     size_t n = 0;
     for (uint32_t i = 0; i < m->n_outputs && n < sizeof known; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", m->outputs[i]);
-    return error_set(e, PL_USAGE, "%s: loss_output \"%s\" is no output of this model; it has %s", s->in.path, wanted, known);
+    return error_set(e, PL_USAGE, "%s: loss_output \"%s\" is no output of this model; it has %s", s->in.path, wanted,
+                     known);
 }
 
-/* A tower always has a loss; a language model has one when labels are given, grounding when targets are. */
+/* A tower always has a loss; a language model has one when labels are given, grounding when targets
+ * are. */
 static int find_loss(struct step *s, const struct model *m, struct error *e)
 {
     const char *wanted = st_metadata(&s->in, "loss_output");
-    s->has_loss = m->loss_output || step_pairs(m) || is_given(s, m, "labels") || is_given(s, m, "target_masks") || s->prs.targets;
+    s->has_loss =
+        m->loss_output || step_pairs(m) || is_given(s, m, "labels") || is_given(s, m, "target_masks") || s->prs.targets;
     if (!wanted) return PL_OK;
     if (!m->loss_output)
-        return error_set(e, PL_USAGE, "%s: loss_output \"%s\": the loss of a %s is computed from %s", s->in.path, wanted, m->family->model_type, m->ground ? "target_masks" : "labels");
+        return error_set(e, PL_USAGE, "%s: loss_output \"%s\": the loss of a %s is computed from %s", s->in.path,
+                         wanted, m->family->model_type, m->ground ? "target_masks" : "labels");
     if (s->prompts.targets)
-        return error_set(e, PL_USAGE, "%s: loss_output \"%s\" and gt_masks both define a loss: give one of them", s->in.path, wanted);
+        return error_set(e, PL_USAGE, "%s: loss_output \"%s\" and gt_masks both define a loss: give one of them",
+                         s->in.path, wanted);
     if (!model_has_output(m, wanted)) return unknown_output(s, m, wanted, e);
     s->loss_output = wanted;
     return PL_OK;

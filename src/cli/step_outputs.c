@@ -11,7 +11,8 @@
 #include "io/file.h"
 #include "io/temporary.h"
 
-/* Appends a tensor as f32, divided by `scale`, in chunks through the staging buffer. Tensor 0: zeros. */
+/* Appends a tensor as f32, divided by `scale`, in chunks through the staging buffer. Tensor 0:
+ * zeros. */
 static int write_tensor(struct step *s, struct st_writer *w, id tensor, uint64_t elements, float scale, struct error *e)
 {
     const float factor = (float)(1.0 / (double)scale); /* as torch.amp.GradScaler */
@@ -48,15 +49,18 @@ static struct out output(const struct graph *g, const char *name)
     return (struct out){{name, DT_F32, tensor_at(g, x)->rank, tensor_at(g, x)->dim}, x, 1};
 }
 
-/* The published name, or for families with named_as_found the name in the model folder; with an adapter the
- * name in its file, as in PEFT's state dict. */
+/* The published name, or for families with named_as_found the name in the model folder; with an
+ * adapter the name in its file, as in PEFT's state dict. */
 static const char *gradient_name(const struct step *s, const struct param *p, struct bump *names)
 {
     char found[1024];
     const char *published = weight_name(&s->run.planned.graph, p);
-    if (s->run.weights.adapter) return bump_format(names, "grad.%s", weights_name_in_adapter(s->run.weights.adapter, &s->run.planned.graph, p, found));
+    if (s->run.weights.adapter)
+        return bump_format(names, "grad.%s",
+                           weights_name_in_adapter(s->run.weights.adapter, &s->run.planned.graph, p, found));
     bool follow = s->run.planned.model.family->named_as_found && weights_spelled_otherwise(&s->run.weights);
-    return bump_format(names, "grad.%s", follow ? weights_name_in_folder(&s->run.weights, published, found) : published);
+    return bump_format(names, "grad.%s",
+                       follow ? weights_name_in_folder(&s->run.weights, published, found) : published);
 }
 
 static uint32_t list_outputs(struct step *s, struct out *list, struct bump *names)

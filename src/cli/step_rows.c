@@ -1,11 +1,12 @@
 /*
- * step_rows.c: attention_mask and position_ids of `plimsoll step`, with the meaning that they have in
- * transformers, as the inputs of a packed batch (models/model.h): position_ids and ranges.
+ * step_rows.c: attention_mask and position_ids of `plimsoll step`, with the meaning that they have
+ * in transformers, as the inputs of a packed batch (models/model.h): position_ids and ranges.
  *
  *     attention_mask   0 is padding, at the left or the right end of a row. A token sees the tokens up
  *                      to itself that are no padding.
  *     position_ids     not given: 0, 1, 2, ... also where the row is padded. Without an attention_mask
- *                      another document begins wherever they do not go up by 1, and a token sees its
+ *                      another document begins wherever they do not go up by 1, and a token sees
+ *                      its
  *                      own document.
  *
  * A batch without padding and without position_ids needs neither input: its graph is the plain one.
@@ -24,7 +25,9 @@ struct row {
 static int64_t element(const struct st_entry *t, const char *raw, int64_t i)
 {
     const uint64_t size = t->bytes / (uint64_t)t->elements;
-    return size == 8 ? ((const int64_t *)(const void *)raw)[i] : size == 4 ? ((const int32_t *)(const void *)raw)[i] : ((const uint8_t *)raw)[i];
+    return size == 8   ? ((const int64_t *)(const void *)raw)[i]
+           : size == 4 ? ((const int32_t *)(const void *)raw)[i]
+                       : ((const uint8_t *)raw)[i];
 }
 
 static int read_row(const struct step *s, const struct st_entry *t, int64_t r, char *raw, int64_t *out, struct error *e)
@@ -35,37 +38,44 @@ static int read_row(const struct step *s, const struct st_entry *t, int64_t r, c
     return rc;
 }
 
-/* --- checking ---------------------------------------------------------------------------------- */
+/* --- checking --------------------------------------------------------------------------------- */
 
 /* Finds the tokens begin .. end that are no padding. */
-static int check_mask(const struct step *s, int64_t r, const int64_t *mask, int64_t *begin, int64_t *end, struct error *e)
+static int check_mask(const struct step *s, int64_t r, const int64_t *mask, int64_t *begin, int64_t *end,
+                      struct error *e)
 {
     *begin = *end = 0;
     for (int64_t i = 0; i < s->T; i++) {
         if (mask[i] != 0 && mask[i] != 1)
-            return error_set(e, PL_USAGE, "%s: attention_mask[%lld,%lld] is %lld, expected 1, or 0 for padding", s->in.path, (long long)r, (long long)i,
-                             (long long)mask[i]);
+            return error_set(e, PL_USAGE, "%s: attention_mask[%lld,%lld] is %lld, expected 1, or 0 for padding",
+                             s->in.path, (long long)r, (long long)i, (long long)mask[i]);
         if (!mask[i]) continue;
         if (*end && *end != i)
-            return error_set(e, PL_USAGE, "%s: attention_mask[%lld,%lld] is 0 between ones; padding must be at the left or the right end of a row", s->in.path,
-                             (long long)r, (long long)(i - 1));
+            return error_set(e, PL_USAGE,
+                             "%s: attention_mask[%lld,%lld] is 0 between ones; padding must be at the left or the "
+                             "right end of a row",
+                             s->in.path, (long long)r, (long long)(i - 1));
         if (!*end) *begin = i;
         *end = i + 1;
     }
     return PL_OK;
 }
 
-static int check_positions(const struct step *s, const struct model *m, int64_t r, const int64_t *positions, struct error *e)
+static int check_positions(const struct step *s, const struct model *m, int64_t r, const int64_t *positions,
+                           struct error *e)
 {
     const int64_t most = m->positions ? m->positions - 1 : INT32_MAX;
     for (int64_t i = 0; i < s->T; i++)
         if (positions[i] < 0 || positions[i] > most)
-            return error_set(e, PL_USAGE, "%s: position_ids[%lld,%lld] is %lld, expected 0 to %lld%s", s->in.path, (long long)r, (long long)i, (long long)positions[i],
-                             (long long)most, m->positions ? " (max_position_embeddings), because rope type dynamic has other frequencies beyond" : "");
+            return error_set(e, PL_USAGE, "%s: position_ids[%lld,%lld] is %lld, expected 0 to %lld%s", s->in.path,
+                             (long long)r, (long long)i, (long long)positions[i], (long long)most,
+                             m->positions
+                                 ? " (max_position_embeddings), because rope type dynamic has other frequencies beyond"
+                                 : "");
     return PL_OK;
 }
 
-/* --- the inputs -------------------------------------------------------------------------------- */
+/* --- the inputs ------------------------------------------------------------------------------- */
 
 /* With a mask: from its first token that is no padding to the token itself, at most to the last one
  * that is no padding. */
@@ -88,7 +98,8 @@ static void document_ranges(const struct step *s, struct row *x)
 }
 
 /* Reads and checks row r; `padded`: whether any of it is padding. */
-static int convert_row(const struct step *s, const struct model *m, int64_t r, struct row *x, bool *padded, struct error *e)
+static int convert_row(const struct step *s, const struct model *m, int64_t r, struct row *x, bool *padded,
+                       struct error *e)
 {
     int64_t begin = 0, end = s->T;
     int rc = PL_OK;
@@ -107,7 +118,9 @@ static int convert_row(const struct step *s, const struct model *m, int64_t r, s
 static struct row row_new(const struct step *s, const struct model *m)
 {
     const size_t T = (size_t)s->T;
-    struct row x = {.at = mem_alloc(T * sizeof *x.at), .range = mem_alloc(T * sizeof *x.range), .raw = mem_alloc(T * 8)};
+    struct row x = {.at = mem_alloc(T * sizeof *x.at),
+                    .range = mem_alloc(T * sizeof *x.range),
+                    .raw = mem_alloc(T * 8)};
     if (step_given(s, m, "attention_mask")) x.mask = mem_alloc(T * sizeof *x.mask);
     if (step_given(s, m, "position_ids")) x.positions = mem_alloc(T * sizeof *x.positions);
     return x;

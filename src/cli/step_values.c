@@ -23,17 +23,21 @@ static const char *row_word(const struct port *p) { return p->dim[0] == OPEN('B'
 
 static int bad_id(const struct step *s, const struct port *p, int64_t r, int64_t i, int64_t x, struct error *e)
 {
-    return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld, the vocabulary has %lld entries", s->in.path, p->name, (long long)r,
-                     (long long)i, (long long)x, (long long)s->run.planned.model.vocabulary);
+    return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld, the vocabulary has %lld entries", s->in.path, p->name,
+                     (long long)r, (long long)i, (long long)x, (long long)s->run.planned.model.vocabulary);
 }
 
-static int convert_ids(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b, struct error *e)
+static int convert_ids(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b,
+                       struct error *e)
 {
     int32_t *out = (int32_t *)b->ready;
     for (int64_t i = 0; i < b->n; i++) {
         int64_t x = t == DT_I64 ? ((const int64_t *)b->raw)[i] : ((const int32_t *)b->raw)[i];
         bool ignored = p->values == VALUES_LABELS && x == -100;
-        if (s->run.planned.model.images && p->values == VALUES_IDS && x == s->run.planned.model.images->token && (x < 0 || x >= s->run.planned.model.vocabulary)) x = 0; /* a feature takes its place */
+        /* a feature takes its place */
+        if (s->run.planned.model.images && p->values == VALUES_IDS && x == s->run.planned.model.images->token &&
+            (x < 0 || x >= s->run.planned.model.vocabulary))
+            x = 0;
         if (!ignored && (x < 0 || x >= s->run.planned.model.vocabulary)) return bad_id(s, p, r, i, x, e);
         if (p->values == VALUES_LABELS && i) s->labels += !ignored; /* the first label predicts nothing */
         out[i] = (int32_t)x;
@@ -41,18 +45,21 @@ static int convert_ids(struct step *s, const struct port *p, enum dtype t, int64
     return PL_OK;
 }
 
-static int convert_reals(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b, struct error *e)
+static int convert_reals(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b,
+                         struct error *e)
 {
     const float *out = (const float *)b->ready;
     dtype_convert(b->ready, DT_F32, b->raw, t, b->n);
     for (int64_t i = 0; i < b->n; i++)
         if (!isfinite(out[i]))
-            return error_set(e, PL_USAGE, "%s: %s, %s %lld: element %lld is %g", s->in.path, p->name, row_word(p), (long long)r, (long long)i, (double)out[i]);
+            return error_set(e, PL_USAGE, "%s: %s, %s %lld: element %lld is %g", s->in.path, p->name, row_word(p),
+                             (long long)r, (long long)i, (double)out[i]);
     return PL_OK;
 }
 
 /* Converts coordinates in pixels to 0..1 over the image, from the corner of the first pixel. */
-static int convert_coords(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b, struct error *e)
+static int convert_coords(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b,
+                          struct error *e)
 {
     const struct model *m = &s->run.planned.model;
     const float side = (float)(m->masks->extent * (double)s->prompts.image / (double)m->image);
@@ -62,29 +69,33 @@ static int convert_coords(struct step *s, const struct port *p, enum dtype t, in
     return rc;
 }
 
-static int convert_labels(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b, struct error *e)
+static int convert_labels(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b,
+                          struct error *e)
 {
     int32_t *out = (int32_t *)b->ready;
     for (int64_t i = 0; i < b->n; i++) {
         int64_t x = t == DT_I64 ? ((const int64_t *)b->raw)[i] : ((const int32_t *)b->raw)[i];
         if (x != 0 && x != 1 && x != -1 && x != -10)
-            return error_set(e, PL_USAGE, "%s: %s, sample %lld: element %lld is %lld, expected 1, 0, -1 (not a point) or -10 (padding)",
-                             s->in.path, p->name, (long long)r, (long long)i, (long long)x);
+            return error_set(
+                e, PL_USAGE,
+                "%s: %s, sample %lld: element %lld is %lld, expected 1, 0, -1 (not a point) or -10 (padding)",
+                s->in.path, p->name, (long long)r, (long long)i, (long long)x);
         out[i] = x == 1 ? POINT_FOREGROUND : x == 0 ? POINT_BACKGROUND : x == -1 ? POINT_FILLER : POINT_UNUSED;
     }
     return PL_OK;
 }
 
 /* An index below a size that the port names; negative ones stand for none: -1, of a target -100. */
-static int convert_index(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b, struct error *e)
+static int convert_index(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b,
+                         struct error *e)
 {
     const int64_t below = p->below > 0 ? p->below : s->size[-p->below];
     int32_t *out = (int32_t *)b->ready;
     for (int64_t i = 0; i < b->n; i++) {
         int64_t x = t == DT_I64 ? ((const int64_t *)b->raw)[i] : ((const int32_t *)b->raw)[i];
         if (x >= below)
-            return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld, expected an index below %lld, or -1 for none", s->in.path, p->name, (long long)r, (long long)i,
-                             (long long)x, (long long)below);
+            return error_set(e, PL_USAGE, "%s: %s[%lld,%lld] is %lld, expected an index below %lld, or -1 for none",
+                             s->in.path, p->name, (long long)r, (long long)i, (long long)x, (long long)below);
         if (p->values == VALUES_TARGETS) s->labels += x >= 0;
         out[i] = x >= 0 ? (int32_t)x : p->values == VALUES_INDEX ? -1 : -100;
     }
@@ -92,16 +103,21 @@ static int convert_index(struct step *s, const struct port *p, enum dtype t, int
 }
 
 /* Size of a port's dimension. */
-static int64_t size_of(const struct step *s, const struct port *p, int i) { return p->dim[i] > 0 ? p->dim[i] : s->size[-p->dim[i]]; }
+static int64_t size_of(const struct step *s, const struct port *p, int i)
+{
+    return p->dim[i] > 0 ? p->dim[i] : s->size[-p->dim[i]];
+}
 
 /* The first token and one past the last, within the row. */
-static int convert_range(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b, struct error *e)
+static int convert_range(struct step *s, const struct port *p, enum dtype t, int64_t r, const struct row_buffer *b,
+                         struct error *e)
 {
     int64_t x[2];
     for (int i = 0; i < 2; i++) x[i] = t == DT_I64 ? ((const int64_t *)b->raw)[i] : ((const int32_t *)b->raw)[i];
     if (x[0] < 0 || x[1] < x[0] || x[1] > s->T)
-        return error_set(e, PL_USAGE, "%s: %s[%lld] is %lld, %lld; expected a first token and one past the last, from 0 to %lld", s->in.path, p->name, (long long)r, (long long)x[0],
-                         (long long)x[1], (long long)s->T);
+        return error_set(e, PL_USAGE,
+                         "%s: %s[%lld] is %lld, %lld; expected a first token and one past the last, from 0 to %lld",
+                         s->in.path, p->name, (long long)r, (long long)x[0], (long long)x[1], (long long)s->T);
     for (int i = 0; i < 2; i++) ((int32_t *)b->ready)[i] = (int32_t)x[i];
     return PL_OK;
 }
@@ -115,14 +131,15 @@ static int convert_masks(struct step *s, const struct port *p, int64_t r, const 
     memset(out, 0, (size_t)b->bytes);
     for (int64_t i = 0; i < b->n; i++) {
         if (raw[i] > 1)
-            return error_set(e, PL_USAGE, "%s: %s, sample %lld: element %lld is %d, expected 0 or 1", s->in.path, p->name, (long long)r,
-                             (long long)i, raw[i]);
+            return error_set(e, PL_USAGE, "%s: %s, sample %lld: element %lld is %d, expected 0 or 1", s->in.path,
+                             p->name, (long long)r, (long long)i, raw[i]);
         out[i / w * row + i % w / 8] |= (uint8_t)(raw[i] << (i % w % 8));
     }
     return PL_OK;
 }
 
-/* Fills in an input that is not given: labels and targets are ignored (-100), points are foreground. */
+/* Fills in an input that is not given: labels and targets are ignored (-100), points are
+ * foreground. */
 static void fill_absent(const struct port *p, const struct row_buffer *b)
 {
     const bool labels = p->values == VALUES_LABELS || p->values == VALUES_TARGETS;
@@ -130,7 +147,8 @@ static void fill_absent(const struct port *p, const struct row_buffer *b)
     for (int64_t i = 0; i < b->n; i++) ((int32_t *)b->ready)[i] = labels ? -100 : POINT_FOREGROUND;
 }
 
-static int convert(struct step *s, const struct port *p, const struct st_entry *t, int64_t r, const struct row_buffer *b, struct error *e)
+static int convert(struct step *s, const struct port *p, const struct st_entry *t, int64_t r,
+                   const struct row_buffer *b, struct error *e)
 {
     switch (p->values) {
     case VALUES_REAL: return convert_reals(s, p, t->dtype, r, b, e);
@@ -161,7 +179,8 @@ static int put_port(struct step *s, int k, const struct row_buffer *b, struct er
     bool input = is_input(s, p);
     if (p->values == VALUES_PADDING || p->values == VALUES_POSITIONS) return PL_OK; /* step_put_rows */
     if (!t && !input) return PL_OK;
-    const int64_t rows = p->dim[0] > 0 ? p->dim[0] : s->size[-p->dim[0]], before = p->dim[0] == OPEN_FRAMES ? s->size['N'] : 0;
+    const int64_t rows = p->dim[0] > 0 ? p->dim[0] : s->size[-p->dim[0]],
+                  before = p->dim[0] == OPEN_FRAMES ? s->size['N'] : 0;
     const uint64_t bytes = t && t->elements ? (uint64_t)b->n * (t->bytes / (uint64_t)t->elements) : 0;
     int rc = PL_OK;
     for (int64_t r = 0; r < rows && !rc; r++) {
@@ -169,7 +188,9 @@ static int put_port(struct step *s, int k, const struct row_buffer *b, struct er
         if (t) rc = st_read(&s->in, t, (uint64_t)at * bytes, bytes, b->raw, e);
         if (!t) fill_absent(p, b);
         else if (!rc) rc = convert(s, p, t, r, b, e);
-        if (!rc && input) rc = run_write_bytes(&s->run, input_name(p), (uint64_t)((before + r) * b->bytes), b->ready, (uint64_t)b->bytes, e);
+        if (!rc && input)
+            rc = run_write_bytes(&s->run, input_name(p), (uint64_t)((before + r) * b->bytes), b->ready,
+                                 (uint64_t)b->bytes, e);
     }
     return rc;
 }

@@ -1,8 +1,8 @@
 /*
  * tokenize.c: `plimsoll tokenize`: the lines of a file as token ids, or ids as text.
  *
- * A line ends at \n; \r belongs to the line. Lines are read one at a time, so that a file of any size
- * can be read.
+ * A line ends at \n; \r belongs to the line. Lines are read one at a time, so that a file of any
+ * size can be read.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -19,7 +19,8 @@
 
 static int unknown_option(const char *a, struct error *e)
 {
-    static const char *const options[] = {"--model", "--decode", "--chat", "--template", "--add-generation-prompt", "--json", "--pieces", "--no-special"};
+    static const char *const options[] = {"--model", "--decode", "--chat",      "--template", "--add-generation-prompt",
+                                          "--json",  "--pieces", "--no-special"};
     const char *nearest = options[0];
     for (size_t k = 1; k < COUNT(options); k++)
         if (edit_distance(a, options[k]) < edit_distance(a, nearest)) nearest = options[k];
@@ -29,7 +30,10 @@ static int unknown_option(const char *a, struct error *e)
 /* Options with a value, written `--x value` or `--x=value`. */
 static int parse_value(struct tokenize_request *r, int argc, char **argv, int *i, bool *found, struct error *e)
 {
-    const struct { const char *name; const char **to; } options[] = {{"--model", &r->model}, {"--template", &r->template}};
+    const struct {
+        const char *name;
+        const char **to;
+    } options[] = {{"--model", &r->model}, {"--template", &r->template}};
     for (size_t k = 0; k < COUNT(options); k++) {
         const size_t n = strlen(options[k].name);
         const char *a = argv[*i];
@@ -43,9 +47,13 @@ static int parse_value(struct tokenize_request *r, int argc, char **argv, int *i
 
 static int parse(struct tokenize_request *r, int argc, char **argv, struct error *e)
 {
-    const struct { const char *name; bool *to; } switches[] = {{"--help", &r->help},     {"-h", &r->help},           {"--json", &r->json},
-                                                               {"--decode", &r->decode}, {"--pieces", &r->pieces},   {"--no-special", &r->no_special},
-                                                               {"--chat", &r->chat},     {"--add-generation-prompt", &r->generation_prompt}};
+    const struct {
+        const char *name;
+        bool *to;
+    } switches[] = {{"--help", &r->help},     {"-h", &r->help},
+                    {"--json", &r->json},     {"--decode", &r->decode},
+                    {"--pieces", &r->pieces}, {"--no-special", &r->no_special},
+                    {"--chat", &r->chat},     {"--add-generation-prompt", &r->generation_prompt}};
     for (int i = 0; i < argc; i++) {
         bool found = false;
         for (size_t k = 0; k < COUNT(switches); k++)
@@ -57,9 +65,12 @@ static int parse(struct tokenize_request *r, int argc, char **argv, struct error
         r->file = argv[i];
     }
     if (r->help) return PL_OK;
-    if (!r->model || !r->file) return error_set(e, PL_USAGE, "expected --model FOLDER and a file: plimsoll %s", command_tokenize.usage);
-    if (r->decode + r->chat + r->pieces > 1) return error_set(e, PL_USAGE, "--decode, --chat and --pieces do not go together");
-    if ((r->generation_prompt || r->template) && !r->chat) return error_set(e, PL_USAGE, "%s is for --chat", r->template ? "--template" : "--add-generation-prompt");
+    if (!r->model || !r->file)
+        return error_set(e, PL_USAGE, "expected --model FOLDER and a file: plimsoll %s", command_tokenize.usage);
+    if (r->decode + r->chat + r->pieces > 1)
+        return error_set(e, PL_USAGE, "--decode, --chat and --pieces do not go together");
+    if ((r->generation_prompt || r->template) && !r->chat)
+        return error_set(e, PL_USAGE, "%s is for --chat", r->template ? "--template" : "--add-generation-prompt");
     return PL_OK;
 }
 
@@ -100,7 +111,8 @@ static void write_tokens(const struct tokenizer *t, const struct token_list *l, 
     text_free(&out);
 }
 
-static int encode_line(const struct tokenize_request *r, const struct tokenizer *t, const char *line, size_t n, struct token_list *l, struct totals *sum, struct error *e)
+static int encode_line(const struct tokenize_request *r, const struct tokenizer *t, const char *line, size_t n,
+                       struct token_list *l, struct totals *sum, struct error *e)
 {
     l->n = 0;
     if (tokenizer_encode(t, line, n, NULL, 0, !r->no_special, l, e)) return e->code;
@@ -119,7 +131,8 @@ static int encode_line(const struct tokenize_request *r, const struct tokenizer 
 }
 
 /* A line is a JSON list of ids. */
-static int decode_line(const struct tokenize_request *r, const struct tokenizer *t, const char *line, size_t n, struct totals *sum, struct error *e)
+static int decode_line(const struct tokenize_request *r, const struct tokenizer *t, const char *line, size_t n,
+                       struct totals *sum, struct error *e)
 {
     struct bump tree = {0};
     struct value *list = NULL;
@@ -147,7 +160,8 @@ static int decode_line(const struct tokenize_request *r, const struct tokenizer 
     return rc;
 }
 
-static int each_line(const struct tokenize_request *r, const struct tokenizer *t, FILE *f, struct totals *sum, struct error *e)
+static int each_line(const struct tokenize_request *r, const struct tokenizer *t, FILE *f, struct totals *sum,
+                     struct error *e)
 {
     char *line = NULL;
     size_t room = 0;
@@ -173,9 +187,11 @@ static int each_line(const struct tokenize_request *r, const struct tokenizer *t
 static void print_totals(const struct tokenizer *t, const struct totals *sum)
 {
     char lines[32], bytes[32], tokens[32], different[32], size[32];
-    printf("%s%s lines, %s bytes, %s tokens", sum->lines ? "\n" : "", count_print(sum->lines, lines), count_print(sum->bytes, bytes), count_print(sum->tokens, tokens));
+    printf("%s%s lines, %s bytes, %s tokens", sum->lines ? "\n" : "", count_print(sum->lines, lines),
+           count_print(sum->bytes, bytes), count_print(sum->tokens, tokens));
     if (sum->tokens) printf(": %.2f bytes per token", (double)sum->bytes / (double)sum->tokens);
-    printf("; %s different ids of %s\n", count_print(sum->different, different), count_print((uint64_t)tokenizer_size(t), size));
+    printf("; %s different ids of %s\n", count_print(sum->different, different),
+           count_print((uint64_t)tokenizer_size(t), size));
 }
 
 /* --- the command --------------------------------------------------------------------------- */
@@ -213,18 +229,23 @@ static int tokenize(int argc, char **argv, struct error *e)
     return rc;
 }
 
-const struct command command_tokenize = {
-    "tokenize", "tokenize --model FOLDER FILE | --decode FILE | --chat FILE.json [options]",
-    "Turns each line of a text file into token ids, as the model's tokenizer.json or tokenizer.model defines them: the same ids\n"
-    "as the Hugging Face tokenizers library, or SentencePiece. FILE - is the standard input.\n"
-    "  --model FOLDER   a model folder, or the path of a tokenizer.json or tokenizer.model\n"
-    "  --decode         the other way: each line of FILE is a JSON list of ids and becomes text\n"
-    "  --chat           FILE is a conversation, a JSON list of {\"role\", \"content\"} or {\"messages\", \"tools\"}: its text by the\n"
-    "                   chat template, the ids, and the labels, which are -100 where nothing is trained;\n"
-    "                   null and a warning where the answers are not found in the text\n"
-    "                   With the folder of a model that takes images, an image is <image> or a part of type image\n"
-    "  --template FILE  with --chat: another template than the folder's\n"
-    "  --add-generation-prompt  with --chat: the text up to where the model answers\n"
-    "  --no-special     without the tokens that the tokenizer adds, such as BOS; with --decode, special tokens are left out\n"
-    "  --pieces         with --json: each token as the file stores it, and its bytes in the line, as well\n"
-    "  --json           a line of JSON for each line: {\"ids\": [...]}; with --decode a string; with --chat {\"text\", \"ids\", \"labels\"}", tokenize};
+const struct command command_tokenize =
+    {"tokenize", "tokenize --model FOLDER FILE | --decode FILE | --chat FILE.json [options]",
+     "Turns each line of a text file into token ids, as the model's tokenizer.json or tokenizer.model defines them: "
+     "the same ids\n"
+     "as the Hugging Face tokenizers library, or SentencePiece. FILE - is the standard input.\n"
+     "  --model FOLDER   a model folder, or the path of a tokenizer.json or tokenizer.model\n"
+     "  --decode         the other way: each line of FILE is a JSON list of ids and becomes text\n"
+     "  --chat           FILE is a conversation, a JSON list of {\"role\", \"content\"} or {\"messages\", \"tools\"}: "
+     "its text by the\n"
+     "                   chat template, the ids, and the labels, which are -100 where nothing is trained;\n"
+     "                   null and a warning where the answers are not found in the text\n"
+     "                   With the folder of a model that takes images, an image is <image> or a part of type image\n"
+     "  --template FILE  with --chat: another template than the folder's\n"
+     "  --add-generation-prompt  with --chat: the text up to where the model answers\n"
+     "  --no-special     without the tokens that the tokenizer adds, such as BOS; with --decode, special tokens are "
+     "left out\n"
+     "  --pieces         with --json: each token as the file stores it, and its bytes in the line, as well\n"
+     "  --json           a line of JSON for each line: {\"ids\": [...]}; with --decode a string; with --chat "
+     "{\"text\", \"ids\", \"labels\"}",
+     tokenize};

@@ -1,6 +1,6 @@
 /*
- * tokenize_chat.c: `plimsoll tokenize --chat`: a conversation as the model sees it: text, ids, and labels, which are -100
- * where nothing is trained.
+ * tokenize_chat.c: `plimsoll tokenize --chat`: a conversation as the model sees it: text, ids, and
+ * labels, which are -100 where nothing is trained.
  */
 #include <stdio.h>
 #include <string.h>
@@ -30,8 +30,10 @@ static int read_chat(struct chat *c, const char *path, bool images, struct error
     return !images && value_as_list(c->messages, "messages", e) ? error_prepend(e, "%s", path) : PL_OK;
 }
 
-/* The images of the chat, for a model that takes them: paths are relative to the folder of the file. */
-static int find_images(const struct tokenize_request *r, const struct tokenizer *t, const struct template *template, const struct model *m, struct chat *c, struct error *e)
+/* The images of the chat, for a model that takes them: paths are relative to the folder of the
+ * file. */
+static int find_images(const struct tokenize_request *r, const struct tokenizer *t, const struct template *template,
+                       const struct model *m, struct chat *c, struct error *e)
 {
     struct conversation read;
     char folder[4096];
@@ -39,7 +41,9 @@ static int find_images(const struct tokenize_request *r, const struct tokenizer 
     if (!rc)
         rc = image_source_open(&c->source, m, t, template,
                                &(struct image_scope){.where = folder, .anywhere = true, .room = 1 << 30}, e);
-    if (!rc && (conversation_read_chat(c->root, image_text_joint(&c->source.text), &c->tree, &read, e) || tokenize_images(&c->source, &read, &c->tree, &c->images, e))) rc = error_prepend(e, "%s", r->file);
+    if (!rc && (conversation_read_chat(c->root, image_text_joint(&c->source.text), &c->tree, &read, e) ||
+                tokenize_images(&c->source, &read, &c->tree, &c->images, e)))
+        rc = error_prepend(e, "%s", r->file);
     if (rc) return rc;
     c->messages = read.messages;
     c->tools = read.tools;
@@ -78,13 +82,15 @@ static void print_chat(const struct tokenizer *t, const struct chat_tokens *c, c
     tokenize_print(t, &c->tokens);
 }
 
-static int encode(const struct tokenize_request *r, const struct tokenizer *t, const struct template *template, struct chat *c, struct error *e)
+static int encode(const struct tokenize_request *r, const struct tokenizer *t, const struct template *template,
+                  struct chat *c, struct error *e)
 {
     const struct text_images *images = c->images.how ? &c->images : NULL;
     struct chat_tokens tokens = {0};
     struct text text = {0};
-    const enum chat_failure failed = r->generation_prompt ? chat_encode_prompt(t, template, c->messages, c->tools, images, &tokens, &text, e)
-                                                          : chat_encode(t, template, c->messages, c->tools, images, &tokens, &text, e);
+    const enum chat_failure failed =
+        r->generation_prompt ? chat_encode_prompt(t, template, c->messages, c->tools, images, &tokens, &text, e)
+                             : chat_encode(t, template, c->messages, c->tools, images, &tokens, &text, e);
     const bool shown = !failed || failed == CHAT_ANSWERS;
     if (failed) error_prepend(e, "%s", r->file);
     if (shown && failed) log_warn("%s", e->text);
@@ -102,7 +108,9 @@ int tokenize_chat(const struct tokenize_request *r, const struct tokenizer *t, s
     struct model own;
     const struct model *m = NULL;
     const bool folder = dir_exists(r->model);
-    if (!r->template && !folder) return error_set(e, PL_USAGE, "%s is no model folder, which would have a chat template; give one with --template", r->model);
+    if (!r->template && !folder)
+        return error_set(e, PL_USAGE,
+                         "%s is no model folder, which would have a chat template; give one with --template", r->model);
     int rc = text_image_model(&own, folder ? r->model : NULL, NULL, &m, e);
     if (!rc) rc = read_chat(&c, r->file, m != NULL, e);
     if (!rc) rc = template_open(&template, folder ? r->model : NULL, r->template, NULL, e);

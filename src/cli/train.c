@@ -42,7 +42,8 @@ static void print_slowest(const struct rank_list *r, struct text *out)
         if (r->at[i].seconds > r->at[slowest].seconds) slowest = i;
     text_printf(out, "%d ranks", r->n);
     if (r->at[slowest].seconds > 1.2 * median)
-        text_printf(out, ": rank %d on %s was the slowest, with %s of its own work a step; the median rank had %s", slowest, r->at[slowest].host, duration_print(r->at[slowest].seconds, seconds),
+        text_printf(out, ": rank %d on %s was the slowest, with %s of its own work a step; the median rank had %s",
+                    slowest, r->at[slowest].host, duration_print(r->at[slowest].seconds, seconds),
                     duration_print(median, others));
     text_printf(out, "\n");
 }
@@ -72,12 +73,16 @@ static void print_summary(const struct train_summary *s, const struct rank_list 
     if (!json && s->steps == s->first_step) {
         text_printf(&out, "no steps are left: all %lld are done already\nmodel: %s\n", (long long)s->steps, s->model);
     } else if (!json) {
-        if (s->loss_scale > 0) snprintf(scale, sizeof scale, "loss scale %g, %llu step%s skipped\n", s->loss_scale, (unsigned long long)s->skipped_steps, s->skipped_steps == 1 ? "" : "s");
-        if (s->host_bytes) snprintf(offloaded, sizeof offloaded, ", %s %s", s->host_name, size_print(s->host_bytes, host));
+        if (s->loss_scale > 0)
+            snprintf(scale, sizeof scale, "loss scale %g, %llu step%s skipped\n", s->loss_scale,
+                     (unsigned long long)s->skipped_steps, s->skipped_steps == 1 ? "" : "s");
+        if (s->host_bytes)
+            snprintf(offloaded, sizeof offloaded, ", %s %s", s->host_name, size_print(s->host_bytes, host));
         if (s->outside_bytes) snprintf(outside, sizeof outside, ", NCCL's own %s", size_print(s->outside_bytes, host));
         if (s->first_step) snprintf(of, sizeof of, "%lld of ", (long long)(s->steps - s->first_step));
-        text_printf(&out, "%s%lld step%s, loss %.6g, %s, %.*f %s/s, arena %s%s%s\n%s", of, (long long)s->steps, s->steps == 1 ? "" : "s", s->loss,
-                    duration_print(s->seconds, time), s->unit[0] == 't' ? 0 : 2, s->units_per_second, s->unit, size_print(s->arena_bytes, arena), offloaded, outside, scale);
+        text_printf(&out, "%s%lld step%s, loss %.6g, %s, %.*f %s/s, arena %s%s%s\n%s", of, (long long)s->steps,
+                    s->steps == 1 ? "" : "s", s->loss, duration_print(s->seconds, time), s->unit[0] == 't' ? 0 : 2,
+                    s->units_per_second, s->unit, size_print(s->arena_bytes, arena), offloaded, outside, scale);
         print_slowest(ranks, &out);
         text_printf(&out, "model: %s\n", s->model);
     } else {
@@ -98,7 +103,8 @@ static void print_summary(const struct train_summary *s, const struct rank_list 
         json_put_number(&w, "best_step", s->best_step < 0 ? NAN : (double)s->best_step);
         json_put_number(&w, "seconds", s->seconds);
         json_put_number(&w, "step_seconds", s->step_seconds);
-        json_put_number(&w, !strcmp(s->unit, "tokens") ? "tokens_per_second" : "images_per_second", s->units_per_second);
+        json_put_number(&w, !strcmp(s->unit, "tokens") ? "tokens_per_second" : "images_per_second",
+                        s->units_per_second);
         if (s->loss_scale > 0) {
             json_put_number(&w, "loss_scale", s->loss_scale);
             json_put_uint(&w, "skipped_steps", s->skipped_steps);
@@ -160,7 +166,8 @@ static void resume_command(const struct options *o, const struct ranks *ranks, s
 
 /* Predicts the worst masks again with the final model, in new memory: that of training is freed by
  * now. */
-static int draw_worst(const struct config *run, const struct worst *worst, const struct train_summary *s, struct error *e)
+static int draw_worst(const struct config *run, const struct worst *worst, const struct train_summary *s,
+                      struct error *e)
 {
     struct config c = *run;
     struct dataset *set;
@@ -186,7 +193,7 @@ static void write_report(const struct config *c, const struct worst *worst, cons
     else if (!json) printf("report: %s/report.html\n", c->train_out);
 }
 
-/* --- the command ----------------------------------------------------------------------------------------- */
+/* --- the command ------------------------------------------------------------------------------ */
 
 static int train_as(const struct options *o, struct ranks *ranks, struct error *e)
 {
@@ -199,7 +206,18 @@ static int train_as(const struct options *o, struct ranks *ranks, struct error *
         struct worst *worst = mem_alloc((size_t)(c.train_worst + 1) * sizeof *worst);
         struct rank_summary *each = ranks ? mem_alloc((size_t)ranks->n * sizeof *each) : NULL;
         resume_command(o, ranks, &command);
-        rc = train_run(&c, &(struct train_options){.plan = o->plan, .resume = o->resume, .resume_auto = o->resume_auto, .command = command.at, .signals = true, .progress = leads, .time_scale = leads ? time_scale : NULL, .ranks = ranks, .each = each, .worst = worst}, &s, e);
+        rc = train_run(&c,
+                       &(struct train_options){.plan = o->plan,
+                                               .resume = o->resume,
+                                               .resume_auto = o->resume_auto,
+                                               .command = command.at,
+                                               .signals = true,
+                                               .progress = leads,
+                                               .time_scale = leads ? time_scale : NULL,
+                                               .ranks = ranks,
+                                               .each = each,
+                                               .worst = worst},
+                       &s, e);
         text_free(&command);
         if (!rc && leads) print_summary(&s, &(struct rank_list){each, ranks ? ranks->n : 0}, o->json);
         if (!rc && leads) write_report(&c, worst, &s, o->json);
@@ -223,15 +241,19 @@ static int train(int argc, char **argv, struct error *e)
     return rc;
 }
 
-const struct command command_train = {
-    "train", "train RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--plan PLAN.json] [--ranks N] [--resume [auto]] [--adapter DIR] [--set key=value]... [--json]",
-    "Trains a model within a memory budget and writes the model folder to train.out/model.\n"
-    CONFIG_FROM_HELP
-    PRESET_HELP
-    "  --memory SIZE    the budget, such as 24GiB: memory.budget; `plimsoll plan` shows the plan that fits\n"
-    "  --plan PLAN.json uses the techniques of a stored plan instead of searching\n"
-    "  --ranks N        data parallel training by N processes on this machine, as `mpirun -np N plimsoll train ...` (see docs/guides/ranks.md)\n"
-    "  --adapter DIR    continues from a LoRA adapter, as PEFT or a run with an adapter saves it: adapter.path\n"
-    "  --resume         continues an interrupted or killed run from its last checkpoint\n"
-    "  --resume auto    the same where train.out has a checkpoint; else the run begins: one command for every job of a queue\n"
-    "  --json           prints the summary as JSON", train, .ranks = true};
+const struct command command_train =
+    {"train",
+     "train RUN.yaml [--config-from FILE]... [--preset NAME] [--memory SIZE] [--plan PLAN.json] [--ranks N] [--resume "
+     "[auto]] [--adapter DIR] [--set key=value]... [--json]",
+     "Trains a model within a memory budget and writes the model folder to train.out/model.\n" CONFIG_FROM_HELP
+         PRESET_HELP
+     "  --memory SIZE    the budget, such as 24GiB: memory.budget; `plimsoll plan` shows the plan that fits\n"
+     "  --plan PLAN.json uses the techniques of a stored plan instead of searching\n"
+     "  --ranks N        data parallel training by N processes on this machine, as `mpirun -np N plimsoll train ...` "
+     "(see docs/guides/ranks.md)\n"
+     "  --adapter DIR    continues from a LoRA adapter, as PEFT or a run with an adapter saves it: adapter.path\n"
+     "  --resume         continues an interrupted or killed run from its last checkpoint\n"
+     "  --resume auto    the same where train.out has a checkpoint; else the run begins: one command for every job of "
+     "a queue\n"
+     "  --json           prints the summary as JSON",
+     train, .ranks = true};

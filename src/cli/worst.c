@@ -3,7 +3,8 @@
  *
  * Each mask is predicted again by itself, with its prompt of the evaluation, and drawn at the
  * image's own size; the IoU in the caption is the evaluation's. A sample that can no longer be read
- * is left out. A mask that a question asks for is predicted from the question; all of these by one run.
+ * is left out. A mask that a question asks for is predicted from the question; all of these by one
+ * run.
  */
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +25,8 @@
 enum { COLUMNS = 4, CELL_W = 360, CELL_H = 270 }; /* of a sheet */
 enum { MOST_W = 720, MOST_H = 540 };              /* of the image of one mask */
 
-static int open_image(const struct sample *s, const struct pixel_range *range, struct predictor_image *p, struct error *e)
+static int open_image(const struct sample *s, const struct pixel_range *range, struct predictor_image *p,
+                      struct error *e)
 {
     if (!s->facts.decoded) return predictor_image_decode(p, s->image, s->facts.n, range, e);
     *p = (struct predictor_image){.w = s->facts.w, .h = s->facts.h, .rgb = mem_copy(s->image, s->facts.n)};
@@ -35,7 +37,8 @@ static int open_image(const struct sample *s, const struct pixel_range *range, s
 static uint8_t *raster(const struct sample *s, int64_t mask, uint32_t w, uint32_t h, size_t *stride, struct error *e)
 {
     const uint32_t side = w > h ? w : h;
-    const struct grid_geometry all = {.h = h, .w = w, .resized_w = w, .resized_h = h, .canvas_w = w, .canvas_h = h, .gw = w, .gh = h};
+    const struct grid_geometry all =
+        {.h = h, .w = w, .resized_w = w, .resized_h = h, .canvas_w = w, .canvas_h = h, .gw = w, .gh = h};
     if (side > GRID_MAX_CELLS || s->found.w != w || s->found.h != h) return NULL;
     void *memory = mem_alloc(grid_bytes(side, side));
     uint8_t *bits = mem_alloc(grid_mask_bytes(w, h));
@@ -57,25 +60,32 @@ static uint8_t *raster(const struct sample *s, int64_t mask, uint32_t w, uint32_
  * predictor.c. */
 static void to_image_pixels(const struct predictor *a, const float from[2], float to[2])
 {
-    float x = (from[0] * (float)a->shape.side - 0.5f) * (float)a->w / (float)a->fit_w, y = (from[1] * (float)a->shape.side - 0.5f) * (float)a->h / (float)a->fit_h;
+    float x = (from[0] * (float)a->shape.side - 0.5f) * (float)a->w / (float)a->fit_w,
+          y = (from[1] * (float)a->shape.side - 0.5f) * (float)a->h / (float)a->fit_h;
     to[0] = fminf(fmaxf(x, 0), (float)a->w);
     to[1] = fminf(fmaxf(y, 0), (float)a->h);
 }
 
-static void draw_prediction(struct canvas *out, const struct predictor *a, const uint8_t *mask, const uint8_t *bits, size_t stride, const struct predictor_prompt *q)
+static void draw_prediction(struct canvas *out, const struct predictor *a, const uint8_t *mask, const uint8_t *bits,
+                            size_t stride, const struct predictor_prompt *q)
 {
     const struct draw_area all = {0, 0, a->w, a->h};
     const int64_t side = a->w > a->h ? a->w : a->h;
     const int line = (int)max_i64(2, side / 200), disc = (int)(1 + side / 90); /* a small disc on a small image */
-    draw_overlay(out, all, &(struct draw_mask){.at = mask, .stride = a->w, .w = a->w, .h = a->h}, MASKS_PREDICTION, 0.5, line);
+    draw_overlay(out, all, &(struct draw_mask){.at = mask, .stride = a->w, .w = a->w, .h = a->h}, MASKS_PREDICTION, 0.5,
+                 line);
     if (bits) draw_overlay(out, all, &(struct draw_mask){bits, stride, a->w, a->h, true}, MASKS_TRUTH, 0, line);
     if (!q) return;
-    if (a->shape.box) draw_box(out, (int)q->box[0], (int)q->box[1], (int)(q->box[2] - q->box[0]), (int)(q->box[3] - q->box[1]), line, MASKS_PROMPT);
+    if (a->shape.box)
+        draw_box(out, (int)q->box[0], (int)q->box[1], (int)(q->box[2] - q->box[0]), (int)(q->box[3] - q->box[1]), line,
+                 MASKS_PROMPT);
     else draw_point(out, (int)q->points[0][0], (int)q->points[0][1], disc, MASKS_PROMPT);
 }
 
 /* The image with candidate k of a prediction; q NULL: there is no prompt to draw. */
-static void draw_result(struct canvas *out, const struct sample *s, const struct worst *w, const struct predictor_image *p, struct predictor *a, int64_t k, const struct predictor_prompt *q)
+static void draw_result(struct canvas *out, const struct sample *s, const struct worst *w,
+                        const struct predictor_image *p, struct predictor *a, int64_t k,
+                        const struct predictor_prompt *q)
 {
     uint8_t *mask = mem_alloc((size_t)p->w * p->h);
     struct error ignored;
@@ -88,7 +98,8 @@ static void draw_result(struct canvas *out, const struct sample *s, const struct
     mem_free(bits);
 }
 
-static int draw_prompted(const struct worst_masks *all, const struct sample *s, const struct worst *w, const struct predictor_image *p, struct canvas *out, struct error *e)
+static int draw_prompted(const struct worst_masks *all, const struct sample *s, const struct worst *w,
+                         const struct predictor_image *p, struct canvas *out, struct error *e)
 {
     static const int on = 1;
     const bool box = !strcmp(all->prompts[w->prompt], "box");
@@ -118,7 +129,8 @@ static bool asks(const struct worst_masks *w) { return w->n && !strcmp(w->prompt
 
 static int ask_worst(const struct worst_masks *all, struct ask *a, const struct worst *w, struct error *e)
 {
-    return ask_again(a, dataset_image_path(all->set, w->sample), dataset_text(all->set, w->sample, DATASET_QUESTION), e);
+    return ask_again(a, dataset_image_path(all->set, w->sample), dataset_text(all->set, w->sample, DATASET_QUESTION),
+                     e);
 }
 
 /* Plans the run for the longest of the questions. */
@@ -126,7 +138,8 @@ static int questions_open(struct questions *q, const struct worst_masks *all, st
 {
     const uint64_t first = all->at[0].sample;
     int64_t longest = 0;
-    int rc = ask_open(&q->ask, all->config, dataset_image_path(all->set, first), dataset_text(all->set, first, DATASET_QUESTION), e);
+    int rc = ask_open(&q->ask, all->config, dataset_image_path(all->set, first),
+                      dataset_text(all->set, first, DATASET_QUESTION), e);
     for (uint32_t i = 0; i < all->n && !rc; i++) {
         rc = ask_worst(all, &q->ask, &all->at[i], e);
         longest = max_i64(longest, q->ask.ids.n);
@@ -140,7 +153,8 @@ static void questions_close(struct questions *q)
     ask_close(&q->ask);
 }
 
-static int draw_asked(const struct worst_masks *all, struct questions *q, const struct sample *s, const struct worst *w, const struct predictor_image *p, struct canvas *out, struct error *e)
+static int draw_asked(const struct worst_masks *all, struct questions *q, const struct sample *s, const struct worst *w,
+                      const struct predictor_image *p, struct canvas *out, struct error *e)
 {
     struct predictor a;
     int rc = ask_worst(all, &q->ask, w, e);
@@ -151,7 +165,8 @@ static int draw_asked(const struct worst_masks *all, struct questions *q, const 
     return PL_OK;
 }
 
-static int draw_worst(const struct worst_masks *all, struct questions *q, const struct sample *s, const struct worst *w, struct canvas *out, struct error *e)
+static int draw_worst(const struct worst_masks *all, struct questions *q, const struct sample *s, const struct worst *w,
+                      struct canvas *out, struct error *e)
 {
     struct predictor_image p;
     int rc = open_image(s, &all->set->range, &p, e);
@@ -184,7 +199,8 @@ static void drawn_free(struct drawn *d)
 static const char *describe_prompt(const struct worst_masks *all, const struct worst *w, struct bump *memory)
 {
     if (!asks(all)) return all->prompts[w->prompt];
-    return bump_format(memory, "%s (%s)", dataset_text(all->set, w->sample, DATASET_QUESTION), dataset_text(all->set, w->sample, DATASET_ANSWER));
+    return bump_format(memory, "%s (%s)", dataset_text(all->set, w->sample, DATASET_QUESTION),
+                       dataset_text(all->set, w->sample, DATASET_ANSWER));
 }
 
 static int draw_all(const struct worst_masks *w, struct drawn *d, struct error *e)
@@ -216,7 +232,8 @@ static int draw_all(const struct worst_masks *w, struct drawn *d, struct error *
 
 static int write_sheet(const char *path, const struct drawn *d, struct error *e)
 {
-    struct canvas sheet = draw_sheet("worst masks: prediction blue, ground truth green", d->cells, d->n, COLUMNS, CELL_W, CELL_H);
+    struct canvas sheet =
+        draw_sheet("worst masks: prediction blue, ground truth green", d->cells, d->n, COLUMNS, CELL_W, CELL_H);
     int rc = png_write(path, PNG_RGB, sheet.w, sheet.h, sheet.rgb, 0, e);
     canvas_free(&sheet);
     return rc;
@@ -227,7 +244,8 @@ static int encode_image(struct text *out, const struct canvas *image, struct err
 {
     if (image->w <= MOST_W && image->h <= MOST_H) return png_encode(out, PNG_RGB, image->w, image->h, image->rgb, 0, e);
     const double scale = fmin((double)MOST_W / image->w, (double)MOST_H / image->h);
-    struct canvas small = canvas_new((uint32_t)fmax(1, image->w * scale), (uint32_t)fmax(1, image->h * scale), DRAW_WHITE);
+    struct canvas small =
+        canvas_new((uint32_t)fmax(1, image->w * scale), (uint32_t)fmax(1, image->h * scale), DRAW_WHITE);
     draw_fit(&small, 0, 0, small.w, small.h, image);
     int rc = png_encode(out, PNG_RGB, small.w, small.h, small.rgb, 0, e);
     canvas_free(&small);
@@ -239,7 +257,8 @@ static int write_page(const struct worst_masks *w, const char *path, const struc
     struct text out = {0};
     char name[256];
     int rc = PL_OK;
-    page_begin(&out, w->table ? "Plimsoll: an evaluation" : "Plimsoll: the worst masks of an evaluation", page_name(w->config->model_path, 2, name));
+    page_begin(&out, w->table ? "Plimsoll: an evaluation" : "Plimsoll: the worst masks of an evaluation",
+               page_name(w->config->model_path, 2, name));
     if (w->table) eval_table_page(w->table, &out);
     masks_legend(&out);
     text_printf(&out, "<div class='images'>\n");

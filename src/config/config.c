@@ -2,8 +2,8 @@
  * config.c: from YAML and options to struct config.
  *
  * Everything is driven by the rows of config.def. A value from any source is a node of a value
- * tree, and config_convert() (config_values.c) alone converts a node to a member: defaults, file and
- * options cannot disagree about what is a number.
+ * tree, and config_convert() (config_values.c) alone converts a node to a member: defaults, file
+ * and options cannot disagree about what is a number.
  *
  * Invariant: each member holds a value that its row allows, at all times; strings
  * and lists belong to c->strings. The printers are in config_print.c, checks of several keys in
@@ -70,9 +70,15 @@ enum config_key config_technique_key(enum technique_id id)
     return keys[id];
 }
 
-struct config_setting *config_technique(const struct config *c, enum technique_id id) { return config_member(c, config_technique_key(id)); }
+struct config_setting *config_technique(const struct config *c, enum technique_id id)
+{
+    return config_member(c, config_technique_key(id));
+}
 
-int64_t config_micro_batch(const struct config *c) { return c->memory_micro_batch.chosen ? atoi(c->memory_micro_batch.value) : 0; }
+int64_t config_micro_batch(const struct config *c)
+{
+    return c->memory_micro_batch.chosen ? atoi(c->memory_micro_batch.value) : 0;
+}
 
 /* --- errors with file and line --------------------------------------------------------- */
 
@@ -116,19 +122,48 @@ static const struct {
     const char *theirs;
     enum config_key ours;
 } translations[] = {
-    {"lr", KEY_train_learning_rate}, {"batch_size", KEY_train_effective_batch}, {"train_batch_size", KEY_train_effective_batch},
-    {"max_steps", KEY_train_steps}, {"num_steps", KEY_train_steps}, {"max_iters", KEY_train_steps},
-    {"max_epochs", KEY_train_epochs}, {"num_epochs", KEY_train_epochs}, {"num_train_epochs", KEY_train_epochs},
-    {"micro_batch_size", KEY_memory_micro_batch}, {"per_device_train_batch_size", KEY_memory_micro_batch},
-    {"accumulation", KEY_memory_micro_batch}, {"gradient_accumulation_steps", KEY_memory_micro_batch},
-    {"gradient_checkpointing", KEY_memory_recompute}, {"activation_checkpointing", KEY_memory_recompute},
-    {"gradient_accumulation", KEY_memory_micro_batch}, {"mixed_precision", KEY_memory_precision}, {"cpu_offload", KEY_memory_offload},
-    {"optim", KEY_memory_optimizer}, {"load_in_4bit", KEY_memory_quantize}, {"quantization", KEY_memory_quantize}, {"bnb_4bit_quant_type", KEY_memory_quantize}, {"model_name_or_path", KEY_model_path}, {"val", KEY_data_validation}, {"dtype", KEY_memory_precision}, {"bf16", KEY_memory_precision},
-    {"fp16", KEY_memory_precision}, {"max_grad_norm", KEY_train_clip_norm}, {"grad_clip", KEY_train_clip_norm},
-    {"scheduler", KEY_train_schedule}, {"lr_scheduler", KEY_train_schedule}, {"lr_scheduler_type", KEY_train_schedule},
-    {"min_lr", KEY_train_min_lr_rate}, {"warmup", KEY_train_warmup_steps}, {"wd", KEY_train_weight_decay}, {"output_dir", KEY_train_out},
-    {"save_steps", KEY_train_save_every}, {"eval_steps", KEY_train_eval_every}, {"save_total_limit", KEY_train_keep},
-    {"num_workers", KEY_data_threads}, {"seq_len", KEY_data_sequence}, {"max_length", KEY_data_sequence},
+    {"lr", KEY_train_learning_rate},
+    {"batch_size", KEY_train_effective_batch},
+    {"train_batch_size", KEY_train_effective_batch},
+    {"max_steps", KEY_train_steps},
+    {"num_steps", KEY_train_steps},
+    {"max_iters", KEY_train_steps},
+    {"max_epochs", KEY_train_epochs},
+    {"num_epochs", KEY_train_epochs},
+    {"num_train_epochs", KEY_train_epochs},
+    {"micro_batch_size", KEY_memory_micro_batch},
+    {"per_device_train_batch_size", KEY_memory_micro_batch},
+    {"accumulation", KEY_memory_micro_batch},
+    {"gradient_accumulation_steps", KEY_memory_micro_batch},
+    {"gradient_checkpointing", KEY_memory_recompute},
+    {"activation_checkpointing", KEY_memory_recompute},
+    {"gradient_accumulation", KEY_memory_micro_batch},
+    {"mixed_precision", KEY_memory_precision},
+    {"cpu_offload", KEY_memory_offload},
+    {"optim", KEY_memory_optimizer},
+    {"load_in_4bit", KEY_memory_quantize},
+    {"quantization", KEY_memory_quantize},
+    {"bnb_4bit_quant_type", KEY_memory_quantize},
+    {"model_name_or_path", KEY_model_path},
+    {"val", KEY_data_validation},
+    {"dtype", KEY_memory_precision},
+    {"bf16", KEY_memory_precision},
+    {"fp16", KEY_memory_precision},
+    {"max_grad_norm", KEY_train_clip_norm},
+    {"grad_clip", KEY_train_clip_norm},
+    {"scheduler", KEY_train_schedule},
+    {"lr_scheduler", KEY_train_schedule},
+    {"lr_scheduler_type", KEY_train_schedule},
+    {"min_lr", KEY_train_min_lr_rate},
+    {"warmup", KEY_train_warmup_steps},
+    {"wd", KEY_train_weight_decay},
+    {"output_dir", KEY_train_out},
+    {"save_steps", KEY_train_save_every},
+    {"eval_steps", KEY_train_eval_every},
+    {"save_total_limit", KEY_train_keep},
+    {"num_workers", KEY_data_threads},
+    {"seq_len", KEY_data_sequence},
+    {"max_length", KEY_data_sequence},
 };
 
 /* The known name that is closest to an unknown path: a section for a map, else a key; NULL: none is
@@ -163,7 +198,8 @@ static int unknown(const struct config *c, const char *path, const struct value 
 /* --- keys and sections --------------------------------------------------------------- */
 
 /* A list of rules, for a technique that takes them. */
-static int assign_rules(struct config *c, const struct config_row *r, struct config_setting *to, const struct value *v, enum config_source source, struct error *e)
+static int assign_rules(struct config *c, const struct config_row *r, struct config_setting *to, const struct value *v,
+                        enum config_source source, struct error *e)
 {
     struct config_row list = *r;
     struct config_setting x = {.chosen = true};
@@ -199,12 +235,14 @@ static void drop_partner(struct config *c, enum config_key key)
                 config_reset(c, config_pairs[i][!side]);
 }
 
-static int set_value(struct config *c, enum config_key key, const struct value *v, enum config_source source, struct error *e)
+static int set_value(struct config *c, enum config_key key, const struct value *v, enum config_source source,
+                     struct error *e)
 {
     const struct config_row *r = &config_rows[key];
     void *to = config_member(c, key);
     if (r->type == ROW_GROUPS || r->type == ROW_MODULES) return config_convert_maps(c, r, to, v, source, e);
-    if (r->type == ROW_SETTING && v->kind == VALUE_LIST && techniques[technique_find(config_leaf(r))].rules) return assign_rules(c, r, to, v, source, e);
+    if (r->type == ROW_SETTING && v->kind == VALUE_LIST && techniques[technique_find(config_leaf(r))].rules)
+        return assign_rules(c, r, to, v, source, e);
     return config_convert(c, r, to, v) ? PL_OK : config_refuse(c, r, v, source, e);
 }
 
@@ -221,7 +259,9 @@ static int set_key(struct config *c, const char *path, const struct value *v, en
     c->origin[key].source = source;
     c->origin[key].file = source == SOURCE_FILE ? c->file : NULL;
     c->origin[key].line = (int)v->line;
-    if (key == KEY_parallel_shard && c->parallel_group.chosen && !config_given(c, KEY_parallel_group)) c->origin[KEY_parallel_group] = c->origin[key]; /* HYBRID_SHARD set both */
+    /* HYBRID_SHARD set both */
+    if (key == KEY_parallel_shard && c->parallel_group.chosen && !config_given(c, KEY_parallel_group))
+        c->origin[KEY_parallel_group] = c->origin[key];
     drop_partner(c, (enum config_key)key);
     return PL_OK;
 }
@@ -382,7 +422,8 @@ bool config_given(const struct config *c, enum config_key key)
 
 bool config_validates(const struct config *c)
 {
-    return c->data_validation.n || c->data_validation_images || c->data_holdout > 0 || c->data_validation_list || c->data_validation_match || c->data_validation_split;
+    return c->data_validation.n || c->data_validation_images || c->data_holdout > 0 || c->data_validation_list ||
+           c->data_validation_match || c->data_validation_split;
 }
 
 bool config_warms_up(const struct config *c) { return c->train_warmup_steps > 0 || c->train_warmup_ratio > 0; }
@@ -391,7 +432,8 @@ bool config_warms_up(const struct config *c) { return c->train_warmup_steps > 0 
  * file name or nothing. */
 int config_at_key(const struct config *c, enum config_key key, struct error *e)
 {
-    if (c->origin[key].source == SOURCE_IMPORT && !c->origin[key].line) return error_prepend(e, "%s", c->origin[key].file);
+    if (c->origin[key].source == SOURCE_IMPORT && !c->origin[key].line)
+        return error_prepend(e, "%s", c->origin[key].file);
     if (c->origin[key].source == SOURCE_FILE || c->origin[key].source == SOURCE_IMPORT)
         return error_prepend(e, "%s:%d", c->origin[key].file, c->origin[key].line);
     if (c->origin[key].source == SOURCE_OPTION) return c->command_line ? error_prepend(e, "--set") : e->code;

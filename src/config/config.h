@@ -3,8 +3,8 @@
  *
  * config.def is the table of keys; struct config has one plain member per key,
  * config.train_learning_rate for train.learning_rate. Sources come in this order,
- * and a later one overrides: the defaults, the configurations of other programs (import.h), RUN.yaml,
- * --set key=value, --memory SIZE.
+ * and a later one overrides: the defaults, the configurations of other programs (import.h),
+ * RUN.yaml, --set key=value, --memory SIZE.
  *
  *     config_init(&c);
  *     config_read(&c, "run.yaml", &error)
@@ -25,8 +25,22 @@
 /* Values of the CHOICE keys, in the order of their words in config.def.
  * data.token_dtype is enum tokens_dtype, data.labels enum label_kind, data.range enum range_kind,
  * data.strategy enum sampler_strategy, data.train_on enum train_on, data.too_long enum too_long,
- * data.too_many_images enum too_many, train.schedule enum schedule_kind, model.head enum head_kind. */
-enum config_format { FORMAT_TOKENS, FORMAT_BYTES, FORMAT_TEXT, FORMAT_CONVERSATIONS, FORMAT_SA1B, FORMAT_COCO, FORMAT_PAIRS, FORMAT_CSV, FORMAT_PACKED, FORMAT_PARQUET, FORMAT_CLASSES, FORMAT_CAPTIONS };
+ * data.too_many_images enum too_many, train.schedule enum schedule_kind, model.head enum
+ * head_kind. */
+enum config_format {
+    FORMAT_TOKENS,
+    FORMAT_BYTES,
+    FORMAT_TEXT,
+    FORMAT_CONVERSATIONS,
+    FORMAT_SA1B,
+    FORMAT_COCO,
+    FORMAT_PAIRS,
+    FORMAT_CSV,
+    FORMAT_PACKED,
+    FORMAT_PARQUET,
+    FORMAT_CLASSES,
+    FORMAT_CAPTIONS
+};
 enum config_embeddings { EMBEDDINGS_AUTO, EMBEDDINGS_USE, EMBEDDINGS_OFF };
 enum config_loss { LOSS_SAM, LOSS_EQUAL_WEIGHTS, LOSS_STRUCTURE };
 enum config_edge_terms { EDGE_BOTH, EDGE_IOU };
@@ -203,13 +217,15 @@ int config_read_text(struct config *c, const char *yaml, const char *name, struc
 int config_set(struct config *c, const char *assignment, struct error *e);
 /* The same with separate key and value; messages do not mention --set. */
 int config_assign(struct config *c, const char *key, const char *value, struct error *e);
-/* The adapter in a folder, which the caller keeps, instead of the one that the file describes; NULL: none. Keys that options gave stay. */
+/* The adapter in a folder, which the caller keeps, instead of the one that the file describes;
+ * NULL: none. Keys that options gave stay. */
 void config_use_adapter(struct config *c, const char *path);
 /* --memory: a size, auto or none. */
 int config_set_memory(struct config *c, const char *size, struct error *e);
 
-/* Checks that involve several keys: keys that exclude or need each other, and keys that have no effect beside the
- * others (column `needs` of config.def). `needs` lists what the command requires. */
+/* Checks that involve several keys: keys that exclude or need each other, and keys that have no
+ * effect beside the others (column `needs` of config.def). `needs` lists what the command
+ * requires. */
 enum {
     CONFIG_NEEDS_MODEL = 1, /* exactly one of model.path, model.preset */
     CONFIG_NEEDS_DATA = 2,  /* data.train */
@@ -217,7 +233,8 @@ enum {
     CONFIG_OPTIONS_ONLY = 8, /* there is no run file: config_check_read says which keys have an effect */
 };
 int config_check(const struct config *c, unsigned needs, struct error *e);
-/* PL_USAGE if an option sets a key that the command does not read; `reads` are patterns, separated by blanks. */
+/* PL_USAGE if an option sets a key that the command does not read; `reads` are patterns, separated
+ * by blanks. */
 int config_check_read(const struct config *c, const char *command, const char *reads, struct error *e);
 /* Prepends the location of a key, "run.yaml:7: " or "--set: ", to a message about it. */
 int config_at_key(const struct config *c, enum config_key key, struct error *e);
@@ -242,7 +259,10 @@ int64_t config_micro_batch(const struct config *c);
 void config_show(const struct config *c, enum config_key key, struct text *out);
 /* Whether data.format gives rows of token ids, not images with masks. */
 /* Whether a tokenizer makes rows of the data. */
-static inline bool config_text(const struct config *c) { return c->data_format == FORMAT_TEXT || c->data_format == FORMAT_CONVERSATIONS; }
+static inline bool config_text(const struct config *c)
+{
+    return c->data_format == FORMAT_TEXT || c->data_format == FORMAT_CONVERSATIONS;
+}
 static inline bool config_tokens(const struct config *c) { return c->data_format <= FORMAT_CONVERSATIONS; }
 /* Whether the configuration names validation data. */
 bool config_validates(const struct config *c);

@@ -17,7 +17,7 @@
 #include "models/heads.h"
 #include "models/prs_med.h"
 
-/* --- keys without effect ------------------------------------------------------------------------- */
+/* --- keys without effect ---------------------------------------------------------------------- */
 
 static bool takes_tokens(const struct model *m) { return model_port(m, "input_ids"); }
 static bool takes_images(const struct model *m) { return m->images && !prs_model(m); }
@@ -71,7 +71,8 @@ static bool is_set(const struct config *c, enum config_key key)
     case ROW_INTS: return ((const struct config_ints *)member)->n > 0;
     case ROW_GROUPS: return ((const struct config_groups *)member)->n > 0;
     case ROW_MODULES: return ((const struct config_modules *)member)->n > 0;
-    case ROW_NAMES: return ((const struct config_names *)member)->text || ((const struct config_names *)member)->list.n > 0;
+    case ROW_NAMES:
+        return ((const struct config_names *)member)->text || ((const struct config_names *)member)->list.n > 0;
     case ROW_NUMBERS: return ((const struct config_numbers *)member)->n > 0;
     case ROW_INT: case ROW_AUTO_INT: return *(const int64_t *)member;
     case ROW_REAL: return *(const double *)member != 0;
@@ -91,7 +92,8 @@ static const char *word_of(const struct config *c, enum config_key key, char out
     return s->chosen ? s->value : "auto";
 }
 
-/* Splits "NAME=WORDS"; *words is NULL for "NAME". Returns the key NAME; -1: it is `model` or `validation`. */
+/* Splits "NAME=WORDS"; *words is NULL for "NAME". Returns the key NAME; -1: it is `model` or
+ * `validation`. */
 static int split_need(char *need, const char **words)
 {
     char *equals = strchr(need, '=');
@@ -106,7 +108,9 @@ static bool holds(const struct config *c, const struct model *m, const char *nee
     const char *words;
     snprintf(text, sizeof text, "%s", need);
     const int key = split_need(text, &words);
-    if (key >= 0) return words ? config_word_index(words, word_of(c, (enum config_key)key, word)) >= 0 : is_set(c, (enum config_key)key);
+    if (key >= 0)
+        return words ? config_word_index(words, word_of(c, (enum config_key)key, word)) >= 0
+                     : is_set(c, (enum config_key)key);
     return words ? !m || is_kind(m, words) : config_validates(c);
 }
 
@@ -118,7 +122,8 @@ static bool need_of_option(const struct config *c, const char *need)
     snprintf(text, sizeof text, "%s", need);
     const int key = split_need(text, &words);
     if (key >= 0) return c->origin[key].source == SOURCE_OPTION;
-    const enum config_key model[] = {KEY_model_path, KEY_model_preset}, validation[] = {KEY_data_validation, KEY_data_holdout};
+    const enum config_key model[] = {KEY_model_path, KEY_model_preset},
+                          validation[] = {KEY_data_validation, KEY_data_holdout};
     const enum config_key *of = words ? model : validation;
     return c->origin[of[0]].source == SOURCE_OPTION || c->origin[of[1]].source == SOURCE_OPTION;
 }
@@ -174,7 +179,8 @@ static bool asks_nothing(const struct config *c, const struct config *standard, 
     return t && t->off && !strcmp(((const struct config_setting *)config_member(c, key))->value, t->off);
 }
 
-/* Prints what a key lacks to have an effect, with a model: what it lacks in that; nothing: it has one. Returns whether --set took that from a key of a file. */
+/* Prints what a key lacks to have an effect, with a model: what it lacks in that; nothing: it has
+ * one. Returns whether --set took that from a key of a file. */
 static bool print_lack(const struct config *c, const struct model *m, enum config_key key, struct text *out)
 {
     bool taken = false;
@@ -223,7 +229,10 @@ static int check_effects(const struct config *c, const struct model *m, struct e
     return rc;
 }
 
-int config_check_model(const struct config *c, const struct model *m, struct error *e) { return check_effects(c, m, e); }
+int config_check_model(const struct config *c, const struct model *m, struct error *e)
+{
+    return check_effects(c, m, e);
+}
 
 int config_check_read(const struct config *c, const char *command, const char *reads, struct error *e)
 {
@@ -234,14 +243,17 @@ int config_check_read(const struct config *c, const char *command, const char *r
         const enum config_key key = (enum config_key)k;
         char pattern[256];
         bool read = c->origin[key].source != SOURCE_OPTION || asks_nothing(c, &standard, key);
-        for (const char *at = reads; !read && next_part(&at, " ", pattern);) read = pattern_match(pattern, config_rows[key].path);
-        if (!read) rc = error_set(e, PL_USAGE, "--set %s: `plimsoll %s` does not read this key, but %s", config_rows[key].path, command, reads);
+        for (const char *at = reads; !read && next_part(&at, " ", pattern);)
+            read = pattern_match(pattern, config_rows[key].path);
+        if (!read)
+            rc = error_set(e, PL_USAGE, "--set %s: `plimsoll %s` does not read this key, but %s", config_rows[key].path,
+                           command, reads);
     }
     config_free(&standard);
     return rc;
 }
 
-/* --- keys that need or exclude each other -------------------------------------------------------- */
+/* --- keys that need or exclude each other ----------------------------------------------------- */
 
 static int check_pair(const struct config *c, enum config_pair p, bool needed, struct error *e)
 {
@@ -269,12 +281,14 @@ static int check_needed(const struct config *c, enum config_key key, struct erro
 static int check_schedule(const struct config *c, struct error *e)
 {
     const struct config_ints *m = &c->train_milestones;
-    if (check_pair(c, PAIR_DROPS, c->train_schedule == SCHEDULE_STEP, e) || check_pair(c, PAIR_WARMUP, false, e)) return e->code;
+    if (check_pair(c, PAIR_DROPS, c->train_schedule == SCHEDULE_STEP, e) || check_pair(c, PAIR_WARMUP, false, e))
+        return e->code;
     for (uint32_t i = 0; i < m->n; i++) {
         int64_t least = i ? m->at[i - 1] + 1 : max_i64(1, c->train_warmup_steps);
         if (m->at[i] >= least) continue;
-        error_set(e, PL_USAGE, "train.milestones: %lld comes %s, expected ascending steps from the end of the warmup on", (long long)m->at[i],
-                  i ? "after a later one or twice" : "within the warmup");
+        error_set(e, PL_USAGE,
+                  "train.milestones: %lld comes %s, expected ascending steps from the end of the warmup on",
+                  (long long)m->at[i], i ? "after a later one or twice" : "within the warmup");
         return config_at_key(c, KEY_train_milestones, e);
     }
     return PL_OK;
@@ -285,7 +299,8 @@ static int check_groups(const struct config *c, struct error *e)
 {
     for (uint32_t i = 0; i < c->train_groups.n && c->train_learning_rate == 0; i++) {
         if (!c->train_groups.at[i].given[GROUP_learning_rate]) continue;
-        error_set(e, PL_USAGE, "train.groups[%u].learning_rate is given, but train.learning_rate is 0, expected more", i);
+        error_set(e, PL_USAGE, "train.groups[%u].learning_rate is given, but train.learning_rate is 0, expected more",
+                  i);
         return config_at_key(c, KEY_train_groups, e);
     }
     return PL_OK;
@@ -295,33 +310,40 @@ static int check_range(const struct config *c, struct error *e)
 {
     const bool given = config_given(c, KEY_data_window);
     if (c->data_range == RANGE_WINDOW && !given) {
-        error_set(e, PL_USAGE, "data.range is window, and data.window is not given: set it to the two pixel values that become black and white, such as [0, 4095]");
+        error_set(e, PL_USAGE,
+                  "data.range is window, and data.window is not given: set it to the two pixel values that become "
+                  "black and white, such as [0, 4095]");
         return config_at_key(c, KEY_data_range, e);
     }
     const struct config_range *ranges[] = {&c->data_window, &c->data_percentiles};
     for (int i = given ? 0 : 1; i < 2; i++) {
         const enum config_key key = i ? KEY_data_percentiles : KEY_data_window;
         if (ranges[i]->low < ranges[i]->high) continue;
-        error_set(e, PL_USAGE, "%s is [%g, %g], expected two different numbers, the smaller one first", config_rows[key].path, ranges[i]->low, ranges[i]->high);
+        error_set(e, PL_USAGE, "%s is [%g, %g], expected two different numbers, the smaller one first",
+                  config_rows[key].path, ranges[i]->low, ranges[i]->high);
         return config_at_key(c, key, e);
     }
     return PL_OK;
 }
 
-/* A held-out part and separate validation files exclude each other; a filter for validation images needs one for training
- * images, or the two would overlap. */
+/* A held-out part and separate validation files exclude each other; a filter for validation images
+ * needs one for training images, or the two would overlap. */
 static int check_data(const struct config *c, struct error *e)
 {
-    static const enum config_key parts[][2] = {{KEY_data_train_list, KEY_data_validation_list}, {KEY_data_train_match, KEY_data_validation_match},
+    static const enum config_key parts[][2] = {{KEY_data_train_list, KEY_data_validation_list},
+                                               {KEY_data_train_match, KEY_data_validation_match},
                                                {KEY_data_train_split, KEY_data_validation_split}};
     for (size_t i = 0; i < COUNT(parts); i++) {
         if (!is_set(c, parts[i][1]) || is_set(c, parts[i][0]) || c->data_validation.n) continue;
-        error_set(e, PL_USAGE, "%s is given and %s is not, so images would be both trained and evaluated on; give both, or data.validation",
+        error_set(e, PL_USAGE,
+                  "%s is given and %s is not, so images would be both trained and evaluated on; give both, or "
+                  "data.validation",
                   config_rows[parts[i][1]].path, config_rows[parts[i][0]].path);
         return config_at_key(c, parts[i][1], e);
     }
     if (c->data_holdout > 0 && (c->data_validation.n || c->data_validation_images)) {
-        error_set(e, PL_USAGE, "both data.holdout and %s are given, expected one of them", c->data_validation.n ? "data.validation" : "data.validation_images");
+        error_set(e, PL_USAGE, "both data.holdout and %s are given, expected one of them",
+                  c->data_validation.n ? "data.validation" : "data.validation_images");
         return config_at_key(c, KEY_data_holdout, e);
     }
     return check_range(c, e);
@@ -340,8 +362,8 @@ int config_check(const struct config *c, unsigned needs, struct error *e)
         return config_at_key(c, KEY_loss_focal, e);
     }
     if (config_micro_batch(c) > c->train_effective_batch) {
-        error_set(e, PL_USAGE, "memory.micro_batch is %s, expected no more than train.effective_batch, %lld", c->memory_micro_batch.value,
-                  (long long)c->train_effective_batch);
+        error_set(e, PL_USAGE, "memory.micro_batch is %s, expected no more than train.effective_batch, %lld",
+                  c->memory_micro_batch.value, (long long)c->train_effective_batch);
         return config_at_key(c, KEY_memory_micro_batch, e);
     }
     return PL_OK;

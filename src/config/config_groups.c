@@ -2,9 +2,9 @@
  * config_groups.c: converts keys that are lists of maps, train.groups, memory.modules and
  * memory.quantize, to and from their structs.
  *
- * The members of an item are table rows like the keys themselves (group.def, module.def, form.def), so that
- * a number in an item is read, checked and written like any other. The table at the top holds the
- * differences between the two lists.
+ * The members of an item are table rows like the keys themselves (group.def, module.def, form.def),
+ * so that a number in an item is read, checked and written like any other. The table at the top
+ * holds the differences between the two lists.
  */
 #include "io/value.h"
 #include "config/config_rows.h"
@@ -37,16 +37,19 @@ struct maps {
     char *at;
     uint32_t n;
 };
-_Static_assert(sizeof(struct maps) == sizeof(struct config_groups) && sizeof(struct maps) == sizeof(struct config_modules) && sizeof(struct maps) == sizeof(struct config_forms),
+_Static_assert(sizeof(struct maps) == sizeof(struct config_groups) &&
+                   sizeof(struct maps) == sizeof(struct config_modules) &&
+                   sizeof(struct maps) == sizeof(struct config_forms),
                "lists of maps");
 
 /* `match` is the first member of each item. */
 const struct config_maps config_maps[] = {
-    {ROW_GROUPS, group_rows, GROUP_MEMBERS, sizeof(struct config_group), offsetof(struct config_group, given), "parameter",
-     "learning_rate, lr_scale, weight_decay or frozen"},
-    {ROW_MODULES, module_rows, MODULE_MEMBERS, sizeof(struct config_module), offsetof(struct config_module, given), "module",
-     "recompute or precision"},
-    {ROW_FORMS, form_rows, FORM_MEMBERS, sizeof(struct config_form), offsetof(struct config_form, given), "layer", "form"},
+    {ROW_GROUPS, group_rows, GROUP_MEMBERS, sizeof(struct config_group), offsetof(struct config_group, given),
+     "parameter", "learning_rate, lr_scale, weight_decay or frozen"},
+    {ROW_MODULES, module_rows, MODULE_MEMBERS, sizeof(struct config_module), offsetof(struct config_module, given),
+     "module", "recompute or precision"},
+    {ROW_FORMS, form_rows, FORM_MEMBERS, sizeof(struct config_form), offsetof(struct config_form, given), "layer",
+     "form"},
 };
 const size_t config_maps_count = COUNT(config_maps);
 _Static_assert(GROUP_match == 0 && MODULE_match == 0 && FORM_match == 0, "match is the first member");
@@ -82,8 +85,8 @@ static void list_members(const struct config_maps *m, struct text *out)
 }
 
 /* Reads one key of an item; `path` is the item's, "train.groups[2]". */
-static int set_member(struct config *c, const struct config_maps *m, char *item, const char *path, const struct value *v,
-                       enum config_source source, struct error *e)
+static int set_member(struct config *c, const struct config_maps *m, char *item, const char *path,
+                      const struct value *v, enum config_source source, struct error *e)
 {
     const char *nearest = NULL;
     int i = find_member(m, v->key, &nearest);
@@ -121,7 +124,8 @@ static int set_item(struct config *c, const struct config_maps *m, char *item, c
 {
     char found[96];
     if (v->kind != VALUE_MAP)
-        error_set(e, PL_USAGE, "%s: found %s, expected a map with match and the settings of its %ss", path, value_describe(v, found), m->what);
+        error_set(e, PL_USAGE, "%s: found %s, expected a map with match and the settings of its %ss", path,
+                  value_describe(v, found), m->what);
     else {
         for (uint32_t i = 0; i < v->count; i++)
             if (set_member(c, m, item, path, v->items[i], source, e)) return e->code;
@@ -137,7 +141,8 @@ static int set_item(struct config *c, const struct config_maps *m, char *item, c
     return config_at_node(c, v, source, e);
 }
 
-int config_convert_maps(struct config *c, const struct config_row *r, void *to, const struct value *v, enum config_source source, struct error *e)
+int config_convert_maps(struct config *c, const struct config_row *r, void *to, const struct value *v,
+                        enum config_source source, struct error *e)
 {
     const struct config_maps *m = maps_of(r->type);
     if (v->kind != VALUE_LIST) return config_refuse(c, r, v, source, e);
@@ -161,7 +166,8 @@ struct value *config_maps_value(struct bump *b, enum config_row_type type, const
         char *item = maps.at + i * m->size;
         struct value *map = value_new(b, VALUE_MAP);
         for (int k = 0; k < m->members; k++)
-            if (given(m, item)[k]) value_put(b, map, config_leaf(&m->rows[k]), config_row_value(&m->rows[k], item + m->rows[k].offset, b));
+            if (given(m, item)[k])
+                value_put(b, map, config_leaf(&m->rows[k]), config_row_value(&m->rows[k], item + m->rows[k].offset, b));
         value_append(b, list, map);
     }
     return list;

@@ -121,7 +121,9 @@ void config_expect(const struct config_row *r, struct text *out)
         text_printf(out, "%s", r->allowed);
     }
     text_printf(out, "%s", nouns[r->type]);
-    if (r->type == ROW_INT || r->type == ROW_INTS || r->type == ROW_AUTO_INT || r->type == ROW_REAL || r->type == ROW_RANGE || r->type == ROW_NUMBERS) expect_interval(r, out);
+    if (r->type == ROW_INT || r->type == ROW_INTS || r->type == ROW_AUTO_INT || r->type == ROW_REAL ||
+        r->type == ROW_RANGE || r->type == ROW_NUMBERS)
+        expect_interval(r, out);
     else if (r->type == ROW_CHOICE || r->type == ROW_BUDGET) expect_words(r, out);
     if (r->type == ROW_LIST && *r->allowed) {
         text_printf(out, ", each ");
@@ -148,7 +150,8 @@ static struct value *ints_value(struct bump *b, const struct config_ints *ints)
 static struct value *numbers_value(struct bump *b, const struct config_numbers *numbers)
 {
     struct value *v = value_new(b, VALUE_MAP);
-    for (uint32_t i = 0; i < numbers->n; i++) value_put(b, v, numbers->at[i].name, value_number(b, numbers->at[i].value));
+    for (uint32_t i = 0; i < numbers->n; i++)
+        value_put(b, v, numbers->at[i].name, value_number(b, numbers->at[i].value));
     return v;
 }
 
@@ -175,12 +178,14 @@ static struct value *setting_value(struct bump *b, const struct config_row *r, c
 {
     if (!x->chosen) return value_string(b, "auto");
     if (x->rules.n) return config_maps_value(b, ROW_FORMS, &x->rules);
-    return techniques[technique_find(config_leaf(r))].type == TYPE_COUNT ? value_int(b, atoi(x->value)) : value_string(b, x->value);
+    return techniques[technique_find(config_leaf(r))].type == TYPE_COUNT ? value_int(b, atoi(x->value))
+                                                                         : value_string(b, x->value);
 }
 
 bool config_is_list(const struct config_row *r)
 {
-    return r->type == ROW_LIST || r->type == ROW_INTS || r->type == ROW_GROUPS || r->type == ROW_MODULES || r->type == ROW_NAMES;
+    return r->type == ROW_LIST || r->type == ROW_INTS || r->type == ROW_GROUPS || r->type == ROW_MODULES ||
+           r->type == ROW_NAMES;
 }
 
 struct value *config_row_value(const struct config_row *r, const void *from, struct bump *b)
@@ -210,7 +215,8 @@ struct value *config_row_value(const struct config_row *r, const void *from, str
     case ROW_SETTING:
         return setting_value(b, r, from);
     case ROW_NAMES:
-        return ((const struct config_names *)from)->text ? value_string(b, ((const struct config_names *)from)->text) : list_value(b, from);
+        return ((const struct config_names *)from)->text ? value_string(b, ((const struct config_names *)from)->text)
+                                                         : list_value(b, from);
     case ROW_NUMBERS:
         return numbers_value(b, from);
     case ROW_GROUPS:
@@ -226,7 +232,9 @@ struct value *config_row_value(const struct config_row *r, const void *from, str
 static struct value *key_value(const struct config *c, enum config_key key, struct bump *b)
 {
     const struct config_row *r = &config_rows[key];
-    if (c->loss_preset == LOSS_EQUAL_WEIGHTS && key >= KEY_loss_focal && key <= KEY_loss_smooth && !config_given(c, key)) return value_new(b, VALUE_NULL);
+    if (c->loss_preset == LOSS_EQUAL_WEIGHTS && key >= KEY_loss_focal && key <= KEY_loss_smooth &&
+        !config_given(c, key))
+        return value_new(b, VALUE_NULL);
     if (!*r->standard && !config_is_list(r) && !config_given(c, key)) return value_new(b, VALUE_NULL);
     return config_row_value(r, config_member(c, key), b);
 }

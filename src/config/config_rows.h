@@ -1,6 +1,6 @@
 /*
- * config_rows.h: the rows of config.def, group.def, module.def and form.def as data, only for the config*.c
- * files. Other files use the members of struct config.
+ * config_rows.h: the rows of config.def, group.def, module.def and form.def as data, only for the
+ * config*.c files. Other files use the members of struct config.
  */
 #ifndef CONFIG_ROWS_H
 #define CONFIG_ROWS_H
@@ -9,8 +9,22 @@
 #include "config/config.h"
 
 enum config_row_type {
-    ROW_STRING, ROW_LIST, ROW_INT, ROW_INTS, ROW_AUTO_INT, ROW_REAL, ROW_RANGE, ROW_BOOL, ROW_CHOICE, ROW_BUDGET, ROW_GROUPS,
-    ROW_MODULES, ROW_FORMS, ROW_SETTING, ROW_NAMES, ROW_NUMBERS
+    ROW_STRING,
+    ROW_LIST,
+    ROW_INT,
+    ROW_INTS,
+    ROW_AUTO_INT,
+    ROW_REAL,
+    ROW_RANGE,
+    ROW_BOOL,
+    ROW_CHOICE,
+    ROW_BUDGET,
+    ROW_GROUPS,
+    ROW_MODULES,
+    ROW_FORMS,
+    ROW_SETTING,
+    ROW_NAMES,
+    ROW_NUMBERS
 };
 
 struct config_row {
@@ -60,8 +74,10 @@ int config_at_node(const struct config *c, const struct value *v, enum config_so
 
 /* The key with this path, or -1. */
 int config_find(const char *path);
-/* Sets a key from another program's configuration. `v->line` is in `file`, which the caller keeps. Messages have no location. */
-int config_set_imported(struct config *c, enum config_key key, const struct value *v, const char *file, struct error *e);
+/* Sets a key from another program's configuration. `v->line` is in `file`, which the caller keeps.
+ * Messages have no location. */
+int config_set_imported(struct config *c, enum config_key key, const struct value *v, const char *file,
+                        struct error *e);
 /* Restores the default. */
 void config_reset(struct config *c, enum config_key key);
 
@@ -77,7 +93,8 @@ extern const struct config_maps config_maps[];
 extern const size_t config_maps_count;
 
 /* The same for lists of maps, with messages about their items; `to` is the key's member. */
-int config_convert_maps(struct config *c, const struct config_row *r, void *to, const struct value *v, enum config_source source, struct error *e);
+int config_convert_maps(struct config *c, const struct config_row *r, void *to, const struct value *v,
+                        enum config_source source, struct error *e);
 struct value *config_maps_value(struct bump *b, enum config_row_type type, const void *from);
 
 #endif

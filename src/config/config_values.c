@@ -1,6 +1,6 @@
 /*
- * config_values.c: from a node of YAML, or the text of an option, to a member of struct config, by the type of
- * its row. A member changes only if its row allows the value.
+ * config_values.c: from a node of YAML, or the text of an option, to a member of struct config, by
+ * the type of its row. A member changes only if its row allows the value.
  */
 #include "config/config_rows.h"
 
@@ -77,7 +77,8 @@ static bool add_part(const char *text, struct text *out)
 
 /* auto where that is the default, or a value that the parser of the technique takes which has the
  * name of the key or member. */
-static bool assign_setting(struct config *c, const struct config_row *r, const struct value *v, struct config_setting *to)
+static bool assign_setting(struct config *c, const struct config_row *r, const struct value *v,
+                           struct config_setting *to)
 {
     const enum technique_id id = technique_find(config_leaf(r));
     const bool automatic = !strcmp(r->standard, "auto");
@@ -91,7 +92,9 @@ static bool assign_setting(struct config *c, const struct config_row *r, const s
     }
     good = good && text.n;
     if (good && automatic && !strcmp(text.at, "auto")) x.chosen = false;
-    else good = good && technique_parse(id, text.at, &s) && (techniques[id].type != TYPE_COUNT || config_in_range(r, strtod(text.at, NULL)));
+    else
+        good = good && technique_parse(id, text.at, &s) &&
+               (techniques[id].type != TYPE_COUNT || config_in_range(r, strtod(text.at, NULL)));
     text_free(&text);
     if (!good) return false;
     if (x.chosen) technique_print(id, &s, x.value);
@@ -169,7 +172,8 @@ static bool assign_names(struct config *c, const struct config_row *r, const str
     return true;
 }
 
-static bool assign_numbers(struct config *c, const struct config_row *r, const struct value *v, struct config_numbers *to)
+static bool assign_numbers(struct config *c, const struct config_row *r, const struct value *v,
+                           struct config_numbers *to)
 {
     struct config_numbers numbers = {bump_alloc(&c->strings, v->count * sizeof *numbers.at), v->count};
     if (v->kind != VALUE_MAP) return false;

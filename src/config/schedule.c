@@ -20,9 +20,13 @@
 #include <math.h>
 
 /* DeepSpeed's warmup has at least 2 steps. */
-static int64_t warmup_steps(const struct schedule *s) { return s->deepspeed && s->warmup ? max_i64(2, s->warmup) : s->warmup; }
+static int64_t warmup_steps(const struct schedule *s)
+{
+    return s->deepspeed && s->warmup ? max_i64(2, s->warmup) : s->warmup;
+}
 
-/* Returns the warmup's factor. DeepSpeed's first two steps both have the start; in its cosine the first has 0. */
+/* Returns the warmup's factor. DeepSpeed's first two steps both have the start; in its cosine the
+ * first has 0. */
 static double rise(const struct schedule *s, int64_t step)
 {
     const double n = (double)warmup_steps(s), k = (double)max_i64(0, step - s->deepspeed);
@@ -43,7 +47,10 @@ static int64_t drops(const struct schedule *s, int64_t step)
 }
 
 /* A curve from 1 to 0 as one from 1 to the floor. */
-static double above_floor(const struct schedule *s, double factor) { return s->floor + (1 - s->floor) * fmax(0, factor); }
+static double above_floor(const struct schedule *s, double factor)
+{
+    return s->floor + (1 - s->floor) * fmax(0, factor);
+}
 
 double schedule_factor(const struct schedule *s, int64_t step)
 {

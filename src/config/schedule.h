@@ -27,8 +27,9 @@ struct schedule {
     uint32_t n_milestones;
 };
 
-/* Returns the factor on train.learning_rate in optimizer step `step`, counted from 0. The first step of a
- * warmup has the factor `start`. A pure function, so a resumed run needs no state for it. */
+/* Returns the factor on train.learning_rate in optimizer step `step`, counted from 0. The first
+ * step of a warmup has the factor `start`. A pure function, so a resumed run needs no state for
+ * it. */
 double schedule_factor(const struct schedule *s, int64_t step);
 
 #endif

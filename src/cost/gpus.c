@@ -25,8 +25,8 @@ static const struct gpu_row {
 #undef GPU
 };
 
-/* The H200's nominal memory, and the share of it that a program sees; it is measured, so it is in no
- * row. */
+/* The H200's nominal memory, and the share of it that a program sees; it is measured, so it is in
+ * no row. */
 #define H200_GIB 141.
 #define H200_SHARE 0.99
 
@@ -55,10 +55,12 @@ bool profile_gpu_like(const char *name, struct text *out)
     char a[64], b[64];
     const uint32_t was = out->n;
     fold(name, b);
-    for (int within = 0; within < 2 && strlen(b) > 2 && out->n == was; within++) /* the name is a part of a GPU's, else a GPU's is a part of it */
+    /* the name is a part of a GPU's, else a GPU's is a part of it */
+    for (int within = 0; within < 2 && strlen(b) > 2 && out->n == was; within++)
         for (size_t i = 0; i < COUNT(gpus); i++) {
             fold(gpus[i].name, a);
-            if (within ? strstr(b, a) : strstr(a, b)) text_printf(out, "%s%s", out->n > was ? " or " : "", gpus[i].name);
+            if (within ? strstr(b, a) : strstr(a, b))
+                text_printf(out, "%s%s", out->n > was ? " or " : "", gpus[i].name);
         }
     return out->n > was;
 }
@@ -86,7 +88,8 @@ int profile_gpu(struct profile *p, struct calibration *calibration, const char *
         if (profile_gpu_like(name, &known)) text_printf(&known, "?");
         const bool like = known.n;
         for (size_t i = 0; i < COUNT(gpus) && !like; i++) text_printf(&known, "%s, ", gpus[i].name);
-        int rc = error_set(e, PL_USAGE, "no profile of a GPU \"%s\"; %s%s%s", name, like ? "did you mean " : "there are ", known.at, like ? "" : "h200");
+        int rc = error_set(e, PL_USAGE, "no profile of a GPU \"%s\"; %s%s%s", name,
+                           like ? "did you mean " : "there are ", known.at, like ? "" : "h200");
         text_free(&known);
         return rc;
     }
@@ -116,7 +119,8 @@ const char *profile_of_class(double gib, uint64_t *memory)
 /* Words that do not distinguish models: vendor, families, and memory sizes. */
 static bool is_ignored(const char *word, int n)
 {
-    static const char *const idle[] = {"NVIDIA", "GeForce", "Tesla", "SXM", "SXM2", "SXM4", "SXM5", "HBM2", "HBM2e", "HBM3", "HBM3e", "GPU"};
+    static const char *const idle[] = {"NVIDIA", "GeForce", "Tesla", "SXM",  "SXM2",  "SXM4",
+                                       "SXM5",   "HBM2",    "HBM2e", "HBM3", "HBM3e", "GPU"};
     for (size_t i = 0; i < COUNT(idle); i++)
         if ((int)strlen(idle[i]) == n && !strncasecmp(idle[i], word, (size_t)n)) return true;
     return isdigit((unsigned char)word[0]) && n > 2 && !strncasecmp(word + n - 2, "GB", 2);
@@ -147,13 +151,16 @@ static bool same_model(const char *a, const char *b)
 static bool is_row(const struct gpu_row *row, const struct gpu *c)
 {
     double gib = (double)c->memory_bytes / (double)(1u << 30);
-    return row->sm == c->capability && gib > 0.85 * row->gib && gib < 1.05 * row->gib && same_model(row->model, c->name);
+    return row->sm == c->capability && gib > 0.85 * row->gib && gib < 1.05 * row->gib &&
+           same_model(row->model, c->name);
 }
 
 /* Operations of a multiprocessor per cycle: in f32, and in 16-bit products summed in f32. Per
  * generation the figures of consumer GPUs, unless it has none. */
-static const struct { int capability; double f32, half; } cycle[] = {
-    {75, 128, 1024}, {80, 128, 2048}, {86, 256, 512}, {89, 256, 512}, {90, 256, 4096}, {100, 256, 8192}, {120, 256, 512},
+static const struct { int capability; double f32, half;
+} cycle[] = {
+    {75, 128, 1024}, {80, 128, 2048},  {86, 256, 512},  {89, 256, 512},
+    {90, 256, 4096}, {100, 256, 8192}, {120, 256, 512},
 };
 
 /* "NVIDIA GeForce RTX 3070" becomes "geforce-rtx-3070": the name that a plan stores. */

@@ -15,7 +15,8 @@ struct calibration; /* cost/calibration.h */
  * its published ceilings (gpus.c). `c` must live as long as the profile. */
 int profile_gpu(struct profile *p, struct calibration *c, const char *name, struct error *e);
 bool profile_is_gpu(const char *name);
-/* Prints the names that resemble another one, such as "rtx-4070" for 4070: "a100-40 or a100-80". False: there are none. */
+/* Prints the names that resemble another one, such as "rtx-4070" for 4070: "a100-40 or a100-80".
+ * False: there are none. */
 bool profile_gpu_like(const char *name, struct text *out);
 /* The GPU whose figures stand for a GPU of which only the nominal memory is known: of the listed
  * GPUs with bf16 and the nearest memory size, the slowest. *memory: bytes that programs can use of

@@ -163,7 +163,8 @@ void profile_write(const struct profile *p, struct text *out)
 static int read_number(const struct value *v, const char *name, double least, double most, double *out, struct error *e)
 {
     int rc = value_as_number(v, name, out, e);
-    if (!rc && !(*out >= least && *out <= most)) rc = error_set(e, PL_USAGE, "%s is %g, expected %g to %g", name, *out, least, most);
+    if (!rc && !(*out >= least && *out <= most))
+        rc = error_set(e, PL_USAGE, "%s is %g, expected %g to %g", name, *out, least, most);
     return rc;
 }
 
@@ -171,7 +172,8 @@ static int read_name(const struct value *v, const char *key, char *out, size_t r
 {
     const char *s = NULL;
     int rc = value_as_string(value_get(v, key), key, &s, e);
-    if (!rc && (!*s || strlen(s) >= room)) rc = error_set(e, PL_USAGE, "%s is \"%.100s\", expected 1 to %zu bytes", key, s, room - 1);
+    if (!rc && (!*s || strlen(s) >= room))
+        rc = error_set(e, PL_USAGE, "%s is \"%.100s\", expected 1 to %zu bytes", key, s, room - 1);
     if (!rc) snprintf(out, room, "%s", s);
     return rc;
 }
@@ -185,10 +187,13 @@ static int read_points(const struct value *list, const char *where, struct curve
         const struct value *pair = value_at(list, i);
         struct curve_point *x = &c->at[i];
         if (value_as_list(pair, where, e)) return e->code;
-        if (pair->count != 2) return error_set(e, PL_USAGE, "%s: point %u has %u numbers, expected 2", where, i, pair->count);
-        if (read_number(value_at(pair, 0), where, 1e-12, 1e6, &x->ideal, e) || read_number(value_at(pair, 1), where, 1e-3, 1e6, &x->factor, e))
+        if (pair->count != 2)
+            return error_set(e, PL_USAGE, "%s: point %u has %u numbers, expected 2", where, i, pair->count);
+        if (read_number(value_at(pair, 0), where, 1e-12, 1e6, &x->ideal, e) ||
+            read_number(value_at(pair, 1), where, 1e-3, 1e6, &x->factor, e))
             return e->code;
-        if (i && !(x->ideal > x[-1].ideal)) return error_set(e, PL_USAGE, "%s: point %u is not above the previous one", where, i);
+        if (i && !(x->ideal > x[-1].ideal))
+            return error_set(e, PL_USAGE, "%s: point %u is not above the previous one", where, i);
     }
     c->n = (int)list->count;
     return PL_OK;
@@ -220,7 +225,8 @@ static int read_key(const struct value *v, const char *where, struct op_class *x
     enum op found = find_op(op);
     int which = found ? find_variant(found, variant) : -1, half = !strcmp(dtype, classes[CLASS_HALF]);
     if (which < 0) return error_set(e, PL_USAGE, "%s: no op \"%.40s\" with a variant \"%.40s\"", where, op, variant);
-    if (!half && strcmp(dtype, classes[CLASS_FULL])) return error_set(e, PL_USAGE, "%s: dtype \"%.40s\" is not f32 or bf16", where, dtype);
+    if (!half && strcmp(dtype, classes[CLASS_FULL]))
+        return error_set(e, PL_USAGE, "%s: dtype \"%.40s\" is not f32 or bf16", where, dtype);
     x->op = found;
     x->variant = which;
     x->half = half;
@@ -247,11 +253,13 @@ static int read_class(const struct value *v, uint32_t i, struct calibration *c, 
     const struct value *extents = value_get(v, "extents");
     int rc = read_name(v, "kernel", x->kernel, sizeof x->kernel, e);
     if (!rc) rc = value_as_list(extents, "extents", e);
-    if (!rc && extents->count != EXTENTS) rc = error_set(e, PL_USAGE, "%u extents, expected %d", extents->count, EXTENTS);
+    if (!rc && extents->count != EXTENTS)
+        rc = error_set(e, PL_USAGE, "%u extents, expected %d", extents->count, EXTENTS);
     for (uint32_t k = 0; k < EXTENTS && !rc; k++) {
         int64_t at = 0;
         rc = value_as_int(value_at(extents, k), "extents", &at, e);
-        if (!rc && (at < 0 || at > EXTENT_MOST)) rc = error_set(e, PL_USAGE, "an extent of %lld, expected 0 to %d", (long long)at, EXTENT_MOST);
+        if (!rc && (at < 0 || at > EXTENT_MOST))
+            rc = error_set(e, PL_USAGE, "an extent of %lld, expected 0 to %d", (long long)at, EXTENT_MOST);
         x->extent[k] = (int)at;
     }
     if (rc) return error_prepend(e, "%s", where);
@@ -261,13 +269,15 @@ static int read_class(const struct value *v, uint32_t i, struct calibration *c, 
 static int read_classes(const struct value *list, struct calibration *c, struct error *e)
 {
     int rc = value_as_list(list, "classes", e);
-    if (!rc && list->count > CLASSES_MOST) rc = error_set(e, PL_USAGE, "classes has %u entries, expected %d at most", list->count, CLASSES_MOST);
+    if (!rc && list->count > CLASSES_MOST)
+        rc = error_set(e, PL_USAGE, "classes has %u entries, expected %d at most", list->count, CLASSES_MOST);
     for (uint32_t i = 0; !rc && i < list->count; i++) rc = read_class(value_at(list, i), i, c, e);
     if (rc) return rc;
     calibration_sort(c);
     for (int i = 1; i < c->classes; i++)
         if (!class_order(&c->class[i - 1], &c->class[i]))
-            return error_set(e, PL_USAGE, "classes: a class of %s with kernel %s appears twice", op_table[c->class[i].op].name, c->class[i].kernel);
+            return error_set(e, PL_USAGE, "classes: a class of %s with kernel %s appears twice",
+                             op_table[c->class[i].op].name, c->class[i].kernel);
     return PL_OK;
 }
 
@@ -275,7 +285,8 @@ static int read_bytes(const struct value *v, const char *key, uint64_t *out, str
 {
     int64_t n = 0;
     int rc = value_as_int(value_get(v, key), key, &n, e);
-    if (!rc && (n < 0 || n > (int64_t)1 << 50)) rc = error_set(e, PL_USAGE, "%s is %lld, expected 0 to 2^50", key, (long long)n);
+    if (!rc && (n < 0 || n > (int64_t)1 << 50))
+        rc = error_set(e, PL_USAGE, "%s is %lld, expected 0 to 2^50", key, (long long)n);
     *out = (uint64_t)n;
     return rc;
 }
@@ -288,7 +299,8 @@ static int read_cpu(const struct value *v, struct profile *p, struct calibration
     int rc = read_name(v, "cpu", c->cpu, sizeof c->cpu, e);
     if (!rc) rc = read_name(v, "isa", c->isa, sizeof c->isa, e);
     if (!rc) rc = value_as_int(value_get(v, "threads"), "threads", &threads, e);
-    if (!rc && (threads < 1 || threads > 4096)) rc = error_set(e, PL_USAGE, "threads is %lld, expected 1 to 4096", (long long)threads);
+    if (!rc && (threads < 1 || threads > 4096))
+        rc = error_set(e, PL_USAGE, "threads is %lld, expected 1 to 4096", (long long)threads);
     p->threads = (int)threads;
     /* oneDNN's workspaces depend on build and processor, so the plan would not follow from the
      * profile. */
@@ -302,7 +314,8 @@ static int read_gpu(const struct value *v, struct profile *p, struct calibration
     int rc = read_name(v, "name", p->name, sizeof p->name, e);
     if (!rc) rc = read_name(v, "gpu", c->cpu, sizeof c->cpu, e);
     if (!rc) rc = read_name(v, "sm", c->isa, sizeof c->isa, e);
-    if (!rc && (sscanf(c->isa, "sm_%3d", &p->capability) != 1 || p->capability < 10)) rc = error_set(e, PL_USAGE, "sm is \"%s\", expected a name such as sm_90", c->isa);
+    if (!rc && (sscanf(c->isa, "sm_%3d", &p->capability) != 1 || p->capability < 10))
+        rc = error_set(e, PL_USAGE, "sm is \"%s\", expected a name such as sm_90", c->isa);
     if (!rc) rc = read_bytes(v, "memory_bytes", &p->memory_bytes, e);
     p->threads = 1;
     return rc ? rc : read_bytes(v, "library_workspace", &p->library_workspace, e);
@@ -313,7 +326,8 @@ static int read_link(const struct value *v, struct link *l, struct error *e)
     int64_t ranks = 0;
     int rc = value_as_map(v, "a link", e);
     if (!rc) rc = value_as_int(value_get(v, "ranks"), "ranks", &ranks, e);
-    if (!rc && (ranks < 2 || ranks > 65536)) rc = error_set(e, PL_USAGE, "ranks is %lld, expected 2 to 65536", (long long)ranks);
+    if (!rc && (ranks < 2 || ranks > 65536))
+        rc = error_set(e, PL_USAGE, "ranks is %lld, expected 2 to 65536", (long long)ranks);
     if (!rc) rc = read_number(value_get(v, "latency"), "latency", 0, 10, &l->latency, e);
     if (!rc) rc = read_number(value_get(v, "peer"), "peer", 0, 10, &l->peer, e);
     if (!rc) rc = read_number(value_get(v, "bandwidth"), "bandwidth", 1e3, 1e15, &l->bandwidth, e);
@@ -327,7 +341,8 @@ static int read_links(const struct value *v, struct profile *p, struct error *e)
 {
     int rc = v ? value_as_map(v, "links", e) : PL_OK;
     for (size_t i = 0; i < COUNT(links) && v && !rc; i++)
-        if (value_get(v, links[i]) && (rc = read_link(value_get(v, links[i]), &p->link[i], e))) error_prepend(e, "links.%s", links[i]);
+        if (value_get(v, links[i]) && (rc = read_link(value_get(v, links[i]), &p->link[i], e)))
+            error_prepend(e, "links.%s", links[i]);
     return rc;
 }
 
@@ -340,13 +355,15 @@ static int read_profile(const struct value *v, struct profile *p, struct calibra
     if (!rc && format != 1) rc = error_set(e, PL_USAGE, "profile_format %lld is not 1", (long long)format);
     if (!rc) rc = read_name(v, "device", device, sizeof device, e);
     p->kind = strcmp(device, "cuda") ? DEVICE_CPU : DEVICE_CUDA;
-    if (!rc && p->kind == DEVICE_CPU && strcmp(device, "cpu")) rc = error_set(e, PL_USAGE, "device is \"%s\", expected cpu or cuda", device);
+    if (!rc && p->kind == DEVICE_CPU && strcmp(device, "cpu"))
+        rc = error_set(e, PL_USAGE, "device is \"%s\", expected cpu or cuda", device);
     if (!rc) rc = p->kind == DEVICE_CUDA ? read_gpu(v, p, c, e) : read_cpu(v, p, c, e);
     if (!rc) rc = read_name(v, "date", c->date, sizeof c->date, e);
     if (!rc) rc = value_as_bool(value_get(v, "native_bf16"), "native_bf16", &p->native_bf16, e);
     for (size_t i = 0; i < COUNT(ceilings) && !rc; i++)
-        if (p->kind == DEVICE_CPU || !ceilings[i].cpu_only) rc = read_number(value_get(v, ceilings[i].name), ceilings[i].name, ceilings[i].least, ceilings[i].most,
-                         (double *)((char *)p + ceilings[i].offset), e);
+        if (p->kind == DEVICE_CPU || !ceilings[i].cpu_only)
+            rc = read_number(value_get(v, ceilings[i].name), ceilings[i].name, ceilings[i].least, ceilings[i].most,
+                             (double *)((char *)p + ceilings[i].offset), e);
     if (!rc) rc = read_links(value_get(v, "links"), p, e);
     if (!rc) rc = value_as_list(list, "corrections", e);
     for (uint32_t i = 0; !rc && i < list->count; i++) rc = read_correction(value_at(list, i), i, c, e);
@@ -381,7 +398,10 @@ int profile_read(const char *path, struct profile *p, struct calibration *c, str
     if (!rc) return PL_OK;
     char text[sizeof e->text];
     snprintf(text, sizeof text, "%s", e->text);
-    return error_set(e, rc, "%s is not a valid profile: %.1500s; run plimsoll bench --calibrate again, or set device.profile: default", path, text);
+    return error_set(
+        e, rc,
+        "%s is not a valid profile: %.1500s; run plimsoll bench --calibrate again, or set device.profile: default",
+        path, text);
 }
 
 /* --- paths -------------------------------------------------------------------------------- */
@@ -400,7 +420,8 @@ bool profile_path(int threads, char *out, size_t room)
     cpu_identity(&cpu);
     for (char *c = cpu.name; *c; c++)
         if (!isalnum((unsigned char)*c) && *c != '.') *c = '-';
-    snprintf(name, sizeof name, "%s-%d%s", cpu.name, threads, cpu_hidden_print("-no-", hidden)); /* hidden processor features change times */
+    /* hidden processor features change times */
+    snprintf(name, sizeof name, "%s-%d%s", cpu.name, threads, cpu_hidden_print("-no-", hidden));
     return data_file_path(name, out, room);
 }
 

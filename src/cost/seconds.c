@@ -36,7 +36,8 @@ double kernel_seconds(const struct query *q, enum op op)
 {
     if (op_table[op].flags & OPF_VIEW) return 0;
     double ideal = kernel_ideal(q, op);
-    if (q->profile->measured && (!q->crosses || q->profile->kind == DEVICE_CUDA)) ideal = calibration_apply(q->profile->measured, q, op, ideal);
+    if (q->profile->measured && (!q->crosses || q->profile->kind == DEVICE_CUDA))
+        ideal = calibration_apply(q->profile->measured, q, op, ideal);
     if (op_table[op].flags & OPF_COMM) ideal += links_seconds(q->profile, q, op);
     return q->profile->launch_seconds + ideal;
 }

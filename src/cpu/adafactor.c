@@ -95,7 +95,8 @@ static void make_row_factors(const struct factor *f)
         double mean = 0;
         for (int64_t row = matrix * f->x.R; row < (matrix + 1) * f->x.R; row++) mean += r[row];
         mean /= (double)f->x.R;
-        for (int64_t row = matrix * f->x.R; row < (matrix + 1) * f->x.R; row++) f->row[row] = (float)(1 / sqrt(r[row] / mean));
+        for (int64_t row = matrix * f->x.R; row < (matrix + 1) * f->x.R; row++)
+            f->row[row] = (float)(1 / sqrt(r[row] / mean));
     }
 }
 
@@ -144,7 +145,8 @@ static double size_of_update(const struct factor *f)
             const int n = row_tile(width - at);
             const int64_t from = row_begin(f, row) + at;
             if (!f->factored)
-                average_elements(f, (float *)f->l->in[ADAFACTOR_ROWS].data + from, row_view(&f->l->in[1], from, n, scratch), n);
+                average_elements(f, (float *)f->l->in[ADAFACTOR_ROWS].data + from,
+                                 row_view(&f->l->in[1], from, n, scratch), n);
             make_update(f, row, from, n, u);
             for (int i = 0; i < n; i++) sum += (double)u[i] * u[i];
         }
@@ -174,8 +176,13 @@ static void apply(const struct factor *f, float keep, float rate)
 static void adafactor_run(const struct launch *l)
 {
     if (update_is_off(l, adafactor_at)) return;
-    struct factor f = {.l = l, .x = matrices_of(l->in[0].rank, l->in[0].dim), .factored = launch_has(l, ADAFACTOR_COLUMNS),
-                       .beta = (float)adafactor_beta(((const struct step_block *)l->in[adafactor_at.step].data)->adam_t), .clip = update_clip(l, adafactor_at), .sums = l->work};
+    struct factor f = {.l = l,
+                       .x = matrices_of(l->in[0].rank, l->in[0].dim),
+                       .factored = launch_has(l, ADAFACTOR_COLUMNS),
+                       .beta =
+                           (float)adafactor_beta(((const struct step_block *)l->in[adafactor_at.step].data)->adam_t),
+                       .clip = update_clip(l, adafactor_at),
+                       .sums = l->work};
     f.rows = f.factored ? f.x.N * f.x.R : row_tiles(operand_elements(&l->in[0]));
     f.row = (float *)(f.sums + f.rows);
     f.column = f.row + f.rows;

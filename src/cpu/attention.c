@@ -89,7 +89,8 @@ int64_t heads_document(const struct heads *n, int64_t b, int64_t t, int64_t end,
     if (!n->ranged) return *seen = heads_visible(n, t, end - t), end;
     *seen = heads_range(n, b, t++);
     for (struct span last = *seen; t < end; t++) {
-        const struct span next = heads_range(n, b, t), both = {max_i64(last.begin, next.begin), min_i64(last.end, next.end)};
+        const struct span next = heads_range(n, b, t),
+                          both = {max_i64(last.begin, next.begin), min_i64(last.end, next.end)};
         if (span_is_empty(both) && !(span_is_empty(last) && span_is_empty(next))) return t;
         *seen = (struct span){min_i64(seen->begin, next.begin), max_i64(seen->end, next.end)};
         last = next;
@@ -116,8 +117,8 @@ struct span heads_seen(const struct heads *n, int64_t t, int64_t tn, const struc
     return (struct span){all.begin, all.end};
 }
 
-struct key_band heads_band(const struct heads *n, int64_t t, int64_t tn, const struct key_range *range, int64_t s, const float *bias,
-                           struct key_range *own, int64_t room)
+struct key_band heads_band(const struct heads *n, int64_t t, int64_t tn, const struct key_range *range, int64_t s,
+                           const float *bias, struct key_range *own, int64_t room)
 {
     if (!n->ranged) return (struct key_band){t + n->first - s, t + n->last - s, bias, NULL};
     const int32_t from = (int32_t)s;
@@ -288,7 +289,8 @@ static void block_panel(const struct block *x, int64_t p, int64_t s0, int64_t sn
     float *o = x->o + p * depth;
     block_scores(x, p, from, keys);
     struct key_range own[NR_MAX];
-    struct key_band band = heads_band(x->n, x->t0 + p, tn, x->range + p, s0 + from, x->masked ? x->bias + from : NULL, own, u->nr);
+    struct key_band band =
+        heads_band(x->n, x->t0 + p, tn, x->range + p, s0 + from, x->masked ? x->bias + from : NULL, own, u->nr);
     float factor = x->half ? x->n->scale * (float)M_LOG2E : 1;
     if (x->grid) {
         struct grid_panel at = {u, x->h, x->t0 + p, tn, x->position + p * grid_row(x->grid)};
@@ -309,7 +311,8 @@ static void block_finish(const struct block *x, int64_t p)
         float sum = x->sum[p + i];
         bool no_keys = sum == 0; /* false for NaN */
         factor[i] = no_keys ? 0 : 1 / sum;
-        float *at = (float *)lse->data + x->b * lse->stride[0] + x->h * lse->stride[1] + (x->t0 + p + i) * lse->stride[2];
+        float *at =
+            (float *)lse->data + x->b * lse->stride[0] + x->h * lse->stride[1] + (x->t0 + p + i) * lse->stride[2];
         *at = no_keys ? -INFINITY : x->max[p + i] * (float)M_LN2 + logf(sum);
     }
     heads_store(&x->l->out[0], x->b, x->t0 + p, x->h, x->o + p * block_depth(x), x->u->nr, n, x->n->D, factor, x->rows);
@@ -340,7 +343,8 @@ static void block_run(const struct block *x)
 void attention_forward(const struct launch *l, const struct heads *n, struct grid *grid, bool masked)
 {
     struct layout y = layout_of(n, grid);
-    CHECK(l->work_bytes >= attention_bytes(n, grid, l->threads), "%llu bytes of workspace", (unsigned long long)l->work_bytes);
+    CHECK(l->work_bytes >= attention_bytes(n, grid, l->threads), "%llu bytes of workspace",
+          (unsigned long long)l->work_bytes);
     int64_t blocks = (n->T + QUERIES - 1) / QUERIES, heads = n->B * n->H;
     const struct micro *u = micro_best();
     const struct micro_bf16 *half = heads_bf16(u, &l->in[IN_Q], 3);
@@ -356,10 +360,25 @@ void attention_forward(const struct launch *l, const struct heads *n, struct gri
     for (int64_t i = 0; i < blocks * heads; i++) {
         float *at = work + omp_get_thread_num() * y.total;
         int64_t t0 = (blocks - 1 - i / heads) * QUERIES, end = min_i64(t0 + QUERIES, n->T), head = i % heads;
-        struct block x = {.l = l, .n = n, .u = u, .half = half, .grid = grid, .masked = masked, .b = head / n->H, .h = head % n->H,
-                          .q = at + y.q, .k = at + y.k, .v = at + y.v,
-                          .s = at + y.s, .p = (uint16_t *)(at + y.p), .o = at + y.o, .max = at + y.max, .sum = at + y.sum,
-                          .bias = at + y.bias, .rows = at + y.rows, .position = at + y.position};
+        struct block x = {.l = l,
+                          .n = n,
+                          .u = u,
+                          .half = half,
+                          .grid = grid,
+                          .masked = masked,
+                          .b = head / n->H,
+                          .h = head % n->H,
+                          .q = at + y.q,
+                          .k = at + y.k,
+                          .v = at + y.v,
+                          .s = at + y.s,
+                          .p = (uint16_t *)(at + y.p),
+                          .o = at + y.o,
+                          .max = at + y.max,
+                          .sum = at + y.sum,
+                          .bias = at + y.bias,
+                          .rows = at + y.rows,
+                          .position = at + y.position};
         for (x.t0 = t0; x.t0 < end; x.t0 += x.tn) {
             x.tn = heads_document(n, x.b, x.t0, end, &x.seen) - x.t0;
             heads_ranges(n, x.b, x.t0, x.tn, x.range);

@@ -50,17 +50,18 @@ struct span {
 };
 static inline bool span_is_empty(struct span x) { return x.end <= x.begin; }
 
-/* The end of the queries from t on, at most `end`, that belong to one document, and the keys that any
- * of them sees. */
+/* The end of the queries from t on, at most `end`, that belong to one document, and the keys that
+ * any of them sees. */
 int64_t heads_document(const struct heads *n, int64_t b, int64_t t, int64_t end, struct span *seen);
 /* With ranges: the keys of tn queries from t on, of one document. Without: nothing is written. */
 void heads_ranges(const struct heads *n, int64_t b, int64_t t, int64_t tn, struct key_range *range);
-/* The keys that any of queries t .. t+tn of one document sees; their ranges are those of heads_ranges. */
+/* The keys that any of queries t .. t+tn of one document sees; their ranges are those of
+ * heads_ranges. */
 struct span heads_seen(const struct heads *n, int64_t t, int64_t tn, const struct key_range *range);
 /* The band of these queries and the block of keys from s. With ranges it points to `own`, which has
  * `room` of them: queries beyond tn see nothing. */
-struct key_band heads_band(const struct heads *n, int64_t t, int64_t tn, const struct key_range *range, int64_t s, const float *bias,
-                           struct key_range *own, int64_t room);
+struct key_band heads_band(const struct heads *n, int64_t t, int64_t tn, const struct key_range *range, int64_t s,
+                           const float *bias, struct key_range *own, int64_t room);
 
 /* Keys s .. s+sn of the mask in powers of two, padded with 0 to `room`. Returns false if all of
  * them are masked out. */

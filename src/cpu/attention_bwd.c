@@ -16,9 +16,9 @@
  *
  * so only ds is transposed. dk and dv stay in the thread and are stored once. dq is summed over key
  * blocks, which different threads process: each block of queries has the end of the keys that were
- * added so far, and a key block waits for its turn. Work items are scheduled key block by key block,
- * so the previous one started long before, and the first unfinished item never waits: no deadlock,
- * little waiting. Every sum thus has one order: bit-identical for any thread count.
+ * added so far, and a key block waits for its turn. Work items are scheduled key block by key
+ * block, so the previous one started long before, and the first unfinished item never waits: no
+ * deadlock, little waiting. Every sum thus has one order: bit-identical for any thread count.
  *
  * If the processor multiplies bf16 (micro_bf16.h) and do, q, k and v are bf16, so are the panels; p
  * and ds are computed in f32 and rounded to bf16 for their products, whose sums stay f32.
@@ -26,8 +26,8 @@
  * The first key block stores dq instead of adding to it; for a block of queries that sees no key at
  * all this is key block 0.
  *
- * With ranges, blocks of queries and of keys are cut where a document begins or ends, and the cuts of
- * a block of keys are processed one after the other.
+ * With ranges, blocks of queries and of keys are cut where a document begins or ends, and the cuts
+ * of a block of keys are processed one after the other.
  *
  * With a grid (grid.h), relative positions are added to the scores between their product and the
  * softmax's gradient, and the gradients of a query's positions are added in the same turns as dq.
@@ -179,16 +179,21 @@ static int64_t run_length(const struct run *r, int64_t K) { return r->half ? rou
 static void run_product(const struct run *r, int64_t K, const void *a, int64_t at, const void *b, int64_t bt, float *c,
                         int64_t ldc, bool add)
 {
-    if (r->half) r->half->product(run_length(r, K) / r->half->group, (const uint16_t *)a + at, (const uint16_t *)b + bt, c, ldc, add);
+    if (r->half)
+        r->half->product(run_length(r, K) / r->half->group, (const uint16_t *)a + at, (const uint16_t *)b + bt, c, ldc,
+                         add);
     else r->u->product(K, (const float *)a + at, (const float *)b + bt, c, ldc, add);
 }
 
 static int64_t item_block(const struct item *x) { return x->s0 / keys_of(&x->r->n); }
 
-/* True if this is the first, or the last, block of keys that the queries see. If they see none, it is
- * the one with key 0. */
+/* True if this is the first, or the last, block of keys that the queries see. If they see none, it
+ * is the one with key 0. */
 static bool item_is_first(const struct item *x) { return span_is_empty(x->seen) ? x->s0 == 0 : x->seen.begin >= x->s0; }
-static bool item_is_last(const struct item *x) { return span_is_empty(x->seen) ? x->s0 == 0 : x->seen.end <= x->s0 + x->sn; }
+static bool item_is_last(const struct item *x)
+{
+    return span_is_empty(x->seen) ? x->s0 == 0 : x->seen.end <= x->s0 + x->sn;
+}
 
 /* True if the queries see a key of the block, or none at all and it is theirs. */
 static bool item_meets(const struct item *x)
@@ -252,7 +257,8 @@ static void item_add(struct item *x, float *sum, const void *by_d, int64_t from,
     int64_t length = run_length(r, x->tn);
     if (r->half) r->half->pack_rows(x->half, rows, n);
     for (int64_t d = 0; d < r->n.D; d += u->mr)
-        run_product(r, n, by_d, d * length + from * u->mr, r->half ? x->half : (const void *)rows, 0, sum + d * u->nr, u->nr, true);
+        run_product(r, n, by_d, d * length + from * u->mr, r->half ? x->half : (const void *)rows, 0, sum + d * u->nr,
+                    u->nr, true);
 }
 
 /* Rows `from`.. of ds, n of them against the nr keys from j on, as the operand of dq's product. */
@@ -309,7 +315,8 @@ static void item_panel(struct item *x, int64_t j)
     s += from * u->nr, dp += from * u->nr;
     int64_t n = to - from;
     struct key_range own[QUERIES];
-    struct key_band band = heads_band(&r->n, x->t0 + from, n, x->range + from, x->s0 + j, r->masked ? x->bias + j : NULL, own, n);
+    struct key_band band =
+        heads_band(&r->n, x->t0 + from, n, x->range + from, x->s0 + j, r->masked ? x->bias + j : NULL, own, n);
     float factor = r->n.scale * (float)M_LOG2E;
     struct grid_lanes lanes;
     struct grid_block at = {x->b, x->h, x->t0, x->tn, x->grid}; /* on a grid all keys are visible: from is 0 */
@@ -418,13 +425,15 @@ static void item_run(struct item *x)
     }
     for (x->h = x->g * group; x->h < (x->g + 1) * group; x->h++)
         for (x->t0 = 0; x->t0 < n->T; x->t0 += x->tn) {
-            x->tn = heads_document(n, x->b, x->t0, min_i64(x->t0 / QUERIES * QUERIES + QUERIES, n->T), &x->seen) - x->t0;
+            x->tn =
+                heads_document(n, x->b, x->t0, min_i64(x->t0 / QUERIES * QUERIES + QUERIES, n->T), &x->seen) - x->t0;
             if (!item_meets(x)) continue;
             heads_ranges(n, x->b, x->t0, x->tn, x->range);
             if (!x->hidden) {
                 item_queries(x);
                 if (x->r->grid && x->r->grid->alone)
-                    grid_block_begin(x->r->grid, n, &x->r->l->in[IN_Q], &(struct grid_block){x->b, x->h, x->t0, x->tn, x->grid});
+                    grid_block_begin(x->r->grid, n, &x->r->l->in[IN_Q],
+                                     &(struct grid_block){x->b, x->h, x->t0, x->tn, x->grid});
                 for (int64_t j = 0; j < x->sn; j += x->r->u->nr) item_panel(x, j);
             }
             item_dq(x);
@@ -481,10 +490,28 @@ static void run_item(const struct run *r, int64_t i, float *at)
     const struct layout *y = &r->y;
     int64_t heads = n->B * n->G, keys = keys_of(n), s0 = i / heads * keys, end = min_i64(s0 + keys, n->S);
     struct item x = {
-        .r = r, .b = i % heads / n->G, .g = i % n->G, .s0 = s0,
-        .k = at + y->k, .v = at + y->v, .kd = at + y->kd, .q = at + y->q, .o = at + y->o, .qd = at + y->qd,
-        .od = at + y->od, .s = at + y->s, .dp = at + y->dp, .st = at + y->st, .half = (uint16_t *)(at + y->half), .dk = at + y->dk, .dv = at + y->dv,
-        .lse = at + y->lse, .delta = at + y->row_delta, .bias = at + y->bias, .rows = at + y->rows, .grid = at + y->own_grid,
+        .r = r,
+        .b = i % heads / n->G,
+        .g = i % n->G,
+        .s0 = s0,
+        .k = at + y->k,
+        .v = at + y->v,
+        .kd = at + y->kd,
+        .q = at + y->q,
+        .o = at + y->o,
+        .qd = at + y->qd,
+        .od = at + y->od,
+        .s = at + y->s,
+        .dp = at + y->dp,
+        .st = at + y->st,
+        .half = (uint16_t *)(at + y->half),
+        .dk = at + y->dk,
+        .dv = at + y->dv,
+        .lse = at + y->lse,
+        .delta = at + y->row_delta,
+        .bias = at + y->bias,
+        .rows = at + y->rows,
+        .grid = at + y->own_grid,
     };
     do {
         x.sn = run_cut(r, x.b, x.s0, end) - x.s0;
@@ -504,7 +531,8 @@ void attention_backward(const struct launch *l, const struct heads *heads, struc
     if (grid && !grid_is_bf16(&grid->g)) r.half = NULL;
     if (grid) grid_bwd_blocks(grid, n, key_blocks);
     r.y = layout_of(n, grid, dq->dtype != DT_F32);
-    CHECK(l->work_bytes >= layout_bytes(&r.y, l->threads), "%llu bytes of workspace", (unsigned long long)l->work_bytes);
+    CHECK(l->work_bytes >= layout_bytes(&r.y, l->threads), "%llu bytes of workspace",
+          (unsigned long long)l->work_bytes);
     r.delta = work + r.y.delta;
     r.turns = (int *)(work + r.y.turns);
     if (dq->dtype != DT_F32) {

@@ -46,7 +46,10 @@ static int64_t block_to(const struct groups *p, int64_t g, int64_t b)
 }
 
 /* A vector of C as f32. */
-static void widen(float *to, const struct operand *x) { dtype_convert(to, DT_F32, x->data, x->dtype, operand_elements(x)); }
+static void widen(float *to, const struct operand *x)
+{
+    dtype_convert(to, DT_F32, x->data, x->dtype, operand_elements(x));
+}
 
 /* --- statistics ---------------------------------------------------------------------- */
 
@@ -152,7 +155,10 @@ static void batchnorm_run(const struct launch *l)
 static bool batchnorm_frozen_match(const struct query *q) { return query_is_fast(q); }
 
 /* mean [C], scale [C], w [C], b [C]. */
-static uint64_t batchnorm_frozen_workspace(const struct query *q) { return (uint64_t)(4 * tensor_last(q->in[0])) * sizeof(float); }
+static uint64_t batchnorm_frozen_workspace(const struct query *q)
+{
+    return (uint64_t)(4 * tensor_last(q->in[0])) * sizeof(float);
+}
 
 static void rstd_of(float *rstd, const struct operand *var, double eps)
 {
@@ -201,13 +207,15 @@ static void block_dots(float *sum, float *dot, const struct launch *l, int64_t f
 }
 
 /* All blocks of all groups, and dw, db. */
-static void all_dots(const struct launch *l, const struct groups *p, float *partial, const float *mean, const float *rstd)
+static void all_dots(const struct launch *l, const struct groups *p, float *partial, const float *mean,
+                     const float *rstd)
 {
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (p->G * p->n * p->C > SERIAL)
     for (int64_t k = 0; k < p->G * p->blocks.n; k++) {
         const int64_t g = k / p->blocks.n, b = k % p->blocks.n;
         float *sums = partial_at(partial, p, g, b);
-        block_dots(sums, sums + p->C, l, block_from(p, g, b), block_to(p, g, b), p->C, mean + g * p->C, rstd + g * p->C);
+        block_dots(sums, sums + p->C, l, block_from(p, g, b), block_to(p, g, b), p->C, mean + g * p->C,
+                   rstd + g * p->C);
     }
     float *dw = l->out[1].data, *db = l->out[2].data;
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (p->G * p->blocks.n * p->C > SERIAL)
@@ -314,7 +322,8 @@ static void batchnorm_update_run(const struct launch *l)
     float *to_mean = l->out[0].data, *to_var = l->out[1].data; // [C]
     CHECK(l->in[2].data == to_mean && l->in[3].data == to_var, "running statistics are updated in place");
     for (int64_t c = 0; c < C; c++) {
-        float running_mean = to_mean[c], running_var = to_var[c]; /* f32 after each group: the bits do not depend on how many come at once */
+        /* f32 after each group: the bits do not depend on how many come at once */
+        float running_mean = to_mean[c], running_var = to_var[c];
         for (int64_t k = c; k < G * C; k += C) {
             const double var = fmax(0, 1 / ((double)rstd[k] * rstd[k]) - l->attr->batchnorm_update.eps);
             running_mean = (float)(running_mean + m * (mean[k] - (double)running_mean));

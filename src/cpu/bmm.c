@@ -47,8 +47,8 @@ static uint64_t product_bytes(const struct products *p, enum dtype c, int thread
 static bool bmm_match(const struct query *q)
 {
     const struct tensor *c = q->out[0], *acc = q->nin > 2 ? q->in[2] : NULL;
-    return is_float(q->in[0]) && is_float(q->in[1]) && is_float(c) && (c->stride[c->rank - 1] == 1 || tensor_last(c) == 1) &&
-           (!acc || acc->dtype == c->dtype);
+    return is_float(q->in[0]) && is_float(q->in[1]) && is_float(c) &&
+           (c->stride[c->rank - 1] == 1 || tensor_last(c) == 1) && (!acc || acc->dtype == c->dtype);
 }
 
 static uint64_t bmm_workspace(const struct query *q)
@@ -72,7 +72,8 @@ static struct matrix batch_of(const struct operand *x, int64_t n, bool transpose
                            transposed ? row : column};
 }
 
-static void product_run(const struct launch *l, const struct products *p, int64_t n, void *work, uint64_t bytes, int threads)
+static void product_run(const struct launch *l, const struct products *p, int64_t n, void *work, uint64_t bytes,
+                        int threads)
 {
     struct gemm g = {
         .M = p->M, .N = p->N, .K = p->K,

@@ -26,18 +26,21 @@ struct filters {
     int64_t n, M, N, K;
     enum dtype type; /* of z */
     int workers, each; /* batches at a time, and threads per batch */
-    uint64_t values, scratch, product; /* bytes of a worker's f(z), of f(z) and f'(z) together, and of a product's workspace */
+    /* bytes of a worker's f(z), of f(z) and f'(z) together, and of a product's workspace */
+    uint64_t values, scratch, product;
 };
 
 static uint64_t product_bytes(const struct filters *x, enum dtype y, bool backward)
 {
     if (!backward) return align_up(gemm_workspace(x->M, x->N, x->K, y, x->each), 64);
-    const uint64_t da = gemm_workspace(x->M, x->K, x->N, y, x->each), dz = gemm_workspace(x->N, x->K, x->M, x->type, x->each);
+    const uint64_t da = gemm_workspace(x->M, x->K, x->N, y, x->each),
+                   dz = gemm_workspace(x->N, x->K, x->M, x->type, x->each);
     return align_up(da > dz ? da : dz, 64);
 }
 
 /* From the dimensions of a and z; `to`: the dtype of y, or of da. */
-static struct filters filters_of(int rank, const int64_t *a, const int64_t *z, enum dtype type, enum dtype to, int threads, bool backward)
+static struct filters filters_of(int rank, const int64_t *a, const int64_t *z, enum dtype type, enum dtype to,
+                                 int threads, bool backward)
 {
     struct filters x = {.n = 1, .M = a[rank - 2], .N = z[rank - 2], .K = a[rank - 1], .type = type};
     for (int i = 0; i + 2 < rank; i++) x.n *= a[i];
@@ -52,7 +55,8 @@ static struct filters filters_of(int rank, const int64_t *a, const int64_t *z, e
 static uint64_t filters_bytes(const struct query *q, bool backward)
 {
     const struct tensor *a = q->in[backward], *z = q->in[backward + 1];
-    const struct filters x = filters_of(a->rank, a->dim, z->dim, z->dtype, q->out[0]->dtype, q->profile->threads, backward);
+    const struct filters x =
+        filters_of(a->rank, a->dim, z->dim, z->dtype, q->out[0]->dtype, q->profile->threads, backward);
     return (uint64_t)x.workers * (x.scratch + x.product);
 }
 
@@ -60,14 +64,19 @@ static struct filters filters_launched(const struct launch *l, bool backward)
 {
     const struct operand *a = &l->in[backward], *z = &l->in[backward + 1];
     const struct filters x = filters_of(a->rank, a->dim, z->dim, z->dtype, l->out[0].dtype, l->threads, backward);
-    CHECK(l->work_bytes >= (uint64_t)x.workers * (x.scratch + x.product), "%llu bytes of workspace", (unsigned long long)l->work_bytes);
+    CHECK(l->work_bytes >= (uint64_t)x.workers * (x.scratch + x.product), "%llu bytes of workspace",
+          (unsigned long long)l->work_bytes);
     return x;
 }
 
 /* Batch `b` of a dense operand as `rows` x `columns`. */
 static struct operand batch_of(const struct operand *x, int64_t b, int64_t rows, int64_t columns)
 {
-    return (struct operand){(char *)x->data + (uint64_t)(b * rows * columns) * dtype_size(x->dtype), x->dtype, 2, {rows, columns}, {columns, 1}};
+    return (struct operand){(char *)x->data + (uint64_t)(b * rows * columns) * dtype_size(x->dtype),
+                            x->dtype,
+                            2,
+                            {rows, columns},
+                            {columns, 1}};
 }
 
 static struct matrix matrix_of(const struct operand *x, bool transposed)
@@ -78,11 +87,17 @@ static struct matrix matrix_of(const struct operand *x, bool transposed)
 
 static void forward_batch(const struct launch *l, const struct filters *x, int64_t b, char *work)
 {
-    const struct operand a = batch_of(&l->in[0], b, x->M, x->K), z = batch_of(&l->in[1], b, x->N, x->K), y = batch_of(&l->out[0], b, x->M, x->N);
+    const struct operand a = batch_of(&l->in[0], b, x->M, x->K), z = batch_of(&l->in[1], b, x->N, x->K),
+                         y = batch_of(&l->out[0], b, x->M, x->N);
     struct operand f = z;
     f.data = work;
     act_all(l->attr->act.kind, &f, &z, x->each);
-    const struct gemm g = {.M = x->M, .N = x->N, .K = x->K, .a = matrix_of(&a, false), .b = matrix_of(&f, true), .c = matrix_of(&y, false)};
+    const struct gemm g = {.M = x->M,
+                           .N = x->N,
+                           .K = x->K,
+                           .a = matrix_of(&a, false),
+                           .b = matrix_of(&f, true),
+                           .c = matrix_of(&y, false)};
     gemm_run(&g, work + x->scratch, x->product, x->each);
 }
 
@@ -104,15 +119,26 @@ static void times_slope(const struct operand *dz, const struct operand *f, const
 /* z is read before dz is written, which may be in place of z. */
 static void backward_batch(const struct launch *l, const struct filters *x, int64_t b, char *work)
 {
-    const struct operand dy = batch_of(&l->in[0], b, x->M, x->N), a = batch_of(&l->in[1], b, x->M, x->K), z = batch_of(&l->in[2], b, x->N, x->K);
+    const struct operand dy = batch_of(&l->in[0], b, x->M, x->N), a = batch_of(&l->in[1], b, x->M, x->K),
+                         z = batch_of(&l->in[2], b, x->N, x->K);
     const struct operand da = batch_of(&l->out[0], b, x->M, x->K), dz = batch_of(&l->out[1], b, x->N, x->K);
     struct operand f = z;
     float *slope = (float *)(work + x->values);
     f.data = work;
     act_both(l->attr->act.kind, &f, slope, &z, x->each);
-    const struct gemm first = {.M = x->M, .N = x->K, .K = x->N, .a = matrix_of(&dy, false), .b = matrix_of(&f, false), .c = matrix_of(&da, false)};
+    const struct gemm first = {.M = x->M,
+                               .N = x->K,
+                               .K = x->N,
+                               .a = matrix_of(&dy, false),
+                               .b = matrix_of(&f, false),
+                               .c = matrix_of(&da, false)};
     gemm_run(&first, work + x->scratch, x->product, x->each);
-    const struct gemm second = {.M = x->N, .N = x->K, .K = x->M, .a = matrix_of(&dy, true), .b = matrix_of(&a, false), .c = matrix_of(&f, false)};
+    const struct gemm second = {.M = x->N,
+                                .N = x->K,
+                                .K = x->M,
+                                .a = matrix_of(&dy, true),
+                                .b = matrix_of(&a, false),
+                                .c = matrix_of(&f, false)};
     gemm_run(&second, work + x->scratch, x->product, x->each);
     times_slope(&dz, &f, slope, x->each);
 }

@@ -22,7 +22,9 @@ static void cache_write_run(const struct launch *l)
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * (int64_t)bytes > 65536)
     for (int64_t r = 0; r < rows; r++) {
         const int64_t s = position[r];
-        if (s >= 0 && s < S) memcpy((char *)l->out[0].data + (size_t)(r / T * S + s) * bytes, (const char *)x->data + (size_t)r * bytes, bytes);
+        if (s >= 0 && s < S)
+            memcpy((char *)l->out[0].data + (size_t)(r / T * S + s) * bytes, (const char *)x->data + (size_t)r * bytes,
+                   bytes);
     }
 }
 

@@ -1,16 +1,18 @@
 /*
- * collective.c: ops in which all ranks meet: ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER. A transport moves bytes
- * (run/ranks.h); sums are made here, in the tree of fold.c.
+ * collective.c: ops in which all ranks meet: ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER. A transport
+ * moves bytes (run/ranks.h); sums are made here, in the tree of fold.c.
  *
  *     REDUCE_SCATTER    x    [ part 0 | part 1 | part 2 ]     rank r gets everyone's part r, and adds them in the tree
  *                       y             [ sum ]
  *     ALL_GATHER        y    [ of 0   | of 1   | of 2   ]     rank r sends its part to all
  *     ALL_REDUCE        both, in place
  *
- * A sum goes in rounds of a piece of each part. The workspace holds the pieces of a round and the list of moves.
+ * A sum goes in rounds of a piece of each part. The workspace holds the pieces of a round and the
+ * list of moves.
  *
- * Ranks on several hosts, of a power of two each, add inside hosts and then across them, so that fewer bytes go from host to host; a gather
- * goes the other way round. Parts are numbered so that those of a host's rank follow each other. With 2 hosts of 2 ranks, a0 a1 and b0 b1:
+ * Ranks on several hosts, of a power of two each, add inside hosts and then across them, so that
+ * fewer bytes go from host to host; a gather goes the other way round. Parts are numbered so that
+ * those of a host's rank follow each other. With 2 hosts of 2 ranks, a0 a1 and b0 b1:
  *
  *     x                                [ a0 | b0 | a1 | b1 ]     part = number on the host x hosts + host
  *     inside: a0 gets of a0 and a1     [ a0 | b0 ]               and adds them
@@ -24,7 +26,8 @@
 #include "cpu/rows.h"
 #include "run/ranks.h"
 
-/* Bytes of the pieces of a round, at most; a part of ALL_REDUCE begins at a multiple of PART elements. */
+/* Bytes of the pieces of a round, at most; a part of ALL_REDUCE begins at a multiple of PART
+ * elements. */
 enum { ROUND_BYTES = 8 << 20, PART = 64 };
 
 /* Elements of a part of ALL_REDUCE: the last ones may be shorter or empty. */
@@ -36,7 +39,10 @@ static int64_t piece_of(int64_t part, int ranks, size_t size)
     return min_i64(part, max_i64(most, PART));
 }
 
-static uint64_t moves_bytes(int ranks) { return ranks < 2 ? 0 : align_up(2 * (uint64_t)ranks * sizeof(struct move), 64); }
+static uint64_t moves_bytes(int ranks)
+{
+    return ranks < 2 ? 0 : align_up(2 * (uint64_t)ranks * sizeof(struct move), 64);
+}
 
 static uint64_t reduce_bytes(int64_t part, int ranks, size_t size)
 {
@@ -46,7 +52,9 @@ static uint64_t reduce_bytes(int64_t part, int ranks, size_t size)
 struct collective {
     const char *name;
     struct ranks *ranks;
-    int n, self;         /* ranks that take part, on this host if there are several levels, and this one's place among them */
+    /* ranks that take part, on this host if there are several levels, and this one's place among
+     * them */
+    int n, self;
     int hosts, host;     /* levels: the hosts, and this one's number; else 1 and 0 */
     bool across;         /* the n ranks are on different hosts */
     enum dtype dtype;
@@ -62,9 +70,21 @@ static struct collective begin(const struct launch *l, const char *name, const s
 {
     const int all = l->attr->group.ranks, host = l->attr->group.host, n = host ? host : all;
     const bool some = l->attr->group.axis > AXIS_ALL, across = l->attr->group.axis == AXIS_ACROSS;
-    CHECK(all < 2 || (l->ranks && (some ? l->ranks->n % all == 0 : l->ranks->n == all)), "the plan is for %d ranks", all);
-    struct collective c = {.name = name, .ranks = l->ranks, .n = n, .hosts = all / n, .across = across, .dtype = x->dtype, .size = dtype_size(x->dtype), .x = x->data, .moves = l->work,
-                           .pieces = (char *)l->work + moves_bytes(all), .elements = operand_elements(x), .part = part, .threads = l->threads};
+    CHECK(all < 2 || (l->ranks && (some ? l->ranks->n % all == 0 : l->ranks->n == all)), "the plan is for %d ranks",
+          all);
+    struct collective c = {.name = name,
+                           .ranks = l->ranks,
+                           .n = n,
+                           .hosts = all / n,
+                           .across = across,
+                           .dtype = x->dtype,
+                           .size = dtype_size(x->dtype),
+                           .x = x->data,
+                           .moves = l->work,
+                           .pieces = (char *)l->work + moves_bytes(all),
+                           .elements = operand_elements(x),
+                           .part = part,
+                           .threads = l->threads};
     if (n > 1) c.self = ranks_place(l->ranks->n, l->ranks->rank, n, across);
     if (host) c.host = ranks_place(l->ranks->n, l->ranks->rank, c.hosts, true);
     c.piece = piece_of(part, all, c.size);
@@ -84,20 +104,31 @@ static char *piece_at(const struct collective *c, int number, int64_t *n)
 }
 
 /* Room for a piece of each part. */
-static char *leaf_of(const struct collective *c, int number) { return c->pieces + (size_t)(number * c->piece) * c->size; }
+static char *leaf_of(const struct collective *c, int number)
+{
+    return c->pieces + (size_t)(number * c->piece) * c->size;
+}
 
 /* Parts that follow each other are one move, where a round has all of them. */
 static void add_move(const struct collective *c, int *n, int peer, void *at, int64_t elements, bool send)
 {
     const uint64_t bytes = (uint64_t)elements * c->size;
     struct move *last = *n ? &c->moves[*n - 1] : NULL;
-    if (c->piece == c->part && last && last->peer == peer && last->send == send && (char *)last->at + last->bytes == at) last->bytes += bytes;
+    if (c->piece == c->part && last && last->peer == peer && last->send == send && (char *)last->at + last->bytes == at)
+        last->bytes += bytes;
     else if (elements) c->moves[(*n)++] = (struct move){peer, at, bytes, send};
 }
 
-/* The rank at a place of this host, or of those that take part; the rank of this place on another host. */
-static int inside(const struct collective *c, int place) { return ranks_member(c->ranks->n, c->ranks->rank, c->n, c->across, place); }
-static int beyond(const struct collective *c, int host) { return ranks_member(c->ranks->n, c->ranks->rank, c->hosts, true, host); }
+/* The rank at a place of this host, or of those that take part; the rank of this place on another
+ * host. */
+static int inside(const struct collective *c, int place)
+{
+    return ranks_member(c->ranks->n, c->ranks->rank, c->n, c->across, place);
+}
+static int beyond(const struct collective *c, int host)
+{
+    return ranks_member(c->ranks->n, c->ranks->rank, c->hosts, true, host);
+}
 
 /* Without moves of this rank, too: others may have some. */
 static void exchange(const struct collective *c, int n)
@@ -108,7 +139,8 @@ static void exchange(const struct collective *c, int n)
     c->ranks->where = NULL;
 }
 
-/* The first of n leaves becomes their sum, in the tree; from one to the next it is `stride` leaves. */
+/* The first of n leaves becomes their sum, in the tree; from one to the next it is `stride`
+ * leaves. */
 static void sum_leaves(const struct collective *c, int first, int stride, int n, int64_t elements)
 {
     for (int w = 1; w < n && elements; w *= 2)
@@ -118,7 +150,8 @@ static void sum_leaves(const struct collective *c, int first, int stride, int n,
         }
 }
 
-/* Everyone's piece of each part goes to the rank of this host that takes it, which adds them: leaves 0 to hosts - 1. */
+/* Everyone's piece of each part goes to the rank of this host that takes it, which adds them:
+ * leaves 0 to hosts - 1. */
 static void reduce_inside(const struct collective *c)
 {
     int64_t elements;
@@ -142,7 +175,8 @@ static void reduce_inside(const struct collective *c)
     }
 }
 
-/* The sums of the hosts go to the rank whose part they are, which adds them, in the leaves behind those sums. */
+/* The sums of the hosts go to the rank whose part they are, which adds them, in the leaves behind
+ * those sums. */
 static void reduce_across(const struct collective *c, int64_t mine)
 {
     int64_t theirs;
@@ -167,7 +201,8 @@ static char *reduce_round(const struct collective *c, int64_t *mine)
     return leaf_of(c, c->hosts > 1 ? c->hosts : 0);
 }
 
-/* Everyone gets the pieces of all parts: first those of its place on all hosts, then these of all places. */
+/* Everyone gets the pieces of all parts: first those of its place on all hosts, then these of all
+ * places. */
 static void gather_round(const struct collective *c)
 {
     int64_t elements;
@@ -190,7 +225,7 @@ static void gather_round(const struct collective *c)
     exchange(c, n);
 }
 
-/* --- ALL_REDUCE ----------------------------------------------------------------------------------------------- */
+/* --- ALL_REDUCE ------------------------------------------------------------------------------- */
 
 static bool is_summed(const struct tensor *x) { return tensor_is_fast(x) || tensor_is(x, DT_F64); }
 
@@ -221,10 +256,13 @@ static void ref_all_reduce(const struct launch *l) { all_reduce_run(l); }
 CPU_KERNEL_WORK(ALL_REDUCE, all_reduce);
 REF_KERNEL_WORK(ALL_REDUCE, all_reduce);
 
-/* --- REDUCE_SCATTER ------------------------------------------------------------------------------------------- */
+/* --- REDUCE_SCATTER --------------------------------------------------------------------------- */
 
 static bool reduce_scatter_match(const struct query *q) { return is_summed(q->in[0]); }
-static uint64_t reduce_scatter_workspace(const struct query *q) { return reduce_bytes(q->attr->group.part, q->attr->group.ranks, dtype_size(q->in[0]->dtype)); }
+static uint64_t reduce_scatter_workspace(const struct query *q)
+{
+    return reduce_bytes(q->attr->group.part, q->attr->group.ranks, dtype_size(q->in[0]->dtype));
+}
 
 /* y = sum, or acc + sum, in y's elements from `at` on; zeros behind the end of x. */
 static void put_sum(const struct launch *l, const struct collective *c, const char *sum, int64_t mine)
@@ -261,7 +299,7 @@ static void ref_reduce_scatter(const struct launch *l) { reduce_scatter_run(l); 
 CPU_KERNEL_WORK(REDUCE_SCATTER, reduce_scatter);
 REF_KERNEL_WORK(REDUCE_SCATTER, reduce_scatter);
 
-/* --- ALL_GATHER ----------------------------------------------------------------------------------------------- */
+/* --- ALL_GATHER ------------------------------------------------------------------------------- */
 
 static bool all_gather_match(const struct query *q) { return tensor_is_dense(q->in[0]) && tensor_is_dense(q->out[0]); }
 static uint64_t all_gather_workspace(const struct query *q) { return moves_bytes(q->attr->group.ranks); }

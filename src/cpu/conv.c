@@ -45,7 +45,8 @@ static bool conv_is_plain(const struct conv *n) { return n->kh == 1 && n->kw == 
 /* Patches cover x without gaps or overlap. */
 static bool conv_is_tiling(const struct conv *n)
 {
-    return n->kh == n->stride && n->kw == n->stride && n->pad == 0 && n->H == n->H2 * n->stride && n->W == n->W2 * n->stride;
+    return n->kh == n->stride && n->kw == n->stride && n->pad == 0 && n->H == n->H2 * n->stride &&
+           n->W == n->W2 * n->stride;
 }
 
 static int64_t conv_taps(const struct conv *n) { return n->kh * n->kw; }
@@ -65,7 +66,8 @@ static void weights_deal(float *to, int64_t tap_step, const float *from, int64_t
         }
 }
 
-void conv_weights(float *to, int64_t o_step, int64_t tap_step, const struct operand *w, const struct sweep *s, int threads)
+void conv_weights(float *to, int64_t o_step, int64_t tap_step, const struct operand *w, const struct sweep *s,
+                  int threads)
 {
     const int64_t O = w->dim[0], depth = w->dim[1], taps = w->dim[2] * w->dim[3];
     const int64_t most = max_i64(1, TAPS_MAX / taps);
@@ -254,7 +256,8 @@ static uint64_t conv_workspace(const struct query *q)
     const int threads = q->profile->threads;
     if (conv_is_depthwise(&n)) return depthwise_workspace(&n, false, threads);
     const int64_t K = conv_taps(&n) * n.C;
-    return (conv_is_plain(&n) ? 0 : weights_bytes(n.O * K)) + gemm_workspace(conv_pixels(&n), n.O, K, q->out[0]->dtype, threads);
+    return (conv_is_plain(&n) ? 0 : weights_bytes(n.O * K)) +
+           gemm_workspace(conv_pixels(&n), n.O, K, q->out[0]->dtype, threads);
 }
 
 static void conv_run(const struct launch *l)
@@ -296,7 +299,8 @@ static uint64_t phases_workspace(const struct conv *n, enum dtype t, int threads
     uint64_t most = 0;
     for (int64_t r = 0; r < n->stride * n->stride; r++) {
         const struct sweep s = sweep_backward(n, r / n->stride, r % n->stride);
-        uint64_t need = gemm_workspace(s.B * s.ny * s.nx, n->C, s.ky * s.kx * n->O, n->stride == 1 ? t : DT_NONE, threads);
+        uint64_t need =
+            gemm_workspace(s.B * s.ny * s.nx, n->C, s.ky * s.kx * n->O, n->stride == 1 ? t : DT_NONE, threads);
         if (need > most) most = need;
     }
     return weights_bytes(ceil_div(n->kh, n->stride) * ceil_div(n->kw, n->stride) * n->O * n->C) + most;

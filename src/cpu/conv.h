@@ -47,7 +47,8 @@ struct sweep sweep_backward(const struct conv *n, int64_t ry, int64_t rx);
 
 /* Copies the sweep's taps of the weights as f32: tap t of element (o,c) goes to to[o * o_step + t *
  * tap_step + c]. */
-void conv_weights(float *to, int64_t o_step, int64_t tap_step, const struct operand *w, const struct sweep *s, int threads);
+void conv_weights(float *to, int64_t o_step, int64_t tap_step, const struct operand *w, const struct sweep *s,
+                  int threads);
 /* The inverse, for the forward's taps: into dw [O,depth,kh,kw], added to it if `add`. */
 void conv_weights_back(float *dw, const float *from, int64_t o_step, int64_t tap_step, const struct conv *n, bool add,
                        int threads);

@@ -66,8 +66,8 @@ static inline void stage_pixel(float *to, const struct operand *map, int64_t at,
 }
 
 /* Lines y .., pixels x .. and channels c .. of image b; zeros outside. */
-static void stage_fill(float *stage, int64_t row, const struct operand *map, int64_t b, int64_t y, int64_t lines, int64_t x,
-                       int64_t pixels, int64_t c, int64_t n)
+static void stage_fill(float *stage, int64_t row, const struct operand *map, int64_t b, int64_t y, int64_t lines,
+                       int64_t x, int64_t pixels, int64_t c, int64_t n)
 {
     const int64_t H = map->dim[1], W = map->dim[2], C = map->dim[3];
     for (int64_t i = 0; i < lines; i++, stage += row) {
@@ -108,8 +108,8 @@ INLINE void taps_sum(int count, int64_t ky, int64_t kx, int64_t step, float *to,
 
 /* nj results of n channels, in fours, by a kernel of constant size: its weights stay in registers
  * along the line. */
-INLINE void line_fixed(int64_t ky, int64_t kx, int64_t step, float *to, int64_t to_pixel, const float *in, const float *w,
-                       const float *bias, int64_t nj, int64_t n)
+INLINE void line_fixed(int64_t ky, int64_t kx, int64_t step, float *to, int64_t to_pixel, const float *in,
+                       const float *w, const float *bias, int64_t nj, int64_t n)
 {
     for (int64_t c = 0; c < n; c += 4) {
         quad weight[9], first = bias ? quad_load(bias + c) : (quad){0};
@@ -119,7 +119,8 @@ INLINE void line_fixed(int64_t ky, int64_t kx, int64_t step, float *to, int64_t 
         int64_t j = 0;
         for (; j + 8 <= nj; j += 8, at += 8 * step * PITCH, out += 8 * to_pixel)
             taps_sum(8, ky, kx, step, out, to_pixel, at, weight, first);
-        for (; j < nj; j++, at += step * PITCH, out += to_pixel) taps_sum(1, ky, kx, step, out, to_pixel, at, weight, first);
+        for (; j < nj; j++, at += step * PITCH, out += to_pixel)
+            taps_sum(1, ky, kx, step, out, to_pixel, at, weight, first);
     }
 }
 
@@ -132,14 +133,15 @@ static void line_any(int64_t ky, int64_t kx, int64_t step, float *to, int64_t to
             quad sum = bias ? quad_load(bias + c) : (quad){0};
             for (int64_t a = 0; a < ky; a++)
                 for (int64_t b = 0; b < kx; b++)
-                    sum += quad_load(in + a * stage_row(kx, step) + b * PITCH + c) * quad_load(w + (a * kx + b) * DEEP + c);
+                    sum += quad_load(in + a * stage_row(kx, step) + b * PITCH + c) *
+                           quad_load(w + (a * kx + b) * DEEP + c);
             quad_store(to + c, sum);
         }
 }
 
 /* The common kernel sizes: 3x3 at both strides, and the phases of a 3x3 of stride 2. */
-static void line_sum(const struct sweep *s, float *to, int64_t to_pixel, const float *in, const float *w, const float *bias,
-                     int64_t nj, int64_t n)
+static void line_sum(const struct sweep *s, float *to, int64_t to_pixel, const float *in, const float *w,
+                     const float *bias, int64_t nj, int64_t n)
 {
     const int64_t kind = s->step * 100 + s->ky * 10 + s->kx;
     switch (s->ky < 10 && s->kx < 10 ? kind : 0) {
@@ -155,7 +157,8 @@ static void line_sum(const struct sweep *s, float *to, int64_t to_pixel, const f
 
 /* Results (i, j .. j+nj) of image b, channels c .. c+n, from the stage's line. Results that are not
  * f32, or not a multiple of four, go through a buffer. */
-static void line_run(const struct depth *d, int64_t b, int64_t i, int64_t j, int64_t nj, int64_t c, int64_t n, const float *in)
+static void line_run(const struct depth *d, int64_t b, int64_t i, int64_t j, int64_t nj, int64_t c, int64_t n,
+                     const float *in)
 {
     const struct sweep *s = &d->s;
     const struct operand *out = d->out;
@@ -169,7 +172,8 @@ static void line_run(const struct depth *d, int64_t b, int64_t i, int64_t j, int
     float buffer[ACROSS * DEEP];
     line_sum(s, buffer, DEEP, in, w, bias, nj, n);
     for (int64_t k = 0; k < nj; k++)
-        dtype_convert((char *)out->data + (at + k * apart) * dtype_size(out->dtype), out->dtype, buffer + k * DEEP, DT_F32, n);
+        dtype_convert((char *)out->data + (at + k * apart) * dtype_size(out->dtype), out->dtype, buffer + k * DEEP,
+                      DT_F32, n);
 }
 
 /* The block of a sweep with first result (i0,j0) of image b, channels c .. c+n. */
@@ -228,7 +232,11 @@ static void block_sweeps(const struct launch *l, const struct conv *n, bool back
     for (int64_t c = 0; c < n->C; c += DEEP) {
         const float *w = weights;
         for (int64_t r = 0; r < sweep_count(n, backward); r++) {
-            const struct depth d = {.s = sweep_at(n, backward, r), .w = w, .bias = bias, .in = &l->in[0], .out = &l->out[0]};
+            const struct depth d = {.s = sweep_at(n, backward, r),
+                                    .w = w,
+                                    .bias = bias,
+                                    .in = &l->in[0],
+                                    .out = &l->out[0]};
             block_run(&d, b, i0, j0, c, min_i64(DEEP, n->C - c), stage);
             w += d.s.ky * d.s.kx * padded(n->C);
         }
@@ -264,8 +272,8 @@ INLINE void taps_add(int64_t ky, int64_t kx, int64_t x_row, quad *sum, quad dy, 
 
 /* sum[tap][c] += dy . x over ni x nj results, both staged, n channels in fours. ky and kx are
  * constants, at most 3 x 3: all taps' sums stay in registers. x_row: floats between lines. */
-INLINE void taps_product(int64_t ky, int64_t kx, int64_t step, int64_t x_row, float *sum, const float *dy, const float *x,
-                         int64_t ni, int64_t nj, int64_t n)
+INLINE void taps_product(int64_t ky, int64_t kx, int64_t step, int64_t x_row, float *sum, const float *dy,
+                         const float *x, int64_t ni, int64_t nj, int64_t n)
 {
     for (int64_t c = 0; c < n; c += 4) {
         quad even[9] = {0}, odd[9] = {0}; /* two chains per tap hide the latency */
@@ -284,7 +292,8 @@ INLINE void taps_product(int64_t ky, int64_t kx, int64_t step, int64_t x_row, fl
 }
 
 /* One tap after another if the kernel is not 3 x 3. */
-static void block_product(const struct sweep *s, float *sum, const float *dy, const float *x, int64_t ni, int64_t nj, int64_t n)
+static void block_product(const struct sweep *s, float *sum, const float *dy, const float *x, int64_t ni, int64_t nj,
+                          int64_t n)
 {
     const int64_t row = stage_row(s->kx, s->step);
     if (s->ky == 3 && s->kx == 3 && s->step == 1) taps_product(3, 3, 1, stage_row(3, 1), sum, dy, x, ni, nj, n);
@@ -296,7 +305,8 @@ static void block_product(const struct sweep *s, float *sum, const float *dy, co
 }
 
 /* Lines i0 .. of image b of dy, added to sum [blocks of channels][taps][DEEP]. */
-static void lines_product(const struct launch *l, const struct sweep *s, int64_t b, int64_t i0, float *sum, float *stage)
+static void lines_product(const struct launch *l, const struct sweep *s, int64_t b, int64_t i0, float *sum,
+                          float *stage)
 {
     const struct operand *dy = &l->in[0], *x = &l->in[1];
     const int64_t C = x->dim[3], ni = min_i64(LINES, s->ny - i0);
@@ -346,6 +356,7 @@ void depthwise_dw_run(const struct launch *l, const struct conv *n)
     for (int64_t c = 0; c < n->C; c += DEEP) {
         struct conv some = *n;
         some.O = min_i64(DEEP, n->C - c);
-        conv_weights_back((float *)l->out[0].data + c * taps, total + c * taps, 1, DEEP, &some, launch_has(l, 2), l->threads);
+        conv_weights_back((float *)l->out[0].data + c * taps, total + c * taps, 1, DEEP, &some, launch_has(l, 2),
+                          l->threads);
     }
 }

@@ -63,7 +63,10 @@ static int cpu_open(struct device *d, struct error *e)
 {
     const size_t stack = least_stack(d->profile.threads);
     if (stack < 2 * STACK_BYTES)
-        return error_set(e, PL_FAIL, "the threads have stacks of %zu bytes; expected at least %d: unset OMP_STACKSIZE or set it to 2M, and raise `ulimit -s`", stack, 2 * STACK_BYTES);
+        return error_set(e, PL_FAIL,
+                         "the threads have stacks of %zu bytes; expected at least %d: unset OMP_STACKSIZE or set it to "
+                         "2M, and raise `ulimit -s`",
+                         stack, 2 * STACK_BYTES);
     warm_threads(d->profile.threads);
     return PL_OK;
 }
@@ -121,8 +124,11 @@ static int check_disk(int fd, const char *dir, uint64_t bytes, struct error *e)
     if (fstatvfs(fd, &s)) return PL_OK; /* posix_fallocate decides */
     uint64_t free = (uint64_t)s.f_bavail * s.f_frsize;
     if (bytes <= free) return PL_OK;
-    return error_set(e, PL_FAIL, "the offload file of %s does not fit on the disk of %s, where %s are free; free disk space, lower memory.host_budget or set "
-                     "memory.offload: none", size_print(bytes, need), dir, size_print(free, have));
+    return error_set(e, PL_FAIL,
+                     "the offload file of %s does not fit on the disk of %s, where %s are free; free disk space, lower "
+                     "memory.host_budget or set "
+                     "memory.offload: none",
+                     size_print(bytes, need), dir, size_print(free, have));
 }
 
 /* Reserves the file's blocks: a full disk must not cause a fault in the middle of a step. */
@@ -133,8 +139,11 @@ static int grow_spill(int fd, const char *dir, uint64_t bytes, struct error *e)
     int rc = check_disk(fd, dir, bytes, e);
     if (rc) return rc;
     rc = posix_fallocate(fd, 0, (off_t)bytes);
-    return rc ? error_set(e, PL_FAIL, "cannot reserve %s for the offload file in %s: %s; free disk space, lower memory.host_budget or set memory.offload: none",
-                          size_print(bytes, need), dir, strerror(rc)) : PL_OK;
+    return rc ? error_set(e, PL_FAIL,
+                          "cannot reserve %s for the offload file in %s: %s; free disk space, lower memory.host_budget "
+                          "or set memory.offload: none",
+                          size_print(bytes, need), dir, strerror(rc))
+              : PL_OK;
 }
 
 struct mapping {
@@ -156,14 +165,16 @@ static bool needs_flush(int fd)
     return !fstatfs(fd, &s) && (int)s.f_type == OVERLAYFS;
 }
 
-/* errno of a write that failed since the last call, or 0. sync_file_range reports the failures of the
- * whole file and waits only for writes of the given range, here a page behind the end. Where it is
- * not supported, a flush of one page reports them. */
+/* errno of a write that failed since the last call, or 0. sync_file_range reports the failures of
+ * the whole file and waits only for writes of the given range, here a page behind the end. Where it
+ * is not supported, a flush of one page reports them. */
 static int find_write_error(struct mapping *m)
 {
     const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     if (!m->flushes) {
-        if (!sync_file_range(m->spill_fd, (off_t)align_up(m->spill.bytes, page), (off_t)page, SYNC_FILE_RANGE_WAIT_BEFORE)) return 0;
+        if (!sync_file_range(m->spill_fd, (off_t)align_up(m->spill.bytes, page), (off_t)page,
+                             SYNC_FILE_RANGE_WAIT_BEFORE))
+            return 0;
         if (errno != ENOSYS && errno != EINVAL && errno != ESPIPE && errno != EOPNOTSUPP) return errno;
         m->flushes = true;
     }
@@ -178,8 +189,11 @@ static int check_spill(struct device *d, struct error *e)
     if (!m->write_error) m->write_error = find_write_error(m);
     if (!m->write_error && mapped_failed(&m->spill)) m->write_error = EIO;
     if (!m->write_error) return PL_OK;
-    return error_set(e, PL_FAIL, "the disk of the offload file, in %s, lost bytes of this run: %s. Nothing computed from them is saved; see the kernel's log (dmesg) for the "
-                     "disk's errors, and continue from the last checkpoint with --resume, or set memory.offload: none", spill_folder(d), strerror(m->write_error));
+    return error_set(e, PL_FAIL,
+                     "the disk of the offload file, in %s, lost bytes of this run: %s. Nothing computed from them is "
+                     "saved; see the kernel's log (dmesg) for the "
+                     "disk's errors, and continue from the last checkpoint with --resume, or set memory.offload: none",
+                     spill_folder(d), strerror(m->write_error));
 }
 
 static int map_spill(struct device *d, uint64_t bytes, struct error *e)
@@ -191,7 +205,8 @@ static int map_spill(struct device *d, uint64_t bytes, struct error *e)
     m->flushes = needs_flush(m->spill_fd);
     int rc = grow_spill(m->spill_fd, dir, bytes, e);
     if (!rc && mapped_open(&m->spill, m->spill_fd, bytes, PROT_READ | PROT_WRITE, MAP_SHARED))
-        rc = error_set(e, PL_FAIL, "cannot map %llu bytes of the offload file: %s", (unsigned long long)bytes, strerror(errno));
+        rc = error_set(e, PL_FAIL, "cannot map %llu bytes of the offload file: %s", (unsigned long long)bytes,
+                       strerror(errno));
     if (rc) {
         close(m->spill_fd); /* the file and its blocks are gone */
         m->spill_fd = -1;
@@ -205,7 +220,9 @@ static int map_spill(struct device *d, uint64_t bytes, struct error *e)
 static int map_memory(struct device *d, uint64_t bytes, struct error *e)
 {
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) return error_set(e, PL_FAIL, "cannot allocate %llu bytes in place of the offload file: %s", (unsigned long long)bytes, strerror(errno));
+    if (at == MAP_FAILED)
+        return error_set(e, PL_FAIL, "cannot allocate %llu bytes in place of the offload file: %s",
+                         (unsigned long long)bytes, strerror(errno));
     touch(at, bytes, (uint64_t)sysconf(_SC_PAGESIZE));
     d->arena[SPACE_HOST] = at;
     return PL_OK;
@@ -216,15 +233,18 @@ static int cpu_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], str
     struct mapping *m = mem_alloc(sizeof *m);
     m->spill_fd = -1;
     d->state = m;
-    /* Regions that name no size get the plan's: a team of another size would end some of the warm threads. */
+    /* Regions that name no size get the plan's: a team of another size would end some of the warm
+     * threads. */
     m->team = omp_get_max_threads();
     omp_set_num_threads(d->profile.threads);
-    int rc = !bytes[SPACE_HOST] ? PL_OK : d->no_file ? map_memory(d, bytes[SPACE_HOST], e) : map_spill(d, bytes[SPACE_HOST], e);
+    int rc = !bytes[SPACE_HOST] ? PL_OK
+             : d->no_file       ? map_memory(d, bytes[SPACE_HOST], e)
+                                : map_spill(d, bytes[SPACE_HOST], e);
     if (rc) return rc; /* a disk that is too full shows before memory is taken */
     d->arena[SPACE_DEVICE] = map_compute(bytes[SPACE_DEVICE], &m->bytes);
     if (!d->arena[SPACE_DEVICE])
-        return error_set(e, PL_FAIL, "cannot allocate the arena of %llu bytes: %s", (unsigned long long)bytes[SPACE_DEVICE],
-                         strerror(errno));
+        return error_set(e, PL_FAIL, "cannot allocate the arena of %llu bytes: %s",
+                         (unsigned long long)bytes[SPACE_DEVICE], strerror(errno));
     return PL_OK;
 }
 
@@ -309,6 +329,18 @@ static void cpu_close(struct device *d, struct tape *t)
     mem_free(m);
 }
 
-const struct device_ops cpu_device = {"cpu", cpu_open, cpu_allocate, cpu_record, cpu_run, cpu_copy, cpu_read, cpu_close,
-                                      .write_later = cpu_copy, .synchronize_writes = cpu_synchronize_writes, .send = cpu_copy, .record_event = cpu_record_event, .wait_event = cpu_wait_event};
-const struct device_ops ref_device = {"ref", cpu_open, cpu_allocate, cpu_record, cpu_run, cpu_copy, cpu_read, cpu_close};
+const struct device_ops cpu_device = {"cpu",
+                                      cpu_open,
+                                      cpu_allocate,
+                                      cpu_record,
+                                      cpu_run,
+                                      cpu_copy,
+                                      cpu_read,
+                                      cpu_close,
+                                      .write_later = cpu_copy,
+                                      .synchronize_writes = cpu_synchronize_writes,
+                                      .send = cpu_copy,
+                                      .record_event = cpu_record_event,
+                                      .wait_event = cpu_wait_event};
+const struct device_ops ref_device = {"ref",   cpu_open, cpu_allocate, cpu_record,
+                                      cpu_run, cpu_copy, cpu_read,     cpu_close};

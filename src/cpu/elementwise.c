@@ -91,7 +91,8 @@ static void tile_silu_gate_bwd(float *dgate, float *dup, const float *dy, const 
     }
 }
 
-static void tile_silu_gate_bwd_y(float *dgate, float *dup, float *y, const float *dy, const float *gate, const float *up, int n)
+static void tile_silu_gate_bwd_y(float *dgate, float *dup, float *y, const float *dy, const float *gate,
+                                 const float *up, int n)
 {
 #pragma omp simd
     for (int i = 0; i < n; i++) {

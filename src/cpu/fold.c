@@ -1,5 +1,6 @@
 /*
- * fold.c: FOLD: sums over shares, and SQUARES and TOTAL: the norm of what shares and ranks (collective.c) leave.
+ * fold.c: FOLD: sums over shares, and SQUARES and TOTAL: the norm of what shares and ranks
+ * (collective.c) leave.
  *
  * One tree adds leaves 0..n-1, whoever holds them:
  *
@@ -10,8 +11,9 @@
  *        \     /     |           rounded to the dtype: also in bf16 the grouping changes no bit.
  *           \        /
  *
- * FOLD meets the leaves one after the other. Before leaf i, partial[l] is the sum of 2^l leaves for every bit l of i.
- * The leaf takes the partials of i's trailing ones, which are complete with it, or after the last leaf all of them.
+ * FOLD meets the leaves one after the other. Before leaf i, partial[l] is the sum of 2^l leaves for
+ * every bit l of i. The leaf takes the partials of i's trailing ones, which are complete with it,
+ * or after the last leaf all of them.
  */
 #include <string.h>
 
@@ -21,7 +23,7 @@
 #include "cpu/rows.h"
 #include "run/ranks.h"
 
-/* --- two terms ------------------------------------------------------------------------------------------------ */
+/* --- two terms -------------------------------------------------------------------------------- */
 
 void fold_add(void *to, const void *a, const void *b, enum dtype t, int64_t n, int threads)
 {
@@ -29,15 +31,19 @@ void fold_add(void *to, const void *a, const void *b, enum dtype t, int64_t n, i
         for (int64_t i = 0; i < n; i++) ((double *)to)[i] = ((const double *)a)[i] + ((const double *)b)[i];
         return;
     }
-    struct operand r = {.data = to, .dtype = t}, x = {.data = (void *)(uintptr_t)a, .dtype = t}, y = {.data = (void *)(uintptr_t)b, .dtype = t};
+    struct operand r = {.data = to, .dtype = t}, x = {.data = (void *)(uintptr_t)a, .dtype = t},
+                   y = {.data = (void *)(uintptr_t)b, .dtype = t};
     const int64_t each = 64 * TILE, blocks = ceil_div(n, each);
 #pragma omp parallel for num_threads(threads) schedule(static) if (blocks > 1)
     for (int64_t k = 0; k < blocks; k++) row_sum(&r, &x, &y, k * each, min_i64(each, n - k * each));
 }
 
-/* --- FOLD ----------------------------------------------------------------------------------------------------- */
+/* --- FOLD ------------------------------------------------------------------------------------- */
 
-static bool fold_match(const struct query *q) { return tensor_is_fast(q->in[0]) && tensor_is(q->in[1], q->in[0]->dtype); }
+static bool fold_match(const struct query *q)
+{
+    return tensor_is_fast(q->in[0]) && tensor_is(q->in[1], q->in[0]->dtype);
+}
 
 static void fold_run(const struct launch *l)
 {
@@ -62,14 +68,15 @@ static void ref_fold(const struct launch *l)
     const int64_t n = operand_elements(&l->out[0]);
     int level = 0;
     for (; last ? i >> level : i >> level & 1; level++)
-        for (int64_t k = 0; k < n && i >> level & 1; k++) ref_put(&l->out[0], k, ref_get(&l->in[1], level * n + k) + ref_get(&l->out[0], k));
+        for (int64_t k = 0; k < n && i >> level & 1; k++)
+            ref_put(&l->out[0], k, ref_get(&l->in[1], level * n + k) + ref_get(&l->out[0], k));
     for (int64_t k = 0; k < n && !last; k++) ref_put(&l->out[1], level * n + k, ref_get(&l->out[0], k));
 }
 
 CPU_KERNEL(FOLD, fold);
 REF_KERNEL(FOLD, fold);
 
-/* --- the norm ------------------------------------------------------------------------------------------------- */
+/* --- the norm --------------------------------------------------------------------------------- */
 
 static bool squares_match(const struct query *q) { return tensor_is_fast(q->in[0]) && tensor_is(q->in[1], DT_F64); }
 
@@ -81,7 +88,8 @@ static int64_t squares_elements(const struct launch *l)
     return l->attr->squares.part ? max_i64(0, min_i64(n, l->attr->squares.n - squares_first(l))) : n;
 }
 
-/* Eight sums over the elements with the same index modulo 8, then their tree: the order depends on the cell alone. */
+/* Eight sums over the elements with the same index modulo 8, then their tree: the order depends on
+ * the cell alone. */
 static double squares_of(const struct operand *x, int64_t from, int64_t to)
 {
     double sum[8] = {0};
@@ -99,7 +107,8 @@ static double squares_of(const struct operand *x, int64_t from, int64_t to)
 
 static void squares_run(const struct launch *l)
 {
-    const int64_t cell = l->attr->squares.cell, first = squares_first(l), n = squares_elements(l), cells = ceil_div(n, cell);
+    const int64_t cell = l->attr->squares.cell, first = squares_first(l), n = squares_elements(l),
+                  cells = ceil_div(n, cell);
     double *to = (double *)l->out[0].data + l->attr->squares.at + first / cell;
     CHECK(l->in[1].data == l->out[0].data, "the cells are updated in place");
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (n > 32768)
@@ -111,7 +120,8 @@ static void ref_squares(const struct launch *l)
     const int64_t cell = l->attr->squares.cell, first = squares_first(l), n = squares_elements(l);
     for (int64_t c = 0; c < ceil_div(n, cell); c++) {
         double sum = 0;
-        for (int64_t i = c * cell; i < min_i64(n, (c + 1) * cell); i++) sum += ref_get(&l->in[0], i) * ref_get(&l->in[0], i);
+        for (int64_t i = c * cell; i < min_i64(n, (c + 1) * cell); i++)
+            sum += ref_get(&l->in[0], i) * ref_get(&l->in[0], i);
         ref_put(&l->out[0], l->attr->squares.at + first / cell + c, sum);
     }
 }
@@ -122,7 +132,10 @@ REF_KERNEL(SQUARES, squares);
 enum { TOTAL_BLOCK = 1024 };
 
 static bool total_match(const struct query *q) { return tensor_is(q->in[0], DT_F64); }
-static uint64_t total_workspace(const struct query *q) { return (uint64_t)ceil_div(tensor_elements(q->in[0]), TOTAL_BLOCK) * sizeof(double); }
+static uint64_t total_workspace(const struct query *q)
+{
+    return (uint64_t)ceil_div(tensor_elements(q->in[0]), TOTAL_BLOCK) * sizeof(double);
+}
 
 static void total_run(const struct launch *l)
 {

@@ -44,7 +44,10 @@ static void ref_gelu_gate_bwd(const struct launch *l)
 static bool gelu_gate_match(const struct query *q) { return query_is_fast(q); }
 static bool gelu_gate_bwd_match(const struct query *q) { return query_is_fast(q); }
 
-static inline float share_fast(float g) { return sigmoid_fast((float)(2 * ROOT_TWO_OVER_PI) * (g + (float)CUBE * g * g * g)); }
+static inline float share_fast(float g)
+{
+    return sigmoid_fast((float)(2 * ROOT_TWO_OVER_PI) * (g + (float)CUBE * g * g * g));
+}
 
 static void gelu_gate_run(const struct launch *l)
 {
@@ -68,12 +71,14 @@ static void gelu_gate_bwd_run(const struct launch *l)
     for (int64_t at = 0; at < n; at += TILE) {
         float ds[TILE], gs[TILE], us[TILE];
         const int width = row_tile(n - at);
-        const float *dy = row_view(&l->in[0], at, width, ds), *gate = row_view(&l->in[1], at, width, gs), *up = row_view(&l->in[2], at, width, us);
+        const float *dy = row_view(&l->in[0], at, width, ds), *gate = row_view(&l->in[1], at, width, gs),
+                    *up = row_view(&l->in[2], at, width, us);
         float *dgate = row_place(&l->out[0], at, gs), *dup = row_place(&l->out[1], at, us);
 #pragma omp simd
         for (int i = 0; i < width; i++) {
             const float d = dy[i], g = gate[i], u = up[i], s = share_fast(g);
-            dgate[i] = d * u * (s + 2.0f * g * s * (1.0f - s) * (float)ROOT_TWO_OVER_PI * (1.0f + (float)(3 * CUBE) * g * g));
+            dgate[i] =
+                d * u * (s + 2.0f * g * s * (1.0f - s) * (float)ROOT_TWO_OVER_PI * (1.0f + (float)(3 * CUBE) * g * g));
             dup[i] = d * g * s;
         }
         row_store(&l->out[0], at, width, dgate);

@@ -22,8 +22,8 @@
  * (micro_bf16.h): half the bytes, so K blocks are twice as long, and the last bits differ.
  *
  * A product of at most DOT_ROWS rows with a weight [N,K] is bound by reading the weight, and
- * packing would only add traffic: it is computed as dot products. These have other last bits, so a part
- * of a product with more rows is computed as the whole is.
+ * packing would only add traffic: it is computed as dot products. These have other last bits, so a
+ * part of a product with more rows is computed as the whole is.
  *
  *     work: thread 0 [A block | B slab | f32 tile] thread 1 [...] ...
  */
@@ -221,7 +221,8 @@ static void tile_micro(const struct tile *t, int64_t a, const float *bias, int64
         float *to = add ? sum : buffer;
         int64_t ld = add ? t->ld : t->nr;
         tile_product(t, a, j, to, ld, add);
-        for (int64_t r = 0; r < m && g->add; r++) add_held(to + r * ld, element(&g->c, t->m0 + i + r, t->n0 + j), DT_BF16, n);
+        for (int64_t r = 0; r < m && g->add; r++)
+            add_held(to + r * ld, element(&g->c, t->m0 + i + r, t->n0 + j), DT_BF16, n);
         t->h->narrow(element(&g->c, t->m0 + i, t->n0 + j), g->c.row, to, ld);
         return;
     }
@@ -260,14 +261,18 @@ static void tile_pack_b(const struct tile *t)
 {
     const struct matrix *b = &t->g->b;
     if (b->gather) pack_gathered(t->b, t->nr, b->gather, b->row == 1, t->n0, t->k0, t->nn, t->kn);
-    else tile_pack(t, t->b, t->nr, t->h ? t->h->group_b : 1, element(b, t->k0, t->n0), b->dtype, b->column, b->row, t->nn);
+    else
+        tile_pack(t, t->b, t->nr, t->h ? t->h->group_b : 1, element(b, t->k0, t->n0), b->dtype, b->column, b->row,
+                  t->nn);
 }
 
 static void tile_pack_a(const struct tile *t, int64_t i0, int64_t in)
 {
     const struct matrix *a = &t->g->a;
     if (a->gather) pack_gathered(t->a, t->mr, a->gather, a->column == 1, t->m0 + i0, t->k0, in, t->kn);
-    else tile_pack(t, t->a, t->mr, t->h ? t->h->group : 1, element(a, t->m0 + i0, t->k0), a->dtype, a->row, a->column, in);
+    else
+        tile_pack(t, t->a, t->mr, t->h ? t->h->group : 1, element(a, t->m0 + i0, t->k0), a->dtype, a->row, a->column,
+                  in);
 }
 
 static void tile_run(struct tile *t)
@@ -332,7 +337,8 @@ static struct tiling tiling_choose(const struct gemm *g, const struct tile *t, i
 }
 
 /* Makes tiles, whichever is next, until there are no more. */
-static void take_tiles(const struct tile *any, const struct tiling *x, const struct slots *s, float *at, atomic_int_fast64_t *next)
+static void take_tiles(const struct tile *any, const struct tiling *x, const struct slots *s, float *at,
+                       atomic_int_fast64_t *next)
 {
     const struct gemm *g = any->g;
     for (int64_t i; (i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed)) < x->rows * x->columns;) {
@@ -345,9 +351,10 @@ static void take_tiles(const struct tile *any, const struct tiling *x, const str
     }
 }
 
-/* At most `workers` of the team's threads take tiles, each in its own slot of the workspace. The team has
- * the plan's size in every region: OpenMP's runtime ends the threads that a smaller team leaves out and
- * starts them again for the next, which costs more than the product and takes memory in a step. */
+/* At most `workers` of the team's threads take tiles, each in its own slot of the workspace. The
+ * team has the plan's size in every region: OpenMP's runtime ends the threads that a smaller team
+ * leaves out and starts them again for the next, which costs more than the product and takes memory
+ * in a step. */
 static void run_tiles(const struct gemm *g, float *work, int workers, int team)
 {
     struct tile any = {.g = g, .u = micro_best(), .h = bf16_loop(g)};
@@ -379,7 +386,8 @@ static void dot_column(const struct gemm *g, const struct micro *u, const float 
     }
     if (g->bias) bias = (float)dtype_load(g->bias, g->bias_dtype, j);
     for (int64_t i = 0; i < g->M; i++)
-        finish_row(g, &sum[i], g->add && g->c.dtype == DT_F32 ? element(&g->c, i, j) : NULL, g->bias ? &bias : NULL, i, j, 1);
+        finish_row(g, &sum[i], g->add && g->c.dtype == DT_F32 ? element(&g->c, i, j) : NULL, g->bias ? &bias : NULL, i,
+                   j, 1);
 }
 
 static void run_dots(const struct gemm *g, float *work, int workers, int team)
@@ -440,7 +448,8 @@ static struct matrix matrix_of(const struct operand *x, bool transposed)
 static bool linear_match(const struct query *q)
 {
     const struct tensor *bias = query_in(q, 2), *add = query_in(q, 3);
-    return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_matrix(q->out[0]) && (!bias || is_matrix(bias)) && (!add || is_matrix(add));
+    return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_matrix(q->out[0]) && (!bias || is_matrix(bias)) &&
+           (!add || is_matrix(add));
 }
 
 static uint64_t linear_workspace(const struct query *q)
@@ -455,9 +464,16 @@ static void linear_run(const struct launch *l)
 {
     const struct operand *x = &l->in[0], *w = &l->in[1];
     struct gemm g = {
-        .M = operand_rows(x), .N = w->dim[0], .K = operand_last(x), .rows = portion_whole(l->portion, operand_rows(x)),
-        .a = matrix_of(x, false), .b = matrix_of(w, true), .c = matrix_of(&l->out[0], false),
-        .bias = l->nin > 2 ? l->in[2].data : NULL, .bias_dtype = l->nin > 2 ? l->in[2].dtype : DT_NONE, .add = launch_has(l, 3),
+        .M = operand_rows(x),
+        .N = w->dim[0],
+        .K = operand_last(x),
+        .rows = portion_whole(l->portion, operand_rows(x)),
+        .a = matrix_of(x, false),
+        .b = matrix_of(w, true),
+        .c = matrix_of(&l->out[0], false),
+        .bias = l->nin > 2 ? l->in[2].data : NULL,
+        .bias_dtype = l->nin > 2 ? l->in[2].dtype : DT_NONE,
+        .add = launch_has(l, 3),
     };
     if (g.add) row_copy(&l->out[0], &l->in[3], l->threads);
     gemm_run(&g, l->work, l->work_bytes, l->threads);
@@ -497,5 +513,7 @@ static void matmul_run(const struct launch *l)
 }
 
 /* The library's kernel comes first: it matches if the profile enables it. */
-CPU_KERNELS(LINEAR, {0, "onednn_linear", onednn_linear_match, onednn_linear_workspace, onednn_linear_run}, KERNEL_WORK(linear));
-CPU_KERNELS(MATMUL, {0, "onednn_matmul", onednn_matmul_match, onednn_matmul_workspace, onednn_matmul_run}, KERNEL_WORK(matmul));
+CPU_KERNELS(LINEAR, {0, "onednn_linear", onednn_linear_match, onednn_linear_workspace, onednn_linear_run},
+            KERNEL_WORK(linear));
+CPU_KERNELS(MATMUL, {0, "onednn_matmul", onednn_matmul_match, onednn_matmul_workspace, onednn_matmul_run},
+            KERNEL_WORK(matmul));

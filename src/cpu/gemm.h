@@ -52,7 +52,8 @@ struct gemm {
 uint64_t gemm_workspace(int64_t M, int64_t N, int64_t K, enum dtype c, int threads);
 
 /* Sums are f32, rounded once on store. The result is bit-identical for any number of threads, and a
- * row of it whichever of the whole's rows are computed. C must not overlap A or B; work is 64-byte aligned. */
+ * row of it whichever of the whole's rows are computed. C must not overlap A or B; work is 64-byte
+ * aligned. */
 void gemm_run(const struct gemm *g, void *work, uint64_t work_bytes, int threads);
 
 #endif

@@ -68,7 +68,9 @@ void grid_pack(struct grid *g, const struct heads *n, const struct micro *u, con
     for (int axis = 0; axis < 2; axis++) {
         const struct operand *t = g->table[axis];
         g->packed[axis] = to;
-        if (half) pack_panels_bf16((uint16_t *)to, u->mr, half->group, half->group, t->data, t->stride[0], t->stride[1], t->dim[0], n->D);
+        if (half)
+            pack_panels_bf16((uint16_t *)to, u->mr, half->group, half->group, t->data, t->stride[0], t->stride[1],
+                             t->dim[0], n->D);
         else pack_panels(to, u->mr, t->data, t->dtype, t->stride[0], t->stride[1], t->dim[0], n->D);
         to += panel_room(g, axis, n->D);
     }
@@ -100,8 +102,8 @@ static struct reach reach_of(const struct grid *g, int axis, int64_t t, int64_t 
 }
 
 /* One panel's rel_h or rel_w, [size][nr]. */
-static void panel_positions(const struct grid *g, int axis, const struct micro *u, const struct micro_bf16 *half, const void *q,
-                            int64_t D, int64_t t, int64_t tn, float *rel, float *product)
+static void panel_positions(const struct grid *g, int axis, const struct micro *u, const struct micro_bf16 *half,
+                            const void *q, int64_t D, int64_t t, int64_t tn, float *rel, float *product)
 {
     const int64_t size = grid_size(g, axis), groups = half ? (D + half->group - 1) / half->group : 0;
     const int64_t length = half ? groups * half->group : D;
@@ -122,14 +124,15 @@ static void panel_positions(const struct grid *g, int axis, const struct micro *
         for (int64_t i = 0; i < u->nr; i++) rel[k * u->nr + i] = product[at[i] - k * u->nr] * (float)M_LOG2E;
 }
 
-void grid_positions(const struct grid *g, const struct micro *u, const struct micro_bf16 *half, const void *q, int64_t D,
-                    int64_t t, int64_t tn, float *position)
+void grid_positions(const struct grid *g, const struct micro *u, const struct micro_bf16 *half, const void *q,
+                    int64_t D, int64_t t, int64_t tn, float *position)
 {
     if (g->biased) return;
     const int64_t length = half ? round_up(D, half->group) : D, row = grid_row(g);
     float *product = position + round_up(round_up(tn, u->nr) * row, 16);
     for (int64_t p = 0; p < tn; p += u->nr) {
-        const void *panel = half ? (const void *)((const uint16_t *)q + p * length) : (const void *)((const float *)q + p * length);
+        const void *panel =
+            half ? (const void *)((const uint16_t *)q + p * length) : (const void *)((const float *)q + p * length);
         const int64_t count = min_i64(u->nr, tn - p);
         float *rel = position + p * row;
         panel_positions(g, 0, u, half, panel, D, t + p, count, rel, product);
@@ -155,7 +158,8 @@ static int stretches_of(const struct grid *g, int64_t t, int64_t tn, struct lane
     return count;
 }
 
-static void add_bias(const struct grid *g, const struct grid_panel *at, float *s, int64_t s0, int64_t keys, float factor)
+static void add_bias(const struct grid *g, const struct grid_panel *at, float *s, int64_t s0, int64_t keys,
+                     float factor)
 {
     const int64_t wide = 2 * g->width - 1, nr = at->u->nr;
     struct lane_run lane_run[NR_MAX];
@@ -171,7 +175,8 @@ static void add_bias(const struct grid *g, const struct grid_panel *at, float *s
     }
 }
 
-void grid_add_queries(const struct grid *g, const struct grid_panel *at, float *s, int64_t s0, int64_t keys, float factor)
+void grid_add_queries(const struct grid *g, const struct grid_panel *at, float *s, int64_t s0, int64_t keys,
+                      float factor)
 {
     if (g->biased) {
         add_bias(g, at, s, s0, keys, factor);

@@ -47,8 +47,8 @@ void grid_mirror(struct grid *g, const struct heads *n, float *to);
 
 /* Position terms of queries t .. t+tn, packed (unscaled) in q's panels of nr: for each panel
  * [height + width][nr]. The rest of `position` is scratch. */
-void grid_positions(const struct grid *g, const struct micro *u, const struct micro_bf16 *half, const void *q, int64_t D,
-                    int64_t t, int64_t tn, float *position);
+void grid_positions(const struct grid *g, const struct micro *u, const struct micro_bf16 *half, const void *q,
+                    int64_t D, int64_t t, int64_t tn, float *position);
 
 /* A panel of queries t .. t+tn of head h and its position terms. */
 struct grid_panel {
@@ -58,7 +58,8 @@ struct grid_panel {
 };
 
 /* s [keys][nr] = factor s + position, for keys from s0 on. */
-void grid_add_queries(const struct grid *g, const struct grid_panel *at, float *s, int64_t s0, int64_t keys, float factor);
+void grid_add_queries(const struct grid *g, const struct grid_panel *at, float *s, int64_t s0, int64_t keys,
+                      float factor);
 
 /* --- backward: one key per lane ------------------------------------------------------------ */
 
@@ -83,7 +84,8 @@ int64_t grid_bwd_thread_floats(const struct grid_bwd *x, const struct heads *n);
 struct grid_bwd grid_bwd_of(const union attr *attr, bool biased, const struct heads *n);
 /* Sets the number of key blocks of the backward; call it before querying the other sizes. */
 void grid_bwd_blocks(struct grid_bwd *x, const struct heads *n, int64_t key_blocks);
-void grid_bwd_place(struct grid_bwd *x, const struct heads *n, const struct micro *u, const struct micro_bf16 *half, float *to);
+void grid_bwd_place(struct grid_bwd *x, const struct heads *n, const struct micro *u, const struct micro_bf16 *half,
+                    float *to);
 
 /* Shared by a panel of keys s .. s+n: its rows of the grid, and which lanes are in which row. */
 struct grid_lanes {
@@ -100,8 +102,8 @@ struct grid_block {
 };
 
 /* s [queries][nr] = factor s + position, for the block's queries. */
-void grid_add_keys(const struct grid_bwd *x, const struct heads *n, const struct grid_lanes *lanes, const struct grid_block *at,
-                   float *s, float factor);
+void grid_add_keys(const struct grid_bwd *x, const struct heads *n, const struct grid_lanes *lanes,
+                   const struct grid_block *at, float *s, float factor);
 /* With tables: adds ds to the gradients of the queries' position terms. With a bias: to `bias`, the
  * sums of one block of keys. */
 void grid_gather_keys(const struct grid_bwd *x, const struct heads *n, const struct grid_lanes *lanes,
@@ -111,9 +113,10 @@ void grid_clear(const struct grid_bwd *x, const struct heads *n, const struct gr
 
 /* Alone: computes the block's position terms; after its only block of keys, adds their gradients to
  * dq. */
-void grid_block_begin(const struct grid_bwd *x, const struct heads *n, const struct operand *q, const struct grid_block *at);
-void grid_block_finish(const struct grid_bwd *x, const struct heads *n, const struct operand *q, const struct operand *dq,
-                       const struct grid_block *at);
+void grid_block_begin(const struct grid_bwd *x, const struct heads *n, const struct operand *q,
+                      const struct grid_block *at);
+void grid_block_finish(const struct grid_bwd *x, const struct heads *n, const struct operand *q,
+                       const struct operand *dq, const struct grid_block *at);
 
 /* Inside a parallel region, by all threads. Before: the queries' position terms. After: their
  * gradients are added to dq (f32, [B,T,H,D] with strides) and to the tables' gradients. */

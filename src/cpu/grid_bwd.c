@@ -58,7 +58,8 @@ static struct layout layout_of(const struct grid_bwd *x, const struct heads *n, 
     if (x->alone) rows = 0;
     y.rel = reserve(&at, rows * x->row), y.drel = reserve(&at, rows * x->row);
     y.rows = reserve(&at, J * n->D);
-    y.by_row = reserve(&at, (J + NR_MAX) * max_i64(n->D, GROUP_MAX / 2)), y.by_depth = reserve(&at, (J + GROUP_MAX) * deep);
+    y.by_row = reserve(&at, (J + NR_MAX) * max_i64(n->D, GROUP_MAX / 2)),
+    y.by_depth = reserve(&at, (J + GROUP_MAX) * deep);
     y.partial = reserve(&at, x->groups * (J + MR_MAX) * deep);
     y.shared = at;
 
@@ -66,9 +67,11 @@ static struct layout layout_of(const struct grid_bwd *x, const struct heads *n, 
     at = 0;
     y.product = reserve(&at, queries * (J + NR_MAX));
     y.narrow = reserve(&at, queries * J / 2 + 1);
-    y.left = reserve(&at, max_i64(queries * max_i64(J, max_i64(n->D, GROUP_MAX)), (J + MR_MAX) * (queries + GROUP_MAX)));
+    y.left =
+        reserve(&at, max_i64(queries * max_i64(J, max_i64(n->D, GROUP_MAX)), (J + MR_MAX) * (queries + GROUP_MAX)));
     y.right = reserve(&at, deep * (queries + GROUP_MAX));
-    y.own_rel = reserve(&at, x->alone ? queries * x->row : 0), y.own_drel = reserve(&at, x->alone ? queries * x->row : 0);
+    y.own_rel = reserve(&at, x->alone ? queries * x->row : 0),
+    y.own_drel = reserve(&at, x->alone ? queries * x->row : 0);
     y.own = at;
     return y;
 }
@@ -98,8 +101,8 @@ int64_t grid_bwd_thread_floats(const struct grid_bwd *x, const struct heads *n) 
 /* --- tables ----------------------------------------------------------------------------------- */
 
 /* Packs n rows of `length`, (i,k) at i * across + k * along, into panels for the products. */
-static void pack(const struct grid_bwd *x, void *to, int width, const void *from, enum dtype t, int64_t across, int64_t along,
-                 int64_t n, int64_t length)
+static void pack(const struct grid_bwd *x, void *to, int width, const void *from, enum dtype t, int64_t across,
+                 int64_t along, int64_t n, int64_t length)
 {
     if (x->half) pack_panels_bf16(to, width, x->half->group, x->half->group, from, across, along, n, length);
     else pack_panels(to, width, from, t, across, along, n, length);
@@ -112,7 +115,8 @@ static void product(const struct grid_bwd *x, int64_t K, const void *a, int64_t 
                     int64_t ldc, bool add)
 {
     if (x->half)
-        x->half->product(length_of(x, K) / x->half->group, (const uint16_t *)a + at, (const uint16_t *)b + bt, c, ldc, add);
+        x->half->product(length_of(x, K) / x->half->group, (const uint16_t *)a + at, (const uint16_t *)b + bt, c, ldc,
+                         add);
     else x->u->product(K, (const float *)a + at, (const float *)b + bt, c, ldc, add);
 }
 
@@ -125,11 +129,13 @@ static void reverse_tables(const struct grid_bwd *x, const struct heads *n)
         const struct operand *t = x->g.table[axis];
         for (int64_t i = t->dim[0] - 1; i >= 0; i--, row++)
             for (int64_t d = 0; d < n->D; d++)
-                dtype_store(x->rows, to, row * n->D + d, dtype_load(t->data, t->dtype, i * t->stride[0] + d * t->stride[1]));
+                dtype_store(x->rows, to, row * n->D + d,
+                            dtype_load(t->data, t->dtype, i * t->stride[0] + d * t->stride[1]));
     }
 }
 
-void grid_bwd_place(struct grid_bwd *x, const struct heads *n, const struct micro *u, const struct micro_bf16 *half, float *to)
+void grid_bwd_place(struct grid_bwd *x, const struct heads *n, const struct micro *u, const struct micro_bf16 *half,
+                    float *to)
 {
     struct layout y = layout_of(x, n, 0);
     x->u = u, x->half = half;
@@ -168,7 +174,8 @@ static int64_t begin_w(const struct grid_bwd *x, int64_t t)
     return 2 * x->g.height - 1 + x->g.width - 1 - t % x->g.width;
 }
 
-void grid_block_begin(const struct grid_bwd *x, const struct heads *n, const struct operand *q, const struct grid_block *at)
+void grid_block_begin(const struct grid_bwd *x, const struct heads *n, const struct operand *q,
+                      const struct grid_block *at)
 {
     const int64_t b = at->b, h = at->h, t0 = at->t0, tn = at->tn;
     float *work = at->work, *rows = rel_rows(x, n, at);
@@ -196,7 +203,8 @@ void grid_bwd_begin(const struct grid_bwd *x, const struct heads *n, const struc
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < n->B * n->H * blocks; i++) {
         int64_t t0 = i % blocks * QUERIES, head = i / blocks;
-        grid_block_begin(x, n, q, &(struct grid_block){head / n->H, head % n->H, t0, min_i64(QUERIES, n->T - t0), work});
+        grid_block_begin(x, n, q,
+                         &(struct grid_block){head / n->H, head % n->H, t0, min_i64(QUERIES, n->T - t0), work});
     }
 }
 
@@ -219,8 +227,8 @@ static int64_t mirror_at(const struct grid_bwd *x, int64_t t, int64_t s)
     return (down < 0 ? -down : down) * (2 * W - 1) + s % W - t % W + W - 1;
 }
 
-static void add_bias(const struct grid_bwd *x, const struct micro *u, const struct grid_lanes *lanes, int64_t h, int64_t t,
-                     int64_t tn, float *s, float factor)
+static void add_bias(const struct grid_bwd *x, const struct micro *u, const struct grid_lanes *lanes, int64_t h,
+                     int64_t t, int64_t tn, float *s, float factor)
 {
     const int64_t W = x->g.width;
     const float *mirror = x->g.mirror + h * x->g.height * (2 * W - 1);
@@ -233,8 +241,8 @@ static void add_bias(const struct grid_bwd *x, const struct micro *u, const stru
         }
 }
 
-static void gather_bias(const struct grid_bwd *x, const struct micro *u, const struct grid_lanes *lanes, int64_t t, int64_t tn,
-                        const float *ds, float *sums)
+static void gather_bias(const struct grid_bwd *x, const struct micro *u, const struct grid_lanes *lanes, int64_t t,
+                        int64_t tn, const float *ds, float *sums)
 {
     const int64_t W = x->g.width;
     for (int64_t i = 0; i < tn; i++, ds += u->nr)
@@ -246,8 +254,8 @@ static void gather_bias(const struct grid_bwd *x, const struct micro *u, const s
         }
 }
 
-void grid_add_keys(const struct grid_bwd *x, const struct heads *n, const struct grid_lanes *lanes, const struct grid_block *at,
-                   float *s, float factor)
+void grid_add_keys(const struct grid_bwd *x, const struct heads *n, const struct grid_lanes *lanes,
+                   const struct grid_block *at, float *s, float factor)
 {
     if (x->g.biased) {
         add_bias(x, x->u, lanes, at->h, at->t0, at->tn, s, factor);
@@ -255,7 +263,8 @@ void grid_add_keys(const struct grid_bwd *x, const struct heads *n, const struct
     }
     const float *rel = rel_rows(x, n, at);
     const int64_t W = x->g.width;
-    x->u->grid_keys(s, at->tn, factor, rel + lanes->s / W, rel + x->g.height + lanes->s % W, x->row, lanes->steps, lanes->masks);
+    x->u->grid_keys(s, at->tn, factor, rel + lanes->s / W, rel + x->g.height + lanes->s % W, x->row, lanes->steps,
+                    lanes->masks);
 }
 
 void grid_gather_keys(const struct grid_bwd *x, const struct heads *n, const struct grid_lanes *lanes,
@@ -267,7 +276,8 @@ void grid_gather_keys(const struct grid_bwd *x, const struct heads *n, const str
     }
     float *drel = drel_rows(x, n, at);
     const int64_t W = x->g.width;
-    x->u->grid_gather(ds, at->tn, drel + lanes->s / W, drel + x->g.height + lanes->s % W, x->row, lanes->steps, lanes->masks);
+    x->u->grid_gather(ds, at->tn, drel + lanes->s / W, drel + x->g.height + lanes->s % W, x->row, lanes->steps,
+                      lanes->masks);
 }
 
 void grid_clear(const struct grid_bwd *x, const struct heads *n, const struct grid_block *at)
@@ -297,8 +307,8 @@ static void block_gathered(const struct grid_bwd *x, const struct heads *n, cons
 }
 
 /* One tile of dq's rows i.. += G's rows times the tables' columns d... */
-static void add_tile(const struct grid_bwd *x, const void *left, int64_t i, int64_t m, int64_t d, int64_t count, float *row,
-                     int64_t ld)
+static void add_tile(const struct grid_bwd *x, const void *left, int64_t i, int64_t m, int64_t d, int64_t count,
+                     float *row, int64_t ld)
 {
     const struct micro *u = x->u;
     const int64_t length = length_of(x, x->J);
@@ -312,8 +322,8 @@ static void add_tile(const struct grid_bwd *x, const void *left, int64_t i, int6
         for (int64_t c = 0; c < count; c++) row[a * ld + c] += buffer[a * u->nr + c];
 }
 
-static void block_finish(const struct grid_bwd *x, const struct heads *n, const struct operand *q, const struct operand *dq,
-                         const struct grid_block *at, float *partial)
+static void block_finish(const struct grid_bwd *x, const struct heads *n, const struct operand *q,
+                         const struct operand *dq, const struct grid_block *at, float *partial)
 {
     const int64_t b = at->b, h = at->h, t0 = at->t0, tn = at->tn;
     float *work = at->work;
@@ -330,8 +340,8 @@ static void block_finish(const struct grid_bwd *x, const struct heads *n, const 
     pack(x, left, u->mr, G, DT_F32, J, 1, tn, J);
     for (int64_t i = 0; i < tn; i += u->mr)
         for (int64_t d = 0; d < D; d += u->nr)
-            add_tile(x, left, i, min_i64(u->mr, tn - i), d, min_i64(u->nr, D - d), (float *)heads_row(dq, b, t0 + i, h) + d,
-                     dq->stride[1]);
+            add_tile(x, left, i, min_i64(u->mr, tn - i), d, min_i64(u->nr, D - d),
+                     (float *)heads_row(dq, b, t0 + i, h) + d, dq->stride[1]);
     pack(x, left, u->mr, G, DT_F32, 1, J, J, tn);
     pack(x, right, u->nr, heads_row(q, b, t0, h), q->dtype, 1, q->stride[1], D, tn);
     const int64_t length = length_of(x, tn);
@@ -340,10 +350,13 @@ static void block_finish(const struct grid_bwd *x, const struct heads *n, const 
             product(x, tn, left, j * length, right, d * length, partial + j * wide + d, wide, true);
 }
 
-static int64_t partial_size(const struct grid_bwd *x, const struct heads *n) { return (x->J + MR_MAX) * (n->D + NR_MAX); }
+static int64_t partial_size(const struct grid_bwd *x, const struct heads *n)
+{
+    return (x->J + MR_MAX) * (n->D + NR_MAX);
+}
 
-void grid_block_finish(const struct grid_bwd *x, const struct heads *n, const struct operand *q, const struct operand *dq,
-                       const struct grid_block *at)
+void grid_block_finish(const struct grid_bwd *x, const struct heads *n, const struct operand *q,
+                       const struct operand *dq, const struct grid_block *at)
 {
     float *partial = x->partial + (at->b * n->H + at->h) * partial_size(x, n);
     if (at->t0 == 0) memset(partial, 0, (size_t)partial_size(x, n) * sizeof *partial);
@@ -398,7 +411,8 @@ void grid_bwd_finish(const struct grid_bwd *x, const struct heads *n, const stru
         memset(partial, 0, (size_t)size * sizeof *partial);
         for (int64_t i = heads * g / x->groups; i < heads * (g + 1) / x->groups; i++)
             for (int64_t t0 = 0; t0 < n->T; t0 += QUERIES)
-                block_finish(x, n, q, dq, &(struct grid_block){i / n->H, i % n->H, t0, min_i64(QUERIES, n->T - t0), work}, partial);
+                block_finish(x, n, q, dq,
+                             &(struct grid_block){i / n->H, i % n->H, t0, min_i64(QUERIES, n->T - t0), work}, partial);
     }
     finish_tables(x, n, dtable);
 }

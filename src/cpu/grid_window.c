@@ -2,7 +2,8 @@
  * grid_window.c: attention within the windows of a grid (ATTENTION_WINDOW): a few windows at a time
  * are gathered, processed by the tiles of ATTENTION_REL (grid.h), and scattered back.
  *
- *     q, k, v [B,T,H,D]  -- gather -->  [windows,window^2,H,D]  --> o, lse  -- scatter -->  [B,T,H,D]
+ *     q, k, v [B,T,H,D]  -- gather -->  [windows,window^2,H,D]  --> o, lse  -- scatter -->
+ *     [B,T,H,D]
  *
  * So the scratch memory is a chunk of windows, not the map, and no copy lives longer than its
  * chunk. Positions beyond the grid have pad's key and value; their queries are 0 and so are their
@@ -29,7 +30,12 @@ struct windows {
 
 static struct windows windows_of(const int64_t *q, const union attr *attr)
 {
-    struct windows n = {.B = q[0], .T = q[1], .H = q[2], .D = q[3], .height = attr->windowed.height, .width = attr->windowed.width,
+    struct windows n = {.B = q[0],
+                        .T = q[1],
+                        .H = q[2],
+                        .D = q[3],
+                        .height = attr->windowed.height,
+                        .width = attr->windowed.width,
                         .window = attr->windowed.window};
     n.keys = n.window * n.window;
     n.across = (n.width + n.window - 1) / n.window, n.down = (n.height + n.window - 1) / n.window;
@@ -62,7 +68,8 @@ static struct operand gathered(const struct windows *n, void *data, enum dtype t
 }
 
 /* Copies all heads of one position. */
-static void copy_heads(const struct operand *to, int64_t tb, int64_t tt, const struct operand *from, int64_t fb, int64_t ft, int64_t H, int64_t D)
+static void copy_heads(const struct operand *to, int64_t tb, int64_t tt, const struct operand *from, int64_t fb,
+                       int64_t ft, int64_t H, int64_t D)
 {
     const size_t row = (size_t)D * (size_t)dtype_size(to->dtype);
     if (to->stride[2] == D && from->stride[2] == D) {
@@ -73,8 +80,8 @@ static void copy_heads(const struct operand *to, int64_t tb, int64_t tt, const s
 }
 
 /* Positions beyond the grid get pad's row `which`, or 0 without pad. */
-static void gather(const struct windows *n, const struct operand *to, const struct operand *from, const struct operand *pad, int64_t which,
-                   int64_t first, int threads)
+static void gather(const struct windows *n, const struct operand *to, const struct operand *from,
+                   const struct operand *pad, int64_t which, int64_t first, int threads)
 {
     const int64_t places = to->dim[0] * n->keys, each = n->across * n->down;
 #pragma omp parallel for num_threads(threads) schedule(static)
@@ -85,14 +92,17 @@ static void gather(const struct windows *n, const struct operand *to, const stru
         } else if (pad) {
             for (int64_t h = 0; h < n->H; h++)
                 dtype_convert(heads_row(to, window, s, h), to->dtype,
-                              (const char *)pad->data + (which * pad->stride[0] + h * pad->stride[1]) * dtype_size(pad->dtype), pad->dtype, n->D);
+                              (const char *)pad->data +
+                                  (which * pad->stride[0] + h * pad->stride[1]) * dtype_size(pad->dtype),
+                              pad->dtype, n->D);
         } else {
             memset(heads_row(to, window, s, 0), 0, (size_t)(n->H * n->D * dtype_size(to->dtype)));
         }
     }
 }
 
-static void scatter(const struct windows *n, const struct operand *to, const struct operand *from, int64_t first, int threads)
+static void scatter(const struct windows *n, const struct operand *to, const struct operand *from, int64_t first,
+                    int threads)
 {
     const int64_t places = from->dim[0] * n->keys, each = n->across * n->down;
 #pragma omp parallel for num_threads(threads) schedule(static)
@@ -103,11 +113,13 @@ static void scatter(const struct windows *n, const struct operand *to, const str
 }
 
 /* Copies between lse [B,H,T] and a chunk's [windows,H,keys]; a position beyond the grid has 0. */
-static void move_lse(const struct windows *n, const struct operand *lse, float *chunk, int64_t first, int64_t windows, bool back)
+static void move_lse(const struct windows *n, const struct operand *lse, float *chunk, int64_t first, int64_t windows,
+                     bool back)
 {
     const int64_t each = n->across * n->down;
     for (int64_t i = 0; i < windows * n->H * n->keys; i++) {
-        const int64_t window = first + i / n->keys / n->H, h = i / n->keys % n->H, token = token_of(n, window, i % n->keys);
+        const int64_t window = first + i / n->keys / n->H, h = i / n->keys % n->H,
+                      token = token_of(n, window, i % n->keys);
         float *at = (float *)lse->data + window / each * lse->stride[0] + h * lse->stride[1] + token * lse->stride[2];
         if (back && token >= 0) *at = chunk[i];
         if (!back) chunk[i] = token >= 0 ? *at : 0;
@@ -166,7 +178,10 @@ static uint64_t bytes(const struct query *q, int heads, int rows, bool backward)
     return layout_of(&n, t, rows, backward).inner + (most > last ? most : last);
 }
 
-static bool table_fits(const struct tensor *t) { return t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16; }
+static bool table_fits(const struct tensor *t)
+{
+    return t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16;
+}
 
 static bool fits(const struct query *q, int first, int heads, int table, int outs)
 {
@@ -200,7 +215,12 @@ static void attention_window_run(const struct launch *l)
     float *lse = (float *)(void *)(work + y.lse);
     for (int64_t first = 0; first < n.count; first += n.chunk) {
         const int64_t windows = min_i64(n.chunk, n.count - first);
-        struct launch inner = {.attr = &n.inner, .nin = 5, .nout = 2, .work = work + y.inner, .work_bytes = l->work_bytes - y.inner, .threads = l->threads};
+        struct launch inner = {.attr = &n.inner,
+                               .nin = 5,
+                               .nout = 2,
+                               .work = work + y.inner,
+                               .work_bytes = l->work_bytes - y.inner,
+                               .threads = l->threads};
         for (int i = 0; i < 3; i++) {
             inner.in[i] = gathered(&n, work + y.rows[i], t, windows);
             gather(&n, &inner.in[i], &l->in[i], i ? pad : NULL, i - 1, first, l->threads);
@@ -221,14 +241,15 @@ enum { IN_DO, IN_BQ, IN_BK, IN_BV, IN_O, IN_LSE, IN_BTABLE, IN_BPAD = 8 };
 
 static bool attention_window_bwd_match(const struct query *q)
 {
-    return fits(q, 0, 5, IN_BTABLE, 3) && q->in[IN_LSE]->dtype == DT_F32 && q->out[3]->dtype == DT_F32 && q->out[4]->dtype == DT_F32 &&
-           q->out[5]->dtype == DT_F32;
+    return fits(q, 0, 5, IN_BTABLE, 3) && q->in[IN_LSE]->dtype == DT_F32 && q->out[3]->dtype == DT_F32 &&
+           q->out[4]->dtype == DT_F32 && q->out[5]->dtype == DT_F32;
 }
 
 static uint64_t attention_window_bwd_workspace(const struct query *q) { return bytes(q, IN_BQ, 8, true); }
 
 /* Adds dk and dv of a chunk's positions beyond the grid to a head's sums [2,H,D]. */
-static void gather_pad(const struct windows *n, double *sums, const struct operand *dk, const struct operand *dv, int64_t first, int threads)
+static void gather_pad(const struct windows *n, double *sums, const struct operand *dk, const struct operand *dv,
+                       int64_t first, int threads)
 {
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t i = 0; i < 2 * n->H; i++) {
@@ -248,7 +269,8 @@ static void store_sums(const struct operand *to, const double *sums)
     int64_t at[3] = {0}, n = operand_elements(to);
     for (int64_t e = 0; e < n; e++) {
         int64_t position = 0, rest = e;
-        for (int i = to->rank; i-- > 0; rest /= to->dim[i]) at[i] = rest % to->dim[i], position += at[i] * to->stride[i];
+        for (int i = to->rank; i-- > 0; rest /= to->dim[i])
+            at[i] = rest % to->dim[i], position += at[i] * to->stride[i];
         ((float *)to->data)[position] = (float)sums[e];
     }
 }
@@ -261,7 +283,12 @@ static void chunk_backward(const struct launch *l, const struct windows *n, cons
     char *work = l->work;
     float *lse = (float *)(void *)(work + y->lse), *tables = (float *)(void *)(work + y->tables);
     double *sums = (double *)(void *)(work + y->sums);
-    struct launch inner = {.attr = &n->inner, .nin = 8, .nout = 5, .work = work + y->inner, .work_bytes = l->work_bytes - y->inner, .threads = l->threads};
+    struct launch inner = {.attr = &n->inner,
+                           .nin = 8,
+                           .nout = 5,
+                           .work = work + y->inner,
+                           .work_bytes = l->work_bytes - y->inner,
+                           .threads = l->threads};
     for (int i = 0; i < 5; i++) {
         const bool other = i == IN_BK || i == IN_BV;
         inner.in[i] = gathered(n, work + y->rows[i], l->in[i].dtype, windows);
@@ -270,7 +297,8 @@ static void chunk_backward(const struct launch *l, const struct windows *n, cons
     inner.in[IN_LSE] = lse_operand(n, lse, windows);
     move_lse(n, &l->in[IN_LSE], lse, first, windows, false);
     for (int i = 0; i < 3; i++) inner.out[i] = gathered(n, work + y->rows[5 + i], l->out[i].dtype, windows);
-    for (int i = 0; i < 2; i++) inner.out[3 + i] = (struct operand){tables + i * rows * n->D, DT_F32, 2, {rows, n->D}, {n->D, 1}};
+    for (int i = 0; i < 2; i++)
+        inner.out[3 + i] = (struct operand){tables + i * rows * n->D, DT_F32, 2, {rows, n->D}, {n->D, 1}};
     struct heads heads = heads_for(n, windows);
     struct grid_bwd grid = grid_bwd_of(&n->inner, false, &heads);
     grid.g.table[0] = &l->in[IN_BTABLE], grid.g.table[1] = &l->in[IN_BTABLE + 1];

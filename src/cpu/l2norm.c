@@ -35,7 +35,8 @@ static void ref_l2norm_bwd(const struct launch *l)
     for (int64_t r = 0; r < rows; r++) {
         const double size = sqrt(ref_dot(x, r * C, x, r * C, C)), n = fmax(size, l->attr->rmsnorm.eps);
         const double along = size > l->attr->rmsnorm.eps ? ref_dot(dy, r * C, x, r * C, C) / (n * n * n) : 0;
-        for (int64_t c = r * C; c < (r + 1) * C; c++) ref_put(&l->out[0], c, ref_get(dy, c) / n - ref_get(x, c) * along);
+        for (int64_t c = r * C; c < (r + 1) * C; c++)
+            ref_put(&l->out[0], c, ref_get(dy, c) / n - ref_get(x, c) * along);
     }
 }
 

@@ -6,7 +6,8 @@
  * no precision. Sums over rows (dw, db) use the fixed blocks of row_blocks(): partial sums in the
  * workspace, combined in order.
  */
-/* What is added to dx is added after dx was rounded, with every compiler: clang would fuse the two (passes/rewrites/residual.c). */
+/* What is added to dx is added after dx was rounded, with every compiler: clang would fuse the two
+ * (passes/rewrites/residual.c). */
 #pragma STDC FP_CONTRACT OFF
 
 #include <math.h>
@@ -53,7 +54,8 @@ static double row_variance(const struct operand *x, int64_t at, int64_t C, float
 }
 
 /* Normalises x, which is first computed as the sum of `two` operands if given; w, followed by b. */
-static void layernorm_rows(const struct launch *l, const struct operand *x, const struct operand *two, const struct operand *w)
+static void layernorm_rows(const struct launch *l, const struct operand *x, const struct operand *two,
+                           const struct operand *w)
 {
     const struct operand *b = w + 1, *y = &l->out[0];
     float *means = l->out[1].data, *rstds = l->out[2].data;

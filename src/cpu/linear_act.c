@@ -47,9 +47,15 @@ static void linear_act_run(const struct launch *l)
     const int64_t M = operand_rows(x), N = w->dim[0], K = operand_last(x);
     struct apply apply = {{apply_take}, l->attr->act.kind, &l->out[0], z, N};
     struct gemm g = {
-        .M = M, .N = N, .K = K, .rows = portion_whole(l->portion, M),
-        .a = {x->data, x->dtype, K, 1, NULL}, .b = {w->data, w->dtype, 1, K, NULL}, .c = {z->data, z->dtype, N, 1, NULL},
-        .bias = launch_has(l, 2) ? l->in[2].data : NULL, .bias_dtype = launch_has(l, 2) ? l->in[2].dtype : DT_NONE,
+        .M = M,
+        .N = N,
+        .K = K,
+        .rows = portion_whole(l->portion, M),
+        .a = {x->data, x->dtype, K, 1, NULL},
+        .b = {w->data, w->dtype, 1, K, NULL},
+        .c = {z->data, z->dtype, N, 1, NULL},
+        .bias = launch_has(l, 2) ? l->in[2].data : NULL,
+        .bias_dtype = launch_has(l, 2) ? l->in[2].dtype : DT_NONE,
         .epilogue = &apply.epilogue,
     };
     gemm_run(&g, l->work, l->work_bytes, l->threads);

@@ -125,7 +125,8 @@ struct area {
 static struct area area_of(const struct launch *l, int64_t n)
 {
     const int32_t *valid = (const int32_t *)l->in[IN_VALID].data + 2 * n;
-    return (struct area){max_i64(0, min_i64(valid[0], l->in[IN_LOGITS].dim[2])), max_i64(0, min_i64(valid[1], l->in[IN_LOGITS].dim[3]))};
+    return (struct area){max_i64(0, min_i64(valid[0], l->in[IN_LOGITS].dim[2])),
+                         max_i64(0, min_i64(valid[1], l->in[IN_LOGITS].dim[3]))};
 }
 
 static const uint8_t *bits_row(const struct launch *l, int64_t n, int64_t y)
@@ -169,7 +170,8 @@ static double mask_finish(const struct launch *l, int64_t n, double *sums, float
     double best = 0, iou = 0;
     for (int64_t k = 0; k < K; k++) {
         const double *s = sums + k * SUMS, A = 2 * s[SUM_PG] + smooth, B = s[SUM_P] + s[SUM_G] + smooth;
-        double loss = (double)a->mask_loss.focal * s[FOCAL] / (double)(v.rows * v.columns) + (double)a->mask_loss.dice * (1 - A / B);
+        double loss = (double)a->mask_loss.focal * s[FOCAL] / (double)(v.rows * v.columns) +
+                      (double)a->mask_loss.dice * (1 - A / B);
         if (k && !(loss < best)) continue;
         double either = s[SUM_G] + s[PREDICTED] - s[BOTH];
         best = loss, iou = s[BOTH] / (either < 1 ? 1 : either);
@@ -214,13 +216,14 @@ static struct slopes slopes_of(const struct launch *l, int64_t n, const float st
     const struct area v = area_of(l, n);
     const struct alphas alpha = alphas_of(a);
     double A = (double)stats[1], B = (double)stats[2];
-    double focal = (double)a->mask_loss.focal * factor / (double)(v.rows * v.columns), dice = (double)a->mask_loss.dice * factor / (B * B);
+    double focal = (double)a->mask_loss.focal * factor / (double)(v.rows * v.columns),
+           dice = (double)a->mask_loss.dice * factor / (B * B);
     return (struct slopes){.focal = {(float)(focal * (double)alpha.off), (float)(focal * (double)alpha.on)},
                            .dice = {(float)(dice * A), (float)(dice * (A - 2 * B))}, .gamma = a->mask_loss.gamma};
 }
 
-static inline __attribute__((always_inline)) void slope_tile(float *d, const float *x, const float *g, int n, struct slopes s,
-                                                             float gamma, bool square)
+static inline __attribute__((always_inline)) void slope_tile(float *d, const float *x, const float *g, int n,
+                                                             struct slopes s, float gamma, bool square)
 {
 #pragma omp simd
     for (int i = 0; i < n; i++) {
@@ -231,8 +234,14 @@ static inline __attribute__((always_inline)) void slope_tile(float *d, const flo
     }
 }
 
-static void slope_square(float *d, const float *x, const float *g, int n, struct slopes s) { slope_tile(d, x, g, n, s, 2, true); }
-static void slope_power(float *d, const float *x, const float *g, int n, struct slopes s) { slope_tile(d, x, g, n, s, s.gamma, false); }
+static void slope_square(float *d, const float *x, const float *g, int n, struct slopes s)
+{
+    slope_tile(d, x, g, n, s, 2, true);
+}
+static void slope_power(float *d, const float *x, const float *g, int n, struct slopes s)
+{
+    slope_tile(d, x, g, n, s, s.gamma, false);
+}
 
 /* The first `valid` pixels of row y of mask n, from element `at` on; zeros after them. */
 static void row_slopes(const struct launch *l, int64_t n, int64_t y, int64_t at, int64_t valid, struct slopes s)
@@ -267,7 +276,8 @@ static void mask_loss_bwd_run(const struct launch *l)
 {
     const struct operand *logits = &l->in[IN_LOGITS];
     const float *stats = l->in[IN_STATS].data;
-    const double factor = (double)*(const float *)l->in[IN_INV_COUNT].data * (double)*(const float *)l->in[IN_DLOSS].data;
+    const double factor =
+        (double)*(const float *)l->in[IN_INV_COUNT].data * (double)*(const float *)l->in[IN_DLOSS].data;
     const int64_t N = logits->dim[0], K = logits->dim[1], h = logits->dim[2], w = logits->dim[3];
     for (int64_t i = 0; i < N * K; i++) iou_slope(l, i / K, i % K, stats + i / K * MASK_STATS, factor);
 #pragma omp parallel for num_threads(l->threads) schedule(static)

@@ -91,7 +91,10 @@ static inline float with_sign(float magnitude, float x)
     return float_of_bits(bits_of_float(magnitude) | (bits_of_float(x) & 0x80000000u));
 }
 /* |x| < limit, both as bits: the order of floats that are not negative is that of their bits. */
-static inline int is_within(float x, uint32_t limit) { return (int32_t)(bits_of_float(x) & 0x7fffffffu) < (int32_t)limit; }
+static inline int is_within(float x, uint32_t limit)
+{
+    return (int32_t)(bits_of_float(x) & 0x7fffffffu) < (int32_t)limit;
+}
 
 /*
  * tanh(x). Up to 0.6 it is x + x^3 p(x^2), p of degree 4, interpolated at the Chebyshev nodes

@@ -28,8 +28,8 @@ enum { PANEL_A = 24, PANEL_B = 96, MR_MAX = 12, NR_MAX = 32 };
 enum { DOT_ROWS = 4 };
 
 /* The keys that are visible to a block of queries in a block of keys: query i sees keys i + first
- * .. i + last, or those of its range; and the bias of each key, in powers of two. A bias of -inf masks
- * a key out. */
+ * .. i + last, or those of its range; and the bias of each key, in powers of two. A bias of -inf
+ * masks a key out. */
 struct key_range {
     int32_t begin, end; /* one past the last */
 };
@@ -49,10 +49,10 @@ struct micro {
     /* sum[m] += a[m][0..n) . b[0..n), rows of a lda apart, for m < rows <= DOT_ROWS. */
     void (*dots)(int rows, const float *a, int64_t lda, const float *b, int64_t n, float *sum);
 
-    /* One block of n keys for nr queries, one query per lane; the band has nr ranges. On entry s [n][nr] holds scores,
-     * which times factor are in powers of two; on return the probabilities 2^(factor s + bias -
-     * max), 0 where a key is not visible. max and sum [nr] are the running values; o [D][nr] is
-     * rescaled when max grows. */
+    /* One block of n keys for nr queries, one query per lane; the band has nr ranges. On entry s
+     * [n][nr] holds scores, which times factor are in powers of two; on return the probabilities
+     * 2^(factor s + bias - max), 0 where a key is not visible. max and sum [nr] are the running
+     * values; o [D][nr] is rescaled when max grows. */
     void (*softmax)(float *s, int64_t n, const struct key_band *band, float factor, float *max, float *sum, float *o,
                     int64_t D);
 
@@ -69,8 +69,8 @@ struct micro {
                          int64_t width);
     /* One key per lane, rows are n queries, with rel_h and rel_w `stride` apart: position =
      * rel_w[lane] + the sum over r < steps of rel_h[r] masks[r][lane]. */
-    void (*grid_keys)(float *s, int64_t n, float factor, const float *rel_h, const float *rel_w, int64_t stride, int steps,
-                      const float *masks);
+    void (*grid_keys)(float *s, int64_t n, float factor, const float *rel_h, const float *rel_w, int64_t stride,
+                      int steps, const float *masks);
     /* The transpose: rel_w[lane] += ds[lane], rel_h[r] += sum over lanes of ds masks[r]. */
     void (*grid_gather)(const float *ds, int64_t n, float *rel_h, float *rel_w, int64_t stride, int steps,
                         const float *masks);

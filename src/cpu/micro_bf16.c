@@ -44,7 +44,8 @@ BF16_INLINE void store_blocks(float *c, int64_t ldc, float32x4_t left, float32x4
     vst1q_f32(c + ldc, lower);
 }
 
-WITH_BF16 static void product_bfmmla(int64_t groups, const uint16_t *a, const uint16_t *b, float *c, int64_t ldc, bool add)
+WITH_BF16 static void product_bfmmla(int64_t groups, const uint16_t *a, const uint16_t *b, float *c, int64_t ldc,
+                                     bool add)
 {
     float32x4_t acc[PAIRS_A][PAIRS_B];
     UNROLL for (int i = 0; i < PAIRS_A; i++)
@@ -80,7 +81,8 @@ WITH_BF16 static void narrow_bfmmla(uint16_t *c, int64_t ldc, const float *from,
 BF16_INLINE void pack_four(uint16_t *to, float32x4_t r0, float32x4_t r1, float32x4_t r2, float32x4_t r3)
 {
     uint16x8_t even = bf16_narrow_two(r0, r2), odd = bf16_narrow_two(r1, r3);
-    uint32x4_t upper = vreinterpretq_u32_u16(vzip1q_u16(even, odd)), lower = vreinterpretq_u32_u16(vzip2q_u16(even, odd));
+    uint32x4_t upper = vreinterpretq_u32_u16(vzip1q_u16(even, odd)),
+               lower = vreinterpretq_u32_u16(vzip2q_u16(even, odd));
     vst1q_u16(to, vreinterpretq_u16_u32(vzip1q_u32(upper, lower)));
     vst1q_u16(to + 8, vreinterpretq_u16_u32(vzip2q_u32(upper, lower)));
 }

@@ -1,9 +1,10 @@
 /*
- * neon_bf16.h: Arm's bf16 instructions for single functions of a file that is built for any Arm processor.
+ * neon_bf16.h: Arm's bf16 instructions for single functions of a file that is built for any Arm
+ * processor.
  *
- * gcc has intrinsics for them in functions with the target attribute. clang has these intrinsics only in
- * files that are built for such a processor throughout, so there the instructions are written out. bf16
- * values are held as their bits.
+ * gcc has intrinsics for them in functions with the target attribute. clang has these intrinsics
+ * only in files that are built for such a processor throughout, so there the instructions are
+ * written out. bf16 values are held as their bits.
  */
 #ifndef CPU_NEON_BF16_H
 #define CPU_NEON_BF16_H

@@ -5,7 +5,8 @@
  * across tiles. Sums over rows use the fixed blocks of row_blocks(): partial sums [blocks, C] in
  * the workspace, combined in order.
  */
-/* What is added to dx is added after dx was rounded, with every compiler: clang would fuse the two (passes/rewrites/residual.c). */
+/* What is added to dx is added after dx was rounded, with every compiler: clang would fuse the two
+ * (passes/rewrites/residual.c). */
 #pragma STDC FP_CONTRACT OFF
 
 #include <math.h>
@@ -37,7 +38,8 @@ static double row_sum_of_squares(const struct operand *x, int64_t at, int64_t C)
 }
 
 /* Normalises x, which is first computed as the sum of `two` operands if given. */
-static void rmsnorm_rows(const struct launch *l, const struct operand *x, const struct operand *two, const struct operand *w)
+static void rmsnorm_rows(const struct launch *l, const struct operand *x, const struct operand *two,
+                         const struct operand *w)
 {
     const struct operand *y = &l->out[0];
     float *rstd = l->out[1].data;

@@ -103,7 +103,8 @@ static struct shape shape_of_query(const struct query *q, bool linear)
 {
     const struct tensor *third = query_in(q, 2);
     bool ta = !linear && q->attr->matmul.ta, tb = linear || q->attr->matmul.tb;
-    struct shape s = shape_of(view_tensor(q->in[0]), view_tensor(q->in[1]), ta, tb, q->out[0]->dtype, q->profile->threads);
+    struct shape s =
+        shape_of(view_tensor(q->in[0]), view_tensor(q->in[1]), ta, tb, q->out[0]->dtype, q->profile->threads);
     if (third && linear) s.bias = third->dtype;
     s.add = query_in(q, added(linear)) != NULL;
     return s;
@@ -130,8 +131,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool limit_instructions(void)
 {
 #if defined(__x86_64__)
-    dnnl_cpu_isa_t most = cpu_hides(CPU_AVX512) ? dnnl_cpu_isa_avx2 : cpu_hides(CPU_BF16) ? dnnl_cpu_isa_avx512_core : dnnl_cpu_isa_avx512_core_bf16;
-    return (!cpu_hides(CPU_AVX512) && !cpu_hides(CPU_BF16) && !cpu_hides(CPU_AMX)) || dnnl_set_max_cpu_isa(most) == dnnl_success;
+    dnnl_cpu_isa_t most = cpu_hides(CPU_AVX512) ? dnnl_cpu_isa_avx2
+                          : cpu_hides(CPU_BF16) ? dnnl_cpu_isa_avx512_core
+                                                : dnnl_cpu_isa_avx512_core_bf16;
+    return (!cpu_hides(CPU_AVX512) && !cpu_hides(CPU_BF16) && !cpu_hides(CPU_AMX)) ||
+           dnnl_set_max_cpu_isa(most) == dnnl_success;
 #else
     return !cpu_hides(CPU_BF16) && !cpu_hides(CPU_SVE);
 #endif
@@ -313,8 +317,10 @@ static bool product_make(struct product *p, const struct shape *s)
     int before = omp_get_max_threads();
     omp_set_num_threads(s->threads);
     bool ok = d && dnnl_primitive_create(&p->primitive, d) == dnnl_success &&
-              product_memory(p, ARG_A, d, dnnl_query_src_md, 0) && product_memory(p, ARG_B, d, dnnl_query_weights_md, 0) &&
-              product_memory(p, ARG_C, d, dnnl_query_dst_md, 0) && product_memory(p, ARG_WORK, d, dnnl_query_scratchpad_md, 0) &&
+              product_memory(p, ARG_A, d, dnnl_query_src_md, 0) &&
+              product_memory(p, ARG_B, d, dnnl_query_weights_md, 0) &&
+              product_memory(p, ARG_C, d, dnnl_query_dst_md, 0) &&
+              product_memory(p, ARG_WORK, d, dnnl_query_scratchpad_md, 0) &&
               (s->bias == DT_NONE || product_memory(p, ARG_BIAS, d, dnnl_query_weights_md, 1));
     omp_set_num_threads(before);
     if (d) dnnl_primitive_desc_destroy(d);
@@ -350,7 +356,8 @@ static void product_run(const struct launch *l, bool linear)
     CHECK(!add || linear || l->in[2].data == l->out[0].data, "the result is not in the accumulator's bytes");
     if (l->state) {
         const struct product *made = l->state;
-        if (made->adds && !add) memset(l->out[0].data, 0, (size_t)operand_elements(&l->out[0]) * dtype_size(l->out[0].dtype));
+        if (made->adds && !add)
+            memset(l->out[0].data, 0, (size_t)operand_elements(&l->out[0]) * dtype_size(l->out[0].dtype));
         product_execute(made, l);
         return;
     }
@@ -374,8 +381,10 @@ int onednn_prepare(const struct kernel *k, struct launch *l, struct error *e)
     struct product *made = mem_alloc(sizeof *made);
     if (!product_make(made, &s)) {
         mem_free(made);
-        return error_set(e, PL_FAIL, "oneDNN cannot make the product [%lld,%lld,%lld] of %s: unset PLIMSOLL_ONEDNN or build with make ONEDNN=0",
-                         (long long)s.M, (long long)s.N, (long long)s.K, dtype_name(s.in));
+        return error_set(
+            e, PL_FAIL,
+            "oneDNN cannot make the product [%lld,%lld,%lld] of %s: unset PLIMSOLL_ONEDNN or build with make ONEDNN=0",
+            (long long)s.M, (long long)s.N, (long long)s.K, dtype_name(s.in));
     }
     l->state = made;
     return PL_OK;

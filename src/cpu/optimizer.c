@@ -33,7 +33,7 @@ static void clip_run(const struct launch *l)
     step_clip(l->out[0].data, *(const double *)l->in[0].data, l->in[1].data);
 }
 
-/* --- adamw: base/optimizers.h, as torch.optim.AdamW (single tensor, without amsgrad) -------------- */
+/* --- adamw: base/optimizers.h, as torch.optim.AdamW (single tensor, without amsgrad) ---------- */
 
 static const struct update_slots adamw_at = {4, 5, 6}, adamw_8bit_at = {5, 6, 7};
 

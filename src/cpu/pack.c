@@ -74,7 +74,8 @@ static void pack_along(float *to, int width, const void *from, enum dtype t, int
 
 /* Distributes n contiguous floats over the panels: step k of the first begins at `to`, the panels
  * are `apart` from each other. The tail of the last one becomes 0. */
-static inline __attribute__((always_inline)) void pack_deal(float *to, int width, int64_t apart, const float *from, int64_t n)
+static inline __attribute__((always_inline)) void pack_deal(float *to, int width, int64_t apart, const float *from,
+                                                            int64_t n)
 {
     for (; n >= width; n -= width, from += width, to += apart)
         for (int i = 0; i < width; i += 4) quad_store(to + i, quad_load(from + i));

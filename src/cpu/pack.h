@@ -22,8 +22,8 @@ static inline int64_t panel_floats(int width, int64_t n, int64_t K)
 /* The same from bf16 to bf16, in groups of `group` neighbours of k (2, 4 or 32, micro_bf16.h). K is
  * padded with 0 to a multiple of `whole`, which is a multiple of group. Writes panel_bf16
  * elements. */
-void pack_panels_bf16(uint16_t *to, int width, int group, int whole, const uint16_t *from, int64_t across, int64_t along,
-                      int64_t n, int64_t K);
+void pack_panels_bf16(uint16_t *to, int width, int group, int whole, const uint16_t *from, int64_t across,
+                      int64_t along, int64_t n, int64_t K);
 static inline int64_t panel_bf16(int width, int64_t n, int64_t K, int whole)
 {
     return (n + width - 1) / width * width * ((K + whole - 1) / whole * whole);

@@ -65,8 +65,10 @@ static inline void move_words(uint16_t *to, int64_t step, const uint16_t *from, 
         low[i] = __builtin_shufflevector(r[2 * i], r[2 * i + 1], 0, 4, 1, 5);
         high[i] = __builtin_shufflevector(r[2 * i], r[2 * i + 1], 2, 6, 3, 7);
     }
-    r[0] = __builtin_shufflevector(low[0], low[1], 0, 1, 4, 5), r[1] = __builtin_shufflevector(low[0], low[1], 2, 3, 6, 7);
-    r[2] = __builtin_shufflevector(high[0], high[1], 0, 1, 4, 5), r[3] = __builtin_shufflevector(high[0], high[1], 2, 3, 6, 7);
+    r[0] = __builtin_shufflevector(low[0], low[1], 0, 1, 4, 5),
+    r[1] = __builtin_shufflevector(low[0], low[1], 2, 3, 6, 7);
+    r[2] = __builtin_shufflevector(high[0], high[1], 0, 1, 4, 5),
+    r[3] = __builtin_shufflevector(high[0], high[1], 2, 3, 6, 7);
     for (int i = 0; i < 4; i++) memcpy(to + i * step, &r[i], sizeof r[i]);
 }
 
@@ -203,8 +205,8 @@ static void pack_scattered(uint16_t *to, int width, int group, int64_t tall, con
                 for (int64_t x = k; x < k + group; x++) *to++ = i < n && x < K ? from[i * across + x * along] : 0;
 }
 
-void pack_panels_bf16(uint16_t *to, int width, int group, int whole, const uint16_t *from, int64_t across, int64_t along,
-                      int64_t n, int64_t K)
+void pack_panels_bf16(uint16_t *to, int width, int group, int whole, const uint16_t *from, int64_t across,
+                      int64_t along, int64_t n, int64_t K)
 {
     int64_t tall = (K + whole - 1) / whole * whole;
     if (along == 1) pack_along_any(to, width, group, tall, from, across, n, K);

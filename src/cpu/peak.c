@@ -196,8 +196,10 @@ void cpu_identity(struct cpu_identity *c)
     if (!c->name[0]) { /* Arm gives implementer and part as numbers */
         cpuinfo("CPU implementer", maker, sizeof maker);
         cpuinfo("CPU part", part, sizeof part);
-        snprintf(c->name, sizeof c->name, "%.16s%s%.16s%s%.16s", u.machine, maker[0] ? " " : "", maker, part[0] ? " " : "", part);
+        snprintf(c->name, sizeof c->name, "%.16s%s%.16s%s%.16s", u.machine, maker[0] ? " " : "", maker,
+                 part[0] ? " " : "", part);
     }
     const struct micro_bf16 *h = micro_bf16_best();
-    snprintf(c->isa, sizeof c->isa, "%.16s %.16s%s%.16s%s", u.machine, micro_best()->name, h ? " " : "", h ? h->name : "", cpu_hidden_print(" no-", hidden));
+    snprintf(c->isa, sizeof c->isa, "%.16s %.16s%s%.16s%s", u.machine, micro_best()->name, h ? " " : "",
+             h ? h->name : "", cpu_hidden_print(" no-", hidden));
 }

@@ -39,7 +39,10 @@ struct search {
     void (*find)(const struct region *r, int64_t k, int64_t at[2]);
 };
 
-static bool target_at(const struct region *r, int64_t y, int64_t x) { return r->bits[y * r->row_bytes + x / 8] >> (x % 8) & 1; }
+static bool target_at(const struct region *r, int64_t y, int64_t x)
+{
+    return r->bits[y * r->row_bytes + x / 8] >> (x % 8) & 1;
+}
 
 /* --- pixel by pixel -------------------------------------------------------------------- */
 
@@ -140,7 +143,8 @@ static bool adds_point(int32_t round, int rounds, uint64_t key)
 static uint64_t mask_key(const struct launch *l, int64_t n)
 {
     const struct step_block *step = l->in[7].data;
-    return random_bits(random_bits(random_key(step->seed, "prompts"), step->rng_step), (uint64_t)(uint32_t)((const int32_t *)l->in[6].data)[n]);
+    return random_bits(random_bits(random_key(step->seed, "prompts"), step->rng_step),
+                       (uint64_t)(uint32_t)((const int32_t *)l->in[6].data)[n]);
 }
 
 static void next_point(const struct launch *l, int64_t n, int32_t round, const struct search *s)
@@ -148,7 +152,14 @@ static void next_point(const struct launch *l, int64_t n, int32_t round, const s
     const struct operand *logits = &l->in[3];
     const int64_t P = l->in[0].dim[1], h = logits->dim[1], w = logits->dim[2], row_bytes = l->in[4].dim[2];
     const int32_t *valid = (const int32_t *)l->in[5].data + 2 * n;
-    struct region r = {logits, (const uint8_t *)l->in[4].data + n * h * row_bytes, n * h * w, w, row_bytes, min_i64(valid[0], h), min_i64(valid[1], w), true};
+    struct region r = {logits,
+                       (const uint8_t *)l->in[4].data + n * h * row_bytes,
+                       n * h * w,
+                       w,
+                       row_bytes,
+                       min_i64(valid[0], h),
+                       min_i64(valid[1], w),
+                       true};
     const int64_t slot = n * P + l->attr->prompt_next.first + round - 1;
     const uint64_t key = mask_key(l, n);
     if (valid[0] <= 0 || !adds_point(round, l->attr->prompt_next.rounds, key)) return;
@@ -175,8 +186,9 @@ static void next_points(const struct launch *l, const struct search *s)
 
 static bool prompt_next_match(const struct query *q)
 {
-    return tensor_is(q->in[0], DT_F32) && tensor_is(q->in[1], DT_I32) && tensor_is(q->in[2], DT_I32) && tensor_is_fast(q->in[3]) &&
-           tensor_is(q->in[4], DT_U8) && tensor_is(q->in[5], DT_I32) && tensor_is(q->in[6], DT_I32);
+    return tensor_is(q->in[0], DT_F32) && tensor_is(q->in[1], DT_I32) && tensor_is(q->in[2], DT_I32) &&
+           tensor_is_fast(q->in[3]) && tensor_is(q->in[4], DT_U8) && tensor_is(q->in[5], DT_I32) &&
+           tensor_is(q->in[6], DT_I32);
 }
 
 static void prompt_next_run(const struct launch *l) { next_points(l, &(struct search){count_words, find_in_words}); }

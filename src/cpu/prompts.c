@@ -39,7 +39,8 @@ static void image_run(const struct launch *l)
         const int64_t b = r / H, columns = r % H < valid[2 * b] ? max_i64(0, min_i64(valid[2 * b + 1], W)) : 0;
         for (int64_t from = 0, each = TILE / 3; from < W; from += each) {
             float scratch[TILE];
-            const int64_t n = min_i64(each, W - from), inside = max_i64(0, min_i64(n, columns - from)), at = (r * W + from) * 3;
+            const int64_t n = min_i64(each, W - from), inside = max_i64(0, min_i64(n, columns - from)),
+                          at = (r * W + from) * 3;
             float *to = row_place(y, at, scratch);
             image_row(to, (const uint8_t *)x->data + at, inside, l->attr);
             memset(to + inside * 3, 0, (size_t)(n - inside) * 3 * sizeof *to);
@@ -81,7 +82,8 @@ static void mask_pick_run(const struct launch *l)
     const size_t bytes = (size_t)(x->dim[2] * x->dim[3]) * dtype_size(x->dtype);
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (N > 1)
     for (int64_t n = 0; n < N; n++)
-        memcpy((char *)l->out[0].data + (size_t)n * bytes, (const char *)x->data + (size_t)(n * K + best_candidate(&l->in[1], n)) * bytes, bytes);
+        memcpy((char *)l->out[0].data + (size_t)n * bytes,
+               (const char *)x->data + (size_t)(n * K + best_candidate(&l->in[1], n)) * bytes, bytes);
 }
 
 static void ref_mask_pick(const struct launch *l)

@@ -15,8 +15,8 @@ enum { REF_IGNORED = -100 }; /* a label that is ignored */
 double ref_get(const struct operand *x, int64_t i);
 void ref_put(const struct operand *x, int64_t i, double value);
 
-/* Elements of a row of an operand, one after another in its last dimension: many are read there, and
- * finding the place of each anew would take most of the time of a test. */
+/* Elements of a row of an operand, one after another in its last dimension: many are read there,
+ * and finding the place of each anew would take most of the time of a test. */
 struct ref_row {
     const void *data; /* NULL: zeros */
     enum dtype dtype;

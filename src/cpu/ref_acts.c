@@ -92,7 +92,8 @@ static void ref_layernorm_bwd(const struct launch *l)
         }
         for (int64_t c = 0; c < C; c++)
             ref_put(&l->out[0], r * C + c,
-                    ref_get(&l->in[4], r) * (ref_get(dy, r * C + c) * ref_get(w, c) - g - ref_normal(l, r * C + c, C) * gh) +
+                    ref_get(&l->in[4], r) *
+                            (ref_get(dy, r * C + c) * ref_get(w, c) - g - ref_normal(l, r * C + c, C) * gh) +
                         ref_get_acc(l, 5, r * C + c));
     }
 }
@@ -204,7 +205,8 @@ static void ref_bmm_act(const struct launch *l)
             for (int64_t n = 0; n < x.N; n++) {
                 double sum = 0;
                 for (int64_t k = 0; k < x.K; k++)
-                    sum += ref_get(&l->in[0], (b * x.M + m) * x.K + k) * act_value(l->attr->act.kind, ref_get(&l->in[1], (b * x.N + n) * x.K + k));
+                    sum += ref_get(&l->in[0], (b * x.M + m) * x.K + k) *
+                           act_value(l->attr->act.kind, ref_get(&l->in[1], (b * x.N + n) * x.K + k));
                 ref_put(&l->out[0], (b * x.M + m) * x.N + n, sum);
             }
 }
@@ -219,14 +221,16 @@ static void ref_bmm_act_bwd(const struct launch *l)
         for (int64_t i = 0; i < x.M * x.K; i++) {
             const int64_t m = i / x.K, k = i % x.K;
             double sum = 0;
-            for (int64_t n = 0; n < x.N; n++) sum += ref_get(dy, (b * x.M + m) * x.N + n) * act_value(kind, ref_get(z, (b * x.N + n) * x.K + k));
+            for (int64_t n = 0; n < x.N; n++)
+                sum += ref_get(dy, (b * x.M + m) * x.N + n) * act_value(kind, ref_get(z, (b * x.N + n) * x.K + k));
             ref_put(&l->out[0], (b * x.M + m) * x.K + k, sum);
         }
     for (int64_t b = 0; b < x.batches; b++)
         for (int64_t i = 0; i < x.N * x.K; i++) {
             const int64_t n = i / x.K, k = i % x.K, at = (b * x.N + n) * x.K + k;
             double sum = 0;
-            for (int64_t m = 0; m < x.M; m++) sum += ref_get(dy, (b * x.M + m) * x.N + n) * ref_get(a, (b * x.M + m) * x.K + k);
+            for (int64_t m = 0; m < x.M; m++)
+                sum += ref_get(dy, (b * x.M + m) * x.N + n) * ref_get(a, (b * x.M + m) * x.K + k);
             ref_put(&l->out[1], at, sum * act_slope(kind, ref_get(z, at)));
         }
 }

@@ -4,8 +4,9 @@
  *     q, o, do, dq  [B,T,H,D]      k, v, dk, dv  [B,S,G,D]      lse  [B,H,T]      mask  [B,S]      ranges  [B,T,2]
  *
  * Query head h reads key head h / (H/G). A key that a query does not see has the score -inf,
- * whether because of its position, the query's range or the mask, and is not multiplied. Scores are recomputed wherever they are needed, so
- * nothing of size T x S is ever stored; the workspace holds one or two rows of D doubles.
+ * whether because of its position, the query's range or the mask, and is not multiplied. Scores are
+ * recomputed wherever they are needed, so nothing of size T x S is ever stored; the workspace holds
+ * one or two rows of D doubles.
  */
 #include <math.h>
 
@@ -24,9 +25,19 @@ static struct ref_heads ref_heads_of(const struct launch *l, int q, int k, int m
 {
     const struct operand *x = &l->in[q], *y = &l->in[k];
     return (struct ref_heads){
-        .B = x->dim[0], .T = x->dim[1], .S = y->dim[1], .H = x->dim[2], .G = y->dim[2], .D = x->dim[3],
-        .scale = l->attr->attention.scale, .causal = l->attr->attention.causal, .window = l->attr->attention.window,
-        .q = x, .k = y, .mask = ref_has(l, mask) ? &l->in[mask] : NULL, .ranges = ref_has(l, mask + 1) ? &l->in[mask + 1] : NULL,
+        .B = x->dim[0],
+        .T = x->dim[1],
+        .S = y->dim[1],
+        .H = x->dim[2],
+        .G = y->dim[2],
+        .D = x->dim[3],
+        .scale = l->attr->attention.scale,
+        .causal = l->attr->attention.causal,
+        .window = l->attr->attention.window,
+        .q = x,
+        .k = y,
+        .mask = ref_has(l, mask) ? &l->in[mask] : NULL,
+        .ranges = ref_has(l, mask + 1) ? &l->in[mask + 1] : NULL,
     };
 }
 
@@ -49,7 +60,8 @@ static int64_t lse_at(const struct ref_heads *n, int64_t b, int64_t t, int64_t h
 static bool key_seen(const struct ref_heads *n, int64_t b, int64_t t, int64_t s)
 {
     if (n->ranges) {
-        int64_t begin = (int64_t)ref_get(n->ranges, (b * n->T + t) * 2), end = (int64_t)ref_get(n->ranges, (b * n->T + t) * 2 + 1);
+        int64_t begin = (int64_t)ref_get(n->ranges, (b * n->T + t) * 2),
+                end = (int64_t)ref_get(n->ranges, (b * n->T + t) * 2 + 1);
         return s >= begin && s < end && (!n->window || s >= end - n->window);
     }
     int64_t before = t + (n->S - n->T) - s;

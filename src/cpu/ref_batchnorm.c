@@ -17,7 +17,8 @@ static void ref_batchnorm(const struct launch *l)
         for (int64_t r = g * n; r < (g + 1) * n; r++) var += pow(ref_get(x, r * C + c) - mean, 2) / (double)n;
         const double rstd = 1 / sqrt(var + l->attr->batchnorm.eps);
         for (int64_t r = g * n; r < (g + 1) * n; r++)
-            ref_put(&l->out[0], r * C + c, (ref_get(x, r * C + c) - mean) * rstd * ref_get(&l->in[1], c) + ref_get(&l->in[2], c));
+            ref_put(&l->out[0], r * C + c,
+                    (ref_get(x, r * C + c) - mean) * rstd * ref_get(&l->in[1], c) + ref_get(&l->in[2], c));
         ref_put(&l->out[1], k, mean);
         ref_put(&l->out[2], k, rstd);
     }
@@ -42,7 +43,8 @@ static void ref_batchnorm_bwd(const struct launch *l)
             }
             for (int64_t r = g * n; r < (g + 1) * n; r++) {
                 double h = (ref_get(x, r * C + c) - mean) * rstd, d = ref_get(dy, r * C + c);
-                ref_put(&l->out[0], r * C + c, ref_get(&l->in[2], c) * rstd * (d - sum / (double)n - h * dot / (double)n));
+                ref_put(&l->out[0], r * C + c,
+                        ref_get(&l->in[2], c) * rstd * (d - sum / (double)n - h * dot / (double)n));
             }
             dw += dot;
             db += sum;

@@ -39,7 +39,8 @@ static void ref_conv(const struct launch *l)
             for (int64_t v = 0; v < n.kw; v++) {
                 int64_t pixel = ref_pixel(&n, b, i, j, u, v);
                 for (int64_t c = 0; c < n.depth && pixel >= 0; c++)
-                    sum += ref_get(x, pixel + ref_channel(&n, o, c)) * ref_get(w, ((o * n.depth + c) * n.kh + u) * n.kw + v);
+                    sum += ref_get(x, pixel + ref_channel(&n, o, c)) *
+                           ref_get(w, ((o * n.depth + c) * n.kh + u) * n.kw + v);
             }
         ref_put(y, at, sum);
     }
@@ -79,14 +80,16 @@ static void ref_conv_dw(const struct launch *l)
     const struct operand *dy = &l->in[0], *x = &l->in[1], *dw = &l->out[0];
     const struct ref_shape n = ref_shape(l, x, dy, dw);
     for (int64_t at = 0; at < operand_elements(dw); at++) {
-        const int64_t v = at % n.kw, u = at / n.kw % n.kh, c = at / n.kw / n.kh % n.depth, o = at / n.kw / n.kh / n.depth;
+        const int64_t v = at % n.kw, u = at / n.kw % n.kh, c = at / n.kw / n.kh % n.depth,
+                      o = at / n.kw / n.kh / n.depth;
         double sum = ref_get_acc(l, 2, at);
         for (int64_t b = 0; b < n.B; b++)
             for (int64_t i = 0; i < n.H2; i++)
                 for (int64_t j = 0; j < n.W2; j++) {
                     int64_t pixel = ref_pixel(&n, b, i, j, u, v);
                     if (pixel < 0) continue;
-                    sum += ref_get(dy, ((b * n.H2 + i) * n.W2 + j) * n.O + o) * ref_get(x, pixel + ref_channel(&n, o, c));
+                    sum +=
+                        ref_get(dy, ((b * n.H2 + i) * n.W2 + j) * n.O + o) * ref_get(x, pixel + ref_channel(&n, o, c));
                 }
         ref_put(dw, at, sum);
     }

@@ -90,8 +90,10 @@ static void ref_resize(const struct launch *l)
         const int64_t C = y->dim[3], c = i % C, w = i / C % y->dim[2], h = i / C / y->dim[2] % y->dim[1];
         const int64_t b = i / C / y->dim[2] / y->dim[1];
         struct between p = ref_between(h, x->dim[1], y->dim[1], align), q = ref_between(w, x->dim[2], y->dim[2], align);
-        double low = (1 - q.weight) * ref_get(x, ref_pixel(x, b, p.low, q.low, c)) + q.weight * ref_get(x, ref_pixel(x, b, p.low, q.high, c));
-        double high = (1 - q.weight) * ref_get(x, ref_pixel(x, b, p.high, q.low, c)) + q.weight * ref_get(x, ref_pixel(x, b, p.high, q.high, c));
+        double low = (1 - q.weight) * ref_get(x, ref_pixel(x, b, p.low, q.low, c)) +
+                     q.weight * ref_get(x, ref_pixel(x, b, p.low, q.high, c));
+        double high = (1 - q.weight) * ref_get(x, ref_pixel(x, b, p.high, q.low, c)) +
+                      q.weight * ref_get(x, ref_pixel(x, b, p.high, q.high, c));
         ref_put(y, i, (1 - p.weight) * low + p.weight * high);
     }
 }
@@ -113,7 +115,8 @@ static void ref_resize_bwd(const struct launch *l)
         for (int64_t p = 0; p < dy->dim[1]; p++) {
             double share = ref_share(ref_between(p, dx->dim[1], dy->dim[1], align), h);
             for (int64_t q = 0; q < dy->dim[2] && share != 0; q++)
-                sum += share * ref_share(ref_between(q, dx->dim[2], dy->dim[2], align), w) * ref_get(dy, ref_pixel(dy, b, p, q, c));
+                sum += share * ref_share(ref_between(q, dx->dim[2], dy->dim[2], align), w) *
+                       ref_get(dy, ref_pixel(dy, b, p, q, c));
         }
         ref_put(dx, i, sum);
     }
@@ -163,7 +166,8 @@ static void ref_avgpool_bwd(const struct launch *l)
             struct window p = pool_window(&l->attr->avgpool, 0, u, dx->dim[1], dy->dim[1]);
             for (int64_t v = 0; v < dy->dim[2] && h >= p.from && h < p.to; v++) {
                 struct window q = pool_window(&l->attr->avgpool, 1, v, dx->dim[2], dy->dim[2]);
-                if (w >= q.from && w < q.to) sum += ref_get(dy, ref_pixel(dy, b, u, v, c)) / (double)(p.count * q.count);
+                if (w >= q.from && w < q.to)
+                    sum += ref_get(dy, ref_pixel(dy, b, u, v, c)) / (double)(p.count * q.count);
             }
         }
         ref_put(dx, i, sum);

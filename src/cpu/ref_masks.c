@@ -120,7 +120,8 @@ static void ref_mask_loss(const struct launch *l)
         for (int64_t k = 0; k < m.K && m.rows * m.columns > 0; k++) {
             struct ref_sums s = ref_sums_of(&m, k);
             double A = 2 * s.pg + smooth, B = s.p + s.g + smooth;
-            double loss = (double)l->attr->mask_loss.focal * s.focal / (double)(m.rows * m.columns) + (double)l->attr->mask_loss.dice * (1 - A / B);
+            double loss = (double)l->attr->mask_loss.focal * s.focal / (double)(m.rows * m.columns) +
+                          (double)l->attr->mask_loss.dice * (1 - A / B);
             if (k && !(loss < best)) continue;
             best = loss;
             stats[0] = (double)k, stats[1] = A, stats[2] = B, stats[3] = s.both / fmax(s.either, 1);
@@ -140,7 +141,8 @@ static double pixel_slope(const struct ref_mask *m, double logit, bool g, double
     double z = g ? logit : -logit, q = sigmoid(-z), gamma = (double)l->attr->mask_loss.gamma, p = sigmoid(logit);
     double focal = -alpha_of(l, g) * pow(q, gamma) * (gamma * (1 - q) * softplus(-z) + q) * (g ? 1 : -1);
     double dice = (A - (g ? 2 * B : 0)) / (B * B) * p * (1 - p);
-    return (double)l->attr->mask_loss.focal * focal / (double)(m->rows * m->columns) + (double)l->attr->mask_loss.dice * dice;
+    return (double)l->attr->mask_loss.focal * focal / (double)(m->rows * m->columns) +
+           (double)l->attr->mask_loss.dice * dice;
 }
 
 static void ref_mask_loss_bwd(const struct launch *l)
@@ -158,7 +160,10 @@ static void ref_mask_loss_bwd(const struct launch *l)
                 for (int64_t x = 0; x < m.w; x++) {
                     int64_t at = logit_at(&m, k, y, x);
                     bool counts = chosen && y < m.rows && x < m.columns;
-                    ref_put(&l->out[0], at, counts ? pixel_slope(&m, ref_get(&l->in[0], at), target(&m, y, x), stats[1], stats[2]) * factor : 0);
+                    ref_put(&l->out[0], at,
+                            counts
+                                ? pixel_slope(&m, ref_get(&l->in[0], at), target(&m, y, x), stats[1], stats[2]) * factor
+                                : 0);
                 }
         }
     }

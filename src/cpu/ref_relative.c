@@ -38,8 +38,14 @@ static int64_t row_at(const struct ref_grid *n, int64_t b, int64_t t, int64_t h)
 static int64_t lse_at(const struct ref_grid *n, int64_t b, int64_t t, int64_t h) { return (b * n->H + h) * n->T + t; }
 
 /* The rows of the two tables, or the index in the bias' row, of a pair. */
-static int64_t table_row_h(const struct ref_grid *n, int64_t t, int64_t s) { return t / n->width - s / n->width + n->height - 1; }
-static int64_t table_row_w(const struct ref_grid *n, int64_t t, int64_t s) { return t % n->width - s % n->width + n->width - 1; }
+static int64_t table_row_h(const struct ref_grid *n, int64_t t, int64_t s)
+{
+    return t / n->width - s / n->width + n->height - 1;
+}
+static int64_t table_row_w(const struct ref_grid *n, int64_t t, int64_t s)
+{
+    return t % n->width - s % n->width + n->width - 1;
+}
 static int64_t place_bias(const struct ref_grid *n, int64_t h, int64_t t, int64_t s)
 {
     int64_t dy = t / n->width - s / n->width, dx = t % n->width - s % n->width;
@@ -120,8 +126,8 @@ static uint64_t ref_attention_rel_bwd_workspace(const struct query *q) { return 
 static uint64_t ref_attention_bias_bwd_workspace(const struct query *q) { return backward_workspace(q); }
 
 /* Query t against key s: adds the pair's gradient ds to all its destinations. */
-static void backward_pair(const struct launch *l, const struct ref_grid *n, const struct ref_sums *to, int64_t b, int64_t t,
-                          int64_t h, int64_t s, double delta)
+static void backward_pair(const struct launch *l, const struct ref_grid *n, const struct ref_sums *to, int64_t b,
+                          int64_t t, int64_t h, int64_t s, double delta)
 {
     const struct operand *dO = &l->in[0];
     const int64_t i = row_at(n, b, t, h), j = row_at(n, b, s, h), D = n->D;
@@ -146,7 +152,8 @@ static void backward_pair(const struct launch *l, const struct ref_grid *n, cons
     }
 }
 
-static void backward_head(const struct launch *l, const struct ref_grid *n, const struct ref_sums *to, int64_t b, int64_t h)
+static void backward_head(const struct launch *l, const struct ref_grid *n, const struct ref_sums *to, int64_t b,
+                          int64_t h)
 {
     const int64_t D = n->D;
     memset(to->dk, 0, (size_t)(2 * n->T * D) * sizeof(double));

@@ -1,5 +1,6 @@
 /*
- * ref_structure.c: reference kernels of the structure loss (see ref.c for the reference's guarantees, graph/masks.c for the formulas).
+ * ref_structure.c: reference kernels of the structure loss (see ref.c for the reference's
+ * guarantees, graph/masks.c for the formulas).
  */
 #include <math.h>
 
@@ -19,7 +20,12 @@ static struct ref_mask ref_mask_of(const struct launch *l, int64_t n)
 {
     const struct operand *logits = &l->in[0], *valid = &l->in[2];
     const int64_t h = logits->dim[2], w = logits->dim[3];
-    return (struct ref_mask){l, n, h, w, max_i64(0, min_i64(h, (int64_t)ref_get(valid, 2 * n))), max_i64(0, min_i64(w, (int64_t)ref_get(valid, 2 * n + 1)))};
+    return (struct ref_mask){l,
+                             n,
+                             h,
+                             w,
+                             max_i64(0, min_i64(h, (int64_t)ref_get(valid, 2 * n))),
+                             max_i64(0, min_i64(w, (int64_t)ref_get(valid, 2 * n + 1)))};
 }
 
 static bool target(const struct ref_mask *m, int64_t y, int64_t x)
@@ -39,7 +45,10 @@ static double distance(const struct ref_mask *m, int64_t y, int64_t x)
     return fabs(sum / (double)(size * size) - target(m, y, x));
 }
 
-static double logit_at(const struct ref_mask *m, int64_t y, int64_t x) { return ref_get(&m->l->in[0], (m->n * m->h + y) * m->w + x); }
+static double logit_at(const struct ref_mask *m, int64_t y, int64_t x)
+{
+    return ref_get(&m->l->in[0], (m->n * m->h + y) * m->w + x);
+}
 
 struct ref_sums {
     double bce, weights, intersection, sum, both, either;
@@ -52,7 +61,8 @@ static struct ref_sums ref_sums_of(const struct ref_mask *m)
         for (int64_t x = 0; x < m->columns; x++) {
             const bool g = target(m, y, x);
             const double d = distance(m, y, x), logit = logit_at(m, y, x), p = sigmoid(logit);
-            const double w = 1 + (double)m->l->attr->structure_loss.bce_edge * d, v = 1 + (double)m->l->attr->structure_loss.edge * d;
+            const double w = 1 + (double)m->l->attr->structure_loss.bce_edge * d,
+                         v = 1 + (double)m->l->attr->structure_loss.edge * d;
             s.bce += w * softplus(g ? -logit : logit);
             s.weights += w;
             s.intersection += g ? v * p : 0;
@@ -88,7 +98,8 @@ static double pixel_slope(const struct ref_mask *m, int64_t y, int64_t x)
 {
     const struct launch *l = m->l;
     const bool g = target(m, y, x);
-    const double d = distance(m, y, x), p = sigmoid(logit_at(m, y, x)), A = ref_get(&l->in[4], m->n * MASK_STATS + 1), B = ref_get(&l->in[4], m->n * MASK_STATS + 2);
+    const double d = distance(m, y, x), p = sigmoid(logit_at(m, y, x)), A = ref_get(&l->in[4], m->n * MASK_STATS + 1),
+                 B = ref_get(&l->in[4], m->n * MASK_STATS + 2);
     const double bce = (1 + (double)l->attr->structure_loss.bce_edge * d) * (p - g) / ref_get(&l->in[5], m->n);
     return bce + (1 + (double)l->attr->structure_loss.edge * d) * (g ? -1 / B : A / (B * B)) * p * (1 - p);
 }
@@ -99,7 +110,9 @@ static void ref_structure_loss_bwd(const struct launch *l)
     for (int64_t n = 0; n < l->in[0].dim[0]; n++) {
         const struct ref_mask m = ref_mask_of(l, n);
         for (int64_t y = 0; y < m.h; y++)
-            for (int64_t x = 0; x < m.w; x++) ref_put(&l->out[0], (n * m.h + y) * m.w + x, y < m.rows && x < m.columns ? pixel_slope(&m, y, x) * factor : 0);
+            for (int64_t x = 0; x < m.w; x++)
+                ref_put(&l->out[0], (n * m.h + y) * m.w + x,
+                        y < m.rows && x < m.columns ? pixel_slope(&m, y, x) * factor : 0);
     }
 }
 

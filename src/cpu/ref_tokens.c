@@ -73,7 +73,8 @@ static void ref_used_first(const struct launch *l)
     int64_t n = 0;
     for (int64_t k = 0; k < B * blocks; k++) {
         const int64_t block = k % blocks, firsts = block < of.first ? block : of.first;
-        const int64_t begins = firsts * of.first_rows + (block - firsts) * of.rows, rows = block < of.first ? of.first_rows : of.rows;
+        const int64_t begins = firsts * of.first_rows + (block - firsts) * of.rows,
+                      rows = block < of.first ? of.first_rows : of.rows;
         bool used = false;
         for (int64_t t = 0; t < T; t++) {
             const double at = ref_get(&l->in[0], k / blocks * T + t);

@@ -26,7 +26,8 @@ static void put_weight(const struct launch *l, struct update_slots at, int w_out
 {
     if (l->in[0].dtype == DT_BF16) {
         const int64_t first = launch_first(l, l->attr->adamw.part);
-        uint64_t bits = random_bits(round_key(l->in[at.step].data, l->attr->adamw.key), (uint64_t)(first + i) / 4) >> 16 * (i % 4);
+        uint64_t bits =
+            random_bits(round_key(l->in[at.step].data, l->attr->adamw.key), (uint64_t)(first + i) / 4) >> 16 * (i % 4);
         p = bf16_to_f32(round_at_random((float)p, (uint32_t)bits));
     }
     ref_put(&l->out[0], i, p);
@@ -91,7 +92,8 @@ static void ref_adamw_8bit(const struct launch *l)
             most[0] = fmaxf(most[0], fabsf(m[i - from]));
             most[1] = fmaxf(most[1], v[i - from]);
             double p = ref_get(&l->in[0], i) * (1 - lr * l->attr->adamw.weight_decay);
-            put_weight(l, at, 4, i, p - lr / correct1 * m[i - from] / (sqrt(v[i - from]) / sqrt(correct2) + l->attr->adamw.eps));
+            put_weight(l, at, 4, i,
+                       p - lr / correct1 * m[i - from] / (sqrt(v[i - from]) / sqrt(correct2) + l->attr->adamw.eps));
         }
         for (int64_t i = from; i < to; i++) {
             ref_put(&l->out[1], i, nearest(cm, most[0] > 0 ? m[i - from] / most[0] : 0));
@@ -143,7 +145,9 @@ static void moments(const struct launch *l, struct matrices x, double beta)
     for (int64_t i = 0; i < x.N * x.R; i++)
         ref_put(r, i, beta * ref_get(&l->in[ADAFACTOR_ROWS], i) + (1 - beta) * mean_square(l, i * x.C, x.C, 1));
     for (int64_t i = 0; i < x.N * x.C; i++)
-        ref_put(c, i, beta * ref_get(&l->in[ADAFACTOR_COLUMNS], i) + (1 - beta) * mean_square(l, i / x.C * x.R * x.C + i % x.C, x.R, x.C));
+        ref_put(c, i,
+                beta * ref_get(&l->in[ADAFACTOR_COLUMNS], i) +
+                    (1 - beta) * mean_square(l, i / x.C * x.R * x.C + i % x.C, x.R, x.C));
 }
 
 /* The square of the divisor of g at element i. */

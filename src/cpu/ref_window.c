@@ -30,19 +30,29 @@ static struct windows windows_of(const struct launch *l, int q, int table)
     };
 }
 
-static int64_t row_at(const struct windows *n, int64_t b, int64_t t, int64_t h) { return ((b * n->T + t) * n->H + h) * n->D; }
+static int64_t row_at(const struct windows *n, int64_t b, int64_t t, int64_t h)
+{
+    return ((b * n->T + t) * n->H + h) * n->D;
+}
 static int64_t lse_at(const struct windows *n, int64_t b, int64_t t, int64_t h) { return (b * n->H + h) * n->T + t; }
 
 /* The token at position s of query t's window; -1: it is beyond the grid. */
 static int64_t token_of(const struct windows *n, int64_t t, int64_t s)
 {
-    int64_t y = t / n->width / n->window * n->window + s / n->window, x = t % n->width / n->window * n->window + s % n->window;
+    int64_t y = t / n->width / n->window * n->window + s / n->window,
+            x = t % n->width / n->window * n->window + s % n->window;
     return y < n->height && x < n->width ? y * n->width + x : -1;
 }
 
 /* The rows of the two tables for query t and position s. */
-static int64_t table_row_h(const struct windows *n, int64_t t, int64_t s) { return t / n->width % n->window - s / n->window + n->window - 1; }
-static int64_t table_row_w(const struct windows *n, int64_t t, int64_t s) { return t % n->width % n->window - s % n->window + n->window - 1; }
+static int64_t table_row_h(const struct windows *n, int64_t t, int64_t s)
+{
+    return t / n->width % n->window - s / n->window + n->window - 1;
+}
+static int64_t table_row_w(const struct windows *n, int64_t t, int64_t s)
+{
+    return t % n->width % n->window - s % n->window + n->window - 1;
+}
 
 /* The key (which 0) or the value (1) at position s of t's window. */
 static struct ref_row row_of(const struct windows *n, int which, int64_t b, int64_t t, int64_t h, int64_t s)
@@ -55,9 +65,11 @@ static struct ref_row row_of(const struct windows *n, int which, int64_t b, int6
 static double score(const struct windows *n, int64_t b, int64_t t, int64_t h, int64_t s)
 {
     const struct ref_row query = ref_row(n->q, row_at(n, b, t, h)), key = row_of(n, 0, b, t, h, s);
-    const struct ref_row high = ref_row(n->table_h, table_row_h(n, t, s) * n->D), wide = ref_row(n->table_w, table_row_w(n, t, s) * n->D);
+    const struct ref_row high = ref_row(n->table_h, table_row_h(n, t, s) * n->D),
+                         wide = ref_row(n->table_w, table_row_w(n, t, s) * n->D);
     double sum = 0;
-    for (int64_t d = 0; d < n->D; d++) sum += ref_at(&query, d) * (n->scale * ref_at(&key, d) + ref_at(&high, d) + ref_at(&wide, d));
+    for (int64_t d = 0; d < n->D; d++)
+        sum += ref_at(&query, d) * (n->scale * ref_at(&key, d) + ref_at(&high, d) + ref_at(&wide, d));
     return sum;
 }
 
@@ -111,15 +123,17 @@ static uint64_t ref_attention_window_bwd_workspace(const struct query *q)
 }
 
 /* Query t against position s: adds the pair's gradient ds to all its destinations. */
-static void backward_pair(const struct launch *l, const struct windows *n, const struct ref_sums *to, int64_t b, int64_t t,
-                          int64_t h, int64_t s, double delta)
+static void backward_pair(const struct launch *l, const struct windows *n, const struct ref_sums *to, int64_t b,
+                          int64_t t, int64_t h, int64_t s, double delta)
 {
     const struct operand *dO = &l->in[0];
     const int64_t i = row_at(n, b, t, h), D = n->D, token = token_of(n, t, s);
     const int64_t y = table_row_h(n, t, s) * D, x = table_row_w(n, t, s) * D;
-    double *dk = token >= 0 ? to->d[0] + token * D : to->pad + h * D, *dv = token >= 0 ? to->d[1] + token * D : to->pad + (n->H + h) * D;
+    double *dk = token >= 0 ? to->d[0] + token * D : to->pad + h * D,
+           *dv = token >= 0 ? to->d[1] + token * D : to->pad + (n->H + h) * D;
     double p = exp(score(n, b, t, h, s) - ref_get(&l->in[5], lse_at(n, b, t, h))), dp = 0;
-    const struct ref_row key = row_of(n, 0, b, t, h, s), value = row_of(n, 1, b, t, h, s), query = ref_row(n->q, i), dout = ref_row(dO, i);
+    const struct ref_row key = row_of(n, 0, b, t, h, s), value = row_of(n, 1, b, t, h, s), query = ref_row(n->q, i),
+                         dout = ref_row(dO, i);
     const struct ref_row high = ref_row(n->table_h, y), wide = ref_row(n->table_w, x);
     for (int64_t d = 0; d < D; d++) dp += ref_at(&dout, d) * ref_at(&value, d);
     const double ds = p * (dp - delta);
@@ -133,7 +147,8 @@ static void backward_pair(const struct launch *l, const struct windows *n, const
     }
 }
 
-static void backward_head(const struct launch *l, const struct windows *n, const struct ref_sums *to, int64_t b, int64_t h)
+static void backward_head(const struct launch *l, const struct windows *n, const struct ref_sums *to, int64_t b,
+                          int64_t h)
 {
     const int64_t D = n->D;
     memset(to->d[0], 0, (size_t)(2 * n->T * D) * sizeof(double));
@@ -146,7 +161,8 @@ static void backward_head(const struct launch *l, const struct windows *n, const
     }
     for (int which = 0; which < 2; which++)
         for (int64_t s = 0; s < n->T; s++)
-            for (int64_t d = 0; d < D; d++) ref_put(&l->out[1 + which], row_at(n, b, s, h) + d, to->d[which][s * D + d]);
+            for (int64_t d = 0; d < D; d++)
+                ref_put(&l->out[1 + which], row_at(n, b, s, h) + d, to->d[which][s * D + d]);
 }
 
 static void ref_attention_window_bwd(const struct launch *l)

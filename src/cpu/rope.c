@@ -6,8 +6,9 @@
  * fourth digit of the cosine; so the product is f32 here too, and only its sine and cosine are
  * exact.
  *
- * Threads share the tokens of a row; sines and cosines of a token are computed once for all its heads,
- * and for all batches where the position is t. Both halves of a pair are read before either is written: the output may be the input.
+ * Threads share the tokens of a row; sines and cosines of a token are computed once for all its
+ * heads, and for all batches where the position is t. Both halves of a pair are read before either
+ * is written: the output may be the input.
  */
 #include <math.h>
 

@@ -34,8 +34,10 @@ static inline uint16_t round_at_random(float x, uint32_t bits)
 
 static inline bool weight_is_kept(const struct tensor *t) { return tensor_is(t, DT_F32) || tensor_is(t, DT_BF16); }
 
-/* Stores weights. One draw of 64 bits serves four elements; `at` is a multiple of four, and so is `first`, the place of p in the whole weight. */
-static inline void store_weight(const struct operand *p, int64_t at, int64_t first, int n, const float *from, uint64_t key)
+/* Stores weights. One draw of 64 bits serves four elements; `at` is a multiple of four, and so is
+ * `first`, the place of p in the whole weight. */
+static inline void store_weight(const struct operand *p, int64_t at, int64_t first, int n, const float *from,
+                                uint64_t key)
 {
     if (p->dtype != DT_BF16) return;
     uint16_t *to = (uint16_t *)p->data + at;

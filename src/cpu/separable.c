@@ -100,7 +100,8 @@ static float weight(const struct axis *x, int64_t at, int64_t from)
 
 /* row = weighted sum of the source rows of image b, each of `length` elements, for target row
  * `at`. */
-static void sum_rows_of(float *row, const struct operand *x, const struct axis *vertical, int64_t b, int64_t at, int64_t length)
+static void sum_rows_of(float *row, const struct operand *x, const struct axis *vertical, int64_t b, int64_t at,
+                        int64_t length)
 {
     const struct span s = sources(vertical, at);
     memset(row, 0, (size_t)length * sizeof *row);
@@ -168,7 +169,8 @@ static void tables_of(struct axis axes[2], const struct launch *l, const struct 
     axes[0] = (struct axis){taps, back ? spans : NULL, n->H, n->H2};
     axes[1] = (struct axis){taps + n->H2, back ? spans + n->H : NULL, n->W, n->W2};
     for (int i = 0; i < 2; i++) {
-        for (int64_t at = 0; at < axes[i].results; at++) axes[i].taps[at] = fill(l, i, at, axes[i].map, axes[i].results);
+        for (int64_t at = 0; at < axes[i].results; at++)
+            axes[i].taps[at] = fill(l, i, at, axes[i].map, axes[i].results);
         if (back) fill_spans(&axes[i]);
     }
 }
@@ -180,7 +182,8 @@ static void separable_run(const struct launch *l, bool back,
     const struct kernel_sizes n = back ? sizes_of(y->dim, x->dim) : sizes_of(x->dim, y->dim);
     const int64_t length = x->dim[2] * n.C, rows = y->dim[0] * y->dim[1], width = y->dim[2] * n.C;
     struct axis axes[2];
-    CHECK(l->work_bytes >= separable_workspace(&n, l->threads), "%llu bytes of workspace", (unsigned long long)l->work_bytes);
+    CHECK(l->work_bytes >= separable_workspace(&n, l->threads), "%llu bytes of workspace",
+          (unsigned long long)l->work_bytes);
     tables_of(axes, l, &n, back, fill);
     char *buffers = (char *)l->work + align_up(tables_bytes(&n), 64);
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (rows * (length + width) > 16384)
@@ -189,7 +192,8 @@ static void separable_run(const struct launch *l, bool back,
         float *to = row_place(y, r * width, result);
         sum_rows_of(row, x, &axes[0], r / y->dim[1], r % y->dim[1], length);
         sum_pixels(to, row, &axes[1], y->dim[2], n.C);
-        if (to == result) dtype_convert((char *)y->data + r * width * dtype_size(y->dtype), y->dtype, result, DT_F32, width);
+        if (to == result)
+            dtype_convert((char *)y->data + r * width * dtype_size(y->dtype), y->dtype, result, DT_F32, width);
     }
 }
 

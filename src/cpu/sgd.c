@@ -31,8 +31,8 @@ static void sgd_tile(float *p, float *m, const float *g, int n, struct sgd_scala
 static void sgd_run(const struct launch *l)
 {
     if (update_is_off(l, sgd_at)) return;
-    const struct sgd_scalars s = {update_clip(l, sgd_at), (float)l->attr->adamw.weight_decay, (float)l->attr->adamw.beta1,
-                                  (float)update_rate(l, sgd_at)};
+    const struct sgd_scalars s = {update_clip(l, sgd_at), (float)l->attr->adamw.weight_decay,
+                                  (float)l->attr->adamw.beta1, (float)update_rate(l, sgd_at)};
     const int64_t n = operand_elements(&l->in[0]);
     float *m = launch_has(l, SGD_MOMENT) ? l->in[SGD_MOMENT].data : NULL;
 #pragma omp parallel for num_threads(l->threads) schedule(static) if (n > 16384)

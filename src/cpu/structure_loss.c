@@ -1,11 +1,12 @@
 /*
- * structure_loss.c: cross-entropy and IoU of masks whose pixels weigh more near the edges of the target, and the gradient (formulas:
- * graph/masks.c), each in one pass over the logits.
+ * structure_loss.c: cross-entropy and IoU of masks whose pixels weigh more near the edges of the
+ * target, and the gradient (formulas: graph/masks.c), each in one pass over the logits.
  *
- * A column's window count goes from row to row: the row that enters the window is added, the one that leaves it is subtracted. A block of
- * rows begins with the rows of its first window.
+ * A column's window count goes from row to row: the row that enters the window is added, the one
+ * that leaves it is subtracted. A block of rows begins with the rows of its first window.
  *
- * Sums are f32 within a tile and double beyond; blocks do not depend on the threads and are added in order.
+ * Sums are f32 within a tile and double beyond; blocks do not depend on the threads and are added
+ * in order.
  *
  *     work: double [N,blocks,SUMS]
  */
@@ -35,8 +36,9 @@ static struct target target_of(const struct launch *l, int64_t n)
 {
     const struct operand *bits = &l->in[IN_BITS], *logits = &l->in[IN_LOGITS];
     const int32_t *valid = (const int32_t *)l->in[IN_VALID].data + 2 * n;
-    struct target t = {(const uint8_t *)bits->data + n * bits->dim[1] * bits->dim[2], bits->dim[2], max_i64(0, min_i64(valid[0], logits->dim[2])),
-                       max_i64(0, min_i64(valid[1], logits->dim[3])), l->attr->structure_loss.size};
+    struct target t = {(const uint8_t *)bits->data + n * bits->dim[1] * bits->dim[2], bits->dim[2],
+                       max_i64(0, min_i64(valid[0], logits->dim[2])), max_i64(0, min_i64(valid[1], logits->dim[3])),
+                       l->attr->structure_loss.size};
     if (!t.columns) t.rows = 0;
     return t;
 }
@@ -91,7 +93,8 @@ static inline __attribute__((always_inline)) struct pixel pixel_of(float x, floa
 {
     const float e = exp_fast(-float_of_bits(bits_of_float(x) & 0x7fffffffu));
     const float large = 1.0f / (1.0f + e), small = e * large, z = g > 0.5f ? x : -x;
-    return (struct pixel){x > 0.0f ? large : small, z > 0.0f ? small : large, (z > 0.0f ? 0.0f : -z) + log1p_unit(e), large * small};
+    return (struct pixel){x > 0.0f ? large : small, z > 0.0f ? small : large, (z > 0.0f ? 0.0f : -z) + log1p_unit(e),
+                          large * small};
 }
 
 /* --- forward ---------------------------------------------------------------------------------- */
@@ -112,7 +115,8 @@ static void add_tile(double *sums, const float *x, const float *g, const float *
         both += on * g[i];
         predicted += on;
     }
-    const float part[SUMS] = {[BCE] = bce, [WEIGHTS] = weights, [INTERSECTION] = intersection, [SUM] = sum, [IN_MASK] = mask, [BOTH] = both, [PREDICTED] = predicted};
+    const float part[SUMS] = {[BCE] = bce,      [WEIGHTS] = weights, [INTERSECTION] = intersection, [SUM] = sum,
+                              [IN_MASK] = mask, [BOTH] = both,       [PREDICTED] = predicted};
     for (int i = 0; i < SUMS; i++) sums[i] += (double)part[i];
 }
 
@@ -142,7 +146,8 @@ static double mask_finish(const struct launch *l, int64_t n, double *sums)
     stats[0] = -1, stats[1] = stats[2] = stats[3] = *weights = 0;
     if (!target_of(l, n).rows) return 0;
     for (int64_t i = SUMS; i < blocks * SUMS; i++) sums[i % SUMS] += sums[i];
-    const double A = sums[INTERSECTION] + smooth, B = sums[SUM] - sums[INTERSECTION] + smooth, either = sums[IN_MASK] + sums[PREDICTED] - sums[BOTH];
+    const double A = sums[INTERSECTION] + smooth, B = sums[SUM] - sums[INTERSECTION] + smooth,
+                 either = sums[IN_MASK] + sums[PREDICTED] - sums[BOTH];
     stats[0] = 0, stats[1] = (float)A, stats[2] = (float)B, stats[3] = (float)(sums[BOTH] / (either < 1 ? 1 : either));
     *weights = (float)sums[WEIGHTS];
     return sums[BCE] / sums[WEIGHTS] + 1 - A / B;
@@ -155,7 +160,8 @@ static bool targets_fit(const struct query *q)
 
 static bool structure_loss_match(const struct query *q)
 {
-    return targets_fit(q) && tensor_is(q->out[0], DT_F32) && tensor_is(q->out[1], DT_F32) && tensor_is(q->out[2], DT_F32);
+    return targets_fit(q) && tensor_is(q->out[0], DT_F32) && tensor_is(q->out[1], DT_F32) &&
+           tensor_is(q->out[2], DT_F32);
 }
 
 static uint64_t structure_loss_workspace(const struct query *q)
@@ -178,10 +184,12 @@ static void structure_loss_run(const struct launch *l)
 
 static bool structure_loss_bwd_match(const struct query *q)
 {
-    return targets_fit(q) && tensor_is(q->in[IN_STATS], DT_F32) && tensor_is(q->in[IN_WEIGHTS], DT_F32) && tensor_is(q->in[IN_DLOSS], DT_F32) && tensor_is_fast(q->out[0]);
+    return targets_fit(q) && tensor_is(q->in[IN_STATS], DT_F32) && tensor_is(q->in[IN_WEIGHTS], DT_F32) &&
+           tensor_is(q->in[IN_DLOSS], DT_F32) && tensor_is_fast(q->out[0]);
 }
 
-/* What all pixels of a mask share: the factor of the cross-entropy, and of the IoU outside and inside the mask. */
+/* What all pixels of a mask share: the factor of the cross-entropy, and of the IoU outside and
+ * inside the mask. */
 struct slopes {
     float bce, outside, inside, edge, bce_edge;
 };
@@ -189,9 +197,12 @@ struct slopes {
 static struct slopes slopes_of(const struct launch *l, int64_t n)
 {
     const float *stats = (const float *)l->in[IN_STATS].data + n * MASK_STATS;
-    const double factor = (double)*(const float *)l->in[IN_INV_COUNT].data * (double)*(const float *)l->in[IN_DLOSS].data;
-    const double A = (double)stats[1], B = (double)stats[2], weights = (double)((const float *)l->in[IN_WEIGHTS].data)[n];
-    return (struct slopes){(float)(factor / weights), (float)(factor * A / (B * B)), (float)(-factor / B), l->attr->structure_loss.edge, l->attr->structure_loss.bce_edge};
+    const double factor =
+        (double)*(const float *)l->in[IN_INV_COUNT].data * (double)*(const float *)l->in[IN_DLOSS].data;
+    const double A = (double)stats[1], B = (double)stats[2],
+                 weights = (double)((const float *)l->in[IN_WEIGHTS].data)[n];
+    return (struct slopes){(float)(factor / weights), (float)(factor * A / (B * B)), (float)(-factor / B),
+                           l->attr->structure_loss.edge, l->attr->structure_loss.bce_edge};
 }
 
 static void slope_tile(float *to, const float *x, const float *g, const float *d, int n, struct slopes s)

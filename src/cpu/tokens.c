@@ -97,7 +97,8 @@ static void shift_labels_run(const struct launch *l)
 
 static bool labelled_first_match(const struct query *q)
 {
-    return tensor_is(q->in[0], DT_I32) && tensor_is(q->out[0], DT_I32) && tensor_is(q->out[1], DT_I32) && tensor_is(q->out[2], DT_I32);
+    return tensor_is(q->in[0], DT_I32) && tensor_is(q->out[0], DT_I32) && tensor_is(q->out[1], DT_I32) &&
+           tensor_is(q->out[2], DT_I32);
 }
 
 static void labelled_first_run(const struct launch *l)
@@ -118,7 +119,10 @@ static void labelled_first_run(const struct launch *l)
     }
 }
 
-static bool used_first_match(const struct query *q) { return tensor_is(q->in[0], DT_I32) && tensor_is(q->out[0], DT_I32); }
+static bool used_first_match(const struct query *q)
+{
+    return tensor_is(q->in[0], DT_I32) && tensor_is(q->out[0], DT_I32);
+}
 
 static void used_first_run(const struct launch *l)
 {

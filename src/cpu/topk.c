@@ -1,8 +1,8 @@
 /*
  * topk.c: TOPK, the reference and the fast kernel.
  *
- * An element is kept if fewer than k others come before it, where x[j] comes before x[i] if it is larger, or equal
- * and earlier. Comparing all pairs finds the same elements in any order of work.
+ * An element is kept if fewer than k others come before it, where x[j] comes before x[i] if it is
+ * larger, or equal and earlier. Comparing all pairs finds the same elements in any order of work.
  */
 #include "cpu/cpu.h"
 #include "cpu/ref.h"
@@ -22,7 +22,8 @@ static void ref_topk(const struct launch *l)
         for (int64_t i = 0; i < N; i++) {
             int64_t before = 0;
             for (int64_t j = 0; j < N && before < k; j++)
-                before += is_larger(ref_at(&x, j), ref_at(&x, i)) || (j < i && !is_larger(ref_at(&x, i), ref_at(&x, j)));
+                before +=
+                    is_larger(ref_at(&x, j), ref_at(&x, i)) || (j < i && !is_larger(ref_at(&x, i), ref_at(&x, j)));
             if (before < k) ref_put(&l->out[0], r * k + kept++, (double)i);
         }
     }
@@ -32,7 +33,8 @@ static void ref_topk(const struct launch *l)
 
 static bool topk_match(const struct query *q)
 {
-    return (tensor_is(q->in[0], DT_F32) || tensor_is(q->in[0], DT_BF16) || tensor_is(q->in[0], DT_F16)) && tensor_is(q->out[0], DT_I32);
+    return (tensor_is(q->in[0], DT_F32) || tensor_is(q->in[0], DT_BF16) || tensor_is(q->in[0], DT_F16)) &&
+           tensor_is(q->out[0], DT_I32);
 }
 
 /* How many of n elements come before `one`; `equal`: those that are equal do. */

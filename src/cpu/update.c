@@ -34,7 +34,8 @@ bool update_match(const struct query *q, struct update_slots at)
 
 void update_store(const struct launch *l, struct update_slots at, int64_t from, int n, const float *p)
 {
-    store_weight(&l->in[0], from, launch_first(l, l->attr->adamw.part), n, p, round_key(l->in[at.step].data, l->attr->adamw.key));
+    store_weight(&l->in[0], from, launch_first(l, l->attr->adamw.part), n, p,
+                 round_key(l->in[at.step].data, l->attr->adamw.key));
     if (!launch_has(l, at.w)) return;
     float scratch[TILE];
     row_store(&l->in[at.w], from, n, row_view(&l->in[0], from, n, scratch));

@@ -88,7 +88,8 @@ static void fourier_run(const struct launch *l)
             int n = row_tile(F - f);
             waves(sine, cosine, row_view(gauss, f, n, gx), row_view(gauss, F + f, n, gy), n, x, y);
             dtype_convert((char *)out->data + (i * 2 * F + f) * dtype_size(out->dtype), out->dtype, sine, DT_F32, n);
-            dtype_convert((char *)out->data + (i * 2 * F + F + f) * dtype_size(out->dtype), out->dtype, cosine, DT_F32, n);
+            dtype_convert((char *)out->data + (i * 2 * F + F + f) * dtype_size(out->dtype), out->dtype, cosine, DT_F32,
+                          n);
         }
     }
 }

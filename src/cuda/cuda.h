@@ -15,8 +15,8 @@
 
 /* The number of usable GPUs: 0 without a driver, a GPU, or the plug-in. */
 int cuda_gpus(void);
-/* This process is number `local` of `ranks` on this host: it takes the GPU of that number, or, if there are fewer GPUs, shares
- * one. Called before anything else of the GPU is used. */
+/* This process is number `local` of `ranks` on this host: it takes the GPU of that number, or, if
+ * there are fewer GPUs, shares one. Called before anything else of the GPU is used. */
 void cuda_take_gpu(int local, int ranks);
 
 /* Counters of an open device, and the current state of the GPU's memory. */
@@ -32,9 +32,10 @@ bool cuda_get_view(const struct device *d, struct cuda_view *out);
 
 /* Program and plug-in must agree on this value: a plug-in that was built from other sources is not
  * opened. */
-#define CUDA_PLUGIN_ABI                                                                                                             \
-    ((uint64_t)sizeof(struct device) << 48 ^ (uint64_t)sizeof(struct tape) << 36 ^ (uint64_t)sizeof(struct entry) << 24 ^            \
-     (uint64_t)sizeof(struct cuda_view) << 12 ^ (uint64_t)sizeof(struct device_ops) << 6 ^ (uint64_t)CUDA_ROWS << 16 ^ (uint64_t)OP_COUNT)
+#define CUDA_PLUGIN_ABI                                                                                                \
+    ((uint64_t)sizeof(struct device) << 48 ^ (uint64_t)sizeof(struct tape) << 36 ^                                     \
+     (uint64_t)sizeof(struct entry) << 24 ^ (uint64_t)sizeof(struct cuda_view) << 12 ^                                 \
+     (uint64_t)sizeof(struct device_ops) << 6 ^ (uint64_t)CUDA_ROWS << 16 ^ (uint64_t)OP_COUNT)
 
 /* The plug-in exports one such struct under the name plimsoll_cuda_plugin. */
 struct cuda_plugin {

@@ -8,11 +8,11 @@
  *     rows/norms.c         the running half: CUDA_KERNEL(name, .launch = ...) (device/host.h)
  *     rows/norms.cu        the kernels, called through launchers of launch_norms.h
  *
- * The plan chooses the kernel, also by the GPU's compute capability, which is in the profile, its form where it has
- * several, and how many bytes a thread moves at a time: offsets in the arena, shapes and strides are known. A launch
- * chooses nothing: from the shape it computes its grid and the template's arguments that the node has (dtypes, head
- * dimension, activation function, optional operands). Tensors are stored as f32, bf16 or f16; the arithmetic is f32
- * throughout.
+ * The plan chooses the kernel, also by the GPU's compute capability, which is in the profile, its
+ * form where it has several, and how many bytes a thread moves at a time: offsets in the arena,
+ * shapes and strides are known. A launch chooses nothing: from the shape it computes its grid and
+ * the template's arguments that the node has (dtypes, head dimension, activation function, optional
+ * operands). Tensors are stored as f32, bf16 or f16; the arithmetic is f32 throughout.
  */
 #ifndef CUDA_PLAN_H
 #define CUDA_PLAN_H
@@ -28,39 +28,50 @@
 #define KERNEL_FORMS(WORKSPACE, ACCESS, FORMS, ...) FORMS
 
 /* Each list ends with op OP_NONE; plan.c enumerates the lists. */
-extern const struct kernel cuda_plan_thin[], cuda_plan_filters[], cuda_plan_products[], cuda_plan_conv[], cuda_plan_attention[], cuda_plan_elementwise[], cuda_plan_shuffle[], cuda_plan_norms[], cuda_plan_tokens[], cuda_plan_masks[], cuda_plan_update[];
+extern const struct kernel cuda_plan_thin[], cuda_plan_filters[], cuda_plan_products[], cuda_plan_conv[],
+    cuda_plan_attention[], cuda_plan_elementwise[], cuda_plan_shuffle[], cuda_plan_norms[], cuda_plan_tokens[],
+    cuda_plan_masks[], cuda_plan_update[];
 
 static inline const struct tensor *given(const struct query *q, int i) { return i < q->nin ? q->in[i] : NULL; }
 
-static inline bool is_dense(const struct tensor *t, enum dtype dtype) { return t && t->dtype == dtype && tensor_is_dense(t); }
+static inline bool is_dense(const struct tensor *t, enum dtype dtype)
+{
+    return t && t->dtype == dtype && tensor_is_dense(t);
+}
 
 static inline bool is_storable(const struct tensor *t)
 {
     return t && (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16) && tensor_is_dense(t);
 }
 
-/* Whether every row of it begins at a multiple of 16 bytes relative to its storage, in every iteration of its
- * loop; storages begin at multiples of 256. */
-static inline bool is_aligned(const struct tensor *t) { return t->offset % 16 == 0 && (!t->loop || t->advance % 16 == 0); }
+/* Whether every row of it begins at a multiple of 16 bytes relative to its storage, in every
+ * iteration of its loop; storages begin at multiples of 256. */
+static inline bool is_aligned(const struct tensor *t)
+{
+    return t->offset % 16 == 0 && (!t->loop || t->advance % 16 == 0);
+}
 
 /* Operands as a set: IN(0) | OUT(0). */
 #define IN(i) (1u << (i))
 #define OUT(o) (1u << (MAX_IN + (o)))
 enum { ALL_IN = (1 << MAX_IN) - 1 };
 
-/* The bits of the addresses of those of these operands that are given, in every iteration, ORed together. */
+/* The bits of the addresses of those of these operands that are given, in every iteration, ORed
+ * together. */
 static inline uint64_t address_bits(const struct query *q, unsigned operands)
 {
     uint64_t bits = 0;
     for (int i = 0; i < q->nin + q->nout; i++) {
         const bool out = i >= q->nin;
         const struct tensor *t = out ? q->out[i - q->nin] : q->in[i];
-        if (t && operands & (out ? OUT(i - q->nin) : IN(i))) bits |= (uint64_t)t->offset | (t->loop ? (uint64_t)t->advance : 0);
+        if (t && operands & (out ? OUT(i - q->nin) : IN(i)))
+            bits |= (uint64_t)t->offset | (t->loop ? (uint64_t)t->advance : 0);
     }
     return bits;
 }
 
-/* For kernel.access: 16 bytes if these byte counts and the addresses of these operands are multiples of it, else `least`. */
+/* For kernel.access: 16 bytes if these byte counts and the addresses of these operands are
+ * multiples of it, else `least`. */
 static inline int access_wide(const struct query *q, unsigned operands, int64_t bytes, int least)
 {
     return (address_bits(q, operands) | (uint64_t)bytes) % 16 ? least : 16;

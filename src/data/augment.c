@@ -19,7 +19,7 @@ enum { DRAW_VERTICAL = 16, DRAW_TURN, DRAW_WHICH, DRAW_ROTATE, DRAW_BRIGHTNESS, 
 static double draw(uint64_t key, uint64_t i) { return (double)(random_bits(key, i) >> 11) * 0x1p-53; }
 static double draw_around(uint64_t key, uint64_t i, double most) { return most * (2 * draw(key, i) - 1); }
 
-/* --- the map ----------------------------------------------------------------------------------- */
+/* --- the map ---------------------------------------------------------------------------------- */
 
 static void draw_map(struct augment *o, const struct loader_augment *a, uint64_t key)
 {
@@ -36,13 +36,19 @@ static void draw_map(struct augment *o, const struct loader_augment *a, uint64_t
     const double m[2][2] = {{c * rc - s * y * rs, -c * rs - s * y * rc}, {s * rc + c * y * rs, -s * rs + c * y * rc}};
     for (int i = 0; i < 2; i++) {
         memcpy(o->map[i], m[i], sizeof m[i]);
-        o->map[i][2] = (i ? o->from_rows : o->from_columns) / 2.0 - m[i][0] * o->columns / 2.0 - m[i][1] * o->rows / 2.0;
+        o->map[i][2] =
+            (i ? o->from_rows : o->from_columns) / 2.0 - m[i][0] * o->columns / 2.0 - m[i][1] * o->rows / 2.0;
     }
 }
 
 struct augment augment_draw(const struct loader_augment *a, uint64_t key, uint32_t rows, uint32_t columns)
 {
-    struct augment o = {.rows = rows, .columns = columns, .from_rows = rows, .from_columns = columns, .noise = a->noise, .noise_key = random_bits(key, DRAW_NOISE)};
+    struct augment o = {.rows = rows,
+                        .columns = columns,
+                        .from_rows = rows,
+                        .from_columns = columns,
+                        .noise = a->noise,
+                        .noise_key = random_bits(key, DRAW_NOISE)};
     if (augment_moves(a)) draw_map(&o, a, key);
     o.brightness = draw_around(key, DRAW_BRIGHTNESS, a->brightness);
     o.contrast = 1 + draw_around(key, DRAW_CONTRAST, a->contrast);
@@ -56,9 +62,10 @@ static void source_of(const struct augment *a, double x, double y, double to[2])
     for (int i = 0; i < 2; i++) to[i] = a->map[i][0] * x + a->map[i][1] * y + a->map[i][2];
 }
 
-/* --- masks -------------------------------------------------------------------------------------- */
+/* --- masks ------------------------------------------------------------------------------------ */
 
-void augment_bits(const struct augment *a, uint32_t side, uint32_t cells, uint32_t rows, uint32_t columns, void *bits, void *scratch)
+void augment_bits(const struct augment *a, uint32_t side, uint32_t cells, uint32_t rows, uint32_t columns, void *bits,
+                  void *scratch)
 {
     const size_t stride = grid_stride(cells), bytes = grid_mask_bytes(cells, cells);
     const double cell = (double)side / cells;
@@ -76,7 +83,7 @@ void augment_bits(const struct augment *a, uint32_t side, uint32_t cells, uint32
         }
 }
 
-/* --- the image ------------------------------------------------------------------------------------ */
+/* --- the image -------------------------------------------------------------------------------- */
 
 /* Bilinear between pixel centres; what lies beyond the image is black. */
 static void sample_pixel(const struct augment *a, const uint8_t *from, size_t stride, const double at[2], uint8_t *to)
@@ -126,11 +133,13 @@ static void make_table(const struct augment *a, uint32_t side, const uint8_t *im
     for (int v = 0; v < 256; v++) table[v] = (table[v] - mean) * a->contrast + mean + 255 * a->brightness;
 }
 
-/* The same for the three channels. Four uniform numbers of 16 bits have a sum that is nearly normal. */
+/* The same for the three channels. Four uniform numbers of 16 bits have a sum that is nearly
+ * normal. */
 static double noise_at(const struct augment *a, uint64_t i)
 {
     const uint64_t bits = random_bits(a->noise_key, i);
-    const double sum = (double)(bits & 0xffff) + (double)(bits >> 16 & 0xffff) + (double)(bits >> 32 & 0xffff) + (double)(bits >> 48);
+    const double sum =
+        (double)(bits & 0xffff) + (double)(bits >> 16 & 0xffff) + (double)(bits >> 32 & 0xffff) + (double)(bits >> 48);
     return (sum - 2 * 65535.0) * (1 / (65536.0 * 0.57735026918962576));
 }
 

@@ -1,11 +1,14 @@
 /*
- * augment.h: augmentation of a sample on the canvas: mirrored rows, turns of 90 degrees, a small rotation, and
- * intensities. Crop, scale and horizontal flip come before, while the image is resized (fill.c).
+ * augment.h: augmentation of a sample on the canvas: mirrored rows, turns of 90 degrees, a small
+ * rotation, and intensities. Crop, scale and horizontal flip come before, while the image is
+ * resized (fill.c).
  *
- *     canvas with the image at its upper left ─ one affine map: image bilinear, masks nearest ─ the same canvas
+ *     canvas with the image at its upper left ─ one affine map: image bilinear, masks nearest ─ the
+ *     same canvas
  *                                             ─ one table of 256 values, then noise
  *
- * Everything is drawn from the sample's position, so that threads, ranks and a resume change nothing.
+ * Everything is drawn from the sample's position, so that threads, ranks and a resume change
+ * nothing.
  */
 #ifndef AUGMENT_H
 #define AUGMENT_H
@@ -27,7 +30,10 @@ struct loader_augment {
     double noise;          /* standard deviation of Gaussian noise, as a fraction of white */
 };
 /* Whether augment_bits and augment_image need scratch. */
-static inline bool augment_moves(const struct loader_augment *a) { return a->flip_vertical > 0 || a->turn > 0 || a->rotate > 0; }
+static inline bool augment_moves(const struct loader_augment *a)
+{
+    return a->flip_vertical > 0 || a->turn > 0 || a->rotate > 0;
+}
 
 /* What was drawn for a sample whose image covers rows x columns of the canvas. */
 struct augment {
@@ -40,10 +46,12 @@ struct augment {
 };
 struct augment augment_draw(const struct loader_augment *a, uint64_t key, uint32_t rows, uint32_t columns);
 
-/* A mask of `cells` x `cells` bits over a canvas of `side` pixels (masks/grid.h), of which `rows` x `columns` cells are valid in
- * the result; scratch as large as the mask. */
-void augment_bits(const struct augment *a, uint32_t side, uint32_t cells, uint32_t rows, uint32_t columns, void *bits, void *scratch);
-/* The canvas [side][side][3]; scratch as large, unused without moves. What the map leaves empty is black. */
+/* A mask of `cells` x `cells` bits over a canvas of `side` pixels (masks/grid.h), of which `rows` x
+ * `columns` cells are valid in the result; scratch as large as the mask. */
+void augment_bits(const struct augment *a, uint32_t side, uint32_t cells, uint32_t rows, uint32_t columns, void *bits,
+                  void *scratch);
+/* The canvas [side][side][3]; scratch as large, unused without moves. What the map leaves empty is
+ * black. */
 void augment_image(const struct augment *a, uint32_t side, uint8_t *image, uint8_t *scratch);
 
 #endif

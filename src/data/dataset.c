@@ -20,7 +20,8 @@
 #include "data/masks/polygon.h"
 #include "io/file.h"
 
-static const struct dataset_format *const formats[] = {&dataset_sa1b, &dataset_coco, &dataset_pairs, &dataset_csv, &dataset_packed, &dataset_parquet};
+static const struct dataset_format *const formats[] = {&dataset_sa1b, &dataset_coco,   &dataset_pairs,
+                                                       &dataset_csv,  &dataset_packed, &dataset_parquet};
 
 /* --- for the formats ------------------------------------------------------------------- */
 
@@ -63,7 +64,8 @@ enum data_fault dataset_read_file(const char *path, void *to, size_t room, size_
         ssize_t r = pread(fd, (char *)to + *n, (size_t)bytes - *n, (off_t)*n);
         if (r < 0 && errno == EINTR) continue;
         if (r <= 0) {
-            error_set(e, PL_FAIL, "%s: cannot read at byte %zu: %s", path, *n, r ? strerror(errno) : "it became shorter");
+            error_set(e, PL_FAIL, "%s: cannot read at byte %zu: %s", path, *n,
+                      r ? strerror(errno) : "it became shorter");
             f = FAULT_READ;
         } else {
             *n += (size_t)r;
@@ -125,13 +127,20 @@ static int check_list(const char *path, const struct names *lines, const bool *u
         if (!used[i]) unknown++, first = i;
     if (!lines->n) return error_set(e, PL_USAGE, "%s names no sample: expected one name per line", path);
     if (unknown == lines->n)
-        return error_set(e, PL_USAGE, "none of the %u names in %s is the name of a sample in this dataset (the first is %s); `plimsoll data verify` and the log print names", lines->n, path,
-                         lines->at[first]);
-    if (unknown) log_warn("%s: %u of its %u names match no sample in this dataset, such as %s", path, unknown, lines->n, lines->at[first]);
+        return error_set(e, PL_USAGE,
+                         "none of the %u names in %s is the name of a sample in this dataset (the first is %s); "
+                         "`plimsoll data verify` and the log print names",
+                         lines->n, path, lines->at[first]);
+    if (unknown)
+        log_warn("%s: %u of its %u names match no sample in this dataset, such as %s", path, unknown, lines->n,
+                 lines->at[first]);
     return PL_OK;
 }
 
-static bool group_of(const struct dataset *d, uint64_t i, char *out, size_t room) { return d->format->split_group && d->format->split_group(d, i, out, room); }
+static bool group_of(const struct dataset *d, uint64_t i, char *out, size_t room)
+{
+    return d->format->split_group && d->format->split_group(d, i, out, room);
+}
 
 /* Selects the samples that match the list, the pattern and the column. */
 static int filter(const struct dataset *d, const struct dataset_split *s, uint32_t *to, uint64_t *n, struct error *e)
@@ -146,7 +155,9 @@ static int filter(const struct dataset *d, const struct dataset_split *s, uint32
         d->format->describe(d, i, name, sizeof name, &key);
         if (!group_of(d, i, group, sizeof group)) group[0] = 0;
         if (s->list && !listed(&lines, used, name, key, group)) continue;
-        if (s->glob && !pattern_match(s->glob, name) && !pattern_match(s->glob, key) && !(*group && pattern_match(s->glob, group))) continue;
+        if (s->glob && !pattern_match(s->glob, name) && !pattern_match(s->glob, key) &&
+            !(*group && pattern_match(s->glob, group)))
+            continue;
         if (s->column) {
             const char *value = d->format->split ? d->format->split(d, i) : NULL;
             if (!value || strcasecmp(value, s->column)) continue; /* Train, TRAIN and train are one part */
@@ -160,7 +171,8 @@ static int filter(const struct dataset *d, const struct dataset_split *s, uint32
     return rc;
 }
 
-/* The rank of a sample is the hash of its group's name, or of its own: it does not depend on the order of files. `samples` NULL: the first n. */
+/* The rank of a sample is the hash of its group's name, or of its own: it does not depend on the
+ * order of files. `samples` NULL: the first n. */
 static struct ranked *rank_samples(const struct dataset *d, uint64_t seed, const uint32_t *samples, uint64_t n)
 {
     struct ranked *ranks = mem_alloc((n + 1) * sizeof *ranks);
@@ -190,9 +202,12 @@ static void judge_split(const struct dataset *d, const struct ranked *ranks, uin
     const char *key;
     uint64_t slices = 0;
     if (holdout_one_group(ranks, n)) {
-        if (!group_of(d, ranks[0].sample, name, sizeof name)) d->format->describe(d, ranks[0].sample, name, sizeof name, &key);
-        text_printf(out, "all %llu samples are of one group, %s: data.holdout holds out some of them, which are nearly those that are trained on, so that scores will be too high; evaluate on another %s", (unsigned long long)n,
-                    name, d->format->slice ? "volume" : "one");
+        if (!group_of(d, ranks[0].sample, name, sizeof name))
+            d->format->describe(d, ranks[0].sample, name, sizeof name, &key);
+        text_printf(out,
+                    "all %llu samples are of one group, %s: data.holdout holds out some of them, which are nearly "
+                    "those that are trained on, so that scores will be too high; evaluate on another %s",
+                    (unsigned long long)n, name, d->format->slice ? "volume" : "one");
         return;
     }
     for (uint64_t i = 0; i < n && !d->format->label; i++) {
@@ -201,8 +216,12 @@ static void judge_split(const struct dataset *d, const struct ranked *ranks, uin
         slices += looks_like_slice(name);
     }
     if (2 * slices > n)
-        text_printf(out, "its samples look like slices of volumes, such as %s, and the store does not say which belong together: data.holdout holds out slices of volumes that are trained on, so that scores will be too high; "
-                    "make the store again with `plimsoll data pack`", name);
+        text_printf(
+            out,
+            "its samples look like slices of volumes, such as %s, and the store does not say which belong together: "
+            "data.holdout holds out slices of volumes that are trained on, so that scores will be too high; "
+            "make the store again with `plimsoll data pack`",
+            name);
 }
 
 /* Keeps the samples that are held out, or the rest. */
@@ -233,9 +252,11 @@ static int apply_split(struct dataset *d, const struct dataset_split *s, struct 
 {
     d->n = d->total;
     if (s->fraction < 0 || s->fraction >= 1)
-        return error_set(e, PL_USAGE, "the split is %g of the samples; expected a fraction between 0 and 1", s->fraction);
+        return error_set(e, PL_USAGE, "the split is %g of the samples; expected a fraction between 0 and 1",
+                         s->fraction);
     if (!s->list && !s->glob && !s->column && s->fraction == 0) return PL_OK;
-    if (d->total > UINT32_MAX) return error_set(e, PL_USAGE, "%llu samples are too many to be split", (unsigned long long)d->total);
+    if (d->total > UINT32_MAX)
+        return error_set(e, PL_USAGE, "%llu samples are too many to be split", (unsigned long long)d->total);
     d->chosen = mem_alloc((size_t)d->total * sizeof *d->chosen);
     if (filter(d, s, d->chosen, &d->n, e)) return e->code;
     if (s->fraction > 0) select_fraction(d, s, d->chosen, &d->n);
@@ -249,14 +270,16 @@ static int apply_split(struct dataset *d, const struct dataset_split *s, struct 
 static int refuse_empty(const struct dataset *d, const struct dataset_options *o, struct error *e)
 {
     const struct dataset_split *s = &o->split;
-    const char *part = s->part ? s->part : "*", *first = o->n_paths ? o->paths[0] : "(no path)", *more = o->n_paths > 1 ? " and others" : "";
+    const char *part = s->part ? s->part : "*", *first = o->n_paths ? o->paths[0] : "(no path)",
+               *more = o->n_paths > 1 ? " and others" : "";
     if (!d->total) return error_set(e, PL_USAGE, "%s%s: no sample has both an image and masks", first, more);
     struct text keys = {0};
     if (s->list) text_printf(&keys, ", data.%s_list is %s", part, s->list);
     if (s->glob) text_printf(&keys, ", data.%s_match is %s", part, s->glob);
     if (s->column) text_printf(&keys, ", data.%s_split is %s", part, s->column);
     if (s->fraction > 0) text_printf(&keys, ", data.holdout is %g", s->fraction);
-    int rc = error_set(e, PL_USAGE, "%s%s: the split selects none of %llu samples: %s", first, more, (unsigned long long)d->total, keys.at + 2);
+    int rc = error_set(e, PL_USAGE, "%s%s: the split selects none of %llu samples: %s", first, more,
+                       (unsigned long long)d->total, keys.at + 2);
     text_free(&keys);
     return rc;
 }
@@ -269,7 +292,9 @@ int dataset_open(struct dataset **out, const struct dataset_options *o, struct e
         if (!strcmp(o->format, formats[i]->name)) d->format = formats[i];
     if (!d->format) {
         mem_free(d);
-        return error_set(e, PL_USAGE, "there is no data format %s; the formats are sa1b, coco, pairs, csv, packed, parquet", o->format);
+        return error_set(e, PL_USAGE,
+                         "there is no data format %s; the formats are sa1b, coco, pairs, csv, packed, parquet",
+                         o->format);
     }
     files_raise_limit(); /* each shard keeps a descriptor open */
     d->fingerprint = hash_bytes(o->format, strlen(o->format), 0);
@@ -279,8 +304,8 @@ int dataset_open(struct dataset **out, const struct dataset_options *o, struct e
     d->room = o->room ? o->room : VOLUME_ROOM;
     int rc = d->format->open(d, o, e);
     if (!rc && o->n_categories && d->format->no_categories)
-        rc = error_set(e, PL_USAGE, "data.categories names %s, but this format has no categories (%s): remove the key", o->categories[0],
-                       d->format->no_categories);
+        rc = error_set(e, PL_USAGE, "data.categories names %s, but this format has no categories (%s): remove the key",
+                       o->categories[0], d->format->no_categories);
     if (!rc) rc = survey_dataset(d, e);
     if (!rc && d->format->set_range) d->format->set_range(d);
     if (!rc) rc = apply_split(d, &o->split, e);
@@ -334,12 +359,18 @@ bool dataset_print_left(const struct dataset *d, bool crowds, struct text *out)
     size_t start = out->n, from;
     text_printf(out, "left out: ");
     from = out->n;
-    if (!crowds) add_item(out, from, l->crowds, l->crowds == 1 ? "crowd (iscrowd 1 and several parts; data.crowds: true uses it)" : "crowds (iscrowd 1 and several parts; data.crowds: true uses them)");
+    if (!crowds)
+        add_item(out, from, l->crowds,
+                 l->crowds == 1 ? "crowd (iscrowd 1 and several parts; data.crowds: true uses it)"
+                                : "crowds (iscrowd 1 and several parts; data.crowds: true uses them)");
     add_item(out, from, l->no_mask, "without a segmentation or of area 0");
     add_item(out, from, l->other_categories, "of other categories (data.categories)");
     if (out->n == from) out->n = start; /* nothing */
     else text_printf(out, ", of the annotations");
-    if (l->one_part) text_printf(out, "%s%llu with iscrowd 1 and one part %s used", out->n > start ? "; " : "annotations: ", (unsigned long long)l->one_part, l->one_part == 1 ? "is" : "are");
+    if (l->one_part)
+        text_printf(out, "%s%llu with iscrowd 1 and one part %s used",
+                    out->n > start ? "; " : "annotations: ", (unsigned long long)l->one_part,
+                    l->one_part == 1 ? "is" : "are");
     if (out->n == start) out->at[start] = 0;
     return out->n > start;
 }
@@ -352,7 +383,10 @@ void dataset_name(const struct dataset *d, uint64_t i, char *out, size_t room)
     d->format->describe(d, number(d, i), out, room, &key);
 }
 
-bool dataset_split_group(const struct dataset *d, uint64_t i, char *out, size_t room) { return group_of(d, number(d, i), out, room); }
+bool dataset_split_group(const struct dataset *d, uint64_t i, char *out, size_t room)
+{
+    return group_of(d, number(d, i), out, room);
+}
 
 int32_t dataset_group(const struct dataset *d, uint64_t i) { return d->format->group(d, number(d, i)); }
 
@@ -400,7 +434,10 @@ void dataset_prefetch(const struct dataset *d, uint64_t i)
 const struct packed_embeddings *dataset_embeddings(const struct dataset *d) { return d->embeddings; }
 const void *dataset_embedding(const struct dataset *d, uint64_t i) { return d->format->embedding(d, number(d, i)); }
 
-int dataset_intact(const struct dataset *d, struct error *e) { return d->format->intact ? d->format->intact(d, e) : PL_OK; }
+int dataset_intact(const struct dataset *d, struct error *e)
+{
+    return d->format->intact ? d->format->intact(d, e) : PL_OK;
+}
 
 int dataset_check(const struct dataset *d, uint64_t i, struct error *e)
 {
@@ -422,7 +459,9 @@ int mask_size_differs(uint32_t w, uint32_t h, uint32_t masks_w, uint32_t masks_h
 {
     bool turned = w == masks_h && h == masks_w;
     return error_set(e, PL_USAGE, "the image is %ux%u, its masks are for %ux%u%s", w, h, masks_w, masks_h,
-                     turned ? ": turned by its EXIF orientation, which is not applied here? Then store it upright, such as by `mogrify -auto-orient`" : ": resize the masks to the size of their images, without smoothing (nearest neighbour)");
+                     turned ? ": turned by its EXIF orientation, which is not applied here? Then store it upright, "
+                              "such as by `mogrify -auto-orient`"
+                            : ": resize the masks to the size of their images, without smoothing (nearest neighbour)");
 }
 
 enum data_fault mask_raster(const struct mask *m, const struct grid *g, struct polygon_scratch *runs, void *bits,
@@ -432,7 +471,8 @@ enum data_fault mask_raster(const struct mask *m, const struct grid *g, struct p
     struct rle merged;
     enum rle_status status;
     if (s->h != g->at.h || s->w != g->at.w)
-        return error_set(e, PL_USAGE, "the mask has %u x %u pixels, its image %u x %u", s->w, s->h, g->at.w, g->at.h), FAULT_SIZE;
+        return error_set(e, PL_USAGE, "the mask has %u x %u pixels, its image %u x %u", s->w, s->h, g->at.w, g->at.h),
+               FAULT_SIZE;
     switch (s->kind) {
     case SHAPE_RLE: return raster_runs(&s->rle, g, bits, e);
     case SHAPE_POLYGONS:

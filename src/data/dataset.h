@@ -8,7 +8,8 @@
  *     pairs   a folder of images and one of masks whose names match (JPEG, PNG, TIFF), or of volumes and
  *             label volumes, whose samples are slices (NIfTI, DICOM series; slices.h)
  *     csv     a table with columns for image, mask and split, perhaps question and answer
- *     parquet tables as Hugging Face datasets writes them: the files of image and masks are in their rows
+ *     parquet tables as Hugging Face datasets writes them: the files of image and masks are in
+ *     their rows
  *     packed  Plimsoll's memory-mapped store of resized images and bits (packed.h), or an index
  *             and a memory map of masks as bytes (memmap.h)
  *
@@ -80,7 +81,8 @@ struct dataset_options {
     uint32_t threshold;   /* of binary label images; 0: half of the largest value */
     struct pixel_range range; /* of images of 16 bits, and of volumes */
     struct slice_options slices;
-    size_t room;              /* bytes that reading a sample's image or masks may take, data.sample_memory; 0: VOLUME_ROOM */
+    /* bytes that reading a sample's image or masks may take, data.sample_memory; 0: VOLUME_ROOM */
+    size_t room;
     const char *image_column, *mask_column, *split_column; /* csv, parquet; NULL: by their usual names */
     bool embeddings_alone; /* packed: stores of the embeddings of conversations' images (packed_find), and no others */
     bool texts;           /* csv: rows have a question and an answer; rows without them are left out */
@@ -121,9 +123,11 @@ bool dataset_print_left(const struct dataset *d, bool crowds, struct text *out);
 /* A category's name, or NULL if the files have none. */
 const char *dataset_category(const struct dataset *d, int32_t category);
 
-/* The volume, patient or video that a sample is a part of: data.holdout keeps its samples together. False: it is no part of one. */
+/* The volume, patient or video that a sample is a part of: data.holdout keeps its samples together.
+ * False: it is no part of one. */
 bool dataset_split_group(const struct dataset *d, uint64_t i, char *out, size_t room);
-/* Returns how many samples data.holdout would hold out, and appends what is wrong with such a split, if anything. */
+/* Returns how many samples data.holdout would hold out, and appends what is wrong with such a
+ * split, if anything. */
 uint64_t dataset_held_out(const struct dataset *d, double fraction, uint64_t seed, struct text *warning);
 /* The dataset that a sample of a table with texts belongs to: dataset_category has its name. */
 int32_t dataset_group(const struct dataset *d, uint64_t i);
@@ -194,17 +198,24 @@ struct dataset_format {
     void (*prefetch)(const struct dataset *d, uint64_t i);           /* NULL: nothing to do */
     const char *(*category)(const struct dataset *d, int32_t category); /* NULL: no names */
     const char *(*split)(const struct dataset *d, uint64_t i);     /* csv's column; NULL: none */
-    bool (*split_group)(const struct dataset *d, uint64_t i, char *out, size_t room); /* see dataset_split_group; NULL: samples have none */
+    /* see dataset_split_group; NULL: samples have none */
+    bool (*split_group)(const struct dataset *d, uint64_t i, char *out, size_t room);
     const char *(*text)(const struct dataset *d, uint64_t i, enum dataset_text what); /* NULL: none */
     int32_t (*group)(const struct dataset *d, uint64_t i);           /* with `text` */
     int (*check)(const struct dataset *d, uint64_t i, struct error *e); /* NULL: no checksums */
     int (*intact)(const struct dataset *d, struct error *e); /* NULL: no memory maps */
     const void *(*embedding)(const struct dataset *d, uint64_t i);      /* if `embeddings` is set */
-    const char *(*label)(const struct dataset *d, uint64_t i); /* path of the mask image, or of the file that it is in; NULL: masks are not image files */
-    enum data_fault (*values)(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct label_image *out, struct error *e); /* with `label`: the decoded mask image */
-    /* With `label`: the values of an image that is a slice, before any range; *is_plane false: it is not. NULL: none is. */
-    enum data_fault (*plane)(const struct dataset *d, uint64_t i, void *to, size_t room, struct plane *out, bool *is_plane, struct error *e);
-    const struct volume *(*slice)(const struct dataset *d, uint64_t i, uint32_t *slice, const char **name); /* NULL: samples are not slices */
+    /* path of the mask image, or of the file that it is in; NULL: masks are not image files */
+    const char *(*label)(const struct dataset *d, uint64_t i);
+    /* with `label`: the decoded mask image */
+    enum data_fault (*values)(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct label_image *out,
+                              struct error *e);
+    /* With `label`: the values of an image that is a slice, before any range; *is_plane false: it
+     * is not. NULL: none is. */
+    enum data_fault (*plane)(const struct dataset *d, uint64_t i, void *to, size_t room, struct plane *out,
+                             bool *is_plane, struct error *e);
+    /* NULL: samples are not slices */
+    const struct volume *(*slice)(const struct dataset *d, uint64_t i, uint32_t *slice, const char **name);
     void (*set_range)(struct dataset *d); /* d->range is decided; NULL: nothing to do */
     const char *(*image_path)(const struct dataset *d, uint64_t i); /* with `label`: path of the image */
     const char *no_categories; /* describes a format without categories, for a message; NULL: it has categories */
@@ -225,15 +236,18 @@ struct dataset {
     char missing[256];    /* csv: the first file that is not there */
     const struct packed_embeddings *embeddings; /* common to all files; NULL: none */
     struct label_options labels; /* decided; the format sets `values` */
-    struct pixel_range range;    /* decided; RANGE_AUTO: no image of 16 bits was found, one that occurs is decided by itself */
+    /* decided; RANGE_AUTO: no image of 16 bits was found, one that occurs is decided by itself */
+    struct pixel_range range;
     struct dataset_survey survey;
     bool by_category;     /* only masks of some categories are used */
     bool from_embeddings; /* the caller reads embeddings, not images: a hint for dataset_prefetch */
 };
 
-extern const struct dataset_format dataset_sa1b, dataset_coco, dataset_pairs, dataset_csv, dataset_packed, dataset_parquet;
+extern const struct dataset_format dataset_sa1b, dataset_coco, dataset_pairs, dataset_csv, dataset_packed,
+    dataset_parquet;
 
-/* Warns of d->unpaired. A run opens a dataset once for each part: parts of the same files warn once. */
+/* Warns of d->unpaired. A run opens a dataset once for each part: parts of the same files warn
+ * once. */
 void dataset_warn_unpaired(const struct dataset *d, const struct dataset_options *o, const char *path);
 
 /* Expands the options' paths and globs, without duplicates, sorted within a glob. PL_USAGE when a

@@ -1,6 +1,7 @@
 /*
- * dataset_survey.c: see dataset_survey.h. Files are decoded in parallel; what is found is summed, so the order of
- * threads changes nothing. A file that cannot be read is left to the readers, which report it.
+ * dataset_survey.c: see dataset_survey.h. Files are decoded in parallel; what is found is summed,
+ * so the order of threads changes nothing. A file that cannot be read is left to the readers, which
+ * report it.
  */
 #include "data/dataset_survey.h"
 
@@ -117,13 +118,22 @@ static int refuse(const struct dataset *d, const struct found *f, enum label_loo
     const char *path = d->format->label(d, f->first[look]);
     const unsigned long long n = f->looks[look], all = f->read;
     if (look == LOOK_IMAGE)
-        return error_set(e, PL_USAGE, "%s looks like an image and not like a mask: it has many values and no areas of one value (%llu of %llu mask images looked at do). "
-                         "Check the folder of the masks (data.masks); if they are masks, " SET_LABELS, path, n, all);
+        return error_set(e, PL_USAGE,
+                         "%s looks like an image and not like a mask: it has many values and no areas of one value "
+                         "(%llu of %llu mask images looked at do). "
+                         "Check the folder of the masks (data.masks); if they are masks, " SET_LABELS,
+                         path, n, all);
     if (look == LOOK_SOFT_VALUES)
-        return error_set(e, PL_USAGE, "%s has areas of several values, and other values between them along their borders: it was resized or compressed with smoothing "
-                         "(%llu of %llu mask images looked at were). Write the masks again without (nearest neighbour, PNG), or " SET_LABELS, path, n, all);
-    return error_set(e, PL_USAGE, "%s is a binary mask with soft edges, and %s has several values: data.labels auto cannot decide; " SET_LABELS,
-                     path, d->format->label(d, f->first[LOOK_VALUES]));
+        return error_set(e, PL_USAGE,
+                         "%s has areas of several values, and other values between them along their borders: it was "
+                         "resized or compressed with smoothing "
+                         "(%llu of %llu mask images looked at were). Write the masks again without (nearest neighbour, "
+                         "PNG), or " SET_LABELS,
+                         path, n, all);
+    return error_set(
+        e, PL_USAGE,
+        "%s is a binary mask with soft edges, and %s has several values: data.labels auto cannot decide; " SET_LABELS,
+        path, d->format->label(d, f->first[LOOK_VALUES]));
 }
 
 static int decide_labels(struct dataset *d, const struct found *f, struct error *e)
@@ -138,7 +148,8 @@ static int decide_labels(struct dataset *d, const struct found *f, struct error 
     count_values(s, f, o->ignore);
     s->soft = f->looks[LOOK_SOFT];
     /* 0 and 1 in some files, 0 and 255 in others; or several shades of white. */
-    const bool white = (s->values == 2 && s->shown[0] == 1 && s->largest == 255 && !f->beside_255) || (s->largest >= 128 && 8 * s->shown[0] >= 7 * s->largest);
+    const bool white = (s->values == 2 && s->shown[0] == 1 && s->largest == 255 && !f->beside_255) ||
+                       (s->largest >= 128 && 8 * s->shown[0] >= 7 * s->largest);
     if (s->soft) {
         o->kind = LABELS_BINARY;
         if (!o->threshold) o->threshold = (f->largest + 1) / 2;
@@ -167,8 +178,10 @@ static int refuse_own_masks(const struct dataset *d, uint64_t n, struct error *e
         same = file_same(image, mask);
     }
     if (!same) return PL_OK;
-    return error_set(e, PL_USAGE, "%s is the image and also its mask%s%s: give the folder or the column of the masks (data.masks, data.mask_column)", image,
-                     strcmp(image, mask) ? ", as " : "", strcmp(image, mask) ? mask : "");
+    return error_set(e, PL_USAGE,
+                     "%s is the image and also its mask%s%s: give the folder or the column of the masks (data.masks, "
+                     "data.mask_column)",
+                     image, strcmp(image, mask) ? ", as " : "", strcmp(image, mask) ? mask : "");
 }
 
 static int survey_labels(struct dataset *d, struct error *e)
@@ -186,7 +199,7 @@ static int survey_labels(struct dataset *d, struct error *e)
     return rc;
 }
 
-/* --- images -------------------------------------------------------------------------------------- */
+/* --- images ----------------------------------------------------------------------------------- */
 
 struct light {
     uint64_t counts[RANGE_VALUES]; /* of values of 16 bits */
@@ -231,7 +244,8 @@ static bool add_jpg(struct light *l, const void *bytes, size_t n)
     bool decoded = !jpg_decode(j, bytes, n, jpg_divisor(h.width, h.height, 256), &w, &rows, &rgb, &ignored);
     jpg_free(j);
     if (!decoded) return false;
-    l->turned += h.orientation > 1 && (h.orientation < 5 || h.width == h.height); /* otherwise the sizes of image and masks would differ */
+    /* otherwise the sizes of image and masks would differ */
+    l->turned += h.orientation > 1 && (h.orientation < 5 || h.width == h.height);
     add_rows(l->bright, rgb, (size_t)w * 3, w, rows);
     mem_free(rgb);
     return true;
@@ -253,7 +267,9 @@ static bool add_webp(struct light *l, const void *bytes, size_t n, size_t room)
 static bool add_file(struct light *l, const void *bytes, size_t n, size_t room)
 {
     const enum image_format f = image_format(bytes, n);
-    return f == IMAGE_PNG ? add_png(l, bytes, n, room) : f == IMAGE_WEBP ? add_webp(l, bytes, n, room) : add_jpg(l, bytes, n);
+    return f == IMAGE_PNG    ? add_png(l, bytes, n, room)
+           : f == IMAGE_WEBP ? add_webp(l, bytes, n, room)
+                             : add_jpg(l, bytes, n);
 }
 
 /* The values of a slice, which no range has changed. False: the image is not a slice. */
@@ -302,7 +318,8 @@ static int brightness(const struct light *l, const struct pixel_range *r)
     static const double full[2] = {0, RANGE_VALUES - 1};
     memcpy(bright, l->bright, sizeof bright);
     if (l->deep && r->kind != RANGE_FULL && r->kind != RANGE_WINDOW) return -1;
-    for (uint32_t v = 0; v < RANGE_VALUES && l->deep; v++) bright[range_map(v, r->kind == RANGE_WINDOW ? r->window : full)] += l->counts[v];
+    for (uint32_t v = 0; v < RANGE_VALUES && l->deep; v++)
+        bright[range_map(v, r->kind == RANGE_WINDOW ? r->window : full)] += l->counts[v];
     for (int v = 0; v < 256; v++) total += bright[v];
     for (int v = 0; v < 256 && total; v++)
         if ((double)(seen += bright[v]) >= 0.995 * (double)total) return v;
@@ -339,7 +356,8 @@ static void survey_images(struct dataset *d)
     s->turned = all->turned;
     s->range_decided = all->deep && d->range.kind == RANGE_AUTO;
     if (s->range_decided) d->range = range_choose(all->counts, &d->range);
-    else if (all->volumes && d->range.kind == RANGE_AUTO) s->volumes = all->volumes, volume_auto_range(&d->range, all->least);
+    else if (all->volumes && d->range.kind == RANGE_AUTO)
+        s->volumes = all->volumes, volume_auto_range(&d->range, all->least);
     s->bright = brightness(all, &d->range);
     mem_free(all);
 }
@@ -353,7 +371,7 @@ int survey_dataset(struct dataset *d, struct error *e)
     return PL_OK;
 }
 
-/* --- in words -------------------------------------------------------------------------------------- */
+/* --- in words --------------------------------------------------------------------------------- */
 
 /* "in 120 mask images", "in 1000 of 5321 mask images looked at". */
 static void print_seen(uint64_t seen, uint64_t all, const char *what, struct text *out)
@@ -381,7 +399,8 @@ bool survey_print_labels(const struct dataset *d, struct text *out)
         if (s->values) text_printf(out, "the value "), print_values(s, out), text_printf(out, " ");
         else text_printf(out, "no value besides 0 ");
     } else {
-        text_printf(out, "%s, %u %s ", d->labels.kind == LABELS_CLASSES ? "classes" : "instances", s->values, s->values == 1 ? "value" : "values");
+        text_printf(out, "%s, %u %s ", d->labels.kind == LABELS_CLASSES ? "classes" : "instances", s->values,
+                    s->values == 1 ? "value" : "values");
         text_printf(out, "("), print_values(s, out), text_printf(out, ") ");
     }
     print_seen(s->labels_seen, s->labels, s->labels == 1 ? "mask image" : "mask images", out);
@@ -397,7 +416,9 @@ bool survey_print_range(const struct dataset *d, struct text *out)
     if (!s->range_decided && !s->volumes) return false;
     text_printf(out, "data.range auto: %s, ", range_print(&d->range, range));
     if (s->volumes) {
-        text_printf(out, d->range.kind == RANGE_WINDOW ? "soft tissue: values below -500 look like a CT " : "of the values above 0 of each volume; no value below -500, as a CT has ");
+        text_printf(out, d->range.kind == RANGE_WINDOW
+                             ? "soft tissue: values below -500 look like a CT "
+                             : "of the values above 0 of each volume; no value below -500, as a CT has ");
         print_seen(s->images_seen, s->images, s->images == 1 ? "slice" : "slices", out);
         return true;
     }
@@ -412,8 +433,11 @@ static bool print_turned(const struct dataset *d, struct text *out)
 {
     const struct dataset_survey *s = &d->survey;
     if (!s->turned) return false;
-    text_printf(out, "%llu of %llu images looked at have an EXIF orientation, which is not applied: if their masks were drawn on the images as programs show them, store the images upright, "
-                     "such as by `mogrify -auto-orient`", (unsigned long long)s->turned, (unsigned long long)s->images_seen);
+    text_printf(out,
+                "%llu of %llu images looked at have an EXIF orientation, which is not applied: if their masks were "
+                "drawn on the images as programs show them, store the images upright, "
+                "such as by `mogrify -auto-orient`",
+                (unsigned long long)s->turned, (unsigned long long)s->images_seen);
     return true;
 }
 
@@ -421,8 +445,10 @@ static bool print_whole(const struct dataset *d, struct text *out)
 {
     const struct dataset_survey *s = &d->survey;
     if (2 * s->whole <= s->labels_seen) return false;
-    text_printf(out, "%llu of %llu mask images looked at have one value everywhere, so that the mask is the whole image: are these the masks, with 0 as the background?", (unsigned long long)s->whole,
-                (unsigned long long)s->labels_seen);
+    text_printf(out,
+                "%llu of %llu mask images looked at have one value everywhere, so that the mask is the whole image: "
+                "are these the masks, with 0 as the background?",
+                (unsigned long long)s->whole, (unsigned long long)s->labels_seen);
     return true;
 }
 
@@ -431,8 +457,11 @@ static bool print_dark(const struct dataset *d, struct text *out)
     enum { DARK = 32 };
     const struct dataset_survey *s = &d->survey;
     if (s->bright < 0 || s->bright >= DARK) return false;
-    text_printf(out, "the images are nearly black: 99.5 %% of the pixels of %llu images are at most %d of 255; ", (unsigned long long)s->images_seen, s->bright);
-    text_printf(out, s->deep ? "data.range: percentiles uses the range of values that occur" : "write them again with the range of values that occur (8-bit images are used as they are)");
+    text_printf(out, "the images are nearly black: 99.5 %% of the pixels of %llu images are at most %d of 255; ",
+                (unsigned long long)s->images_seen, s->bright);
+    text_printf(out, s->deep
+                         ? "data.range: percentiles uses the range of values that occur"
+                         : "write them again with the range of values that occur (8-bit images are used as they are)");
     return true;
 }
 

@@ -39,8 +39,10 @@ struct dataset_survey {
     uint64_t images, images_seen; /* all; decoded */
     uint64_t deep;                /* of the decoded ones: of 16 bits */
     bool range_decided;           /* data.range was auto, and there are images of 16 bits */
-    uint64_t volumes;             /* of the decoded ones: slices of other types than 8 and 16 bits, if data.range was auto */
-    uint64_t turned;              /* of the decoded ones: with an EXIF orientation that the size of the masks cannot confirm */
+    /* of the decoded ones: slices of other types than 8 and 16 bits, if data.range was auto */
+    uint64_t volumes;
+    /* of the decoded ones: with an EXIF orientation that the size of the masks cannot confirm */
+    uint64_t turned;
     int bright;                   /* 99.5 % of the pixels are not brighter than this, of 255; -1: not known */
 };
 
@@ -49,13 +51,13 @@ struct dataset;
  * images have no clear meaning, or an image is its own mask. */
 int survey_dataset(struct dataset *d, struct error *e);
 
-/* One line each, without a newline: "data.labels auto: classes 1, 2, 5 (in 120 mask images)". False:
- * nothing was decided. */
+/* One line each, without a newline: "data.labels auto: classes 1, 2, 5 (in 120 mask images)".
+ * False: nothing was decided. */
 bool survey_print_labels(const struct dataset *d, struct text *out);
 /* "data.range auto: window 12 to 3071, ..." */
 bool survey_print_range(const struct dataset *d, struct text *out);
-/* The next warning about nearly black images, images with an EXIF orientation, or masks that cover the
- * whole image. *k counts up from 0; false: there are no more. */
+/* The next warning about nearly black images, images with an EXIF orientation, or masks that cover
+ * the whole image. *k counts up from 0; false: there are no more. */
 bool survey_next_warning(const struct dataset *d, int *k, struct text *out);
 /* All of these: notes and warnings in the log. */
 void survey_log(const struct dataset *d);

@@ -24,7 +24,8 @@ static void log_broken(const struct loader_counts *c, const struct slot_fault *f
 {
     const uint64_t n = c->broken;
     if (n > NAMED && (n & (n - 1))) return;
-    log_warn("broken sample %s: %s (%s); %s; %llu of %llu so far", f->name, fault_text(f->fault), f->text, what, (unsigned long long)n, (unsigned long long)c->seen);
+    log_warn("broken sample %s: %s (%s); %s; %llu of %llu so far", f->name, fault_text(f->fault), f->text, what,
+             (unsigned long long)n, (unsigned long long)c->seen);
     if (n == NAMED) log_warn("only some of the further broken samples are logged%s", list);
 }
 
@@ -51,6 +52,9 @@ int faults_check(const struct loader_counts *c, double max_bad, bool whole, cons
     char why[FAULTS_NAMED + 160] = ""; /* empty when all came before a resume, which keeps only their number */
     for (int f = 1; f < FAULT_KINDS; f++)
         if (c->fault[f] > c->fault[most]) most = (enum data_fault)f;
-    if (most) snprintf(why, sizeof why, "; most often: %s (%llu), last %s", fault_text(most), (unsigned long long)c->fault[most], c->last);
-    return error_set(e, PL_FAIL, "%llu of %llu samples are broken, but data.max_bad is %g%s%s", (unsigned long long)c->broken, (unsigned long long)c->seen, max_bad, why, list);
+    if (most)
+        snprintf(why, sizeof why, "; most often: %s (%llu), last %s", fault_text(most),
+                 (unsigned long long)c->fault[most], c->last);
+    return error_set(e, PL_FAIL, "%llu of %llu samples are broken, but data.max_bad is %g%s%s",
+                     (unsigned long long)c->broken, (unsigned long long)c->seen, max_bad, why, list);
 }

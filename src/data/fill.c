@@ -41,10 +41,16 @@ struct filler {
 
 /* --- memory -------------------------------------------------------------------------- */
 
-static uint64_t bits_bytes(const struct loader_options *o) { return (uint64_t)o->masks * grid_mask_bytes(o->cells, o->cells); }
+static uint64_t bits_bytes(const struct loader_options *o)
+{
+    return (uint64_t)o->masks * grid_mask_bytes(o->cells, o->cells);
+}
 
 /* Bytes of the image, or of the embedding that replaces it. */
-static uint64_t image_bytes(const struct loader_options *o) { return o->embedding ? o->embedding : (uint64_t)o->side * o->side * 3; }
+static uint64_t image_bytes(const struct loader_options *o)
+{
+    return o->embedding ? o->embedding : (uint64_t)o->side * o->side * 3;
+}
 
 uint64_t slot_layout(struct slot *s, const struct loader_options *o, char *at)
 {
@@ -71,7 +77,10 @@ static uint64_t filler_layout(struct filler *f, const struct loader_options *o, 
     f->polygon_memory = ring_carve(at, &used, polygon_bytes(o->polygon_runs));
     f->row = ring_carve(at, &used, o->embedding ? 0 : LOADER_MAX_SIDE * 3);
     f->distance = ring_carve(at, &used, cells * cells * sizeof *f->distance);
-    if (o->moves) f->before = ring_carve(at, &used, (uint64_t)max_i64((int64_t)(o->embedding ? 0 : image_bytes(o)), (int64_t)grid_mask_bytes(o->cells, o->cells)));
+    if (o->moves)
+        f->before = ring_carve(at, &used,
+                               (uint64_t)max_i64((int64_t)(o->embedding ? 0 : image_bytes(o)),
+                                                 (int64_t)grid_mask_bytes(o->cells, o->cells)));
     return used;
 }
 
@@ -113,17 +122,21 @@ static uint32_t window(uint32_t side, double least, double at, double where, uin
     return n;
 }
 
-static uint64_t augment_key(const struct loader_source *source, uint64_t position) { return random_bits(random_key(source->seed, "augment"), position); }
+static uint64_t augment_key(const struct loader_source *source, uint64_t position)
+{
+    return random_bits(random_key(source->seed, "augment"), position);
+}
 
-static struct grid_geometry choose_geometry(const struct filler *f, const struct loader_source *source, uint64_t position,
-                                            uint32_t h, uint32_t w)
+static struct grid_geometry choose_geometry(const struct filler *f, const struct loader_source *source,
+                                            uint64_t position, uint32_t h, uint32_t w)
 {
     const struct loader_augment *a = &source->augment;
     uint64_t key = augment_key(source, position);
     struct grid_geometry g = {.h = h, .w = w, .crop_w = w, .crop_h = h, .canvas_w = f->o.side, .canvas_h = f->o.side,
                               .gw = f->o.cells, .gh = f->o.cells, .flip = draw(key, DRAW_FLIP) < a->flip};
     uint32_t side = f->o.side;
-    if (a->scale > 0 && a->scale < 1) side = (uint32_t)max_i64(1, (int64_t)(side * (a->scale + (1 - a->scale) * draw(key, DRAW_SCALE)) + 0.5));
+    if (a->scale > 0 && a->scale < 1)
+        side = (uint32_t)max_i64(1, (int64_t)(side * (a->scale + (1 - a->scale) * draw(key, DRAW_SCALE)) + 0.5));
     if (a->crop > 0 && a->crop < 1) {
         g.crop_w = window(w, a->crop, draw(key, DRAW_CROP_W), draw(key, DRAW_CROP_X), &g.crop_x);
         g.crop_h = window(h, a->crop, draw(key, DRAW_CROP_H), draw(key, DRAW_CROP_Y), &g.crop_y);
@@ -142,7 +155,8 @@ static void measure(const struct grid *g, uint32_t rows, const uint8_t *bits, st
         const uint64_t *row = (const uint64_t *)(const void *)(bits + (size_t)y * g->stride);
         for (uint32_t k = 0; k < words; k++) {
             if (!row[k]) continue;
-            uint32_t low = k * 64 + (uint32_t)__builtin_ctzll(row[k]), high = k * 64 + 63 - (uint32_t)__builtin_clzll(row[k]);
+            uint32_t low = k * 64 + (uint32_t)__builtin_ctzll(row[k]),
+                     high = k * 64 + 63 - (uint32_t)__builtin_clzll(row[k]);
             m->area += (uint32_t)__builtin_popcountll(row[k]);
             if (low < x0) x0 = low;
             if (high > x1) x1 = high;
@@ -188,7 +202,8 @@ static void find_interior(struct filler *f, const uint8_t *bits, struct loader_m
 
 /* Rasterises the chosen masks, one after the other. A malformed mask is dropped, and so is one
  * that covers no cell. A mask of another size than the image is a fault of the sample. */
-static enum data_fault raster(struct filler *f, const struct loader_source *source, uint32_t n, struct slot *s, struct error *e)
+static enum data_fault raster(struct filler *f, const struct loader_source *source, uint32_t n, struct slot *s,
+                              struct error *e)
 {
     size_t bytes = grid_mask_bytes(f->o.cells, f->o.cells);
     for (uint32_t k = 0; k < n; k++) {
@@ -212,7 +227,9 @@ static enum data_fault raster(struct filler *f, const struct loader_source *sour
     }
     memset(s->bits + s->out.n * bytes, 0, (f->o.masks - s->out.n) * bytes);
     if (s->out.n) return FAULT_NONE;
-    return error_set(e, PL_USAGE, "none of %u chosen masks can be used: %u are malformed, %u are too small or outside of the crop", n, s->bad_masks, s->lost_masks),
+    return error_set(e, PL_USAGE,
+                     "none of %u chosen masks can be used: %u are malformed, %u are too small or outside of the crop",
+                     n, s->bad_masks, s->lost_masks),
            s->bad_masks ? FAULT_MASK : FAULT_NO_MASKS;
 }
 
@@ -223,9 +240,11 @@ static bool is_wanted(const struct loader_wanted *w, uint64_t sample, int64_t id
     return false;
 }
 
-/* Adds the sample's wanted masks of n records to the chosen ones, of which there are at most `most`; those that are replaced
- * are the last that are not wanted. Returns the number of chosen masks. */
-static uint32_t choose_wanted(struct filler *f, const struct loader_wanted *w, uint64_t sample, uint32_t n, uint32_t chosen, uint32_t most)
+/* Adds the sample's wanted masks of n records to the chosen ones, of which there are at most
+ * `most`; those that are replaced are the last that are not wanted. Returns the number of chosen
+ * masks. */
+static uint32_t choose_wanted(struct filler *f, const struct loader_wanted *w, uint64_t sample, uint32_t n,
+                              uint32_t chosen, uint32_t most)
 {
     for (uint32_t k = 0; k < n; k++) {
         if (!is_wanted(w, sample, f->records[k].id)) continue;
@@ -242,20 +261,24 @@ static uint32_t choose_wanted(struct filler *f, const struct loader_wanted *w, u
     return chosen;
 }
 
-static enum data_fault fill_masks(struct filler *f, const struct loader_source *source, uint64_t position, uint64_t sample,
-                                  struct slot *s, struct error *e)
+static enum data_fault fill_masks(struct filler *f, const struct loader_source *source, uint64_t position,
+                                  uint64_t sample, struct slot *s, struct error *e)
 {
     struct dataset_masks found;
-    enum data_fault fault = dataset_masks(source->set, sample, f->room, f->o.room, f->records, LOADER_RECORDS, &found, e);
+    enum data_fault fault =
+        dataset_masks(source->set, sample, f->room, f->o.room, f->records, LOADER_RECORDS, &found, e);
     if (fault) return fault;
     if (!found.h || !found.w || found.h > LOADER_MAX_SIDE || found.w > LOADER_MAX_SIDE)
-        return error_set(e, PL_USAGE, "the image has %u x %u pixels; expected sides of 1 to %d", found.w, found.h, LOADER_MAX_SIDE), FAULT_TOO_LARGE;
+        return error_set(e, PL_USAGE, "the image has %u x %u pixels; expected sides of 1 to %d", found.w, found.h,
+                         LOADER_MAX_SIDE),
+               FAULT_TOO_LARGE;
     struct grid_geometry at = choose_geometry(f, source, position, found.h, found.w);
     if (grid_set(&f->grid, &at, e)) return FAULT_SIZE;
     uint64_t n = dataset_count(source->set), epoch = source->once ? 0 : position / n;
     struct sampler_options o = source->sampler;
     o.max_masks = (uint32_t)min_u64(o.max_masks, f->o.masks);
-    uint32_t chosen = sampler_choose(&o, f->records, found.n, found.h, found.w, source->seed, epoch, position, f->choosing, f->chosen);
+    uint32_t chosen = sampler_choose(&o, f->records, found.n, found.h, found.w, source->seed, epoch, position,
+                                     f->choosing, f->chosen);
     if (source->wanted.first) chosen = choose_wanted(f, &source->wanted, sample, found.n, chosen, o.max_masks);
     if (!chosen) return error_set(e, PL_USAGE, "none of its %u masks passes the filters", found.n), FAULT_NO_MASKS;
     f->augment = augment_draw(&source->augment, augment_key(source, position), at.resized_h, at.resized_w);
@@ -278,19 +301,32 @@ static enum data_fault check_size(const struct slot *s, uint32_t w, uint32_t h, 
 }
 
 /* Starts resizing the crop out of an image decoded to w x h. */
-static enum data_fault begin_resize(struct filler *f, struct slot *s, uint32_t w, uint32_t h, struct resize *r, struct error *e)
+static enum data_fault begin_resize(struct filler *f, struct slot *s, uint32_t w, uint32_t h, struct resize *r,
+                                    struct error *e)
 {
     const struct grid_geometry *g = &f->grid.at;
     double W = w, H = h;
-    struct resize_view v = {.width = w, .height = h, .x = g->crop_x * W / g->w, .y = g->crop_y * H / g->h, .w = g->crop_w * W / g->w, .h = g->crop_h * H / g->h,
-                            .to_width = g->resized_w, .to_height = g->resized_h, .flip = g->flip, .to = s->image, .stride = (size_t)f->o.side * 3};
+    struct resize_view v = {.width = w,
+                            .height = h,
+                            .x = g->crop_x * W / g->w,
+                            .y = g->crop_y * H / g->h,
+                            .w = g->crop_w * W / g->w,
+                            .h = g->crop_h * H / g->h,
+                            .to_width = g->resized_w,
+                            .to_height = g->resized_h,
+                            .flip = g->flip,
+                            .to = s->image,
+                            .stride = (size_t)f->o.side * 3};
     size_t need = resize_scratch(&v);
-    if (need > f->resize_room) return error_set(e, PL_USAGE, "resizing it takes %zu bytes; expected at most %zu", need, f->resize_room), FAULT_TOO_LARGE;
+    if (need > f->resize_room)
+        return error_set(e, PL_USAGE, "resizing it takes %zu bytes; expected at most %zu", need, f->resize_room),
+               FAULT_TOO_LARGE;
     resize_begin(r, &v, f->resize_memory, f->resize_room);
     return FAULT_NONE;
 }
 
-static enum data_fault resize_rows(struct filler *f, struct slot *s, const uint8_t *rgb, size_t stride, uint32_t w, uint32_t h, struct error *e)
+static enum data_fault resize_rows(struct filler *f, struct slot *s, const uint8_t *rgb, size_t stride, uint32_t w,
+                                   uint32_t h, struct error *e)
 {
     struct resize r;
     enum data_fault fault = begin_resize(f, s, w, h, &r, e);
@@ -306,12 +342,14 @@ static enum data_fault fill_rows(struct filler *f, struct slot *s, const struct 
     if (fault) return fault;
     if (g->flip || g->crop_w != g->w || g->crop_h != g->h || i->w != g->resized_w || i->h != g->resized_h)
         return resize_rows(f, s, i->pixels, i->stride, i->w, i->h, e);
-    for (uint32_t y = 0; y < i->h; y++) memcpy(s->image + (size_t)y * f->o.side * 3, i->pixels + y * i->stride, (size_t)i->w * 3);
+    for (uint32_t y = 0; y < i->h; y++)
+        memcpy(s->image + (size_t)y * f->o.side * 3, i->pixels + y * i->stride, (size_t)i->w * 3);
     return FAULT_NONE;
 }
 
 /* A PNG or WebP is decoded as a whole, into the buffer after its file. */
-static enum data_fault fill_whole(struct filler *f, struct slot *s, const struct pixel_range *range, size_t n, struct error *e)
+static enum data_fault fill_whole(struct filler *f, struct slot *s, const struct pixel_range *range, size_t n,
+                                  struct error *e)
 {
     const struct image_options o = {.range = *range};
     struct image x;
@@ -321,7 +359,8 @@ static enum data_fault fill_whole(struct filler *f, struct slot *s, const struct
     enum data_fault fault = check_size(s, w, h, e);
     if (fault) return fault;
     if (at > f->o.room || need > f->o.room - at)
-        return error_set(e, PL_NOFIT, "the image and its pixels take %zu bytes; expected at most %llu", at + need, (unsigned long long)f->o.room),
+        return error_set(e, PL_NOFIT, "the image and its pixels take %zu bytes; expected at most %llu", at + need,
+                         (unsigned long long)f->o.room),
                FAULT_TOO_LARGE;
     if (image_decode(&x, f->room, n, &o, f->room + at, f->o.room - at, e)) return FAULT_IMAGE;
     return resize_rows(f, s, x.rgb, (size_t)w * 3, w, h, e);
@@ -355,7 +394,8 @@ static void pad(const struct filler *f, struct slot *s)
     memset(s->image + rows * stride, 0, (f->o.side - rows) * stride);
 }
 
-static enum data_fault fill_image(struct filler *f, const struct loader_source *source, uint64_t sample, struct slot *s, struct error *e)
+static enum data_fault fill_image(struct filler *f, const struct loader_source *source, uint64_t sample, struct slot *s,
+                                  struct error *e)
 {
     struct dataset_image i;
     enum data_fault fault = dataset_image(source->set, sample, f->room, f->o.room, &i, e);
@@ -373,15 +413,24 @@ static enum data_fault fill_image(struct filler *f, const struct loader_source *
 
 /* --- for data packing ------------------------------------------------------------------ */
 
-enum data_fault fill_records(struct filler *f, const struct dataset *set, uint64_t sample, bool stretched, struct fill_facts *out, struct error *e)
+enum data_fault fill_records(struct filler *f, const struct dataset *set, uint64_t sample, bool stretched,
+                             struct fill_facts *out, struct error *e)
 {
     struct dataset_masks found;
     if (dataset_check(set, sample, e)) return FAULT_READ;
     enum data_fault fault = dataset_masks(set, sample, f->room, f->o.room, f->records, LOADER_RECORDS, &found, e);
     if (fault) return fault;
     uint32_t canvas = stretched ? f->o.cells : f->o.side;
-    struct grid_geometry g = {.h = found.h, .w = found.w, .crop_w = found.w, .crop_h = found.h, .resized_w = canvas, .resized_h = canvas,
-                              .canvas_w = canvas, .canvas_h = canvas, .gw = f->o.cells, .gh = f->o.cells};
+    struct grid_geometry g = {.h = found.h,
+                              .w = found.w,
+                              .crop_w = found.w,
+                              .crop_h = found.h,
+                              .resized_w = canvas,
+                              .resized_h = canvas,
+                              .canvas_w = canvas,
+                              .canvas_h = canvas,
+                              .gw = f->o.cells,
+                              .gh = f->o.cells};
     if (!stretched && found.h && found.w) resize_longest(found.w, found.h, canvas, &g.resized_w, &g.resized_h);
     if (grid_set(&f->grid, &g, e)) return FAULT_SIZE;
     *out = (struct fill_facts){.records = f->records, .n = found.n, .empty = found.empty, .h = found.h, .w = found.w, .rows = g.resized_h, .columns = g.resized_w};
@@ -393,16 +442,19 @@ enum data_fault fill_bits(struct filler *f, uint32_t k, void *bits, struct error
     return mask_raster(&f->records[k], &f->grid, &f->polygons, bits, e);
 }
 
-enum data_fault fill_sample_image(struct filler *f, const struct dataset *set, uint64_t sample, uint8_t *to, struct error *e)
+enum data_fault fill_sample_image(struct filler *f, const struct dataset *set, uint64_t sample, uint8_t *to,
+                                  struct error *e)
 {
     const struct grid_geometry *g = &f->grid.at;
-    struct slot s = {.image = to, .out = {.height = g->h, .width = g->w, .rows = g->resized_h, .columns = g->resized_w}};
+    struct slot s = {.image = to,
+                     .out = {.height = g->h, .width = g->w, .rows = g->resized_h, .columns = g->resized_w}};
     return fill_image(f, &(struct loader_source){.set = set}, sample, &s, e);
 }
 
 /* Fills the embedding instead of the image. The geometry is that of the unchanged image, so masks
  * and prompts are the same in both cases. */
-static enum data_fault fill_embedding(struct filler *f, const struct loader_source *source, uint64_t sample, struct slot *s)
+static enum data_fault fill_embedding(struct filler *f, const struct loader_source *source, uint64_t sample,
+                                      struct slot *s)
 {
     memcpy(s->image, dataset_embedding(source->set, sample), f->o.embedding);
     s->out.embedding = s->image;
@@ -417,10 +469,14 @@ uint64_t source_sample(const struct loader_source *source, uint64_t position)
     return source->once ? position : sample_at(source->seed, position, dataset_count(source->set), source->shuffle);
 }
 
-static enum data_fault fill(struct filler *f, const struct loader_source *source, uint64_t position, uint64_t sample, struct slot *s,
-                            struct error *e)
+static enum data_fault fill(struct filler *f, const struct loader_source *source, uint64_t position, uint64_t sample,
+                            struct slot *s, struct error *e)
 {
-    s->out = (struct loader_sample){.position = position, .sample = sample, .image = s->image, .bits = s->bits, .masks = s->masks};
+    s->out = (struct loader_sample){.position = position,
+                                    .sample = sample,
+                                    .image = s->image,
+                                    .bits = s->bits,
+                                    .masks = s->masks};
     s->bad_masks = s->lost_masks = 0;
     if (dataset_check(source->set, sample, e)) return FAULT_READ;
     enum data_fault fault = fill_masks(f, source, position, sample, s, e);

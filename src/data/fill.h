@@ -46,9 +46,11 @@ struct fill_facts {
     uint32_t h, w;              /* of the stored image */
     uint32_t rows, columns;     /* of the canvas that the image covers */
 };
-enum data_fault fill_records(struct filler *f, const struct dataset *set, uint64_t sample, bool stretched, struct fill_facts *out, struct error *e);
+enum data_fault fill_records(struct filler *f, const struct dataset *set, uint64_t sample, bool stretched,
+                             struct fill_facts *out, struct error *e);
 enum data_fault fill_bits(struct filler *f, uint32_t k, void *bits, struct error *e);
-enum data_fault fill_sample_image(struct filler *f, const struct dataset *set, uint64_t sample, uint8_t *to, struct error *e);
+enum data_fault fill_sample_image(struct filler *f, const struct dataset *set, uint64_t sample, uint8_t *to,
+                                  struct error *e);
 
 /* The sample at a position. */
 uint64_t source_sample(const struct loader_source *source, uint64_t position);

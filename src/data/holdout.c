@@ -26,7 +26,10 @@ uint64_t holdout_cut(struct ranked *samples, uint64_t n, double fraction)
     return high == n || cut - low <= high - cut ? low : high;
 }
 
-bool holdout_one_group(const struct ranked *samples, uint64_t n) { return n > 1 && samples[0].rank == samples[n - 1].rank; }
+bool holdout_one_group(const struct ranked *samples, uint64_t n)
+{
+    return n > 1 && samples[0].rank == samples[n - 1].rank;
+}
 
 static int compare_members(const void *a, const void *b)
 {
@@ -36,7 +39,8 @@ static int compare_members(const void *a, const void *b)
 }
 
 /* The rank of a group is that of its first sample. */
-bool *holdout_mark(uint64_t n, struct group_member *members, uint64_t n_members, double fraction, uint64_t seed, bool *one)
+bool *holdout_mark(uint64_t n, struct group_member *members, uint64_t n_members, double fraction, uint64_t seed,
+                   bool *one)
 {
     *one = false;
     if (!(fraction > 0)) return NULL;

@@ -1,10 +1,12 @@
 /*
  * holdout.h: which samples data.holdout holds out for evaluation.
  *
- * A sample has a rank, and those with the lowest ranks are held out. Samples of one group (the slices of a volume, the images of a patient, the
- * conversations about a video) have one rank: a group is never on both sides, because its samples are nearly equal, and a model that
- * was trained on some of them would score too well on the others. The split depends on the samples, the fraction and the seed
- * only: training, evaluation and `plimsoll eval` find the same one in the same files.
+ * A sample has a rank, and those with the lowest ranks are held out. Samples of one group (the
+ * slices of a volume, the images of a patient, the conversations about a video) have one rank: a
+ * group is never on both sides, because its samples are nearly equal, and a model that was trained
+ * on some of them would score too well on the others. The split depends on the samples, the
+ * fraction and the seed only: training, evaluation and `plimsoll eval` find the same one in the
+ * same files.
  */
 #ifndef HOLDOUT_H
 #define HOLDOUT_H
@@ -14,8 +16,9 @@
 struct ranked {
     uint64_t rank, sample;
 };
-/* Sorts samples by their ranks and returns how many, from the first, are held out: round(fraction * n), moved to the nearest border between
- * two ranks that leaves some on both sides. If all have one rank there is none, and a group is on both sides. */
+/* Sorts samples by their ranks and returns how many, from the first, are held out: round(fraction *
+ * n), moved to the nearest border between two ranks that leaves some on both sides. If all have one
+ * rank there is none, and a group is on both sides. */
 uint64_t holdout_cut(struct ranked *samples, uint64_t n, double fraction);
 /* Whether sorted samples, more than one, have one rank. */
 bool holdout_one_group(const struct ranked *samples, uint64_t n);
@@ -24,8 +27,10 @@ bool holdout_one_group(const struct ranked *samples, uint64_t n);
 struct group_member {
     uint64_t group, sample;
 };
-/* Returns by sample number whether it is held out; the caller frees it. NULL: the fraction is 0. Samples that are no members are groups of
- * their own. Members are sorted. *one: all samples are of one group. */
-bool *holdout_mark(uint64_t n, struct group_member *members, uint64_t n_members, double fraction, uint64_t seed, bool *one);
+/* Returns by sample number whether it is held out; the caller frees it. NULL: the fraction is 0.
+ * Samples that are no members are groups of their own. Members are sorted. *one: all samples are of
+ * one group. */
+bool *holdout_mark(uint64_t n, struct group_member *members, uint64_t n_members, double fraction, uint64_t seed,
+                   bool *one);
 
 #endif

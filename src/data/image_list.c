@@ -21,9 +21,12 @@ struct worker {
     struct image_reader *reader;
 };
 
-/* --- memory ------------------------------------------------------------------------------------ */
+/* --- memory ----------------------------------------------------------------------------------- */
 
-static uint64_t pixel_bytes(const struct image_list_options *o) { return image_reader_floats(&o->reader) * sizeof(float); }
+static uint64_t pixel_bytes(const struct image_list_options *o)
+{
+    return image_reader_floats(&o->reader) * sizeof(float);
+}
 
 static uint64_t slot_layout(void *slot, const void *options, char *at)
 {
@@ -33,7 +36,10 @@ static uint64_t slot_layout(void *slot, const void *options, char *at)
     return used;
 }
 
-static uint64_t thread_bytes(const void *options) { return image_reader_bytes(&((const struct image_list_options *)options)->reader); }
+static uint64_t thread_bytes(const void *options)
+{
+    return image_reader_bytes(&((const struct image_list_options *)options)->reader);
+}
 
 static void *thread_new(const void *options, char *at)
 {
@@ -50,9 +56,10 @@ static void thread_free(void *thread)
     mem_free(w);
 }
 
-/* --- an image ------------------------------------------------------------------------------------ */
+/* --- an image --------------------------------------------------------------------------------- */
 
-static enum data_fault read_sample(struct worker *w, const struct image_list_source *source, uint64_t sample, struct image_slot *s, struct error *e)
+static enum data_fault read_sample(struct worker *w, const struct image_list_source *source, uint64_t sample,
+                                   struct image_slot *s, struct error *e)
 {
     s->out.sample = sample;
     return image_reader_read(w->reader, source->files, source->set->samples.at[sample].image, 1, s->pixels, e);
@@ -62,7 +69,8 @@ static void fill(void *thread, const void *from, uint64_t position, void *slot)
 {
     struct worker *w = thread;
     const struct image_list_source *source = from;
-    const uint64_t n = source->set->samples.n, sample = source->once ? position : sample_at(source->seed, position, n, source->shuffle);
+    const uint64_t n = source->set->samples.n,
+                   sample = source->once ? position : sample_at(source->seed, position, n, source->shuffle);
     struct image_slot *s = slot;
     struct error e = {0};
     s->out = (struct list_image){.position = position, .pixels = s->pixels};
@@ -81,17 +89,22 @@ static void fill(void *thread, const void *from, uint64_t position, void *slot)
     s->rc = source->once ? PL_OK : PL_FAIL;
 }
 
-static const struct ring_kind kind = {sizeof(struct image_slot), slot_layout, thread_bytes, thread_new, thread_free, fill, NULL};
+static const struct ring_kind kind =
+    {sizeof(struct image_slot), slot_layout, thread_bytes, thread_new, thread_free, fill, NULL};
 
-/* --- the consumer ---------------------------------------------------------------------------------- */
+/* --- the consumer ----------------------------------------------------------------------------- */
 
-static struct ring_options ring_of(const struct image_list_options *o) { return (struct ring_options){&kind, o, o->threads, o->slots}; }
+static struct ring_options ring_of(const struct image_list_options *o)
+{
+    return (struct ring_options){&kind, o, o->threads, o->slots};
+}
 RING_TYPES(image_list, struct image_list_options, struct image_list_source)
 
 void image_list_seek(struct image_list *l, struct image_list_source *s, uint64_t position)
 {
     l->source = s;
-    ring_seek_part(l->ring, s, (struct ring_part){position, s->each, s->every}, s->once ? s->set->samples.n : UINT64_MAX);
+    ring_seek_part(l->ring, s, (struct ring_part){position, s->each, s->every},
+                   s->once ? s->set->samples.n : UINT64_MAX);
 }
 
 int image_list_next(struct image_list *l, const struct list_image **out, struct error *e)
@@ -102,8 +115,12 @@ int image_list_next(struct image_list *l, const struct list_image **out, struct 
     *out = &s->out;
     if (faults_open(&s->why, e)) return e->code;
     source->counts.seen++;
-    if (s->why.broken) faults_count(&source->counts, &s->why, false, source->once ? "it is left out" : "another image replaces it", "");
+    if (s->why.broken)
+        faults_count(&source->counts, &s->why, false, source->once ? "it is left out" : "another image replaces it",
+                     "");
     if (s->rc)
-        return error_set(e, source->counts.broken == source->counts.seen ? PL_USAGE : PL_FAIL, "no image is left: %s cannot be used (%s), and neither can any substitute that was tried", s->why.name, s->why.text);
+        return error_set(e, source->counts.broken == source->counts.seen ? PL_USAGE : PL_FAIL,
+                         "no image is left: %s cannot be used (%s), and neither can any substitute that was tried",
+                         s->why.name, s->why.text);
     return faults_check(&source->counts, source->max_bad, whole, "", e);
 }

@@ -3,10 +3,12 @@
  *
  *     ring (ring.h) ─ threads: read an image (image_reader.h) ─ image_list_next
  *
- * An image that is missing or broken is replaced by another one of the list, drawn by seed and position, so that no other
- * position changes. A source with `once` (validation) returns it as broken, without weight.
+ * An image that is missing or broken is replaced by another one of the list, drawn by seed and
+ * position, so that no other position changes. A source with `once` (validation) returns it as
+ * broken, without weight.
  *
- * All memory is one block of image_list_bytes from the caller, plus the allocations of the image libraries (image_reader.h).
+ * All memory is one block of image_list_bytes from the caller, plus the allocations of the image
+ * libraries (image_reader.h).
  */
 #ifndef IMAGE_LIST_H
 #define IMAGE_LIST_H
@@ -21,8 +23,8 @@ struct image_list_options {
     struct image_reader_options reader;
 };
 
-/* Where images come from, and in which order. The caller owns it and must not change it while they are read. Only the consumer
- * changes the counts. */
+/* Where images come from, and in which order. The caller owns it and must not change it while they
+ * are read. Only the consumer changes the counts. */
 struct image_list_source {
     const struct labelled *set;
     struct image_files *files;
@@ -45,7 +47,8 @@ struct list_image {
 uint64_t image_list_bytes(const struct image_list_options *o);
 
 struct image_list;
-/* `memory` has image_list_bytes, aligned to 64, and outlives the list. Starts the threads, which wait for a seek. */
+/* `memory` has image_list_bytes, aligned to 64, and outlives the list. Starts the threads, which
+ * wait for a seek. */
 int image_list_open(struct image_list **out, const struct image_list_options *o, void *memory, struct error *e);
 /* Joins the threads. NULL is allowed. */
 void image_list_close(struct image_list *l);

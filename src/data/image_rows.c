@@ -30,9 +30,12 @@ struct worker {
     struct image_reader *reader; /* NULL: embeddings are read */
 };
 
-/* --- memory ------------------------------------------------------------------------------------ */
+/* --- memory ----------------------------------------------------------------------------------- */
 
-uint64_t image_rows_each(const struct image_rows_options *o) { return o->embedding ? o->embedding : image_reader_floats(&o->reader) * sizeof(float); }
+uint64_t image_rows_each(const struct image_rows_options *o)
+{
+    return o->embedding ? o->embedding : image_reader_floats(&o->reader) * sizeof(float);
+}
 
 static uint64_t slot_layout(void *slot, const void *options, char *at)
 {
@@ -69,7 +72,7 @@ static void thread_free(void *thread)
     mem_free(w);
 }
 
-/* --- a row --------------------------------------------------------------------------------------- */
+/* --- a row ------------------------------------------------------------------------------------ */
 
 static uint64_t row_at(const struct image_rows_source *s, uint64_t position)
 {
@@ -86,26 +89,33 @@ static struct row_size size_of(const struct conversations *c, struct row_samples
     return sum;
 }
 
-static enum data_fault read_image(struct worker *w, const struct image_rows_source *source, struct sample_image x, char *to, struct error *e)
+static enum data_fault read_image(struct worker *w, const struct image_rows_source *source, struct sample_image x,
+                                  char *to, struct error *e)
 {
     uint32_t replaced;
-    if (w->o.embedding) return image_files_embeddings(source->files, x.reference, x.count, to, x.count * w->each, &replaced, e);
+    if (w->o.embedding)
+        return image_files_embeddings(source->files, x.reference, x.count, to, x.count * w->each, &replaced, e);
     return image_reader_read(w->reader, source->files, x.reference, x.count, (float *)to, e);
 }
 
-static enum data_fault read_video(struct worker *w, const struct image_rows_source *source, struct sample_video x, char *to, uint32_t *replaced, struct error *e)
+static enum data_fault read_video(struct worker *w, const struct image_rows_source *source, struct sample_video x,
+                                  char *to, uint32_t *replaced, struct error *e)
 {
-    if (w->o.embedding) return image_files_embeddings(source->files, x.reference, x.frames, to, x.frames * w->each, replaced, e);
-    return image_reader_video(w->reader, source->files, x.reference, x.frames, &(struct frames_to){.values = (float *)to}, replaced, e);
+    if (w->o.embedding)
+        return image_files_embeddings(source->files, x.reference, x.frames, to, x.frames * w->each, replaced, e);
+    return image_reader_video(w->reader, source->files, x.reference, x.frames,
+                              &(struct frames_to){.values = (float *)to}, replaced, e);
 }
 
 /* Reads the videos of a conversation that begins at token `at` of the row. */
-static enum data_fault read_videos(struct worker *w, const struct image_rows_source *source, const struct used_sample *u, uint32_t at, struct row_slot *s, struct error *e)
+static enum data_fault read_videos(struct worker *w, const struct image_rows_source *source,
+                                   const struct used_sample *u, uint32_t at, struct row_slot *s, struct error *e)
 {
     struct sample_video x;
     uint32_t frames = 0, replaced, n = 0, all = 0;
     for (; conversations_video(source->set, u, n, &x); n++) {
-        enum data_fault fault = read_video(w, source, x, s->pixels + (w->o.images + s->out.frames + frames) * w->each, &replaced, e);
+        enum data_fault fault =
+            read_video(w, source, x, s->pixels + (w->o.images + s->out.frames + frames) * w->each, &replaced, e);
         if (fault) return fault;
         s->videos[s->out.n_videos + n] = (struct byte_range){at + x.tokens.begin, at + x.tokens.end};
         frames += x.frames;
@@ -119,7 +129,8 @@ static enum data_fault read_videos(struct worker *w, const struct image_rows_sou
 }
 
 /* Adds a conversation to the row, if all of its images and videos can be read. */
-static enum data_fault add_sample(struct worker *w, const struct image_rows_source *source, uint32_t sample, struct row_slot *s, struct error *e)
+static enum data_fault add_sample(struct worker *w, const struct image_rows_source *source, uint32_t sample,
+                                  struct row_slot *s, struct error *e)
 {
     const struct used_sample *u = &source->set->used.at[sample];
     uint32_t images = 0;
@@ -130,7 +141,8 @@ static enum data_fault add_sample(struct worker *w, const struct image_rows_sour
         images += x.count;
     }
     if (u->frames) {
-        enum data_fault fault = read_videos(w, source, u, size_of(source->set, (struct row_samples){s->samples, s->n}).tokens, s, e);
+        enum data_fault fault =
+            read_videos(w, source, u, size_of(source->set, (struct row_samples){s->samples, s->n}).tokens, s, e);
         if (fault) return fault;
     }
     s->samples[s->n++] = sample;
@@ -138,12 +150,15 @@ static enum data_fault add_sample(struct worker *w, const struct image_rows_sour
     return FAULT_NONE;
 }
 
-/* Tries to add other conversations in place of a broken one, in the room that the row has for it. */
-static void add_substitute(struct worker *w, const struct image_rows_source *source, uint64_t position, uint32_t place, struct row_size room, struct row_slot *s)
+/* Tries to add other conversations in place of a broken one, in the room that the row has for
+ * it. */
+static void add_substitute(struct worker *w, const struct image_rows_source *source, uint64_t position, uint32_t place,
+                           struct row_size room, struct row_slot *s)
 {
     struct error e = {0};
     for (uint64_t i = 0; i < FAULTS_TRIES && s->why.fault != FAULT_OPEN; i++) {
-        const uint32_t k = (uint32_t)faults_substitute(source->seed, position, (uint64_t)place * FAULTS_TRIES + i, source->set->used.n);
+        const uint32_t k = (uint32_t)faults_substitute(source->seed, position, (uint64_t)place * FAULTS_TRIES + i,
+                                                       source->set->used.n);
         const struct used_sample *u = &source->set->used.at[k];
         if (u->tokens <= room.tokens && u->images <= room.images && u->frames <= room.frames &&
             !add_sample(w, source, k, s, &e))
@@ -152,11 +167,13 @@ static void add_substitute(struct worker *w, const struct image_rows_source *sou
     }
 }
 
-static void note_fault(struct row_slot *s, const struct image_rows_source *source, uint32_t sample, enum data_fault fault, const struct error *e)
+static void note_fault(struct row_slot *s, const struct image_rows_source *source, uint32_t sample,
+                       enum data_fault fault, const struct error *e)
 {
     const struct stored_sample *x = &source->set->store.samples[source->set->used.at[sample].sample];
     if (!s->why.broken++ || e->no_descriptors) {
-        snprintf(s->why.name, sizeof s->why.name, "%.200s:%s", source->set->store.names + x->file, record_place(x->line).text);
+        snprintf(s->why.name, sizeof s->why.name, "%.200s:%s", source->set->store.names + x->file,
+                 record_place(x->line).text);
         faults_set(&s->why, fault, e);
     }
 }
@@ -168,7 +185,8 @@ static void fill_row(void *thread, const void *from, uint64_t position, void *sl
     struct row_slot *s = slot;
     struct error e = {0};
     const struct row_samples row = conversations_samples(source->set, row_at(source, position));
-    s->out = (struct image_row){.position = position, .tokens = s->out.tokens, .pixels = s->pixels, .videos = s->videos};
+    s->out =
+        (struct image_row){.position = position, .tokens = s->out.tokens, .pixels = s->pixels, .videos = s->videos};
     s->n = s->why.broken = s->replaced = 0;
     s->why.fault = FAULT_NONE;
     s->seen = row.n;
@@ -176,8 +194,11 @@ static void fill_row(void *thread, const void *from, uint64_t position, void *sl
         const enum data_fault fault = add_sample(w, source, row.at[k], s, &e);
         if (!fault) continue;
         note_fault(s, source, row.at[k], fault, &e);
-        const struct row_size before = size_of(source->set, (struct row_samples){s->samples, s->n}), after = size_of(source->set, (struct row_samples){row.at + k + 1, row.n - k - 1});
-        const struct row_size room = {w->o.sequence - before.tokens - after.tokens, w->o.images - before.images - after.images, w->o.frames - before.frames - after.frames};
+        const struct row_size before = size_of(source->set, (struct row_samples){s->samples, s->n}),
+                              after = size_of(source->set, (struct row_samples){row.at + k + 1, row.n - k - 1});
+        const struct row_size room = {w->o.sequence - before.tokens - after.tokens,
+                                      w->o.images - before.images - after.images,
+                                      w->o.frames - before.frames - after.frames};
         if (!source->once) add_substitute(w, source, position, k, room, s);
     }
     memset(s->pixels + s->out.images * w->each, 0, (w->o.images - s->out.images) * w->each);
@@ -186,30 +207,37 @@ static void fill_row(void *thread, const void *from, uint64_t position, void *sl
     s->rc = s->n || source->once ? PL_OK : PL_FAIL;
 }
 
-static const struct ring_kind kind = {sizeof(struct row_slot), slot_layout, thread_bytes, thread_new, thread_free, fill_row, NULL};
+static const struct ring_kind kind =
+    {sizeof(struct row_slot), slot_layout, thread_bytes, thread_new, thread_free, fill_row, NULL};
 
-/* --- the consumer ---------------------------------------------------------------------------------- */
+/* --- the consumer ----------------------------------------------------------------------------- */
 
-static struct ring_options ring_of(const struct image_rows_options *o) { return (struct ring_options){&kind, o, o->threads, o->slots}; }
+static struct ring_options ring_of(const struct image_rows_options *o)
+{
+    return (struct ring_options){&kind, o, o->threads, o->slots};
+}
 RING_TYPES(image_rows, struct image_rows_options, struct image_rows_source)
 
 void image_rows_seek(struct image_rows *r, struct image_rows_source *s, uint64_t position)
 {
     r->source = s;
-    ring_seek_part(r->ring, s, (struct ring_part){position, s->each, s->every}, s->once ? conversations_count(s->set) : UINT64_MAX);
+    ring_seek_part(r->ring, s, (struct ring_part){position, s->each, s->every},
+                   s->once ? conversations_count(s->set) : UINT64_MAX);
 }
 
 uint64_t image_rows_seen(const struct image_rows_source *s, uint64_t position)
 {
     const uint64_t rows = conversations_count(s->set);
     uint64_t seen = position / rows * s->set->used.n;
-    for (uint64_t p = position - position % rows; p < position; p++) seen += conversations_samples(s->set, row_at(s, p)).n;
+    for (uint64_t p = position - position % rows; p < position; p++)
+        seen += conversations_samples(s->set, row_at(s, p)).n;
     return seen;
 }
 
 static int bits_of(uint64_t n) { return n ? 64 - __builtin_clzll(n) : 0; }
 
-/* Counts frames that could not be decoded, and logs the first, and then each time their number has doubled. */
+/* Counts frames that could not be decoded, and logs the first, and then each time their number has
+ * doubled. */
 static void count_replaced(struct image_rows_source *source, const struct row_slot *s)
 {
     const struct token_store *store = &source->set->store;
@@ -217,8 +245,8 @@ static void count_replaced(struct image_rows_source *source, const struct row_sl
     const uint64_t before = source->replaced;
     source->replaced += s->replaced;
     if (bits_of(source->replaced) > bits_of(before))
-        log_warn("%s:%s: a frame of its video cannot be decoded and is replaced by one beside it; %llu frames so far", store->names + x->file, record_place(x->line).text,
-                 (unsigned long long)source->replaced);
+        log_warn("%s:%s: a frame of its video cannot be decoded and is replaced by one beside it; %llu frames so far",
+                 store->names + x->file, record_place(x->line).text, (unsigned long long)source->replaced);
 }
 
 int image_rows_next(struct image_rows *r, const struct image_row **out, struct error *e)
@@ -230,10 +258,15 @@ int image_rows_next(struct image_rows *r, const struct image_row **out, struct e
     if (faults_open(&s->why, e)) return e->code;
     source->counts.seen += s->seen;
     count_replaced(source, s);
-    if (s->why.broken) faults_count(&source->counts, &s->why, false, source->once ? "it is left out" : "another sample replaces it", "");
+    if (s->why.broken)
+        faults_count(&source->counts, &s->why, false, source->once ? "it is left out" : "another sample replaces it",
+                     "");
     if (conversations_check(source->set, e)) return e->code; /* no fault of this row */
     if (s->rc)
-        return error_set(e, source->counts.broken == source->counts.seen ? PL_USAGE : PL_FAIL, "no sample is left: %s cannot be used (%s), and neither can any substitute that was tried; %llu of %llu samples so far are broken",
-                         s->why.name, s->why.text, (unsigned long long)source->counts.broken, (unsigned long long)source->counts.seen);
+        return error_set(e, source->counts.broken == source->counts.seen ? PL_USAGE : PL_FAIL,
+                         "no sample is left: %s cannot be used (%s), and neither can any substitute that was tried; "
+                         "%llu of %llu samples so far are broken",
+                         s->why.name, s->why.text, (unsigned long long)source->counts.broken,
+                         (unsigned long long)source->counts.seen);
     return faults_check(&source->counts, source->max_bad, whole, "", e);
 }

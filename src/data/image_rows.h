@@ -1,16 +1,19 @@
 /*
  * image_rows.h: rows of conversations with their images, prepared by threads, in order.
  *
- *     ring (ring.h) ─ threads: read the images of a row (image_reader.h), then its tokens (conversations.h) ─ image_rows_next
+ *     ring (ring.h) ─ threads: read the images of a row (image_reader.h), then its tokens
+ *     (conversations.h) ─ image_rows_next
  *
- * Or, instead of pixels, what a vision tower made of the images before: embeddings of a packed store (image_files.h). Rows,
- * faults and substitutes are the same.
+ * Or, instead of pixels, what a vision tower made of the images before: embeddings of a packed
+ * store (image_files.h). Rows, faults and substitutes are the same.
  *
- * An image that is missing or broken is a fault of its conversation. Another one that has room in the row replaces it, drawn by
- * seed and position, so that nothing else changes; if none that is drawn has room, the row is shorter. A source with `once`
- * (validation) leaves it out. A frame of a video that cannot be decoded is replaced by one beside it (video.h), and counted.
+ * An image that is missing or broken is a fault of its conversation. Another one that has room in
+ * the row replaces it, drawn by seed and position, so that nothing else changes; if none that is
+ * drawn has room, the row is shorter. A source with `once` (validation) leaves it out. A frame of a
+ * video that cannot be decoded is replaced by one beside it (video.h), and counted.
  *
- * All memory is one block of image_rows_bytes from the caller, plus the allocations of the image libraries (image_reader.h).
+ * All memory is one block of image_rows_bytes from the caller, plus the allocations of the image
+ * libraries (image_reader.h).
  */
 #ifndef IMAGE_ROWS_H
 #define IMAGE_ROWS_H
@@ -24,11 +27,12 @@ struct image_rows_options {
     uint32_t sequence, images, frames; /* room of a row */
     uint32_t threads, slots;   /* at least 2 slots: the caller holds one */
     struct image_reader_options reader;
-    uint64_t embedding;        /* bytes of an image's embedding in the sources' store; 0: pixels, which the reader reads */
+    /* bytes of an image's embedding in the sources' store; 0: pixels, which the reader reads */
+    uint64_t embedding;
 };
 
-/* Where rows come from, and in which order. The caller owns it and must not change it while rows are read from it. Only the
- * consumer changes the counts: of conversations. */
+/* Where rows come from, and in which order. The caller owns it and must not change it while rows
+ * are read from it. Only the consumer changes the counts: of conversations. */
 struct image_rows_source {
     const struct conversations *set;
     struct image_files *files;
@@ -46,9 +50,13 @@ uint64_t image_rows_seen(const struct image_rows_source *s, uint64_t position);
 struct image_row {
     uint64_t position;
     struct token_row tokens;
-    const void *pixels;    /* f32 [options.images + options.frames][3][side][side], or embeddings: images, then frames of videos; zeros after the last of each */
+    /* f32 [options.images + options.frames][3][side][side], or embeddings: images, then frames of
+     * videos; zeros after the last of each */
+    const void *pixels;
     uint32_t images, frames;
-    const struct byte_range *videos; /* [n_videos] the tokens of videos, ascending: these take frames, and other image tokens images */
+    /* [n_videos] the tokens of videos, ascending: these take frames, and other image tokens
+     * images */
+    const struct byte_range *videos;
     uint32_t n_videos;
 };
 
@@ -58,7 +66,8 @@ uint64_t image_rows_each(const struct image_rows_options *o);
 uint64_t image_rows_bytes(const struct image_rows_options *o);
 
 struct image_rows;
-/* `memory` has image_rows_bytes, aligned to 64, and outlives the rows. Starts the threads, which wait for a seek. */
+/* `memory` has image_rows_bytes, aligned to 64, and outlives the rows. Starts the threads, which
+ * wait for a seek. */
 int image_rows_open(struct image_rows **out, const struct image_rows_options *o, void *memory, struct error *e);
 /* Joins the threads. NULL is allowed. */
 void image_rows_close(struct image_rows *r);

@@ -17,7 +17,10 @@ static uint64_t layout(void *slot, const void *options, char *at) { return slot_
 static uint64_t thread_bytes(const void *options) { return filler_size(options); }
 static void *thread_new(const void *options, char *at) { return filler_new(options, at); }
 static void thread_free(void *filler) { filler_free(filler); }
-static void fill(void *filler, const void *source, uint64_t position, void *slot) { fill_slot(filler, source, position, slot); }
+static void fill(void *filler, const void *source, uint64_t position, void *slot)
+{
+    fill_slot(filler, source, position, slot);
+}
 
 static void prefetch(const void *source, uint64_t position)
 {
@@ -25,9 +28,13 @@ static void prefetch(const void *source, uint64_t position)
     dataset_prefetch(s->set, source_sample(s, position));
 }
 
-static const struct ring_kind kind = {sizeof(struct slot), layout, thread_bytes, thread_new, thread_free, fill, prefetch};
+static const struct ring_kind kind = {sizeof(struct slot), layout, thread_bytes, thread_new,
+                                      thread_free,         fill,   prefetch};
 
-static struct ring_options ring_of(const struct loader_options *o) { return (struct ring_options){&kind, o, o->threads, o->slots}; }
+static struct ring_options ring_of(const struct loader_options *o)
+{
+    return (struct ring_options){&kind, o, o->threads, o->slots};
+}
 
 RING_TYPES(loader, struct loader_options, struct loader_source)
 
@@ -42,7 +49,8 @@ uint64_t loader_default_room(const char *format, bool stores)
 void loader_seek(struct loader *l, struct loader_source *s, uint64_t position)
 {
     l->source = s;
-    ring_seek_part(l->ring, s, (struct ring_part){position, s->each, s->every}, s->once ? dataset_count(s->set) : UINT64_MAX);
+    ring_seek_part(l->ring, s, (struct ring_part){position, s->each, s->every},
+                   s->once ? dataset_count(s->set) : UINT64_MAX);
 }
 
 static void count(struct loader_source *s, const struct slot *slot)
@@ -52,7 +60,8 @@ static void count(struct loader_source *s, const struct slot *slot)
     c->bad_masks += slot->bad_masks;
     c->lost_masks += slot->lost_masks;
     if (slot->out.fault == FAULT_NO_MASKS) c->empty++;
-    else if (slot->out.fault) faults_count(c, &slot->why, s->quiet, s->once ? "it is skipped" : "another sample replaces it", LISTS);
+    else if (slot->out.fault)
+        faults_count(c, &slot->why, s->quiet, s->once ? "it is skipped" : "another sample replaces it", LISTS);
 }
 
 /* "data.min_iou 0.9, data.categories": the filters that are set. */
@@ -62,8 +71,10 @@ static const char *filters_print(const struct loader_source *s, char out[160])
     int n = 0;
     out[0] = 0;
     if (o->min_iou > 0) n += snprintf(out + n, 160 - (size_t)n, ", data.min_iou %g", (double)o->min_iou);
-    if (o->min_stability > 0) n += snprintf(out + n, 160 - (size_t)n, ", data.min_stability %g", (double)o->min_stability);
-    if (o->min_area > 0 || (o->max_area > 0 && o->max_area < 1)) n += snprintf(out + n, 160 - (size_t)n, ", data.area %g to %g", o->min_area, o->max_area);
+    if (o->min_stability > 0)
+        n += snprintf(out + n, 160 - (size_t)n, ", data.min_stability %g", (double)o->min_stability);
+    if (o->min_area > 0 || (o->max_area > 0 && o->max_area < 1))
+        n += snprintf(out + n, 160 - (size_t)n, ", data.area %g to %g", o->min_area, o->max_area);
     if (s->set->by_category) n += snprintf(out + n, 160 - (size_t)n, ", data.categories");
     return n ? out + 2 : "none is set";
 }
@@ -74,9 +85,11 @@ static int nothing_left(const struct loader_source *s, const struct slot *slot, 
     const struct loader_counts *c = &s->counts;
     char filters[160];
     return error_set(e, c->broken + c->empty == c->seen ? PL_USAGE : PL_FAIL,
-                     "no sample is left: %s cannot be used (%s), and neither can any substitute that was tried; of %llu samples so far %llu are broken and "
+                     "no sample is left: %s cannot be used (%s), and neither can any substitute that was tried; of "
+                     "%llu samples so far %llu are broken and "
                      "%llu have no mask that passes the filters (%s); list them with `plimsoll data verify`",
-                     slot->why.name, slot->why.text, (unsigned long long)c->seen, (unsigned long long)c->broken, (unsigned long long)c->empty, filters_print(s, filters));
+                     slot->why.name, slot->why.text, (unsigned long long)c->seen, (unsigned long long)c->broken,
+                     (unsigned long long)c->empty, filters_print(s, filters));
 }
 
 /* Fails when too many samples are broken, or when a broken one has no substitute. */

@@ -47,8 +47,8 @@ struct loader_options {
  * memory-mapped and need no buffer; with an index and a memory map the images are files. */
 uint64_t loader_default_room(const char *format, bool stores);
 
-/* Masks that a sample must have, by their ids: sample i has ids[first[i]] to ids[first[i + 1] - 1]. Filters do not apply to
- * them, and if there is no room they replace other masks. */
+/* Masks that a sample must have, by their ids: sample i has ids[first[i]] to ids[first[i + 1] - 1].
+ * Filters do not apply to them, and if there is no room they replace other masks. */
 struct loader_wanted {
     const uint32_t *first;
     const int64_t *ids;

@@ -22,7 +22,7 @@ struct worker {
     struct image_reader *reader;
 };
 
-/* --- memory ------------------------------------------------------------------------------------ */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 static uint64_t layout(void *slot, const void *options, char *at)
 {
@@ -31,7 +31,8 @@ static uint64_t layout(void *slot, const void *options, char *at)
     struct token_row *t = &s->out.tokens;
     int32_t **const arrays[] = {&t->ids, &t->labels, &t->positions, &t->ranges};
     uint64_t used = slot_layout(&s->masks, &o->masks, at);
-    for (size_t i = 0; i < COUNT(arrays); i++) *arrays[i] = ring_carve(at, &used, (i == 3 ? 2ull : 1ull) * o->sequence * sizeof(int32_t));
+    for (size_t i = 0; i < COUNT(arrays); i++)
+        *arrays[i] = ring_carve(at, &used, (i == 3 ? 2ull : 1ull) * o->sequence * sizeof(int32_t));
     s->pixels = ring_carve(at, &used, image_reader_floats(&o->reader) * sizeof *s->pixels);
     return used;
 }
@@ -62,7 +63,7 @@ static void thread_free(void *thread)
     mem_free(w);
 }
 
-/* --- a sample ------------------------------------------------------------------------------------ */
+/* --- a sample --------------------------------------------------------------------------------- */
 
 /* The tokens before the answer; with `answers`, all. */
 static int32_t tokens_read(const struct conversations *c, uint32_t k, const struct token_row *row, bool answers)
@@ -105,17 +106,22 @@ static void prefetch(const void *source, uint64_t position)
     dataset_prefetch(s->set, source_sample(s, position));
 }
 
-static const struct ring_kind kind = {sizeof(struct row_slot), layout, thread_bytes, thread_new, thread_free, fill, prefetch};
+static const struct ring_kind kind =
+    {sizeof(struct row_slot), layout, thread_bytes, thread_new, thread_free, fill, prefetch};
 
-/* --- the consumer ---------------------------------------------------------------------------------- */
+/* --- the consumer ----------------------------------------------------------------------------- */
 
-static struct ring_options ring_of(const struct question_rows_options *o) { return (struct ring_options){&kind, o, o->masks.threads, o->masks.slots}; }
+static struct ring_options ring_of(const struct question_rows_options *o)
+{
+    return (struct ring_options){&kind, o, o->masks.threads, o->masks.slots};
+}
 RING_TYPES(question_rows, struct question_rows_options, struct question_rows_source)
 
 void question_rows_seek(struct question_rows *r, struct question_rows_source *s, uint64_t position)
 {
     r->source = s;
-    ring_seek_part(r->ring, s, (struct ring_part){position, s->masks.each, s->masks.every}, s->masks.once ? dataset_count(s->masks.set) : UINT64_MAX);
+    ring_seek_part(r->ring, s, (struct ring_part){position, s->masks.each, s->masks.every},
+                   s->masks.once ? dataset_count(s->masks.set) : UINT64_MAX);
 }
 
 int question_rows_next(struct question_rows *r, const struct question_row **out, struct error *e)

@@ -1,14 +1,14 @@
 /*
- * question_rows.h: samples of PRS-Med, prepared by threads, in order: an image with its mask, and its question and answer as
- * tokens, with the same image for the language model's tower.
+ * question_rows.h: samples of PRS-Med, prepared by threads, in order: an image with its mask, and
+ * its question and answer as tokens, with the same image for the language model's tower.
  *
  *     ring (ring.h) ─ threads ─┬─ image and mask on a canvas (fill.h)
  *                              ├─ the row of tokens (conversations.h)
  *                              └─ the tower's pixel values (image_reader.h)
  *
- * Image and mask decide which sample a position has: one that cannot be used is replaced, as in loader.h, and the texts are
- * those of the sample that takes its place. If the tower's reader finds the image broken after all, the sample has neither a mask
- * nor labels.
+ * Image and mask decide which sample a position has: one that cannot be used is replaced, as in
+ * loader.h, and the texts are those of the sample that takes its place. If the tower's reader finds
+ * the image broken after all, the sample has neither a mask nor labels.
  */
 #ifndef QUESTION_ROWS_H
 #define QUESTION_ROWS_H
@@ -24,7 +24,8 @@ struct question_rows_options {
     uint32_t sequence;
 };
 
-/* Where samples come from. The caller owns it and must not change it while samples are read from it. */
+/* Where samples come from. The caller owns it and must not change it while samples are read from
+ * it. */
 struct question_rows_source {
     struct loader_source masks;       /* its counts are those of all */
     const struct conversations *set;  /* one conversation a row */
@@ -43,7 +44,8 @@ struct question_row {
 /* As those of loader.h. */
 uint64_t question_rows_bytes(const struct question_rows_options *o);
 struct question_rows;
-int question_rows_open(struct question_rows **out, const struct question_rows_options *o, void *memory, struct error *e);
+int question_rows_open(struct question_rows **out, const struct question_rows_options *o, void *memory,
+                       struct error *e);
 void question_rows_close(struct question_rows *r);
 void question_rows_seek(struct question_rows *r, struct question_rows_source *s, uint64_t position);
 bool question_rows_at(const struct question_rows *r, const struct question_rows_source *s, uint64_t position);

@@ -31,7 +31,8 @@ struct ring {
     const void *source;        /* NULL: none yet */
     uint64_t end;              /* of its positions */
     struct ring_part part;     /* of its positions that are read */
-    uint64_t taken, next;      /* the consumer's next number, and the number of the next ticket: positions, or of the part's */
+    /* the consumer's next number, and the number of the next ticket: positions, or of the part's */
+    uint64_t taken, next;
     bool holds;                /* the consumer has the slot of `taken` - 1 */
     uint32_t busy;             /* tickets that are out */
     bool stop, held;           /* held: no new tickets, a seek is waiting */
@@ -49,7 +50,8 @@ void *ring_carve(char *at, uint64_t *used, uint64_t bytes)
 uint64_t ring_bytes(const struct ring_options *o)
 {
     void *slot = mem_alloc(o->kind->slot);
-    const uint64_t bytes = o->slots * o->kind->slot_layout(slot, o->options, NULL) + o->threads * o->kind->thread_bytes(o->options);
+    const uint64_t bytes =
+        o->slots * o->kind->slot_layout(slot, o->options, NULL) + o->threads * o->kind->thread_bytes(o->options);
     mem_free(slot);
     return bytes;
 }
@@ -89,7 +91,9 @@ static void *work(void *argument)
             pthread_cond_wait(&r->work, &r->lock);
             continue;
         }
-        const uint64_t number = r->next++, position = position_of(r, number), ahead = position_of(r, number + r->o.threads); /* ahead: filled after all current tickets */
+        /* ahead: filled after all current tickets */
+        const uint64_t number = r->next++, position = position_of(r, number),
+                       ahead = position_of(r, number + r->o.threads);
         const bool prefetch = r->o.kind->prefetch && ahead < r->end;
         const void *source = r->source;
         r->busy++;
@@ -129,7 +133,8 @@ static int start_thread(struct ring *r, uint32_t i, struct error *e)
 
 int ring_open(struct ring **out, const struct ring_options *o, void *memory, struct error *e)
 {
-    CHECK(o->slots >= 2 && o->threads && (uintptr_t)memory % 64 == 0, "ring of %u slots and %u threads at %p", o->slots, o->threads, memory);
+    CHECK(o->slots >= 2 && o->threads && (uintptr_t)memory % 64 == 0, "ring of %u slots and %u threads at %p", o->slots,
+          o->threads, memory);
     struct ring *r = mem_alloc(sizeof *r);
     const struct ring_kind *k = o->kind;
     char *at = memory;
@@ -142,7 +147,8 @@ int ring_open(struct ring **out, const struct ring_options *o, void *memory, str
     pthread_cond_init(&r->work, NULL);
     pthread_cond_init(&r->done, NULL);
     for (uint32_t i = 0; i < o->slots; i++) at += k->slot_layout(slot_of(r, i), o->options, at);
-    for (uint32_t i = 0; i < o->threads; i++, at += k->thread_bytes(o->options)) r->states[i] = k->thread_new(o->options, at);
+    for (uint32_t i = 0; i < o->threads; i++, at += k->thread_bytes(o->options))
+        r->states[i] = k->thread_new(o->options, at);
     int rc = PL_OK;
     for (uint32_t i = 0; i < o->threads && !rc; i++) rc = start_thread(r, i, e);
     if (rc) ring_close(r);
@@ -193,7 +199,8 @@ bool ring_at(const struct ring *r, const void *source, uint64_t position)
 
 void *ring_next(struct ring *r)
 {
-    CHECK(r->source && position_of(r, r->taken) < r->end, "no sample at position %llu", (unsigned long long)position_of(r, r->taken));
+    CHECK(r->source && position_of(r, r->taken) < r->end, "no sample at position %llu",
+          (unsigned long long)position_of(r, r->taken));
     pthread_mutex_lock(&r->lock);
     if (r->holds) { /* release the slot of the previous call */
         r->holds = false;

@@ -9,12 +9,15 @@
  *        │
  *     ring_next                           ascending positions, filled by any thread
  *
- * What a slot holds is a kind's own: an image with its masks (loader.h), a row of conversations with its
- * images (image_rows.h). A slot depends only on source and position, so a resumed run needs one number.
+ * What a slot holds is a kind's own: an image with its masks (loader.h), a row of conversations
+ * with its images (image_rows.h). A slot depends only on source and position, so a resumed run
+ * needs one number.
  *
- * A sample of several parts has a kind whose slot and whose thread hold those of the parts, one after the other in the block, and whose fill
- * calls theirs. The parts that there are: token rows (token_row_place and conversations_fill of conversations.h), images for a
- * tower (image_reader.h), an image with masks on its grid (fill.h); faults.h has what becomes of a sample whose part cannot be filled.
+ * A sample of several parts has a kind whose slot and whose thread hold those of the parts, one
+ * after the other in the block, and whose fill calls theirs. The parts that there are: token rows
+ * (token_row_place and conversations_fill of conversations.h), images for a tower (image_reader.h),
+ * an image with masks on its grid (fill.h); faults.h has what becomes of a sample whose part cannot
+ * be filled.
  */
 #ifndef RING_H
 #define RING_H
@@ -30,7 +33,8 @@ struct ring_kind {
     void *(*thread_new)(const void *options, char *at);
     void (*thread_free)(void *thread);
     void (*fill)(void *thread, const void *source, uint64_t position, void *slot);
-    void (*prefetch)(const void *source, uint64_t position); /* announces a position that will be filled soon; NULL: nothing to do */
+    /* announces a position that will be filled soon; NULL: nothing to do */
+    void (*prefetch)(const void *source, uint64_t position);
 };
 
 struct ring_options {
@@ -43,26 +47,27 @@ struct ring_options {
 uint64_t ring_bytes(const struct ring_options *o);
 
 struct ring;
-/* `memory` has ring_bytes, aligned to 64, and outlives the ring. Starts the threads, which wait for a
- * seek. */
+/* `memory` has ring_bytes, aligned to 64, and outlives the ring. Starts the threads, which wait for
+ * a seek. */
 int ring_open(struct ring **out, const struct ring_options *o, void *memory, struct error *e);
 /* Joins the threads. NULL is allowed. */
 void ring_close(struct ring *r);
-/* Positions of a source: `each` of them from `first` on, then `each` from first + every on, and so forth; what one
- * rank has of every step. each 0: all from `first` on. */
+/* Positions of a source: `each` of them from `first` on, then `each` from first + every on, and so
+ * forth; what one rank has of every step. each 0: all from `first` on. */
 struct ring_part {
     uint64_t first, each, every;
 };
-/* Continues at the first of these positions of a source, whose positions end at `end`, and drops what was read ahead.
- * The source must stay valid and unchanged. Allocates nothing. */
+/* Continues at the first of these positions of a source, whose positions end at `end`, and drops
+ * what was read ahead. The source must stay valid and unchanged. Allocates nothing. */
 void ring_seek_part(struct ring *r, const void *source, struct ring_part part, uint64_t end);
 /* Whether the next call of ring_next returns this position of this source. */
 bool ring_at(const struct ring *r, const void *source, uint64_t position);
 /* The slot of the next position, valid until the next call. */
 void *ring_next(struct ring *r);
 
-/* A kind's own types around a ring: defines struct NAME and NAME_bytes, NAME_open, NAME_close and NAME_at, after the kind's ring_of, which says what ring its
- * options make. NAME_seek and NAME_next are the kind's. */
+/* A kind's own types around a ring: defines struct NAME and NAME_bytes, NAME_open, NAME_close and
+ * NAME_at, after the kind's ring_of, which says what ring its options make. NAME_seek and NAME_next
+ * are the kind's. */
 #define RING_TYPES(NAME, OPTIONS, SOURCE)                                                                                               \
     struct NAME {                                                                                                                       \
         OPTIONS o;                                                                                                                      \

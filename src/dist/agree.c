@@ -11,7 +11,10 @@
 #include "io/file.h"
 
 /* Room for what all ranks say: an agreement and a message of each, and their times in order. */
-void agree_open(struct ranks *r) { r->room = mem_alloc((size_t)r->n * (sizeof(struct agreement) + AGREE_TEXT + sizeof(double))); }
+void agree_open(struct ranks *r)
+{
+    r->room = mem_alloc((size_t)r->n * (sizeof(struct agreement) + AGREE_TEXT + sizeof(double)));
+}
 
 static char *texts_of(const struct ranks *r) { return (char *)r->room + (size_t)r->n * sizeof(struct agreement); }
 void *agree_room(const struct ranks *r) { return texts_of(r); }
@@ -60,7 +63,8 @@ int agree(struct ranks *r, struct agreement *a, int rc, struct error *e)
     if (!r || !r->room || r->ended) return rc;
     struct error waiting = {0};
     a->failed = rc;
-    if (r->gather(r, a, r->room, sizeof *a, &waiting)) r->abort(r, rc ? rc : PL_FAIL, rc ? e->text : waiting.text); /* others cannot come: the cause is what this rank says */
+    /* others cannot come: the cause is what this rank says */
+    if (r->gather(r, a, r->room, sizeof *a, &waiting)) r->abort(r, rc ? rc : PL_FAIL, rc ? e->text : waiting.text);
     const struct agreement *all = r->room;
     for (int i = 0; i < r->n; i++)
         if (all[i].failed) return adopt_failure(r, i, rc, e);
@@ -85,7 +89,8 @@ int agree_same(struct ranks *r, const struct agree_same *list, int n, struct err
             if (all[i] != all[0]) text_printf(&ranks, "%s%d", differ++ ? ", " : "", i);
         if (differ) {
             r->ended = true; /* all ranks have found the same */
-            error_set(e, PL_USAGE, "%s on rank %s differs from that on rank 0; all ranks need the same", list[k].what, ranks.at);
+            error_set(e, PL_USAGE, "%s on rank %s differs from that on rank 0; all ranks need the same", list[k].what,
+                      ranks.at);
         }
         text_free(&ranks);
         if (differ) return e->code;

@@ -1,9 +1,10 @@
 /*
  * agree.h: agreements: what all ranks must know before a step, and how they end together.
  *
- * Before every step, and at a few places before the first one and after the last, each rank says what it has: counts of
- * its batch, whether it is to stop, and whether it failed. Whoever failed comes to the next agreement and says why; all
- * ranks then end with its code and message. A rank that cannot come aborts all, or is missed after the timeout.
+ * Before every step, and at a few places before the first one and after the last, each rank says
+ * what it has: counts of its batch, whether it is to stop, and whether it failed. Whoever failed
+ * comes to the next agreement and says why; all ranks then end with its code and message. A rank
+ * that cannot come aborts all, or is missed after the timeout.
  */
 #ifndef AGREE_H
 #define AGREE_H
@@ -24,11 +25,13 @@ struct agreement {
     int32_t stop, unused;
 };
 
-/* Allocates the room for agreements; the ranks free it when they are closed. Without it there are none. */
+/* Allocates the room for agreements; the ranks free it when they are closed. Without it there are
+ * none. */
 void agree_open(struct ranks *r);
 
-/* `rc` and `e`: how this rank came here. Returns PL_OK if no rank failed. Otherwise `e` has the code and the message of the
- * first one that did, with its rank and host, and no further agreement takes place: r->ended is set. r NULL: returns rc. */
+/* `rc` and `e`: how this rank came here. Returns PL_OK if no rank failed. Otherwise `e` has the
+ * code and the message of the first one that did, with its rank and host, and no further agreement
+ * takes place: r->ended is set. r NULL: returns rc. */
 int agree(struct ranks *r, struct agreement *a, int rc, struct error *e);
 /* An agreement about failure alone. */
 int agree_on(struct ranks *r, int rc, struct error *e);
@@ -38,11 +41,13 @@ struct agree_same {
     const char *what;
     uint64_t value;
 };
-/* PL_USAGE names the first that differs from rank 0, and the ranks where it does. Called where agree just succeeded. */
+/* PL_USAGE names the first that differs from rank 0, and the ranks where it does. Called where
+ * agree just succeeded. */
 int agree_same(struct ranks *r, const struct agree_same *list, int n, struct error *e);
 
-/* Sets r->share, of which memory.budget auto and memory.host_budget auto are made: with other numbers on each rank they would
- * plan differently. `folder`: that of the offload file, which need not exist. */
+/* Sets r->share, of which memory.budget auto and memory.host_budget auto are made: with other
+ * numbers on each rank they would plan differently. `folder`: that of the offload file, which need
+ * not exist. */
 void agree_free(struct ranks *r, const char *folder);
 
 /* Room for AGREE_TEXT bytes of each rank, until the next agreement. */

@@ -1,6 +1,6 @@
 /*
- * alone.c: a single rank that goes through the motions of several, for tests and to measure what they cost (PLIMSOLL_RANKS=1):
- * its plan has the collectives, and what it sends goes to itself.
+ * alone.c: a single rank that goes through the motions of several, for tests and to measure what
+ * they cost (PLIMSOLL_RANKS=1): its plan has the collectives, and what it sends goes to itself.
  */
 #include "dist/dist.h"
 
@@ -16,7 +16,8 @@ static int exchange(struct ranks *r, const struct move *m, int n, struct error *
     for (int i = 0, j = 0; i < n; i++) {
         if (!m[i].send) continue;
         while (j < n && m[j].send) j++;
-        if (j == n || m[j].bytes != m[i].bytes) return error_set(e, PL_FAIL, "a rank that is alone sends what it does not receive");
+        if (j == n || m[j].bytes != m[i].bytes)
+            return error_set(e, PL_FAIL, "a rank that is alone sends what it does not receive");
         memmove(m[j++].at, m[i].at, m[i].bytes);
     }
     return PL_OK;

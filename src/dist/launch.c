@@ -1,12 +1,14 @@
 /*
- * launch.c: finds out whether a launcher started this process as a rank, and starts ranks on this machine.
+ * launch.c: finds out whether a launcher started this process as a rank, and starts ranks on this
+ * machine.
  *
  *     PMIX_RANK, OMPI_COMM_WORLD_SIZE, PMI_SIZE     mpirun, or srun with --mpi=pmix or pmi2     MPI is opened
  *     SLURM_STEP_NUM_TASKS above 1, none of these   srun without PMIx                           refused
  *     RANK, WORLD_SIZE, MASTER_ADDR                 torchrun                                    refused
  *     PLIMSOLL_RANKS=1, and none of these           nobody: for tests (alone.c)                 a rank that is alone
  *
- * A process that goes on without the others would train the same model alone, N times: so each of these is an error.
+ * A process that goes on without the others would train the same model alone, N times: so each of
+ * these is an error.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -30,10 +32,23 @@ static int64_t number(const char *name)
 /* A launcher that speaks MPI's protocol. */
 static bool has_mpi(void) { return getenv("PMIX_RANK") || getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_SIZE"); }
 static bool is_slurm(void) { return !has_mpi() && number("SLURM_STEP_NUM_TASKS") > 1; }
-static bool is_torchrun(void) { return !has_mpi() && getenv("RANK") && number("WORLD_SIZE") > 1 && getenv("MASTER_ADDR"); }
+static bool is_torchrun(void)
+{
+    return !has_mpi() && getenv("RANK") && number("WORLD_SIZE") > 1 && getenv("MASTER_ADDR");
+}
 
-static int64_t launched_rank(void) { return getenv("PMIX_RANK") ? number("PMIX_RANK") : getenv("OMPI_COMM_WORLD_RANK") ? number("OMPI_COMM_WORLD_RANK") : number("PMI_RANK"); }
-static int64_t launched_size(void) { return getenv("OMPI_COMM_WORLD_SIZE") ? number("OMPI_COMM_WORLD_SIZE") : getenv("PMI_SIZE") ? number("PMI_SIZE") : number("SLURM_STEP_NUM_TASKS"); }
+static int64_t launched_rank(void)
+{
+    return getenv("PMIX_RANK")              ? number("PMIX_RANK")
+           : getenv("OMPI_COMM_WORLD_RANK") ? number("OMPI_COMM_WORLD_RANK")
+                                            : number("PMI_RANK");
+}
+static int64_t launched_size(void)
+{
+    return getenv("OMPI_COMM_WORLD_SIZE") ? number("OMPI_COMM_WORLD_SIZE")
+           : getenv("PMI_SIZE")           ? number("PMI_SIZE")
+                                          : number("SLURM_STEP_NUM_TASKS");
+}
 
 int64_t dist_launched(void)
 {
@@ -41,7 +56,10 @@ int64_t dist_launched(void)
     return n > 1 ? n : 1;
 }
 
-int dist_share_threads(int64_t allowed, int64_t online, int64_t local) { return (int)max_i64(1, min_i64(allowed, online / max_i64(1, local))); }
+int dist_share_threads(int64_t allowed, int64_t online, int64_t local)
+{
+    return (int)max_i64(1, min_i64(allowed, online / max_i64(1, local)));
+}
 
 int dist_threads(int64_t local)
 {
@@ -57,8 +75,10 @@ static const struct mpi_plugin *open_plugin(struct error *e)
 {
     char path[PLUGIN_PATH];
     if (!find_plugin(path)) {
-        error_set(e, PL_USAGE, "launched as rank %lld of %lld, and this build has no MPI (plimsoll-mpi.so): install Open MPI (libopenmpi-dev, openmpi-bin) and build again", (long long)launched_rank(),
-                  (long long)launched_size());
+        error_set(e, PL_USAGE,
+                  "launched as rank %lld of %lld, and this build has no MPI (plimsoll-mpi.so): install Open MPI "
+                  "(libopenmpi-dev, openmpi-bin) and build again",
+                  (long long)launched_rank(), (long long)launched_size());
         return NULL;
     }
     void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* Open MPI's own plug-ins need its symbols */
@@ -68,10 +88,12 @@ static const struct mpi_plugin *open_plugin(struct error *e)
     return NULL;
 }
 
-/* Open MPI spins while it waits; where ranks share processors, mpirun lets them yield and srun does not. */
+/* Open MPI spins while it waits; where ranks share processors, mpirun lets them yield and srun does
+ * not. */
 static void yield_when_idle(void)
 {
-    const int64_t local = number("OMPI_COMM_WORLD_LOCAL_SIZE") ? number("OMPI_COMM_WORLD_LOCAL_SIZE") : number("SLURM_STEP_TASKS_PER_NODE");
+    const int64_t local = number("OMPI_COMM_WORLD_LOCAL_SIZE") ? number("OMPI_COMM_WORLD_LOCAL_SIZE")
+                                                               : number("SLURM_STEP_TASKS_PER_NODE");
     if (local > sysconf(_SC_NPROCESSORS_ONLN)) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
 }
 
@@ -97,11 +119,15 @@ struct ranks *dist_open(struct error *e)
 {
     e->code = PL_OK;
     if (is_slurm()) {
-        error_set(e, PL_USAGE, "srun started %lld tasks without PMIx, so each would train alone: use srun --mpi=pmix", (long long)number("SLURM_STEP_NUM_TASKS"));
+        error_set(e, PL_USAGE, "srun started %lld tasks without PMIx, so each would train alone: use srun --mpi=pmix",
+                  (long long)number("SLURM_STEP_NUM_TASKS"));
         return NULL;
     }
     if (is_torchrun()) {
-        error_set(e, PL_USAGE, "torchrun started this as rank %s of %s, and ranks are connected by MPI: use mpirun -np %s plimsoll train RUN.yaml", getenv("RANK"), getenv("WORLD_SIZE"), getenv("WORLD_SIZE"));
+        error_set(e, PL_USAGE,
+                  "torchrun started this as rank %s of %s, and ranks are connected by MPI: use mpirun -np %s plimsoll "
+                  "train RUN.yaml",
+                  getenv("RANK"), getenv("WORLD_SIZE"), getenv("WORLD_SIZE"));
         return NULL;
     }
     const bool motions = !has_mpi() && number("PLIMSOLL_RANKS") == 1;
@@ -135,7 +161,11 @@ int dist_start(int64_t ranks, const char *const *argv, int argc, struct error *e
     const ssize_t end = readlink("/proc/self/exe", self, sizeof self - 1);
     int n = 0;
     if (end < 0) return error_set(e, PL_FAIL, "cannot find this program's file");
-    if (!find_plugin(plugin)) return error_set(e, PL_USAGE, "--ranks %lld: this build has no MPI (plimsoll-mpi.so): install Open MPI (libopenmpi-dev, openmpi-bin) and build again", (long long)ranks);
+    if (!find_plugin(plugin))
+        return error_set(e, PL_USAGE,
+                         "--ranks %lld: this build has no MPI (plimsoll-mpi.so): install Open MPI (libopenmpi-dev, "
+                         "openmpi-bin) and build again",
+                         (long long)ranks);
     const char **list = mem_alloc(((size_t)argc + 16) * sizeof *list);
     self[end] = '\0';
     snprintf(count, sizeof count, "%lld", (long long)ranks);
@@ -149,5 +179,7 @@ int dist_start(int64_t ranks, const char *const *argv, int argc, struct error *e
     execvp("mpirun", (char *const *)list);
     const int why = errno;
     mem_free(list);
-    return error_set(e, PL_USAGE, "--ranks %lld needs mpirun, which cannot be started: %s; install Open MPI (openmpi-bin)", (long long)ranks, strerror(why));
+    return error_set(e, PL_USAGE,
+                     "--ranks %lld needs mpirun, which cannot be started: %s; install Open MPI (openmpi-bin)",
+                     (long long)ranks, strerror(why));
 }

@@ -1,11 +1,12 @@
 /*
  * mpi.c: the transport over MPI: plimsoll-mpi.so, built by mpicc.
  *
- * MPI moves bytes and nothing else: no reduction and no collective of MPI touches a tensor, so that sums have our order,
- * and no memory but ours. A wait is a loop of MPI_Test that yields the processor; a rank that makes no progress for
- * `timeout` seconds finds out who is late. It asks those that it waits for whether they are alive. One that waits itself
- * answers, for another rank is the cause, and is left the time to name it. Tensors, agreements and these questions have
- * a communicator each.
+ * MPI moves bytes and nothing else: no reduction and no collective of MPI touches a tensor, so that
+ * sums have our order, and no memory but ours. A wait is a loop of MPI_Test that yields the
+ * processor; a rank that makes no progress for `timeout` seconds finds out who is late. It asks
+ * those that it waits for whether they are alive. One that waits itself answers, for another rank
+ * is the cause, and is left the time to name it. Tensors, agreements and these questions have a
+ * communicator each.
  *
  * It contains no code of the program, and calls none: messages are formatted here.
  */
@@ -23,7 +24,8 @@
 
 enum { PIECE = 1 << 28 }; /* bytes of a message, at most: MPI counts in int */
 enum { ASK = 1, ANSWER };  /* tags of communicator `alive` */
-enum { ANSWER_SECONDS = 1, OTHERS_SECONDS = 3 }; /* a rank that waits answers within the first; another names the cause within the second */
+/* a rank that waits answers within the first; another names the cause within the second */
+enum { ANSWER_SECONDS = 1, OTHERS_SECONDS = 3 };
 
 /* Requests of one kind, posted and awaited by one thread. */
 struct line {
@@ -59,10 +61,11 @@ static int fail(struct error *e, const char *fmt, ...)
 static int late(const struct ranks *r, int peer, double timeout, const char *where, struct error *e)
 {
     const struct mpi *m = r->state;
-    return fail(e, "waited %g s for rank %d (%s) in %s, step %lld: is it stopped, or the network down?", timeout, peer, m->hosts[peer], where, (long long)r->step);
+    return fail(e, "waited %g s for rank %d (%s) in %s, step %lld: is it stopped, or the network down?", timeout, peer,
+                m->hosts[peer], where, (long long)r->step);
 }
 
-/* --- who is alive -------------------------------------------------------------------------------- */
+/* --- who is alive ----------------------------------------------------------------------------- */
 
 static void say(const struct mpi *m, int peer, int tag)
 {
@@ -102,7 +105,7 @@ static int silent(const struct mpi *m, const struct line *l, int n, double since
     return -1;
 }
 
-/* --- waiting ------------------------------------------------------------------------------------- */
+/* --- waiting ---------------------------------------------------------------------------------- */
 
 /* Awaits n requests. The clock starts again whenever one of them completes. */
 static int await(struct ranks *r, const struct line *l, int n, double timeout, const char *where, struct error *e)
@@ -115,7 +118,9 @@ static int await(struct ranks *r, const struct line *l, int n, double timeout, c
         done = 0;
         for (int i = 0; i < n; i++) {
             int complete = 1;
-            if (l->request[i] != MPI_REQUEST_NULL && MPI_Test(&l->request[i], &complete, MPI_STATUS_IGNORE) != MPI_SUCCESS) return fail(e, "MPI_Test failed while waiting for rank %d", l->peer[i]);
+            if (l->request[i] != MPI_REQUEST_NULL &&
+                MPI_Test(&l->request[i], &complete, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+                return fail(e, "MPI_Test failed while waiting for rank %d", l->peer[i]);
             done += complete;
             if (!complete && open < 0) open = i;
         }
@@ -126,7 +131,8 @@ static int await(struct ranks *r, const struct line *l, int n, double timeout, c
             ask(m, l, n);
         } else if (over > 0 && now() - asked > ANSWER_SECONDS) {
             const int who = silent(m, l, n, asked);
-            if (who >= 0 || now() - asked > OTHERS_SECONDS) return late(r, who >= 0 ? who : l->peer[open], timeout, where, e);
+            if (who >= 0 || now() - asked > OTHERS_SECONDS)
+                return late(r, who >= 0 ? who : l->peer[open], timeout, where, e);
         }
         if (idle > 50) hear(m), sched_yield();
     }
@@ -147,10 +153,12 @@ static int post(const struct move *v, uint64_t at, MPI_Comm comm, MPI_Request *r
 {
     const int bytes = (int)(v->bytes - at < PIECE ? v->bytes - at : PIECE);
     char *from = (char *)v->at + at;
-    return v->send ? MPI_Isend(from, bytes, MPI_BYTE, v->peer, 0, comm, request) : MPI_Irecv(from, bytes, MPI_BYTE, v->peer, 0, comm, request);
+    return v->send ? MPI_Isend(from, bytes, MPI_BYTE, v->peer, 0, comm, request)
+                   : MPI_Irecv(from, bytes, MPI_BYTE, v->peer, 0, comm, request);
 }
 
-/* Receives are posted first, so that nothing arrives unexpected. Messages between two ranks keep their order. */
+/* Receives are posted first, so that nothing arrives unexpected. Messages between two ranks keep
+ * their order. */
 static int exchange(struct ranks *r, const struct move *v, int n, struct error *e)
 {
     struct mpi *m = r->state;
@@ -162,7 +170,8 @@ static int exchange(struct ranks *r, const struct move *v, int n, struct error *
     for (int send = 0; send < 2; send++)
         for (int i = 0; i < n; i++)
             for (uint64_t at = 0; at < v[i].bytes && v[i].send == (send == 1); at += PIECE) {
-                if (post(&v[i], at, l->comm, &l->request[posted]) != MPI_SUCCESS) return fail(e, "MPI cannot send to or receive from rank %d", v[i].peer);
+                if (post(&v[i], at, l->comm, &l->request[posted]) != MPI_SUCCESS)
+                    return fail(e, "MPI cannot send to or receive from rank %d", v[i].peer);
                 l->peer[posted++] = v[i].peer;
             }
     const int rc = await(r, l, posted, r->timeout, r->where ? r->where : "an exchange", e);
@@ -179,12 +188,15 @@ static int gather(struct ranks *r, const void *mine, void *all, size_t each, str
     reserve(l, 2 * r->n);
     for (int i = 0; i < r->n; i++) {
         if (i == r->rank) continue;
-        if (MPI_Irecv((char *)all + (size_t)i * each, (int)each, MPI_BYTE, i, 0, l->comm, &l->request[posted]) != MPI_SUCCESS) return fail(e, "MPI_Irecv from rank %d failed", i);
+        if (MPI_Irecv((char *)all + (size_t)i * each, (int)each, MPI_BYTE, i, 0, l->comm, &l->request[posted]) !=
+            MPI_SUCCESS)
+            return fail(e, "MPI_Irecv from rank %d failed", i);
         l->peer[posted++] = i;
     }
     for (int i = 0; i < r->n; i++) {
         if (i == r->rank) continue;
-        if (MPI_Isend(mine, (int)each, MPI_BYTE, i, 0, l->comm, &l->request[posted]) != MPI_SUCCESS) return fail(e, "MPI_Isend to rank %d failed", i);
+        if (MPI_Isend(mine, (int)each, MPI_BYTE, i, 0, l->comm, &l->request[posted]) != MPI_SUCCESS)
+            return fail(e, "MPI_Isend to rank %d failed", i);
         l->peer[posted++] = i;
     }
     memcpy((char *)all + (size_t)r->rank * each, mine, each);
@@ -224,12 +236,14 @@ static int open_world(struct ranks *r, struct error *e)
 {
     struct mpi *m = calloc(1, sizeof *m);
     int provided;
-    if (!m || MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) return fail(e, "MPI_Init_thread failed");
+    if (!m || MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
+        return fail(e, "MPI_Init_thread failed");
     r->threads = provided == MPI_THREAD_MULTIPLE;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &r->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &r->n);
-    if (MPI_Comm_dup(MPI_COMM_WORLD, &m->tensors.comm) != MPI_SUCCESS || MPI_Comm_dup(MPI_COMM_WORLD, &m->agreements.comm) != MPI_SUCCESS ||
+    if (MPI_Comm_dup(MPI_COMM_WORLD, &m->tensors.comm) != MPI_SUCCESS ||
+        MPI_Comm_dup(MPI_COMM_WORLD, &m->agreements.comm) != MPI_SUCCESS ||
         MPI_Comm_dup(MPI_COMM_WORLD, &m->alive) != MPI_SUCCESS)
         return fail(e, "MPI_Comm_dup failed");
     gethostname(r->host, sizeof r->host - 1);

@@ -1,15 +1,17 @@
 /*
- * loop_trips.c: how many iterations a loop over what a batch has of something needs (loop.counted, see run.h).
+ * loop_trips.c: how many iterations a loop over what a batch has of something needs (loop.counted,
+ * see run.h).
  *
  *     labels of the batch   | sample 0 | sample 1 | sample 2 | sample 3 |
  *     counts[]                   12         40         7          25
  *     micro-batches of two     52: 4 chunks of 16    32: 2 chunks of 16
  *
- * Counted are labels, or images by the indices of their features. The counts follow what is written into the
- * input, on whatever way: samples of a training step, of the next one while a step runs, of an evaluation. A
- * step that was submitted has its trip counts already. What replaces other values in a part of a sample is
- * added to its count; a label at the first token, which the label shift drops, is counted too, and so is an
- * image again whose features are in several places. A count that is too large costs time and changes nothing.
+ * Counted are labels, or images by the indices of their features. The counts follow what is written
+ * into the input, on whatever way: samples of a training step, of the next one while a step runs,
+ * of an evaluation. A step that was submitted has its trip counts already. What replaces other
+ * values in a part of a sample is added to its count; a label at the first token, which the label
+ * shift drops, is counted too, and so is an image again whose features are in several places. A
+ * count that is too large costs time and changes nothing.
  */
 #include "engine/run.h"
 
@@ -23,7 +25,10 @@ static const struct loop *loop_of(const struct graph *g, id storage)
     return NULL;
 }
 
-static uint64_t tokens_of_sample(const struct run *r, id storage) { return r->planned.graph.storages.at[storage].bytes / (uint64_t)planned_samples(&r->planned) / sizeof(int32_t); }
+static uint64_t tokens_of_sample(const struct run *r, id storage)
+{
+    return r->planned.graph.storages.at[storage].bytes / (uint64_t)planned_samples(&r->planned) / sizeof(int32_t);
+}
 
 void trips_start(struct run *r)
 {
@@ -81,13 +86,16 @@ static uint32_t trips_of(const struct run *r, const struct loop *l, int64_t micr
     return trips < least ? least : trips > l->trip ? l->trip : (uint32_t)trips;
 }
 
-/* The loop around is that over micro-batches; without one the program reads the first micro-batch. */
+/* The loop around is that over micro-batches; without one the program reads the first
+ * micro-batch. */
 void trips_set(struct run *r, enum program p)
 {
     const struct graph *g = &r->planned.graph;
     for (id l = 1; l < g->loops.n; l++) {
         const struct loop *loop = &g->loops.at[l];
-        const uint32_t around = loop->parent ? (uint32_t)(planned_samples(&r->planned) / r->planned.plan.settings.micro_batch) : 1; /* micro-batches, of all shares */
+        /* micro-batches, of all shares */
+        const uint32_t around =
+            loop->parent ? (uint32_t)(planned_samples(&r->planned) / r->planned.plan.settings.micro_batch) : 1;
         if (loop->program != p || !r->counts[loop->counted]) continue;
         for (uint32_t i = 0; i < around; i++) r->tape.trip[l][i] = trips_of(r, loop, i);
     }

@@ -50,7 +50,9 @@ static int64_t count_nonfinite(struct run *r, const struct operand *x, bool firs
     int64_t bad = 0;
     for (int64_t at = 0; at < n && !(first && bad); at += room) {
         int64_t k = min_i64(room, n - at);
-        if (ops->read(&r->device, buffer, (const char *)data + (uint64_t)at * dtype_size(t), (uint64_t)k * dtype_size(t), &e)) return 0;
+        if (ops->read(&r->device, buffer, (const char *)data + (uint64_t)at * dtype_size(t),
+                      (uint64_t)k * dtype_size(t), &e))
+            return 0;
         if (transfer_nonfinite(buffer, t, k) < 0) continue;
         for (int64_t i = 0; i < k; i++) bad += !isfinite(dtype_load(buffer, t, i)) && belongs_to(x, at + i);
     }
@@ -99,7 +101,9 @@ void run_find_stored_nonfinite(struct run *r, char *out, size_t room)
         memcpy(x.dim, t->dim, sizeof x.dim);
         memcpy(x.stride, t->stride, sizeof x.stride);
         int64_t n = tensor_elements(t), bad = count_nonfinite(r, &x, false);
-        if (bad) snprintf(out, room, "the gradient of %s (%lld of %lld elements)", graph_name(g, tensor_at(g, p->tensor)->name), (long long)bad, (long long)n);
+        if (bad)
+            snprintf(out, room, "the gradient of %s (%lld of %lld elements)",
+                     graph_name(g, tensor_at(g, p->tensor)->name), (long long)bad, (long long)n);
     }
 }
 

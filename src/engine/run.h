@@ -21,7 +21,9 @@ struct run {
         int64_t row;             /* the first row of the inputs that it has */
         int64_t sample;          /* the index of that row in the step's batch */
     } share;
-    uint32_t **counts;           /* by storage, then by sample of the batch in the inputs: its labels != -100, or its images, or more; NULL: no loop depends on the storage */
+    /* by storage, then by sample of the batch in the inputs: its labels != -100, or its images, or
+     * more; NULL: no loop depends on the storage */
+    uint32_t **counts;
     struct bump memory;          /* of `counts` */
     bool has_device, has_tape, has_weights;
     bool prefetching;            /* run_write_input writes the batch of the next step... */
@@ -50,14 +52,16 @@ void *run_tickets(const struct run *r);
 int run_put_step(struct run *r, const struct step_block *b, struct error *e);
 int run_get_step(struct run *r, struct step_block *b, struct error *e);
 int run_program(struct run *r, enum program p, struct error *e);
-/* A program has failed on the device. Other ranks are in it, and wait for this one there, where no agreement reaches them: it ends all of them with its
- * message. Alone, or where the program has no collectives, returns the code. */
+/* A program has failed on the device. Other ranks are in it, and wait for this one there, where no
+ * agreement reaches them: it ends all of them with its message. Alone, or where the program has no
+ * collectives, returns the code. */
 int run_failed(struct run *r, enum program p, const struct error *e);
 /* {norm, factor} of the gradients: an output of the update, or of a fused step. */
 id run_clip(const struct run *r);
 int run_read(struct run *r, id tensor, void *to, struct error *e);
 /* Writes samples of an input, one after the other, starting at sample `at` of the step's batch. The
- * input must exist, and the samples must be within it (planned_input). A shared input is written whole. */
+ * input must exist, and the samples must be within it (planned_input). A shared input is written
+ * whole. */
 int run_write_input(struct run *r, const char *input, int64_t at, const void *data, uint64_t bytes, struct error *e);
 /* Writes the samples of the effective batch in the order of the input's own dimensions: one array
  * [T,batch,C] for an input [T,B,C]. */
@@ -83,8 +87,8 @@ void run_find_stored_nonfinite(struct run *r, char *out, size_t room);
 
 /* --- rows with labels, and images (loop_trips.c) ------------------------------------------ */
 
-/* Loops over rows with labels, or over images, leave out iterations without any (loop.counted): the run counts
- * those of each sample as they are written. */
+/* Loops over rows with labels, or over images, leave out iterations without any (loop.counted): the
+ * run counts those of each sample as they are written. */
 void trips_start(struct run *r);
 /* Bytes of an input were written, or two micro-batches of it were swapped. */
 void trips_count(struct run *r, id storage, uint64_t from, const void *data, uint64_t bytes);

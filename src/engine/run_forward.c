@@ -13,14 +13,18 @@
 
 enum { IGNORED = -100 };
 
-static int64_t micro_batches(const struct run *r) { return planned_samples(&r->planned) / r->planned.plan.settings.micro_batch; }
+static int64_t micro_batches(const struct run *r)
+{
+    return planned_samples(&r->planned) / r->planned.plan.settings.micro_batch;
+}
 
 /* Writes the staging buffer's bytes over a range of the input. */
 static int fill_range(struct run *r, const struct planned_input *x, uint64_t from, uint64_t bytes, struct error *e)
 {
     char *to = r->device.arena[SPACE_DEVICE] + r->planned.plan.placement.offset[x->storage] + from;
     int rc = PL_OK;
-    for (uint64_t b = 0; b < bytes && !rc; b += PLAN_STAGING) rc = r->device.ops->write(&r->device, to + b, run_staging(r), min_u64(PLAN_STAGING, bytes - b), e);
+    for (uint64_t b = 0; b < bytes && !rc; b += PLAN_STAGING)
+        rc = r->device.ops->write(&r->device, to + b, run_staging(r), min_u64(PLAN_STAGING, bytes - b), e);
     return rc;
 }
 
@@ -33,11 +37,15 @@ int run_fill_ragged(struct run *r, struct error *e)
     int rc = PL_OK;
     for (id s = 1; s < g->storages.n && at < rows; s++) {
         struct planned_input x;
-        if (g->storages.at[s].kind != KIND_INPUT || !planned_input(&r->planned, graph_name(g, g->storages.at[s].name), &x) || !planned_input_used(&r->planned, &x) || x.axis == INPUT_SHARED) continue;
+        if (g->storages.at[s].kind != KIND_INPUT ||
+            !planned_input(&r->planned, graph_name(g, g->storages.at[s].name), &x) ||
+            !planned_input_used(&r->planned, &x) || x.axis == INPUT_SHARED)
+            continue;
         planned_input_ids(&r->planned, &x);
         memset(fill, 0, PLAN_STAGING);
         for (int64_t i = 0; x.ignores && i < PLAN_STAGING / 4; i++) ((int32_t *)(void *)fill)[i] = IGNORED;
-        const uint64_t row = x.entries * x.entry, padding = (uint64_t)(rows - at) * (x.sample / x.outer), end = (uint64_t)rows * x.sample;
+        const uint64_t row = x.entries * x.entry, padding = (uint64_t)(rows - at) * (x.sample / x.outer),
+                       end = (uint64_t)rows * x.sample;
         for (uint64_t o = 0; o < x.outer && !rc; o++) rc = fill_range(r, &x, end - o * row - padding, padding, e);
     }
     return rc;
@@ -67,7 +75,9 @@ static int swap_inputs(struct run *r, int64_t micro_batch, struct error *e)
     const struct graph *g = &r->planned.graph;
     int rc = PL_OK;
     for (id s = 1; s < g->storages.n && micro_batch && !rc; s++) {
-        if (g->storages.at[s].kind != KIND_INPUT || g->storages.at[s].axis == INPUT_SHARED || !planned_input_used(&r->planned, &(struct planned_input){.storage = s})) continue;
+        if (g->storages.at[s].kind != KIND_INPUT || g->storages.at[s].axis == INPUT_SHARED ||
+            !planned_input_used(&r->planned, &(struct planned_input){.storage = s}))
+            continue;
         uint64_t bytes = g->storages.at[s].bytes / (uint64_t)micro_batches(r);
         char *first = r->device.arena[SPACE_DEVICE] + r->planned.plan.placement.offset[s];
         rc = swap_bytes(r, first, first + bytes * (uint64_t)micro_batch, bytes, e);

@@ -15,7 +15,9 @@ static void find_parts(struct tickets *t)
     for (uint32_t i = 0; i < g->outputs.n && t->parts < LOSS_PARTS; i++) {
         const struct output *o = &g->outputs.at[i];
         const struct tensor *x = tensor_at(g, o->tensor);
-        if (o->program != PROGRAM_STEP || x->rank || x->dtype != DT_F32 || !text_ends_with(graph_name(g, o->name), "_loss")) continue;
+        if (o->program != PROGRAM_STEP || x->rank || x->dtype != DT_F32 ||
+            !text_ends_with(graph_name(g, o->name), "_loss"))
+            continue;
         t->part[t->parts] = o->tensor;
         t->part_name[t->parts++] = graph_name(g, o->name);
     }
@@ -37,7 +39,8 @@ static bool is_pipelined(const struct tickets *t) { return t->at != t->own; }
 bool tickets_overlap(const struct tickets *t)
 {
     const struct tape *tape = &t->run->tape;
-    return is_pipelined(t) && !t->run->planned.serial_steps && !t->running && !tape->nodes && !tape->timing && !tape->observe;
+    return is_pipelined(t) && !t->run->planned.serial_steps && !t->running && !tape->nodes && !tape->timing &&
+           !tape->observe;
 }
 
 uint32_t tickets_in_flight(const struct tickets *t) { return (uint32_t)(t->submitted - t->retired); }
@@ -58,7 +61,9 @@ static int send_block(const struct tickets *t, const struct ticket *k, struct er
 {
     const bool in_flight = tickets_in_flight(t);
     struct step_block *to = tape_address(&t->run->tape, t->run->planned.graph.step);
-    const uint64_t known = !in_flight ? sizeof *to : t->scaled ? offsetof(struct step_block, loss_scale) : offsetof(struct step_block, found_inf);
+    const uint64_t known = !in_flight  ? sizeof *to
+                           : t->scaled ? offsetof(struct step_block, loss_scale)
+                                       : offsetof(struct step_block, found_inf);
     int rc = send(t, to, &k->block, known, e);
     if (!rc && in_flight && t->scaled) rc = send(t, &to->loss_scale, &to->next_scale, sizeof to->loss_scale, e);
     return rc;
@@ -71,14 +76,15 @@ static int submit_pipelined(struct tickets *t, struct ticket *k, struct error *e
     int rc = send_block(t, k, e);
     if (!rc) rc = run_program(r, PROGRAM_STEP, e);
     if (!rc) rc = send(t, &k->loss, tape_address(&r->tape, t->loss), sizeof k->loss, e);
-    for (int i = 0; i < t->parts && !rc; i++) rc = send(t, &k->part[i], tape_address(&r->tape, t->part[i]), sizeof k->part[i], e);
+    for (int i = 0; i < t->parts && !rc; i++)
+        rc = send(t, &k->part[i], tape_address(&r->tape, t->part[i]), sizeof k->part[i], e);
     if (!rc) rc = run_program(r, PROGRAM_UPDATE, e);
     if (!rc) rc = send(t, k->clip, tape_address(&r->tape, t->clip), sizeof k->clip, e);
     if (!rc && t->scaled) rc = send(t, &k->block, tape_address(&r->tape, r->planned.graph.step), sizeof k->block, e);
     return rc ? rc : r->device.ops->record_event(&r->device, (int)(t->submitted % TICKETS), e);
 }
 
-/* --- a synchronous device ---------------------------------------------------------------------- */
+/* --- a synchronous device --------------------------------------------------------------------- */
 
 static int run_synchronously(struct tickets *t, struct ticket *k, struct error *e)
 {
@@ -94,13 +100,14 @@ static int run_synchronously(struct tickets *t, struct ticket *k, struct error *
     return !rc && t->scaled ? run_get_step(r, &k->block, e) : rc;
 }
 
-/* --- both -------------------------------------------------------------------------------------- */
+/* --- both ------------------------------------------------------------------------------------- */
 
 int ticket_submit(struct tickets *t, const struct step_block *b, double from, struct error *e)
 {
     const int number = (int)(t->submitted % TICKETS);
     struct ticket *k = &t->at[number];
-    CHECK(tickets_in_flight(t) < TICKETS && (!tickets_in_flight(t) || is_pipelined(t)), "%u steps are in flight", tickets_in_flight(t));
+    CHECK(tickets_in_flight(t) < TICKETS && (!tickets_in_flight(t) || is_pipelined(t)), "%u steps are in flight",
+          tickets_in_flight(t));
     k->block = *b;
     t->from[number] = tickets_in_flight(t) ? -1 : from;
     int rc = is_pipelined(t) ? submit_pipelined(t, k, e) : run_synchronously(t, k, e);
@@ -113,7 +120,8 @@ int ticket_retire(struct tickets *t, struct ticket *out, struct error *e)
     const int number = (int)(t->retired % TICKETS);
     CHECK(tickets_in_flight(t), "no step is in flight");
     double done = clock_seconds();
-    if (is_pipelined(t) && t->run->device.ops->wait_event(&t->run->device, number, &done, e)) return run_failed(t->run, PROGRAM_UPDATE, e);
+    if (is_pipelined(t) && t->run->device.ops->wait_event(&t->run->device, number, &done, e))
+        return run_failed(t->run, PROGRAM_UPDATE, e);
     *out = t->at[number];
     t->seconds = fmax(done - (t->from[number] < 0 ? t->done : t->from[number]), 0);
     t->done = done;

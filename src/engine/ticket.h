@@ -39,7 +39,9 @@ enum { LOSS_PARTS = 4 }; /* losses of a model with several, at most */
 
 /* The results of a step. */
 struct ticket {
-    struct step_block block; /* the step block: at submission as far as the host knows it; once retired, with f16, after the update */
+    /* the step block: at submission as far as the host knows it; once retired, with f16, after the
+     * update */
+    struct step_block block;
     float clip[2];           /* {norm, factor} of the gradients */
     float loss;
     float part[LOSS_PARTS];  /* of a model with several losses: each of them, before its weight */
@@ -56,7 +58,8 @@ struct tickets {
     struct ticket *at;       /* [TICKETS], in the plan's buffer or `own` */
     struct ticket own[TICKETS];
     uint64_t submitted, retired; /* number of steps */
-    double from[TICKETS];    /* clock_seconds() at the start of each; negative: it starts at the end of the previous step */
+    /* clock_seconds() at the start of each; negative: it starts at the end of the previous step */
+    double from[TICKETS];
     double done;             /* clock_seconds() when the device completed the last retired step */
     double seconds;          /* time of that step */
 };

@@ -1,8 +1,9 @@
 /*
  * allocation.c: see allocation.h.
  *
- * The texture is that of the image as the tower sees it, before it was normalised. Random scores are a function of
- * train.seed and the position, so that no split of a batch, and no resume, changes them.
+ * The texture is that of the image as the tower sees it, before it was normalised. Random scores
+ * are a function of train.seed and the position, so that no split of a batch, and no resume,
+ * changes them.
  */
 #include "feed/allocation.h"
 
@@ -63,12 +64,14 @@ static void describe(struct allocation *a, const float *pixels)
     memset(a->texture, 0, TEXTURE_CELLS * TEXTURE_CHANNELS * sizeof *a->texture);
     memset(a->information, 0, TEXTURE_CELLS * sizeof *a->information);
     if (!pixels) return;
-    for (int64_t k = 0; k < 3 * plane; k++) a->rgb[k] = (float)((double)pixels[k] * a->std[k / plane] + a->mean[k / plane]);
+    for (int64_t k = 0; k < 3 * plane; k++)
+        a->rgb[k] = (float)((double)pixels[k] * a->std[k / plane] + a->mean[k / plane]);
     texture_of(a->rgb, a->side, a->texture);
     texture_information(a->texture, a->information);
 }
 
-int allocation_put(struct allocation *a, struct run *r, int64_t i, uint64_t position, const struct token_row *row, const int32_t *index, const float *pixels, struct error *e)
+int allocation_put(struct allocation *a, struct run *r, int64_t i, uint64_t position, const struct token_row *row,
+                   const int32_t *index, const float *pixels, struct error *e)
 {
     if (a->scores) return put_random(a, r, i, position, e);
     describe(a, pixels);

@@ -1,6 +1,6 @@
 /*
- * allocation.h: the inputs of the token allocator (models/allocator.h) beside those of conversations with images: texture,
- * information and query_weights of a row; or random_scores.
+ * allocation.h: the inputs of the token allocator (models/allocator.h) beside those of
+ * conversations with images: texture, information and query_weights of a row; or random_scores.
  */
 #ifndef ALLOCATION_H
 #define ALLOCATION_H
@@ -10,11 +10,13 @@
 #include "engine/run.h"
 
 struct allocation;
-/* Rows have T tokens. NULL: the run's model takes all tokens of an image. `processor` says how its pixels were normalised. */
+/* Rows have T tokens. NULL: the run's model takes all tokens of an image. `processor` says how its
+ * pixels were normalised. */
 struct allocation *allocation_new(const struct run *r, int64_t T, const struct image_processor *processor);
 /* NULL is allowed. */
 void allocation_free(struct allocation *a);
 /* Writes row i of the batch, with its image_index. `pixels` of its image; NULL: it has none. */
-int allocation_put(struct allocation *a, struct run *r, int64_t i, uint64_t position, const struct token_row *row, const int32_t *index, const float *pixels, struct error *e);
+int allocation_put(struct allocation *a, struct run *r, int64_t i, uint64_t position, const struct token_row *row,
+                   const int32_t *index, const float *pixels, struct error *e);
 
 #endif

@@ -22,8 +22,10 @@ const char *batch_advice(const struct model *m)
     if (m->ground) return "set data.format to sa1b, coco, pairs or csv, and data.queries to a file of texts";
     if (m->head) return m->head->kind == HEAD_CLASSES ? "set data.format to classes" : "set data.format to captions";
     if (m->masks) return "set data.format to sa1b, coco, pairs, csv, packed or parquet";
-    if (model_port(m, "input_ids")) return "set data.format to tokens, bytes or conversations, or use a model like sam-tiny";
-    return "a vision tower trains with a head: set data.format to classes, for images of classes, or to captions, for images with texts";
+    if (model_port(m, "input_ids"))
+        return "set data.format to tokens, bytes or conversations, or use a model like sam-tiny";
+    return "a vision tower trains with a head: set data.format to classes, for images of classes, or to captions, for "
+           "images with texts";
 }
 
 int batch_refuse_tokens(const struct config *c, const struct model *m, struct error *e)
@@ -35,14 +37,19 @@ int batch_refuse_tokens(const struct config *c, const struct model *m, struct er
 
 const char *batch_format(const struct config *c)
 {
-    static const char *const names[] = {[FORMAT_TOKENS] = "tokens", [FORMAT_BYTES] = "bytes", [FORMAT_TEXT] = "text", [FORMAT_CONVERSATIONS] = "conversations", [FORMAT_SA1B] = "sa1b",
-                                        [FORMAT_COCO] = "coco", [FORMAT_PAIRS] = "pairs", [FORMAT_CSV] = "csv", [FORMAT_PACKED] = "packed", [FORMAT_PARQUET] = "parquet", [FORMAT_CLASSES] = "classes", [FORMAT_CAPTIONS] = "captions"};
+    static const char *const names[] = {[FORMAT_TOKENS] = "tokens",   [FORMAT_BYTES] = "bytes",
+                                        [FORMAT_TEXT] = "text",       [FORMAT_CONVERSATIONS] = "conversations",
+                                        [FORMAT_SA1B] = "sa1b",       [FORMAT_COCO] = "coco",
+                                        [FORMAT_PAIRS] = "pairs",     [FORMAT_CSV] = "csv",
+                                        [FORMAT_PACKED] = "packed",   [FORMAT_PARQUET] = "parquet",
+                                        [FORMAT_CLASSES] = "classes", [FORMAT_CAPTIONS] = "captions"};
     return names[c->data_format];
 }
 
 static bool reads_stores(const struct config *c)
 {
-    const char *path = c->data_format == FORMAT_PACKED && c->data_train.n ? c->data_train.at[0] : "", *dot = strrchr(path, '.');
+    const char *path = c->data_format == FORMAT_PACKED && c->data_train.n ? c->data_train.at[0] : "",
+               *dot = strrchr(path, '.');
     return *path && !(dot && !strcmp(dot, ".json"));
 }
 
@@ -54,13 +61,22 @@ static uint32_t slots_of(const struct config *c)
 
 uint64_t batch_room(const struct config *c)
 {
-    return c->data_sample_memory ? (uint64_t)c->data_sample_memory * MIB : loader_default_room(batch_format(c), reads_stores(c));
+    return c->data_sample_memory ? (uint64_t)c->data_sample_memory * MIB
+                                 : loader_default_room(batch_format(c), reads_stores(c));
 }
 
 struct loader_augment batch_augment(const struct config *c)
 {
-    return (struct loader_augment){.flip = c->data_flip, .scale = c->data_scale, .crop = c->data_crop, .flip_vertical = c->data_flip_vertical, .turn = c->data_turn, .rotate = c->data_rotate,
-                                   .brightness = c->data_brightness, .contrast = c->data_contrast, .gamma = c->data_gamma, .noise = c->data_noise};
+    return (struct loader_augment){.flip = c->data_flip,
+                                   .scale = c->data_scale,
+                                   .crop = c->data_crop,
+                                   .flip_vertical = c->data_flip_vertical,
+                                   .turn = c->data_turn,
+                                   .rotate = c->data_rotate,
+                                   .brightness = c->data_brightness,
+                                   .contrast = c->data_contrast,
+                                   .gamma = c->data_gamma,
+                                   .noise = c->data_noise};
 }
 
 enum config_key batch_augments(const struct config *c)
@@ -68,8 +84,16 @@ enum config_key batch_augments(const struct config *c)
     const struct {
         enum config_key key;
         double value, none;
-    } each[] = {{KEY_data_flip, c->data_flip, 0}, {KEY_data_scale, c->data_scale, 1}, {KEY_data_crop, c->data_crop, 1}, {KEY_data_flip_vertical, c->data_flip_vertical, 0}, {KEY_data_turn, c->data_turn, 0},
-                {KEY_data_rotate, c->data_rotate, 0}, {KEY_data_brightness, c->data_brightness, 0}, {KEY_data_contrast, c->data_contrast, 0}, {KEY_data_gamma, c->data_gamma, 0}, {KEY_data_noise, c->data_noise, 0}};
+    } each[] = {{KEY_data_flip, c->data_flip, 0},
+                {KEY_data_scale, c->data_scale, 1},
+                {KEY_data_crop, c->data_crop, 1},
+                {KEY_data_flip_vertical, c->data_flip_vertical, 0},
+                {KEY_data_turn, c->data_turn, 0},
+                {KEY_data_rotate, c->data_rotate, 0},
+                {KEY_data_brightness, c->data_brightness, 0},
+                {KEY_data_contrast, c->data_contrast, 0},
+                {KEY_data_gamma, c->data_gamma, 0},
+                {KEY_data_noise, c->data_noise, 0}};
     for (size_t i = 0; i < COUNT(each); i++)
         if (each[i].value != each[i].none) return each[i].key;
     return (enum config_key)CONFIG_KEYS;
@@ -84,17 +108,38 @@ static bool batch_moves(const struct config *c)
 struct loader_options batch_loader(const struct config *c, const struct model *m, const struct packed_embeddings *x)
 {
     int64_t side = c->data_image_size ? c->data_image_size : m->image;
-    return (struct loader_options){.side = (uint32_t)side, .cells = (uint32_t)m->masks->side(m, side), .masks = (uint32_t)c->data_max_masks,
-                                   .threads = (uint32_t)c->data_threads, .slots = slots_of(c), .room = batch_room(c),
-                                   .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0, .least = c->data_scale, .moves = batch_moves(c),
+    return (struct loader_options){.side = (uint32_t)side,
+                                   .cells = (uint32_t)m->masks->side(m, side),
+                                   .masks = (uint32_t)c->data_max_masks,
+                                   .threads = (uint32_t)c->data_threads,
+                                   .slots = slots_of(c),
+                                   .room = batch_room(c),
+                                   .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0,
+                                   .least = c->data_scale,
+                                   .moves = batch_moves(c),
                                    .embedding = x->type ? packed_embedding_bytes(x) : 0};
 }
 
-struct mask_batches *mask_batches(const struct run *r) { return r->planned.model.masks ? r->planned.batches.feed : NULL; }
-struct ground_batches *ground_batches(const struct run *r) { return r->planned.model.ground ? r->planned.batches.feed : NULL; }
-struct image_batches *image_batches(const struct run *r) { return r->planned.model.images && !prs_model(&r->planned.model) ? r->planned.batches.feed : NULL; }
-struct head_batches *head_batches(const struct run *r) { return r->planned.model.head ? r->planned.batches.feed : NULL; }
-struct prs_batches *prs_batches(const struct run *r) { return prs_model(&r->planned.model) ? r->planned.batches.feed : NULL; }
+struct mask_batches *mask_batches(const struct run *r)
+{
+    return r->planned.model.masks ? r->planned.batches.feed : NULL;
+}
+struct ground_batches *ground_batches(const struct run *r)
+{
+    return r->planned.model.ground ? r->planned.batches.feed : NULL;
+}
+struct image_batches *image_batches(const struct run *r)
+{
+    return r->planned.model.images && !prs_model(&r->planned.model) ? r->planned.batches.feed : NULL;
+}
+struct head_batches *head_batches(const struct run *r)
+{
+    return r->planned.model.head ? r->planned.batches.feed : NULL;
+}
+struct prs_batches *prs_batches(const struct run *r)
+{
+    return prs_model(&r->planned.model) ? r->planned.batches.feed : NULL;
+}
 
 int64_t batch_images(const struct config *c, int64_t features)
 {
@@ -102,7 +147,7 @@ int64_t batch_images(const struct config *c, int64_t features)
     return c->data_max_images >= 0 ? c->data_max_images : max_i64(1, c->data_sequence / features);
 }
 
-/* --- the loss ---------------------------------------------------------------------------------- */
+/* --- the loss --------------------------------------------------------------------------------- */
 
 /* A key that was given overrides the preset. */
 static float loss_value(const struct config *c, enum config_key key, double value, double equal_weights)
@@ -123,13 +168,17 @@ struct mask_loss_options batch_loss(const struct config *c)
     };
 }
 
-static float given_or(const struct config *c, enum config_key key, double value, float usual) { return config_given(c, key) ? (float)value : usual; }
+static float given_or(const struct config *c, enum config_key key, double value, float usual)
+{
+    return config_given(c, key) ? (float)value : usual;
+}
 
 /* The loss of a mask model, whose prompts have several candidates. */
 static int check_loss(const struct config *c, const struct model *m, struct error *e)
 {
     if (c->loss_preset != LOSS_STRUCTURE) return PL_OK;
-    error_set(e, PL_USAGE, "loss.preset is structure, which is a loss of prs_med; a %s takes sam or equal-weights", m->family->model_type);
+    error_set(e, PL_USAGE, "loss.preset is structure, which is a loss of prs_med; a %s takes sam or equal-weights",
+              m->family->model_type);
     return config_at_key(c, KEY_loss_preset, e);
 }
 
@@ -140,32 +189,46 @@ void batch_prs(const struct config *c, struct prs_batch *out)
     struct mask_loss_options o = prs_usual_batch.loss;
     const double edge = c->loss_edge, bce_edge = c->loss_edge_terms == EDGE_BOTH ? edge : 0;
     if (config_given(c, KEY_loss_preset)) o = batch_loss(c);
-    if (c->loss_preset == LOSS_STRUCTURE) out->structure = (struct structure_loss_options){(float)edge, (float)bce_edge, (float)c->loss_smooth, WINDOW};
+    if (c->loss_preset == LOSS_STRUCTURE)
+        out->structure = (struct structure_loss_options){(float)edge, (float)bce_edge, (float)c->loss_smooth, WINDOW};
     o.iou = 0; /* its decoders predict no IoU */
-    out->loss = (struct mask_loss_options){
-        .focal = given_or(c, KEY_loss_focal, c->loss_focal, o.focal), .dice = given_or(c, KEY_loss_dice, c->loss_dice, o.dice),
-        .alpha = given_or(c, KEY_loss_alpha, c->loss_alpha, o.alpha), .gamma = given_or(c, KEY_loss_gamma, c->loss_gamma, o.gamma),
-        .smooth = given_or(c, KEY_loss_smooth, c->loss_smooth, o.smooth), .alpha_both = o.alpha_both && !config_given(c, KEY_loss_alpha)};
+    out->loss = (struct mask_loss_options){.focal = given_or(c, KEY_loss_focal, c->loss_focal, o.focal),
+                                           .dice = given_or(c, KEY_loss_dice, c->loss_dice, o.dice),
+                                           .alpha = given_or(c, KEY_loss_alpha, c->loss_alpha, o.alpha),
+                                           .gamma = given_or(c, KEY_loss_gamma, c->loss_gamma, o.gamma),
+                                           .smooth = given_or(c, KEY_loss_smooth, c->loss_smooth, o.smooth),
+                                           .alpha_both = o.alpha_both && !config_given(c, KEY_loss_alpha)};
     out->mask_weight = c->loss_masks;
     out->text_weight = c->loss_text;
     out->class_weight = c->loss_classes;
 }
 
-/* --- the description --------------------------------------------------------------------------- */
+/* --- the description -------------------------------------------------------------------------- */
 
 /* Images with masks: their prompts, the loader and the stored embeddings that will be read. */
-static int describe_images(const struct config *c, const struct model *m, const struct run_options *options, struct mask_batches *b, struct run_batches *out, struct error *e)
+static int describe_images(const struct config *c, const struct model *m, const struct run_options *options,
+                           struct mask_batches *b, struct run_batches *out, struct error *e)
 {
     struct loader_options o = batch_loader(c, m, &b->embeddings);
     if (o.side % m->masks->patch || o.cells > GRID_MAX_CELLS) {
-        error_set(e, PL_USAGE, "data.image_size is %u, expected a multiple of the model's patches of %" PRId64 " pixels", o.side, m->masks->patch);
+        error_set(e, PL_USAGE,
+                  "data.image_size is %u, expected a multiple of the model's patches of %" PRId64 " pixels", o.side,
+                  m->masks->patch);
         return config_at_key(c, KEY_data_image_size, e);
     }
-    if (options->embedded ? embed_assume(c, m, o.side, &b->embeddings, e) : embed_choose(c, m, o.side, options->train, &b->embeddings, e)) return e->code;
+    if (options->embedded ? embed_assume(c, m, o.side, &b->embeddings, e)
+                          : embed_choose(c, m, o.side, options->train, &b->embeddings, e))
+        return e->code;
     const uint32_t type = b->embeddings.type;
     o = batch_loader(c, m, &b->embeddings);
-    b->prompts = (struct prompting){.part = type ? PART_REST : PART_ALL, .embeddings = packed_dtype(type), .image = o.side, .masks = o.masks, .points = FIRST_SLOTS + c->prompts_iterations - 1,
-                                    .rounds = c->prompts_iterations, .slots = true, .targets = true};
+    b->prompts = (struct prompting){.part = type ? PART_REST : PART_ALL,
+                                    .embeddings = packed_dtype(type),
+                                    .image = o.side,
+                                    .masks = o.masks,
+                                    .points = FIRST_SLOTS + c->prompts_iterations - 1,
+                                    .rounds = c->prompts_iterations,
+                                    .slots = true,
+                                    .targets = true};
     out->loader_bytes = loader_bytes(&o);
     out->size = KEY_data_max_masks;
     out->least = 1;
@@ -173,9 +236,12 @@ static int describe_images(const struct config *c, const struct model *m, const 
 }
 
 /* Embeddings instead of the images of conversations: then the vision tower is not built. */
-static int describe_embeddings(const struct config *c, const struct model *m, const struct run_options *options, struct image_batches *b, struct run_batches *out, struct error *e)
+static int describe_embeddings(const struct config *c, const struct model *m, const struct run_options *options,
+                               struct image_batches *b, struct run_batches *out, struct error *e)
 {
-    if (options->embedded ? embed_assume(c, m, m->image, &b->embeddings, e) : embed_choose_images(c, m, options->train, &b->embeddings, e)) return e->code;
+    if (options->embedded ? embed_assume(c, m, m->image, &b->embeddings, e)
+                          : embed_choose_images(c, m, options->train, &b->embeddings, e))
+        return e->code;
     b->whole = b->batch;
     if (!b->embeddings.type) return PL_OK;
     b->batch.part = PART_REST;
@@ -186,51 +252,82 @@ static int describe_embeddings(const struct config *c, const struct model *m, co
     return PL_OK;
 }
 
-/* Rows of text with images. Without data, and without data.max_images, the model's default stays: an image a sample. */
-static int describe_image_rows(const struct config *c, const struct model *m, const struct run_options *options, struct bump *memory, struct run_batches *out, struct error *e)
+/* Rows of text with images. Without data, and without data.max_images, the model's default stays:
+ * an image a sample. */
+static int describe_image_rows(const struct config *c, const struct model *m, const struct run_options *options,
+                               struct bump *memory, struct run_batches *out, struct error *e)
 {
-    const bool conversations = config_text(c), given = c->data_max_images >= 0 || c->data_max_frames, room = conversations || (given && !c->data_train.n);
+    const bool conversations = config_text(c), given = c->data_max_images >= 0 || c->data_max_frames,
+               room = conversations || (given && !c->data_train.n);
     struct image_batches *b = bump_alloc(memory, sizeof *b);
     *b = (struct image_batches){.batch = {.images = m->images->single ? 1 : room ? batch_images(c, m->images->features) : 0, .frames = room && !m->images->single ? c->data_max_frames : 0}};
     if (m->images->single && (c->data_max_frames || (c->data_max_images >= 0 && c->data_max_images != 1))) {
         const enum config_key key = c->data_max_frames ? KEY_data_max_frames : KEY_data_max_images;
-        error_set(e, PL_USAGE, "%s is %" PRId64 ", and a %s takes one image a row: leave it out", config_key_name(key), c->data_max_frames ? c->data_max_frames : c->data_max_images, m->family->model_type);
+        error_set(e, PL_USAGE, "%s is %" PRId64 ", and a %s takes one image a row: leave it out", config_key_name(key),
+                  c->data_max_frames ? c->data_max_frames : c->data_max_images, m->family->model_type);
         return config_at_key(c, key, e);
     }
-    if (m->images->single && !conversations && c->data_train.n) return error_set(e, PL_USAGE, "a %s takes conversations with images: set data.format to conversations", m->family->model_type);
+    if (m->images->single && !conversations && c->data_train.n)
+        return error_set(e, PL_USAGE, "a %s takes conversations with images: set data.format to conversations",
+                         m->family->model_type);
     out->feed = b;
-    if (b->batch.frames && images_frame_tokens(m, c->data_tokens_per_frame, &b->batch.tokens_per_frame, e)) return config_at_key(c, KEY_data_tokens_per_frame, e);
+    if (b->batch.frames && images_frame_tokens(m, c->data_tokens_per_frame, &b->batch.tokens_per_frame, e))
+        return config_at_key(c, KEY_data_tokens_per_frame, e);
     if (conversations || given || c->data_train.n) out->own = &b->batch;
     if (!conversations || !(b->batch.images + b->batch.frames)) return PL_OK;
-    b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence, .images = (uint32_t)b->batch.images, .frames = (uint32_t)b->batch.frames, .threads = (uint32_t)c->data_threads,
-                                          .slots = slots_of(c), .reader = {.range = feed_range(c), .room = batch_room(c), .fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames}};
-    if (image_source_processor(&b->rows.reader.processor, m, e) || image_source_frame_processor(&b->rows.reader.frame_processor, m, e) ||
+    b->rows = (struct image_rows_options){.sequence = (uint32_t)c->data_sequence,
+                                          .images = (uint32_t)b->batch.images,
+                                          .frames = (uint32_t)b->batch.frames,
+                                          .threads = (uint32_t)c->data_threads,
+                                          .slots = slots_of(c),
+                                          .reader = {.range = feed_range(c),
+                                                     .room = batch_room(c),
+                                                     .fps = c->data_fps,
+                                                     .max_frames = (uint32_t)c->data_max_frames}};
+    if (image_source_processor(&b->rows.reader.processor, m, e) ||
+        image_source_frame_processor(&b->rows.reader.frame_processor, m, e) ||
         describe_embeddings(c, m, options, b, out, e))
         return e->code;
     out->loader_bytes = image_rows_bytes(&b->rows);
     return PL_OK;
 }
 
-/* Images with masks and queries. A mask has a bit for each pixel of the image, of which the feed makes shares of patches. */
-static int describe_ground(const struct config *c, const struct model *m, struct bump *memory, struct run_batches *out, struct error *e)
+/* Images with masks and queries. A mask has a bit for each pixel of the image, of which the feed
+ * makes shares of patches. */
+static int describe_ground(const struct config *c, const struct model *m, struct bump *memory, struct run_batches *out,
+                           struct error *e)
 {
     struct ground_batches *b = bump_alloc(memory, sizeof *b);
     *b = (struct ground_batches){.batch = {config_given(c, KEY_data_max_masks) ? c->data_max_masks : GROUND_MASKS, c->data_max_queries}};
     if (config_tokens(c) && c->data_train.n) return batch_refuse_tokens(c, m, e);
     if (b->batch.masks > GROUND_MASKS) {
-        error_set(e, PL_USAGE, "data.max_masks is %" PRId64 "; a query chooses among at most %d masks", b->batch.masks, GROUND_MASKS);
+        error_set(e, PL_USAGE, "data.max_masks is %" PRId64 "; a query chooses among at most %d masks", b->batch.masks,
+                  GROUND_MASKS);
         return config_at_key(c, KEY_data_max_masks, e);
     }
     if (b->batch.queries > b->batch.masks) {
-        error_set(e, PL_USAGE, "data.max_queries is %" PRId64 ", and a sample has %" PRId64 " masks (data.max_masks), of which every query may need another", b->batch.queries, b->batch.masks);
+        error_set(e, PL_USAGE,
+                  "data.max_queries is %" PRId64 ", and a sample has %" PRId64
+                  " masks (data.max_masks), of which every query may need another",
+                  b->batch.queries, b->batch.masks);
         return config_at_key(c, KEY_data_max_queries, e);
     }
     if (c->data_image_size && c->data_image_size != m->image) {
-        error_set(e, PL_USAGE, "data.image_size is %" PRId64 ", and the vision tower takes images of %" PRId64 " pixels: leave it out", c->data_image_size, m->image);
+        error_set(e, PL_USAGE,
+                  "data.image_size is %" PRId64 ", and the vision tower takes images of %" PRId64
+                  " pixels: leave it out",
+                  c->data_image_size, m->image);
         return config_at_key(c, KEY_data_image_size, e);
     }
-    b->options = (struct loader_options){.side = (uint32_t)m->image, .cells = (uint32_t)m->image, .masks = (uint32_t)b->batch.masks, .threads = (uint32_t)c->data_threads, .slots = slots_of(c),
-                                         .room = batch_room(c), .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0, .least = c->data_scale, .moves = batch_moves(c)};
+    b->options = (struct loader_options){.side = (uint32_t)m->image,
+                                         .cells = (uint32_t)m->image,
+                                         .masks = (uint32_t)b->batch.masks,
+                                         .threads = (uint32_t)c->data_threads,
+                                         .slots = slots_of(c),
+                                         .room = batch_room(c),
+                                         .polygon_runs = c->data_format == FORMAT_COCO ? LOADER_POLYGON_RUNS : 0,
+                                         .least = c->data_scale,
+                                         .moves = batch_moves(c)};
     out->own = &b->batch;
     out->feed = b;
     out->packed = true; /* a row of queries */
@@ -245,12 +342,14 @@ static int refuse_augmentation(const struct config *c, struct error *e)
 {
     const enum config_key key = batch_augments(c);
     if (key == (enum config_key)CONFIG_KEYS) return PL_OK;
-    error_set(e, PL_USAGE, "%s is given: questions and answers name places in the image, so that it must stay as it is", config_key_name(key));
+    error_set(e, PL_USAGE, "%s is given: questions and answers name places in the image, so that it must stay as it is",
+              config_key_name(key));
     return config_at_key(c, key, e);
 }
 
 /* Tables of images, masks, questions and answers. Without data one such sample is planned. */
-static int describe_questions(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
+static int describe_questions(const struct config *c, const struct model *m, const struct run_options *o,
+                              struct bump *memory, struct run_batches *out, struct error *e)
 {
     const struct prs_model *x = prs_model(m);
     struct prs_batches *b = bump_alloc(memory, sizeof *b);
@@ -262,16 +361,28 @@ static int describe_questions(const struct config *c, const struct model *m, con
     out->feed = b;
     out->few_labels = true;
     if (c->data_format != FORMAT_CSV && (c->data_train.n || !config_tokens(c)))
-        return error_set(e, PL_USAGE, "data.format is %s, and a prs_med reads tables with questions and answers; set data.format to csv", batch_format(c));
+        return error_set(
+            e, PL_USAGE,
+            "data.format is %s, and a prs_med reads tables with questions and answers; set data.format to csv",
+            batch_format(c));
     if (refuse_augmentation(c, e)) return e->code;
     if (c->data_sequence <= m->images->features) {
         const long long tokens = (long long)m->images->features;
-        error_set(e, PL_USAGE, "data.sequence is %lld, and the image alone takes %lld tokens of a row; question and answer need room too: set it to %lld, for example", (long long)c->data_sequence, tokens, tokens + 128);
+        error_set(e, PL_USAGE,
+                  "data.sequence is %lld, and the image alone takes %lld tokens of a row; question and answer need "
+                  "room too: set it to %lld, for example",
+                  (long long)c->data_sequence, tokens, tokens + 128);
         return config_at_key(c, KEY_data_sequence, e);
     }
     if (c->data_format != FORMAT_CSV) return PL_OK;
-    b->rows = (struct question_rows_options){.sequence = (uint32_t)c->data_sequence, .reader = {.range = feed_range(c), .room = batch_room(c)},
-                                             .masks = {.side = (uint32_t)x->image, .cells = (uint32_t)x->mask, .masks = 1, .threads = (uint32_t)c->data_threads, .slots = slots_of(c), .room = batch_room(c)}};
+    b->rows = (struct question_rows_options){.sequence = (uint32_t)c->data_sequence,
+                                             .reader = {.range = feed_range(c), .room = batch_room(c)},
+                                             .masks = {.side = (uint32_t)x->image,
+                                                       .cells = (uint32_t)x->mask,
+                                                       .masks = 1,
+                                                       .threads = (uint32_t)c->data_threads,
+                                                       .slots = slots_of(c),
+                                                       .room = batch_room(c)}};
     const struct model llava = prs_text_model(m);
     if (image_source_processor(&b->rows.reader.processor, &llava, e)) return e->code;
     out->loader_bytes = question_rows_bytes(&b->rows);
@@ -286,10 +397,13 @@ static bool lists(const struct config_list *l, const char *word)
 }
 
 /* Rows of texts are as long as the text tower takes, unless data.sequence says it. */
-static int describe_texts(const struct config *c, const struct model *m, const struct run_options *o, struct head_batches *b, struct run_batches *out, struct error *e)
+static int describe_texts(const struct config *c, const struct model *m, const struct run_options *o,
+                          struct head_batches *b, struct run_batches *out, struct error *e)
 {
     if (config_given(c, KEY_data_sequence) && c->data_sequence > m->longest) {
-        error_set(e, PL_USAGE, "data.sequence is %" PRId64 ", and the text tower has %" PRId64 " positions: leave it out", c->data_sequence, m->longest);
+        error_set(e, PL_USAGE,
+                  "data.sequence is %" PRId64 ", and the text tower has %" PRId64 " positions: leave it out",
+                  c->data_sequence, m->longest);
         return config_at_key(c, KEY_data_sequence, e);
     }
     b->batch.padded = true;
@@ -297,30 +411,41 @@ static int describe_texts(const struct config *c, const struct model *m, const s
     out->tokens = config_given(c, KEY_data_sequence) ? c->data_sequence : m->longest;
     out->indivisible = true;
     const int64_t shares = max_i64(1, c->parallel_shares > 0 ? c->parallel_shares : c->parallel_ranks);
-    if (o->train && !o->probe) log_note("contrastive loss: the %" PRId64 " samples of %s are each other's negatives, so they are one micro-batch", ceil_div(c->train_effective_batch, shares), shares > 1 ? "a share" : "a step");
+    if (o->train && !o->probe)
+        log_note("contrastive loss: the %" PRId64
+                 " samples of %s are each other's negatives, so they are one micro-batch",
+                 ceil_div(c->train_effective_batch, shares), shares > 1 ? "a share" : "a step");
     return PL_OK;
 }
 
 /* A new classifier is trained and saved, with an adapter too. */
 static int check_adapter(const struct config *c, const struct model *m, struct error *e)
 {
-    if (!m->head->fresh || !(c->adapter_target_modules.text || c->adapter_target_modules.list.n) || lists(&c->adapter_modules_to_save, "classifier")) return PL_OK;
-    error_set(e, PL_USAGE, "the classifier is new, and an adapter would leave it as it is: set adapter.modules_to_save to [classifier]");
+    if (!m->head->fresh || !(c->adapter_target_modules.text || c->adapter_target_modules.list.n) ||
+        lists(&c->adapter_modules_to_save, "classifier"))
+        return PL_OK;
+    error_set(
+        e, PL_USAGE,
+        "the classifier is new, and an adapter would leave it as it is: set adapter.modules_to_save to [classifier]");
     return config_at_key(c, KEY_adapter_target_modules, e);
 }
 
 /* Images with a class or a text each. Without data the batches are planned alone. */
-static int describe_head(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
+static int describe_head(const struct config *c, const struct model *m, const struct run_options *o,
+                         struct bump *memory, struct run_batches *out, struct error *e)
 {
     struct head_batches *b = bump_alloc(memory, sizeof *b);
     char takes[256];
     *b = (struct head_batches){.list = {.threads = (uint32_t)c->data_threads, .slots = slots_of(c), .reader = {.range = feed_range(c), .room = batch_room(c)}}};
-    const bool contrastive = m->head->kind == HEAD_CONTRASTIVE, fits = c->data_format == (contrastive ? FORMAT_CAPTIONS : FORMAT_CLASSES);
+    const bool contrastive = m->head->kind == HEAD_CONTRASTIVE,
+               fits = c->data_format == (contrastive ? FORMAT_CAPTIONS : FORMAT_CLASSES);
     if (!fits && (c->data_train.n || c->data_validation.n || !config_tokens(c)))
-        return error_set(e, PL_USAGE, "data.format is %s, and a %s with a head takes %s; %s", batch_format(c), m->family->model_type, model_list_ports(m, takes), batch_advice(m));
+        return error_set(e, PL_USAGE, "data.format is %s, and a %s with a head takes %s; %s", batch_format(c),
+                         m->family->model_type, model_list_ports(m, takes), batch_advice(m));
     const enum image_family family = m->head->siglip ? IMAGES_SIGLIP : IMAGES_CLIP;
     if (!*m->head->folder) image_processor_default(&b->list.reader.processor, family, (uint32_t)m->image);
-    else if (image_processor_read(&b->list.reader.processor, m->head->folder, family, (uint32_t)m->image, e)) return e->code;
+    else if (image_processor_read(&b->list.reader.processor, m->head->folder, family, (uint32_t)m->image, e))
+        return e->code;
     out->feed = b;
     out->loader_bytes = fits ? image_list_bytes(&b->list) : 0;
     out->size = KEY_train_effective_batch; /* nothing of a sample can be made smaller */
@@ -329,7 +454,8 @@ static int describe_head(const struct config *c, const struct model *m, const st
     return o->train ? check_adapter(c, m, e) : PL_OK;
 }
 
-int feed_describe(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e)
+int feed_describe(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory,
+                  struct run_batches *out, struct error *e)
 {
     char takes[256];
     if (prs_model(m)) return describe_questions(c, m, o, memory, out, e);
@@ -341,8 +467,10 @@ int feed_describe(const struct config *c, const struct model *m, const struct ru
     if (!config_tokens(c) && !m->masks)
         return error_set(e, PL_USAGE, "data.format %s gives images with masks, and a %s takes %s; %s",
                          batch_format(c), m->family->model_type, model_list_ports(m, takes), batch_advice(m));
-    out->packed = config_text(c) && c->data_packing; /* a row with padding after one conversation is a plain causal row */
-    out->few_labels = config_text(c) && ((c->data_format == FORMAT_CONVERSATIONS && c->data_train_on != TRAIN_ON_ALL) || !c->data_packing);
+    /* a row with padding after one conversation is a plain causal row */
+    out->packed = config_text(c) && c->data_packing;
+    out->few_labels = config_text(c) && ((c->data_format == FORMAT_CONVERSATIONS && c->data_train_on != TRAIN_ON_ALL) ||
+                                         !c->data_packing);
     if (m->images && describe_image_rows(c, m, o, memory, out, e)) return e->code;
     if (!m->masks) return PL_OK;
     struct mask_batches *b = bump_alloc(memory, sizeof *b);

@@ -19,8 +19,8 @@
 #include "models/masks.h"
 #include "models/prs_med.h"
 
-/* Points of the first prompt of a mask: a point and a filler, or two corners. Every later round adds
- * one point. */
+/* Points of the first prompt of a mask: a point and a filler, or two corners. Every later round
+ * adds one point. */
 enum { FIRST_SLOTS = 2 };
 
 /* What a run of a mask model has beyond other runs (run_batches.feed). */
@@ -29,22 +29,26 @@ struct mask_batches {
     struct prompting whole;      /* the same with the encoder */
     struct packed_embeddings embeddings; /* stored embeddings that replace images; type 0: none */
     uint64_t encoder;            /* hash of the encoder's weights, computed on demand (embed.h); 0: not yet */
-    struct loader *loader;       /* in run_loader_memory, while a feed of images is open; training and validation share it */
+    /* in run_loader_memory, while a feed of images is open; training and validation share it */
+    struct loader *loader;
 };
 /* NULL: not a run of a mask model over its batches. */
 struct mask_batches *mask_batches(const struct run *r);
-/* The augmentation of training images, and the first key that asks for one; CONFIG_KEYS: none does. */
+/* The augmentation of training images, and the first key that asks for one; CONFIG_KEYS: none
+ * does. */
 struct loader_augment batch_augment(const struct config *c);
 enum config_key batch_augments(const struct config *c);
 
-/* What a run of a model that takes images among its tokens has beyond other runs of text (run_batches.feed). */
+/* What a run of a model that takes images among its tokens has beyond other runs of text
+ * (run_batches.feed). */
 struct image_batches {
     struct image_batch batch;       /* batch.own */
     struct image_batch whole;       /* the same with the vision tower */
     struct packed_embeddings embeddings; /* stored embeddings that replace images; type 0: none */
     uint64_t encoder;               /* as in mask_batches */
     struct image_rows_options rows; /* with room for images or frames, and conversations as data */
-    struct image_rows *loader;      /* in run_loader_memory, while a feed of it is open; training and validation share it */
+    /* in run_loader_memory, while a feed of it is open; training and validation share it */
+    struct image_rows *loader;
 };
 /* NULL: not such a run. */
 struct image_batches *image_batches(const struct run *r);
@@ -64,7 +68,8 @@ struct ground_batches *ground_batches(const struct run *r);
 struct prs_batches {
     struct prs_batch batch;            /* batch.own */
     struct question_rows_options rows; /* with a table as data */
-    struct question_rows *loader;      /* in run_loader_memory, while a feed of it is open; training and validation share it */
+    /* in run_loader_memory, while a feed of it is open; training and validation share it */
+    struct question_rows *loader;
 };
 /* NULL: not such a run. */
 struct prs_batches *prs_batches(const struct run *r);
@@ -73,7 +78,8 @@ struct prs_batches *prs_batches(const struct run *r);
 struct head_batches {
     struct head_batch batch;           /* batch.own */
     struct image_list_options list;
-    struct image_list *loader;         /* in run_loader_memory, while a feed of it is open; training and validation share it */
+    /* in run_loader_memory, while a feed of it is open; training and validation share it */
+    struct image_list *loader;
 };
 /* NULL: not such a run. */
 struct head_batches *head_batches(const struct run *r);

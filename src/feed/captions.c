@@ -27,9 +27,15 @@ static int check(const struct captions *x, const int32_t *ids, int64_t n, struct
     const struct model *m = x->model;
     for (int64_t i = 0; i < n; i++)
         if (ids[i] >= m->vocabulary)
-            return error_set(e, PL_USAGE, "its token %" PRId64 " has the id %d, but the model's vocabulary has %" PRId64 " ids: the tokenizer is another model's", i, ids[i], m->vocabulary);
+            return error_set(e, PL_USAGE,
+                             "its token %" PRId64 " has the id %d, but the model's vocabulary has %" PRId64
+                             " ids: the tokenizer is another model's",
+                             i, ids[i], m->vocabulary);
     if (n && (m->head->siglip || head_text_end(m->head, ids, n) >= 0)) return PL_OK;
-    return error_set(e, PL_USAGE, "its text has no end token (eos_token_id %" PRId64 " of text_config), which it is pooled at: is the tokenizer (data.tokenizer) the model's?", text_tower_sizes(m->head->text).end);
+    return error_set(e, PL_USAGE,
+                     "its text has no end token (eos_token_id %" PRId64
+                     " of text_config), which it is pooled at: is the tokenizer (data.tokenizer) the model's?",
+                     text_tower_sizes(m->head->text).end);
 }
 
 int captions_encode(struct captions *x, const char *text, int32_t *row, int64_t *n, struct error *e)

@@ -1,7 +1,8 @@
 /*
  * captions.h: texts as rows of token ids, for a contrastive model (models/heads.h).
  *
- * A text that is longer than a row is cut, and keeps its end token. Padding follows it. Special tokens that stand in the text itself are text.
+ * A text that is longer than a row is cut, and keeps its end token. Padding follows it. Special
+ * tokens that stand in the text itself are text.
  */
 #ifndef CAPTIONS_H
 #define CAPTIONS_H
@@ -22,7 +23,8 @@ struct captions {
 int captions_open(struct captions *x, const struct config *c, const struct model *m, int64_t T, struct error *e);
 /* A zeroed struct is allowed. */
 void captions_close(struct captions *x);
-/* Writes row[T]; *n of its ids are not padding. PL_USAGE: an id beyond the vocabulary, or no end token where the text is pooled at it. */
+/* Writes row[T]; *n of its ids are not padding. PL_USAGE: an id beyond the vocabulary, or no end
+ * token where the text is pooled at it. */
 int captions_encode(struct captions *x, const char *text, int32_t *row, int64_t *n, struct error *e);
 
 #endif

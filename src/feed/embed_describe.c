@@ -1,6 +1,6 @@
 /*
- * embed_describe.c: the encoder of a model and what identifies it: its layers, its weights, and how it gets its images
- * (see embed.h).
+ * embed_describe.c: the encoder of a model and what identifies it: its layers, its weights, and how
+ * it gets its images (see embed.h).
  */
 #include "feed/embed.h"
 
@@ -20,7 +20,10 @@ enum { HASH_CHUNK = 1 << 18 }; /* elements of a weight that are hashed at once *
 
 struct encoder_batch embed_batch(const struct model *m, int64_t side)
 {
-    return (struct encoder_batch){.prompts = {.image = side, .masks = 1, .points = 2, .rounds = 1, .slots = true, .part = PART_IMAGE}, .images = {.images = 1, .part = PART_IMAGE}, .of_images = m->images};
+    return (struct encoder_batch){
+        .prompts = {.image = side, .masks = 1, .points = 2, .rounds = 1, .slots = true, .part = PART_IMAGE},
+        .images = {.images = 1, .part = PART_IMAGE},
+        .of_images = m->images};
 }
 
 const void *embed_own(const struct encoder_batch *b, size_t *bytes)
@@ -60,7 +63,9 @@ static uint64_t hash_layers(const struct graph *g)
         const struct node *n = node_at(g, order->nodes.at[k]);
         index[order->nodes.at[k]] = k + 1;
         h = attr_hash(&n->attr, n->op, hash_text(op_table[n->op].name, h));
-        if (n->op == OP_IMAGE) h = hash_bytes(n->attr.image.mean, sizeof n->attr.image.mean, hash_bytes(n->attr.image.std, sizeof n->attr.image.std, h));
+        if (n->op == OP_IMAGE)
+            h = hash_bytes(n->attr.image.mean, sizeof n->attr.image.mean,
+                           hash_bytes(n->attr.image.std, sizeof n->attr.image.std, h));
         for (int i = 0; i < n->nin; i++) {
             if (!n->in[i]) continue;
             const struct tensor *t = tensor_at(g, n->in[i]);
@@ -73,7 +78,8 @@ static uint64_t hash_layers(const struct graph *g)
     return h;
 }
 
-/* Hashes one tensor of a file as f32, if it is of real numbers: the same values in another dtype are the same encoder. */
+/* Hashes one tensor of a file as f32, if it is of real numbers: the same values in another dtype
+ * are the same encoder. */
 static int hash_tensor(const struct weights *w, const struct weight_slot *s, uint64_t *h, struct error *e)
 {
     const struct st_entry *t = s->entry;
@@ -93,20 +99,23 @@ static int hash_tensor(const struct weights *w, const struct weight_slot *s, uin
     return rc;
 }
 
-/* A weight, and what stands beside it if it is in 4 bits: "NAME.absmax" and others (weights_4bit.h). */
+/* A weight, and what stands beside it if it is in 4 bits: "NAME.absmax" and others
+ * (weights_4bit.h). */
 static int hash_weight(const struct weights *w, const struct weight_slot *s, uint64_t *h, struct error *e)
 {
     const size_t n = strlen(s->entry->name);
     int rc = hash_tensor(w, s, h, e);
     for (uint32_t i = 0; i < w->in.n_slots && !rc && !dtype_is_float(s->entry->dtype); i++)
-        if (!strncmp(w->in.slots[i].entry->name, s->entry->name, n) && w->in.slots[i].entry->name[n] == '.') rc = hash_tensor(w, &w->in.slots[i], h, e);
+        if (!strncmp(w->in.slots[i].entry->name, s->entry->name, n) && w->in.slots[i].entry->name[n] == '.')
+            rc = hash_tensor(w, &w->in.slots[i], h, e);
     return rc;
 }
 
 static int hash_source(const struct weights *w, uint32_t param, const char *name, uint64_t *h, struct error *e)
 {
     const struct weights *of = weights_of(w, param);
-    if (!of) return error_set(e, PL_USAGE, "%s: the folder has no weights of the encoder: %s is missing", w->in.dir, name);
+    if (!of)
+        return error_set(e, PL_USAGE, "%s: the folder has no weights of the encoder: %s is missing", w->in.dir, name);
     return hash_weight(of, &of->in.slots[of->source[param] - 1], h, e);
 }
 
@@ -136,8 +145,9 @@ static uint64_t hash_numbers(const double *x, size_t n, uint64_t h) { return has
 
 static uint64_t hash_processor(const struct image_processor *p, uint64_t h)
 {
-    const double numbers[] = {p->pad_square, p->resize, p->filter, p->shortest_edge, p->longest_edge, p->height, p->width, p->crop, p->crop_height, p->crop_width, p->tile, p->split,
-                              p->rescale, p->normalize, p->factor};
+    const double numbers[] = {p->pad_square, p->resize, p->filter,  p->shortest_edge, p->longest_edge,
+                              p->height,     p->width,  p->crop,    p->crop_height,   p->crop_width,
+                              p->tile,       p->split,  p->rescale, p->normalize,     p->factor};
     return hash_numbers(p->std, 3, hash_numbers(p->mean, 3, hash_numbers(numbers, COUNT(numbers), h)));
 }
 
@@ -154,7 +164,8 @@ static int hash_reading(const struct config *c, const struct model *m, uint64_t 
     return PL_OK;
 }
 
-/* The weights that are in 4 bits: of the folder, or by memory.quantize. Where none is, the hash does not change. */
+/* The weights that are in 4 bits: of the folder, or by memory.quantize. Where none is, the hash
+ * does not change. */
 static int hash_forms(const struct config *c, const struct model *m, struct graph *g, uint64_t *h, struct error *e)
 {
     struct bump memory = {0};
@@ -176,7 +187,8 @@ static int hash_forms(const struct config *c, const struct model *m, struct grap
     return rc;
 }
 
-int embed_expect(const struct config *c, const struct model *m, struct graph *g, struct packed_embeddings *out, struct error *e)
+int embed_expect(const struct config *c, const struct model *m, struct graph *g, struct packed_embeddings *out,
+                 struct error *e)
 {
     const struct tensor *t = tensor_at(g, graph_find_output(g, PROGRAM_STEP, "image_embeddings"));
     out->channels = (uint32_t)(m->images ? t->dim[2] : t->dim[1]);
@@ -187,7 +199,8 @@ int embed_expect(const struct config *c, const struct model *m, struct graph *g,
     return rc || !c ? rc : hash_forms(c, m, g, &out->layers, e);
 }
 
-int embed_describe(const struct config *c, const struct model *m, int64_t side, struct packed_embeddings *out, struct error *e)
+int embed_describe(const struct config *c, const struct model *m, int64_t side, struct packed_embeddings *out,
+                   struct error *e)
 {
     struct graph g;
     int rc = embed_build(m, side, &g, e);

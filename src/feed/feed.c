@@ -36,12 +36,17 @@ static int check_counts(const struct feed_ops *ops, const struct graph *g, struc
 {
     for (uint32_t k = 0; k < g->n_counts; k++)
         if (find_count(ops, graph_count_name(g, k)) < 0)
-            return error_set(e, PL_USAGE, "a loss of the model is divided by the count %s, which this data does not have; it has: %s, %s", graph_count_name(g, k),
-                             ops->counts[0], ops->counts[1]);
+            return error_set(
+                e, PL_USAGE,
+                "a loss of the model is divided by the count %s, which this data does not have; it has: %s, %s",
+                graph_count_name(g, k), ops->counts[0], ops->counts[1]);
     return PL_OK;
 }
 
-double feed_count(const struct feed *f, const struct feed_batch *b, const char *name) { return b->count[find_count(f->ops, name)]; }
+double feed_count(const struct feed *f, const struct feed_batch *b, const char *name)
+{
+    return b->count[find_count(f->ops, name)];
+}
 
 static const char *role_key(enum feed_role role) { return role == FEED_TRAIN ? "data.train" : "data.validation"; }
 
@@ -75,7 +80,9 @@ struct feed_part feed_part(const struct feed *f, const struct run *r)
 {
     if (f->role == FEED_VALIDATION) {
         const uint64_t B = (uint64_t)r->planned.plan.settings.micro_batch;
-        return r->planned.ranks ? (struct feed_part){B * (uint64_t)r->planned.ranks->rank, B, B * (uint64_t)r->planned.ranks->n} : (struct feed_part){0};
+        return r->planned.ranks
+                   ? (struct feed_part){B * (uint64_t)r->planned.ranks->rank, B, B * (uint64_t)r->planned.ranks->n}
+                   : (struct feed_part){0};
     }
     const struct planned_part part = planned_part(&r->planned);
     struct feed_part p = {.first = f->start + (uint64_t)part.first};
@@ -88,7 +95,8 @@ uint64_t feed_seen(const struct feed *f) { return f->counts ? f->counts->seen : 
 int feed_check(struct feed *f, uint64_t seen, uint64_t broken, uint64_t position, int64_t n, struct error *e)
 {
     if (!f->counts) return PL_OK;
-    const bool whole = f->samples && position / f->samples != (position + (uint64_t)n) / f->samples; /* the end of an epoch */
+    /* the end of an epoch */
+    const bool whole = f->samples && position / f->samples != (position + (uint64_t)n) / f->samples;
     f->counts->seen = seen;
     f->counts->broken = f->broken = broken;
     return faults_check(f->counts, f->config->data_max_bad, whole, "", e);
@@ -98,7 +106,8 @@ int feed_passes(const struct feed *f) { return f->ops->passes ? f->ops->n_passes
 const char *feed_pass_name(const struct feed *f, int pass) { return f->ops->passes ? f->ops->passes[pass] : ""; }
 void feed_set_pass(struct feed *f, int pass) { f->pass = pass; }
 
-int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out,
+             struct error *e)
 {
     *out = (struct feed_batch){0};
     return f->ops->put(f, r, position, samples, rows, out, e);
@@ -108,21 +117,32 @@ bool feed_print_left(const struct feed *f, char *out, size_t room)
 {
     const struct feed_left *l = &f->left;
     const bool train = f->role == FEED_TRAIN;
-    int n = snprintf(out, room, "%s: left out of %llu %s:", train ? "data.train" : "data.validation", (unsigned long long)l->images, l->images == 1 ? "image" : "images");
+    int n = snprintf(out, room, "%s: left out of %llu %s:", train ? "data.train" : "data.validation",
+                     (unsigned long long)l->images, l->images == 1 ? "image" : "images");
     if (l->small)
-        n += snprintf(out + n, room - (size_t)n, " %llu %s too small to be %s%s (on no cell of the loss's grid of %u x %u);", (unsigned long long)l->small, l->small == 1 ? "mask" : "masks",
-                      train ? "trained on" : "scored", train && f->config->data_crop < 1 ? ", or outside of the crop" : "", l->cells, l->cells);
-    if (l->malformed) n += snprintf(out + n, room - (size_t)n, " %llu malformed %s;", (unsigned long long)l->malformed, l->malformed == 1 ? "mask" : "masks");
-    if (l->without) n += snprintf(out + n, room - (size_t)n, " %llu %s without a mask to %s;", (unsigned long long)l->without, l->without == 1 ? "image" : "images", train ? "train on" : "score");
-    if (l->queries) n += snprintf(out + n, room - (size_t)n, " %llu %s of masks that cover no patch;", (unsigned long long)l->queries, l->queries == 1 ? "query" : "queries");
+        n += snprintf(out + n, room - (size_t)n,
+                      " %llu %s too small to be %s%s (on no cell of the loss's grid of %u x %u);",
+                      (unsigned long long)l->small, l->small == 1 ? "mask" : "masks", train ? "trained on" : "scored",
+                      train && f->config->data_crop < 1 ? ", or outside of the crop" : "", l->cells, l->cells);
+    if (l->malformed)
+        n += snprintf(out + n, room - (size_t)n, " %llu malformed %s;", (unsigned long long)l->malformed,
+                      l->malformed == 1 ? "mask" : "masks");
+    if (l->without)
+        n += snprintf(out + n, room - (size_t)n, " %llu %s without a mask to %s;", (unsigned long long)l->without,
+                      l->without == 1 ? "image" : "images", train ? "train on" : "score");
+    if (l->queries)
+        n += snprintf(out + n, room - (size_t)n, " %llu %s of masks that cover no patch;",
+                      (unsigned long long)l->queries, l->queries == 1 ? "query" : "queries");
     out[n - 1] = 0; /* the last ; */
     return l->small || l->malformed || l->without || l->queries;
 }
 
 int feed_empty(const struct feed *f, struct error *e)
 {
-    return error_set(e, PL_USAGE, "data.validation: none of its %llu samples has something to predict%s", (unsigned long long)f->samples,
-                     f->masks ? ": no mask passes data.min_iou, data.min_stability, data.area and data.categories" : "");
+    return error_set(e, PL_USAGE, "data.validation: none of its %llu samples has something to predict%s",
+                     (unsigned long long)f->samples,
+                     f->masks ? ": no mask passes data.min_iou, data.min_stability, data.area and data.categories"
+                              : "");
 }
 
 void feed_close(struct feed *f)

@@ -7,8 +7,8 @@
  * the trainer stores one number and a resumed run reads the same samples. A feed may prefetch; its
  * output does not depend on that.
  *
- * A feed of tokens fills input_ids and labels; if feed_describe set run_batches.packed, also position_ids
- * and ranges (batch.packed of models/model.h).
+ * A feed of tokens fills input_ids and labels; if feed_describe set run_batches.packed, also
+ * position_ids and ranges (batch.packed of models/model.h).
  */
 #ifndef FEED_H
 #define FEED_H
@@ -23,7 +23,9 @@ enum feed_role { FEED_TRAIN, FEED_VALIDATION };
 /* Size of a batch. */
 enum { FEED_COUNTS = 2 };
 struct feed_batch {
-    double count[FEED_COUNTS]; /* by feed_ops.counts: divisors of losses. The first is that of a model with one loss: tokens that have a successor, or masks */
+    /* by feed_ops.counts: divisors of losses. The first is that of a model with one loss: tokens
+     * that have a successor, or masks */
+    double count[FEED_COUNTS];
     double units;  /* the unit of throughput: tokens or images */
 };
 
@@ -60,9 +62,12 @@ struct feed_ops {
     const char *const *passes;  /* an evaluation reads the dataset once for each of these names; NULL: once */
     int n_passes;
     int (*open)(struct feed *f, struct run *r, enum feed_role role, struct error *e);
-    int (*prepare)(struct feed *f, struct run *r, const char *folder, struct error *e); /* before memory is allocated; NULL: nothing to do */
-    int (*start)(struct feed *f, struct run *r, struct error *e); /* after the run's memory is allocated; NULL: nothing to do */
-    int (*put)(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e);
+    /* before memory is allocated; NULL: nothing to do */
+    int (*prepare)(struct feed *f, struct run *r, const char *folder, struct error *e);
+    /* after the run's memory is allocated; NULL: nothing to do */
+    int (*start)(struct feed *f, struct run *r, struct error *e);
+    int (*put)(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out,
+               struct error *e);
     void (*close)(struct feed *f);
 };
 
@@ -78,33 +83,35 @@ struct feed {
     uint64_t broken;            /* number of broken samples that were replaced so far */
     struct loader_counts *counts; /* of the samples that were read; NULL: none is ever broken */
     double *max_bad;            /* the share of broken samples at which reading fails */
-    struct feed_left left;      /* masks that could not be used, since this process began; in an evaluation of its last pass */
+    /* masks that could not be used, since this process began; in an evaluation of its last pass */
+    struct feed_left left;
     const struct feed_mask *masks; /* [rows][data.max_masks] of the last feed_put; NULL: no masks */
     const struct feed_queries *queries; /* of the last feed_put; NULL: no queries */
     void *state;                /* the format's own */
 };
 
-/* Describes the batches of the configuration's data, before any file is opened: run_options.describe
- * of every command that trains or evaluates (batch_plan.c). It is an error if the model does not take
- * such data, and if a file sets tokens for a mask model. A mask model without data gets the batches
- * that the options give. */
+/* Describes the batches of the configuration's data, before any file is opened:
+ * run_options.describe of every command that trains or evaluates (batch_plan.c). It is an error if
+ * the model does not take such data, and if a file sets tokens for a mask model. A mask model
+ * without data gets the batches that the options give. */
 describe_batches feed_describe;
 
 /* Opens data.train or data.validation in the configuration's format and checks it against the
  * model's inputs. */
 int feed_open(struct feed *f, const struct config *c, struct run *r, enum feed_role role, struct error *e);
-/* Does what takes long and needs no memory of the run: text becomes tokens, in a file of `folder`, the
- * run's. It is called after feed_open and before run_start. */
+/* Does what takes long and needs no memory of the run: text becomes tokens, in a file of `folder`,
+ * the run's. It is called after feed_open and before run_start. */
 int feed_prepare(struct feed *f, struct run *r, const char *folder, struct error *e);
 /* Starts the feed after run_start. `position` and `broken` come from the checkpoint of a resumed
  * run. */
 int feed_start(struct feed *f, struct run *r, uint64_t position, uint64_t broken, struct error *e);
-/* With ranks: reading does not fail because of the share of broken samples, which is that of all ranks. feed_seen: samples that this
- * one has read so far. feed_check: what all have read, at a step from `position` on with n samples; PL_FAIL if too many are broken. */
+/* With ranks: reading does not fail because of the share of broken samples, which is that of all
+ * ranks. feed_seen: samples that this one has read so far. feed_check: what all have read, at a
+ * step from `position` on with n samples; PL_FAIL if too many are broken. */
 uint64_t feed_seen(const struct feed *f);
 int feed_check(struct feed *f, uint64_t seen, uint64_t broken, uint64_t position, int64_t n, struct error *e);
-/* The positions that this rank reads, from `first` on `each` of every `every` (ring_part of data/ring.h): its shares of each step, or its
- * batches of an evaluation. each 0: all of them. */
+/* The positions that this rank reads, from `first` on `each` of every `every` (ring_part of
+ * data/ring.h): its shares of each step, or its batches of an evaluation. each 0: all of them. */
 struct feed_part {
     uint64_t first, each, every;
 };
@@ -118,7 +125,8 @@ const char *feed_pass_name(const struct feed *f, int pass);
 void feed_set_pass(struct feed *f, int pass);
 /* Writes the samples at positions position .. position + samples - 1 into the first rows of the
  * inputs, and padding with weight 0 into the rest of `rows`. Allocates nothing. */
-int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e);
+int feed_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out,
+             struct error *e);
 /* What the batch has of a count by its name (graph_count): "" is the first. */
 double feed_count(const struct feed *f, const struct feed_batch *b, const char *name);
 /* Prints what was left out, in one line without a newline; false: nothing. Allocates nothing. */
@@ -144,17 +152,19 @@ struct pixel_range;
 struct pixel_range feed_range(const struct config *c);
 struct slice_options;
 struct slice_options feed_slices(const struct config *c);
-/* Writes what the dataset's survey decided (data.labels, data.threshold, data.ignore, data.range) into
- * a configuration, so that every later command decides the same. */
+/* Writes what the dataset's survey decided (data.labels, data.threshold, data.ignore, data.range)
+ * into a configuration, so that every later command decides the same. */
 void feed_resolve(const struct feed *f, struct config *c);
-/* Reads up to `samples` samples as a run would: PL_USAGE when more of them than data.max_bad cannot be
- * used, or when none can. */
-int feed_try_images(const struct config *c, const struct model *m, enum feed_role role, uint64_t samples, struct error *e);
+/* Reads up to `samples` samples as a run would: PL_USAGE when more of them than data.max_bad cannot
+ * be used, or when none can. */
+int feed_try_images(const struct config *c, const struct model *m, enum feed_role role, uint64_t samples,
+                    struct error *e);
 /* The dataset that the feed reads; NULL: the data are not images. */
 const struct dataset *feed_dataset(const struct feed *f);
 
 extern const struct feed_ops tokens_feed, conversations_feed, masks_feed, questions_feed, grounding_feed, labelled_feed;
-/* Of a feed of questions: its dataset, and the number of one of its samples in that of feed_open_questions. */
+/* Of a feed of questions: its dataset, and the number of one of its samples in that of
+ * feed_open_questions. */
 const struct dataset *question_dataset(const struct feed *f);
 uint64_t question_number(const struct feed *f, uint64_t sample);
 

@@ -1,11 +1,12 @@
 /*
- * feed_conversations.c: rows of conversations for a language model (data/text/conversations.h): ids and labels;
- * for packed rows also positions, and for each token the range of keys that it may see. Everything textual happens in
- * `prepare`; a step copies ids out of a memory-mapped store.
+ * feed_conversations.c: rows of conversations for a language model (data/text/conversations.h): ids
+ * and labels; for packed rows also positions, and for each token the range of keys that it may see.
+ * Everything textual happens in `prepare`; a step copies ids out of a memory-mapped store.
  *
- * A model that takes images also gets pixel_values and image_index (models/images.h); or image_embeddings, if data.images is a
- * store of them. Its rows come from threads that
- * read the images (data/image_rows.h); training and validation share them: they never read at the same time.
+ * A model that takes images also gets pixel_values and image_index (models/images.h); or
+ * image_embeddings, if data.images is a store of them. Its rows come from threads that
+ * read the images (data/image_rows.h); training and validation share them: they never read at the
+ * same time.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -50,10 +51,15 @@ static int32_t **row_array(struct token_row *r, size_t i)
 static int check_model(const struct run *r, struct error *e)
 {
     struct planned_input x;
-    if (!model_port(&r->planned.model, "input_ids") && !r->planned.defined) return batch_refuse_tokens(r->planned.config, &r->planned.model, e);
+    if (!model_port(&r->planned.model, "input_ids") && !r->planned.defined)
+        return batch_refuse_tokens(r->planned.config, &r->planned.model, e);
     for (size_t i = 0; i < (r->planned.batch.packed ? COUNT(inputs) : UNPACKED_INPUTS); i++)
-        if (!planned_input(&r->planned, inputs[i].input, &x) || x.dtype != DT_I32 || x.axis || x.sample != (uint64_t)r->planned.config->data_sequence * (uint64_t)inputs[i].each * 4)
-            return error_set(e, PL_USAGE, "conversations need a model with the inputs input_ids, labels and position_ids, i32 [batch, data.sequence], and ranges, i32 [batch, data.sequence, 2]; %s does not fit. With data.packing: false, input_ids and labels are enough",
+        if (!planned_input(&r->planned, inputs[i].input, &x) || x.dtype != DT_I32 || x.axis ||
+            x.sample != (uint64_t)r->planned.config->data_sequence * (uint64_t)inputs[i].each * 4)
+            return error_set(e, PL_USAGE,
+                             "conversations need a model with the inputs input_ids, labels and position_ids, i32 "
+                             "[batch, data.sequence], and ranges, i32 [batch, data.sequence, 2]; %s does not fit. With "
+                             "data.packing: false, input_ids and labels are enough",
                              inputs[i].input);
     return PL_OK;
 }
@@ -65,10 +71,15 @@ static struct image_batches *images_of(const struct run *r)
     return b && b->batch.images + b->batch.frames ? b : NULL;
 }
 
-static int check_images(const struct text_source *s, const struct config *c, enum feed_role role, struct run *r, struct error *e)
+static int check_images(const struct text_source *s, const struct config *c, enum feed_role role, struct run *r,
+                        struct error *e)
 {
     const bool own = text_files_of(c, role) == FEED_VALIDATION && c->data_validation_images;
-    return embed_check_images(r, image_files_store(s->images.files), own ? "data.validation_images" : c->data_images ? "data.images" : "the folder of the data", e);
+    return embed_check_images(r, image_files_store(s->images.files),
+                              own              ? "data.validation_images"
+                              : c->data_images ? "data.images"
+                                               : "the folder of the data",
+                              e);
 }
 
 static int conversation_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
@@ -90,26 +101,37 @@ static void report_images(const char *key, const struct conversations *c)
 {
     const uint32_t most = c->o.images.most, frames = c->o.images.most_frames;
     if (frames)
-        log_note("%s: %" PRIu64 " frames of videos, %.2f a row of at most %u (data.max_frames)", key, c->frames, (double)c->frames / (double)c->rows.n, frames);
+        log_note("%s: %" PRIu64 " frames of videos, %.2f a row of at most %u (data.max_frames)", key, c->frames,
+                 (double)c->frames / (double)c->rows.n, frames);
     const double mean = (double)c->images / (double)c->rows.n;
     if (!most) return;
-    if (!c->images) log_note("%s: no conversation has an image; with data.max_images: 0 %s", key, frames ? "the run takes less memory" : "the vision tower does not run");
+    if (!c->images)
+        log_note("%s: no conversation has an image; with data.max_images: 0 %s", key,
+                 frames ? "the run takes less memory" : "the vision tower does not run");
     else
-        log_note("%s: %" PRIu64 " images, %.2f a row of at most %u (data.max_images); %.1f %% of their slots are filled%s", key, c->images, mean, most, 100 * mean / most,
+        log_note("%s: %" PRIu64
+                 " images, %.2f a row of at most %u (data.max_images); %.1f %% of their slots are filled%s",
+                 key, c->images, mean, most, 100 * mean / most,
                  mean < 0.8 * most - 1 ? "; a smaller data.max_images takes less memory" : "");
 }
 
 /* Says what the rows hold and what was left out. */
 static void report(const struct feed *f, const struct conversations *c, const struct tokenizer *t)
 {
-    const char *key = f->role == FEED_TRAIN ? "data.train" : f->config->data_holdout > 0 ? "data.holdout" : "data.validation";
+    const char *key = f->role == FEED_TRAIN         ? "data.train"
+                      : f->config->data_holdout > 0 ? "data.holdout"
+                                                    : "data.validation";
     struct text left = {0};
     const bool text = f->config->data_format == FORMAT_TEXT;
-    log_note("%s: %" PRIu64 " %s in %u rows of %" PRId64 " tokens, %.1f %% filled; %.1f %% of the tokens have labels", key, text ? c->samples : c->used.n, text ? c->samples == 1 ? "text" : "texts" : "conversations", c->rows.n, c->o.sequence,
-             100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), 100.0 * (double)c->labels / (double)c->tokens);
+    log_note("%s: %" PRIu64 " %s in %u rows of %" PRId64 " tokens, %.1f %% filled; %.1f %% of the tokens have labels",
+             key, text ? c->samples : c->used.n, text ? c->samples == 1 ? "text" : "texts" : "conversations", c->rows.n,
+             c->o.sequence, 100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence),
+             100.0 * (double)c->labels / (double)c->tokens);
     report_images(key, c);
     if (f->role == FEED_TRAIN && c->one_group)
-        log_warn("%s: all conversations are about one image or video: data.holdout holds out some of them, so that scores will be too high; evaluate on another one", key);
+        log_warn("%s: all conversations are about one image or video: data.holdout holds out some of them, so that "
+                 "scores will be too high; evaluate on another one",
+                 key);
     conversations_print_left(c, &left);
     if (left.n) log_warn("%s: %s", key, left.at);
     left.n = 0;
@@ -122,11 +144,18 @@ static void prepare_images(struct feed *f)
 {
     const struct config *c = f->config;
     struct conversation_feed *s = f->state;
-    s->rows = (struct image_rows_source){.set = &s->set, .files = s->files, .seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle, .once = f->role == FEED_VALIDATION, .max_bad = c->data_max_bad};
+    s->rows = (struct image_rows_source){.set = &s->set,
+                                         .files = s->files,
+                                         .seed = (uint64_t)c->train_seed,
+                                         .shuffle = c->data_shuffle,
+                                         .once = f->role == FEED_VALIDATION,
+                                         .max_bad = c->data_max_bad};
     s->index = mem_alloc((size_t)s->set.o.sequence * sizeof *s->index);
     s->pixels = (s->images->rows.images + s->images->rows.frames) * image_rows_each(&s->images->rows);
     s->pixels_input = s->images->rows.embedding ? "image_embeddings" : "pixel_values";
-    if (image_files_store(s->files)) f->fingerprint = hash_bytes((const uint64_t[]){dataset_fingerprint(image_files_store(s->files))}, sizeof f->fingerprint, f->fingerprint);
+    if (image_files_store(s->files))
+        f->fingerprint = hash_bytes((const uint64_t[]){dataset_fingerprint(image_files_store(s->files))},
+                                    sizeof f->fingerprint, f->fingerprint);
 }
 
 /* References that lead out of data.images end the run: they are no faults of single samples. */
@@ -159,7 +188,8 @@ static int conversation_prepare(struct feed *f, struct run *r, const char *folde
     if (!rc) report(f, &s->set, s->source.tokenizer);
     text_source_close(&s->source);
     if (rc) return rc;
-    for (size_t i = 0; i < COUNT(inputs); i++) *row_array(&s->row, i) = mem_alloc((size_t)o.sequence * (size_t)inputs[i].each * sizeof(int32_t));
+    for (size_t i = 0; i < COUNT(inputs); i++)
+        *row_array(&s->row, i) = mem_alloc((size_t)o.sequence * (size_t)inputs[i].each * sizeof(int32_t));
     f->samples = conversations_count(&s->set);
     f->fingerprint = conversations_fingerprint(&s->set);
     if (s->images) prepare_images(f);
@@ -179,11 +209,14 @@ static int conversation_start(struct feed *f, struct run *r, struct error *e)
     int rc = s->images->loader ? PL_OK : image_rows_open(&s->images->loader, &s->images->rows, run_loader_memory(r), e);
     const struct feed_part part = feed_part(f, r);
     s->rows.each = part.each, s->rows.every = part.every;
-    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) image_rows_seek(s->images->loader, &s->rows, part.first); /* prefetches for the first step */
+    /* prefetches for the first step */
+    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every))
+        image_rows_seek(s->images->loader, &s->rows, part.first);
     return rc;
 }
 
-/* The features of a row's image tokens: those of images, and in videos those of frames, which follow them. */
+/* The features of a row's image tokens: those of images, and in videos those of frames, which
+ * follow them. */
 static void index_row(struct conversation_feed *s, const struct model *m, int32_t *ids, const struct image_row *x)
 {
     int64_t image = 0, frame = s->images->batch.images * m->images->features, at = 0;
@@ -196,8 +229,10 @@ static void index_row(struct conversation_feed *s, const struct model *m, int32_
     image_index(m, ids + at, s->set.o.sequence - at, &image, s->index + at);
 }
 
-/* Writes row i of the batch, at this position. `pixels` NULL: it has no image, and the old bytes stay. `x` NULL: it has no video. */
-static int put_row(struct conversation_feed *s, struct run *r, int64_t i, uint64_t position, struct token_row *row, const void *pixels, const struct image_row *x, struct error *e)
+/* Writes row i of the batch, at this position. `pixels` NULL: it has no image, and the old bytes
+ * stay. `x` NULL: it has no video. */
+static int put_row(struct conversation_feed *s, struct run *r, int64_t i, uint64_t position, struct token_row *row,
+                   const void *pixels, const struct image_row *x, struct error *e)
 {
     const uint64_t T = (uint64_t)s->set.o.sequence;
     int rc = PL_OK;
@@ -207,19 +242,23 @@ static int put_row(struct conversation_feed *s, struct run *r, int64_t i, uint64
         if (!rc && pixels) rc = run_write_input(r, s->pixels_input, i, pixels, s->pixels, e);
         if (!rc && s->allocation) rc = allocation_put(s->allocation, r, i, position, row, s->index, pixels, e);
     }
-    for (size_t k = 0; k < s->n_inputs && !rc; k++) rc = run_write_input(r, inputs[k].input, i, *row_array(row, k), T * (uint64_t)inputs[k].each * sizeof(int32_t), e);
+    for (size_t k = 0; k < s->n_inputs && !rc; k++)
+        rc = run_write_input(r, inputs[k].input, i, *row_array(row, k), T * (uint64_t)inputs[k].each * sizeof(int32_t),
+                             e);
     return rc;
 }
 
-/* A row of padding refers to no image. It repeats the pixels of the row before it, because the tower computes with them:
- * what is in fresh memory may be NaN. */
-static int put_image_rows(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+/* A row of padding refers to no image. It repeats the pixels of the row before it, because the
+ * tower computes with them: what is in fresh memory may be NaN. */
+static int put_image_rows(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows,
+                          struct feed_batch *out, struct error *e)
 {
     struct conversation_feed *s = f->state;
     struct image_rows *loader = s->images->loader;
     const void *pixels = NULL; /* of the last row: valid until the next image_rows_next */
     int rc = PL_OK;
-    if (f->role == FEED_VALIDATION && feed_begins(position, s->rows.each, s->rows.every)) s->rows.counts = (struct loader_counts){0};
+    if (f->role == FEED_VALIDATION && feed_begins(position, s->rows.each, s->rows.every))
+        s->rows.counts = (struct loader_counts){0};
     if (samples && !image_rows_at(loader, &s->rows, position)) image_rows_seek(loader, &s->rows, position);
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct image_row *x = NULL;
@@ -235,7 +274,8 @@ static int put_image_rows(struct feed *f, struct run *r, uint64_t position, int6
     return rc;
 }
 
-static int conversation_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+static int conversation_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows,
+                            struct feed_batch *out, struct error *e)
 {
     struct conversation_feed *s = f->state;
     int rc = PL_OK;
@@ -267,5 +307,11 @@ static void conversation_close(struct feed *f)
     mem_free(s);
 }
 
-const struct feed_ops conversations_feed = {.port = "input_ids", .unit = "tokens", .counts = {"tokens", "samples"}, .open = conversation_open, .prepare = conversation_prepare, .start = conversation_start,
-                                            .put = conversation_put, .close = conversation_close};
+const struct feed_ops conversations_feed = {.port = "input_ids",
+                                            .unit = "tokens",
+                                            .counts = {"tokens", "samples"},
+                                            .open = conversation_open,
+                                            .prepare = conversation_prepare,
+                                            .start = conversation_start,
+                                            .put = conversation_put,
+                                            .close = conversation_close};

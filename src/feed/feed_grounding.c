@@ -1,13 +1,15 @@
 /*
- * feed_grounding.c: images with masks and queries, for a model that matches both (models/grounding.h).
+ * feed_grounding.c: images with masks and queries, for a model that matches both
+ * (models/grounding.h).
  *
  *     loader's slot ─┬─ images, image_valid           the canvas, and the size of the image in it
  *                    └─ masks                         the share of each patch that a mask covers
  *     queries ─┬─ input_ids, position_ids, ranges     tokenized in `prepare` (data/formats/query_set.h)
  *              └─ query_index, target_masks, candidates, answers
  *
- * The masks of the queries are always among those that the loader chooses; target_masks are their indices there. A query
- * whose mask turns out to cover no patch, or is malformed, has no weight. Training and validation share one loader.
+ * The masks of the queries are always among those that the loader chooses; target_masks are their
+ * indices there. A query whose mask turns out to cover no patch, or is malformed, has no weight.
+ * Training and validation share one loader.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,7 +22,8 @@
 #include "text/tokenizer/tokenizer.h"
 
 enum input { IMAGES, IMAGE_VALID, MASKS, IDS, POSITIONS, RANGES, INDEX, TARGETS, CANDIDATES, ANSWERS, INPUTS };
-static const char *const inputs[INPUTS] = {"images", "image_valid", "masks", "input_ids", "position_ids", "ranges", "query_index", "target_masks", "candidates", "answers"};
+static const char *const inputs[INPUTS] = {"images", "image_valid", "masks",        "input_ids",  "position_ids",
+                                           "ranges", "query_index", "target_masks", "candidates", "answers"};
 
 struct grounding_feed {
     struct ground_batches *batches; /* owner of the loader */
@@ -61,7 +64,10 @@ static int open_tokenizer(const struct config *c, const struct model *m, struct 
     *out = NULL;
     if (!c->data_tokenizer && !has_tokenizer(folder)) {
         if (m->vocabulary == BYTES) return PL_OK;
-        return error_set(e, PL_USAGE, "%s has no tokenizer: set data.tokenizer to a model folder, a tokenizer.json or a tokenizer.model", *folder ? folder : "a preset");
+        return error_set(
+            e, PL_USAGE,
+            "%s has no tokenizer: set data.tokenizer to a model folder, a tokenizer.json or a tokenizer.model",
+            *folder ? folder : "a preset");
     }
     int rc = tokenizer_open(out, c->data_tokenizer ? c->data_tokenizer : folder, e);
     return rc && c->data_tokenizer ? error_prepend(e, "data.tokenizer") : rc;
@@ -87,10 +93,16 @@ static int open_queries(struct feed *f, struct run *r, struct grounding_feed *s,
     const char *path = queries_path(c, f->role);
     struct queries all = {0};
     struct tokenizer *t = NULL;
-    if (!path) return error_set(e, PL_USAGE, "there are no queries: set data.queries to a CSV or JSON file with image, query and mask_id");
+    if (!path)
+        return error_set(e, PL_USAGE,
+                         "there are no queries: set data.queries to a CSV or JSON file with image, query and mask_id");
     int rc = queries_read(&all, path, e);
     if (!rc) rc = open_tokenizer(c, &r->planned.model, &t, e);
-    const struct query_set_options o = {.queries = (uint32_t)s->Q, .sequence = s->T, .vocabulary = r->planned.model.vocabulary, .tokenizer = t, .room = s->batches->options.room};
+    const struct query_set_options o = {.queries = (uint32_t)s->Q,
+                                        .sequence = s->T,
+                                        .vocabulary = r->planned.model.vocabulary,
+                                        .tokenizer = t,
+                                        .room = s->batches->options.room};
     if (!rc && (rc = query_set_open(&s->queries, s->set, &all, &o, e))) error_prepend(e, "%s", path);
     tokenizer_close(t);
     queries_free(&all);
@@ -99,11 +111,19 @@ static int open_queries(struct feed *f, struct run *r, struct grounding_feed *s,
 
 static struct loader_source make_source(const struct config *c, const struct grounding_feed *s, enum feed_role role)
 {
-    struct loader_source x = {
-        .set = s->set, .seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle, .once = role == FEED_VALIDATION, .max_bad = c->data_max_bad,
-        .wanted = {s->queries.first.at, s->queries.mask.at},
-        .sampler = {.strategy = (enum sampler_strategy)c->data_strategy, .max_masks = (uint32_t)s->M, .min_iou = (float)c->data_min_iou, .min_stability = (float)c->data_min_stability,
-                    .min_area = c->data_area.low, .max_area = c->data_area.high, .crowds = c->data_crowds}};
+    struct loader_source x = {.set = s->set,
+                              .seed = (uint64_t)c->train_seed,
+                              .shuffle = c->data_shuffle,
+                              .once = role == FEED_VALIDATION,
+                              .max_bad = c->data_max_bad,
+                              .wanted = {s->queries.first.at, s->queries.mask.at},
+                              .sampler = {.strategy = (enum sampler_strategy)c->data_strategy,
+                                          .max_masks = (uint32_t)s->M,
+                                          .min_iou = (float)c->data_min_iou,
+                                          .min_stability = (float)c->data_min_stability,
+                                          .min_area = c->data_area.low,
+                                          .max_area = c->data_area.high,
+                                          .crowds = c->data_crowds}};
     if (role == FEED_TRAIN) x.augment = batch_augment(c);
     return x;
 }
@@ -167,17 +187,20 @@ static int grounding_start(struct feed *f, struct run *r, struct error *e)
     int rc = *loader ? PL_OK : loader_open(loader, &s->batches->options, run_loader_memory(r), e);
     const struct feed_part part = feed_part(f, r);
     s->source.each = part.each, s->source.every = part.every;
-    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) loader_seek(*loader, &s->source, part.first); /* prefetches for the first step */
+    /* prefetches for the first step */
+    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) loader_seek(*loader, &s->source, part.first);
     return rc;
 }
 
 /* --- a batch -------------------------------------------------------------------------------- */
 
-/* The shares of the sample's masks, and which of them cover anything; x NULL: the row is padding. */
+/* The shares of the sample's masks, and which of them cover anything; x NULL: the row is
+ * padding. */
 static void put_masks(struct grounding_feed *s, const struct loader_sample *x, bool *is_mask)
 {
     float *shares = s->row[MASKS];
-    const uint64_t cells = s->batches->options.cells, stride = grid_stride((uint32_t)cells), each = grid_mask_bytes((uint32_t)cells, (uint32_t)cells);
+    const uint64_t cells = s->batches->options.cells, stride = grid_stride((uint32_t)cells),
+                   each = grid_mask_bytes((uint32_t)cells, (uint32_t)cells);
     for (int64_t m = 0; m < s->M; m++, shares += s->patches) {
         is_mask[m] = x && m < x->n && ground_shares(s->model, x->bits + (uint64_t)m * each, stride, shares);
         if (!is_mask[m]) memset(shares, 0, (size_t)s->patches * sizeof *shares);
@@ -185,7 +208,8 @@ static void put_masks(struct grounding_feed *s, const struct loader_sample *x, b
 }
 
 /* The index of each query's mask among the sample's. Returns their number. */
-static uint32_t put_targets(struct grounding_feed *s, const struct loader_sample *x, const bool *is_mask, int32_t *targets)
+static uint32_t put_targets(struct grounding_feed *s, const struct loader_sample *x, const bool *is_mask,
+                            int32_t *targets)
 {
     const uint32_t from = x ? s->queries.first.at[x->sample] : 0, n = x ? s->queries.first.at[x->sample + 1] - from : 0;
     uint32_t found = 0;
@@ -199,8 +223,10 @@ static uint32_t put_targets(struct grounding_feed *s, const struct loader_sample
     return found;
 }
 
-/* Row `at` of the batch; x NULL: padding, of which the old image has no weight. Returns its queries. */
-static int put_row(struct grounding_feed *s, struct run *r, int64_t at, const struct loader_sample *x, double *queries, struct error *e)
+/* Row `at` of the batch; x NULL: padding, of which the old image has no weight. Returns its
+ * queries. */
+static int put_row(struct grounding_feed *s, struct run *r, int64_t at, const struct loader_sample *x, double *queries,
+                   struct error *e)
 {
     bool *is_mask = s->is_mask + at * s->M;
     int32_t *targets = s->targets + at * s->Q;
@@ -210,7 +236,9 @@ static int put_row(struct grounding_feed *s, struct run *r, int64_t at, const st
     memcpy(s->row[IMAGE_VALID], size, sizeof size);
     memcpy(s->row[TARGETS], targets, (size_t)s->Q * sizeof *targets);
     ground_candidates(is_mask, s->M, targets, s->Q, s->row[CANDIDATES], s->row[ANSWERS]);
-    if (x) query_set_row(&s->queries, (uint32_t)x->sample, s->T, (uint32_t)s->Q, s->row[IDS], s->row[POSITIONS], s->row[RANGES], s->row[INDEX]);
+    if (x)
+        query_set_row(&s->queries, (uint32_t)x->sample, s->T, (uint32_t)s->Q, s->row[IDS], s->row[POSITIONS],
+                      s->row[RANGES], s->row[INDEX]);
     else memset(s->row[RANGES], 0, s->bytes[RANGES]); /* a token of padding sees nothing */
     int rc = PL_OK;
     for (int i = 0; i < INPUTS && !rc; i++) {
@@ -220,12 +248,14 @@ static int put_row(struct grounding_feed *s, struct run *r, int64_t at, const st
     return rc;
 }
 
-static int grounding_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+static int grounding_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows,
+                         struct feed_batch *out, struct error *e)
 {
     struct grounding_feed *s = f->state;
     struct loader *loader = s->batches->loader;
     int rc = PL_OK;
-    if (f->role == FEED_VALIDATION && feed_begins(position, s->source.each, s->source.every)) s->source.counts = (struct loader_counts){0}, s->lost = 0;
+    if (f->role == FEED_VALIDATION && feed_begins(position, s->source.each, s->source.every))
+        s->source.counts = (struct loader_counts){0}, s->lost = 0;
     if (samples && !loader_at(loader, &s->source, position)) loader_seek(loader, &s->source, position);
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct loader_sample *x = NULL;
@@ -234,11 +264,20 @@ static int grounding_put(struct feed *f, struct run *r, uint64_t position, int64
     }
     const struct loader_counts *k = &s->source.counts;
     f->broken = k->broken;
-    f->left = (struct feed_left){.images = k->seen - (f->role == FEED_TRAIN ? f->start : 0), .small = k->lost_masks, .malformed = k->bad_masks, .without = k->empty, .queries = s->lost,
+    f->left = (struct feed_left){.images = k->seen - (f->role == FEED_TRAIN ? f->start : 0),
+                                 .small = k->lost_masks,
+                                 .malformed = k->bad_masks,
+                                 .without = k->empty,
+                                 .queries = s->lost,
                                  .cells = s->batches->options.cells};
     out->count[1] = out->units = (double)samples;
     return rc;
 }
 
-const struct feed_ops grounding_feed = {.port = "target_masks", .unit = "images", .counts = {"queries", "images"}, .open = grounding_open, .start = grounding_start, .put = grounding_put,
+const struct feed_ops grounding_feed = {.port = "target_masks",
+                                        .unit = "images",
+                                        .counts = {"queries", "images"},
+                                        .open = grounding_open,
+                                        .start = grounding_start,
+                                        .put = grounding_put,
                                         .close = grounding_close};

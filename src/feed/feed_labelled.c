@@ -1,5 +1,6 @@
 /*
- * feed_labelled.c: images with a class or a text each, for a vision tower with a head (models/heads.h).
+ * feed_labelled.c: images with a class or a text each, for a vision tower with a head
+ * (models/heads.h).
  *
  *     list of images ─ threads (data/image_list.h) ─ pixel_values
  *     classes ────────────────────────────────────── labels
@@ -32,14 +33,22 @@ struct labelled_feed {
     int32_t *row;                  /* [T] a text; [rows] pair_labels */
 };
 
-/* --- opening ---------------------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static int open_list(struct labelled *l, const struct config *c, enum feed_role role, struct error *e)
 {
     const bool train = role == FEED_TRAIN || c->data_holdout > 0;
     const struct config_list *paths = train ? &c->data_train : &c->data_validation;
-    const struct labelled_options o = {.paths = paths->at, .n_paths = paths->n, .image_column = c->data_image_column, .text_column = c->data_label_column,
-                                       .captions = c->data_format == FORMAT_CAPTIONS, .room = batch_room(c), .max_bad = c->data_max_bad, .holdout = c->data_holdout, .split_seed = (uint64_t)c->data_split_seed, .held = role == FEED_VALIDATION};
+    const struct labelled_options o = {.paths = paths->at,
+                                       .n_paths = paths->n,
+                                       .image_column = c->data_image_column,
+                                       .text_column = c->data_label_column,
+                                       .captions = c->data_format == FORMAT_CAPTIONS,
+                                       .room = batch_room(c),
+                                       .max_bad = c->data_max_bad,
+                                       .holdout = c->data_holdout,
+                                       .split_seed = (uint64_t)c->data_split_seed,
+                                       .held = role == FEED_VALIDATION};
     return labelled_open(l, &o, e);
 }
 
@@ -48,10 +57,17 @@ static int open_files(struct labelled_feed *s, const struct config *c, enum feed
     const bool train = role == FEED_TRAIN || c->data_holdout > 0;
     const struct config_list *paths = train ? &c->data_train : &c->data_validation;
     const char *named = !train && c->data_validation_images ? c->data_validation_images : c->data_images;
-    if (named && s->set.folders) return error_set(e, PL_USAGE, "data.images is for tables, and the classes are folders of %s: leave it out", paths->at[0]);
-    const struct image_scope scope = {.where = named ? named : s->set.where, .anywhere = c->data_outside_images, .tables = paths->at, .n_tables = paths->n, .room = batch_room(c)};
+    if (named && s->set.folders)
+        return error_set(e, PL_USAGE, "data.images is for tables, and the classes are folders of %s: leave it out",
+                         paths->at[0]);
+    const struct image_scope scope = {.where = named ? named : s->set.where,
+                                      .anywhere = c->data_outside_images,
+                                      .tables = paths->at,
+                                      .n_tables = paths->n,
+                                      .room = batch_room(c)};
     int rc = image_files_open(&s->files, &scope, e);
-    for (uint32_t i = 0; i < s->set.samples.n && !rc; i++) rc = image_files_allow(s->files, s->set.samples.at[i].image, e);
+    for (uint32_t i = 0; i < s->set.samples.n && !rc; i++)
+        rc = image_files_allow(s->files, s->set.samples.at[i].image, e);
     return rc;
 }
 
@@ -64,7 +80,10 @@ static int find_classes(struct labelled_feed *s, const struct head_model *h, str
         char name[256];
         labelled_name(&s->set, i, name, sizeof name);
         if (class < 0)
-            return error_set(e, PL_USAGE, "%s has the class %.80s, which is none of the model's %" PRId64 ": %.40s, %.40s%s (model.classes)", name, s->set.samples.at[i].text, h->classes, h->names[0], h->names[1],
+            return error_set(e, PL_USAGE,
+                             "%s has the class %.80s, which is none of the model's %" PRId64
+                             ": %.40s, %.40s%s (model.classes)",
+                             name, s->set.samples.at[i].text, h->classes, h->names[0], h->names[1],
                              h->classes > 2 ? ", ..." : "");
         s->classes[i] = (int32_t)class;
     }
@@ -87,7 +106,9 @@ static int tokenize(struct labelled_feed *s, const struct config *c, const struc
         for (int64_t k = 0; k < n && !rc; k++) vec_push(&s->ids, row[k]);
         s->first[i + 1] = s->ids.n;
     }
-    if (!rc && x.cut) log_warn("%" PRIu64 " of %u texts are longer than %" PRId64 " tokens and are cut", x.cut, s->set.samples.n, s->T);
+    if (!rc && x.cut)
+        log_warn("%" PRIu64 " of %u texts are longer than %" PRId64 " tokens and are cut", x.cut, s->set.samples.n,
+                 s->T);
     captions_close(&x);
     mem_free(row);
     return rc;
@@ -123,13 +144,21 @@ static int labelled_feed_open(struct feed *f, struct run *r, enum feed_role role
         labelled_feed_close(f);
         return rc;
     }
-    s->source = (struct image_list_source){.set = &s->set, .files = s->files, .seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle, .once = role == FEED_VALIDATION, .max_bad = c->data_max_bad};
+    s->source = (struct image_list_source){.set = &s->set,
+                                           .files = s->files,
+                                           .seed = (uint64_t)c->train_seed,
+                                           .shuffle = c->data_shuffle,
+                                           .once = role == FEED_VALIDATION,
+                                           .max_bad = c->data_max_bad};
     f->samples = s->set.samples.n;
     f->fingerprint = s->set.fingerprint;
     const char *key = role == FEED_TRAIN ? "data.train" : "data.validation";
-    if (s->T) log_note("%s: %u pairs of an image and a text, in rows of %" PRId64 " tokens", key, s->set.samples.n, s->T);
+    if (s->T)
+        log_note("%s: %u pairs of an image and a text, in rows of %" PRId64 " tokens", key, s->set.samples.n, s->T);
     else log_note("%s: %u images of %" PRId64 " classes", key, s->set.samples.n, r->planned.model.head->classes);
-    if (role == FEED_TRAIN && s->set.one_group) log_warn("data.train: all samples are of one image: data.holdout holds out some of them, so that scores will be too high");
+    if (role == FEED_TRAIN && s->set.one_group)
+        log_warn("data.train: all samples are of one image: data.holdout holds out some of them, so that scores will "
+                 "be too high");
     return PL_OK;
 }
 
@@ -141,7 +170,10 @@ static int labelled_start(struct feed *f, struct run *r, struct error *e)
     s->targets = mem_alloc((size_t)rows * sizeof *s->targets);
     s->is_sample = mem_alloc((size_t)(s->T ? B * B : 1) * sizeof *s->is_sample);
     s->row = mem_alloc((size_t)max_i64(s->T, B) * sizeof *s->row);
-    s->facts = (struct feed_queries){.M = s->T ? B : r->planned.model.head->classes, .Q = 1, .targets = s->targets, .is_mask = s->T ? s->is_sample : NULL};
+    s->facts = (struct feed_queries){.M = s->T ? B : r->planned.model.head->classes,
+                                     .Q = 1,
+                                     .targets = s->targets,
+                                     .is_mask = s->T ? s->is_sample : NULL};
     f->queries = &s->facts;
     f->counts = &s->source.counts;
     f->max_bad = &s->source.max_bad;
@@ -151,11 +183,12 @@ static int labelled_start(struct feed *f, struct run *r, struct error *e)
     int rc = *loader ? PL_OK : image_list_open(loader, &s->batches->list, run_loader_memory(r), e);
     const struct feed_part part = feed_part(f, r);
     s->source.each = part.each, s->source.every = part.every;
-    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) image_list_seek(*loader, &s->source, part.first); /* prefetches for the first step */
+    /* prefetches for the first step */
+    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) image_list_seek(*loader, &s->source, part.first);
     return rc;
 }
 
-/* --- a batch ------------------------------------------------------------------------------------------ */
+/* --- a batch ---------------------------------------------------------------------------------- */
 
 /* The text of a row; x NULL: padding, with the text of sample 0. */
 static int put_text(struct labelled_feed *s, struct run *r, int64_t at, const struct list_image *x, struct error *e)
@@ -164,18 +197,22 @@ static int put_text(struct labelled_feed *s, struct run *r, int64_t at, const st
     const int64_t n = (int64_t)(s->first[i + 1] - s->first[i]);
     for (int64_t t = 0; t < s->T; t++) s->row[t] = t < n ? s->ids.at[s->first[i] + (uint64_t)t] : s->padding;
     int rc = run_write_input(r, "input_ids", at, s->row, (uint64_t)s->T * sizeof *s->row, e);
-    const int32_t end = rc || r->planned.model.head->siglip ? 0 : (int32_t)head_text_end(r->planned.model.head, s->row, s->T);
+    const int32_t end =
+        rc || r->planned.model.head->siglip ? 0 : (int32_t)head_text_end(r->planned.model.head, s->row, s->T);
     return rc || r->planned.model.head->siglip ? rc : run_write_input(r, "text_end", at, &end, sizeof end, e);
 }
 
-/* Row `at`; x NULL: padding, which repeats the pixels of the row before it: what is in fresh memory may be NaN. */
-static int put_row(struct labelled_feed *s, struct run *r, int64_t at, const struct list_image *x, const float *pixels, struct error *e)
+/* Row `at`; x NULL: padding, which repeats the pixels of the row before it: what is in fresh memory
+ * may be NaN. */
+static int put_row(struct labelled_feed *s, struct run *r, int64_t at, const struct list_image *x, const float *pixels,
+                   struct error *e)
 {
     const bool sample = x && !x->broken;
     s->targets[at] = !sample ? -100 : s->T ? (int32_t)at : s->classes[x->sample];
     int rc = pixels ? run_write_input(r, "pixel_values", at, pixels, s->pixels, e) : PL_OK;
     if (rc) return rc;
-    return s->T ? put_text(s, r, at, x, e) : run_write_input(r, "labels", at, &s->targets[at], sizeof s->targets[at], e);
+    return s->T ? put_text(s, r, at, x, e)
+                : run_write_input(r, "labels", at, &s->targets[at], sizeof s->targets[at], e);
 }
 
 /* Which rows are each other's negatives: the samples of the batch. */
@@ -193,13 +230,15 @@ static int put_pairs(struct labelled_feed *s, struct run *r, int64_t B, struct e
     return rc;
 }
 
-static int labelled_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+static int labelled_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows,
+                        struct feed_batch *out, struct error *e)
 {
     struct labelled_feed *s = f->state;
     struct image_list *loader = s->batches->loader;
     const float *pixels = NULL; /* of the last row: valid until the next image_list_next */
     int rc = PL_OK;
-    if (f->role == FEED_VALIDATION && feed_begins(position, s->source.each, s->source.every)) s->source.counts = (struct loader_counts){0};
+    if (f->role == FEED_VALIDATION && feed_begins(position, s->source.each, s->source.every))
+        s->source.counts = (struct loader_counts){0};
     if (samples && !image_list_at(loader, &s->source, position)) image_list_seek(loader, &s->source, position);
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct list_image *x = NULL;
@@ -214,4 +253,10 @@ static int labelled_put(struct feed *f, struct run *r, uint64_t position, int64_
     return rc;
 }
 
-const struct feed_ops labelled_feed = {.port = "pixel_values", .unit = "images", .counts = {"images", "samples"}, .open = labelled_feed_open, .start = labelled_start, .put = labelled_put, .close = labelled_feed_close};
+const struct feed_ops labelled_feed = {.port = "pixel_values",
+                                       .unit = "images",
+                                       .counts = {"images", "samples"},
+                                       .open = labelled_feed_open,
+                                       .start = labelled_start,
+                                       .put = labelled_put,
+                                       .close = labelled_feed_close};

@@ -30,7 +30,8 @@ enum pass { PASS_POINT, PASS_BOX };
 static const char *const passes[] = {"point", "box"};
 
 enum input { IMAGES, IMAGE_VALID, EMBEDDINGS, POINTS, LABELS, MASKS, MASK_VALID, KEYS, INPUTS };
-static const char *const inputs[INPUTS] = {"images", "image_valid", "image_embeddings", "input_points", "input_labels", "gt_masks", "gt_valid", "prompt_keys"};
+static const char *const inputs[INPUTS] = {"images",       "image_valid", "image_embeddings", "input_points",
+                                           "input_labels", "gt_masks",    "gt_valid",         "prompt_keys"};
 
 struct mask_feed {
     struct mask_batches *batches; /* owner of the loader */
@@ -54,27 +55,53 @@ static struct dataset_options dataset_options(const struct config *c, enum feed_
 {
     bool train = role == FEED_TRAIN;
     const struct config_list *paths = train || !c->data_validation.n ? &c->data_train : &c->data_validation;
-    return (struct dataset_options){
-        .format = batch_format(c), .paths = paths->at, .n_paths = paths->n,
-        .images = !train && c->data_validation_images ? c->data_validation_images : c->data_images,
-        .masks = !train && c->data_validation_masks ? c->data_validation_masks : c->data_masks,
-        .image_prefix = c->data_image_prefix, .image_suffix = c->data_image_suffix, .mask_prefix = c->data_mask_prefix, .mask_suffix = c->data_mask_suffix,
-        .categories = c->data_categories.at, .n_categories = c->data_categories.n, .crowds = c->data_crowds,
-        .labels = (enum label_kind)c->data_labels, .ignore = (int)c->data_ignore, .threshold = (uint32_t)c->data_threshold, .range = feed_range(c),
-        .slices = feed_slices(c), .room = batch_room(c),
-        .image_column = c->data_image_column, .mask_column = c->data_mask_column, .split_column = c->data_split_column,
-        .split = {.part = train ? "train" : "validation", .list = train ? c->data_train_list : c->data_validation_list, .glob = train ? c->data_train_match : c->data_validation_match,
-                  .column = train ? c->data_train_split : c->data_validation_split, .fraction = c->data_holdout, .rest = train,
-                  .seed = (uint64_t)c->data_split_seed}};
+    return (struct dataset_options){.format = batch_format(c),
+                                    .paths = paths->at,
+                                    .n_paths = paths->n,
+                                    .images = !train && c->data_validation_images ? c->data_validation_images
+                                                                                  : c->data_images,
+                                    .masks =
+                                        !train && c->data_validation_masks ? c->data_validation_masks : c->data_masks,
+                                    .image_prefix = c->data_image_prefix,
+                                    .image_suffix = c->data_image_suffix,
+                                    .mask_prefix = c->data_mask_prefix,
+                                    .mask_suffix = c->data_mask_suffix,
+                                    .categories = c->data_categories.at,
+                                    .n_categories = c->data_categories.n,
+                                    .crowds = c->data_crowds,
+                                    .labels = (enum label_kind)c->data_labels,
+                                    .ignore = (int)c->data_ignore,
+                                    .threshold = (uint32_t)c->data_threshold,
+                                    .range = feed_range(c),
+                                    .slices = feed_slices(c),
+                                    .room = batch_room(c),
+                                    .image_column = c->data_image_column,
+                                    .mask_column = c->data_mask_column,
+                                    .split_column = c->data_split_column,
+                                    .split = {.part = train ? "train" : "validation",
+                                              .list = train ? c->data_train_list : c->data_validation_list,
+                                              .glob = train ? c->data_train_match : c->data_validation_match,
+                                              .column = train ? c->data_train_split : c->data_validation_split,
+                                              .fraction = c->data_holdout,
+                                              .rest = train,
+                                              .seed = (uint64_t)c->data_split_seed}};
 }
 
 struct loader_source feed_source(const struct config *c, const struct dataset *set, enum feed_role role)
 {
-    struct loader_source s = {
-        .set = set, .seed = (uint64_t)c->train_seed, .shuffle = c->data_shuffle, .once = role == FEED_VALIDATION,
-        .interior = role == FEED_VALIDATION, .max_bad = c->data_max_bad,
-        .sampler = {.strategy = (enum sampler_strategy)c->data_strategy, .max_masks = (uint32_t)c->data_max_masks, .min_iou = (float)c->data_min_iou,
-                    .min_stability = (float)c->data_min_stability, .min_area = c->data_area.low, .max_area = c->data_area.high, .crowds = c->data_crowds}};
+    struct loader_source s = {.set = set,
+                              .seed = (uint64_t)c->train_seed,
+                              .shuffle = c->data_shuffle,
+                              .once = role == FEED_VALIDATION,
+                              .interior = role == FEED_VALIDATION,
+                              .max_bad = c->data_max_bad,
+                              .sampler = {.strategy = (enum sampler_strategy)c->data_strategy,
+                                          .max_masks = (uint32_t)c->data_max_masks,
+                                          .min_iou = (float)c->data_min_iou,
+                                          .min_stability = (float)c->data_min_stability,
+                                          .min_area = c->data_area.low,
+                                          .max_area = c->data_area.high,
+                                          .crowds = c->data_crowds}};
     if (role == FEED_TRAIN) s.augment = batch_augment(c);
     return s;
 }
@@ -88,7 +115,8 @@ static void decide_as_training(const struct config *c, struct dataset_options *d
     struct error e;
     train.split = (struct dataset_split){0};
     if (dataset_open(&set, &train, &e)) {
-        log_warn("data.labels and data.range are decided over data.validation, because data.train cannot be opened: %s", e.text);
+        log_warn("data.labels and data.range are decided over data.validation, because data.train cannot be opened: %s",
+                 e.text);
         return;
     }
     d->labels = set->labels.kind;
@@ -103,14 +131,23 @@ static int open_set(struct dataset **set, const struct config *c, enum feed_role
     struct dataset_options d = dataset_options(c, role);
     d.texts = texts;
     if (texts && d.labels == LABELS_AUTO) d.labels = LABELS_BINARY; /* one mask for a question */
-    const bool labels = (c->data_format == FORMAT_PAIRS || c->data_format == FORMAT_CSV || c->data_format == FORMAT_PARQUET) && d.labels == LABELS_AUTO;
-    if (role == FEED_VALIDATION && c->data_validation.n && c->data_train.n && c->data_format != FORMAT_PACKED && (labels || d.range.kind == RANGE_AUTO))
+    const bool labels =
+        (c->data_format == FORMAT_PAIRS || c->data_format == FORMAT_CSV || c->data_format == FORMAT_PARQUET) &&
+        d.labels == LABELS_AUTO;
+    if (role == FEED_VALIDATION && c->data_validation.n && c->data_train.n && c->data_format != FORMAT_PACKED &&
+        (labels || d.range.kind == RANGE_AUTO))
         decide_as_training(c, &d);
     return dataset_open(set, &d, e);
 }
 
-int feed_open_dataset(struct dataset **set, const struct config *c, enum feed_role role, struct error *e) { return open_set(set, c, role, false, e); }
-int feed_open_questions(struct dataset **set, const struct config *c, enum feed_role role, struct error *e) { return open_set(set, c, role, true, e); }
+int feed_open_dataset(struct dataset **set, const struct config *c, enum feed_role role, struct error *e)
+{
+    return open_set(set, c, role, false, e);
+}
+int feed_open_questions(struct dataset **set, const struct config *c, enum feed_role role, struct error *e)
+{
+    return open_set(set, c, role, true, e);
+}
 
 void feed_resolve(const struct feed *f, struct config *c)
 {
@@ -132,8 +169,10 @@ void feed_resolve(const struct feed *f, struct config *c)
 static void log_dataset(const struct dataset *set, const struct config *c, enum feed_role role, bool trained)
 {
     struct text line = {0};
-    if (role == FEED_TRAIN || !trained) survey_log(set); /* the decisions are those of training, which has logged them */
-    if (dataset_print_left(set, c->data_crowds, &line)) log_note("%s: %s", role == FEED_TRAIN ? "data.train" : "data.validation", line.at);
+    /* the decisions are those of training, which has logged them */
+    if (role == FEED_TRAIN || !trained) survey_log(set);
+    if (dataset_print_left(set, c->data_crowds, &line))
+        log_note("%s: %s", role == FEED_TRAIN ? "data.train" : "data.validation", line.at);
     text_free(&line);
 }
 
@@ -145,12 +184,15 @@ static int try_samples(struct loader *l, struct loader_source *s, uint64_t sampl
         if (loader_next(l, &ignored, e)) return e->code;
     const struct loader_counts *k = &s->counts;
     if ((double)k->broken <= max_bad * (double)k->seen) return PL_OK;
-    return error_set(e, PL_USAGE, "%llu of %llu samples that were read cannot be used; the last one is %s; `plimsoll data verify` lists all", (unsigned long long)k->broken,
-                     (unsigned long long)k->seen, k->last);
+    return error_set(
+        e, PL_USAGE,
+        "%llu of %llu samples that were read cannot be used; the last one is %s; `plimsoll data verify` lists all",
+        (unsigned long long)k->broken, (unsigned long long)k->seen, k->last);
 }
 
 /* Another order than the files': the samples are spread over the dataset. */
-int feed_try_images(const struct config *c, const struct model *m, enum feed_role role, uint64_t samples, struct error *e)
+int feed_try_images(const struct config *c, const struct model *m, enum feed_role role, uint64_t samples,
+                    struct error *e)
 {
     struct dataset *set;
     struct loader *l;
@@ -159,7 +201,8 @@ int feed_try_images(const struct config *c, const struct model *m, enum feed_rol
     int rc = feed_open_dataset(&set, c, role, e);
     if (rc) return rc;
     struct loader_source s = feed_source(c, set, role);
-    s.shuffle = true, s.once = s.interior = false, s.max_bad = 1, s.quiet = true, s.augment = (struct loader_augment){0};
+    s.shuffle = true, s.once = s.interior = false, s.max_bad = 1, s.quiet = true,
+    s.augment = (struct loader_augment){0};
     char *memory = mem_alloc(loader_bytes(&o) + 64);
     rc = loader_open(&l, &o, memory + (64 - (uintptr_t)memory % 64) % 64, e);
     if (!rc) {
@@ -190,8 +233,12 @@ static int mask_open(struct feed *f, struct run *r, enum feed_role role, struct 
     size_t M = (size_t)c->data_max_masks;
     *m = (struct mask_feed){.batches = batches, .set = set, .source = feed_source(c, set, role), .o = batch_loader(c, &r->planned.model, &batches->embeddings),
                             .P = FIRST_SLOTS + c->prompts_iterations - 1};
-    m->prompts = (struct first_prompts){.side = m->o.side, .cells = m->o.cells, .masks = m->o.masks, .key = random_key((uint64_t)c->train_seed, "first prompts"),
-                                        .box = c->prompts_box, .jitter = c->prompts_jitter};
+    m->prompts = (struct first_prompts){.side = m->o.side,
+                                        .cells = m->o.cells,
+                                        .masks = m->o.masks,
+                                        .key = random_key((uint64_t)c->train_seed, "first prompts"),
+                                        .box = c->prompts_box,
+                                        .jitter = c->prompts_jitter};
     m->coords = mem_alloc(M * (size_t)m->P * 2 * sizeof *m->coords);
     m->kinds = mem_alloc(M * (size_t)m->P * sizeof *m->kinds);
     m->valid = mem_alloc(M * 2 * sizeof *m->valid);
@@ -207,7 +254,8 @@ static int mask_start(struct feed *f, struct run *r, struct error *e)
 {
     struct mask_feed *m = f->state;
     struct planned_input x;
-    for (int i = 0; i < INPUTS; i++) m->used[i] = planned_input(&r->planned, inputs[i], &x) && planned_input_used(&r->planned, &x);
+    for (int i = 0; i < INPUTS; i++)
+        m->used[i] = planned_input(&r->planned, inputs[i], &x) && planned_input_used(&r->planned, &x);
     m->masks = mem_alloc((size_t)planned_samples(&r->planned) * m->o.masks * sizeof *m->masks);
     f->masks = m->masks;
     f->counts = &m->source.counts;
@@ -218,7 +266,8 @@ static int mask_start(struct feed *f, struct run *r, struct error *e)
     int rc = *loader ? PL_OK : loader_open(loader, &m->o, run_loader_memory(r), e);
     const struct feed_part part = feed_part(f, r);
     m->source.each = part.each, m->source.every = part.every;
-    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) loader_seek(*loader, &m->source, part.first); /* prefetches for the first step */
+    /* prefetches for the first step */
+    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) loader_seek(*loader, &m->source, part.first);
     return rc;
 }
 
@@ -242,7 +291,7 @@ const struct dataset *feed_dataset(const struct feed *f)
     return f->ops == &masks_feed ? ((const struct mask_feed *)f->state)->set : NULL;
 }
 
-/* --- a batch ------------------------------------------------------------------------------------ */
+/* --- a batch ---------------------------------------------------------------------------------- */
 
 static void put_prompt(const struct feed *f, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds)
 {
@@ -278,7 +327,8 @@ static void describe_row(const struct feed *f, int64_t at, uint64_t from, const 
 /* `last`: the sample of the previous row, used if s is NULL. Padding rows have weight 0. Old
  * image bytes are always finite numbers and can stay, but uninitialised memory of an embedding
  * may hold NaN, and NaN times 0 is NaN. So a padding row repeats the previous embedding. */
-static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t from, const struct loader_sample *s, const struct loader_sample *last, struct error *e)
+static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t from, const struct loader_sample *s,
+                   const struct loader_sample *last, struct error *e)
 {
     struct mask_feed *m = f->state;
     uint64_t M = m->o.masks, P = (uint64_t)m->P, side = m->o.side;
@@ -303,11 +353,13 @@ static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t from, con
     return rc;
 }
 
-static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows,
+                    struct feed_batch *out, struct error *e)
 {
     struct mask_feed *m = f->state;
     int rc = PL_OK;
-    if (f->role == FEED_VALIDATION && feed_begins(position, m->source.each, m->source.every)) m->source.counts = (struct loader_counts){0};
+    if (f->role == FEED_VALIDATION && feed_begins(position, m->source.each, m->source.every))
+        m->source.counts = (struct loader_counts){0};
     struct loader *loader = m->batches->loader;
     if (samples && !loader_at(loader, &m->source, position)) loader_seek(loader, &m->source, position);
     const struct loader_sample *last = NULL; /* valid until the next loader_next */
@@ -319,10 +371,21 @@ static int mask_put(struct feed *f, struct run *r, uint64_t position, int64_t sa
     }
     const struct loader_counts *k = &m->source.counts;
     f->broken = k->broken;
-    f->left = (struct feed_left){.images = k->seen - (f->role == FEED_TRAIN ? f->start : 0), .small = k->lost_masks, .malformed = k->bad_masks, .without = k->empty, .cells = m->o.cells};
+    f->left = (struct feed_left){.images = k->seen - (f->role == FEED_TRAIN ? f->start : 0),
+                                 .small = k->lost_masks,
+                                 .malformed = k->bad_masks,
+                                 .without = k->empty,
+                                 .cells = m->o.cells};
     out->count[1] = out->units = (double)samples;
     return rc;
 }
 
-const struct feed_ops masks_feed = {.port = "gt_masks", .unit = "images", .counts = {"masks", "images"}, .passes = passes, .n_passes = COUNT(passes), .open = mask_open, .start = mask_start,
-                                    .put = mask_put, .close = mask_close};
+const struct feed_ops masks_feed = {.port = "gt_masks",
+                                    .unit = "images",
+                                    .counts = {"masks", "images"},
+                                    .passes = passes,
+                                    .n_passes = COUNT(passes),
+                                    .open = mask_open,
+                                    .start = mask_start,
+                                    .put = mask_put,
+                                    .close = mask_close};

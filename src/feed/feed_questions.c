@@ -1,13 +1,17 @@
 /*
  * feed_questions.c: tables of images, masks, questions and answers for PRS-Med (models/prs_med.h).
  *
- *     table ─ dataset (data/formats/table.c) ─┬─ image and mask ─────────────── images, image_valid, gt_masks, gt_valid
- *                                     └─ question and answer ─ prepare ─ input_ids, labels, image_index, question
- *                                                                        pixel_values: the image as the tower takes it
+ *     table ─ dataset (data/formats/table.c) ─┬─ image and mask ─────────────── images,
+ *     image_valid, gt_masks, gt_valid
+ *                                     └─ question and answer ─ prepare ─ input_ids, labels,
+ *                                     image_index, question
+ *                                                                        pixel_values: the image as
+ *                                                                        the tower takes it
  *
- * `prepare` writes the texts as conversations into the run's folder, and tokenizes them as any others: with the chat template
- * of the model's folder or of data.template, else as in train_prs_med.py. A conversation is a row, without packing.
- * Rows come from threads (data/question_rows.h); training and validation share them: they never read at the same time.
+ * `prepare` writes the texts as conversations into the run's folder, and tokenizes them as any
+ * others: with the chat template of the model's folder or of data.template, else as in
+ * train_prs_med.py. A conversation is a row, without packing. Rows come from threads
+ * (data/question_rows.h); training and validation share them: they never read at the same time.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,7 +25,9 @@
 #include "io/json.h"
 
 enum input { IDS, LABELS, INDEX, PIXELS, QUESTION, IMAGES, IMAGE_VALID, MASKS, MASK_VALID, CLASS, UNSEEN, INPUTS };
-static const char *const inputs[INPUTS] = {"input_ids", "labels", "image_index", "pixel_values", "question", "images", "image_valid", "gt_masks", "gt_valid", "class_labels", "question_mask"};
+static const char *const inputs[INPUTS] = {"input_ids", "labels",       "image_index",  "pixel_values",
+                                           "question",  "images",       "image_valid",  "gt_masks",
+                                           "gt_valid",  "class_labels", "question_mask"};
 
 struct question_feed {
     struct prs_batches *batches; /* owner of the threads */
@@ -40,7 +46,7 @@ struct question_feed {
     bool used[INPUTS];           /* whether a program reads the input */
 };
 
-/* --- opening ---------------------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 /* A class is a dataset. */
 static int check_classes(const struct dataset *set, int64_t classes, struct error *e)
@@ -48,7 +54,9 @@ static int check_classes(const struct dataset *set, int64_t classes, struct erro
     int32_t last = 0;
     for (uint64_t i = 0; i < dataset_count(set); i++) last = (int32_t)max_i64(last, dataset_group(set, i));
     if (!classes || last < classes) return PL_OK;
-    return error_set(e, PL_USAGE, "the tables have %d datasets, and the model tells %lld classes (num_classes of config.json)", last + 1, (long long)classes);
+    return error_set(e, PL_USAGE,
+                     "the tables have %d datasets, and the model tells %lld classes (num_classes of config.json)",
+                     last + 1, (long long)classes);
 }
 
 static int question_open(struct feed *f, struct run *r, enum feed_role role, struct error *e)
@@ -154,8 +162,10 @@ static int match_rows(struct feed *f, struct error *e)
 static void report(const struct feed *f, const struct conversations *c)
 {
     struct text left = {0};
-    log_note("%s: %u questions in rows of %" PRId64 " tokens, %.1f %% filled; %.1f %% of the tokens have labels", f->role == FEED_TRAIN ? "data.train" : "data.validation", c->used.n, c->o.sequence,
-             100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence), 100.0 * (double)c->labels / (double)c->tokens);
+    log_note("%s: %u questions in rows of %" PRId64 " tokens, %.1f %% filled; %.1f %% of the tokens have labels",
+             f->role == FEED_TRAIN ? "data.train" : "data.validation", c->used.n, c->o.sequence,
+             100.0 * (double)c->tokens / ((double)c->rows.n * (double)c->o.sequence),
+             100.0 * (double)c->labels / (double)c->tokens);
     conversations_print_left(c, &left);
     if (left.n) log_warn("%s: %s", f->role == FEED_TRAIN ? "data.train" : "data.validation", left.at);
     text_free(&left);
@@ -187,14 +197,18 @@ static int question_prepare(struct feed *f, struct run *r, const char *folder, s
     if (rc) return rc;
     s->open = true;
     const size_t T = (size_t)o.sequence * sizeof(int32_t);
-    s->padding = (struct token_row){.ids = mem_alloc(T), .labels = mem_alloc(T), .positions = mem_alloc(T), .ranges = mem_alloc(2 * T)};
+    s->padding = (struct token_row){.ids = mem_alloc(T),
+                                    .labels = mem_alloc(T),
+                                    .positions = mem_alloc(T),
+                                    .ranges = mem_alloc(2 * T)};
     s->index = mem_alloc(T);
     s->unseen = mem_alloc(T);
     if ((rc = match_rows(f, e))) return rc;
     s->source.set = &s->rows;
     s->source.row_of = s->row_of;
     s->source.files = s->files;
-    f->fingerprint = hash_bytes(&(uint64_t){conversations_fingerprint(&s->rows)}, sizeof(uint64_t), dataset_fingerprint(s->set));
+    f->fingerprint =
+        hash_bytes(&(uint64_t){conversations_fingerprint(&s->rows)}, sizeof(uint64_t), dataset_fingerprint(s->set));
     report(f, &s->rows);
     return PL_OK;
 }
@@ -204,8 +218,10 @@ static int question_start(struct feed *f, struct run *r, struct error *e)
 {
     struct question_feed *s = f->state;
     struct planned_input x;
-    for (int i = 0; i < INPUTS; i++) s->used[i] = planned_input(&r->planned, inputs[i], &x) && planned_input_used(&r->planned, &x);
-    if (s->used[UNSEEN]) s->used[f->role == FEED_TRAIN ? QUESTION : UNSEEN] = false; /* training reads the one, evaluations the other */
+    for (int i = 0; i < INPUTS; i++)
+        s->used[i] = planned_input(&r->planned, inputs[i], &x) && planned_input_used(&r->planned, &x);
+    /* training reads the one, evaluations the other */
+    if (s->used[UNSEEN]) s->used[f->role == FEED_TRAIN ? QUESTION : UNSEEN] = false;
     s->masks = mem_alloc((size_t)planned_samples(&r->planned) * sizeof *s->masks);
     f->masks = s->masks;
     f->counts = &s->source.masks.counts;
@@ -216,7 +232,8 @@ static int question_start(struct feed *f, struct run *r, struct error *e)
     int rc = *loader ? PL_OK : question_rows_open(loader, &s->batches->rows, run_loader_memory(r), e);
     const struct feed_part part = feed_part(f, r);
     s->source.masks.each = part.each, s->source.masks.every = part.every;
-    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) question_rows_seek(*loader, &s->source, part.first); /* prefetches for the first step */
+    /* prefetches for the first step */
+    if (!rc && f->role == FEED_TRAIN && (part.each || !part.every)) question_rows_seek(*loader, &s->source, part.first);
     return rc;
 }
 
@@ -245,7 +262,7 @@ uint64_t question_number(const struct feed *f, uint64_t sample)
 
 const struct dataset *question_dataset(const struct feed *f) { return ((const struct question_feed *)f->state)->set; }
 
-/* --- a batch ------------------------------------------------------------------------------------------ */
+/* --- a batch ---------------------------------------------------------------------------------- */
 
 /* Whether a sample's class is learned: in training in the epochs of loss.class_epochs. */
 static bool learns_class(const struct feed *f, uint64_t position)
@@ -260,8 +277,10 @@ static void fill_unseen(float *unseen, int64_t T, const int32_t question[2])
     for (int64_t t = 0; t < T; t++) unseen[t] = question[1] && (t < question[0] || t >= question[1]) ? PRS_UNSEEN : 0;
 }
 
-/* Row `at`; x NULL: padding, which repeats the pixels of the row before it, `pixels`: what is in fresh memory may be NaN. */
-static int put_row(struct feed *f, struct run *r, int64_t at, const struct question_row *x, const float *pixels, struct error *e)
+/* Row `at`; x NULL: padding, which repeats the pixels of the row before it, `pixels`: what is in
+ * fresh memory may be NaN. */
+static int put_row(struct feed *f, struct run *r, int64_t at, const struct question_row *x, const float *pixels,
+                   struct error *e)
 {
     struct question_feed *s = f->state;
     const struct question_rows_options *o = &s->batches->rows;
@@ -277,31 +296,39 @@ static int put_row(struct feed *f, struct run *r, int64_t at, const struct quest
     const int32_t none[2] = {0, 0}, size[2] = {m ? (int32_t)m->rows : 0, m ? (int32_t)m->columns : 0};
     const int32_t class = target && learns_class(f, m->position) ? dataset_group(s->set, m->sample) : -100;
     const int32_t area[2] = {target ? (int32_t)m->mask_rows : 0, target ? (int32_t)m->mask_columns : 0};
-    s->masks[at] = target ? (struct feed_mask){m->sample, m->masks[0].id, m->masks[0].category, m->masks[0].area} : (struct feed_mask){0};
+    s->masks[at] = target ? (struct feed_mask){m->sample, m->masks[0].id, m->masks[0].category, m->masks[0].area}
+                          : (struct feed_mask){0};
     const struct {
         const void *at; /* NULL: old data stay and have weight 0 */
         uint64_t bytes;
     } rows[INPUTS] = {
-        [IDS] = {row.ids, T}, [LABELS] = {row.labels, T}, [INDEX] = {s->index, T},
+        [IDS] = {row.ids, T},
+        [LABELS] = {row.labels, T},
+        [INDEX] = {s->index, T},
         [PIXELS] = {pixels, image_reader_floats(&o->reader) * sizeof(float)},
         [QUESTION] = {x ? x->question : none, sizeof none},
-        [IMAGES] = {m ? m->image : NULL, side * side * 3}, [IMAGE_VALID] = {size, sizeof size},
-        [MASKS] = {target ? m->bits : NULL, grid_mask_bytes(o->masks.cells, o->masks.cells)}, [MASK_VALID] = {area, sizeof area},
-        [CLASS] = {&class, sizeof class}, [UNSEEN] = {s->unseen, T},
+        [IMAGES] = {m ? m->image : NULL, side * side * 3},
+        [IMAGE_VALID] = {size, sizeof size},
+        [MASKS] = {target ? m->bits : NULL, grid_mask_bytes(o->masks.cells, o->masks.cells)},
+        [MASK_VALID] = {area, sizeof area},
+        [CLASS] = {&class, sizeof class},
+        [UNSEEN] = {s->unseen, T},
     };
     for (int i = 0; i < INPUTS && !rc; i++)
         if (s->used[i] && rows[i].at) rc = run_write_input(r, inputs[i], at, rows[i].at, rows[i].bytes, e);
     return rc;
 }
 
-static int question_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+static int question_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows,
+                        struct feed_batch *out, struct error *e)
 {
     struct question_feed *s = f->state;
     struct question_rows *loader = s->batches->loader;
     const float *pixels = NULL; /* of the last row: valid until the next question_rows_next */
     struct loader_counts *k = &s->source.masks.counts;
     int rc = PL_OK;
-    if (f->role == FEED_VALIDATION && feed_begins(position, s->source.masks.each, s->source.masks.every)) *k = (struct loader_counts){0};
+    if (f->role == FEED_VALIDATION && feed_begins(position, s->source.masks.each, s->source.masks.every))
+        *k = (struct loader_counts){0};
     if (samples && !question_rows_at(loader, &s->source, position)) question_rows_seek(loader, &s->source, position);
     for (int64_t i = 0; i < rows && !rc; i++) {
         const struct question_row *x = NULL;
@@ -314,10 +341,22 @@ static int question_put(struct feed *f, struct run *r, uint64_t position, int64_
     }
     out->units = (double)samples;
     f->broken = k->broken;
-    f->left = (struct feed_left){.images = k->seen - (f->role == FEED_TRAIN ? f->start : 0), .small = k->lost_masks, .malformed = k->bad_masks, .without = k->empty, .cells = s->batches->rows.masks.cells};
+    f->left = (struct feed_left){.images = k->seen - (f->role == FEED_TRAIN ? f->start : 0),
+                                 .small = k->lost_masks,
+                                 .malformed = k->bad_masks,
+                                 .without = k->empty,
+                                 .cells = s->batches->rows.masks.cells};
     return rc;
 }
 
 static const char *const passes[] = {"question"};
-const struct feed_ops questions_feed = {.port = "question", .unit = "images", .counts = {"tokens", "masks"}, .passes = passes, .n_passes = COUNT(passes), .open = question_open, .prepare = question_prepare, .start = question_start,
-                                        .put = question_put, .close = question_close};
+const struct feed_ops questions_feed = {.port = "question",
+                                        .unit = "images",
+                                        .counts = {"tokens", "masks"},
+                                        .passes = passes,
+                                        .n_passes = COUNT(passes),
+                                        .open = question_open,
+                                        .prepare = question_prepare,
+                                        .start = question_start,
+                                        .put = question_put,
+                                        .close = question_close};

@@ -24,16 +24,26 @@ static int check_model(const struct run *r, struct error *e)
     static const char *const names[] = {"input_ids", "labels"};
     int64_t T = r->planned.config->data_sequence;
     struct planned_input x;
-    if (!r->planned.defined && !model_port(&r->planned.model, "input_ids")) return batch_refuse_tokens(r->planned.config, &r->planned.model, e);
+    if (!r->planned.defined && !model_port(&r->planned.model, "input_ids"))
+        return batch_refuse_tokens(r->planned.config, &r->planned.model, e);
     for (size_t i = 0; i < COUNT(names) && r->planned.defined; i++)
-        if (!planned_input(&r->planned, names[i], &x) || x.dtype != DT_I32 || x.axis || x.sample != (uint64_t)T * 4 || (!i && !r->planned.model.vocabulary))
-            return error_set(e, PL_USAGE, "token files need a model with the inputs input_ids and labels, i32 [batch, data.sequence = %" PRId64
-                             "], and an embedding of input_ids; %s does not fit", T, names[i]);
+        if (!planned_input(&r->planned, names[i], &x) || x.dtype != DT_I32 || x.axis || x.sample != (uint64_t)T * 4 ||
+            (!i && !r->planned.model.vocabulary))
+            return error_set(
+                e, PL_USAGE,
+                "token files need a model with the inputs input_ids and labels, i32 [batch, data.sequence = %" PRId64
+                "], and an embedding of input_ids; %s does not fit",
+                T, names[i]);
     for (id s = 1; s < r->planned.graph.storages.n && r->planned.defined; s++) {
         const char *name = graph_name(&r->planned.graph, r->planned.graph.storages.at[s].name);
-        if (r->planned.graph.storages.at[s].kind != KIND_INPUT || !planned_input(&r->planned, name, &x) || !planned_input_used(&r->planned, &x)) continue;
+        if (r->planned.graph.storages.at[s].kind != KIND_INPUT || !planned_input(&r->planned, name, &x) ||
+            !planned_input_used(&r->planned, &x))
+            continue;
         if (strcmp(name, "input_ids") && strcmp(name, "labels") && strcmp(name, "samples"))
-            return error_set(e, PL_USAGE, "token files give input_ids and labels, but the model also reads the input %s; call pl_step with inputs of your own", name);
+            return error_set(e, PL_USAGE,
+                             "token files give input_ids and labels, but the model also reads the input %s; call "
+                             "pl_step with inputs of your own",
+                             name);
     }
     return PL_OK;
 }
@@ -42,19 +52,26 @@ static int token_open(struct feed *f, struct run *r, enum feed_role role, struct
 {
     const struct config *c = f->config;
     const struct config_list *paths = role == FEED_TRAIN ? &c->data_train : &c->data_validation;
-    struct tokens_options o = {.paths = paths->at, .n_paths = paths->n, .sequence = c->data_sequence, .dtype = c->data_token_dtype,
-                               .vocab_size = r->planned.model.vocabulary, .bytes = c->data_format == FORMAT_BYTES};
+    struct tokens_options o = {.paths = paths->at,
+                               .n_paths = paths->n,
+                               .sequence = c->data_sequence,
+                               .dtype = c->data_token_dtype,
+                               .vocab_size = r->planned.model.vocabulary,
+                               .bytes = c->data_format == FORMAT_BYTES};
     int rc = check_model(r, e);
     if (rc) return rc;
     struct token_feed *t = mem_alloc(sizeof *t);
     rc = tokens_open(&t->tokens, &o, e);
-    if (!rc && role == FEED_TRAIN && (rc = tokens_fingerprint(&t->tokens, &f->fingerprint, e))) tokens_close(&t->tokens);
+    if (!rc && role == FEED_TRAIN && (rc = tokens_fingerprint(&t->tokens, &f->fingerprint, e)))
+        tokens_close(&t->tokens);
     if (rc) {
         mem_free(t);
         return rc;
     }
     if (o.bytes && role == FEED_TRAIN && r->planned.model.vocabulary > BYTE_VOCABULARY)
-        log_warn("data.format is bytes: the ids are byte values from 0 to 255, and the model's vocabulary has %" PRId64 " ids", r->planned.model.vocabulary);
+        log_warn("data.format is bytes: the ids are byte values from 0 to 255, and the model's vocabulary has %" PRId64
+                 " ids",
+                 r->planned.model.vocabulary);
     t->row = mem_alloc((size_t)c->data_sequence * sizeof *t->row);
     f->samples = tokens_count(&t->tokens);
     f->state = t;
@@ -75,7 +92,8 @@ static int put_row(struct feed *f, struct run *r, int64_t at, uint64_t sample, b
     return rc;
 }
 
-static int token_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows, struct feed_batch *out, struct error *e)
+static int token_put(struct feed *f, struct run *r, uint64_t position, int64_t samples, int64_t rows,
+                     struct feed_batch *out, struct error *e)
 {
     int rc = PL_OK;
     for (int64_t i = 0; i < rows && !rc; i++) {
@@ -96,4 +114,9 @@ static void token_close(struct feed *f)
     mem_free(t);
 }
 
-const struct feed_ops tokens_feed = {.port = "input_ids", .unit = "tokens", .counts = {"tokens", "samples"}, .open = token_open, .put = token_put, .close = token_close};
+const struct feed_ops tokens_feed = {.port = "input_ids",
+                                     .unit = "tokens",
+                                     .counts = {"tokens", "samples"},
+                                     .open = token_open,
+                                     .put = token_put,
+                                     .close = token_close};

@@ -42,14 +42,16 @@ static float corner(double at, double noise, double side, double jitter, double 
 
 /* Corners are pixel centres: those of the outermost pixels of the box's cells, half a pixel
  * inside. */
-static void put_box(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, uint64_t key, double jitter, float *coords, int32_t *kinds)
+static void put_box(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, uint64_t key,
+                    double jitter, float *coords, int32_t *kinds)
 {
     const struct loader_mask *x = &s->masks[k];
     double pixel = 1.0 / p->side, cell = 1.0 / p->cells, right = s->columns * pixel, bottom = s->rows * pixel;
     double w = x->w * cell, h = x->h * cell;
     float noise[4] = {0};
     if (jitter > 0) random_normal(noise, key, 0, 4, 1);
-    float x0 = corner(x->x * cell + pixel / 2, noise[0], w, jitter, pixel, right), y0 = corner(x->y * cell + pixel / 2, noise[1], h, jitter, pixel, bottom);
+    float x0 = corner(x->x * cell + pixel / 2, noise[0], w, jitter, pixel, right),
+          y0 = corner(x->y * cell + pixel / 2, noise[1], h, jitter, pixel, bottom);
     float x1 = corner((x->x + x->w) * cell - pixel / 2, noise[2], w, jitter, pixel, right);
     float y1 = corner((x->y + x->h) * cell - pixel / 2, noise[3], h, jitter, pixel, bottom);
     coords[0] = x0 < x1 ? x0 : x1;
@@ -74,14 +76,16 @@ void prompt_box(const struct first_prompts *p, const struct loader_sample *s, ui
     put_box(p, s, k, 0, 0, coords, kinds);
 }
 
-void prompt_interior(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds)
+void prompt_interior(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords,
+                     int32_t *kinds)
 {
     put_point(p, s->masks[k].interior, coords, kinds);
 }
 
 /* Each mask has a random key: number 0 selects point or box, 1 the cell, 2 is the key of the
  * box's noise. */
-void prompt_random(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds)
+void prompt_random(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords,
+                   int32_t *kinds)
 {
     uint64_t key = random_bits(p->key, s->position * p->masks + k);
     uint32_t cell[2];
@@ -89,6 +93,7 @@ void prompt_random(const struct first_prompts *p, const struct loader_sample *s,
         put_box(p, s, k, random_bits(key, 2), p->jitter, coords, kinds);
         return;
     }
-    find_cell(s->bits + (size_t)k * grid_mask_bytes(p->cells, p->cells), p->cells, random_bits(key, 1) % s->masks[k].area, cell);
+    find_cell(s->bits + (size_t)k * grid_mask_bytes(p->cells, p->cells), p->cells,
+              random_bits(key, 1) % s->masks[k].area, cell);
     put_point(p, cell, coords, kinds);
 }

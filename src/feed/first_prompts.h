@@ -18,9 +18,12 @@ struct first_prompts {
 };
 
 /* The prompt of mask k of a sample: coords[FIRST_SLOTS * 2], kinds[FIRST_SLOTS]. */
-void prompt_random(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds);
-void prompt_box(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds);
+void prompt_random(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords,
+                   int32_t *kinds);
+void prompt_box(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords,
+                int32_t *kinds);
 /* Needs the interior cells of the sample's masks: loader_source.interior. */
-void prompt_interior(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords, int32_t *kinds);
+void prompt_interior(const struct first_prompts *p, const struct loader_sample *s, uint32_t k, float *coords,
+                     int32_t *kinds);
 
 #endif

@@ -16,7 +16,10 @@
 static int open_tokenizer(struct text_source *s, const struct config *c, struct error *e)
 {
     const char *path = c->data_tokenizer ? c->data_tokenizer : c->model_path;
-    if (!path) return error_set(e, PL_USAGE, "data.format is text or conversations, and there is no tokenizer: a preset has none. Set data.tokenizer to a model folder, a tokenizer.json or a tokenizer.model");
+    if (!path)
+        return error_set(e, PL_USAGE,
+                         "data.format is text or conversations, and there is no tokenizer: a preset has none. Set "
+                         "data.tokenizer to a model folder, a tokenizer.json or a tokenizer.model");
     int rc = tokenizer_open(&s->tokenizer, path, e);
     return rc && c->data_tokenizer ? error_prepend(e, "data.tokenizer") : rc;
 }
@@ -36,7 +39,10 @@ static int open_template(struct text_source *s, const struct config *c, struct e
     return error_prepend(e, "data.template");
 }
 
-enum feed_role text_files_of(const struct config *c, enum feed_role role) { return c->data_holdout > 0 ? FEED_TRAIN : role; }
+enum feed_role text_files_of(const struct config *c, enum feed_role role)
+{
+    return c->data_holdout > 0 ? FEED_TRAIN : role;
+}
 
 int text_scope_open(struct text_scope *s, const struct config *c, enum feed_role role, struct error *e)
 {
@@ -64,12 +70,17 @@ void text_scope_close(struct text_scope *s)
 
 int text_take_videos(struct image_source *s, const struct config *c, const struct model *m, struct error *e)
 {
-    const struct video_options o = {.fps = c->data_fps, .max_frames = (uint32_t)c->data_max_frames, .room = batch_room(c), .image = {.range = feed_range(c)}};
-    if (!o.max_frames || !image_source_take_videos(s, m, &o, c->data_tokens_per_frame, c->data_template, e)) return PL_OK;
+    const struct video_options o = {.fps = c->data_fps,
+                                    .max_frames = (uint32_t)c->data_max_frames,
+                                    .room = batch_room(c),
+                                    .image = {.range = feed_range(c)}};
+    if (!o.max_frames || !image_source_take_videos(s, m, &o, c->data_tokens_per_frame, c->data_template, e))
+        return PL_OK;
     return config_at_key(c, KEY_data_max_frames, e);
 }
 
-static int open_images(struct text_source *s, const struct config *c, enum feed_role role, const struct model *m, struct error *e)
+static int open_images(struct text_source *s, const struct config *c, enum feed_role role, const struct model *m,
+                       struct error *e)
 {
     struct text_scope x;
     int rc = text_scope_open(&x, c, role, e);
@@ -81,7 +92,8 @@ static int open_images(struct text_source *s, const struct config *c, enum feed_
     return rc;
 }
 
-int text_source_open(struct text_source *s, const struct config *c, enum feed_role role, const struct model *m, struct error *e)
+int text_source_open(struct text_source *s, const struct config *c, enum feed_role role, const struct model *m,
+                     struct error *e)
 {
     const struct config_list *paths = text_files_of(c, role) == FEED_TRAIN ? &c->data_train : &c->data_validation;
     struct names files = {0};
@@ -106,18 +118,21 @@ static bool has_tower(const char *path)
     struct bump b = {0};
     struct value *v = NULL;
     struct error ignored;
-    const bool found = !json_read_file(path, 16u << 20, &b, &v, &ignored) && (value_get(v, "vision_config") || value_get(v, "mm_vision_tower"));
+    const bool found = !json_read_file(path, 16u << 20, &b, &v, &ignored) &&
+                       (value_get(v, "vision_config") || value_get(v, "mm_vision_tower"));
     bump_free(&b);
     return found;
 }
 
-int text_image_model(struct model *m, const char *folder, const char *vision_tower, const struct model **out, struct error *e)
+int text_image_model(struct model *m, const char *folder, const char *vision_tower, const struct model **out,
+                     struct error *e)
 {
     char path[4200];
     *out = NULL;
     snprintf(path, sizeof path, "%s/config.json", folder ? folder : "");
     if (!folder || !file_exists(path)) return PL_OK;
-    if (model_open_with(m, folder, &(struct model_choices){.vision_tower = vision_tower}, e)) return has_tower(path) ? e->code : PL_OK;
+    if (model_open_with(m, folder, &(struct model_choices){.vision_tower = vision_tower}, e))
+        return has_tower(path) ? e->code : PL_OK;
     if (m->images) *out = m;
     else model_close(m);
     return PL_OK;
@@ -135,17 +150,28 @@ static struct image_rule image_rule(const struct config *c, const struct text_so
 {
     const struct image_text *x = &s->images.text;
     if (!x->features) return (struct image_rule){0};
-    return (struct image_rule){.token = x->token, .features = x->features, .most = (uint32_t)batch_images(c, x->features), .frame_features = x->frame_features,
-                               .most_frames = (uint32_t)c->data_max_frames, .too_many = (enum too_many)c->data_too_many_images};
+    return (struct image_rule){.token = x->token,
+                               .features = x->features,
+                               .most = (uint32_t)batch_images(c, x->features),
+                               .frame_features = x->frame_features,
+                               .most_frames = (uint32_t)c->data_max_frames,
+                               .too_many = (enum too_many)c->data_too_many_images};
 }
 
-struct conversations_options text_rows(const struct config *c, const struct text_source *s, enum feed_role role, int64_t vocabulary)
+struct conversations_options text_rows(const struct config *c, const struct text_source *s, enum feed_role role,
+                                       int64_t vocabulary)
 {
     const int32_t pad = tokenizer_pad(s->tokenizer);
-    return (struct conversations_options){.sequence = c->data_sequence, .train_on = (enum train_on)c->data_train_on, .too_long = (enum too_long)c->data_too_long,
-                                          .packing = c->data_packing, .vocabulary = vocabulary, .max_bad = c->data_max_bad,
+    return (struct conversations_options){.sequence = c->data_sequence,
+                                          .train_on = (enum train_on)c->data_train_on,
+                                          .too_long = (enum too_long)c->data_too_long,
+                                          .packing = c->data_packing,
+                                          .vocabulary = vocabulary,
+                                          .max_bad = c->data_max_bad,
                                           .padding = pad >= 0 && (!vocabulary || pad < vocabulary) ? pad : 0,
-                                          .holdout = c->data_holdout, .split_seed = (uint64_t)c->data_split_seed, .held = role == FEED_VALIDATION,
+                                          .holdout = c->data_holdout,
+                                          .split_seed = (uint64_t)c->data_split_seed,
+                                          .held = role == FEED_VALIDATION,
                                           .max_samples = role == FEED_TRAIN ? (uint32_t)c->data_max_samples : 0,
                                           .images = image_rule(c, s)};
 }
@@ -156,13 +182,18 @@ void text_print_endless(const struct tokenizer *t, uint64_t chats, uint64_t endl
 {
     const char *eos = tokenizer_special(t, "eos_token");
     if (!chats || endless < chats) return;
-    text_printf(out, "no answer of %llu conversation%s ends with an end token%s%s, so the model does not learn to stop: set data.template to a template that adds one, such as %s, or "
-                "write {{ eos_token }} behind the answers of yours", (unsigned long long)chats, chats == 1 ? "" : "s", eos ? " such as " : "", eos ? eos : "",
-                tokenizer_id(t, "<|im_end|>") >= 0 ? "chatml" : "vicuna_v1 (LLaVA 1.5) or mistral_instruct (LLaVA-Med)");
+    text_printf(out,
+                "no answer of %llu conversation%s ends with an end token%s%s, so the model does not learn to stop: set "
+                "data.template to a template that adds one, such as %s, or "
+                "write {{ eos_token }} behind the answers of yours",
+                (unsigned long long)chats, chats == 1 ? "" : "s", eos ? " such as " : "", eos ? eos : "",
+                tokenizer_id(t, "<|im_end|>") >= 0 ? "chatml"
+                                                   : "vicuna_v1 (LLaVA 1.5) or mistral_instruct (LLaVA-Med)");
 }
 
 /* Counts the first conversations of a file. */
-static void count_endless(const struct text_source *s, const struct config *c, const char *path, uint32_t *left, uint64_t *chats, uint64_t *endless)
+static void count_endless(const struct text_source *s, const struct config *c, const char *path, uint32_t *left,
+                          uint64_t *chats, uint64_t *endless)
 {
     struct records r;
     struct record x;
@@ -190,9 +221,11 @@ void text_warn_endless(const struct config *c, const struct model *m)
     struct error ignored;
     uint64_t chats = 0, endless = 0;
     uint32_t left = LOOKED_AT;
-    if (c->data_format != FORMAT_CONVERSATIONS || !c->data_train.n || text_source_open(&s, c, FEED_TRAIN, m, &ignored)) return;
+    if (c->data_format != FORMAT_CONVERSATIONS || !c->data_train.n || text_source_open(&s, c, FEED_TRAIN, m, &ignored))
+        return;
     if (!tokenize_files(c->data_train.at, c->data_train.n, &files, &ignored))
-        for (uint32_t i = 0; i < files.n && left && s.template; i++) count_endless(&s, c, files.at[i], &left, &chats, &endless);
+        for (uint32_t i = 0; i < files.n && left && s.template; i++)
+            count_endless(&s, c, files.at[i], &left, &chats, &endless);
     text_print_endless(s.tokenizer, chats, endless, &line);
     if (line.n) log_warn("data.train: %s", line.at);
     text_free(&line);
@@ -202,7 +235,8 @@ void text_warn_endless(const struct config *c, const struct model *m)
 
 /* --- the store ------------------------------------------------------------------------------- */
 
-int text_store_path(const struct text_source *s, const char *folder, enum feed_role role, struct text *out, struct error *e)
+int text_store_path(const struct text_source *s, const char *folder, enum feed_role role, struct text *out,
+                    struct error *e)
 {
     struct names files;
     if (folder) {
@@ -226,18 +260,22 @@ static int check_store(const char *path, const struct token_store_key *key, stru
     return differs ? PL_USAGE : PL_OK;
 }
 
-static int find_named(const struct text_source *s, const struct config *c, const struct token_store_key *key, enum feed_role role, struct text *path, struct error *e)
+static int find_named(const struct text_source *s, const struct config *c, const struct token_store_key *key,
+                      enum feed_role role, struct text *path, struct error *e)
 {
     int rc = text_store_path(s, c->data_store, role, path, e);
     if (!rc && !file_exists(path->at)) rc = error_set(e, PL_USAGE, "there is no %s", path->at);
     if (!rc) rc = check_store(path->at, key, e);
     if (!rc) return PL_OK;
     const size_t n = strlen(e->text);
-    if (n < sizeof e->text) snprintf(e->text + n, sizeof e->text - n, "; make it with `plimsoll data tokenize RUN.yaml -o %s`, or leave data.store out", c->data_store);
+    if (n < sizeof e->text)
+        snprintf(e->text + n, sizeof e->text - n,
+                 "; make it with `plimsoll data tokenize RUN.yaml -o %s`, or leave data.store out", c->data_store);
     return error_prepend(e, "data.store");
 }
 
-int text_store_find(const struct text_source *s, const struct config *c, const char *folder, enum feed_role role, struct text *path, struct error *e)
+int text_store_find(const struct text_source *s, const struct config *c, const char *folder, enum feed_role role,
+                    struct text *path, struct error *e)
 {
     struct token_store_key key;
     const char *const folders[] = {folder, NULL};

@@ -1,5 +1,6 @@
 /*
- * text_source.h: the tokenizer, the chat template, the images and the token store of a configuration's conversations.
+ * text_source.h: the tokenizer, the chat template, the images and the token store of a
+ * configuration's conversations.
  */
 #ifndef TEXT_SOURCE_H
 #define TEXT_SOURCE_H
@@ -21,19 +22,24 @@ struct text_source {
     struct tokenize_options options;
 };
 
-/* Opens tokenizer and template, and checks that the files of the role exist. `m` is the model that reads the
- * text; NULL: any that takes text alone. Points into `c`. Must not be moved while it is open. */
-int text_source_open(struct text_source *s, const struct config *c, enum feed_role role, const struct model *m, struct error *e);
-/* Opens the model of a folder for its images: *out is `m`, or NULL where the folder is that of a tokenizer, or of a
- * model that takes text alone or is not known. `folder` NULL: there is none. */
-int text_image_model(struct model *m, const char *folder, const char *vision_tower, const struct model **out, struct error *e);
-/* Lets the images' source take videos, if data.max_frames is set: those frames that training takes. */
+/* Opens tokenizer and template, and checks that the files of the role exist. `m` is the model that
+ * reads the text; NULL: any that takes text alone. Points into `c`. Must not be moved while it is
+ * open. */
+int text_source_open(struct text_source *s, const struct config *c, enum feed_role role, const struct model *m,
+                     struct error *e);
+/* Opens the model of a folder for its images: *out is `m`, or NULL where the folder is that of a
+ * tokenizer, or of a model that takes text alone or is not known. `folder` NULL: there is none. */
+int text_image_model(struct model *m, const char *folder, const char *vision_tower, const struct model **out,
+                     struct error *e);
+/* Lets the images' source take videos, if data.max_frames is set: those frames that training
+ * takes. */
 int text_take_videos(struct image_source *s, const struct config *c, const struct model *m, struct error *e);
 /* A zeroed struct is allowed. */
 void text_source_close(struct text_source *s);
 
-/* Where the images of a role's conversations are: in data.images or data.validation_images, else in the folder of the
- * first data file; with data.outside_images anywhere. text_scope_close may follow a failure. */
+/* Where the images of a role's conversations are: in data.images or data.validation_images, else in
+ * the folder of the first data file; with data.outside_images anywhere. text_scope_close may follow
+ * a failure. */
 struct text_scope {
     struct image_scope scope;
     struct text where;   /* scope.where */
@@ -43,17 +49,24 @@ int text_scope_open(struct text_scope *s, const struct config *c, enum feed_role
 void text_scope_close(struct text_scope *s);
 
 /* How the configuration makes rows of a store for a role. `vocabulary` 0: any id is accepted. */
-struct conversations_options text_rows(const struct config *c, const struct text_source *s, enum feed_role role, int64_t vocabulary);
+struct conversations_options text_rows(const struct config *c, const struct text_source *s, enum feed_role role,
+                                       int64_t vocabulary);
 
-/* A sentence with the remedy if none of the conversations ends with a special token: the model would not learn to stop. Nothing if one does. */
+/* A sentence with the remedy if none of the conversations ends with a special token: the model
+ * would not learn to stop. Nothing if one does. */
 void text_print_endless(const struct tokenizer *t, uint64_t chats, uint64_t endless, struct text *out);
-/* Warns in the same words about the first conversations of data.train, for commands that read no data; files that cannot be read are left alone. */
+/* Warns in the same words about the first conversations of data.train, for commands that read no
+ * data; files that cannot be read are left alone. */
 void text_warn_endless(const struct config *c, const struct model *m);
 
-/* The path of a store: FOLDER/train.tokenized; `folder` NULL: beside the first file, FILE.tokenized. */
-int text_store_path(const struct text_source *s, const char *folder, enum feed_role role, struct text *out, struct error *e);
-/* Finds the store that is up to date: that of data.store, where another one is an error; in `folder`,
- * the run's; beside the data. If there is none, it is made in `folder`. *path is its path. */
-int text_store_find(const struct text_source *s, const struct config *c, const char *folder, enum feed_role role, struct text *path, struct error *e);
+/* The path of a store: FOLDER/train.tokenized; `folder` NULL: beside the first file,
+ * FILE.tokenized. */
+int text_store_path(const struct text_source *s, const char *folder, enum feed_role role, struct text *out,
+                    struct error *e);
+/* Finds the store that is up to date: that of data.store, where another one is an error; in
+ * `folder`, the run's; beside the data. If there is none, it is made in `folder`. *path is its
+ * path. */
+int text_store_find(const struct text_source *s, const struct config *c, const char *folder, enum feed_role role,
+                    struct text *path, struct error *e);
 
 #endif

@@ -17,7 +17,8 @@ enum { INDEX_MOST = 64 << 20, OTHER_MOST = 64 << 20 };
 char *shape_print(int rank, const int64_t *dims, char out[160])
 {
     int n = snprintf(out, 160, "[");
-    for (int i = 0; i < rank && n < 130; i++) n += snprintf(out + n, 160 - n, "%s%lld", i ? "," : "", (long long)dims[i]);
+    for (int i = 0; i < rank && n < 130; i++)
+        n += snprintf(out + n, 160 - n, "%s%lld", i ? "," : "", (long long)dims[i]);
     snprintf(out + n, 160 - n, "]");
     return out;
 }
@@ -53,8 +54,10 @@ static int files_of_index(struct model_files *f, const char *path, struct error 
         const char *name;
         if (value_as_string(v, v->key, &name, e)) return error_prepend(e, "%s: weight_map", path);
         if (!is_plain_name(name))
-            return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is listed in \"%.200s\"; expected the plain name of a file in the folder",
-                             path, v->key, name);
+            return error_set(
+                e, PL_USAGE,
+                "%s: tensor \"%.200s\" is listed in \"%.200s\"; expected the plain name of a file in the folder", path,
+                v->key, name);
         add_file(f, &room, name);
     }
     if (!f->n_files) return error_set(e, PL_USAGE, "%s: weight_map is empty", path);
@@ -63,16 +66,19 @@ static int files_of_index(struct model_files *f, const char *path, struct error 
 
 /* The error if there are no weights: names the *.safetensors files, or other formats that were
  * found. */
-static int no_weights(const struct model_files *f, const struct names *all, bool several, uint32_t count, struct error *e)
+static int no_weights(const struct model_files *f, const struct names *all, bool several, uint32_t count,
+                      struct error *e)
 {
     char found[400] = "";
     for (uint32_t i = 0; i < all->n && strlen(found) < 250; i++)
-        if (text_ends_with(all->at[i], ".safetensors") || text_ends_with(all->at[i], ".bin") || text_ends_with(all->at[i], ".pth"))
+        if (text_ends_with(all->at[i], ".safetensors") || text_ends_with(all->at[i], ".bin") ||
+            text_ends_with(all->at[i], ".pth"))
             snprintf(found + strlen(found), sizeof found - strlen(found), "%s%.80s", *found ? ", " : "", all->at[i]);
     return error_set(e, PL_USAGE,
                      "%s: no weights found: looked for %s, model.safetensors, or %s *.safetensors file (there are %u); "
                      "found %s: name the file model.safetensors, or save the model as safetensors",
-                     f->dir, MODEL_INDEX, several ? "any" : "exactly one", count, *found ? found : "no weights of any format");
+                     f->dir, MODEL_INDEX, several ? "any" : "exactly one", count,
+                     *found ? found : "no weights of any format");
 }
 
 static int any_files(struct model_files *f, bool several, struct error *e)
@@ -92,7 +98,9 @@ static int find_files(struct model_files *f, bool several, struct error *e)
 {
     uint32_t room = 0;
     const char *path = bump_format(&f->memory, "%s/%s", f->dir, MODEL_INDEX);
-    if (!dir_exists(f->dir)) return error_set(e, PL_USAGE, "%s: no such folder; expected a model folder with config.json and *.safetensors", f->dir);
+    if (!dir_exists(f->dir))
+        return error_set(e, PL_USAGE, "%s: no such folder; expected a model folder with config.json and *.safetensors",
+                         f->dir);
     if (file_exists(path)) return files_of_index(f, path, e);
     if (!file_exists(bump_format(&f->memory, "%s/model.safetensors", f->dir))) return any_files(f, several, e);
     add_file(f, &room, "model.safetensors");
@@ -121,8 +129,8 @@ int model_files_check_index(const struct model_files *f, struct error *e)
         uint32_t k = 0;
         while (strcmp(f->names[k], file)) k++;
         if (!st_find(&f->files[k], name))
-            return error_set(e, PL_USAGE, "%s/%s: lists tensor \"%.200s\" in %.200s, but that file does not have it", f->dir,
-                             MODEL_INDEX, name, file);
+            return error_set(e, PL_USAGE, "%s/%s: lists tensor \"%.200s\" in %.200s, but that file does not have it",
+                             f->dir, MODEL_INDEX, name, file);
     }
     return PL_OK;
 }
@@ -217,10 +225,12 @@ static bool is_other(const struct model_files *f, const char *path, const char *
         if (!strcmp(name, f->names[i])) return false; /* an index may use any file name for weights */
     const int rc = stat(path, &s);
     *bytes = rc ? 0 : (uint64_t)s.st_size;
-    return rc ? file_is_hidden(errno) : S_ISREG(s.st_mode) && s.st_size <= OTHER_MOST; /* copying a hidden one says why it fails */
+    /* copying a hidden one says why it fails */
+    return rc ? file_is_hidden(errno) : S_ISREG(s.st_mode) && s.st_size <= OTHER_MOST;
 }
 
-int model_files_copy_others(const struct model_files *f, const char *from, const char *dir, file_rule *wanted, struct error *e)
+int model_files_copy_others(const struct model_files *f, const char *from, const char *dir, file_rule *wanted,
+                            struct error *e)
 {
     struct bump b = {0};
     struct names all;
@@ -228,7 +238,8 @@ int model_files_copy_others(const struct model_files *f, const char *from, const
     for (uint32_t i = 0; !rc && i < all.n; i++) {
         const char *path = bump_format(&b, "%s/%s", from, all.at[i]);
         uint64_t bytes;
-        if ((!wanted || wanted(all.at[i])) && is_other(f, path, all.at[i], &bytes)) rc = file_copy(path, bump_format(&b, "%s/%s", dir, all.at[i]), e);
+        if ((!wanted || wanted(all.at[i])) && is_other(f, path, all.at[i], &bytes))
+            rc = file_copy(path, bump_format(&b, "%s/%s", dir, all.at[i]), e);
     }
     names_free(&all);
     bump_free(&b);

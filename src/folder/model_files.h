@@ -1,6 +1,6 @@
 /*
- * model_files.h: the files of a model folder, and the tensors in them: the one reader of weights, of weights in 4 bits
- * and of bases that an adapter is merged into.
+ * model_files.h: the files of a model folder, and the tensors in them: the one reader of weights,
+ * of weights in 4 bits and of bases that an adapter is merged into.
  *
  *     DIR/model.safetensors.index.json     tensor name -> file; or
  *     DIR/model.safetensors                all tensors; or
@@ -35,11 +35,12 @@ struct model_files {
     struct bump memory;          /* owns all of the above but the open files */
 };
 
-/* Finds the files of `dir`, opens them and lists their tensors. `several`: without an index, all *.safetensors are taken; else
- * there must be one, or model.safetensors. PL_USAGE says what was looked for and found. On failure too it is closed by
- * model_files_close. */
+/* Finds the files of `dir`, opens them and lists their tensors. `several`: without an index, all
+ * *.safetensors are taken; else there must be one, or model.safetensors. PL_USAGE says what was
+ * looked for and found. On failure too it is closed by model_files_close. */
 int model_files_open(struct model_files *f, const char *dir, bool several, struct error *e);
-/* The same for one file of f->dir by its name; `opened`: it is open already, and taken over; else NULL. */
+/* The same for one file of f->dir by its name; `opened`: it is open already, and taken over; else
+ * NULL. */
 int model_files_open_one(struct model_files *f, const char *name, const struct st_file *opened, struct error *e);
 /* A zeroed struct is allowed. */
 void model_files_close(struct model_files *f);
@@ -49,9 +50,11 @@ int model_files_check_index(const struct model_files *f, struct error *e);
 /* The listed slot of that name + 1; 0: none. */
 uint32_t model_files_find_slot(const struct model_files *f, const char *name);
 
-/* Copies the small other files of the folder `from`, which has the files of f->names; `wanted` NULL: all of them. */
+/* Copies the small other files of the folder `from`, which has the files of f->names; `wanted`
+ * NULL: all of them. */
 typedef bool file_rule(const char *name);
-int model_files_copy_others(const struct model_files *f, const char *from, const char *dir, file_rule *wanted, struct error *e);
+int model_files_copy_others(const struct model_files *f, const char *from, const char *dir, file_rule *wanted,
+                            struct error *e);
 /* Adds the bytes of the other files, which model_files_copy_others copies. */
 int model_files_count_others(const struct model_files *f, uint64_t *bytes, struct error *e);
 

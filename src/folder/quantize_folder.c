@@ -4,11 +4,12 @@
  *     read      [ W0 | W1 | norm ]
  *     written   [ norm | tables and absmax of W0, W1 | codes, scales and state of W0 | of W1 ]
  *
- * Tensors are in the order of safetensors' own writer: wide elements first, so that each is aligned, then by name. The
- * header states the length of a weight's state, a text with the mean of all its scales, so each weight is read twice: for its
- * scales, and for its codes.
+ * Tensors are in the order of safetensors' own writer: wide elements first, so that each is
+ * aligned, then by name. The header states the length of a weight's state, a text with the mean of
+ * all its scales, so each weight is read twice: for its scales, and for its codes.
  *
- * Memory: CHUNK weights, the scales of one weight, and an absmax for each 16384 weights of the model.
+ * Memory: CHUNK weights, the scales of one weight, and an absmax for each 16384 weights of the
+ * model.
  */
 #include "folder/quantize_folder.h"
 
@@ -37,7 +38,8 @@ struct packed_weight {
 
 /* The tensors of a written file. */
 enum written_part { PLAIN, CODES, SCALES, ABSMAX, MAP, LEVELS, STATE, PARTS };
-static const char *const endings[PARTS] = {"", "", ".absmax", ".nested_absmax", ".nested_quant_map", ".quant_map", WEIGHTS_4BIT_STATE};
+static const char *const endings[PARTS] =
+    {"", "", ".absmax", ".nested_absmax", ".nested_quant_map", ".quant_map", WEIGHTS_4BIT_STATE};
 
 struct written_tensor {
     struct st_spec spec;
@@ -67,8 +69,10 @@ static int choose_weights(struct quantize_folder *q, struct error *e)
         q->packed[slot - 1].slot = &q->weights.in.slots[slot - 1];
     }
     if (q->n_quantized) return PL_OK;
-    return error_set(e, PL_USAGE, "%s: a %s has no linear layer whose weight can be in 4 bits (an output head and what an embedding shares stay as they are)", q->model.path,
-                     q->model.family->model_type);
+    return error_set(e, PL_USAGE,
+                     "%s: a %s has no linear layer whose weight can be in 4 bits (an output head and what an embedding "
+                     "shares stay as they are)",
+                     q->model.path, q->model.family->model_type);
 }
 
 static int check_plain(const struct model *m, struct error *e)
@@ -79,7 +83,10 @@ static int check_plain(const struct model *m, struct error *e)
     int rc = json_parse(m->config_text, strlen(m->config_text), &b, &config, e);
     const struct value *how = rc ? NULL : value_get(config, "quantization_config");
     if (how && how->kind == VALUE_MAP && !value_opt_string(how, "quant_method", &method, e))
-        rc = error_set(e, PL_USAGE, "%s: its weights are quantized already, by %.60s: give the folder of the model before it was quantized", m->path, method);
+        rc = error_set(
+            e, PL_USAGE,
+            "%s: its weights are quantized already, by %.60s: give the folder of the model before it was quantized",
+            m->path, method);
     bump_free(&b);
     return rc;
 }
@@ -88,7 +95,9 @@ static int check_dtypes(const struct quantize_folder *q, struct error *e)
 {
     for (uint32_t i = 0; i < q->weights.in.n_slots; i++) {
         const struct st_entry *t = q->weights.in.slots[i].entry;
-        if (t->dtype == DT_NONE) return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is %.40s, which convert does not support", q->weights.in.dir, t->name, t->dtype_name);
+        if (t->dtype == DT_NONE)
+            return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is %.40s, which convert does not support",
+                             q->weights.in.dir, t->name, t->dtype_name);
     }
     return PL_OK;
 }
@@ -141,21 +150,27 @@ static int64_t absmax_count(int64_t n) { return (nf4_blocks(n) + NF4_SCALES - 1)
 /* PyTorch's name of the dtype that a weight is computed in. */
 static const char *torch_dtype(enum dtype t) { return t == DT_BF16 ? "bfloat16" : t == DT_F16 ? "float16" : "float32"; }
 
-/* Quantizes n weights from `at` on, with room for CHUNK of them in `values` and `codes`; `codes` NULL: fills their scales alone. */
-static int quantize_chunk(const struct st_file *f, const struct st_entry *t, int64_t at, int64_t n, void *values, uint8_t *codes, float *scales, struct error *e)
+/* Quantizes n weights from `at` on, with room for CHUNK of them in `values` and `codes`; `codes`
+ * NULL: fills their scales alone. */
+static int quantize_chunk(const struct st_file *f, const struct st_entry *t, int64_t at, int64_t n, void *values,
+                          uint8_t *codes, float *scales, struct error *e)
 {
     const uint64_t size = dtype_size(t->dtype);
     if (st_read(f, t, (uint64_t)at * size, (uint64_t)n * size, values, e)) return e->code;
     const int64_t bad = transfer_nonfinite(values, t->dtype, n);
     if (bad >= 0)
-        return error_set(e, PL_USAGE, "%s: tensor \"%.200s\": element %lld is %g; expected finite numbers: the file is damaged, or training diverged before it was saved", f->path, t->name,
-                         (long long)(at + bad), dtype_load(values, t->dtype, bad));
+        return error_set(e, PL_USAGE,
+                         "%s: tensor \"%.200s\": element %lld is %g; expected finite numbers: the file is damaged, or "
+                         "training diverged before it was saved",
+                         f->path, t->name, (long long)(at + bad), dtype_load(values, t->dtype, bad));
     nf4_quantize(codes, scales + at / NF4_BLOCK, values, t->dtype, n);
     return PL_OK;
 }
 
-/* Writes the codes of a weight, and keeps its scales; `out` NULL: fills absmax and *offset alone. */
-static int quantize_weight(struct quantize_folder *q, struct packed_weight *p, struct st_writer *out, float *offset, struct error *e)
+/* Writes the codes of a weight, and keeps its scales; `out` NULL: fills absmax and *offset
+ * alone. */
+static int quantize_weight(struct quantize_folder *q, struct packed_weight *p, struct st_writer *out, float *offset,
+                           struct error *e)
 {
     const struct st_entry *t = p->slot->entry;
     const struct st_file *f = &q->weights.in.files[p->slot->file];
@@ -204,11 +219,19 @@ static int measure_weights(struct quantize_folder *q, struct error *e)
 static void add_tensor(struct quantize_folder *q, struct written_file *f, uint32_t slot, enum written_part part)
 {
     const struct st_entry *t = q->weights.in.slots[slot].entry;
-    const enum dtype dtype = part == PLAIN ? t->dtype : part == ABSMAX || part == MAP || part == LEVELS ? DT_F32 : DT_U8;
-    const int64_t counts[PARTS] = {0, (t->elements + 1) / 2, nf4_blocks(t->elements), absmax_count(t->elements), 256, 16, (int64_t)q->packed[slot].state.n};
+    const enum dtype dtype = part == PLAIN                                     ? t->dtype
+                             : part == ABSMAX || part == MAP || part == LEVELS ? DT_F32
+                                                                               : DT_U8;
+    const int64_t counts[PARTS] =
+        {0,  (t->elements + 1) / 2,           nf4_blocks(t->elements), absmax_count(t->elements), 256,
+         16, (int64_t)q->packed[slot].state.n};
     struct written_tensor *x = &f->tensors[f->n++];
     *x = (struct written_tensor){.dims = {counts[part], 1}, .slot = slot, .part = part};
-    x->spec = (struct st_spec){bump_format(&q->memory, "%s%s", t->name, endings[part]), dtype, part == PLAIN ? t->rank : part == CODES ? 2 : 1, part == PLAIN ? t->dims : x->dims};
+    x->spec = (struct st_spec){bump_format(&q->memory, "%s%s", t->name, endings[part]), dtype,
+                               part == PLAIN   ? t->rank
+                               : part == CODES ? 2
+                                               : 1,
+                               part == PLAIN ? t->dims : x->dims};
     q->bytes += part == PLAIN ? t->bytes : (uint64_t)counts[part] * dtype_size(dtype);
 }
 
@@ -247,7 +270,8 @@ static int copy_tensor(const struct st_file *f, const struct st_entry *t, struct
     return rc;
 }
 
-static int write_tensor(struct quantize_folder *q, const struct written_tensor *x, struct st_writer *out, struct error *e)
+static int write_tensor(struct quantize_folder *q, const struct written_tensor *x, struct st_writer *out,
+                        struct error *e)
 {
     const struct weight_slot *s = &q->weights.in.slots[x->slot];
     struct packed_weight *p = &q->packed[x->slot];
@@ -270,7 +294,8 @@ static int write_tensor(struct quantize_folder *q, const struct written_tensor *
     return rc;
 }
 
-static int write_file(struct quantize_folder *q, uint32_t file, const char *dir, struct progress *progress, struct error *e)
+static int write_file(struct quantize_folder *q, uint32_t file, const char *dir, struct progress *progress,
+                      struct error *e)
 {
     static const struct st_pair format = {"format", "pt"}; /* transformers requires it */
     const struct written_file *f = &q->files[file];
@@ -292,7 +317,7 @@ static int write_file(struct quantize_folder *q, uint32_t file, const char *dir,
     return rc;
 }
 
-/* --- config.json and the index ------------------------------------------------------------------ */
+/* --- config.json and the index ---------------------------------------------------------------- */
 
 /* By storage: whether the forward reads it. */
 static bool *storages_read(const struct graph *g)
@@ -327,8 +352,8 @@ static void skip_module(struct value *list, struct bump *b, const struct family 
     if (begin) value_append(b, list, value_string(b, bump_format(b, "%.*s", n - (int)begin, weight + begin)));
 }
 
-/* llm_int8_skip_modules: NULL, by which transformers leaves out the output head; else the head and the linear layers that it
- * has beyond those of the graph, such as the pooling head of a tower. */
+/* llm_int8_skip_modules: NULL, by which transformers leaves out the output head; else the head and
+ * the linear layers that it has beyond those of the graph, such as the pooling head of a tower. */
 static struct value *skipped_modules(const struct quantize_folder *q, struct bump *b)
 {
     bool *read = storages_read(&q->graph);
@@ -337,7 +362,8 @@ static struct value *skipped_modules(const struct quantize_folder *q, struct bum
     for (uint32_t i = 0; i < q->weights.in.n_slots; i++) {
         const struct weight_slot *s = &q->weights.in.slots[i];
         const bool used = s->param && read[tensor_at(&q->graph, q->graph.params.at[s->param - 1].tensor)->storage];
-        if (s->listed && !used && s->entry->rank == 2 && text_ends_with(s->entry->name, ".weight")) skip_module(list, b, q->model.family, s->entry->name);
+        if (s->listed && !used && s->entry->rank == 2 && text_ends_with(s->entry->name, ".weight"))
+            skip_module(list, b, q->model.family, s->entry->name);
     }
     mem_free(read);
     return list->count > 1 ? list : value_new(b, VALUE_NULL);
@@ -381,8 +407,10 @@ static int write_config(const struct quantize_folder *q, const char *dir, struct
         value_put(&b, how, "load_in_8bit", value_bool(&b, false));
         value_put(&b, how, "quant_method", value_string(&b, "bitsandbytes"));
         value_put(&b, root, "quantization_config", how);
-        /* Without it transformers takes the dtype of the file's first tensor, which is that of a table. */
-        if (!value_get(root, "dtype") && !value_get(root, "torch_dtype")) value_put(&b, root, "torch_dtype", value_string(&b, dtype));
+        /* Without it transformers takes the dtype of the file's first tensor, which is that of a
+         * table. */
+        if (!value_get(root, "dtype") && !value_get(root, "torch_dtype"))
+            value_put(&b, root, "torch_dtype", value_string(&b, dtype));
         rc = write_json(root, bump_format(&b, "%s/config.json", dir), e);
     }
     bump_free(&b);
@@ -397,7 +425,8 @@ static int write_index(const struct quantize_folder *q, const char *dir, struct 
     int rc = PL_OK;
     if (file_exists(path) && !(rc = json_read_file(path, INDEX_MOST, &b, &root, e))) {
         for (uint32_t f = 0; f < q->weights.in.n_files; f++)
-            for (uint32_t i = 0; i < q->files[f].n; i++) value_put(&b, map, q->files[f].tensors[i].spec.name, value_string(&b, q->weights.in.names[f]));
+            for (uint32_t i = 0; i < q->files[f].n; i++)
+                value_put(&b, map, q->files[f].tensors[i].spec.name, value_string(&b, q->weights.in.names[f]));
         struct value *about = (struct value *)value_get(root, "metadata");
         if (about && about->kind == VALUE_MAP) value_put(&b, about, "total_size", value_uint(&b, q->bytes));
         value_put(&b, root, "weight_map", map);
@@ -407,7 +436,7 @@ static int write_index(const struct quantize_folder *q, const char *dir, struct 
     return rc;
 }
 
-/* --- the folder --------------------------------------------------------------------------------- */
+/* --- the folder ------------------------------------------------------------------------------- */
 
 int quantize_folder_write(struct quantize_folder *q, const char *dir, struct error *e)
 {

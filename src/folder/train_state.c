@@ -79,13 +79,15 @@ static void list_free(struct list *l)
 static int path_print(char out[PATH_ROOM], const char *dir, const char *name, struct error *e)
 {
     int n = snprintf(out, PATH_ROOM, "%s/%s", dir, name);
-    return n < PATH_ROOM ? PL_OK : error_set(e, PL_USAGE, "a path of %d bytes, at most %d: %.200s...", n, PATH_ROOM - 1, out);
+    return n < PATH_ROOM ? PL_OK
+                         : error_set(e, PL_USAGE, "a path of %d bytes, at most %d: %.200s...", n, PATH_ROOM - 1, out);
 }
 
 /* --- saving ------------------------------------------------------------------------------ */
 
 /* Extends *crc by the bytes that it writes. */
-static int write_item(struct transfer *x, const struct graph *g, const struct item *i, struct st_writer *out, uint32_t *crc, struct error *e)
+static int write_item(struct transfer *x, const struct graph *g, const struct item *i, struct st_writer *out,
+                      uint32_t *crc, struct error *e)
 {
     const struct tensor *t = tensor_at(g, i->tensor);
     int64_t elements = tensor_elements(t);
@@ -101,8 +103,8 @@ static int write_item(struct transfer *x, const struct graph *g, const struct it
 
 /* The step is stored in the tensors' file too, so that files of different checkpoints are not
  * combined. */
-static int begin_tensors(struct st_writer *out, const char *path, const struct list *l, const struct graph *g, uint64_t step,
-                         struct error *e)
+static int begin_tensors(struct st_writer *out, const char *path, const struct list *l, const struct graph *g,
+                         uint64_t step, struct error *e)
 {
     struct st_spec *specs = mem_alloc(l->items.n * sizeof *specs);
     char digits[24];
@@ -117,7 +119,8 @@ static int begin_tensors(struct st_writer *out, const char *path, const struct l
     return rc;
 }
 
-static int save_tensors(const char *path, const struct list *l, uint64_t step, struct transfer *x, uint32_t *crc, struct error *e)
+static int save_tensors(const char *path, const struct list *l, uint64_t step, struct transfer *x, uint32_t *crc,
+                        struct error *e)
 {
     const struct graph *g = x->tape->graph;
     struct st_writer out;
@@ -135,7 +138,8 @@ static uint32_t state_crc(const struct train_state *s, uint32_t tensors)
 {
     uint32_t scale;
     memcpy(&scale, &s->scale, sizeof scale);
-    const uint64_t all[] = {s->step, s->adam_t, s->position, s->seed, s->broken, s->data, s->model, s->skipped, scale, s->good_steps, s->in_a_row, tensors};
+    const uint64_t all[] = {s->step,  s->adam_t,  s->position, s->seed,       s->broken,   s->data,
+                            s->model, s->skipped, scale,       s->good_steps, s->in_a_row, tensors};
     return crc32c(0, all, sizeof all);
 }
 
@@ -202,7 +206,8 @@ static int json_get_scale(const struct value *root, struct train_state *s, struc
     double x = 0;
     if (!scale) return PL_OK;
     if (value_as_number(scale, "loss_scale", &x, e)) return e->code;
-    if (!(x > 0) || !isfinite((float)x)) return error_set(e, PL_USAGE, "loss_scale is %g; expected a positive number", x);
+    if (!(x > 0) || !isfinite((float)x))
+        return error_set(e, PL_USAGE, "loss_scale is %g; expected a positive number", x);
     s->scale = (float)x;
     if (value_as_uint(value_get(root, "good_steps"), "good_steps", &s->good_steps, e)) return e->code;
     return value_as_uint(value_get(root, "skipped_in_a_row"), "skipped_in_a_row", &s->in_a_row, e);
@@ -213,7 +218,8 @@ static int json_get_hex(const struct value *root, const char *key, int digits, u
 {
     const struct value *v = value_get(root, key);
     if (!v) return PL_OK;
-    if (v->kind != VALUE_STRING || strlen(v->text) != (size_t)digits || strspn(v->text, "0123456789abcdef") != (size_t)digits)
+    if (v->kind != VALUE_STRING || strlen(v->text) != (size_t)digits ||
+        strspn(v->text, "0123456789abcdef") != (size_t)digits)
         return error_set(e, PL_USAGE, "%s is not %d hexadecimal digits", key, digits);
     *to = strtoull(v->text, NULL, 16);
     return PL_OK;
@@ -246,8 +252,9 @@ static int json_get(const struct value *root, struct train_state *s, uint64_t *t
     if (json_get_scale(root, s, e)) return e->code;
     if (json_get_hex(root, "data", 16, &s->data, e) || json_get_hex(root, "model", 16, &s->model, e)) return e->code;
     if (format != STATE_FORMAT)
-        return error_set(e, PL_USAGE, "format is %" PRIu64 "; this program reads format %d: resume with the program that wrote it", format,
-                         STATE_FORMAT);
+        return error_set(e, PL_USAGE,
+                         "format is %" PRIu64 "; this program reads format %d: resume with the program that wrote it",
+                         format, STATE_FORMAT);
     return json_get_checksums(root, s, tensors, e);
 }
 
@@ -273,7 +280,8 @@ int state_read(const char *dir, struct train_state *s, struct error *e)
 static char *shape_print(const char *type, int rank, const int64_t *dims, char out[160])
 {
     int n = snprintf(out, 160, "%.20s[", type);
-    for (int i = 0; i < rank && n < 130; i++) n += snprintf(out + n, 160 - n, "%s%lld", i ? "," : "", (long long)dims[i]);
+    for (int i = 0; i < rank && n < 130; i++)
+        n += snprintf(out + n, 160 - n, "%s%lld", i ? "," : "", (long long)dims[i]);
     snprintf(out + n, 160 - n, "]");
     return out;
 }
@@ -284,11 +292,14 @@ static int check_item(const struct st_file *f, const struct graph *g, const stru
     const struct st_entry *have = st_find(f, i->name);
     char found[160], expected[160];
     if (!have)
-        return error_set(e, PL_USAGE, "%s: no tensor \"%.200s\", which this run trains; were the model or model.freeze changed since?", f->path,
-                         i->name);
+        return error_set(
+            e, PL_USAGE,
+            "%s: no tensor \"%.200s\", which this run trains; were the model or model.freeze changed since?", f->path,
+            i->name);
     /* A weight is converted between float dtypes, with or without a master weight; optimizer
      * state is not. */
-    bool type = have->dtype == (enum dtype)t->dtype || (i->param && dtype_is_float(have->dtype) && dtype_is_float(t->dtype));
+    bool type =
+        have->dtype == (enum dtype)t->dtype || (i->param && dtype_is_float(have->dtype) && dtype_is_float(t->dtype));
     if (!type || have->rank != t->rank || memcmp(have->dims, t->dim, (size_t)t->rank * sizeof *t->dim))
         return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is %s; this run needs %s", f->path, i->name,
                          shape_print(have->dtype_name, have->rank, have->dims, found),
@@ -307,19 +318,23 @@ static const char *find_unexpected(const struct st_file *f, const struct list *l
     return "";
 }
 
-static int check_file(const struct st_file *f, const struct list *l, const struct graph *g, uint64_t step, struct error *e)
+static int check_file(const struct st_file *f, const struct list *l, const struct graph *g, uint64_t step,
+                      struct error *e)
 {
     char digits[24];
     const char *found = st_metadata(f, "step");
     snprintf(digits, sizeof digits, "%" PRIu64, step);
     if (!found || strcmp(found, digits))
-        return error_set(e, PL_USAGE, "%s: is of step %.40s, but state.json is of step %s; the files are of different checkpoints", f->path,
-                         found ? found : "(none)", digits);
+        return error_set(e, PL_USAGE,
+                         "%s: is of step %.40s, but state.json is of step %s; the files are of different checkpoints",
+                         f->path, found ? found : "(none)", digits);
     for (uint32_t i = 0; i < l->items.n; i++)
         if (check_item(f, g, &l->items.at[i], e)) return e->code;
     if (f->n_entries != l->items.n)
-        return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is not trained by this run; were the model or model.freeze changed since?", f->path,
-                         find_unexpected(f, l));
+        return error_set(
+            e, PL_USAGE,
+            "%s: tensor \"%.200s\" is not trained by this run; were the model or model.freeze changed since?", f->path,
+            find_unexpected(f, l));
     return PL_OK;
 }
 
@@ -345,10 +360,13 @@ static int read_item(struct transfer *x, const struct st_file *f, const struct i
         int64_t n = min_i64(x->room, t->elements - at);
         struct bad bad = {.index = -1};
         if (st_read(f, t, (uint64_t)at * size, (uint64_t)n * size, x->first, e)) return e->code;
-        int rc = i->param ? transfer_put(x, i->param, t->dtype, at, n, &bad, e) : transfer_write(x, i->tensor, at, n, x->first, e);
+        int rc = i->param ? transfer_put(x, i->param, t->dtype, at, n, &bad, e)
+                          : transfer_write(x, i->tensor, at, n, x->first, e);
         if (rc) return error_prepend(e, "loading %s", i->name);
         if (bad.index >= 0)
-            return error_set(e, PL_USAGE, "%s: tensor \"%.200s\": element %lld is %g as %s; expected finite numbers; resume from an earlier checkpoint",
+            return error_set(e, PL_USAGE,
+                             "%s: tensor \"%.200s\": element %lld is %g as %s; expected finite numbers; resume from an "
+                             "earlier checkpoint",
                              f->path, i->name, (long long)bad.index, bad.value, dtype_name(bad.as));
     }
     return PL_OK;
@@ -364,7 +382,8 @@ int state_load(const char *dir, struct train_state *s, const struct graph *g, st
     CHECK(t->graph == g);
     transfer_init(&x, d, t, staging, staging_bytes);
     uint64_t tensors;
-    if (read_json(dir, s, &tensors, e) || path_print(path, dir, "state.safetensors", e) || st_open(path, &f, e)) return e->code;
+    if (read_json(dir, s, &tensors, e) || path_print(path, dir, "state.safetensors", e) || st_open(path, &f, e))
+        return e->code;
     list_init(&l, g);
     int rc = check_file(&f, &l, g, s->step, e);
     if (!rc) rc = check_data(&f, &x, tensors, e);

@@ -10,7 +10,8 @@
  *     others     serve: they wait for what rank 0 asks, until it ends the service
  *
  *     READ       elements of a shard: its owners send what they have
- *     PUT, WRITE elements of a parameter or a tensor that rank 0 has read: everyone keeps its own part
+ *     PUT, WRITE elements of a parameter or a tensor that rank 0 has read: everyone keeps its own
+ *     part
  *
  * So a file holds the same bytes for any number of ranks, and only rank 0 needs it.
  */
@@ -99,7 +100,7 @@ static struct ranks *ranks_of(const struct transfer *x) { return x->device->rank
 
 bool transfer_has_ranks(const struct transfer *x) { return ranks_of(x) && ranks_of(x)->n > 1; }
 
-/* --- a shard ------------------------------------------------------------------------------------ */
+/* --- a shard ---------------------------------------------------------------------------------- */
 
 struct span {
     uint64_t from, to;    /* bytes of the whole */
@@ -123,11 +124,14 @@ static int shard_own(struct transfer *x, id tensor, uint64_t at, uint64_t n, cha
     const struct span p = span_of(s, own_shard(x), at, n);
     char *stored = (char *)tape_address(x->tape, tensor) + (p.from - (uint64_t)own_shard(x) * s->bytes);
     if (p.from == p.to) return PL_OK;
-    return write ? x->device->ops->write(x->device, stored, data + (p.from - at), p.to - p.from, e) : x->device->ops->read(x->device, data + (p.from - at), stored, p.to - p.from, e);
+    return write ? x->device->ops->write(x->device, stored, data + (p.from - at), p.to - p.from, e)
+                 : x->device->ops->read(x->device, data + (p.from - at), stored, p.to - p.from, e);
 }
 
-/* Every rank calls it with the same range: owners send their part to all others that hold a copy with them. */
-static int gather_together(struct transfer *x, const struct storage *s, uint64_t at, uint64_t n, char *data, struct error *e)
+/* Every rank calls it with the same range: owners send their part to all others that hold a copy
+ * with them. */
+static int gather_together(struct transfer *x, const struct storage *s, uint64_t at, uint64_t n, char *data,
+                           struct error *e)
 {
     struct ranks *r = ranks_of(x);
     struct move *moves = mem_alloc(2 * (size_t)r->n * sizeof *moves);
@@ -138,8 +142,10 @@ static int gather_together(struct transfer *x, const struct storage *s, uint64_t
         const struct span theirs = span_of(s, i, at, n);
         const int peer = ranks_member(r->n, r->rank, holders, false, ranks_holder(holders, x->tape->host, i));
         if (peer == r->rank) continue;
-        if (mine.to > mine.from) moves[count++] = (struct move){peer, data + (mine.from - at), mine.to - mine.from, true};
-        if (theirs.to > theirs.from) moves[count++] = (struct move){peer, data + (theirs.from - at), theirs.to - theirs.from, false};
+        if (mine.to > mine.from)
+            moves[count++] = (struct move){peer, data + (mine.from - at), mine.to - mine.from, true};
+        if (theirs.to > theirs.from)
+            moves[count++] = (struct move){peer, data + (theirs.from - at), theirs.to - theirs.from, false};
     }
     const int rc = r->exchange(r, moves, count, e);
     mem_free(moves);
@@ -147,7 +153,8 @@ static int gather_together(struct transfer *x, const struct storage *s, uint64_t
 }
 
 /* Rank 0 asks the owners: those of the first copy, to which it belongs. */
-static int ask_owners(struct transfer *x, id tensor, const struct storage *s, uint64_t at, uint64_t n, char *data, struct error *e)
+static int ask_owners(struct transfer *x, id tensor, const struct storage *s, uint64_t at, uint64_t n, char *data,
+                      struct error *e)
 {
     struct ranks *r = ranks_of(x);
     struct move *moves = mem_alloc(2 * (size_t)r->n * sizeof *moves);
@@ -174,7 +181,7 @@ static int shard_collect(struct transfer *x, id tensor, uint64_t at, uint64_t n,
     return x->together ? gather_together(x, s, at, n, data, e) : ask_owners(x, tensor, s, at, n, data, e);
 }
 
-/* --- rank 0 tells the others -------------------------------------------------------------------------------------- */
+/* --- rank 0 tells the others ------------------------------------------------------------------ */
 
 /* Sends a request to all others, and what follows it. */
 static int tell(struct transfer *x, struct request q, const void *data, uint64_t bytes, struct error *e)
@@ -192,9 +199,14 @@ static int tell(struct transfer *x, struct request q, const void *data, uint64_t
 }
 
 /* Sends to the others what rank 0 puts or writes. */
-static int spread_put(struct transfer *x, const struct param *p, enum dtype from, int64_t at, int64_t n, struct error *e)
+static int spread_put(struct transfer *x, const struct param *p, enum dtype from, int64_t at, int64_t n,
+                      struct error *e)
 {
-    const struct request q = {.kind = REQUEST_PUT, .dtype = (int32_t)from, .target = (uint32_t)(p - x->tape->graph->params.at), .at = at, .n = n};
+    const struct request q = {.kind = REQUEST_PUT,
+                              .dtype = (int32_t)from,
+                              .target = (uint32_t)(p - x->tape->graph->params.at),
+                              .at = at,
+                              .n = n};
     return tell(x, q, x->first, (uint64_t)n * dtype_size(from), e);
 }
 
@@ -210,8 +222,10 @@ static int spread_write(struct transfer *x, id tensor, int64_t at, int64_t n, co
 static int move_bytes(struct transfer *x, id tensor, uint64_t at, uint64_t n, char *data, bool write, struct error *e)
 {
     char *stored = (char *)tape_address(x->tape, tensor) + at;
-    if (storage_of(x->tape->graph, tensor)->shard) return write ? shard_own(x, tensor, at, n, data, true, e) : shard_collect(x, tensor, at, n, data, e);
-    return write ? x->device->ops->write(x->device, stored, data, n, e) : x->device->ops->read(x->device, data, stored, n, e);
+    if (storage_of(x->tape->graph, tensor)->shard)
+        return write ? shard_own(x, tensor, at, n, data, true, e) : shard_collect(x, tensor, at, n, data, e);
+    return write ? x->device->ops->write(x->device, stored, data, n, e)
+                 : x->device->ops->read(x->device, data, stored, n, e);
 }
 
 int transfer_write_bytes(struct transfer *x, id tensor, uint64_t at, uint64_t n, const void *data, struct error *e)
@@ -219,19 +233,20 @@ int transfer_write_bytes(struct transfer *x, id tensor, uint64_t at, uint64_t n,
     return move_bytes(x, tensor, at, n, (char *)(uintptr_t)data, true, e);
 }
 
-/* Moves elements [at, at + n) of a tensor, in its stored form: its parts lie in `data` as in a storage of
- * n elements. Only dense tensors are saved and loaded. */
+/* Moves elements [at, at + n) of a tensor, in its stored form: its parts lie in `data` as in a
+ * storage of n elements. Only dense tensors are saved and loaded. */
 static int move(struct transfer *x, id tensor, int64_t at, int64_t n, char *data, bool write, struct error *e)
 {
     const struct graph *g = x->tape->graph;
     const struct tensor *t = tensor_at(g, tensor);
     const struct stored_form *f = tensor_form(g, t);
-    CHECK(tensor_is_dense(t) && at >= 0 && n >= 0 && at + n <= tensor_elements(t) && at % f->group == 0, "%s: elements %lld + %lld",
-          graph_name(g, t->name), (long long)at, (long long)n);
+    CHECK(tensor_is_dense(t) && at >= 0 && n >= 0 && at + n <= tensor_elements(t) && at % f->group == 0,
+          "%s: elements %lld + %lld", graph_name(g, t->name), (long long)at, (long long)n);
     int rc = PL_OK;
     for (int i = 0; i < f->n_parts && !rc; i++) {
         const uint64_t bytes = stored_part_bytes(f, i, t->dtype, n);
-        const uint64_t stored = stored_part_offset(f, i, t->dtype, tensor_elements(t)) + stored_part_at(f, i, t->dtype, at);
+        const uint64_t stored =
+            stored_part_offset(f, i, t->dtype, tensor_elements(t)) + stored_part_at(f, i, t->dtype, at);
         rc = move_bytes(x, tensor, stored, bytes, data + stored_part_offset(f, i, t->dtype, n), write, e);
     }
     return rc;
@@ -247,14 +262,16 @@ static bool is_plain(const struct transfer *x, id tensor) { return !storage_of(x
 
 /* Packs values of dtype `from` into the tensor's stored form; false: one of them is not finite, or
  * not in a plain tensor's dtype. */
-static bool pack(const struct transfer *x, id tensor, char *to, const void *values, enum dtype from, int64_t at, int64_t n, struct bad *bad)
+static bool pack(const struct transfer *x, id tensor, char *to, const void *values, enum dtype from, int64_t at,
+                 int64_t n, struct bad *bad)
 {
     const struct tensor *t = tensor_at(x->tape->graph, tensor);
     const struct stored_form *f = tensor_form(x->tape->graph, t);
     void *parts[STORED_PARTS];
     parts_of(f, t->dtype, n, to, parts);
     f->pack(parts, t->dtype, values, from, n);
-    return !(is_plain(x, tensor) ? find_bad(bad, to, t->dtype, values, from, at, n) : find_bad(bad, values, from, values, from, at, n));
+    return !(is_plain(x, tensor) ? find_bad(bad, to, t->dtype, values, from, at, n)
+                                 : find_bad(bad, values, from, values, from, at, n));
 }
 
 int transfer_write(struct transfer *x, id tensor, int64_t at, int64_t n, const void *data, struct error *e)
@@ -267,7 +284,8 @@ static int write_part(struct transfer *x, id tensor, int part, int64_t at, int64
 {
     const struct tensor *t = tensor_at(x->tape->graph, tensor);
     const struct stored_form *f = tensor_form(x->tape->graph, t);
-    const uint64_t to = stored_part_offset(f, part, t->dtype, tensor_elements(t)) + stored_part_at(f, part, t->dtype, at);
+    const uint64_t to =
+        stored_part_offset(f, part, t->dtype, tensor_elements(t)) + stored_part_at(f, part, t->dtype, at);
     return move_bytes(x, tensor, to, stored_part_bytes(f, part, t->dtype, n), (char *)(uintptr_t)data, true, e);
 }
 
@@ -290,7 +308,8 @@ static int write_finished(struct transfer *x, id tensor, struct error *e)
 }
 
 /* A chunk of a tensor whose form needs the whole tensor. */
-static int put_kept(struct transfer *x, id tensor, enum dtype from, int64_t at, int64_t n, struct bad *bad, struct error *e)
+static int put_kept(struct transfer *x, id tensor, enum dtype from, int64_t at, int64_t n, struct bad *bad,
+                    struct error *e)
 {
     const struct tensor *t = tensor_at(x->tape->graph, tensor);
     const struct stored_form *f = tensor_form(x->tape->graph, t);
@@ -346,15 +365,22 @@ int transfer_get(struct transfer *x, id tensor, enum dtype to, int64_t at, int64
     return PL_OK;
 }
 
-/* --- serving rank 0 ------------------------------------------------------------------------------ */
+/* --- serving rank 0 --------------------------------------------------------------------------- */
 
-int transfer_release(struct transfer *x, struct error *e) { return transfer_has_ranks(x) ? tell(x, (struct request){.kind = REQUEST_END}, NULL, 0, e) : PL_OK; }
+int transfer_release(struct transfer *x, struct error *e)
+{
+    return transfer_has_ranks(x) ? tell(x, (struct request){.kind = REQUEST_END}, NULL, 0, e) : PL_OK;
+}
 
-static int receive(struct ranks *r, void *at, uint64_t bytes, struct error *e) { return r->exchange(r, &(struct move){0, at, bytes, false}, 1, e); }
+static int receive(struct ranks *r, void *at, uint64_t bytes, struct error *e)
+{
+    return r->exchange(r, &(struct move){0, at, bytes, false}, 1, e);
+}
 
 static int answer_read(struct transfer *x, const struct request *q, struct error *e)
 {
-    const struct span mine = span_of(storage_of(x->tape->graph, q->target), own_shard(x), (uint64_t)q->at, (uint64_t)q->n);
+    const struct span mine =
+        span_of(storage_of(x->tape->graph, q->target), own_shard(x), (uint64_t)q->at, (uint64_t)q->n);
     int rc = shard_own(x, q->target, mine.from, mine.to - mine.from, x->first, false, e);
     return rc ? rc : ranks_of(x)->exchange(ranks_of(x), &(struct move){0, x->first, mine.to - mine.from, true}, 1, e);
 }
@@ -366,7 +392,8 @@ static int take(struct transfer *x, const struct request *q, struct error *e)
     struct bad ignored; /* rank 0 reports it */
     int rc = receive(ranks_of(x), x->first, (uint64_t)q->n * dtype_size(t), e);
     if (rc) return rc;
-    return q->kind == REQUEST_PUT ? transfer_put(x, &g->params.at[q->target], t, q->at, q->n, &ignored, e) : transfer_write(x, q->target, q->at, q->n, x->first, e);
+    return q->kind == REQUEST_PUT ? transfer_put(x, &g->params.at[q->target], t, q->at, q->n, &ignored, e)
+                                  : transfer_write(x, q->target, q->at, q->n, x->first, e);
 }
 
 int transfer_serve(struct transfer *x, const char *what, struct error *e)

@@ -5,11 +5,11 @@
  *                       source       converted
  *
  * The only buffer is the caller's staging memory, so a model of any size is copied without further
- * memory, except for the scales of one tensor that is quantized, 4 bytes for 64 weights. Positions and counts are in elements; a chunk has at most `room` of them, whatever their
- * dtypes.
+ * memory, except for the scales of one tensor that is quantized, 4 bytes for 64 weights. Positions
+ * and counts are in elements; a chunk has at most `room` of them, whatever their dtypes.
  *
- * Of a tensor that is divided among ranks (graph/shard.h) positions and counts are those of the whole: putting and writing
- * keep this rank's part, and getting collects the parts of all.
+ * Of a tensor that is divided among ranks (graph/shard.h) positions and counts are those of the
+ * whole: putting and writing keep this rank's part, and getting collects the parts of all.
  */
 #ifndef TRANSFER_H
 #define TRANSFER_H
@@ -23,7 +23,9 @@ struct transfer {
     uint64_t bytes;           /* size of both together */
     int64_t room;             /* elements in a half */
     float *kept;              /* of the tensor that is being packed, until it is whole (stored.h); NULL: none */
-    bool together;            /* all ranks read the same elements at the same time; else rank 0 asks the others (transfer_serve) */
+    /* all ranks read the same elements at the same time; else rank 0 asks the others
+     * (transfer_serve) */
+    bool together;
     bool spreads;             /* what rank 0 puts and writes is for all ranks */
 };
 
@@ -44,8 +46,8 @@ void transfer_end(struct transfer *x);
 
 /* The n elements of dtype `from` in x->first are elements [at, at + n) of the parameter: writes its
  * master weights and, if that is another tensor, the working copy rounded from them. A chunk with a
- * bad element is not written; the result is PL_OK with bad->index set. The chunks of a tensor are put in
- * order. */
+ * bad element is not written; the result is PL_OK with bad->index set. The chunks of a tensor are
+ * put in order. */
 int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int64_t at, int64_t n, struct bad *bad,
                  struct error *e);
 
@@ -65,9 +67,11 @@ int64_t transfer_nonfinite(const void *data, enum dtype t, int64_t n);
 
 /* Whether the device is one of several ranks. */
 bool transfer_has_ranks(const struct transfer *x);
-/* Rank 0 ends what the others began with transfer_serve, also after an error; alone it does nothing. */
+/* Rank 0 ends what the others began with transfer_serve, also after an error; alone it does
+ * nothing. */
 int transfer_release(struct transfer *x, struct error *e);
-/* On the other ranks: does what rank 0 asks until it ends the service. `what`: for messages, "saving". */
+/* On the other ranks: does what rank 0 asks until it ends the service. `what`: for messages,
+ * "saving". */
 int transfer_serve(struct transfer *x, const char *what, struct error *e);
 
 #endif

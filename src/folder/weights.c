@@ -93,8 +93,8 @@ static uint32_t count_found(const struct weights *w, const struct graph *g, cons
     return found;
 }
 
-/* Chooses for each beginning of names the spelling under which most parameters are found, behind the
- * prefix of the rule. */
+/* Chooses for each beginning of names the spelling under which most parameters are found, behind
+ * the prefix of the rule. */
 static void choose_spellings(const struct weights *w, const struct graph *g, struct weight_naming *rule)
 {
     const struct spelling *list = rule->spellings;
@@ -134,7 +134,9 @@ static void collect_prefixes(const struct weights *w, const struct graph *g, pre
 
 static int ambiguous(const struct weights *w, const char *a, const char *b, struct error *e)
 {
-    return error_set(e, PL_USAGE, "%s: the folder holds this model twice, under \"%.200s\" and under \"%.200s\"; keep one of them", w->in.dir, a, b);
+    return error_set(e, PL_USAGE,
+                     "%s: the folder holds this model twice, under \"%.200s\" and under \"%.200s\"; keep one of them",
+                     w->in.dir, a, b);
 }
 
 /* The first rule that finds every parameter; else the one that finds most, which the error about a
@@ -187,7 +189,8 @@ char *weights_describe_naming(const struct weights *w, char out[160])
 {
     for (int i = 0; w->naming.spellings && w->naming.spellings[i].name; i++)
         if (w->naming.spelled.by[i]) {
-            snprintf(out, 160, "names with \"%.60s\" for \"%.60s\"", spelling_at(&w->naming.spellings[i], w->naming.spelled.by[i]), w->naming.spellings[i].name);
+            snprintf(out, 160, "names with \"%.60s\" for \"%.60s\"",
+                     spelling_at(&w->naming.spellings[i], w->naming.spelled.by[i]), w->naming.spellings[i].name);
             return out;
         }
     if (*w->naming.strip) snprintf(out, 160, "names without \"%.100s\"", w->naming.strip);
@@ -211,38 +214,45 @@ static int missing(const struct weights *w, const struct graph *g, const char *n
     char rule[160], other[NAME_MOST];
     for (uint32_t i = 0; i < w->in.n_slots; i++)
         if (!w->in.slots[i].listed && !strcmp(w->in.slots[i].entry->name, name))
-            return error_set(e, PL_USAGE, "%s: tensor \"%.200s\" is in %.200s, but %s does not name it there; correct the index", w->in.dir, name,
-                             w->in.names[w->in.slots[i].file], MODEL_INDEX);
+            return error_set(e, PL_USAGE,
+                             "%s: tensor \"%.200s\" is in %.200s, but %s does not name it there; correct the index",
+                             w->in.dir, name, w->in.names[w->in.slots[i].file], MODEL_INDEX);
     uint32_t absent = 0;
     for (uint32_t i = 0; i < g->params.n; i++) {
         const char *own = own_name(w, g, &g->params.at[i]);
         absent += own && !model_files_find_slot(&w->in, file_name(&w->naming, own, other));
     }
     return error_set(e, PL_USAGE,
-                     "%s: tensor \"%.200s\" is missing (%u in all; the folder holds %u tensors, %s); the nearest name is \"%.200s\"; "
+                     "%s: tensor \"%.200s\" is missing (%u in all; the folder holds %u tensors, %s); the nearest name "
+                     "is \"%.200s\"; "
                      "do config.json and the weights belong together?",
                      w->in.dir, name, absent, w->in.n_listed, weights_describe_naming(w, rule), nearest_name(w, name));
 }
 
 static bool is_readable(enum dtype t) { return t == DT_F32 || t == DT_BF16 || t == DT_F16 || t == DT_F64; }
 
-static int check_slot(const struct weights *w, const struct graph *g, const struct param *p, const struct weight_slot *s, struct error *e)
+static int check_slot(const struct weights *w, const struct graph *g, const struct param *p,
+                      const struct weight_slot *s, struct error *e)
 {
     const struct tensor *x = tensor_at(g, p->tensor);
     const struct st_entry *t = s->entry;
     char found[160], expected[160];
     if (p->form) return weights_4bit_check(w, g, p, s, e);
     if (t->rank != x->rank || memcmp(t->dims, x->dim, (size_t)t->rank * sizeof *t->dims))
-        return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" has the shape %s; %s %s", w->in.dir, w->in.names[s->file], t->name,
-                         shape_print(t->rank, t->dims, found), w->is_adapter ? "the base model and adapter_config.json ask for" : "config.json asks for",
+        return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" has the shape %s; %s %s", w->in.dir,
+                         w->in.names[s->file], t->name, shape_print(t->rank, t->dims, found),
+                         w->is_adapter ? "the base model and adapter_config.json ask for" : "config.json asks for",
                          shape_print(x->rank, x->dim, expected));
     if (!is_readable(t->dtype))
-        return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" is %.40s; expected F32, BF16, F16 or F64", w->in.dir, w->in.names[s->file], t->name,
-                         t->dtype_name);
+        return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" is %.40s; expected F32, BF16, F16 or F64", w->in.dir,
+                         w->in.names[s->file], t->name, t->dtype_name);
     return PL_OK;
 }
 
-const struct param *weight_origin(const struct graph *g, const struct param *p) { return p->like ? &g->params.at[p->like - 1] : p; }
+const struct param *weight_origin(const struct graph *g, const struct param *p)
+{
+    return p->like ? &g->params.at[p->like - 1] : p;
+}
 
 static int match_params(struct weights *w, const struct graph *g, struct error *e)
 {
@@ -254,7 +264,8 @@ static int match_params(struct weights *w, const struct graph *g, struct error *
         const char *own = own_name(w, g, p);
         if (!own) continue;
         uint32_t slot = model_files_find_slot(&w->in, file_name(&w->naming, own, name));
-        if (!slot && p->like && !p->added) slot = model_files_find_slot(&w->in, file_name(&w->naming, own_name(w, g, weight_origin(g, p)), name));
+        if (!slot && p->like && !p->added)
+            slot = model_files_find_slot(&w->in, file_name(&w->naming, own_name(w, g, weight_origin(g, p)), name));
         if (!slot) return missing(w, g, name, e);
         if (check_slot(w, g, p, &w->in.slots[slot - 1], e)) return e->code;
         w->source[i] = slot;
@@ -279,9 +290,11 @@ static void match_tied(struct weights *w, const struct graph *g)
     char name[NAME_MOST];
     struct error ignored;
     for (size_t k = 0; k < COUNT(tied); k++) {
-        uint32_t param = param_by_name(w, g, tied[k].same_as), slot = model_files_find_slot(&w->in, file_name(&w->naming, tied[k].name, name));
+        uint32_t param = param_by_name(w, g, tied[k].same_as),
+                 slot = model_files_find_slot(&w->in, file_name(&w->naming, tied[k].name, name));
         if (!slot || !param || w->in.slots[slot - 1].param) continue;
-        if (!check_slot(w, g, &g->params.at[param - 1], &w->in.slots[slot - 1], &ignored)) w->in.slots[slot - 1].param = param;
+        if (!check_slot(w, g, &g->params.at[param - 1], &w->in.slots[slot - 1], &ignored))
+            w->in.slots[slot - 1].param = param;
     }
 }
 
@@ -304,11 +317,15 @@ static void note_extras(const struct weights *w)
         if (!count++) first = name;
     }
     if (!count) return;
-    if (*w->part) log_note("%s: %u tensors of the files do not belong to the part %s and are left out; the first is %s", w->in.dir, count, w->part, first);
-    else log_warn("%s: %u tensors of the files do not belong to this model and are only copied; the first is %s", w->in.dir, count, first);
+    if (*w->part)
+        log_note("%s: %u tensors of the files do not belong to the part %s and are left out; the first is %s",
+                 w->in.dir, count, w->part, first);
+    else
+        log_warn("%s: %u tensors of the files do not belong to this model and are only copied; the first is %s",
+                 w->in.dir, count, first);
 }
 
-/* --- the adapter ------------------------------------------------------------------------------- */
+/* --- the adapter ------------------------------------------------------------------------------ */
 
 /* Names in the file begin with PEFT's prefix; an adapter of a model without its head leaves out the
  * family's root. */
@@ -316,14 +333,18 @@ static void choose_adapter_naming(struct weights *w, const struct graph *g, cons
 {
     uint32_t best = 0;
     for (int strip = 0; strip < 2; strip++) {
-        struct weight_naming rule = {strip && family ? family->root : "", adapter_prefix, family ? family->spellings : NULL, {{0}}};
+        struct weight_naming rule = {strip && family ? family->root : "",
+                                     adapter_prefix,
+                                     family ? family->spellings : NULL,
+                                     {{0}}};
         choose_spellings(w, g, &rule);
         const uint32_t found = count_found(w, g, &rule);
         if (!strip || found > best) w->naming = rule, best = found;
     }
 }
 
-/* PEFT wraps a linear layer: "q_proj.bias" of a module with an adapter is "q_proj.base_layer.bias". */
+/* PEFT wraps a linear layer: "q_proj.bias" of a module with an adapter is
+ * "q_proj.base_layer.bias". */
 static const char *wrapped_name(const char *name, char out[NAME_MOST])
 {
     const char *dot = strrchr(name, '.');
@@ -331,7 +352,8 @@ static const char *wrapped_name(const char *name, char out[NAME_MOST])
     return out;
 }
 
-const char *weights_name_in_adapter(const struct weights *w, const struct graph *g, const struct param *p, char out[NAME_MOST])
+const char *weights_name_in_adapter(const struct weights *w, const struct graph *g, const struct param *p,
+                                    char out[NAME_MOST])
 {
     char a[NAME_MOST], wrapped[NAME_MOST];
     const char *name = weight_name(g, p), *dot = strrchr(name, '.');
@@ -340,8 +362,8 @@ const char *weights_name_in_adapter(const struct weights *w, const struct graph 
     return file_name(&w->naming, has_adapter ? wrapped_name(name, wrapped) : name, out);
 }
 
-/* PEFT stores some tensors under further names: the frozen weight of an adapted head, biases of modules
- * that are saved whole. They are not read, and written as they are. */
+/* PEFT stores some tensors under further names: the frozen weight of an adapted head, biases of
+ * modules that are saved whole. They are not read, and written as they are. */
 static bool is_second_name(const char *name)
 {
     return strstr(name, ".base_layer.") || strstr(name, ".original_module.") || strstr(name, ".modules_to_save.");
@@ -356,11 +378,14 @@ static int match_adapter(struct weights *w, const struct graph *g, bool partial,
         const struct param *p = &g->params.at[i];
         const char *own = own_name(w, g, p);
         char wrapped[NAME_MOST];
-        uint32_t slot = own ? model_files_find_slot(&w->in, file_name(&w->naming, wrapped_name(own, wrapped), name)) : 0;
+        uint32_t slot =
+            own ? model_files_find_slot(&w->in, file_name(&w->naming, wrapped_name(own, wrapped), name)) : 0;
         if (own && !slot) slot = model_files_find_slot(&w->in, file_name(&w->naming, own, name));
         if (own && !slot && (p->added || !p->frozen))
-            return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" is missing; the nearest name is \"%.200s\"; is it an adapter for this base model?", w->in.dir, adapter_file, name,
-                             nearest_name(w, name));
+            return error_set(e, PL_USAGE,
+                             "%s/%s: tensor \"%.200s\" is missing; the nearest name is \"%.200s\"; is it an adapter "
+                             "for this base model?",
+                             w->in.dir, adapter_file, name, nearest_name(w, name));
         if (!slot) continue;
         if (check_slot(w, g, p, &w->in.slots[slot - 1], e)) return e->code;
         w->source[i] = slot;
@@ -368,17 +393,21 @@ static int match_adapter(struct weights *w, const struct graph *g, bool partial,
     }
     for (uint32_t i = 0; i < w->in.n_slots && !partial; i++)
         if (!w->in.slots[i].param && !is_second_name(w->in.slots[i].entry->name))
-            return error_set(e, PL_USAGE, "%s/%s: tensor \"%.200s\" belongs to no module of the base model that the adapter adapts; is it an adapter for this base model?", w->in.dir,
-                             adapter_file, w->in.slots[i].entry->name);
+            return error_set(e, PL_USAGE,
+                             "%s/%s: tensor \"%.200s\" belongs to no module of the base model that the adapter adapts; "
+                             "is it an adapter for this base model?",
+                             w->in.dir, adapter_file, w->in.slots[i].entry->name);
     return PL_OK;
 }
 
-static int open_adapter(struct weights *w, const struct model *m, const struct weights_adapter *a, const struct graph *g, struct error *e)
+static int open_adapter(struct weights *w, const struct model *m, const struct weights_adapter *a,
+                        const struct graph *g, struct error *e)
 {
     const char *path = a->path;
     const struct spelling *spellings = m->family ? m->family->spellings : NULL;
     *w = (struct weights){.part = "", .is_adapter = true, .n_params = g->params.n};
-    w->naming = (struct weight_naming){"", adapter_prefix, spellings, spelling_in_memory(spellings)}; /* of a new one, as PEFT names modules */
+    /* of a new one, as PEFT names modules */
+    w->naming = (struct weight_naming){"", adapter_prefix, spellings, spelling_in_memory(spellings)};
     snprintf(w->in.dir, sizeof w->in.dir, "%s", path ? path : "");
     if (!path) return PL_OK;
     struct st_file converted;
@@ -402,7 +431,9 @@ static int open_folder(struct weights *w, const struct graph *g, const struct mo
     if (model_files_open(&w->in, m->path, false, e) || model_files_check_index(&w->in, e)) return e->code;
     if (choose_naming(w, g, m->family, e) || match_params(w, g, e)) return e->code;
     match_tied(w, g);
-    if (weights_spelled_otherwise(w) || *w->naming.prefix) log_note("%s: its tensors have %s, a known spelling, which is kept when the model is saved", w->in.dir, weights_describe_naming(w, rule));
+    if (weights_spelled_otherwise(w) || *w->naming.prefix)
+        log_note("%s: its tensors have %s, a known spelling, which is kept when the model is saved", w->in.dir,
+                 weights_describe_naming(w, rule));
     return model_files_count_others(&w->in, &w->other_bytes, e);
 }
 
@@ -411,7 +442,8 @@ static void list_outside(struct weights *w, const struct model *m)
 {
     const char **list = bump_alloc(&w->in.memory, (size_t)(m->n_parts + 1) * sizeof *list);
     for (int i = 0; i < m->n_parts && *w->in.dir; i++)
-        if (*m->parts[i].model.path) list[w->n_outside++] = bump_format(&w->in.memory, "%s%s%s", w->part, *w->part ? "." : "", m->parts[i].name);
+        if (*m->parts[i].model.path)
+            list[w->n_outside++] = bump_format(&w->in.memory, "%s%s%s", w->part, *w->part ? "." : "", m->parts[i].name);
     w->outside = list;
 }
 
@@ -424,7 +456,8 @@ static int open_one(struct weights *w, const struct model *m, const struct graph
     w->n_params = g->params.n;
     w->other_bytes = m->config_text ? strlen(m->config_text) : 0;
     snprintf(w->in.dir, sizeof w->in.dir, "%s", m->path);
-    if (*w->in.dir && m->config_text) w->fingerprint = (uint64_t)crc32c(0, m->config_text, strlen(m->config_text)) << 32;
+    if (*w->in.dir && m->config_text)
+        w->fingerprint = (uint64_t)crc32c(0, m->config_text, strlen(m->config_text)) << 32;
     list_outside(w, m);
     int rc = *w->in.dir ? open_folder(w, g, m, e) : PL_OK;
     if (rc) weights_close(w);
@@ -447,7 +480,8 @@ static int count_parts(const struct model *m)
     return n;
 }
 
-static int open_part(struct weights *w, const struct model *m, const struct graph *g, const char *name, uint32_t *configs, struct error *e)
+static int open_part(struct weights *w, const struct model *m, const struct graph *g, const char *name,
+                     uint32_t *configs, struct error *e)
 {
     struct weights *part = &w->parts[w->n_parts];
     if (open_one(part, m, g, name, e)) return e->code;
@@ -456,7 +490,8 @@ static int open_part(struct weights *w, const struct model *m, const struct grap
     return PL_OK;
 }
 
-/* The parts, and those of a part that have a folder of their own beside the part's: the vision tower of LLaVA in PRS-Med. */
+/* The parts, and those of a part that have a folder of their own beside the part's: the vision
+ * tower of LLaVA in PRS-Med. */
 static int open_parts(struct weights *w, const struct model *m, const struct graph *g, struct error *e)
 {
     uint32_t configs = 0;
@@ -467,7 +502,9 @@ static int open_parts(struct weights *w, const struct model *m, const struct gra
         rc = open_part(w, &p->model, g, p->name, &configs, e);
         for (int k = 0; k < p->model.n_parts && *p->model.path && !rc; k++) {
             const struct part *inner = &p->model.parts[k];
-            if (*inner->model.path) rc = open_part(w, &inner->model, g, bump_format(&w->in.memory, "%s.%s", p->name, inner->name), &configs, e);
+            if (*inner->model.path)
+                rc = open_part(w, &inner->model, g, bump_format(&w->in.memory, "%s.%s", p->name, inner->name), &configs,
+                               e);
         }
     }
     for (uint32_t i = 0; i < w->n_parts && !m->partial && !rc; i++) rc = check_part(&w->parts[i], g, e);
@@ -475,7 +512,8 @@ static int open_parts(struct weights *w, const struct model *m, const struct gra
     return rc;
 }
 
-int weights_open(struct weights *w, const struct model *m, const struct graph *g, const struct weights_adapter *a, struct error *e)
+int weights_open(struct weights *w, const struct model *m, const struct graph *g, const struct weights_adapter *a,
+                 struct error *e)
 {
     int rc = open_one(w, m, g, "", e);
     if (rc) return rc;

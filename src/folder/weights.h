@@ -7,7 +7,8 @@
  *
  * One naming rule holds for all parameters of a folder: names as published, or without the root
  * that the family's names begin with ("model."), or after a common prefix ("module."). A family may
- * spell the beginnings of its names in several ways (base/spelling.h); each has one spelling in a folder.
+ * spell the beginnings of its names in several ways (base/spelling.h); each has one spelling in a
+ * folder.
  *
  * A file is written back with its own header, byte for byte, so names, order, dtypes and metadata
  * cannot change; trained tensors get new data at the same offsets. The files stay open from
@@ -18,15 +19,15 @@
  *     DIR/adapter_config.json
  *     DIR/adapter_model.safetensors        "base_model.model." + parameter name
  *
- * or none, if the adapter is new. A parameter that is in the adapter's folder is read from there. Only
- * the adapter is saved: what is frozen stays in the model's own folder.
+ * or none, if the adapter is new. A parameter that is in the adapter's folder is read from there.
+ * Only the adapter is saved: what is frozen stays in the model's own folder.
  *
  * A model that is put together from parts has a folder for each: parameter PART.NAME is found as
  * NAME in the folder of that part, by the naming rule of that folder. Parameters of no part, and of
  * parts without a folder, are initialised. Such a model is saved as one folder with the published
- * names, in the dtypes of the files. A model folder may leave one part to a folder of its own (a vision
- * tower): if that part is not trained, the model folder is written back without it; else it is saved as one
- * folder.
+ * names, in the dtypes of the files. A model folder may leave one part to a folder of its own (a
+ * vision tower): if that part is not trained, the model folder is written back without it; else it
+ * is saved as one folder.
  */
 #ifndef WEIGHTS_H
 #define WEIGHTS_H
@@ -44,8 +45,10 @@ struct weight_naming {
 };
 
 struct weights {
-    struct model_files in;      /* the open folder; its dir "": a preset, nothing is open but the folders of its parts */
-    const char *part;            /* of the parameters, those that begin with this name and a dot; "": all but those of... */
+    /* the open folder; its dir "": a preset, nothing is open but the folders of its parts */
+    struct model_files in;
+    /* of the parameters, those that begin with this name and a dot; "": all but those of... */
+    const char *part;
     const char *const *outside;  /* ...these parts, which have folders of their own */
     uint32_t n_outside;
     struct weights *parts;       /* of a model that is put together from parts */
@@ -57,12 +60,13 @@ struct weights {
     uint32_t n_params;
     struct weight_naming naming;
     uint64_t other_bytes;        /* config.json, tokenizer and so on */
-    uint64_t fingerprint;        /* of what training does not change: config.json, high half, and the frozen tensors, low half,
+    uint64_t fingerprint; /* of what training does not change: config.json, high half, and the frozen tensors, low half,
                                   * of all parts; 0: a preset. weights_load sets it */
 };
 
-/* Opens the file of an adapter's folder that is not in safetensors as one that is; *converted false: the folder has
- * adapter_model.safetensors. adapter_folder_convert (adapter/adapter_folder.h) does it. */
+/* Opens the file of an adapter's folder that is not in safetensors as one that is; *converted
+ * false: the folder has adapter_model.safetensors. adapter_folder_convert
+ * (adapter/adapter_folder.h) does it. */
 typedef int convert_adapter(const char *dir, struct st_file *out, bool *converted, struct error *e);
 
 /* The adapter of a run: its folder, or for a new one NULL and the text of adapter_config.json. */
@@ -72,10 +76,11 @@ struct weights_adapter {
 };
 
 /* Opens the folder of the model and finds every parameter of the graph in it: names,
- * shapes, dtypes. For a preset nothing is opened. With an adapter (else NULL) its parameters are found
- * in its folder, and no tensor there is left over. PL_USAGE names folder, tensor, what was
+ * shapes, dtypes. For a preset nothing is opened. With an adapter (else NULL) its parameters are
+ * found in its folder, and no tensor there is left over. PL_USAGE names folder, tensor, what was
  * found and what was expected. On failure nothing needs closing. */
-int weights_open(struct weights *w, const struct model *m, const struct graph *g, const struct weights_adapter *a, struct error *e);
+int weights_open(struct weights *w, const struct model *m, const struct graph *g, const struct weights_adapter *a,
+                 struct error *e);
 
 /* Fills master weights, working copies and constants: from the files, or for a preset by each
  * parameter's init and the seed. The graph's parameters must be those of weights_open; only
@@ -84,11 +89,12 @@ int weights_open(struct weights *w, const struct model *m, const struct graph *g
 int weights_load(struct weights *w, const struct graph *g, struct device *d, const struct tape *t, void *staging,
                  uint64_t staging_bytes, uint64_t seed, struct error *e);
 
-/* Writes the model folder, or with an adapter the adapter's, into `dir`, which exists and is empty. From a folder: its files
- * unchanged, except trained tensors and running statistics, which come from the master weights
- * in the dtype of the file; and the small other files. From a preset or parts: config.json and
- * model.safetensors, in F32 or the dtype of the part's file. Files are synced. PL_FAIL: a trained value is not finite in that
- * dtype, or a system call failed; `dir` is then incomplete. */
+/* Writes the model folder, or with an adapter the adapter's, into `dir`, which exists and is empty.
+ * From a folder: its files unchanged, except trained tensors and running statistics, which come
+ * from the master weights in the dtype of the file; and the small other files. From a preset or
+ * parts: config.json and model.safetensors, in F32 or the dtype of the part's file. Files are
+ * synced. PL_FAIL: a trained value is not finite in that dtype, or a system call failed; `dir` is
+ * then incomplete. */
 int weights_save(struct weights *w, const struct model *m, const struct graph *g, struct device *d,
                  const struct tape *t, void *staging, uint64_t staging_bytes, const char *dir, struct error *e);
 
@@ -98,7 +104,8 @@ uint64_t weights_bytes(const struct weights *w, const struct graph *g);
 /* "names as published", "names without \"model.\"", "names after \"module.\"". */
 char *weights_describe_naming(const struct weights *w, char out[160]);
 
-/* Whether names of the folder begin otherwise than the published ones, apart from a common prefix. */
+/* Whether names of the folder begin otherwise than the published ones, apart from a common
+ * prefix. */
 bool weights_spelled_otherwise(const struct weights *w);
 
 /* The name of a parameter's tensor in the folder, in `out`; for a preset the published one. */
@@ -108,10 +115,11 @@ const char *weights_name_in_folder(const struct weights *w, const char *publishe
 bool weight_is_adapted(const struct param *p);
 
 /* The name of a parameter in the adapter's file, as PEFT writes it. */
-const char *weights_name_in_adapter(const struct weights *adapter, const struct graph *g, const struct param *p, char out[1024]);
+const char *weights_name_in_adapter(const struct weights *adapter, const struct graph *g, const struct param *p,
+                                    char out[1024]);
 
-/* The open folder with a parameter (its index): the adapter's, the model's or that of its part; NULL: it has none,
- * the parameter starts from its init. */
+/* The open folder with a parameter (its index): the adapter's, the model's or that of its part;
+ * NULL: it has none, the parameter starts from its init. */
 const struct weights *weights_of(const struct weights *w, uint32_t param);
 
 /* A zeroed struct is allowed. */

@@ -28,17 +28,19 @@ bool weights_4bit_beside(const char *name)
     return false;
 }
 
-/* --- the JSON of a weight ----------------------------------------------------------------------- */
+/* --- the JSON of a weight --------------------------------------------------------------------- */
 
 static int read_shape(const struct value *v, struct quant_state *out, struct error *e)
 {
     const struct value *shape = value_get(v, "shape");
     if (value_as_list(shape, "shape", e)) return e->code;
-    if (shape->count < 1 || shape->count > MAX_RANK) return error_set(e, PL_USAGE, "shape has %u dimensions", shape->count);
+    if (shape->count < 1 || shape->count > MAX_RANK)
+        return error_set(e, PL_USAGE, "shape has %u dimensions", shape->count);
     int64_t elements = 1;
     for (uint32_t i = 0; i < shape->count; i++) {
         if (value_as_int(value_at(shape, i), "shape", &out->dim[i], e)) return e->code;
-        if (out->dim[i] < 1 || out->dim[i] > INT64_MAX / 4 / elements) return error_set(e, PL_USAGE, "shape: %lld is not a size", (long long)out->dim[i]);
+        if (out->dim[i] < 1 || out->dim[i] > INT64_MAX / 4 / elements)
+            return error_set(e, PL_USAGE, "shape: %lld is not a size", (long long)out->dim[i]);
         elements *= out->dim[i];
     }
     out->rank = (int)shape->count;
@@ -50,15 +52,21 @@ static int expect_block(const struct value *v, const char *key, int64_t expected
     int64_t block = 0;
     if (value_as_int(value_get(v, key), key, &block, e)) return e->code;
     if (block == expected) return PL_OK;
-    return error_set(e, PL_USAGE, "%s is %lld; only %lld is read: save the model again with that block size, or use a folder in 16 bits", key, (long long)block, (long long)expected);
+    return error_set(
+        e, PL_USAGE,
+        "%s is %lld; only %lld is read: save the model again with that block size, or use a folder in 16 bits", key,
+        (long long)block, (long long)expected);
 }
 
 static int read_state(const struct value *v, struct quant_state *out, struct error *e)
 {
     const char *type, *nested_type = "float32";
     double offset = 0;
-    if (value_as_map(v, "the quantization state", e) || value_as_string(value_get(v, "quant_type"), "quant_type", &type, e)) return e->code;
-    if (strcmp(type, "nf4")) return error_set(e, PL_USAGE, "quant_type is %.40s; only nf4 is read: use a folder in NF4 or in 16 bits", type);
+    if (value_as_map(v, "the quantization state", e) ||
+        value_as_string(value_get(v, "quant_type"), "quant_type", &type, e))
+        return e->code;
+    if (strcmp(type, "nf4"))
+        return error_set(e, PL_USAGE, "quant_type is %.40s; only nf4 is read: use a folder in NF4 or in 16 bits", type);
     if (expect_block(v, "blocksize", NF4_BLOCK, e) || read_shape(v, out, e)) return e->code;
     const struct value *size = value_get(v, "nested_blocksize");
     out->nested = size && size->kind != VALUE_NULL;
@@ -66,7 +74,8 @@ static int read_state(const struct value *v, struct quant_state *out, struct err
     if (expect_block(v, "nested_blocksize", NF4_SCALES, e) || value_opt_string(v, "nested_dtype", &nested_type, e) ||
         value_as_number(value_get(v, "nested_offset"), "nested_offset", &offset, e))
         return e->code;
-    if (strcmp(nested_type, "float32")) return error_set(e, PL_USAGE, "nested_dtype is %.40s, expected float32", nested_type);
+    if (strcmp(nested_type, "float32"))
+        return error_set(e, PL_USAGE, "nested_dtype is %.40s, expected float32", nested_type);
     if (!isfinite((float)offset)) return error_set(e, PL_USAGE, "nested_offset is not a finite number");
     out->offset = (float)offset;
     return PL_OK;
@@ -89,7 +98,8 @@ void quant_state_print(const struct quant_state *s, const char *dtype, struct te
     number_print(s->offset, offset);
     text_printf(out, "{\"quant_type\": \"nf4\", \"blocksize\": %d, \"dtype\": \"%s\", \"shape\": [", NF4_BLOCK, dtype);
     for (int i = 0; i < s->rank; i++) text_printf(out, "%s%lld", i ? ", " : "", (long long)s->dim[i]);
-    text_printf(out, "], \"nested_blocksize\": %d, \"nested_dtype\": \"float32\", \"nested_offset\": %s%s}", NF4_SCALES, offset, strpbrk(offset, ".e") ? "" : ".0");
+    text_printf(out, "], \"nested_blocksize\": %d, \"nested_dtype\": \"float32\", \"nested_offset\": %s%s}", NF4_SCALES,
+                offset, strpbrk(offset, ".e") ? "" : ".0");
 }
 
 static int read_entry(const struct st_file *f, const struct st_entry *t, struct quant_state *out, struct error *e)
@@ -102,14 +112,17 @@ static int read_entry(const struct st_file *f, const struct st_entry *t, struct 
     return rc ? error_prepend(e, "%s: tensor \"%.300s\"", f->path, t->name) : PL_OK;
 }
 
-/* --- the weights of a folder ---------------------------------------------------------------------- */
+/* --- the weights of a folder ------------------------------------------------------------------ */
 
 struct found {
     const char *name;
     uint8_t form;
 };
 
-static int by_name(const void *a, const void *b) { return strcmp(((const struct found *)a)->name, ((const struct found *)b)->name); }
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct found *)a)->name, ((const struct found *)b)->name);
+}
 
 /* What config.json says; *bitsandbytes: its weights may be in 4 bits. */
 static int read_config(const struct model *m, bool *bitsandbytes, struct error *e)
@@ -120,7 +133,8 @@ static int read_config(const struct model *m, bool *bitsandbytes, struct error *
     const char *method = "";
     bool eight = false;
     *bitsandbytes = false;
-    if (!m->config_text || json_parse(m->config_text, strlen(m->config_text), &b, &v, &ignored)) return PL_OK; /* the model's own parser reports it */
+    /* the model's own parser reports it */
+    if (!m->config_text || json_parse(m->config_text, strlen(m->config_text), &b, &v, &ignored)) return PL_OK;
     const struct value *q = value_get(v, "quantization_config");
     int rc = PL_OK;
     if (q && q->kind == VALUE_MAP) {
@@ -128,7 +142,9 @@ static int read_config(const struct model *m, bool *bitsandbytes, struct error *
         if (!rc) rc = value_opt_bool(q, "load_in_8bit", &eight, e);
         *bitsandbytes = !rc && !strcmp(method, "bitsandbytes");
         if (!rc && (!*bitsandbytes || eight))
-            rc = error_set(e, PL_USAGE, "its weights are quantized by %.60s%s; only NF4 of bitsandbytes is read (load_in_4bit, bnb_4bit_quant_type nf4): use such a folder, or one in 16 bits",
+            rc = error_set(e, PL_USAGE,
+                           "its weights are quantized by %.60s%s; only NF4 of bitsandbytes is read (load_in_4bit, "
+                           "bnb_4bit_quant_type nf4): use such a folder, or one in 16 bits",
                            *method ? method : "an unknown method", eight ? " in 8 bits" : "");
         if (rc) error_prepend(e, "%s/config.json: quantization_config", m->path);
     }
@@ -144,10 +160,15 @@ static int scan_file(const struct st_file *f, found_list *out, struct bump *b, s
     for (uint32_t i = 0; i < f->n_entries && !rc; i++) {
         const struct st_entry *t = &f->entries[i];
         struct quant_state state;
-        if (text_ends_with(t->name, fp4_end)) rc = error_set(e, PL_USAGE, "%s: tensor \"%.300s\" is of a weight in fp4; only nf4 is read: use a folder in NF4 or in 16 bits", f->path, t->name);
+        if (text_ends_with(t->name, fp4_end))
+            rc = error_set(
+                e, PL_USAGE,
+                "%s: tensor \"%.300s\" is of a weight in fp4; only nf4 is read: use a folder in NF4 or in 16 bits",
+                f->path, t->name);
         if (rc || !text_ends_with(t->name, state_end) || (rc = read_entry(f, t, &state, e))) continue;
         const int length = (int)(strlen(t->name) - strlen(state_end));
-        vec_push(out, ((struct found){bump_format(b, "%.*s", length, t->name), state.nested ? STORED_NF4 : STORED_NF4_F32}));
+        vec_push(out,
+                 ((struct found){bump_format(b, "%.*s", length, t->name), state.nested ? STORED_NF4 : STORED_NF4_F32}));
     }
     return rc;
 }
@@ -178,8 +199,8 @@ int weights_4bit_find(struct weights_4bit *x, const struct model *m, struct bump
 
 static int compare_name(const void *key, const void *name) { return strcmp(key, *(const char *const *)name); }
 
-/* The form of a parameter by its published name. The folder may spell it without its first parts, or with
- * others before them (weights.h). */
+/* The form of a parameter by its published name. The folder may spell it without its first parts,
+ * or with others before them (weights.h). */
 static uint8_t form_of(const struct weights_4bit *x, const char *name)
 {
     char ending[NAME_ROOM];
@@ -211,14 +232,16 @@ void weights_4bit_mark(const struct weights_4bit *x, struct graph *g)
 {
     for (uint32_t i = 0; i < g->params.n && x->n; i++) {
         struct param *p = &g->params.at[i];
-        if (tensor_at(g, p->tensor)->rank == 2) p->form = form_in_folder(x, graph_name(g, tensor_at(g, p->tensor)->name));
+        if (tensor_at(g, p->tensor)->rank == 2)
+            p->form = form_in_folder(x, graph_name(g, tensor_at(g, p->tensor)->name));
     }
 }
 
-/* --- the tensors of a weight -------------------------------------------------------------------------- */
+/* --- the tensors of a weight ------------------------------------------------------------------ */
 
 /* The tensor NAME.KEY beside the codes, in any file of the folder; NULL: none. */
-static const struct st_entry *beside(const struct weights *w, const char *name, const char *key, const struct st_file **file)
+static const struct st_entry *beside(const struct weights *w, const char *name, const char *key,
+                                     const struct st_file **file)
 {
     char full[NAME_ROOM];
     snprintf(full, sizeof full, "%s.%s", name, key);
@@ -231,19 +254,25 @@ static const struct st_entry *beside(const struct weights *w, const char *name, 
 }
 
 /* The same, which must have this dtype and number of elements. */
-static const struct st_entry *expect_beside(const struct weights *w, const char *name, const char *key, enum dtype t, int64_t elements, const struct st_file **file, struct error *e)
+static const struct st_entry *expect_beside(const struct weights *w, const char *name, const char *key, enum dtype t,
+                                            int64_t elements, const struct st_file **file, struct error *e)
 {
     const struct st_entry *x = beside(w, name, key, file);
     if (x && x->dtype == t && x->elements == elements) return x;
-    if (!x) error_set(e, PL_USAGE, "%s: the 4-bit weight \"%.300s\" has no tensor \"%s\"; the folder is not complete", w->in.dir, name, key);
-    else error_set(e, PL_USAGE, "%s: tensor \"%.300s\" has %lld elements of %.20s; the weight's shape needs %lld of %s", (*file)->path, x->name, (long long)x->elements, x->dtype_name,
-                   (long long)elements, dtype_table[t].safetensors);
+    if (!x)
+        error_set(e, PL_USAGE, "%s: the 4-bit weight \"%.300s\" has no tensor \"%s\"; the folder is not complete",
+                  w->in.dir, name, key);
+    else
+        error_set(e, PL_USAGE, "%s: tensor \"%.300s\" has %lld elements of %.20s; the weight's shape needs %lld of %s",
+                  (*file)->path, x->name, (long long)x->elements, x->dtype_name, (long long)elements,
+                  dtype_table[t].safetensors);
     return NULL;
 }
 
-/* A table of the file must be ours: all values are computed with ours. The map of the scales is made by
- * PyTorch, and its last bit depends on the processor. */
-static int check_table(const struct weights *w, const char *name, const char *key, int n, float (*value)(int), struct error *e)
+/* A table of the file must be ours: all values are computed with ours. The map of the scales is
+ * made by PyTorch, and its last bit depends on the processor. */
+static int check_table(const struct weights *w, const char *name, const char *key, int n, float (*value)(int),
+                       struct error *e)
 {
     const struct st_file *f;
     float table[256];
@@ -251,7 +280,8 @@ static int check_table(const struct weights *w, const char *name, const char *ke
     if (!t || st_read(f, t, 0, t->bytes, table, e)) return e->code;
     for (int i = 0; i < n; i++)
         if (!(fabsf(table[i] - value(i)) <= 1e-6f * fabsf(value(i))))
-            return error_set(e, PL_USAGE, "%s: tensor \"%.300s\": element %d is %g, expected %g: not the values of NF4", f->path, t->name, i, (double)table[i], (double)value(i));
+            return error_set(e, PL_USAGE, "%s: tensor \"%.300s\": element %d is %g, expected %g: not the values of NF4",
+                             f->path, t->name, i, (double)table[i], (double)value(i));
     return PL_OK;
 }
 
@@ -261,11 +291,15 @@ static int state_of(const struct weights *w, const char *name, struct quant_stat
 {
     const struct st_file *f;
     const struct st_entry *t = beside(w, name, state_end + 1, &f);
-    if (!t) return error_set(e, PL_USAGE, "%s: the 4-bit weight \"%.300s\" has no tensor \"%s\"; the folder is not complete", w->in.dir, name, state_end + 1);
+    if (!t)
+        return error_set(e, PL_USAGE,
+                         "%s: the 4-bit weight \"%.300s\" has no tensor \"%s\"; the folder is not complete", w->in.dir,
+                         name, state_end + 1);
     return read_entry(f, t, out, e);
 }
 
-int weights_4bit_check(const struct weights *w, const struct graph *g, const struct param *p, const struct weight_slot *slot, struct error *e)
+int weights_4bit_check(const struct weights *w, const struct graph *g, const struct param *p,
+                       const struct weight_slot *slot, struct error *e)
 {
     const struct tensor *x = tensor_at(g, p->tensor);
     const char *name = slot->entry->name;
@@ -275,22 +309,27 @@ int weights_4bit_check(const struct weights *w, const struct graph *g, const str
     if (state_of(w, name, &state, e)) return e->code;
     if (state.rank != x->rank || memcmp(state.dim, x->dim, (size_t)x->rank * sizeof *x->dim)) {
         char found[160], expected[160];
-        return error_set(e, PL_USAGE, "%s/%s: the 4-bit tensor \"%.300s\" has the shape %s; config.json asks for %s", w->in.dir, w->in.names[slot->file], name,
-                         shape_print(state.rank, state.dim, found), shape_print(x->rank, x->dim, expected));
+        return error_set(e, PL_USAGE, "%s/%s: the 4-bit tensor \"%.300s\" has the shape %s; config.json asks for %s",
+                         w->in.dir, w->in.names[slot->file], name, shape_print(state.rank, state.dim, found),
+                         shape_print(x->rank, x->dim, expected));
     }
     if (slot->entry->bytes != (uint64_t)(n + 1) / 2)
-        return error_set(e, PL_USAGE, "%s/%s: tensor \"%.300s\" has %llu bytes; %lld weights in 4 bits need %lld", w->in.dir, w->in.names[slot->file], name,
-                         (unsigned long long)slot->entry->bytes, (long long)n, (long long)(n + 1) / 2);
+        return error_set(e, PL_USAGE, "%s/%s: tensor \"%.300s\" has %llu bytes; %lld weights in 4 bits need %lld",
+                         w->in.dir, w->in.names[slot->file], name, (unsigned long long)slot->entry->bytes, (long long)n,
+                         (long long)(n + 1) / 2);
     if (check_table(w, name, "quant_map", 16, level, e)) return e->code;
     if (p->form != (state.nested ? STORED_NF4 : STORED_NF4_F32))
-        return error_set(e, PL_USAGE, "%s: the files have the 4-bit weight \"%.300s\" twice, with and without double quantization; keep one of them", w->in.dir, name);
+        return error_set(e, PL_USAGE,
+                         "%s: the files have the 4-bit weight \"%.300s\" twice, with and without double quantization; "
+                         "keep one of them",
+                         w->in.dir, name);
     if (!expect_beside(w, name, "absmax", state.nested ? DT_U8 : DT_F32, blocks, &f, e)) return e->code;
     if (!state.nested) return PL_OK;
     if (!expect_beside(w, name, "nested_absmax", DT_F32, (blocks + NF4_SCALES - 1) / NF4_SCALES, &f, e)) return e->code;
     return check_table(w, name, "nested_quant_map", 256, nf4_map, e);
 }
 
-/* --- loading -------------------------------------------------------------------------------------------- */
+/* --- loading ---------------------------------------------------------------------------------- */
 
 static uint64_t part_offset(const struct transfer *x, const struct param *p, int part)
 {
@@ -298,21 +337,25 @@ static uint64_t part_offset(const struct transfer *x, const struct param *p, int
     return stored_part_offset(tensor_form(x->tape->graph, t), part, t->dtype, tensor_elements(t));
 }
 
-static int load_part(struct transfer *x, const struct param *p, int part, const struct st_file *f, const struct st_entry *t, uint32_t *crc, struct error *e)
+static int load_part(struct transfer *x, const struct param *p, int part, const struct st_file *f,
+                     const struct st_entry *t, uint32_t *crc, struct error *e)
 {
     const uint64_t room = x->bytes / 2 / 64 * 64;
     for (uint64_t at = 0; at < t->bytes; at += room) {
         const uint64_t n = min_u64(room, t->bytes - at);
         if (st_read(f, t, at, n, x->first, e)) return e->code;
         if (t->dtype == DT_F32 && part && transfer_nonfinite(x->first, DT_F32, (int64_t)n / 4) >= 0)
-            return error_set(e, PL_USAGE, "%s: tensor \"%.300s\" has a scale that is not finite: the file is damaged", f->path, t->name);
+            return error_set(e, PL_USAGE, "%s: tensor \"%.300s\" has a scale that is not finite: the file is damaged",
+                             f->path, t->name);
         *crc = crc32c(*crc, x->first, (size_t)n);
-        if (transfer_write_bytes(x, p->tensor, part_offset(x, p, part) + at, n, x->first, e)) return error_prepend(e, "loading %s", t->name);
+        if (transfer_write_bytes(x, p->tensor, part_offset(x, p, part) + at, n, x->first, e))
+            return error_prepend(e, "loading %s", t->name);
     }
     return PL_OK;
 }
 
-int weights_4bit_load(const struct weights *w, struct transfer *x, const struct param *p, const struct weight_slot *slot, uint32_t *crc, struct error *e)
+int weights_4bit_load(const struct weights *w, struct transfer *x, const struct param *p,
+                      const struct weight_slot *slot, uint32_t *crc, struct error *e)
 {
     const char *name = slot->entry->name;
     const struct st_file *f = NULL;

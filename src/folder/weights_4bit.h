@@ -1,5 +1,6 @@
 /*
- * weights_4bit.h: weights that a model folder has in 4 bits, as transformers saves them with bitsandbytes.
+ * weights_4bit.h: weights that a model folder has in 4 bits, as transformers saves them with
+ * bitsandbytes.
  *
  *     NAME.weight                                  u8: two codes per byte; or another dtype of these bytes
  *     NAME.weight.absmax                           u8 [blocks]: scales; f32 without double quantization
@@ -26,8 +27,8 @@ struct weights_4bit {
 
 #define WEIGHTS_4BIT_STATE ".quant_state.bitsandbytes__nf4" /* behind the name of a weight */
 
-/* Reads config.json and, where its quantization_config is bitsandbytes', the headers of the folder's
- * files. Names are in `b`. PL_USAGE for another kind of quantization, by its name. */
+/* Reads config.json and, where its quantization_config is bitsandbytes', the headers of the
+ * folder's files. Names are in `b`. PL_USAGE for another kind of quantization, by its name. */
 int weights_4bit_find(struct weights_4bit *x, const struct model *m, struct bump *b, struct error *e);
 /* Sets param.form of the parameters that the folder has in 4 bits. */
 void weights_4bit_mark(const struct weights_4bit *x, struct graph *g);
@@ -40,13 +41,17 @@ struct quant_state {
     int64_t dim[MAX_RANK];
 };
 int quant_state_read(const char *json, size_t n, struct quant_state *out, struct error *e);
-/* Appends it as bitsandbytes writes it; `dtype` is PyTorch's name of the dtype before. Only with double quantization. */
+/* Appends it as bitsandbytes writes it; `dtype` is PyTorch's name of the dtype before. Only with
+ * double quantization. */
 void quant_state_print(const struct quant_state *s, const char *dtype, struct text *out);
 
-/* Checks the tensors of a parameter in 4 bits, whose codes are in `slot`, before anything is read. */
-int weights_4bit_check(const struct weights *w, const struct graph *g, const struct param *p, const struct weight_slot *slot, struct error *e);
+/* Checks the tensors of a parameter in 4 bits, whose codes are in `slot`, before anything is
+ * read. */
+int weights_4bit_check(const struct weights *w, const struct graph *g, const struct param *p,
+                       const struct weight_slot *slot, struct error *e);
 /* Reads them into the arenas; extends *crc by their bytes. */
-int weights_4bit_load(const struct weights *w, struct transfer *x, const struct param *p, const struct weight_slot *slot, uint32_t *crc, struct error *e);
+int weights_4bit_load(const struct weights *w, struct transfer *x, const struct param *p,
+                      const struct weight_slot *slot, uint32_t *crc, struct error *e);
 /* True for the tensors beside the codes. */
 bool weights_4bit_beside(const char *name);
 

@@ -23,7 +23,8 @@ static int load_constant(struct transfer *x, const struct graph *g, const struct
 }
 
 /* Extends *crc by the bytes of a frozen tensor. */
-static int load_from_file(const struct weights *w, struct transfer *x, const struct param *p, uint32_t slot, uint32_t *crc, struct error *e)
+static int load_from_file(const struct weights *w, struct transfer *x, const struct param *p, uint32_t slot,
+                          uint32_t *crc, struct error *e)
 {
     const struct st_entry *t = w->in.slots[slot].entry;
     const struct st_file *f = &w->in.files[w->in.slots[slot].file];
@@ -36,7 +37,9 @@ static int load_from_file(const struct weights *w, struct transfer *x, const str
         if (p->frozen && !p->running) *crc = crc32c(*crc, x->first, (size_t)n * size);
         if (transfer_put(x, p, t->dtype, at, n, &bad, e)) return error_prepend(e, "loading %s", t->name);
         if (bad.index >= 0)
-            return error_set(e, PL_USAGE, "%s: tensor \"%.200s\": element %lld is %g%s%s; expected finite numbers: the file is damaged, or training diverged before it was saved",
+            return error_set(e, PL_USAGE,
+                             "%s: tensor \"%.200s\": element %lld is %g%s%s; expected finite numbers: the file is "
+                             "damaged, or training diverged before it was saved",
                              f->path, t->name, (long long)bad.index, bad.value, bad.as == t->dtype ? "" : ", as ",
                              bad.as == t->dtype ? "" : dtype_name(bad.as));
     }
@@ -56,7 +59,8 @@ static void init_elements(const struct init *init, uint64_t key, float *to, int6
     else for (int64_t i = 0; i < n; i++) to[i] = init->kind == INIT_ONE ? 1.0f : 0.0f;
 }
 
-/* The Euclidean norms of the rows of another parameter, which is loaded already; ranks may hold parts of it. */
+/* The Euclidean norms of the rows of another parameter, which is loaded already; ranks may hold
+ * parts of it. */
 static int load_row_norms(struct transfer *x, const struct graph *g, const struct param *p, struct error *e)
 {
     const struct param *of = weight_origin(g, p);
@@ -83,7 +87,8 @@ static int load_row_norms(struct transfer *x, const struct graph *g, const struc
     return rc;
 }
 
-static int load_by_init(struct transfer *x, const struct graph *g, const struct param *p, uint64_t seed, struct error *e)
+static int load_by_init(struct transfer *x, const struct graph *g, const struct param *p, uint64_t seed,
+                        struct error *e)
 {
     int64_t elements = tensor_elements(tensor_at(g, p->tensor));
     uint64_t key = random_key(seed, weight_name(g, weight_origin(g, p)));
@@ -109,7 +114,8 @@ int weights_load(struct weights *w, const struct graph *g, struct device *d, con
     uint32_t crc = 0;
     bool norms = false;
     int rc = PL_OK;
-    progress_begin(&progress, *w->in.dir || w->n_parts ? "reading weights:" : "initialising weights:", "tensors", g->params.n);
+    progress_begin(&progress, *w->in.dir || w->n_parts ? "reading weights:" : "initialising weights:", "tensors",
+                   g->params.n);
     for (uint32_t i = 0; !rc && i < g->params.n; i++, progress_add(&progress, 1)) {
         const struct param *p = &g->params.at[i];
         const struct weights *from = weights_of(w, i);
@@ -120,7 +126,8 @@ int weights_load(struct weights *w, const struct graph *g, struct device *d, con
     }
     if (norms) rc = agree_on(d->ranks, rc, e); /* no rank reads the parts of others while one of them has failed */
     for (uint32_t i = 0; !rc && norms && i < g->params.n; i++)
-        if (g->params.at[i].init.kind == INIT_ROW_NORMS && !weights_of(w, i)) rc = load_row_norms(&x, g, &g->params.at[i], e);
+        if (g->params.at[i].init.kind == INIT_ROW_NORMS && !weights_of(w, i))
+            rc = load_row_norms(&x, g, &g->params.at[i], e);
     progress_clear();
     transfer_end(&x);
     w->fingerprint |= crc;

@@ -25,31 +25,37 @@ enum { PATH_ROOM = 4096 };
 static int path_print(char out[PATH_ROOM], const char *dir, const char *name, struct error *e)
 {
     int n = snprintf(out, PATH_ROOM, "%s/%s", dir, name);
-    return n < PATH_ROOM ? PL_OK : error_set(e, PL_USAGE, "a path of %d bytes, at most %d: %.200s...", n, PATH_ROOM - 1, out);
+    return n < PATH_ROOM ? PL_OK
+                         : error_set(e, PL_USAGE, "a path of %d bytes, at most %d: %.200s...", n, PATH_ROOM - 1, out);
 }
 
 /* --- tensors -------------------------------------------------------------------------- */
 
 /* Appends the master weights' values in dtype `to` to the file. */
-static int write_trained(struct transfer *x, const struct graph *g, const struct param *p, enum dtype to, struct st_writer *out,
-                         struct error *e)
+static int write_trained(struct transfer *x, const struct graph *g, const struct param *p, enum dtype to,
+                         struct st_writer *out, struct error *e)
 {
     int64_t elements = tensor_elements(tensor_at(g, p->master));
     for (int64_t at = 0; at < elements; at += x->room) {
         int64_t n = min_i64(x->room, elements - at);
         const void *data;
         struct bad bad;
-        if (transfer_get(x, p->master, to, at, n, &data, &bad, e)) return error_prepend(e, "saving %s", weight_name(g, p));
+        if (transfer_get(x, p->master, to, at, n, &data, &bad, e))
+            return error_prepend(e, "saving %s", weight_name(g, p));
         if (bad.index >= 0)
-            return error_set(e, PL_FAIL, "%s: not saved: element %lld of the trained tensor %s is %g, not finite as %s; lower the learning rate, or "
+            return error_set(e, PL_FAIL,
+                             "%s: not saved: element %lld of the trained tensor %s is %g, not finite as %s; lower the "
+                             "learning rate, or "
                              "convert the model that the run starts from to a wider dtype",
-                             out->path, (long long)bad.index, weight_name(g, p), bad.value, dtype_table[to].safetensors);
+                             out->path, (long long)bad.index, weight_name(g, p), bad.value,
+                             dtype_table[to].safetensors);
         if (st_write_bytes(out, data, (uint64_t)n * dtype_size(to), e)) return e->code;
     }
     return PL_OK;
 }
 
-static int copy_tensor(struct transfer *x, const struct st_file *f, const struct st_entry *t, struct st_writer *out, struct error *e)
+static int copy_tensor(struct transfer *x, const struct st_file *f, const struct st_entry *t, struct st_writer *out,
+                       struct error *e)
 {
     for (uint64_t at = 0; at < t->bytes; at += x->bytes) {
         uint64_t n = t->bytes - at < x->bytes ? t->bytes - at : x->bytes;
@@ -96,8 +102,8 @@ static int open_raw(struct st_writer *out, const char *path, uint64_t bytes, str
     return e->code = PL_FAIL;
 }
 
-static int save_slots(const struct weights *w, const struct graph *g, struct transfer *x, uint32_t file, struct st_writer *out,
-                      struct error *e)
+static int save_slots(const struct weights *w, const struct graph *g, struct transfer *x, uint32_t file,
+                      struct st_writer *out, struct error *e)
 {
     for (uint32_t i = 0; i < w->in.n_slots; i++) {
         const struct weight_slot *s = &w->in.slots[i];
@@ -110,12 +116,14 @@ static int save_slots(const struct weights *w, const struct graph *g, struct tra
     return PL_OK;
 }
 
-static int save_file(const struct weights *w, const struct graph *g, struct transfer *x, uint32_t file, const char *dir, struct error *e)
+static int save_file(const struct weights *w, const struct graph *g, struct transfer *x, uint32_t file, const char *dir,
+                     struct error *e)
 {
     const struct st_file *f = &w->in.files[file];
     struct st_writer out;
     char path[PATH_ROOM];
-    if (path_print(path, dir, w->in.names[file], e) || open_raw(&out, path, f->data_begin + f->data_bytes, e)) return e->code;
+    if (path_print(path, dir, w->in.names[file], e) || open_raw(&out, path, f->data_begin + f->data_bytes, e))
+        return e->code;
     if (copy_header(x, f, &out, e) || save_slots(w, g, x, file, &out, e)) {
         st_write_abort(&out);
         return e->code;
@@ -137,7 +145,8 @@ static enum dtype dtype_to_save(const struct weights *w, uint32_t param)
     return s ? s->entry->dtype : DT_F32;
 }
 
-static int save_new_tensors(const struct weights *w, const struct graph *g, struct transfer *x, struct st_writer *out, struct error *e)
+static int save_new_tensors(const struct weights *w, const struct graph *g, struct transfer *x, struct st_writer *out,
+                            struct error *e)
 {
     int rc = PL_OK;
     for (uint32_t i = 0; i < g->params.n && !rc; i++) {
@@ -151,7 +160,8 @@ static int save_new_tensors(const struct weights *w, const struct graph *g, stru
     return rc;
 }
 
-static int save_new(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir, struct error *e)
+static int save_new(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir,
+                    struct error *e)
 {
     static const struct st_pair format = {"format", "pt"}; /* transformers requires it */
     struct st_spec *specs = mem_alloc(g->params.n * sizeof *specs);
@@ -161,7 +171,8 @@ static int save_new(const struct weights *w, const struct graph *g, struct trans
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
         const struct tensor *t = tensor_at(g, p->tensor);
-        if (!weight_is_constant(g, p)) specs[n++] = (struct st_spec){weight_name(g, p), dtype_to_save(w, i), t->rank, t->dim};
+        if (!weight_is_constant(g, p))
+            specs[n++] = (struct st_spec){weight_name(g, p), dtype_to_save(w, i), t->rank, t->dim};
     }
     int rc = path_print(path, dir, "model.safetensors", e);
     if (!rc) rc = st_write_begin(&out, path, specs, n, &format, 1, e);
@@ -181,10 +192,12 @@ static bool matches(const char *name, const char *const *patterns, size_t n)
     return false;
 }
 
-/* The files that a tokenizer and its chat template are loaded from, and what ends an answer; those of an image processor. */
+/* The files that a tokenizer and its chat template are loaded from, and what ends an answer; those
+ * of an image processor. */
 static bool is_text_file(const char *name)
 {
-    static const char *const patterns[] = {"*token*", "vocab*", "merges.txt", "*.tiktoken", "spiece.model", "chat_template*", "generation_config.json"};
+    static const char *const patterns[] =
+        {"*token*", "vocab*", "merges.txt", "*.tiktoken", "spiece.model", "chat_template*", "generation_config.json"};
     return matches(name, patterns, COUNT(patterns));
 }
 
@@ -194,13 +207,15 @@ static bool is_image_file(const char *name)
     return matches(name, patterns, COUNT(patterns));
 }
 
-/* What a part gives the folder of a model that was put together: one that reads text its tokenizer, and a vision tower its processor. A model of masks,
- * beside which another one reads the text, gives none. */
+/* What a part gives the folder of a model that was put together: one that reads text its tokenizer,
+ * and a vision tower its processor. A model of masks, beside which another one reads the text,
+ * gives none. */
 static int copy_files_of(const struct weights *part, const struct model *m, const char *dir, struct error *e)
 {
     int rc = PL_OK;
     if (*part->in.dir && m->vocabulary) rc = model_files_copy_others(&part->in, part->in.dir, dir, is_text_file, e);
-    if (!rc && *part->in.dir && !m->masks && (m->images || !m->vocabulary)) rc = model_files_copy_others(&part->in, part->in.dir, dir, is_image_file, e);
+    if (!rc && *part->in.dir && !m->masks && (m->images || !m->vocabulary))
+        rc = model_files_copy_others(&part->in, part->in.dir, dir, is_image_file, e);
     return rc;
 }
 
@@ -229,14 +244,21 @@ static int copy_files_of_parts(const struct weights *w, const struct model *m, c
     return rc;
 }
 
-/* --- the folder of an adapter ------------------------------------------------------------------------ */
+/* --- the folder of an adapter ----------------------------------------------------------------- */
 
 /* PEFT saves these beside an adapter. */
-static bool is_processor_file(const char *name) { return strcmp(name, "generation_config.json") && (is_text_file(name) || is_image_file(name)); }
+static bool is_processor_file(const char *name)
+{
+    return strcmp(name, "generation_config.json") && (is_text_file(name) || is_image_file(name));
+}
 
-static bool in_adapter(const struct graph *g, const struct param *p) { return !weight_is_constant(g, p) && weight_is_adapted(p); }
+static bool in_adapter(const struct graph *g, const struct param *p)
+{
+    return !weight_is_constant(g, p) && weight_is_adapted(p);
+}
 
-static int save_new_adapter(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir, struct error *e)
+static int save_new_adapter(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir,
+                            struct error *e)
 {
     static const struct st_pair format = {"format", "pt"};
     struct bump names = {0};
@@ -247,7 +269,9 @@ static int save_new_adapter(const struct weights *w, const struct graph *g, stru
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
         const struct tensor *t = tensor_at(g, p->tensor);
-        if (in_adapter(g, p)) specs[n++] = (struct st_spec){bump_string(&names, weights_name_in_adapter(w->adapter, g, p, name)), DT_F32, t->rank, t->dim};
+        if (in_adapter(g, p))
+            specs[n++] = (struct st_spec){bump_string(&names, weights_name_in_adapter(w->adapter, g, p, name)), DT_F32,
+                                          t->rank, t->dim};
     }
     int rc = path_print(path, dir, "adapter_model.safetensors", e);
     if (!rc) rc = st_write_begin(&out, path, specs, n, &format, 1, e);
@@ -262,7 +286,8 @@ static int save_new_adapter(const struct weights *w, const struct graph *g, stru
 }
 
 /* An adapter from a folder is written back as it was, but for the trained values. */
-static int save_adapter(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir, struct error *e)
+static int save_adapter(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir,
+                        struct error *e)
 {
     int rc = PL_OK;
     if (!*w->adapter->in.dir) {
@@ -277,13 +302,14 @@ static int save_adapter(const struct weights *w, const struct graph *g, struct t
 static bool trains_outside(const struct weights *w, const struct graph *g)
 {
     for (uint32_t i = 0; i < g->params.n && w->n_outside; i++)
-        if (weights_of(w, i) && weights_of(w, i) != w && (!g->params.at[i].frozen || g->params.at[i].running)) return true;
+        if (weights_of(w, i) && weights_of(w, i) != w && (!g->params.at[i].frozen || g->params.at[i].running))
+            return true;
     return false;
 }
 
 static bool is_no_index(const char *name) { return !text_ends_with(name, ".index.json"); }
 
-/* --- the folder ----------------------------------------------------------------------------------- */
+/* --- the folder ------------------------------------------------------------------------------- */
 
 int weights_save(struct weights *w, const struct model *m, const struct graph *g, struct device *d,
                  const struct tape *t, void *staging, uint64_t staging_bytes, const char *dir, struct error *e)
@@ -315,14 +341,17 @@ uint64_t weights_bytes(const struct weights *w, const struct graph *g)
     if (w->adapter && *w->adapter->in.dir) return weights_bytes(w->adapter, g);
     uint64_t bytes = w->other_bytes;
     for (uint32_t i = 0; i < w->n_parts && !*w->in.dir; i++) bytes += w->parts[i].other_bytes;
-    for (uint32_t i = 0; i < w->in.n_files && !w->adapter; i++) bytes += w->in.files[i].data_begin + w->in.files[i].data_bytes;
+    for (uint32_t i = 0; i < w->in.n_files && !w->adapter; i++)
+        bytes += w->in.files[i].data_begin + w->in.files[i].data_bytes;
     if (*w->in.dir && !w->adapter && !trains_outside(w, g)) return bytes;
     if (w->adapter) bytes += strlen(w->adapter_config);
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
         if (weight_is_constant(g, p) || (w->adapter && !weight_is_adapted(p))) continue;
         const enum dtype t = w->adapter ? DT_F32 : dtype_to_save(w, i);
-        bytes += stored_file_bytes(tensor_form(g, tensor_at(g, p->master)), t, tensor_elements(tensor_at(g, p->master))) + 6 * strlen(weight_name(g, p)) + HEADER_ENTRY;
+        bytes +=
+            stored_file_bytes(tensor_form(g, tensor_at(g, p->master)), t, tensor_elements(tensor_at(g, p->master))) +
+            6 * strlen(weight_name(g, p)) + HEADER_ENTRY;
     }
     return bytes + HEADER_FIXED;
 }

@@ -74,7 +74,8 @@ static bool store(const struct attr_row *row, union attr *attr, size_t k, double
     static const double most[] = {[ATTR_U8] = 255, [ATTR_I32] = INT32_MAX, [ATTR_I64] = 0x1p53};
     char *at = (char *)attr + row->offset + k * sizes[row->type];
     bool whole = row->type != ATTR_F32 && row->type != ATTR_F64;
-    if (!isfinite(value) || (whole && (value != rint(value) || value > most[row->type] || value < (row->type == ATTR_U8 ? 0 : -most[row->type]))))
+    if (!isfinite(value) || (whole && (value != rint(value) || value > most[row->type] ||
+                                       value < (row->type == ATTR_U8 ? 0 : -most[row->type]))))
         return false;
     switch (row->type) {
     case ATTR_F32: *(float *)(void *)at = (float)value; break;
@@ -111,12 +112,13 @@ int attr_read(union attr *attr, enum op op, enum dtype dtype, const char *text, 
         size_t n = strcspn(text, "= ");
         const struct attr_row *row = text[n] == '=' ? find(op, text, n) : NULL;
         if (!row || row == type)
-            return error_set(e, PL_USAGE, "%s: found the attribute \"%.*s\", expected name=number of: %s", op_table[op].name,
-                             (int)strcspn(text, " "), text, names_of(op, names));
+            return error_set(e, PL_USAGE, "%s: found the attribute \"%.*s\", expected name=number of: %s",
+                             op_table[op].name, (int)strcspn(text, " "), text, names_of(op, names));
         const char *end = read_values(row, attr, text + n + 1);
         if (!end || (*end && *end != ' '))
-            return error_set(e, PL_USAGE, "%s: found \"%.*s\", expected %s%s", op_table[op].name, (int)strcspn(text, " "), text,
-                             row->type <= ATTR_F64 ? "a number" : "an integer", row->bytes > sizes[row->type] ? " for each axis, as in 3,3" : "");
+            return error_set(e, PL_USAGE, "%s: found \"%.*s\", expected %s%s", op_table[op].name,
+                             (int)strcspn(text, " "), text, row->type <= ATTR_F64 ? "a number" : "an integer",
+                             row->bytes > sizes[row->type] ? " for each axis, as in 3,3" : "");
         text = end;
     }
     return PL_OK;

@@ -212,7 +212,8 @@ static void check_reads(struct autodiff *s, const struct node *n, uint32_t first
             if (!t || t >= s->tensors) continue;
             for (int i = 0; i < n->nin; i++) slots |= n->in[i] == t ? 1u << i : 0;
             for (int o = 0; o < n->nout; o++) slots |= n->out[o] == t ? 1u << (16 + o) : 0;
-            CHECK(!slots || slots & row->reads, "the gradient of %s reads tensors that its row does not list: %x", row->name, slots);
+            CHECK(!slots || slots & row->reads, "the gradient of %s reads tensors that its row does not list: %x",
+                  row->name, slots);
         }
 }
 
@@ -349,14 +350,15 @@ static bool made_in_inner(const struct autodiff *s, id t)
     return loop != s->loop && loop_inside(s->g, loop, s->loop);
 }
 
-/* Fills after[], indexed by tensor: true when the tensor depends on the result of an inner loop that a gradient flows
- * into. */
+/* Fills after[], indexed by tensor: true when the tensor depends on the result of an inner loop
+ * that a gradient flows into. */
 static void mark_after_loops(const struct autodiff *s, const id *forward, uint32_t count, bool *after)
 {
     for (uint32_t k = 0; k < count; k++) {
         const struct node *n = node_at(s->g, forward[k]);
         bool any = false;
-        for (int i = 0; i < n->nin && !is_inner(s, forward[k]); i++) any |= (made_in_inner(s, n->in[i]) && s->requires_grad[n->in[i]]) || after[n->in[i]];
+        for (int i = 0; i < n->nin && !is_inner(s, forward[k]); i++)
+            any |= (made_in_inner(s, n->in[i]) && s->requires_grad[n->in[i]]) || after[n->in[i]];
         for (int o = 0; o < n->nout; o++) after[n->out[o]] = any;
     }
 }

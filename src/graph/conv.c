@@ -42,8 +42,8 @@ static bool check_kernel(struct infer *f, const int64_t w[4], int64_t C)
     const int stride = f->attr->conv.stride, pad = f->attr->conv.pad, groups = f->attr->conv.groups;
     REQUIRE(stride >= 1 && pad >= 0, "stride %d must be at least 1 and pad %d at least 0", stride, pad);
     REQUIRE(groups == 1 || (groups == C && w[0] == C),
-            "groups is %d: it must be 1, or equal to the channels of x, %lld, and to the channels of the result, %lld", groups, (long long)C,
-            (long long)w[0]);
+            "groups is %d: it must be 1, or equal to the channels of x, %lld, and to the channels of the result, %lld",
+            groups, (long long)C, (long long)w[0]);
     REQUIRE(w[1] * groups == C, "x has %lld channels, w expects %lld", (long long)C, (long long)(w[1] * groups));
     return true;
 }
@@ -52,12 +52,14 @@ static bool check_kernel(struct infer *f, const int64_t w[4], int64_t C)
 static bool check_maps(struct infer *f, const int64_t *x, const int64_t *y, int64_t kh, int64_t kw)
 {
     const int64_t s = f->attr->conv.stride, p = f->attr->conv.pad;
-    REQUIRE(x[1] + 2 * p >= kh && x[2] + 2 * p >= kw, "the kernel %lldx%lld is larger than the map %lldx%lld with its padding",
-            (long long)kh, (long long)kw, (long long)x[1], (long long)x[2]);
+    REQUIRE(x[1] + 2 * p >= kh && x[2] + 2 * p >= kw,
+            "the kernel %lldx%lld is larger than the map %lldx%lld with its padding", (long long)kh, (long long)kw,
+            (long long)x[1], (long long)x[2]);
     REQUIRE(x[0] == y[0], "batches of %lld and %lld", (long long)x[0], (long long)y[0]);
     REQUIRE(y[1] == (x[1] + 2 * p - kh) / s + 1 && y[2] == (x[2] + 2 * p - kw) / s + 1,
             "a map %lldx%lld gives %lldx%lld, not %lldx%lld", (long long)x[1], (long long)x[2],
-            (long long)((x[1] + 2 * p - kh) / s + 1), (long long)((x[2] + 2 * p - kw) / s + 1), (long long)y[1], (long long)y[2]);
+            (long long)((x[1] + 2 * p - kh) / s + 1), (long long)((x[2] + 2 * p - kw) / s + 1), (long long)y[1],
+            (long long)y[2]);
     return true;
 }
 
@@ -65,8 +67,8 @@ static bool check_operands(struct infer *f, const char *names)
 {
     const struct tensor *a = f->in[0], *b = f->in[1];
     REQUIRE(a->rank == 4 && b->rank == 4, "%s must have four dimensions, not %d and %d", names, a->rank, b->rank);
-    REQUIRE(a->dtype == b->dtype && dtype_is_float(a->dtype), "%s must have one floating-point dtype, not %s and %s", names,
-            dtype_name(a->dtype), dtype_name(b->dtype));
+    REQUIRE(a->dtype == b->dtype && dtype_is_float(a->dtype), "%s must have one floating-point dtype, not %s and %s",
+            names, dtype_name(a->dtype), dtype_name(b->dtype));
     return true;
 }
 
@@ -82,7 +84,8 @@ void infer_conv(struct infer *f)
     const struct tensor *x = f->in[0], *w = f->in[1];
     const int64_t s = f->attr->conv.stride, p = f->attr->conv.pad;
     if (!check_operands(f, "x and w") || !check_kernel(f, w->dim, x->dim[3]) || !check_bias(f, w->dim[0])) return;
-    const int64_t y[4] = {x->dim[0], (x->dim[1] + 2 * p - w->dim[2]) / s + 1, (x->dim[2] + 2 * p - w->dim[3]) / s + 1, w->dim[0]};
+    const int64_t y[4] = {x->dim[0], (x->dim[1] + 2 * p - w->dim[2]) / s + 1, (x->dim[2] + 2 * p - w->dim[3]) / s + 1,
+                          w->dim[0]};
     if (check_maps(f, x->dim, y, w->dim[2], w->dim[3])) set(&f->out[0], x->dtype, y);
 }
 
@@ -92,7 +95,8 @@ void infer_conv_dx(struct infer *f)
     if (!check_operands(f, "dy and w")) return;
     const int64_t x[4] = {dy->dim[0], f->attr->conv.H, f->attr->conv.W, w->dim[1] * f->attr->conv.groups};
     if (dy->dim[3] != w->dim[0]) {
-        snprintf(f->error, sizeof f->error, "dy has %lld channels, w expects %lld", (long long)dy->dim[3], (long long)w->dim[0]);
+        snprintf(f->error, sizeof f->error, "dy has %lld channels, w expects %lld", (long long)dy->dim[3],
+                 (long long)w->dim[0]);
         return;
     }
     if (!check_kernel(f, w->dim, x[3]) || !check_bias(f, x[3])) return;
@@ -107,7 +111,8 @@ void infer_conv_dw(struct infer *f)
     const int64_t w[4] = {dy->dim[3], x->dim[3] / max_i64(1, f->attr->conv.groups), kh, kw};
     if (!check_kernel(f, w, x->dim[3]) || !check_maps(f, x->dim, dy->dim, kh, kw)) return;
     set(&f->out[0], x->dtype == DT_F64 ? DT_F64 : DT_F32, w);
-    if (acc && (acc->dtype != f->out[0].dtype || tensor_elements(acc) != w[0] * w[1] * kh * kw || !tensor_is_dense(acc)))
+    if (acc &&
+        (acc->dtype != f->out[0].dtype || tensor_elements(acc) != w[0] * w[1] * kh * kw || !tensor_is_dense(acc)))
         snprintf(f->error, sizeof f->error, "the accumulator does not fit the gradient of w");
 }
 
@@ -160,7 +165,8 @@ static struct cost conv_cost(const struct tensor *y, const struct tensor *w, con
     double bytes = (double)tensor_bytes(out);
     for (int i = 0; i < 3; i++)
         if (in[i]) bytes += (double)tensor_bytes(in[i]);
-    return (struct cost){2.0 * (double)tensor_elements(y) * (double)(tensor_elements(w) / max_i64(1, w->dim[0])), bytes};
+    return (struct cost){2.0 * (double)tensor_elements(y) * (double)(tensor_elements(w) / max_i64(1, w->dim[0])),
+                         bytes};
 }
 
 struct cost cost_conv(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)

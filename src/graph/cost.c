@@ -87,14 +87,16 @@ struct cost cost_bmm(const struct tensor *const *in, const struct tensor *const 
 struct cost cost_bmm_act(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
 {
     (void)attr;
-    return (struct cost){2.0 * (double)tensor_elements(out[0]) * (double)tensor_last(in[0]) + 10.0 * (double)tensor_elements(in[1]),
+    return (struct cost){2.0 * (double)tensor_elements(out[0]) * (double)tensor_last(in[0]) +
+                             10.0 * (double)tensor_elements(in[1]),
                          bytes_of(in, 2) + bytes_of(out, 1)};
 }
 
 struct cost cost_bmm_act_bwd(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
 {
     (void)attr;
-    return (struct cost){4.0 * (double)tensor_elements(in[0]) * (double)tensor_last(in[1]) + 20.0 * (double)tensor_elements(in[2]),
+    return (struct cost){4.0 * (double)tensor_elements(in[0]) * (double)tensor_last(in[1]) +
+                             20.0 * (double)tensor_elements(in[2]),
                          bytes_of(in, 3) + bytes_of(out, 2) + bytes_of(in + 2, 1)};
 }
 
@@ -103,8 +105,8 @@ static double triangle(double n) { return n > 0 ? n * (n + 1) / 2 : 0; }
 
 /* Number of (query, key) pairs that a head computes. Query t, of T, is at position p = t + (S-T)
  * and sees keys p - window < s, and s <= p if causal. So two triangles are subtracted from T x S:
- * the keys after p, 0 .. T-1 of them, and the keys before the window, up to S - window of them. What
- * ranges hold is not known when a plan is made: they count as one causal document. */
+ * the keys after p, 0 .. T-1 of them, and the keys before the window, up to S - window of them.
+ * What ranges hold is not known when a plan is made: they count as one causal document. */
 static double attention_pairs(double T, double S, bool causal, const union attr *attr)
 {
     double pairs = T * S, window = (double)attr->attention.window;
@@ -114,9 +116,11 @@ static double attention_pairs(double T, double S, bool causal, const union attr 
 }
 
 /* `products` matrix products of pairs x D per head. */
-static struct cost attention_cost(const struct tensor *q, const struct tensor *k, const struct tensor *ranges, const union attr *attr, double products)
+static struct cost attention_cost(const struct tensor *q, const struct tensor *k, const struct tensor *ranges,
+                                  const union attr *attr, double products)
 {
-    double pairs = (double)(q->dim[0] * q->dim[2]) * attention_pairs((double)q->dim[1], (double)k->dim[1], ranges || attr->attention.causal, attr);
+    double pairs = (double)(q->dim[0] * q->dim[2]) *
+                   attention_pairs((double)q->dim[1], (double)k->dim[1], ranges || attr->attention.causal, attr);
     return (struct cost){products * 2 * pairs * (double)q->dim[3], 0};
 }
 
@@ -130,7 +134,8 @@ static double keys_read(const struct tensor *q, const struct tensor *k, const un
 struct cost cost_attention(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
 {
     struct cost c = attention_cost(in[0], in[1], in[4], attr, 2);
-    c.bytes = bytes_of(in, 1) + keys_read(in[0], in[1], attr) * bytes_of(in + 1, 2) + bytes_of(in + 3, 2) + bytes_of(out, 2);
+    c.bytes =
+        bytes_of(in, 1) + keys_read(in[0], in[1], attr) * bytes_of(in + 1, 2) + bytes_of(in + 3, 2) + bytes_of(out, 2);
     return c;
 }
 

@@ -1,6 +1,6 @@
 /*
- * emit.h: a function for each op that models and passes emit. It reads like the maths and returns output 0. Any other
- * op is emitted by its row, with op_apply of ops.h.
+ * emit.h: a function for each op that models and passes emit. It reads like the maths and returns
+ * output 0. Any other op is emitted by its row, with op_apply of ops.h.
  */
 #ifndef EMIT_H
 #define EMIT_H
@@ -18,8 +18,8 @@ id op_bmm(struct graph *g, id a, id b, bool ta, bool tb, enum dtype result);
 id op_rmsnorm(struct graph *g, id x, id w, float eps);
 id op_layernorm(struct graph *g, id x, id w, id b, float eps);
 id op_rope(struct graph *g, id x, id inv_freq, float scale, bool inverse);
-/* The same at positions i32 [B,T] (0: those of op_rope), or [B,T,3] with the number of pairs that each of
- * the three coordinates turns. sections NULL: positions are [B,T]. */
+/* The same at positions i32 [B,T] (0: those of op_rope), or [B,T,3] with the number of pairs that
+ * each of the three coordinates turns. sections NULL: positions are [B,T]. */
 id op_rope_at(struct graph *g, id x, id inv_freq, id positions, const int64_t *sections, float scale);
 id op_silu_gate(struct graph *g, id gate, id up);
 id op_act(struct graph *g, id x, enum act_kind kind);
@@ -53,7 +53,8 @@ id op_conv(struct graph *g, id x, id w, id bias, int stride, int pad, int groups
 /* x [B,H,W,C], w [C,O,kh,kw]: [B,(H-1)*stride-2*pad+kh,...,O]. */
 id op_conv_transpose(struct graph *g, id x, id w, id bias, int stride, int pad);
 id op_embedding(struct graph *g, id ids, id table);
-/* As torch.nn.Embedding with padding_idx: the table's row of the id padding - 1 gets no gradient; 0: none. */
+/* As torch.nn.Embedding with padding_idx: the table's row of the id padding - 1 gets no gradient;
+ * 0: none. */
 id op_embedding_padded(struct graph *g, id ids, id table, int64_t padding);
 id op_shift_labels(struct graph *g, id labels);
 /* The cross-entropy, divided by a count of the step (graph_count). */
@@ -77,7 +78,8 @@ id op_dropout(struct graph *g, id x, id samples, float p);
 id op_dropout_keyed(struct graph *g, id x, id samples, float p, uint32_t key);
 id op_drop_path(struct graph *g, id x, id samples, float p);
 id op_samples(struct graph *g, int64_t B);
-/* The weights that bytes [n] hold in NF4 with double quantization or, nested false, with f32 scales. */
+/* The weights that bytes [n] hold in NF4 with double quantization or, nested false, with f32
+ * scales. */
 id op_dequantize(struct graph *g, id bytes, bool nested, enum dtype t, int rank, const int64_t *dim);
 id op_fill(struct graph *g, enum dtype t, int rank, const int64_t *dim, double value);
 id op_copy(struct graph *g, id x, enum space to);
@@ -88,10 +90,12 @@ id op_dense(struct graph *g, id x);
 id op_concat(struct graph *g, const id *x, int n, int axis);
 /* Pads x with zeros: per axis, a count before and a count after. */
 id op_pad(struct graph *g, id x, const int64_t *before, const int64_t *after);
-/* x [B,T,C] with rows of y [N,C], or [B,N,C], where index i32 [B,T] is 0 or more; y 0: with zeros there. */
+/* x [B,T,C] with rows of y [N,C], or [B,N,C], where index i32 [B,T] is 0 or more; y 0: with zeros
+ * there. */
 id op_replace_rows(struct graph *g, id x, id index, id y);
 id op_gather(struct graph *g, id x, id index);
-/* The indices of the k largest of each row of x, in the order of the row; of equal ones the first counts as larger. */
+/* The indices of the k largest of each row of x, in the order of the row; of equal ones the first
+ * counts as larger. */
 id op_topk(struct graph *g, id x, int64_t k);
 id op_gather_unique(struct graph *g, id x, id index, id inverse); /* no row is read twice */
 id op_scatter_add(struct graph *g, id y, id index, int64_t rows);
@@ -102,7 +106,8 @@ id op_avgpool(struct graph *g, id x, const int64_t k[2], const int64_t stride[2]
 id op_avgpool_adaptive(struct graph *g, id x, int64_t H, int64_t W);
 /* Statistics over groups of `group` images. Running statistics are updated when given (else 0,
  * 0). */
-id op_batchnorm(struct graph *g, id x, id w, id b, int64_t group, float eps, id running_mean, id running_var, double momentum);
+id op_batchnorm(struct graph *g, id x, id w, id b, int64_t group, float eps, id running_mean, id running_var,
+                double momentum);
 id op_instancenorm(struct graph *g, id x, id w, id b, float eps);
 id op_batchnorm_frozen(struct graph *g, id x, id w, id b, id mean, id var, float eps);
 /* x [B,H,W,C] as windows [B nh nw,size,size,C], zero-padded beyond the map; and the inverse. */
@@ -126,8 +131,10 @@ struct structure_loss_options {
     float smooth;         /* of the IoU */
     int size;             /* pixels of the window in which a mask's share tells an edge: an odd number of at most 63 */
 };
-struct mask_loss op_structure_loss(struct graph *g, id logits, id bits, id valid, struct structure_loss_options o, const char *count);
-struct mask_loss op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o, const char *count);
+struct mask_loss op_structure_loss(struct graph *g, id logits, id bits, id valid, struct structure_loss_options o,
+                                   const char *count);
+struct mask_loss op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o,
+                              const char *count);
 /* Normalises pixels u8 [B,H,W,3] for the model. */
 id op_image(struct graph *g, id x, id valid, const float mean[3], const float std[3]);
 /* The logits [N,h,w] of the best candidate; `into` is the destination, or 0. */
@@ -137,7 +144,8 @@ id op_mask_pick(struct graph *g, id logits, id scores, id into);
 struct prompt_state {
     id positions, kinds, round;
 };
-struct prompt_state op_prompt_next(struct graph *g, struct prompt_state s, id logits, id bits, id valid, id keys, int rounds, int first);
+struct prompt_state op_prompt_next(struct graph *g, struct prompt_state s, id logits, id bits, id valid, id keys,
+                                   int rounds, int first);
 /* Repeats each row of x to match the rows of `like`. */
 id op_repeat(struct graph *g, id x, id like);
 

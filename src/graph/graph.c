@@ -18,9 +18,9 @@ enum { NAME_ROOM = 256 };
 
 const char *kind_name(enum kind k)
 {
-    static const char *const names[KIND_COUNT] = {"none",  "parameters", "masters", "gradients", "optimizer", "KV cache",
-                                                  "inputs", "constants", "step",    "outputs",   "staging",
-                                                  "activations", "workspace", "communication"};
+    static const char *const names[KIND_COUNT] = {"none",     "parameters",  "masters",   "gradients",    "optimizer",
+                                                  "KV cache", "inputs",      "constants", "step",         "outputs",
+                                                  "staging",  "activations", "workspace", "communication"};
     CHECK(k < KIND_COUNT);
     return names[k];
 }
@@ -102,7 +102,8 @@ void graph_clear(struct graph *g)
 {
     struct graph x = {0};
 #define KEEP(v) (x.v.at = g->v.at, x.v.cap = g->v.cap)
-    KEEP(storages), KEEP(tensors), KEEP(nodes), KEEP(scopes), KEEP(loops), KEEP(cuts), KEEP(params), KEEP(outputs), KEEP(names), KEEP(blob);
+    KEEP(storages), KEEP(tensors), KEEP(nodes), KEEP(scopes), KEEP(loops), KEEP(cuts), KEEP(params), KEEP(outputs),
+        KEEP(names), KEEP(blob);
     for (int p = 0; p < PROGRAM_COUNT; p++) KEEP(order[p].nodes);
 #undef KEEP
     name_index_free(&g->index);
@@ -126,7 +127,8 @@ void graph_copy_over(struct graph *to, const struct graph *from)
 {
     struct graph x = *from;
 #define OVER(v) (x.v.at = to->v.at, x.v.cap = to->v.cap, copy_over((void **)&x.v.at, &x.v.cap, from->v.at, from->v.n, sizeof *from->v.at))
-    OVER(storages), OVER(tensors), OVER(nodes), OVER(scopes), OVER(loops), OVER(cuts), OVER(params), OVER(outputs), OVER(names), OVER(blob);
+    OVER(storages), OVER(tensors), OVER(nodes), OVER(scopes), OVER(loops), OVER(cuts), OVER(params), OVER(outputs),
+        OVER(names), OVER(blob);
     for (int p = 0; p < PROGRAM_COUNT; p++) OVER(order[p].nodes);
 #undef OVER
     name_index_free(&to->index);
@@ -185,7 +187,8 @@ bool tensor_is_dense(const struct tensor *t)
 
 bool tensors_alike(const struct tensor *a, const struct tensor *b)
 {
-    return a->dtype == b->dtype && a->rank == b->rank && !memcmp(a->dim, b->dim, a->rank * sizeof *a->dim) && tensor_is_dense(a) && tensor_is_dense(b);
+    return a->dtype == b->dtype && a->rank == b->rank && !memcmp(a->dim, b->dim, a->rank * sizeof *a->dim) &&
+           tensor_is_dense(a) && tensor_is_dense(b);
 }
 
 void tensor_dense_strides(struct tensor *t)
@@ -290,15 +293,19 @@ id graph_input(struct graph *g, const char *name, enum dtype t, int rank, const 
     id s = storage_by_name(g, KIND_INPUT, name);
     if (!s) return leaf(g, name, KIND_INPUT, t, rank, dim);
     id x = graph_tensor(g, name, s, t, rank, dim, 0);
-    if (tensor_bytes(tensor_at(g, x)) > g->storages.at[s].bytes) g->storages.at[s].bytes = tensor_bytes(tensor_at(g, x));
+    if (tensor_bytes(tensor_at(g, x)) > g->storages.at[s].bytes)
+        g->storages.at[s].bytes = tensor_bytes(tensor_at(g, x));
     return x;
 }
 
 id graph_input_along(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim, int axis)
 {
-    if (axis < INPUT_SHARED || axis >= rank) return graph_fail(g, "input %s: axis %d counts its samples, and it has %d dimensions", name, axis, rank);
+    if (axis < INPUT_SHARED || axis >= rank)
+        return graph_fail(g, "input %s: axis %d counts its samples, and it has %d dimensions", name, axis, rank);
     id known = storage_by_name(g, KIND_INPUT, name);
-    if (known && g->storages.at[known].axis != axis) return graph_fail(g, "input %s: its samples are counted by dimension %d and by dimension %d", name, g->storages.at[known].axis, axis);
+    if (known && g->storages.at[known].axis != axis)
+        return graph_fail(g, "input %s: its samples are counted by dimension %d and by dimension %d", name,
+                          g->storages.at[known].axis, axis);
     id x = graph_input(g, name, t, rank, dim);
     if (x) storage_of(g, x)->axis = (int8_t)axis;
     return x;
@@ -341,12 +348,18 @@ id graph_count(struct graph *g, const char *name)
     uint32_t k = 0;
     if (g->error.code) return 0;
     while (k < g->n_counts && g->counts[k] != text) k++;
-    if (k == STEP_COUNTS) return graph_fail(g, "the count %s: a model has at most %d counts", name ? name : "without a name", STEP_COUNTS);
+    if (k == STEP_COUNTS)
+        return graph_fail(g, "the count %s: a model has at most %d counts", name ? name : "without a name",
+                          STEP_COUNTS);
     if (k == g->n_counts) g->counts[g->n_counts++] = text;
-    return graph_view(g, graph_step(g), DT_F32, 0, NULL, NULL, offsetof(struct step_block, inv_count) + k * sizeof(float));
+    return graph_view(g, graph_step(g), DT_F32, 0, NULL, NULL,
+                      offsetof(struct step_block, inv_count) + k * sizeof(float));
 }
 
-const char *graph_count_name(const struct graph *g, uint32_t k) { return g->counts[k] ? graph_name(g, g->counts[k]) : ""; }
+const char *graph_count_name(const struct graph *g, uint32_t k)
+{
+    return g->counts[k] ? graph_name(g, g->counts[k]) : "";
+}
 
 void graph_output(struct graph *g, const char *name, id tensor)
 {
@@ -412,7 +425,10 @@ id graph_rows_of(const struct graph *g, id scope)
 
 id graph_loop(struct graph *g, const char *name, uint32_t trip)
 {
-    vec_push(&g->loops, ((struct loop){.parent = g->at.loop, .name = graph_intern(g, name), .trip = trip, .program = g->at.program}));
+    vec_push(&g->loops, ((struct loop){.parent = g->at.loop,
+                                       .name = graph_intern(g, name),
+                                       .trip = trip,
+                                       .program = g->at.program}));
     return g->loops.n - 1;
 }
 
@@ -508,11 +524,13 @@ static id new_output_name(struct graph *g, const struct op_row *row, int o)
 const char *tensor_words(const char *name, char out[TENSOR_WORDS])
 {
     const bool gradient = !strncmp(name, "d:", 2), recomputed = !strncmp(name, "r:", 2);
-    snprintf(out, TENSOR_WORDS, "%s%s%s", gradient ? "gradient of " : "", gradient || recomputed ? name + 2 : name, recomputed ? ", recomputed" : "");
+    snprintf(out, TENSOR_WORDS, "%s%s%s", gradient ? "gradient of " : "", gradient || recomputed ? name + 2 : name,
+             recomputed ? ", recomputed" : "");
     return out;
 }
 
-/* A search emits millions of nodes, and the blocks of one graph need few names: each is made once. */
+/* A search emits millions of nodes, and the blocks of one graph need few names: each is made
+ * once. */
 static id output_name(struct graph *g, int op, int o)
 {
     const uint64_t key = (uint64_t)g->at.scope << 32 | (uint64_t)op << 16 | (uint64_t)g->at.phase << 8 | (uint64_t)o;
@@ -554,7 +572,8 @@ id graph_emit(struct graph *g, int op, const union attr *attr, const id *in, int
                      .loop = g->at.loop, .scope = g->at.scope, .origin = g->at.origin, .made_by = g->at.made_by};
     if (attr) n.attr = *attr;
     for (int i = 0; i < nin; i++) n.in[i] = in[i];
-    if (op == OP_COPY && storage_of(g, in[0])->space != n.attr.copy.space) n.lane = n.attr.copy.space == SPACE_DEVICE ? LANE_IN : LANE_OUT;
+    if (op == OP_COPY && storage_of(g, in[0])->space != n.attr.copy.space)
+        n.lane = n.attr.copy.space == SPACE_DEVICE ? LANE_IN : LANE_OUT;
     if (row->flags & OPF_COMM) n.lane = LANE_COMM;
 
     struct infer f = {.op = op, .attr = &n.attr, .nin = nin};
@@ -590,8 +609,8 @@ bool loop_inside(const struct graph *g, id loop, id of)
     return true;
 }
 
-/* Of the tokens of a conversation about half have a label: the answers. Of the room for images about four
- * fifths are filled. What is counted ends within an iteration. */
+/* Of the tokens of a conversation about half have a label: the answers. Of the room for images
+ * about four fifths are filled. What is counted ends within an iteration. */
 double loop_iterations(const struct graph *g, id loop)
 {
     double times = 1;

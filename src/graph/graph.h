@@ -58,7 +58,8 @@ enum kind {
     KIND_COUNT
 };
 const char *kind_name(enum kind k);
-/* Writes what a tensor is, for people: "gradient of lm_head.MATMUL" for the name "d:lm_head.MATMUL". Returns `out`. */
+/* Writes what a tensor is, for people: "gradient of lm_head.MATMUL" for the name
+ * "d:lm_head.MATMUL". Returns `out`. */
 enum { TENSOR_WORDS = 300 };
 const char *tensor_words(const char *name, char out[TENSOR_WORDS]);
 bool kind_is_persistent(enum kind k);
@@ -71,7 +72,16 @@ enum program {
 #undef PROGRAM
     PROGRAM_COUNT
 };
-enum { PROGRAM_FORWARD = 1, PROGRAM_TRAINS = 2, PROGRAM_HANDED = 4, PROGRAM_TIMED = 8, PROGRAM_BESIDE = 16, PROGRAM_GENERATES = 32, PROGRAM_SINGLE = 64 }; /* flags of programs.def */
+/* flags of programs.def */
+enum {
+    PROGRAM_FORWARD = 1,
+    PROGRAM_TRAINS = 2,
+    PROGRAM_HANDED = 4,
+    PROGRAM_TIMED = 8,
+    PROGRAM_BESIDE = 16,
+    PROGRAM_GENERATES = 32,
+    PROGRAM_SINGLE = 64
+};
 const char *program_name(enum program p);
 /* True if the program has the flag. */
 bool program_is(enum program p, unsigned flag);
@@ -93,10 +103,16 @@ struct storage {
     uint8_t space; /* enum space */
     uint8_t kind;  /* enum kind */
     id name;
-    bool handed;   /* alive in two programs, the second of which is HANDED (programs.def): from step to update, or a cache from prompt to next */
-    int8_t axis;   /* KIND_INPUT: the dimension that counts samples, along which micro-batches split it; INPUT_SHARED: none */
+    /* alive in two programs, the second of which is HANDED (programs.def): from step to update, or
+     * a cache from prompt to next */
+    bool handed;
+    /* KIND_INPUT: the dimension that counts samples, along which micro-batches split it;
+     * INPUT_SHARED: none */
+    int8_t axis;
     uint8_t form;  /* enum stored (stored.h): how it keeps values; 0: plain */
-    uint8_t shard; /* enum rank_axis: each of these ranks holds `bytes` bytes of the whole, which a tensor without a node describes (shard.h); 0: it is the whole */
+    /* enum rank_axis: each of these ranks holds `bytes` bytes of the whole, which a tensor without
+     * a node describes (shard.h); 0: it is the whole */
+    uint8_t shard;
 };
 
 struct tensor {
@@ -128,9 +144,15 @@ struct param {
     bool frozen;
     bool running; /* a running statistic: frozen, but the step updates it */
     bool added;   /* by a pass (lora.c): it is not in the model's own folder */
-    uint8_t form; /* enum stored: the form that the model's folder has; 0: plain. The storage has the form that is used */
-    bool exact;   /* never quantized: training trains it, but this graph is for inference, where all weights are frozen */
-    uint32_t like; /* 1 + the index of the parameter whose values, or norms of rows (INIT_ROW_NORMS), it starts with; 0: none */
+    /* enum stored: the form that the model's folder has; 0: plain. The storage has the form that is
+     * used */
+    uint8_t form;
+    /* never quantized: training trains it, but this graph is for inference, where all weights are
+     * frozen */
+    bool exact;
+    /* 1 + the index of the parameter whose values, or norms of rows (INIT_ROW_NORMS), it starts
+     * with; 0: none */
+    uint32_t like;
 };
 
 /* The activation functions of ACT. */
@@ -153,24 +175,30 @@ union attr {
     struct { uint8_t ta, tb, dtype; } matmul; /* also BMM; dtype of the result */
     struct { float scale; uint8_t causal; int64_t window; } attention; /* window 0: no sliding window */
     struct { float scale; int32_t height, width; } relative; /* ATTENTION_REL and ATTENTION_BIAS: size of the grid */
-    struct { float scale; int32_t height, width, window; } windowed; /* ATTENTION_WINDOW: size of the grid, and the side of a window */
-    struct { float scale; uint8_t inverse; int64_t sections[3]; } rope; /* sections: pairs per coordinate of positions [B,T,3]; else 0 */
+    /* ATTENTION_WINDOW: size of the grid, and the side of a window */
+    struct { float scale; int32_t height, width, window; } windowed;
+    /* sections: pairs per coordinate of positions [B,T,3]; else 0 */
+    struct { float scale; uint8_t inverse; int64_t sections[3]; } rope;
     struct { uint8_t rank; int64_t dim[MAX_RANK]; } reshape;
     struct { uint8_t axis; int64_t start, length; } slice;
     struct { uint8_t dtype; } cast;
     struct { double value; uint8_t dtype, rank; int64_t dim[MAX_RANK]; } fill;
-    struct { uint8_t nested, dtype, rank; int64_t dim[MAX_RANK]; } dequantize; /* nested: double quantization; dtype and shape of the result */
+    /* nested: double quantization; dtype and shape of the result */
+    struct { uint8_t nested, dtype, rank; int64_t dim[MAX_RANK]; } dequantize;
     struct { double value; } scale;
     struct { int64_t padding; } embedding;    /* 1 + the id whose row of the table gets no gradient; 0: none */
     struct { int64_t rows, padding; } embedding_dw; /* vocabulary size: rows of the table; padding as above */
-    struct { int64_t at, cell, part, n; } squares; /* the first of x's cells, and the elements of a cell; part: x is a shard of so many elements of a gradient of n; 0: it is whole */
+    /* the first of x's cells, and the elements of a cell; part: x is a shard of so many elements of
+     * a gradient of n; 0: it is whole */
+    struct { int64_t at, cell, part, n; } squares;
     struct { int32_t shares; } fold;          /* iterations of the loop */
-    /* Ranks that take part, on an enum rank_axis; part: elements of a shard (shard.h); host: ranks of a host, where they are on several and the
-     * collective is one inside hosts and one across them; 0: one exchange. */
+    /* Ranks that take part, on an enum rank_axis; part: elements of a shard (shard.h); host: ranks
+     * of a host, where they are on several and the collective is one inside hosts and one across
+     * them; 0: one exchange. */
     struct { int32_t ranks, axis; int64_t part; int32_t host; } group;
     /* Shared by all optimizer updates. SGD: beta1 is the momentum. ADAFACTOR: betas and eps are
-     * unused. key: keys the random numbers of the stochastic rounding of a bf16 p. part: p is a shard of so many
-     * elements (shard.h); 0: it is whole. */
+     * unused. key: keys the random numbers of the stochastic rounding of a bf16 p. part: p is a
+     * shard of so many elements (shard.h); 0: it is whole. */
     struct { double beta1, beta2, eps, weight_decay, lr_scale; uint64_t key; int64_t part; } adamw;
     struct { uint8_t space; } copy;
     struct { uint8_t dtype, rank; int64_t dim[MAX_RANK]; } sum_to; /* shape and dtype of the result */
@@ -183,12 +211,14 @@ union attr {
     struct { int64_t before[MAX_RANK], after[MAX_RANK]; } pad;
     struct { int64_t rows; } scatter_add;     /* N of the result [B,N,C] */
     struct { int64_t k; } topk;
-    struct { int64_t blocks; struct feature_blocks of; int64_t room; } used_first; /* blocks of a sample, their rows, length of the result */
+    /* blocks of a sample, their rows, length of the result */
+    struct { int64_t blocks; struct feature_blocks of; int64_t room; } used_first;
     struct { int64_t H, W; uint8_t align_corners; } resize; /* H, W of the result; also in RESIZE_BWD */
     struct attr_avgpool {
         int64_t k[2], stride[2], pad[2];      /* for H and W */
         uint8_t count_pad, adaptive;
-        int64_t H, W;                         /* size of the result; set only where the other members do not determine it */
+        /* size of the result; set only where the other members do not determine it */
+        int64_t H, W;
     } avgpool;
     struct { int64_t group; float eps; } batchnorm;  /* group: number of images that share statistics */
     struct { float eps; } batchnorm_frozen;
@@ -196,11 +226,13 @@ union attr {
     struct { int32_t size; int64_t H, W; } window;   /* H, W: size of UNWINDOW's result */
     struct { uint8_t dtype; } fourier;               /* dtype of the result */
     struct { float mean[3], std[3]; uint8_t dtype; } image; /* dtype of the result */
-    struct { int32_t rounds, first; } prompt_next;          /* rounds after the first one; the prompt slot that the first of them fills */
-    /* Weights of the three terms; alpha_both: alpha weighs both classes, instead of 1 - alpha for the
-     * background. */
+    /* rounds after the first one; the prompt slot that the first of them fills */
+    struct { int32_t rounds, first; } prompt_next;
+    /* Weights of the three terms; alpha_both: alpha weighs both classes, instead of 1 - alpha for
+     * the background. */
     struct { float focal, dice, iou, alpha, gamma, smooth; uint8_t alpha_both; } mask_loss;
-    struct { float edge, bce_edge, smooth; int32_t size; } structure_loss; /* size: the side of the window that finds edges */
+    /* size: the side of the window that finds edges */
+    struct { float edge, bce_edge, smooth; int32_t size; } structure_loss;
 };
 
 enum { OPS_MOST = 256 };
@@ -232,12 +264,13 @@ struct scope {
     uint8_t flags;                     /* enum scope_flag */
 };
 
-/* The ranks of a collective, or of a loop with an iteration on each: all of them, those of a host, which follow each other,
- * or those with the same number on their hosts. */
+/* The ranks of a collective, or of a loop with an iteration on each: all of them, those of a host,
+ * which follow each other, or those with the same number on their hosts. */
 enum rank_axis { AXIS_NONE, AXIS_ALL, AXIS_HOST, AXIS_ACROSS };
 
-/* How much of a whole is computed at a time: `part` of `whole` independent samples. A kernel that may compute a
- * sample otherwise among fewer samples is chosen as for all of them: a sample has the same bits either way. */
+/* How much of a whole is computed at a time: `part` of `whole` independent samples. A kernel that
+ * may compute a sample otherwise among fewer samples is chosen as for all of them: a sample has the
+ * same bits either way. */
 struct portion {
     uint32_t part, whole;              /* 0, 0: all of it */
 };
@@ -248,16 +281,20 @@ struct loop {
     id parent, name;
     uint32_t trip;                     /* planned trip count: the maximum at run time */
     uint8_t program;
-    /* A loop over rows with labels (LABELLED_FIRST) or images that are used (USED_FIRST), which come first: at
-     * run time the iterations without any are left out. */
-    id counted;                        /* the storage of the input in which they are counted; 0: all iterations are run */
+    /* A loop over rows with labels (LABELLED_FIRST) or images that are used (USED_FIRST), which
+     * come first: at run time the iterations without any are left out. */
+    /* the storage of the input in which they are counted; 0: all iterations are run */
+    id counted;
     uint32_t rows;                     /* with `counted`: rows, or images, of one iteration */
-    struct feature_blocks block;           /* no rows: the input has labels; else indices of features, in blocks of an image each */
-    /* Slices go on from one iteration of the loop around to the next, instead of beginning again: iteration i of
-     * that one and j of this one read slice i * trip + j. */
+    /* no rows: the input has labels; else indices of features, in blocks of an image each */
+    struct feature_blocks block;
+    /* Slices go on from one iteration of the loop around to the next, instead of beginning again:
+     * iteration i of that one and j of this one read slice i * trip + j. */
     bool continues;
     struct portion portion;            /* of an iteration, where the loop computes what could be computed at once */
-    uint8_t axis;                      /* enum rank_axis; a loop with one is never entered: its iteration is the number of the rank's shard, and its trip the number of ranks */
+    /* enum rank_axis; a loop with one is never entered: its iteration is the number of the rank's
+     * shard, and its trip the number of ranks */
+    uint8_t axis;
     uint32_t host;                     /* with `axis`: attr.group.host, which decides these numbers (run/ranks.h) */
 };
 
@@ -320,7 +357,8 @@ struct graph {
     VEC(uint8_t) blob;                 /* data of constants */
     struct order order[PROGRAM_COUNT];
     id step;                           /* the tensor over struct step_block */
-    id counts[STEP_COUNTS];            /* names of the counts in it that losses are divided by; 0: the one without a name */
+    /* names of the counts in it that losses are divided by; 0: the one without a name */
+    id counts[STEP_COUNTS];
     uint32_t n_counts;
 
     struct cursor at;                  /* insertion point of the next node */
@@ -358,8 +396,8 @@ id graph_tensor(struct graph *g, const char *name, id storage, enum dtype t, int
 id graph_param(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim,
                struct init init);
 id graph_input(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim);
-/* An input whose samples are counted by dimension `axis` instead of the first one: [T,B,C] has axis 1.
- * INPUT_SHARED: it has no such dimension, and all micro-batches read the same. */
+/* An input whose samples are counted by dimension `axis` instead of the first one: [T,B,C] has axis
+ * 1. INPUT_SHARED: it has no such dimension, and all micro-batches read the same. */
 enum { INPUT_SHARED = -1 };
 id graph_input_along(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim, int axis);
 id graph_const(struct graph *g, const char *name, enum dtype t, int rank, const int64_t *dim,
@@ -399,8 +437,9 @@ struct inside graph_enter_loop(struct graph *g, const char *name, uint32_t trip)
 struct inside graph_enter_part(struct graph *g, const char *name, int flags);
 void graph_leave(struct inside *in);
 #define INSIDE_NAME(what, line) what##line
-#define INSIDE(what, line, entered) \
-    for (struct inside INSIDE_NAME(what, line) = entered; INSIDE_NAME(what, line).open; graph_leave(&INSIDE_NAME(what, line)))
+#define INSIDE(what, line, entered)                                                                                    \
+    for (struct inside INSIDE_NAME(what, line) = entered; INSIDE_NAME(what, line).open;                                \
+         graph_leave(&INSIDE_NAME(what, line)))
 #define INSIDE_AT(what, line, entered) INSIDE(what, line, entered)
 #define IN_SCOPE(g, name, flags) INSIDE_AT(scope_, __LINE__, graph_enter_scope(g, name, flags))
 /* A scope with SCOPE_PART, and other flags; "": none, the model itself. */
@@ -424,7 +463,10 @@ static inline struct storage *storage_of(const struct graph *g, id t)
     return &g->storages.at[g->tensors.at[t].storage];
 }
 /* True when the storage keeps its bytes through every program. */
-static inline bool storage_is_persistent(const struct storage *s) { return kind_is_persistent((enum kind)s->kind) && !s->handed; }
+static inline bool storage_is_persistent(const struct storage *s)
+{
+    return kind_is_persistent((enum kind)s->kind) && !s->handed;
+}
 int64_t tensor_elements(const struct tensor *t);
 /* Product of all dimensions except the last; the last dimension. */
 int64_t tensor_rows(const struct tensor *t);

@@ -45,8 +45,8 @@ void infer_unwindow(struct infer *f)
     REQUIRE(x->rank == 4 && size > 0 && x->dim[1] == size && x->dim[2] == size, "x must be [windows,size,size,C]");
     REQUIRE(H > 0 && W > 0, "to %lld x %lld", (long long)H, (long long)W);
     int64_t each = windows_along(H, size) * windows_along(W, size);
-    REQUIRE(x->dim[0] % each == 0, "%lld windows, but a map of %lld x %lld has %lld", (long long)x->dim[0], (long long)H,
-            (long long)W, (long long)each);
+    REQUIRE(x->dim[0] % each == 0, "%lld windows, but a map of %lld x %lld has %lld", (long long)x->dim[0],
+            (long long)H, (long long)W, (long long)each);
     set(&f->out[0], x->dtype, 4, (int64_t[]){x->dim[0] / each, H, W, x->dim[3]});
 }
 
@@ -110,10 +110,12 @@ void vjp_fourier(struct vjp *v)
 
 /* --- the mask loss -------------------------------------------------------------------------- */
 
-struct mask_loss op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o, const char *count)
+struct mask_loss op_mask_loss(struct graph *g, id logits, id iou, id bits, id valid, struct mask_loss_options o,
+                              const char *count)
 {
     union attr a = {.mask_loss = {o.focal, o.dice, o.iou, o.alpha, o.gamma, o.smooth, o.alpha_both}};
-    const struct outputs y = op_outputs(g, OP_MASK_LOSS, &a, (id[]){logits, iou, bits, valid, graph_count(g, count)}, 5);
+    const struct outputs y =
+        op_outputs(g, OP_MASK_LOSS, &a, (id[]){logits, iou, bits, valid, graph_count(g, count)}, 5);
     return (struct mask_loss){y.at[0], y.at[1]};
 }
 
@@ -124,7 +126,8 @@ static void check_targets(struct infer *f, int at)
     REQUIRE(logits->rank == 4 && dtype_is_float(logits->dtype), "logits must be [N,K,h,w]");
     const int64_t N = logits->dim[0], h = logits->dim[2], row = mask_row_bytes(logits->dim[3]);
     REQUIRE(bits->dtype == DT_U8 && bits->rank == 3 && bits->dim[0] == N && bits->dim[1] == h && bits->dim[2] == row,
-            "the target must be u8 [%lld,%lld,%lld]: bits, rows padded to 8 bytes", (long long)N, (long long)h, (long long)row);
+            "the target must be u8 [%lld,%lld,%lld]: bits, rows padded to 8 bytes", (long long)N, (long long)h,
+            (long long)row);
     REQUIRE(valid->dtype == DT_I32 && valid->rank == 2 && valid->dim[0] == N && valid->dim[1] == 2,
             "the valid area must be i32 [%lld,2]", (long long)N);
     REQUIRE(is_scalar(count) && count->dtype == DT_F32, "input %d must be 1 / count, an f32 scalar", at + 3);
@@ -177,10 +180,12 @@ void vjp_mask_loss(struct vjp *v)
 
 /* --- the structure loss ----------------------------------------------------------------------- */
 
-struct mask_loss op_structure_loss(struct graph *g, id logits, id bits, id valid, struct structure_loss_options o, const char *count)
+struct mask_loss op_structure_loss(struct graph *g, id logits, id bits, id valid, struct structure_loss_options o,
+                                   const char *count)
 {
     union attr a = {.structure_loss = {o.edge, o.bce_edge, o.smooth, o.size}};
-    const struct outputs y = op_outputs(g, OP_STRUCTURE_LOSS, &a, (id[]){logits, bits, valid, graph_count(g, count)}, 4);
+    const struct outputs y =
+        op_outputs(g, OP_STRUCTURE_LOSS, &a, (id[]){logits, bits, valid, graph_count(g, count)}, 4);
     return (struct mask_loss){y.at[0], y.at[1]};
 }
 
@@ -191,7 +196,9 @@ static void check_structure(struct infer *f)
     if (f->error[0]) return;
     REQUIRE(f->in[0]->dim[1] == 1, "one mask each, [N,1,h,w]");
     REQUIRE(size % 2 == 1 && size > 0 && size < 64, "a window of %d; expected an odd number of at most 63", size);
-    REQUIRE(f->attr->structure_loss.edge >= 0 && f->attr->structure_loss.bce_edge >= 0 && f->attr->structure_loss.smooth >= 0, "edge, bce_edge and smooth must not be negative");
+    REQUIRE(f->attr->structure_loss.edge >= 0 && f->attr->structure_loss.bce_edge >= 0 &&
+                f->attr->structure_loss.smooth >= 0,
+            "edge, bce_edge and smooth must not be negative");
 }
 
 void infer_structure_loss(struct infer *f)
@@ -209,15 +216,16 @@ void infer_structure_loss_bwd(struct infer *f)
     const int64_t N = f->in[0]->dim[0];
     check_structure(f);
     if (f->error[0]) return;
-    REQUIRE(f->in[4]->rank == 2 && f->in[4]->dim[0] == N && f->in[4]->dim[1] == MASK_STATS && f->in[5]->rank == 1 && f->in[5]->dim[0] == N && is_scalar(f->in[6]),
+    REQUIRE(f->in[4]->rank == 2 && f->in[4]->dim[0] == N && f->in[4]->dim[1] == MASK_STATS && f->in[5]->rank == 1 &&
+                f->in[5]->dim[0] == N && is_scalar(f->in[6]),
             "not the statistics and the gradient of a structure loss");
     like(&f->out[0], f->in[0]);
 }
 
 /* With W the sum of the weights w of the cross-entropy, A = I + smooth and B = U - I + smooth:
  *   dbce/dx = w (p - g) / W,
- *   diou/dp = v (A (1 - g) - B g) / B^2, because dA/dp = v g and dB/dp = v (1 - g);  dp/dx = p (1-p).
- * The weights depend on the target alone. */
+ *   diou/dp = v (A (1 - g) - B g) / B^2, because dA/dp = v g and dB/dp = v (1 - g);  dp/dx = p
+ *   (1-p). The weights depend on the target alone. */
 void vjp_structure_loss(struct vjp *v)
 {
     id in[7] = {v->in[0], v->in[1], v->in[2], v->in[3], v->out[1], v->out[2], v->dout[0]};

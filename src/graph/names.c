@@ -14,7 +14,8 @@ static struct name_slot *find(const struct graph *g, const char *s, uint32_t has
 {
     const struct name_index *x = &g->index;
     uint32_t at = hash & (x->slots - 1);
-    while (x->slot[at].name && (x->slot[at].hash != hash || strcmp(graph_name(g, x->slot[at].name), s))) at = (at + 1) & (x->slots - 1);
+    while (x->slot[at].name && (x->slot[at].hash != hash || strcmp(graph_name(g, x->slot[at].name), s)))
+        at = (at + 1) & (x->slots - 1);
     return &x->slot[at];
 }
 

@@ -1,5 +1,6 @@
 /*
- * op_classes.c: the column `class` of ops.def: which nodes of an op are alike in time at the same cost.
+ * op_classes.c: the column `class` of ops.def: which nodes of an op are alike in time at the same
+ * cost.
  *
  *     product     op(a) [M,K] op(b) [K,N]   min(M,N), K      a narrow side leaves tiles empty
  *     attention   T queries, S keys, D      T, S, D          7 queries do not fill a tile of 64
@@ -61,7 +62,8 @@ EXTENTS_OF(matmul_extents)
 EXTENTS_OF(bmm_extents)
 {
     UNUSED;
-    product_extents(out[0], (double)out[0]->dim[out[0]->rank - 2], elements(in[0]) / (elements(out[0]) / last_dim(out[0])), at);
+    product_extents(out[0], (double)out[0]->dim[out[0]->rank - 2],
+                    elements(in[0]) / (elements(out[0]) / last_dim(out[0])), at);
 }
 
 static void attention_extents(const struct tensor *q, const struct tensor *k, double at[EXTENTS])
@@ -103,14 +105,21 @@ EXTENTS_OF(rows_extents) { UNUSED; at[0] = last_dim(in[0] ? in[0] : out[0]); }
 /* --- the rules ---------------------------------------------------------------------------- */
 
 #define NAMES(of) .variants = of, .n_variants = COUNT(of)
-const struct op_class_rule class_rows = {.extents = rows_extents}, class_flat = {0}, class_linear = {.extents = linear_extents},
-    class_matmul = {product_variant, NAMES(product_names), matmul_extents}, class_bmm = {product_variant, NAMES(product_names), bmm_extents},
-    class_attention = {attention_variant, NAMES(attention_names), forward_extents},
-    class_attention_bwd = {attention_bwd_variant, NAMES(attention_names), backward_extents}, class_grid = {.extents = forward_extents},
-    class_grid_bwd = {.extents = backward_extents}, class_windows = {.extents = windows_extents}, class_windows_bwd = {.extents = windows_bwd_extents},
-    class_conv = {conv_variant, NAMES(conv_names), conv_extents}, class_conv_dw = {conv_variant, NAMES(conv_names), conv_dw_extents},
-    class_sum_to = {.extents = sum_to_extents}, class_copy = {NULL, NAMES(copy_names), rows_extents}, class_act = {act_variant, NAMES(act_names)},
-    class_act_rows = {act_variant, NAMES(act_names), rows_extents};
+const struct op_class_rule class_rows = {.extents = rows_extents}, class_flat = {0},
+                           class_linear = {.extents = linear_extents},
+                           class_matmul = {product_variant, NAMES(product_names), matmul_extents},
+                           class_bmm = {product_variant, NAMES(product_names), bmm_extents},
+                           class_attention = {attention_variant, NAMES(attention_names), forward_extents},
+                           class_attention_bwd = {attention_bwd_variant, NAMES(attention_names), backward_extents},
+                           class_grid = {.extents = forward_extents}, class_grid_bwd = {.extents = backward_extents},
+                           class_windows = {.extents = windows_extents},
+                           class_windows_bwd = {.extents = windows_bwd_extents},
+                           class_conv = {conv_variant, NAMES(conv_names), conv_extents},
+                           class_conv_dw = {conv_variant, NAMES(conv_names), conv_dw_extents},
+                           class_sum_to = {.extents = sum_to_extents},
+                           class_copy = {NULL, NAMES(copy_names), rows_extents},
+                           class_act = {act_variant, NAMES(act_names)},
+                           class_act_rows = {act_variant, NAMES(act_names), rows_extents};
 
 int op_variant(enum op op, const struct tensor *const *in, const union attr *attr)
 {

@@ -16,8 +16,9 @@
 
 const struct op_row op_table[OP_COUNT] = {
     [OP_NONE] = {.name = "none"},
-#define OP(NAME, lo, hi, OUTS, SHAPE, VJP, READS, ALIASES, COST, CLASS, FLAGS, DOC) \
-    [OP_##NAME] = {#NAME, lo, hi, OUTS, infer_##SHAPE, vjp_##VJP, READS, ALIASES, cost_##COST, &class_##CLASS, FLAGS, DOC},
+#define OP(NAME, lo, hi, OUTS, SHAPE, VJP, READS, ALIASES, COST, CLASS, FLAGS, DOC)                                    \
+    [OP_##NAME] = {#NAME, lo,      hi,          OUTS,           infer_##SHAPE, vjp_##VJP,                              \
+                   READS, ALIASES, cost_##COST, &class_##CLASS, FLAGS,         DOC},
 #include "graph/ops.def"
 #undef OP
 };

@@ -121,7 +121,9 @@ id op_conv_transpose(struct graph *g, id x, id w, id bias, int stride, int pad)
     union attr a = {.conv = {.stride = stride, .pad = pad, .groups = 1}};
     a.conv.H = (map->dim[1] - 1) * stride - 2 * pad + kernel->dim[2];
     a.conv.W = (map->dim[2] - 1) * stride - 2 * pad + kernel->dim[3];
-    if (a.conv.H < 1 || a.conv.W < 1) return graph_fail(g, "a transposed convolution with padding %d gives a map of %d x %d", pad, (int)a.conv.H, (int)a.conv.W);
+    if (a.conv.H < 1 || a.conv.W < 1)
+        return graph_fail(g, "a transposed convolution with padding %d gives a map of %d x %d", pad, (int)a.conv.H,
+                          (int)a.conv.W);
     return op_apply(g, OP_CONV_DX, &a, (id[]){x, w, bias}, bias ? 3 : 2);
 }
 
@@ -160,8 +162,9 @@ id op_accumulate(struct graph *g, id x, id acc) { return op_apply(g, OP_ACCUMULA
 static int64_t count_of(const struct graph *g, id x) { return x ? tensor_elements(tensor_at(g, x)) : 1; }
 id op_mean(struct graph *g, id x) { return op_scale(g, op_sum(g, x), 1.0 / (double)count_of(g, x)); }
 
-/* Dropouts are keyed by their order among the dropouts of the model. The number of other nodes depends on the micro-batch: for a batch
- * of 1 no copy of a transposed view is made. A recomputed copy of the node keeps the key. */
+/* Dropouts are keyed by their order among the dropouts of the model. The number of other nodes
+ * depends on the micro-batch: for a batch of 1 no copy of a transposed view is made. A recomputed
+ * copy of the node keeps the key. */
 static uint32_t next_key(struct graph *g) { return program_is(g->at.program, PROGRAM_TRAINS) ? ++g->dropouts : 0; }
 
 static id dropout(struct graph *g, id x, id samples, float p, bool per_sample, uint32_t key)
@@ -172,7 +175,10 @@ static id dropout(struct graph *g, id x, id samples, float p, bool per_sample, u
 }
 
 id op_dropout(struct graph *g, id x, id samples, float p) { return dropout(g, x, samples, p, false, next_key(g)); }
-id op_dropout_keyed(struct graph *g, id x, id samples, float p, uint32_t key) { return dropout(g, x, samples, p, false, key); }
+id op_dropout_keyed(struct graph *g, id x, id samples, float p, uint32_t key)
+{
+    return dropout(g, x, samples, p, false, key);
+}
 id op_drop_path(struct graph *g, id x, id samples, float p) { return dropout(g, x, samples, p, true, next_key(g)); }
 id op_samples(struct graph *g, int64_t B) { return graph_input(g, "samples", DT_I32, 1, &B); }
 
@@ -236,9 +242,15 @@ id op_pad(struct graph *g, id x, const int64_t *before, const int64_t *after)
     return op_apply(g, OP_PAD, &a, &x, 1);
 }
 
-id op_replace_rows(struct graph *g, id x, id index, id y) { return op_apply(g, OP_REPLACE_ROWS, NULL, (id[]){x, index, y}, y ? 3 : 2); }
+id op_replace_rows(struct graph *g, id x, id index, id y)
+{
+    return op_apply(g, OP_REPLACE_ROWS, NULL, (id[]){x, index, y}, y ? 3 : 2);
+}
 id op_gather(struct graph *g, id x, id index) { return op_apply(g, OP_GATHER, NULL, (id[]){x, index}, 2); }
-id op_gather_unique(struct graph *g, id x, id index, id inverse) { return op_apply(g, OP_GATHER, NULL, (id[]){x, index, inverse}, 3); }
+id op_gather_unique(struct graph *g, id x, id index, id inverse)
+{
+    return op_apply(g, OP_GATHER, NULL, (id[]){x, index, inverse}, 3);
+}
 
 id op_topk(struct graph *g, id x, int64_t k)
 {
@@ -282,7 +294,8 @@ static void mark_running(struct graph *g, id statistic)
     if (p) p->frozen = p->running = true;
 }
 
-id op_batchnorm(struct graph *g, id x, id w, id b, int64_t group, float eps, id running_mean, id running_var, double momentum)
+id op_batchnorm(struct graph *g, id x, id w, id b, int64_t group, float eps, id running_mean, id running_var,
+                double momentum)
 {
     union attr a = {.batchnorm = {group, eps}};
     const struct outputs norm = op_outputs(g, OP_BATCHNORM, &a, (id[]){x, w, b}, 3);
@@ -290,7 +303,8 @@ id op_batchnorm(struct graph *g, id x, id w, id b, int64_t group, float eps, id 
     if (running_mean || running_var) {
         const struct tensor *t = tensor_at(g, x);
         union attr u = {.batchnorm_update = {momentum, group * t->dim[1] * t->dim[2], eps}};
-        if (!op_apply(g, OP_BATCHNORM_UPDATE, &u, (id[]){norm.at[1], norm.at[2], running_mean, running_var}, 4)) return 0;
+        if (!op_apply(g, OP_BATCHNORM_UPDATE, &u, (id[]){norm.at[1], norm.at[2], running_mean, running_var}, 4))
+            return 0;
         mark_running(g, running_mean);
         mark_running(g, running_var);
     }

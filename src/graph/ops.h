@@ -1,6 +1,7 @@
 /*
- * ops.h: the op table as C sees it. The rows are in ops.def. A new row recompiles what includes this header: headers that
- * many files read say uint16_t for an op, and emit.h and sizes.h know no rows.
+ * ops.h: the op table as C sees it. The rows are in ops.def. A new row recompiles what includes
+ * this header: headers that many files read say uint16_t for an op, and emit.h and sizes.h know no
+ * rows.
  */
 #ifndef OPS_H
 #define OPS_H
@@ -55,7 +56,9 @@ struct op_class_rule {
     int (*variant)(const struct tensor *const *in, const union attr *); /* NULL: one variant */
     const char *const *variants;         /* their names */
     int n_variants;
-    void (*extents)(const struct tensor *const *in, const struct tensor *const *out, const union attr *, double at[EXTENTS]); /* NULL: none */
+    /* NULL: none */
+    void (*extents)(const struct tensor *const *in, const struct tensor *const *out, const union attr *,
+                    double at[EXTENTS]);
 };
 
 struct op_row {
@@ -72,8 +75,8 @@ struct op_row {
 };
 extern const struct op_row op_table[OP_COUNT];
 
-/* The variant of a node; "tn" for a MATMUL, "relu" for an ACT, "" if an op has one variant only, and
- * NULL beyond the last. */
+/* The variant of a node; "tn" for a MATMUL, "relu" for an ACT, "" if an op has one variant only,
+ * and NULL beyond the last. */
 int op_variant(enum op op, const struct tensor *const *in, const union attr *attr);
 const char *op_variant_name(enum op op, int variant);
 /* The op whose times stand for those of an op that was not measured; OP_NONE: none. */

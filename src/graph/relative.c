@@ -155,7 +155,8 @@ struct cost cost_attention_grid(const struct tensor *const *in, const struct ten
     return (struct cost){grid_flops(in[0], attr, 2, 1), bytes_of(in, 5) + bytes_of(out, 2)};
 }
 
-struct cost cost_attention_grid_bwd(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
+struct cost cost_attention_grid_bwd(const struct tensor *const *in, const struct tensor *const *out,
+                                    const union attr *attr)
 {
     return (struct cost){grid_flops(in[1], attr, 5, 3), bytes_of(in, 8) + bytes_of(out, 5)};
 }

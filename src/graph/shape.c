@@ -33,7 +33,8 @@ void infer_reshape(struct infer *f)
         }
     }
     if (open >= 0) {
-        REQUIRE(known > 0 && total % known == 0, "%lld elements are not divisible by %lld", (long long)total, (long long)known);
+        REQUIRE(known > 0 && total % known == 0, "%lld elements are not divisible by %lld", (long long)total,
+                (long long)known);
         dim[open] = total / known;
         known = total;
     }
@@ -63,11 +64,13 @@ void infer_linear(struct infer *f)
     const struct tensor *x = f->in[0], *w = f->in[1], *bias = f->in[2], *add = f->in[3];
     REQUIRE(x->rank >= 1 && w->rank == 2, "x needs a dimension and w two");
     REQUIRE(x->dtype == w->dtype, "x and w differ in dtype");
-    REQUIRE(tensor_last(x) == w->dim[1], "x ends in %lld, w expects %lld", (long long)tensor_last(x), (long long)w->dim[1]);
+    REQUIRE(tensor_last(x) == w->dim[1], "x ends in %lld, w expects %lld", (long long)tensor_last(x),
+            (long long)w->dim[1]);
     REQUIRE(!bias || is_vector(bias, w->dim[0]), "bias must have %lld elements", (long long)w->dim[0]);
     like(&f->out[0], x);
     f->out[0].dim[x->rank - 1] = w->dim[0];
-    REQUIRE(!add || (same(add, &f->out[0]) && add->dtype == x->dtype && tensor_is_dense(add)), "the added tensor must be dense and have the result's shape and dtype");
+    REQUIRE(!add || (same(add, &f->out[0]) && add->dtype == x->dtype && tensor_is_dense(add)),
+            "the added tensor must be dense and have the result's shape and dtype");
 }
 
 void infer_linear_act(struct infer *f)
@@ -99,7 +102,8 @@ void infer_bmm(struct infer *f)
     const struct tensor *a = f->in[0], *b = f->in[1], *acc = f->in[2];
     bool ta = f->attr->matmul.ta, tb = f->attr->matmul.tb;
     int rank = a->rank;
-    REQUIRE(rank >= 2 && b->rank == rank, "both need two dimensions or more, and equally many; they have %d and %d", rank, b->rank);
+    REQUIRE(rank >= 2 && b->rank == rank, "both need two dimensions or more, and equally many; they have %d and %d",
+            rank, b->rank);
     for (int i = 0; i < rank - 2; i++)
         REQUIRE(a->dim[i] == b->dim[i], "leading dimension %d is %lld in a and %lld in b", i, (long long)a->dim[i],
                 (long long)b->dim[i]);
@@ -115,10 +119,12 @@ void infer_bmm_act(struct infer *f)
 {
     const struct tensor *a = f->in[0], *z = f->in[1];
     const int rank = a->rank;
-    REQUIRE(rank >= 2 && z->rank == rank, "both need two dimensions or more, and equally many; they have %d and %d", rank, z->rank);
+    REQUIRE(rank >= 2 && z->rank == rank, "both need two dimensions or more, and equally many; they have %d and %d",
+            rank, z->rank);
     REQUIRE(f->attr->act.kind < ACT_KINDS, "activation %d", f->attr->act.kind);
     for (int i = 0; i < rank; i++)
-        REQUIRE(i == rank - 2 || a->dim[i] == z->dim[i], "dimension %d is %lld in a and %lld in z", i, (long long)a->dim[i], (long long)z->dim[i]);
+        REQUIRE(i == rank - 2 || a->dim[i] == z->dim[i], "dimension %d is %lld in a and %lld in z", i,
+                (long long)a->dim[i], (long long)z->dim[i]);
     set(&f->out[0], statistic(a), rank, a->dim);
     f->out[0].dim[rank - 1] = z->dim[rank - 2];
 }
@@ -132,7 +138,8 @@ void infer_sum_to(struct infer *f)
     REQUIRE(rank <= x->rank, "rank %d cannot be summed to rank %d", x->rank, rank);
     for (int i = 0; i < rank; i++) {
         int64_t from = x->dim[x->rank - rank + i];
-        REQUIRE(dim[i] == from || dim[i] == 1, "a dimension of %lld cannot be summed to %lld", (long long)from, (long long)dim[i]);
+        REQUIRE(dim[i] == from || dim[i] == 1, "a dimension of %lld cannot be summed to %lld", (long long)from,
+                (long long)dim[i]);
     }
     set(&f->out[0], f->attr->sum_to.dtype, rank, dim);
     REQUIRE(takes_sum(f->in[1], &f->out[0]), "the accumulator does not fit the sum");
@@ -153,7 +160,8 @@ void infer_layernorm(struct infer *f)
     const struct tensor *x = f->in[0];
     REQUIRE(x->rank >= 1, "x needs a dimension");
     for (int i = 1; i < 3; i++)
-        REQUIRE(is_vector(f->in[i], tensor_last(x)), "%c must have %lld elements", "wb"[i - 1], (long long)tensor_last(x));
+        REQUIRE(is_vector(f->in[i], tensor_last(x)), "%c must have %lld elements", "wb"[i - 1],
+                (long long)tensor_last(x));
     like(&f->out[0], x);
     for (int o = 1; o < 3; o++) set(&f->out[o], statistic(x), x->rank - 1, x->dim);
 }
@@ -163,7 +171,8 @@ void infer_add_norm(struct infer *f)
 {
     const struct tensor *a = f->in[0];
     REQUIRE(a->rank >= 1 && same(a, f->in[1]) && a->dtype == f->in[1]->dtype, "a and b differ");
-    for (int i = 2; i < f->nin; i++) REQUIRE(is_vector(f->in[i], tensor_last(a)), "a weight must have %lld elements", (long long)tensor_last(a));
+    for (int i = 2; i < f->nin; i++)
+        REQUIRE(is_vector(f->in[i], tensor_last(a)), "a weight must have %lld elements", (long long)tensor_last(a));
     for (int o = 1; o < f->nin - 1; o++) set(&f->out[o], statistic(a), a->rank - 1, a->dim);
     like(&f->out[0], a);
     like(&f->out[f->nin - 1], a);
@@ -181,7 +190,8 @@ void infer_act_bwd_sum(struct infer *f)
 
 void infer_silu_gate_bwd_y(struct infer *f)
 {
-    for (int i = 1; i < 3; i++) REQUIRE(same(f->in[0], f->in[i]) && f->in[0]->dtype == f->in[i]->dtype, "dy, gate and up differ");
+    for (int i = 1; i < 3; i++)
+        REQUIRE(same(f->in[0], f->in[i]) && f->in[0]->dtype == f->in[i]->dtype, "dy, gate and up differ");
     for (int o = 0; o < 3; o++) like(&f->out[o], f->in[0]);
 }
 
@@ -189,7 +199,8 @@ void infer_silu_gate_bwd_y(struct infer *f)
 static bool are_positions(const struct tensor *p, const struct tensor *x)
 {
     if (!p) return true;
-    return p->dtype == DT_I32 && p->rank >= 2 && p->dim[0] == x->dim[0] && p->dim[1] == x->dim[1] && (p->rank == 2 || (p->rank == 3 && p->dim[2] == 3));
+    return p->dtype == DT_I32 && p->rank >= 2 && p->dim[0] == x->dim[0] && p->dim[1] == x->dim[1] &&
+           (p->rank == 2 || (p->rank == 3 && p->dim[2] == 3));
 }
 
 void infer_rope(struct infer *f)
@@ -197,11 +208,13 @@ void infer_rope(struct infer *f)
     const struct tensor *x = f->in[0], *freq = f->in[1];
     REQUIRE(x->rank == 4 && x->dim[3] % 2 == 0, "x must be [B,T,H,D] with D even");
     REQUIRE(is_vector(freq, x->dim[3] / 2), "inv_freq must have D/2 = %lld elements", (long long)x->dim[3] / 2);
-    REQUIRE(are_positions(f->in[2], x), "positions must be i32 [B,T] or [B,T,3] = [%lld,%lld,3]", (long long)x->dim[0], (long long)x->dim[1]);
+    REQUIRE(are_positions(f->in[2], x), "positions must be i32 [B,T] or [B,T,3] = [%lld,%lld,3]", (long long)x->dim[0],
+            (long long)x->dim[1]);
     const int64_t *sections = f->attr->rope.sections, pairs = f->in[2] && f->in[2]->rank == 3 ? x->dim[3] / 2 : 0;
-    REQUIRE(sections[0] >= 0 && sections[1] >= 0 && sections[2] >= 0 && sections[0] + sections[1] + sections[2] == pairs,
-            "sections %lld,%lld,%lld must add up to %lld: D/2 with positions [B,T,3], else 0", (long long)sections[0], (long long)sections[1],
-            (long long)sections[2], (long long)pairs);
+    REQUIRE(sections[0] >= 0 && sections[1] >= 0 && sections[2] >= 0 &&
+                sections[0] + sections[1] + sections[2] == pairs,
+            "sections %lld,%lld,%lld must add up to %lld: D/2 with positions [B,T,3], else 0", (long long)sections[0],
+            (long long)sections[1], (long long)sections[2], (long long)pairs);
     like(&f->out[0], x);
 }
 
@@ -232,13 +245,15 @@ void infer_rows(struct infer *f)
 /* One value per key, shared by all heads and queries; or no mask. */
 static bool is_key_mask(const struct tensor *mask, const struct tensor *k)
 {
-    return !mask || (mask->dtype == DT_F32 && mask->rank == 2 && mask->dim[0] == k->dim[0] && mask->dim[1] == k->dim[1]);
+    return !mask ||
+           (mask->dtype == DT_F32 && mask->rank == 2 && mask->dim[0] == k->dim[0] && mask->dim[1] == k->dim[1]);
 }
 
 /* The first key and one past the last for each query; or no ranges. */
 static bool are_ranges(const struct tensor *r, const struct tensor *q)
 {
-    return !r || (r->dtype == DT_I32 && r->rank == 3 && r->dim[0] == q->dim[0] && r->dim[1] == q->dim[1] && r->dim[2] == 2);
+    return !r ||
+           (r->dtype == DT_I32 && r->rank == 3 && r->dim[0] == q->dim[0] && r->dim[1] == q->dim[1] && r->dim[2] == 2);
 }
 
 void infer_attention(struct infer *f)
@@ -247,8 +262,10 @@ void infer_attention(struct infer *f)
     REQUIRE(q->rank == 4 && k->rank == 4 && same(k, v), "q must be [B,T,H,D], k and v [B,S,G,D]");
     REQUIRE(q->dim[0] == k->dim[0] && q->dim[3] == k->dim[3], "batch or head dimension differs");
     REQUIRE(f->attr->attention.window >= 0, "window %lld is negative", (long long)f->attr->attention.window);
-    REQUIRE(is_key_mask(f->in[3], k), "the mask must be f32 [B,S] = [%lld,%lld]", (long long)k->dim[0], (long long)k->dim[1]);
-    REQUIRE(are_ranges(f->in[4], q), "ranges must be i32 [B,T,2] = [%lld,%lld,2]", (long long)q->dim[0], (long long)q->dim[1]);
+    REQUIRE(is_key_mask(f->in[3], k), "the mask must be f32 [B,S] = [%lld,%lld]", (long long)k->dim[0],
+            (long long)k->dim[1]);
+    REQUIRE(are_ranges(f->in[4], q), "ranges must be i32 [B,T,2] = [%lld,%lld,2]", (long long)q->dim[0],
+            (long long)q->dim[1]);
     REQUIRE(!f->in[4] || !f->attr->attention.causal, "ranges already say which keys a query sees: causal must be 0");
     REQUIRE(q->dim[2] % k->dim[2] == 0, "%lld query heads are not divisible by %lld key heads", (long long)q->dim[2],
             (long long)k->dim[2]);
@@ -259,7 +276,8 @@ void infer_attention(struct infer *f)
 void infer_attention_bwd(struct infer *f)
 {
     const struct tensor *dO = f->in[0], *q = f->in[1], *k = f->in[2], *v = f->in[3], *o = f->in[4];
-    REQUIRE(same(dO, q) && same(o, q) && same(k, v) && is_key_mask(f->in[6], k) && are_ranges(f->in[7], q), "shapes do not agree");
+    REQUIRE(same(dO, q) && same(o, q) && same(k, v) && is_key_mask(f->in[6], k) && are_ranges(f->in[7], q),
+            "shapes do not agree");
     REQUIRE(!f->in[7] || !f->attr->attention.causal, "ranges already say which keys a query sees: causal must be 0");
     like(&f->out[0], q);
     like(&f->out[1], k);
@@ -273,7 +291,8 @@ void infer_embedding(struct infer *f)
     const struct tensor *ids = f->in[0], *table = f->in[1];
     REQUIRE(ids->dtype == DT_I32 && ids->rank < MAX_RANK, "ids must be i32");
     REQUIRE(table->rank == 2, "the table must have two dimensions");
-    REQUIRE(f->attr->embedding.padding >= 0 && f->attr->embedding.padding <= table->dim[0], "padding must be 0 to the number of rows");
+    REQUIRE(f->attr->embedding.padding >= 0 && f->attr->embedding.padding <= table->dim[0],
+            "padding must be 0 to the number of rows");
     set(&f->out[0], table->dtype, ids->rank, ids->dim);
     f->out[0].dim[f->out[0].rank++] = table->dim[1];
 }
@@ -304,9 +323,11 @@ void infer_used_first(struct infer *f)
     const int64_t blocks = f->attr->used_first.blocks, room = f->attr->used_first.room;
     REQUIRE(index->dtype == DT_I32 && index->rank == 2, "the index must be i32 [B,T]");
     const struct feature_blocks of = f->attr->used_first.of;
-    REQUIRE(blocks > 0 && of.rows > 0 && room >= index->dim[0] * blocks && room <= INT32_MAX, "%lld blocks of %lld rows in each sample, room for %lld",
-            (long long)blocks, (long long)of.rows, (long long)room);
-    REQUIRE(of.first >= 0 && of.first <= blocks && (!of.first || of.first_rows > 0), "the first %lld blocks have %lld rows", (long long)of.first, (long long)of.first_rows);
+    REQUIRE(blocks > 0 && of.rows > 0 && room >= index->dim[0] * blocks && room <= INT32_MAX,
+            "%lld blocks of %lld rows in each sample, room for %lld", (long long)blocks, (long long)of.rows,
+            (long long)room);
+    REQUIRE(of.first >= 0 && of.first <= blocks && (!of.first || of.first_rows > 0),
+            "the first %lld blocks have %lld rows", (long long)of.first, (long long)of.first_rows);
     set(&f->out[0], DT_I32, 1, &room);
 }
 
@@ -372,7 +393,8 @@ void infer_dequantize(struct infer *f)
     const union attr *a = f->attr;
     set(&f->out[0], a->dequantize.dtype, a->dequantize.rank, a->dequantize.dim);
     const uint64_t bytes = nf4_layout(tensor_elements(&f->out[0]), a->dequantize.nested).bytes;
-    REQUIRE(f->in[0]->dtype == DT_U8 && is_vector(f->in[0], (int64_t)bytes) && tensor_is_dense(f->in[0]), "x must be u8 [%llu]", (unsigned long long)bytes);
+    REQUIRE(f->in[0]->dtype == DT_U8 && is_vector(f->in[0], (int64_t)bytes) && tensor_is_dense(f->in[0]),
+            "x must be u8 [%llu]", (unsigned long long)bytes);
     REQUIRE(dtype_is_float(a->dequantize.dtype), "the result must have a floating-point dtype");
 }
 
@@ -388,7 +410,8 @@ void infer_dropout(struct infer *f)
     float p = f->attr->dropout.p;
     REQUIRE(is_step(f->in[1]), "the second input must be the step block");
     REQUIRE(p >= 0 && p < 1, "the probability %g is not within [0, 1)", (double)p);
-    REQUIRE(x->rank >= 1 && samples->dtype == DT_I32 && is_vector(samples, x->dim[0]), "samples must be i32, one for each of x's first dimension");
+    REQUIRE(x->rank >= 1 && samples->dtype == DT_I32 && is_vector(samples, x->dim[0]),
+            "samples must be i32, one for each of x's first dimension");
     like(&f->out[0], x);
 }
 

@@ -45,7 +45,8 @@ void infer_pad(struct infer *f)
     like(&f->out[0], x);
     for (int d = 0; d < x->rank; d++) {
         int64_t before = f->attr->pad.before[d], after = f->attr->pad.after[d];
-        REQUIRE(before >= 0 && after >= 0, "padding of %lld before and %lld after axis %d", (long long)before, (long long)after, d);
+        REQUIRE(before >= 0 && after >= 0, "padding of %lld before and %lld after axis %d", (long long)before,
+                (long long)after, d);
         f->out[0].dim[d] += before + after;
     }
 }
@@ -75,8 +76,9 @@ void infer_gather(struct infer *f)
     const struct tensor *x = f->in[0], *inverse = f->in[2];
     infer_index(f, f->in[1]->rank == 2 ? f->in[1]->dim[1] : 0);
     if (f->error[0] || !inverse) return;
-    REQUIRE(inverse->dtype == DT_I32 && inverse->rank == 2 && inverse->dim[0] == x->dim[0] && inverse->dim[1] == x->dim[1], "the inverse index must be i32 [%lld,%lld]",
-            (long long)x->dim[0], (long long)x->dim[1]);
+    REQUIRE(inverse->dtype == DT_I32 && inverse->rank == 2 && inverse->dim[0] == x->dim[0] &&
+                inverse->dim[1] == x->dim[1],
+            "the inverse index must be i32 [%lld,%lld]", (long long)x->dim[0], (long long)x->dim[1]);
 }
 
 void infer_scatter_add(struct infer *f)
@@ -94,22 +96,26 @@ void infer_replace_rows(struct infer *f)
 {
     const struct tensor *x = f->in[0], *index = f->in[1], *y = f->in[2];
     REQUIRE(x->rank == 3, "x must be [B,T,C]");
-    REQUIRE(index->dtype == DT_I32 && index->rank == 2 && index->dim[0] == x->dim[0] && index->dim[1] == x->dim[1], "the index must be i32 [%lld,%lld]", (long long)x->dim[0],
-            (long long)x->dim[1]);
-    REQUIRE(!y || (y->dtype == x->dtype && tensor_last(y) == x->dim[2] && (y->rank == 2 || (y->rank == 3 && y->dim[0] == x->dim[0]))),
-            "the other rows must be [N,%lld] or [%lld,N,%lld], in x's dtype", (long long)x->dim[2], (long long)x->dim[0], (long long)x->dim[2]);
+    REQUIRE(index->dtype == DT_I32 && index->rank == 2 && index->dim[0] == x->dim[0] && index->dim[1] == x->dim[1],
+            "the index must be i32 [%lld,%lld]", (long long)x->dim[0], (long long)x->dim[1]);
+    REQUIRE(!y || (y->dtype == x->dtype && tensor_last(y) == x->dim[2] &&
+                   (y->rank == 2 || (y->rank == 3 && y->dim[0] == x->dim[0]))),
+            "the other rows must be [N,%lld] or [%lld,N,%lld], in x's dtype", (long long)x->dim[2],
+            (long long)x->dim[0], (long long)x->dim[2]);
     like(&f->out[0], x);
 }
 
 void infer_cache_write(struct infer *f)
 {
     const struct tensor *cache = f->in[0], *rows = f->in[1], *at = f->in[2];
-    REQUIRE(cache->rank >= 2 && rows->rank == cache->rank && cache->dtype == rows->dtype, "the cache [B,S,...] and the rows [B,T,...] must have one rank and one dtype");
+    REQUIRE(cache->rank >= 2 && rows->rank == cache->rank && cache->dtype == rows->dtype,
+            "the cache [B,S,...] and the rows [B,T,...] must have one rank and one dtype");
     for (int i = 0; i < cache->rank; i++)
-        REQUIRE(i == 1 || rows->dim[i] == cache->dim[i], "dimension %d is %lld in the cache and %lld in the rows", i, (long long)cache->dim[i], (long long)rows->dim[i]);
+        REQUIRE(i == 1 || rows->dim[i] == cache->dim[i], "dimension %d is %lld in the cache and %lld in the rows", i,
+                (long long)cache->dim[i], (long long)rows->dim[i]);
     REQUIRE(tensor_is_dense(cache), "the cache must be dense");
-    REQUIRE(at->dtype == DT_I32 && at->rank == 2 && at->dim[0] == rows->dim[0] && at->dim[1] == rows->dim[1], "positions must be i32 [%lld,%lld]",
-            (long long)rows->dim[0], (long long)rows->dim[1]);
+    REQUIRE(at->dtype == DT_I32 && at->rank == 2 && at->dim[0] == rows->dim[0] && at->dim[1] == rows->dim[1],
+            "positions must be i32 [%lld,%lld]", (long long)rows->dim[0], (long long)rows->dim[1]);
     like(&f->out[0], cache);
 }
 
@@ -175,9 +181,10 @@ void infer_batchnorm(struct infer *f)
     const struct tensor *x = f->in[0], *w = f->in[1], *b = f->in[2];
     const int64_t group = f->attr->batchnorm.group;
     REQUIRE(x->rank == 4, "x must be [B,H,W,C]");
-    REQUIRE(is_vector(w, x->dim[3]) && is_vector(b, x->dim[3]), "w and b must have %lld elements", (long long)x->dim[3]);
-    REQUIRE(group > 0 && x->dim[0] % group == 0, "%lld images are not divisible into groups of %lld", (long long)x->dim[0],
-            (long long)group);
+    REQUIRE(is_vector(w, x->dim[3]) && is_vector(b, x->dim[3]), "w and b must have %lld elements",
+            (long long)x->dim[3]);
+    REQUIRE(group > 0 && x->dim[0] % group == 0, "%lld images are not divisible into groups of %lld",
+            (long long)x->dim[0], (long long)group);
     like(&f->out[0], x);
     set(&f->out[1], statistic(x), 2, (int64_t[]){x->dim[0] / group, x->dim[3]});
     f->out[2] = f->out[1];
@@ -187,7 +194,8 @@ void infer_batchnorm_frozen(struct infer *f)
 {
     const struct tensor *x = f->in[0];
     REQUIRE(x->rank == 4, "x must be [B,H,W,C]");
-    for (int i = 1; i < 5; i++) REQUIRE(is_vector(f->in[i], x->dim[3]), "w, b, mean and var must have %lld elements", (long long)x->dim[3]);
+    for (int i = 1; i < 5; i++)
+        REQUIRE(is_vector(f->in[i], x->dim[3]), "w, b, mean and var must have %lld elements", (long long)x->dim[3]);
     like(&f->out[0], x);
 }
 
@@ -196,9 +204,11 @@ void infer_batchnorm_update(struct infer *f)
     const struct tensor *mean = f->in[0];
     REQUIRE(mean->rank == 2 && same(mean, f->in[1]), "mean and rstd must be [groups,C]");
     for (int i = 2; i < 4; i++) {
-        REQUIRE(is_vector(f->in[i], mean->dim[1]), "running mean and var must have %lld elements", (long long)mean->dim[1]);
+        REQUIRE(is_vector(f->in[i], mean->dim[1]), "running mean and var must have %lld elements",
+                (long long)mean->dim[1]);
         REQUIRE(f->in[i]->dtype == DT_F32 || f->in[i]->dtype == DT_F64, "running statistics must be f32");
         like(&f->out[i - 2], f->in[i]);
     }
-    REQUIRE(f->attr->batchnorm_update.count > 1, "the variance of one element is undefined: use more images or larger maps");
+    REQUIRE(f->attr->batchnorm_update.count > 1,
+            "the variance of one element is undefined: use more images or larger maps");
 }

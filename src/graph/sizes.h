@@ -6,7 +6,8 @@
 
 #include <stdint.h>
 
-/* Elements of a cell of a weight of n elements: the unit of the norm over ranks. It is a whole number of blocks of 8-bit state. */
+/* Elements of a cell of a weight of n elements: the unit of the norm over ranks. It is a whole
+ * number of blocks of 8-bit state. */
 static inline int64_t weight_cell(int64_t n) { return n < 1 << 20 ? 256 : 16384; }
 /* Partial sums that FOLD keeps: 1 for 2 shares, 2 for 3 and 4, 3 for 5 to 8. */
 static inline int fold_levels(int shares)

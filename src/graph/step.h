@@ -27,12 +27,15 @@ struct step_block {
     uint64_t rng_step;   /* steps done: keys the step's random numbers, together with the seed */
     int32_t step;        /* steps submitted, from 1 */
     int32_t scale_window; /* f16: the scale doubles after this many good steps */
-    /* 1 / (number of tokens, masks, ... that count in the whole step), in the order of graph.counts:
-     * each loss of a model is divided by its own. */
+    /* 1 / (number of tokens, masks, ... that count in the whole step), in the order of
+     * graph.counts: each loss of a model is divided by its own. */
     float inv_count[STEP_COUNTS];
-    float loss_scale;    /* factor on this step's gradients; 1 unless f16, where the update before may have written it */
+    /* factor on this step's gradients; 1 unless f16, where the update before may have written it */
+    float loss_scale;
     /* Written by the update, with f16: */
-    int32_t adam_t;      /* updates done including this one, from 1; with f16 SCALER increments it, unless the update is skipped */
+    /* updates done including this one, from 1; with f16 SCALER increments it, unless the update is
+     * skipped */
+    int32_t adam_t;
     /* Written by the update, with any precision: */
     int32_t found_inf;   /* 1: the update is skipped */
     int32_t good_steps;  /* f16: updates since the scale last changed */

@@ -8,8 +8,14 @@
 enum { PART_ALIGNMENT = NF4_PART_ALIGN };
 _Static_assert((int)STORED_GROUP == (int)NF4_GROUP, "groups");
 
-static void pack_plain(void *const *parts, enum dtype t, const void *values, enum dtype from, int64_t n) { dtype_convert(parts[0], t, values, from, n); }
-static void unpack_plain(void *values, enum dtype to, const void *const *parts, enum dtype t, int64_t n) { dtype_convert(values, to, parts[0], t, n); }
+static void pack_plain(void *const *parts, enum dtype t, const void *values, enum dtype from, int64_t n)
+{
+    dtype_convert(parts[0], t, values, from, n);
+}
+static void unpack_plain(void *values, enum dtype to, const void *const *parts, enum dtype t, int64_t n)
+{
+    dtype_convert(values, to, parts[0], t, n);
+}
 
 /* The codes; parts[1]: the scales in f32. */
 static void pack_nf4(void *const *parts, enum dtype t, const void *values, enum dtype from, int64_t n)
@@ -25,7 +31,10 @@ static void pack_nf4(void *const *parts, enum dtype t, const void *values, enum 
     }
 }
 
-static void finish_nf4(void *const *parts, const float *kept, int64_t n) { nf4_quantize_scales(parts[1], parts[2], parts[3], kept, nf4_blocks(n)); }
+static void finish_nf4(void *const *parts, const float *kept, int64_t n)
+{
+    nf4_quantize_scales(parts[1], parts[2], parts[3], kept, nf4_blocks(n));
+}
 
 /* As the step reads them: rounded to t. */
 static void unpack_blocks(void *values, enum dtype to, const struct nf4_parts *p, enum dtype t, int64_t n)
@@ -50,8 +59,16 @@ static void unpack_nf4_f32(void *values, enum dtype to, const void *const *parts
 
 const struct stored_form stored_forms[STORED_FORMS] = {
     [STORED_PLAIN] = {"plain", 1, 1, {{"elements", 1, 0}}, 0, pack_plain, unpack_plain, NULL},
-    [STORED_NF4] = {"nf4", NF4_GROUP, 4, {{"codes", 2, 1}, {"scales", NF4_BLOCK, 1}, {"absmax", NF4_GROUP, 4}, {"offset", 0, 4}}, NF4_BLOCK, pack_nf4, unpack_nf4, finish_nf4},
-    [STORED_NF4_F32] = {"nf4-f32", NF4_BLOCK, 2, {{"codes", 2, 1}, {"scales", NF4_BLOCK, 4}}, 0, pack_nf4, unpack_nf4_f32, NULL},
+    [STORED_NF4] = {"nf4",
+                    NF4_GROUP,
+                    4,
+                    {{"codes", 2, 1}, {"scales", NF4_BLOCK, 1}, {"absmax", NF4_GROUP, 4}, {"offset", 0, 4}},
+                    NF4_BLOCK,
+                    pack_nf4,
+                    unpack_nf4,
+                    finish_nf4},
+    [STORED_NF4_F32] =
+        {"nf4-f32", NF4_BLOCK, 2, {{"codes", 2, 1}, {"scales", NF4_BLOCK, 4}}, 0, pack_nf4, unpack_nf4_f32, NULL},
 };
 
 const struct stored_form *tensor_form(const struct graph *g, const struct tensor *t)
@@ -68,7 +85,10 @@ uint64_t stored_part_bytes(const struct stored_form *f, int part, enum dtype t, 
     return (uint64_t)((n + p->values - 1) / p->values) * (p->bytes ? p->bytes : dtype_size(t));
 }
 
-uint64_t stored_part_at(const struct stored_form *f, int part, enum dtype t, int64_t at) { return f->part[part].values ? stored_part_bytes(f, part, t, at) : 0; }
+uint64_t stored_part_at(const struct stored_form *f, int part, enum dtype t, int64_t at)
+{
+    return f->part[part].values ? stored_part_bytes(f, part, t, at) : 0;
+}
 
 uint64_t stored_part_offset(const struct stored_form *f, int part, enum dtype t, int64_t elements)
 {

@@ -5,16 +5,17 @@
  *     nf4        codes of 4 bits and their scales, with double quantization (base/nf4.h)
  *     nf4-f32    the same with scales in f32, as some model folders have them
  *
- * A form consists of parts, arrays that follow each other in the storage: a form with fewer bits has
- * codes, and scales that many codes share. A row of the table states the parts and how values are
- * packed into them and unpacked. Loading, saving, training state, precision, offload and the
+ * A form consists of parts, arrays that follow each other in the storage: a form with fewer bits
+ * has codes, and scales that many codes share. A row of the table states the parts and how values
+ * are packed into them and unpacked. Loading, saving, training state, precision, offload and the
  * verifier ask here how many bytes a tensor takes, so a new form is a row of stored.c.
  *
  * Values are moved in chunks, which begin at multiples of the form's group: values that share
- * something are never in two chunks. What all values of a tensor share is made at the end: pack keeps
- * a number for each few values, and finish makes the rest from all of these numbers.
+ * something are never in two chunks. What all values of a tensor share is made at the end: pack
+ * keeps a number for each few values, and finish makes the rest from all of these numbers.
  *
- * A u8 tensor on a storage of any form is a view of its bytes: it is what is copied and dequantized.
+ * A u8 tensor on a storage of any form is a view of its bytes: it is what is copied and
+ * dequantized.
  */
 #ifndef STORED_H
 #define STORED_H
@@ -36,9 +37,9 @@ struct stored_form {
     int64_t group;
     int n_parts;
     struct stored_part part[STORED_PARTS];
-    /* n values of dtype `from` to the parts of a tensor of dtype t, and back. With `kept`, pack fills the
-     * first part, and as parts[1] an f32 for each `kept` values; finish makes the other parts of a tensor
-     * of n values. */
+    /* n values of dtype `from` to the parts of a tensor of dtype t, and back. With `kept`, pack
+     * fills the first part, and as parts[1] an f32 for each `kept` values; finish makes the other
+     * parts of a tensor of n values. */
     int64_t kept;
     void (*pack)(void *const *parts, enum dtype t, const void *values, enum dtype from, int64_t n);
     void (*unpack)(void *values, enum dtype to, const void *const *parts, enum dtype t, int64_t n);
@@ -53,7 +54,8 @@ enum { STORED_GROUP = 16384 };
 const struct stored_form *tensor_form(const struct graph *g, const struct tensor *t);
 /* Bytes of n values in one part; where the part begins in a storage of `elements` values. */
 uint64_t stored_part_bytes(const struct stored_form *f, int part, enum dtype t, int64_t n);
-uint64_t stored_part_at(const struct stored_form *f, int part, enum dtype t, int64_t at); /* where value `at` is in the part, bytes */
+/* where value `at` is in the part, bytes */
+uint64_t stored_part_at(const struct stored_form *f, int part, enum dtype t, int64_t at);
 uint64_t stored_part_offset(const struct stored_form *f, int part, enum dtype t, int64_t elements);
 /* Bytes of a whole tensor: in its storage, and in a file. */
 uint64_t stored_bytes(const struct graph *g, const struct tensor *t);

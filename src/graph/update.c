@@ -25,7 +25,8 @@ void infer_adamw(struct infer *f)
     const struct tensor *m = f->in[2], *v = f->in[3];
     infer_update(f, f->in[4], f->in[5], f->in[6]);
     REQUIRE(same(f->in[0], m) && same(m, v), "p, m and v differ in shape");
-    REQUIRE(m->dtype == v->dtype && (m->dtype == DT_F32 || m->dtype == DT_BF16), "m and v must both be f32, or both bf16");
+    REQUIRE(m->dtype == v->dtype && (m->dtype == DT_F32 || m->dtype == DT_BF16),
+            "m and v must both be f32, or both bf16");
     like(&f->out[1], m);
     like(&f->out[2], v);
     if (f->in[6]) like(&f->out[3], f->in[6]);
@@ -35,8 +36,10 @@ void infer_adamw_8bit(struct infer *f)
 {
     const struct tensor *absmax = f->in[4];
     infer_update(f, f->in[5], f->in[6], f->in[7]);
-    for (int i = 2; i < 4; i++) REQUIRE(same(f->in[0], f->in[i]) && f->in[i]->dtype == DT_U8, "m and v must be u8 of p's shape");
-    REQUIRE(absmax->dtype == DT_F32 && absmax->rank == 2 && absmax->dim[0] == state_blocks(tensor_elements(f->in[0])) && absmax->dim[1] == 2,
+    for (int i = 2; i < 4; i++)
+        REQUIRE(same(f->in[0], f->in[i]) && f->in[i]->dtype == DT_U8, "m and v must be u8 of p's shape");
+    REQUIRE(absmax->dtype == DT_F32 && absmax->rank == 2 && absmax->dim[0] == state_blocks(tensor_elements(f->in[0])) &&
+                absmax->dim[1] == 2,
             "absmax must be f32 [blocks,2]");
     for (int i = 2; i < 5; i++) like(&f->out[i - 1], f->in[i]);
     if (f->in[7]) like(&f->out[4], f->in[7]);
@@ -59,7 +62,8 @@ void infer_adafactor(struct infer *f)
     if (c) {
         const int n = p->rank;
         REQUIRE(n >= 2 && r->rank == n - 1 && c->rank == n - 1, "for p [...,R,C], r must be [...,R] and c [...,C]");
-        for (int i = 0; i < n - 1; i++) REQUIRE(r->dim[i] == p->dim[i] && c->dim[i] == p->dim[i == n - 2 ? n - 1 : i], "r or c does not fit p");
+        for (int i = 0; i < n - 1; i++)
+            REQUIRE(r->dim[i] == p->dim[i] && c->dim[i] == p->dim[i == n - 2 ? n - 1 : i], "r or c does not fit p");
         like(&f->out[3], c);
     } else {
         REQUIRE(same(p, r), "without c, r must have p's shape");

@@ -80,15 +80,19 @@ static void verify_shapes(const struct verify *v, id n)
         HOLDS(t->offset + extent(g, t) <= g->storages.at[t->storage].bytes, n);
         if (op_table[x->op].flags & OPF_VIEW) HOLDS(t->storage == tensor_at(g, x->in[0])->storage, n);
         int from = op_must_alias(g, x, o);
-        HOLDS(from < 0 || (t->storage == tensor_at(g, x->in[from])->storage && t->offset == tensor_at(g, x->in[from])->offset), n);
+        HOLDS(from < 0 ||
+                  (t->storage == tensor_at(g, x->in[from])->storage && t->offset == tensor_at(g, x->in[from])->offset),
+              n);
     }
     for (int i = 0; i < x->nin; i++) {
         const struct tensor *t = tensor_at(g, x->in[i]);
         if (x->in[i]) HOLDS(t->offset + extent(g, t) <= g->storages.at[t->storage].bytes, n);
         if (x->in[i] && t->loop) HOLDS(loop_inside(g, x->loop, t->loop) || g->loops.at[t->loop].axis || !t->advance, n);
     }
-    /* Ranks leave out other iterations: a collective in such a loop would wait for one that has none. */
-    for (id l = x->loop; l && op_table[x->op].flags & OPF_COMM; l = g->loops.at[l].parent) HOLDS(!g->loops.at[l].counted, n);
+    /* Ranks leave out other iterations: a collective in such a loop would wait for one that has
+     * none. */
+    for (id l = x->loop; l && op_table[x->op].flags & OPF_COMM; l = g->loops.at[l].parent)
+        HOLDS(!g->loops.at[l].counted, n);
 }
 
 /* A tensor may be read when a node wrote it earlier in this program, or when its storage is
@@ -121,7 +125,8 @@ static void verify_writes(struct verify *v, id n)
     for (int o = 0; o < x->nout; o++) {
         if (!x->out[o]) continue;
         v->written[x->out[o]] = true;
-        CHECK(!(op_table[x->op].flags & OPF_VIEW) || tensor_at(g, x->out[o])->storage == tensor_at(g, x->in[0])->storage,
+        CHECK(!(op_table[x->op].flags & OPF_VIEW) ||
+                  tensor_at(g, x->out[o])->storage == tensor_at(g, x->in[0])->storage,
               "node %u, %s, is a view, but not of its input's storage", n, op_table[x->op].name);
         bool in_place = op_must_alias(g, x, o) >= 0;
         for (int i = 0; i < x->nin && !in_place && !(op_table[x->op].flags & OPF_VIEW); i++)

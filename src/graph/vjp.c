@@ -3,8 +3,8 @@
  *
  * A vjp reads only the tensors that its row in ops.def lists (autodiff checks this), so the planner
  * knows what each forward tensor is kept for. din[i] is left 0 where no gradient is needed. Weight
- * gradients are f32 (f64 in an f64 graph; passes/techniques/gradients.c). Ops whose gradient is a single op
- * need no vjp here (paired.c).
+ * gradients are f32 (f64 in an f64 graph; passes/techniques/gradients.c). Ops whose gradient is a
+ * single op need no vjp here (paired.c).
  */
 #include <string.h>
 
@@ -119,7 +119,10 @@ void vjp_attention(struct vjp *v)
 {
     id mask = v->in[3], ranges = v->in[4];
     id n = graph_emit(v->g, OP_ATTENTION_BWD, v->attr,
-                      (id[]){v->dout[0], v->in[0], v->in[1], v->in[2], v->out[0], v->out[1], mask, ranges}, ranges ? 8 : mask ? 7 : 6);
+                      (id[]){v->dout[0], v->in[0], v->in[1], v->in[2], v->out[0], v->out[1], mask, ranges},
+                      ranges ? 8
+                      : mask ? 7
+                             : 6);
     for (int i = 0; n && i < 3; i++) v->din[i] = node_at(v->g, n)->out[i];
 }
 
@@ -149,7 +152,10 @@ void vjp_mul(struct vjp *v)
 }
 
 /* y = k x with k either 0 or 1/(1-p): dx = k dy; the same key gives the same k. */
-void vjp_dropout(struct vjp *v) { v->din[0] = emit(v, OP_DROPOUT, v->attr, (id[]){v->dout[0], v->in[1], v->in[2]}, 3, 0); }
+void vjp_dropout(struct vjp *v)
+{
+    v->din[0] = emit(v, OP_DROPOUT, v->attr, (id[]){v->dout[0], v->in[1], v->in[2]}, 3, 0);
+}
 
 void vjp_scale(struct vjp *v) { v->din[0] = op_scale(v->g, v->dout[0], v->attr->scale.value); }
 

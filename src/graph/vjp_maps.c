@@ -36,8 +36,8 @@ void vjp_pad(struct vjp *v)
     v->din[0] = d;
 }
 
-/* y[m] = x[index[m]]: the gradient of a row is the sum over all its reads; if there is one at most, it
- * is where the inverse index says. */
+/* y[m] = x[index[m]]: the gradient of a row is the sum over all its reads; if there is one at most,
+ * it is where the inverse index says. */
 void vjp_gather(struct vjp *v)
 {
     if (v->in[2]) v->din[0] = op_gather_unique(v->g, v->dout[0], v->in[2], v->in[1]);
@@ -51,8 +51,8 @@ void vjp_scatter_add(struct vjp *v)
     if (v->need[2]) v->din[2] = v->dout[0];
 }
 
-/* A row is a copy of one of x or of y: its gradient goes there. Rows that were replaced give x zeros, and a
- * row of y gets the sum over its reads. */
+/* A row is a copy of one of x or of y: its gradient goes there. Rows that were replaced give x
+ * zeros, and a row of y gets the sum over its reads. */
 void vjp_replace_rows(struct vjp *v)
 {
     id d = v->dout[0], index = v->in[1];

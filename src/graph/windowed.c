@@ -42,9 +42,10 @@ static void check_windowed(struct infer *f, int first, int table)
     REQUIRE(window > 0 && window <= 4096, "a window of %lld x %lld", (long long)window, (long long)window);
     REQUIRE(f->attr->windowed.scale > 0, "the scale %g must be above 0", (double)f->attr->windowed.scale);
     for (int i = 0; i < 2; i++)
-        REQUIRE(is_table(f->in[table + i], 2 * window - 1, q->dim[3]), "the tables must be [%lld,%lld]", (long long)(2 * window - 1),
-                (long long)q->dim[3]);
-    REQUIRE(!pad || (pad->rank == 3 && pad->dim[0] == 2 && pad->dim[1] == q->dim[2] && pad->dim[2] == q->dim[3] && dtype_is_float(pad->dtype)),
+        REQUIRE(is_table(f->in[table + i], 2 * window - 1, q->dim[3]), "the tables must be [%lld,%lld]",
+                (long long)(2 * window - 1), (long long)q->dim[3]);
+    REQUIRE(!pad || (pad->rank == 3 && pad->dim[0] == 2 && pad->dim[1] == q->dim[2] && pad->dim[2] == q->dim[3] &&
+                     dtype_is_float(pad->dtype)),
             "pad must be [2,%lld,%lld]: a key and a value for each head", (long long)q->dim[2], (long long)q->dim[3]);
 }
 
@@ -97,12 +98,14 @@ static double window_flops(const struct tensor *q, const union attr *attr, doubl
     return 2 * (double)tensor_elements(q) * (products * window * window + small * 2 * window);
 }
 
-struct cost cost_attention_window(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
+struct cost cost_attention_window(const struct tensor *const *in, const struct tensor *const *out,
+                                  const union attr *attr)
 {
     return (struct cost){window_flops(in[0], attr, 2, 1), bytes_of(in, 6) + bytes_of(out, 2)};
 }
 
-struct cost cost_attention_window_bwd(const struct tensor *const *in, const struct tensor *const *out, const union attr *attr)
+struct cost cost_attention_window_bwd(const struct tensor *const *in, const struct tensor *const *out,
+                                      const union attr *attr)
 {
     return (struct cost){window_flops(in[1], attr, 5, 3), bytes_of(in, 9) + bytes_of(out, 6)};
 }

@@ -8,13 +8,15 @@
  *     swift sft --model Qwen2.5-7B --dataset chats.jsonl
  *     --batch_size 1 --gradient_accumulation_steps 8
  *
- * It has one command that trains; others, such as cd, export, pip, and scripts that evaluate or convert, are skipped.
- * Options before the script are those of the launcher, options behind it those of the script.
+ * It has one command that trains; others, such as cd, export, pip, and scripts that evaluate or
+ * convert, are skipped. Options before the script are those of the launcher, options behind it
+ * those of the script.
  *
- * The file is read as words of a shell, with its quotes, escapes, comments and ~/. $NAME and ${NAME} have the value
- * that a line NAME=value of the file gives them. Everything else that a shell would compute, ${NAME:-default}, $(...),
- * $1, a list, a variable of the environment, stays as it is written: the word says what it lacks, and this is asked
- * for, with the key that it stands for.
+ * The file is read as words of a shell, with its quotes, escapes, comments and ~/. $NAME and
+ * ${NAME} have the value that a line NAME=value of the file gives them. Everything else that a
+ * shell would compute, ${NAME:-default}, $(...), $1, a list, a variable of the environment, stays
+ * as it is written: the word says what it lacks, and this is asked for, with the key that it stands
+ * for.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -106,8 +108,8 @@ static const char *lacking(struct shell *s, const char *text)
     return from == end ? NULL : bump_format(&s->f->memory, "%.*s", (int)(end - from), from);
 }
 
-/* Appends the value of the variable that ends at `end`, or its name. Outside of quotes a value may be several words:
- * ARGS="--batch_size 2". */
+/* Appends the value of the variable that ends at `end`, or its name. Outside of quotes a value may
+ * be several words: ARGS="--batch_size 2". */
 static void append_variable(struct shell *s, struct reading *r, const char *end, char quote, words *out)
 {
     const char *from = s->at, *name = from + 1 + (from[1] == '{');
@@ -241,8 +243,9 @@ static bool is_prefix(const char *word)
     return is_one_of("export|env|exec|time|nohup|then|else|do|{", word) || is_assignment(word);
 }
 
-/* The word at which a command of a training program begins, behind variables; words->n: it is another command. Options
- * alone are one at the beginning of a file: elsewhere they are cases of a script that reads its arguments. */
+/* The word at which a command of a training program begins, behind variables; words->n: it is
+ * another command. Options alone are one at the beginning of a file: elsewhere they are cases of a
+ * script that reads its arguments. */
 static uint32_t command_begin(const words *w, bool first)
 {
     uint32_t i = 0;
@@ -297,7 +300,8 @@ static bool is_option(const char *word)
     return word[0] == '-' && word[1] && !isdigit((unsigned char)word[1]) && word[1] != '.';
 }
 
-/* Returns the part of a word from `text` on as a value: a null with a text is a variable without a value. */
+/* Returns the part of a word from `text` on as a value: a null with a text is a variable without a
+ * value. */
 static struct value *word_value(struct shell *s, const struct word *w, const char *text)
 {
     struct value *v = w->unknown ? value_new(&s->f->memory, VALUE_NULL) : yaml_scalar(&s->f->memory, text);
@@ -316,7 +320,8 @@ static char *option_key(struct shell *s, const char *option)
     return key;
 }
 
-/* Reads the option at words[*i] and its values: none is true; several are a list. --no-x is x: false. */
+/* Reads the option at words[*i] and its values: none is true; several are a list. --no-x is x:
+ * false. */
 static void put_option(struct shell *s, const words *w, uint32_t *i, uint32_t end, uint32_t most, struct value *map)
 {
     const struct word *option = &w->at[(*i)++], *first = &w->at[*i];
@@ -372,8 +377,8 @@ static int add_processes(struct shell *s)
     return map->count ? import_add(s->f, PROGRAM_launch, map, s->name, s->e) : PL_OK;
 }
 
-/* Adds the arguments of the script: options, key=value, and files of settings, which are read first: options come
- * later. `p`: the program that it is; IMPORT_PROGRAMS: its keys tell. */
+/* Adds the arguments of the script: options, key=value, and files of settings, which are read
+ * first: options come later. `p`: the program that it is; IMPORT_PROGRAMS: its keys tell. */
 static int add_arguments(struct shell *s, const words *w, uint32_t i, enum import_program p)
 {
     struct value *map = value_new(&s->f->memory, VALUE_MAP);
@@ -407,7 +412,8 @@ static enum import_program program_of(const char *script, const words *w)
     return IMPORT_PROGRAMS;
 }
 
-/* Refuses a variable without a value that stands for words of the command rather than for the value of an option. */
+/* Refuses a variable without a value that stands for words of the command rather than for the value
+ * of an option. */
 static int check_words(struct shell *s, const words *w, uint32_t i)
 {
     while (++i < w->n) {

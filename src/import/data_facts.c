@@ -1,9 +1,9 @@
 /*
- * data_facts.c: facts of other programs about data: which files, what of a conversation is trained on, and how it
- * becomes text.
+ * data_facts.c: facts of other programs about data: which files, what of a conversation is trained
+ * on, and how it becomes text.
  *
- * Files of this machine become data.train. The name of a dataset on a hub is listed: a run without data.train does not
- * begin.
+ * Files of this machine become data.train. The name of a dataset on a hub is listed: a run without
+ * data.train does not begin.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -33,10 +33,12 @@ static void put_file(struct import_work *w, const char *ours, enum import_how ho
 
 /* --- LLaMA-Factory: names of datasets in dataset_info.json ------------------------------------ */
 
-/* dataset_info.json says for each dataset the file and what its keys mean. Plimsoll tells the format of a sample from
- * its keys, so a description is followed if it gives the keys their usual names. */
+/* dataset_info.json says for each dataset the file and what its keys mean. Plimsoll tells the
+ * format of a sample from its keys, so a description is followed if it gives the keys their usual
+ * names. */
 
-/* Tells whether a column or tag of dataset_info.json has a name that the reader of conversations knows. */
+/* Tells whether a column or tag of dataset_info.json has a name that the reader of conversations
+ * knows. */
 static bool is_usual(const char *column, const char *name)
 {
     static const char *const usual[][2] = {{"prompt", "instruction|prompt|text"},
@@ -193,7 +195,8 @@ static void put_found(struct import_work *w, const char *ours, struct value *pat
 
 /* --- ms-swift -------------------------------------------------------------------------------- */
 
-/* Appends the file of "FILE" or "FILE#SAMPLES"; *samples: all files say the same number, 0: all; -1: they differ. */
+/* Appends the file of "FILE" or "FILE#SAMPLES"; *samples: all files say the same number, 0: all;
+ * -1: they differ. */
 static void add_swift_file(struct import_work *w, const char *text, const struct import_entry *entry,
                            struct value *paths, int64_t *samples)
 {
@@ -244,7 +247,8 @@ static const char *member(const struct value *map, const char *key)
     return v && v->text ? v->text : "";
 }
 
-/* A prompt format of Axolotl's own changes what is trained on; chat_template is the model's, and completion is text. */
+/* A prompt format of Axolotl's own changes what is trained on; chat_template is the model's, and
+ * completion is text. */
 static void check_axolotl_type(struct import_work *w, const struct value *dataset, const struct import_entry *entry)
 {
     const char *type = member(dataset, "type"), *template = member(dataset, "chat_template");
@@ -323,8 +327,8 @@ static void put_train_on(struct import_work *w)
     else if (assistant) import_put_word(w, "data.train_on", import_true(w, assistant) ? "assistant" : "all", assistant);
 }
 
-/* A name of a template that is built in here; others are asked for. LLaVA falls back to v1 for names that it does not
- * know. */
+/* A name of a template that is built in here; others are asked for. LLaVA falls back to v1 for
+ * names that it does not know. */
 static void put_template(struct import_work *w)
 {
     const struct import_entry *template = import_given(w, HOW_TEMPLATE),
@@ -367,8 +371,8 @@ static void put_too_long(struct import_work *w)
 
 /* --- which samples --------------------------------------------------------------------------- */
 
-/* val_size of LLaMA-Factory, which refuses it beside eval_dataset; validation_split_percentage of transformers'
- * scripts, which use it without a file of validation data. Returns the fraction. */
+/* val_size of LLaMA-Factory, which refuses it beside eval_dataset; validation_split_percentage of
+ * transformers' scripts, which use it without a file of validation data. Returns the fraction. */
 static double put_holdout(struct import_work *w)
 {
     const struct import_entry *size = import_pick(w, HOW_VAL_SIZE), *percent = import_given(w, HOW_VAL_PERCENT),

@@ -1,5 +1,6 @@
 /*
- * entries.c: what other programs say: the entry that counts, its value, and a key of ours that is set from it.
+ * entries.c: what other programs say: the entry that counts, its value, and a key of ours that is
+ * set from it.
  */
 #include <math.h>
 #include <stdarg.h>

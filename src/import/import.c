@@ -1,8 +1,8 @@
 /*
  * import.c: from the keys of other programs to ours.
  *
- * Rows with one value become one key here; facts that belong together are combined in run_facts.c and
- * memory_facts.c. A key that is set has SOURCE_IMPORT, so that RUN.yaml and --set override it.
+ * Rows with one value become one key here; facts that belong together are combined in run_facts.c
+ * and memory_facts.c. A key that is set has SOURCE_IMPORT, so that RUN.yaml and --set override it.
  */
 #include "import/import.h"
 
@@ -100,7 +100,8 @@ static void drop(struct import *f, struct config *c, enum config_key key, const 
     vec_push(&f->left, ((struct import_left){what, why}));
 }
 
-/* Drops data.holdout where the run file or an option gives validation data, or a format without a split. */
+/* Drops data.holdout where the run file or an option gives validation data, or a format without a
+ * split. */
 static void settle_holdout(struct import *f, struct config *c)
 {
     const bool unsplit = config_tokens(c) && !config_text(c);
@@ -132,8 +133,8 @@ static void settle_warmup(struct import *f, struct config *c)
         if (is_theirs(c, keys[i])) drop(f, c, keys[i], config_key_name(keys[i]), "there is no warmup");
 }
 
-/* Tells whether a question has an answer. Only the run file or an option says which model it is, for the file itself
- * names one of its parts, and what a variable of the shell stands for. */
+/* Tells whether a question has an answer. Only the run file or an option says which model it is,
+ * for the file itself names one of its parts, and what a variable of the shell stands for. */
 static bool is_answered(const struct config *c, const struct import_question *q)
 {
     const bool model = q->ours == KEY_model_path;
@@ -141,8 +142,8 @@ static bool is_answered(const struct config *c, const struct import_question *q)
     return c->origin[q->ours].source > SOURCE_IMPORT || (model && config_given(c, KEY_model_preset));
 }
 
-/* Returns the variables of the shell behind question i that have no answer either: "; and so has $OUT (output_dir,
- * line 3)". */
+/* Returns the variables of the shell behind question i that have no answer either: "; and so has
+ * $OUT (output_dir, line 3)". */
 static const char *other_variables(struct import *f, const struct config *c, uint32_t i)
 {
     const char *all = "";

@@ -9,10 +9,11 @@
  *     import_print(&f, &config, &text)            our key = value, from which key of theirs; what has no effect
  *     import_free(&f)
  *
- * A file is a configuration of a program of import.def: Hugging Face TrainingArguments, TRL, LLaMA-Factory, LLaVA,
- * ms-swift, Axolotl, DeepSpeed, Accelerate; the flags or YAML of a training script, or a shell script with the command
- * line of one; or such values in Python's notation. import.def has a row for each key that means something,
- * ignored.def the others; which program a file belongs to follows from its keys. The rules of several files:
+ * A file is a configuration of a program of import.def: Hugging Face TrainingArguments, TRL,
+ * LLaMA-Factory, LLaVA, ms-swift, Axolotl, DeepSpeed, Accelerate; the flags or YAML of a training
+ * script, or a shell script with the command line of one; or such values in Python's notation.
+ * import.def has a row for each key that means something, ignored.def the others; which program a
+ * file belongs to follows from its keys. The rules of several files:
  *
  *   - of two values for the same key the later file's counts;
  *   - a value of a DeepSpeed file must be that of the program that uses the file, or "auto";
@@ -68,8 +69,8 @@ int import_read(struct import *f, const char *path, struct error *e);
 /* A file's bytes; messages call it `name`, and files that it names are found from there. */
 int import_read_text(struct import *f, const char *bytes, size_t n, const char *name, struct error *e);
 int import_apply(struct import *f, struct config *c, struct error *e);
-/* Drops what only works with other keys, when these are known: evaluation without validation data. With f->asks an open
- * question is PL_USAGE. */
+/* Drops what only works with other keys, when these are known: evaluation without validation data.
+ * With f->asks an open question is PL_USAGE. */
 int import_settle(struct import *f, struct config *c, struct error *e);
 /* Drops what only training uses: data, the device, precision and 4-bit weights stay. */
 void import_drop_training(struct config *c);

@@ -1,9 +1,9 @@
 /*
  * import_read.c: from the files of other programs to a list of their keys and values.
  *
- * JSON and YAML are both read as YAML, of which JSON is a part, so that every value has its line. A DeepSpeed file
- * is Hjson: comments with // and in slash-star are blanked out before. A Python dictionary without names in it reads as
- * YAML too; others are python.c's.
+ * JSON and YAML are both read as YAML, of which JSON is a part, so that every value has its line. A
+ * DeepSpeed file is Hjson: comments with // and in slash-star are blanked out before. A Python
+ * dictionary without names in it reads as YAML too; others are python.c's.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -18,7 +18,8 @@ enum { MAX_FILE = 16 << 20, MAX_DEPTH = 4, MAX_KEYS = 10000 };
 
 /* --- documents ------------------------------------------------------------------------------- */
 
-/* The end of the comment at s, or s. A comment stands after a blank or a bracket: https://a is none. */
+/* The end of the comment at s, or s. A comment stands after a blank or a bracket: https://a is
+ * none. */
 static char *comment_end(char *s, char before)
 {
     if (s[0] != '/' || (s[1] != '/' && s[1] != '*') || !(isspace((unsigned char)before) || strchr("{}[],:", before)))
@@ -100,8 +101,8 @@ static bool one_of(const char *words, const struct value *v)
     return *words && text && config_word_index(words, text) >= 0;
 }
 
-/* Asks what a variable of a command line stands for: our key is the answer. The ranks and the parts of a batch have one
- * answer. */
+/* Asks what a variable of a command line stands for: our key is the answer. The ranks and the parts
+ * of a batch have one answer. */
 static int ask_variable(const struct adding *a, const struct import_row *r, const char *key, const struct value *v)
 {
     const char *ours = r->how >= HOW_MICRO && r->how <= HOW_NODES ? "train.effective_batch" : r->ours;
@@ -157,8 +158,8 @@ static int add_key(void *to, const struct import_row *r, const char *key, const 
     return PL_OK;
 }
 
-/* Reads the files of settings that a document names, before its own keys, which override them. *others: it has such
- * keys. */
+/* Reads the files of settings that a document names, before its own keys, which override them.
+ * *others: it has such keys. */
 static int follow_files(struct import *f, enum import_program p, const struct value *map, const char *file,
                         bool *others, struct error *e)
 {
@@ -295,8 +296,8 @@ int import_read_text(struct import *f, const char *bytes, size_t n, const char *
     return read_bytes(f, IMPORT_PROGRAMS, bytes, n, name, e);
 }
 
-/* Programs are started in the folder of their project, and name files from there: the folders above the file that
- * names another one are tried too. */
+/* Programs are started in the folder of their project, and name files from there: the folders above
+ * the file that names another one are tried too. */
 const char *import_locate(struct import *f, const char *path, const char *from)
 {
     if (file_exists(path) || *path == '/') return file_exists(path) ? path : NULL;

@@ -60,19 +60,20 @@ struct import_entry {
 const char *import_name(enum import_program p);
 /* Returns why files of the program are not read, and what to do; "": they are read. */
 const char *import_refused(enum import_program p);
-/* Returns the row of a key of the program or its parent; NULL: none. A key without effect has HOW_NONE, and import_why
- * says why. */
+/* Returns the row of a key of the program or its parent; NULL: none. A key without effect has
+ * HOW_NONE, and import_why says why. */
 const struct import_row *import_find(enum import_program p, const char *key);
 const char *import_why(const struct import_row *r);
 /* Returns the most similar key of the program, in `b`; NULL: none is near. */
 const char *import_nearest(enum import_program p, const char *key, struct bump *b);
 /* Whether the key is in a section of which the program knows keys. */
 bool import_in_section(enum import_program p, const char *key);
-/* Calls `visit` for each key of a document: a map without a row of its own is walked. Stops at a nonzero result. */
+/* Calls `visit` for each key of a document: a map without a row of its own is walked. Stops at a
+ * nonzero result. */
 typedef int import_visit(void *to, const struct import_row *row, const char *key, const struct value *v);
 int import_walk(enum import_program p, const struct value *map, struct bump *b, import_visit *visit, void *to);
-/* Returns the program that knows most keys of a document, of several one with its bit in `read`, or else the first;
- * IMPORT_PROGRAMS: none knows one. */
+/* Returns the program that knows most keys of a document, of several one with its bit in `read`, or
+ * else the first; IMPORT_PROGRAMS: none knows one. */
 enum import_program import_guess(const struct value *map, unsigned read);
 /* Appends the defaults of the programs that were read. */
 void import_add_defaults(struct import *f);
@@ -84,7 +85,8 @@ int import_follow(struct import *f, enum import_program p, const char *path, con
 /* The path of a file that another file names, in f->memory; NULL: it does not exist. */
 const char *import_locate(struct import *f, const char *path, const char *from);
 
-/* Whether the text is a shell script rather than YAML; adds the arguments of its training command (command_line.c). */
+/* Whether the text is a shell script rather than YAML; adds the arguments of its training command
+ * (command_line.c). */
 bool import_is_command(const char *text, const char *name);
 int import_add_command(struct import *f, const char *text, const char *name, struct error *e);
 
@@ -94,19 +96,22 @@ struct import_document {
     struct value *map;
 };
 typedef VEC(struct import_document) import_documents;
-/* Whether the text is made of Python's assignments and calls; appends what they say, in f->memory (python.c).
+/* Whether the text is made of Python's assignments and calls; appends what they say, in f->memory
+ * (python.c).
  */
 bool import_is_python(const char *text);
 int import_read_python(struct import *f, const char *text, const char *name, import_documents *out, struct error *e);
 
-/* What import_apply works with (entries.c). The first error stays in f->error, and nothing is set after it. */
+/* What import_apply works with (entries.c). The first error stays in f->error, and nothing is set
+ * after it. */
 struct import_work {
     struct import *f;
     struct config *c;
     struct bump *b; /* that of f */
 };
-/* Returns the value of a fact, of which a given one comes before a default and the arguments of a script before those
- * of its launcher; NULL: none. A DeepSpeed file that says another value than the program that uses it is an error. */
+/* Returns the value of a fact, of which a given one comes before a default and the arguments of a
+ * script before those of its launcher; NULL: none. A DeepSpeed file that says another value than
+ * the program that uses it is an error. */
 const struct import_entry *import_pick(struct import_work *w, enum import_how how);
 /* The same for the keys that become the key `ours`, one for one. */
 const struct import_entry *import_pick_for(struct import_work *w, const char *ours);
@@ -132,8 +137,8 @@ void import_ask(struct import_work *w, const struct import_entry *entry, const c
 /* Reports an error at an entry. */
 void import_refuse(struct import_work *w, const struct import_entry *entry, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* Return the value as true or false, as a number, or as a whole number within bounds; false, 0 and `low` with an error
- * for others and without one for NULL. */
+/* Return the value as true or false, as a number, or as a whole number within bounds; false, 0 and
+ * `low` with an error for others and without one for NULL. */
 bool import_true(struct import_work *w, const struct import_entry *entry);
 double import_number(struct import_work *w, const struct import_entry *entry);
 int64_t import_whole(struct import_work *w, const struct import_entry *entry, int64_t low, int64_t high);
@@ -144,8 +149,9 @@ bool import_has(const struct import_work *w, unsigned programs);
 /* Returns our word for theirs, by "theirs=ours theirs=ours"; NULL: it is none of them. */
 const char *import_pair(struct import_work *w, const char *pairs, const char *word);
 
-/* The facts: the batch and the run (run_facts.c), the schedule and the optimizer (schedule_facts.c), memory
- * (memory_facts.c), adapters and frozen parts (trained_parts.c), and data (data_facts.c). */
+/* The facts: the batch and the run (run_facts.c), the schedule and the optimizer
+ * (schedule_facts.c), memory (memory_facts.c), adapters and frozen parts (trained_parts.c), and
+ * data (data_facts.c). */
 void import_run(struct import_work *w);
 void import_schedule(struct import_work *w);
 void import_memory(struct import_work *w);
@@ -156,7 +162,8 @@ const struct import_entry *import_asks_for_lora(struct import_work *w);
 /* A word as a value. */
 struct value *import_word(struct import_work *w, const char *text);
 
-/* Whether a value says no: null, false, 0, "", none, no, off, an empty list or map, a map with enabled: false. */
+/* Whether a value says no: null, false, 0, "", none, no, off, an empty list or map, a map with
+ * enabled: false. */
 bool import_off(const struct value *v);
 
 #endif

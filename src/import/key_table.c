@@ -1,6 +1,6 @@
 /*
- * key_table.c: the rows of import.def and the lists of ignored.def: finding a key, walking a document, and
- * which program a document belongs to.
+ * key_table.c: the rows of import.def and the lists of ignored.def: finding a key, walking a
+ * document, and which program a document belongs to.
  */
 #include <stdio.h>
 #include <string.h>
@@ -134,8 +134,8 @@ static const struct import_row *find(enum import_program p, const char *key)
     return r || programs[p].parent == p ? r : find_own(programs[p].parent, key);
 }
 
-/* A key of fsdp_config may be written with or without fsdp_ before it. Of a script's key, a.b.c, only the end counts:
- * b.c, else c. */
+/* A key of fsdp_config may be written with or without fsdp_ before it. Of a script's key, a.b.c,
+ * only the end counts: b.c, else c. */
 const struct import_row *import_find(enum import_program p, const char *key)
 {
     char plain[160];

@@ -1,6 +1,6 @@
 /*
- * memory_facts.c: facts of other programs about memory: precision, recomputation, what is divided among ranks and
- * what is offloaded.
+ * memory_facts.c: facts of other programs about memory: precision, recomputation, what is divided
+ * among ranks and what is offloaded.
  */
 #include <math.h>
 #include <string.h>
@@ -38,7 +38,8 @@ static void say(struct import_work *w, struct precision *p, const char *text, co
     *p = (struct precision){text, entry};
 }
 
-/* mixed_precision of Accelerate and scripts: a word, or true, which says no more than that there is one. */
+/* mixed_precision of Accelerate and scripts: a word, or true, which says no more than that there is
+ * one. */
 static void say_mixed(struct import_work *w, struct precision *p, const struct import_entry *mixed)
 {
     const char *text = dtype_word(w, mixed);
@@ -48,7 +49,8 @@ static void say_mixed(struct import_work *w, struct precision *p, const struct i
     else say(w, p, text, mixed);
 }
 
-/* torch.autocast: f16 unless a dtype says bf16; DeepSpeed's own has bf16 unless its dtype says otherwise. */
+/* torch.autocast: f16 unless a dtype says bf16; DeepSpeed's own has bf16 unless its dtype says
+ * otherwise. */
 static void say_amp(struct import_work *w, struct precision *p, const struct import_entry *amp)
 {
     const struct import_entry *cast = import_given(w, HOW_AUTOCAST_DTYPE);
@@ -87,7 +89,8 @@ static struct precision switches(struct import_work *w)
     return p;
 }
 
-/* Without a switch the weights are computed with as they are loaded: in f32 unless the dtype says otherwise. */
+/* Without a switch the weights are computed with as they are loaded: in f32 unless the dtype says
+ * otherwise. */
 static struct precision unswitched(struct import_work *w)
 {
     const struct import_entry *dtype = import_given(w, HOW_DTYPE), *amp = import_given(w, HOW_AMP),
@@ -109,8 +112,9 @@ static bool has_masters(struct import_work *w)
            !strcmp(import_text(type), "DEEPSPEED");
 }
 
-/* A Trainer updates weights as they are loaded: in bf16 there are no master weights, unless DeepSpeed or FSDP keeps
- * them. An adapter is f32 in any case, and LLaMA-Factory loads what it trains in f32. */
+/* A Trainer updates weights as they are loaded: in bf16 there are no master weights, unless
+ * DeepSpeed or FSDP keeps them. An adapter is f32 in any case, and LLaMA-Factory loads what it
+ * trains in f32. */
 static bool is_pure(struct import_work *w, const struct precision *p)
 {
     const bool switched = !strcmp(p->word, "bf16") || !strcmp(p->word, "auto");

@@ -8,8 +8,8 @@
  *         bf16=True,
  *     )
  *
- * Comments, docstrings and imports are skipped. Positional arguments have no effect. Nothing is executed: an expression
- * is refused with its line.
+ * Comments, docstrings and imports are skipped. Positional arguments have no effect. Nothing is
+ * executed: an expression is refused with its line.
  */
 #include <ctype.h>
 #include <stdlib.h>
@@ -160,7 +160,8 @@ static void add_class(struct python *p, const char *name, uint32_t line, struct 
         if (!map->items[i]->line) map->items[i]->line = line;
 }
 
-/* Name(...): its keyword arguments are a document; positional arguments are skipped. p->at is behind the bracket. */
+/* Name(...): its keyword arguments are a document; positional arguments are skipped. p->at is
+ * behind the bracket. */
 static int read_call(struct python *p, const char *full)
 {
     const char *dot = strrchr(full, '.'), *name = dot ? dot + 1 : full;
@@ -189,8 +190,8 @@ static int read_call(struct python *p, const char *full)
     return PL_OK;
 }
 
-/* A name: True, False, None, a name that was assigned above, torch.bfloat16 as a text, or a call, which is an empty map
- * here. */
+/* A name: True, False, None, a name that was assigned above, torch.bfloat16 as a text, or a call,
+ * which is an empty map here. */
 static int read_name(struct python *p, size_t n, struct value **out)
 {
     const char *name = bump_format(&p->f->memory, "%.*s", (int)n, p->at);

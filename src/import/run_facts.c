@@ -1,5 +1,6 @@
 /*
- * run_facts.c: facts of other programs about the run: the batch, its length, evaluation, checkpoints.
+ * run_facts.c: facts of other programs about the run: the batch, its length, evaluation,
+ * checkpoints.
  */
 #include <math.h>
 #include <string.h>
@@ -133,13 +134,15 @@ static int64_t every(struct import_work *w, const struct import_entry *entry, in
     return x > 0 && x < 1 ? 0 : import_whole(w, entry, 0, INT32_MAX);
 }
 
-/* Axolotl and ms-swift count in steps where a number of steps is given, whatever the strategy is. */
+/* Axolotl and ms-swift count in steps where a number of steps is given, whatever the strategy
+ * is. */
 static bool implies_steps(const struct import_entry *steps)
 {
     return steps && steps->given && (steps->program == PROGRAM_axolotl || steps->program == PROGRAM_swift);
 }
 
-/* Puts every how many steps something happens, by the strategy or the number of steps. Returns whether steps count. */
+/* Puts every how many steps something happens, by the strategy or the number of steps. Returns
+ * whether steps count. */
 static bool put_every(struct import_work *w, const char *ours, const struct import_entry *strategy, bool counted,
                       const struct import_entry *steps, int64_t total)
 {

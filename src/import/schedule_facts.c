@@ -1,8 +1,9 @@
 /*
- * schedule_facts.c: facts of other programs about the learning rate, its schedule and the optimizer.
+ * schedule_facts.c: facts of other programs about the learning rate, its schedule and the
+ * optimizer.
  *
- * A scheduler of DeepSpeed is one thing with defaults of its own: where a DeepSpeed file has one, the arguments of the
- * program that uses the file count only where the file says "auto".
+ * A scheduler of DeepSpeed is one thing with defaults of its own: where a DeepSpeed file has one,
+ * the arguments of the program that uses the file count only where the file says "auto".
  */
 #include <ctype.h>
 #include <math.h>
@@ -33,7 +34,8 @@ static const char *schedule_word(struct import_work *w, const struct import_entr
     return "constant";
 }
 
-/* cosine_with_min_lr: its least rate, as a fraction. Other options change a curve in ways that do not exist here. */
+/* cosine_with_min_lr: its least rate, as a fraction. Other options change a curve in ways that do
+ * not exist here. */
 static void put_floor(struct import_work *w, const struct import_entry *schedule)
 {
     const struct import_entry *options = import_given(w, HOW_SCHEDULE_OPTIONS);
@@ -110,7 +112,8 @@ static void put_ds_warmup(struct import_work *w, const struct import_entry *sche
     else import_put(w, "train.warmup_shape", import_word(w, "log"), scheduler, default_of(w, "warmup_type"));
 }
 
-/* The peak of the warmup is the learning rate. WarmupDecayLR has a peak of its own, others take the optimizer's. */
+/* The peak of the warmup is the learning rate. WarmupDecayLR has a peak of its own, others take the
+ * optimizer's. */
 static void put_ds_rate(struct import_work *w, const struct import_entry *scheduler, bool decays)
 {
     const struct import_entry *peak = import_given(w, HOW_DS_MAX_RATE),
@@ -183,7 +186,8 @@ static const struct named_optimizer *find_optimizer(const char *name)
     return NULL;
 }
 
-/* The optimizer that a script or a DeepSpeed file names; DeepSpeed's Adam is AdamW unless adam_w_mode is false. */
+/* The optimizer that a script or a DeepSpeed file names; DeepSpeed's Adam is AdamW unless
+ * adam_w_mode is false. */
 static const struct named_optimizer *said_optimizer(struct import_work *w, const struct import_entry **entry)
 {
     const struct import_entry *script = import_given(w, HOW_OPTIMIZER), *ds = import_given(w, HOW_DS_OPTIMIZER),
@@ -207,8 +211,8 @@ static const struct named_optimizer *said_optimizer(struct import_work *w, const
     return plain ? &coupled : import_true(w, import_given(w, HOW_TORCH_ADAM)) ? find_optimizer("adamw") : &fused;
 }
 
-/* transformers' Trainer gives biases and norms no decay; other programs, and DeepSpeed's own optimizers, decay all that
- * they are given. */
+/* transformers' Trainer gives biases and norms no decay; other programs, and DeepSpeed's own
+ * optimizers, decay all that they are given. */
 static void put_no_decay(struct import_work *w, const struct import_entry *decay)
 {
     if (!import_has(w, BIT(hf) | BIT(trl) | BIT(lf) | BIT(llava) | BIT(swift) | BIT(axolotl)) ||
@@ -236,7 +240,8 @@ static void put_decay(struct import_work *w, const struct named_optimizer *optim
                    bump_format(w->b, "default of %s", import_text(named)));
 }
 
-/* Numbers that an optimizer of DeepSpeed has unless they are given, there or by the program that uses the file. */
+/* Numbers that an optimizer of DeepSpeed has unless they are given, there or by the program that
+ * uses the file. */
 static void put_ds_defaults(struct import_work *w, const struct import_entry *type)
 {
     static const struct {

@@ -1,9 +1,9 @@
 /*
- * trained_parts.c: facts of other programs about what is trained: adapters, 4-bit weights, and frozen parts of a
- * model.
+ * trained_parts.c: facts of other programs about what is trained: adapters, 4-bit weights, and
+ * frozen parts of a model.
  *
- * A frozen part is model.freeze where all weights are trained. With an adapter, all others are frozen in any case, and
- * a frozen part gets no adapter: adapter.exclude_modules.
+ * A frozen part is model.freeze where all weights are trained. With an adapter, all others are
+ * frozen in any case, and a frozen part gets no adapter: adapter.exclude_modules.
  */
 #include <string.h>
 
@@ -60,7 +60,8 @@ static struct value *lora_target(struct import_work *w, const struct import_entr
     return list;
 }
 
-/* Puts the defaults of scripts with use_lora of Qwen, and of FastChat's, which always has an adapter. */
+/* Puts the defaults of scripts with use_lora of Qwen, and of FastChat's, which always has an
+ * adapter. */
 static void put_script_defaults(struct import_work *w, const struct import_entry *asked)
 {
     static const struct {
@@ -147,7 +148,8 @@ static const struct {
 };
 enum { TOWER, PROJECTOR, LANGUAGE, PARTS }; /* in the order of parts.def */
 
-/* Appends the names of a part's modules to alternatives of a regular expression: those that stand anywhere in a name.
+/* Appends the names of a part's modules to alternatives of a regular expression: those that stand
+ * anywhere in a name.
  */
 static void add_names(int part, struct text *out)
 {
@@ -185,8 +187,9 @@ static void put_freeze(struct import_work *w, const struct frozen *f)
     if (from) import_put(w, "model.freeze", list, from, NULL);
 }
 
-/* The adapters that a frozen part does not get. LLaMA-Factory's `all` never has those of the projector, and neither has
- * LLaVA, which trains the projector whole instead; with names that are given, ms-swift does not look at parts. */
+/* The adapters that a frozen part does not get. LLaMA-Factory's `all` never has those of the
+ * projector, and neither has LLaVA, which trains the projector whole instead; with names that are
+ * given, ms-swift does not look at parts. */
 static void put_exclude(struct import_work *w, struct frozen f, const struct import_entry *asked)
 {
     const struct import_entry *target = import_pick(w, HOW_LORA_TARGET);

@@ -35,8 +35,12 @@ void answers_close(struct held_out *h)
 
 struct generate_options answers_options(const struct held_out *h, int64_t tokens)
 {
-    return (struct generate_options){.sampling = {.top_p = 1, .repetition_penalty = 1}, .most = tokens, .ends = h->folder.eos.at, .n_ends = h->folder.eos.n,
-                                     .tokenizer = h->prompts.tokenizer, .images = h->prompts.has_images ? &h->prompts.images : NULL};
+    return (struct generate_options){.sampling = {.top_p = 1, .repetition_penalty = 1},
+                                     .most = tokens,
+                                     .ends = h->folder.eos.at,
+                                     .n_ends = h->folder.eos.n,
+                                     .tokenizer = h->prompts.tokenizer,
+                                     .images = h->prompts.has_images ? &h->prompts.images : NULL};
 }
 
 void answers_put_scores(struct json_writer *w, const struct text_scores *s)
@@ -48,7 +52,8 @@ void answers_put_scores(struct json_writer *w, const struct text_scores *s)
     json_put_number(w, "rouge_l", x.rouge_l);
 }
 
-void answers_put_line(struct text *out, const struct held_out *h, uint32_t file, uint32_t i, const struct answer *a, const struct text_scores *one)
+void answers_put_line(struct text *out, const struct held_out *h, uint32_t file, uint32_t i, const struct answer *a,
+                      const struct text_scores *one)
 {
     const struct questions *q = &h->questions;
     const uint32_t number = q->file[file].first + i;

@@ -11,7 +11,7 @@
 #include "infer/generation_config.h"
 #include "models/prs_med.h"
 
-/* --- the question ------------------------------------------------------------------------------------ */
+/* --- the question ----------------------------------------------------------------------------- */
 
 /* The tokenizer of a model that was put together from two folders is in that of LLaVA. */
 static int check_model(struct ask *a, const struct config *c, struct error *e)
@@ -20,8 +20,13 @@ static int check_model(struct ask *a, const struct config *c, struct error *e)
     const char *name = c->model_path ? c->model_path : c->model_preset;
     int rc = config_open_model(c, &m, e);
     if (rc) return rc;
-    if (!prs_model(&m)) rc = error_set(e, PL_USAGE, "%s is a %s, which answers no question with a mask; expected a prs_med, or a prompt of points or a box", name, m.family->model_type);
-    else if (!c->data_tokenizer && *prs_text_model(&m).path) a->config.data_tokenizer = a->tokenizer = mem_string(prs_text_model(&m).path);
+    if (!prs_model(&m))
+        rc = error_set(
+            e, PL_USAGE,
+            "%s is a %s, which answers no question with a mask; expected a prs_med, or a prompt of points or a box",
+            name, m.family->model_type);
+    else if (!c->data_tokenizer && *prs_text_model(&m).path)
+        a->config.data_tokenizer = a->tokenizer = mem_string(prs_text_model(&m).path);
     model_close(&m);
     return rc;
 }
@@ -74,7 +79,7 @@ void ask_close(struct ask *a)
     *a = (struct ask){0};
 }
 
-/* --- the mask ---------------------------------------------------------------------------------------- */
+/* --- the mask --------------------------------------------------------------------------------- */
 
 /* The image on the canvas of TinySAM's encoder. */
 static int put_canvas(struct run *r, const struct predictor_image *image, struct predictor *out, struct error *e)
@@ -95,7 +100,8 @@ static int put_canvas(struct run *r, const struct predictor_image *image, struct
 }
 
 /* The image as the language model's tower takes it. */
-static int put_pixels(struct run *r, const struct image_processor *p, const struct predictor_image *image, struct error *e)
+static int put_pixels(struct run *r, const struct image_processor *p, const struct predictor_image *image,
+                      struct error *e)
 {
     uint32_t h, w;
     image_processor_size(p, &h, &w);
@@ -157,7 +163,8 @@ void ask_masks_close(struct ask_masks *m)
     *m = (struct ask_masks){0};
 }
 
-int ask_masks_run(struct ask_masks *m, const struct ask *a, const struct predictor_image *image, struct predictor *out, struct error *e)
+int ask_masks_run(struct ask_masks *m, const struct ask *a, const struct predictor_image *image, struct predictor *out,
+                  struct error *e)
 {
     const struct step_block b = {.loss_scale = 1, .step = 1, .adam_t = 1};
     struct run *r = &m->run;
@@ -191,16 +198,24 @@ void ask_mask_free(struct predictor *out)
     *out = (struct predictor){0};
 }
 
-/* --- the answer --------------------------------------------------------------------------------------- */
+/* --- the answer ------------------------------------------------------------------------------- */
 
 struct generate_options ask_options(const struct ask *a, int64_t most)
 {
-    return (struct generate_options){.sampling = {.repetition_penalty = 1, .top_p = 1}, .most = most, .ends = a->ends.at, .n_ends = a->ends.n, .images = &a->prompts.images, .tokenizer = a->prompts.tokenizer};
+    return (struct generate_options){.sampling = {.repetition_penalty = 1, .top_p = 1},
+                                     .most = most,
+                                     .ends = a->ends.at,
+                                     .n_ends = a->ends.n,
+                                     .images = &a->prompts.images,
+                                     .tokenizer = a->prompts.tokenizer};
 }
 
 int ask_answer(struct ask *a, int64_t most, struct answer *out, struct error *e)
 {
-    const struct run_generation o = {.cache = (int64_t)a->ids.n + most, .prompt = a->ids.n, .answer = most, .images = {.images = 1}};
+    const struct run_generation o = {.cache = (int64_t)a->ids.n + most,
+                                     .prompt = a->ids.n,
+                                     .answer = most,
+                                     .images = {.images = 1}};
     struct generator g = {0};
     int rc = generator_plan(&g, &a->config, &o, e);
     if (!rc) rc = generator_start(&g, e);

@@ -6,7 +6,8 @@
  *     ask_answer(&a, most, &answer, &error)            token by token, greedily
  *     ask_close(&a)
  *
- * Masks of several questions, by one run: ask_masks_open, then for each ask_again and ask_masks_run.
+ * Masks of several questions, by one run: ask_masks_open, then for each ask_again and
+ * ask_masks_run.
  *
  * Mask and answer are two runs, one after the other: the memory is that of the larger one.
  */
@@ -28,7 +29,8 @@ struct ask {
     uint64_t bytes;           /* planned memory of the mask */
 };
 
-/* `c` must stay valid. PL_USAGE: the model answers no questions with masks; there is no tokenizer. ask_close is called in any case. */
+/* `c` must stay valid. PL_USAGE: the model answers no questions with masks; there is no tokenizer.
+ * ask_close is called in any case. */
 int ask_open(struct ask *a, const struct config *c, const char *path, const char *question, struct error *e);
 /* Another question in its place; *a stays open, whatever comes of it. */
 int ask_again(struct ask *a, const char *path, const char *question, struct error *e);
@@ -39,7 +41,8 @@ struct ask_masks {
     int64_t T;
 };
 int ask_masks_open(struct ask_masks *m, const struct ask *a, int64_t T, struct error *e);
-int ask_masks_run(struct ask_masks *m, const struct ask *a, const struct predictor_image *image, struct predictor *out, struct error *e);
+int ask_masks_run(struct ask_masks *m, const struct ask *a, const struct predictor_image *image, struct predictor *out,
+                  struct error *e);
 void ask_masks_close(struct ask_masks *m);
 
 /* Fills `out` for predictor_mask(out, 0, 0, ...); ask_mask_free frees it. */

@@ -18,24 +18,36 @@ int embed_config(struct config *c, const char *folder, const char *dtype, const 
     config_init(c);
     int rc = config_assign(c, "model.path", folder, e);
     for (uint32_t i = 0; i < set->n && !rc; i++) rc = config_set(c, set->at[i], e);
-    if (!rc && dtype && strcmp(dtype, "f32") && strcmp(dtype, "bf16")) rc = error_set(e, PL_USAGE, "--embeddings-dtype %s: expected f32 or bf16", dtype);
+    if (!rc && dtype && strcmp(dtype, "f32") && strcmp(dtype, "bf16"))
+        rc = error_set(e, PL_USAGE, "--embeddings-dtype %s: expected f32 or bf16", dtype);
     if (!rc && dtype) rc = config_assign(c, "memory.precision", dtype, e);
-    if (!rc) rc = config_assign(c, "model.freeze", "*", e); /* as in the runs on the store: memory.quantize is for frozen weights */
+    /* as in the runs on the store: memory.quantize is for frozen weights */
+    if (!rc) rc = config_assign(c, "model.freeze", "*", e);
     return rc ? rc : config_check_read(c, "data pack", "model.* data.* memory.* device.*", e);
 }
 
 static int check_model(const struct model *m, const char *folder, int64_t side, struct error *e)
 {
-    if (!m->masks && !m->images) return error_set(e, PL_USAGE, "%s: a %s has no image embeddings; expected a mask model, such as sam, or a model of images and text, such as llava", folder, m->family->model_type);
+    if (!m->masks && !m->images)
+        return error_set(e, PL_USAGE,
+                         "%s: a %s has no image embeddings; expected a mask model, such as sam, or a model of images "
+                         "and text, such as llava",
+                         folder, m->family->model_type);
     if (prs_model(m) || (m->images && m->images->single))
-        return error_set(e, PL_USAGE, "%s: a %s takes the pixels of its images besides the embeddings of its vision tower: it is trained on images", folder, m->family->model_type);
+        return error_set(e, PL_USAGE,
+                         "%s: a %s takes the pixels of its images besides the embeddings of its vision tower: it is "
+                         "trained on images",
+                         folder, m->family->model_type);
     if (m->masks && side % m->masks->patch)
-        return error_set(e, PL_USAGE, "%s: the image size %lld is not divisible by the patch size %lld; give another --size", folder, (long long)side, (long long)m->masks->patch);
+        return error_set(e, PL_USAGE,
+                         "%s: the image size %lld is not divisible by the patch size %lld; give another --size", folder,
+                         (long long)side, (long long)m->masks->patch);
     return PL_OK;
 }
 
 /* The batch of the encoder alone; side 0: the model's. */
-static int choose_batch(const struct config *c, const char *folder, int64_t *side, struct encoder_batch *out, struct error *e)
+static int choose_batch(const struct config *c, const char *folder, int64_t *side, struct encoder_batch *out,
+                        struct error *e)
 {
     struct model m;
     int rc = config_open_model(c, &m, e);
@@ -66,11 +78,13 @@ static int start(struct embedder *m, const char *folder, int64_t side, struct er
     m->about.type = r->planned.plan.settings.precision == DT_BF16 ? PACKED_BF16 : PACKED_F32;
     m->bytes = packed_embedding_bytes(&m->about);
     snprintf(m->about.model, sizeof m->about.model, "%s", folder);
-    CHECK(tensor_elements(tensor_at(&r->planned.graph, m->output)) * dtype_size(packed_dtype(m->about.type)) == (int64_t)m->bytes);
+    CHECK(tensor_elements(tensor_at(&r->planned.graph, m->output)) * dtype_size(packed_dtype(m->about.type)) ==
+          (int64_t)m->bytes);
     return PL_OK;
 }
 
-int embed_open(struct embedder *m, const char *folder, int64_t side, const char *dtype, const struct names *set, struct error *e)
+int embed_open(struct embedder *m, const char *folder, int64_t side, const char *dtype, const struct names *set,
+               struct error *e)
 {
     memset(m, 0, sizeof *m);
     int rc = embed_config(&m->config, folder, dtype, set, e);
@@ -107,7 +121,8 @@ int embed_image(struct embedder *m, const uint8_t *image, uint32_t rows, uint32_
 int embed_pixels(struct embedder *m, const float *pixels, void *to, struct error *e)
 {
     const struct model *model = &m->run.planned.model;
-    int rc = run_write_input(&m->run, "pixel_values", 0, pixels, (uint64_t)(model->images->channels * model->image * model->image) * sizeof *pixels, e);
+    int rc = run_write_input(&m->run, "pixel_values", 0, pixels,
+                             (uint64_t)(model->images->channels * model->image * model->image) * sizeof *pixels, e);
     return rc ? rc : encode(m, to, e);
 }
 
@@ -115,7 +130,8 @@ int embed_finite(const struct embedder *m, const void *embedding, const char *na
 {
     const enum dtype t = packed_dtype(m->about.type);
     if (transfer_nonfinite(embedding, t, (int64_t)(m->bytes / dtype_size(t))) < 0) return PL_OK;
-    return error_set(e, PL_USAGE, "the embedding of %.200s has NaN or infinite values; check the weights of %s", name, m->about.model);
+    return error_set(e, PL_USAGE, "the embedding of %.200s has NaN or infinite values; check the weights of %s", name,
+                     m->about.model);
 }
 
 void embed_close(struct embedder *m)

@@ -17,13 +17,15 @@ struct embedder {
     id output;
     size_t bytes;                   /* of one embedding */
 };
-/* The configuration of an encoder's run: see embed_open. The caller calls config_free in any case. */
+/* The configuration of an encoder's run: see embed_open. The caller calls config_free in any
+ * case. */
 int embed_config(struct config *c, const char *folder, const char *dtype, const struct names *set, struct error *e);
-/* Prepares the encoder of a model folder for images of `side`, one at a time; 0: the model's, which that of a
- * vision tower always is. `dtype`: "f32" or
+/* Prepares the encoder of a model folder for images of `side`, one at a time; 0: the model's, which
+ * that of a vision tower always is. `dtype`: "f32" or
  * "bf16", the precision of computation and result; NULL: the machine's default. `set`: as --set,
  * for device and memory keys. On failure nothing needs closing. */
-int embed_open(struct embedder *m, const char *folder, int64_t side, const char *dtype, const struct names *set, struct error *e);
+int embed_open(struct embedder *m, const char *folder, int64_t side, const char *dtype, const struct names *set,
+               struct error *e);
 /* The embedding of an image [side][side][3], whose first rows x columns hold pixels, into
  * to[bytes]. */
 int embed_image(struct embedder *m, const uint8_t *image, uint32_t rows, uint32_t columns, void *to, struct error *e);

@@ -28,7 +28,7 @@ static bool is_among(int32_t id, const int32_t *ends, uint32_t n)
     return false;
 }
 
-/* --- text --------------------------------------------------------------------------------------------- */
+/* --- text ------------------------------------------------------------------------------------- */
 
 /* The text of an answer as it grows. */
 struct growing {
@@ -73,8 +73,8 @@ static void show_until(struct growing *t, size_t end)
     t->shown = end > t->shown ? end : t->shown;
 }
 
-/* Appends a token's text; *stopped: a stop string is in it. A token that the tokenizer does not have, in a
- * vocabulary that is larger than its own, has no text. */
+/* Appends a token's text; *stopped: a stop string is in it. A token that the tokenizer does not
+ * have, in a vocabulary that is larger than its own, has no text. */
 static int grow(struct growing *t, int32_t id, bool *stopped, struct error *e)
 {
     size_t at = 0;
@@ -97,7 +97,7 @@ static void grow_end(struct growing *t, bool stopped)
     text_append(t->text, "", 0);
 }
 
-/* --- opening ------------------------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 /* A text of the generator. */
 struct growing_text {
@@ -132,7 +132,8 @@ void generate_open(struct generate *g, struct generator *generator, const struct
     for (int64_t i = 0; i < n; i++) sampled_text_open(&g->texts[i].sampled, &g->sampler);
     for (uint64_t i = 0; i < g->n_held && options->pooled; i++) {
         struct answer *a = &g->held[i].answer;
-        vec_grow((void **)&a->ids.at, &a->ids.cap, (uint32_t)min_i64(options->most, generator->cache), sizeof *a->ids.at);
+        vec_grow((void **)&a->ids.at, &a->ids.cap, (uint32_t)min_i64(options->most, generator->cache),
+                 sizeof *a->ids.at);
     }
 }
 
@@ -160,7 +161,7 @@ static void leave_pool(const struct generate *g)
     if (g->options.pooled) mem_pool_leave();
 }
 
-/* --- answers ------------------------------------------------------------------------------------------- */
+/* --- answers ---------------------------------------------------------------------------------- */
 
 /* The text of an answer that did not grow with it. */
 static int decode(const struct generate *g, struct answer *a, struct error *e)
@@ -212,7 +213,8 @@ static int lose(struct generate *g, uint64_t prompt, struct error *e)
     return rc ? rc : deliver(g, e);
 }
 
-/* Chooses the next token of a text. The last one of an answer is not given to the model: nothing follows it. */
+/* Chooses the next token of a text. The last one of an answer is not given to the model: nothing
+ * follows it. */
 static int choose_token(struct generate *g, int64_t text, struct error *e)
 {
     const struct generate_options *o = &g->options;
@@ -253,7 +255,7 @@ static int put_answers(struct generate *g, struct error *e)
     return put_tokens(g, &n, e);
 }
 
-/* --- prompts ------------------------------------------------------------------------------------------- */
+/* --- prompts ---------------------------------------------------------------------------------- */
 
 /* Each feature of an image has its token in the prompt. */
 static int check_images(const struct generate *g, const struct prompt *p, struct error *e)
@@ -265,10 +267,15 @@ static int check_images(const struct generate *g, const struct prompt *p, struct
     const int64_t need = generator_image_tokens(a);
     if (!p->n_images || tokens == need) return PL_OK;
     if (a->images.frames)
-        return error_set(e, PL_USAGE, "the prompt has %lld image tokens (id %d), and its images and videos need %lld: %lld for each of %lld images, and those of %lld frames", (long long)tokens, m->token,
-                         (long long)need, (long long)m->features, (long long)a->images.images, (long long)a->images.frames);
-    return error_set(e, PL_USAGE, "the prompt has %lld image tokens (id %d), and its images need %lld: %lld for each of %lld %s", (long long)tokens, m->token,
-                     (long long)need, (long long)m->features, (long long)a->images.images, m->layout == IMAGE_AS_TILES ? "tiles and images" : "images");
+        return error_set(e, PL_USAGE,
+                         "the prompt has %lld image tokens (id %d), and its images and videos need %lld: %lld for each "
+                         "of %lld images, and those of %lld frames",
+                         (long long)tokens, m->token, (long long)need, (long long)m->features,
+                         (long long)a->images.images, (long long)a->images.frames);
+    return error_set(e, PL_USAGE,
+                     "the prompt has %lld image tokens (id %d), and its images need %lld: %lld for each of %lld %s",
+                     (long long)tokens, m->token, (long long)need, (long long)m->features, (long long)a->images.images,
+                     m->layout == IMAGE_AS_TILES ? "tiles and images" : "images");
 }
 
 /* Reads the images of a prompt that begins in a text, and checks its tokens. */
@@ -284,7 +291,8 @@ static int read_prompt(struct generate *g, int64_t text, const struct prompt *p,
     return rc ? rc : generator_check(a, &(struct text_tokens){text, p->ids, p->n}, e);
 }
 
-/* Whether a prompt can be used. Ranks that run the programs together leave it out if none of them can, and otherwise end. */
+/* Whether a prompt can be used. Ranks that run the programs together leave it out if none of them
+ * can, and otherwise end. */
 static int agree_on_prompt(struct generate *g, int found, bool *lost, struct error *e)
 {
     struct ranks *r = g->generator->together;
@@ -307,13 +315,16 @@ static void begin_answer(struct generate *g, int64_t text, const struct prompt *
     sampled_text_begin(&t->sampled, (uint32_t)t->prompt);
     for (int64_t i = 0; i < p->n; i++)
         if (p->ids[i] >= 0 && p->ids[i] < vocabulary) sampled_text_see(&t->sampled, p->ids[i]);
-    if (grows(&g->options)) t->growing = (struct growing){.o = &g->options, .stream = token_stream_begin(g->options.tokenizer, true), .text = &h->answer.text};
+    if (grows(&g->options))
+        t->growing = (struct growing){.o = &g->options,
+                                      .stream = token_stream_begin(g->options.tokenizer, true),
+                                      .text = &h->answer.text};
     g->put += (uint64_t)p->n;
     g->active++;
 }
 
-/* Begins the next prompt in a text and appends it to the *n of g->tokens, which are put together. A prompt with images is put alone: its
- * images are in the tower's input. */
+/* Begins the next prompt in a text and appends it to the *n of g->tokens, which are put together. A
+ * prompt with images is put alone: its images are in the tower's input. */
 static int begin_prompt(struct generate *g, int64_t text, uint32_t *n, struct error *e)
 {
     struct prompt p = {0};
@@ -378,7 +389,7 @@ int generate_all(struct generate *g, const struct generate_queue *q, struct erro
     return rc;
 }
 
-/* --- one prompt ---------------------------------------------------------------------------------------- */
+/* --- one prompt ------------------------------------------------------------------------------- */
 
 struct single {
     const struct prompt *prompt; /* NULL: it was given */

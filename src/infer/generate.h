@@ -1,6 +1,6 @@
 /*
- * generate.h: answers to prompts, several at once, token by token, each until the model ends it, a stop string occurs, or
- * it is long enough.
+ * generate.h: answers to prompts, several at once, token by token, each until the model ends it, a
+ * stop string occurs, or it is long enough.
  *
  *     generate_open(&g, &generator, &options)
  *     generate_all(&g, &queue, &error)                 any number of prompts, any number of times
@@ -12,9 +12,10 @@
  *       1    |1 answer ....|4 answer |6 answer ....
  *       2    |2 answer .............................
  *
- * An answer that ended leaves its text to the next prompt. Prompts begin when enough texts are free that they fill a
- * chunk of program prompt, or half of the texts are free. When a prompt begins changes no answer but by the last bits of
- * its logits: a text's numbers do not depend on what the others are.
+ * An answer that ended leaves its text to the next prompt. Prompts begin when enough texts are free
+ * that they fill a chunk of program prompt, or half of the texts are free. When a prompt begins
+ * changes no answer but by the last bits of its logits: a text's numbers do not depend on what the
+ * others are.
  */
 #ifndef GENERATE_H
 #define GENERATE_H
@@ -28,7 +29,8 @@ struct prompt {
     int64_t n;
     char *const *images;          /* what its image tokens stand for: references, in their order */
     uint32_t n_images;
-    const int32_t *ends;          /* tokens that end its answer, besides those of the options; valid until it has ended */
+    /* tokens that end its answer, besides those of the options; valid until it has ended */
+    const int32_t *ends;
     uint32_t n_ends;
 };
 
@@ -43,13 +45,14 @@ struct generate_options {
     uint32_t n_stops;
     bool pooled;                  /* after generate_open nothing is allocated but from the pool (mem_pool_enter) */
     /* For one prompt at a time: */
-    void (*show)(void *to, const char *bytes, size_t n); /* called with the text as it arrives, in whole code points; NULL: none */
+    /* called with the text as it arrives, in whole code points; NULL: none */
+    void (*show)(void *to, const char *bytes, size_t n);
     bool (*each)(void *to, int32_t id); /* called with every token, after `show`; true ends the answer. NULL: none */
     void *to;
 };
 
-/* Why an answer ended: with one of `ends`; with one of `stops`; because it is as long as it may be or the cache
- * is full; by `each`. */
+/* Why an answer ended: with one of `ends`; with one of `stops`; because it is as long as it may be
+ * or the cache is full; by `each`. */
 enum generate_end { GENERATE_EOS, GENERATE_STOP, GENERATE_LENGTH, GENERATE_CALLBACK };
 const char *generate_end_name(enum generate_end end); /* "eos", "stop", "length", "callback" */
 
@@ -57,18 +60,22 @@ struct answer {
     VEC(int32_t) ids;             /* the token that ends it included, as in transformers */
     struct text text;             /* without special tokens, and without the stop string and what follows it */
     enum generate_end end;
-    double prompt_seconds, seconds; /* for the prompt and the first token; for the other tokens; those of other prompts at once included */
+    /* for the prompt and the first token; for the other tokens; those of other prompts at once
+     * included */
+    double prompt_seconds, seconds;
 };
 void answer_free(struct answer *a);
 
 /* Prompts, and who takes their answers. */
 struct generate_queue {
     void *to;
-    /* Gives the next prompt, valid until the next call; *more false: there is none. PL_USAGE: it cannot be used. */
+    /* Gives the next prompt, valid until the next call; *more false: there is none. PL_USAGE: it
+     * cannot be used. */
     int (*next)(void *to, struct prompt *out, bool *more, struct error *e);
-    /* Takes the answer of prompt i, in the order of the prompts. `a` NULL: there is none, and `e` says why; with PL_USAGE the prompt cannot
-     * be used, because of an id beyond the vocabulary, its length, or an image that is missing or broken, and this is told at once, whatever
-     * the order. Another result than PL_OK ends the queue. */
+    /* Takes the answer of prompt i, in the order of the prompts. `a` NULL: there is none, and `e`
+     * says why; with PL_USAGE the prompt cannot be used, because of an id beyond the vocabulary,
+     * its length, or an image that is missing or broken, and this is told at once, whatever the
+     * order. Another result than PL_OK ends the queue. */
     int (*take)(void *to, uint64_t i, const struct answer *a, struct error *e);
 };
 

@@ -11,13 +11,16 @@
 
 enum { LIMIT = 64 << 20 }; /* bytes of a configuration file */
 
-/* What a configuration means where it has no eos_token_id: LlamaConfig and MistralConfig have a default, and LLaVA's original ones are these. */
+/* What a configuration means where it has no eos_token_id: LlamaConfig and MistralConfig have a
+ * default, and LLaVA's original ones are these. */
 static void default_eos(struct generation_config *g, const struct value *v)
 {
     const char *type = "";
     struct error ignored;
     if (value_opt_string(v, "model_type", &type, &ignored)) return;
-    if (!strcmp(type, "llama") || !strcmp(type, "mistral") || !strcmp(type, "llava_llama") || !strcmp(type, "llava_mistral")) vec_push(&g->eos, 2);
+    if (!strcmp(type, "llama") || !strcmp(type, "mistral") || !strcmp(type, "llava_llama") ||
+        !strcmp(type, "llava_mistral"))
+        vec_push(&g->eos, 2);
 }
 
 static int read_eos(struct generation_config *g, const struct value *v, struct error *e)
@@ -30,7 +33,8 @@ static int read_eos(struct generation_config *g, const struct value *v, struct e
     for (uint32_t i = 0; i < (list ? eos->count : 1) && !rc; i++) {
         int64_t id = 0;
         rc = value_as_int(list ? value_at(eos, i) : eos, "eos_token_id", &id, e);
-        if (!rc && (id < 0 || id > INT32_MAX)) rc = error_set(e, PL_USAGE, "eos_token_id has %lld, expected the id of a token", (long long)id);
+        if (!rc && (id < 0 || id > INT32_MAX))
+            rc = error_set(e, PL_USAGE, "eos_token_id has %lld, expected the id of a token", (long long)id);
         if (!rc) vec_push(&g->eos, (int32_t)id);
     }
     return rc;
@@ -45,7 +49,8 @@ static int read_sampling(struct generation_config *g, const struct value *v, str
     if (!rc) rc = value_opt_number(v, "top_p", &g->sampling.top_p, e);
     if (!rc) rc = value_opt_number(v, "repetition_penalty", &g->sampling.repetition_penalty, e);
     if (!rc) rc = value_opt_int(v, "max_new_tokens", &g->max_new, e);
-    if (!rc && g->max_new < 0) rc = error_set(e, PL_USAGE, "max_new_tokens is %lld, expected a number above 0", (long long)g->max_new);
+    if (!rc && g->max_new < 0)
+        rc = error_set(e, PL_USAGE, "max_new_tokens is %lld, expected a number above 0", (long long)g->max_new);
     g->sampling.temperature = samples ? g->temperature : 0;
     return rc ? rc : sampling_check(&g->sampling, e);
 }

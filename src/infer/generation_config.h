@@ -1,6 +1,6 @@
 /*
- * generation_config.h: how a model folder wants its texts generated: generation_config.json, and the tokens
- * of config.json where that has none, as in transformers.
+ * generation_config.h: how a model folder wants its texts generated: generation_config.json, and
+ * the tokens of config.json where that has none, as in transformers.
  */
 #ifndef GENERATION_CONFIG_H
 #define GENERATION_CONFIG_H
@@ -15,8 +15,8 @@ struct generation_config {
     bool has_eos;             /* ...which the folder has, perhaps as null or an empty list */
 };
 
-/* `folder` NULL: transformers' defaults, no EOS. PL_USAGE, with the file and the key, where a value is not
- * what it should be. The caller frees with generation_config_free, also after an error. */
+/* `folder` NULL: transformers' defaults, no EOS. PL_USAGE, with the file and the key, where a value
+ * is not what it should be. The caller frees with generation_config_free, also after an error. */
 int generation_config_read(struct generation_config *g, const char *folder, struct error *e);
 void generation_config_free(struct generation_config *g);
 

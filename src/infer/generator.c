@@ -1,8 +1,9 @@
 /*
  * generator.c: see generator.h.
  *
- * A chunk shorter than the planned one is padded with tokens at position -1 that see no key: they are not
- * written to the cache, and no other token sees them. So is the row of a text without a next token.
+ * A chunk shorter than the planned one is padded with tokens at position -1 that see no key: they
+ * are not written to the cache, and no other token sees them. So is the row of a text without a
+ * next token.
  */
 #include "infer/generator.h"
 
@@ -11,7 +12,7 @@
 #include "config/config_model.h"
 #include "dist/agree.h"
 
-/* --- opening ------------------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 /* What a model that chooses tokens gets with a prompt, which is one chunk of the generator. */
 struct whole_prompt {
@@ -27,8 +28,9 @@ static int check_model(const struct config *c, bool *whole, struct error *e)
     int rc = config_open_model(c, &m, e);
     if (rc) return rc;
     if (!m.family->generates)
-        rc = error_set(e, PL_USAGE, "%s: a model of type %s generates no text; expected a language model: llama, mistral or qwen2", c->model_path ? c->model_path : c->model_preset,
-                       m.family->model_type);
+        rc = error_set(e, PL_USAGE,
+                       "%s: a model of type %s generates no text; expected a language model: llama, mistral or qwen2",
+                       c->model_path ? c->model_path : c->model_preset, m.family->model_type);
     *whole = m.images && m.images->single;
     model_close(&m);
     return rc;
@@ -39,10 +41,18 @@ int generator_plan(struct generator *a, const struct config *c, const struct run
     memset(a, 0, sizeof *a);
     struct run_generation g = *o;
     bool whole = false;
-    const struct run_options options = {.forward = true, .B = 1, .T = 1, .generate = &g, .own = images_any(&o->images) ? &o->images : NULL, .own_bytes = sizeof o->images};
+    const struct run_options options = {.forward = true,
+                                        .B = 1,
+                                        .T = 1,
+                                        .generate = &g,
+                                        .own = images_any(&o->images) ? &o->images : NULL,
+                                        .own_bytes = sizeof o->images};
     int rc = check_model(c, &whole, e);
     if (!rc && whole && o->chunk && o->chunk < o->prompt)
-        rc = error_set(e, PL_USAGE, "the prompt has %lld tokens, and chunks are to have %lld: this model chooses the tokens of an image by the whole prompt; leave the chunk out", (long long)o->prompt, (long long)o->chunk);
+        rc = error_set(e, PL_USAGE,
+                       "the prompt has %lld tokens, and chunks are to have %lld: this model chooses the tokens of an "
+                       "image by the whole prompt; leave the chunk out",
+                       (long long)o->prompt, (long long)o->chunk);
     if (whole) g.chunk = max_i64(o->prompt, 2);
     a->run = &a->own;
     if (!rc) rc = run_plan(&a->own, c, &options, e);
@@ -94,7 +104,8 @@ static void open_buffers(struct generator *a)
     const int64_t V = r->planned.model.vocabulary;
     FOR_PROGRAMS(p, PROGRAM_GENERATES) {
         a->output[p] = graph_find_output(&r->planned.graph, p, "logits");
-        CHECK(a->output[p] && tensor_elements(tensor_at(&r->planned.graph, a->output[p])) == a->texts * V, "program %s", program_name(p));
+        CHECK(a->output[p] && tensor_elements(tensor_at(&r->planned.graph, a->output[p])) == a->texts * V, "program %s",
+              program_name(p));
     }
     a->logits = mem_alloc((size_t)V * sizeof *a->logits);
     a->raw = mem_alloc(tensor_bytes(tensor_at(&r->planned.graph, a->output[PROGRAM_NEXT])));
@@ -147,7 +158,7 @@ void generator_close(struct generator *a)
 
 uint64_t generator_cache_bytes(const struct generator *a) { return plan_cache_bytes(&a->run->planned.graph); }
 
-/* --- running ------------------------------------------------------------------------------------- */
+/* --- running ---------------------------------------------------------------------------------- */
 
 void generator_begin(struct generator *a, int64_t text)
 {
@@ -174,16 +185,24 @@ static int put_pixels(void *user, const float *values, uint32_t count, struct er
     const int64_t place = p->frames ? a->room.images + n->frames : n->images;
     *(p->frames ? &n->frames : &n->images) += count;
     if (a->whole) memcpy(a->whole->pixels, values, bytes);
-    if (images_fit(&a->room, n)) return run_write_bytes(a->run, "pixel_values", (uint64_t)place * bytes, values, count * bytes, e);
-    return error_set(e, PL_USAGE, "the text has more than %lld images or tiles and %lld frames of videos, for which memory is planned", (long long)a->room.images, (long long)a->room.frames);
+    if (images_fit(&a->room, n))
+        return run_write_bytes(a->run, "pixel_values", (uint64_t)place * bytes, values, count * bytes, e);
+    return error_set(
+        e, PL_USAGE,
+        "the text has more than %lld images or tiles and %lld frames of videos, for which memory is planned",
+        (long long)a->room.images, (long long)a->room.frames);
 }
 
-int generator_images(struct generator *a, const struct image_source *s, char *const *references, uint32_t n, struct error *e)
+int generator_images(struct generator *a, const struct image_source *s, char *const *references, uint32_t n,
+                     struct error *e)
 {
     const struct image_model *m = a->run->planned.model.images;
     int rc = PL_OK;
-    if (a->whole && !a->whole->allocation) a->whole->allocation = allocation_new(a->run, a->chunk, s ? &s->processor : &(struct image_processor){0});
-    if (n && m->channels != 3) return error_set(e, PL_USAGE, "the vision tower takes images of %lld channels, and files have 3", (long long)m->channels);
+    if (a->whole && !a->whole->allocation)
+        a->whole->allocation = allocation_new(a->run, a->chunk, s ? &s->processor : &(struct image_processor){0});
+    if (n && m->channels != 3)
+        return error_set(e, PL_USAGE, "the vision tower takes images of %lld channels, and files have 3",
+                         (long long)m->channels);
     for (uint32_t i = 0; i < n && !rc; i++) {
         struct putting p = {a, media_is_video(references[i])};
         struct image_pixels x;
@@ -205,7 +224,8 @@ static int64_t row_of(const struct generator *a, int64_t k)
     return a->runs[i].row + k - (i ? a->runs[i - 1].end : 0);
 }
 
-/* Whether an id stands for a feature of an image. After the last feature it is a token like any other. */
+/* Whether an id stands for a feature of an image. After the last feature it is a token like any
+ * other. */
 static bool is_image(const struct generator *a, int32_t id, int64_t feature)
 {
     return a->n_runs && id == a->run->planned.model.images->token && feature < generator_image_tokens(a);
@@ -227,11 +247,12 @@ static int put_index(struct generator *a, int32_t *ids, int64_t n, int64_t T, st
     int rc = run_write_bytes(a->run, "image_index", 0, index, (uint64_t)T * sizeof *index, e);
     if (rc || !a->whole) return rc;
     for (int64_t t = 0; t < T; t++) a->whole->row.positions[t] = t < n ? (int32_t)t : -1;
-    return allocation_put(a->whole->allocation, a->run, 0, 0, &a->whole->row, index, a->images.images ? a->whole->pixels : NULL, e);
+    return allocation_put(a->whole->allocation, a->run, 0, 0, &a->whole->row, index,
+                          a->images.images ? a->whole->pixels : NULL, e);
 }
 
-/* Takes tokens for a run of a program: of program next one of each text, in the row of the text; else as many as are left, text after
- * text, up to a chunk. Returns the number of rows. */
+/* Takes tokens for a run of a program: of program next one of each text, in the row of the text;
+ * else as many as are left, text after text, up to a chunk. Returns the number of rows. */
 static int64_t take_tokens(struct generator *a, enum program p, const struct text_tokens *x, uint32_t n)
 {
     const bool single = p == PROGRAM_NEXT;
@@ -282,7 +303,9 @@ static int read_logits(struct generator *a, enum program p, struct error *e)
     int rc = PL_OK;
     for (int64_t first = 0, n; first < a->texts && !rc; first += n + 1) {
         for (n = 0; first + n < a->texts && a->last[first + n] >= 0; n++) {}
-        if (n) rc = r->device.ops->read(&r->device, a->raw + (uint64_t)first * row, from + (uint64_t)first * row, (uint64_t)n * row, e);
+        if (n)
+            rc = r->device.ops->read(&r->device, a->raw + (uint64_t)first * row, from + (uint64_t)first * row,
+                                     (uint64_t)n * row, e);
     }
     return rc;
 }
@@ -294,7 +317,8 @@ static int run_tokens(struct generator *a, enum program p, const struct text_tok
     const int64_t taken = take_tokens(a, p, x, n);
     int rc = put_rows(a, p, taken, e);
     memcpy(a->inputs, a->last, (size_t)a->texts * sizeof *a->last);
-    if (!rc && p == PROGRAM_PROMPT && planned_input(&a->run->planned, "last_token", &found)) rc = put_input(a, "last_token", a->texts, e);
+    if (!rc && p == PROGRAM_PROMPT && planned_input(&a->run->planned, "last_token", &found))
+        rc = put_input(a, "last_token", a->texts, e);
     if (p == PROGRAM_PROMPT) rc = agree_on(a->together, rc, e);
     if (!rc) rc = run_program(a->run, p, e);
     return rc ? rc : read_logits(a, p, e);
@@ -307,12 +331,17 @@ int generator_check(const struct generator *a, const struct text_tokens *x, stru
     for (int64_t i = 0; i < x->n; i++) {
         if (is_image(a, x->ids[i], features)) features++;
         else if (x->ids[i] < 0 || x->ids[i] >= V)
-            return error_set(e, PL_USAGE, "token %lld has the id %d, and the model's vocabulary (vocab_size) has ids from 0 to %lld", (long long)(length + i), x->ids[i], (long long)V - 1);
+            return error_set(e, PL_USAGE,
+                             "token %lld has the id %d, and the model's vocabulary (vocab_size) has ids from 0 to %lld",
+                             (long long)(length + i), x->ids[i], (long long)V - 1);
     }
     if (a->whole && !length && x->n > a->chunk)
-        return error_set(e, PL_USAGE, "the prompt has %lld tokens, and memory is planned for one of %lld", (long long)x->n, (long long)a->chunk);
+        return error_set(e, PL_USAGE, "the prompt has %lld tokens, and memory is planned for one of %lld",
+                         (long long)x->n, (long long)a->chunk);
     if (length + x->n > a->cache)
-        return error_set(e, PL_USAGE, "a text of %lld tokens does not fit into the KV cache, which is planned for %lld; plan a longer one (generate --context), or shorten the prompt",
+        return error_set(e, PL_USAGE,
+                         "a text of %lld tokens does not fit into the KV cache, which is planned for %lld; plan a "
+                         "longer one (generate --context), or shorten the prompt",
                          (long long)(length + x->n), (long long)a->cache);
     return PL_OK;
 }
@@ -327,8 +356,8 @@ int generator_agree(struct generator *a, int32_t *id, int rc, struct error *e)
     return rc;
 }
 
-/* The program for what is left of the tokens: one that takes a token of each text, if none has more and none is an image's. False: nothing
- * is left. */
+/* The program for what is left of the tokens: one that takes a token of each text, if none has more
+ * and none is an image's. False: nothing is left. */
 static bool next_program(const struct generator *a, const struct text_tokens *x, uint32_t n, enum program *p)
 {
     bool any = false;

@@ -28,7 +28,8 @@
 #include "engine/run.h"
 #include "feed/allocation.h"
 
-/* The tokens of an image, or of a video: the image tokens before `end` have the rows of features from `row` on. */
+/* The tokens of an image, or of a video: the image tokens before `end` have the rows of features
+ * from `row` on. */
 struct image_run {
     int64_t end, row;
 };
@@ -54,7 +55,8 @@ struct generator {
     int64_t cache, chunk; /* tokens of the longest text; tokens that program prompt takes at once */
     int64_t *length;      /* [texts] tokens so far */
     struct image_batch room;   /* images and frames for the vision tower, at most... */
-    struct image_batch images; /* ...of the text that was begun last, whose image tokens come before any other text's... */
+    /* ...of the text that was begun last, whose image tokens come before any other text's... */
+    struct image_batch images;
     struct image_run *runs;    /* [room] the tokens of its images and videos, in their order */
     uint32_t n_runs;
     int64_t feature;      /* the image token that comes next: the first is 0 */
@@ -65,33 +67,43 @@ struct generator {
     struct row_token *row; /* of a run of a program: the tokens that it takes... */
     int64_t *rest;        /* ...those that are left of each text in generator_put... */
     int32_t *last;        /* ...and where the last token of each text is; below 0: not in this run */
-    struct whole_prompt *whole; /* of a model that chooses an image's tokens by the whole prompt (allocator.h); NULL: of any other */
+    /* of a model that chooses an image's tokens by the whole prompt (allocator.h); NULL: of any
+     * other */
+    struct whole_prompt *whole;
 };
 
-/* Opens the model of the configuration and finds the plan. PL_USAGE: the model generates no text; PL_NOFIT:
- * the smallest plan is in a->run. After any result generator_close is called. `a` must not move. */
+/* Opens the model of the configuration and finds the plan. PL_USAGE: the model generates no text;
+ * PL_NOFIT: the smallest plan is in a->run. After any result generator_close is called. `a` must
+ * not move. */
 int generator_plan(struct generator *a, const struct config *c, const struct run_generation *o, struct error *e);
 int generator_start(struct generator *a, struct error *e);
-/* Uses a started run with run.answers. Its memory is the run's, apart from the logits and the inputs of a chunk. */
+/* Uses a started run with run.answers. Its memory is the run's, apart from the logits and the
+ * inputs of a chunk. */
 void generator_join(struct generator *a, struct run *r);
-/* Steps overwrite the KV cache, the inputs and the step block; this fills them. Allocates nothing, as does generator_put. */
+/* Steps overwrite the KV cache, the inputs and the step block; this fills them. Allocates nothing,
+ * as does generator_put. */
 int generator_enter(struct generator *a, struct error *e);
 void generator_close(struct generator *a);
 
 void generator_begin(struct generator *a, int64_t text);
-/* Reads the images and videos of the text that was begun last. PL_USAGE: one of them is missing or broken, or they are more than were planned. Image
- * tokens then stand for their features, in order: generator_image_tokens of them. All of them are put before another text is begun. */
-int generator_images(struct generator *a, const struct image_source *s, char *const *references, uint32_t n, struct error *e);
+/* Reads the images and videos of the text that was begun last. PL_USAGE: one of them is missing or
+ * broken, or they are more than were planned. Image tokens then stand for their features, in order:
+ * generator_image_tokens of them. All of them are put before another text is begun. */
+int generator_images(struct generator *a, const struct image_source *s, char *const *references, uint32_t n,
+                     struct error *e);
 int64_t generator_image_tokens(const struct generator *a);
 /* PL_USAGE: an id beyond the vocabulary, or more tokens than the cache holds. */
 int generator_check(const struct generator *a, const struct text_tokens *x, struct error *e);
-/* Appends to `n` different texts, in one run of a program if each gets one token. An error of generator_check leaves all texts as they were. Texts
- * that get no tokens keep theirs, and their logits are lost. */
+/* Appends to `n` different texts, in one run of a program if each gets one token. An error of
+ * generator_check leaves all texts as they were. Texts that get no tokens keep theirs, and their
+ * logits are lost. */
 int generator_put(struct generator *a, const struct text_tokens *x, uint32_t n, struct error *e);
-/* The logits [vocabulary] of a text that the last generator_put appended to; valid until the next call. */
+/* The logits [vocabulary] of a text that the last generator_put appended to; valid until the next
+ * call. */
 const float *generator_logits(struct generator *a, int64_t text);
-/* The next token, which this rank chose or (rc) failed to: ranks that run the programs together all take that of rank 0, or end. So each
- * runs as many programs as the others, also where an image is not the same on all. */
+/* The next token, which this rank chose or (rc) failed to: ranks that run the programs together all
+ * take that of rank 0, or end. So each runs as many programs as the others, also where an image is
+ * not the same on all. */
 int generator_agree(struct generator *a, int32_t *id, int rc, struct error *e);
 
 /* Bytes of the KV cache in the plan. */

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-int loss_sums_add(struct loss_sums *s, struct run *r, enum program p, id loss, struct step_block b, const struct feed *f, const struct feed_batch *batch,
-                  float *value, struct error *e)
+int loss_sums_add(struct loss_sums *s, struct run *r, enum program p, id loss, struct step_block b,
+                  const struct feed *f, const struct feed_batch *batch, float *value, struct error *e)
 {
     const uint32_t n = r->planned.graph.n_counts > 1 ? r->planned.graph.n_counts : 1;
     int rc = PL_OK;

@@ -1,9 +1,9 @@
 /*
  * loss_sums.h: the mean loss over a dataset, added up batch by batch.
  *
- * Each loss of a model is divided by its own count over the whole dataset, which is known at the end.
- * So a batch runs once for each count, with that one 1 and the others infinite, and the sums are
- * divided at last. A model with one count runs once.
+ * Each loss of a model is divided by its own count over the whole dataset, which is known at the
+ * end. So a batch runs once for each count, with that one 1 and the others infinite, and the sums
+ * are divided at last. A model with one count runs once.
  */
 #ifndef LOSS_SUMS_H
 #define LOSS_SUMS_H
@@ -16,8 +16,8 @@ struct loss_sums {
 
 /* Runs a program on the batch that was just put, with a step block `b`, and adds its output `loss`,
  * which is in *value too. */
-int loss_sums_add(struct loss_sums *s, struct run *r, enum program p, id loss, struct step_block b, const struct feed *f, const struct feed_batch *batch,
-                  float *value, struct error *e);
+int loss_sums_add(struct loss_sums *s, struct run *r, enum program p, id loss, struct step_block b,
+                  const struct feed *f, const struct feed_batch *batch, float *value, struct error *e);
 /* False: nothing was counted. */
 bool loss_sums_mean(const struct loss_sums *s, double *mean);
 

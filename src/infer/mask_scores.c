@@ -27,7 +27,9 @@ bool mask_scores_open(struct mask_scores *m, const struct run *r, const struct f
     for (uint32_t i = 0; i < n; i++) {
         const char *pass = feed_pass_name(f, (int)(i % m->passes));
         if (i < m->passes) snprintf(m->names[i], sizeof m->names[i], "%s", pass);
-        else snprintf(m->names[i], sizeof m->names[i], "%s, round %lld", pass, (long long)prompting_of(&r->planned.batch)->rounds);
+        else
+            snprintf(m->names[i], sizeof m->names[i], "%s, round %lld", pass,
+                     (long long)prompting_of(&r->planned.batch)->rounds);
         m->prompts[i] = m->names[i];
     }
     struct planned_input x;
@@ -37,7 +39,8 @@ bool mask_scores_open(struct mask_scores *m, const struct run *r, const struct f
         m->coords = mem_alloc(x.sample * (uint64_t)planned_samples(&r->planned));
     }
     m->statistics = mem_alloc(tensor_bytes(tensor_at(&r->planned.graph, m->first)));
-    m->most_records = (uint32_t)(tensor_elements(tensor_at(&r->planned.graph, m->first)) / MASK_STATS) * (m->last ? 2 : 1);
+    m->most_records =
+        (uint32_t)(tensor_elements(tensor_at(&r->planned.graph, m->first)) / MASK_STATS) * (m->last ? 2 : 1);
     m->records = mem_alloc(m->most_records * sizeof *m->records);
     scores_open(&m->scores, m->prompts, n, CATEGORIES, worst);
     scores_names(&m->scores, category_name, feed_dataset(f));
@@ -87,7 +90,9 @@ int mask_scores_list(struct mask_scores *m, struct run *r, const struct feed *f,
 
 void mask_scores_take(struct mask_scores *m, const struct mask_record *x, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) scores_add(&m->scores, x[i].row, x[i].category, x[i].iou, dice_of_iou(x[i].iou), x[i].first ? &x[i].where : NULL);
+    for (uint32_t i = 0; i < n; i++)
+        scores_add(&m->scores, x[i].row, x[i].category, x[i].iou, dice_of_iou(x[i].iou),
+                   x[i].first ? &x[i].where : NULL);
 }
 
 int mask_scores_add(struct mask_scores *m, struct run *r, const struct feed *f, struct error *e)

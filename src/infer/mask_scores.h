@@ -47,7 +47,8 @@ void mask_scores_close(struct mask_scores *m);
  * same. */
 struct score mask_scores_of(const struct mask_scores *m, bool last);
 int mask_scores_add(struct mask_scores *m, struct run *r, const struct feed *f, struct error *e);
-/* The two halves of mask_scores_add, for ranks that divide an evaluation: the masks of a batch, and adding such to the scores. */
+/* The two halves of mask_scores_add, for ranks that divide an evaluation: the masks of a batch, and
+ * adding such to the scores. */
 int mask_scores_list(struct mask_scores *m, struct run *r, const struct feed *f, struct error *e);
 void mask_scores_take(struct mask_scores *m, const struct mask_record *records, uint32_t n);
 

@@ -50,7 +50,9 @@ static struct mask_line line_of(const struct mask_row *const *rows, uint32_t n, 
 static uint32_t same_rows(const struct mask_row *const *rows, uint32_t at, uint32_t n, bool structure)
 {
     uint32_t end = at;
-    while (end < n && rows[end]->prompt == rows[at]->prompt && (!structure || rows[end]->category == rows[at]->category)) end++;
+    while (end < n && rows[end]->prompt == rows[at]->prompt &&
+           (!structure || rows[end]->category == rows[at]->category))
+        end++;
     return end - at;
 }
 
@@ -82,7 +84,10 @@ static const char *category_name(const struct mask_table *t, int32_t category, c
     return name ? name : room;
 }
 
-const char *mask_line_name(const struct mask_table *t, const struct mask_line *l, char room[16]) { return l->all ? "all" : category_name(t, l->category, room); }
+const char *mask_line_name(const struct mask_table *t, const struct mask_line *l, char room[16])
+{
+    return l->all ? "all" : category_name(t, l->category, room);
+}
 
 /* --- text and CSV ----------------------------------------------------------------------------- */
 
@@ -114,7 +119,8 @@ void mask_table_print(const struct mask_table *t, struct text *out)
         score_column(out, mask_line_name(t, &lines[i], room), category);
         text_printf(out, "%7llu", (unsigned long long)lines[i].masks);
         for (int m = 0; m < METRICS; m++) print_mean(out, &o[m], m == METRIC_HD95 ? 8 : 6, m == METRIC_HD95 ? 3 : 4);
-        if (o[METRIC_HD95].n < lines[i].masks) text_printf(out, "  (HD95 of %llu)", (unsigned long long)o[METRIC_HD95].n);
+        if (o[METRIC_HD95].n < lines[i].masks)
+            text_printf(out, "  (HD95 of %llu)", (unsigned long long)o[METRIC_HD95].n);
         text_printf(out, "\n");
     }
     mem_free(lines);
@@ -132,7 +138,8 @@ void mask_table_structures(const struct mask_table *t, struct text *out)
     char room[16];
     struct mask_line *lines = mask_table_lines(t, &n);
     text_printf(out, "prompt,category,size,masks");
-    for (int m = 0; m < METRICS; m++) text_printf(out, ",%s_mean,%s_sd,%s_n", metric_names[m], metric_names[m], metric_names[m]);
+    for (int m = 0; m < METRICS; m++)
+        text_printf(out, ",%s_mean,%s_sd,%s_n", metric_names[m], metric_names[m], metric_names[m]);
     text_printf(out, "\n");
     for (uint32_t i = 0; i < n; i++)
         for (int s = 0; s < SIZES; s++) {

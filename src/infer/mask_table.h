@@ -5,8 +5,8 @@
  *     mask_table_csv       a row for each of them
  *     mask_table_lines     mean, deviation and count for each prompt and structure; as text, CSV or JSON
  *
- * A score that does not exist, as the HD95 of an empty mask, is NaN: it is left out of the mean, and the
- * count says so. Memory: sizeof(struct mask_row) for each mask and prompt.
+ * A score that does not exist, as the HD95 of an empty mask, is NaN: it is left out of the mean,
+ * and the count says so. Memory: sizeof(struct mask_row) for each mask and prompt.
  */
 #ifndef MASK_TABLE_H
 #define MASK_TABLE_H
@@ -59,7 +59,8 @@ const char *mask_line_name(const struct mask_table *t, const struct mask_line *l
 void mask_table_print(const struct mask_table *t, struct text *out);
 /* prompt,category,size,masks, then for each metric its mean, sd and n; size is own or loss. */
 void mask_table_structures(const struct mask_table *t, struct text *out);
-/* image,prompt,category,mask,dice,iou,hd95,nsd,loss_dice,...: an empty field is a score that does not exist. `image` names a sample. */
+/* image,prompt,category,mask,dice,iou,hd95,nsd,loss_dice,...: an empty field is a score that does
+ * not exist. `image` names a sample. */
 typedef void table_image_name(const void *of, uint64_t sample, char *out, size_t room);
 void mask_table_csv(const struct mask_table *t, table_image_name *image, const void *of, struct text *out);
 /* The lists "structures" and "images" of a map. */

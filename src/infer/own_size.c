@@ -13,14 +13,19 @@
 
 static const char *category_name(const void *of, int32_t category) { return dataset_category(of, category); }
 
-bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f, const char *const *prompts, const double spacing[2], double tolerance)
+bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f, const char *const *prompts,
+                   const double spacing[2], double tolerance)
 {
     const id picks = graph_find_output(&r->planned.graph, PROGRAM_STEP, "picked_masks");
     if (!picks || !mask_batches(r)) return false;
     const struct loader_options l = batch_loader(f->config, &r->planned.model, &(struct packed_embeddings){0});
     const struct tensor *t = tensor_at(&r->planned.graph, picks);
     *o = (struct own_size){.set = feed_dataset(f), .picks = picks, .masks = l.masks, .side = l.side, .cells = l.cells, .room_bytes = l.room};
-    o->table = (struct mask_table){.prompts = prompts, .name = category_name, .names_of = o->set, .spacing = {spacing[0], spacing[1]}, .tolerance = tolerance};
+    o->table = (struct mask_table){.prompts = prompts,
+                                   .name = category_name,
+                                   .names_of = o->set,
+                                   .spacing = {spacing[0], spacing[1]},
+                                   .tolerance = tolerance};
     uint32_t slice;
     const char *volume;
     const struct volume *first = spacing[0] == 0 ? dataset_slice(o->set, 0, &slice, &volume) : NULL;
@@ -41,7 +46,8 @@ bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f
 void own_size_close(struct own_size *o)
 {
     mask_table_free(&o->table);
-    void *const all[] = {o->raw, o->logits, o->room, o->records, o->grid_memory, o->polygon_memory, o->predicted, o->target, o->bits, o->fitted};
+    void *const all[] = {o->raw,       o->logits, o->room, o->records, o->grid_memory, o->polygon_memory,
+                         o->predicted, o->target, o->bits, o->fitted};
     for (size_t i = 0; i < COUNT(all); i++) mem_free(all[i]);
     memset(o, 0, sizeof *o);
 }
@@ -59,7 +65,8 @@ static void reserve(void *buffer, size_t *room, size_t n)
 
 static void reserve_image(struct own_size *o)
 {
-    const size_t cells = (size_t)o->cells * o->cells, pixels = (size_t)o->w * o->h, most = pixels > cells ? pixels : cells;
+    const size_t cells = (size_t)o->cells * o->cells, pixels = (size_t)o->w * o->h,
+                 most = pixels > cells ? pixels : cells;
     const size_t bits[2] = {grid_mask_bytes(o->cells, o->cells), grid_mask_bytes(o->w, o->h)};
     reserve(&o->predicted, &o->room_of[0], most);
     reserve(&o->target, &o->room_of[1], most);
@@ -71,7 +78,9 @@ static int read_sample(struct own_size *o, uint64_t sample, struct error *e)
 {
     struct dataset_masks found;
     o->found = 0;
-    if (dataset_check(o->set, sample, e) || dataset_masks(o->set, sample, o->room, o->room_bytes, o->records, LOADER_RECORDS, &found, e)) return PL_USAGE;
+    if (dataset_check(o->set, sample, e) ||
+        dataset_masks(o->set, sample, o->room, o->room_bytes, o->records, LOADER_RECORDS, &found, e))
+        return PL_USAGE;
     if (!found.w || !found.h || found.w > LOADER_MAX_SIDE || found.h > LOADER_MAX_SIDE) return PL_USAGE;
     o->found = found.n;
     o->w = found.w;
@@ -85,17 +94,20 @@ static int read_sample(struct own_size *o, uint64_t sample, struct error *e)
 }
 
 /* Rasterises a mask of the sample over `g` to bytes: *w x *h cells of the image. */
-static bool raster(struct own_size *o, const struct feed_mask *m, const struct grid_geometry *g, uint32_t *w, uint32_t *h)
+static bool raster(struct own_size *o, const struct feed_mask *m, const struct grid_geometry *g, uint32_t *w,
+                   uint32_t *h)
 {
     struct error ignored;
     const struct mask *from = NULL;
     for (uint32_t k = 0; k < o->found && !from; k++)
         if (o->records[k].id == m->id && o->records[k].category == m->category) from = &o->records[k];
-    if (!from || grid_set(&o->grid, g, &ignored) || mask_raster(from, &o->grid, &o->polygons, o->bits, &ignored)) return false;
+    if (!from || grid_set(&o->grid, g, &ignored) || mask_raster(from, &o->grid, &o->polygons, o->bits, &ignored))
+        return false;
     *w = o->grid.valid_w;
     *h = o->grid.valid_h;
     for (uint32_t y = 0; y < *h; y++)
-        for (uint32_t x = 0; x < *w; x++) o->target[(size_t)y * *w + x] = o->bits[(size_t)y * o->grid.stride + x / 8] >> x % 8 & 1;
+        for (uint32_t x = 0; x < *w; x++)
+            o->target[(size_t)y * *w + x] = o->bits[(size_t)y * o->grid.stride + x / 8] >> x % 8 & 1;
     return true;
 }
 
@@ -114,18 +126,30 @@ static void compare(const struct own_size *o, const struct cell_box *b, double *
 static bool score(struct own_size *o, const struct feed_mask *m, const float *logits, struct mask_row *row)
 {
     const double *mm = o->mm;
-    struct grid_geometry g = {.h = o->h, .w = o->w, .crop_w = o->w, .crop_h = o->h, .resized_w = o->w, .resized_h = o->h, .canvas_w = o->w, .canvas_h = o->h, .gw = o->w, .gh = o->h};
+    struct grid_geometry g = {.h = o->h,
+                              .w = o->w,
+                              .crop_w = o->w,
+                              .crop_h = o->h,
+                              .resized_w = o->w,
+                              .resized_h = o->h,
+                              .canvas_w = o->w,
+                              .canvas_h = o->h,
+                              .gw = o->w,
+                              .gh = o->h};
     uint32_t fit_w, fit_h, w, h;
     resize_longest(o->w, o->h, o->side, &fit_w, &fit_h);
     if (!raster(o, m, &g, &w, &h)) return false;
-    mask_upsample(&(struct mask_view){.logits = o->cells, .side = o->side, .fit_w = fit_w, .fit_h = fit_h, .w = o->w, .h = o->h}, logits, o->fitted, 0, o->predicted);
+    mask_upsample(
+        &(struct mask_view){.logits = o->cells, .side = o->side, .fit_w = fit_w, .fit_h = fit_h, .w = o->w, .h = o->h},
+        logits, o->fitted, 0, o->predicted);
     compare(o, &(struct cell_box){w, h, 1, {mm[0], mm[1], 1}}, row->value[SIZE_OWN]);
     g.resized_w = fit_w, g.resized_h = fit_h, g.canvas_w = g.canvas_h = o->side, g.gw = g.gh = o->cells;
     if (!raster(o, m, &g, &w, &h)) return false;
     for (uint32_t y = 0; y < h; y++)
         for (uint32_t x = 0; x < w; x++) o->predicted[(size_t)y * w + x] = logits[(size_t)y * o->cells + x] > 0;
     const double cell = (double)o->side / o->cells; /* pixels of the square */
-    compare(o, &(struct cell_box){w, h, 1, {mm[0] * cell * o->w / fit_w, mm[1] * cell * o->h / fit_h, 1}}, row->value[SIZE_LOSS]);
+    compare(o, &(struct cell_box){w, h, 1, {mm[0] * cell * o->w / fit_w, mm[1] * cell * o->h / fit_h, 1}},
+            row->value[SIZE_LOSS]);
     return true;
 }
 
@@ -142,7 +166,10 @@ int own_size_add(struct own_size *o, struct run *r, const struct feed *f, struct
         struct error why;
         if (!m->area) continue;
         if (m->sample != sample && read_sample(o, sample = m->sample, &why)) o->found = 0;
-        struct mask_row row = {.sample = m->sample, .mask = m->id, .category = m->category, .prompt = (uint32_t)f->pass};
+        struct mask_row row = {.sample = m->sample,
+                               .mask = m->id,
+                               .category = m->category,
+                               .prompt = (uint32_t)f->pass};
         if (o->found && score(o, m, o->logits + i * o->cells * o->cells, &row)) mask_table_add(&o->table, &row);
         else o->unreadable++;
     }

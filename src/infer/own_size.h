@@ -2,13 +2,15 @@
  * own_size.h: scores of an evaluation at the image's own size, batch by batch.
  *
  *     picked logits of the batch ─ upsampled ─┐
- *     masks of the sample, rasterised at the ─┴─ Dice, IoU, HD95, NSD ─ a row of the table (mask_table.h)
+ *     masks of the sample, rasterised at the ─┴─ Dice, IoU, HD95, NSD ─ a row of the table
+ *     (mask_table.h)
  *     image's own size
  *
- * The same four are computed at the loss's resolution, with the spacing of its cells. The prediction
- * is the candidate with the highest predicted IoU, for the first prompt of each mask. Memory, beyond
- * the plan: a buffer for the files of a sample (data.sample_memory), 3 bytes for each pixel of the
- * largest image, what surface_compare takes, the logits of a batch and of a square.
+ * The same four are computed at the loss's resolution, with the spacing of its cells. The
+ * prediction is the candidate with the highest predicted IoU, for the first prompt of each mask.
+ * Memory, beyond the plan: a buffer for the files of a sample (data.sample_memory), 3 bytes for
+ * each pixel of the largest image, what surface_compare takes, the logits of a batch and of a
+ * square.
  */
 #ifndef OWN_SIZE_H
 #define OWN_SIZE_H
@@ -41,9 +43,11 @@ struct own_size {
     float *fitted;            /* [side][side] */
 };
 
-/* `spacing` in mm of a pixel along x and y, 0 and 0: that of the volumes, or 1; `tolerance` of NSD in mm. `prompts`: names by pass. False: the run outputs no picked
- * masks (run_options.picks), and nothing was opened. */
-bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f, const char *const *prompts, const double spacing[2], double tolerance);
+/* `spacing` in mm of a pixel along x and y, 0 and 0: that of the volumes, or 1; `tolerance` of NSD
+ * in mm. `prompts`: names by pass. False: the run outputs no picked masks (run_options.picks), and
+ * nothing was opened. */
+bool own_size_open(struct own_size *o, const struct run *r, const struct feed *f, const char *const *prompts,
+                   const double spacing[2], double tolerance);
 void own_size_close(struct own_size *o);
 /* After the program has run on a batch of the feed. */
 int own_size_add(struct own_size *o, struct run *r, const struct feed *f, struct error *e);

@@ -16,7 +16,8 @@
 
 int predictor_start(struct run *r, const struct config *c, const struct prompting *p, struct error *e)
 {
-    struct run_options o = {.forward = true, .B = 1, .T = 1, .own = p, .own_bytes = sizeof *p, .partial = p->part != PART_ALL};
+    struct run_options o =
+        {.forward = true, .B = 1, .T = 1, .own = p, .own_bytes = sizeof *p, .partial = p->part != PART_ALL};
     int rc = run_plan(r, c, &o, e);
     return rc ? rc : run_start(r, NULL, true, e);
 }
@@ -51,11 +52,16 @@ static int check_model(const struct model *m, struct error *e)
 {
     const struct port *pixels = model_port(m, "pixel_values");
     if (m->images && !m->masks)
-        return error_set(e, PL_USAGE, "a model of type %s predicts no masks: it answers in text, with `plimsoll generate --model DIR --image FILE --prompt TEXT`", m->family->model_type);
+        return error_set(e, PL_USAGE,
+                         "a model of type %s predicts no masks: it answers in text, with `plimsoll generate --model "
+                         "DIR --image FILE --prompt TEXT`",
+                         m->family->model_type);
     if (!m->masks || !pixels)
-        return error_set(e, PL_USAGE, "a model of type %s predicts no masks; expected a mask model, such as sam", m->family->model_type);
+        return error_set(e, PL_USAGE, "a model of type %s predicts no masks; expected a mask model, such as sam",
+                         m->family->model_type);
     if (pixels->dim[1] != 3)
-        return error_set(e, PL_USAGE, "the model takes images of %lld channels, expected 3: red, green, blue", (long long)pixels->dim[1]);
+        return error_set(e, PL_USAGE, "the model takes images of %lld channels, expected 3: red, green, blue",
+                         (long long)pixels->dim[1]);
     return PL_OK;
 }
 
@@ -68,7 +74,9 @@ int predictor_model(struct predictor *a, const struct config *c, struct pixel_no
     if (rc) error_prepend(e, "%s", c->model_path ? c->model_path : c->model_preset);
     if (!rc) *norm = m.masks->norm;
     if (!rc && a->shape.side % m.masks->patch)
-        rc = error_set(e, PL_USAGE, "a side of %lld pixels (--side, or data.image_size of the model's run), expected a multiple of the model's patch size %lld",
+        rc = error_set(e, PL_USAGE,
+                       "a side of %lld pixels (--side, or data.image_size of the model's run), expected a multiple of "
+                       "the model's patch size %lld",
                        (long long)a->shape.side, (long long)m.masks->patch);
     if (!rc && !a->shape.side) a->shape.side = m.image;
     if (!rc) a->mask_side = m.masks->side(&m, a->shape.side);
@@ -77,7 +85,8 @@ int predictor_model(struct predictor *a, const struct config *c, struct pixel_no
 }
 
 /* Runs the encoder and returns the image's embedding on the heap; the run itself is closed. */
-static int encode(struct predictor *a, const struct config *c, const struct predictor_image *p, const struct pixel_norm *norm, float **out, struct error *e)
+static int encode(struct predictor *a, const struct config *c, const struct predictor_image *p,
+                  const struct pixel_norm *norm, float **out, struct error *e)
 {
     struct run r = {0};
     struct prompting prompting = {.image = a->shape.side, .masks = 1, .points = 1, .part = PART_IMAGE};
@@ -100,7 +109,12 @@ static int encode(struct predictor *a, const struct config *c, const struct pred
 int predictor_decoder(struct predictor *a, const struct config *c, size_t fitted, struct error *e)
 {
     const struct predictor_shape *s = &a->shape;
-    struct prompting prompting = {.image = s->side, .masks = s->prompts, .points = s->points, .boxes = s->box, .single = s->single, .part = PART_REST};
+    struct prompting prompting = {.image = s->side,
+                                  .masks = s->prompts,
+                                  .points = s->points,
+                                  .boxes = s->box,
+                                  .single = s->single,
+                                  .part = PART_REST};
     int rc = predictor_start(&a->run, c, &prompting, e);
     if (rc) return rc;
     a->candidates = predictor_output_elements(&a->run, "iou_scores") / s->prompts;
@@ -118,7 +132,8 @@ int predictor_see(struct predictor *a, const float *embedding, struct error *e)
     return run_write_input(&a->run, "image_embeddings", 0, embedding, x.sample, e);
 }
 
-int predictor_open(struct predictor *a, const struct config *c, const struct predictor_image *p, const struct predictor_shape *shape, struct error *e)
+int predictor_open(struct predictor *a, const struct config *c, const struct predictor_image *p,
+                   const struct predictor_shape *shape, struct error *e)
 {
     struct pixel_norm norm;
     float *embedding = NULL;
@@ -199,7 +214,9 @@ int predictor_run(struct predictor *a, const struct predictor_prompt *prompts, i
     if (!rc) rc = predictor_output(&a->run, "pred_masks", a->logits, e);
     if (!rc) rc = predictor_output(&a->run, "iou_scores", a->scores, e);
     for (int64_t i = 0; i < n * a->candidates && !rc; i++)
-        if (!isfinite(a->scores[i])) rc = error_set(e, PL_FAIL, "the model predicts an IoU of %g; its weights are not usable", (double)a->scores[i]);
+        if (!isfinite(a->scores[i]))
+            rc = error_set(e, PL_FAIL, "the model predicts an IoU of %g; its weights are not usable",
+                           (double)a->scores[i]);
     return rc;
 }
 
@@ -217,6 +234,7 @@ int64_t predictor_best(const struct predictor *a, int64_t prompt)
 double predictor_mask(struct predictor *a, int64_t prompt, int64_t candidate, float offset, uint8_t *mask)
 {
     const int64_t m = a->mask_side;
-    const struct mask_view v = {.logits = m, .side = a->shape.side, .fit_w = a->fit_w, .fit_h = a->fit_h, .w = a->w, .h = a->h};
+    const struct mask_view v =
+        {.logits = m, .side = a->shape.side, .fit_w = a->fit_w, .fit_h = a->fit_h, .w = a->w, .h = a->h};
     return mask_upsample(&v, a->logits + (prompt * a->candidates + candidate) * m * m, a->fitted, offset, mask);
 }

@@ -35,15 +35,18 @@ struct predictor_image {
     uint8_t *rgb; /* [h][w][3] */
     double window[2]; /* of an image of 16 bits: the values that became black and white; else 0 and 0 */
 };
-/* Reads a JPEG, PNG or WebP file at its stored size; `range` is for 16 bits. PL_USAGE names a file that cannot be read. */
+/* Reads a JPEG, PNG or WebP file at its stored size; `range` is for 16 bits. PL_USAGE names a file
+ * that cannot be read. */
 int predictor_image_read(struct predictor_image *p, const char *path, const struct pixel_range *range, struct error *e);
 /* The same from memory; messages name no file. */
-int predictor_image_decode(struct predictor_image *p, const void *bytes, size_t n, const struct pixel_range *range, struct error *e);
+int predictor_image_decode(struct predictor_image *p, const void *bytes, size_t n, const struct pixel_range *range,
+                           struct error *e);
 void predictor_image_free(struct predictor_image *p);
 
 /* Resizes the image into the upper left of a square [3][side][side] and pads with zeros. Returns
  * its size in the square. */
-void predictor_fit(const struct predictor_image *p, const struct pixel_norm *n, uint32_t side, float *to, uint32_t *fit_w, uint32_t *fit_h);
+void predictor_fit(const struct predictor_image *p, const struct pixel_norm *n, uint32_t side, float *to,
+                   uint32_t *fit_w, uint32_t *fit_h);
 
 /* --- prediction -------------------------------------------------------------------------- */
 
@@ -79,7 +82,8 @@ struct predictor {
 /* Opens config.model_path or model_preset, encodes the image and prepares the decoder.
  * PL_USAGE: the model predicts no masks, or its input is not RGB. On failure nothing needs
  * closing. */
-int predictor_open(struct predictor *a, const struct config *c, const struct predictor_image *p, const struct predictor_shape *shape, struct error *e);
+int predictor_open(struct predictor *a, const struct config *c, const struct predictor_image *p,
+                   const struct predictor_shape *shape, struct error *e);
 void predictor_close(struct predictor *a);
 /* Predicts the masks of n prompts, 1 to shape.prompts. */
 int predictor_run(struct predictor *a, const struct predictor_prompt *prompts, int64_t n, struct error *e);
@@ -91,7 +95,7 @@ int64_t predictor_best(const struct predictor *a, int64_t prompt);
  * none. */
 double predictor_mask(struct predictor *a, int64_t prompt, int64_t candidate, float offset, uint8_t *mask);
 
-/* --- many images (predictor_many.c) ------------------------------------------------------------ */
+/* --- many images (predictor_many.c) ----------------------------------------------------------- */
 
 enum { PREDICTORS_MOST = 16 };
 
@@ -104,13 +108,15 @@ struct predictors {
     uint32_t n;
 };
 
-/* All shapes have the same side. memory.budget bounds all runs together. On failure nothing needs closing. */
-int predictors_open(struct predictors *s, const struct config *c, const struct predictor_shape *shapes, uint32_t n, struct error *e);
+/* All shapes have the same side. memory.budget bounds all runs together. On failure nothing needs
+ * closing. */
+int predictors_open(struct predictors *s, const struct config *c, const struct predictor_shape *shapes, uint32_t n,
+                    struct error *e);
 void predictors_close(struct predictors *s);
 /* Encodes an image, which all decoders then see. */
 int predictors_encode(struct predictors *s, const struct predictor_image *p, struct error *e);
 
-/* --- for predictor_many.c ---------------------------------------------------------------------- */
+/* --- for predictor_many.c --------------------------------------------------------------------- */
 
 int predictor_start(struct run *r, const struct config *c, const struct prompting *p, struct error *e);
 int predictor_forward(struct run *r, struct error *e);

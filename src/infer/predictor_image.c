@@ -15,7 +15,8 @@ enum { FILE_MOST = 1 << 30 };
 
 /* --- reading --------------------------------------------------------------------------- */
 
-int predictor_image_decode(struct predictor_image *p, const void *bytes, size_t n, const struct pixel_range *range, struct error *e)
+int predictor_image_decode(struct predictor_image *p, const void *bytes, size_t n, const struct pixel_range *range,
+                           struct error *e)
 {
     struct image i;
     memset(p, 0, sizeof *p);
@@ -47,7 +48,8 @@ void predictor_image_free(struct predictor_image *p)
 static uint8_t *resized(const struct predictor_image *p, uint32_t w, uint32_t h)
 {
     uint8_t *to = mem_alloc((size_t)w * h * 3);
-    struct resize_view view = {.width = p->w, .height = p->h, .to_width = w, .to_height = h, .to = to, .stride = (size_t)w * 3};
+    struct resize_view view =
+        {.width = p->w, .height = p->h, .to_width = w, .to_height = h, .to = to, .stride = (size_t)w * 3};
     size_t room = resize_scratch(&view);
     void *scratch = mem_alloc(room);
     struct resize r;
@@ -57,7 +59,8 @@ static uint8_t *resized(const struct predictor_image *p, uint32_t w, uint32_t h)
     return to;
 }
 
-void predictor_fit(const struct predictor_image *p, const struct pixel_norm *n, uint32_t side, float *to, uint32_t *fit_w, uint32_t *fit_h)
+void predictor_fit(const struct predictor_image *p, const struct pixel_norm *n, uint32_t side, float *to,
+                   uint32_t *fit_w, uint32_t *fit_h)
 {
     resize_longest(p->w, p->h, side, fit_w, fit_h);
     uint8_t *small = resized(p, *fit_w, *fit_h);

@@ -13,12 +13,14 @@ static int rest_of(const struct config *c, uint64_t used, struct config *out, st
     *out = *c;
     if (c->memory_budget.kind != BUDGET_BYTES) return PL_OK;
     if (c->memory_budget.bytes <= used)
-        return error_set(e, PL_NOFIT, "does not fit: the decoders alone take %llu bytes, the budget is %llu", (unsigned long long)used, (unsigned long long)c->memory_budget.bytes);
+        return error_set(e, PL_NOFIT, "does not fit: the decoders alone take %llu bytes, the budget is %llu",
+                         (unsigned long long)used, (unsigned long long)c->memory_budget.bytes);
     out->memory_budget.bytes -= used;
     return PL_OK;
 }
 
-static int open_decoders(struct predictors *s, const struct config *c, const struct predictor_shape *shapes, uint32_t n, uint64_t *used, struct error *e)
+static int open_decoders(struct predictors *s, const struct config *c, const struct predictor_shape *shapes, uint32_t n,
+                         uint64_t *used, struct error *e)
 {
     int rc = PL_OK;
     for (uint32_t i = 0; i < n && !rc; i++) {
@@ -33,7 +35,8 @@ static int open_decoders(struct predictors *s, const struct config *c, const str
     return rc;
 }
 
-int predictors_open(struct predictors *s, const struct config *c, const struct predictor_shape *shapes, uint32_t n, struct error *e)
+int predictors_open(struct predictors *s, const struct config *c, const struct predictor_shape *shapes, uint32_t n,
+                    struct error *e)
 {
     CHECK(n && n <= PREDICTORS_MOST, "%u shapes of prompts", n);
     uint64_t used = 0;
@@ -46,7 +49,8 @@ int predictors_open(struct predictors *s, const struct config *c, const struct p
     if (!rc) rc = predictor_start(&s->encoder, &s->config[n], &prompting, e);
     if (!rc) {
         s->pixels = mem_alloc((size_t)(3 * side * side) * sizeof *s->pixels);
-        s->embedding = mem_alloc((size_t)predictor_output_elements(&s->encoder, "image_embeddings") * sizeof *s->embedding);
+        s->embedding =
+            mem_alloc((size_t)predictor_output_elements(&s->encoder, "image_embeddings") * sizeof *s->embedding);
     } else predictors_close(s);
     return rc;
 }

@@ -27,12 +27,14 @@ void prompt_list_add(struct prompt_list *l, const struct prompts *p, const struc
 }
 
 /* A sample of JSON, or without one a text. */
-static int read_one(struct prompt_list *l, const struct prompts *p, struct value *sample, const char *text, uint64_t line, struct error *e)
+static int read_one(struct prompt_list *l, const struct prompts *p, struct value *sample, const char *text,
+                    uint64_t line, struct error *e)
 {
     struct token_list tokens = {0};
     struct names images = {0};
     struct read_prompt x = {.tokens = &tokens, .images = &images, .line = line};
-    int rc = sample ? prompts_sample(p, sample, &images, &tokens, &x.slots, &x.chat, e) : prompts_question(p, text, &images, &tokens, &x.slots, e);
+    int rc = sample ? prompts_sample(p, sample, &images, &tokens, &x.slots, &x.chat, e)
+                    : prompts_question(p, text, &images, &tokens, &x.slots, e);
     if (!rc && !tokens.n) rc = error_set(e, PL_USAGE, "the prompt has no tokens");
     if (!rc) prompt_list_add(l, p, &x);
     names_free(&images);
@@ -50,7 +52,9 @@ static int read_records(struct prompt_list *l, const struct prompts *p, const ch
     while (!(rc = records_next(&r, &x, &more, e)) && more) {
         struct bump b = {0};
         struct value *sample = NULL;
-        rc = conversation_parse(x.text, x.n, RECORD_MOST, &b, &sample, e) ? e->code : read_one(l, p, sample, NULL, record_line(x.line), e);
+        rc = conversation_parse(x.text, x.n, RECORD_MOST, &b, &sample, e)
+                 ? e->code
+                 : read_one(l, p, sample, NULL, record_line(x.line), e);
         bump_free(&b);
         if (!rc) continue;
         error_prepend(e, "%s:%s", path, record_place(x.line).text);
@@ -65,14 +69,16 @@ static int read_lines(struct prompt_list *l, const struct prompts *p, const char
     char *text = NULL;
     size_t n = 0;
     int rc = file_read(path, LINES_MOST, &text, &n, e);
-    if (!rc && memchr(text, 0, n)) rc = error_set(e, PL_USAGE, "%s has a byte 0: expected a text, with a prompt a line", path);
+    if (!rc && memchr(text, 0, n))
+        rc = error_set(e, PL_USAGE, "%s has a byte 0: expected a text, with a prompt a line", path);
     uint64_t line = 0;
     for (char *at = text; !rc && at < text + n;) {
         char *end = at + strcspn(at, "\n"), *next = end < text + n ? end + 1 : end;
         *end = 0;
         if (end > at && end[-1] == '\r') end[-1] = 0;
         line++;
-        if (*at && (rc = read_one(l, p, NULL, at, line, e))) error_prepend(e, "%s:%llu", path, (unsigned long long)line);
+        if (*at && (rc = read_one(l, p, NULL, at, line, e)))
+            error_prepend(e, "%s:%llu", path, (unsigned long long)line);
         at = next;
     }
     mem_free(text);

@@ -28,12 +28,15 @@ struct read_prompt {
     const struct token_list *tokens;
     const struct names *images;
     struct image_batch slots;
-    bool chat;                 /* a template rendered it: the tokenizer's eos_token, which is the end of a turn in many templates, ends its answer too */
+    /* a template rendered it: the tokenizer's eos_token, which is the end of a turn in many
+     * templates, ends its answer too */
+    bool chat;
     uint64_t line;
 };
 /* Appends a copy. */
 void prompt_list_add(struct prompt_list *l, const struct prompts *p, const struct read_prompt *x);
-/* Appends the prompts of a file. PL_USAGE, with file and line: a sample cannot be used; there are none. */
+/* Appends the prompts of a file. PL_USAGE, with file and line: a sample cannot be used; there are
+ * none. */
 int prompt_list_read(struct prompt_list *l, const struct prompts *p, const char *path, struct error *e);
 void prompt_list_free(struct prompt_list *l);
 

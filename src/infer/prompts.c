@@ -64,7 +64,10 @@ static int open_tokenizer(struct prompts *p, const struct config *c, struct erro
 {
     char room[sizeof(((struct model *)0)->path)];
     const char *path = c->data_tokenizer ? c->data_tokenizer : tokenizer_folder(c, room);
-    if (!path) return error_set(e, PL_USAGE, "a preset has no tokenizer: set data.tokenizer to a model folder, a tokenizer.json or a tokenizer.model, or give the prompt as --ids");
+    if (!path)
+        return error_set(e, PL_USAGE,
+                         "a preset has no tokenizer: set data.tokenizer to a model folder, a tokenizer.json or a "
+                         "tokenizer.model, or give the prompt as --ids");
     int rc = tokenizer_open(&p->tokenizer, path, e);
     if (rc) return c->data_tokenizer ? error_prepend(e, "data.tokenizer") : rc;
     return open_template(p, c, path, e);
@@ -103,16 +106,20 @@ void prompts_close(struct prompts *p)
 
 /* --- images ----------------------------------------------------------------------------------- */
 
-int prompts_images(const struct prompts *p, char *const *references, uint32_t n, struct bump *b, struct text_images *out, struct image_batch *slots, uint64_t *used, struct error *e)
+int prompts_images(const struct prompts *p, char *const *references, uint32_t n, struct bump *b,
+                   struct text_images *out, struct image_batch *slots, uint64_t *used, struct error *e)
 {
     *slots = (struct image_batch){.tokens_per_frame = p->images.text.frame_features};
     *out = (struct text_images){0};
-    if (n && !p->has_images) return error_set(e, PL_USAGE, "the model takes text alone, and an image is given: %.100s", references[0]);
+    if (n && !p->has_images)
+        return error_set(e, PL_USAGE, "the model takes text alone, and an image is given: %.100s", references[0]);
     struct image_tiles *tiles = bump_alloc(b, (n + 1) * sizeof *tiles);
     *out = (struct text_images){&p->images.text, tiles, n};
     for (uint32_t i = 0; i < n; i++) {
         struct image_pixels x;
-        if (image_source_tiles(&p->images, references[i], b, &tiles[i], e) || image_source_read(&p->images, references[i], NULL, NULL, &x, e)) return e->code;
+        if (image_source_tiles(&p->images, references[i], b, &tiles[i], e) ||
+            image_source_read(&p->images, references[i], NULL, NULL, &x, e))
+            return e->code;
         *(media_is_video(references[i]) ? &slots->frames : &slots->images) += x.count;
         if (used) *used += x.used;
     }
@@ -121,7 +128,8 @@ int prompts_images(const struct prompts *p, char *const *references, uint32_t n,
 
 /* --- tokens ----------------------------------------------------------------------------------- */
 
-int prompts_text(const struct prompts *p, const char *text, const struct text_images *images, struct token_list *out, struct error *e)
+int prompts_text(const struct prompts *p, const char *text, const struct text_images *images, struct token_list *out,
+                 struct error *e)
 {
     struct rendered r = {0};
     struct range_list spans = {0}, places = {0};
@@ -135,14 +143,16 @@ int prompts_text(const struct prompts *p, const char *text, const struct text_im
     return rc;
 }
 
-int prompts_chat(const struct prompts *p, struct value *messages, struct value *tools, const struct text_images *images, struct token_list *out, struct error *e)
+int prompts_chat(const struct prompts *p, struct value *messages, struct value *tools, const struct text_images *images,
+                 struct token_list *out, struct error *e)
 {
     struct chat_tokens t;
     if (!p->template) {
         *e = p->no_template;
         return e->code;
     }
-    const enum chat_failure failed = chat_encode_prompt(p->tokenizer, p->template, messages, tools, images, &t, NULL, e);
+    const enum chat_failure failed =
+        chat_encode_prompt(p->tokenizer, p->template, messages, tools, images, &t, NULL, e);
     for (uint32_t i = 0; i < t.tokens.n && !failed; i++) vec_push(out, t.tokens.at[i]);
     chat_tokens_free(&t);
     return failed ? e->code : PL_OK;
@@ -158,11 +168,13 @@ static bool is_marked(const char *text, const struct names *images)
     return image_text_count(text) || (videos && strstr(text, VIDEO_PLACEHOLDER));
 }
 
-/* A text with <image> or <video> for each of its images and videos: as it is, or with all of them before it. */
+/* A text with <image> or <video> for each of its images and videos: as it is, or with all of them
+ * before it. */
 static const char *with_images(const char *text, const struct names *images, const char *joint, struct bump *b)
 {
     struct text out = {0};
-    for (uint32_t i = 0; i < images->n && !is_marked(text, images); i++) text_printf(&out, "%s%s", media_is_video(images->at[i]) ? VIDEO_PLACEHOLDER : IMAGE_PLACEHOLDER, joint);
+    for (uint32_t i = 0; i < images->n && !is_marked(text, images); i++)
+        text_printf(&out, "%s%s", media_is_video(images->at[i]) ? VIDEO_PLACEHOLDER : IMAGE_PLACEHOLDER, joint);
     text_printf(&out, "%s", text);
     const char *kept = bump_format(b, "%s", out.at);
     text_free(&out);
@@ -172,7 +184,10 @@ static const char *with_images(const char *text, const struct names *images, con
 static int check_marks(uint32_t marks, uint32_t n, struct error *e)
 {
     if (marks == n) return PL_OK;
-    return error_set(e, PL_USAGE, "the text has %u %s, and %u image%s given; expected one for each image, or none, which sets the images before the text", marks, IMAGE_PLACEHOLDER, n, n == 1 ? " is" : "s are");
+    return error_set(e, PL_USAGE,
+                     "the text has %u %s, and %u image%s given; expected one for each image, or none, which sets the "
+                     "images before the text",
+                     marks, IMAGE_PLACEHOLDER, n, n == 1 ? " is" : "s are");
 }
 
 /* Adds images to those of a conversation, and puts all of them into the order of their marks. */
@@ -182,13 +197,16 @@ static int place_images(struct conversation *c, struct names *images, struct bum
         value_append(b, c->media, value_string(b, images->at[i]));
         c->videos += media_is_video(images->at[i]);
     }
-    if (c->videos ? conversation_place_media(c, b, e) != SAMPLE_FINE : check_marks(conversation_images(c), c->media->count, e) != PL_OK) return e->code;
+    if (c->videos ? conversation_place_media(c, b, e) != SAMPLE_FINE
+                  : check_marks(conversation_images(c), c->media->count, e) != PL_OK)
+        return e->code;
     names_free(images);
     for (uint32_t i = 0; i < c->media->count; i++) vec_push(images, mem_string(c->media->items[i]->text));
     return PL_OK;
 }
 
-int prompts_question(const struct prompts *p, const char *text, struct names *images, struct token_list *out, struct image_batch *slots, struct error *e)
+int prompts_question(const struct prompts *p, const char *text, struct names *images, struct token_list *out,
+                     struct image_batch *slots, struct error *e)
 {
     struct bump b = {0};
     struct text_images read;
@@ -218,7 +236,8 @@ static int check_messages(const struct value *messages, struct error *e)
     return rc;
 }
 
-/* The images of a chat, and those that are added to it: before the last question, if no message has a mark. */
+/* The images of a chat, and those that are added to it: before the last question, if no message has
+ * a mark. */
 static int join_images(struct conversation *c, struct names *images, const char *joint, struct bump *b, struct error *e)
 {
     struct value *last = NULL;
@@ -228,12 +247,14 @@ static int join_images(struct conversation *c, struct names *images, const char 
         if (!strcmp(value_get(c->messages->items[i], "role")->text, "user")) last = c->messages->items[i];
         marked |= is_marked(text, images);
     }
-    if (!marked && last) value_put(b, last, "content", value_string(b, with_images(value_get(last, "content")->text, images, joint, b)));
+    if (!marked && last)
+        value_put(b, last, "content", value_string(b, with_images(value_get(last, "content")->text, images, joint, b)));
     return place_images(c, images, b, e);
 }
 
 /* A chat for a model that takes images. */
-static int chat_with_images(const struct prompts *p, struct conversation *c, struct names *images, struct bump *b, struct token_list *out, struct image_batch *slots, struct error *e)
+static int chat_with_images(const struct prompts *p, struct conversation *c, struct names *images, struct bump *b,
+                            struct token_list *out, struct image_batch *slots, struct error *e)
 {
     struct text_images read;
     if (join_images(c, images, image_text_joint(&p->images.text), b, e)) return e->code;
@@ -242,17 +263,20 @@ static int chat_with_images(const struct prompts *p, struct conversation *c, str
 }
 
 /* The same of a map or a list. */
-static int read_chat(const struct prompts *p, const struct value *chat, struct names *images, struct bump *b, struct token_list *out, struct image_batch *slots, struct error *e)
+static int read_chat(const struct prompts *p, const struct value *chat, struct names *images, struct bump *b,
+                     struct token_list *out, struct image_batch *slots, struct error *e)
 {
     struct conversation c;
     if (conversation_read_chat(chat, image_text_joint(&p->images.text), b, &c, e)) return e->code;
     return chat_with_images(p, &c, images, b, out, slots, e);
 }
 
-int prompts_ask(const struct prompts *p, const char *text, struct names *images, struct token_list *out, struct image_batch *slots, struct error *e)
+int prompts_ask(const struct prompts *p, const char *text, struct names *images, struct token_list *out,
+                struct image_batch *slots, struct error *e)
 {
     struct bump b = {0};
-    struct value *chat = value_new(&b, VALUE_MAP), *messages = value_new(&b, VALUE_LIST), *message = value_new(&b, VALUE_MAP);
+    struct value *chat = value_new(&b, VALUE_MAP), *messages = value_new(&b, VALUE_LIST),
+                 *message = value_new(&b, VALUE_MAP);
     value_put(&b, message, "role", value_string(&b, "user"));
     value_put(&b, message, "content", value_string(&b, text));
     value_append(&b, messages, message);
@@ -265,30 +289,38 @@ int prompts_ask(const struct prompts *p, const char *text, struct names *images,
 static int text_chat(const struct prompts *p, struct value *v, struct token_list *out, struct error *e)
 {
     const bool map = v->kind == VALUE_MAP;
-    struct value *messages = map ? (struct value *)value_get(v, "messages") : v, *tools = map ? (struct value *)value_get(v, "tools") : NULL;
+    struct value *messages = map ? (struct value *)value_get(v, "messages") : v,
+                 *tools = map ? (struct value *)value_get(v, "tools") : NULL;
     if (tools && tools->kind == VALUE_NULL) tools = NULL;
     int rc = check_messages(messages, e);
     if (!rc && tools) rc = value_as_list(tools, "tools", e);
     return rc ? rc : prompts_chat(p, messages, tools, NULL, out, e);
 }
 
-int prompts_sample(const struct prompts *p, struct value *sample, struct names *images, struct token_list *out, struct image_batch *slots, bool *chat, struct error *e)
+int prompts_sample(const struct prompts *p, struct value *sample, struct names *images, struct token_list *out,
+                   struct image_batch *slots, bool *chat, struct error *e)
 {
     struct bump b = {0};
     struct conversation c;
     *slots = (struct image_batch){0};
     int rc = conversation_read_prompt(sample, image_text_joint(&p->images.text), &b, &c, e) ? e->code : PL_OK;
     *chat = !rc && c.messages;
-    for (uint32_t i = 0; !rc && i < c.media->count && !(*chat && p->has_images); i++) vec_push(images, mem_string(c.media->items[i]->text));
+    for (uint32_t i = 0; !rc && i < c.media->count && !(*chat && p->has_images); i++)
+        vec_push(images, mem_string(c.media->items[i]->text));
     if (!rc && !*chat) rc = prompts_question(p, c.prompt, images, out, slots, e);
     else if (!rc && p->has_images) rc = chat_with_images(p, &c, images, &b, out, slots, e);
-    else if (!rc && images->n) rc = prompts_images(p, images->at, images->n, &b, &(struct text_images){0}, slots, NULL, e);
-    else if (!rc) rc = value_get(sample, "messages") ? text_chat(p, sample, out, e) : prompts_chat(p, c.messages, c.tools, NULL, out, e); /* messages are the template's own */
+    else if (!rc && images->n)
+        rc = prompts_images(p, images->at, images->n, &b, &(struct text_images){0}, slots, NULL, e);
+    /* messages are the template's own */
+    else if (!rc)
+        rc = value_get(sample, "messages") ? text_chat(p, sample, out, e)
+                                           : prompts_chat(p, c.messages, c.tools, NULL, out, e);
     bump_free(&b);
     return rc;
 }
 
-int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out, struct image_batch *slots, struct error *e)
+int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out,
+                      struct image_batch *slots, struct error *e)
 {
     struct bump b = {0};
     struct value *v = NULL;
@@ -297,7 +329,8 @@ int prompts_chat_file(const struct prompts *p, const char *path, struct names *i
     int rc = json_read_file(path, CHAT_MOST, &b, &v, e);
     if (!rc) {
         if (p->has_images) rc = read_chat(p, v, images, &b, out, slots, e);
-        else if (!(rc = prompts_images(p, images->at, images->n, &b, &none, slots, NULL, e))) rc = text_chat(p, v, out, e);
+        else if (!(rc = prompts_images(p, images->at, images->n, &b, &none, slots, NULL, e)))
+            rc = text_chat(p, v, out, e);
         if (rc) error_prepend(e, "%s", path);
     }
     bump_free(&b);

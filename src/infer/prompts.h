@@ -18,35 +18,49 @@ struct prompts {
     bool has_images;
 };
 
-/* Opens data.tokenizer or the model's, and data.template or the tokenizer's own. PL_USAGE: there is no tokenizer. */
+/* Opens data.tokenizer or the model's, and data.template or the tokenizer's own. PL_USAGE: there is
+ * no tokenizer. */
 int prompts_open(struct prompts *p, const struct config *c, const struct image_scope *scope, struct error *e);
 /* For prompts of ids: a tokenizer is used where there is one. */
 int prompts_open_ids(struct prompts *p, const struct config *c, const struct image_scope *scope, struct error *e);
-/* Returns where the images of a user's own prompt are: anywhere, and relative paths begin with `where` (NULL: the
- * current folder). An image may take data.sample_memory, or 1 GiB where that is auto. */
+/* Returns where the images of a user's own prompt are: anywhere, and relative paths begin with
+ * `where` (NULL: the current folder). An image may take data.sample_memory, or 1 GiB where that is
+ * auto. */
 struct image_scope prompts_scope(const struct config *c, const char *where);
 /* A zeroed struct is allowed. */
 void prompts_close(struct prompts *p);
 
-/* The images and videos of a prompt, which `b` owns, and how many images (tiles and images) and frames the tower gets. PL_USAGE: the model takes none; one
- * of them is missing or broken. `used`, unless NULL: bytes of memory that reading one of them takes, at most. */
-int prompts_images(const struct prompts *p, char *const *references, uint32_t n, struct bump *b, struct text_images *out, struct image_batch *slots, uint64_t *used, struct error *e);
+/* The images and videos of a prompt, which `b` owns, and how many images (tiles and images) and
+ * frames the tower gets. PL_USAGE: the model takes none; one of them is missing or broken. `used`,
+ * unless NULL: bytes of memory that reading one of them takes, at most. */
+int prompts_images(const struct prompts *p, char *const *references, uint32_t n, struct bump *b,
+                   struct text_images *out, struct image_batch *slots, uint64_t *used, struct error *e);
 
-/* Both append to `out`; `images` are those of the prompt, NULL: none. Text gets the special tokens that the tokenizer adds, such as BOS. */
-int prompts_text(const struct prompts *p, const char *text, const struct text_images *images, struct token_list *out, struct error *e);
-/* Messages (a list of {role, content}) with the generation prompt: what follows is the assistant's answer. `tools`
- * may be NULL. PL_USAGE: there is no template, or it fails. */
-int prompts_chat(const struct prompts *p, struct value *messages, struct value *tools, const struct text_images *images, struct token_list *out, struct error *e);
+/* Both append to `out`; `images` are those of the prompt, NULL: none. Text gets the special tokens
+ * that the tokenizer adds, such as BOS. */
+int prompts_text(const struct prompts *p, const char *text, const struct text_images *images, struct token_list *out,
+                 struct error *e);
+/* Messages (a list of {role, content}) with the generation prompt: what follows is the assistant's
+ * answer. `tools` may be NULL. PL_USAGE: there is no template, or it fails. */
+int prompts_chat(const struct prompts *p, struct value *messages, struct value *tools, const struct text_images *images,
+                 struct token_list *out, struct error *e);
 
-/* A prompt with `images`, references to images and videos (image_files.h): <image> and <video> stand where they are, or they stand before the text. The
- * images are then in the order of the text. */
-int prompts_question(const struct prompts *p, const char *text, struct names *images, struct token_list *out, struct image_batch *slots, struct error *e);
+/* A prompt with `images`, references to images and videos (image_files.h): <image> and <video>
+ * stand where they are, or they stand before the text. The images are then in the order of the
+ * text. */
+int prompts_question(const struct prompts *p, const char *text, struct names *images, struct token_list *out,
+                     struct image_batch *slots, struct error *e);
 /* The same as the only message of a chat. */
-int prompts_ask(const struct prompts *p, const char *text, struct names *images, struct token_list *out, struct image_batch *slots, struct error *e);
-/* A sample of a file of prompts (conversation_read_prompt). `images` becomes those of the prompt, in its order; *chat: a template rendered it. */
-int prompts_sample(const struct prompts *p, struct value *sample, struct names *images, struct token_list *out, struct image_batch *slots, bool *chat, struct error *e);
-/* A chat in a file: a list of messages, or a map with "messages" and perhaps "tools", "images" and "videos". `images` are those that the caller adds, before
- * the last question if it has no <image> for them; then all of the chat. */
-int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out, struct image_batch *slots, struct error *e);
+int prompts_ask(const struct prompts *p, const char *text, struct names *images, struct token_list *out,
+                struct image_batch *slots, struct error *e);
+/* A sample of a file of prompts (conversation_read_prompt). `images` becomes those of the prompt,
+ * in its order; *chat: a template rendered it. */
+int prompts_sample(const struct prompts *p, struct value *sample, struct names *images, struct token_list *out,
+                   struct image_batch *slots, bool *chat, struct error *e);
+/* A chat in a file: a list of messages, or a map with "messages" and perhaps "tools", "images" and
+ * "videos". `images` are those that the caller adds, before the last question if it has no <image>
+ * for them; then all of the chat. */
+int prompts_chat_file(const struct prompts *p, const char *path, struct names *images, struct token_list *out,
+                      struct image_batch *slots, struct error *e);
 
 #endif

@@ -43,12 +43,15 @@ struct asking {
 };
 
 /* The prompt as training tokenizes it: BOS once, and no EOS, which the answer ends with. */
-static enum conversation_fault encode_text(const struct prompts *p, const char *prompt, struct asking *a, struct error *e)
+static enum conversation_fault encode_text(const struct prompts *p, const char *prompt, struct asking *a,
+                                           struct error *e)
 {
     struct chat_tokens t;
     const enum chat_failure failed = chat_encode_text(p->tokenizer, prompt, "", p->has_images ? &a->read : NULL, &t, e);
     struct token_list *l = &t.tokens;
-    while (!failed && l->n && l->at[l->n - 1].begin == l->at[l->n - 1].end && l->at[l->n - 1].id == tokenizer_eos(p->tokenizer)) l->n--;
+    while (!failed && l->n && l->at[l->n - 1].begin == l->at[l->n - 1].end &&
+           l->at[l->n - 1].id == tokenizer_eos(p->tokenizer))
+        l->n--;
     for (uint32_t i = 0; i < l->n && !failed; i++) vec_push(&a->tokens, l->at[i]);
     chat_tokens_free(&t);
     return failed ? SAMPLE_TOKENS : SAMPLE_FINE;
@@ -63,7 +66,8 @@ static struct value *all_but_last(const struct value *messages, struct bump *b)
 }
 
 /* The images of the prompt: the first ones of the sample. An answer may have more. */
-static enum conversation_fault ask_images(const struct prompts *p, struct conversation *c, struct asking *a, struct error *e)
+static enum conversation_fault ask_images(const struct prompts *p, struct conversation *c, struct asking *a,
+                                          struct error *e)
 {
     struct text_images all;
     const enum conversation_fault f = tokenize_images(p->has_images ? &p->images : NULL, c, &a->b, &all, e);
@@ -84,7 +88,8 @@ static enum conversation_fault ask(const struct prompts *p, struct conversation 
         return encode_text(p, c->prompt, a, e);
     }
     a->prompt = all_but_last(c->messages, &a->b);
-    return prompts_chat(p, a->prompt, c->tools, p->has_images ? &a->read : NULL, &a->tokens, e) ? SAMPLE_TEMPLATE : SAMPLE_FINE;
+    return prompts_chat(p, a->prompt, c->tools, p->has_images ? &a->read : NULL, &a->tokens, e) ? SAMPLE_TEMPLATE
+                                                                                                : SAMPLE_FINE;
 }
 
 static void add_question(struct questions *q, const struct asking *a, uint64_t line)
@@ -98,11 +103,13 @@ static void add_question(struct questions *q, const struct asking *a, uint64_t l
     vec_push(&q->asked, ((struct asked){value_copy(&q->memory, a->prompt), line}));
     q->longest = max_i64(q->longest, a->tokens.n);
     q->tokens += a->tokens.n;
-    q->images = (struct image_batch){max_i64(q->images.images, a->slots.images), max_i64(q->images.frames, a->slots.frames), a->slots.tokens_per_frame};
+    q->images = (struct image_batch){max_i64(q->images.images, a->slots.images),
+                                     max_i64(q->images.frames, a->slots.frames), a->slots.tokens_per_frame};
     if (a->image_bytes > q->image_bytes) q->image_bytes = a->image_bytes;
 }
 
-static int read_sample(struct questions *q, const struct config *c, const struct prompts *p, const char *path, const struct record *x, const struct question_limits *most, struct error *e)
+static int read_sample(struct questions *q, const struct config *c, const struct prompts *p, const char *path,
+                       const struct record *x, const struct question_limits *most, struct error *e)
 {
     struct asking a = {0};
     struct conversation read;
@@ -110,7 +117,9 @@ static int read_sample(struct questions *q, const struct config *c, const struct
     struct error why = {0};
     int rc = PL_OK;
     enum conversation_fault f = conversation_parse(x->text, x->n, batch_room(c), &a.b, &sample, &why);
-    if (!f) f = conversation_read(sample, c->data_system, image_text_joint(p->has_images ? &p->images.text : NULL), &a.b, &read, &why);
+    if (!f)
+        f = conversation_read(sample, c->data_system, image_text_joint(p->has_images ? &p->images.text : NULL), &a.b,
+                              &read, &why);
     if (!f && read.messages && !p->template) {
         *e = p->no_template;
         rc = error_prepend(e, "%s:%s is a conversation", path, record_place(x->line).text);
@@ -127,7 +136,7 @@ static int read_sample(struct questions *q, const struct config *c, const struct
     return rc;
 }
 
-/* --- files ------------------------------------------------------------------------------------- */
+/* --- files ------------------------------------------------------------------------------------ */
 
 /* The samples of all files, for the split. */
 struct counted {
@@ -143,14 +152,16 @@ static void find_group(const struct config *c, const struct prompts *p, const st
     struct value *sample;
     struct error ignored;
     if (!conversation_parse(x->text, x->n, batch_room(c), &b, &sample, &ignored) &&
-        !conversation_read(sample, c->data_system, image_text_joint(p->has_images ? &p->images.text : NULL), &b, &read, &ignored)) {
+        !conversation_read(sample, c->data_system, image_text_joint(p->has_images ? &p->images.text : NULL), &b, &read,
+                           &ignored)) {
         const uint64_t group = conversation_group(read.media);
         if (group) vec_push(&out->members, ((struct group_member){group, out->n}));
     }
     bump_free(&b);
 }
 
-static int count_samples(const struct names *files, const struct config *c, const struct prompts *p, struct counted *out, struct error *e)
+static int count_samples(const struct names *files, const struct config *c, const struct prompts *p,
+                         struct counted *out, struct error *e)
 {
     int rc = PL_OK;
     for (uint32_t i = 0; i < files->n && !rc; i++) {
@@ -167,8 +178,10 @@ static int count_samples(const struct names *files, const struct config *c, cons
     return rc;
 }
 
-/* `held`, unless NULL: which samples are asked, by their number; *number is that of the next one. A file is then read to its end. */
-static int read_file(struct questions *q, const struct config *c, const struct prompts *p, uint32_t i, const struct question_limits *most, const bool *held, uint64_t *number, struct error *e)
+/* `held`, unless NULL: which samples are asked, by their number; *number is that of the next one. A
+ * file is then read to its end. */
+static int read_file(struct questions *q, const struct config *c, const struct prompts *p, uint32_t i,
+                     const struct question_limits *most, const bool *held, uint64_t *number, struct error *e)
 {
     struct records r;
     struct record x;
@@ -189,8 +202,8 @@ static int read_file(struct questions *q, const struct config *c, const struct p
     return rc;
 }
 
-/* `samples`: of all files. A part that is held out may have as many that cannot be used as training allows in the
- * whole. */
+/* `samples`: of all files. A part that is held out may have as many that cannot be used as training
+ * allows in the whole. */
 static int check(const struct questions *q, const struct config *c, uint64_t samples, struct error *e)
 {
     const struct sample_report *r = &q->report;
@@ -198,21 +211,29 @@ static int check(const struct questions *q, const struct config *c, uint64_t sam
     struct text t = {0};
     int rc = PL_OK;
     report_print(r, &t);
-    if (!r->read && c->data_holdout > 0) rc = error_set(e, PL_USAGE, "data.holdout is %g of the samples of data.train, which is none", c->data_holdout);
+    if (!r->read && c->data_holdout > 0)
+        rc = error_set(e, PL_USAGE, "data.holdout is %g of the samples of data.train, which is none", c->data_holdout);
     else if (!r->read) rc = error_set(e, PL_USAGE, "the files have no samples");
     else if (bad == r->read) rc = error_set(e, PL_USAGE, "%s", t.at);
     else if ((double)bad > c->data_max_bad * (double)(samples ? samples : r->read))
         rc = error_set(e, PL_USAGE, "%s. data.max_bad is %g; `plimsoll data inspect` shows samples", t.at,
                        c->data_max_bad);
-    else if (!q->at.n && q->too_long) rc = error_set(e, PL_USAGE, "all %llu prompts are too long: set a larger data.sequence", (unsigned long long)q->too_long);
-    else if (!q->at.n && q->too_many) rc = error_set(e, PL_USAGE, "all %llu prompts have more images than data.max_images, or more frames than data.max_frames", (unsigned long long)q->too_many);
-    else if (!q->at.n) rc = error_set(e, PL_USAGE, "no sample has a prompt and an answer of text, so there is nothing to ask");
+    else if (!q->at.n && q->too_long)
+        rc = error_set(e, PL_USAGE, "all %llu prompts are too long: set a larger data.sequence",
+                       (unsigned long long)q->too_long);
+    else if (!q->at.n && q->too_many)
+        rc = error_set(e, PL_USAGE,
+                       "all %llu prompts have more images than data.max_images, or more frames than data.max_frames",
+                       (unsigned long long)q->too_many);
+    else if (!q->at.n)
+        rc = error_set(e, PL_USAGE, "no sample has a prompt and an answer of text, so there is nothing to ask");
     else if (bad) log_warn("%s", t.at);
     text_free(&t);
     return rc;
 }
 
-int questions_read(struct questions *q, const struct config *c, const struct prompts *p, const struct question_limits *most, struct error *e)
+int questions_read(struct questions *q, const struct config *c, const struct prompts *p,
+                   const struct question_limits *most, struct error *e)
 {
     const struct config_list *paths = c->data_holdout > 0 ? &c->data_train : &c->data_validation;
     struct counted all = {0};
@@ -224,7 +245,8 @@ int questions_read(struct questions *q, const struct config *c, const struct pro
     if (!rc && (double)all.empty > c->data_max_bad * (double)all.n)
         rc = error_set(e, PL_USAGE, "%llu of %llu rows have no value, and data.max_bad is %g",
                        (unsigned long long)all.empty, (unsigned long long)all.n, c->data_max_bad);
-    if (!rc && c->data_holdout > 0) held = holdout_mark(all.n, all.members.at, all.members.n, c->data_holdout, (uint64_t)c->data_split_seed, &one);
+    if (!rc && c->data_holdout > 0)
+        held = holdout_mark(all.n, all.members.at, all.members.n, c->data_holdout, (uint64_t)c->data_split_seed, &one);
     vec_free(&all.members);
     if (!rc) q->file = mem_alloc(q->files.n * sizeof *q->file);
     for (uint32_t i = 0; i < q->files.n && !rc; i++) rc = read_file(q, c, p, i, most, held, &number, e);

@@ -7,7 +7,10 @@
 
 bool retrieval_open(struct retrieval *x, const struct run *r, enum program p)
 {
-    const char *output = r->planned.model.ground ? "similarity" : r->planned.model.head ? r->planned.model.head->kind == HEAD_CLASSES ? "logits" : "logits_per_image" : NULL;
+    const char *output = r->planned.model.ground ? "similarity"
+                         : r->planned.model.head
+                             ? r->planned.model.head->kind == HEAD_CLASSES ? "logits" : "logits_per_image"
+                             : NULL;
     *x = (struct retrieval){.similarity = output ? graph_find_output(&r->planned.graph, p, output) : 0};
     if (!x->similarity) return false;
     CHECK(tensor_at(&r->planned.graph, x->similarity)->dtype == DT_F32, "similarities are f32");
@@ -46,12 +49,21 @@ int retrieval_add(struct retrieval *x, struct run *r, const struct feed *f, stru
     const int64_t rows = tensor_at(&r->planned.graph, x->similarity)->dim[0];
     int rc = run_read(r, x->similarity, x->values, e);
     for (int64_t i = 0; i < rows * q->Q && !rc; i++)
-        if (q->targets[i] >= 0) add_query(x, x->values + i * q->M, q->is_mask ? q->is_mask + i / q->Q * q->M : NULL, q->M, q->targets[i]);
+        if (q->targets[i] >= 0)
+            add_query(x, x->values + i * q->M, q->is_mask ? q->is_mask + i / q->Q * q->M : NULL, q->M, q->targets[i]);
     return rc;
 }
 
-static bool is_classifier(const struct run *r) { return r->planned.model.head && r->planned.model.head->kind == HEAD_CLASSES; }
+static bool is_classifier(const struct run *r)
+{
+    return r->planned.model.head && r->planned.model.head->kind == HEAD_CLASSES;
+}
 const char *retrieval_word(const struct run *r) { return is_classifier(r) ? "" : "retrieval "; }
-const char *retrieval_found(const struct run *r) { return is_classifier(r) ? "images get their class" : r->planned.model.head ? "images find their text among those of a batch" : "queries find their mask"; }
+const char *retrieval_found(const struct run *r)
+{
+    return is_classifier(r)        ? "images get their class"
+           : r->planned.model.head ? "images find their text among those of a batch"
+                                   : "queries find their mask";
+}
 double retrieval_accuracy(const struct retrieval *x) { return x->queries ? (double)x->right / (double)x->queries : 0; }
 double retrieval_chance(const struct retrieval *x) { return x->queries ? x->chance / (double)x->queries : 0; }

@@ -1,9 +1,10 @@
 /*
- * retrieval.h: how often a model finds what belongs to a query, batch by batch: of one that matches masks with texts the mask of a
- * text; of a vision tower with a head the class of an image, or its text among those of the batch.
+ * retrieval.h: how often a model finds what belongs to a query, batch by batch: of one that matches
+ * masks with texts the mask of a text; of a vision tower with a head the class of an image, or its
+ * text among those of the batch.
  *
- * The candidate that it finds is the one with the highest similarity; of equal ones the first. `chance` is what
- * guessing would find: the mean of 1 / candidates.
+ * The candidate that it finds is the one with the highest similarity; of equal ones the first.
+ * `chance` is what guessing would find: the mean of 1 / candidates.
  */
 #ifndef RETRIEVAL_H
 #define RETRIEVAL_H

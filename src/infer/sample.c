@@ -11,10 +11,15 @@
 
 int sampling_check(const struct sampling *s, struct error *e)
 {
-    if (!(s->temperature >= 0) || isinf(s->temperature)) return error_set(e, PL_USAGE, "temperature is %g, expected 0 (greedy) or more", s->temperature);
-    if (s->top_k < 0) return error_set(e, PL_USAGE, "top-k is %lld, expected 0 (all tokens) or more", (long long)s->top_k);
-    if (!(s->top_p > 0 && s->top_p <= 1)) return error_set(e, PL_USAGE, "top-p is %g, expected a number above 0 and at most 1 (all tokens)", s->top_p);
-    if (!(s->repetition_penalty > 0) || isinf(s->repetition_penalty)) return error_set(e, PL_USAGE, "the repetition penalty is %g, expected a number above 0; 1 is none", s->repetition_penalty);
+    if (!(s->temperature >= 0) || isinf(s->temperature))
+        return error_set(e, PL_USAGE, "temperature is %g, expected 0 (greedy) or more", s->temperature);
+    if (s->top_k < 0)
+        return error_set(e, PL_USAGE, "top-k is %lld, expected 0 (all tokens) or more", (long long)s->top_k);
+    if (!(s->top_p > 0 && s->top_p <= 1))
+        return error_set(e, PL_USAGE, "top-p is %g, expected a number above 0 and at most 1 (all tokens)", s->top_p);
+    if (!(s->repetition_penalty > 0) || isinf(s->repetition_penalty))
+        return error_set(e, PL_USAGE, "the repetition penalty is %g, expected a number above 0; 1 is none",
+                         s->repetition_penalty);
     return PL_OK;
 }
 
@@ -33,7 +38,7 @@ void sampler_close(struct sampler *s)
     memset(s, 0, sizeof *s);
 }
 
-/* --- texts -------------------------------------------------------------------------------------- */
+/* --- texts ------------------------------------------------------------------------------------ */
 
 void sampled_text_open(struct sampled_text *t, const struct sampler *s)
 {
@@ -60,7 +65,7 @@ void sampled_text_see(struct sampled_text *t, int32_t id)
     if (t->seen) t->seen[id] = true;
 }
 
-/* --- scores ------------------------------------------------------------------------------------ */
+/* --- scores ----------------------------------------------------------------------------------- */
 
 static void penalize(struct sampler *s, const struct sampled_text *t)
 {
@@ -74,11 +79,12 @@ static int32_t largest(const struct sampler *s)
 {
     int32_t best = -1;
     for (int64_t i = 0; i < s->vocabulary; i++)
-        if (!isnan(s->scores[i]) && s->scores[i] > -INFINITY && (best < 0 || s->scores[i] > s->scores[best])) best = (int32_t)i;
+        if (!isnan(s->scores[i]) && s->scores[i] > -INFINITY && (best < 0 || s->scores[i] > s->scores[best]))
+            best = (int32_t)i;
     return best;
 }
 
-/* --- the tokens that may be drawn ---------------------------------------------------------------- */
+/* --- the tokens that may be drawn ------------------------------------------------------------- */
 
 /* The k-th largest of n numbers, which are reordered: quickselect. */
 static float kth_largest(float *x, int64_t n, int64_t k)
@@ -113,7 +119,8 @@ static int64_t keep_top_k(struct sampler *s)
     if (k && k < n) least = kth_largest(s->sorted, n, k);
     n = 0;
     for (int64_t i = 0; i < s->vocabulary; i++)
-        if (!isnan(s->scores[i]) && s->scores[i] > -INFINITY && s->scores[i] >= least) s->kept[n++] = (struct sampled){.id = (int32_t)i, .score = s->scores[i]};
+        if (!isnan(s->scores[i]) && s->scores[i] > -INFINITY && s->scores[i] >= least)
+            s->kept[n++] = (struct sampled){.id = (int32_t)i, .score = s->scores[i]};
     return n;
 }
 
@@ -133,10 +140,13 @@ static int by_score(const void *a, const void *b)
     return x->id < y->id ? -1 : 1;
 }
 
-static int by_id(const void *a, const void *b) { return ((const struct sampled *)a)->id < ((const struct sampled *)b)->id ? -1 : 1; }
+static int by_id(const void *a, const void *b)
+{
+    return ((const struct sampled *)a)->id < ((const struct sampled *)b)->id ? -1 : 1;
+}
 
-/* Leaves out the least likely tokens that together have at most the probability 1 - top_p; the most likely
- * one always stays. */
+/* Leaves out the least likely tokens that together have at most the probability 1 - top_p; the most
+ * likely one always stays. */
 static int64_t keep_top_p(struct sampler *s, int64_t n)
 {
     if (s->sampling.top_p >= 1) return n;
@@ -170,7 +180,9 @@ int64_t sampler_candidates(struct sampler *s, const struct sampled_text *t, cons
 static int32_t draw(struct sampler *s, const struct sampled_text *t)
 {
     const int64_t n = list_candidates(s);
-    double at = (double)(random_bits(random_key(s->sampling.seed, "generate"), (uint64_t)t->number << 32 | t->drawn) >> 11) * 0x1p-53;
+    double at =
+        (double)(random_bits(random_key(s->sampling.seed, "generate"), (uint64_t)t->number << 32 | t->drawn) >> 11) *
+        0x1p-53;
     for (int64_t i = 0; i < n - 1; i++)
         if ((at -= s->kept[i].weight) < 0) return s->kept[i].id;
     return s->kept[n - 1].id;
@@ -181,7 +193,10 @@ int sampler_next(struct sampler *s, struct sampled_text *t, const float *logits,
     memcpy(s->scores, logits, (size_t)s->vocabulary * sizeof *s->scores);
     penalize(s, t);
     *id = largest(s);
-    if (*id < 0 || isinf(s->scores[*id])) return error_set(e, PL_FAIL, "the model's logits are not finite, so there is no next token; its weights are not usable in this precision");
+    if (*id < 0 || isinf(s->scores[*id]))
+        return error_set(e, PL_FAIL,
+                         "the model's logits are not finite, so there is no next token; its weights are not usable in "
+                         "this precision");
     if (s->sampling.temperature > 0) *id = draw(s, t);
     t->drawn++;
     sampled_text_see(t, *id);

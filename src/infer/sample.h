@@ -10,8 +10,8 @@
  *     sampled_text_close(&t)
  *     sampler_close(&s)
  *
- * The draw of a token is keyed by the seed, the number of the text and the number of the token in the answer: the same
- * seed gives the same text from the same logits, whatever else is sampled.
+ * The draw of a token is keyed by the seed, the number of the text and the number of the token in
+ * the answer: the same seed gives the same text from the same logits, whatever else is sampled.
  */
 #ifndef SAMPLE_H
 #define SAMPLE_H
@@ -22,7 +22,9 @@ struct sampling {
     double temperature;        /* logits are divided by it; 0: greedy, the token with the largest logit */
     int64_t top_k;             /* only tokens with the k largest logits; 0: all */
     double top_p;              /* only the most likely tokens that together have this probability; 1: all */
-    double repetition_penalty; /* a positive logit of a token that was seen is divided by it, a negative one multiplied; 1: none */
+    /* a positive logit of a token that was seen is divided by it, a negative one multiplied; 1:
+     * none */
+    double repetition_penalty;
     uint64_t seed;
 };
 
@@ -54,7 +56,8 @@ void sampled_text_open(struct sampled_text *t, const struct sampler *s);
 void sampled_text_close(struct sampled_text *t);
 void sampled_text_begin(struct sampled_text *t, uint32_t number);
 void sampled_text_see(struct sampled_text *t, int32_t id);
-/* With a temperature: lists the tokens that may be drawn, by id, in s->kept; returns their number. */
+/* With a temperature: lists the tokens that may be drawn, by id, in s->kept; returns their
+ * number. */
 int64_t sampler_candidates(struct sampler *s, const struct sampled_text *t, const float *logits);
 /* PL_FAIL if no logit is a number that can be compared. */
 int sampler_next(struct sampler *s, struct sampled_text *t, const float *logits, int32_t *id, struct error *e);

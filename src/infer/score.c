@@ -122,7 +122,7 @@ void scores_add(struct scores *s, uint32_t prompt, int32_t category, double iou,
     keep_worst(s, &w);
 }
 
-/* --- results ------------------------------------------------------------------------------------ */
+/* --- results ---------------------------------------------------------------------------------- */
 
 struct score scores_of(const struct scores *s, uint32_t prompt)
 {
@@ -189,8 +189,9 @@ void scores_print(const struct scores *s, struct text *out)
             if (!x->masks) continue;
             score_column(out, s->prompts[p], prompt);
             score_column(out, line_name(s, l, number), category);
-            text_printf(out, "%9llu %9.4f %9.4f %9.1f %% %9.1f %%\n", (unsigned long long)x->masks, score_iou(x), score_dice(x),
-                        100 * share((double)x->above_half, x->masks), 100 * share((double)x->above_most, x->masks));
+            text_printf(out, "%9llu %9.4f %9.4f %9.1f %% %9.1f %%\n", (unsigned long long)x->masks, score_iou(x),
+                        score_dice(x), 100 * share((double)x->above_half, x->masks),
+                        100 * share((double)x->above_most, x->masks));
         }
 }
 

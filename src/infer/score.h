@@ -70,7 +70,8 @@ void scores_close(struct scores *s);
 void scores_reset(struct scores *s);
 /* `where` identifies the mask, to be recorded if its IoU is among the lowest; NULL: it is not
  * recorded. */
-void scores_add(struct scores *s, uint32_t prompt, int32_t category, double iou, double dice, const struct worst *where);
+void scores_add(struct scores *s, uint32_t prompt, int32_t category, double iou, double dice,
+                const struct worst *where);
 
 /* The scores of one type of prompt; of all types if prompt is n_prompts. */
 struct score scores_of(const struct scores *s, uint32_t prompt);
@@ -79,8 +80,8 @@ double score_dice(const struct score *s);
 
 /* Omits rows without masks, and the row of a single category without a name. */
 void scores_print(const struct scores *s, struct text *out);
-/* A map, named as the type of prompt: masks, mean_iou and mean_dice; and `categories`, the same of each, where they have
- * names. */
+/* A map, named as the type of prompt: masks, mean_iou and mean_dice; and `categories`, the same of
+ * each, where they have names. */
 struct json_writer;
 void scores_json(const struct scores *s, uint32_t prompt, struct json_writer *w);
 /* For tables: columns of a UTF-8 text; a name, padded to a width, and two spaces. */

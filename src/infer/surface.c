@@ -47,7 +47,8 @@ static bool on_surface(const struct cell_box *b, const uint8_t *m, int64_t x, in
 }
 
 /* Marks the surfaces in the box `in`, which lies at o.first; counts their cells. */
-static void mark_surfaces(const struct cell_box *b, const struct bounds *o, const uint8_t *p, const uint8_t *t, uint8_t *marks, size_t n[2])
+static void mark_surfaces(const struct cell_box *b, const struct bounds *o, const uint8_t *p, const uint8_t *t,
+                          uint8_t *marks, size_t n[2])
 {
     size_t i = 0;
     for (int64_t z = o->first[2]; z <= o->last[2]; z++)
@@ -74,7 +75,8 @@ static double percentile95(const double *x, size_t n)
 }
 
 /* Distances of the n cells of a surface to the other one; counts those within the tolerance. */
-static double measure(const struct cell_box *in, const uint8_t *marks, int from, size_t n, double tolerance, double *map, double *list, void *scratch, size_t *within)
+static double measure(const struct cell_box *in, const uint8_t *marks, int from, size_t n, double tolerance,
+                      double *map, double *list, void *scratch, size_t *within)
 {
     const size_t cells = box_cells(in);
     const int to = from == PREDICTED ? TARGET : PREDICTED;
@@ -89,18 +91,22 @@ static double measure(const struct cell_box *in, const uint8_t *marks, int from,
     return percentile95(list, n);
 }
 
-struct surface_scores surface_compare(const struct cell_box *b, const uint8_t *predicted, const uint8_t *target, double tolerance)
+struct surface_scores surface_compare(const struct cell_box *b, const uint8_t *predicted, const uint8_t *target,
+                                      double tolerance)
 {
     const struct bounds o = find_bounds(b, predicted, target);
     if (o.last[0] < o.first[0]) return (struct surface_scores){NAN, NAN};
-    const struct cell_box in = {(uint32_t)(o.last[0] - o.first[0] + 1), (uint32_t)(o.last[1] - o.first[1] + 1), (uint32_t)(o.last[2] - o.first[2] + 1),
+    const struct cell_box in = {(uint32_t)(o.last[0] - o.first[0] + 1),
+                                (uint32_t)(o.last[1] - o.first[1] + 1),
+                                (uint32_t)(o.last[2] - o.first[2] + 1),
                                 {b->spacing[0], b->spacing[1], b->spacing[2]}};
     uint8_t *marks = mem_alloc(box_cells(&in));
     size_t n[2] = {0}, within = 0;
     mark_surfaces(b, &o, predicted, target, marks, n);
     struct surface_scores out = {NAN, 0};
     if (n[0] && n[1]) {
-        double *map = mem_alloc(box_cells(&in) * sizeof *map), *list = mem_alloc((n[0] > n[1] ? n[0] : n[1]) * sizeof *list);
+        double *map = mem_alloc(box_cells(&in) * sizeof *map),
+               *list = mem_alloc((n[0] > n[1] ? n[0] : n[1]) * sizeof *list);
         void *scratch = mem_alloc(distance_scratch(&in));
         const double there = measure(&in, marks, PREDICTED, n[0], tolerance, map, list, scratch, &within);
         const double back = measure(&in, marks, TARGET, n[1], tolerance, map, list, scratch, &within);

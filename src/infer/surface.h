@@ -6,12 +6,12 @@
  *     NSD    normalised surface Dice: the share of both surfaces that lies within a tolerance, in mm,
  *            of the other
  *
- * A surface cell is a cell of the mask with a neighbour along an axis that is outside of it; what is
- * beyond the image's border is outside. Both are defined as in MONAI: a percentile interpolates
+ * A surface cell is a cell of the mask with a neighbour along an axis that is outside of it; what
+ * is beyond the image's border is outside. Both are defined as in MONAI: a percentile interpolates
  * linearly; if one mask is empty, HD95 is NaN and NSD 0; if both are, both are NaN.
  *
- * Memory: 9 bytes for each cell of the box around both masks, 8 for each cell of the larger surface, and
- * a line.
+ * Memory: 9 bytes for each cell of the box around both masks, 8 for each cell of the larger
+ * surface, and a line.
  */
 #ifndef SURFACE_H
 #define SURFACE_H
@@ -22,6 +22,7 @@ struct surface_scores {
     double hd95, nsd;
 };
 /* Masks of box_cells bytes; nonzero is inside. Uses the heap. */
-struct surface_scores surface_compare(const struct cell_box *b, const uint8_t *predicted, const uint8_t *target, double tolerance);
+struct surface_scores surface_compare(const struct cell_box *b, const uint8_t *predicted, const uint8_t *target,
+                                      double tolerance);
 
 #endif

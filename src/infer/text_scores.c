@@ -1,6 +1,6 @@
 /*
- * text_scores.c: see text_scores.h. A text is cut into words in one of three ways; a word is then a number, the
- * same for equal words, and the scores compare lists of numbers.
+ * text_scores.c: see text_scores.h. A text is cut into words in one of three ways; a word is then a
+ * number, the same for equal words, and the scores compare lists of numbers.
  */
 #include "infer/text_scores.h"
 
@@ -11,7 +11,7 @@
 
 #include "infer/text_words.h"
 
-/* --- words as numbers ------------------------------------------------------------------------------ */
+/* --- words as numbers ------------------------------------------------------------------------- */
 
 struct numbers {
     VEC(uint32_t) list;
@@ -75,7 +75,8 @@ static void number_words(struct text_scores_work *w)
 }
 
 /* Cuts both texts into words in the same way. */
-static void cut(struct text_scores_work *w, void (*into)(const char *s, struct text *out), const char *answer, const char *reference)
+static void cut(struct text_scores_work *w, void (*into)(const char *s, struct text *out), const char *answer,
+                const char *reference)
 {
     w->left.n = w->right.n = 0;
     into(answer, &w->left);
@@ -83,7 +84,7 @@ static void cut(struct text_scores_work *w, void (*into)(const char *s, struct t
     number_words(w);
 }
 
-/* --- n-grams ---------------------------------------------------------------------------------------- */
+/* --- n-grams ---------------------------------------------------------------------------------- */
 
 struct gram {
     uint32_t at[BLEU_ORDER];
@@ -126,7 +127,7 @@ static double f_measure(double common, double a, double b)
     return 2 * precision * recall / (precision + recall);
 }
 
-/* --- the scores -------------------------------------------------------------------------------------- */
+/* --- the scores ------------------------------------------------------------------------------- */
 
 static bool is_exact(const char *a, const char *b)
 {
@@ -192,8 +193,8 @@ void text_scores_merge(struct text_scores *to, const struct text_scores *from)
     }
 }
 
-/* The geometric mean of the precisions, each times 1/2, 1/4, ... where nothing matches, and the penalty of answers
- * that are shorter than the references. */
+/* The geometric mean of the precisions, each times 1/2, 1/4, ... where nothing matches, and the
+ * penalty of answers that are shorter than the references. */
 static double bleu(const struct text_scores *s)
 {
     double sum = 0, smooth = 1;

@@ -7,7 +7,7 @@
 
 #include "io/value.h"
 
-/* --- code points ------------------------------------------------------------------------------------ */
+/* --- code points ------------------------------------------------------------------------------ */
 
 /* One code point at s; a byte that is not UTF-8 stands for itself. */
 static int next_code(const char *s, size_t n, uint32_t *code)
@@ -21,15 +21,16 @@ static int next_code(const char *s, size_t n, uint32_t *code)
 /* Python's str.isspace. */
 static bool is_blank(uint32_t c)
 {
-    return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 ||
-           c == 0x202f || c == 0x205f || c == 0x3000;
+    return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 static uint32_t lower(uint32_t c)
 {
     if (c >= 'A' && c <= 'Z') return c + 32;
     if (c >= 0xc0 && c <= 0xde && c != 0xd7) return c + 32;                           /* Latin-1 */
-    if (c >= 0x100 && c <= 0x137 && c != 0x130) return c | 1;                         /* Latin Extended-A: pairs, the upper case first... */
+    /* Latin Extended-A: pairs, the upper case first... */
+    if (c >= 0x100 && c <= 0x137 && c != 0x130) return c | 1;
     if ((c >= 0x139 && c <= 0x148) || (c >= 0x179 && c <= 0x17e)) return c + (c & 1); /* ...or at odd numbers */
     if (c >= 0x14a && c <= 0x177) return c | 1;
     if (c == 0x178) return 0xff;
@@ -45,8 +46,11 @@ static void put_code(struct text *out, uint32_t c)
     size_t n = 0;
     if (c < 0x80) s[n++] = (char)c;
     else if (c < 0x800) s[n++] = (char)(0xc0 | c >> 6), s[n++] = (char)(0x80 | (c & 63));
-    else if (c < 0x10000) s[n++] = (char)(0xe0 | c >> 12), s[n++] = (char)(0x80 | (c >> 6 & 63)), s[n++] = (char)(0x80 | (c & 63));
-    else s[n++] = (char)(0xf0 | c >> 18), s[n++] = (char)(0x80 | (c >> 12 & 63)), s[n++] = (char)(0x80 | (c >> 6 & 63)), s[n++] = (char)(0x80 | (c & 63));
+    else if (c < 0x10000)
+        s[n++] = (char)(0xe0 | c >> 12), s[n++] = (char)(0x80 | (c >> 6 & 63)), s[n++] = (char)(0x80 | (c & 63));
+    else
+        s[n++] = (char)(0xf0 | c >> 18), s[n++] = (char)(0x80 | (c >> 12 & 63)), s[n++] = (char)(0x80 | (c >> 6 & 63)),
+        s[n++] = (char)(0x80 | (c & 63));
     text_append(out, s, n);
 }
 
@@ -54,7 +58,7 @@ static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 static bool is_punctuation(uint32_t c) { return c > 32 && c < 127 && !is_letter((char)c) && !is_digit((char)c); }
 
-/* --- SQuAD --------------------------------------------------------------------------------------------- */
+/* --- SQuAD ------------------------------------------------------------------------------------ */
 
 static bool is_article(const char *s, size_t n)
 {
@@ -69,7 +73,8 @@ void words_squad(const char *s, struct text *out)
         uint32_t c = 0;
         const int length = n ? next_code(s, n, &c) : 0;
         if (!n || is_blank(c)) {
-            if (last == 0x3a3 && out->n > first + 2) out->at[out->n - 1] = '\x82'; /* a sigma at the end has another lower case */
+            /* a sigma at the end has another lower case */
+            if (last == 0x3a3 && out->n > first + 2) out->at[out->n - 1] = '\x82';
             if (out->n > first && is_article(out->at + first, out->n - first)) out->n = first;
             if (out->n > first) text_append(out, " ", 1);
             first = out->n;
@@ -84,7 +89,7 @@ void words_squad(const char *s, struct text *out)
     text_append(out, "", 0);
 }
 
-/* --- ROUGE ---------------------------------------------------------------------------------------------- */
+/* --- ROUGE ------------------------------------------------------------------------------------ */
 
 void words_rouge(const char *s, struct text *out)
 {
@@ -100,12 +105,13 @@ void words_rouge(const char *s, struct text *out)
     text_append(out, "", 0);
 }
 
-/* --- 13a ------------------------------------------------------------------------------------------------- */
+/* --- 13a -------------------------------------------------------------------------------------- */
 
 /* A symbol that is a word of its own: every ASCII symbol except ' , - and the full stop. */
 static bool stands_alone(char c)
 {
-    return (c >= '{' && c <= '~') || (c >= '[' && c <= '`') || (c >= ' ' && c <= '&') || (c >= '(' && c <= '+') || (c >= ':' && c <= '@') || c == '/';
+    return (c >= '{' && c <= '~') || (c >= '[' && c <= '`') || (c >= ' ' && c <= '&') || (c >= '(' && c <= '+') ||
+           (c >= ':' && c <= '@') || c == '/';
 }
 
 static bool is_point(char c) { return c == '.' || c == ','; }
@@ -124,7 +130,8 @@ static void replace(struct text *x, const char *from, const char *to)
 }
 
 /* Two neighbours become "first second " or " first second", and the search goes on behind them. */
-static void part_pairs(struct text *x, bool (*matches)(char a, char b), const char *before, const char *between, const char *after)
+static void part_pairs(struct text *x, bool (*matches)(char a, char b), const char *before, const char *between,
+                       const char *after)
 {
     struct text y = {0};
     for (size_t i = 0; i < x->n;) {
@@ -172,10 +179,12 @@ static void put_words(const struct text *x, struct text *out)
 
 void words_13a(const char *s, struct text *out)
 {
-    static const char *const replaced[][2] = {{"<skipped>", ""}, {"-\n", ""}, {"\n", " "}, {"&quot;", "\""}, {"&amp;", "&"}, {"&lt;", "<"}, {"&gt;", ">"}};
+    static const char *const replaced[][2] = {{"<skipped>", ""}, {"-\n", ""},   {"\n", " "},  {"&quot;", "\""},
+                                              {"&amp;", "&"},    {"&lt;", "<"}, {"&gt;", ">"}};
     struct text x = {0};
     size_t n = strlen(s);
-    while (n && (unsigned char)s[n - 1] < 128 && is_blank((unsigned char)s[n - 1])) n--; /* a line break at the end joins nothing */
+    /* a line break at the end joins nothing */
+    while (n && (unsigned char)s[n - 1] < 128 && is_blank((unsigned char)s[n - 1])) n--;
     text_append(&x, s, n);
     for (size_t i = 0; i < COUNT(replaced); i++) replace(&x, replaced[i][0], replaced[i][1]);
     struct text line = {0};

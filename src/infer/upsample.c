@@ -22,13 +22,15 @@ static inline struct lerp lerp_at(int64_t i, int64_t n, int64_t out)
 
 /* Bilinear interpolation of [rows][columns] floats in rows of `stride`; computes the first w
  * columns of result row y. */
-static void resize_row(const float *from, int64_t rows, int64_t stride, const struct lerp *across, int64_t w, int64_t y, int64_t of, float *to)
+static void resize_row(const float *from, int64_t rows, int64_t stride, const struct lerp *across, int64_t w, int64_t y,
+                       int64_t of, float *to)
 {
     const struct lerp down = lerp_at(y, rows, of);
     const float *a = from + down.at * stride, *b = from + down.next * stride;
     for (int64_t x = 0; x < w; x++) {
         const struct lerp u = across[x];
-        float above = (1 - u.weight) * a[u.at] + u.weight * a[u.next], below = (1 - u.weight) * b[u.at] + u.weight * b[u.next];
+        float above = (1 - u.weight) * a[u.at] + u.weight * a[u.next],
+              below = (1 - u.weight) * b[u.at] + u.weight * b[u.next];
         to[x] = (1 - down.weight) * above + down.weight * below;
     }
 }

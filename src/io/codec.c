@@ -5,7 +5,10 @@
 
 #include <string.h>
 
-static const struct codec_library *library_of(enum codec_kind kind) { return kind == CODEC_GZIP ? &codec_gzip : &codec_zstd; }
+static const struct codec_library *library_of(enum codec_kind kind)
+{
+    return kind == CODEC_GZIP ? &codec_gzip : &codec_zstd;
+}
 
 int codec_open(struct codec *c, enum codec_kind kind, const void *in, size_t n, uint64_t out, struct error *e)
 {
@@ -14,10 +17,16 @@ int codec_open(struct codec *c, enum codec_kind kind, const void *in, size_t n, 
     c->end = c->at + n;
     c->left = out;
     c->state = NULL;
-    if (kind == CODEC_NONE) return n == out ? PL_OK : error_set(e, PL_USAGE, "a block has %zu bytes and claims %llu", n, (unsigned long long)out);
+    if (kind == CODEC_NONE)
+        return n == out ? PL_OK
+                        : error_set(e, PL_USAGE, "a block has %zu bytes and claims %llu", n, (unsigned long long)out);
     if (kind == CODEC_SNAPPY) return snappy_open(&c->snappy, in, n, c->window, out, e);
     const struct codec_library *l = library_of(kind);
-    if (!l->open) return error_set(e, PL_FAIL, "it is compressed with %s, and the program is built without %s: install lib%s-dev and build it again", l->name, l->name, l->name);
+    if (!l->open)
+        return error_set(
+            e, PL_FAIL,
+            "it is compressed with %s, and the program is built without %s: install lib%s-dev and build it again",
+            l->name, l->name, l->name);
     const uint64_t window = l->window(in, c->end);
     if (window > CODEC_WINDOW_MOST && out > CODEC_WINDOW_MOST)
         return error_set(e, PL_USAGE,

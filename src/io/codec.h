@@ -1,6 +1,7 @@
 /*
- * codec.h: the bytes of a compressed block in memory, as a stream: parts that nobody wants are skipped, and memory is that of
- * a window. snappy.c decodes snappy; zlib (gunzip.c) and libzstd (zstd.c) decode gzip and zstd.
+ * codec.h: the bytes of a compressed block in memory, as a stream: parts that nobody wants are
+ * skipped, and memory is that of a window. snappy.c decodes snappy; zlib (gunzip.c) and libzstd
+ * (zstd.c) decode gzip and zstd.
  */
 #ifndef CODEC_H
 #define CODEC_H
@@ -21,8 +22,9 @@ struct codec {
     uint8_t window[SNAPPY_WINDOW]; /* of snappy; else what is skipped */
 };
 
-/* `out`: the bytes of the output. The input must stay. The caller calls codec_close after success. PL_USAGE: the beginning is
- * damaged, or its window is larger than CODEC_WINDOW_MOST; PL_FAIL: the program is built without the library. */
+/* `out`: the bytes of the output. The input must stay. The caller calls codec_close after success.
+ * PL_USAGE: the beginning is damaged, or its window is larger than CODEC_WINDOW_MOST; PL_FAIL: the
+ * program is built without the library. */
 int codec_open(struct codec *c, enum codec_kind kind, const void *in, size_t n, uint64_t out, struct error *e);
 void codec_close(struct codec *c);
 /* The next n bytes; `to` NULL: skips them. PL_USAGE: the input is damaged, or has fewer. */
@@ -30,8 +32,8 @@ int codec_read(struct codec *c, void *to, uint64_t n, struct error *e);
 /* How far the input is used. */
 const uint8_t *codec_at(const struct codec *c);
 
-/* Returns the bytes of memory that a library takes to decode the input to `out` bytes: the window that the input
- * states, and its tables. */
+/* Returns the bytes of memory that a library takes to decode the input to `out` bytes: the window
+ * that the input states, and its tables. */
 uint64_t codec_memory(enum codec_kind kind, const void *in, size_t n, uint64_t out);
 
 /* A library's decoder. `open` NULL: the program is built without it. */
@@ -42,7 +44,8 @@ struct codec_library {
                   bool bounded); /* the state, which may be in the room; NULL: there is no memory. bounded: no window
                                     may exceed CODEC_WINDOW_MOST */
     void (*close)(void *state);
-    /* Decodes into to[n], from *at on, as far as it gets, and returns the number of bytes; -1: the input is damaged. */
+    /* Decodes into to[n], from *at on, as far as it gets, and returns the number of bytes; -1: the
+     * input is damaged. */
     int64_t (*read)(void *state, const uint8_t **at, const uint8_t *end, uint8_t *to, size_t n);
 };
 extern const struct codec_library codec_gzip, codec_zstd;

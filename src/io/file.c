@@ -2,7 +2,8 @@
  * file.c: files and folders.
  *
  * Invariant: a function that returns PL_OK after writing has synced the bytes and, if it created
- * a file, the folder entry, so that a crash right after it loses nothing. temporary.c writes whole files.
+ * a file, the folder entry, so that a crash right after it loses nothing. temporary.c writes whole
+ * files.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -153,8 +154,12 @@ static int fd_read_all(int fd, uint64_t limit, struct text *into)
 
 static int refuse_mode(const char *path, mode_t mode, struct error *e)
 {
-    const char *what = S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a pipe" : S_ISSOCK(mode) ? "a socket" : "a device";
-    return error_set(e, PL_USAGE, "%s is %s, not a regular file%s", path, what, S_ISDIR(mode) ? "" : "; write its contents to a file, and use that");
+    const char *what = S_ISDIR(mode)    ? "a folder"
+                       : S_ISFIFO(mode) ? "a pipe"
+                       : S_ISSOCK(mode) ? "a socket"
+                                        : "a device";
+    return error_set(e, PL_USAGE, "%s is %s, not a regular file%s", path, what,
+                     S_ISDIR(mode) ? "" : "; write its contents to a file, and use that");
 }
 
 int file_refuse_pointer(const char *path, int fd, uint64_t bytes, struct error *e)
@@ -201,8 +206,12 @@ int fd_read_at(int fd, uint64_t at, void *to, size_t n, struct error *e)
     for (size_t got = 0; got < n;) {
         ssize_t r = pread(fd, (char *)to + got, n - got, (off_t)(at + got));
         if (r < 0 && errno == EINTR) continue;
-        if (r < 0) return error_set(e, PL_FAIL, "cannot read at byte %llu: %s", (unsigned long long)(at + got), strerror(errno));
-        if (!r) return error_set(e, PL_FAIL, "it ends at byte %llu; expected %zu more bytes", (unsigned long long)(at + got), n - got);
+        if (r < 0)
+            return error_set(e, PL_FAIL, "cannot read at byte %llu: %s", (unsigned long long)(at + got),
+                             strerror(errno));
+        if (!r)
+            return error_set(e, PL_FAIL, "it ends at byte %llu; expected %zu more bytes",
+                             (unsigned long long)(at + got), n - got);
         got += (size_t)r;
     }
     return PL_OK;
@@ -400,7 +409,8 @@ int dir_list_ending(const char *path, const char *ending, struct names *out, str
     return rc;
 }
 
-/* How many patterns a pattern with {a,b} stands for, at most; *at is moved to its end, or within braces to , or }. */
+/* How many patterns a pattern with {a,b} stands for, at most; *at is moved to its end, or within
+ * braces to , or }. */
 static uint64_t count_braces(const char **at, int depth)
 {
     enum { ENOUGH = 1 << 20, DEPTH = 64 };

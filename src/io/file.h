@@ -27,18 +27,19 @@ int files_spare(uint32_t n, struct error *e);
 
 /* Opens a regular file for reading; returns the descriptor, or -1 with the message in `e`. Every
  * input file of the program is opened here or with file_peek. Anything else, such as a pipe or a
- * device, is refused at once and never waited for; so is a Git LFS pointer. *bytes, unless NULL, is the file's
- * size. Nothing is allocated. */
+ * device, is refused at once and never waited for; so is a Git LFS pointer. *bytes, unless NULL, is
+ * the file's size. Nothing is allocated. */
 int file_open(const char *path, uint64_t *bytes, struct error *e);
 /* Opens and closes it, for the message. */
 int file_check(const char *path, struct error *e);
-/* PL_USAGE if an open file is a Git LFS pointer, some lines that stand for a file that was not downloaded. */
+/* PL_USAGE if an open file is a Git LFS pointer, some lines that stand for a file that was not
+ * downloaded. */
 int file_refuse_pointer(const char *path, int fd, uint64_t bytes, struct error *e);
 /* Reads the whole file, at most `limit` bytes, and appends a NUL; the caller frees *bytes with
  * mem_free. */
 int file_read(const char *path, uint64_t limit, char **bytes, size_t *n, struct error *e);
-/* Reads up to n bytes from the beginning of a regular file; returns their number, 0 when there is no
- * such file. Never waits for a pipe. */
+/* Reads up to n bytes from the beginning of a regular file; returns their number, 0 when there is
+ * no such file. Never waits for a pipe. */
 size_t file_peek(const char *path, void *to, size_t n);
 /* Atomic: writes a file beside `path`, syncs it, renames it to `path`, syncs the folder. */
 int file_write_atomic(const char *path, const void *bytes, size_t n, struct error *e);
@@ -50,7 +51,8 @@ int file_copy(const char *from, const char *to, struct error *e);
 int file_rename(const char *from, const char *to, struct error *e);
 /* Returns true for the errno of a stat(2) that failed though the file may be there. */
 bool file_is_hidden(int code);
-/* Returns false if there is no such file. A hidden one counts as existing: opening it says why it cannot be read. */
+/* Returns false if there is no such file. A hidden one counts as existing: opening it says why it
+ * cannot be read. */
 bool file_exists(const char *path);
 bool dir_exists(const char *path);
 bool file_same(const char *a, const char *b); /* both exist and are the same file (inode) */
@@ -84,7 +86,8 @@ bool data_path(const char *name, char *out, size_t room);
 int path_dir(const char *path, char *out, size_t room, struct error *e);
 /* Changes a path that a Windows program wrote, images\a.jpg, to images/a.jpg, in place. */
 void path_from_windows(char *path);
-/* Reads exactly n bytes from offset `at`; messages name no file. PL_FAIL when the file ends before. */
+/* Reads exactly n bytes from offset `at`; messages name no file. PL_FAIL when the file ends
+ * before. */
 int fd_read_at(int fd, uint64_t at, void *to, size_t n, struct error *e);
 /* Writes all n bytes at the descriptor's position; returns 0, or -1 with errno. */
 int fd_write(int fd, const void *bytes, size_t n);

@@ -116,9 +116,15 @@ static int run(int from, int to, uint64_t most, bool quiet, struct gunzip_report
     return rc;
 }
 
-int gunzip(int from, int to, struct gunzip_report *r, struct error *e) { return run(from, to, UINT64_MAX, false, r, e); }
+int gunzip(int from, int to, struct gunzip_report *r, struct error *e)
+{
+    return run(from, to, UINT64_MAX, false, r, e);
+}
 
-int gunzip_at_most(int from, int to, uint64_t most, struct gunzip_report *r, struct error *e) { return run(from, to, most, true, r, e); }
+int gunzip_at_most(int from, int to, uint64_t most, struct gunzip_report *r, struct error *e)
+{
+    return run(from, to, most, true, r, e);
+}
 
 size_t gunzip_peek(const char *path, void *to, size_t n)
 {
@@ -130,7 +136,7 @@ size_t gunzip_peek(const char *path, void *to, size_t n)
     inflateEnd(&z);
     return n - z.avail_out;
 }
-/* --- blocks in memory (codec.h) ------------------------------------------------------------------- */
+/* --- blocks in memory (codec.h) --------------------------------------------------------------- */
 
 static void *open_block(uint64_t room[CODEC_ROOM], bool bounded)
 {
@@ -186,7 +192,9 @@ int gzip(int from, int to, struct error *e)
     struct gunzip_state *s = mem_alloc(sizeof *s);
     struct gunzip_report r = {0};
     s->from = from, s->to = to, s->quiet = true;
-    int rc = deflateInit2(&s->z, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK ? PL_OK : error_set(e, PL_FAIL, "zlib cannot be initialised");
+    int rc = deflateInit2(&s->z, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK
+                 ? PL_OK
+                 : error_set(e, PL_FAIL, "zlib cannot be initialised");
     while (!rc && !s->end) {
         rc = fill(s, &r, e);
         if (!rc) rc = deflate_block(s, s->end, e);

@@ -10,11 +10,12 @@
  * nesting beyond VALUE_DEPTH, numbers beyond a double and \u0000 are errors. PL_USAGE with line
  * and column. */
 int json_parse(const char *bytes, size_t n, struct bump *b, struct value **out, struct error *e);
-/* The same, and the tree with what is needed to make it takes at most about `most` bytes: a text of small values takes
- * 25 times its length. PL_USAGE before memory is taken. */
+/* The same, and the tree with what is needed to make it takes at most about `most` bytes: a text of
+ * small values takes 25 times its length. PL_USAGE before memory is taken. */
 int json_parse_within(const char *bytes, size_t n, uint64_t most, struct bump *b, struct value **out, struct error *e);
-/* Parses a map member by member: `each` gets them in order, with their keys, each valid during the call. The memory is
- * that of one member, at most `most` as above. That a key occurs once is not checked. */
+/* Parses a map member by member: `each` gets them in order, with their keys, each valid during the
+ * call. The memory is that of one member, at most `most` as above. That a key occurs once is not
+ * checked. */
 typedef int json_member(void *user, const struct value *member, struct error *e);
 int json_each(const char *bytes, size_t n, uint64_t most, json_member *each, void *user, struct error *e);
 /* Parses a file of at most `limit` bytes; the message begins with the path. */

@@ -1,6 +1,6 @@
 /*
- * parquet.c: see parquet.h. The footer becomes arrays. Every number in it is checked here: offsets against the file, counts
- * against each other, so that readers of pages need not.
+ * parquet.c: see parquet.h. The footer becomes arrays. Every number in it is checked here: offsets
+ * against the file, counts against each other, so that readers of pages need not.
  */
 #include "io/parquet.h"
 
@@ -27,9 +27,12 @@ enum {
 };
 enum { REQUIRED, OPTIONAL, REPEATED };
 
-static int damaged(struct error *e, const char *what) { return error_set(e, PL_USAGE, "its footer is damaged: %s", what); }
+static int damaged(struct error *e, const char *what)
+{
+    return error_set(e, PL_USAGE, "its footer is damaged: %s", what);
+}
 
-/* --- the schema --------------------------------------------------------------------------------------- */
+/* --- the schema ------------------------------------------------------------------------------- */
 
 struct element {
     struct parquet_node node;
@@ -69,7 +72,8 @@ static void read_element(struct thrift *t, struct bump *b, struct element *out)
 }
 
 /* Reads node number p->n_nodes and all below it. */
-static int read_tree(struct parquet *p, struct thrift *t, uint32_t total, const struct parquet_node *above, int depth, struct error *e)
+static int read_tree(struct parquet *p, struct thrift *t, uint32_t total, const struct parquet_node *above, int depth,
+                     struct error *e)
 {
     struct element x;
     if (p->n_nodes == total || !depth) return damaged(e, "its schema has more or deeper columns than it states");
@@ -111,7 +115,7 @@ static int read_schema(struct parquet *p, struct thrift *t, struct error *e)
     return p->n_nodes == n && p->n_columns ? PL_OK : damaged(e, "its schema has fewer columns than it states");
 }
 
-/* --- row groups ----------------------------------------------------------------------------------------- */
+/* --- row groups ------------------------------------------------------------------------------- */
 
 struct chunk_facts {
     int64_t codec, entries, bytes, data, dictionary;
@@ -121,7 +125,12 @@ struct chunk_facts {
 static void read_column(struct thrift *t, struct chunk_facts *out)
 {
     for (struct thrift_field f = {0}; thrift_next(t, &f);) {
-        int64_t *const to = f.id == 4 ? &out->codec : f.id == 5 ? &out->entries : f.id == 7 ? &out->bytes : f.id == 9 ? &out->data : f.id == 11 ? &out->dictionary : NULL;
+        int64_t *const to = f.id == 4    ? &out->codec
+                            : f.id == 5  ? &out->entries
+                            : f.id == 7  ? &out->bytes
+                            : f.id == 9  ? &out->data
+                            : f.id == 11 ? &out->dictionary
+                                         : NULL;
         if (to && (f.type == THRIFT_I32 || f.type == THRIFT_I64)) *to = thrift_int(t);
         else thrift_skip(t, f.type);
     }
@@ -143,7 +152,10 @@ static int read_chunk(struct thrift *t, uint64_t limit, struct parquet_chunk *to
     const int64_t at = !x.entries ? 4 : x.dictionary > 0 && x.dictionary < x.data ? x.dictionary : x.data;
     if (!x.entries) x.bytes = 0; /* a position of nothing may be any number */
     if (at < 4 || x.bytes < 0 || x.entries < 0 || (uint64_t)at > limit || (uint64_t)x.bytes > limit - (uint64_t)at)
-        return error_set(e, PL_USAGE, "a column would be at byte %lld with %lld bytes, which is outside of the file: it is cut or damaged", (long long)at, (long long)x.bytes);
+        return error_set(
+            e, PL_USAGE,
+            "a column would be at byte %lld with %lld bytes, which is outside of the file: it is cut or damaged",
+            (long long)at, (long long)x.bytes);
     *to = (struct parquet_chunk){(uint64_t)at, (uint64_t)x.bytes, (uint64_t)x.entries, (int32_t)x.codec};
     return PL_OK;
 }
@@ -155,7 +167,8 @@ static int read_group(struct parquet *p, struct thrift *t, uint64_t limit, struc
         if (f.id == 1 && f.type == THRIFT_LIST && !to->chunks) {
             enum thrift_type type;
             const uint32_t n = thrift_list(t, &type);
-            if (n != p->n_columns || type != THRIFT_STRUCT) return damaged(e, "a row group has more or fewer columns than the schema");
+            if (n != p->n_columns || type != THRIFT_STRUCT)
+                return damaged(e, "a row group has more or fewer columns than the schema");
             to->chunks = bump_alloc(&p->memory, n * sizeof *to->chunks);
             for (uint32_t i = 0; i < n; i++)
                 if (read_chunk(t, limit, &to->chunks[i], e)) return e->code;
@@ -164,7 +177,9 @@ static int read_group(struct parquet *p, struct thrift *t, uint64_t limit, struc
     }
     if (t->bad || !to->chunks || rows < 0) return damaged(e, "a row group cannot be read");
     for (uint32_t i = 0; i < p->n_columns; i++)
-        if (to->chunks[i].entries < (uint64_t)rows || (!p->nodes[p->columns[i]].rep && to->chunks[i].entries != (uint64_t)rows)) return damaged(e, "a column has more or fewer values than rows");
+        if (to->chunks[i].entries < (uint64_t)rows ||
+            (!p->nodes[p->columns[i]].rep && to->chunks[i].entries != (uint64_t)rows))
+            return damaged(e, "a column has more or fewer values than rows");
     to->first_row = p->rows;
     to->rows = (uint64_t)rows;
     p->rows += to->rows;
@@ -182,15 +197,18 @@ static int read_groups(struct parquet *p, struct thrift *t, uint64_t limit, stru
     return PL_OK;
 }
 
-/* --- the file --------------------------------------------------------------------------------------------- */
+/* --- the file --------------------------------------------------------------------------------- */
 
 static int read_footer(struct parquet *p, struct error *e)
 {
     const uint8_t *file = (const uint8_t *)p->map.at;
     const uint64_t size = p->map.bytes;
-    if (size < 4 || memcmp(file, "PAR1", 4)) return error_set(e, PL_USAGE, "it is not a Parquet table: it does not begin with PAR1");
+    if (size < 4 || memcmp(file, "PAR1", 4))
+        return error_set(e, PL_USAGE, "it is not a Parquet table: it does not begin with PAR1");
     if (!memcmp(file + size - 4, "PARE", 4)) return error_set(e, PL_USAGE, "the table is encrypted, which is not read");
-    if (size < 12 || memcmp(file + size - 4, "PAR1", 4)) return error_set(e, PL_USAGE, "the table does not end with PAR1: the file is cut, or its download was not completed");
+    if (size < 12 || memcmp(file + size - 4, "PAR1", 4))
+        return error_set(e, PL_USAGE,
+                         "the table does not end with PAR1: the file is cut, or its download was not completed");
     const uint8_t *l = file + size - 8;
     const uint64_t n = l[0] | (uint64_t)l[1] << 8 | (uint64_t)l[2] << 16 | (uint64_t)l[3] << 24;
     if (n > size - 12) return damaged(e, "it is longer than the file");
@@ -240,7 +258,7 @@ void parquet_close(struct parquet *p)
 
 int parquet_check(const struct parquet *p, struct error *e) { return mapped_check(&p->map, p->path, e); }
 
-/* --- columns ------------------------------------------------------------------------------------------------ */
+/* --- columns ---------------------------------------------------------------------------------- */
 
 uint32_t parquet_find(const struct parquet *p, const char *name)
 {
@@ -252,7 +270,8 @@ uint32_t parquet_find(const struct parquet *p, const char *name)
 void parquet_print_columns(const struct parquet *p, struct text *out)
 {
     uint32_t n = 0;
-    for (uint32_t i = 1; i < p->n_nodes && n < 20; i = p->nodes[i].end) text_printf(out, "%s%.60s", n++ ? ", " : "", p->nodes[i].name);
+    for (uint32_t i = 1; i < p->n_nodes && n < 20; i = p->nodes[i].end)
+        text_printf(out, "%s%.60s", n++ ? ", " : "", p->nodes[i].name);
 }
 
 int64_t parquet_image_leaf(const struct parquet *p, uint32_t node, bool *many)
@@ -262,7 +281,8 @@ int64_t parquet_image_leaf(const struct parquet *p, uint32_t node, bool *many)
     if (n->list) { /* list { repeated { element } } */
         *many = true;
         node++;
-        if (!p->nodes[node].leaf && p->nodes[node].end > node + 1 && p->nodes[node + 1].end == p->nodes[node].end) node++;
+        if (!p->nodes[node].leaf && p->nodes[node].end > node + 1 && p->nodes[node + 1].end == p->nodes[node].end)
+            node++;
         n = &p->nodes[node];
     }
     if (n->leaf) return n->blob ? (int64_t)n->column : -1;

@@ -7,13 +7,15 @@
  *     row group 1: ...
  *     footer: the schema, and where each column of each group is (Thrift), its length, PAR1
  *
- * The schema is a tree. Its leaves are the columns that are stored; {image: {bytes, path}} has the two leaves image.bytes and
- * image.path. A leaf's data are entries: one for each row and, below a list, one for each item. An entry has a repetition level,
- * which is 0 where a row begins, and a definition level, which says whether there is a value or how much of its path there is.
+ * The schema is a tree. Its leaves are the columns that are stored; {image: {bytes, path}} has the
+ * two leaves image.bytes and image.path. A leaf's data are entries: one for each row and, below a
+ * list, one for each item. An entry has a repetition level, which is 0 where a row begins, and a
+ * definition level, which says whether there is a value or how much of its path there is.
  *
- * parquet_page.h reads pages, parquet_cursor.h the entries of a column in order, parquet_rows.h whole rows as JSON, and
- * parquet_cell.h one value by its row. The file is memory-mapped: opening reads the footer alone. After that a table is constant,
- * but for parquet_index (parquet_cell.h), and any number of threads may read.
+ * parquet_page.h reads pages, parquet_cursor.h the entries of a column in order, parquet_rows.h
+ * whole rows as JSON, and parquet_cell.h one value by its row. The file is memory-mapped: opening
+ * reads the footer alone. After that a table is constant, but for parquet_index (parquet_cell.h),
+ * and any number of threads may read.
  */
 #ifndef PARQUET_H
 #define PARQUET_H
@@ -22,7 +24,17 @@
 #include "io/codec.h"
 
 /* In the order of the format's numbers. */
-enum parquet_type { PARQUET_BOOLEAN, PARQUET_INT32, PARQUET_INT64, PARQUET_INT96, PARQUET_FLOAT, PARQUET_DOUBLE, PARQUET_BYTES, PARQUET_FIXED, PARQUET_TYPES };
+enum parquet_type {
+    PARQUET_BOOLEAN,
+    PARQUET_INT32,
+    PARQUET_INT64,
+    PARQUET_INT96,
+    PARQUET_FLOAT,
+    PARQUET_DOUBLE,
+    PARQUET_BYTES,
+    PARQUET_FIXED,
+    PARQUET_TYPES
+};
 
 struct parquet_node {
     const char *name;
@@ -56,7 +68,8 @@ struct parquet {
     struct mapped map;
     uint64_t footer;              /* bytes at the end of the file */
     struct bump memory;
-    struct parquet_node *nodes;   /* [n_nodes] in the order of the schema: a node's children follow it. nodes[0] is the root */
+    /* [n_nodes] in the order of the schema: a node's children follow it. nodes[0] is the root */
+    struct parquet_node *nodes;
     uint32_t n_nodes;
     uint32_t *columns;            /* [n_columns] the leaves, as nodes */
     uint32_t n_columns;
@@ -69,19 +82,20 @@ struct parquet {
 /* Whether a file begins and ends as Parquet does. */
 bool parquet_is(const char *path);
 
-/* PL_USAGE, with the path: there is no such file, it is something else, cut or damaged. Must not be moved while it is open; the
- * caller calls parquet_close after success. */
+/* PL_USAGE, with the path: there is no such file, it is something else, cut or damaged. Must not be
+ * moved while it is open; the caller calls parquet_close after success. */
 int parquet_open(struct parquet *p, const char *path, struct error *e);
 void parquet_close(struct parquet *p);
-/* PL_FAIL if a page of the file could not be read since it was opened: what was read is not valid. */
+/* PL_FAIL if a page of the file could not be read since it was opened: what was read is not
+ * valid. */
 int parquet_check(const struct parquet *p, struct error *e);
 
 /* A column of the table (a child of the root) by its name; 0: there is none. */
 uint32_t parquet_find(const struct parquet *p, const char *name);
 /* "image, mask, label": the table's columns, for messages. */
 void parquet_print_columns(const struct parquet *p, struct text *out);
-/* The leaf in which the files of images of a node are: a leaf of bytes, or the `bytes` of {bytes, path}; -1: it has none. *many: the
- * node is a list of them. */
+/* The leaf in which the files of images of a node are: a leaf of bytes, or the `bytes` of {bytes,
+ * path}; -1: it has none. *many: the node is a list of them. */
 int64_t parquet_image_leaf(const struct parquet *p, uint32_t node, bool *many);
 
 #endif

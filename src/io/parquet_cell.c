@@ -16,10 +16,11 @@ struct parquet_index {
     uint64_t *dictionaries; /* [groups] position; 0: none */
 };
 
-/* --- the index ------------------------------------------------------------------------------------------ */
+/* --- the index -------------------------------------------------------------------------------- */
 
 /* Rows that begin in a page. */
-static int count_rows(const struct parquet *p, uint32_t column, const struct parquet_chunk *c, const struct parquet_page *page, uint64_t *rows, struct error *e)
+static int count_rows(const struct parquet *p, uint32_t column, const struct parquet_chunk *c,
+                      const struct parquet_page *page, uint64_t *rows, struct error *e)
 {
     struct page_stream s;
     const uint8_t *at;
@@ -54,7 +55,8 @@ static int index_group(const struct parquet *p, uint32_t column, uint32_t g, str
         entries += page.entries;
     }
     if (row == group->first_row + group->rows && entries == c->entries) return PL_OK;
-    return error_set(e, PL_USAGE, "column %s: its pages have %llu rows, and its row group %llu", p->nodes[p->columns[column]].path, (unsigned long long)(row - group->first_row),
+    return error_set(e, PL_USAGE, "column %s: its pages have %llu rows, and its row group %llu",
+                     p->nodes[p->columns[column]].path, (unsigned long long)(row - group->first_row),
                      (unsigned long long)group->rows);
 }
 
@@ -91,7 +93,7 @@ static uint32_t page_of(const struct parquet_index *x, uint64_t row)
     return low;
 }
 
-/* --- a cell ----------------------------------------------------------------------------------------------- */
+/* --- a cell ----------------------------------------------------------------------------------- */
 
 /* Where the search for an item stands. */
 struct search {
@@ -101,7 +103,8 @@ struct search {
     bool over;       /* the next row has begun */
 };
 
-/* Looks for the item among n entries of one repetition level; returns its number, n: it is not there. */
+/* Looks for the item among n entries of one repetition level; returns its number, n: it is not
+ * there. */
 static uint64_t look(struct search *f, uint32_t level, uint64_t n)
 {
     if (level) { /* further items of the row that has begun */
@@ -121,7 +124,8 @@ static uint64_t look(struct search *f, uint32_t level, uint64_t n)
     return n;
 }
 
-/* Looks for the item among the entries of a page. *entry: its number; the page's entries: it is not there. */
+/* Looks for the item among the entries of a page. *entry: its number; the page's entries: it is not
+ * there. */
 static int find_entry(struct page_stream *s, struct search *f, uint32_t *entry, struct error *e)
 {
     const uint8_t *at;
@@ -142,7 +146,8 @@ static int find_entry(struct page_stream *s, struct search *f, uint32_t *entry, 
     return s->page.v2 ? PL_OK : codec_read(&s->codec, NULL, s->levels.left, e);
 }
 
-/* Counts the values before an entry; *there: it has one itself. Then the stream is at the values. */
+/* Counts the values before an entry; *there: it has one itself. Then the stream is at the
+ * values. */
 static int count_values(struct page_stream *s, uint32_t entry, uint32_t *before, bool *there, struct error *e)
 {
     const uint8_t *at;
@@ -190,7 +195,8 @@ static int read_index(struct codec *c, uint32_t before, uint32_t *index, struct 
 }
 
 /* The stream is at the values of a page; it is used again for its dictionary. */
-static int read_value(struct page_stream *s, const struct parquet *p, uint32_t column, uint32_t group, uint32_t before, void *to, size_t room, size_t *n, struct error *e)
+static int read_value(struct page_stream *s, const struct parquet *p, uint32_t column, uint32_t group, uint32_t before,
+                      void *to, size_t room, size_t *n, struct error *e)
 {
     const struct parquet_chunk *c = &p->groups[group].chunks[column];
     const int32_t encoding = s->page.encoding;
@@ -211,7 +217,8 @@ static int read_value(struct page_stream *s, const struct parquet *p, uint32_t c
     return page_stream_open(s, p, column, c, &page, e) ? e->code : read_plain(s, index, to, room, n, e);
 }
 
-static int read_cell(const struct parquet *p, struct parquet_cell at, struct page_stream *s, void *to, size_t room, size_t *n, enum cell_state *state, struct error *e)
+static int read_cell(const struct parquet *p, struct parquet_cell at, struct page_stream *s, void *to, size_t room,
+                     size_t *n, enum cell_state *state, struct error *e)
 {
     const struct parquet_index *x = &p->index[at.column];
     const uint32_t first = page_of(x, at.row);
@@ -224,7 +231,9 @@ static int read_cell(const struct parquet *p, struct parquet_cell at, struct pag
         uint64_t from = x->pages.at[k].at;
         uint32_t entry = 0, before;
         bool more, there;
-        if (page_next(p, c, &from, &page, &more, e) || page_stream_open(s, p, at.column, c, &page, e) || find_entry(s, &f, &entry, e)) return e->code;
+        if (page_next(p, c, &from, &page, &more, e) || page_stream_open(s, p, at.column, c, &page, e) ||
+            find_entry(s, &f, &entry, e))
+            return e->code;
         if (entry < page.entries) {
             if (count_values(s, entry, &before, &there, e)) return e->code;
             *state = there ? CELL_THERE : CELL_NULL;
@@ -235,15 +244,19 @@ static int read_cell(const struct parquet *p, struct parquet_cell at, struct pag
     return PL_OK;
 }
 
-int parquet_cell(const struct parquet *p, struct parquet_cell at, void *to, size_t room, size_t *n, enum cell_state *state, struct error *e)
+int parquet_cell(const struct parquet *p, struct parquet_cell at, void *to, size_t room, size_t *n,
+                 enum cell_state *state, struct error *e)
 {
     struct page_stream s;
     s.open = false;
     *n = 0;
     CHECK(p->index && p->index[at.column].dictionaries, "column %u is indexed", at.column);
-    int rc = at.row < p->rows ? read_cell(p, at, &s, to, room, n, state, e) : error_set(e, PL_USAGE, "it has no row %llu", (unsigned long long)at.row + 1);
+    int rc = at.row < p->rows ? read_cell(p, at, &s, to, room, n, state, e)
+                              : error_set(e, PL_USAGE, "it has no row %llu", (unsigned long long)at.row + 1);
     page_stream_close(&s);
     if (!rc) rc = mapped_check(&p->map, p->path, e);
-    else if (rc != PL_NOFIT) error_prepend(e, "%s, row %llu, column %s", p->path, (unsigned long long)at.row + 1, p->nodes[p->columns[at.column]].path);
+    else if (rc != PL_NOFIT)
+        error_prepend(e, "%s, row %llu, column %s", p->path, (unsigned long long)at.row + 1,
+                      p->nodes[p->columns[at.column]].path);
     return rc;
 }

@@ -17,7 +17,10 @@ static uint32_t fixed_bytes(const struct parquet_node *n)
                                                        : 0;
 }
 
-static uint32_t little(const uint8_t l[4]) { return l[0] | (uint32_t)l[1] << 8 | (uint32_t)l[2] << 16 | (uint32_t)l[3] << 24; }
+static uint32_t little(const uint8_t l[4])
+{
+    return l[0] | (uint32_t)l[1] << 8 | (uint32_t)l[2] << 16 | (uint32_t)l[3] << 24;
+}
 
 struct parquet_cursor *cursor_open(const struct parquet *p, uint32_t column, bool values, struct parquet_room *room)
 {
@@ -94,7 +97,7 @@ void cursor_start(struct parquet_cursor *c, uint32_t group)
     c->item = 0;
 }
 
-/* --- pages --------------------------------------------------------------------------------------------- */
+/* --- pages ------------------------------------------------------------------------------------ */
 
 /* Begins to read a page, in the room that the codec's library needs. */
 static int open_page(struct parquet_cursor *c, const struct parquet_page *page, struct error *e)
@@ -110,7 +113,8 @@ static int find_words(struct parquet_cursor *c, uint64_t bytes, struct error *e)
     if (take_room(c, c->n_words * sizeof *c->starts, &c->of_dictionary, e)) return e->code;
     c->starts = mem_alloc(((size_t)c->n_words + 1) * sizeof *c->starts);
     for (uint32_t i = 0; i < c->n_words; i++) {
-        if (bytes - at < 4 || little(c->words + at) > bytes - at - 4) return error_set(e, PL_USAGE, "its dictionary is damaged");
+        if (bytes - at < 4 || little(c->words + at) > bytes - at - 4)
+            return error_set(e, PL_USAGE, "its dictionary is damaged");
         c->starts[i] = (uint32_t)at;
         at += 4 + (uint64_t)little(c->words + at);
     }
@@ -151,7 +155,8 @@ static int read_levels(struct parquet_cursor *c, bool def, struct error *e)
 static int begin_values(struct parquet_cursor *c, struct error *e)
 {
     const int32_t encoding = c->page.page.encoding;
-    const bool dictionary = encoding == PARQUET_PLAIN_DICTIONARY || encoding == PARQUET_RLE_DICTIONARY, runs = encoding == PARQUET_RLE && c->node->type == PARQUET_BOOLEAN;
+    const bool dictionary = encoding == PARQUET_PLAIN_DICTIONARY || encoding == PARQUET_RLE_DICTIONARY,
+               runs = encoding == PARQUET_RLE && c->node->type == PARQUET_BOOLEAN;
     uint8_t head[4] = {0};
     c->n_bits = 0;
     if (!c->values || encoding == PARQUET_PLAIN) return PL_OK;
@@ -160,7 +165,8 @@ static int begin_values(struct parquet_cursor *c, struct error *e)
             e, PL_USAGE,
             "its values are encoded as %s, which is not read: write it again with pyarrow's usual encodings",
             parquet_encoding(encoding));
-    if (!c->page.codec.left) return hybrid_open(&c->index, NULL, &c->page.codec, 0, 0), PL_OK; /* no entry has a value */
+    /* no entry has a value */
+    if (!c->page.codec.left) return hybrid_open(&c->index, NULL, &c->page.codec, 0, 0), PL_OK;
     if (codec_read(&c->page.codec, head, runs ? 4 : 1, e)) return e->code;
     if (dictionary && head[0] > 32) return error_set(e, PL_USAGE, "its indices have %u bits", head[0]);
     hybrid_open(&c->index, NULL, &c->page.codec, c->page.codec.left, runs ? 1 : head[0]);
@@ -187,7 +193,7 @@ static int next_page(struct parquet_cursor *c, struct error *e)
     return PL_OK;
 }
 
-/* --- entries --------------------------------------------------------------------------------------------- */
+/* --- entries ---------------------------------------------------------------------------------- */
 
 /* Makes room for the value, of n bytes. */
 static int begin_bytes(struct parquet_cursor *c, uint64_t n, struct error *e)
@@ -196,7 +202,10 @@ static int begin_bytes(struct parquet_cursor *c, uint64_t n, struct error *e)
     return n > c->of_value ? take_room(c, n - c->of_value, &c->of_value, e) : PL_OK;
 }
 
-static int about(const struct parquet_cursor *c, struct error *e) { return error_prepend(e, "column %s", c->node->path); }
+static int about(const struct parquet_cursor *c, struct error *e)
+{
+    return error_prepend(e, "column %s", c->node->path);
+}
 
 int cursor_peek(struct parquet_cursor *c, struct error *e)
 {

@@ -1,7 +1,7 @@
 /*
- * parquet_cursor.h: the entries of a column, one after the other (parquet.h). In memory are the levels of a page, the
- * dictionary of a row group, and the current value. All columns that are read side by side have one room for these,
- * which is asked before memory is taken.
+ * parquet_cursor.h: the entries of a column, one after the other (parquet.h). In memory are the
+ * levels of a page, the dictionary of a row group, and the current value. All columns that are read
+ * side by side have one room for these, which is asked before memory is taken.
  */
 #ifndef PARQUET_CURSOR_H
 #define PARQUET_CURSOR_H
@@ -47,8 +47,8 @@ void cursor_start(struct parquet_cursor *c, uint32_t group);
 int cursor_peek(struct parquet_cursor *c, struct error *e);
 /* Takes the next entry. *there: it has a value, which is read if it was asked for. */
 int cursor_take(struct parquet_cursor *c, bool *there, struct error *e);
-/* How many entries follow the one that was taken that are known to be like it: in the same page, each alone in its row,
- * without a value. */
+/* How many entries follow the one that was taken that are known to be like it: in the same page,
+ * each alone in its row, without a value. */
 uint64_t cursor_empty(const struct parquet_cursor *c);
 /* Takes n of them. */
 void cursor_skip(struct parquet_cursor *c, uint64_t n);

@@ -9,7 +9,7 @@
 
 enum { DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, DATA_PAGE_V2 };
 
-/* --- headers ------------------------------------------------------------------------------------------- */
+/* --- headers ---------------------------------------------------------------------------------- */
 
 struct header {
     int64_t kind, full, size, entries, encoding, def_encoding, rep_encoding, def_bytes, rep_bytes;
@@ -21,8 +21,13 @@ static void read_details(struct thrift *t, int64_t kind, struct header *h)
 {
     for (struct thrift_field f = {0}; thrift_next(t, &f);) {
         const bool v2 = kind == DATA_PAGE_V2;
-        int64_t *const to = f.id == 1 ? &h->entries : f.id == (v2 ? 4 : 2) ? &h->encoding : v2 && f.id == 5 ? &h->def_bytes : v2 && f.id == 6 ? &h->rep_bytes
-                          : kind == DATA_PAGE && f.id == 3 ? &h->def_encoding : kind == DATA_PAGE && f.id == 4 ? &h->rep_encoding : NULL;
+        int64_t *const to = f.id == 1                        ? &h->entries
+                            : f.id == (v2 ? 4 : 2)           ? &h->encoding
+                            : v2 && f.id == 5                ? &h->def_bytes
+                            : v2 && f.id == 6                ? &h->rep_bytes
+                            : kind == DATA_PAGE && f.id == 3 ? &h->def_encoding
+                            : kind == DATA_PAGE && f.id == 4 ? &h->rep_encoding
+                                                             : NULL;
         if (to && f.type == THRIFT_I32) *to = thrift_int(t);
         else {
             if (v2 && f.id == 7) h->compressed = f.type == THRIFT_TRUE;
@@ -49,12 +54,14 @@ static bool is_sound(const struct header *h, uint64_t room)
     if (h->full < 0 || h->size < 0 || (uint64_t)h->size > room) return false;
     if (h->kind == INDEX_PAGE) return true;
     if (!h->details || h->entries < 0 || h->entries > INT32_MAX || h->full > INT32_MAX) return false;
-    return h->def_bytes >= 0 && h->rep_bytes >= 0 && h->def_bytes <= INT32_MAX && h->rep_bytes <= INT32_MAX && h->def_bytes + h->rep_bytes <= (h->full < h->size ? h->full : h->size);
+    return h->def_bytes >= 0 && h->rep_bytes >= 0 && h->def_bytes <= INT32_MAX && h->rep_bytes <= INT32_MAX &&
+           h->def_bytes + h->rep_bytes <= (h->full < h->size ? h->full : h->size);
 }
 
-/* The last page of a chunk may lie behind its end: parquet-mr before 1.2.9 left the header of the dictionary's page out of
- * the size of the chunk. */
-int page_next(const struct parquet *p, const struct parquet_chunk *c, uint64_t *at, struct parquet_page *out, bool *more, struct error *e)
+/* The last page of a chunk may lie behind its end: parquet-mr before 1.2.9 left the header of the
+ * dictionary's page out of the size of the chunk. */
+int page_next(const struct parquet *p, const struct parquet_chunk *c, uint64_t *at, struct parquet_page *out,
+              bool *more, struct error *e)
 {
     enum { LEFT_OUT = 100 };
     const uint64_t end = c->at + c->bytes, last = min_u64(end + LEFT_OUT, p->map.bytes - p->footer);
@@ -83,7 +90,7 @@ int page_next(const struct parquet *p, const struct parquet_chunk *c, uint64_t *
     return PL_OK;
 }
 
-/* --- runs -------------------------------------------------------------------------------------------------- */
+/* --- runs ------------------------------------------------------------------------------------- */
 
 static int ended(struct error *e) { return error_set(e, PL_USAGE, "its levels or indices end too early"); }
 
@@ -158,7 +165,7 @@ int hybrid_count(struct hybrid *h, uint64_t n, uint32_t value, uint64_t *found, 
     return PL_OK;
 }
 
-/* --- a page ------------------------------------------------------------------------------------------------ */
+/* --- a page ----------------------------------------------------------------------------------- */
 
 const char *parquet_encoding(int32_t encoding)
 {
@@ -174,10 +181,14 @@ static int codec_of(int32_t number, enum codec_kind *out, struct error *e)
     static const struct {
         const char *name;
         int kind; /* -1: it is not read */
-    } codecs[] = {{"none", CODEC_NONE}, {"snappy", CODEC_SNAPPY}, {"gzip", CODEC_GZIP}, {"LZO", -1}, {"brotli", -1}, {"LZ4", -1}, {"zstd", CODEC_ZSTD}, {"LZ4_RAW", -1}};
+    } codecs[] = {{"none", CODEC_NONE}, {"snappy", CODEC_SNAPPY}, {"gzip", CODEC_GZIP}, {"LZO", -1}, {"brotli", -1},
+                  {"LZ4", -1},          {"zstd", CODEC_ZSTD},     {"LZ4_RAW", -1}};
     const bool known = number >= 0 && (size_t)number < COUNT(codecs);
     if (!known || codecs[number].kind < 0)
-        return error_set(e, PL_USAGE, "it is compressed with %s, which is not read: write it again with compression snappy, zstd or gzip", known ? codecs[number].name : "an unknown method");
+        return error_set(
+            e, PL_USAGE,
+            "it is compressed with %s, which is not read: write it again with compression snappy, zstd or gzip",
+            known ? codecs[number].name : "an unknown method");
     *out = (enum codec_kind)codecs[number].kind;
     return PL_OK;
 }
@@ -202,7 +213,8 @@ uint64_t page_stream_memory(const struct parquet_chunk *c, const struct parquet_
                : codec_memory(kind, page->body + levels, page->size - levels, page->full_size);
 }
 
-int page_stream_open(struct page_stream *s, const struct parquet *p, uint32_t column, const struct parquet_chunk *c, const struct parquet_page *page, struct error *e)
+int page_stream_open(struct page_stream *s, const struct parquet *p, uint32_t column, const struct parquet_chunk *c,
+                     const struct parquet_page *page, struct error *e)
 {
     enum codec_kind kind = CODEC_NONE;
     uint32_t levels;
@@ -216,7 +228,8 @@ int page_stream_open(struct page_stream *s, const struct parquet *p, uint32_t co
                          def ? "definition" : "repetition",
                          parquet_encoding(def ? page->def_encoding : page->rep_encoding));
     if (page_codec(c, page, &kind, &levels, e)) return e->code;
-    if (codec_open(&s->codec, kind, page->body + levels, page->size - levels, page->full_size - levels, e)) return e->code;
+    if (codec_open(&s->codec, kind, page->body + levels, page->size - levels, page->full_size - levels, e))
+        return e->code;
     s->open = true;
     s->released = page->body;
     return PL_OK;

@@ -1,10 +1,12 @@
 /*
- * parquet_page.h: the pages of a column (parquet.h), as streams: repetition levels, definition levels, values.
+ * parquet_page.h: the pages of a column (parquet.h), as streams: repetition levels, definition
+ * levels, values.
  *
  *     version 1   all three are compressed together; levels begin with their length
  *     version 2   levels are not compressed, their lengths are in the header
  *
- * Levels and indices into dictionaries are runs (struct hybrid): equal values, or numbers of a few bits side by side.
+ * Levels and indices into dictionaries are runs (struct hybrid): equal values, or numbers of a few
+ * bits side by side.
  */
 #ifndef PARQUET_PAGE_H
 #define PARQUET_PAGE_H
@@ -26,9 +28,10 @@ struct parquet_page {
     int32_t def_encoding, rep_encoding; /* version 1 states them also for levels that the column does not have */
 };
 
-/* Reads the header of the page at *at, and moves on to the next one. *more is false at the end of the chunk. PL_USAGE: the header is
- * damaged, or the page reaches beyond its column. */
-int page_next(const struct parquet *p, const struct parquet_chunk *c, uint64_t *at, struct parquet_page *out, bool *more, struct error *e);
+/* Reads the header of the page at *at, and moves on to the next one. *more is false at the end of
+ * the chunk. PL_USAGE: the header is damaged, or the page reaches beyond its column. */
+int page_next(const struct parquet *p, const struct parquet_chunk *c, uint64_t *at, struct parquet_page *out,
+              bool *more, struct error *e);
 
 struct hybrid {
     const uint8_t *at;
@@ -44,8 +47,8 @@ struct hybrid {
 
 /* A run of n bytes at `at`, or from a stream (`at` NULL). */
 void hybrid_open(struct hybrid *h, const uint8_t *at, struct codec *from, uint64_t n, uint32_t bits);
-/* Takes the next number, and with it those that are equal because they are in the same run: *n of them, from 1 to
- * `most`. PL_USAGE: there is none. */
+/* Takes the next number, and with it those that are equal because they are in the same run: *n of
+ * them, from 1 to `most`. PL_USAGE: there is none. */
 int hybrid_take(struct hybrid *h, uint64_t most, uint32_t *out, uint64_t *n, struct error *e);
 /* Takes the next number. */
 int hybrid_next(struct hybrid *h, uint32_t *out, struct error *e);
@@ -62,15 +65,17 @@ struct page_stream {
 };
 
 /* Begins to read a page of a column's chunk; page_stream_close may follow a failure. */
-int page_stream_open(struct page_stream *s, const struct parquet *p, uint32_t column, const struct parquet_chunk *c, const struct parquet_page *page, struct error *e);
+int page_stream_open(struct page_stream *s, const struct parquet *p, uint32_t column, const struct parquet_chunk *c,
+                     const struct parquet_page *page, struct error *e);
 void page_stream_close(struct page_stream *s);
 /* Returns the bytes that a library allocates while the page is open. */
 uint64_t page_stream_memory(const struct parquet_chunk *c, const struct parquet_page *page);
-/* Gives the memory of the file's bytes back that are used, up to `end`, so that a process has no more of a large page than it is reading.
- * The system may keep them in its cache. */
+/* Gives the memory of the file's bytes back that are used, up to `end`, so that a process has no
+ * more of a large page than it is reading. The system may keep them in its cache. */
 void page_stream_release(struct page_stream *s, const uint8_t *end);
-/* One after the other: the length of the levels (0: the column has none, or all are 0), which are then read from `levels`, or by the
- * caller from the codec, or at *at if they are in memory; and the values, from the codec. */
+/* One after the other: the length of the levels (0: the column has none, or all are 0), which are
+ * then read from `levels`, or by the caller from the codec, or at *at if they are in memory; and
+ * the values, from the codec. */
 int page_stream_levels(struct page_stream *s, bool def, const uint8_t **at, uint64_t *n, struct error *e);
 
 /* Bits of numbers from 0 to `most`. */

@@ -1,9 +1,10 @@
 /*
  * parquet_rows.c: see parquet_rows.h.
  *
- * A node is written by looking at the next entry of the first leaf below it: its definition level says whether the node is there, and
- * after an item of a list its repetition level says whether another one follows. Each way through a node takes at least one entry of
- * every leaf below it. That all leaves are at the beginning of a row is checked once a row.
+ * A node is written by looking at the next entry of the first leaf below it: its definition level
+ * says whether the node is there, and after an item of a list its repetition level says whether
+ * another one follows. Each way through a node takes at least one entry of every leaf below it.
+ * That all leaves are at the beginning of a row is checked once a row.
  */
 #include "io/parquet_rows.h"
 
@@ -23,7 +24,8 @@ struct writing {
 
 static int write_node(struct writing *x, uint32_t node, const char *key);
 
-/* Takes the one entry that each leaf below a node has where the node, or an item of it, is not there. */
+/* Takes the one entry that each leaf below a node has where the node, or an item of it, is not
+ * there. */
 static int drop(struct writing *x, uint32_t node)
 {
     const struct parquet_node *n = &x->p->nodes[node];
@@ -62,7 +64,8 @@ static int write_image(struct writing *x, uint32_t node, const char *key, bool *
     if (cursor_peek(c, x->e)) return x->e->code;
     *done = !c->ended && c->def == c->node->def;
     if (!*done) return PL_OK;
-    json_put_format(&x->w, key, PARQUET_REFERENCE "%s/%llu/%lld/%u", x->p->path, (unsigned long long)x->row + 1, (long long)leaf, c->item + 1);
+    json_put_format(&x->w, key, PARQUET_REFERENCE "%s/%llu/%lld/%u", x->p->path, (unsigned long long)x->row + 1,
+                    (long long)leaf, c->item + 1);
     return drop(x, node);
 }
 
@@ -81,7 +84,8 @@ static int write_one(struct writing *x, uint32_t node, const char *key)
     return PL_OK;
 }
 
-/* The items of a repeated node. In a list that is annotated, a repeated group of one child is a wrapper around the item. */
+/* The items of a repeated node. In a list that is annotated, a repeated group of one child is a
+ * wrapper around the item. */
 static int write_items(struct writing *x, uint32_t node, bool annotated, const char *key)
 {
     const struct parquet_node *n = &x->p->nodes[node];
@@ -114,7 +118,7 @@ static int write_node(struct writing *x, uint32_t node, const char *key)
     return n->repeated ? write_items(x, node, false, key) : write_one(x, node, key);
 }
 
-/* --- rows ---------------------------------------------------------------------------------------------- */
+/* --- rows ------------------------------------------------------------------------------------- */
 
 void parquet_rows_open(struct parquet_rows *r, const struct parquet *p, bool (*wanted)(const char *name), uint64_t most)
 {
@@ -140,7 +144,8 @@ static int check_begin(const struct parquet_rows *r, struct error *e)
         struct parquet_cursor *c = r->cursors[i];
         if (!c) continue;
         if (cursor_peek(c, e)) return e->code;
-        if (c->ended || c->rep) return error_set(e, PL_USAGE, "column %s has more or fewer values than the other columns", c->node->path);
+        if (c->ended || c->rep)
+            return error_set(e, PL_USAGE, "column %s has more or fewer values than the other columns", c->node->path);
     }
     return PL_OK;
 }
@@ -157,7 +162,8 @@ static int write_row(struct parquet_rows *r, struct text *out, struct error *e)
     return PL_OK;
 }
 
-/* Passes over the rows that are like the last one, in which no column has a value; returns their number. */
+/* Passes over the rows that are like the last one, in which no column has a value; returns their
+ * number. */
 static uint64_t pass_empty(struct parquet_rows *r)
 {
     uint64_t n = r->p->groups[r->group].rows - r->group_row;
@@ -190,7 +196,9 @@ bool parquet_reference(const char *reference, char *path, size_t room, struct pa
     unsigned long long row;
     unsigned column, item;
     int end = 0;
-    if (strncmp(reference, PARQUET_REFERENCE, strlen(PARQUET_REFERENCE)) || (size_t)snprintf(path, room, "%s", reference + strlen(PARQUET_REFERENCE)) >= room) return false;
+    if (strncmp(reference, PARQUET_REFERENCE, strlen(PARQUET_REFERENCE)) ||
+        (size_t)snprintf(path, room, "%s", reference + strlen(PARQUET_REFERENCE)) >= room)
+        return false;
     char *at = path + strlen(path);
     for (int parts = 0; at > path && parts < 3;)
         if (*--at == '/') parts++;

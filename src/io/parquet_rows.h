@@ -1,12 +1,12 @@
 /*
  * parquet_rows.h: the rows of a table, each as the text of a JSON object.
  *
- *     structs are objects, lists are lists, a value that is not there is null; so is one without a form in JSON:
- * decimals, INT96, fixed bytes bytes, and {bytes, path} whose bytes are there, are references to them: the string
- * parquet:FILE/ROW/COLUMN/ITEM
+ *     structs are objects, lists are lists, a value that is not there is null; so is one without a
+ *     form in JSON: decimals, INT96, fixed bytes bytes, and {bytes, path} whose bytes are there,
+ *     are references to them: the string parquet:FILE/ROW/COLUMN/ITEM
  *
- * Rows and items count from 1, columns (parquet.h) from 0. A row group's columns are read side by side, a page at a
- * time.
+ * Rows and items count from 1, columns (parquet.h) from 0. A row group's columns are read side by
+ * side, a page at a time.
  */
 #ifndef PARQUET_ROWS_H
 #define PARQUET_ROWS_H
@@ -26,13 +26,13 @@ struct parquet_rows {
     struct parquet_room room;        /* of all cursors */
 };
 
-/* Reads the columns of the table whose names `wanted` accepts. `most`: bytes of memory for all columns, and of a row's
- * text. Must not be moved while it is open. */
+/* Reads the columns of the table whose names `wanted` accepts. `most`: bytes of memory for all
+ * columns, and of a row's text. Must not be moved while it is open. */
 void parquet_rows_open(struct parquet_rows *r, const struct parquet *p, bool (*wanted)(const char *name),
                        uint64_t most);
 void parquet_rows_close(struct parquet_rows *r);
-/* Replaces `out` by the next row; *more is false after the last. PL_USAGE, with path and row: it is damaged, or takes
- * more memory. */
+/* Replaces `out` by the next row; *more is false after the last. PL_USAGE, with path and row: it is
+ * damaged, or takes more memory. */
 int parquet_rows_next(struct parquet_rows *r, struct text *out, bool *more, struct error *e);
 
 /* Takes a reference apart; the path is copied to `path`. False: it is none. */

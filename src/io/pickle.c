@@ -203,7 +203,8 @@ static void push_gathered(struct machine *m, enum pickle_kind kind)
 static bool fillable(struct machine *m, const struct pickle *to, bool pairs)
 {
     if (m->rc || to->kind == PICKLE_CALL) return false;
-    if (to->kind != (pairs ? PICKLE_DICT : PICKLE_LIST)) fail(m, pairs ? "no dictionary to add to" : "no list to add to");
+    if (to->kind != (pairs ? PICKLE_DICT : PICKLE_LIST))
+        fail(m, pairs ? "no dictionary to add to" : "no list to add to");
     return !m->rc;
 }
 
@@ -346,7 +347,8 @@ static void text_line(struct machine *m, bool quoted)
     size_t n;
     const char *line = read_line(m, &n);
     if (!line) return;
-    if (quoted && n >= 2 && line[0] == line[n - 1] && (line[0] == '\'' || line[0] == '"')) push_text(m, PICKLE_STRING, line + 1, n - 2);
+    if (quoted && n >= 2 && line[0] == line[n - 1] && (line[0] == '\'' || line[0] == '"'))
+        push_text(m, PICKLE_STRING, line + 1, n - 2);
     else push_text(m, PICKLE_STRING, line, n);
 }
 
@@ -458,5 +460,6 @@ struct pickle *pickle_get(const struct pickle *dict, const char *key)
 bool pickle_is_name(const struct pickle *p, const char *module, const char *name)
 {
     size_t n = strlen(module);
-    return p && p->kind == PICKLE_NAME && !strncmp(p->text, module, n) && p->text[n] == ' ' && !strcmp(p->text + n + 1, name);
+    return p && p->kind == PICKLE_NAME && !strncmp(p->text, module, n) && p->text[n] == ' ' &&
+           !strcmp(p->text + n + 1, name);
 }

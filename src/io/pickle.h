@@ -19,7 +19,8 @@ enum pickle_kind {
     PICKLE_NONE, PICKLE_BOOL, PICKLE_INT, PICKLE_FLOAT, PICKLE_STRING, PICKLE_BYTES,
     PICKLE_TUPLE, PICKLE_LIST, PICKLE_DICT, /* items; of a dictionary key, value, key, value ... */
     PICKLE_NAME,                            /* "module name" */
-    PICKLE_CALL,                            /* items[0] called with the tuple items[1]; items[2]: state set afterwards */
+    /* items[0] called with the tuple items[1]; items[2]: state set afterwards */
+    PICKLE_CALL,
     PICKLE_PERSISTENT,                      /* items[0]: the persistent id of an object outside the pickle */
 };
 

@@ -146,11 +146,14 @@ size_t png_bytes(const struct png_header *h, enum png_as as)
     return (size_t)h->width * h->height * channels_out(h, as) * (depth_out(h, as) / 8);
 }
 
-static uint32_t sample(const struct png_pixels *p, size_t i) { return p->depth == 8 ? ((const uint8_t *)p->at)[i] : ((const uint16_t *)p->at)[i]; }
+static uint32_t sample(const struct png_pixels *p, size_t i)
+{
+    return p->depth == 8 ? ((const uint8_t *)p->at)[i] : ((const uint16_t *)p->at)[i];
+}
 
-/* Reduces the channels of labels to one, in place: grey, or three equal channels. Where the colour is
- * the same everywhere and some pixels are transparent, the alpha is the mask. False: the image is in
- * colour. */
+/* Reduces the channels of labels to one, in place: grey, or three equal channels. Where the colour
+ * is the same everywhere and some pixels are transparent, the alpha is the mask. False: the image
+ * is in colour. */
 static bool fold_channels(struct png_pixels *p)
 {
     const size_t n = (size_t)p->width * p->height, c = p->channels, colours = c < 3 ? 1 : 3;
@@ -179,9 +182,9 @@ static bool is_grey(const png_color *c) { return c->red == c->green && c->red ==
 static bool is_black(const png_color *c) { return is_grey(c) && !c->red; }
 
 /* The index of a palette is the label, and 0 is the background. A program that reduces colours
- * (Pillow's quantize, pngquant) numbers them in any order: a palette of greys that does not begin with
- * black is looked up, and one with colours is refused. Its entries all differ; a palette that is
- * filled up with black belongs to labels. */
+ * (Pillow's quantize, pngquant) numbers them in any order: a palette of greys that does not begin
+ * with black is looked up, and one with colours is refused. Its entries all differ; a palette that
+ * is filled up with black belongs to labels. */
 static int check_palette(struct stream *s, struct png_pixels *p, struct error *e)
 {
     png_color *palette = NULL;
@@ -196,8 +199,11 @@ static int check_palette(struct stream *s, struct png_pixels *p, struct error *e
     uint8_t *at = p->at;
     for (size_t i = 0; grey && i < p->bytes; i++) at[i] = at[i] < n ? palette[at[i]].red : 0;
     if (grey || !differ || black < 0) return PL_OK;
-    return error_set(e, PL_USAGE, "the PNG has a palette in which black is entry %d and a colour is entry 0: a program chose the numbers, and they are not labels. "
-                     "Save masks as 8 or 16 bit grey, with 0 as the background", black);
+    return error_set(e, PL_USAGE,
+                     "the PNG has a palette in which black is entry %d and a colour is entry 0: a program chose the "
+                     "numbers, and they are not labels. "
+                     "Save masks as 8 or 16 bit grey, with 0 as the background",
+                     black);
 }
 
 /* Turns the decoded channels, or the indices of a palette, into labels. */
@@ -206,7 +212,8 @@ static int make_labels(struct stream *s, const struct png_header *h, struct png_
     if (h->palette) return check_palette(s, p, e);
     if (p->channels == 1 || fold_channels(p)) return PL_OK;
     return error_set(e, PL_USAGE,
-                     "the PNG is in colour, and labels were expected: its red, green and blue differ. Save masks as 8 or 16 bit grey, or with a palette; "
+                     "the PNG is in colour, and labels were expected: its red, green and blue differ. Save masks as 8 "
+                     "or 16 bit grey, or with a palette; "
                      "annotation programs (CVAT, Label Studio, Supervisely) also export COCO, which is read");
 }
 
@@ -224,7 +231,8 @@ static int decode_open(struct stream *s, const struct png_header *h, enum png_as
 {
     *out = (struct png_pixels){h->width, h->height, channels_out(h, as), depth_out(h, as), png_bytes(h, as), NULL};
     if (to && room < out->bytes)
-        return error_set(e, PL_USAGE, "a PNG of %ux%u pixels needs %zu bytes; the buffer has %zu", h->width, h->height, out->bytes, room);
+        return error_set(e, PL_USAGE, "a PNG of %ux%u pixels needs %zu bytes; the buffer has %zu", h->width, h->height,
+                         out->bytes, room);
     out->at = to ? to : mem_alloc(out->bytes);
     s->pixels = out->at;
     int rc = PL_OK;
@@ -242,7 +250,8 @@ int png_decode(const void *bytes, size_t n, enum png_as as, uint64_t max_pixels,
     struct png_header h;
     int rc;
     memset(out, 0, sizeof *out);
-    if (n < 8 || png_sig_cmp(bytes, 0, 8)) return error_set(e, PL_USAGE, "not a PNG: it does not begin with the PNG signature");
+    if (n < 8 || png_sig_cmp(bytes, 0, 8))
+        return error_set(e, PL_USAGE, "not a PNG: it does not begin with the PNG signature");
     if (!open_read(&s, bytes, n) || !read_info(&s, &h)) rc = bad(&s, "read", e);
     else if (!(rc = check_header(&h, max_pixels, e))) rc = decode_open(&s, &h, as, to, room, out, e);
     close_read(&s);
@@ -252,7 +261,8 @@ int png_decode(const void *bytes, size_t n, enum png_as as, uint64_t max_pixels,
 int png_peek(const void *bytes, size_t n, struct png_header *h, struct error *e)
 {
     struct stream s;
-    if (n < 8 || png_sig_cmp(bytes, 0, 8)) return error_set(e, PL_USAGE, "not a PNG: it does not begin with the PNG signature");
+    if (n < 8 || png_sig_cmp(bytes, 0, 8))
+        return error_set(e, PL_USAGE, "not a PNG: it does not begin with the PNG signature");
     int rc = open_read(&s, bytes, n) && read_info(&s, h) ? PL_OK : bad(&s, "read", e);
     close_read(&s);
     return rc;
@@ -272,7 +282,8 @@ int png_read(const char *path, enum png_as as, uint64_t max_pixels, void *to, si
 
 /* ---- writing ---- */
 
-static bool write_all(struct stream *s, enum png_kind kind, uint32_t width, uint32_t height, const uint8_t *pixels, size_t stride)
+static bool write_all(struct stream *s, enum png_kind kind, uint32_t width, uint32_t height, const uint8_t *pixels,
+                      size_t stride)
 {
     static const int color[] = {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_RGB, PNG_COLOR_TYPE_RGB_ALPHA};
     if (setjmp(png_jmpbuf(s->png))) return false;

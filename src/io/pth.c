@@ -73,8 +73,9 @@ static const struct pickle *storage_tuple(const struct pickle *p)
 {
     if (!p || p->kind != PICKLE_PERSISTENT) return NULL;
     const struct pickle *t = p->items[0];
-    bool good = t->kind == PICKLE_TUPLE && t->n >= 5 && t->items[0]->kind == PICKLE_STRING && !strcmp(t->items[0]->text, "storage") &&
-                t->items[1]->kind == PICKLE_NAME && t->items[2]->kind == PICKLE_STRING && t->items[4]->kind == PICKLE_INT;
+    bool good = t->kind == PICKLE_TUPLE && t->n >= 5 && t->items[0]->kind == PICKLE_STRING &&
+                !strcmp(t->items[0]->text, "storage") && t->items[1]->kind == PICKLE_NAME &&
+                t->items[2]->kind == PICKLE_STRING && t->items[4]->kind == PICKLE_INT;
     /* A sixth item: the storage is a view of another, which torch no longer writes. */
     return good && (t->n < 6 || t->items[5]->kind == PICKLE_NONE) ? t : NULL;
 }
@@ -118,7 +119,8 @@ static bool whole_numbers(const struct pickle *t, int64_t *to)
 {
     if (!t || (t->kind != PICKLE_TUPLE && t->kind != PICKLE_LIST) || t->n > PTH_RANK) return false;
     for (uint32_t i = 0; i < t->n; i++) {
-        if (t->items[i]->kind != PICKLE_INT || t->items[i]->integer < 0 || t->items[i]->integer > INT64_MAX / 64) return false;
+        if (t->items[i]->kind != PICKLE_INT || t->items[i]->integer < 0 || t->items[i]->integer > INT64_MAX / 64)
+            return false;
         to[i] = t->items[i]->integer;
     }
     return true;
@@ -138,7 +140,9 @@ static bool last_element(const struct pth_tensor *t, uint64_t *last)
     uint64_t sum = 0;
     for (int i = 0; i < t->rank; i++) {
         uint64_t part;
-        if (__builtin_mul_overflow((uint64_t)t->dim[i] - 1, (uint64_t)t->stride[i], &part) || __builtin_add_overflow(sum, part, &sum)) return false;
+        if (__builtin_mul_overflow((uint64_t)t->dim[i] - 1, (uint64_t)t->stride[i], &part) ||
+            __builtin_add_overflow(sum, part, &sum))
+            return false;
     }
     *last = sum;
     return true;
@@ -151,11 +155,13 @@ static const struct pickle *tensor_arguments(const struct pickle *p, int depth);
 static const struct pickle *rebuild_arguments(const struct pickle *name, const struct pickle *a, int depth)
 {
     if (a->kind != PICKLE_TUPLE || depth > 4) return NULL;
-    if (pickle_is_name(name, "torch._utils", "_rebuild_parameter") || pickle_is_name(name, "torch._utils", "_rebuild_parameter_with_state"))
+    if (pickle_is_name(name, "torch._utils", "_rebuild_parameter") ||
+        pickle_is_name(name, "torch._utils", "_rebuild_parameter_with_state"))
         return a->n ? tensor_arguments(a->items[0], depth + 1) : NULL;
     if (pickle_is_name(name, "torch._tensor", "_rebuild_from_type_v2")) /* function, type, its arguments, state */
         return a->n >= 3 ? rebuild_arguments(a->items[0], a->items[2], depth + 1) : NULL;
-    bool tensor = pickle_is_name(name, "torch._utils", "_rebuild_tensor_v2") || pickle_is_name(name, "torch._utils", "_rebuild_tensor") ||
+    bool tensor = pickle_is_name(name, "torch._utils", "_rebuild_tensor_v2") ||
+                  pickle_is_name(name, "torch._utils", "_rebuild_tensor") ||
                   pickle_is_name(name, "torch._utils", "_rebuild_tensor_v3");
     return tensor && a->n >= 4 ? a : NULL;
 }
@@ -194,7 +200,9 @@ static int add_tensor(struct reading *r, const char *name, const struct pickle *
     uint64_t offset = (uint64_t)a->items[1]->integer;
     if (storage_bytes(r, s->items[2]->text, &t.data, &bytes)) return error_prepend(r->e, "tensor %.200s", name);
     if (!fits(&t, offset, bytes))
-        return error_set(r->e, PL_USAGE, "tensor %.200s does not fit its storage of %llu bytes; was the file truncated?", name, (unsigned long long)bytes);
+        return error_set(r->e, PL_USAGE,
+                         "tensor %.200s does not fit its storage of %llu bytes; was the file truncated?", name,
+                         (unsigned long long)bytes);
     if (pth_elements(&t)) t.data += offset * dtype_size(t.dtype);
     vec_push(&r->p->tensors, t);
     return PL_OK;
@@ -219,7 +227,8 @@ static uint32_t count_tensors(const struct pickle *d)
  * first (an averaged copy has as many tensors). */
 static void find_state(struct pickle *d, int depth, const struct pickle **best, uint32_t *most)
 {
-    static const char *const usual[] = {"model", "state_dict", "model_state_dict", "model_state", "net", "params", "module"};
+    static const char *const usual[] = {"model",  "state_dict", "model_state_dict", "model_state", "net",
+                                        "params", "module"};
     if (!d || d->kind != PICKLE_DICT || d->seen || depth > NESTED) return;
     d->seen = true;
     uint32_t n = count_tensors(d);
@@ -233,7 +242,8 @@ static bool all_begin(const struct pickle *d, size_t cut, const char *prefix)
 {
     size_t n = strlen(prefix);
     for (uint32_t i = 0; i + 1 < d->n; i += 2)
-        if (is_tensor(d, i) && (d->items[i]->length <= cut + n || strncmp(d->items[i]->text + cut, prefix, n))) return false;
+        if (is_tensor(d, i) && (d->items[i]->length <= cut + n || strncmp(d->items[i]->text + cut, prefix, n)))
+            return false;
     return true;
 }
 
@@ -263,7 +273,8 @@ static int sort_names(struct pth *p, struct error *e)
     for (uint32_t i = 0; i < p->tensors.n; i++) p->by_name[i] = &p->tensors.at[i];
     if (p->tensors.n) qsort(p->by_name, p->tensors.n, sizeof *p->by_name, by_tensor_name);
     for (uint32_t i = 1; i < p->tensors.n; i++)
-        if (!by_tensor_name(&p->by_name[i - 1], &p->by_name[i])) return error_set(e, PL_USAGE, "two tensors have the name %.200s", p->by_name[i]->name);
+        if (!by_tensor_name(&p->by_name[i - 1], &p->by_name[i]))
+            return error_set(e, PL_USAGE, "two tensors have the name %.200s", p->by_name[i]->name);
     return PL_OK;
 }
 
@@ -274,14 +285,19 @@ static int add_state(struct reading *r, struct pickle *root)
     find_state(root, 0, &d, &most);
     if (!d && root->kind == PICKLE_CALL)
         return error_set(r->e, PL_USAGE,
-                         "holds a whole Python object (%.200s), which only its own program can load; nothing in it was executed. In that program: "
-                         "torch.save(model.state_dict(), \"weights.pth\")", root->items[0]->kind == PICKLE_NAME ? root->items[0]->text : "of a computed type");
-    if (!d) return error_set(r->e, PL_USAGE, "it has no dictionary of tensors: expected a file from torch.save(model.state_dict())");
+                         "holds a whole Python object (%.200s), which only its own program can load; nothing in it was "
+                         "executed. In that program: "
+                         "torch.save(model.state_dict(), \"weights.pth\")",
+                         root->items[0]->kind == PICKLE_NAME ? root->items[0]->text : "of a computed type");
+    if (!d)
+        return error_set(r->e, PL_USAGE,
+                         "it has no dictionary of tensors: expected a file from torch.save(model.state_dict())");
     size_t cut = wrapper_length(d);
     int rc = PL_OK;
     for (uint32_t i = 0; i + 1 < d->n && !rc; i += 2) {
         if (!is_tensor(d, i)) continue;
-        if (strlen(d->items[i]->text) != d->items[i]->length) rc = error_set(r->e, PL_USAGE, "a name contains a zero byte");
+        if (strlen(d->items[i]->text) != d->items[i]->length)
+            rc = error_set(r->e, PL_USAGE, "a name contains a zero byte");
         else rc = add_tensor(r, d->items[i]->text + cut, tensor_arguments(d->items[i + 1], 0));
     }
     return rc ? rc : sort_names(r->p, r->e);
@@ -343,7 +359,8 @@ static void find_sizes(struct pickle *p, struct storages *all, int depth)
 
 static int list_storages(struct reading *r, const struct pickle *keys)
 {
-    if (keys->kind != PICKLE_LIST || keys->n > LEGACY_KEYS) return error_set(r->e, PL_USAGE, "the legacy checkpoint has no list of storages");
+    if (keys->kind != PICKLE_LIST || keys->n > LEGACY_KEYS)
+        return error_set(r->e, PL_USAGE, "the legacy checkpoint has no list of storages");
     r->s = (struct storages){.at = bump_alloc(&r->p->memory, (keys->n + 1) * sizeof *r->s.at), .n = keys->n};
     for (uint32_t i = 0; i < keys->n; i++) {
         if (keys->items[i]->kind != PICKLE_STRING) return error_set(r->e, PL_USAGE, "a storage has no name");
@@ -368,7 +385,8 @@ static int place_storages(struct reading *r, size_t at)
         if (r->p->n - at < 8) return error_set(r->e, PL_USAGE, "truncated before storage %u of %u", i + 1, r->s.n);
         for (int k = 0; k < 8; k++) elements |= (uint64_t)r->p->bytes[at + (size_t)k] << (8 * k);
         at += 8;
-        if (elements > (r->p->n - at) / s->each) return error_set(r->e, PL_USAGE, "truncated inside storage %u of %u", i + 1, r->s.n);
+        if (elements > (r->p->n - at) / s->each)
+            return error_set(r->e, PL_USAGE, "truncated inside storage %u of %u", i + 1, r->s.n);
         s->data = r->p->bytes + at;
         s->bytes = elements * s->each;
         at += s->bytes;
@@ -384,11 +402,13 @@ static int open_legacy(struct reading *r)
     int rc = PL_OK;
     for (int i = 0; i < 5 && !rc; i++, at += used) {
         rc = pickle_read(r->p->bytes + at, r->p->n - at, &used, &r->p->memory, &part[i], r->e);
-        if (i == 1 && !rc && (part[1]->kind != PICKLE_INT || part[1]->integer != 1001)) rc = error_set(r->e, PL_USAGE, "the second pickle is not version 1001");
+        if (i == 1 && !rc && (part[1]->kind != PICKLE_INT || part[1]->integer != 1001))
+            rc = error_set(r->e, PL_USAGE, "the second pickle is not version 1001");
     }
     if (rc) return error_prepend(r->e, "neither a zip archive nor a legacy checkpoint of torch.save");
     const struct pickle *little = pickle_get(part[2], "little_endian");
-    if (little && !little->integer) return error_set(r->e, PL_USAGE, "the data is big-endian; save it again on a little-endian machine");
+    if (little && !little->integer)
+        return error_set(r->e, PL_USAGE, "the data is big-endian; save it again on a little-endian machine");
     rc = list_storages(r, part[4]);
     if (!rc) {
         find_sizes(part[3], &r->s, 0);
@@ -445,7 +465,8 @@ const struct pth_tensor *pth_find(const struct pth *p, const char *name)
 {
     struct pth_tensor wanted = {.name = name};
     const struct pth_tensor *key = &wanted;
-    const struct pth_tensor **found = p->tensors.n ? bsearch(&key, p->by_name, p->tensors.n, sizeof key, by_tensor_name) : NULL;
+    const struct pth_tensor **found =
+        p->tensors.n ? bsearch(&key, p->by_name, p->tensors.n, sizeof key, by_tensor_name) : NULL;
     return found ? *found : NULL;
 }
 
@@ -482,4 +503,7 @@ void pth_read(const struct pth_tensor *t, void *to)
     }
 }
 
-int pth_check(const struct pth *p, const char *path, struct error *e) { return p->map ? mapped_check(p->map, path, e) : PL_OK; }
+int pth_check(const struct pth *p, const char *path, struct error *e)
+{
+    return p->map ? mapped_check(p->map, path, e) : PL_OK;
+}

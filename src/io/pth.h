@@ -60,8 +60,10 @@ struct pth_writer;
  * succeeds. A tensor is pth_write_begin followed by its data in any number of pth_write_bytes
  * calls, or one pth_write. After a failure only pth_abandon may follow; pth_end calls it itself. */
 int pth_begin(struct pth_writer **w, const char *path, struct error *e);
-int pth_write(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, const void *data, struct error *e);
-int pth_write_begin(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, struct error *e);
+int pth_write(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, const void *data,
+              struct error *e);
+int pth_write_begin(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim,
+                    struct error *e);
 int pth_write_bytes(struct pth_writer *w, const void *data, uint64_t n, struct error *e);
 int pth_end(struct pth_writer *w, struct error *e);
 void pth_abandon(struct pth_writer *w);

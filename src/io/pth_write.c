@@ -218,7 +218,8 @@ static void op_tensor(struct text *t, const char *name, const char *key, enum dt
 
 int pth_begin(struct pth_writer **out, const char *path, struct error *e)
 {
-    if (strlen(path) >= 4096) return error_set(e, PL_USAGE, "the path has %zu bytes; at most 4095 are possible", strlen(path));
+    if (strlen(path) >= 4096)
+        return error_set(e, PL_USAGE, "the path has %zu bytes; at most 4095 are possible", strlen(path));
     struct pth_writer *w = mem_alloc(sizeof *w);
     snprintf(w->path, sizeof w->path, "%s", path);
     if (temporary_file(&w->to, path, e)) return mem_free(w), e->code;
@@ -244,7 +245,8 @@ int pth_write_bytes(struct pth_writer *w, const void *data, uint64_t n, struct e
     return fill_member(w, data, n, e);
 }
 
-int pth_write(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, const void *data, struct error *e)
+int pth_write(struct pth_writer *w, const char *name, enum dtype t, int rank, const int64_t *dim, const void *data,
+              struct error *e)
 {
     int rc = pth_write_begin(w, name, t, rank, dim, e);
     return rc ? rc : fill_member(w, data, w->left, e);

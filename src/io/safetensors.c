@@ -76,7 +76,8 @@ static int entry_parse(struct st_file *f, const struct value *v, uint64_t data_b
     if (t->dtype == DT_NONE) return PL_OK; /* unknown element size: the length cannot be checked */
     bool overflow = __builtin_mul_overflow((uint64_t)t->elements, (uint64_t)dtype_size(t->dtype), &expected);
     if (overflow || expected != t->bytes)
-        return error_set(e, PL_USAGE, "data_offsets span %" PRIu64 " bytes, but %" PRId64 " elements of %s need %s%" PRIu64,
+        return error_set(e, PL_USAGE,
+                         "data_offsets span %" PRIu64 " bytes, but %" PRId64 " elements of %s need %s%" PRIu64,
                          t->bytes, t->elements, t->dtype_name, overflow ? "more than " : "",
                          overflow ? UINT64_MAX : expected);
     return PL_OK;
@@ -129,8 +130,9 @@ static int layout_check(struct st_file *f, uint64_t data_bytes, struct error *e)
         at += t->bytes;
     }
     if (at != data_bytes)
-        return error_set(e, PL_USAGE, "the tensors take %" PRIu64 " bytes, but %" PRIu64 " bytes of data follow the header",
-                         at, data_bytes);
+        return error_set(e, PL_USAGE,
+                         "the tensors take %" PRIu64 " bytes, but %" PRIu64 " bytes of data follow the header", at,
+                         data_bytes);
     return PL_OK;
 }
 
@@ -190,7 +192,9 @@ static int read_full(const struct st_file *f, uint64_t at, uint64_t n, void *dst
             return e->code = PL_FAIL;
         }
         if (!k)
-            return error_set(e, PL_FAIL, "%s: ends at byte %" PRIu64 "; %" PRIu64 " more were expected (was it truncated while open?)",
+            return error_set(e, PL_FAIL,
+                             "%s: ends at byte %" PRIu64 "; %" PRIu64
+                             " more were expected (was it truncated while open?)",
                              f->path, at + n - left, left);
         to += k;
         left -= (uint64_t)k;
@@ -203,7 +207,8 @@ static int header_length(struct st_file *f, uint64_t file_bytes, uint64_t *lengt
 {
     unsigned char word[LENGTH_BYTES];
     if (file_bytes < LENGTH_BYTES)
-        return error_set(e, PL_USAGE, "%s: %" PRIu64 " bytes long; a safetensors file has at least 8", f->path, file_bytes);
+        return error_set(e, PL_USAGE, "%s: %" PRIu64 " bytes long; a safetensors file has at least 8", f->path,
+                         file_bytes);
     if (read_full(f, 0, sizeof word, word, e)) return e->code;
     *length = 0;
     for (int i = 0; i < LENGTH_BYTES; i++) *length |= (uint64_t)word[i] << (8 * i);

@@ -99,7 +99,8 @@ int st_write_begin(struct st_writer *w, const char *path, const struct st_spec *
     w->wanted = header_build(&header, specs, n, metadata, n_metadata);
     int rc = PL_OK;
     if (header.n - 8 > ST_HEADER_MOST)
-        rc = error_set(e, PL_FAIL, "%s: the header has %zu bytes; safetensors allows %d", path, header.n, ST_HEADER_MOST);
+        rc = error_set(e, PL_FAIL, "%s: the header has %zu bytes; safetensors allows %d", path, header.n,
+                       ST_HEADER_MOST);
     if (!rc) {
         w->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
         if (w->fd < 0) rc = write_error(w, header.n + w->wanted, e);

@@ -5,7 +5,10 @@
 
 #include <string.h>
 
-static int damaged(struct error *e, const char *why) { return error_set(e, PL_USAGE, "its snappy data is damaged: %s", why); }
+static int damaged(struct error *e, const char *why)
+{
+    return error_set(e, PL_USAGE, "its snappy data is damaged: %s", why);
+}
 
 int snappy_open(struct snappy *s, const uint8_t *in, size_t n, uint8_t *window, uint64_t expected, struct error *e)
 {

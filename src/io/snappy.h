@@ -1,8 +1,9 @@
 /*
  * snappy.h: decompresses a block of snappy as a stream, in the memory of its window.
  *
- * A block is a list of literals, which are bytes of the input, and of copies, which repeat bytes of the output.
- * Compressors work in blocks of 64 KiB, so that a copy reaches back less than that; one that reaches back further is refused.
+ * A block is a list of literals, which are bytes of the input, and of copies, which repeat bytes of
+ * the output. Compressors work in blocks of 64 KiB, so that a copy reaches back less than that; one
+ * that reaches back further is refused.
  */
 #ifndef SNAPPY_H
 #define SNAPPY_H

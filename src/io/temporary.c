@@ -1,7 +1,8 @@
 /*
  * temporary.c: see temporary.h.
  *
- * A signal may come at any moment, so the handler uses a fixed table of paths and system calls alone.
+ * A signal may come at any moment, so the handler uses a fixed table of paths and system calls
+ * alone.
  */
 #include "io/temporary.h"
 
@@ -25,7 +26,7 @@
 #define MARK ".tmp."
 enum { DIGITS = 12, LISTED = 64, DEPTH = 8 };
 
-/* --- signals ------------------------------------------------------------------------------------------- */
+/* --- signals ---------------------------------------------------------------------------------- */
 
 /* The temporary files of this process. Those beyond the table stay after a signal. */
 static struct listed {
@@ -99,7 +100,7 @@ void temporary_on_signals(void)
         if (!sigaction(numbers[i], NULL, &before) && before.sa_handler == SIG_DFL) sigaction(numbers[i], &act, NULL);
 }
 
-/* --- names ------------------------------------------------------------------------------------------------ */
+/* --- names ------------------------------------------------------------------------------------ */
 
 static void random_digits(char out[DIGITS + 1])
 {
@@ -112,11 +113,13 @@ static void random_digits(char out[DIGITS + 1])
 static bool is_own(int fd, const char *path)
 {
     struct stat mine, there;
-    if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) return false; /* other failures: there are no locks here */
+    /* other failures: there are no locks here */
+    if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) return false;
     return !fstat(fd, &mine) && !lstat(path, &there) && mine.st_ino == there.st_ino && mine.st_dev == there.st_dev;
 }
 
-/* Removes a file or folder that a process of this user left when it was killed: nobody has its lock. */
+/* Removes a file or folder that a process of this user left when it was killed: nobody has its
+ * lock. */
 static void remove_left(const char *path)
 {
     struct stat s;
@@ -150,7 +153,7 @@ static void sweep(const char *path)
     names_free(&all);
 }
 
-/* --- making ------------------------------------------------------------------------------------------------- */
+/* --- making ----------------------------------------------------------------------------------- */
 
 static int open_new(const char *path, bool folder)
 {
@@ -254,7 +257,7 @@ int temporary_keep(struct temporary *t, const char *path, bool sync, struct erro
     return rc;
 }
 
-/* --- whole files (file.h) ----------------------------------------------------------------------------------- */
+/* --- whole files (file.h) --------------------------------------------------------------------- */
 
 static int write_whole(const char *path, const void *bytes, size_t n, bool sync, struct error *e)
 {

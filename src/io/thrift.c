@@ -36,7 +36,8 @@ int64_t thrift_int(struct thrift *t)
     return (int64_t)(x >> 1) ^ -(int64_t)(x & 1);
 }
 
-/* A field's byte is the distance of its number from the last one, or 0 and the number follows; and its type. */
+/* A field's byte is the distance of its number from the last one, or 0 and the number follows; and
+ * its type. */
 bool thrift_next(struct thrift *t, struct thrift_field *f)
 {
     const uint8_t b = byte(t);
@@ -99,7 +100,11 @@ static void skip(struct thrift *t, enum thrift_type type, int depth)
     case THRIFT_I16: case THRIFT_I32: case THRIFT_I64: thrift_varint(t); break;
     case THRIFT_DOUBLE: pass(t, 8); break;
     case THRIFT_BINARY: thrift_bytes(t, &n); break;
-    case THRIFT_LIST: case THRIFT_SET: n = thrift_list(t, &element); skip_elements(t, n, element, THRIFT_STOP, depth - 1); break;
+    case THRIFT_LIST:
+    case THRIFT_SET:
+        n = thrift_list(t, &element);
+        skip_elements(t, n, element, THRIFT_STOP, depth - 1);
+        break;
     case THRIFT_MAP: skip_map(t, depth - 1); break;
     case THRIFT_STRUCT:
         for (struct thrift_field f = {0}; thrift_next(t, &f);) skip(t, f.type, depth - 1);

@@ -5,7 +5,8 @@
  *         if (f.id == 3 && f.type == THRIFT_I64) rows = thrift_int(&t);
  *         else thrift_skip(&t, f.type);
  *
- * The first malformed byte sets `bad`; from then on there are no fields, numbers are 0 and lists are empty.
+ * The first malformed byte sets `bad`; from then on there are no fields, numbers are 0 and lists
+ * are empty.
  */
 #ifndef THRIFT_H
 #define THRIFT_H

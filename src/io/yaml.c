@@ -162,15 +162,15 @@ static int check_event(const struct reader *r)
 {
     const yaml_event_t *ev = &r->event;
     switch (ev->type) {
-    case YAML_ALIAS_EVENT: return fail_here(r, "aliases (*name) are not supported; write the value out, or quote the text");
-    case YAML_SCALAR_EVENT:
-        if (memchr(ev->data.scalar.value, 0, ev->data.scalar.length)) return fail_here(r, "NUL character");
-        return check_plain(r, ev->data.scalar.anchor, ev->data.scalar.tag);
-    case YAML_SEQUENCE_START_EVENT:
-        return check_plain(r, ev->data.sequence_start.anchor, ev->data.sequence_start.tag);
-    case YAML_MAPPING_START_EVENT:
-        return check_plain(r, ev->data.mapping_start.anchor, ev->data.mapping_start.tag);
-    default: return PL_OK;
+        case YAML_ALIAS_EVENT:
+            return fail_here(r, "aliases (*name) are not supported; write the value out, or quote the text");
+        case YAML_SCALAR_EVENT:
+            if (memchr(ev->data.scalar.value, 0, ev->data.scalar.length)) return fail_here(r, "NUL character");
+            return check_plain(r, ev->data.scalar.anchor, ev->data.scalar.tag);
+        case YAML_SEQUENCE_START_EVENT:
+            return check_plain(r, ev->data.sequence_start.anchor, ev->data.sequence_start.tag);
+        case YAML_MAPPING_START_EVENT: return check_plain(r, ev->data.mapping_start.anchor, ev->data.mapping_start.tag);
+        default: return PL_OK;
     }
 }
 

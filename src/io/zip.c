@@ -20,7 +20,10 @@ static uint64_t number(const uint8_t *p, int bytes)
 
 bool zip_is(const uint8_t *bytes, size_t n) { return n >= END_BYTES && number(bytes, 4) == LOCAL; }
 
-static int damaged(struct error *e, const char *what) { return error_set(e, PL_USAGE, "damaged zip archive: %s", what); }
+static int damaged(struct error *e, const char *what)
+{
+    return error_set(e, PL_USAGE, "damaged zip archive: %s", what);
+}
 
 /* Finds the offset of the directory and its number of entries. */
 static int find_directory(const uint8_t *bytes, size_t n, uint64_t *at, uint64_t *count, struct error *e)
@@ -32,7 +35,8 @@ static int find_directory(const uint8_t *bytes, size_t n, uint64_t *at, uint64_t
     *at = number(bytes + k + 16, 4);
     if (k < PLACE64_BYTES || number(bytes + k - PLACE64_BYTES, 4) != PLACE64) return PL_OK;
     uint64_t end = number(bytes + k - PLACE64_BYTES + 8, 8);
-    if (end > n || n - end < END64_BYTES || number(bytes + end, 4) != END64) return damaged(e, "the 64-bit end record is not at its offset");
+    if (end > n || n - end < END64_BYTES || number(bytes + end, 4) != END64)
+        return damaged(e, "the 64-bit end record is not at its offset");
     *count = number(bytes + end + 32, 8);
     *at = number(bytes + end + 48, 8);
     return PL_OK;
@@ -60,12 +64,14 @@ static void read_extra(struct entry *x, const uint8_t *extra, size_t n)
     }
 }
 
-static int add_member(struct zip *z, const uint8_t *bytes, size_t n, const uint8_t *central, struct bump *b, struct error *e)
+static int add_member(struct zip *z, const uint8_t *bytes, size_t n, const uint8_t *central, struct bump *b,
+                      struct error *e)
 {
     struct entry x = {number(central + 20, 4), number(central + 24, 4), number(central + 42, 4)};
     size_t name = number(central + 28, 2), extra = number(central + 30, 2);
     read_extra(&x, central + CENTRAL_BYTES + name, extra);
-    if (x.at > n || n - x.at < LOCAL_BYTES || number(bytes + x.at, 4) != LOCAL) return damaged(e, "a member is not at the offset in the directory");
+    if (x.at > n || n - x.at < LOCAL_BYTES || number(bytes + x.at, 4) != LOCAL)
+        return damaged(e, "a member is not at the offset in the directory");
     uint64_t skip = LOCAL_BYTES + number(bytes + x.at + 26, 2) + number(bytes + x.at + 28, 2);
     bool stored = number(central + 10, 2) == 0 && x.packed == x.bytes;
     if (skip > n - x.at || x.packed > n - x.at - skip) return damaged(e, "a member ends beyond the end of the file");
@@ -88,8 +94,10 @@ int zip_read(struct zip *z, const uint8_t *bytes, size_t n, struct bump *b, stru
     if (n < END_BYTES) return damaged(e, "too short");
     int rc = find_directory(bytes, n, &at, &count, e);
     for (uint64_t i = 0; i < count && !rc; i++) {
-        if (at > n || n - at < CENTRAL_BYTES || number(bytes + at, 4) != CENTRAL) return damaged(e, "its directory is truncated");
-        uint64_t length = CENTRAL_BYTES + number(bytes + at + 28, 2) + number(bytes + at + 30, 2) + number(bytes + at + 32, 2);
+        if (at > n || n - at < CENTRAL_BYTES || number(bytes + at, 4) != CENTRAL)
+            return damaged(e, "its directory is truncated");
+        uint64_t length =
+            CENTRAL_BYTES + number(bytes + at + 28, 2) + number(bytes + at + 30, 2) + number(bytes + at + 32, 2);
         if (length > n - at) return damaged(e, "its directory is truncated");
         rc = add_member(z, bytes, n, bytes + at, b, e);
         at += length;

@@ -1,5 +1,6 @@
 /*
- * zstd.c: decodes zstd with libzstd (codec.h). Only this file uses it; zstd_none.c replaces it where the library is not found.
+ * zstd.c: decodes zstd with libzstd (codec.h). Only this file uses it; zstd_none.c replaces it
+ * where the library is not found.
  */
 #include <zstd.h>
 

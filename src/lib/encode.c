@@ -15,7 +15,9 @@ struct pl_tokenizer {
 };
 
 /* pl_encode gives them out as they are. */
-_Static_assert(sizeof(struct pl_token) == sizeof(struct token) && offsetof(struct pl_token, end) == offsetof(struct token, end), "struct pl_token is struct token");
+_Static_assert(sizeof(struct pl_token) == sizeof(struct token) &&
+                   offsetof(struct pl_token, end) == offsetof(struct token, end),
+               "struct pl_token is struct token");
 
 struct pl_tokenizer *pl_tokenizer_open(const char *path)
 {
@@ -36,7 +38,10 @@ void pl_tokenizer_close(struct pl_tokenizer *t)
 }
 
 int pl_tokenizer_code(const struct pl_tokenizer *t) { return t ? t->error.code : PL_USAGE; }
-const char *pl_tokenizer_message(const struct pl_tokenizer *t) { return t ? t->error.text : "there is no tokenizer: it is NULL"; }
+const char *pl_tokenizer_message(const struct pl_tokenizer *t)
+{
+    return t ? t->error.text : "there is no tokenizer: it is NULL";
+}
 
 /* Begins a call; PL_OK if it can go on. */
 static int enter(struct pl_tokenizer *t, bool has_all, const char *call)
@@ -47,11 +52,13 @@ static int enter(struct pl_tokenizer *t, bool has_all, const char *call)
     return t->error.code;
 }
 
-int pl_encode(struct pl_tokenizer *t, const char *text, size_t n, int add_special, const struct pl_token **tokens, size_t *count)
+int pl_encode(struct pl_tokenizer *t, const char *text, size_t n, int add_special, const struct pl_token **tokens,
+              size_t *count)
 {
     if (enter(t, (text || !n) && tokens && count, "pl_encode")) return pl_tokenizer_code(t);
     t->tokens.n = 0;
-    if (tokenizer_encode(t->tokenizer, n ? text : "", n, NULL, 0, add_special, &t->tokens, &t->error)) return t->error.code;
+    if (tokenizer_encode(t->tokenizer, n ? text : "", n, NULL, 0, add_special, &t->tokens, &t->error))
+        return t->error.code;
     *tokens = (const struct pl_token *)t->tokens.at;
     *count = t->tokens.n;
     return PL_OK;
@@ -70,5 +77,11 @@ int pl_decode(struct pl_tokenizer *t, const int32_t *ids, size_t count, int skip
 }
 
 int32_t pl_token_count(const struct pl_tokenizer *t) { return t && t->tokenizer ? tokenizer_size(t->tokenizer) : 0; }
-int32_t pl_token_id(const struct pl_tokenizer *t, const char *content) { return t && t->tokenizer && content ? tokenizer_id(t->tokenizer, content) : -1; }
-const char *pl_token_content(const struct pl_tokenizer *t, int32_t id) { return t && t->tokenizer ? tokenizer_piece(t->tokenizer, id) : NULL; }
+int32_t pl_token_id(const struct pl_tokenizer *t, const char *content)
+{
+    return t && t->tokenizer && content ? tokenizer_id(t->tokenizer, content) : -1;
+}
+const char *pl_token_content(const struct pl_tokenizer *t, int32_t id)
+{
+    return t && t->tokenizer ? tokenizer_piece(t->tokenizer, id) : NULL;
+}

@@ -18,5 +18,6 @@ int session_require(struct pl_session *s, enum stage stage, const char *call)
 {
     if (s->stage >= stage) return PL_OK;
     return error_set(&s->error, PL_USAGE, "%s: %s", call,
-                     stage == STAGE_STARTED ? "the session is not started; call pl_start first" : "there is no plan; call pl_plan first");
+                     stage == STAGE_STARTED ? "the session is not started; call pl_start first"
+                                            : "there is no plan; call pl_plan first");
 }

@@ -1,7 +1,8 @@
 /*
  * generate.c: generation of text for users of the library (the contract is in plimsoll.h).
  *
- * The generator keeps weights and KV cache between calls. A call that needs a longer context plans anew.
+ * The generator keeps weights and KV cache between calls. A call that needs a longer context plans
+ * anew.
  */
 #include "plimsoll.h"
 
@@ -24,7 +25,8 @@ struct session_generator {
     bool started;
 };
 
-_Static_assert((int)PL_END_EOS == GENERATE_EOS && (int)PL_END_STOP == GENERATE_STOP && (int)PL_END_LENGTH == GENERATE_LENGTH && (int)PL_END_CALLBACK == GENERATE_CALLBACK,
+_Static_assert((int)PL_END_EOS == GENERATE_EOS && (int)PL_END_STOP == GENERATE_STOP &&
+                   (int)PL_END_LENGTH == GENERATE_LENGTH && (int)PL_END_CALLBACK == GENERATE_CALLBACK,
                "the ends of an answer");
 
 void session_drop_generator(struct pl_session *s)
@@ -43,8 +45,16 @@ void session_drop_generator(struct pl_session *s)
 static int open_folder(struct pl_session *s, const char *call)
 {
     const struct config *c = &s->config;
-    if (s->build) return error_set(&s->error, PL_USAGE, "%s: pl_define gave a model, which generates no text; set model.path to the folder of a language model", call);
-    if (s->stage == STAGE_STARTED) return error_set(&s->error, PL_USAGE, "%s: the session is started, so its memory is in use; save the model (pl_save), and open a session with it as model.path", call);
+    if (s->build)
+        return error_set(
+            &s->error, PL_USAGE,
+            "%s: pl_define gave a model, which generates no text; set model.path to the folder of a language model",
+            call);
+    if (s->stage == STAGE_STARTED)
+        return error_set(&s->error, PL_USAGE,
+                         "%s: the session is started, so its memory is in use; save the model (pl_save), and open a "
+                         "session with it as model.path",
+                         call);
     if (s->generator || config_check(c, CONFIG_NEEDS_MODEL, &s->error)) return s->error.code;
     struct session_generator *x = s->generator = mem_alloc(sizeof *x);
     const struct image_scope scope = prompts_scope(c, NULL);
@@ -62,7 +72,10 @@ static int open_folder(struct pl_session *s, const char *call)
 static struct pl_generation defaults(const struct session_generator *x)
 {
     const struct sampling *f = &x->folder.sampling;
-    return (struct pl_generation){.max_new = x->folder.max_new ? x->folder.max_new : NEW_TOKENS, .temperature = f->temperature, .top_k = f->top_k, .top_p = f->top_p,
+    return (struct pl_generation){.max_new = x->folder.max_new ? x->folder.max_new : NEW_TOKENS,
+                                  .temperature = f->temperature,
+                                  .top_k = f->top_k,
+                                  .top_p = f->top_p,
                                   .repetition_penalty = f->repetition_penalty};
 }
 
@@ -75,7 +88,7 @@ int pl_generation_defaults(struct pl_session *s, struct pl_generation *out)
     return PL_OK;
 }
 
-/* --- options of a call ------------------------------------------------------------------------------- */
+/* --- options of a call ------------------------------------------------------------------------ */
 
 static int check_stops(const struct session_generator *x, const struct pl_generation *o, struct error *e)
 {
@@ -84,7 +97,9 @@ static int check_stops(const struct session_generator *x, const struct pl_genera
         return error_prepend(e, "stops need a tokenizer");
     }
     for (size_t i = 0; i < o->n_stops; i++)
-        if (!o->stops[i] || !*o->stops[i]) return error_set(e, PL_USAGE, "stop %zu is %s, expected a text that is not empty", i, o->stops[i] ? "empty" : "NULL");
+        if (!o->stops[i] || !*o->stops[i])
+            return error_set(e, PL_USAGE, "stop %zu is %s, expected a text that is not empty", i,
+                             o->stops[i] ? "empty" : "NULL");
     return PL_OK;
 }
 
@@ -93,23 +108,35 @@ static int check_options(const struct session_generator *x, const struct pl_gene
     const struct sampling s = {o->temperature, o->top_k, o->top_p, o->repetition_penalty, o->seed};
     if (!n) return error_set(e, PL_USAGE, "the prompt has no tokens");
     if (o->max_new < 1 || o->max_new > TOKENS_MOST || o->context < 0 || o->context > TOKENS_MOST || n > TOKENS_MOST)
-        return error_set(e, PL_USAGE, "the prompt has %lld tokens, max_new is %lld, context is %lld; expected at most %d, and a max_new of 1 or more", (long long)n, (long long)o->max_new,
-                         (long long)o->context, TOKENS_MOST);
-    if (o->context && n >= o->context) return error_set(e, PL_USAGE, "the prompt has %lld tokens, and a context of %lld leaves no room for an answer", (long long)n, (long long)o->context);
-    if (o->chunk < 0 || o->chunk > CHUNK_MOST) return error_set(e, PL_USAGE, "chunk is %lld, expected 0 to %d", (long long)o->chunk, CHUNK_MOST);
-    if ((o->n_ends && !o->ends) || (o->n_stops && !o->stops) || o->n_ends > 1 << 20 || o->n_stops > 1 << 20) return error_set(e, PL_USAGE, "ends or stops is NULL, or has more than %d elements", 1 << 20);
+        return error_set(e, PL_USAGE,
+                         "the prompt has %lld tokens, max_new is %lld, context is %lld; expected at most %d, and a "
+                         "max_new of 1 or more",
+                         (long long)n, (long long)o->max_new, (long long)o->context, TOKENS_MOST);
+    if (o->context && n >= o->context)
+        return error_set(e, PL_USAGE, "the prompt has %lld tokens, and a context of %lld leaves no room for an answer",
+                         (long long)n, (long long)o->context);
+    if (o->chunk < 0 || o->chunk > CHUNK_MOST)
+        return error_set(e, PL_USAGE, "chunk is %lld, expected 0 to %d", (long long)o->chunk, CHUNK_MOST);
+    if ((o->n_ends && !o->ends) || (o->n_stops && !o->stops) || o->n_ends > 1 << 20 || o->n_stops > 1 << 20)
+        return error_set(e, PL_USAGE, "ends or stops is NULL, or has more than %d elements", 1 << 20);
     int rc = sampling_check(&s, e);
     return rc ? rc : check_stops(x, o, e);
 }
 
-/* --- the model ------------------------------------------------------------------------------------- */
+/* --- the model -------------------------------------------------------------------------------- */
 
 /* Plans and loads the model, unless the last call's fits this one. */
 static int start(struct pl_session *s, const struct pl_generation *o, int64_t n, const struct image_batch *images)
 {
     struct session_generator *x = s->generator;
-    const struct run_generation g = {.cache = o->context ? o->context : n + o->max_new, .prompt = n, .answer = o->max_new, .chunk = o->chunk, .images = *images};
-    if (x->started && x->generator.cache >= g.cache && images_fit(&x->generator.room, images) && x->chunk == o->chunk && !(x->generator.whole && n > x->generator.chunk)) return PL_OK;
+    const struct run_generation g = {.cache = o->context ? o->context : n + o->max_new,
+                                     .prompt = n,
+                                     .answer = o->max_new,
+                                     .chunk = o->chunk,
+                                     .images = *images};
+    if (x->started && x->generator.cache >= g.cache && images_fit(&x->generator.room, images) && x->chunk == o->chunk &&
+        !(x->generator.whole && n > x->generator.chunk))
+        return PL_OK;
     if (x->started) generator_close(&x->generator);
     x->chunk = o->chunk;
     int rc = generator_plan(&x->generator, &s->config, &g, &s->error);
@@ -119,7 +146,8 @@ static int start(struct pl_session *s, const struct pl_generation *o, int64_t n,
     return rc;
 }
 
-/* The tokens that end an answer: the folder's, the caller's, and stops that are special tokens, which have no text. */
+/* The tokens that end an answer: the folder's, the caller's, and stops that are special tokens,
+ * which have no text. */
 struct ends {
     VEC(int32_t) list;
 };
@@ -133,7 +161,7 @@ static void list_ends(const struct session_generator *x, const struct pl_generat
     }
 }
 
-/* --- a call ---------------------------------------------------------------------------------------- */
+/* --- a call ----------------------------------------------------------------------------------- */
 
 struct listener {
     struct pl_session *session;
@@ -157,9 +185,17 @@ static int answer(struct pl_session *s, const struct prompt *prompt, const struc
     list_ends(x, o, &ends);
     char **stops = mem_alloc((o->n_stops + 1) * sizeof *stops);
     for (size_t i = 0; i < o->n_stops; i++) stops[i] = mem_string(o->stops[i]);
-    const struct generate_options options = {.sampling = {o->temperature, o->top_k, o->top_p, o->repetition_penalty, o->seed}, .most = o->max_new,
-                                             .ends = ends.list.at, .n_ends = ends.list.n, .images = x->prompts.has_images ? &x->prompts.images : NULL, .tokenizer = x->prompts.tokenizer, .stops = stops, .n_stops = (uint32_t)o->n_stops,
-                                             .each = l->callback ? give_token : NULL, .to = l};
+    const struct generate_options options = {.sampling = {o->temperature, o->top_k, o->top_p, o->repetition_penalty,
+                                                          o->seed},
+                                             .most = o->max_new,
+                                             .ends = ends.list.at,
+                                             .n_ends = ends.list.n,
+                                             .images = x->prompts.has_images ? &x->prompts.images : NULL,
+                                             .tokenizer = x->prompts.tokenizer,
+                                             .stops = stops,
+                                             .n_stops = (uint32_t)o->n_stops,
+                                             .each = l->callback ? give_token : NULL,
+                                             .to = l};
     generate_open(&run, &x->generator, &options);
     int rc = generate_answer(&run, prompt, &x->answer, &s->error);
     generate_close(&run);
@@ -170,7 +206,8 @@ static int answer(struct pl_session *s, const struct prompt *prompt, const struc
 }
 
 /* Answers a prompt whose images the tower gets as `slots`. */
-static int generate(struct pl_session *s, const struct prompt *prompt, const struct image_batch *slots, const struct pl_generation *options, struct listener *l, struct pl_answer *out)
+static int generate(struct pl_session *s, const struct prompt *prompt, const struct image_batch *slots,
+                    const struct pl_generation *options, struct listener *l, struct pl_answer *out)
 {
     struct session_generator *x = s->generator;
     const struct pl_generation o = options ? *options : defaults(x);
@@ -179,22 +216,33 @@ static int generate(struct pl_session *s, const struct prompt *prompt, const str
     if (!rc) rc = answer(s, prompt, &o, l);
     if (rc) return rc;
     const struct answer *a = &x->answer;
-    *out = (struct pl_answer){.ids = a->ids.at, .count = a->ids.n, .text = a->text.n ? a->text.at : "", .bytes = a->text.n, .end = a->end, .prompt_seconds = a->prompt_seconds,
-                              .seconds = a->seconds, .arena_bytes = plan_arena(&x->generator.run->planned.plan), .kv_cache_bytes = generator_cache_bytes(&x->generator)};
+    *out = (struct pl_answer){.ids = a->ids.at,
+                              .count = a->ids.n,
+                              .text = a->text.n ? a->text.at : "",
+                              .bytes = a->text.n,
+                              .end = a->end,
+                              .prompt_seconds = a->prompt_seconds,
+                              .seconds = a->seconds,
+                              .arena_bytes = plan_arena(&x->generator.run->planned.plan),
+                              .kv_cache_bytes = generator_cache_bytes(&x->generator)};
     return PL_OK;
 }
 
-int pl_generate(struct pl_session *s, const int32_t *ids, size_t n, const struct pl_generation *options, pl_token_callback callback, void *user, struct pl_answer *out)
+int pl_generate(struct pl_session *s, const int32_t *ids, size_t n, const struct pl_generation *options,
+                pl_token_callback callback, void *user, struct pl_answer *out)
 {
     if (!session_enter(s)) return PL_USAGE;
-    if ((!ids && n) || !out) return error_set(&s->error, PL_USAGE, "pl_generate: the %s NULL", out ? "ids are" : "result is");
+    if ((!ids && n) || !out)
+        return error_set(&s->error, PL_USAGE, "pl_generate: the %s NULL", out ? "ids are" : "result is");
     *out = (struct pl_answer){.text = ""};
     if (open_folder(s, "pl_generate")) return s->error.code;
     const struct prompt prompt = {.ids = ids, .n = n > INT32_MAX ? INT32_MAX : (int64_t)n};
-    return generate(s, &prompt, &(struct image_batch){0}, options, &(struct listener){s, callback, user}, out) ? error_prepend(&s->error, "pl_generate") : PL_OK;
+    return generate(s, &prompt, &(struct image_batch){0}, options, &(struct listener){s, callback, user}, out)
+               ? error_prepend(&s->error, "pl_generate")
+               : PL_OK;
 }
 
-/* --- a call with images ---------------------------------------------------------------------------- */
+/* --- a call with images ----------------------------------------------------------------------- */
 
 static int check_images(const char *text, const char *const *images, size_t n, struct error *e)
 {
@@ -205,7 +253,8 @@ static int check_images(const char *text, const char *const *images, size_t n, s
     return PL_OK;
 }
 
-static int answer_text(struct pl_session *s, const char *text, struct names *images, const struct pl_generation *options, struct listener *l, struct pl_answer *out)
+static int answer_text(struct pl_session *s, const char *text, struct names *images,
+                       const struct pl_generation *options, struct listener *l, struct pl_answer *out)
 {
     const struct session_generator *x = s->generator;
     struct token_list tokens = {0};
@@ -223,7 +272,8 @@ static int answer_text(struct pl_session *s, const char *text, struct names *ima
     return rc;
 }
 
-int pl_generate_images(struct pl_session *s, const char *text, const char *const *images, size_t n, const struct pl_generation *options, pl_token_callback callback, void *user,
+int pl_generate_images(struct pl_session *s, const char *text, const char *const *images, size_t n,
+                       const struct pl_generation *options, pl_token_callback callback, void *user,
                        struct pl_answer *out)
 {
     if (!session_enter(s)) return PL_USAGE;

@@ -1,11 +1,13 @@
 /*
- * loops.c: PL_LAYERS and PL_LOOP of the builder: a block that is built several times, with weights of its own each time or
- * with the same ones.
+ * loops.c: PL_LAYERS and PL_LOOP of the builder: a block that is built several times, with weights
+ * of its own each time or with the same ones.
  *
- * A loop is unrolled: each iteration emits its nodes, in a scope of its own. So a value that an iteration hands to the next is an ordinary
- * tensor, autodiff and all passes see ordinary nodes, dropout has another key in each iteration, and the planner decides for each iteration
- * what the backward keeps and what it recomputes. The loops of graph.h are for sums over independent slices, whose backward follows the
- * forward inside the iteration; the backward of a recurrence begins after the last iteration.
+ * A loop is unrolled: each iteration emits its nodes, in a scope of its own. So a value that an
+ * iteration hands to the next is an ordinary tensor, autodiff and all passes see ordinary nodes,
+ * dropout has another key in each iteration, and the planner decides for each iteration what the
+ * backward keeps and what it recomputes. The loops of graph.h are for sums over independent slices,
+ * whose backward follows the forward inside the iteration; the backward of a recurrence begins
+ * after the last iteration.
  */
 #include "plimsoll.h"
 
@@ -19,7 +21,10 @@
 enum { ITERATIONS_MOST = 1 << 16 };
 
 enum { SCOPE_ROOM = NAME_MOST + 32 };
-static void iteration_name(char out[SCOPE_ROOM], const char *loop, int64_t i) { snprintf(out, SCOPE_ROOM, "%s.%lld", loop, (long long)i); }
+static void iteration_name(char out[SCOPE_ROOM], const char *loop, int64_t i)
+{
+    snprintf(out, SCOPE_ROOM, "%s.%lld", loop, (long long)i);
+}
 
 /* Ends iteration i, which must be the innermost open scope. */
 static bool end_iteration(struct pl_builder *b, const char *loop, int64_t i)
@@ -29,7 +34,8 @@ static bool end_iteration(struct pl_builder *b, const char *loop, int64_t i)
     const char *open = graph_name(b->g, b->g->scopes.at[b->g->at.scope].name);
     const size_t n = strlen(open), tail = strlen(expected);
     if (!b->depth || n < tail || strcmp(open + n - tail, expected))
-        return graph_fail(b->g, "loop %s: iteration %lld ends, and the innermost open scope is %s", loop, (long long)i, b->depth ? open : "none");
+        return graph_fail(b->g, "loop %s: iteration %lld ends, and the innermost open scope is %s", loop, (long long)i,
+                          b->depth ? open : "none");
     builder_close(b);
     return true;
 }
@@ -38,7 +44,8 @@ int pl_iteration(struct pl_builder *b, const char *name, int64_t i, int64_t coun
 {
     if (!builder_named(b, "a loop", name)) return 0;
     if (count < 0 || count > ITERATIONS_MOST || i < 0 || i > count)
-        return (int)graph_fail(b->g, "loop %s: iteration %lld of %lld; expected at most %d", name, (long long)i, (long long)count, ITERATIONS_MOST);
+        return (int)graph_fail(b->g, "loop %s: iteration %lld of %lld; expected at most %d", name, (long long)i,
+                               (long long)count, ITERATIONS_MOST);
     if (i && !end_iteration(b, name, i - 1)) return 0;
     if (i == count) return 0;
     char scope[SCOPE_ROOM];
@@ -62,7 +69,8 @@ pl_tensor pl_at(struct pl_builder *b, pl_tensor x, int axis, int64_t i)
     if (!builder_tensor(b, x)) return 0;
     const struct tensor t = *tensor_at(b->g, x);
     if (axis < 0 || axis >= t.rank || i < 0 || i >= t.dim[axis])
-        return graph_fail(b->g, "pl_at: element %lld along axis %d of %s", (long long)i, axis, tensor_print(b->g, x, text));
+        return graph_fail(b->g, "pl_at: element %lld along axis %d of %s", (long long)i, axis,
+                          tensor_print(b->g, x, text));
     for (int k = 0; k < t.rank; k++)
         if (k != axis) dim[rank++] = t.dim[k];
     return op_reshape(b->g, op_slice(b->g, x, axis, i, 1), rank, dim);
@@ -85,7 +93,8 @@ pl_tensor pl_stack(struct pl_builder *b, int n, const pl_tensor *x, int axis)
     for (int i = 0; i < n && !b->g->error.code; i++) {
         if (!builder_tensor(b, x[i])) break;
         const int rank = tensor_at(b->g, x[i])->rank;
-        if (axis < 0 || axis > rank || rank == MAX_RANK) graph_fail(b->g, "pl_stack: along a new axis %d of %s", axis, tensor_print(b->g, x[i], text));
+        if (axis < 0 || axis > rank || rank == MAX_RANK)
+            graph_fail(b->g, "pl_stack: along a new axis %d of %s", axis, tensor_print(b->g, x[i], text));
         else part[i] = with_axis(b, x[i], axis);
     }
     const id all = b->g->error.code ? 0 : op_concat(b->g, part, n, axis);

@@ -73,14 +73,20 @@ static int may_change(struct pl_session *s, const char *call, const char *key)
     const bool rate = key && !strcmp(key, "train.learning_rate"), clip = key && !strcmp(key, "train.clip_norm");
     if (s->stage < STAGE_STARTED) return PL_OK;
     if (clip && trainer_run(s->trainer)->planned.plan.settings.fused_step)
-        return error_set(&s->error, PL_USAGE, "%s %s: the plan's step is fused and has no global gradient norm; set it before pl_plan", call, key);
+        return error_set(&s->error, PL_USAGE,
+                         "%s %s: the plan's step is fused and has no global gradient norm; set it before pl_plan", call,
+                         key);
     for (uint32_t i = 0; i < s->config.train_groups.n && rate; i++)
         if (s->config.train_groups.at[i].given[GROUP_learning_rate])
-            return error_set(&s->error, PL_USAGE, "%s %s: train.groups[%u] has its own learning_rate, and the plan contains the ratio of the two; give it an lr_scale, or use another session", call, key, i);
+            return error_set(&s->error, PL_USAGE,
+                             "%s %s: train.groups[%u] has its own learning_rate, and the plan contains the ratio of "
+                             "the two; give it an lr_scale, or use another session",
+                             call, key, i);
     if (rate || clip) return PL_OK;
     return error_set(&s->error, PL_USAGE,
-                     "%s%s%s: the session is started, so only train.learning_rate and train.clip_norm can change; use another session", call,
-                     key ? " " : "", key ? key : "");
+                     "%s%s%s: the session is started, so only train.learning_rate and train.clip_norm can change; use "
+                     "another session",
+                     call, key ? " " : "", key ? key : "");
 }
 
 static void options_changed(struct pl_session *s)
@@ -164,11 +170,15 @@ static int check_options(struct pl_session *s)
 {
     const struct config *c = &s->config;
     if (s->build && c->model_preset)
-        return error_set(&s->error, PL_USAGE, "model.preset %s is set, and pl_define gave a model: remove one of them", c->model_preset);
+        return error_set(&s->error, PL_USAGE, "model.preset %s is set, and pl_define gave a model: remove one of them",
+                         c->model_preset);
     if (!s->build && !c->model_path && !c->model_preset)
         return error_set(&s->error, PL_USAGE, "there is no model: set model.path or model.preset, or call pl_define");
     if (!s->build && s->parts.n)
-        return error_set(&s->error, PL_USAGE, "pl_part %s: parts are of a model of your own; call pl_define, or remove the part with a folder of NULL", s->parts.at[0].name);
+        return error_set(
+            &s->error, PL_USAGE,
+            "pl_part %s: parts are of a model of your own; call pl_define, or remove the part with a folder of NULL",
+            s->parts.at[0].name);
     return config_check(c, s->build ? 0 : CONFIG_NEEDS_MODEL, &s->error);
 }
 
@@ -179,7 +189,9 @@ static int check_reached(struct pl_session *s, struct error *e)
     const struct graph *g = &trainer_run(s->trainer)->planned.graph;
     for (uint32_t i = 0; i < g->params.n; i++)
         if (g->params.at[i].grad) return PL_OK;
-    return error_set(e, PL_USAGE, "the loss depends on no parameter that is trained; is model.freeze too wide, or does the loss use another input?");
+    return error_set(e, PL_USAGE,
+                     "the loss depends on no parameter that is trained; is model.freeze too wide, or does the loss use "
+                     "another input?");
 }
 
 int session_plan(struct pl_session *s)
@@ -208,7 +220,8 @@ int session_plan(struct pl_session *s)
 
 /* The public kinds are the internal ones in the same order, without the first. */
 _Static_assert(PL_KINDS == KIND_COUNT - 1, "a kind is missing in the public header");
-_Static_assert((int)PL_PARAMETERS == KIND_PARAM - 1 && (int)PL_INPUTS == KIND_INPUT - 1 && (int)PL_WORKSPACE == KIND_WORKSPACE - 1,
+_Static_assert((int)PL_PARAMETERS == KIND_PARAM - 1 && (int)PL_INPUTS == KIND_INPUT - 1 &&
+                   (int)PL_WORKSPACE == KIND_WORKSPACE - 1,
                "the order of kinds in the public header differs");
 
 const char *pl_kind_name(enum pl_kind kind)

@@ -78,7 +78,8 @@ void session_drop_generator(struct pl_session *s);
 
 /* build.c: builds the user-defined model in m->config, a struct pl_session. */
 extern const struct family defined_family;
-/* rows.c: an error of the graph if a scope with PL_ROWS of this program cannot be run over chunks of its rows. */
+/* rows.c: an error of the graph if a scope with PL_ROWS of this program cannot be run over chunks
+ * of its rows. */
 void builder_check_rows(struct graph *g, enum program p);
 
 #endif

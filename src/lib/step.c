@@ -46,10 +46,12 @@ static int list_inputs(struct pl_session *s)
 static int check_schedule(struct pl_session *s)
 {
     if (s->config.train_schedule == SCHEDULE_CONSTANT || s->config.train_steps) return PL_OK;
-    return error_set(&s->error, PL_USAGE, "pl_start: train.schedule ends with the run: set train.steps, or train.schedule constant");
+    return error_set(&s->error, PL_USAGE,
+                     "pl_start: train.schedule ends with the run: set train.steps, or train.schedule constant");
 }
 
-/* Hands the counts that were set to the model, which must have them: a count without a name it may lack. */
+/* Hands the counts that were set to the model, which must have them: a count without a name it may
+ * lack. */
 static int apply_count(struct pl_session *s, const struct session_count *x)
 {
     const struct graph *g = &run_of(s)->planned.graph;
@@ -57,9 +59,11 @@ static int apply_count(struct pl_session *s, const struct session_count *x)
     if (trainer_count(s->trainer, x->name, x->count) || !*x->name || !x->count) return PL_OK;
     for (uint32_t k = 0; k < g->n_counts; k++) {
         size_t n = strlen(known);
-        if (*graph_count_name(g, k)) snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", graph_count_name(g, k));
+        if (*graph_count_name(g, k))
+            snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", graph_count_name(g, k));
     }
-    return error_set(&s->error, PL_USAGE, "pl_set_count_of: no loss of the model is divided by a count %s; %s%s", x->name, *known ? "it has: " : "it has no named counts", known);
+    return error_set(&s->error, PL_USAGE, "pl_set_count_of: no loss of the model is divided by a count %s; %s%s",
+                     x->name, *known ? "it has: " : "it has no named counts", known);
 }
 
 static int apply_counts(struct pl_session *s)
@@ -115,8 +119,8 @@ static int check_ids(struct pl_session *s, const struct session_input *x, const 
         int32_t v;
         memcpy(&v, (const char *)data + i * 4, 4);
         if ((v < 0 || v >= x->is.below) && !(x->is.ignores && v == -100))
-            return error_set(&s->error, PL_USAGE, "pl_write_input: element %lld of %s is %d, expected 0 to %lld%s", (long long)i, x->name, v,
-                             (long long)x->is.below - 1, x->is.ignores ? ", or -100" : "");
+            return error_set(&s->error, PL_USAGE, "pl_write_input: element %lld of %s is %d, expected 0 to %lld%s",
+                             (long long)i, x->name, v, (long long)x->is.below - 1, x->is.ignores ? ", or -100" : "");
     }
     return PL_OK;
 }
@@ -131,10 +135,13 @@ int pl_write_input(struct pl_session *s, const char *name, const void *data, uin
     struct run *r = run_of(s);
     uint64_t want = input_bytes(s, x);
     if (bytes != want && x->is.axis == INPUT_SHARED)
-        return error_set(&s->error, PL_USAGE, "pl_write_input: %s: %llu bytes, expected %llu, once for all samples", name, (unsigned long long)bytes, (unsigned long long)want);
+        return error_set(&s->error, PL_USAGE, "pl_write_input: %s: %llu bytes, expected %llu, once for all samples",
+                         name, (unsigned long long)bytes, (unsigned long long)want);
     if (bytes != want)
-        return error_set(&s->error, PL_USAGE, "pl_write_input: %s: %llu bytes, expected %llu: %llu for each of %d samples", name,
-                         (unsigned long long)bytes, (unsigned long long)want, (unsigned long long)x->is.sample, r->planned.effective_batch);
+        return error_set(&s->error, PL_USAGE,
+                         "pl_write_input: %s: %llu bytes, expected %llu: %llu for each of %d samples", name,
+                         (unsigned long long)bytes, (unsigned long long)want, (unsigned long long)x->is.sample,
+                         r->planned.effective_batch);
     if (check_ids(s, x, data) || run_write_batch(r, name, data, &s->error)) return s->error.code;
     x->written = true;
     return PL_OK;
@@ -144,7 +151,8 @@ static int check_written(struct pl_session *s, const char *call)
 {
     for (uint32_t i = 0; i < s->inputs.n; i++)
         if (!s->inputs.at[i].written)
-            return error_set(&s->error, PL_USAGE, "%s: input %s was never written; call pl_write_input first", call, s->inputs.at[i].name);
+            return error_set(&s->error, PL_USAGE, "%s: input %s was never written; call pl_write_input first", call,
+                             s->inputs.at[i].name);
     return PL_OK;
 }
 
@@ -154,7 +162,9 @@ static int set_count(struct pl_session *s, const char *call, const char *name, d
     uint32_t i = 0;
     if (!(count >= 0 && isfinite(count)) || (count > 0 && !isfinite((float)(1 / count))))
         return error_set(&s->error, PL_USAGE, "%s: %g, expected a number above 0, or 0 for the default", call, count);
-    if (strlen(name) >= sizeof x.name) return error_set(&s->error, PL_USAGE, "%s: a name of %zu bytes, at most %zu", call, strlen(name), sizeof x.name - 1);
+    if (strlen(name) >= sizeof x.name)
+        return error_set(&s->error, PL_USAGE, "%s: a name of %zu bytes, at most %zu", call, strlen(name),
+                         sizeof x.name - 1);
     memcpy(x.name, name, strlen(name));
     if (s->stage == STAGE_STARTED && apply_count(s, &x)) return s->error.code;
     while (i < s->counts.n && strcmp(s->counts.at[i].name, name)) i++;
@@ -163,7 +173,10 @@ static int set_count(struct pl_session *s, const char *call, const char *name, d
     return PL_OK;
 }
 
-int pl_set_count(struct pl_session *s, double count) { return session_enter(s) ? set_count(s, "pl_set_count", "", count) : PL_USAGE; }
+int pl_set_count(struct pl_session *s, double count)
+{
+    return session_enter(s) ? set_count(s, "pl_set_count", "", count) : PL_USAGE;
+}
 
 int pl_set_count_of(struct pl_session *s, const char *name, double count)
 {
@@ -206,7 +219,8 @@ int pl_evaluate(struct pl_session *s, double *loss)
     float x = 0;
     if (!started(s, "pl_evaluate")) return PL_USAGE;
     id output = find_output(s, "pl_evaluate", "loss");
-    if (!output || check_written(s, "pl_evaluate") || trainer_forward(s->trainer, output, &x, &s->error)) return s->error.code;
+    if (!output || check_written(s, "pl_evaluate") || trainer_forward(s->trainer, output, &x, &s->error))
+        return s->error.code;
     if (loss) *loss = x;
     return PL_OK;
 }
@@ -219,8 +233,8 @@ int pl_read_output(struct pl_session *s, const char *name, void *data, uint64_t 
     if (!output || check_written(s, "pl_read_output")) return s->error.code;
     uint64_t want = (uint64_t)run_forward_elements(run_of(s), output) * 4;
     if (bytes != want)
-        return error_set(&s->error, PL_USAGE, "pl_read_output: %s: the buffer has %llu bytes, expected %llu", name, (unsigned long long)bytes,
-                         (unsigned long long)want);
+        return error_set(&s->error, PL_USAGE, "pl_read_output: %s: the buffer has %llu bytes, expected %llu", name,
+                         (unsigned long long)bytes, (unsigned long long)want);
     return trainer_forward(s->trainer, output, data, &s->error);
 }
 
@@ -241,11 +255,13 @@ int pl_parameter_at(struct pl_session *s, int64_t index, struct pl_parameter *ou
         memcpy(out->dim, t->dim, (size_t)t->rank * sizeof *t->dim);
         return PL_OK;
     }
-    return error_set(&s->error, PL_USAGE, "pl_parameter_at: %lld, the model has %lld parameters", (long long)index, (long long)at);
+    return error_set(&s->error, PL_USAGE, "pl_parameter_at: %lld, the model has %lld parameters", (long long)index,
+                     (long long)at);
 }
 
 /* The parameter of that name, if `bytes` is its size in f32. */
-static const struct param *find_parameter(struct pl_session *s, const char *call, const char *name, const void *data, uint64_t bytes)
+static const struct param *find_parameter(struct pl_session *s, const char *call, const char *name, const void *data,
+                                          uint64_t bytes)
 {
     const struct graph *g = &run_of(s)->planned.graph;
     const struct param *p = NULL;
@@ -254,11 +270,14 @@ static const struct param *find_parameter(struct pl_session *s, const char *call
         return NULL;
     }
     for (uint32_t i = 0; i < g->params.n && !p; i++)
-        if (!weight_is_constant(g, &g->params.at[i]) && !strcmp(weight_name(g, &g->params.at[i]), name)) p = &g->params.at[i];
+        if (!weight_is_constant(g, &g->params.at[i]) && !strcmp(weight_name(g, &g->params.at[i]), name))
+            p = &g->params.at[i];
     uint64_t want = p ? (uint64_t)tensor_elements(tensor_at(g, p->tensor)) * sizeof(float) : 0;
-    if (!p) error_set(&s->error, PL_USAGE, "%s: the model has no parameter %.200s; pl_parameter_at lists them", call, name);
+    if (!p)
+        error_set(&s->error, PL_USAGE, "%s: the model has no parameter %.200s; pl_parameter_at lists them", call, name);
     else if (bytes != want)
-        error_set(&s->error, PL_USAGE, "%s: %s: %llu bytes, expected %llu", call, name, (unsigned long long)bytes, (unsigned long long)want);
+        error_set(&s->error, PL_USAGE, "%s: %s: %llu bytes, expected %llu", call, name, (unsigned long long)bytes,
+                  (unsigned long long)want);
     return bytes == want ? p : NULL;
 }
 
@@ -289,8 +308,8 @@ int pl_write_parameter(struct pl_session *s, const char *name, const float *data
     struct transfer x;
     int64_t elements = (int64_t)(bytes / sizeof(float)), bad_at = transfer_nonfinite(data, DT_F32, elements);
     if (bad_at >= 0)
-        return error_set(&s->error, PL_USAGE, "pl_write_parameter: %s: element %lld is %g, expected finite numbers", name, (long long)bad_at,
-                         (double)data[bad_at]);
+        return error_set(&s->error, PL_USAGE, "pl_write_parameter: %s: element %lld is %g, expected finite numbers",
+                         name, (long long)bad_at, (double)data[bad_at]);
     transfer_init(&x, &r->device, &r->tape, run_staging(r), PLAN_STAGING);
     for (int64_t at = 0; at < elements; at += x.room) {
         int64_t n = min_i64(x.room, elements - at);
@@ -298,13 +317,13 @@ int pl_write_parameter(struct pl_session *s, const char *name, const float *data
         memcpy(x.first, data + at, (size_t)n * sizeof *data);
         if (transfer_put(&x, p, DT_F32, at, n, &bad, &s->error)) return s->error.code;
         if (bad.index >= 0)
-            return error_set(&s->error, PL_USAGE, "pl_write_parameter: %s: element %lld, %g, is not finite as %s", name, (long long)bad.index,
-                             bad.value, dtype_name(bad.as));
+            return error_set(&s->error, PL_USAGE, "pl_write_parameter: %s: element %lld, %g, is not finite as %s", name,
+                             (long long)bad.index, bad.value, dtype_name(bad.as));
     }
     return PL_OK;
 }
 
-/* --- saving --------------------------------------------------------------------------------------- */
+/* --- saving ----------------------------------------------------------------------------------- */
 
 static int require_empty(struct pl_session *s, const char *dir)
 {
@@ -332,8 +351,8 @@ int pl_save(struct pl_session *s, const char *dir)
     while (n > 1 && path[n - 1] == '/') path[--n] = '\0';
     int rc = temporary_folder(&t, path, e);
     if (!rc)
-        rc = weights_save(&r->weights, &r->planned.model, &r->planned.graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, t.path,
-                          e);
+        rc = weights_save(&r->weights, &r->planned.model, &r->planned.graph, &r->device, &r->tape, run_staging(r),
+                          PLAN_STAGING, t.path, e);
     if (!rc) rc = temporary_keep(&t, path, true, e);
     temporary_drop(&t);
     if (rc) return error_prepend(e, "pl_save");
@@ -343,7 +362,7 @@ int pl_save(struct pl_session *s, const char *dir)
 
 const char *pl_model_path(const struct pl_session *s) { return s ? s->model : ""; }
 
-/* --- the whole loop ---------------------------------------------------------------------------------- */
+/* --- the whole loop --------------------------------------------------------------------------- */
 
 int pl_on_step(struct pl_session *s, pl_step_callback callback, void *user)
 {
@@ -368,11 +387,15 @@ static int train(struct pl_session *s, bool resume, const char *call)
 {
     struct train_summary summary;
     struct error e = {0};
-    if (run_in_process) return error_set(&s->error, PL_USAGE, "%s: another session's run is active in this process; only one at a time is possible", call);
+    if (run_in_process)
+        return error_set(&s->error, PL_USAGE,
+                         "%s: another session's run is active in this process; only one at a time is possible", call);
     if (s->stage == STAGE_STARTED)
-        return error_set(&s->error, PL_USAGE, "%s: the session is started, to be driven by pl_step; use another session", call);
+        return error_set(&s->error, PL_USAGE,
+                         "%s: the session is started, to be driven by pl_step; use another session", call);
     if (s->build && s->config.model_preset)
-        return error_set(&s->error, PL_USAGE, "%s: model.preset is set, and pl_define gave a model: remove one of them", call);
+        return error_set(&s->error, PL_USAGE, "%s: model.preset is set, and pl_define gave a model: remove one of them",
+                         call);
     struct train_options o = {.resume = resume, .command = "pl_resume", .define = s->build ? &s->definition : NULL,
                               .on_step = s->on_step ? forward_event : NULL, .user = s, .progress = session_verbose()};
     session_drop_generator(s); /* the budget is for one of the two */

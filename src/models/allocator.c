@@ -8,11 +8,13 @@
  *     participatory   (1 + cosine of the scorer's vector of a cell and the question) / 2; the question is the mean of its
  *                     tokens' embeddings
  *
- * The balancer sees mean, largest value and standard deviation of each score, and the question, and gives weights that
- * sum to 1. The weighted sum is the score of a cell. A kept token is multiplied by its score: so the loss has a gradient
- * for scorer and balancer, although the choice itself has none. Scores are compared in f16: patches that look alike have the
- * same score up to rounding, which depends on how a batch is split, and then the first is chosen. ARR-COC spreads the sum over 0 to 1 once more. That
- * changes no choice, and where all scores of an image are equal its gradient has no bound: it is left out.
+ * The balancer sees mean, largest value and standard deviation of each score, and the question, and
+ * gives weights that sum to 1. The weighted sum is the score of a cell. A kept token is multiplied
+ * by its score: so the loss has a gradient for scorer and balancer, although the choice itself has
+ * none. Scores are compared in f16: patches that look alike have the same score up to rounding,
+ * which depends on how a batch is split, and then the first is chosen. ARR-COC spreads the sum over
+ * 0 to 1 once more. That changes no choice, and where all scores of an image are equal its gradient
+ * has no bound: it is left out.
  */
 #include "models/allocator.h"
 
@@ -33,7 +35,7 @@ struct allocator {
     bool random;
 };
 
-/* --- configuration ------------------------------------------------------------------------------- */
+/* --- configuration ---------------------------------------------------------------------------- */
 
 static int describe(struct model *m, const struct allocator *c, int64_t token, struct error *e)
 {
@@ -41,10 +43,16 @@ static int describe(struct model *m, const struct allocator *c, int64_t token, s
     if (rc) return rc;
     const int64_t patches = c->side * c->side;
     if (m->images->features != patches)
-        return error_set(e, PL_USAGE, "vision_feature_select_strategy is %s, and tokens are chosen among the patches of an image alone: a %s %s; set it to %s", c->llava.drop_first ? "default" : "full",
-                         model_part(m, c->llava.tower)->family->model_type, c->llava.drop_first ? "has no class token that could be dropped" : "has a class token before them", c->llava.drop_first ? "full" : "default");
+        return error_set(e, PL_USAGE,
+                         "vision_feature_select_strategy is %s, and tokens are chosen among the patches of an image "
+                         "alone: a %s %s; set it to %s",
+                         c->llava.drop_first ? "default" : "full", model_part(m, c->llava.tower)->family->model_type,
+                         c->llava.drop_first ? "has no class token that could be dropped"
+                                             : "has a class token before them",
+                         c->llava.drop_first ? "full" : "default");
     if (c->kept < 1 || c->kept > patches)
-        return error_set(e, PL_USAGE, "num_visual_tokens is %lld, expected 1 to %lld, the patches of an image", (long long)c->kept, (long long)patches);
+        return error_set(e, PL_USAGE, "num_visual_tokens is %lld, expected 1 to %lld, the patches of an image",
+                         (long long)c->kept, (long long)patches);
     m->images->features = c->kept;
     m->images->single = true;
     if (c->random) {
@@ -66,14 +74,15 @@ static int parse_allocator(struct model *m, const struct value *config, struct e
     c->kept = 200;
     if (!rc) rc = value_opt_int(config, "num_visual_tokens", &c->kept, e);
     if (!rc) rc = value_opt_string(config, "token_selection", &selection, e);
-    if (!rc && strcmp(selection, "scored") && strcmp(selection, "random")) rc = error_set(e, PL_USAGE, "token_selection \"%.40s\": expected scored or random", selection);
+    if (!rc && strcmp(selection, "scored") && strcmp(selection, "random"))
+        rc = error_set(e, PL_USAGE, "token_selection \"%.40s\": expected scored or random", selection);
     if (rc) return rc;
     c->random = !strcmp(selection, "random");
     c->side = tower_sizes(model_part(m, c->llava.tower)).side;
     return describe(m, c, token, e);
 }
 
-/* --- scores --------------------------------------------------------------------------------------- */
+/* --- scores ----------------------------------------------------------------------------------- */
 
 struct build {
     const struct allocator *c;
@@ -81,14 +90,18 @@ struct build {
     int64_t B, T, D;
 };
 
-static id unit(struct graph *g, id x) { return op_apply(g, OP_L2NORM, &(union attr){.rmsnorm = {.eps = 1e-8f}}, &x, 1); }
+static id unit(struct graph *g, id x)
+{
+    return op_apply(g, OP_L2NORM, &(union attr){.rmsnorm = {.eps = 1e-8f}}, &x, 1);
+}
 static id wide(struct graph *g, id x) { return op_cast(g, x, DT_F32); }
 
 /* The question [B,1,D] of the embeddings [B,T,D]. */
 static id question(const struct build *b, id embeddings)
 {
     struct graph *g = b->g;
-    id weights = op_reshape(g, graph_input(g, "query_weights", DT_F32, 2, (int64_t[]){b->B, b->T}), 3, (int64_t[]){b->B, 1, b->T});
+    id weights = op_reshape(g, graph_input(g, "query_weights", DT_F32, 2, (int64_t[]){b->B, b->T}), 3,
+                            (int64_t[]){b->B, 1, b->T});
     return op_cast(g, op_bmm(g, weights, embeddings, false, false, DT_F32), DT_NONE);
 }
 
@@ -99,16 +112,18 @@ static id score_cells(const struct build *b, id query)
     const int64_t B = b->B;
     id texture = graph_input(g, "texture", DT_F32, 3, (int64_t[]){B, TEXTURE_CELLS, TEXTURE_CHANNELS});
     id information = graph_input(g, "information", DT_F32, 2, (int64_t[]){B, TEXTURE_CELLS});
-    id seen = layer_linear(g, op_act(g, layer_linear(g, texture, "scorer.", "fc1", SCORER_WIDTH), ACT_RELU), "scorer.", "fc2", b->D);
+    id seen = layer_linear(g, op_act(g, layer_linear(g, texture, "scorer.", "fc1", SCORER_WIDTH), ACT_RELU), "scorer.",
+                           "fc2", b->D);
     id cosine = op_bmm(g, unit(g, seen), unit(g, query), false, true, DT_F32);
     id half = op_fill(g, DT_F32, 1, (int64_t[]){1}, 0.5);
-    id scores[SCORES] = {wide(g, op_reshape(g, information, 3, (int64_t[]){B, TEXTURE_CELLS, 1})), wide(g, op_dense(g, op_slice(g, texture, 2, TEXTURE_EDGES, 1))),
+    id scores[SCORES] = {wide(g, op_reshape(g, information, 3, (int64_t[]){B, TEXTURE_CELLS, 1})),
+                         wide(g, op_dense(g, op_slice(g, texture, 2, TEXTURE_EDGES, 1))),
                          op_add(g, op_scale(g, cosine, 0.5), half)};
     return op_concat(g, scores, SCORES, 2);
 }
 
-/* Mean, largest value and standard deviation of each score, [B,9]. The length of a vector is its product with itself
- * divided by its length. */
+/* Mean, largest value and standard deviation of each score, [B,9]. The length of a vector is its
+ * product with itself divided by its length. */
 static id summarise(const struct build *b, id scores)
 {
     struct graph *g = b->g;
@@ -121,33 +136,41 @@ static id summarise(const struct build *b, id scores)
     id deviation = op_scale(g, op_bmm(g, apart, unit(g, apart), false, true, DT_F32), 1 / sqrt(TEXTURE_CELLS - 1));
     id first = op_topk(g, op_reshape(g, x, 2, (int64_t[]){rows, cells}), 1);
     id largest = op_gather(g, op_reshape(g, x, 3, (int64_t[]){rows, cells, 1}), first);
-    return op_reshape(g, op_concat(g, (id[]){mean, largest, deviation}, STATISTICS, 2), 2, (int64_t[]){b->B, SCORES * STATISTICS});
+    return op_reshape(g, op_concat(g, (id[]){mean, largest, deviation}, STATISTICS, 2), 2,
+                      (int64_t[]){b->B, SCORES * STATISTICS});
 }
 
 /* One score of each cell, [B,cells,1]. */
 static id balance(const struct build *b, id scores, id query)
 {
     struct graph *g = b->g;
-    id x = op_concat(g, (id[]){op_cast(g, summarise(b, scores), DT_NONE), op_reshape(g, query, 2, (int64_t[]){b->B, b->D})}, 2, 1);
+    id x =
+        op_concat(g,
+                  (id[]){op_cast(g, summarise(b, scores), DT_NONE), op_reshape(g, query, 2, (int64_t[]){b->B, b->D})},
+                  2, 1);
     x = op_act(g, layer_linear(g, x, "balancer.", "fc1", BALANCER_WIDTH), ACT_RELU);
     x = op_act(g, layer_linear(g, x, "balancer.", "fc2", BALANCER_WIDTH), ACT_RELU);
     id weights = op_softmax(g, wide(g, layer_linear(g, x, "balancer.", "fc3", SCORES)));
     return op_bmm(g, scores, op_reshape(g, weights, 3, (int64_t[]){b->B, SCORES, 1}), false, false, DT_F32);
 }
 
-/* --- tokens --------------------------------------------------------------------------------------- */
+/* --- tokens ----------------------------------------------------------------------------------- */
 
 /* The kept ones of the tokens [B,P,C], times their scores: [B,kept,C]. */
 static id keep(const struct build *b, id tokens, id embeddings)
 {
     struct graph *g = b->g;
     const int64_t B = b->B, side = b->c->side, P = side * side;
-    if (b->c->random) return op_gather(g, tokens, op_topk(g, wide(g, graph_input(g, "random_scores", DT_F32, 2, (int64_t[]){B, P})), b->c->kept));
+    if (b->c->random)
+        return op_gather(g, tokens,
+                         op_topk(g, wide(g, graph_input(g, "random_scores", DT_F32, 2, (int64_t[]){B, P})),
+                                 b->c->kept));
     id query = question(b, embeddings), scores = score_cells(b, query);
     id map = op_reshape(g, balance(b, scores, query), 4, (int64_t[]){B, TEXTURE_SIDE, TEXTURE_SIDE, 1});
     map = side > TEXTURE_SIDE ? op_resize(g, map, side, side, false) : op_avgpool_adaptive(g, map, side, side);
     id score = op_reshape(g, map, 3, (int64_t[]){B, P, 1});
-    id index = op_topk(g, op_cast(g, op_reshape(g, score, 2, (int64_t[]){B, P}), DT_F16), b->c->kept); /* equal up to rounding is equal */
+    /* equal up to rounding is equal */
+    id index = op_topk(g, op_cast(g, op_reshape(g, score, 2, (int64_t[]){B, P}), DT_F16), b->c->kept);
     return op_mul(g, op_gather(g, tokens, index), op_cast(g, op_gather(g, score, index), DT_NONE));
 }
 
@@ -156,10 +179,15 @@ static id place(const struct build *b, const struct model *m, const struct batch
     struct graph *g = b->g;
     const struct image_batch *own = batch->own;
     const int64_t B = b->B;
-    if (program_is(g->at.program, PROGRAM_SINGLE)) return embeddings; /* tokens that were generated: the image is before them */
+    /* tokens that were generated: the image is before them */
+    if (program_is(g->at.program, PROGRAM_SINGLE)) return embeddings;
     const int64_t images = batch->size ? batch->size['N'] : own ? B * own->images : B;
-    if (images != B) return graph_fail(g, "%lld images for %lld samples; the token allocator takes one image a sample", (long long)images, (long long)B);
-    id pixels = graph_input_along(g, "pixel_values", DT_F32, 4, (int64_t[]){B, m->images->channels, m->image, m->image}, batch->size ? INPUT_SHARED : 0), kept = 0;
+    if (images != B)
+        return graph_fail(g, "%lld images for %lld samples; the token allocator takes one image a sample",
+                          (long long)images, (long long)B);
+    id pixels = graph_input_along(g, "pixel_values", DT_F32, 4, (int64_t[]){B, m->images->channels, m->image, m->image},
+                                  batch->size ? INPUT_SHARED : 0),
+       kept = 0;
     id tokens = llava_layers.project(m, g, llava_layers.tower(m, g, pixels));
     IN_SCOPE(g, "allocator", 0) kept = keep(b, tokens, embeddings);
     if (!kept || !embeddings) return 0;
@@ -180,7 +208,7 @@ static void build_allocator(const struct model *m, struct graph *g, const struct
     decoder_outputs(decoder, g, part, batch, decoder_states(decoder, g, part, x, rows), labels);
 }
 
-/* --- for who fills a batch -------------------------------------------------------------------------- */
+/* --- for who fills a batch -------------------------------------------------------------------- */
 
 void question_weights(const int32_t *positions, const int32_t *labels, const int32_t *index, int64_t T, float *weights)
 {
@@ -189,9 +217,11 @@ void question_weights(const int32_t *positions, const int32_t *labels, const int
     while (image < T && index[image] < 0) image++;
     if (image == T) return;
     int64_t begin = image - positions[image], end = begin;
-    for (; end < T && labels[end] == -100 && (end == begin || positions[end] == positions[end - 1] + 1); end++) n += index[end] < 0;
+    for (; end < T && labels[end] == -100 && (end == begin || positions[end] == positions[end - 1] + 1); end++)
+        n += index[end] < 0;
     for (int64_t i = begin; i < end; i++)
         if (index[i] < 0) weights[i] = 1.0f / (float)n;
 }
 
-const struct family arr_coc_allocator_family = {"arr_coc_allocator", parse_allocator, build_allocator, "", true, .generates = true, .spellings = llava_spellings};
+const struct family arr_coc_allocator_family =
+    {"arr_coc_allocator", parse_allocator, build_allocator, "", true, .generates = true, .spellings = llava_spellings};

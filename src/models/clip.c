@@ -38,8 +38,8 @@ int tower_parse_keys(struct tower *c, const struct value *config, struct error *
     for (size_t i = 0; i < COUNT(sizes) && !rc; i++) {
         rc = value_opt_int(config, sizes[i].key, sizes[i].to, e);
         if (!rc && (*sizes[i].to < 1 || *sizes[i].to > sizes[i].most))
-            rc = error_set(e, PL_USAGE, "%s is %lld, it must lie between 1 and %lld", sizes[i].key, (long long)*sizes[i].to,
-                           (long long)sizes[i].most);
+            rc = error_set(e, PL_USAGE, "%s is %lld, it must lie between 1 and %lld", sizes[i].key,
+                           (long long)*sizes[i].to, (long long)sizes[i].most);
     }
     if (!rc) rc = value_opt_number(config, "layer_norm_eps", &c->eps, e);
     if (!rc) rc = value_opt_number(config, "initializer_range", &c->range, e);
@@ -51,9 +51,11 @@ int tower_parse_keys(struct tower *c, const struct value *config, struct error *
 int tower_check(const struct tower *c, struct error *e)
 {
     if (c->hidden % c->heads)
-        return error_set(e, PL_USAGE, "hidden_size %lld is not divisible by num_attention_heads %lld", (long long)c->hidden, (long long)c->heads);
+        return error_set(e, PL_USAGE, "hidden_size %lld is not divisible by num_attention_heads %lld",
+                         (long long)c->hidden, (long long)c->heads);
     if (c->patch > c->image)
-        return error_set(e, PL_USAGE, "patch_size %lld is larger than image_size %lld", (long long)c->patch, (long long)c->image);
+        return error_set(e, PL_USAGE, "patch_size %lld is larger than image_size %lld", (long long)c->patch,
+                         (long long)c->image);
     if (!(c->eps > 0)) return error_set(e, PL_USAGE, "layer_norm_eps is %g, it must be above 0", c->eps);
     return PL_OK;
 }
@@ -61,7 +63,8 @@ int tower_check(const struct tower *c, struct error *e)
 static void describe(struct model *m, const struct tower *c)
 {
     m->tower = true;
-    model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN('B'), c->channels, c->image, c->image}, false});
+    model_add_port(m,
+                   &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN('B'), c->channels, c->image, c->image}, false});
     char name[48];
     for (int64_t i = 0; i <= c->layers; i++) {
         snprintf(name, sizeof name, "hidden_states.%lld", (long long)i);
@@ -91,14 +94,39 @@ static int parse_tower(struct model *m, const struct value *config, bool nested,
     return rc;
 }
 
-static const struct tower clip_defaults = {.hidden = 768, .inner = 3072, .layers = 12, .heads = 12, .channels = 3, .image = 224,
-                                           .patch = 32, .eps = 1e-5, .range = 0.02, .factor = 1, .act = ACT_QUICK_GELU,
+static const struct tower clip_defaults = {.hidden = 768,
+                                           .inner = 3072,
+                                           .layers = 12,
+                                           .heads = 12,
+                                           .channels = 3,
+                                           .image = 224,
+                                           .patch = 32,
+                                           .eps = 1e-5,
+                                           .range = 0.02,
+                                           .factor = 1,
+                                           .act = ACT_QUICK_GELU,
                                            .clip = true};
-static const struct tower siglip_defaults = {.hidden = 768, .inner = 3072, .layers = 12, .heads = 12, .channels = 3, .image = 224,
-                                             .patch = 16, .eps = 1e-6, .factor = 1, .act = ACT_GELU_TANH, .head = true};
+static const struct tower siglip_defaults = {.hidden = 768,
+                                             .inner = 3072,
+                                             .layers = 12,
+                                             .heads = 12,
+                                             .channels = 3,
+                                             .image = 224,
+                                             .patch = 16,
+                                             .eps = 1e-6,
+                                             .factor = 1,
+                                             .act = ACT_GELU_TANH,
+                                             .head = true};
 
-static const struct tower idefics3_defaults = {.hidden = 1152, .inner = 3072, .layers = 12, .heads = 16, .channels = 3, .image = 224,
-                                               .patch = 32, .eps = 1e-6, .act = ACT_GELU_TANH};
+static const struct tower idefics3_defaults = {.hidden = 1152,
+                                               .inner = 3072,
+                                               .layers = 12,
+                                               .heads = 16,
+                                               .channels = 3,
+                                               .image = 224,
+                                               .patch = 32,
+                                               .eps = 1e-6,
+                                               .act = ACT_GELU_TANH};
 
 int tower_parse(struct model *m, const struct value *v, struct error *e)
 {
@@ -106,7 +134,10 @@ int tower_parse(struct model *m, const struct value *v, struct error *e)
     return parse_tower(m, v, !strstr(type, "_vision"), strncmp(type, "clip", 4) ? siglip_defaults : clip_defaults, e);
 }
 
-static int parse_idefics3_vision(struct model *m, const struct value *v, struct error *e) { return parse_tower(m, v, false, idefics3_defaults, e); }
+static int parse_idefics3_vision(struct model *m, const struct value *v, struct error *e)
+{
+    return parse_tower(m, v, false, idefics3_defaults, e);
+}
 
 /* --- initialisation -------------------------------------------------------------------- */
 
@@ -132,14 +163,17 @@ static id attend(const struct tower_build *b, id x, const char *layer)
     static const char *const names[3] = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
     const struct tower *c = b->c;
     double C = (double)c->hidden;
-    const struct linear_init in = {.std = c->clip ? c->factor / sqrt(2 * C * (double)c->layers) : xavier(c->hidden, c->hidden)};
+    const struct linear_init in = {.std = c->clip ? c->factor / sqrt(2 * C * (double)c->layers)
+                                                  : xavier(c->hidden, c->hidden)};
     const struct linear_init out = {.std = c->clip ? c->factor / sqrt(C) : xavier(c->hidden, c->hidden)};
     int64_t D = c->hidden / c->heads;
     id part[3];
     for (int i = 0; i < 3; i++)
-        part[i] = op_reshape(b->g, layer_linear_init(b->g, x, layer, names[i], c->hidden, in), 4, (int64_t[]){b->B, b->T, c->heads, D});
+        part[i] = op_reshape(b->g, layer_linear_init(b->g, x, layer, names[i], c->hidden, in), 4,
+                             (int64_t[]){b->B, b->T, c->heads, D});
     id o = op_attention(b->g, part[0], part[1], part[2], (float)(1 / sqrt((double)D)), c->causal);
-    return layer_linear_init(b->g, op_reshape(b->g, o, 3, (int64_t[]){b->B, b->T, c->hidden}), layer, "self_attn.out_proj", c->hidden, out);
+    return layer_linear_init(b->g, op_reshape(b->g, o, 3, (int64_t[]){b->B, b->T, c->hidden}), layer,
+                             "self_attn.out_proj", c->hidden, out);
 }
 
 static id mlp(const struct tower_build *b, id x, const char *layer)
@@ -165,8 +199,9 @@ static id embed(const struct tower_build *b, id pixels, int64_t patches)
     struct graph *g = b->g;
     double area = (double)(c->channels * c->patch * c->patch), C = (double)c->hidden;
     id token = c->clip ? layer_param(g, c->root, "embeddings.class_embedding", 1, &c->hidden, c->factor / sqrt(C)) : 0;
-    id w = layer_param(g, c->root, "embeddings.patch_embedding.weight", 4, (int64_t[]){c->hidden, c->channels, c->patch, c->patch},
-                  c->clip ? c->factor * c->range : 1 / sqrt(area));
+    id w = layer_param(g, c->root, "embeddings.patch_embedding.weight", 4,
+                       (int64_t[]){c->hidden, c->channels, c->patch, c->patch},
+                       c->clip ? c->factor * c->range : 1 / sqrt(area));
     id bias = c->clip ? 0 : layer_param(g, c->root, "embeddings.patch_embedding.bias", 1, &c->hidden, 0);
     id position = layer_param(g, c->root, "embeddings.position_embedding.weight", 2, (int64_t[]){b->T, c->hidden},
                       c->clip ? c->factor * c->range : 1 / sqrt(C));
@@ -177,8 +212,8 @@ static id embed(const struct tower_build *b, id pixels, int64_t patches)
         id maps = op_dense(g, op_permute(g, pixels, (int[]){0, 2, 3, 1}));
         x = op_reshape(g, op_conv(g, maps, w, bias, (int)c->patch, 0, 1), 3, (int64_t[]){b->B, patches, c->hidden});
         if (token) {
-            /* The class token is the same for every image: it is added to the first position embedding,
-             * and an empty row of the tokens receives both. */
+            /* The class token is the same for every image: it is added to the first position
+             * embedding, and an empty row of the tokens receives both. */
             id first = op_reshape(g, token, 2, (int64_t[]){1, c->hidden});
             position = op_add(g, position, op_pad(g, first, (int64_t[]){0, 0}, (int64_t[]){patches, 0}));
             x = op_pad(g, x, (int64_t[]){0, 1, 0}, (int64_t[]){0, 0, 0});
@@ -188,8 +223,8 @@ static id embed(const struct tower_build *b, id pixels, int64_t patches)
     return c->clip ? layer_norm(g, x, c->root, "pre_layrnorm", c->eps) : x;
 }
 
-/* SigLIP pools its tokens by attention with a learned query. Its parameters are declared here: where the pooled token is not
- * wanted, nothing is computed. */
+/* SigLIP pools its tokens by attention with a learned query. Its parameters are declared here:
+ * where the pooled token is not wanted, nothing is computed. */
 struct pooling {
     id probe, w, bias;
 };
@@ -199,9 +234,11 @@ static struct pooling pooling_head(const struct tower_build *b)
     struct graph *g = b->g;
     const struct mlp_init init = mlp_init(b->c);
     const struct pooling p = {layer_param(g, b->c->root, "head.probe", 3, (int64_t[]){1, 1, C}, xavier(C, C)),
-                              layer_param(g, b->c->root, "head.attention.in_proj_weight", 2, (int64_t[]){wide, C}, xavier(C, wide)),
+                              layer_param(g, b->c->root, "head.attention.in_proj_weight", 2, (int64_t[]){wide, C},
+                                          xavier(C, wide)),
                               layer_param(g, b->c->root, "head.attention.in_proj_bias", 1, &wide, 0)};
-    layer_linear_weights(g, b->c->root, "head.attention.out_proj", C, C, (struct linear_init){.std = 1 / sqrt((double)C)});
+    layer_linear_weights(g, b->c->root, "head.attention.out_proj", C, C,
+                         (struct linear_init){.std = 1 / sqrt((double)C)});
     layer_norm_weights(g, b->c->root, "head.layernorm", C);
     layer_linear_weights(g, b->c->root, "head.mlp.fc1", b->c->inner, C, init.up);
     layer_linear_weights(g, b->c->root, "head.mlp.fc2", C, b->c->inner, init.down);
@@ -213,7 +250,8 @@ static id project_heads(const struct tower_build *b, const struct pooling *p, id
 {
     const int64_t C = b->c->hidden, H = b->c->heads;
     id y = op_linear(b->g, x, op_slice(b->g, p->w, 0, i * C, C), op_slice(b->g, p->bias, 0, i * C, C));
-    return y ? op_reshape(b->g, y, 4, (int64_t[]){tensor_at(b->g, x)->dim[0], tensor_at(b->g, x)->dim[1], H, C / H}) : 0;
+    return y ? op_reshape(b->g, y, 4, (int64_t[]){tensor_at(b->g, x)->dim[0], tensor_at(b->g, x)->dim[1], H, C / H})
+             : 0;
 }
 
 /* The tokens x [B,T,C] pooled, [B,1,C]. */
@@ -238,13 +276,15 @@ struct tower_sizes tower_sizes(const struct model *m)
 {
     const struct tower *c = m->config;
     int64_t side = c->image / c->patch;
-    return (struct tower_sizes){c->layers, side * side + c->clip, c->hidden, side, c->channels, c->image, c->patch, c->factor, c->clip || c->head};
+    return (struct tower_sizes){c->layers, side * side + c->clip, c->hidden, side, c->channels, c->image, c->patch,
+                                c->factor, c->clip || c->head};
 }
 
 bool tower_is(const struct model *m) { return m->tower; }
 void tower_set_root(struct model *m, const char *root) { ((struct tower *)m->config)->root = root; }
 
-id tower_encode(const struct model *m, struct graph *g, const char *part, id pixels, int64_t count, const int64_t *chosen, id *states)
+id tower_encode(const struct model *m, struct graph *g, const char *part, id pixels, int64_t count,
+                const int64_t *chosen, id *states)
 {
     const struct tower *c = m->config;
     id x = 0;
@@ -263,7 +303,9 @@ id tower_encode(const struct model *m, struct graph *g, const char *part, id pix
     for (int64_t i = 0; i < count; i++) {
         const int64_t k = chosen[i] < 0 ? c->layers + 1 + chosen[i] : chosen[i];
         if (k >= 0 && k <= c->layers) states[i] = all[k];
-        else states[i] = graph_fail(g, "hidden state %lld of a tower of %lld layers", (long long)chosen[i], (long long)c->layers);
+        else
+            states[i] = graph_fail(g, "hidden state %lld of a tower of %lld layers", (long long)chosen[i],
+                                   (long long)c->layers);
     }
     mem_free(all);
     return x;
@@ -275,7 +317,9 @@ id tower_pool(const struct model *m, struct graph *g, const char *part, id last)
     if (!last) return 0;
     const struct tower_build b = {.c = c, .g = g, .B = tensor_at(g, last)->dim[0], .T = tower_sizes(m).tokens};
     id x = 0;
-    IN_PART_WITH(g, part, SCOPE_IMAGES) x = c->clip ? layer_norm(g, op_dense(g, op_slice(g, last, 1, 0, 1)), c->root, "post_layernorm", c->eps) : pool_by_attention(&b, last);
+    IN_PART_WITH(g, part, SCOPE_IMAGES)
+    x = c->clip ? layer_norm(g, op_dense(g, op_slice(g, last, 1, 0, 1)), c->root, "post_layernorm", c->eps)
+                : pool_by_attention(&b, last);
     return op_reshape(g, x, 2, (int64_t[]){b.B, c->hidden});
 }
 
@@ -300,6 +344,9 @@ void tower_build(const struct model *m, struct graph *g, const struct batch *bat
     mem_free(states);
 }
 
-/* SigLIP without a pooling head. Its position embedding is that of images of image_size, which is the only size taken here. */
-const struct family idefics3_vision_family = {"idefics3_vision", parse_idefics3_vision, tower_build, "vision_model.", true};
-const struct family smolvlm_vision_family = {"smolvlm_vision", parse_idefics3_vision, tower_build, "vision_model.", true};
+/* SigLIP without a pooling head. Its position embedding is that of images of image_size, which is
+ * the only size taken here. */
+const struct family idefics3_vision_family = {"idefics3_vision", parse_idefics3_vision, tower_build, "vision_model.",
+                                              true};
+const struct family smolvlm_vision_family = {"smolvlm_vision", parse_idefics3_vision, tower_build, "vision_model.",
+                                             true};

@@ -1,5 +1,6 @@
 /*
- * clip.h: what the vision towers (clip.c) and the text towers (clip_text.c) of CLIP and SigLIP share: sizes and layers.
+ * clip.h: what the vision towers (clip.c) and the text towers (clip_text.c) of CLIP and SigLIP
+ * share: sizes and layers.
  */
 #ifndef CLIP_H
 #define CLIP_H

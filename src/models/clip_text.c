@@ -20,14 +20,39 @@ struct text_tower {
 };
 
 /* transformers' defaults. Sizes of images do not matter, and satisfy tower_check. */
-static const struct text_tower clip_defaults = {{.hidden = 512, .inner = 2048, .layers = 12, .heads = 8, .channels = 3, .image = 1, .patch = 1, .eps = 1e-5, .range = 0.02, .factor = 1, .act = ACT_QUICK_GELU, .clip = true,
-                                                 .causal = true, .root = ""}, {.vocabulary = 49408, .positions = 77, .end = 49407}};
-static const struct text_tower siglip_defaults = {{.hidden = 768, .inner = 3072, .layers = 12, .heads = 12, .channels = 3, .image = 1, .patch = 1, .eps = 1e-6, .factor = 1, .act = ACT_GELU_TANH, .root = ""},
+static const struct text_tower clip_defaults = {{.hidden = 512,
+                                                 .inner = 2048,
+                                                 .layers = 12,
+                                                 .heads = 8,
+                                                 .channels = 3,
+                                                 .image = 1,
+                                                 .patch = 1,
+                                                 .eps = 1e-5,
+                                                 .range = 0.02,
+                                                 .factor = 1,
+                                                 .act = ACT_QUICK_GELU,
+                                                 .clip = true,
+                                                 .causal = true,
+                                                 .root = ""},
+                                                {.vocabulary = 49408, .positions = 77, .end = 49407}};
+static const struct text_tower siglip_defaults = {{.hidden = 768,
+                                                   .inner = 3072,
+                                                   .layers = 12,
+                                                   .heads = 12,
+                                                   .channels = 3,
+                                                   .image = 1,
+                                                   .patch = 1,
+                                                   .eps = 1e-6,
+                                                   .factor = 1,
+                                                   .act = ACT_GELU_TANH,
+                                                   .root = ""},
                                                   {.vocabulary = 32000, .positions = 64}};
 
 static int check_size(const char *key, int64_t x, int64_t most, struct error *e)
 {
-    return x >= 1 && x <= most ? PL_OK : error_set(e, PL_USAGE, "%s is %lld, it must lie between 1 and %lld", key, (long long)x, (long long)most);
+    return x >= 1 && x <= most ? PL_OK
+                               : error_set(e, PL_USAGE, "%s is %lld, it must lie between 1 and %lld", key, (long long)x,
+                                           (long long)most);
 }
 
 int text_tower_parse(struct bump *b, const struct value *config, bool siglip, struct text_tower **out, struct error *e)
@@ -57,10 +82,14 @@ id text_tower_encode(const struct text_tower *t, struct graph *g, const char *pa
     const struct tower_build b = {.c = c, .g = g, .B = tensor_at(g, ids)->dim[0], .T = tensor_at(g, ids)->dim[1]};
     const double std = c->clip ? 0.02 * c->factor : 1 / sqrt((double)c->hidden);
     id x = 0;
-    if (b.T > t->sizes.positions) return graph_fail(g, "rows of %lld tokens, and the text tower has %lld positions", (long long)b.T, (long long)t->sizes.positions);
+    if (b.T > t->sizes.positions)
+        return graph_fail(g, "rows of %lld tokens, and the text tower has %lld positions", (long long)b.T,
+                          (long long)t->sizes.positions);
     IN_PART_WITH(g, part, 0) {
-        id words = layer_param(g, "embeddings.", "token_embedding.weight", 2, (int64_t[]){t->sizes.vocabulary, c->hidden}, std);
-        id positions = layer_param(g, "embeddings.", "position_embedding.weight", 2, (int64_t[]){t->sizes.positions, c->hidden}, std);
+        id words = layer_param(g, "embeddings.", "token_embedding.weight", 2,
+                               (int64_t[]){t->sizes.vocabulary, c->hidden}, std);
+        id positions = layer_param(g, "embeddings.", "position_embedding.weight", 2,
+                                   (int64_t[]){t->sizes.positions, c->hidden}, std);
         IN_SCOPE(g, "embeddings", 0) x = op_add(g, op_embedding(g, ids, words), op_slice(g, positions, 0, 0, b.T));
         FOR_LAYERS(layer, g, "encoder.layers", c->layers) x = tower_layer(&b, x, layer.prefix);
         x = layer_norm(g, x, "", "final_layer_norm", c->eps);

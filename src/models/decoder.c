@@ -6,8 +6,9 @@
  *                  x = x + down(silu(gate(n)) * up(n))                  n = rmsnorm(x)
  *     loss = cross-entropy(rmsnorm(x) head^T, labels shifted by one)
  *
- * In generation (batch.cache) k and v of each token are kept in the token's slot of the cache, attention sees those
- * of the text so far, and the head gives the logits of the last token of each text.
+ * In generation (batch.cache) k and v of each token are kept in the token's slot of the cache,
+ * attention sees those of the text so far, and the head gives the logits of the last token of each
+ * text.
  */
 #include <math.h>
 #include <stdio.h>
@@ -45,11 +46,13 @@ static id keep(const struct build *b, id x, const char *layer, const char *name)
     char full[256];
     if (!b->rows.cache) return x;
     snprintf(full, sizeof full, "%sself_attn.%s", layer, name);
-    id cache = graph_cache(b->g, full, 4, (int64_t[]){b->B, b->rows.texts / b->B * b->rows.cache, b->c->kv_heads, b->c->head_dim});
+    id cache = graph_cache(b->g, full, 4,
+                           (int64_t[]){b->B, b->rows.texts / b->B * b->rows.cache, b->c->kv_heads, b->c->head_dim});
     return op_apply(b->g, OP_CACHE_WRITE, NULL, (id[]){cache, x, b->rows.slots}, 3);
 }
 
-/* The keys that a token sees, at most; 0: all. A token of several texts in a row sees those of its own. */
+/* The keys that a token sees, at most; 0: all. A token of several texts in a row sees those of its
+ * own. */
 static int64_t window(const struct build *b, bool windowed)
 {
     const int64_t own = windowed ? b->c->window : 0;
@@ -67,8 +70,10 @@ static id attend(const struct build *b, id x, const char *layer, bool windowed)
     id v = heads(b, project(b, x, layer, "self_attn.v_proj", kv_width, c->qkv_bias), c->kv_heads);
     q = op_rope_at(g, q, b->inv_freq, b->rows.positions, NULL, b->rope_scale);
     k = op_rope_at(g, k, b->inv_freq, b->rows.positions, NULL, b->rope_scale);
-    struct attention_options options = {
-        .scale = (float)(1 / sqrt((double)D)), .causal = !b->rows.ranges, .window = window(b, windowed), .ranges = b->rows.ranges};
+    struct attention_options options = {.scale = (float)(1 / sqrt((double)D)),
+                                        .causal = !b->rows.ranges,
+                                        .window = window(b, windowed),
+                                        .ranges = b->rows.ranges};
     id o = op_attention_with(g, q, keep(b, k, layer, "k_cache"), keep(b, v, layer, "v_cache"), 0, options);
     o = op_reshape(g, o, 3, (int64_t[]){b->B, b->T, width});
     return project(b, o, layer, "self_attn.o_proj", c->hidden, c->o_bias);
@@ -87,7 +92,9 @@ static id decoder_layer(const struct build *b, id x, const struct layer *layer)
     struct graph *g = b->g;
     const char *prefix = layer->prefix;
     IN_SCOPE(g, "self_attn", 0)
-        x = op_add(g, x, attend(b, layer_rmsnorm(g, x, prefix, "input_layernorm", b->c->eps), prefix, b->c->windowed[layer->i]));
+        x = op_add(g, x,
+                   attend(b, layer_rmsnorm(g, x, prefix, "input_layernorm", b->c->eps), prefix,
+                          b->c->windowed[layer->i]));
     IN_SCOPE(g, "mlp", 0)
         x = op_add(g, x, gated_mlp(b, layer_rmsnorm(g, x, prefix, "post_attention_layernorm", b->c->eps), prefix));
     return x;
@@ -102,7 +109,8 @@ static struct build begin(const struct model *m, struct graph *g, int64_t B, int
     struct build b = {.c = c, .g = g, .B = B, .T = T, .rows = rows};
     float *table = mem_alloc((size_t)c->head_dim * sizeof *table);
     b.rope_scale = rope_table(&c->rope, c->head_dim, longest(T, &rows), table);
-    /* Frequencies that follow the length of a row are not those of generated texts, in a model that has both. */
+    /* Frequencies that follow the length of a row are not those of generated texts, in a model that
+     * has both. */
     const char *name = rows.cache && c->rope.type == ROPE_DYNAMIC ? "rope.inv_freq.generation" : "rope.inv_freq";
     b.inv_freq = graph_const(g, name, DT_F32, 1, (int64_t[]){c->head_dim / 2}, table);
     mem_free(table);
@@ -129,7 +137,8 @@ void decoder_describe(struct model *m, const struct model *decoder)
     model_add_port(m, &(struct port){"labels", VALUES_LABELS, 2, {OPEN('B'), OPEN('T')}, true});
     model_add_port(m, &(struct port){"attention_mask", VALUES_PADDING, 2, {OPEN('B'), OPEN('T')}, true});
     model_add_port(m, &(struct port){"position_ids", VALUES_POSITIONS, 2, {OPEN('B'), OPEN('T')}, true});
-    m->positions = c->rope.type == ROPE_DYNAMIC ? (int64_t)c->rope.original_positions : 0; /* beyond, the frequencies follow the longest document */
+    /* beyond, the frequencies follow the longest document */
+    m->positions = c->rope.type == ROPE_DYNAMIC ? (int64_t)c->rope.original_positions : 0;
     model_add_output(m, "logits");
 }
 
@@ -162,10 +171,12 @@ id decoder_states(const struct model *m, struct graph *g, const char *part, id x
     const struct llama *c = m->config;
     if (!x) return 0;
     const struct tensor t = *tensor_at(g, x);
-    if (t.rank != 3 || t.dim[2] != c->hidden) return graph_fail(g, "the decoder takes embeddings [B,T,%lld]", (long long)c->hidden);
+    if (t.rank != 3 || t.dim[2] != c->hidden)
+        return graph_fail(g, "the decoder takes embeddings [B,T,%lld]", (long long)c->hidden);
     if (rows.positions && m->positions && longest(t.dim[1], &rows) > m->positions)
         return graph_fail(g, "%s have at most %lld tokens (max_position_embeddings) with rope type dynamic, not %lld",
-                          rows.cache ? "texts that are generated" : "rows of several documents", (long long)m->positions, (long long)longest(t.dim[1], &rows));
+                          rows.cache ? "texts that are generated" : "rows of several documents",
+                          (long long)m->positions, (long long)longest(t.dim[1], &rows));
     IN_PART(g, part) {
         const struct build b = begin(m, g, t.dim[0], t.dim[1], rows);
         char root[128];
@@ -180,7 +191,9 @@ id decoder_states(const struct model *m, struct graph *g, const char *part, id x
 static id head(const struct llama *c, struct graph *g, const char *part)
 {
     id w = 0;
-    IN_PART(g, part) w = c->tied ? embedding(c, g) : layer_param(g, "", "lm_head.weight", 2, (int64_t[]){c->vocabulary, c->hidden}, c->std);
+    IN_PART (g, part)
+        w = c->tied ? embedding(c, g)
+                    : layer_param(g, "", "lm_head.weight", 2, (int64_t[]){c->vocabulary, c->hidden}, c->std);
     return w;
 }
 static const char *head_part(const struct llama *c, const char *part) { return c->head_outside ? "" : part; }
@@ -194,9 +207,13 @@ id decoder_logits(const struct model *m, struct graph *g, const char *part, id x
     return logits;
 }
 
-struct decoded decoder_loss(const struct model *m, struct graph *g, const char *part, id x, id labels) { return decoder_loss_by(m, g, part, x, labels, NULL); }
+struct decoded decoder_loss(const struct model *m, struct graph *g, const char *part, id x, id labels)
+{
+    return decoder_loss_by(m, g, part, x, labels, NULL);
+}
 
-struct decoded decoder_loss_by(const struct model *m, struct graph *g, const char *part, id x, id labels, const char *count)
+struct decoded decoder_loss_by(const struct model *m, struct graph *g, const char *part, id x, id labels,
+                               const char *count)
 {
     const struct llama *c = m->config;
     struct decoded out = {0};
@@ -210,7 +227,10 @@ struct decoded decoder_loss_by(const struct model *m, struct graph *g, const cha
     return out;
 }
 
-id decoder_ids(struct graph *g, const struct batch *batch) { return graph_input(g, "input_ids", DT_I32, 2, (int64_t[]){batch->B, batch->T}); }
+id decoder_ids(struct graph *g, const struct batch *batch)
+{
+    return graph_input(g, "input_ids", DT_I32, 2, (int64_t[]){batch->B, batch->T});
+}
 
 id decoder_labels(struct graph *g, const struct batch *batch)
 {
@@ -233,11 +253,13 @@ struct token_rows decoder_rows(struct graph *g, const struct batch *batch)
 static void output_next(const struct model *m, struct graph *g, const char *part, const struct batch *batch, id x)
 {
     const int64_t B = batch->B, texts = batch->texts;
-    if (batch->T > 1 || texts > B) x = op_gather(g, x, graph_input(g, "last_token", DT_I32, 2, (int64_t[]){B, texts / B}));
+    if (batch->T > 1 || texts > B)
+        x = op_gather(g, x, graph_input(g, "last_token", DT_I32, 2, (int64_t[]){B, texts / B}));
     graph_output(g, "logits", decoder_logits(m, g, part, op_reshape(g, x, 2, (int64_t[]){texts, -1})));
 }
 
-void decoder_outputs(const struct model *m, struct graph *g, const char *part, const struct batch *batch, id x, id labels)
+void decoder_outputs(const struct model *m, struct graph *g, const char *part, const struct batch *batch, id x,
+                     id labels)
 {
     const struct llama *c = m->config;
     if (batch->cache) {
@@ -246,7 +268,8 @@ void decoder_outputs(const struct model *m, struct graph *g, const char *part, c
     }
     struct decoded out = decoder_loss(m, g, part, x, labels);
     graph_output(g, "loss", out.loss);
-    if (batch->outputs) graph_output(g, "logits", op_reshape(g, out.logits, 3, (int64_t[]){batch->B, batch->T, c->vocabulary}));
+    if (batch->outputs)
+        graph_output(g, "logits", op_reshape(g, out.logits, 3, (int64_t[]){batch->B, batch->T, c->vocabulary}));
 }
 
 /* --- the model itself ------------------------------------------------------------------------ */

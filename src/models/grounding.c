@@ -1,19 +1,22 @@
 /*
  * grounding.c: which mask of an image does a text describe? (model_type arr_coc)
  *
- *     pixel_values ─ tower ─ patches [P,C] ─ average over a mask ─ projection ─ normalise ─ masks [M,D] ─┐
- *     input_ids ─ decoder ─ state of a query's last token ─ projection ─ normalise ─ queries [Q,D] ──────┴─ similarity [Q,M]
+ *     pixel_values ─ tower ─ patches [P,C] ─ average over a mask ─ projection ─ normalise ─ masks
+ *     [M,D] ─┐
+ *     input_ids ─ decoder ─ state of a query's last token ─ projection ─ normalise ─ queries [Q,D]
+ *     ──────┴─ similarity [Q,M]
  *
- * The similarity is the cosine divided by the temperature. The loss is InfoNCE with candidates of the same image
- * alone, so that no split of a batch changes it: a query chooses among the masks, a mask among the queries, and
- * the loss is the mean of both, divided by the queries of the step.
+ * The similarity is the cosine divided by the temperature. The loss is InfoNCE with candidates of
+ * the same image alone, so that no split of a batch changes it: a query chooses among the masks, a
+ * mask among the queries, and the loss is the mean of both, divided by the queries of the step.
  *
- * config.json has the configurations of both parts (vision_config, text_config), and the folder their weights. Or it has the
- * folders that they are in (vision_path, text_path, seen from config.json): then the projections start from random values,
- * and the trained model is saved as one folder.
+ * config.json has the configurations of both parts (vision_config, text_config), and the folder
+ * their weights. Or it has the folders that they are in (vision_path, text_path, seen from
+ * config.json): then the projections start from random values, and the trained model is saved as
+ * one folder.
  *
- * The projections have no bias, so the length of what they are given does not matter after normalising: the sum
- * over a mask's patches stands for the average.
+ * The projections have no bias, so the length of what they are given does not matter after
+ * normalising: the sum over a mask's patches stands for the average.
  */
 #include "models/grounding.h"
 
@@ -38,22 +41,26 @@ struct grounding {
     double temperature;
 };
 
-/* --- configuration ------------------------------------------------------------------------------- */
+/* --- configuration ---------------------------------------------------------------------------- */
 
 static int parse_keys(struct grounding *c, const struct value *config, struct error *e)
 {
     int rc = value_opt_int(config, "projection_dim", &c->width, e);
     if (!rc) rc = value_opt_int(config, "vision_feature_layer", &c->state, e);
     if (!rc) rc = value_opt_number(config, "temperature", &c->temperature, e);
-    if (!rc && (c->width < 1 || c->width > 1 << 20)) rc = error_set(e, PL_USAGE, "projection_dim is %lld, it must lie between 1 and %d", (long long)c->width, 1 << 20);
-    if (!rc && !(c->temperature >= 0.001 && c->temperature <= 1000)) rc = error_set(e, PL_USAGE, "temperature is %g, it must lie between 0.001 and 1000", c->temperature);
+    if (!rc && (c->width < 1 || c->width > 1 << 20))
+        rc = error_set(e, PL_USAGE, "projection_dim is %lld, it must lie between 1 and %d", (long long)c->width,
+                       1 << 20);
+    if (!rc && !(c->temperature >= 0.001 && c->temperature <= 1000))
+        rc = error_set(e, PL_USAGE, "temperature is %g, it must lie between 0.001 and 1000", c->temperature);
     return rc;
 }
 
 /* Of CLIP and of SigLIP, unless the folder says otherwise. */
 static struct pixel_norm usual_norm(const struct model *tower)
 {
-    if (strncmp(tower->family->model_type, "clip", 4)) return (struct pixel_norm){1.0 / 255, {0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}};
+    if (strncmp(tower->family->model_type, "clip", 4))
+        return (struct pixel_norm){1.0 / 255, {0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}};
     return (struct pixel_norm){1.0 / 255, {0.48145466, 0.4578275, 0.40821073}, {0.26862954, 0.26130258, 0.27577711}};
 }
 
@@ -72,10 +79,13 @@ static int describe(struct model *m, const struct grounding *c, struct error *e)
 {
     const struct model *decoder = model_part(m, DECODER);
     const struct tower_sizes s = tower_sizes(model_part(m, TOWER));
-    if (s.channels != 3) return error_set(e, PL_USAGE, "the vision tower takes images of %lld channels, expected 3", (long long)s.channels);
+    if (s.channels != 3)
+        return error_set(e, PL_USAGE, "the vision tower takes images of %lld channels, expected 3",
+                         (long long)s.channels);
     if (c->state < -s.layers - 1 || c->state > s.layers)
-        return error_set(e, PL_USAGE, "vision_feature_layer is %lld; a vision tower of %lld layers has the states %lld to %lld", (long long)c->state, (long long)s.layers,
-                         (long long)(-s.layers - 1), (long long)s.layers);
+        return error_set(e, PL_USAGE,
+                         "vision_feature_layer is %lld; a vision tower of %lld layers has the states %lld to %lld",
+                         (long long)c->state, (long long)s.layers, (long long)(-s.layers - 1), (long long)s.layers);
     m->vocabulary = decoder->vocabulary;
     m->positions = decoder->positions;
     m->longest = decoder->longest;
@@ -85,8 +95,10 @@ static int describe(struct model *m, const struct grounding *c, struct error *e)
     model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN('B'), s.channels, s.image, s.image}, false});
     model_add_port(m, &(struct port){"masks", VALUES_REAL, 4, {OPEN('B'), OPEN('M'), s.side, s.side}, false});
     model_add_port(m, &(struct port){"input_ids", VALUES_IDS, 2, {OPEN('B'), OPEN('T')}, false});
-    model_add_port(m, &(struct port){"query_index", VALUES_INDEX, 2, {OPEN('B'), OPEN('Q')}, false, .below = OPEN('T')});
-    model_add_port(m, &(struct port){"target_masks", VALUES_TARGETS, 2, {OPEN('B'), OPEN('Q')}, true, .below = OPEN('M')});
+    model_add_port(m,
+                   &(struct port){"query_index", VALUES_INDEX, 2, {OPEN('B'), OPEN('Q')}, false, .below = OPEN('T')});
+    model_add_port(m,
+                   &(struct port){"target_masks", VALUES_TARGETS, 2, {OPEN('B'), OPEN('Q')}, true, .below = OPEN('M')});
     model_add_port(m, &(struct port){"position_ids", VALUES_POSITIONS, 2, {OPEN('B'), OPEN('T')}, true});
     model_add_output(m, "similarity");
     model_add_output(m, "mask_embeds");
@@ -94,12 +106,14 @@ static int describe(struct model *m, const struct grounding *c, struct error *e)
     return PL_OK;
 }
 
-static int add_decoder(struct model *m, const char *name, const struct value *config, const char *folder, struct error *e)
+static int add_decoder(struct model *m, const char *name, const struct value *config, const char *folder,
+                       struct error *e)
 {
     if (!folder) return llava_add_decoder(m, name, config, e);
     int rc = model_add_part(m, name, NULL, folder, e);
     if (rc || decoder_is(model_part(m, name))) return rc;
-    return error_set(e, PL_USAGE, "its text model is a %s, expected llama, mistral or qwen2", model_part(m, name)->family->model_type);
+    return error_set(e, PL_USAGE, "its text model is a %s, expected llama, mistral or qwen2",
+                     model_part(m, name)->family->model_type);
 }
 
 /* A part and where its configuration is found. */
@@ -108,11 +122,13 @@ struct part_keys {
     int (*add)(struct model *m, const char *name, const struct value *config, const char *folder, struct error *e);
 };
 static const struct part_keys part_keys[] = {
-    {TOWER, "vision_config", "vision_path", "clip_vision_model", "{\"model_type\": \"clip_vision_model\"}", llava_add_tower},
+    {TOWER, "vision_config", "vision_path", "clip_vision_model", "{\"model_type\": \"clip_vision_model\"}",
+     llava_add_tower},
     {DECODER, "text_config", "text_path", "llama", "{\"model_type\": \"llama\"}", add_decoder},
 };
 
-/* Adds a part by its configuration, or by its folder, whose configuration then becomes the model's own. */
+/* Adds a part by its configuration, or by its folder, whose configuration then becomes the model's
+ * own. */
 static int add_part(struct model *m, const struct part_keys *k, struct value *config, bool *outside, struct error *e)
 {
     const struct value *map;
@@ -161,7 +177,7 @@ static int parse_grounding(struct model *m, const struct value *given, struct er
     return rc;
 }
 
-/* --- layers --------------------------------------------------------------------------------------- */
+/* --- layers ----------------------------------------------------------------------------------- */
 
 struct build {
     const struct model *m;
@@ -190,7 +206,10 @@ static id project(const struct build *b, id x, const char *name)
     const struct grounding *c = b->m->config;
     if (!x) return 0;
     const int64_t C = tensor_last(tensor_at(b->g, x));
-    id y = op_cast(b->g, layer_linear_init(b->g, x, "", name, c->width, (struct linear_init){.std = 1 / sqrt((double)C), .no_bias = true}), DT_F32);
+    id y = op_cast(b->g,
+                   layer_linear_init(b->g, x, "", name, c->width,
+                                     (struct linear_init){.std = 1 / sqrt((double)C), .no_bias = true}),
+                   DT_F32);
     return op_apply(b->g, OP_L2NORM, &(union attr){.rmsnorm = {.eps = 1e-12f}}, &y, 1);
 }
 
@@ -202,7 +221,8 @@ static id pixels(const struct build *b, int64_t side)
     float mean[3], std[3];
     if (!b->batch->own) return graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){b->B, 3, side, side});
     for (int i = 0; i < 3; i++) mean[i] = (float)(n->mean[i] / n->scale), std[i] = (float)(n->std[i] / n->scale);
-    id bytes = graph_input(g, "images", DT_U8, 4, (int64_t[]){b->B, side, side, 3}), valid = graph_input(g, "image_valid", DT_I32, 2, (int64_t[]){b->B, 2});
+    id bytes = graph_input(g, "images", DT_U8, 4, (int64_t[]){b->B, side, side, 3}),
+       valid = graph_input(g, "image_valid", DT_I32, 2, (int64_t[]){b->B, 2});
     return op_permute(g, op_image(g, bytes, valid, mean, std), (int[]){0, 3, 1, 2});
 }
 
@@ -217,7 +237,10 @@ static id embed_masks(const struct build *b)
     tower_encode(tower, g, TOWER, pixels(b, s.image), 1, &c->state, &x);
     IN_SCOPE(g, "mask_projection", 0) {
         if (s.tokens > patches) x = op_dense(g, op_slice(g, x, 1, s.tokens - patches, patches));
-        masks = project(b, op_cast(g, op_bmm(g, input(b, "masks", DT_F32, b->M, patches), x, false, false, DT_F32), DT_NONE), "mask_projection");
+        masks =
+            project(b,
+                    op_cast(g, op_bmm(g, input(b, "masks", DT_F32, b->M, patches), x, false, false, DT_F32), DT_NONE),
+                    "mask_projection");
     }
     return masks;
 }
@@ -228,7 +251,8 @@ static id embed_queries(const struct build *b)
     const struct model *decoder = model_part(b->m, DECODER);
     id x = decoder_embed(decoder, g, DECODER, decoder_ids(g, b->batch)), queries = 0;
     x = decoder_states(decoder, g, DECODER, x, decoder_rows(g, b->batch));
-    IN_SCOPE(g, "text_projection", 0) queries = project(b, op_gather(g, x, input(b, "query_index", DT_I32, b->Q, 0)), "text_projection");
+    IN_SCOPE (g, "text_projection", 0)
+        queries = project(b, op_gather(g, x, input(b, "query_index", DT_I32, b->Q, 0)), "text_projection");
     return queries;
 }
 
@@ -236,7 +260,8 @@ static id embed_queries(const struct build *b)
 static id contrast(const struct build *b, id similarity)
 {
     struct graph *g = b->g;
-    id seen = op_gather(g, op_dense(g, op_permute(g, similarity, (int[]){0, 2, 1})), input(b, "target_masks", DT_I32, b->Q, 0));
+    id seen = op_gather(g, op_dense(g, op_permute(g, similarity, (int[]){0, 2, 1})),
+                        input(b, "target_masks", DT_I32, b->Q, 0));
     id both = op_concat(g, (id[]){similarity, seen}, 2, 2);
     id logits = op_concat(g, (id[]){both, both}, 2, 1);
     logits = op_add(g, logits, op_cast(g, input(b, "candidates", DT_F32, 2 * b->Q, b->M + b->Q), DT_F32));
@@ -261,7 +286,7 @@ static void build_grounding(const struct model *m, struct graph *g, const struct
     graph_output(g, "text_embeds", queries);
 }
 
-/* --- for who fills a batch -------------------------------------------------------------------------- */
+/* --- for who fills a batch -------------------------------------------------------------------- */
 
 /* Whether another query has another target: only then a mask chooses among queries. */
 static bool has_other(const int32_t *target, int64_t Q, int64_t q)
@@ -271,7 +296,8 @@ static bool has_other(const int32_t *target, int64_t Q, int64_t q)
     return false;
 }
 
-void ground_candidates(const bool *is_mask, int64_t M, const int32_t *target, int64_t Q, float *candidates, int32_t *answers)
+void ground_candidates(const bool *is_mask, int64_t M, const int32_t *target, int64_t Q, float *candidates,
+                       int32_t *answers)
 {
     const int64_t width = M + Q;
     for (int64_t r = 0; r < 2 * Q; r++) {
@@ -279,7 +305,8 @@ void ground_candidates(const bool *is_mask, int64_t M, const int32_t *target, in
         const bool among_queries = r >= Q && target[q] >= 0 && has_other(target, Q, q);
         float *row = candidates + r * width;
         for (int64_t i = 0; i < M; i++) row[i] = !among_queries && is_mask[i] ? 0 : GROUND_NOT;
-        for (int64_t i = 0; i < Q; i++) row[M + i] = among_queries && (i == q || (target[i] >= 0 && target[i] != target[q])) ? 0 : GROUND_NOT;
+        for (int64_t i = 0; i < Q; i++)
+            row[M + i] = among_queries && (i == q || (target[i] >= 0 && target[i] != target[q])) ? 0 : GROUND_NOT;
         answers[r] = target[q] < 0 ? -100 : among_queries ? (int32_t)(M + q) : target[q];
     }
 }
@@ -291,7 +318,8 @@ bool ground_shares(const struct ground_model *g, const uint8_t *bits, uint64_t s
     memset(shares, 0, (size_t)(side * side) * sizeof *shares);
     for (int64_t y = 0; y < side * patch; y++)
         for (int64_t x = 0; x < side * patch; x++)
-            if (bits[(uint64_t)y * stride + (uint64_t)x / 8] >> x % 8 & 1) shares[y / patch * side + x / patch] += 1, any = true;
+            if (bits[(uint64_t)y * stride + (uint64_t)x / 8] >> x % 8 & 1)
+                shares[y / patch * side + x / patch] += 1, any = true;
     for (int64_t i = 0; i < side * side; i++) shares[i] /= (float)(patch * patch);
     return any;
 }

@@ -18,12 +18,13 @@
 #define TEXT "text_model"
 #define ENDING "ForImageClassification"
 
-/* --- configuration ------------------------------------------------------------------------------- */
+/* --- configuration ---------------------------------------------------------------------------- */
 
 /* Whether the folder has a classifier. */
 static bool has_classifier(const struct value *config)
 {
-    const struct value *list = value_get(config, "architectures"), *first = list && list->kind == VALUE_LIST ? value_at(list, 0) : NULL;
+    const struct value *list = value_get(config, "architectures"),
+                       *first = list && list->kind == VALUE_LIST ? value_at(list, 0) : NULL;
     return first && first->kind == VALUE_STRING && text_ends_with(first->text, ENDING);
 }
 
@@ -45,12 +46,14 @@ static void add_name(struct model *m, struct head_model *h, const char *name)
 static int read_names(struct model *m, struct head_model *h, const struct value *config, struct error *e)
 {
     const struct value *map = value_get(config, "id2label"), *name;
-    if (!map || map->kind != VALUE_MAP) return error_set(e, PL_USAGE, "it has a classifier, and no id2label with the names of its classes");
+    if (!map || map->kind != VALUE_MAP)
+        return error_set(e, PL_USAGE, "it has a classifier, and no id2label with the names of its classes");
     for (uint32_t i = 0; i < map->count; i++) {
         char key[16];
         snprintf(key, sizeof key, "%u", i);
         name = value_get(map, key);
-        if (!name || name->kind != VALUE_STRING) return error_set(e, PL_USAGE, "id2label has %u entries, and none is %s: \"name\"", map->count, key);
+        if (!name || name->kind != VALUE_STRING)
+            return error_set(e, PL_USAGE, "id2label has %u entries, and none is %s: \"name\"", map->count, key);
         add_name(m, h, name->text);
     }
     return PL_OK;
@@ -78,11 +81,15 @@ static bool same_names(const struct head_model *a, const struct head_model *b)
 
 static int check_names(const struct head_model *h, struct error *e)
 {
-    if (!h->classes) return error_set(e, PL_USAGE, "the classes are not known: set model.classes to their names, [cat, dog], or data.train to a folder that has a folder for each");
+    if (!h->classes)
+        return error_set(e, PL_USAGE,
+                         "the classes are not known: set model.classes to their names, [cat, dog], or data.train to a "
+                         "folder that has a folder for each");
     if (h->classes == 1) return error_set(e, PL_USAGE, "there is one class, %s; expected 2 or more", h->names[0]);
     for (int64_t i = 1; i < h->classes; i++)
         for (int64_t k = 0; k < i; k++)
-            if (!strcmp(h->names[i], h->names[k])) return error_set(e, PL_USAGE, "two classes are named %s", h->names[i]);
+            if (!strcmp(h->names[i], h->names[k]))
+                return error_set(e, PL_USAGE, "two classes are named %s", h->names[i]);
     return PL_OK;
 }
 
@@ -90,7 +97,8 @@ static int check_names(const struct head_model *h, struct error *e)
 static void write_config(struct model *m, const struct value *config)
 {
     struct bump *b = &m->memory;
-    struct value *to = value_copy(b, config), *list = value_new(b, VALUE_LIST), *names = value_new(b, VALUE_MAP), *ids = value_new(b, VALUE_MAP);
+    struct value *to = value_copy(b, config), *list = value_new(b, VALUE_LIST), *names = value_new(b, VALUE_MAP),
+                 *ids = value_new(b, VALUE_MAP);
     struct text text = {0};
     if (!value_get(config, "vision_config")) {
         value_put(b, to, "architectures", value_new(b, VALUE_NULL));
@@ -134,7 +142,9 @@ static int add_tower(struct model *m, const struct value *config, bool outside, 
     int rc = model_add_part(m, TOWER, outside ? NULL : config, outside ? m->path : NULL, e);
     if (rc) return rc;
     struct model *tower = &m->parts[m->n_parts - 1].model;
-    if (tower_sizes(tower).channels != 3) return error_set(e, PL_USAGE, "the vision tower takes images of %lld channels, expected 3", (long long)tower_sizes(tower).channels);
+    if (tower_sizes(tower).channels != 3)
+        return error_set(e, PL_USAGE, "the vision tower takes images of %lld channels, expected 3",
+                         (long long)tower_sizes(tower).channels);
     tower_set_root(tower, "");
     return PL_OK;
 }
@@ -146,7 +156,8 @@ static int parse_classes(struct model *m, const struct value *config, struct err
     int rc = has_classifier(config) ? read_names(m, &stored, config, e) : PL_OK;
     for (uint32_t i = 0; i < c->n_classes; i++) add_name(m, h, c->classes[i]);
     if (!rc && !h->classes && stored.classes) h->names = stored.names, h->classes = stored.classes;
-    if (!rc && !h->classes && c->class_folder && dir_exists(c->class_folder)) rc = list_folders(m, h, c->class_folder, e);
+    if (!rc && !h->classes && c->class_folder && dir_exists(c->class_folder))
+        rc = list_folders(m, h, c->class_folder, e);
     if (!rc) rc = check_names(h, e);
     const bool outside = !(stored.classes && same_names(h, &stored)) && *m->path;
     h->fresh = outside || !*m->path;
@@ -165,8 +176,14 @@ static int check_contrast(const struct model *m, struct error *e)
     const struct text_sizes t = text_tower_sizes(h->text);
     if (!s.pools) return error_set(e, PL_USAGE, "vision_use_head is false, and the image is pooled by that head");
     if (h->siglip && t.projection != s.width)
-        return error_set(e, PL_USAGE, "text_config.projection_size is %lld, and the image tower has the width %lld: both must be equal", (long long)t.projection, (long long)s.width);
-    return h->siglip || (h->projection >= 1 && h->projection <= 1 << 20) ? PL_OK : error_set(e, PL_USAGE, "projection_dim is %lld, it must lie between 1 and %d", (long long)h->projection, 1 << 20);
+        return error_set(
+            e, PL_USAGE,
+            "text_config.projection_size is %lld, and the image tower has the width %lld: both must be equal",
+            (long long)t.projection, (long long)s.width);
+    return h->siglip || (h->projection >= 1 && h->projection <= 1 << 20)
+               ? PL_OK
+               : error_set(e, PL_USAGE, "projection_dim is %lld, it must lie between 1 and %d",
+                           (long long)h->projection, 1 << 20);
 }
 
 static int parse_contrast(struct model *m, const struct value *config, struct error *e)
@@ -175,7 +192,9 @@ static int parse_contrast(struct model *m, const struct value *config, struct er
     static const char *const outputs[] = {"logits_per_image", "logits_per_text", "image_embeds", "text_embeds"};
     const struct value *text = value_get(config, "text_config");
     if (!text || text->kind != VALUE_MAP)
-        return error_set(e, PL_USAGE, "model.head contrastive needs a text tower, and this is a vision tower alone (no text_config): expected the folder of a CLIPModel or a SiglipModel");
+        return error_set(e, PL_USAGE,
+                         "model.head contrastive needs a text tower, and this is a vision tower alone (no "
+                         "text_config): expected the folder of a CLIPModel or a SiglipModel");
     h->projection = 512;
     int rc = value_opt_int(config, "projection_dim", &h->projection, e);
     if (!rc && (rc = text_tower_parse(&m->memory, text, h->siglip, &h->text, e))) error_prepend(e, "text_config");
@@ -226,7 +245,7 @@ void head_pair(const struct head_model *h, const bool *is_sample, int64_t B, int
     else for (int64_t k = 0; k < B; k++) labels[k] = is_sample[i] && is_sample[k] ? i == k : -100;
 }
 
-/* --- layers --------------------------------------------------------------------------------------- */
+/* --- layers ----------------------------------------------------------------------------------- */
 
 /* The mean of the patch tokens [B,tokens,C], [B,C]. */
 static id mean_patches(struct graph *g, id x, struct tower_sizes s)
@@ -251,7 +270,10 @@ static void build_classes(const struct model *m, struct graph *g, const struct b
     id x = tower_encode(tower, g, TOWER, pixels(m, g, batch), 0, NULL, NULL), logits = 0, loss = 0;
     if (!x) return;
     IN_SCOPE(g, "classifier", 0)
-        logits = op_cast(g, layer_linear_init(g, mean_patches(g, x, s), "", "classifier", m->head->classes, (struct linear_init){.std = s.factor / sqrt((double)s.width)}), DT_F32);
+        logits = op_cast(g,
+                         layer_linear_init(g, mean_patches(g, x, s), "", "classifier", m->head->classes,
+                                           (struct linear_init){.std = s.factor / sqrt((double)s.width)}),
+                         DT_F32);
     IN_SCOPE(g, "loss", SCOPE_PASS) loss = op_xent(g, logits, labels, NULL);
     graph_output(g, "loss", loss);
     if (batch->outputs || !program_is(g->at.program, PROGRAM_TRAINS)) graph_output(g, "logits", logits);
@@ -266,7 +288,9 @@ static struct pairs pairs_of(const struct model *m, struct graph *g, const struc
     const struct head_batch *own = batch->own;
     const int64_t B = batch->B, dim[2] = {B, B};
     const int rank = m->head->siglip ? 2 : 1;
-    if (own && own->padded) return (struct pairs){graph_input(g, "pair_labels", DT_I32, rank, dim), m->head->siglip ? 0 : graph_input(g, "pair_mask", DT_F32, 1, dim)};
+    if (own && own->padded)
+        return (struct pairs){graph_input(g, "pair_labels", DT_I32, rank, dim),
+                              m->head->siglip ? 0 : graph_input(g, "pair_mask", DT_F32, 1, dim)};
     int32_t *labels = mem_alloc((size_t)(rank == 2 ? B * B : B) * sizeof *labels);
     bool *all = mem_alloc((size_t)B * sizeof *all);
     float ignored;
@@ -286,7 +310,10 @@ static id unit_rows(struct graph *g, id x)
 
 static id clip_project(struct graph *g, id x, const char *name, int64_t width)
 {
-    return x ? layer_linear_init(g, x, "", name, width, (struct linear_init){.std = 1 / sqrt((double)tensor_last(tensor_at(g, x))), .no_bias = true}) : 0;
+    return x ? layer_linear_init(g, x, "", name, width,
+                                 (struct linear_init){.std = 1 / sqrt((double)tensor_last(tensor_at(g, x))),
+                                                      .no_bias = true})
+             : 0;
 }
 
 /* Cross-entropy of the texts of an image, and of the images of a text. */
@@ -300,7 +327,8 @@ static id symmetric_loss(struct graph *g, id logits, struct pairs p)
     return op_scale(g, op_add(g, op_xent(g, logits, p.labels, NULL), op_xent(g, other, p.labels, NULL)), 0.5);
 }
 
-/* Each pair is a choice of two: -log sigmoid(x) is the cross-entropy of the logits {0, x} with label 1. */
+/* Each pair is a choice of two: -log sigmoid(x) is the cross-entropy of the logits {0, x} with
+ * label 1. */
 static id sigmoid_loss(struct graph *g, id logits, struct pairs p, int64_t B)
 {
     id x = op_reshape(g, logits, 2, (int64_t[]){B * B, 1});
@@ -321,7 +349,8 @@ static void build_contrast(const struct model *m, struct graph *g, const struct 
         IN_SCOPE(g, "visual_projection", 0) x = clip_project(g, x, "visual_projection", h->projection);
         IN_SCOPE(g, "text_projection", 0) y = clip_project(g, y, "text_projection", h->projection);
     }
-    id scale = graph_param(g, "logit_scale", DT_F32, h->siglip, &one, (struct init){INIT_ZERO, 0, 0}); /* a folder has it: no preset has a text tower */
+    /* a folder has it: no preset has a text tower */
+    id scale = graph_param(g, "logit_scale", DT_F32, h->siglip, &one, (struct init){INIT_ZERO, 0, 0});
     id bias = h->siglip ? graph_param(g, "logit_bias", DT_F32, 1, &one, (struct init){INIT_ZERO, 0, 0}) : 0;
     IN_SCOPE(g, "loss", SCOPE_PASS) {
         const struct pairs p = pairs_of(m, g, batch);
@@ -340,7 +369,7 @@ static void build_contrast(const struct model *m, struct graph *g, const struct 
     graph_output(g, "text_embeds", y);
 }
 
-/* --- the families ---------------------------------------------------------------------------------- */
+/* --- the families ----------------------------------------------------------------------------- */
 
 /* A head has the tower as its part, which is parsed without one. */
 static int parse(struct model *m, const struct value *config, struct error *e)

@@ -14,24 +14,39 @@ static int64_t square_root(int64_t n)
     return k;
 }
 
-int images_describe(struct model *m, const struct model *tower, int64_t features, int64_t token, enum image_layout layout, struct error *e)
+int images_describe(struct model *m, const struct model *tower, int64_t features, int64_t token,
+                    enum image_layout layout, struct error *e)
 {
     const struct tower_sizes s = tower_sizes(tower);
-    if (features < 1) return error_set(e, PL_USAGE, "the vision tower gives %lld tokens, and none is left for the text model", (long long)s.tokens);
-    if (token < INT32_MIN || token > INT32_MAX) return error_set(e, PL_USAGE, "the image token is %lld, expected an id", (long long)token);
+    if (features < 1)
+        return error_set(e, PL_USAGE, "the vision tower gives %lld tokens, and none is left for the text model",
+                         (long long)s.tokens);
+    if (token < INT32_MIN || token > INT32_MAX)
+        return error_set(e, PL_USAGE, "the image token is %lld, expected an id", (long long)token);
     const bool padded = layout == IMAGE_AS_TILES;
     m->image = s.image;
     m->images = bump_alloc(&m->memory, sizeof *m->images);
     *m->images = (struct image_model){.token = (int32_t)token, .features = features, .tokens = s.tokens, .width = s.width, .channels = s.channels, .layout = layout, .tower = tower->family->model_type, .padded = padded};
-    m->images->grid = square_root(features) * square_root(features) == features ? square_root(features) : 0; /* a class token besides a square makes no square */
-    model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN_IMAGES, s.channels, s.image, s.image}, true});
-    model_add_port(m, &(struct port){"frame_values", VALUES_REAL, 4, {OPEN_FRAMES, s.channels, s.image, s.image}, true});
-    if (padded) model_add_port(m, &(struct port){"pixel_attention_mask", VALUES_PADDING, 4, {OPEN('B'), OPEN('M'), s.image, s.image}, true});
+    /* a class token besides a square makes no square */
+    m->images->grid = square_root(features) * square_root(features) == features ? square_root(features) : 0;
+    model_add_port(m,
+                   &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN_IMAGES, s.channels, s.image, s.image}, true});
+    model_add_port(m,
+                   &(struct port){"frame_values", VALUES_REAL, 4, {OPEN_FRAMES, s.channels, s.image, s.image}, true});
+    if (padded)
+        model_add_port(m, &(struct port){"pixel_attention_mask",
+                                         VALUES_PADDING,
+                                         4,
+                                         {OPEN('B'), OPEN('M'), s.image, s.image},
+                                         true});
     return PL_OK;
 }
 
 bool images_any(const struct image_batch *b) { return b->images || b->frames; }
-bool images_fit(const struct image_batch *room, const struct image_batch *b) { return b->images <= room->images && b->frames <= room->frames; }
+bool images_fit(const struct image_batch *room, const struct image_batch *b)
+{
+    return b->images <= room->images && b->frames <= room->frames;
+}
 
 int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t *out, struct error *e)
 {
@@ -39,10 +54,16 @@ int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t
     const int64_t k = square_root(tokens_per_frame);
     *out = tokens_per_frame ? tokens_per_frame : x->features;
     if (*out == x->features) return PL_OK;
-    if (!x->grid) return error_set(e, PL_USAGE, "data.tokens_per_frame is %lld, and the %lld features of an image are no square grid that can be pooled: leave it unset", (long long)tokens_per_frame, (long long)x->features);
+    if (!x->grid)
+        return error_set(e, PL_USAGE,
+                         "data.tokens_per_frame is %lld, and the %lld features of an image are no square grid that can "
+                         "be pooled: leave it unset",
+                         (long long)tokens_per_frame, (long long)x->features);
     if (k * k == tokens_per_frame && k <= x->grid) return PL_OK;
-    return error_set(e, PL_USAGE, "data.tokens_per_frame is %lld, expected a square number of at most %lld, the features of an image: %lld x %lld", (long long)tokens_per_frame, (long long)x->features,
-                     (long long)x->grid, (long long)x->grid);
+    return error_set(e, PL_USAGE,
+                     "data.tokens_per_frame is %lld, expected a square number of at most %lld, the features of an "
+                     "image: %lld x %lld",
+                     (long long)tokens_per_frame, (long long)x->features, (long long)x->grid, (long long)x->grid);
 }
 
 /* What a batch holds: in all, or of each sample. */
@@ -54,7 +75,8 @@ struct room {
 static struct room find_room(const struct model *m, const struct batch *batch)
 {
     const struct image_batch *own = batch->own;
-    struct room r = {.each = !batch->size, .frame_tokens = own && own->tokens_per_frame ? own->tokens_per_frame : m->images->features};
+    struct room r = {.each = !batch->size,
+                     .frame_tokens = own && own->tokens_per_frame ? own->tokens_per_frame : m->images->features};
     if (batch->size) r.images = batch->size['N'], r.frames = batch->size['F'];
     else if (own) r.images = own->images, r.frames = own->frames;
     else r.images = batch->cache ? 0 : 1;
@@ -71,7 +93,8 @@ static id pool_frames(const struct model *m, struct graph *g, id x, int64_t B, i
     return op_reshape(g, x, 3, (int64_t[]){B, r->frames * r->frame_tokens, C});
 }
 
-/* The features of B samples' images and frames [B * (images + frames),features,C] to rows [B,R,C]. */
+/* The features of B samples' images and frames [B * (images + frames),features,C] to rows
+ * [B,R,C]. */
 static id join_rows(const struct model *m, struct graph *g, id x, int64_t B, int64_t C, const struct room *r)
 {
     const int64_t features = m->images->features;
@@ -87,7 +110,8 @@ bool images_encode(const struct model *m, struct graph *g, const struct batch *b
 {
     const struct image_batch *own = batch->own;
     if (batch->size || !own || own->part != PART_IMAGE) return false;
-    id pixels = graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){batch->B, m->images->channels, m->image, m->image});
+    id pixels =
+        graph_input(g, "pixel_values", DT_F32, 4, (int64_t[]){batch->B, m->images->channels, m->image, m->image});
     graph_output(g, "image_embeddings", op_dense(g, layers.tower(m, g, pixels)));
     return true;
 }
@@ -101,10 +125,12 @@ static id read_embeddings(const struct model *m, struct graph *g, const struct i
 
 static id tower_of_pixels(const struct model *m, struct graph *g, int64_t n, bool each, image_map *tower)
 {
-    /* Without images the features of one are built all the same, for their parameters. Nothing reads them, so
-     * that they are never computed. */
+    /* Without images the features of one are built all the same, for their parameters. Nothing
+     * reads them, so that they are never computed. */
     const int64_t dim[] = {n ? n : 1, m->images->channels, m->image, m->image};
-    return tower(m, g, graph_input_along(g, n ? "pixel_values" : "no_pixel_values", DT_F32, 4, dim, each && n ? 0 : INPUT_SHARED));
+    return tower(m, g,
+                 graph_input_along(g, n ? "pixel_values" : "no_pixel_values", DT_F32, 4, dim,
+                                   each && n ? 0 : INPUT_SHARED));
 }
 
 id images_merge(const struct model *m, struct graph *g, const struct batch *batch, id x, struct image_layers layers)
@@ -112,10 +138,12 @@ id images_merge(const struct model *m, struct graph *g, const struct batch *batc
     const int64_t B = batch->B, T = batch->T;
     const struct room r = find_room(m, batch);
     const struct image_batch *own = batch->own;
-    const bool answer = program_is(g->at.program, PROGRAM_SINGLE); /* tokens that were generated: the images are before them */
+    /* tokens that were generated: the images are before them */
+    const bool answer = program_is(g->at.program, PROGRAM_SINGLE);
     const int64_t n = answer ? 0 : r.images + r.frames, all = r.each ? B * n : n;
     const bool kept = r.each && own && own->part == PART_REST;
-    id rows = layers.project(m, g, kept ? read_embeddings(m, g, own, all) : tower_of_pixels(m, g, all, r.each, layers.tower));
+    id rows =
+        layers.project(m, g, kept ? read_embeddings(m, g, own, all) : tower_of_pixels(m, g, all, r.each, layers.tower));
     if (!rows || !x || !n) return rows ? x : 0;
     const int64_t C = tensor_last(tensor_at(g, x)), R = r.images * m->images->features + r.frames * r.frame_tokens;
     if (r.frames) rows = join_rows(m, g, rows, r.each ? B : 1, C, &r);

@@ -1,6 +1,6 @@
 /*
- * images.h: language models that take images among their tokens: a tower and a projector make features of
- * each image, and these take the places of image tokens in the text.
+ * images.h: language models that take images among their tokens: a tower and a projector make
+ * features of each image, and these take the places of image tokens in the text.
  *
  *     input_ids      a b <image> <image> <image> c d <image> <image> <image>     3 features an image
  *     image_index   -1 -1  0       1       2    -1 -1  3       4       5         what the host writes (image_index)
@@ -11,14 +11,14 @@
  *     pixel_values   f32 [N,channels,side,side]    the images, and the frames of videos
  *     image_index    i32 [B,T]                     below 0: text; else the row of the features that stands here
  *
- * What the tower hands to the projector may be computed once and kept: a batch with PART_REST has the input image_embeddings
- * [N,tokens,width] instead of pixel_values, and the graph no tower.
+ * What the tower hands to the projector may be computed once and kept: a batch with PART_REST has
+ * the input image_embeddings [N,tokens,width] instead of pixel_values, and the graph no tower.
  *
- * In training each sample has room for image_batch.images images and then for image_batch.frames frames: N is B
- * times that, and a sample's images are the first in their room. Its indices count from the first row of its room.
- * Where the batch itself says how many images and frames there are (batch.size['N'] and ['F']; `step`), all samples
- * share them: the images, then the frames; and the indices count over all. Without any the graph has neither input,
- * and the tower does not run.
+ * In training each sample has room for image_batch.images images and then for image_batch.frames
+ * frames: N is B times that, and a sample's images are the first in their room. Its indices count
+ * from the first row of its room. Where the batch itself says how many images and frames there are
+ * (batch.size['N'] and ['F']; `step`), all samples share them: the images, then the frames; and the
+ * indices count over all. Without any the graph has neither input, and the tower does not run.
  *
  * A frame is an image to the tower. Its features, a square grid, may be pooled to a smaller one:
  *
@@ -30,7 +30,8 @@
 #include "models/model.h"
 #include "text/template/chat_images.h"
 
-/* The dimension of pixel_values that counts images; that of frame_values, which `step` takes besides. */
+/* The dimension of pixel_values that counts images; that of frame_values, which `step` takes
+ * besides. */
 #define OPEN_IMAGES OPEN('N')
 #define OPEN_FRAMES OPEN('F')
 
@@ -45,8 +46,8 @@ struct image_model {
     bool start_end;        /* with tokens around each (struct image_text) */
     bool timed;            /* tiles: it takes videos, which are described in the text (struct image_text) */
     const char *tower;     /* model_type of the vision tower */
-    /* transformers' pixel_values are [B,M,...], where an image of zeros is padding, with a pixel_attention_mask
-     * [B,M,side,side]. Images fill their squares here. */
+    /* transformers' pixel_values are [B,M,...], where an image of zeros is padding, with a
+     * pixel_attention_mask [B,M,side,side]. Images fill their squares here. */
     bool padded;
     bool single;           /* a sample has one image: the token allocator (allocator.h) */
 };
@@ -55,7 +56,8 @@ struct image_model {
 struct image_batch {
     int64_t images;           /* for which a sample has room */
     int64_t frames;           /* of videos, for which it has room after its images; 0 and 0: it is text alone */
-    int64_t tokens_per_frame; /* k * k: the grid to which the features of a frame are pooled; 0: they are as an image's */
+    /* k * k: the grid to which the features of a frame are pooled; 0: they are as an image's */
+    int64_t tokens_per_frame;
     enum model_part part;     /* PART_IMAGE: B images, and no text */
     enum dtype embeddings;    /* PART_REST: dtype of image_embeddings */
 };
@@ -66,21 +68,24 @@ bool images_fit(const struct image_batch *room, const struct image_batch *b);
 int images_frame_tokens(const struct model *m, int64_t tokens_per_frame, int64_t *out, struct error *e);
 
 /* For parse: `m` takes images of the tower, `features` features each, at the image tokens. */
-int images_describe(struct model *m, const struct model *tower, int64_t features, int64_t token, enum image_layout layout, struct error *e);
+int images_describe(struct model *m, const struct model *tower, int64_t features, int64_t token,
+                    enum image_layout layout, struct error *e);
 
-/* For builders: the layers from pixels [n,channels,side,side] to image_embeddings [n,tokens,width], and from these to
- * features [n,features,C]. */
+/* For builders: the layers from pixels [n,channels,side,side] to image_embeddings [n,tokens,width],
+ * and from these to features [n,features,C]. */
 typedef id image_map(const struct model *m, struct graph *g, id x);
 struct image_layers {
     image_map *tower, *project;
 };
 /* The embeddings x [B,T,C] with the features of the batch's images among them. */
 id images_merge(const struct model *m, struct graph *g, const struct batch *batch, id x, struct image_layers layers);
-/* With PART_IMAGE: builds the tower alone, with its output image_embeddings. False: the batch asks for text. */
+/* With PART_IMAGE: builds the tower alone, with its output image_embeddings. False: the batch asks
+ * for text. */
 bool images_encode(const struct model *m, struct graph *g, const struct batch *batch, struct image_layers layers);
 
-/* For who fills a batch: writes the index of a row of T ids. *next is the feature that the first image token
- * takes, and moves on. An image token that is not in the vocabulary becomes 0 in `ids`. */
+/* For who fills a batch: writes the index of a row of T ids. *next is the feature that the first
+ * image token takes, and moves on. An image token that is not in the vocabulary becomes 0 in
+ * `ids`. */
 void image_index(const struct model *m, int32_t *ids, int64_t T, int64_t *next, int32_t *index);
 
 #endif

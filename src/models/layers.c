@@ -12,7 +12,10 @@
 enum { NAME_ROOM = 256 };
 static const double BN_EPS = 1e-5, BN_MOMENTUM = 0.1; /* of torch.nn.BatchNorm2d */
 
-struct layer layers_begin(struct graph *g, const char *root, int64_t count) { return (struct layer){.g = g, .root = root, .i = -1, .count = count}; }
+struct layer layers_begin(struct graph *g, const char *root, int64_t count)
+{
+    return (struct layer){.g = g, .root = root, .i = -1, .count = count};
+}
 
 bool layers_next(struct layer *l)
 {
@@ -35,14 +38,18 @@ id layer_param(struct graph *g, const char *prefix, const char *name, int rank, 
 }
 
 /* prefix + name + end. */
-static id weight_of(struct graph *g, const char *prefix, const char *name, const char *end, int rank, const int64_t *dim, struct init init)
+static id weight_of(struct graph *g, const char *prefix, const char *name, const char *end, int rank,
+                    const int64_t *dim, struct init init)
 {
     char full[NAME_ROOM];
     snprintf(full, sizeof full, "%s%s%s", prefix, name, end);
     return graph_param(g, full, DT_F32, rank, dim, init);
 }
 
-static struct init default_init(int64_t inputs) { return (struct init){INIT_NORMAL, (float)sqrt(1 / (3.0 * (double)max_i64(1, inputs))), 0}; }
+static struct init default_init(int64_t inputs)
+{
+    return (struct init){INIT_NORMAL, (float)sqrt(1 / (3.0 * (double)max_i64(1, inputs))), 0};
+}
 
 static const struct init zeros = {INIT_ZERO, 0, 0};
 
@@ -50,16 +57,19 @@ struct pair {
     id w, bias;
 };
 
-static struct pair linear_pair(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in, struct linear_init init)
+static struct pair linear_pair(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in,
+                               struct linear_init init)
 {
     id w = weight_of(g, prefix, name, ".weight", 2, (int64_t[]){out, in}, normal_init(init.std));
-    return (struct pair){w, init.no_bias ? 0 : weight_of(g, prefix, name, ".bias", 1, &out, normal_init(init.bias_std))};
+    return (struct pair){w,
+                         init.no_bias ? 0 : weight_of(g, prefix, name, ".bias", 1, &out, normal_init(init.bias_std))};
 }
 
 id layer_linear(struct graph *g, id x, const char *prefix, const char *name, int64_t out)
 {
     if (!x) return 0;
-    return layer_linear_init(g, x, prefix, name, out, (struct linear_init){.std = default_init(tensor_last(tensor_at(g, x))).std});
+    return layer_linear_init(g, x, prefix, name, out,
+                             (struct linear_init){.std = default_init(tensor_last(tensor_at(g, x))).std});
 }
 
 id layer_linear_init(struct graph *g, id x, const char *prefix, const char *name, int64_t out, struct linear_init init)
@@ -69,7 +79,8 @@ id layer_linear_init(struct graph *g, id x, const char *prefix, const char *name
     return op_linear(g, x, p.w, p.bias);
 }
 
-void layer_linear_weights(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in, struct linear_init init)
+void layer_linear_weights(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in,
+                          struct linear_init init)
 {
     linear_pair(g, prefix, name, out, in, init);
 }
@@ -77,7 +88,8 @@ void layer_linear_weights(struct graph *g, const char *prefix, const char *name,
 id layer_rmsnorm(struct graph *g, id x, const char *prefix, const char *name, double eps)
 {
     if (!x) return 0;
-    id w = weight_of(g, prefix, name, ".weight", 1, (int64_t[]){tensor_last(tensor_at(g, x))}, (struct init){INIT_ONE, 0, 0});
+    id w = weight_of(g, prefix, name, ".weight", 1, (int64_t[]){tensor_last(tensor_at(g, x))},
+                     (struct init){INIT_ONE, 0, 0});
     return op_rmsnorm(g, x, w, (float)eps);
 }
 
@@ -87,13 +99,17 @@ static struct pair norm_pair(struct graph *g, const char *prefix, const char *na
     return (struct pair){w, weight_of(g, prefix, name, ".bias", 1, &C, zeros)};
 }
 
-static struct pair conv_pair(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in, int size, bool biased)
+static struct pair conv_pair(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in, int size,
+                             bool biased)
 {
     id w = weight_of(g, prefix, name, ".weight", 4, (int64_t[]){out, in, size, size}, default_init(in * size * size));
     return (struct pair){w, biased ? weight_of(g, prefix, name, ".bias", 1, &out, zeros) : 0};
 }
 
-void layer_norm_weights(struct graph *g, const char *prefix, const char *name, int64_t C) { norm_pair(g, prefix, name, C); }
+void layer_norm_weights(struct graph *g, const char *prefix, const char *name, int64_t C)
+{
+    norm_pair(g, prefix, name, C);
+}
 
 void layer_conv_weights(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in, int size)
 {
@@ -118,8 +134,10 @@ id layer_conv_transpose(struct graph *g, id x, const char *prefix, const char *n
 {
     if (!x) return 0;
     const int64_t C = tensor_last(tensor_at(g, x));
-    id w = weight_of(g, prefix, name, ".weight", 4, (int64_t[]){C, out, k.size, k.size}, default_init(out * k.size * k.size));
-    return op_conv_transpose(g, x, w, k.bias ? weight_of(g, prefix, name, ".bias", 1, &out, zeros) : 0, k.stride, k.pad);
+    id w = weight_of(g, prefix, name, ".weight", 4, (int64_t[]){C, out, k.size, k.size},
+                     default_init(out * k.size * k.size));
+    return op_conv_transpose(g, x, w, k.bias ? weight_of(g, prefix, name, ".bias", 1, &out, zeros) : 0, k.stride,
+                             k.pad);
 }
 
 id layer_upscale(struct graph *g, id x, const char *prefix, const char *name, int64_t out, int size)
@@ -132,15 +150,21 @@ id layer_batch_norm(struct graph *g, id x, const char *prefix, const char *name,
     static const struct init ones = {INIT_ONE, 0, 0};
     if (!x) return 0;
     const int64_t C = tensor_last(tensor_at(g, x));
-    id w = weight_of(g, prefix, name, ".weight", 1, &C, zero ? zeros : ones), bias = weight_of(g, prefix, name, ".bias", 1, &C, zeros);
-    id mean = weight_of(g, prefix, name, ".running_mean", 1, &C, zeros), var = weight_of(g, prefix, name, ".running_var", 1, &C, ones);
+    id w = weight_of(g, prefix, name, ".weight", 1, &C, zero ? zeros : ones),
+       bias = weight_of(g, prefix, name, ".bias", 1, &C, zeros);
+    id mean = weight_of(g, prefix, name, ".running_mean", 1, &C, zeros),
+       var = weight_of(g, prefix, name, ".running_var", 1, &C, ones);
     if (!w || !bias || !mean || !var) return 0;
     graph_param_of(g, mean)->frozen = graph_param_of(g, var)->frozen = true;
-    if (group && program_is(g->at.program, PROGRAM_TRAINS)) return op_batchnorm(g, x, w, bias, group, (float)BN_EPS, mean, var, BN_MOMENTUM);
+    if (group && program_is(g->at.program, PROGRAM_TRAINS))
+        return op_batchnorm(g, x, w, bias, group, (float)BN_EPS, mean, var, BN_MOMENTUM);
     return op_batchnorm_frozen(g, x, w, bias, mean, var, (float)BN_EPS);
 }
 
-int layer_parse_act(const struct value *config, enum act_kind *act, struct error *e) { return layer_parse_act_at(config, "hidden_act", act, e); }
+int layer_parse_act(const struct value *config, enum act_kind *act, struct error *e)
+{
+    return layer_parse_act_at(config, "hidden_act", act, e);
+}
 
 int layer_parse_act_at(const struct value *config, const char *key, enum act_kind *act, struct error *e)
 {
@@ -158,5 +182,7 @@ int layer_parse_act_at(const struct value *config, const char *key, enum act_kin
             *act = known[i].kind;
             return PL_OK;
         }
-    return error_set(e, PL_USAGE, "%s \"%s\" is not one of: quick_gelu, gelu, gelu_pytorch_tanh, gelu_new, relu, silu, tanh, sigmoid", key, name);
+    return error_set(
+        e, PL_USAGE,
+        "%s \"%s\" is not one of: quick_gelu, gelu, gelu_pytorch_tanh, gelu_new, relu, silu, tanh, sigmoid", key, name);
 }

@@ -39,9 +39,9 @@ id layer_linear_init(struct graph *g, id x, const char *prefix, const char *name
 id layer_rmsnorm(struct graph *g, id x, const char *prefix, const char *name, double eps);
 /* Over the last dimension: of tokens, or of the channels of a map. */
 id layer_norm(struct graph *g, id x, const char *prefix, const char *name, double eps);
-/* Batch normalisation of a map, with the running statistics in name.running_mean and .running_var. In a step the
- * statistics are those of `group` images, and update the running ones; group 0, and in an evaluation: the running
- * ones, unchanged. zero: its scale starts at 0. */
+/* Batch normalisation of a map, with the running statistics in name.running_mean and .running_var.
+ * In a step the statistics are those of `group` images, and update the running ones; group 0, and
+ * in an evaluation: the running ones, unchanged. zero: its scale starts at 0. */
 id layer_batch_norm(struct graph *g, id x, const char *prefix, const char *name, int64_t group, bool zero);
 struct kernel_shape {
     int size, stride, pad;
@@ -50,14 +50,16 @@ struct kernel_shape {
 /* x [B,H,W,C]. */
 id layer_conv(struct graph *g, id x, const char *prefix, const char *name, int64_t out, struct kernel_shape k);
 /* Transposed convolution; its weight is [inputs,out,size,size]. */
-id layer_conv_transpose(struct graph *g, id x, const char *prefix, const char *name, int64_t out, struct kernel_shape k);
+id layer_conv_transpose(struct graph *g, id x, const char *prefix, const char *name, int64_t out,
+                        struct kernel_shape k);
 /* The same with stride = kernel size: maps grow by `size`. */
 id layer_upscale(struct graph *g, id x, const char *prefix, const char *name, int64_t out, int size);
 
 /* Declares the weights of a layer that the graph does not compute: they are loaded, kept and
  * saved. */
 void layer_norm_weights(struct graph *g, const char *prefix, const char *name, int64_t C);
-void layer_linear_weights(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in, struct linear_init init);
+void layer_linear_weights(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in,
+                          struct linear_init init);
 void layer_conv_weights(struct graph *g, const char *prefix, const char *name, int64_t out, int64_t in, int size);
 
 /* hidden_act of a configuration, by the names of transformers; *act is unchanged if the key is

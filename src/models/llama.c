@@ -1,6 +1,6 @@
 /*
- * llama.c: the families of decoder-only language models that decoder.c builds: Llama, Mistral (sliding
- * window), Qwen2 (biases on q, k and v; optional sliding window in its upper layers).
+ * llama.c: the families of decoder-only language models that decoder.c builds: Llama, Mistral
+ * (sliding window), Qwen2 (biases on q, k and v; optional sliding window in its upper layers).
  */
 #include "models/llama.h"
 
@@ -38,7 +38,9 @@ static int parse_sizes(struct llama *c, const struct value *config, struct error
     if (!rc && c->heads % c->kv_heads)
         rc = error_set(e, PL_USAGE, "num_attention_heads %lld is not divisible by num_key_value_heads %lld",
                        (long long)c->heads, (long long)c->kv_heads);
-    if (!rc && c->head_dim % 2) rc = error_set(e, PL_USAGE, "head_dim %lld is odd; rotary embeddings need an even number", (long long)c->head_dim);
+    if (!rc && c->head_dim % 2)
+        rc = error_set(e, PL_USAGE, "head_dim %lld is odd; rotary embeddings need an even number",
+                       (long long)c->head_dim);
     return rc;
 }
 
@@ -52,7 +54,8 @@ static int parse_windows(struct model *m, struct llama *c, const struct value *c
     if (!types || types->kind == VALUE_NULL) return PL_OK;
     int rc = value_as_list(types, "layer_types", e);
     if (!rc && types->count != (uint64_t)c->layers)
-        rc = error_set(e, PL_USAGE, "layer_types has %u entries, num_hidden_layers is %lld", types->count, (long long)c->layers);
+        rc = error_set(e, PL_USAGE, "layer_types has %u entries, num_hidden_layers is %lld", types->count,
+                       (long long)c->layers);
     for (int64_t i = 0; i < c->layers && !rc; i++) {
         const char *type = NULL;
         rc = value_as_string(value_at(types, (uint32_t)i), "layer_types", &type, e);
@@ -81,7 +84,9 @@ static int parse_padding(struct llama *c, const struct value *config, struct err
     if (!v || v->kind == VALUE_NULL) return PL_OK;
     int rc = value_as_int(v, "pad_token_id", &id, e);
     if (!rc && (id >= c->vocabulary || id < -c->vocabulary))
-        rc = error_set(e, PL_USAGE, "pad_token_id is %lld, it must be an id of the vocabulary of %lld (vocab_size), or null", (long long)id, (long long)c->vocabulary);
+        rc = error_set(e, PL_USAGE,
+                       "pad_token_id is %lld, it must be an id of the vocabulary of %lld (vocab_size), or null",
+                       (long long)id, (long long)c->vocabulary);
     c->padding = 1 + (id < 0 ? id + c->vocabulary : id);
     return rc;
 }

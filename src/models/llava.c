@@ -1,10 +1,10 @@
 /*
- * llava.c: LLaVA as transformers has it (model_type llava): a tower of CLIP or SigLIP, a projector of two
- * linear layers, a decoder of Llama, Mistral or Qwen2.
+ * llava.c: LLaVA as transformers has it (model_type llava): a tower of CLIP or SigLIP, a projector
+ * of two linear layers, a decoder of Llama, Mistral or Qwen2.
  *
- * The features of an image are the tokens of one hidden state of the tower, or of several that are joined
- * along their channels. What the tower has beyond the deepest of them is loaded and saved, and never
- * computed.
+ * The features of an image are the tokens of one hidden state of the tower, or of several that are
+ * joined along their channels. What the tower has beyond the deepest of them is loaded and saved,
+ * and never computed.
  */
 #include "models/llava.h"
 
@@ -18,7 +18,7 @@
 
 #define PROJECTOR "multi_modal_projector."
 
-/* --- for all models of a tower and a decoder ----------------------------------------------------- */
+/* --- for all models of a tower and a decoder -------------------------------------------------- */
 
 struct model *llava_part(struct model *m, const char *name)
 {
@@ -31,18 +31,20 @@ int llava_add_tower(struct model *m, const char *name, const struct value *confi
 {
     int rc = model_add_part(m, name, config, folder, e);
     if (rc || tower_is(model_part(m, name))) return rc;
-    return error_set(e, PL_USAGE, "its vision tower is a %s, expected clip_vision_model or siglip_vision_model", model_part(m, name)->family->model_type);
+    return error_set(e, PL_USAGE, "its vision tower is a %s, expected clip_vision_model or siglip_vision_model",
+                     model_part(m, name)->family->model_type);
 }
 
 int llava_add_decoder(struct model *m, const char *name, const struct value *config, struct error *e)
 {
     int rc = model_add_part(m, name, config, NULL, e);
     if (rc || decoder_is(model_part(m, name))) return rc;
-    return error_set(e, PL_USAGE, "its text model is a %s, expected llama, mistral or qwen2", model_part(m, name)->family->model_type);
+    return error_set(e, PL_USAGE, "its text model is a %s, expected llama, mistral or qwen2",
+                     model_part(m, name)->family->model_type);
 }
 
-int llava_part_config(struct model *m, const struct value *config, const char *key, const char *model_type, const char *absent, const struct value **out,
-                      struct error *e)
+int llava_part_config(struct model *m, const struct value *config, const char *key, const char *model_type,
+                      const char *absent, const struct value **out, struct error *e)
 {
     const struct value *map = value_get(config, key);
     struct value *made;
@@ -59,7 +61,7 @@ int llava_part_config(struct model *m, const struct value *config, const char *k
     return PL_OK;
 }
 
-/* --- configuration ------------------------------------------------------------------------------- */
+/* --- configuration ---------------------------------------------------------------------------- */
 
 static int parse_states(struct llava *c, const struct value *config, struct error *e)
 {
@@ -69,7 +71,8 @@ static int parse_states(struct llava *c, const struct value *config, struct erro
     c->states[0] = -2;
     if (!v || v->kind == VALUE_NULL) return PL_OK;
     if (v->kind != VALUE_LIST) return value_as_int(v, key, &c->states[0], e);
-    if (v->count < 1 || v->count > LLAVA_STATES) return error_set(e, PL_USAGE, "%s lists %u states, expected 1 to %d", key, v->count, LLAVA_STATES);
+    if (v->count < 1 || v->count > LLAVA_STATES)
+        return error_set(e, PL_USAGE, "%s lists %u states, expected 1 to %d", key, v->count, LLAVA_STATES);
     c->n_states = v->count;
     for (uint32_t i = 0; i < v->count; i++)
         if (value_as_int(value_at(v, i), key, &c->states[i], e)) return e->code;
@@ -89,17 +92,21 @@ static int parse_projector(struct llava *c, const struct value *config, struct e
     return rc ? rc : layer_parse_act_at(config, "projector_hidden_act", &c->act, e);
 }
 
-int llava_describe(struct model *m, const struct llava *c, int64_t image_token, enum image_layout layout, struct error *e)
+int llava_describe(struct model *m, const struct llava *c, int64_t image_token, enum image_layout layout,
+                   struct error *e)
 {
     const struct model *tower = model_part(m, c->tower), *decoder = model_part(m, c->decoder);
     const struct tower_sizes s = tower_sizes(tower);
     for (int64_t i = 0; i < c->n_states; i++)
         if (c->states[i] < -s.layers - 1 || c->states[i] > s.layers)
-            return error_set(e, PL_USAGE, "vision_feature_layer is %lld; a vision tower of %lld layers has the hidden states %lld to %lld", (long long)c->states[i],
-                             (long long)s.layers, (long long)(-s.layers - 1), (long long)s.layers);
+            return error_set(
+                e, PL_USAGE,
+                "vision_feature_layer is %lld; a vision tower of %lld layers has the hidden states %lld to %lld",
+                (long long)c->states[i], (long long)s.layers, (long long)(-s.layers - 1), (long long)s.layers);
     if (!c->linears && c->n_states * s.width != decoder_width(decoder))
-        return error_set(e, PL_USAGE, "without a projector the vision tower's width %lld must be the text model's, which is %lld", (long long)(c->n_states * s.width),
-                         (long long)decoder_width(decoder));
+        return error_set(e, PL_USAGE,
+                         "without a projector the vision tower's width %lld must be the text model's, which is %lld",
+                         (long long)(c->n_states * s.width), (long long)decoder_width(decoder));
     decoder_describe(m, decoder);
     if (images_describe(m, tower, s.tokens - c->drop_first, image_token, layout, e)) return e->code;
     m->images->tokens = m->images->features;
@@ -108,7 +115,8 @@ int llava_describe(struct model *m, const struct llava *c, int64_t image_token, 
 }
 
 /* transformers' defaults: CLIP ViT-L/14 at 336 pixels, and Llama. */
-static const char usual_tower[] = "{\"model_type\": \"clip_vision_model\", \"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 24, "
+static const char usual_tower[] = "{\"model_type\": \"clip_vision_model\", \"hidden_size\": 1024, "
+                                  "\"intermediate_size\": 4096, \"num_hidden_layers\": 24, "
                                   "\"num_attention_heads\": 16, \"image_size\": 336, \"patch_size\": 14}";
 static const char usual_decoder[] = "{\"model_type\": \"llama\"}";
 
@@ -141,7 +149,7 @@ static int parse_llava(struct model *m, const struct value *config, struct error
     return rc ? rc : llava_describe(m, c, token, IMAGE_AS_TOKENS, e);
 }
 
-/* --- layers --------------------------------------------------------------------------------------- */
+/* --- layers ----------------------------------------------------------------------------------- */
 
 static id project(const struct model *m, struct graph *g, id x)
 {
@@ -150,7 +158,8 @@ static id project(const struct model *m, struct graph *g, id x)
     IN_SCOPE(g, "projector", SCOPE_IMAGES)
         for (int i = 0; i < c->linears; i++) {
             if (i) x = op_act(g, x, c->act);
-            x = layer_linear_init(g, x, c->prefix, c->linear[i], width, (struct linear_init){.std = c->std, .no_bias = !c->bias});
+            x = layer_linear_init(g, x, c->prefix, c->linear[i], width,
+                                  (struct linear_init){.std = c->std, .no_bias = !c->bias});
         }
     return x;
 }
@@ -163,8 +172,10 @@ static id encode(const struct model *m, struct graph *g, id pixels)
     id state[LLAVA_STATES] = {0}, x = 0;
     tower_encode(tower, g, c->tower, pixels, c->n_states, c->states, state);
     IN_SCOPE(g, "projector", SCOPE_IMAGES) {
-        for (int64_t i = 0; i < c->n_states && c->drop_first; i++) state[i] = op_slice(g, state[i], 1, 1, tower_sizes(tower).tokens - 1);
-        x = c->n_states > 1 ? op_concat(g, state, (int)c->n_states, 2) : op_dense(g, state[0]); /* products take dense rows */
+        for (int64_t i = 0; i < c->n_states && c->drop_first; i++)
+            state[i] = op_slice(g, state[i], 1, 1, tower_sizes(tower).tokens - 1);
+        /* products take dense rows */
+        x = c->n_states > 1 ? op_concat(g, state, (int)c->n_states, 2) : op_dense(g, state[0]);
     }
     return x;
 }
@@ -172,7 +183,10 @@ static id encode(const struct model *m, struct graph *g, id pixels)
 const struct image_layers llava_layers = {encode, project};
 
 bool llava_is(const struct model *m) { return m->family->build == llava_build; }
-int64_t llava_width(const struct model *m) { return decoder_width(model_part(m, ((const struct llava *)m->config)->decoder)); }
+int64_t llava_width(const struct model *m)
+{
+    return decoder_width(model_part(m, ((const struct llava *)m->config)->decoder));
+}
 
 id llava_states(const struct model *m, struct graph *g, const struct batch *batch, id ids)
 {
@@ -197,8 +211,8 @@ void llava_build(const struct model *m, struct graph *g, const struct batch *bat
     decoder_outputs(model_part(m, c->decoder), g, c->decoder, batch, llava_states(m, g, batch, ids), labels);
 }
 
-/* Published: folders on the Hub. Then modules in memory, which some folders have too, and what transformers 5
- * saves. */
+/* Published: folders on the Hub. Then modules in memory, which some folders have too, and what
+ * transformers 5 saves. */
 const struct spelling llava_spellings[] = {
     {"language_model.model.", {"model.language_model.", "language_model."}},
     {"language_model.lm_head.", {"lm_head."}},
@@ -207,4 +221,5 @@ const struct spelling llava_spellings[] = {
     {NULL, {NULL}},
 };
 
-const struct family llava_family = {"llava", parse_llava, llava_build, "", true, .generates = true, .spellings = llava_spellings};
+const struct family llava_family =
+    {"llava", parse_llava, llava_build, "", true, .generates = true, .spellings = llava_spellings};

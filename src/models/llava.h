@@ -1,6 +1,6 @@
 /*
- * llava.h: what the files of LLaVA share: llava.c, the folders of transformers, and llava_original.c, those of
- * the original code.
+ * llava.h: what the files of LLaVA share: llava.c, the folders of transformers, and
+ * llava_original.c, those of the original code.
  *
  *     pixel_values ─ tower ─ chosen states ─ projector ─┐
  *     input_ids ─ embedding ────────────────────────────┴─ decoder ─ logits, loss
@@ -18,7 +18,8 @@ struct llava {
     int64_t states[LLAVA_STATES];  /* of the tower, joined: as tower_encode takes them */
     int64_t n_states;
     bool drop_first;               /* the first token of the tower is left out: CLIP's class token */
-    /* The projector: linear layers with an activation between them; none: the states are the features. */
+    /* The projector: linear layers with an activation between them; none: the states are the
+     * features. */
     const char *prefix, *linear[LLAVA_LINEARS]; /* names: prefix + linear + ".weight" */
     int linears;
     enum act_kind act;
@@ -27,16 +28,18 @@ struct llava {
 };
 
 /* Checks the parts and describes the model: its inputs, outputs and images. */
-int llava_describe(struct model *m, const struct llava *c, int64_t image_token, enum image_layout layout, struct error *e);
+int llava_describe(struct model *m, const struct llava *c, int64_t image_token, enum image_layout layout,
+                   struct error *e);
 void llava_build(const struct model *m, struct graph *g, const struct batch *batch);
 
-/* For a model that has these parts and more: parses the keys of transformers, without the description; `c` is the first
- * member of its configuration. *token is the image token. */
+/* For a model that has these parts and more: parses the keys of transformers, without the
+ * description; `c` is the first member of its configuration. *token is the image token. */
 int llava_parse_parts(struct model *m, struct llava *c, const struct value *config, int64_t *token, struct error *e);
 /* Images [n,channels,side,side] to features [n,tokens,C]. */
 extern const struct image_layers llava_layers;
-/* LLaVA as a part of another model, inside IN_PART: whether a model is one, C of its states, the states [B,T,C] after
- * the last norm, and the cross-entropy with labels, divided by the count of that name. */
+/* LLaVA as a part of another model, inside IN_PART: whether a model is one, C of its states, the
+ * states [B,T,C] after the last norm, and the cross-entropy with labels, divided by the count of
+ * that name. */
 bool llava_is(const struct model *m);
 int64_t llava_width(const struct model *m);
 id llava_states(const struct model *m, struct graph *g, const struct batch *batch, id ids);
@@ -45,9 +48,10 @@ struct decoded llava_loss(const struct model *m, struct graph *g, id states, id 
 /* For models of a tower and a decoder: adds a part that must be one. */
 int llava_add_tower(struct model *m, const char *name, const struct value *config, const char *folder, struct error *e);
 int llava_add_decoder(struct model *m, const char *name, const struct value *config, struct error *e);
-/* The map config.KEY: `absent`, a JSON text, if it is missing; with this model_type if it has none. */
-int llava_part_config(struct model *m, const struct value *config, const char *key, const char *model_type, const char *absent, const struct value **out,
-                      struct error *e);
+/* The map config.KEY: `absent`, a JSON text, if it is missing; with this model_type if it has
+ * none. */
+int llava_part_config(struct model *m, const struct value *config, const char *key, const char *model_type,
+                      const char *absent, const struct value **out, struct error *e);
 /* A part that parse may still change. */
 struct model *llava_part(struct model *m, const char *name);
 

@@ -1,13 +1,15 @@
 /*
- * llava_original.c: LLaVA as its authors saved it, and LLaVA-Med (model_type llava_llama, llava_mistral or
- * llava): one config.json with the decoder's keys and those of the vision tower (mm_*) beside each other.
+ * llava_original.c: LLaVA as its authors saved it, and LLaVA-Med (model_type llava_llama,
+ * llava_mistral or llava): one config.json with the decoder's keys and those of the vision tower
+ * (mm_*) beside each other.
  *
  *     model.layers.0..., lm_head.weight            the decoder, under its own names
  *     model.mm_projector.0.weight, .2.weight       mlp2x_gelu; of `linear` model.mm_projector.weight
  *     model.vision_tower.vision_tower.vision_model...   the tower, where it was saved
  *
- * Often the tower was not saved: then it is in a folder of its own, which the key model.vision_tower names. Its
- * configuration is that of this folder, or follows from mm_vision_tower, a name on the Hugging Face Hub.
+ * Often the tower was not saved: then it is in a folder of its own, which the key
+ * model.vision_tower names. Its configuration is that of this folder, or follows from
+ * mm_vision_tower, a name on the Hugging Face Hub.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,11 +35,12 @@ static const struct {
     {"openai/clip-vit-large-patch14-336", CLIP_LARGE(336)},
     {"openai/clip-vit-large-patch14", CLIP_LARGE(224)},
     {"google/siglip-so400m-patch14-384",
-     "{\"model_type\": \"siglip_vision_model\", \"hidden_size\": 1152, \"intermediate_size\": 4304, \"num_hidden_layers\": 27, \"num_attention_heads\": 16, "
+     "{\"model_type\": \"siglip_vision_model\", \"hidden_size\": 1152, \"intermediate_size\": 4304, "
+     "\"num_hidden_layers\": 27, \"num_attention_heads\": 16, "
      "\"image_size\": 384, \"patch_size\": 14}"},
 };
 
-/* --- the tower --------------------------------------------------------------------------------------- */
+/* --- the tower -------------------------------------------------------------------------------- */
 
 static bool is_of_tower(const char *name) { return strstr(name, "vision_tower.") != NULL; }
 
@@ -50,16 +53,19 @@ static int find_in_file(const char *path, bool *found, struct error *e)
     return PL_OK;
 }
 
-/* Whether the folder's index, its model.safetensors, or else any of its files has a tensor of the tower. */
+/* Whether the folder's index, its model.safetensors, or else any of its files has a tensor of the
+ * tower. */
 static int find_tower(struct model *m, bool *found, struct error *e)
 {
-    const char *index = bump_format(&m->memory, "%s/model.safetensors.index.json", m->path), *file = bump_format(&m->memory, "%s/model.safetensors", m->path);
+    const char *index = bump_format(&m->memory, "%s/model.safetensors.index.json", m->path),
+               *file = bump_format(&m->memory, "%s/model.safetensors", m->path);
     *found = false;
     if (file_exists(index)) {
         struct value *root;
         int rc = json_read_file(index, 64u << 20, &m->memory, &root, e);
         const struct value *map = rc ? NULL : value_get(root, "weight_map");
-        for (uint32_t i = 0; map && i < map->count && !*found; i++) *found = map->kind == VALUE_MAP && is_of_tower(map->items[i]->key);
+        for (uint32_t i = 0; map && i < map->count && !*found; i++)
+            *found = map->kind == VALUE_MAP && is_of_tower(map->items[i]->key);
         return rc;
     }
     if (file_exists(file)) return find_in_file(file, found, e);
@@ -72,13 +78,18 @@ static int find_tower(struct model *m, bool *found, struct error *e)
 
 static int unknown_tower(const struct model *m, const char *name, bool inside, struct error *e)
 {
-    return error_set(e, PL_USAGE, "%s the vision tower %.200s (mm_vision_tower); set model.vision_tower to the folder of that model",
-                     inside ? "the sizes are not known of" : *m->path ? "the folder has no weights of" : "there is no folder of", *name ? name : "without a name");
+    return error_set(e, PL_USAGE,
+                     "%s the vision tower %.200s (mm_vision_tower); set model.vision_tower to the folder of that model",
+                     inside     ? "the sizes are not known of"
+                     : *m->path ? "the folder has no weights of"
+                                : "there is no folder of",
+                     *name ? name : "without a name");
 }
 
-/* The configuration of a tower that is in the model's own folder: that of `folder`, or by the tower's name; or vision_config, where a model that was put
- * together has it (prs_med.c). */
-static int read_sizes(struct model *m, const struct value *config, const char *folder, const char *name, struct value **out, struct error *e)
+/* The configuration of a tower that is in the model's own folder: that of `folder`, or by the
+ * tower's name; or vision_config, where a model that was put together has it (prs_med.c). */
+static int read_sizes(struct model *m, const struct value *config, const char *folder, const char *name,
+                      struct value **out, struct error *e)
 {
     const struct value *own = config ? value_get(config, "vision_config") : NULL;
     char path[1100];
@@ -86,7 +97,8 @@ static int read_sizes(struct model *m, const struct value *config, const char *f
     snprintf(path, sizeof path, "%s/config.json", folder ? folder : "");
     if (folder) return json_read_file(path, 16u << 20, &m->memory, out, e);
     for (size_t i = 0; i < COUNT(published); i++)
-        if (!strcmp(published[i].name, name)) return json_parse(published[i].config, strlen(published[i].config), &m->memory, out, e);
+        if (!strcmp(published[i].name, name))
+            return json_parse(published[i].config, strlen(published[i].config), &m->memory, out, e);
     return unknown_tower(m, name, true, e);
 }
 
@@ -97,12 +109,15 @@ static int add_folder(struct model *m, const char *folder, struct error *e)
     const char *type = "";
     int rc = read_sizes(m, NULL, folder, NULL, &config, e);
     if (!rc) rc = value_opt_string(config, "model_type", &type, e);
-    if (!rc && !strncmp(type, "llava", 5)) rc = error_set(e, PL_USAGE, "the vision tower %.300s is a %.40s, expected clip_vision_model or siglip_vision_model", folder, type);
+    if (!rc && !strncmp(type, "llava", 5))
+        rc = error_set(e, PL_USAGE,
+                       "the vision tower %.300s is a %.40s, expected clip_vision_model or siglip_vision_model", folder,
+                       type);
     return rc ? rc : llava_add_tower(m, TOWER, NULL, folder, e);
 }
 
-/* The tower's folder is that of model.vision_tower, or the one that mm_vision_tower is. Weights in the model's own
- * folder come first: they were trained there. */
+/* The tower's folder is that of model.vision_tower, or the one that mm_vision_tower is. Weights in
+ * the model's own folder come first: they were trained there. */
 static int add_tower(struct model *m, const struct value *config, struct error *e)
 {
     const char *name = "", *folder = m->chosen.vision_tower;
@@ -118,7 +133,7 @@ static int add_tower(struct model *m, const struct value *config, struct error *
     return rc ? rc : llava_add_tower(m, TOWER, sizes, NULL, e);
 }
 
-/* --- the projector ------------------------------------------------------------------------------------ */
+/* --- the projector ---------------------------------------------------------------------------- */
 
 /* linear, identity, or mlpNx_gelu: N linear layers, numbered with the activations between them. */
 static int parse_projector(struct llava *c, const struct value *config, struct error *e)
@@ -137,7 +152,10 @@ static int parse_projector(struct llava *c, const struct value *config, struct e
         char *end = NULL;
         const long n = !strncmp(type, "mlp", 3) ? strtol(type + 3, &end, 10) : 0;
         if (n < 1 || n > LLAVA_LINEARS || strcmp(end, "x_gelu"))
-            return error_set(e, PL_USAGE, "mm_projector_type \"%.60s\": expected linear, identity, or mlpNx_gelu with N from 1 to %d", type, LLAVA_LINEARS);
+            return error_set(
+                e, PL_USAGE,
+                "mm_projector_type \"%.60s\": expected linear, identity, or mlpNx_gelu with N from 1 to %d", type,
+                LLAVA_LINEARS);
         c->linears = (int)n;
         memcpy(c->linear, numbers, sizeof numbers);
     }
@@ -156,12 +174,14 @@ static int parse_selection(struct llava *c, const struct value *config, struct e
     if (!rc && strcmp(feature, "patch") && strcmp(feature, "cls_patch"))
         rc = error_set(e, PL_USAGE, "mm_vision_select_feature \"%.40s\": expected patch or cls_patch", feature);
     if (!rc && (!strncmp(aspect, "anyres", 6) || strcmp(merge, "flat")))
-        rc = error_set(e, PL_USAGE, "image_aspect_ratio %.40s with mm_patch_merge_type %.40s: images in tiles are not supported; use a model with image_aspect_ratio pad or square", aspect,
-                       merge);
+        rc = error_set(e, PL_USAGE,
+                       "image_aspect_ratio %.40s with mm_patch_merge_type %.40s: images in tiles are not supported; "
+                       "use a model with image_aspect_ratio pad or square",
+                       aspect, merge);
     return rc;
 }
 
-/* --- the model ------------------------------------------------------------------------------------------ */
+/* --- the model -------------------------------------------------------------------------------- */
 
 /* CLIP's class token is left out; SigLIP has none. */
 static void drop_class_token(struct model *m, struct llava *c, const struct value *config)
@@ -187,18 +207,30 @@ int llava_parse_original(struct model *m, const struct value *config, const char
     if (!rc) rc = add_tower(m, config, e);
     if (!rc) rc = value_opt_int(config, "mm_hidden_size", &width, e);
     if (!rc && width && width != tower_sizes(model_part(m, TOWER)).width)
-        rc = error_set(e, PL_USAGE, "mm_hidden_size is %lld, and the vision tower%s%.300s has a hidden_size of %lld: it belongs to another model", (long long)width,
-                       m->chosen.vision_tower ? " " : "", m->chosen.vision_tower ? m->chosen.vision_tower : "", (long long)tower_sizes(model_part(m, TOWER)).width);
+        rc = error_set(e, PL_USAGE,
+                       "mm_hidden_size is %lld, and the vision tower%s%.300s has a hidden_size of %lld: it belongs to "
+                       "another model",
+                       (long long)width, m->chosen.vision_tower ? " " : "",
+                       m->chosen.vision_tower ? m->chosen.vision_tower : "",
+                       (long long)tower_sizes(model_part(m, TOWER)).width);
     if (rc) return rc;
     drop_class_token(m, c, config);
     bool start_end = false;
-    if (value_opt_bool(config, "mm_use_im_start_end", &start_end, e) || llava_describe(m, c, IMAGE_TOKEN, IMAGE_AS_PIECES, e)) return e->code;
+    if (value_opt_bool(config, "mm_use_im_start_end", &start_end, e) ||
+        llava_describe(m, c, IMAGE_TOKEN, IMAGE_AS_PIECES, e))
+        return e->code;
     m->images->start_end = start_end;
     return PL_OK;
 }
 
-static int parse_llama(struct model *m, const struct value *v, struct error *e) { return llava_parse_original(m, v, "llama", e); }
-static int parse_mistral(struct model *m, const struct value *v, struct error *e) { return llava_parse_original(m, v, "mistral", e); }
+static int parse_llama(struct model *m, const struct value *v, struct error *e)
+{
+    return llava_parse_original(m, v, "llama", e);
+}
+static int parse_mistral(struct model *m, const struct value *v, struct error *e)
+{
+    return llava_parse_original(m, v, "mistral", e);
+}
 
 const struct family llava_llama_family = {"llava_llama", parse_llama, llava_build, "", true, .generates = true};
 const struct family llava_mistral_family = {"llava_mistral", parse_mistral, llava_build, "", true, .generates = true};

@@ -1,6 +1,6 @@
 /*
- * masks.h: what models that predict masks from prompts have beyond model.h: Segment Anything and the
- * models with its prompt encoder and decoder.
+ * masks.h: what models that predict masks from prompts have beyond model.h: Segment Anything and
+ * the models with its prompt encoder and decoder.
  */
 #ifndef MASKS_H
 #define MASKS_H
@@ -26,10 +26,18 @@ struct mask_model {
 /* The label of a point: background or foreground (on the object); first or last corner of a box; a
  * filler ("not a point" embedding); unused (zero embedding; in slots it is masked out). In files
  * the labels are 0, 1, -1 (filler) and -10 (unused); corners are given as boxes there. */
-enum point_kind { POINT_BACKGROUND, POINT_FOREGROUND, POINT_FIRST, POINT_LAST, POINT_FILLER, POINT_UNUSED, POINT_KINDS };
+enum point_kind {
+    POINT_BACKGROUND,
+    POINT_FOREGROUND,
+    POINT_FIRST,
+    POINT_LAST,
+    POINT_FILLER,
+    POINT_UNUSED,
+    POINT_KINDS
+};
 
-/* The prompts of a mask model: its batch.own. All zeros: one point for one mask of an image of the configuration's
- * size, with a target. */
+/* The prompts of a mask model: its batch.own. All zeros: one point for one mask of an image of the
+ * configuration's size, with a target. */
 struct prompting {
     int64_t image;       /* side of the images, in pixels; 0: the configuration's */
     int64_t masks;       /* M: prompts per image; 0: the default above */
@@ -40,7 +48,9 @@ struct prompting {
     bool boxes, targets;
     bool single;         /* one mask per prompt instead of several candidates */
     struct mask_loss_options loss; /* used with targets; all zeros: the defaults */
-    enum model_part part; /* PART_IMAGE: of an image encoded once any number of prompts are served; with rounds it takes bytes */
+    /* PART_IMAGE: of an image encoded once any number of prompts are served; with rounds it takes
+     * bytes */
+    enum model_part part;
     enum dtype embeddings; /* PART_REST: dtype of image_embeddings; DT_NONE: f32 */
     bool statistics;     /* rounds: every program outputs statistics per mask, not only the evaluation */
     bool picks;          /* with statistics: also the logits of the first round's best candidates, picked_masks */

@@ -38,7 +38,8 @@ static void folder_for(const char *file, struct text *out)
 
 static bool is_checkpoint(const char *path)
 {
-    return text_ends_with(path, ".pth") || text_ends_with(path, ".pt") || text_ends_with(path, ".ckpt") || text_ends_with(path, ".bin");
+    return text_ends_with(path, ".pth") || text_ends_with(path, ".pt") || text_ends_with(path, ".ckpt") ||
+           text_ends_with(path, ".bin");
 }
 
 static int missing_checkpoint(const char *path, struct error *e)
@@ -49,12 +50,17 @@ static int missing_checkpoint(const char *path, struct error *e)
         if (!strcmp(published[i].file, name)) url = published[i].url;
     folder_for(path, &folder);
     if (file_exists(path))
-        error_set(e, PL_USAGE, "%s is a PyTorch checkpoint, not a folder. Convert it first: plimsoll convert %s -o %s; then use %s", path, path, folder.at, folder.at);
+        error_set(e, PL_USAGE,
+                  "%s is a PyTorch checkpoint, not a folder. Convert it first: plimsoll convert %s -o %s; then use %s",
+                  path, path, folder.at, folder.at);
     else if (url)
-        error_set(e, PL_USAGE, "%s is not here. Download it and convert it to a model folder: curl -LO %s && plimsoll convert %s -o %s; then use %s",
+        error_set(e, PL_USAGE,
+                  "%s is not here. Download it and convert it to a model folder: curl -LO %s && plimsoll convert %s -o "
+                  "%s; then use %s",
                   path, url, name, folder.at, folder.at);
     else
-        error_set(e, PL_USAGE, "%s: No such file. A checkpoint becomes a model folder by `plimsoll convert FILE -o FOLDER`", path);
+        error_set(e, PL_USAGE,
+                  "%s: No such file. A checkpoint becomes a model folder by `plimsoll convert FILE -o FOLDER`", path);
     text_free(&folder);
     return e->code;
 }
@@ -62,7 +68,8 @@ static int missing_checkpoint(const char *path, struct error *e)
 /* The part of a name that is an id on the Hub, "owner/model"; NULL: it is none. */
 static const char *hub_id(const char *path)
 {
-    static const char *const prefixes[] = {"https://huggingface.co/", "http://huggingface.co/", "huggingface.co/", "hf://"};
+    static const char *const prefixes[] = {"https://huggingface.co/", "http://huggingface.co/", "huggingface.co/",
+                                           "hf://"};
     bool url = false;
     for (size_t i = 0; i < COUNT(prefixes) && !url; i++)
         if (!strncmp(path, prefixes[i], strlen(prefixes[i]))) path += strlen(prefixes[i]), url = true;
@@ -75,7 +82,8 @@ static const char *hub_id(const char *path)
     if (slashes != 1 || slash == path || !slash[1] || *path == '.') return NULL;
     struct text owner = {0};
     text_printf(&owner, "%.*s", (int)(slash - path), path);
-    bool local = !url && (dir_exists(owner.at) || !strcmp(owner.at, "models") || !strcmp(owner.at, "runs")); /* a path, not an id */
+    /* a path, not an id */
+    bool local = !url && (dir_exists(owner.at) || !strcmp(owner.at, "models") || !strcmp(owner.at, "runs"));
     text_free(&owner);
     return local ? NULL : path;
 }
@@ -110,19 +118,27 @@ int model_missing(const char *path, struct error *e)
 {
     const char *hub = hub_id(path);
     for (const struct preset *p = presets; p->name; p++)
-        if (!strcmp(p->name, path)) return error_set(e, PL_USAGE, "%s is not a folder: it is the name of a preset, which has random weights (model.preset)", path);
+        if (!strcmp(p->name, path))
+            return error_set(e, PL_USAGE,
+                             "%s is not a folder: it is the name of a preset, which has random weights (model.preset)",
+                             path);
     if (is_checkpoint(path)) return missing_checkpoint(path, e);
-    if (file_exists(path)) return error_set(e, PL_USAGE, "%s is a file, not a folder: name the folder that holds config.json and *.safetensors", path);
+    if (file_exists(path))
+        return error_set(e, PL_USAGE,
+                         "%s is a file, not a folder: name the folder that holds config.json and *.safetensors", path);
     if (hub)
         return error_set(e, PL_USAGE,
-                         "%s is not a folder. A model of the Hugging Face Hub is downloaded first: hf download %s --local-dir models/%s; then use models/%s "
-                         "(`pip install huggingface_hub` has the command; a model with access conditions also needs `hf auth login`)",
+                         "%s is not a folder. A model of the Hugging Face Hub is downloaded first: hf download %s "
+                         "--local-dir models/%s; then use models/%s "
+                         "(`pip install huggingface_hub` has the command; a model with access conditions also needs "
+                         "`hf auth login`)",
                          path, hub, last_part(hub), last_part(hub));
     struct text beside = {0};
     list_parent(path, &beside);
     const char *preset = nearest_preset(path);
-    error_set(e, PL_USAGE, "%s is not a folder; expected a model folder with config.json and *.safetensors%s%s%s%s", path, beside.n ? beside.at : "",
-              preset ? "; did you mean the preset " : "", preset ? preset : "", preset ? "?" : "");
+    error_set(e, PL_USAGE, "%s is not a folder; expected a model folder with config.json and *.safetensors%s%s%s%s",
+              path, beside.n ? beside.at : "", preset ? "; did you mean the preset " : "", preset ? preset : "",
+              preset ? "?" : "");
     text_free(&beside);
     return e->code;
 }
@@ -132,7 +148,8 @@ int model_missing_preset(const char *name, struct error *e)
     struct text known = {0};
     const char *nearest = nearest_preset(name);
     for (const struct preset *p = presets; p->name; p++) text_printf(&known, "%s%s", p == presets ? "" : ", ", p->name);
-    error_set(e, PL_USAGE, "%s is not one of the presets %s%s%s%s", name, known.at, nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+    error_set(e, PL_USAGE, "%s is not one of the presets %s%s%s%s", name, known.at, nearest ? "; did you mean " : "",
+              nearest ? nearest : "", nearest ? "?" : "");
     text_free(&known);
     return e->code;
 }
@@ -151,16 +168,28 @@ int model_missing_config(const char *path, struct error *e)
             adapter |= !strcmp(l.at[i], "adapter_config.json");
         }
     if (adapter)
-        error_set(e, PL_USAGE, "%s holds an adapter, not a model: give it as adapter.path (--adapter), and the folder of its base model as model.path (--model)", path);
+        error_set(e, PL_USAGE,
+                  "%s holds an adapter, not a model: give it as adapter.path (--adapter), and the folder of its base "
+                  "model as model.path (--model)",
+                  path);
     else if (meta)
-        error_set(e, PL_USAGE, "%s has params.json and no config.json: these are Meta's own files. Use the model's Hugging Face version, with config.json and *.safetensors", path);
+        error_set(e, PL_USAGE,
+                  "%s has params.json and no config.json: these are Meta's own files. Use the model's Hugging Face "
+                  "version, with config.json and *.safetensors",
+                  path);
     else if (cache)
-        error_set(e, PL_USAGE, "%s has no config.json: it is a folder of the Hub's cache. The model is in a folder below %s/snapshots", path, path);
+        error_set(
+            e, PL_USAGE,
+            "%s has no config.json: it is a folder of the Hub's cache. The model is in a folder below %s/snapshots",
+            path, path);
     else if (checkpoint)
-        error_set(e, PL_USAGE, "%s has no config.json. It has the checkpoint %s, which for SAM, MedSAM, MobileSAM or TinySAM becomes a model folder: plimsoll convert %s/%s -o FOLDER",
+        error_set(e, PL_USAGE,
+                  "%s has no config.json. It has the checkpoint %s, which for SAM, MedSAM, MobileSAM or TinySAM "
+                  "becomes a model folder: plimsoll convert %s/%s -o FOLDER",
                   path, checkpoint, path, checkpoint);
     else
-        error_set(e, PL_USAGE, "%s has no config.json; expected a model folder with config.json and *.safetensors", path);
+        error_set(e, PL_USAGE, "%s has no config.json; expected a model folder with config.json and *.safetensors",
+                  path);
     names_free(&l);
     return e->code;
 }

@@ -45,15 +45,30 @@ static int refuse_type(const char *type, const char *where, struct error *e)
     char known[512];
     for (size_t i = 0; i < COUNT(unsupported); i++)
         if (!strcmp(unsupported[i].model_type, type))
-            return error_set(e, PL_USAGE, "%s: model_type %s: %s is not supported; %s", where, type, unsupported[i].name, unsupported[i].instead);
-    return error_set(e, PL_USAGE, "%s: model_type \"%s\" is not supported; %s; %s; %s; %s (model_type is one of: %s)", where, type, LANGUAGE, WITH_IMAGES, MASKS, TOWERS, list_families(known));
+            return error_set(e, PL_USAGE, "%s: model_type %s: %s is not supported; %s", where, type,
+                             unsupported[i].name, unsupported[i].instead);
+    return error_set(e, PL_USAGE, "%s: model_type \"%s\" is not supported; %s; %s; %s; %s (model_type is one of: %s)",
+                     where, type, LANGUAGE, WITH_IMAGES, MASKS, TOWERS, list_families(known));
 }
 
 /* --- dropout ----------------------------------------------------------------------------- */
 
 /* Names of dropout in the configurations of transformers, TinyViT and the programs around them. */
-static const char *const dropouts[] = {"attention_dropout", "dropout", "hidden_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob", "attn_pdrop", "resid_pdrop",
-                                       "embd_pdrop", "resid_dropout", "embedding_dropout", "activation_dropout", "projection_dropout", "drop_rate", "drop_path_rate", "layerdrop"};
+static const char *const dropouts[] = {"attention_dropout",
+                                       "dropout",
+                                       "hidden_dropout",
+                                       "hidden_dropout_prob",
+                                       "attention_probs_dropout_prob",
+                                       "attn_pdrop",
+                                       "resid_pdrop",
+                                       "embd_pdrop",
+                                       "resid_dropout",
+                                       "embedding_dropout",
+                                       "activation_dropout",
+                                       "projection_dropout",
+                                       "drop_rate",
+                                       "drop_path_rate",
+                                       "layerdrop"};
 
 static void find_dropout(struct model *m, const struct value *map, const char *inside)
 {
@@ -68,7 +83,8 @@ static void find_dropout(struct model *m, const struct value *map, const char *i
 /* In the map and in those of the layers that the family builds; parts have their own. */
 static void find_dropouts(struct model *m, const struct value *config)
 {
-    static const char *const maps[] = {"vision_config", "vision_config_dict", "prompt_encoder_config", "mask_decoder_config"};
+    static const char *const maps[] = {"vision_config", "vision_config_dict", "prompt_encoder_config",
+                                       "mask_decoder_config"};
     char inside[64];
     if (!m->family->drops) find_dropout(m, config, "");
     for (size_t i = 0; i < COUNT(maps); i++) {
@@ -82,7 +98,9 @@ static void find_dropouts(struct model *m, const struct value *config)
 int model_check_dropout(const struct model *m, struct error *e)
 {
     if (!m->dropout || m->chosen.no_dropout) return PL_OK;
-    return error_set(e, PL_USAGE, "%s%sconfig.json: %s, and a %s has no dropout here; set model.dropout to 0 to train without it", m->path, *m->path ? "/" : "", m->dropout, m->family->model_type);
+    return error_set(e, PL_USAGE,
+                     "%s%sconfig.json: %s, and a %s has no dropout here; set model.dropout to 0 to train without it",
+                     m->path, *m->path ? "/" : "", m->dropout, m->family->model_type);
 }
 
 /* --- opening ------------------------------------------------------------------------------ */
@@ -113,8 +131,14 @@ static int parse_config(struct model *m, size_t n, const char *where, struct err
     return rc ? error_prepend(e, "%s", where) : parse_map(m, config, where, e);
 }
 
-int model_open(struct model *m, const char *path, struct error *e) { return model_open_with(m, path, &(struct model_choices){0}, e); }
-int model_preset(struct model *m, const char *name, struct error *e) { return model_preset_with(m, name, &(struct model_choices){0}, e); }
+int model_open(struct model *m, const char *path, struct error *e)
+{
+    return model_open_with(m, path, &(struct model_choices){0}, e);
+}
+int model_preset(struct model *m, const char *name, struct error *e)
+{
+    return model_preset_with(m, name, &(struct model_choices){0}, e);
+}
 
 static void choose(struct model *m, const struct model_choices *c)
 {
@@ -132,13 +156,22 @@ static void choose(struct model *m, const struct model_choices *c)
 static int check_choices(const struct model *m, const char *name, struct error *e)
 {
     if (m->chosen.vision_tower && !m->leaves_tower)
-        return error_set(e, PL_USAGE, "model.vision_tower is for LLaVA models in the original layout (llava_llama, llava_mistral), and %s is a %s: leave it out", name, m->family->model_type);
+        return error_set(e, PL_USAGE,
+                         "model.vision_tower is for LLaVA models in the original layout (llava_llama, llava_mistral), "
+                         "and %s is a %s: leave it out",
+                         name, m->family->model_type);
     if (m->chosen.decoder && !m->has_decoders)
-        return error_set(e, PL_USAGE, "model.decoder is for a prs_med, and %s is a %s: leave it out", name, m->family->model_type);
+        return error_set(e, PL_USAGE, "model.decoder is for a prs_med, and %s is a %s: leave it out", name,
+                         m->family->model_type);
     if (m->chosen.head > HEAD_AUTO && !m->head)
-        return error_set(e, PL_USAGE, "model.head %s, which data.format %s asks for too, is for the vision towers of CLIP and SigLIP, and %s is a %s", m->chosen.head == HEAD_CLASSES ? "classes" : "contrastive",
+        return error_set(e, PL_USAGE,
+                         "model.head %s, which data.format %s asks for too, is for the vision towers of CLIP and "
+                         "SigLIP, and %s is a %s",
+                         m->chosen.head == HEAD_CLASSES ? "classes" : "contrastive",
                          m->chosen.head == HEAD_CLASSES ? "classes" : "captions", name, m->family->model_type);
-    if (m->chosen.n_classes && !(m->head && m->head->kind == HEAD_CLASSES)) return error_set(e, PL_USAGE, "model.classes is given, and %s has no head for classes (model.head): leave it out", name);
+    if (m->chosen.n_classes && !(m->head && m->head->kind == HEAD_CLASSES))
+        return error_set(e, PL_USAGE,
+                         "model.classes is given, and %s has no head for classes (model.head): leave it out", name);
     return PL_OK;
 }
 
@@ -207,12 +240,16 @@ int model_text(struct model *m, const char *config_json, const char *name, struc
 /* Names of two parts must not be read as each other's: "vision" and "vision.head". */
 static int check_part(const struct model *m, const char *name, struct error *e)
 {
-    if (strlen(name) >= sizeof m->parts->name) return error_set(e, PL_USAGE, "a part is named \"%.200s\"; a name has at most %zu bytes", name, sizeof m->parts->name - 1);
+    if (strlen(name) >= sizeof m->parts->name)
+        return error_set(e, PL_USAGE, "a part is named \"%.200s\"; a name has at most %zu bytes", name,
+                         sizeof m->parts->name - 1);
     for (int i = 0; i < m->n_parts; i++) {
         const char *other = m->parts[i].name;
         size_t n = strlen(name) < strlen(other) ? strlen(name) : strlen(other);
         if (!strncmp(name, other, n) && (name[n] == '.' || other[n] == '.' || !strcmp(name, other)))
-            return error_set(e, PL_USAGE, "parts %s and %s: parameters of one would be parameters of the other; choose other names", other, name);
+            return error_set(e, PL_USAGE,
+                             "parts %s and %s: parameters of one would be parameters of the other; choose other names",
+                             other, name);
     }
     return PL_OK;
 }
@@ -235,7 +272,8 @@ int model_add_part(struct model *m, const char *name, const struct value *config
     snprintf(part.path, sizeof part.path, "%s", folder ? folder : "");
     if (folder && !dir_exists(folder)) rc = model_missing(folder, e);
     else if (config) part.chosen.vision_tower = m->chosen.vision_tower, rc = parse_map(&part, config, name, e);
-    else if (folder) rc = open_folder(&part, folder, &(struct model_choices){.vision_tower = m->chosen.vision_tower}, e);
+    else if (folder)
+        rc = open_folder(&part, folder, &(struct model_choices){.vision_tower = m->chosen.vision_tower}, e);
     else rc = error_set(e, PL_USAGE, "it has neither a configuration nor a folder");
     if (rc) {
         model_close(&part);

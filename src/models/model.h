@@ -26,7 +26,9 @@ enum port_values {
     VALUES_REAL,    /* f32 */
     VALUES_IDS,     /* i32, in 0 .. vocabulary - 1 */
     VALUES_LABELS,  /* the same, or -100: ignored */
-    VALUES_PADDING, /* 1, or 0 for padding at an end of the row; optional. In the graph `ranges` (batch.packed); without padding no input */
+    /* 1, or 0 for padding at an end of the row; optional. In the graph `ranges` (batch.packed);
+     * without padding no input */
+    VALUES_PADDING,
     VALUES_POSITIONS, /* i32, 0 or more, below model.positions; optional. In the graph with batch.packed */
     VALUES_COORDS,  /* f32 in pixels; in the graph (x + 1/2) / side, 0 to 1 over the image */
     VALUES_POINTS,  /* label of a point: 1, 0, -1 or -10; in the graph enum point_kind (masks.h) */
@@ -43,7 +45,9 @@ struct port {
     const char *name;
     enum port_values values;
     int rank;
-    int64_t dim[MAX_RANK];  /* a size, or OPEN(letter); B need not be the first, and an input that all samples share has none */
+    /* a size, or OPEN(letter); B need not be the first, and an input that all samples share has
+     * none */
+    int64_t dim[MAX_RANK];
     bool optional;
     int64_t below;          /* VALUES_INDEX, VALUES_TARGETS, VALUES_CLASS: a size, or OPEN(letter) */
 };
@@ -57,14 +61,18 @@ struct head_model;
 /* A head over a vision tower (heads.h). HEAD_AUTO: the one that config.json names, or none. */
 enum head_kind { HEAD_NONE, HEAD_AUTO, HEAD_CLASSES, HEAD_CONTRASTIVE };
 
-/* What a run chooses for a model besides its config.json: keys of section model. NULL: not given. */
+/* What a run chooses for a model besides its config.json: keys of section model. NULL: not
+ * given. */
 struct model_choices {
     const char *vision_tower; /* the folder of its vision tower */
     const char *decoder;      /* its mask decoder, instead of that of config.json */
-    int64_t image;            /* side of the images that a PRS-Med's TinySAM takes; 0: that of its configuration. Mask models take any side with a batch */
+    /* side of the images that a PRS-Med's TinySAM takes; 0: that of its configuration. Mask models
+     * take any side with a batch */
+    int64_t image;
     bool no_dropout;          /* train without the dropout of config.json */
     enum head_kind head;      /* over a vision tower */
-    char *const *classes;     /* [n_classes] names of the classes of HEAD_CLASSES; none: those of config.json, else... */
+    /* [n_classes] names of the classes of HEAD_CLASSES; none: those of config.json, else... */
+    char *const *classes;
     uint32_t n_classes;
     const char *class_folder; /* ...the folders in this one, sorted */
 };
@@ -82,7 +90,9 @@ struct model {
     int64_t positions;      /* positions are below this (VALUES_POSITIONS); 0: any */
     int64_t longest;        /* tokens of the longest text that it was made for; 0: none is stated */
     int64_t image;          /* side of the images that it was trained on; 0: it takes no images */
-    const char *dropout;    /* "attention_dropout is 0.1": a dropout of config.json that the family does not have; NULL: none */
+    /* "attention_dropout is 0.1": a dropout of config.json that the family does not have; NULL:
+     * none */
+    const char *dropout;
     bool tower;             /* a vision tower of parts.h, without a head */
     bool batch_norm;        /* its step may use batch statistics over images (batch.bn_group) */
     struct mask_model *masks; /* masks.h; NULL: it predicts no masks */
@@ -121,29 +131,36 @@ struct part {
  *     ranges        0 0 0   3 3   0          a token of a document sees those from its beginning
  *                   1 2 3   4 5   0          to itself; padding sees nothing
  *
- * Layers with a sliding window see the last tokens of a range. The label of a document's first token is
- * -100: the token before it must not predict it. Not packed: the graph has neither input, a token's
- * position is its index, and it sees all tokens up to itself. */
+ * Layers with a sliding window see the last tokens of a range. The label of a document's first
+ * token is -100: the token before it must not predict it. Not packed: the graph has neither input,
+ * a token's position is its index, and it sees all tokens up to itself. */
 struct batch {
     int64_t B, T;
     bool packed;
-    const void *own; /* what the family itself says about a batch (mask models: struct prompting of masks.h; with images: struct image_batch of images.h; grounding: struct ground_batch of grounding.h); NULL: its default */
+    /* what the family itself says about a batch (mask models: struct prompting of masks.h; with
+     * images: struct image_batch of images.h; grounding: struct ground_batch of grounding.h); NULL:
+     * its default */
+    const void *own;
     /* Images that share batch-normalisation statistics in the step, a divisor of B; 0: the running
-     * statistics, unchanged. Evaluation always uses the running ones. bn_group is for layers whose weights start
-     * from their inits, bn_loaded for layers whose weights are in a folder: equal, unless one of them is 0. */
+     * statistics, unchanged. Evaluation always uses the running ones. bn_group is for layers whose
+     * weights start from their inits, bn_loaded for layers whose weights are in a folder: equal,
+     * unless one of them is 0. */
     int64_t bn_group, bn_loaded;
-    const int64_t *size; /* by letter: the sizes of open dimensions that the inputs have, 0: not given; NULL: the family's defaults */
+    /* by letter: the sizes of open dimensions that the inputs have, 0: not given; NULL: the
+     * family's defaults */
+    const int64_t *size;
     bool outputs;            /* emit all outputs, not only the loss */
-    /* Generation of text: the model keeps what it computes for up to `cache` tokens of each of `texts` texts, and
-     * gives the logits of the next token of each (family.generates); 0: it keeps nothing. B is `texts`, a row for
-     * each text; or 1, and then the row has tokens of any texts, one text after the other. */
+    /* Generation of text: the model keeps what it computes for up to `cache` tokens of each of
+     * `texts` texts, and gives the logits of the next token of each (family.generates); 0: it keeps
+     * nothing. B is `texts`, a row for each text; or 1, and then the row has tokens of any texts,
+     * one text after the other. */
     int64_t cache, texts;
     const char *loss_output; /* NULL: the model's default */
 };
 
-/* The part of a model with an image encoder to build, as batch.own says (struct prompting, struct image_batch). PART_IMAGE takes
- * images and returns only image_embeddings, what the encoder hands on; PART_REST takes image_embeddings, as returned, instead of
- * the images. */
+/* The part of a model with an image encoder to build, as batch.own says (struct prompting, struct
+ * image_batch). PART_IMAGE takes images and returns only image_embeddings, what the encoder hands
+ * on; PART_REST takes image_embeddings, as returned, instead of the images. */
 enum model_part { PART_ALL, PART_IMAGE, PART_REST };
 
 struct family {
@@ -154,12 +171,15 @@ struct family {
     void (*build)(const struct model *m, struct graph *g, const struct batch *b);
     const char *root;       /* prefix of the published names that some folders leave out */
     bool named_as_found;    /* names of gradients are spelled as in the folder */
-    int (*read_folder)(struct model *m, struct error *e); /* reads other files than config.json from model.path; NULL: there are none */
-    /* `build` takes batch.cache: then the inputs are i32: input_ids [B,T], position_ids [B,T], ranges [B,T,2], the
-     * slots of the cache that each token sees, and with T > 1 last_token [B,texts / B], the index in its row of the last
-     * token of each text; the output is "logits" [texts,vocabulary]. A row of one text has the slots 0 .. cache - 1, which
-     * are the positions of its tokens. A row of several texts has those of all: text i begins at slot i * cache, and the
-     * input cache_slots [B,T] has the slot of each token. Padding has a position and a slot below 0, and sees nothing. */
+    /* reads other files than config.json from model.path; NULL: there are none */
+    int (*read_folder)(struct model *m, struct error *e);
+    /* `build` takes batch.cache: then the inputs are i32: input_ids [B,T], position_ids [B,T],
+     * ranges [B,T,2], the slots of the cache that each token sees, and with T > 1 last_token
+     * [B,texts / B], the index in its row of the last token of each text; the output is "logits"
+     * [texts,vocabulary]. A row of one text has the slots 0 .. cache - 1, which are the positions
+     * of its tokens. A row of several texts has those of all: text i begins at slot i * cache, and
+     * the input cache_slots [B,T] has the slot of each token. Padding has a position and a slot
+     * below 0, and sees nothing. */
     bool generates;
     bool drops;             /* it has the dropout of its config.json */
     const struct spelling *spellings; /* of the published names; NULL: there is one, apart from `root` */
@@ -209,7 +229,10 @@ const struct model *model_part(const struct model *m, const char *name);
 void model_output(const struct model *m, struct graph *g, const struct batch *b, const char *name, id tensor);
 
 /* For builders: the group of the layers of a model, or of a part. */
-static inline int64_t model_bn_group(const struct model *m, const struct batch *b) { return *m->path ? b->bn_loaded : b->bn_group; }
+static inline int64_t model_bn_group(const struct model *m, const struct batch *b)
+{
+    return *m->path ? b->bn_loaded : b->bn_group;
+}
 
 const struct port *model_port(const struct model *m, const char *name); /* NULL: none */
 bool model_has_output(const struct model *m, const char *name);

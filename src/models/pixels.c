@@ -52,7 +52,8 @@ int pixel_norm_read(struct pixel_norm *n, const char *folder, struct error *e)
         snprintf(path, sizeof path, "%s/%s", folder, nested ? "processor_config.json" : "preprocessor_config.json");
         if (!file_exists(path)) continue;
         rc = json_read_file(path, JSON_MOST, &memory, &root, e);
-        if (!rc && read_norm(n, nested ? value_get(root, "image_processor") : root, e)) rc = error_prepend(e, "%s", path);
+        if (!rc && read_norm(n, nested ? value_get(root, "image_processor") : root, e))
+            rc = error_prepend(e, "%s", path);
         break;
     }
     bump_free(&memory);

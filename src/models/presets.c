@@ -139,11 +139,13 @@
     "}\n"
 
 /* The bytes of text are ids 0 to 255; 256 stands for a feature of an image, of which one has 64. */
-#define LLAVA_TINY                                                                                                  \
-    LLAVA(256, "\"hidden_size\": 96, \"intermediate_size\": 384, \"num_hidden_layers\": 4, \"num_attention_heads\": 4, " \
-               "\"image_size\": 64, \"patch_size\": 8",                                                             \
-          "\"model_type\": \"llama\", \"vocab_size\": 264, \"hidden_size\": 128, \"intermediate_size\": 352, "          \
-          "\"num_hidden_layers\": 4, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 2048")
+#define LLAVA_TINY                                                                                                     \
+    LLAVA(256,                                                                                                         \
+          "\"hidden_size\": 96, \"intermediate_size\": 384, \"num_hidden_layers\": 4, \"num_attention_heads\": 4, "    \
+          "\"image_size\": 64, \"patch_size\": 8",                                                                     \
+          "\"model_type\": \"llama\", \"vocab_size\": 264, \"hidden_size\": 128, \"intermediate_size\": 352, "         \
+          "\"num_hidden_layers\": 4, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "                         \
+          "\"max_position_embeddings\": 2048")
 
 /* CLIP ViT-L/14 at 336 pixels and Mistral 7B. */
 #define LLAVA_MED                                                                                                   \
@@ -161,18 +163,20 @@
     "  \"tinysam_config\": " tinysam ",\n"                                                                         \
     "  \"llava_config\": " llava "}\n"
 
-/* Parts of a small PRS-Med: images of 64 pixels, and of 32 pixels for the language model, whose bytes of text and image token are
- * those of LLAVA_TINY. */
+/* Parts of a small PRS-Med: images of 64 pixels, and of 32 pixels for the language model, whose
+ * bytes of text and image token are those of LLAVA_TINY. */
 #define PRS_TINYSAM                                                                                                 \
     "{\"model_type\": \"tinysam\", \"image_size\": 64, \"embed_dims\": [16, 24, 32, 32], \"depths\": [1, 1, 1, 1], "   \
     "\"num_heads\": [1, 2, 2, 2], \"window_sizes\": [4, 4, 4, 4], \"mlp_ratio\": 2, \"mbconv_expand_ratio\": 2, "     \
     "\"num_classes\": 0, \"prompt_encoder_config\": {\"hidden_size\": 32, \"image_size\": 64, \"patch_size\": 16}, " \
     "\"mask_decoder_config\": {\"hidden_size\": 32, \"mlp_dim\": 64, \"num_attention_heads\": 2}}"
-#define PRS_LLAVA                                                                                                   \
-    LLAVA(256, "\"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, " \
-               "\"image_size\": 32, \"patch_size\": 8, \"initializer_range\": 0.1",                                                             \
-          "\"model_type\": \"llama\", \"vocab_size\": 264, \"hidden_size\": 64, \"intermediate_size\": 128, "           \
-          "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"max_position_embeddings\": 2048, \"initializer_range\": 0.125")
+#define PRS_LLAVA                                                                                                      \
+    LLAVA(256,                                                                                                         \
+          "\"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, "     \
+          "\"image_size\": 32, \"patch_size\": 8, \"initializer_range\": 0.1",                                         \
+          "\"model_type\": \"llama\", \"vocab_size\": 264, \"hidden_size\": 64, \"intermediate_size\": 128, "          \
+          "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, "                         \
+          "\"max_position_embeddings\": 2048, \"initializer_range\": 0.125")
 
 /* The shape of SmolVLM-256M: SigLIP's base tower at 512 pixels, SmolLM2-135M. */
 #define SMOLVLM_256M                                                                                                \
@@ -204,11 +208,13 @@
     "}\n"
 
 /* The bytes of text are ids 0 to 255; an image has 64 patches. */
-#define GROUNDING_TINY                                                                                              \
-    ARR_COC(64, "\"hidden_size\": 64, \"intermediate_size\": 128, \"num_hidden_layers\": 3, \"num_attention_heads\": 4, " \
-                "\"image_size\": 64, \"patch_size\": 8",                                                            \
-            "\"model_type\": \"llama\", \"vocab_size\": 256, \"hidden_size\": 64, \"intermediate_size\": 176, "         \
-            "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 512")
+#define GROUNDING_TINY                                                                                                 \
+    ARR_COC(64,                                                                                                        \
+            "\"hidden_size\": 64, \"intermediate_size\": 128, \"num_hidden_layers\": 3, \"num_attention_heads\": 4, "  \
+            "\"image_size\": 64, \"patch_size\": 8",                                                                   \
+            "\"model_type\": \"llama\", \"vocab_size\": 256, \"hidden_size\": 64, \"intermediate_size\": 176, "        \
+            "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "                       \
+            "\"max_position_embeddings\": 512")
 
 /* CLIP ViT-L/14 at 336 pixels and Mistral 7B. */
 #define GROUNDING_7B                                                                                                \
@@ -236,29 +242,33 @@
     "}\n"
 
 const struct preset presets[] = {
-    {"llama-tiny", LLAMA(256, 128, 352, 4, 4, 2, 2048, true)},         /* byte-level vocabulary, 0.8 M */
-    {"llama-124m", LLAMA(50257, 768, 2048, 12, 12, 12, 1024, true)},   /* the GPT-2 small shape */
-    {"llama-1b", LLAMA(32000, 2048, 5632, 22, 32, 4, 2048, false)},    /* the TinyLlama shape, 1.1 B */
-    {"llama-7b", LLAMA(32000, 4096, 11008, 32, 32, 32, 4096, false)},  /* the Llama 2 shape, 6.7 B */
-    {"qwen2-0.5b", DECODER("Qwen2ForCausalLM", "qwen2", 151936, 896, 4864, 24, 14, 2, 32768, true)}, /* the Qwen2 shape, 0.5 B */
+    {"llama-tiny", LLAMA(256, 128, 352, 4, 4, 2, 2048, true)},        /* byte-level vocabulary, 0.8 M */
+    {"llama-124m", LLAMA(50257, 768, 2048, 12, 12, 12, 1024, true)},  /* the GPT-2 small shape */
+    {"llama-1b", LLAMA(32000, 2048, 5632, 22, 32, 4, 2048, false)},   /* the TinyLlama shape, 1.1 B */
+    {"llama-7b", LLAMA(32000, 4096, 11008, 32, 32, 32, 4096, false)}, /* the Llama 2 shape, 6.7 B */
+    /* the Qwen2 shape, 0.5 B */
+    {"qwen2-0.5b", DECODER("Qwen2ForCausalLM", "qwen2", 151936, 896, 4864, 24, 14, 2, 32768, true)},
     {"mistral-7b", DECODER("MistralForCausalLM", "mistral", 32000, 4096, 14336, 32, 32, 8, 32768, false)}, /* 7.2 B */
-    {"clip-vit-b-16", TOWER("CLIPVisionModel", "clip_vision_model", "quick_gelu", 1e-05)},          /* 86 M */
+    {"clip-vit-b-16", TOWER("CLIPVisionModel", "clip_vision_model", "quick_gelu", 1e-05)},                 /* 86 M */
     {"siglip-base-16-224", TOWER("SiglipVisionModel", "siglip_vision_model", "gelu_pytorch_tanh", 1e-06)}, /* 93 M */
-    {"sam-vit-b", SAM(768, 12, 12, 3072, "2, 5, 8, 11")},      /* 94 M */
-    {"sam-vit-l", SAM(1024, 24, 16, 4096, "5, 11, 17, 23")},   /* 312 M */
-    {"sam-vit-h", SAM(1280, 32, 16, 5120, "7, 15, 23, 31")},   /* 641 M */
-    {"sam-tiny", SAM_TINY},                                    /* 0.7 M */
-    {"llava-tiny", LLAVA_TINY},                                /* 1.3 M */
-    {"llava-med-7b", LLAVA_MED},                               /* 7.6 B */
-    {"smolvlm-256m-shape", SMOLVLM_256M},                      /* 256 M */
-    {"grounding-tiny", GROUNDING_TINY},                        /* 0.3 M */
-    {"allocator-tiny", ALLOCATOR_TINY},                        /* 0.3 M */
-    {"grounding-7b", GROUNDING_7B},                            /* 7.4 B */
-    {"tinysam", TINYSAM},                                      /* 10 M, 6 M of them in the encoder */
-    {"tinysam-tiny", TINYSAM_TINY},                            /* 0.4 M */
-    {"prs-med", PRS_MED("  \"decoder\": \"fusion\",\n", TINYSAM, LLAVA_MED)},                    /* TinySAM and LLaVA-Med 7B, 7.6 B */
-    {"prs-med-prompted", PRS_MED("  \"decoder\": \"prompted\",\n", TINYSAM, LLAVA_MED)},         /* the same with the original's mask decoder */
-    {"prs-med-tiny", PRS_MED("  \"decoder\": \"fusion\",\n  \"pooled_size\": 4,\n  \"num_attention_heads\": 4,\n  \"mask_channels\": [32, 16, 8, 8],\n",
-                             PRS_TINYSAM, PRS_LLAVA)},         /* 0.2 M */
+    {"sam-vit-b", SAM(768, 12, 12, 3072, "2, 5, 8, 11")},                                                  /* 94 M */
+    {"sam-vit-l", SAM(1024, 24, 16, 4096, "5, 11, 17, 23")},                                               /* 312 M */
+    {"sam-vit-h", SAM(1280, 32, 16, 5120, "7, 15, 23, 31")},                                               /* 641 M */
+    {"sam-tiny", SAM_TINY},                                                                                /* 0.7 M */
+    {"llava-tiny", LLAVA_TINY},                                                                            /* 1.3 M */
+    {"llava-med-7b", LLAVA_MED},                                                                           /* 7.6 B */
+    {"smolvlm-256m-shape", SMOLVLM_256M},                                                                  /* 256 M */
+    {"grounding-tiny", GROUNDING_TINY},                                                                    /* 0.3 M */
+    {"allocator-tiny", ALLOCATOR_TINY},                                                                    /* 0.3 M */
+    {"grounding-7b", GROUNDING_7B},                                                                        /* 7.4 B */
+    {"tinysam", TINYSAM},           /* 10 M, 6 M of them in the encoder */
+    {"tinysam-tiny", TINYSAM_TINY}, /* 0.4 M */
+    /* TinySAM and LLaVA-Med 7B, 7.6 B */
+    {"prs-med", PRS_MED("  \"decoder\": \"fusion\",\n", TINYSAM, LLAVA_MED)},
+    /* the same with the original's mask decoder */
+    {"prs-med-prompted", PRS_MED("  \"decoder\": \"prompted\",\n", TINYSAM, LLAVA_MED)},
+    {"prs-med-tiny", PRS_MED("  \"decoder\": \"fusion\",\n  \"pooled_size\": 4,\n  \"num_attention_heads\": 4,\n  "
+                             "\"mask_channels\": [32, 16, 8, 8],\n",
+                             PRS_TINYSAM, PRS_LLAVA)}, /* 0.2 M */
     {NULL, NULL},
 };

@@ -1,11 +1,12 @@
 /*
- * prs_med.c: PRS-Med (model_type prs_med): TinySAM's image encoder, LLaVA, and a mask decoder over both (see
- * prs_med.h).
+ * prs_med.c: PRS-Med (model_type prs_med): TinySAM's image encoder, LLaVA, and a mask decoder over
+ * both (see prs_med.h).
  *
- * The parts are "tinysam", of which the encoder alone is used, and "llava", in the layout of transformers or the
- * original one. config.json has their configurations (tinysam_config, llava_config), and the folder their weights
- * after these names. Or it has the folders that they are in (tinysam_path, llava_path, seen from config.json): then
- * the decoder starts from random values, and the trained model is saved as one folder.
+ * The parts are "tinysam", of which the encoder alone is used, and "llava", in the layout of
+ * transformers or the original one. config.json has their configurations (tinysam_config,
+ * llava_config), and the folder their weights after these names. Or it has the folders that they
+ * are in (tinysam_path, llava_path, seen from config.json): then the decoder starts from random
+ * values, and the trained model is saved as one folder.
  */
 #include "models/prs_med.h"
 
@@ -25,16 +26,25 @@
 #define LLAVA "llava"
 
 const struct prs_batch prs_usual_batch = {
-    .images = {.images = 1}, .targets = true, .classes = true, .mask_weight = 1, .text_weight = 0.5, .class_weight = 0.5,
+    .images = {.images = 1},
+    .targets = true,
+    .classes = true,
+    .mask_weight = 1,
+    .text_weight = 0.5,
+    .class_weight = 0.5,
     .loss = {.focal = 1, .dice = 1, .alpha = 1, .alpha_both = true, .smooth = 1e-6f},
 };
 
-const char prs_usual_template[] = "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'USER: ' + m['content'] + '\nASSISTANT:' }}"
-                                  "{% elif m['role'] == 'assistant' %}{{ ' ' + m['content'] + eos_token }}{% endif %}{% endfor %}";
+const char prs_usual_template[] =
+    "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'USER: ' + m['content'] + '\nASSISTANT:' }}"
+    "{% elif m['role'] == 'assistant' %}{{ ' ' + m['content'] + eos_token }}{% endif %}{% endfor %}";
 
 extern const struct family prs_med_family, tinysam_family;
 
-const struct prs_model *prs_model(const struct model *m) { return m->family == &prs_med_family ? &((const struct prs *)m->config)->model : NULL; }
+const struct prs_model *prs_model(const struct model *m)
+{
+    return m->family == &prs_med_family ? &((const struct prs *)m->config)->model : NULL;
+}
 
 struct model prs_text_model(const struct model *m)
 {
@@ -43,9 +53,10 @@ struct model prs_text_model(const struct model *m)
     return llava;
 }
 
-/* --- parts ------------------------------------------------------------------------------------------ */
+/* --- parts ------------------------------------------------------------------------------------ */
 
-/* The folder of a part; NULL: the part is in the model's own. A relative one is seen from config.json. */
+/* The folder of a part; NULL: the part is in the model's own. A relative one is seen from
+ * config.json. */
 static int part_folder(struct model *m, const struct value *config, const char *key, const char **out, struct error *e)
 {
     const char *path = NULL;
@@ -56,7 +67,8 @@ static int part_folder(struct model *m, const struct value *config, const char *
     return PL_OK;
 }
 
-/* Adds to the configuration of LLaVA in its original layout that of a tower which is in a third folder: in what is saved the tower is inside. */
+/* Adds to the configuration of LLaVA in its original layout that of a tower which is in a third
+ * folder: in what is saved the tower is inside. */
 static int put_tower(struct model *m, const struct model *part, struct value *config, struct error *e)
 {
     struct value *tower;
@@ -69,7 +81,8 @@ static int put_tower(struct model *m, const struct model *part, struct value *co
     return PL_OK;
 }
 
-/* Adds a part by its configuration, or by its folder, whose configuration then becomes the model's own. */
+/* Adds a part by its configuration, or by its folder, whose configuration then becomes the model's
+ * own. */
 static int add_part(struct model *m, const char *name, struct value *config, bool *outside, struct error *e)
 {
     char map[64], path[64];
@@ -110,7 +123,10 @@ static int change_decoder(struct model *m, struct value *config, bool outside, s
     const char *name = "fusion", *chosen = m->chosen.decoder;
     int rc = value_opt_string(config, "decoder", &name, e);
     if (rc || !chosen || !strcmp(name, chosen)) return rc;
-    if (*m->path && !outside) return error_set(e, PL_USAGE, "model.decoder is %s, and the folder has the weights of the decoder %s: leave it out", chosen, name);
+    if (*m->path && !outside)
+        return error_set(e, PL_USAGE,
+                         "model.decoder is %s, and the folder has the weights of the decoder %s: leave it out", chosen,
+                         name);
     value_put(&m->memory, config, "decoder", value_string(&m->memory, chosen));
     gather(m, config);
     return PL_OK;
@@ -123,14 +139,18 @@ static int add_parts(struct model *m, const struct value *given, struct error *e
     int rc = add_part(m, TINYSAM, config, &outside, e);
     if (!rc) rc = add_part(m, LLAVA, config, &outside, e);
     if (rc) return rc;
-    if (model_part(m, TINYSAM)->family != &tinysam_family) return error_set(e, PL_USAGE, "its image encoder is a %s, expected tinysam", model_part(m, TINYSAM)->family->model_type);
-    if (!llava_is(model_part(m, LLAVA))) return error_set(e, PL_USAGE, "its language model is a %s, expected llava, llava_llama or llava_mistral", model_part(m, LLAVA)->family->model_type);
+    if (model_part(m, TINYSAM)->family != &tinysam_family)
+        return error_set(e, PL_USAGE, "its image encoder is a %s, expected tinysam",
+                         model_part(m, TINYSAM)->family->model_type);
+    if (!llava_is(model_part(m, LLAVA)))
+        return error_set(e, PL_USAGE, "its language model is a %s, expected llava, llava_llama or llava_mistral",
+                         model_part(m, LLAVA)->family->model_type);
     llava_part(m, TINYSAM)->partial = true; /* prompt encoder and mask decoder are not used */
     if (outside) gather(m, config);
     return change_decoder(m, config, outside, e);
 }
 
-/* --- configuration ------------------------------------------------------------------------------------ */
+/* --- configuration ---------------------------------------------------------------------------- */
 
 static int parse_decoder(struct model *m, struct prs *c, const struct value *config, struct error *e)
 {
@@ -138,7 +158,8 @@ static int parse_decoder(struct model *m, struct prs *c, const struct value *con
     int rc = value_opt_string(config, "decoder", &name, e);
     m->has_decoders = true;
     if (m->chosen.decoder) name = m->chosen.decoder;
-    if (!rc && strcmp(name, "fusion") && strcmp(name, "prompted")) rc = error_set(e, PL_USAGE, "decoder \"%.40s\": expected fusion or prompted", name);
+    if (!rc && strcmp(name, "fusion") && strcmp(name, "prompted"))
+        rc = error_set(e, PL_USAGE, "decoder \"%.40s\": expected fusion or prompted", name);
     c->decoder = !rc && !strcmp(name, "prompted") ? PRS_PROMPTED : PRS_FUSION;
     return rc;
 }
@@ -152,11 +173,14 @@ static int parse_channels(struct prs *c, const struct value *config, struct erro
     memcpy(c->channels, usual, sizeof usual);
     if (!list || list->kind == VALUE_NULL) return PL_OK;
     if (value_as_list(list, key, e)) return e->code;
-    if (list->count < 1 || list->count > PRS_STAGES) return error_set(e, PL_USAGE, "%s has %u numbers, expected 1 to %d", key, list->count, PRS_STAGES);
+    if (list->count < 1 || list->count > PRS_STAGES)
+        return error_set(e, PL_USAGE, "%s has %u numbers, expected 1 to %d", key, list->count, PRS_STAGES);
     c->stages = list->count;
     for (uint32_t i = 0; i < list->count; i++) {
         if (value_as_int(value_at(list, i), key, &c->channels[i], e)) return e->code;
-        if (c->channels[i] < 1 || c->channels[i] > 1 << 16) return error_set(e, PL_USAGE, "%s[%u] is %lld, it must lie between 1 and 65536", key, i, (long long)c->channels[i]);
+        if (c->channels[i] < 1 || c->channels[i] > 1 << 16)
+            return error_set(e, PL_USAGE, "%s[%u] is %lld, it must lie between 1 and 65536", key, i,
+                             (long long)c->channels[i]);
     }
     return PL_OK;
 }
@@ -171,20 +195,32 @@ static int parse_sizes(struct prs *c, const struct value *config, struct error *
     int rc = sam_parse_sizes(config, keys, COUNT(keys), e);
     if (!rc) rc = value_opt_number(config, "dropout", &c->dropout, e);
     if (!rc) rc = value_opt_number(config, "attention_dropout", &c->attention_dropout, e);
-    if (!rc && !(c->dropout >= 0 && c->dropout < 1)) rc = error_set(e, PL_USAGE, "dropout is %g, it must be at least 0 and below 1", c->dropout);
-    if (!rc && !(c->attention_dropout >= 0 && c->attention_dropout < 1)) rc = error_set(e, PL_USAGE, "attention_dropout is %g, it must be at least 0 and below 1", c->attention_dropout);
+    if (!rc && !(c->dropout >= 0 && c->dropout < 1))
+        rc = error_set(e, PL_USAGE, "dropout is %g, it must be at least 0 and below 1", c->dropout);
+    if (!rc && !(c->attention_dropout >= 0 && c->attention_dropout < 1))
+        rc = error_set(e, PL_USAGE, "attention_dropout is %g, it must be at least 0 and below 1", c->attention_dropout);
     return rc ? rc : parse_channels(c, config, e);
 }
 
 static int check(const struct prs *c, struct error *e)
 {
-    if (c->width % c->heads) return error_set(e, PL_USAGE, "num_attention_heads %lld is not a divisor of TinySAM's %lld channels", (long long)c->heads, (long long)c->width);
+    if (c->width % c->heads)
+        return error_set(e, PL_USAGE, "num_attention_heads %lld is not a divisor of TinySAM's %lld channels",
+                         (long long)c->heads, (long long)c->width);
     if (c->decoder == PRS_FUSION) {
-        if (c->pooled > c->grid) return error_set(e, PL_USAGE, "pooled_size is %lld, and TinySAM's embedding has %lld positions along a side", (long long)c->pooled, (long long)c->grid);
+        if (c->pooled > c->grid)
+            return error_set(e, PL_USAGE,
+                             "pooled_size is %lld, and TinySAM's embedding has %lld positions along a side",
+                             (long long)c->pooled, (long long)c->grid);
         return PL_OK;
     }
-    if (c->width % c->self_heads) return error_set(e, PL_USAGE, "self_attention_heads %lld is not a divisor of TinySAM's %lld channels", (long long)c->self_heads, (long long)c->width);
-    return c->width % 4 ? error_set(e, PL_USAGE, "TinySAM's embedding has %lld channels; the prompted decoder needs a multiple of 4", (long long)c->width) : PL_OK;
+    if (c->width % c->self_heads)
+        return error_set(e, PL_USAGE, "self_attention_heads %lld is not a divisor of TinySAM's %lld channels",
+                         (long long)c->self_heads, (long long)c->width);
+    return c->width % 4 ? error_set(e, PL_USAGE,
+                                    "TinySAM's embedding has %lld channels; the prompted decoder needs a multiple of 4",
+                                    (long long)c->width)
+                        : PL_OK;
 }
 
 /* Inputs and outputs: those of LLaVA, and those of prs_batch. H: the side of a mask. */
@@ -201,7 +237,9 @@ static void describe(struct model *m, const struct prs *c)
     model_add_port(m, &(struct port){"images", VALUES_BYTES, 4, {OPEN('B'), c->model.image, c->model.image, 3}, false});
     model_add_port(m, &(struct port){"question", VALUES_RANGE, 2, {OPEN('B'), 2}, false});
     model_add_port(m, &(struct port){"gt_masks", VALUES_MASKS, 3, {OPEN('B'), c->model.mask, c->model.mask}, true});
-    if (c->model.classes) model_add_port(m, &(struct port){"class_labels", VALUES_CLASS, 1, {OPEN('B')}, true, .below = c->model.classes});
+    if (c->model.classes)
+        model_add_port(m,
+                       &(struct port){"class_labels", VALUES_CLASS, 1, {OPEN('B')}, true, .below = c->model.classes});
     model_add_output(m, "logits");
     model_add_output(m, "pred_masks");
     model_add_output(m, "text_loss");
@@ -221,19 +259,23 @@ static int parse_prs(struct model *m, const struct value *config, struct error *
     const struct model *tiny = model_part(m, TINYSAM);
     const struct sam *s = tiny->config;
     const int64_t side = m->chosen.image ? m->chosen.image : s->vision.image;
-    if (side % s->vision.patch) return error_set(e, PL_USAGE, "data.image_size is %lld, expected a multiple of the patches of %lld pixels", (long long)side, (long long)s->vision.patch);
+    if (side % s->vision.patch)
+        return error_set(e, PL_USAGE, "data.image_size is %lld, expected a multiple of the patches of %lld pixels",
+                         (long long)side, (long long)s->vision.patch);
     c->width = s->vision.output;
     c->text_width = llava_width(model_part(m, LLAVA));
     c->grid = side / s->vision.patch;
     c->model = (struct prs_model){.image = side, .mask = side, .classes = c->model.classes, .norm = tiny->masks->norm};
     if (c->decoder == PRS_FUSION) c->model.mask = c->pooled << c->stages;
-    if (s->vision.channels != 3) return error_set(e, PL_USAGE, "tinysam_config: num_channels is %lld, expected 3", (long long)s->vision.channels);
+    if (s->vision.channels != 3)
+        return error_set(e, PL_USAGE, "tinysam_config: num_channels is %lld, expected 3",
+                         (long long)s->vision.channels);
     rc = check(c, e);
     if (!rc) describe(m, c);
     return rc;
 }
 
-/* --- the model ------------------------------------------------------------------------------------------ */
+/* --- the model -------------------------------------------------------------------------------- */
 
 /* The embedding of the images, [B,grid,grid,C]. */
 static id encode(const struct model *m, struct graph *g, const struct batch *batch)
@@ -256,17 +298,20 @@ struct mask_targets {
 static struct mask_loss mask_terms(struct graph *g, const struct prs_batch *own, struct mask_targets t, id logits)
 {
     if (own->structure.size) return op_structure_loss(g, logits, t.bits, t.valid, own->structure, "masks");
-    id no_score = op_repeat(g, op_cast(g, op_fill(g, DT_F32, 2, (int64_t[]){1, 1}, 0), DT_NONE), logits); /* the decoder predicts no IoU */
+    /* the decoder predicts no IoU */
+    id no_score = op_repeat(g, op_cast(g, op_fill(g, DT_F32, 2, (int64_t[]){1, 1}, 0), DT_NONE), logits);
     return op_mask_loss(g, logits, no_score, t.bits, t.valid, own->loss, "masks");
 }
 
 /* The loss of mask logits [B,h,h,1]; 0: there are no targets. */
-static id mask_loss(const struct prs *c, struct graph *g, const struct batch *batch, const struct prs_batch *own, struct mask_targets t, id logits)
+static id mask_loss(const struct prs *c, struct graph *g, const struct batch *batch, const struct prs_batch *own,
+                    struct mask_targets t, id logits)
 {
     const int64_t h = c->model.mask;
     struct mask_loss y = {0};
     if (!t.bits) return 0;
-    IN_SCOPE(g, "mask_loss", SCOPE_PASS) y = mask_terms(g, own, t, op_reshape(g, logits, 4, (int64_t[]){batch->B, 1, h, h}));
+    IN_SCOPE (g, "mask_loss", SCOPE_PASS)
+        y = mask_terms(g, own, t, op_reshape(g, logits, 4, (int64_t[]){batch->B, 1, h, h}));
     if (own->statistics || !program_is(g->at.program, PROGRAM_TRAINS)) graph_output(g, "first_picks", y.statistics);
     return y.loss;
 }
@@ -283,7 +328,8 @@ static struct masks masks_of(const struct prs_build *b, const struct batch *batc
     struct mask_targets t = {0};
     struct masks y = {0};
     if (own->targets)
-        t = (struct mask_targets){graph_input(g, "gt_masks", DT_U8, 3, (int64_t[]){b->B, h, mask_row_bytes(h)}), graph_input(g, "gt_valid", DT_I32, 2, (int64_t[]){b->B, 2})};
+        t = (struct mask_targets){graph_input(g, "gt_masks", DT_U8, 3, (int64_t[]){b->B, h, mask_row_bytes(h)}),
+                                  graph_input(g, "gt_valid", DT_I32, 2, (int64_t[]){b->B, 2})};
     IN_SCOPE(g, "masks", SCOPE_ROWS) {
         y.logits = prs_masks(b, x);
         y.loss = mask_loss(b->c, g, batch, own, t, y.logits);
@@ -291,8 +337,10 @@ static struct masks masks_of(const struct prs_build *b, const struct batch *batc
     return y;
 }
 
-/* The loss of the class of an image, from its embedding's mean; 0: there are no targets, or no classes. */
-static id class_loss(const struct prs *c, struct graph *g, const struct batch *batch, const struct prs_batch *own, id image)
+/* The loss of the class of an image, from its embedding's mean; 0: there are no targets, or no
+ * classes. */
+static id class_loss(const struct prs *c, struct graph *g, const struct batch *batch, const struct prs_batch *own,
+                     id image)
 {
     const int64_t n = c->model.classes, C = c->width;
     id loss = 0;
@@ -311,7 +359,8 @@ struct losses {
     id text, masks, classes; /* 0: there is none */
 };
 
-static void output_losses(struct graph *g, const struct batch *batch, const struct prs *c, const struct prs_batch *own, struct losses l)
+static void output_losses(struct graph *g, const struct batch *batch, const struct prs *c, const struct prs_batch *own,
+                          struct losses l)
 {
     id loss = op_scale(g, l.text, own->text_weight);
     if (batch->outputs || program_is(g->at.program, PROGRAM_TRAINS)) { /* training reports each loss */
@@ -343,13 +392,15 @@ static void build_prs(const struct model *m, struct graph *g, const struct batch
         out = llava_loss(llava, g, b.states, labels, "tokens");
     }
     b.question = graph_input(g, "question", DT_I32, 2, (int64_t[]){batch->B, 2});
-    if (prs_drops_attention(&b) && c->decoder == PRS_FUSION) b.unseen = graph_input(g, "question_mask", DT_F32, 2, (int64_t[]){batch->B, batch->T});
+    if (prs_drops_attention(&b) && c->decoder == PRS_FUSION)
+        b.unseen = graph_input(g, "question_mask", DT_F32, 2, (int64_t[]){batch->B, batch->T});
     const id image = encode(m, g, batch), classes = class_loss(c, g, batch, own, image);
     const struct masks masks = masks_of(&b, batch, own, prs_fuse(&b, image));
     if (!masks.logits || !out.logits) return;
     if (batch->outputs) {
         graph_output(g, "logits", op_reshape(g, out.logits, 3, (int64_t[]){batch->B, batch->T, m->vocabulary}));
-        graph_output(g, "pred_masks", op_reshape(g, masks.logits, 3, (int64_t[]){batch->B, c->model.mask, c->model.mask}));
+        graph_output(g, "pred_masks",
+                     op_reshape(g, masks.logits, 3, (int64_t[]){batch->B, c->model.mask, c->model.mask}));
     }
     output_losses(g, batch, c, own, (struct losses){out.loss, masks.loss, classes});
 }

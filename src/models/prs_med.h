@@ -5,9 +5,10 @@
  *     pixel_values, input_ids ─ LLaVA ─ states ─┬─ of the question ─┴─ mask decoder ─ pred_masks
  *                                               └─ of the answer ─ logits
  *
- * The language model runs once. Its loss is on the answer's tokens, and the mask decoder reads the states of the
- * image and the question: a causal model gives them the same with or without an answer behind them, so that
- * training, evaluation and prediction agree. The input `question` says which tokens these are.
+ * The language model runs once. Its loss is on the answer's tokens, and the mask decoder reads the
+ * states of the image and the question: a causal model gives them the same with or without an
+ * answer behind them, so that training, evaluation and prediction agree. The input `question` says
+ * which tokens these are.
  *
  *     prs_med.c           configuration, parts, losses
  *     prs_med_decoder.c   the two mask decoders
@@ -32,7 +33,8 @@ struct model prs_text_model(const struct model *m);
 /* The prompt of train_prs_med.py, as a chat template: for folders without one. */
 extern const char prs_usual_template[];
 
-/* What a batch holds (batch.own). The inputs of the graph besides those of a LLaVA model (images.h):
+/* What a batch holds (batch.own). The inputs of the graph besides those of a LLaVA model
+ * (images.h):
  *
  *     images       u8 [B,image,image,3]     for TinySAM's encoder, with image_valid i32 [B,2]: rows, columns
  *     question     i32 [B,2]                the tokens that the mask decoder reads: the first, and one past the last
@@ -41,8 +43,9 @@ extern const char prs_usual_template[];
  *     question_mask f32 [B,T]               training, with attention dropout in the fusion decoder: 0 at these tokens, PRS_UNSEEN elsewhere
  *     class_labels i32 [B]                  with `targets`, of a model with classes: the image's class, -100: none
  *
- * The loss is text_weight times the cross-entropy per token (the count "tokens") plus mask_weight times the mask
- * loss per mask (the count "masks"), and class_weight times the cross-entropy of the class: a sample with a mask has one. */
+ * The loss is text_weight times the cross-entropy per token (the count "tokens") plus mask_weight
+ * times the mask loss per mask (the count "masks"), and class_weight times the cross-entropy of the
+ * class: a sample with a mask has one. */
 #define PRS_UNSEEN (-1e9f) /* added to a score: its weight is 0 */
 struct prs_batch {
     struct image_batch images; /* the first member, as of every model with images */
@@ -83,14 +86,17 @@ struct prs_build {
     bool drops;
     id states;   /* [B,T,text_width] */
     id question; /* i32 [B,2] */
-    id unseen;   /* f32 [B,T] with attention dropout: 0 at the tokens of the question, far below 0 elsewhere; 0: not given */
+    /* f32 [B,T] with attention dropout: 0 at the tokens of the question, far below 0 elsewhere; 0:
+     * not given */
+    id unseen;
 };
 
 /* Whether attention weights are dropped: in programs that train. */
 bool prs_drops_attention(const struct prs_build *b);
 
-/* The embedding [B,grid,grid,width] and the question to a map [B,n,n,width], and this to mask logits [B,mask,mask,1]: the
- * second half, whose maps are large, treats each image alone but for the statistics of batch normalisation. */
+/* The embedding [B,grid,grid,width] and the question to a map [B,n,n,width], and this to mask
+ * logits [B,mask,mask,1]: the second half, whose maps are large, treats each image alone but for
+ * the statistics of batch normalisation. */
 id prs_fuse(const struct prs_build *b, id image);
 id prs_masks(const struct prs_build *b, id x);
 

@@ -1,6 +1,6 @@
 /*
- * prs_med_decoder.c: the mask decoders of PRS-Med: an image's embedding E and the states of a text in, mask logits
- * out (see prs_med.h).
+ * prs_med_decoder.c: the mask decoders of PRS-Med: an image's embedding E and the states of a text
+ * in, mask logits out (see prs_med.h).
  *
  * fusion, of train_prs_med.py:
  *
@@ -16,10 +16,12 @@
  *     f = norm(E);  x = norm(f + attention(f, p))
  *     x = norm(x + self-attention(x));  x = norm(x + linear(relu(linear(x))))
  *     x = norm(relu(fc2(relu(fc1(x)) + x))) + E
- *     3 blocks, the channels 1, 1/2 and 1/4 of E's, conv 1x1, bilinear interpolation to the image's side
+ *     3 blocks, the channels 1, 1/2 and 1/4 of E's, conv 1x1, bilinear interpolation to the image's
+ *     side
  *
- * Keys are the tokens of `question` alone. Dropout is that of the residual branches, and with attention_dropout that of the weights of
- * fusion's attention and of the self-attention: in training these are then computed by products, and the scores exist in memory.
+ * Keys are the tokens of `question` alone. Dropout is that of the residual branches, and with
+ * attention_dropout that of the weights of fusion's attention and of the self-attention: in
+ * training these are then computed by products, and the scores exist in memory.
  */
 #include <math.h>
 #include <stdio.h>
@@ -35,7 +37,7 @@ static id drop(const struct prs_build *b, id x)
     return b->drops && b->c->dropout > 0 ? op_dropout(b->g, x, op_samples(b->g, b->B), (float)b->c->dropout) : x;
 }
 
-/* --- attention, named as torch.nn.MultiheadAttention ------------------------------------------------- */
+/* --- attention, named as torch.nn.MultiheadAttention ------------------------------------------ */
 
 struct heads {
     id w, bias; /* [3C,C] and [3C]: of queries, keys and values */
@@ -62,31 +64,40 @@ static id question_ranges(const struct prs_build *b, id x)
     return op_reshape(g, rows, 3, (int64_t[]){b->B, T, 2});
 }
 
-bool prs_drops_attention(const struct prs_build *b) { return b->drops && b->c->attention_dropout > 0 && program_is(b->g->at.program, PROGRAM_TRAINS); }
+bool prs_drops_attention(const struct prs_build *b)
+{
+    return b->drops && b->c->attention_dropout > 0 && program_is(b->g->at.program, PROGRAM_TRAINS);
+}
 
 /* [B,T,heads,D] to [B,heads,T,D], and back. */
 static id by_head(struct graph *g, id x) { return op_dense(g, op_permute(g, x, (const int[]){0, 2, 1, 3})); }
 
-/* How an attention is computed: over the text, where the keys are those of the question; with dropout of its weights, if the configuration has it. */
+/* How an attention is computed: over the text, where the keys are those of the question; with
+ * dropout of its weights, if the configuration has it. */
 struct attending {
     bool text, drops;
     int64_t heads;
 };
 
 /* softmax(scale q k^T), its weights dropped, times v: [B,T,heads,D]. */
-static id drop_attention(const struct prs_build *b, id x, id y, const struct heads *h, struct attending how, float scale)
+static id drop_attention(const struct prs_build *b, id x, id y, const struct heads *h, struct attending how,
+                         float scale)
 {
     struct graph *g = b->g;
     id q = by_head(g, project(b, x, h, 0)), k = by_head(g, project(b, y, h, 1)), v = by_head(g, project(b, y, h, 2));
     if (!q || !k) return 0;
     id scores = op_scale(g, op_bmm(g, q, k, false, true, DT_F32), (double)scale);
-    if (how.text) scores = op_add(g, scores, op_cast(g, op_reshape(g, b->unseen, 4, (int64_t[]){b->B, 1, 1, tensor_at(g, k)->dim[2]}), DT_F32));
+    if (how.text)
+        scores =
+            op_add(g, scores,
+                   op_cast(g, op_reshape(g, b->unseen, 4, (int64_t[]){b->B, 1, 1, tensor_at(g, k)->dim[2]}), DT_F32));
     id weights = op_cast(g, op_softmax(g, scores), DT_NONE);
     weights = op_dropout(g, weights, op_samples(g, b->B), (float)b->c->attention_dropout);
     return by_head(g, op_cast(g, op_bmm(g, weights, v, false, false, DT_F32), DT_NONE));
 }
 
-static id fused_attention(const struct prs_build *b, id x, id y, const struct heads *h, struct attending how, float scale)
+static id fused_attention(const struct prs_build *b, id x, id y, const struct heads *h, struct attending how,
+                          float scale)
 {
     const struct attention_options o = {.scale = scale, .ranges = how.text ? question_ranges(b, x) : 0};
     return op_attention_with(b->g, project(b, x, h, 0), project(b, y, h, 1), project(b, y, h, 2), 0, o);
@@ -99,19 +110,26 @@ static id attention(const struct prs_build *b, id x, id y, const char *prefix, c
     char full[128];
     const int64_t C = b->c->width, wide = 3 * C;
     snprintf(full, sizeof full, "%s%s.", prefix, name);
-    const struct heads h = {.w = layer_param(g, full, "in_proj_weight", 2, (int64_t[]){wide, C}, sqrt(1 / (2.0 * (double)C))),
-                            .bias = layer_param(g, full, "in_proj_bias", 1, &wide, 0), .C = C, .n = how.heads};
+    const struct heads h = {.w = layer_param(g, full, "in_proj_weight", 2, (int64_t[]){wide, C},
+                                             sqrt(1 / (2.0 * (double)C))),
+                            .bias = layer_param(g, full, "in_proj_bias", 1, &wide, 0),
+                            .C = C,
+                            .n = how.heads};
     const float scale = (float)(1 / sqrt((double)(C / how.heads)));
-    id a = how.drops && prs_drops_attention(b) ? drop_attention(b, x, y, &h, how, scale) : fused_attention(b, x, y, &h, how, scale);
+    id a = how.drops && prs_drops_attention(b) ? drop_attention(b, x, y, &h, how, scale)
+                                               : fused_attention(b, x, y, &h, how, scale);
     if (!a || !x) return 0;
     return layer_linear(g, op_reshape(g, a, 3, (int64_t[]){b->B, tensor_at(g, x)->dim[1], C}), full, "out_proj", C);
 }
 
 /* A map [B,n,n,C] as tokens [B,n*n,C], and back. */
 static id tokens(const struct prs_build *b, id x) { return op_reshape(b->g, x, 3, (int64_t[]){b->B, -1, b->c->width}); }
-static id map(const struct prs_build *b, id x, int64_t side) { return op_reshape(b->g, x, 4, (int64_t[]){b->B, side, side, b->c->width}); }
+static id map(const struct prs_build *b, id x, int64_t side)
+{
+    return op_reshape(b->g, x, 4, (int64_t[]){b->B, side, side, b->c->width});
+}
 
-/* --- fusion ------------------------------------------------------------------------------------------ */
+/* --- fusion ----------------------------------------------------------------------------------- */
 
 #define FUSION "fusion."
 #define CROSS FUSION "cross_attn."
@@ -120,9 +138,11 @@ static id map(const struct prs_build *b, id x, int64_t side) { return op_reshape
 static id cross_attention(const struct prs_build *b, id q, id text)
 {
     struct graph *g = b->g;
-    id a = attention(b, layer_norm(g, q, CROSS, "norm1", NORM_EPS), layer_norm(g, text, CROSS, "norm1", NORM_EPS), CROSS, "attn", (struct attending){.text = true, .drops = true, .heads = b->c->heads});
+    id a = attention(b, layer_norm(g, q, CROSS, "norm1", NORM_EPS), layer_norm(g, text, CROSS, "norm1", NORM_EPS),
+                     CROSS, "attn", (struct attending){.text = true, .drops = true, .heads = b->c->heads});
     q = op_add(g, q, drop(b, a));
-    id x = op_act(g, layer_linear(g, layer_norm(g, q, CROSS, "norm2", NORM_EPS), CROSS, "mlp.0", 4 * b->c->width), ACT_GELU);
+    id x = op_act(g, layer_linear(g, layer_norm(g, q, CROSS, "norm2", NORM_EPS), CROSS, "mlp.0", 4 * b->c->width),
+                  ACT_GELU);
     return op_add(g, q, drop(b, layer_linear(g, x, CROSS, "mlp.2", b->c->width)));
 }
 
@@ -157,17 +177,22 @@ static id mask_head(const struct prs_build *b, id x)
     return layer_conv(g, x, HEAD, name, 1, (struct kernel_shape){1, 1, 0, true});
 }
 
-/* --- prompted ------------------------------------------------------------------------------------------ */
+/* --- prompted --------------------------------------------------------------------------------- */
 
 #define PROMPTED "mask_decoder."
 
-static id norm(const struct prs_build *b, id x, const char *name) { return layer_norm(b->g, x, PROMPTED, name, NORM_EPS); }
+static id norm(const struct prs_build *b, id x, const char *name)
+{
+    return layer_norm(b->g, x, PROMPTED, name, NORM_EPS);
+}
 
 static id prompt_projection(const struct prs_build *b)
 {
     struct graph *g = b->g;
-    id x = norm(b, layer_linear(g, b->states, PROMPTED, "prompt_projection.0", b->c->prompt_hidden), "prompt_projection.1");
-    x = norm(b, layer_linear(g, op_act(g, x, ACT_RELU), PROMPTED, "prompt_projection.3", b->c->width), "prompt_projection.4");
+    id x = norm(b, layer_linear(g, b->states, PROMPTED, "prompt_projection.0", b->c->prompt_hidden),
+                "prompt_projection.1");
+    x = norm(b, layer_linear(g, op_act(g, x, ACT_RELU), PROMPTED, "prompt_projection.3", b->c->width),
+             "prompt_projection.4");
     return norm(b, op_act(g, x, ACT_RELU), "prompt_norm");
 }
 
@@ -175,7 +200,8 @@ static id prompt_projection(const struct prs_build *b)
 static id encoder_layer(const struct prs_build *b, id x)
 {
     struct graph *g = b->g;
-    id a = attention(b, x, x, PROMPTED, "encoder_layer.self_attn", (struct attending){.drops = true, .heads = b->c->self_heads});
+    id a = attention(b, x, x, PROMPTED, "encoder_layer.self_attn",
+                     (struct attending){.drops = true, .heads = b->c->self_heads});
     x = norm(b, op_add(g, x, drop(b, a)), "encoder_layer.norm1");
     id y = op_act(g, layer_linear(g, x, PROMPTED, "encoder_layer.linear1", b->c->self_inner), ACT_RELU);
     y = layer_linear(g, drop(b, y), PROMPTED, "encoder_layer.linear2", b->c->width);
@@ -199,7 +225,8 @@ static id instance_norm(const struct prs_build *b, id x, const char *prefix, con
     snprintf(full, sizeof full, "%s%s.weight", prefix, name);
     id w = graph_param(g, full, DT_F32, 1, &C, (struct init){INIT_ONE, 0, 0});
     snprintf(full, sizeof full, "%s%s.bias", prefix, name);
-    return op_instancenorm(g, x, w, graph_param(g, full, DT_F32, 1, &C, (struct init){INIT_ZERO, 0, 0}), (float)NORM_EPS);
+    return op_instancenorm(g, x, w, graph_param(g, full, DT_F32, 1, &C, (struct init){INIT_ZERO, 0, 0}),
+                           (float)NORM_EPS);
 }
 
 /* The 1x1 convolution pads by one pixel, which the 3x3 one without padding takes away again. */
@@ -211,14 +238,20 @@ static id basic_block(const struct prs_build *b, id x, const char *prefix, int64
     id y = layer_conv(g, x, prefix, "conv1", C, (struct kernel_shape){3, 1, 1, true});
     y = op_add(g, op_act(g, instance_norm(b, y, prefix, "bn1"), ACT_RELU), x);
     y = layer_conv(g, y, prefix, "conv2", out, (struct kernel_shape){1, 1, 1, true});
-    return layer_conv(g, instance_norm(b, y, prefix, "bn2"), prefix, "conv3", out, (struct kernel_shape){3, 1, 0, true});
+    return layer_conv(g, instance_norm(b, y, prefix, "bn2"), prefix, "conv3", out,
+                      (struct kernel_shape){3, 1, 0, true});
 }
 
 static id attend(const struct prs_build *b, id image)
 {
     struct graph *g = b->g;
     id f = norm(b, tokens(b, image), "image_norm");
-    id x = norm(b, op_add(g, attention(b, f, prompt_projection(b), PROMPTED, "attn", (struct attending){.text = true, .heads = b->c->heads}), f), "norm1");
+    id x = norm(b,
+                op_add(g,
+                       attention(b, f, prompt_projection(b), PROMPTED, "attn",
+                                 (struct attending){.text = true, .heads = b->c->heads}),
+                       f),
+                "norm1");
     return op_add(g, map(b, feed_forward(b, encoder_layer(b, x)), b->c->grid), image);
 }
 
@@ -243,4 +276,7 @@ id prs_fuse(const struct prs_build *b, id image)
     return x;
 }
 
-id prs_masks(const struct prs_build *b, id x) { return b->c->decoder == PRS_PROMPTED ? mask_generation(b, x) : mask_head(b, x); }
+id prs_masks(const struct prs_build *b, id x)
+{
+    return b->c->decoder == PRS_PROMPTED ? mask_generation(b, x) : mask_head(b, x);
+}

@@ -38,7 +38,8 @@ static int parse_factors(struct rope *r, const struct value *map, struct error *
     };
     for (size_t i = 0; i < COUNT(numbers) && !rc; i++) rc = value_opt_number(map, numbers[i].key, numbers[i].to, e);
     if (!rc) rc = value_opt_bool(map, "truncate", &r->truncate, e);
-    if (!rc && partial != 1) rc = error_set(e, PL_USAGE, "partial_rotary_factor %g is not supported: expected 1", partial);
+    if (!rc && partial != 1)
+        rc = error_set(e, PL_USAGE, "partial_rotary_factor %g is not supported: expected 1", partial);
     return rc;
 }
 
@@ -101,7 +102,8 @@ static double yarn_scale(double factor, double m) { return factor <= 1 ? 1 : 0.1
 static double yarn_attention(const struct rope *r)
 {
     if (r->attention_factor > 0) return r->attention_factor;
-    if (r->mscale > 0 && r->mscale_all_dim > 0) return yarn_scale(r->factor, r->mscale) / yarn_scale(r->factor, r->mscale_all_dim);
+    if (r->mscale > 0 && r->mscale_all_dim > 0)
+        return yarn_scale(r->factor, r->mscale) / yarn_scale(r->factor, r->mscale_all_dim);
     return yarn_scale(r->factor, 1);
 }
 

@@ -2,7 +2,8 @@
  * sam.c: Segment Anything: an image and prompts in, masks out.
  *
  *     pixel_values ─ encoder ─ image [B,grid,grid,C] ─┐
- *     points, boxes, masks ─ prompt encoder ──────────┴─ decoder ─ pred_masks [B,M,K,h,h], iou_scores [B,M,K]
+ *     points, boxes, masks ─ prompt encoder ──────────┴─ decoder ─ pred_masks [B,M,K,h,h],
+ *     iou_scores [B,M,K]
  *
  * Supports any SamConfig of transformers. sam_vision_model is the encoder alone; tinysam is another
  * encoder with the same prompt encoder and decoder (tinyvit.c). With targets the loss is MASK_LOSS;
@@ -31,8 +32,8 @@ int sam_parse_sizes(const struct value *map, const struct size_key *keys, size_t
         int rc = value_opt_int(map, keys[i].key, keys[i].to, e);
         if (rc) return rc;
         if (*keys[i].to < keys[i].least || *keys[i].to > keys[i].most)
-            return error_set(e, PL_USAGE, "%s is %lld, it must lie between %lld and %lld", keys[i].key, (long long)*keys[i].to,
-                             (long long)keys[i].least, (long long)keys[i].most);
+            return error_set(e, PL_USAGE, "%s is %lld, it must lie between %lld and %lld", keys[i].key,
+                             (long long)*keys[i].to, (long long)keys[i].least, (long long)keys[i].most);
     }
     return PL_OK;
 }
@@ -66,17 +67,31 @@ static int parse_global(struct model *m, struct sam_vision *c, const struct valu
 static int check_vision(const struct sam_vision *c, struct error *e)
 {
     if (c->hidden % c->heads)
-        return error_set(e, PL_USAGE, "hidden_size %lld is not divisible by num_attention_heads %lld", (long long)c->hidden, (long long)c->heads);
+        return error_set(e, PL_USAGE, "hidden_size %lld is not divisible by num_attention_heads %lld",
+                         (long long)c->hidden, (long long)c->heads);
     if (c->patch > c->image)
-        return error_set(e, PL_USAGE, "patch_size %lld is larger than image_size %lld", (long long)c->patch, (long long)c->image);
+        return error_set(e, PL_USAGE, "patch_size %lld is larger than image_size %lld", (long long)c->patch,
+                         (long long)c->image);
     return PL_OK;
 }
 
 static int parse_vision(struct model *m, struct sam_vision *c, const struct value *map, struct error *e)
 {
-    *c = (struct sam_vision){.hidden = 768, .output = 256, .layers = 12, .heads = 12, .channels = 3, .image = 1024, .patch = 16,
-                             .window = 14, .features = 128, .eps = 1e-6, .mlp_ratio = 4, .act = ACT_GELU, .qkv_bias = true,
-                             .positions = true, .relative = true};
+    *c = (struct sam_vision){.hidden = 768,
+                             .output = 256,
+                             .layers = 12,
+                             .heads = 12,
+                             .channels = 3,
+                             .image = 1024,
+                             .patch = 16,
+                             .window = 14,
+                             .features = 128,
+                             .eps = 1e-6,
+                             .mlp_ratio = 4,
+                             .act = ACT_GELU,
+                             .qkv_bias = true,
+                             .positions = true,
+                             .relative = true};
     const struct size_key keys[] = {
         {"hidden_size", &c->hidden, 1, 1 << 20},   {"output_channels", &c->output, 1, 1 << 20},
         {"num_hidden_layers", &c->layers, 1, 4096}, {"num_attention_heads", &c->heads, 1, 1 << 14},
@@ -90,7 +105,8 @@ static int parse_vision(struct model *m, struct sam_vision *c, const struct valu
     if (!rc) rc = value_opt_bool(map, "qkv_bias", &c->qkv_bias, e);
     if (!rc) rc = value_opt_bool(map, "use_abs_pos", &c->positions, e);
     if (!rc) rc = value_opt_bool(map, "use_rel_pos", &c->relative, e);
-    if (!rc && !(c->mlp_ratio > 0 && c->mlp_ratio < 1024)) rc = error_set(e, PL_USAGE, "mlp_ratio is %g, it must lie between 0 and 1024", c->mlp_ratio);
+    if (!rc && !(c->mlp_ratio > 0 && c->mlp_ratio < 1024))
+        rc = error_set(e, PL_USAGE, "mlp_ratio is %g, it must lie between 0 and 1024", c->mlp_ratio);
     if (rc) return rc;
     c->inner = (int64_t)((double)c->hidden * c->mlp_ratio);
     rc = sam_parse_sizes(map, &(struct size_key){"mlp_dim", &c->inner, 1, 1 << 22}, 1, e);
@@ -98,8 +114,8 @@ static int parse_vision(struct model *m, struct sam_vision *c, const struct valu
     return rc ? rc : parse_global(m, c, map, e);
 }
 
-const struct sam_prompts sam_usual_prompts = {.hidden = 256, .image = 1024, .patch = 16, .mask_channels = 16, .kinds = 4, .eps = 1e-6,
-                                              .act = ACT_GELU};
+const struct sam_prompts sam_usual_prompts =
+    {.hidden = 256, .image = 1024, .patch = 16, .mask_channels = 16, .kinds = 4, .eps = 1e-6, .act = ACT_GELU};
 
 int sam_parse_prompts(struct sam_prompts *c, const struct value *map, struct error *e)
 {
@@ -111,13 +127,23 @@ int sam_parse_prompts(struct sam_prompts *c, const struct value *map, struct err
     int rc = sam_parse_sizes(map, keys, COUNT(keys), e);
     if (!rc) rc = parse_common(map, &c->eps, &c->act, e);
     if (rc) return rc;
-    if (c->mask_channels % 4) return error_set(e, PL_USAGE, "mask_input_channels is %lld, it must be divisible by 4", (long long)c->mask_channels);
+    if (c->mask_channels % 4)
+        return error_set(e, PL_USAGE, "mask_input_channels is %lld, it must be divisible by 4",
+                         (long long)c->mask_channels);
     c->grid = c->image / c->patch;
     return sam_parse_sizes(map, &(struct size_key){"image_embedding_size", &c->grid, 1, 1 << 14}, 1, e);
 }
 
-const struct sam_decoder sam_usual_decoder = {.hidden = 256, .inner = 2048, .layers = 2, .heads = 8, .downsample = 2, .candidates = 3,
-                                              .iou_layers = 3, .iou_hidden = 256, .eps = 1e-6, .act = ACT_RELU};
+const struct sam_decoder sam_usual_decoder = {.hidden = 256,
+                                              .inner = 2048,
+                                              .layers = 2,
+                                              .heads = 8,
+                                              .downsample = 2,
+                                              .candidates = 3,
+                                              .iou_layers = 3,
+                                              .iou_hidden = 256,
+                                              .eps = 1e-6,
+                                              .act = ACT_RELU};
 
 int sam_parse_decoder(struct sam_decoder *c, const struct value *map, struct error *e)
 {
@@ -132,8 +158,8 @@ int sam_parse_decoder(struct sam_decoder *c, const struct value *map, struct err
     const int64_t rates[] = {1, 2, c->downsample};
     for (size_t i = 0; i < COUNT(rates) && !rc; i++)
         if (c->hidden < rates[i] || c->hidden / rates[i] % c->heads)
-            rc = error_set(e, PL_USAGE, "num_attention_heads %lld is not a divisor of hidden_size %lld / %lld", (long long)c->heads,
-                           (long long)c->hidden, (long long)rates[i]);
+            rc = error_set(e, PL_USAGE, "num_attention_heads %lld is not a divisor of hidden_size %lld / %lld",
+                           (long long)c->heads, (long long)c->hidden, (long long)rates[i]);
     return rc;
 }
 
@@ -143,12 +169,15 @@ static int check_joints(const struct sam *c, struct error *e)
     const int64_t C = c->decoder.hidden, grid = c->vision.image / c->vision.patch;
     if (c->vision.output != C || c->prompts.hidden != C || 2 * c->vision.features != C)
         return error_set(e, PL_USAGE,
-                         "mask_decoder_config.hidden_size is %lld; vision_config.output_channels (%lld), prompt_encoder_config.hidden_size "
+                         "mask_decoder_config.hidden_size is %lld; vision_config.output_channels (%lld), "
+                         "prompt_encoder_config.hidden_size "
                          "(%lld) and twice vision_config.num_pos_feats (%lld) must be the same",
-                         (long long)C, (long long)c->vision.output, (long long)c->prompts.hidden, (long long)(2 * c->vision.features));
+                         (long long)C, (long long)c->vision.output, (long long)c->prompts.hidden,
+                         (long long)(2 * c->vision.features));
     if (c->prompts.grid != grid)
         return error_set(e, PL_USAGE,
-                         "vision_config makes a grid of %lld x %lld of an image, prompt_encoder_config one of %lld x %lld: image_size / patch_size "
+                         "vision_config makes a grid of %lld x %lld of an image, prompt_encoder_config one of %lld x "
+                         "%lld: image_size / patch_size "
                          "must agree",
                          (long long)grid, (long long)grid, (long long)c->prompts.grid, (long long)c->prompts.grid);
     return PL_OK;
@@ -171,8 +200,8 @@ int sam_describe(struct model *m, const struct sam *c, struct error *e)
 {
     int rc = check_joints(c, e);
     if (rc) return rc;
-    /* S: side of an image, M: prompts per image, one mask each, P: points per prompt, N: input masks
-     * per image, 1 or M, H: side of a mask. */
+    /* S: side of an image, M: prompts per image, one mask each, P: points per prompt, N: input
+     * masks per image, 1 or M, H: side of a mask. */
     const struct port ports[] = {
         {"pixel_values", VALUES_REAL, 4, {OPEN('B'), c->vision.channels, OPEN('S'), OPEN('S')}, false},
         {"input_points", VALUES_COORDS, 4, {OPEN('B'), OPEN('M'), OPEN('P'), 2}, true},
@@ -199,7 +228,8 @@ static int parse_sam(struct model *m, const struct value *config, struct error *
     const struct value *vision, *prompts, *decoder;
     m->config = c;
     *c = (struct sam){.prompts = sam_usual_prompts, .decoder = sam_usual_decoder};
-    if (sam_parse_part(config, "vision_config", &vision, e) || sam_parse_part(config, "prompt_encoder_config", &prompts, e) ||
+    if (sam_parse_part(config, "vision_config", &vision, e) ||
+        sam_parse_part(config, "prompt_encoder_config", &prompts, e) ||
         sam_parse_part(config, "mask_decoder_config", &decoder, e))
         return e->code;
     if (parse_vision(m, &c->vision, vision, e)) return error_prepend(e, "vision_config");
@@ -215,7 +245,11 @@ static int parse_sam_vision(struct model *m, const struct value *config, struct 
     m->config = c;
     int rc = parse_vision(m, &c->vision, config, e);
     if (rc) return rc;
-    model_add_port(m, &(struct port){"pixel_values", VALUES_REAL, 4, {OPEN('B'), c->vision.channels, OPEN('S'), OPEN('S')}, false});
+    model_add_port(m, &(struct port){"pixel_values",
+                                     VALUES_REAL,
+                                     4,
+                                     {OPEN('B'), c->vision.channels, OPEN('S'), OPEN('S')},
+                                     false});
     model_add_output(m, m->loss_output = "last_hidden_state");
     m->image = c->vision.image;
     return PL_OK;
@@ -232,7 +266,11 @@ const struct prompting *prompting_of(const struct batch *b)
 static struct sam_build begin(const struct model *m, struct graph *g, const struct batch *batch)
 {
     const struct sam *c = m->config;
-    struct sam_build b = {.c = c, .g = g, .B = batch->B, .bn_group = model_bn_group(m, batch), .norm = m->masks ? &m->masks->norm : NULL};
+    struct sam_build b = {.c = c,
+                          .g = g,
+                          .B = batch->B,
+                          .bn_group = model_bn_group(m, batch),
+                          .norm = m->masks ? &m->masks->norm : NULL};
     b.prompting = *prompting_of(batch);
     struct prompting *p = &b.prompting;
     if (!p->masks) p->masks = p->points = 1, p->targets = true;
@@ -242,11 +280,16 @@ static struct sam_build begin(const struct model *m, struct graph *g, const stru
     b.M = p->masks;
     b.side = p->image;
     b.grid = p->image / c->vision.patch;
-    if (!b.grid) graph_fail(g, "pixel_values: images of %lld pixels are smaller than a patch of %lld", (long long)b.side, (long long)c->vision.patch);
+    if (!b.grid)
+        graph_fail(g, "pixel_values: images of %lld pixels are smaller than a patch of %lld", (long long)b.side,
+                   (long long)c->vision.patch);
     return b;
 }
 
-static id encode(const struct sam_build *b, id pixels) { return b->c->tiny ? tinyvit_encode(b, pixels) : sam_encode(b, pixels); }
+static id encode(const struct sam_build *b, id pixels)
+{
+    return b->c->tiny ? tinyvit_encode(b, pixels) : sam_encode(b, pixels);
+}
 
 /* The input pixels, channels last. */
 static id pixels(const struct sam_build *b)
@@ -304,8 +347,10 @@ static void forward(const struct model *m, struct graph *g, const struct batch *
     struct batch batch = *given;
     if (g->error.code) return;
     if (b.prompting.targets) batch.loss_output = ""; /* no output: the masks have their own loss */
-    id image = b.prompting.part == PART_REST ? embedding(&b) : encode(&b, b.prompting.rounds ? sam_images(&b) : pixels(&b));
-    if (b.prompting.part == PART_IMAGE || (b.prompting.part == PART_ALL && !b.prompting.rounds)) output_map(m, g, &batch, "image_embeddings", image);
+    id image =
+        b.prompting.part == PART_REST ? embedding(&b) : encode(&b, b.prompting.rounds ? sam_images(&b) : pixels(&b));
+    if (b.prompting.part == PART_IMAGE || (b.prompting.part == PART_ALL && !b.prompting.rounds))
+        output_map(m, g, &batch, "image_embeddings", image);
     if (b.prompting.part == PART_IMAGE) return;
     if (b.prompting.rounds) {
         sam_rounds(&b, image);
@@ -318,7 +363,8 @@ static void forward(const struct model *m, struct graph *g, const struct batch *
     graph_param_of(g, sam_frequencies(&b))->frozen = b.c->tiny || !batch.outputs;
     const struct tensor t = *tensor_at(g, out.logits);
     model_output(m, g, &batch, "iou_scores", op_reshape(g, out.iou, 3, (int64_t[]){b.B, b.M, t.dim[1]}));
-    model_output(m, g, &batch, "pred_masks", op_reshape(g, out.logits, 5, (int64_t[]){b.B, b.M, t.dim[1], t.dim[2], t.dim[3]}));
+    model_output(m, g, &batch, "pred_masks",
+                 op_reshape(g, out.logits, 5, (int64_t[]){b.B, b.M, t.dim[1], t.dim[2], t.dim[3]}));
     if (b.prompting.targets) emit_loss(&b, &out);
 }
 
@@ -338,4 +384,5 @@ static void build_sam_vision(const struct model *m, struct graph *g, const struc
 }
 
 const struct family sam_family = {"sam", parse_sam, sam_forward, "", false, sam_read_folder};
-const struct family sam_vision_family = {"sam_vision_model", parse_sam_vision, build_sam_vision, "vision_encoder.", true};
+const struct family sam_vision_family = {"sam_vision_model", parse_sam_vision, build_sam_vision, "vision_encoder.",
+                                         true};

@@ -88,7 +88,8 @@ void sam_forward(const struct model *m, struct graph *g, const struct batch *giv
 
 /* --- layers ------------------------------------------------------------------------------ */
 
-/* The input pixels from bytes, as the loader provides them: images u8 [B,side,side,3] and image_valid i32 [B,2]. */
+/* The input pixels from bytes, as the loader provides them: images u8 [B,side,side,3] and
+ * image_valid i32 [B,2]. */
 id sam_images(const struct sam_build *b);
 /* Pixels [B,side,side,channels] to [B,grid,grid,output]. */
 id sam_encode(const struct sam_build *b, id pixels);

@@ -62,7 +62,8 @@ static void vit_config(const struct sam_names *n, struct json_writer *w)
 static void stage_list(const struct sam_names *n, struct json_writer *w, const char *key, size_t offset)
 {
     json_begin_list(w, key);
-    for (int i = 0; i < n->n_stages; i++) json_put_int(w, NULL, *(const int64_t *)((const char *)&n->stage[i] + offset));
+    for (int i = 0; i < n->n_stages; i++)
+        json_put_int(w, NULL, *(const int64_t *)((const char *)&n->stage[i] + offset));
     json_end(w);
 }
 
@@ -171,8 +172,13 @@ static const struct field {
 
 static const char *field_print(const struct model *m, const struct field *f, char out[32])
 {
-    static const char *const acts[] = {[ACT_GELU] = "gelu", [ACT_GELU_TANH] = "gelu_pytorch_tanh", [ACT_QUICK_GELU] = "quick_gelu", [ACT_RELU] = "relu",
-                                       [ACT_SIGMOID] = "sigmoid", [ACT_SILU] = "silu", [ACT_TANH] = "tanh"};
+    static const char *const acts[] = {[ACT_GELU] = "gelu",
+                                       [ACT_GELU_TANH] = "gelu_pytorch_tanh",
+                                       [ACT_QUICK_GELU] = "quick_gelu",
+                                       [ACT_RELU] = "relu",
+                                       [ACT_SIGMOID] = "sigmoid",
+                                       [ACT_SILU] = "silu",
+                                       [ACT_TANH] = "tanh"};
     const char *at = (const char *)m->config + f->at;
     switch (f->kind) {
     case FIELD_SIZE: snprintf(out, 32, "%lld", (long long)*(const int64_t *)(const void *)at); break;
@@ -193,14 +199,20 @@ int sam_config_check(const struct sam_names *n, const struct model *m, struct er
     text_free(&text);
     if (rc) return rc;
     if (m->family != implied.family)
-        rc = error_set(e, PL_USAGE, "model_type is %s, but the weights are those of a %s", m->family->model_type, implied.family->model_type);
+        rc = error_set(e, PL_USAGE, "model_type is %s, but the weights are those of a %s", m->family->model_type,
+                       implied.family->model_type);
     for (size_t i = 0; i < COUNT(not_in_shapes) && !rc; i++) {
-        if (!strcmp(field_print(m, &not_in_shapes[i], have), field_print(&implied, &not_in_shapes[i], assumed))) continue;
+        if (!strcmp(field_print(m, &not_in_shapes[i], have), field_print(&implied, &not_in_shapes[i], assumed)))
+            continue;
         /* the folders of SAM by transformers have another epsilon than the original code, which
          * changes results by a few parts in a million */
-        if (not_in_shapes[i].kind == FIELD_REAL) log_warn("%s/config.json: %s is %s; programs that read the exported file assume %s", m->path, not_in_shapes[i].key, have, assumed);
+        if (not_in_shapes[i].kind == FIELD_REAL)
+            log_warn("%s/config.json: %s is %s; programs that read the exported file assume %s", m->path,
+                     not_in_shapes[i].key, have, assumed);
         else
-            rc = error_set(e, PL_USAGE, "%s is %s; the exported file cannot store it and would be read as %s, which is another model. Set it to that value here to export anyway",
+            rc = error_set(e, PL_USAGE,
+                           "%s is %s; the exported file cannot store it and would be read as %s, which is another "
+                           "model. Set it to that value here to export anyway",
                            not_in_shapes[i].key, have, assumed);
     }
     model_close(&implied);

@@ -101,11 +101,13 @@ static void look_at_itself(const struct sam_build *b, const char *layer, struct 
 {
     struct graph *g = b->g;
     id x = first ? t->tokens : op_add(g, t->tokens, t->first);
-    id o = attend(b, layer, "self_attn", (struct attention_inputs){.q = x, .k = x, .v = t->tokens, .mask = t->mask, .downsample = 1});
+    id o = attend(b, layer, "self_attn",
+                  (struct attention_inputs){.q = x, .k = x, .v = t->tokens, .mask = t->mask, .downsample = 1});
     t->tokens = layer_norm(g, first ? o : op_add(g, t->tokens, o), layer, "layer_norm1", b->c->decoder.eps);
 }
 
-static id look_at_image(const struct sam_build *b, const char *layer, const char *name, const struct two_way *t, int64_t downsample)
+static id look_at_image(const struct sam_build *b, const char *layer, const char *name, const struct two_way *t,
+                        int64_t downsample)
 {
     struct graph *g = b->g;
     id q = op_add(g, t->tokens, t->first), k = op_add(g, t->keys, t->positions);
@@ -129,7 +131,8 @@ static void decoder_layer(const struct sam_build *b, struct two_way *t, const st
     }
     IN_SCOPE(g, "cross_attn_image_to_token", 0) {
         id k = op_add(g, t->tokens, t->first), q = op_add(g, t->keys, t->positions);
-        id o = attend(b, layer, "cross_attn_image_to_token", (struct attention_inputs){q, k, t->tokens, t->mask, LAYER_DOWNSAMPLE});
+        id o = attend(b, layer, "cross_attn_image_to_token",
+                      (struct attention_inputs){q, k, t->tokens, t->mask, LAYER_DOWNSAMPLE});
         t->keys = layer_norm(g, add_rows(g, t->keys, o), layer, "layer_norm4", c->eps);
     }
 }
@@ -231,13 +234,15 @@ struct sam_masks sam_decode(const struct sam_build *b, id image, const struct sa
         id flat = op_reshape(g, image, 3, (int64_t[]){b->B, b->grid * b->grid, c->hidden});
         t.tokens = t.first = begin_tokens(b, p->tokens);
         t.keys = add_rows(g, flat, p->dense);
-        if (p->hidden) t.mask = op_pad(g, p->hidden, (int64_t[]){0, c->candidates + 2}, (int64_t[]){0, 0}); /* output tokens are always visible */
+        /* output tokens are always visible */
+        if (p->hidden) t.mask = op_pad(g, p->hidden, (int64_t[]){0, c->candidates + 2}, (int64_t[]){0, 0});
     }
     transform(b, &t);
     IN_SCOPE(g, "mask_decoder", 0) {
         id maps = upscale(b, t.keys), each = mask_filters(b, t.tokens, first, count);
         out.logits = apply(g, each, maps);
-        id iou = feed_forward(g, token(g, t.tokens, 0), ROOT "iou_prediction_head.", c->iou_hidden, c->candidates + 1, c->iou_layers);
+        id iou = feed_forward(g, token(g, t.tokens, 0), ROOT "iou_prediction_head.", c->iou_hidden, c->candidates + 1,
+                              c->iou_layers);
         out.iou = op_dense(g, op_slice(g, iou, 1, first, count));
     }
     return out;

@@ -37,7 +37,10 @@ static id relative_table(const struct sam_build *b, const char *layer, const cha
 }
 
 /* Queries, keys or values, [B,T,heads,D]: one third of the fused qkv projection. */
-static id third(const struct sam_build *b, id qkv, int i) { return op_slice(b->g, qkv, 2, i * b->c->vision.heads, b->c->vision.heads); }
+static id third(const struct sam_build *b, id qkv, int i)
+{
+    return op_slice(b->g, qkv, 2, i * b->c->vision.heads, b->c->vision.heads);
+}
 
 /* x [B,grid,grid,C]: attention over the whole grid, or within windows of window x window positions.
  * A grid that is not divisible into windows is padded with zeros, which have the bias as key and
@@ -50,7 +53,8 @@ static id attend(const struct sam_build *b, id x, const char *layer, int64_t win
     const float scale = (float)(1 / sqrt((double)D));
     if (!x) return 0;
     const int64_t B = tensor_at(b->g, x)->dim[0], side = tensor_at(b->g, x)->dim[1];
-    id w = layer_param(b->g, layer, "attn.qkv.weight", 2, (int64_t[]){wide, c->hidden}, sqrt(1 / (3.0 * (double)c->hidden)));
+    id w = layer_param(b->g, layer, "attn.qkv.weight", 2, (int64_t[]){wide, c->hidden},
+                       sqrt(1 / (3.0 * (double)c->hidden)));
     id bias = c->qkv_bias ? layer_param(b->g, layer, "attn.qkv.bias", 1, &wide, 0) : 0;
     id qkv = op_reshape(b->g, op_linear(b->g, x, w, bias), 4, (int64_t[]){B, side * side, 3 * c->heads, D});
     id q = third(b, qkv, 0), k = third(b, qkv, 1), v = third(b, qkv, 2);
@@ -60,8 +64,11 @@ static id attend(const struct sam_build *b, id x, const char *layer, int64_t win
     } else {
         id rows = relative_table(b, layer, "attn.rel_pos_h", trained, size);
         id columns = relative_table(b, layer, "attn.rel_pos_w", trained, size);
-        id pad = window && bias ? op_reshape(b->g, op_slice(b->g, bias, 0, c->hidden, 2 * c->hidden), 3, (int64_t[]){2, c->heads, D}) : 0;
-        o = window ? op_attention_window(b->g, q, k, v, rows, columns, pad, (struct window_options){(int)side, (int)side, (int)window, scale})
+        id pad = window && bias ? op_reshape(b->g, op_slice(b->g, bias, 0, c->hidden, 2 * c->hidden), 3,
+                                             (int64_t[]){2, c->heads, D})
+                                : 0;
+        o = window ? op_attention_window(b->g, q, k, v, rows, columns, pad,
+                                         (struct window_options){(int)side, (int)side, (int)window, scale})
                    : op_attention_rel(b->g, q, k, v, rows, columns, (int)size, (int)size, scale);
     }
     return op_reshape(b->g, o, 4, (int64_t[]){B, side, side, c->hidden});
@@ -87,7 +94,8 @@ static id encoder_layer(const struct sam_build *b, id x, const struct layer *lay
     const struct sam_vision *c = &b->c->vision;
     struct graph *g = b->g;
     const char *prefix = layer->prefix;
-    IN_SCOPE(g, "attn", 0) x = op_add(g, x, attention(b, layer_norm(g, x, prefix, "layer_norm1", c->eps), prefix, c->global[layer->i]));
+    IN_SCOPE (g, "attn", 0)
+        x = op_add(g, x, attention(b, layer_norm(g, x, prefix, "layer_norm1", c->eps), prefix, c->global[layer->i]));
     IN_SCOPE(g, "mlp", 0) {
         id n = layer_linear(g, layer_norm(g, x, prefix, "layer_norm2", c->eps), prefix, "mlp.lin1", c->inner);
         x = op_add(g, x, layer_linear(g, op_act(g, n, c->act), prefix, "mlp.lin2", c->hidden));
@@ -102,7 +110,8 @@ static id embed(const struct sam_build *b, id pixels)
     const int64_t trained = c->image / c->patch;
     id x = 0;
     IN_SCOPE(g, ROOT "patch_embed", 0) {
-        x = layer_conv(g, pixels, ROOT "patch_embed.", "projection", c->hidden, (struct kernel_shape){(int)c->patch, (int)c->patch, 0, true});
+        x = layer_conv(g, pixels, ROOT "patch_embed.", "projection", c->hidden,
+                       (struct kernel_shape){(int)c->patch, (int)c->patch, 0, true});
         if (c->positions) {
             id positions = layer_param(g, ROOT, "pos_embed", 4, (int64_t[]){1, trained, trained, c->hidden}, 0.02);
             if (b->grid != trained) positions = op_resize(g, positions, b->grid, b->grid, false);

@@ -76,7 +76,8 @@ static const struct row tinyvit[] = {
     CONV_BN(MERGE ".conv1", MERGES, "y x 1 1", "y"),
     CONV_BN(MERGE ".conv2", MERGES, "y 1 3 3", "y"),
     CONV_BN(MERGE ".conv3", MERGES, "y y 1 1", "y"),
-    {"image_encoder.norm_head.weight", "image_encoder.norm_head.weight", "X", ONCE, true}, /* a classifier head that is never used */
+    /* a classifier head that is never used */
+    {"image_encoder.norm_head.weight", "image_encoder.norm_head.weight", "X", ONCE, true},
     {"image_encoder.norm_head.bias", "image_encoder.norm_head.bias", "X", ONCE, true},
     {"image_encoder.head.weight", "image_encoder.head.weight", "N X", ONCE, true},
     {"image_encoder.head.bias", "image_encoder.head.bias", "N", ONCE, true},
@@ -130,8 +131,9 @@ static const struct row heads[] = {
 };
 
 /* Buffers that some programs save and that can be recreated. */
-static const char *const dropped[] = {"pixel_mean", "pixel_std", "image_encoder.layers.#.blocks.#.attn.attention_bias_idxs",
-                                     "image_encoder.layers.#.blocks.#.attn.ab"};
+static const char *const dropped[] = {"pixel_mean", "pixel_std",
+                                      "image_encoder.layers.#.blocks.#.attn.attention_bias_idxs",
+                                      "image_encoder.layers.#.blocks.#.attn.ab"};
 
 /* --- names ------------------------------------------------------------------------------- */
 
@@ -219,7 +221,8 @@ static enum naming find_naming(struct sam_names *n)
 
 static const char *const kinds[] = {"SAM's", "transformers' SamModel's", "TinySAM's"};
 static const char expected[] =
-    "expected image_encoder.blocks.0.attn.qkv.weight and so on (SAM, MedSAM), image_encoder.layers.0.blocks.0.conv1.c.weight and so on "
+    "expected image_encoder.blocks.0.attn.qkv.weight and so on (SAM, MedSAM), "
+    "image_encoder.layers.0.blocks.0.conv1.c.weight and so on "
     "(MobileSAM, TinySAM), or vision_encoder.layers.0.attn.qkv.weight and so on (transformers)";
 
 static int rename_all(struct sam_names *n, struct error *e)
@@ -239,8 +242,8 @@ static int rename_all(struct sam_names *n, struct error *e)
     int rc = PL_OK;
     if (!n->found.n) rc = error_set(e, PL_USAGE, "no tensors in it; %s", expected);
     else if (unknown)
-        rc = error_set(e, PL_USAGE, "%u of %u tensors have names that are not %s: %s%s; %s", unknown, n->found.n, kinds[naming], first.at,
-                       unknown > 4 ? ", ..." : "", expected);
+        rc = error_set(e, PL_USAGE, "%u of %u tensors have names that are not %s: %s%s; %s", unknown, n->found.n,
+                       kinds[naming], first.at, unknown > 4 ? ", ..." : "", expected);
     text_free(&first);
     return rc;
 }
@@ -264,7 +267,8 @@ static void sort_found(struct sam_names *n)
     if (kept) qsort(n->found.at, kept, sizeof *n->found.at, by_original);
     kept = 0;
     for (uint32_t i = 0; i < n->found.n; i++)
-        if (!kept || strcmp(n->found.at[kept - 1].original, n->found.at[i].original)) n->found.at[kept++] = n->found.at[i];
+        if (!kept || strcmp(n->found.at[kept - 1].original, n->found.at[i].original))
+            n->found.at[kept++] = n->found.at[i];
     n->found.n = kept;
 }
 
@@ -337,12 +341,15 @@ static int block_sizes(struct sam_names *n, struct error *e)
     for (s['B'] = 0; (t = find_at(n, "image_encoder.blocks.#.attn.rel_pos_h", (int)s['B'], 0)); s['B']++) {
         if (s['B'] >= SAM_BLOCKS) return error_set(e, PL_USAGE, "more than %d blocks", SAM_BLOCKS);
         int64_t length = size_of(t, 0), reach = (length + 1) / 2;
-        if (length % 2 == 0) return error_set(e, PL_USAGE, "%s has %lld rows; it must be an odd number, one for each distance", t->found, (long long)length);
+        if (length % 2 == 0)
+            return error_set(e, PL_USAGE, "%s has %lld rows; it must be an odd number, one for each distance", t->found,
+                             (long long)length);
         n->table[s['B']] = length;
         if (reach == s['g']) continue;
         if (n->window && n->window != reach)
-            return error_set(e, PL_USAGE, "%s has %lld rows, a window of %lld; blocks before it have %lld, and the grid is %lld", t->found,
-                             (long long)length, (long long)reach, (long long)n->window, (long long)s['g']);
+            return error_set(e, PL_USAGE,
+                             "%s has %lld rows, a window of %lld; blocks before it have %lld, and the grid is %lld",
+                             t->found, (long long)length, (long long)reach, (long long)n->window, (long long)s['g']);
         n->window = reach;
     }
     s['B'] = max_i64(s['B'], 1);
@@ -361,7 +368,8 @@ static int vit_sizes(struct sam_names *n, struct error *e)
     s['h'] = size_of(find(n, "image_encoder.blocks.0.attn.rel_pos_h"), 1);
     s['m'] = size_of(find(n, "image_encoder.blocks.0.mlp.lin1.weight"), 0);
     if (s['h'] && s['d'] % s['h'])
-        return error_set(e, PL_USAGE, "a hidden size of %lld is not divisible into heads of %lld", (long long)s['d'], (long long)s['h']);
+        return error_set(e, PL_USAGE, "a hidden size of %lld is not divisible into heads of %lld", (long long)s['d'],
+                         (long long)s['h']);
     return block_sizes(n, e);
 }
 
@@ -376,9 +384,12 @@ static int stage_sizes(struct sam_names *n, int i, struct error *e)
     g->heads = size_of(table, 0);
     g->window = square_root(size_of(table, 1));
     g->inner = size_of(find_at(n, i ? TINY ".mlp.fc1.weight" : TINY ".conv1.c.weight", i, 0), 0);
-    if (table && !g->window) return error_set(e, PL_USAGE, "%s has %lld columns, expected the square of a window", table->found, (long long)size_of(table, 1));
+    if (table && !g->window)
+        return error_set(e, PL_USAGE, "%s has %lld columns, expected the square of a window", table->found,
+                         (long long)size_of(table, 1));
     if (g->heads && g->dim % g->heads)
-        return error_set(e, PL_USAGE, "%s: a width of %lld is not divisible into %lld heads", table->found, (long long)g->dim, (long long)g->heads);
+        return error_set(e, PL_USAGE, "%s: a width of %lld is not divisible into %lld heads", table->found,
+                         (long long)g->dim, (long long)g->heads);
     return PL_OK;
 }
 
@@ -454,7 +465,8 @@ static int read_shape(const struct sam_names *n, const char *shape, int64_t dim[
 static void print_shape(char out[128], int rank, const int64_t *dim)
 {
     size_t k = (size_t)snprintf(out, 128, "[");
-    for (int i = 0; i < rank && k < 100; i++) k += (size_t)snprintf(out + k, 128 - k, "%s%lld", i ? "," : "", (long long)dim[i]);
+    for (int i = 0; i < rank && k < 100; i++)
+        k += (size_t)snprintf(out + k, 128 - k, "%s%lld", i ? "," : "", (long long)dim[i]);
     snprintf(out + k, 128 - k, "]");
 }
 
@@ -528,8 +540,10 @@ static int add_parts(struct sam_names *n, struct error *e)
     }
     for (uint32_t i = 0; i < n->found.n && !rc; i++)
         if (!n->found.at[i].used)
-            rc = error_set(e, PL_USAGE, "%s does not belong to a model of %lld blocks, %lld decoder layers and %lld mask tokens", n->found.at[i].found,
-                           (long long)(n->tiny ? n->n_stages : n->size['B']), (long long)n->size['L'], (long long)n->size['t']);
+            rc = error_set(e, PL_USAGE,
+                           "%s does not belong to a model of %lld blocks, %lld decoder layers and %lld mask tokens",
+                           n->found.at[i].found, (long long)(n->tiny ? n->n_stages : n->size['B']),
+                           (long long)n->size['L'], (long long)n->size['t']);
     return rc;
 }
 
@@ -554,13 +568,20 @@ static int check_sizes(const struct sam_names *n, struct error *e)
 {
     const int64_t *s = n->size;
     const struct sam_stage *last = &n->stage[n->tiny ? n->n_stages - 1 : 0];
-    if (s['e'] % s['a']) return error_set(e, PL_USAGE, "the decoder's cross-attention has a width of %lld, which is not a divisor of %lld", (long long)s['a'], (long long)s['e']);
+    if (s['e'] % s['a'])
+        return error_set(e, PL_USAGE,
+                         "the decoder's cross-attention has a width of %lld, which is not a divisor of %lld",
+                         (long long)s['a'], (long long)s['e']);
     if (s['e'] != 2 * s['f'])
-        return error_set(e, PL_USAGE, "%s has %lld columns; half the width of %lld is expected", GAUSSIAN, (long long)s['f'], (long long)s['e']);
+        return error_set(e, PL_USAGE, "%s has %lld columns; half the width of %lld is expected", GAUSSIAN,
+                         (long long)s['f'], (long long)s['e']);
     for (int i = 1; i < n->n_stages; i++)
         if (n->stage[i].inner * last->dim != last->inner * n->stage[i].dim)
-            return error_set(e, PL_USAGE, "image_encoder.layers.%d has an MLP of %lld for a width of %lld, the last stage %lld for %lld: one ratio is expected", i,
-                             (long long)n->stage[i].inner, (long long)n->stage[i].dim, (long long)last->inner, (long long)last->dim);
+            return error_set(e, PL_USAGE,
+                             "image_encoder.layers.%d has an MLP of %lld for a width of %lld, the last stage %lld for "
+                             "%lld: one ratio is expected",
+                             i, (long long)n->stage[i].inner, (long long)n->stage[i].dim, (long long)last->inner,
+                             (long long)last->dim);
     return PL_OK;
 }
 

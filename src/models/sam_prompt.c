@@ -26,7 +26,8 @@
 
 id sam_frequencies(const struct sam_build *b)
 {
-    return layer_param(b->g, "shared_image_embedding.", "positional_embedding", 2, (int64_t[]){2, b->c->prompts.hidden / 2}, 1);
+    return layer_param(b->g, "shared_image_embedding.", "positional_embedding", 2,
+                       (int64_t[]){2, b->c->prompts.hidden / 2}, 1);
 }
 
 /* The embedding of a point kind, [1,C]. */
@@ -44,7 +45,8 @@ static id filler_embedding(const struct sam_build *b)
 
 static id point_kinds(const struct sam_build *b)
 {
-    return b->kinds ? b->kinds : graph_input(b->g, "input_labels", DT_I32, 3, (int64_t[]){b->B, b->M, b->prompting.points});
+    return b->kinds ? b->kinds
+                    : graph_input(b->g, "input_labels", DT_I32, 3, (int64_t[]){b->B, b->M, b->prompting.points});
 }
 
 /* The encoded position of each point: [B*M*P,C], zeros for points without a position. */
@@ -52,7 +54,8 @@ static id point_positions(const struct sam_build *b, id gauss)
 {
     struct graph *g = b->g;
     const int64_t P = b->prompting.points, C = b->c->prompts.hidden, n = b->B * b->M * P;
-    id positions = b->positions ? b->positions : graph_input(g, "input_points", DT_F32, 4, (int64_t[]){b->B, b->M, P, 2});
+    id positions =
+        b->positions ? b->positions : graph_input(g, "input_points", DT_F32, 4, (int64_t[]){b->B, b->M, P, 2});
     id one = op_reshape(g, op_fourier(g, positions, gauss), 3, (int64_t[]){n, 1, C});
     /* A row for each kind with a position; other kinds are out of range and get zeros. */
     id rows = op_concat(g, (id[]){one, one, one, one}, POINT_FILLER, 1);
@@ -68,7 +71,8 @@ static id point_embeddings(const struct sam_build *b)
     for (int i = 0; i < POINT_FILLER; i++) known[i] = kind_embedding(b, i);
     known[POINT_FILLER] = filler_embedding(b);
     id table = op_reshape(g, op_concat(g, known, POINT_UNUSED, 0), 3, (int64_t[]){1, POINT_UNUSED, C});
-    return op_reshape(g, op_gather(g, table, op_reshape(g, point_kinds(b), 2, (int64_t[]){1, n})), 2, (int64_t[]){n, C});
+    return op_reshape(g, op_gather(g, table, op_reshape(g, point_kinds(b), 2, (int64_t[]){1, n})), 2,
+                      (int64_t[]){n, C});
 }
 
 /* Tokens [B*M,P,C], followed by the filler if no box follows. */
@@ -76,7 +80,8 @@ static id point_tokens(const struct sam_build *b, id gauss)
 {
     struct graph *g = b->g;
     const int64_t P = b->prompting.points, C = b->c->prompts.hidden;
-    id positions = point_positions(b, gauss), embeddings = point_embeddings(b); /* two statements: the evaluation order must not depend on the compiler */
+    /* two statements: the evaluation order must not depend on the compiler */
+    id positions = point_positions(b, gauss), embeddings = point_embeddings(b);
     id tokens = op_reshape(g, op_add(g, positions, embeddings), 3, (int64_t[]){b->B * b->M, P, C});
     if (b->prompting.boxes || b->prompting.slots) return tokens;
     id last = op_pad(g, filler_embedding(b), (int64_t[]){P, 0}, (int64_t[]){0, 0});
@@ -92,7 +97,8 @@ static id hidden_slots(const struct sam_build *b)
     score[POINT_UNUSED] = -INFINITY;
     id table = graph_const(g, "slot_scores", DT_F32, 3, (int64_t[]){1, POINT_KINDS, 1}, score);
     id all = op_gather(g, table, op_reshape(g, point_kinds(b), 2, (int64_t[]){1, N * P}));
-    return op_pad(g, op_reshape(g, all, 2, (int64_t[]){N, P}), (int64_t[]){0, 0}, (int64_t[]){0, b->prompting.boxes ? 2 : 0});
+    return op_pad(g, op_reshape(g, all, 2, (int64_t[]){N, P}), (int64_t[]){0, 0},
+                  (int64_t[]){0, b->prompting.boxes ? 2 : 0});
 }
 
 /* The tokens of the two corners, [B*M,2,C]. */

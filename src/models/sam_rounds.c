@@ -79,7 +79,10 @@ static struct round_result round_result(const struct sam_build *b, id image, id 
 }
 
 /* The evaluation outputs statistics of each mask (MASK_LOSS in ops.def). */
-static bool outputs_statistics(const struct sam_build *b) { return b->prompting.statistics || !program_is(b->g->at.program, PROGRAM_TRAINS); }
+static bool outputs_statistics(const struct sam_build *b)
+{
+    return b->prompting.statistics || !program_is(b->g->at.program, PROGRAM_TRAINS);
+}
 
 static void output_statistics(const struct sam_build *b, const char *name, id statistics)
 {
@@ -97,7 +100,8 @@ static id picked_statistics(const struct sam_build *b, const struct sam_masks *m
 }
 
 /* The rounds after the first, in a loop that carries prompts, round and masks. */
-static id more_rounds(struct sam_build *b, id image, id grid, const struct targets *t, struct prompt_state s, id masks, id sum)
+static id more_rounds(struct sam_build *b, id image, id grid, const struct targets *t, struct prompt_state s, id masks,
+                      id sum)
 {
     struct graph *g = b->g;
     const int64_t rounds = b->prompting.rounds - 1, h = 4 * b->grid;
@@ -136,12 +140,15 @@ void sam_rounds(const struct sam_build *given, id image)
             b.positions = s.positions;
             b.kinds = s.kinds;
             a = round_result(&b, image, grid, &t, sum);
-            if (b.prompting.rounds > 1 || outputs_statistics(&b)) masks = op_mask_pick(g, a.masks.logits, a.masks.iou, 0);
+            if (b.prompting.rounds > 1 || outputs_statistics(&b))
+                masks = op_mask_pick(g, a.masks.logits, a.masks.iou, 0);
             if (masks && outputs_statistics(&b)) best = picked_statistics(&b, &a.masks, &t, masks);
         }
         output_statistics(&b, "first_statistics", a.statistics);
         output_statistics(&b, "first_picks", best);
-        if (masks && b.prompting.picks) graph_output(g, "picked_masks", b.prompting.rounds > 1 ? op_copy(g, masks, SPACE_DEVICE) : masks); /* later rounds overwrite them */
+        /* later rounds overwrite them */
+        if (masks && b.prompting.picks)
+            graph_output(g, "picked_masks", b.prompting.rounds > 1 ? op_copy(g, masks, SPACE_DEVICE) : masks);
         if (b.prompting.rounds > 1) a.sum = more_rounds(&b, image, grid, &t, s, masks, a.sum);
         loss = op_scale(g, a.sum, 1.0 / (double)b.prompting.rounds);
     }

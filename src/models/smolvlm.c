@@ -1,8 +1,10 @@
 /*
- * smolvlm.c: SmolVLM and Idefics3 (model_type smolvlm, idefics3): SigLIP's tower, a connector, Llama.
+ * smolvlm.c: SmolVLM and Idefics3 (model_type smolvlm, idefics3): SigLIP's tower, a connector,
+ * Llama.
  *
  *     tower      last_hidden_state [n,side*side,C], normalised
- *     connector  each scale_factor x scale_factor tokens of the grid become one of their joined channels
+ *     connector  each scale_factor x scale_factor tokens of the grid become one of their joined
+ *     channels
  *                (pixel shuffle), and a linear layer without bias gives it the decoder's width
  *
  * transformers gives pixel_values as [B,M,3,S,S], where images of zeros are padding.
@@ -29,8 +31,11 @@ static int parse_smolvlm(struct model *m, const struct value *config, struct err
     int64_t token = 128257;
     bool tied = false; /* text_config does not decide */
     *c = (struct smolvlm){.scale = 2};
-    int rc = llava_part_config(m, config, "vision_config", "idefics3_vision", "{\"model_type\": \"idefics3_vision\"}", &vision, e);
-    if (!rc) rc = llava_part_config(m, config, "text_config", "llama", "{\"model_type\": \"llama\", \"rms_norm_eps\": 1e-5}", &text, e);
+    int rc = llava_part_config(m, config, "vision_config", "idefics3_vision", "{\"model_type\": \"idefics3_vision\"}",
+                               &vision, e);
+    if (!rc)
+        rc = llava_part_config(m, config, "text_config", "llama", "{\"model_type\": \"llama\", \"rms_norm_eps\": 1e-5}",
+                               &text, e);
     if (!rc && (rc = llava_add_tower(m, TOWER, vision, NULL, e))) error_prepend(e, "vision_config");
     if (!rc && (rc = llava_add_decoder(m, DECODER, text, e))) error_prepend(e, "text_config");
     if (!rc) rc = value_opt_bool(config, "tie_word_embeddings", &tied, e);
@@ -39,9 +44,13 @@ static int parse_smolvlm(struct model *m, const struct value *config, struct err
     if (rc) return rc;
     const struct tower_sizes s = tower_sizes(model_part(m, TOWER));
     c->side = s.side;
-    if (s.tokens != s.side * s.side) return error_set(e, PL_USAGE, "vision_config: a %s has a class token, which is no part of the grid", model_part(m, TOWER)->family->model_type);
+    if (s.tokens != s.side * s.side)
+        return error_set(e, PL_USAGE, "vision_config: a %s has a class token, which is no part of the grid",
+                         model_part(m, TOWER)->family->model_type);
     if (c->scale < 1 || c->side % c->scale)
-        return error_set(e, PL_USAGE, "scale_factor is %lld; expected a divisor of image_size / patch_size, which is %lld", (long long)c->scale, (long long)c->side);
+        return error_set(e, PL_USAGE,
+                         "scale_factor is %lld; expected a divisor of image_size / patch_size, which is %lld",
+                         (long long)c->scale, (long long)c->side);
     tower_set_root(llava_part(m, TOWER), "");
     decoder_set_names(llava_part(m, DECODER), "", true);
     decoder_tie(llava_part(m, DECODER), tied);
@@ -51,7 +60,10 @@ static int parse_smolvlm(struct model *m, const struct value *config, struct err
     return rc;
 }
 
-static id encode(const struct model *m, struct graph *g, id pixels) { return tower_encode(model_part(m, TOWER), g, TOWER, pixels, 0, NULL, NULL); }
+static id encode(const struct model *m, struct graph *g, id pixels)
+{
+    return tower_encode(model_part(m, TOWER), g, TOWER, pixels, 0, NULL, NULL);
+}
 
 static id connect(const struct model *m, struct graph *g, id x)
 {
@@ -61,7 +73,9 @@ static id connect(const struct model *m, struct graph *g, id x)
     IN_SCOPE(g, "model.connector", SCOPE_IMAGES) {
         x = op_window(g, op_reshape(g, x, 4, (int64_t[]){n, c->side, c->side, width}), (int)c->scale);
         x = op_reshape(g, x, 3, (int64_t[]){n, across * across, c->scale * c->scale * width});
-        x = layer_linear_init(g, x, "model.connector.", "modality_projection.proj", decoder_width(model_part(m, DECODER)), (struct linear_init){.std = 0.02, .no_bias = true});
+        x = layer_linear_init(g, x, "model.connector.", "modality_projection.proj",
+                              decoder_width(model_part(m, DECODER)),
+                              (struct linear_init){.std = 0.02, .no_bias = true});
     }
     return x;
 }

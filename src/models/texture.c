@@ -1,14 +1,16 @@
 /*
- * texture.c: what the pixels of an image look like in 32 x 32 cells, for the token allocator (allocator.h).
+ * texture.c: what the pixels of an image look like in 32 x 32 cells, for the token allocator
+ * (allocator.h).
  *
  *     0-2    red, green, blue of the cell              8, 9   row, column, 0 to 1
  *     3, 4   L* / 100, (a* + 128) / 255                10     distance from the centre, 0 to 1
  *     5-7    Sobel of grey: x, y, magnitude            11     as 7
  *                                                      12     as 3
  *
- * An image is resized to 512 x 512 (bilinear, without antialiasing), and a cell is the mean of 16 x 16 pixels. Channels
- * 5 to 7 are spread over 0 to 1 by the smallest and largest value of this image: ARR-COC takes those of a batch, so that
- * its results depend on what shares a batch. At the border of the grid its outermost cells are repeated.
+ * An image is resized to 512 x 512 (bilinear, without antialiasing), and a cell is the mean of 16 x
+ * 16 pixels. Channels 5 to 7 are spread over 0 to 1 by the smallest and largest value of this
+ * image: ARR-COC takes those of a batch, so that its results depend on what shares a batch. At the
+ * border of the grid its outermost cells are repeated.
  */
 #include <math.h>
 
@@ -28,7 +30,8 @@ static struct between between(int i, int64_t side)
     return (struct between){a, min_i64(a + 1, side - 1), at - (float)a};
 }
 
-/* The means of a row of cells of one plane: first over the rows of the resized image, then along them. */
+/* The means of a row of cells of one plane: first over the rows of the resized image, then along
+ * them. */
 static void put_means(const float *plane, int64_t side, int row, float *cells)
 {
     float line[WIDEST];
@@ -55,7 +58,8 @@ static double lab_curve(double t) { return t > 216.0 / 24389 ? cbrt(t) : (24389.
 static void put_lab(float *cell)
 {
     const double r = linear_light(cell[0]), g = linear_light(cell[1]), b = linear_light(cell[2]);
-    const double x = lab_curve((0.4124564 * r + 0.3575761 * g + 0.1804375 * b) / 0.95047), y = lab_curve(0.2126729 * r + 0.7151522 * g + 0.0721750 * b);
+    const double x = lab_curve((0.4124564 * r + 0.3575761 * g + 0.1804375 * b) / 0.95047),
+                 y = lab_curve(0.2126729 * r + 0.7151522 * g + 0.0721750 * b);
     cell[3] = (float)((116 * y - 16) / 100);
     cell[4] = (float)((500 * (x - y) + 128) / 255);
 }
@@ -100,13 +104,15 @@ static void spread(float *x, int step)
 void texture_of(const float *rgb, int64_t side, float *texture)
 {
     for (int c = 0; c < 3; c++)
-        for (int row = 0; row < TEXTURE_SIDE; row++) put_means(rgb + c * side * side, side, row, texture + row * TEXTURE_SIDE * TEXTURE_CHANNELS + c);
+        for (int row = 0; row < TEXTURE_SIDE; row++)
+            put_means(rgb + c * side * side, side, row, texture + row * TEXTURE_SIDE * TEXTURE_CHANNELS + c);
     for (int i = 0; i < TEXTURE_CELLS; i++) {
         float *cell = texture + i * TEXTURE_CHANNELS;
         put_lab(cell);
         put_position(i / TEXTURE_SIDE, i % TEXTURE_SIDE, cell);
     }
-    for (int i = 0; i < TEXTURE_CELLS; i++) put_edges(texture, i / TEXTURE_SIDE, i % TEXTURE_SIDE, texture + i * TEXTURE_CHANNELS);
+    for (int i = 0; i < TEXTURE_CELLS; i++)
+        put_edges(texture, i / TEXTURE_SIDE, i % TEXTURE_SIDE, texture + i * TEXTURE_CHANNELS);
     for (int c = 5; c <= TEXTURE_EDGES; c++) spread(texture + c, TEXTURE_CHANNELS);
     for (int i = 0; i < TEXTURE_CELLS; i++) {
         float *cell = texture + i * TEXTURE_CHANNELS;

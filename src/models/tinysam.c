@@ -1,6 +1,6 @@
 /*
- * tinysam.c: TinySAM and MobileSAM: the image encoder TinyViT with the prompt encoder and the mask decoder of
- * Segment Anything. Their configuration.
+ * tinysam.c: TinySAM and MobileSAM: the image encoder TinyViT with the prompt encoder and the mask
+ * decoder of Segment Anything. Their configuration.
  */
 #include <stdio.h>
 #include <string.h>
@@ -14,20 +14,22 @@ static const struct tinyvit usual = {
 };
 
 /* Parses a list with one number per stage. The first list determines the number of stages. */
-static int parse_list(struct tinyvit *c, const struct value *map, const char *key, size_t offset, int64_t most, struct error *e)
+static int parse_list(struct tinyvit *c, const struct value *map, const char *key, size_t offset, int64_t most,
+                      struct error *e)
 {
     const struct value *list = value_get(map, key);
     if (!list || list->kind == VALUE_NULL) return PL_OK;
     if (value_as_list(list, key, e)) return e->code;
     if (offset == offsetof(struct stage, width) && list->count >= 2 && list->count <= STAGES) c->stages = list->count;
     if (list->count != c->stages)
-        return error_set(e, PL_USAGE, "%s has %u numbers; expected one for each stage (2 to %d): embed_dims has %lld", key, list->count, STAGES,
-                         (long long)c->stages);
+        return error_set(e, PL_USAGE, "%s has %u numbers; expected one for each stage (2 to %d): embed_dims has %lld",
+                         key, list->count, STAGES, (long long)c->stages);
     for (uint32_t i = 0; i < list->count; i++) {
         int64_t *to = (int64_t *)(void *)((char *)&c->stage[i] + offset);
         if (value_as_int(value_at(list, i), key, to, e)) return e->code;
         if (*to < 1 || *to > most)
-            return error_set(e, PL_USAGE, "%s[%u] is %lld, it must lie between 1 and %lld", key, i, (long long)*to, (long long)most);
+            return error_set(e, PL_USAGE, "%s[%u] is %lld, it must lie between 1 and %lld", key, i, (long long)*to,
+                             (long long)most);
     }
     return PL_OK;
 }
@@ -70,16 +72,18 @@ static void find_strides(struct tinyvit *c, struct sam_vision *v)
 
 static int check(const struct tinyvit *c, const struct sam *s, struct error *e)
 {
-    if (c->stage[0].width < 2) return error_set(e, PL_USAGE, "embed_dims[0] is %lld, it must be at least 2", (long long)c->stage[0].width);
+    if (c->stage[0].width < 2)
+        return error_set(e, PL_USAGE, "embed_dims[0] is %lld, it must be at least 2", (long long)c->stage[0].width);
     for (int64_t i = 1; i < c->stages; i++)
         if (c->stage[i].width % c->stage[i].heads)
-            return error_set(e, PL_USAGE, "embed_dims[%lld] %lld is not divisible by num_heads[%lld] %lld", (long long)i, (long long)c->stage[i].width,
-                             (long long)i, (long long)c->stage[i].heads);
+            return error_set(e, PL_USAGE, "embed_dims[%lld] %lld is not divisible by num_heads[%lld] %lld",
+                             (long long)i, (long long)c->stage[i].width, (long long)i, (long long)c->stage[i].heads);
     if (s->vision.image % s->vision.patch)
-        return error_set(e, PL_USAGE, "image_size %lld is not divisible by %lld, the total stride of the stages", (long long)s->vision.image,
-                         (long long)s->vision.patch);
+        return error_set(e, PL_USAGE, "image_size %lld is not divisible by %lld, the total stride of the stages",
+                         (long long)s->vision.image, (long long)s->vision.patch);
     if (s->decoder.iou_layers != 3)
-        return error_set(e, PL_USAGE, "mask_decoder_config.iou_head_depth is %lld; the reference's weights have a head of 3 layers",
+        return error_set(e, PL_USAGE,
+                         "mask_decoder_config.iou_head_depth is %lld; the reference's weights have a head of 3 layers",
                          (long long)s->decoder.iou_layers);
     return PL_OK;
 }
@@ -95,7 +99,8 @@ static int parse_tinysam(struct model *m, const struct value *config, struct err
     *s = (struct sam){.tiny = c, .prompts = sam_usual_prompts, .decoder = sam_usual_decoder, .vision = {.image = 1024, .channels = 3}};
     s->decoder.eps = 1e-5; /* as in the reference; the default of transformers differs */
     m->config = s;
-    if (sam_parse_part(config, "vision_config", &vision, e) || sam_parse_part(config, "prompt_encoder_config", &prompts, e) ||
+    if (sam_parse_part(config, "vision_config", &vision, e) ||
+        sam_parse_part(config, "prompt_encoder_config", &prompts, e) ||
         sam_parse_part(config, "mask_decoder_config", &decoder, e))
         return e->code;
     if (sam_parse_decoder(&s->decoder, decoder, e)) return error_prepend(e, "mask_decoder_config");

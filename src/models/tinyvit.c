@@ -53,14 +53,16 @@ static id conv_bn(const struct sam_build *b, id x, const char *prefix, struct co
     if (!x) return 0;
     const int64_t C = tensor_last(tensor_at(g, x)), in = c.depthwise ? 1 : C;
     snprintf(full, sizeof full, "%s%s.", prefix, c.name);
-    id w = layer_param(g, full, "c.weight", 4, (int64_t[]){c.out, in, c.size, c.size}, sqrt(1 / (3.0 * (double)(in * c.size * c.size))));
+    id w = layer_param(g, full, "c.weight", 4, (int64_t[]){c.out, in, c.size, c.size},
+                       sqrt(1 / (3.0 * (double)(in * c.size * c.size))));
     x = op_conv(g, x, w, 0, (int)c.stride, (int)c.size / 2, c.depthwise ? (int)C : 1);
     return layer_batch_norm(g, x, full, "bn", b->bn_group, c.zero_init);
 }
 
 /* Expand, depthwise, project: the three convolutions (inverted bottleneck) of stage 0 and of the
  * downsampling between stages. */
-static id inverted_bottleneck(const struct sam_build *b, id x, const char *prefix, int64_t inner, int64_t out, int64_t stride, bool zero_init)
+static id inverted_bottleneck(const struct sam_build *b, id x, const char *prefix, int64_t inner, int64_t out,
+                              int64_t stride, bool zero_init)
 {
     struct graph *g = b->g;
     x = op_act(g, conv_bn(b, x, prefix, (struct conv){"conv1", inner, 1, 1, false, false}), ACT_GELU);
@@ -74,7 +76,8 @@ static id embed(const struct sam_build *b, id pixels)
     struct graph *g = b->g;
     id x = 0;
     IN_SCOPE(g, ROOT "patch_embed", 0) {
-        x = op_act(g, conv_bn(b, pixels, ROOT "patch_embed.", (struct conv){"seq.0", width / 2, 3, 2, false, false}), ACT_GELU);
+        x = op_act(g, conv_bn(b, pixels, ROOT "patch_embed.", (struct conv){"seq.0", width / 2, 3, 2, false, false}),
+                   ACT_GELU);
         x = conv_bn(b, x, ROOT "patch_embed.", (struct conv){"seq.2", width, 3, 2, false, false});
     }
     return x;
@@ -143,7 +146,8 @@ static id run_stage(const struct sam_build *b, id x, int64_t i)
     struct graph *g = b->g;
     char root[64], prefix[80];
     snprintf(root, sizeof root, ROOT "layers.%lld.blocks", (long long)i);
-    FOR_LAYERS(block, g, root, s->depth) x = i ? attention_block(b, x, block.prefix, s) : conv_block(b, x, block.prefix, s);
+    FOR_LAYERS (block, g, root, s->depth)
+        x = i ? attention_block(b, x, block.prefix, s) : conv_block(b, x, block.prefix, s);
     if (i + 1 == c->stages) return x;
     snprintf(root, sizeof root, ROOT "layers.%lld.downsample", (long long)i);
     snprintf(prefix, sizeof prefix, "%s.", root);
@@ -168,8 +172,9 @@ id tinyvit_encode(const struct sam_build *b, id pixels)
     struct graph *g = b->g;
     const int64_t patch = b->c->vision.patch, out = b->c->vision.output;
     if (b->side % patch)
-        return graph_fail(g, "pixel_values: images of %lld pixels are not divisible by %lld, the encoder's total stride", (long long)b->side,
-                          (long long)patch);
+        return graph_fail(g,
+                          "pixel_values: images of %lld pixels are not divisible by %lld, the encoder's total stride",
+                          (long long)b->side, (long long)patch);
     id x = embed(b, pixels);
     for (int64_t i = 0; i < c->stages; i++) x = run_stage(b, x, i);
     head_weights(b);

@@ -13,7 +13,8 @@ void pass_differentiate(struct graph *g, const struct settings *s)
 {
     if (s->forward) return;
     id seed = 0;
-    if (settings_scale_loss(s)) seed = graph_view(g, graph_step(g), DT_F32, 0, NULL, NULL, offsetof(struct step_block, loss_scale));
+    if (settings_scale_loss(s))
+        seed = graph_view(g, graph_step(g), DT_F32, 0, NULL, NULL, offsetof(struct step_block, loss_scale));
     graph_differentiate_from(g, PROGRAM_STEP, graph_find_output(g, PROGRAM_STEP, "loss"), seed);
     graph_prune(g, PROGRAM_STEP);
 }

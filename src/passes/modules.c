@@ -36,7 +36,8 @@ const char *module_name(const struct graph *g, id scope)
 
 bool module_scope(const char *pattern, const struct graph *g, id scope)
 {
-    return module_pattern(pattern, module_name(g, scope)) || module_pattern(pattern, graph_name(g, g->scopes.at[scope].name));
+    return module_pattern(pattern, module_name(g, scope)) ||
+           module_pattern(pattern, graph_name(g, g->scopes.at[scope].name));
 }
 
 bool module_matches(const struct module_rule *r, const struct graph *g, id scope)

@@ -1,7 +1,7 @@
 /*
- * passes.h: the memory techniques and the rewrites. techniques.def has a row for each technique that
- * a user may set or the planner may choose; pipeline.def has the passes in their order. Each pass is
- * one file; it rewrites the graph and depends on no other.
+ * passes.h: the memory techniques and the rewrites. techniques.def has a row for each technique
+ * that a user may set or the planner may choose; pipeline.def has the passes in their order. Each
+ * pass is one file; it rewrites the graph and depends on no other.
  */
 #ifndef PASSES_H
 #define PASSES_H
@@ -52,10 +52,12 @@ enum offload {
 /* Chunks of the mask head: as many as of the LM head. */
 enum { MASK_CHUNKS_SAME = 0 };
 
-/* Images that a frozen tower encodes at once: as many as there are, or inline, as a part of the step. */
+/* Images that a frozen tower encodes at once: as many as there are, or inline, as a part of the
+ * step. */
 enum { ENCODE_INLINE = 0, ENCODE_ALL = 1 << 20 };
 
-/* What is divided among ranks instead of being repeated on each; a level includes those before it. */
+/* What is divided among ranks instead of being repeated on each; a level includes those before
+ * it. */
 enum shard_level { SHARD_NONE, SHARD_OPTIMIZER, SHARD_GRADIENTS, SHARD_WEIGHTS, SHARD_LEVELS };
 /* The ranks among which it is divided, by the ladder of techniques.def. */
 enum shard_group { GROUP_ALL, GROUP_HOST };
@@ -74,8 +76,8 @@ struct module_rule {
     enum dtype precision;
 };
 
-/* memory.quantize: the form of the weights of layers by name: the last rule with a pattern that matches
- * wins. */
+/* memory.quantize: the form of the weights of layers by name: the last rule with a pattern that
+ * matches wins. */
 enum quantize { QUANTIZE_NONE, QUANTIZE_NF4, QUANTIZE_RULES };
 struct quantize_rule {
     const char *const *match;
@@ -85,9 +87,11 @@ struct quantize_rule {
 
 /* True if a pattern matches a module's name or that of a module around it (modules.c). */
 bool module_pattern(const char *pattern, const char *module);
-/* The name of the module that a scope is: without the passes around it (SCOPE_PASS), as parameters are named. "": the scope is itself such a pass. */
+/* The name of the module that a scope is: without the passes around it (SCOPE_PASS), as parameters
+ * are named. "": the scope is itself such a pass. */
 const char *module_name(const struct graph *g, id scope);
-/* True if a pattern, or any pattern of a rule, matches the scope: by its module, or by its whole name. */
+/* True if a pattern, or any pattern of a rule, matches the scope: by its module, or by its whole
+ * name. */
 bool module_scope(const char *pattern, const struct graph *g, id scope);
 bool module_matches(const struct module_rule *r, const struct graph *g, id scope);
 
@@ -112,7 +116,14 @@ enum rewrite {
 #undef AGAIN
 
 /* The phases of pipeline.def, in order. */
-enum pipeline_phase { PIPELINE_FORWARD, PIPELINE_BACKWARD, PIPELINE_RECOMPUTE, PIPELINE_UPDATE, PIPELINE_WHOLE, PIPELINE_PHASES };
+enum pipeline_phase {
+    PIPELINE_FORWARD,
+    PIPELINE_BACKWARD,
+    PIPELINE_RECOMPUTE,
+    PIPELINE_UPDATE,
+    PIPELINE_WHOLE,
+    PIPELINE_PHASES
+};
 
 /* The planner's decisions (techniques.def), and the recipe of the update. */
 struct settings {
@@ -136,30 +147,37 @@ struct settings {
     struct device_traits device; /* properties of the plan's device */
     bool inputs_ahead;      /* the staging buffer "next" holds the batch of the next step while a step runs */
     unsigned without;       /* enum rewrite: disabled rewrites; 0 except in tests */
-    int prompt_chunk;            /* generation: tokens that program prompt takes at once; 0: the run does not generate */
+    /* generation: tokens that program prompt takes at once; 0: the run does not generate */
+    int prompt_chunk;
     int prompts;                 /* generation: prompts that are answered at once */
     int ranks, shares;           /* ranks of the run; shares of a step on each of them (shares.c); 0 is 1 */
     int per_host;                /* ranks of a host; 0: all are on one */
     bool motions;                /* a single rank has the collectives of several: for tests and measurements */
-    bool pipelined;              /* a step is submitted before the previous one retires: needs the staging buffer "tickets" and GUARD */
+    /* a step is submitted before the previous one retires: needs the staging buffer "tickets" and
+     * GUARD */
+    bool pipelined;
 };
 
 /* The ranks that a collective is over; 0: there is none. */
 static inline int settings_group(const struct settings *s) { return s->ranks > 1 ? s->ranks : s->motions; }
 
-/* The ranks that hold one copy of a divided weight between them, their axis, and the number of such groups. */
+/* The ranks that hold one copy of a divided weight between them, their axis, and the number of such
+ * groups. */
 static inline int settings_holders(const struct settings *s) { return s->group == GROUP_HOST ? s->per_host : s->ranks; }
 static inline int settings_axis(const struct settings *s) { return s->group == GROUP_HOST ? AXIS_HOST : AXIS_ALL; }
 static inline int settings_copies(const struct settings *s) { return s->ranks / settings_holders(s); }
 
-/* attr.group.host of a collective over all ranks, and of one over those that hold a copy: two levels where a host's ranks are a subtree of the
- * tree over all, so that no bit changes. */
+/* attr.group.host of a collective over all ranks, and of one over those that hold a copy: two
+ * levels where a host's ranks are a subtree of the tree over all, so that no bit changes. */
 static inline int settings_host(const struct settings *s)
 {
     const int host = s->per_host;
     return host > 1 && host < s->ranks && !(host & (host - 1)) ? host : 0;
 }
-static inline int settings_holders_host(const struct settings *s) { return s->group == GROUP_HOST ? 0 : settings_host(s); }
+static inline int settings_holders_host(const struct settings *s)
+{
+    return s->group == GROUP_HOST ? 0 : settings_host(s);
+}
 
 /* --- techniques as a table (settings.c) -------------------------------------------------- */
 
@@ -195,14 +213,19 @@ struct technique {
     const char *compare;      /* rows of `plan --compare`; "least": the smallest possible number */
     const char *compare_else; /* instead of `compare`, on a device that does not support it */
     const char *label;        /* in lists of the techniques in use; %s: the value */
-    const char *needs;        /* "precision=bf16|bf16-pure": unless it is off, the other technique must have one of these values; NULL: none */
-    const char *models;       /* kinds of models in which it has an effect, as column `needs` of config.def names them; NULL: all */
-    /* Whether the other settings and the limits exclude the technique, or its value, and why, with what
-     * to do (the technique's file); NULL: nothing does. */
+    /* "precision=bf16|bf16-pure": unless it is off, the other technique must have one of these
+     * values; NULL: none */
+    const char *needs;
+    /* kinds of models in which it has an effect, as column `needs` of config.def names them; NULL:
+     * all */
+    const char *models;
+    /* Whether the other settings and the limits exclude the technique, or its value, and why, with
+     * what to do (the technique's file); NULL: nothing does. */
     bool (*excluded)(const struct settings *s, const struct step_limits *l, struct text *why);
     const char *rules;        /* the value where the configuration has a list of rules instead; NULL: it takes none */
     bool unsaid;              /* plan files do not name it where it is off: few models have it */
-    bool composed;            /* the search has a dimension of its own for it (plan/search_space.c); else its ladder is one */
+    /* the search has a dimension of its own for it (plan/search_space.c); else its ladder is one */
+    bool composed;
     bool updates_only;        /* off where weights are not updated (`plimsoll step`) */
     bool without_training;    /* chosen by the search also there */
     enum pipeline_phase phase; /* the first phase that reads it */
@@ -229,7 +252,8 @@ void technique_copy(enum technique_id id, struct settings *to, const struct sett
 void settings_follow(struct settings *s, const struct settings *decided);
 /* Value i of a list of values; false: it has no such value. */
 bool technique_value(const char *list, int i, char out[SETTING_ROOM]);
-/* "bf16, adamw, recompute all, head in 4 chunks": precision, optimizer, and the techniques in use. */
+/* "bf16, adamw, recompute all, head in 4 chunks": precision, optimizer, and the techniques in
+ * use. */
 void settings_print(const struct settings *s, struct text *out);
 /* The technique found by name; TECHNIQUES: there is none. */
 enum technique_id technique_find(const char *name);
@@ -246,9 +270,9 @@ bool group_excluded(const struct settings *s, const struct step_limits *l, struc
  * (offload.c). */
 bool offload_repeats(unsigned before, const struct settings *s);
 
-/* Checks memory.quantize against a model's forward graph (quantize.c): PL_USAGE if a rule names no linear
- * layer, or one whose weight is trained or tied, if nf4 finds no weight to quantize, or if a weight that the
- * folder has in 4 bits is trained. */
+/* Checks memory.quantize against a model's forward graph (quantize.c): PL_USAGE if a rule names no
+ * linear layer, or one whose weight is trained or tied, if nf4 finds no weight to quantize, or if a
+ * weight that the folder has in 4 bits is trained. */
 int quantize_check(const struct graph *g, const struct settings *s, struct error *e);
 /* The form in which each parameter of the graph would be kept: forms[params], enum stored. */
 void quantize_forms(const struct graph *g, const struct settings *s, uint8_t *forms);
@@ -272,9 +296,11 @@ typedef void pass_fn(struct graph *g, const struct settings *s);
 #undef REWRITE_PASS
 #undef AGAIN
 
-/* The images of the largest program that pass_encode changes; 0: no program has a frozen tower (encode.c). */
+/* The images of the largest program that pass_encode changes; 0: no program has a frozen tower
+ * (encode.c). */
 int64_t encode_images(struct graph *g, const struct settings *s);
-/* By program: the rows of one chunk of the heads; 0: they are not split. pass_chunk reads nothing else of head_chunks and mask_chunks (chunk.c). */
+/* By program: the rows of one chunk of the heads; 0: they are not split. pass_chunk reads nothing
+ * else of head_chunks and mask_chunks (chunk.c). */
 void chunk_rows(struct graph *g, const struct settings *s, int64_t rows[PROGRAM_COUNT]);
 /* True if a program has an LM head and a mask head, so that mask_chunks is the second one's. */
 bool chunk_has_masks(const struct graph *g);

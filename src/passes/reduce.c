@@ -5,14 +5,16 @@
  *     SQUARES of each gradient, by cells           instead of SUMSQ
  *     TOTAL of all cells
  *
- * The norm is computed by cells of weights, in an order that does not know who holds a cell. So the clip factor, GUARD
- * and SCALER have the same bits on every rank, and on any number of ranks: all of them update a step, or none does. A
- * rank with one share keeps SUMSQ, and with it the bits that it had before.
+ * The norm is computed by cells of weights, in an order that does not know who holds a cell. So the
+ * clip factor, GUARD and SCALER have the same bits on every rank, and on any number of ranks: all
+ * of them update a step, or none does. A rank with one share keeps SUMSQ, and with it the bits that
+ * it had before.
  *
  * With one rank and several shares only the norm is replaced.
  *
- * Where a rank computes one micro-batch a step, a gradient is complete in the middle of the backward, and ALL_REDUCE stands
- * behind the block that completes it: a GPU sends it beside the backward of the next blocks. Sums and bits are the same.
+ * Where a rank computes one micro-batch a step, a gradient is complete in the middle of the
+ * backward, and ALL_REDUCE stands behind the block that completes it: a GPU sends it beside the
+ * backward of the next blocks. Sums and bits are the same.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +46,8 @@ static void take_norm(struct reduce *r)
         r->sum = n->out[0];
     }
     for (uint32_t k = 0; k < order->nodes.n; k++)
-        if (node_at(g, order->nodes.at[k])->op != OP_SUMSQ && order->nodes.at[k] != zero) vec_push(&r->rest, order->nodes.at[k]);
+        if (node_at(g, order->nodes.at[k])->op != OP_SUMSQ && order->nodes.at[k] != zero)
+            vec_push(&r->rest, order->nodes.at[k]);
 }
 
 /* Sums of the gradients over ranks; the nodes of `rest` read them instead. */
@@ -53,7 +56,9 @@ static void all_reduce(struct reduce *r)
     struct graph *g = r->g;
     id *instead = mem_alloc(g->tensors.n * sizeof *instead); /* by tensor; 0: itself */
     for (uint32_t i = 0; i < r->gradients.n; i++) {
-        const id x = r->gradients.at[i], sum = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = r->ranks, .host = r->host}}, (id[]){x}, 1);
+        const id x = r->gradients.at[i],
+                 sum = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = r->ranks, .host = r->host}},
+                                (id[]){x}, 1);
         if (!instead[x]) instead[x] = sum;
         r->gradients.at[i] = sum;
     }
@@ -82,7 +87,7 @@ static id emit_norm(struct reduce *r)
     return op_apply(g, OP_TOTAL, NULL, (id[]){all}, 1);
 }
 
-/* --- beside the backward --------------------------------------------------------------------------------------- */
+/* --- beside the backward ---------------------------------------------------------------------- */
 
 /* A gradient's ALL_REDUCE, to insert before the node at a position of the step. */
 struct sent {
@@ -98,10 +103,14 @@ static int by_position(const void *a, const void *b)
 }
 
 /* With one micro-batch; levels of sharding have collectives of their own. */
-static bool is_early(const struct settings *s) { return settings_group(s) && s->shard == SHARD_NONE && s->accumulation <= 1 && s->shares <= 1; }
+static bool is_early(const struct settings *s)
+{
+    return settings_group(s) && s->shard == SHARD_NONE && s->accumulation <= 1 && s->shares <= 1;
+}
 
-/* By storage: the position of the last node of the step that touches it. The gradient of a weight that is added to an activation may
- * be that activation's too, which the backward goes on reading. */
+/* By storage: the position of the last node of the step that touches it. The gradient of a weight
+ * that is added to an activation may be that activation's too, which the backward goes on
+ * reading. */
 static uint32_t *last_uses(const struct graph *g)
 {
     uint32_t *last = mem_alloc(g->storages.n * sizeof *last);
@@ -124,7 +133,8 @@ static void reduce_early(struct graph *g, int ranks, int host)
         if (!whole) continue;
         const uint32_t k = last[tensor_at(g, whole)->storage];
         g->at.scope = node_at(g, order->nodes.at[k])->scope;
-        const id sum = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = ranks, .host = host}}, (id[]){whole}, 1);
+        const id sum =
+            op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = ranks, .host = host}}, (id[]){whole}, 1);
         if (!sum) break;
         vec_push(&list, ((struct sent){block_end(g, PROGRAM_STEP, k, 0), list.n, order->nodes.at[--order->nodes.n]}));
         graph_replace(g, PROGRAM_UPDATE, whole, sum);

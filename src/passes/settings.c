@@ -22,7 +22,10 @@
 
 static const char *const kinds[RECOMPUTE_KINDS] = {"none", "all", "selective", "every", "ratio", "segments", "first"};
 
-static bool counts(enum recompute_kind k) { return k == RECOMPUTE_EVERY || k == RECOMPUTE_SEGMENTS || k == RECOMPUTE_FIRST; }
+static bool counts(enum recompute_kind k)
+{
+    return k == RECOMPUTE_EVERY || k == RECOMPUTE_SEGMENTS || k == RECOMPUTE_FIRST;
+}
 
 const char *recompute_text(const struct recompute *r, char out[SETTING_ROOM])
 {
@@ -68,7 +71,8 @@ bool recompute_read(const char *text, struct recompute *out)
             long n = 0;
             if (k == RECOMPUTE_RATIO) r.ratio = strtod(at, &end);
             else n = strtol(at, &end, 10);
-            bool sane = k == RECOMPUTE_RATIO ? r.ratio >= 0 && r.ratio <= 1 : n >= (k == RECOMPUTE_FIRST ? 0 : 1) && n <= 1 << 20;
+            bool sane = k == RECOMPUTE_RATIO ? r.ratio >= 0 && r.ratio <= 1
+                                             : n >= (k == RECOMPUTE_FIRST ? 0 : 1) && n <= 1 << 20;
             if (end == at || !sane) return false;
             r.n = (int)n;
             at = end;
@@ -116,12 +120,16 @@ static const struct {
     const char *name;
     enum dtype precision;
     bool pure;
-} precisions[] = {{"f32", DT_F32, false}, {"bf16", DT_BF16, false}, {"f16", DT_F16, false}, {"bf16-pure", DT_BF16, true}};
+} precisions[] = {{"f32", DT_F32, false},
+                  {"bf16", DT_BF16, false},
+                  {"f16", DT_F16, false},
+                  {"bf16-pure", DT_BF16, true}};
 
 static const char *precision_print(const struct settings *s, char out[SETTING_ROOM])
 {
     for (size_t i = 0; i < COUNT(precisions); i++)
-        if (precisions[i].precision == s->precision && precisions[i].pure == s->pure) snprintf(out, SETTING_ROOM, "%s", precisions[i].name);
+        if (precisions[i].precision == s->precision && precisions[i].pure == s->pure)
+            snprintf(out, SETTING_ROOM, "%s", precisions[i].name);
     return out;
 }
 
@@ -149,7 +157,8 @@ static const struct {
 static const char *optimizer_print(const struct settings *s, char out[SETTING_ROOM])
 {
     for (size_t i = 0; i < COUNT(optimizers); i++)
-        if (optimizers[i].kind == s->optimizer && optimizers[i].state == s->state) snprintf(out, SETTING_ROOM, "%s", optimizers[i].name);
+        if (optimizers[i].kind == s->optimizer && optimizers[i].state == s->state)
+            snprintf(out, SETTING_ROOM, "%s", optimizers[i].name);
     return out;
 }
 
@@ -166,7 +175,8 @@ static bool optimizer_parse(const char *text, struct settings *out)
 
 /* --- quantize ----------------------------------------------------------------------------- */
 
-static const char *const quantizations[] = {[QUANTIZE_NONE] = "none", [QUANTIZE_NF4] = "nf4", [QUANTIZE_RULES] = "rules"};
+static const char *const quantizations[] =
+    {[QUANTIZE_NONE] = "none", [QUANTIZE_NF4] = "nf4", [QUANTIZE_RULES] = "rules"};
 
 static const char *quantize_print(const struct settings *s, char out[SETTING_ROOM])
 {
@@ -193,7 +203,8 @@ static int read_number(const char *text, int end)
 
 static const char *encode_print(const struct settings *s, char out[SETTING_ROOM])
 {
-    if (s->encode == ENCODE_INLINE || s->encode == ENCODE_ALL) snprintf(out, SETTING_ROOM, "%s", s->encode ? "all" : "inline");
+    if (s->encode == ENCODE_INLINE || s->encode == ENCODE_ALL)
+        snprintf(out, SETTING_ROOM, "%s", s->encode ? "all" : "inline");
     else snprintf(out, SETTING_ROOM, "%d", s->encode);
     return out;
 }
@@ -228,9 +239,15 @@ static const struct {
     const char *word;
     enum shard_level level;
     enum shard_group group;
-} shard_words[] = {{"zero-0", SHARD_NONE, GROUP_ALL}, {"zero-1", SHARD_OPTIMIZER, GROUP_ALL}, {"zero-2", SHARD_GRADIENTS, GROUP_ALL}, {"zero-3", SHARD_WEIGHTS, GROUP_ALL},
-                   {"NO_SHARD", SHARD_NONE, GROUP_ALL}, {"SHARD_GRAD_OP", SHARD_GRADIENTS, GROUP_ALL}, {"FULL_SHARD", SHARD_WEIGHTS, GROUP_ALL},
-                   {"HYBRID_SHARD", SHARD_WEIGHTS, GROUP_HOST}, {"_HYBRID_SHARD_ZERO2", SHARD_GRADIENTS, GROUP_HOST}};
+} shard_words[] = {{"zero-0", SHARD_NONE, GROUP_ALL},
+                   {"zero-1", SHARD_OPTIMIZER, GROUP_ALL},
+                   {"zero-2", SHARD_GRADIENTS, GROUP_ALL},
+                   {"zero-3", SHARD_WEIGHTS, GROUP_ALL},
+                   {"NO_SHARD", SHARD_NONE, GROUP_ALL},
+                   {"SHARD_GRAD_OP", SHARD_GRADIENTS, GROUP_ALL},
+                   {"FULL_SHARD", SHARD_WEIGHTS, GROUP_ALL},
+                   {"HYBRID_SHARD", SHARD_WEIGHTS, GROUP_HOST},
+                   {"_HYBRID_SHARD_ZERO2", SHARD_GRADIENTS, GROUP_HOST}};
 
 static const char *shard_print(const struct settings *s, char out[SETTING_ROOM])
 {
@@ -253,9 +270,15 @@ static bool shard_parse(const char *text, struct settings *out)
 
 /* --- the table --------------------------------------------------------------------------- */
 
-static const char *recompute_print(const struct settings *s, char out[SETTING_ROOM]) { return recompute_text(&s->recompute, out); }
+static const char *recompute_print(const struct settings *s, char out[SETTING_ROOM])
+{
+    return recompute_text(&s->recompute, out);
+}
 static bool recompute_parse(const char *text, struct settings *out) { return recompute_read(text, &out->recompute); }
-static const char *offload_print(const struct settings *s, char out[SETTING_ROOM]) { return offload_text(s->offload, out); }
+static const char *offload_print(const struct settings *s, char out[SETTING_ROOM])
+{
+    return offload_text(s->offload, out);
+}
 static bool offload_parse(const char *text, struct settings *out) { return offload_read(text, &out->offload); }
 
 #define HANDLERS_COUNT(name) NULL, NULL
@@ -263,9 +286,14 @@ static bool offload_parse(const char *text, struct settings *out) { return offlo
 #define HANDLERS_CHOICE(name) NULL, NULL
 #define HANDLERS_WORD(name) name##_print, name##_parse
 const struct technique techniques[TECHNIQUES] = {
-#define TECHNIQUE(section, name, type, members, first, last, standard, allowed, doc, ...)                                                   \
-    {#section, #name, TYPE_##type, offsetof(struct settings, first),                                                                                  \
-     offsetof(struct settings, last) + sizeof(((struct settings *)0)->last) - offsetof(struct settings, first), HANDLERS_##type(name), __VA_ARGS__},
+#define TECHNIQUE(section, name, type, members, first, last, standard, allowed, doc, ...)                              \
+    {#section,                                                                                                         \
+     #name,                                                                                                            \
+     TYPE_##type,                                                                                                      \
+     offsetof(struct settings, first),                                                                                 \
+     offsetof(struct settings, last) + sizeof(((struct settings *)0)->last) - offsetof(struct settings, first),        \
+     HANDLERS_##type(name),                                                                                            \
+     __VA_ARGS__},
 #include "passes/techniques.def"
 #undef TECHNIQUE
 };
@@ -315,7 +343,8 @@ const char *technique_label(enum technique_id id, const struct settings *s, char
     char value[SETTING_ROOM];
     const char *label = techniques[id].label, *at = strstr(label, "%s");
     technique_print(id, s, value);
-    int n = snprintf(out, 2 * SETTING_ROOM, "%.*s%s%s", at ? (int)(at - label) : (int)strlen(label), label, at ? value : "", at ? at + 2 : "");
+    int n = snprintf(out, 2 * SETTING_ROOM, "%.*s%s%s", at ? (int)(at - label) : (int)strlen(label), label,
+                     at ? value : "", at ? at + 2 : "");
     if (at && !strcmp(value, "1") && n > 0 && out[n - 1] == 's') out[n - 1] = 0; /* 1 chunk */
     return out;
 }

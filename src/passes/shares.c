@@ -1,6 +1,6 @@
 /*
- * shares.c: data parallel training, the part of one rank: a step's batch is cut into shares, and a rank runs some of
- * them, one after the other.
+ * shares.c: data parallel training, the part of one rank: a step's batch is cut into shares, and a
+ * rank runs some of them, one after the other.
  *
  *     loop over the rank's shares {
  *         forward and backward of a share, in one or more micro-batches   (accumulate.c)
@@ -8,13 +8,13 @@
  *     }
  *     the loss: ALL_REDUCE over ranks, so that all of them see one that is not finite
  *
- * A share begins at zero wherever it runs and with the same program, so its gradients have the same bits there. FOLD adds
- * them in a binary tree over shares (cpu/fold.c), and reduce.c goes on with the same tree over ranks: N ranks have the
- * bits of one rank with N shares. log2 of a rank's shares partial sums of every gradient are alive in the step; a
- * single share needs none.
+ * A share begins at zero wherever it runs and with the same program, so its gradients have the same
+ * bits there. FOLD adds them in a binary tree over shares (cpu/fold.c), and reduce.c goes on with
+ * the same tree over ranks: N ranks have the bits of one rank with N shares. log2 of a rank's
+ * shares partial sums of every gradient are alive in the step; a single share needs none.
  *
- * The storages of the inputs hold all shares of the rank. Gradients are folded in the order in which the backward
- * completes them, which is the order of the update.
+ * The storages of the inputs hold all shares of the rank. Gradients are folded in the order in
+ * which the backward completes them, which is the order of the update.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +57,8 @@ static void list_sums(struct shares *s)
     for (uint32_t i = 0; i < g->params.n; i++)
         if (g->params.at[i].grad) vec_push(&s->sums, ((struct sum){&g->params.at[i].grad, 0, s->sums.n, KIND_GRAD}));
     for (uint32_t i = 0; i < g->outputs.n; i++)
-        if (g->outputs.at[i].program == PROGRAM_STEP) vec_push(&s->sums, ((struct sum){&g->outputs.at[i].tensor, 0, s->sums.n, KIND_OUTPUT}));
+        if (g->outputs.at[i].program == PROGRAM_STEP)
+            vec_push(&s->sums, ((struct sum){&g->outputs.at[i].tensor, 0, s->sums.n, KIND_OUTPUT}));
     for (uint32_t i = 0; i < s->sums.n; i++) {
         const id storage = tensor_at(g, *s->sums.at[i].tensor)->storage;
         s->sums.at[i].complete = last[storage];
@@ -84,8 +85,8 @@ static void separate(struct shares *s)
     }
 }
 
-/* The inputs' storages hold the rank's shares, one after the other. A loop over micro-batches goes on through them. A view
- * of a part of the input advances by all of a share too. */
+/* The inputs' storages hold the rank's shares, one after the other. A loop over micro-batches goes
+ * on through them. A view of a part of the input advances by all of a share too. */
 static void advance_inputs(struct shares *s, int count)
 {
     struct graph *g = s->g;
@@ -127,7 +128,8 @@ static void open_loop(struct shares *s, int count)
     }
 }
 
-/* The partial sums are made before the loop. No kernel fills them: FOLD writes each before it reads it. */
+/* The partial sums are made before the loop. No kernel fills them: FOLD writes each before it reads
+ * it. */
 static id make_partials(struct graph *g, const struct tensor *x, int shares)
 {
     const int64_t dim[2] = {fold_levels(shares), tensor_elements(x)};
@@ -161,7 +163,8 @@ static void fold_sums(struct shares *s, int count)
     vec_free(&first);
 }
 
-/* The loss is complete at the end of the step; gradients are added over ranks by the update (reduce.c). */
+/* The loss is complete at the end of the step; gradients are added over ranks by the update
+ * (reduce.c). */
 static void reduce_outputs(struct shares *s, int ranks, int host)
 {
     s->g->at.loop = 0;

@@ -1,19 +1,21 @@
 /*
- * statistics.c: data parallel training: the running statistics of batch normalisation move by the groups of all ranks, in
- * the order of samples.
+ * statistics.c: data parallel training: the running statistics of batch normalisation move by the
+ * groups of all ranks, in the order of samples.
  *
  *     one process     step     BATCHNORM gives mean and rstd of each group, BATCHNORM_UPDATE moves the running ones
  *     ranks           step     BATCHNORM; its mean and rstd are kept
  *                     update   ALL_GATHER of them, BATCHNORM_UPDATE over the groups of all ranks
  *
- * A group lies within a share, and the shares of a rank follow each other, as the ranks do. So the groups are those of one
- * process, in the same order, and the running statistics have its bits, the same on every rank. What is kept are two
- * numbers for each channel and group. The exchange goes over all ranks at once: its parts are in the order of ranks.
+ * A group lies within a share, and the shares of a rank follow each other, as the ranks do. So the
+ * groups are those of one process, in the same order, and the running statistics have its bits, the
+ * same on every rank. What is kept are two numbers for each channel and group. The exchange goes
+ * over all ranks at once: its parts are in the order of ranks.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
 
-/* The statistics of an iteration that are copied to a place of their own, behind the loop in which they are made. */
+/* The statistics of an iteration that are copied to a place of their own, behind the loop in which
+ * they are made. */
 struct copied {
     uint32_t update;     /* into `updates` */
     int which;           /* 0: mean, 1: rstd */
@@ -43,8 +45,10 @@ static id copy_all(struct statistics *s, id from, id loop)
     int64_t rows = x.dim[0];
     for (id l = loop; l; l = g->loops.at[l].continues ? g->loops.at[l].parent : 0) rows *= g->loops.at[l].trip;
     const int64_t dim[2] = {rows, x.dim[1]};
-    const id storage = graph_storage(g, "statistics of a rank", KIND_OUTPUT, SPACE_DEVICE, (uint64_t)(rows * x.dim[1]) * sizeof(float));
-    const id all = graph_tensor(g, "statistics of a rank", storage, DT_F32, 2, dim, 0), into = graph_tensor(g, "statistics of a rank", storage, DT_F32, 2, x.dim, 0);
+    const id storage = graph_storage(g, "statistics of a rank", KIND_OUTPUT, SPACE_DEVICE,
+                                     (uint64_t)(rows * x.dim[1]) * sizeof(float));
+    const id all = graph_tensor(g, "statistics of a rank", storage, DT_F32, 2, dim, 0),
+             into = graph_tensor(g, "statistics of a rank", storage, DT_F32, 2, x.dim, 0);
     tensor_at(g, into)->loop = loop;
     tensor_at(g, into)->advance = loop ? (int64_t)tensor_bytes(&x) : 0;
     g->at.loop = loop;
@@ -53,7 +57,8 @@ static id copy_all(struct statistics *s, id from, id loop)
     return all;
 }
 
-/* A loop inside of a micro-batch (chunks of a head) begins again with each of them: what it leaves is copied behind it. */
+/* A loop inside of a micro-batch (chunks of a head) begins again with each of them: what it leaves
+ * is copied behind it. */
 static void keep(struct statistics *s, struct copied c)
 {
     const struct graph *g = s->g;
@@ -106,7 +111,8 @@ static void put_updates(struct statistics *s)
         const struct tensor x = *tensor_at(g, s->kept.at[i]);
         const int64_t part = tensor_elements(&x), dim[2] = {x.dim[0] * s->ranks, x.dim[1]};
         const id flat = op_reshape(g, s->kept.at[i], 1, &part);
-        const id all = op_apply(g, OP_ALL_GATHER, &(union attr){.group = {.ranks = s->ranks, .part = part}}, (id[]){flat}, 1);
+        const id all =
+            op_apply(g, OP_ALL_GATHER, &(union attr){.group = {.ranks = s->ranks, .part = part}}, (id[]){flat}, 1);
         s->kept.at[i] = op_reshape(g, all, 2, dim);
     }
     for (uint32_t i = 0; i < s->updates.n && !g->error.code; i++) {
@@ -123,7 +129,9 @@ static void put_updates(struct statistics *s)
 void pass_statistics(struct graph *g, const struct settings *settings)
 {
     if (!settings->train || !settings_group(settings) || g->error.code) return;
-    struct statistics s = {.g = g, .ranks = settings_group(settings), .levels = (settings->shares > 1) + (settings->accumulation > 1)};
+    struct statistics s = {.g = g,
+                           .ranks = settings_group(settings),
+                           .levels = (settings->shares > 1) + (settings->accumulation > 1)};
     struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_FORWARD, "statistics");
     take_updates(&s);
     g->at.scope = 0;

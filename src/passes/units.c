@@ -63,7 +63,8 @@ static void read_scopes(struct finder *f)
         f->rule[s] = rule_of(f->s, g, s);
         f->block[s] = graph_block_of(g, s);
         if (!f->block[s] || f->block[s] == s) continue;
-        for (f->part[s] = s; g->scopes.at[f->part[s]].parent != f->block[s];) f->part[s] = g->scopes.at[f->part[s]].parent;
+        for (f->part[s] = s; g->scopes.at[f->part[s]].parent != f->block[s];)
+            f->part[s] = g->scopes.at[f->part[s]].parent;
     }
 }
 

@@ -51,7 +51,8 @@ uint32_t block_end(const struct graph *g, enum program p, uint32_t k, id body)
         const struct node *before = node_at(g, order->nodes.at[k - 1]), *x = node_at(g, order->nodes.at[k]);
         const bool inner = before->loop != body && x->loop != body;
         if (!loop_inside(g, x->loop, body)) break;
-        if (!inner && (x->loop != body || !block || graph_block_of(g, x->scope) != block || x->phase == PHASE_FORWARD)) break;
+        if (!inner && (x->loop != body || !block || graph_block_of(g, x->scope) != block || x->phase == PHASE_FORWARD))
+            break;
     }
     return k;
 }

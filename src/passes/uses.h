@@ -16,12 +16,12 @@ uint32_t *uses_by_storage(const struct graph *g, enum program p);
 /* By node: its position in the order, from 1; 0: not in the program. */
 uint32_t *positions_by_node(const struct graph *g, enum program p);
 
-/* The position behind the block, or the loop inside `body`, that the node at position k belongs to in the backward: what that
- * node completes can be sent from there on. */
+/* The position behind the block, or the loop inside `body`, that the node at position k belongs to
+ * in the backward: what that node completes can be sent from there on. */
 uint32_t block_end(const struct graph *g, enum program p, uint32_t k, id body);
 
-/* By tensor: true if it depends on the step's batch, not only on weights, tables and inputs that all
- * samples share. */
+/* By tensor: true if it depends on the step's batch, not only on weights, tables and inputs that
+ * all samples share. */
 bool *tensors_from_batch(const struct graph *g, enum program p);
 
 #endif

@@ -40,8 +40,8 @@ static struct unit_key key_of(const struct visits *v, const struct node *n)
 
 static bool same_key(const struct unit_key *a, const struct unit_key *b)
 {
-    return a->outer == b->outer && a->inner == b->inner && a->block == b->block && a->weight == b->weight && a->forward == b->forward &&
-           a->update == b->update;
+    return a->outer == b->outer && a->inner == b->inner && a->block == b->block && a->weight == b->weight &&
+           a->forward == b->forward && a->update == b->update;
 }
 
 static void cut_units(struct visits *v)
@@ -74,7 +74,8 @@ uint32_t visit_from(const struct visits *v, uint32_t u)
     const struct node *n = visit_node(v, v->first[u]);
     const id outer = key_of(v, n).outer;
     uint32_t at = u;
-    if (n->phase == PHASE_UPDATE && (!v->overlaps || !at || key_of(v, visit_node(v, v->first[at - 1])).outer != outer)) return v->first[u];
+    if (n->phase == PHASE_UPDATE && (!v->overlaps || !at || key_of(v, visit_node(v, v->first[at - 1])).outer != outer))
+        return v->first[u];
     if (n->phase == PHASE_UPDATE) return v->first[at - 1];
     do {
         if (!at || key_of(v, visit_node(v, v->first[at - 1])).outer != outer) return v->first[u];
@@ -91,7 +92,8 @@ static void list_tensors(struct visits *v)
         const struct tensor *x = tensor_at(v->g, t);
         v->home[t] = x->storage;
         v->some[x->storage] = t;
-        if (!x->node && !x->loop && tensor_is_dense(x) && tensor_bytes(x) == v->g->storages.at[x->storage].bytes) v->leaf[x->storage] = t;
+        if (!x->node && !x->loop && tensor_is_dense(x) && tensor_bytes(x) == v->g->storages.at[x->storage].bytes)
+            v->leaf[x->storage] = t;
     }
 }
 
@@ -141,7 +143,8 @@ void visits_end(struct visits *v)
     if (v->insertions.n) qsort(v->insertions.at, v->insertions.n, sizeof *v->insertions.at, by_position);
     order->nodes.n = 0;
     for (uint32_t k = 0; k <= v->count; k++) {
-        while (next < v->insertions.n && v->insertions.at[next].at == k) vec_push(&order->nodes, v->insertions.at[next++].node);
+        while (next < v->insertions.n && v->insertions.at[next].at == k)
+            vec_push(&order->nodes, v->insertions.at[next++].node);
         if (k < v->count) vec_push(&order->nodes, v->nodes[k]);
     }
     v->g->at = v->before;
@@ -172,7 +175,8 @@ id visit_whole(struct visits *v, id home)
     if (v->leaf[home]) return v->leaf[home];
     const struct tensor x = *tensor_at(g, v->some[home]);
     enum dtype type = s->bytes % dtype_size(x.dtype) ? DT_U8 : x.dtype;
-    id whole = graph_tensor(v->g, graph_name(g, s->name), home, type, 1, (int64_t[]){(int64_t)(s->bytes / dtype_size(type))}, 0);
+    id whole = graph_tensor(v->g, graph_name(g, s->name), home, type, 1,
+                            (int64_t[]){(int64_t)(s->bytes / dtype_size(type))}, 0);
     tensor_at(g, whole)->node = x.node;
     return whole;
 }
@@ -202,13 +206,16 @@ id visit_copy(struct visits *v, id from, id to, enum space space, uint32_t at, u
 static id visit_gather(struct visits *v, id home, uint32_t at, uint32_t origin)
 {
     const id shard = v->shard[home];
-    return emit(v, OP_ALL_GATHER, &(union attr){.group = {v->ranks, v->axis, tensor_elements(tensor_at(v->g, shard)), v->host}}, &shard, 1, at, origin);
+    return emit(v, OP_ALL_GATHER,
+                &(union attr){.group = {v->ranks, v->axis, tensor_elements(tensor_at(v->g, shard)), v->host}}, &shard,
+                1, at, origin);
 }
 
 void visit_fetch(struct visits *v, id home, id whole, uint32_t at, uint32_t origin)
 {
     struct graph *g = v->g;
-    id fetch = v->ranks ? visit_gather(v, home, at, origin) : visit_copy(v, whole, 0, SPACE_DEVICE, at, origin), here = node_at(g, fetch)->out[0];
+    id fetch = v->ranks ? visit_gather(v, home, at, origin) : visit_copy(v, whole, 0, SPACE_DEVICE, at, origin),
+       here = node_at(g, fetch)->out[0];
     storage_of(g, here)->name = tensor_at(g, here)->name = g->storages.at[home].name;
     v->here[home] = (struct visitor){tensor_at(g, here)->storage, fetch, 0};
 }

@@ -7,8 +7,8 @@
  * A copy fills the visitor before the unit; if the unit writes to it, a copy writes it back after
  * the unit. Only COPY nodes are inserted; existing nodes keep their order and get other operands.
  *
- * A home may also be a shard of a weight (shard_weights.c): then ALL_GATHER fills the visitor with the whole, and units
- * do not write to it.
+ * A home may also be a shard of a weight (shard_weights.c): then ALL_GATHER fills the visitor with
+ * the whole, and units do not write to it.
  *
  *     struct visits v;
  *     visits_begin(&v, g, program, levels);
@@ -55,8 +55,8 @@ struct visits {
     struct cursor before;
 };
 
-/* Cuts program `p` into units. `levels`: the number of loops around a micro-batch (over shares, over micro-batches);
- * copies are inserted in the body of the innermost of these. */
+/* Cuts program `p` into units. `levels`: the number of loops around a micro-batch (over shares,
+ * over micro-batches); copies are inserted in the body of the innermost of these. */
 void visits_begin(struct visits *v, struct graph *g, enum program p, int levels, const char *pass);
 /* Inserts the new nodes and frees everything. */
 void visits_end(struct visits *v);

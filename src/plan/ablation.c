@@ -132,17 +132,22 @@ void plan_print_techniques(const struct plan *p, struct text *out)
     if (p->n_ablated) text_printf(out, "Techniques: memory saved and time added by each one, with the others in use\n");
     for (int i = 0; i < p->n_ablated; i++) {
         const struct ablated *k = &p->ablated[i];
-        text_printf(out, "  %-32s %12s  %11s per step", k->name, signed_size(k->saved, size), duration_change(k->seconds, time));
-        if (k->host) text_printf(out, ", %s in %s", signed_size(k->host, size), p->settings.device.separate_memory ? "host memory" : "the offload file");
+        text_printf(out, "  %-32s %12s  %11s per step", k->name, signed_size(k->saved, size),
+                    duration_change(k->seconds, time));
+        if (k->host)
+            text_printf(out, ", %s in %s", signed_size(k->host, size),
+                        p->settings.device.separate_memory ? "host memory" : "the offload file");
         text_printf(out, "\n");
     }
     if (p->unbounded.host)
-        text_printf(out, "  with %s of %s: %s per step (%.1f %% less); memory.host_budget does not allow it\n", signed_size((int64_t)p->unbounded.host, size),
-                    plan_host_name(p), duration_print(p->unbounded.seconds, time), 100 * (1 - p->unbounded.seconds / p->seconds));
+        text_printf(out, "  with %s of %s: %s per step (%.1f %% less); memory.host_budget does not allow it\n",
+                    signed_size((int64_t)p->unbounded.host, size), plan_host_name(p),
+                    duration_print(p->unbounded.seconds, time), 100 * (1 - p->unbounded.seconds / p->seconds));
     if (!p->more.budget) return;
     if (p->more.seconds > 0 && p->more.seconds < p->seconds) {
-        text_printf(out, "  with 1 GiB more: %s per step (%.1f %% less), micro-batch %d x %d, ", duration_print(p->more.seconds, time),
-                    100 * (1 - p->more.seconds / p->seconds), p->more.settings.micro_batch, p->more.settings.accumulation);
+        text_printf(out, "  with 1 GiB more: %s per step (%.1f %% less), micro-batch %d x %d, ",
+                    duration_print(p->more.seconds, time), 100 * (1 - p->more.seconds / p->seconds),
+                    p->more.settings.micro_batch, p->more.settings.accumulation);
         settings_print(&p->more.settings, out);
         text_printf(out, "\n");
     } else if (p->more.seconds > 0)

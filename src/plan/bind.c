@@ -35,7 +35,8 @@ static void find_lives(struct plan *p, const struct graph *g)
     struct placement *to = &p->placement;
     int n = 1;
     for (int program = 0; program < PROGRAM_COUNT; program++) n += g->order[program].nodes.n > 0;
-    to->lives = mem_resize(NULL, (size_t)n * g->storages.n * sizeof *to->lives); /* graph_lifetimes sets all of a program's */
+    /* graph_lifetimes sets all of a program's */
+    to->lives = mem_resize(NULL, (size_t)n * g->storages.n * sizeof *to->lives);
     memset(to->lives, 0, g->storages.n * sizeof *to->lives);
     for (int program = 0; program < PROGRAM_COUNT; program++) {
         to->life[program] = to->lives + (g->order[program].nodes.n ? (size_t)--n * g->storages.n : 0);
@@ -43,9 +44,9 @@ static void find_lives(struct plan *p, const struct graph *g)
     }
 }
 
-/* A storage that is handed over lives to the end of the first program and through the whole second one,
- * even beyond its last reader: the search for a non-finite gradient reads it there. A cache has its
- * contents before the first program too. */
+/* A storage that is handed over lives to the end of the first program and through the whole second
+ * one, even beyond its last reader: the search for a non-finite gradient reads it there. A cache
+ * has its contents before the first program too. */
 static void extend_handed(struct plan *p, const struct graph *g)
 {
     FOR_PROGRAMS(to, PROGRAM_HANDED) {
@@ -79,7 +80,8 @@ struct kernels {
     struct found *slot;
     uint32_t slots, used;
     struct graph of;         /* copies of these nodes, and of their tensors, storages and loops */
-    VEC(uint32_t) last;      /* by node id: the slot of that node in the graph before; drafts share most of their nodes */
+    /* by node id: the slot of that node in the graph before; drafts share most of their nodes */
+    VEC(uint32_t) last;
 };
 
 void kernels_free(struct kernels *k)
@@ -103,7 +105,8 @@ static uint64_t hash_node(const struct graph *g, const struct node *x)
     for (int i = 0; i < x->nin + x->nout; i++) {
         const struct tensor *t = tensor_at(g, i < x->nin ? x->in[i] : x->out[i - x->nin]);
         uint64_t shape = t->dtype + t->offset;
-        for (int d = 0; d < t->rank; d++) shape += (uint64_t)t->dim[d] * (0x10001ull + 0x20002ull * (uint64_t)d) + ((uint64_t)t->stride[d] << d);
+        for (int d = 0; d < t->rank; d++)
+            shape += (uint64_t)t->dim[d] * (0x10001ull + 0x20002ull * (uint64_t)d) + ((uint64_t)t->stride[d] << d);
         h = mix(h, shape);
     }
     return h;
@@ -115,7 +118,9 @@ static bool operands_alike(const struct graph *g, id a, const struct graph *h, i
 {
     if (!a || !b) return a == b;
     const struct tensor *x = tensor_at(g, a), *y = tensor_at(h, b);
-    if (x->dtype != y->dtype || x->rank != y->rank || x->offset != y->offset || !x->loop != !y->loop || x->advance != y->advance) return false;
+    if (x->dtype != y->dtype || x->rank != y->rank || x->offset != y->offset || !x->loop != !y->loop ||
+        x->advance != y->advance)
+        return false;
     int64_t differ = 0;
     for (int d = 0; d < x->rank; d++) differ |= (x->dim[d] ^ y->dim[d]) | (x->stride[d] ^ y->stride[d]);
     return !differ && g->storages.at[x->storage].space == h->storages.at[y->storage].space;
@@ -124,7 +129,8 @@ static bool operands_alike(const struct graph *g, id a, const struct graph *h, i
 /* The random key of an update differs from weight to weight; only the running half reads it. */
 static bool attributes_alike(const struct node *x, const struct node *y)
 {
-    if (x->op != OP_ADAMW && x->op != OP_ADAMW_8BIT && x->op != OP_SGD && x->op != OP_ADAFACTOR) return !memcmp(&x->attr, &y->attr, sizeof x->attr);
+    if (x->op != OP_ADAMW && x->op != OP_ADAMW_8BIT && x->op != OP_SGD && x->op != OP_ADAFACTOR)
+        return !memcmp(&x->attr, &y->attr, sizeof x->attr);
     union attr a = x->attr;
     a.adamw.key = y->attr.adamw.key;
     return !memcmp(&a.adamw, &y->attr.adamw, sizeof a.adamw);
@@ -133,7 +139,9 @@ static bool attributes_alike(const struct node *x, const struct node *y)
 static bool is_alike(const struct graph *g, const struct node *x, const struct graph *h, const struct node *y)
 {
     const struct portion a = g->loops.at[x->loop].portion, b = h->loops.at[y->loop].portion;
-    if (x->op != y->op || x->nin != y->nin || x->nout != y->nout || a.part != b.part || a.whole != b.whole || !attributes_alike(x, y)) return false;
+    if (x->op != y->op || x->nin != y->nin || x->nout != y->nout || a.part != b.part || a.whole != b.whole ||
+        !attributes_alike(x, y))
+        return false;
     for (int i = 0; i < x->nin; i++)
         if (!operands_alike(g, x->in[i], h, y->in[i])) return false;
     for (int o = 0; o < x->nout; o++)
@@ -173,7 +181,8 @@ static id copy_node(struct graph *to, const struct graph *g, const struct node *
 
 /* If a GPU has no kernel for a node, the reference kernel's planning half is used and the op is
  * recorded as missing: such a plan cannot run. */
-static int find_kernel(struct found *f, struct kernels *k, const struct graph *g, id n, const struct profile *profile, struct error *e)
+static int find_kernel(struct found *f, struct kernels *k, const struct graph *g, id n, const struct profile *profile,
+                       struct error *e)
 {
     const struct node *x = node_at(g, n);
     struct query q;
@@ -185,8 +194,14 @@ static int find_kernel(struct found *f, struct kernels *k, const struct graph *g
         return error_set(e, PL_USAGE, "device %s has no kernel for %s on %s", profile->name, op_table[x->op].name,
                          q.in[0] ? dtype_name(q.in[0]->dtype) : "this dtype");
     q.kernel = kernel;
-    *f = (struct found){.node = copy_node(&k->of, g, x), .missing = missing, .kernel = kernel, .work = kernel->workspace ? kernel->workspace(&q) : 0, .seconds = kernel_seconds(&q, x->op),
-                        .access = kernel->access ? kernel->access(&q) : 0, .form = kernel_form(kernel, &q), .hash = f->hash};
+    *f = (struct found){.node = copy_node(&k->of, g, x),
+                        .missing = missing,
+                        .kernel = kernel,
+                        .work = kernel->workspace ? kernel->workspace(&q) : 0,
+                        .seconds = kernel_seconds(&q, x->op),
+                        .access = kernel->access ? kernel->access(&q) : 0,
+                        .form = kernel_form(kernel, &q),
+                        .hash = f->hash};
     return PL_OK;
 }
 
@@ -195,7 +210,8 @@ static struct found *slot_of(const struct kernels *k, const struct graph *g, con
 {
     const uint64_t hash = hash_node(g, x);
     uint64_t at = hash & (k->slots - 1);
-    while (k->slot[at].node && (k->slot[at].hash != hash || !is_alike(g, x, &k->of, node_at(&k->of, k->slot[at].node)))) at = (at + 1) & (k->slots - 1);
+    while (k->slot[at].node && (k->slot[at].hash != hash || !is_alike(g, x, &k->of, node_at(&k->of, k->slot[at].node))))
+        at = (at + 1) & (k->slots - 1);
     k->slot[at].hash = hash;
     return &k->slot[at];
 }
@@ -227,8 +243,8 @@ static bool is_timed(const struct plan *p, enum program program)
     return program_is(program, PROGRAM_TIMED) && !(p->settings.train && program_is(program, PROGRAM_GENERATES));
 }
 
-static int bind_program(struct plan *p, const struct graph *g, enum program program, struct kernels *known, const struct profile *profile,
-                        double *seconds, struct error *e)
+static int bind_program(struct plan *p, const struct graph *g, enum program program, struct kernels *known,
+                        const struct profile *profile, double *seconds, struct error *e)
 {
     double sequential = 0;
     for (uint32_t k = 0; k < g->order[program].nodes.n; k++) {
@@ -253,7 +269,8 @@ static int bind_program(struct plan *p, const struct graph *g, enum program prog
 
 /* Chooses kernels and sums the predicted time, times the iterations of loops. A CPU runs nodes one
  * after another; for a GPU see lanes.h. */
-static int bind_kernels(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known, double *seconds, struct error *e)
+static int bind_kernels(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known,
+                        double *seconds, struct error *e)
 {
     int rc = PL_OK;
     if (!*known) {
@@ -261,7 +278,8 @@ static int bind_kernels(struct plan *p, const struct graph *g, const struct prof
         graph_init(&(*known)->of);
     }
     while ((*known)->last.n < g->nodes.n) vec_push(&(*known)->last, 0);
-    for (int program = 0; program < PROGRAM_COUNT && !rc; program++) rc = bind_program(p, g, program, *known, profile, seconds, e);
+    for (int program = 0; program < PROGRAM_COUNT && !rc; program++)
+        rc = bind_program(p, g, program, *known, profile, seconds, e);
     return rc;
 }
 
@@ -276,7 +294,8 @@ static void add_persistent(struct plan *p, const struct graph *g)
 {
     bool *param = mem_alloc(g->storages.n);
     for (uint32_t i = 0; i < g->params.n; i++)
-        param[tensor_at(g, g->params.at[i].tensor)->storage] = param[tensor_at(g, g->params.at[i].master)->storage] = true;
+        param[tensor_at(g, g->params.at[i].tensor)->storage] = param[tensor_at(g, g->params.at[i].master)->storage] =
+            true;
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
         bool reached = param[s] || x->kind == KIND_STAGING || x->kind == KIND_STEP;
@@ -304,12 +323,14 @@ uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program p
 {
     uint32_t n = g->order[program].nodes.n;
     uint64_t *alive = mem_alloc((n + 1) * sizeof *alive);
-    int64_t *change = mem_alloc((n + 1) * sizeof *change), live = 0, *none = handed ? NULL : mem_alloc((n + 1) * sizeof *none);
+    int64_t *change = mem_alloc((n + 1) * sizeof *change), live = 0,
+            *none = handed ? NULL : mem_alloc((n + 1) * sizeof *none);
     add_changes(p, g, program, change, handed ? change : none);
     mem_free(none);
     for (uint32_t k = 0; k < n; k++) {
         live += change[k];
-        alive[k] = (uint64_t)live + align_up(p->placement.binding[g->order[program].nodes.at[k]].work_bytes, PLAN_ALIGN);
+        alive[k] =
+            (uint64_t)live + align_up(p->placement.binding[g->order[program].nodes.at[k]].work_bytes, PLAN_ALIGN);
     }
     mem_free(change);
     return alive;
@@ -322,7 +343,9 @@ static void tell_communication(struct plan *p, const struct graph *g)
 {
     for (id s = 1; s < g->storages.n; s++) {
         const struct life *l = &p->placement.life[p->peak.program][s];
-        if (g->storages.at[s].kind != KIND_COMM || g->storages.at[s].space != SPACE_DEVICE || !l->used || l->start > p->peak.instant || l->end < p->peak.instant) continue;
+        if (g->storages.at[s].kind != KIND_COMM || g->storages.at[s].space != SPACE_DEVICE || !l->used ||
+            l->start > p->peak.instant || l->end < p->peak.instant)
+            continue;
         const uint64_t bytes = align_up(g->storages.at[s].bytes, PLAN_ALIGN);
         p->peak.by_kind[KIND_COMM] += bytes;
         p->peak.by_kind[KIND_ACT] -= bytes;
@@ -334,12 +357,14 @@ void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached)
     uint64_t fixed[KIND_COUNT] = {0};
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
-        if (storage_is_persistent(x) && x->space == SPACE_DEVICE && reached[s]) fixed[x->kind] += align_up(x->bytes, PLAN_ALIGN);
+        if (storage_is_persistent(x) && x->space == SPACE_DEVICE && reached[s])
+            fixed[x->kind] += align_up(x->bytes, PLAN_ALIGN);
     }
     p->peak = (struct peak){0};
     for (int program = 0; program < PROGRAM_COUNT; program++) {
         uint32_t n = g->order[program].nodes.n;
-        int64_t *act = mem_alloc((n + 1) * sizeof *act), *grad = mem_alloc((n + 1) * sizeof *grad), live = 0, handed = 0;
+        int64_t *act = mem_alloc((n + 1) * sizeof *act), *grad = mem_alloc((n + 1) * sizeof *grad), live = 0,
+                handed = 0;
         add_changes(p, g, program, act, grad);
         for (uint32_t k = 0; k < n; k++) {
             live += act[k];
@@ -377,7 +402,8 @@ int plan_bind(struct plan *p, const struct graph *g, const struct profile *profi
     return rc;
 }
 
-int plan_bind_with(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known, double *seconds, struct error *e)
+int plan_bind_with(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known,
+                   double *seconds, struct error *e)
 {
     p->placement = (struct placement){.storages = g->storages.n, .nodes = g->nodes.n};
     p->placement.offset = mem_alloc(g->storages.n * sizeof(uint64_t));

@@ -82,7 +82,9 @@ static void add_transient(struct sums *s, const struct plan *p, const struct gra
     char module[64];
     for (id t = 1; t < g->storages.n; t++) {
         const struct storage *x = &g->storages.at[t];
-        if (storage_is_persistent(x) || x->space != SPACE_DEVICE || !life[t].used || life[t].start > p->peak.instant || life[t].end < p->peak.instant) continue;
+        if (storage_is_persistent(x) || x->space != SPACE_DEVICE || !life[t].used || life[t].start > p->peak.instant ||
+            life[t].end < p->peak.instant)
+            continue;
         id scope = node_at(g, order->nodes.at[life[t].start])->scope;
         if (of_weight(x->kind)) module_of(graph_name(g, x->name), true, module);
         else module_of_scope(g, scope, module);
@@ -124,7 +126,8 @@ struct weights_memory plan_by_weight(const struct plan *p, const struct graph *g
     for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *x = &g->params.at[i];
         const struct storage *s = storage_of(g, x->tensor);
-        if (s->kind != KIND_PARAM || s->space != SPACE_DEVICE || !plan_reached(p, g, tensor_at(g, x->tensor)->storage)) continue;
+        if (s->kind != KIND_PARAM || s->space != SPACE_DEVICE || !plan_reached(p, g, tensor_at(g, x->tensor)->storage))
+            continue;
         *(s->form ? &w.quantized : x->frozen ? &w.frozen : &w.trained) += align_up(s->bytes, PLAN_ALIGN);
     }
     return w;

@@ -72,8 +72,8 @@ static void require_owned(const struct replay *r, id node, id s)
 {
     const struct storage *x = &r->g->storages.at[s];
     if (storage_is_persistent(x)) return;
-    CHECK(r->owned[s] == x->bytes, "program %s, node %u: %s owns %llu of its %llu bytes", program_name(r->program), node,
-          label(r, s), (unsigned long long)r->owned[s], (unsigned long long)x->bytes);
+    CHECK(r->owned[s] == x->bytes, "program %s, node %u: %s owns %llu of its %llu bytes", program_name(r->program),
+          node, label(r, s), (unsigned long long)r->owned[s], (unsigned long long)x->bytes);
 }
 
 /* True if this write begins the storage's life. */
@@ -144,8 +144,8 @@ static void find_first_writers(struct replay *r)
     }
 }
 
-/* Storages handed from a program to the next own all their bytes at the end of the first, and so at the
- * start of the second; the ownership of all other bytes is dropped. */
+/* Storages handed from a program to the next own all their bytes at the end of the first, and so at
+ * the start of the second; the ownership of all other bytes is dropped. */
 static void hand_over(struct replay *r)
 {
     const struct graph *g = r->g;
@@ -162,8 +162,8 @@ static void hand_over(struct replay *r)
     mem_free(handed);
 }
 
-/* A cache that is handed over has contents before the first program that reads it, and after the second,
- * which runs again and again. */
+/* A cache that is handed over has contents before the first program that reads it, and after the
+ * second, which runs again and again. */
 static void check_caches(struct replay *r, bool begin)
 {
     for (id s = 1; s < r->g->storages.n; s++) {
@@ -196,7 +196,8 @@ static void check_persistent(const struct plan *p, const struct graph *g, enum s
     }
     if (list.n) qsort(list.at, list.n, sizeof *list.at, by_offset);
     for (uint32_t k = 1; k < list.n; k++)
-        CHECK(list.at[k].from >= list.at[k - 1].to, "%s and %s overlap", graph_name(g, g->storages.at[list.at[k - 1].storage].name),
+        CHECK(list.at[k].from >= list.at[k - 1].to, "%s and %s overlap",
+              graph_name(g, g->storages.at[list.at[k - 1].storage].name),
               graph_name(g, g->storages.at[list.at[k].storage].name));
     vec_free(&list);
 }

@@ -1,5 +1,6 @@
 /*
- * communication.c: what a rank sends in a step, how long that takes, and how much of it is hidden behind computation.
+ * communication.c: what a rank sends in a step, how long that takes, and how much of it is hidden
+ * behind computation.
  */
 #include "plan/communication.h"
 
@@ -19,13 +20,16 @@ static uint64_t most_buffers(const struct plan *p, const struct graph *g)
         const uint32_t n = g->order[program].nodes.n;
         int64_t *change = mem_alloc((n + 1) * sizeof *change), live = 0;
         for (id s = 1; s < g->storages.n; s++) {
-            if (!life[s].used || g->storages.at[s].kind != KIND_COMM || g->storages.at[s].space != SPACE_DEVICE) continue;
+            if (!life[s].used || g->storages.at[s].kind != KIND_COMM || g->storages.at[s].space != SPACE_DEVICE)
+                continue;
             change[life[s].start] += (int64_t)align_up(g->storages.at[s].bytes, PLAN_ALIGN);
             change[life[s].end + 1] -= (int64_t)align_up(g->storages.at[s].bytes, PLAN_ALIGN);
         }
         for (uint32_t k = 0; k < n; k++) {
             const id node = g->order[program].nodes.at[k];
-            const uint64_t work = plan_work_kind(node_at(g, node)) == KIND_COMM ? align_up(p->placement.binding[node].work_bytes, PLAN_ALIGN) : 0;
+            const uint64_t work = plan_work_kind(node_at(g, node)) == KIND_COMM
+                                      ? align_up(p->placement.binding[node].work_bytes, PLAN_ALIGN)
+                                      : 0;
             live += change[k];
             if ((uint64_t)live + work > most) most = (uint64_t)live + work;
         }
@@ -38,7 +42,8 @@ static uint64_t most_buffers(const struct plan *p, const struct graph *g)
 static uint64_t host_bytes(const struct graph *g)
 {
     for (id s = 1; s < g->storages.n; s++)
-        if (g->storages.at[s].kind == KIND_STAGING && !strcmp(graph_name(g, g->storages.at[s].name), "exchange")) return g->storages.at[s].bytes;
+        if (g->storages.at[s].kind == KIND_STAGING && !strcmp(graph_name(g, g->storages.at[s].name), "exchange"))
+            return g->storages.at[s].bytes;
     return 0;
 }
 

@@ -36,7 +36,8 @@ static const struct {
 #undef REWRITE_PASS
 #undef AGAIN
 };
-_Static_assert((int)PIPELINE_UPDATE == (int)PLAN_SHARED, "the last shared graph is behind the update, the others behind one phase each");
+_Static_assert((int)PIPELINE_UPDATE == (int)PLAN_SHARED,
+               "the last shared graph is behind the update, the others behind one phase each");
 
 /* The buffer for the next batch: as large as all input storages, at their final sizes. */
 static void add_next(struct graph *g, enum space staging)
@@ -47,7 +48,8 @@ static void add_next(struct graph *g, enum space staging)
     if (bytes) graph_storage(g, "next", KIND_STAGING, staging, bytes);
 }
 
-/* The memory through which collectives of GPUs go if there is no NCCL (cuda/device/transport.h): of the largest gradient, out and in. */
+/* The memory through which collectives of GPUs go if there is no NCCL (cuda/device/transport.h): of
+ * the largest gradient, out and in. */
 static void add_exchange(struct graph *g)
 {
     uint64_t bytes = 0;
@@ -55,7 +57,9 @@ static void add_exchange(struct graph *g)
         const uint64_t one = g->params.at[i].grad ? tensor_bytes(tensor_at(g, g->params.at[i].grad)) : 0;
         if (one > bytes) bytes = one;
     }
-    if (bytes) graph_storage(g, "exchange", KIND_STAGING, SPACE_HOST, 2 * min_u64(align_up(bytes, PLAN_EXCHANGE_LEAST), PLAN_EXCHANGE));
+    if (bytes)
+        graph_storage(g, "exchange", KIND_STAGING, SPACE_HOST,
+                      2 * min_u64(align_up(bytes, PLAN_EXCHANGE_LEAST), PLAN_EXCHANGE));
 }
 
 /* The transients that collectives write: gathered weights, and sums of gradients. */
@@ -64,7 +68,9 @@ static void mark_communication(struct graph *g)
     for (int p = 0; p < PROGRAM_COUNT; p++)
         for (uint32_t k = 0; k < g->order[p].nodes.n; k++) {
             const struct node *n = node_at(g, g->order[p].nodes.at[k]);
-            if (op_table[n->op].flags & OPF_COMM && n->op != OP_ALL_REDUCE && storage_of(g, n->out[0])->kind == KIND_ACT) storage_of(g, n->out[0])->kind = KIND_COMM;
+            if (op_table[n->op].flags & OPF_COMM && n->op != OP_ALL_REDUCE &&
+                storage_of(g, n->out[0])->kind == KIND_ACT)
+                storage_of(g, n->out[0])->kind = KIND_COMM;
         }
 }
 
@@ -95,7 +101,8 @@ static void build(struct graph *g, const struct source *source, const struct set
 static void run_phase(struct graph *g, enum pipeline_phase phase, const struct settings *s, bool update, bool verify)
 {
     for (size_t i = 0; i < COUNT(pipeline) && !g->error.code; i++) {
-        if (pipeline[i].phase != phase || s->without & pipeline[i].rewrite || (pipeline[i].updates && !update)) continue;
+        if (pipeline[i].phase != phase || s->without & pipeline[i].rewrite || (pipeline[i].updates && !update))
+            continue;
         pipeline[i].run(g, s);
         if (verify) graph_verify(g, pipeline[i].name);
     }
@@ -153,7 +160,8 @@ struct settings plan_update_of(const struct settings *s) { return used_by(USED_B
 struct settings plan_eval_of(const struct settings *s)
 {
     struct settings x = used_by(USED_BY_EVAL, s);
-    x.offload &= OFFLOAD_WEIGHTS | OFFLOAD_MASTERS; /* it knows no optimizer state, and nothing is saved for a backward */
+    /* it knows no optimizer state, and nothing is saved for a backward */
+    x.offload &= OFFLOAD_WEIGHTS | OFFLOAD_MASTERS;
     return x;
 }
 
@@ -162,11 +170,13 @@ static const struct known_program *find_update(const struct plan_drafts *d, cons
 {
     const struct settings of = plan_update_of(s);
     for (uint32_t i = 0; i < d->updates.n && d->brief && !s->fused_step; i++)
-        if (d->updates.at[i].trained == d->trained && !memcmp(&d->updates.at[i].of, &of, sizeof of)) return &d->updates.at[i];
+        if (d->updates.at[i].trained == d->trained && !memcmp(&d->updates.at[i].of, &of, sizeof of))
+            return &d->updates.at[i];
     return NULL;
 }
 
-/* Weights that are offloaded are fetched in evaluation too. Which of them are depends on who reads them in program step. */
+/* Weights that are offloaded are fetched in evaluation too. Which of them are depends on who reads
+ * them in program step. */
 static const struct known_program *find_eval(const struct plan_drafts *d, const struct settings *s)
 {
     const struct settings of = plan_eval_of(s);

@@ -77,8 +77,8 @@ static void write_peak(struct json_writer *w, const struct plan *p, const struct
     uint32_t count = 0;
     for (id s = 1; s < g->storages.n; s++) {
         const struct life *l = &p->placement.life[p->peak.program][s];
-        if (l->used && l->start <= p->peak.instant && p->peak.instant <= l->end && g->storages.at[s].space == SPACE_DEVICE &&
-            !storage_is_persistent(&g->storages.at[s]))
+        if (l->used && l->start <= p->peak.instant && p->peak.instant <= l->end &&
+            g->storages.at[s].space == SPACE_DEVICE && !storage_is_persistent(&g->storages.at[s]))
             live[count++] = (struct live){s, g->storages.at[s].bytes};
     }
     qsort(live, count, sizeof *live, by_bytes);
@@ -167,7 +167,10 @@ static void write_missing(struct json_writer *w, const struct plan *p)
 
 /* In whole nanoseconds, so that a plan's bytes do not depend on the last bits of the machine's
  * log(). */
-static void put_seconds(struct json_writer *w, const char *key, double seconds) { json_put_number(w, key, round(seconds * 1e9) / 1e9 + 0.0); }
+static void put_seconds(struct json_writer *w, const char *key, double seconds)
+{
+    json_put_number(w, key, round(seconds * 1e9) / 1e9 + 0.0);
+}
 
 static void write_techniques(struct json_writer *w, const struct plan *p)
 {
@@ -230,7 +233,8 @@ void plan_put_machine(struct json_writer *w, const char (*warning)[WARNING_ROOM]
 }
 
 /* For several ranks: what each of them holds and sends. */
-static void write_ranks(struct json_writer *w, const struct plan *p, const struct graph *g, const struct profile *profile)
+static void write_ranks(struct json_writer *w, const struct plan *p, const struct graph *g,
+                        const struct profile *profile)
 {
     char shard[SETTING_ROOM], group[SETTING_ROOM];
     struct text links = {0};

@@ -121,7 +121,8 @@ static void finish_node(struct walk *w, const struct node *x, id node, double wh
 {
     const struct binding *b = w->placed ? &w->placed->binding[node] : NULL;
     w->free[x->lane] = when;
-    if (b && b->work_bytes && x->lane == LANE_COMPUTE) vec_push(&w->work, ((struct used){b->work_offset, b->work_bytes, when}));
+    if (b && b->work_bytes && x->lane == LANE_COMPUTE)
+        vec_push(&w->work, ((struct used){b->work_offset, b->work_bytes, when}));
     for (int i = 0; i < x->nin + x->nout; i++) {
         id t = i < x->nin ? x->in[i] : x->out[i - x->nin];
         if (!t) continue;
@@ -139,7 +140,8 @@ static void finish_node(struct walk *w, const struct node *x, id node, double wh
 static bool find_lanes(const struct graph *g, enum program program, bool uses[LANE_COUNT])
 {
     int n = 0;
-    for (uint32_t k = 0; k < g->order[program].nodes.n; k++) uses[node_at(g, g->order[program].nodes.at[k])->lane] = true;
+    for (uint32_t k = 0; k < g->order[program].nodes.n; k++)
+        uses[node_at(g, g->order[program].nodes.at[k])->lane] = true;
     for (int lane = 0; lane < LANE_COUNT; lane++) n += uses[lane];
     return n > 1;
 }

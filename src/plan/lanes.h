@@ -22,6 +22,7 @@
 #include "run/tape.h"
 
 /* `seconds`: by node, for all its iterations. `placed` NULL: before placement. */
-double lanes_seconds(const struct graph *g, enum program program, const double *seconds, const struct placement *placed);
+double lanes_seconds(const struct graph *g, enum program program, const double *seconds,
+                     const struct placement *placed);
 
 #endif

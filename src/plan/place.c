@@ -11,8 +11,8 @@
  * in reverse this is a stack. Then the other storages of each segment, largest first, go to the
  * lowest offset that is free for their lifetime. If this reaches the lower bound, it is optimal.
  * Otherwise plain largest-first over everything is tried too, and the smaller arena is kept.
- * Storages handed from one program to the next (gradients, the KV cache of a run that trains) are placed
- * with the transients of the first and stay there.
+ * Storages handed from one program to the next (gradients, the KV cache of a run that trains) are
+ * placed with the transients of the first and stay there.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -89,7 +89,9 @@ static void collect(struct items *it, const struct graph *g, enum program p, enu
         id node = g->order[p].nodes.at[k];
         uint64_t bytes = align_up(plan->placement.binding[node].work_bytes, PLAN_ALIGN);
         if (bytes)
-            vec_push(&it->list, ((struct item){.bytes = bytes, .start = k, .end = k, .first = segment[k], .last = segment[k], .node = node}));
+            vec_push(&it->list,
+                     ((struct item){
+                         .bytes = bytes, .start = k, .end = k, .first = segment[k], .last = segment[k], .node = node}));
     }
     it->instants = n;
     it->bound = find_bound(it, n);

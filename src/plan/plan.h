@@ -57,7 +57,9 @@ struct plan {
         uint64_t arena;
     } more;
     struct {
-        uint64_t host;                /* offloaded bytes of the best plan without a host budget; 0: it is not faster, or plan_ablation did not run */
+        /* offloaded bytes of the best plan without a host budget; 0: it is not faster, or
+         * plan_ablation did not run */
+        uint64_t host;
         double seconds;
     } unbounded;
 };
@@ -98,8 +100,8 @@ struct plan_drafts {
     struct graph graph;               /* the draft; valid until the next call */
 
     /* Set by survey.c, which needs only figures of the draft. Many settings have the same program
-     * update, or the same evaluation: where its figures are known, the draft is compiled without it,
-     * and they are in `update` and `eval`. */
+     * update, or the same evaluation: where its figures are known, the draft is compiled without
+     * it, and they are in `update` and `eval`. */
     bool brief;
     bool bare;                        /* the last of shared has no program update... */
     uint64_t trained;                 /* ...which would be made from this (optimizer_signature) */
@@ -108,8 +110,10 @@ struct plan_drafts {
     const struct known_program *update, *eval; /* NULL: the draft has the program itself */
 };
 int plan_draft_next(struct plan_drafts *d, const struct settings *s, struct error *e);
-/* The rows of a chunk of the head (chunk_rows): settings that give the same and differ in the number of chunks alone have the same graph. */
-int plan_draft_chunk_rows(struct plan_drafts *d, const struct settings *s, int64_t rows[PROGRAM_COUNT], struct error *e);
+/* The rows of a chunk of the head (chunk_rows): settings that give the same and differ in the
+ * number of chunks alone have the same graph. */
+int plan_draft_chunk_rows(struct plan_drafts *d, const struct settings *s, int64_t rows[PROGRAM_COUNT],
+                          struct error *e);
 /* The images that a frozen tower encodes in a micro-batch (encode_images). */
 int plan_draft_images(struct plan_drafts *d, const struct settings *s, int64_t *images, struct error *e);
 /* Settings that program update or evaluation depends on, the others 0. */
@@ -121,18 +125,20 @@ void plan_drafts_free(struct plan_drafts *d);
 int plan_bind(struct plan *p, const struct graph *g, const struct profile *profile, double *seconds, struct error *e);
 /* The same with the kernels that were found before, for the same profile; *known NULL: none yet. */
 struct kernels;
-int plan_bind_with(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known, double *seconds, struct error *e);
+int plan_bind_with(struct plan *p, const struct graph *g, const struct profile *profile, struct kernels **known,
+                   double *seconds, struct error *e);
 void kernels_free(struct kernels *k);
 /* plan_mark_reached returns by storage whether it gets an offset. plan_alive returns by instant the
- * transient bytes and workspace in device memory, with or without the storages that are handed over,
- * for a plan after plan_bind. The caller frees both. */
+ * transient bytes and workspace in device memory, with or without the storages that are handed
+ * over, for a plan after plan_bind. The caller frees both. */
 bool *plan_mark_reached(const struct graph *g);
 uint64_t *plan_alive(const struct plan *p, const struct graph *g, enum program program, bool handed);
 void plan_find_peak(struct plan *p, const struct graph *g, const bool *reached);
 /* The kind of a node's workspace. */
 enum kind plan_work_kind(const struct node *n);
 int plan_arrange(struct plan *p, const struct graph *g, const struct profile *profile, struct error *e);
-/* Places program step alone, after plan_bind for a GPU; returns its seconds with the waits for bytes. */
+/* Places program step alone, after plan_bind for a GPU; returns its seconds with the waits for
+ * bytes. */
 double plan_time_step(struct plan *p, const struct graph *g, const double *seconds);
 void plan_free(struct plan *p);
 /* Bytes of the KV cache. */
@@ -149,15 +155,20 @@ void plan_print_missing(const struct plan *p, struct text *out);
 
 static inline uint64_t plan_arena(const struct plan *p) { return p->placement.arena[SPACE_DEVICE]; }
 /* The name of SPACE_HOST for users: on a CPU it is a file in the run's folder. */
-static inline const char *plan_host_name(const struct plan *p) { return p->settings.device.separate_memory ? "host memory" : "offload file"; }
+static inline const char *plan_host_name(const struct plan *p)
+{
+    return p->settings.device.separate_memory ? "host memory" : "offload file";
+}
 
 /* The dimensions of the search, and its limits. Settings outside of it are fixed by the
  * configuration. */
 struct freedom {
     int effective_batch;
-    bool free[TECHNIQUES];            /* true: the search chooses it; a fused step only where a step is one micro-batch */
+    /* true: the search chooses it; a fused step only where a step is one micro-batch */
+    bool free[TECHNIQUES];
     bool allow_bf16, allow_8bit;      /* dtypes of the AdamW state that may be chosen besides the configured one */
-    bool whole;                       /* only micro-batches that divide the batch: the model has no padding samples of weight 0 */
+    /* only micro-batches that divide the batch: the model has no padding samples of weight 0 */
+    bool whole;
     int multiple;                     /* the micro-batch must be a multiple of it; 0: any size */
     int trips;                        /* maximum number of micro-batches per step; 0: no limit */
     uint64_t budget;                  /* 0: none */
@@ -173,7 +184,9 @@ struct plan_choice {
     struct settings settings;
     double seconds;                   /* predicted from surveys (survey.h) */
     uint64_t bound[SPACE_COUNT];      /* no placement needs less */
-    uint64_t weights[SPACE_COUNT];    /* the part of the bound for parameters, master weights and optimizer state; it does not depend on the sample's size */
+    /* the part of the bound for parameters, master weights and optimizer state; it does not depend
+     * on the sample's size */
+    uint64_t weights[SPACE_COUNT];
     bool rough;                       /* not surveyed: seconds and bound are at most those of its survey */
     uint32_t step;                    /* choices with the same number have the same program step... */
     double update;                    /* ...and for program update this part of the seconds, */
@@ -181,7 +194,8 @@ struct plan_choice {
     bool timed;                       /* the seconds have the waits of program step for bytes */
     uint32_t way;                     /* choices with the same number have the same micro-batch and level of sharding */
     bool known;                       /* compiled and placed: the members below are valid */
-    bool missing;                     /* the device has no kernel for some node, for example because of a tensor's size */
+    /* the device has no kernel for some node, for example because of a tensor's size */
+    bool missing;
     uint64_t arena[SPACE_COUNT];
     double exact;                     /* predicted seconds of the compiled graph */
 };
@@ -203,8 +217,8 @@ struct plan_space {
     struct plan_drafts *surveyed;     /* of surveys, by thread */
     int threads;
 };
-int plan_space_open(struct plan_space *x, const struct source *source, const struct settings *base, const struct freedom *f,
-                    const struct profile *profile, struct error *e);
+int plan_space_open(struct plan_space *x, const struct source *source, const struct settings *base,
+                    const struct freedom *f, const struct profile *profile, struct error *e);
 void plan_space_close(struct plan_space *x);
 
 /* The fastest choice within a budget (0: none) for each space; PL_NOFIT if no choice fits. On a CPU

@@ -39,12 +39,14 @@ struct place {
     uint32_t first, width; /* its instants */
 };
 
-/* The nodes that a lifetime covers or begins or ends in, and the leaves of which it covers a part. */
+/* The nodes that a lifetime covers or begins or ends in, and the leaves of which it covers a
+ * part. */
 enum { VISITED = 160 }; /* at most 2 FAN of each of 9 levels */
 struct visit {
     uint32_t start, end;
     uint32_t cells, leaves;
-    struct { struct cell *at; bool covered; uint32_t next; } cell[VISITED]; /* next: the first range that may be in the way */
+    /* next: the first range that may be in the way */
+    struct { struct cell *at; bool covered; uint32_t next; } cell[VISITED];
     struct parts *leaf[2];
 };
 
@@ -131,7 +133,8 @@ static void visit(const struct room *r, struct visit *v, const struct place *p)
     }
     const uint32_t width = p->width / FAN, begin = v->start > p->first ? (v->start - p->first) / width : 0;
     const uint32_t end = v->end < last ? (v->end - p->first) / width : FAN - 1;
-    for (uint32_t k = begin; k <= end; k++) visit(r, v, &(struct place){FAN * p->level + 1, FAN * p->index + k, p->first + k * width, width});
+    for (uint32_t k = begin; k <= end; k++)
+        visit(r, v, &(struct place){FAN * p->level + 1, FAN * p->index + k, p->first + k * width, width});
 }
 
 /* Moves `at` up over the ranges that are in the way of bytes there. */
@@ -159,7 +162,8 @@ static uint64_t find_lowest(struct visit *v, uint64_t bytes)
     do {
         before = at;
         for (uint32_t i = 0; i < v->cells; i++)
-            at = behind_ranges(v->cell[i].covered ? &v->cell[i].at->any : &v->cell[i].at->all, &v->cell[i].next, bytes, at);
+            at = behind_ranges(v->cell[i].covered ? &v->cell[i].at->any : &v->cell[i].at->all, &v->cell[i].next, bytes,
+                               at);
         for (uint32_t i = 0; i < v->leaves; i++) at = behind_parts(v->leaf[i], v, bytes, at);
     } while (at != before);
     return at;

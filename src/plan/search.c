@@ -9,8 +9,9 @@
  * and one byte less fits nothing. Few choices are ever compiled, and rough ones are surveyed only
  * when their turn comes.
  *
- * On a CPU what is offloaded fills a file. There a choice is passed over if another one is nearly as
- * fast (NEARLY), needs no more memory and has a smaller file. This too does not depend on a budget.
+ * On a CPU what is offloaded fills a file. There a choice is passed over if another one is nearly
+ * as fast (NEARLY), needs no more memory and has a smaller file. This too does not depend on a
+ * budget.
  */
 #include <math.h>
 #include <omp.h>
@@ -30,8 +31,8 @@
 #define NEARLY 0.01
 enum { SURVEYED_AT_ONCE = 8, TRIES = 3 };
 
-int plan_space_open(struct plan_space *x, const struct source *source, const struct settings *base, const struct freedom *f,
-                    const struct profile *profile, struct error *e)
+int plan_space_open(struct plan_space *x, const struct source *source, const struct settings *base,
+                    const struct freedom *f, const struct profile *profile, struct error *e)
 {
     memset(x, 0, sizeof *x);
     x->source = x->drafts.source = source;
@@ -63,7 +64,8 @@ void plan_space_close(struct plan_space *x)
     vec_free(&x->choices);
 }
 
-/* On a GPU the seconds of a step grow where lanes wait for bytes, which placing it shows: in all choices with that step. */
+/* On a GPU the seconds of a step grow where lanes wait for bytes, which placing it shows: in all
+ * choices with that step. */
 static void raise_seconds(struct plan_space *x, uint32_t step, double seconds, bool placed)
 {
     for (uint32_t i = step; i < x->choices.n && x->choices.at[i].step == step; i++) {
@@ -72,13 +74,15 @@ static void raise_seconds(struct plan_space *x, uint32_t step, double seconds, b
     }
 }
 
-/* Raises the seconds of a choice by the waits of its program step, which is a fraction of the work of placing all programs. */
+/* Raises the seconds of a choice by the waits of its program step, which is a fraction of the work
+ * of placing all programs. */
 static int time_waits(struct plan_space *x, uint32_t i, double most, struct error *e)
 {
     const struct plan_choice *c = &x->choices.at[i];
     struct survey v;
     if (c->timed || !survey_may_wait(&c->settings)) return PL_OK;
-    int rc = survey_make(&v, &x->surveyed[0], &c->settings, false, &(struct survey_limits){.seconds = most}, x->profile, e);
+    int rc =
+        survey_make(&v, &x->surveyed[0], &c->settings, false, &(struct survey_limits){.seconds = most}, x->profile, e);
     if (rc) return rc;
     raise_seconds(x, c->step, fmax(v.step_seconds, v.placed_seconds), v.placed_seconds > 0);
     survey_free(&v);
@@ -111,7 +115,10 @@ static int compile_choice(struct plan_space *x, uint32_t i, struct error *e)
     return PL_OK;
 }
 
-static int ensure_placed(struct plan_space *x, uint32_t i, struct error *e) { return x->choices.at[i].known ? PL_OK : compile_choice(x, i, e); }
+static int ensure_placed(struct plan_space *x, uint32_t i, struct error *e)
+{
+    return x->choices.at[i].known ? PL_OK : compile_choice(x, i, e);
+}
 
 uint64_t plan_choice_need(const struct plan_choice *c, enum space space)
 {
@@ -172,7 +179,12 @@ static void walk_sort(struct walk *w)
 
 static struct walk walk_begin(struct plan_space *x, enum space space, int (*by)(const void *, const void *))
 {
-    struct walk w = {.x = x, .space = space, .by = by, .at = mem_alloc((x->choices.n + 1) * sizeof *w.at), .seconds = INFINITY, .bytes = UINT64_MAX};
+    struct walk w = {.x = x,
+                     .space = space,
+                     .by = by,
+                     .at = mem_alloc((x->choices.n + 1) * sizeof *w.at),
+                     .seconds = INFINITY,
+                     .bytes = UINT64_MAX};
     for (uint32_t i = 0; i < x->choices.n; i++) w.at[i].choice = i;
     walk_sort(&w);
     return w;
@@ -183,15 +195,17 @@ static bool walk_reaches(const struct walk *w, uint32_t k)
     return k < w->x->choices.n && w->at[k].seconds <= w->seconds && w->at[k].bound < w->bytes;
 }
 
-/* Surveys rough choices. Those that may be the answer of a search are placed too, where that shows waits. */
-static int survey_rough(struct plan_space *x, const uint32_t *rough, uint32_t n, const uint64_t budget[SPACE_COUNT], double seconds, struct error *e)
+/* Surveys rough choices. Those that may be the answer of a search are placed too, where that shows
+ * waits. */
+static int survey_rough(struct plan_space *x, const uint32_t *rough, uint32_t n, const uint64_t budget[SPACE_COUNT],
+                        double seconds, struct error *e)
 {
     const struct survey_limits placed = {seconds, {budget[SPACE_DEVICE], budget[SPACE_HOST]}};
     return search_space_survey(x, rough, n, isfinite(seconds) ? &placed : NULL, e);
 }
 
-/* Surveys the next rough choices within the budget, before the first one that is not rough: they stay where they are in
- * the order, or move back. Several at once share phases of their graphs. */
+/* Surveys the next rough choices within the budget, before the first one that is not rough: they
+ * stay where they are in the order, or move back. Several at once share phases of their graphs. */
 static int walk_survey(struct walk *w, const uint64_t budget[SPACE_COUNT], struct error *e)
 {
     uint32_t rough[SURVEYED_AT_ONCE], n = 0;
@@ -229,7 +243,8 @@ static int walk_next(struct walk *w, const uint64_t budget[SPACE_COUNT], uint32_
 static bool is_better(const struct plan_choice *a, const struct plan_choice *b)
 {
     if (a->exact != b->exact) return a->exact < b->exact;
-    if (!a->settings.device.separate_memory && a->arena[SPACE_HOST] != b->arena[SPACE_HOST]) return a->arena[SPACE_HOST] < b->arena[SPACE_HOST];
+    if (!a->settings.device.separate_memory && a->arena[SPACE_HOST] != b->arena[SPACE_HOST])
+        return a->arena[SPACE_HOST] < b->arena[SPACE_HOST];
     if (a->arena[SPACE_DEVICE] != b->arena[SPACE_DEVICE]) return a->arena[SPACE_DEVICE] < b->arena[SPACE_DEVICE];
     return a < b;
 }
@@ -238,10 +253,12 @@ static bool is_better(const struct plan_choice *a, const struct plan_choice *b)
 static bool same_sizes(const struct plan_space *x, const struct plan_choice *c, uint32_t of)
 {
     const struct settings *s = &x->choices.at[of].settings;
-    bool same = c->settings.micro_batch == s->micro_batch && c->settings.head_chunks == s->head_chunks && c->settings.mask_chunks == s->mask_chunks;
+    bool same = c->settings.micro_batch == s->micro_batch && c->settings.head_chunks == s->head_chunks &&
+                c->settings.mask_chunks == s->mask_chunks;
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         char a[SETTING_ROOM], b[SETTING_ROOM];
-        same &= !search_has_ladder(&x->f, id) || !strcmp(technique_print(id, s, a), technique_print(id, &c->settings, b));
+        same &=
+            !search_has_ladder(&x->f, id) || !strcmp(technique_print(id, s, a), technique_print(id, &c->settings, b));
     }
     return same;
 }
@@ -249,7 +266,8 @@ static bool same_sizes(const struct plan_space *x, const struct plan_choice *c, 
 /* Whether placed choice `c` is passed over for placed choice `d`. */
 static bool has_smaller_file(const struct plan_choice *d, const struct plan_choice *c)
 {
-    return !d->missing && d->exact <= c->exact * (1 + NEARLY) && plan_choice_need(d, SPACE_DEVICE) <= plan_choice_need(c, SPACE_DEVICE) &&
+    return !d->missing && d->exact <= c->exact * (1 + NEARLY) &&
+           plan_choice_need(d, SPACE_DEVICE) <= plan_choice_need(c, SPACE_DEVICE) &&
            plan_choice_need(d, SPACE_HOST) < plan_choice_need(c, SPACE_HOST);
 }
 
@@ -260,12 +278,14 @@ static int find_smaller_file(struct plan_space *x, uint32_t i, bool *found, stru
     const struct plan_choice *c = &x->choices.at[i];
     *found = false;
     if (c->settings.device.separate_memory || !c->arena[SPACE_HOST]) return PL_OK;
-    for (uint32_t k = 0; k < x->choices.n && !*found; k++) *found = x->choices.at[k].known && has_smaller_file(&x->choices.at[k], c);
+    for (uint32_t k = 0; k < x->choices.n && !*found; k++)
+        *found = x->choices.at[k].known && has_smaller_file(&x->choices.at[k], c);
     struct walk w = walk_begin(x, SPACE_DEVICE, by_seconds);
     w.seconds = c->exact * (1 + NEARLY) * (1 + SAME_TIME);
     const uint64_t most[SPACE_COUNT] = {plan_choice_need(c, SPACE_DEVICE), plan_choice_need(c, SPACE_HOST) - 1};
     int rc = PL_OK;
-    for (uint32_t k; !*found && !(rc = walk_next(&w, most, &k, e)) && !(rc = ensure_placed(x, k, e));) *found = has_smaller_file(&x->choices.at[k], c);
+    for (uint32_t k; !*found && !(rc = walk_next(&w, most, &k, e)) && !(rc = ensure_placed(x, k, e));)
+        *found = has_smaller_file(&x->choices.at[k], c);
     mem_free(w.at);
     return rc == PL_NOFIT ? PL_OK : rc;
 }
@@ -310,22 +330,24 @@ static void take_known(struct plan_space *x, struct fastest *f)
     if (f->best != UINT32_MAX) f->seconds = x->choices.at[f->best].exact * (1 + SAME_TIME);
 }
 
-/* The choice with the least seconds within the budget, of a way that was tried less than TRIES times; UINT32_MAX: none that may be
- * faster. Copies of weights and activations are not in the seconds of rough choices. */
+/* The choice with the least seconds within the budget, of a way that was tried less than TRIES
+ * times; UINT32_MAX: none that may be faster. Copies of weights and activations are not in the
+ * seconds of rough choices. */
 static uint32_t next_untried(const struct plan_space *x, const struct fastest *f, const uint8_t *tried)
 {
     uint32_t next = UINT32_MAX;
     for (uint32_t i = 0; i < x->choices.n; i++) {
         const struct plan_choice *c = &x->choices.at[i];
         if (tried[c->way] >= TRIES || c->settings.offload & (OFFLOAD_WEIGHTS | OFFLOAD_ACTIVATIONS)) continue;
-        if (c->seconds > (next == UINT32_MAX ? f->seconds : x->choices.at[next].seconds) || !fits_budget(c, f->budget)) continue;
+        if (c->seconds > (next == UINT32_MAX ? f->seconds : x->choices.at[next].seconds) || !fits_budget(c, f->budget))
+            continue;
         if (next == UINT32_MAX || c->seconds < x->choices.at[next].seconds) next = i;
     }
     return next;
 }
 
-/* Where ranks send in program step, lanes wait for bytes, more or less alike in all choices of a way. One of each is tried first:
- * the best of them leaves few others to place. */
+/* Where ranks send in program step, lanes wait for bytes, more or less alike in all choices of a
+ * way. One of each is tried first: the best of them leaves few others to place. */
 static int try_ways(struct plan_space *x, struct fastest *f, struct error *e)
 {
     uint8_t *tried = mem_alloc(x->ways + 1);
@@ -369,7 +391,8 @@ int plan_choose(struct plan_space *x, const uint64_t budget[SPACE_COUNT], uint32
 
 /* The choice with the least need of one space, among those whose other spaces are within
  * `limit`. */
-static int find_least(struct plan_space *x, enum space space, const uint64_t limit[SPACE_COUNT], uint32_t *choice, struct error *e)
+static int find_least(struct plan_space *x, enum space space, const uint64_t limit[SPACE_COUNT], uint32_t *choice,
+                      struct error *e)
 {
     struct walk w = walk_begin(x, space, by_bound);
     uint32_t i;
@@ -429,11 +452,13 @@ static void print_alive(const struct plan *p, const struct graph *g, struct text
         for (id s = 1; s < g->storages.n; s++) {
             const struct storage *x = &g->storages.at[s];
             bool alive = life[s].used && life[s].start <= p->peak.instant && p->peak.instant <= life[s].end;
-            if (!alive || x->space != SPACE_DEVICE || storage_is_persistent(x) || s == seen[0] || s == seen[1]) continue;
+            if (!alive || x->space != SPACE_DEVICE || storage_is_persistent(x) || s == seen[0] || s == seen[1])
+                continue;
             if (!seen[i] || x->bytes > g->storages.at[seen[i]].bytes) seen[i] = s;
         }
         if (!seen[i]) break;
-        text_printf(out, "%s%s (%s)", i ? ", " : "", tensor_words(graph_name(g, g->storages.at[seen[i]].name), words), size_print(g->storages.at[seen[i]].bytes, size));
+        text_printf(out, "%s%s (%s)", i ? ", " : "", tensor_words(graph_name(g, g->storages.at[seen[i]].name), words),
+                    size_print(g->storages.at[seen[i]].bytes, size));
     }
 }
 
@@ -442,7 +467,8 @@ static void print_alive(const struct plan *p, const struct graph *g, struct text
 static const char *print_host_budget(uint64_t budget, char out[96])
 {
     char size[32];
-    if (budget > 1) snprintf(out, 96, "memory.host_budget is %llu (%s)", (unsigned long long)budget, size_print(budget, size));
+    if (budget > 1)
+        snprintf(out, 96, "memory.host_budget is %llu (%s)", (unsigned long long)budget, size_print(budget, size));
     else snprintf(out, 96, "memory.host_budget leaves no room for it");
     return out;
 }
@@ -455,16 +481,21 @@ int plan_refuse(const struct plan *p, const struct graph *g, const struct freedo
     bool host = f->host_budget && file > f->host_budget;
     uint64_t need = host ? file : p->smallest;
     if (host) print_host_budget(f->host_budget, bound);
-    else snprintf(bound, sizeof bound, "the budget is %llu (%s)", (unsigned long long)f->budget, size_print(f->budget, have));
+    else
+        snprintf(bound, sizeof bound, "the budget is %llu (%s)", (unsigned long long)f->budget,
+                 size_print(f->budget, have));
     struct text alive = {0};
     print_alive(p, g, &alive);
-    if (!host && file) snprintf(offloaded, sizeof offloaded, " and %s of %s", size_print(file, size), plan_host_name(p));
+    if (!host && file)
+        snprintf(offloaded, sizeof offloaded, " and %s of %s", size_print(file, size), plan_host_name(p));
     int rc = error_set(e, PL_NOFIT,
                        "does not fit: the smallest plan needs %llu bytes (%s) of %s%s, %s; its peak is in the "
                        "%s of %s (op %s): %s persistent%s%s. Set --%s%s%llu",
-                       (unsigned long long)need, size_print(need, want), host ? plan_host_name(p) : "memory", offloaded, bound, phase_name(n->phase),
-                       n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step", op_table[n->op].name, size_print(p->persistent[SPACE_DEVICE], lasting),
-                       alive.n ? ", and " : "", alive.n ? alive.at : "", host ? "set memory.host_budget" : "memory", host ? "=" : " ", (unsigned long long)need);
+                       (unsigned long long)need, size_print(need, want), host ? plan_host_name(p) : "memory", offloaded,
+                       bound, phase_name(n->phase), n->scope ? graph_name(g, g->scopes.at[n->scope].name) : "the step",
+                       op_table[n->op].name, size_print(p->persistent[SPACE_DEVICE], lasting), alive.n ? ", and " : "",
+                       alive.n ? alive.at : "", host ? "set memory.host_budget" : "memory", host ? "=" : " ",
+                       (unsigned long long)need);
     text_free(&alive);
     return rc;
 }

@@ -13,12 +13,13 @@
  * A choice takes its recomputed blocks, and what is in no block, from one of the last three rows,
  * and the other blocks from one of the first two.
  *
- * A fused step, or one with weights or activations offloaded, is no sum of these: it is surveyed as a whole, and only if a
- * search needs it. Until then the choice is rough: its figures are lower bounds, from the survey of the same step that is
- * not fused and offloads nothing.
+ * A fused step, or one with weights or activations offloaded, is no sum of these: it is surveyed as
+ * a whole, and only if a search needs it. Until then the choice is rough: its figures are lower
+ * bounds, from the survey of the same step that is not fused and offloads nothing.
  *
- * Ranks that divide gradients or weights add collectives to the step. Such choices are rough too. They compute no less than
- * with the optimizer state alone divided, keep no fewer bytes but for whole gradients, and send what a few surveys of their own say.
+ * Ranks that divide gradients or weights add collectives to the step. Such choices are rough too.
+ * They compute no less than with the optimizer state alone divided, keep no fewer bytes but for
+ * whole gradients, and send what a few surveys of their own say.
  */
 #include "plan/search_space.h"
 
@@ -58,8 +59,11 @@ struct builder {
     struct settings base;
     const struct builder *from;  /* its families are taken instead of own ones; NULL: none */
     const struct survey *plain;  /* with which the families' persistent bytes are compared */
-    bool rough;                  /* the families are lower bounds of its own; these surveys say how long a step sends: */
-    struct survey whole[CHUNKS_MOST], most; /* of the first family, by chunks of the heads; of the last family, with the most micro-batches */
+    /* the families are lower bounds of its own; these surveys say how long a step sends: */
+    bool rough;
+    /* of the first family, by chunks of the heads; of the last family, with the most
+     * micro-batches */
+    struct survey whole[CHUNKS_MOST], most;
     VEC(struct family) families;
     struct { int head, mask; } chunk[CHUNKS_MOST];
     int chunks, same; /* how many there are; the first have as many chunks of the mask head, or as many as configured */
@@ -104,7 +108,9 @@ static void add_family_jobs(struct builder *b, struct family *f, struct survey_j
 {
     bool free = b->x->f.free[TECHNIQUE_recompute];
     for (int row = 0; row < (free ? b->blocks ? ROWS : WHOLE : SELECTIVE); row++)
-        for (int c = 0; c < b->chunks; c++) add_job(jobs, with_chunks(b, f->base, c), free ? recompute_of_row(row) : b->base.recompute, &f->row[row][c]);
+        for (int c = 0; c < b->chunks; c++)
+            add_job(jobs, with_chunks(b, f->base, c), free ? recompute_of_row(row) : b->base.recompute,
+                    &f->row[row][c]);
 }
 
 /* --- the dimensions ------------------------------------------------------------------------ */
@@ -126,9 +132,11 @@ static void list_families(struct builder *b)
         if (f->free[TECHNIQUE_micro_batch]) s.micro_batch = (E + n - 1) / n;
         s.accumulation = (E + s.micro_batch - 1) / s.micro_batch;
         bool ragged = s.micro_batch * s.accumulation != E, apart = f->multiple && s.micro_batch % f->multiple;
-        bool fusable = !s.fused_step || s.accumulation == 1; /* a configured fused step needs a step of one micro-batch */
+        /* a configured fused step needs a step of one micro-batch */
+        bool fusable = !s.fused_step || s.accumulation == 1;
         bool many = f->trips && s.accumulation > f->trips;
-        if (s.micro_batch != last && !(ragged && f->whole) && !apart && fusable && !many && !encodes_all(b, &s)) vec_push(&b->families, ((struct family){.base = s}));
+        if (s.micro_batch != last && !(ragged && f->whole) && !apart && fusable && !many && !encodes_all(b, &s))
+            vec_push(&b->families, ((struct family){.base = s}));
         last = s.micro_batch;
         if (!f->free[TECHNIQUE_micro_batch] || n == E) break;
         n = n < 16 ? n + 1 : n & (n - 1) ? n / 3 * 4 : n / 2 * 3;
@@ -143,7 +151,8 @@ static void add_chunks(struct builder *b, int head, int mask)
     b->chunk[b->chunks++].mask = mask;
 }
 
-/* Chunks of the LM head, or of the only head; of a mask head beside it as many or, after these, another number. */
+/* Chunks of the LM head, or of the only head; of a mask head beside it as many or, after these,
+ * another number. */
 static void list_chunks(struct builder *b, const struct graph *g)
 {
     bool rows = false;
@@ -151,7 +160,8 @@ static void list_chunks(struct builder *b, const struct graph *g)
     struct settings s = b->base;
     if (!b->x->f.free[TECHNIQUE_head_chunks]) add_chunks(b, s.head_chunks, s.mask_chunks);
     else
-        for (; (rows || !b->chunks) && take_rung(&s, TECHNIQUE_head_chunks, b->chunks);) add_chunks(b, s.head_chunks, s.mask_chunks);
+        for (; (rows || !b->chunks) && take_rung(&s, TECHNIQUE_head_chunks, b->chunks);)
+            add_chunks(b, s.head_chunks, s.mask_chunks);
     b->same = b->chunks;
     for (int c = 0; c < b->same && b->x->f.free[TECHNIQUE_mask_chunks] && chunk_has_masks(g); c++)
         for (int rung = 0; take_rung(&s, TECHNIQUE_mask_chunks, rung); rung++)
@@ -228,7 +238,8 @@ static void list_updates(struct builder *b)
             s.state = state;
             bool same = s.state == b->update[0].s.state && s.offload == b->update[0].s.offload;
             if (same || !state_allowed(b, state)) continue;
-            b->update[b->updates++] = (struct update){.s = s, .in_step = f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP};
+            b->update[b->updates++] =
+                (struct update){.s = s, .in_step = f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP};
         }
 }
 
@@ -237,7 +248,8 @@ static void list_updates(struct builder *b)
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static double later(double a, double b) { return a > b ? a : b; }
 
-/* At least how long a rank sends in a step, on a GPU. Each micro-batch sends what is in blocks anew. */
+/* At least how long a rank sends in a step, on a GPU. Each micro-batch sends what is in blocks
+ * anew. */
 static double sent_seconds(const struct builder *b, const struct family *f, int chunk)
 {
     const struct settings *first = &b->families.at[0].base, *last = &b->families.at[b->families.n - 1].base;
@@ -258,14 +270,17 @@ static const struct moment *same_moment(const struct survey *v, const struct mom
 /* The step's transients and seconds with the blocks marked in `is_recomputed` from survey
  * `recomputed` and the others from `rest`. A tensor that passes between blocks of two surveys may
  * be counted in both; the bound must not count it twice. The seconds are those of the busiest lane:
- * exact without copies, a lower bound with them. `lean`: without the gradients that are handed to program update. */
-static uint64_t compose(const struct survey *rest, const struct survey *recomputed, const bool *is_recomputed, bool lean, double *seconds)
+ * exact without copies, a lower bound with them. `lean`: without the gradients that are handed to
+ * program update. */
+static uint64_t compose(const struct survey *rest, const struct survey *recomputed, const bool *is_recomputed,
+                        bool lean, double *seconds)
 {
     uint64_t most = 0;
     *seconds = 0;
     for (int lane = 0; lane < LANE_COUNT; lane++) {
         double busy = 0;
-        for (uint32_t i = 0; i <= rest->blocks; i++) busy += (is_recomputed[i] ? recomputed : rest)->block[i].seconds[lane];
+        for (uint32_t i = 0; i <= rest->blocks; i++)
+            busy += (is_recomputed[i] ? recomputed : rest)->block[i].seconds[lane];
         if (busy > *seconds) *seconds = busy;
     }
     for (int turn = 0; turn < 2; turn++) {
@@ -283,13 +298,16 @@ static uint64_t compose(const struct survey *rest, const struct survey *recomput
     return !mixed ? most : most > rest->shared ? most - rest->shared : 0;
 }
 
-static void add_choice(struct builder *b, const struct family *f, int chunk, const struct survey *rest, const struct survey *recomputed,
-                       const struct extent *extent, struct recompute recompute)
+static void add_choice(struct builder *b, const struct family *f, int chunk, const struct survey *rest,
+                       const struct survey *recomputed, const struct extent *extent, struct recompute recompute)
 {
     const struct survey *shown = extent->all ? recomputed : rest;
     double seconds;
     uint64_t step = compose(rest, recomputed, extent->is_recomputed, b->rough, &seconds);
-    struct plan_choice c = {.settings = with_chunks(b, f->base, chunk), .rough = b->rough, .step = b->x->choices.n, .way = b->x->ways};
+    struct plan_choice c = {.settings = with_chunks(b, f->base, chunk),
+                            .rough = b->rough,
+                            .step = b->x->choices.n,
+                            .way = b->x->ways};
     if (b->rough) seconds = later(seconds, sent_seconds(b, f, chunk));
     c.settings.recompute = recompute;
     for (int u = 0; u < b->updates; u++) {
@@ -300,7 +318,8 @@ static void add_choice(struct builder *b, const struct family *f, int chunk, con
         c.update = update->update_seconds;
         c.seconds = seconds + c.update;
         c.update_bytes = update->update;
-        for (int s = 0; s < SPACE_COUNT; s++) c.bound[s] = c.lasting[s] = shown->persistent[s] - b->plain->persistent[s] + update->persistent[s];
+        for (int s = 0; s < SPACE_COUNT; s++)
+            c.bound[s] = c.lasting[s] = shown->persistent[s] - b->plain->persistent[s] + update->persistent[s];
         c.bound[SPACE_DEVICE] += larger(larger(step, update->update), shown->eval);
         memcpy(c.weights, update->weights, sizeof c.weights);
         vec_push(&b->x->choices, c);
@@ -310,7 +329,9 @@ static void add_choice(struct builder *b, const struct family *f, int chunk, con
 /* All recompute modes, for one micro-batch and one number of head chunks. */
 static void add_recompute_modes(struct builder *b, const struct family *f, int chunk)
 {
-    static const struct { int rest, recomputed; } pairs[] = {{KEPT, WHOLE}, {KEPT, HALVES}, {SELECTIVE, WHOLE_SELECTIVE}};
+    static const struct {
+        int rest, recomputed;
+    } pairs[] = {{KEPT, WHOLE}, {KEPT, HALVES}, {SELECTIVE, WHOLE_SELECTIVE}};
     const struct extent *none = &b->extents.at[0];
     const struct survey *kept = &f->row[KEPT][chunk], *selective = &f->row[SELECTIVE][chunk];
     if (!b->x->f.free[TECHNIQUE_recompute]) {
@@ -330,7 +351,8 @@ static void add_recompute_modes(struct builder *b, const struct family *f, int c
         }
 }
 
-/* More chunks than a head has rows are as many as it has rows: the choices are those of fewer chunks. */
+/* More chunks than a head has rows are as many as it has rows: the choices are those of fewer
+ * chunks. */
 static bool repeats_chunks(const struct family *f, int chunk)
 {
     for (int c = 0; c < chunk; c++)
@@ -345,7 +367,7 @@ static void add_composed(struct builder *b)
             if (!repeats_chunks(&b->families.at[i], c)) add_recompute_modes(b, &b->families.at[i], c);
 }
 
-/* --- rough choices ------------------------------------------------------------------------------ */
+/* --- rough choices ---------------------------------------------------------------------------- */
 
 static const struct update *find_update(const struct builder *b, const struct settings *s)
 {
@@ -354,8 +376,10 @@ static const struct update *find_update(const struct builder *b, const struct se
     CHECK(false, "no update with state %d and offload %u", s->state, s->offload);
 }
 
-/* Offloads, a fused step and a level of sharding leave the nodes of the step that compute, and what these access is in device memory. */
-static void add_rough(struct builder *b, const struct family *f, const struct settings *s, int chunk, const struct survey *step)
+/* Offloads, a fused step and a level of sharding leave the nodes of the step that compute, and what
+ * these access is in device memory. */
+static void add_rough(struct builder *b, const struct family *f, const struct settings *s, int chunk,
+                      const struct survey *step)
 {
     const struct survey *update = &find_update(b, s)->survey;
     const bool away = b->x->f.free[TECHNIQUE_offload] && s->offload & OFFLOAD_ACTIVATIONS;
@@ -367,7 +391,8 @@ static void add_rough(struct builder *b, const struct family *f, const struct se
         c.seconds += update->update_busiest;
         transient = larger(transient, update->update);
     }
-    for (int space = 0; space < SPACE_COUNT; space++) c.bound[space] = step->persistent[space] - b->plain->persistent[space] + update->persistent[space];
+    for (int space = 0; space < SPACE_COUNT; space++)
+        c.bound[space] = step->persistent[space] - b->plain->persistent[space] + update->persistent[space];
     c.bound[SPACE_DEVICE] += transient;
     memcpy(c.weights, update->weights, sizeof c.weights);
     vec_push(&b->x->choices, c);
@@ -385,7 +410,8 @@ static void add_single_of(struct builder *b, const struct family *f, struct sett
     }
 }
 
-/* For every `every`-th number of chunks, with as many chunks of a mask head beside the LM head; and with a whole mask head. */
+/* For every `every`-th number of chunks, with as many chunks of a mask head beside the LM head; and
+ * with a whole mask head. */
 static void add_single(struct builder *b, const struct family *f, struct settings s, int every, int rows)
 {
     for (int c = 0; c < b->same; c += every) add_single_of(b, f, s, c, rows);
@@ -407,7 +433,8 @@ static void add_singles(struct builder *b)
                 struct settings s = o.s;
                 s.state = state;
                 const bool doubled = s.device.copies_overlap && !(s.accumulation & (s.accumulation - 1));
-                if (f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP && (doubled || i + 1 == b->families.n)) add_single(b, family, s, 2, 2);
+                if (f->free[TECHNIQUE_offload] && s.offload & OFFLOAD_IN_STEP && (doubled || i + 1 == b->families.n))
+                    add_single(b, family, s, 2, 2);
                 s.fused_step = true;
                 if (f->free[TECHNIQUE_fused_step] && s.accumulation == 1) add_single(b, family, s, 2, ROWS);
             }
@@ -456,22 +483,25 @@ static void add_sent_jobs(struct builder *b, struct survey_jobs *jobs)
     add_job(jobs, with_chunks(b, b->families.at[b->families.n - 1].base, 0), kept, &b->most);
 }
 
-/* A level of sharding beside the first one. Only collectives are added to program step; at level optimizer they are all in
- * program update, and the families are exact. */
+/* A level of sharding beside the first one. Only collectives are added to program step; at level
+ * optimizer they are all in program update, and the families are exact. */
 static void take_families(struct builder *b)
 {
-    for (uint32_t i = 0; i < b->families.n; i++) memcpy(b->families.at[i].row, b->from->families.at[i].row, sizeof b->families.at[i].row);
+    for (uint32_t i = 0; i < b->families.n; i++)
+        memcpy(b->families.at[i].row, b->from->families.at[i].row, sizeof b->families.at[i].row);
     b->plain = b->from->plain;
 }
 
-/* Adds the choices with the base's values of the techniques that have a dimension by their ladder. */
+/* Adds the choices with the base's values of the techniques that have a dimension by their
+ * ladder. */
 static int add_dimensions(struct builder *b, struct error *e)
 {
     struct plan_space *x = b->x;
     struct survey_jobs jobs = {0};
     list_families(b);
     list_updates(b);
-    const bool repeats = x->f.free[TECHNIQUE_encode] && b->base.encode < ENCODE_ALL; /* no micro-batch has more images than that */
+    /* no micro-batch has more images than that */
+    const bool repeats = x->f.free[TECHNIQUE_encode] && b->base.encode < ENCODE_ALL;
     CHECK(b->families.n || repeats, "no micro-batch is possible");
     if (!b->families.n) return PL_OK;
     int rc = survey_first(b, e);
@@ -499,11 +529,15 @@ static int add_dimensions(struct builder *b, struct error *e)
     return rc;
 }
 
-bool search_has_ladder(const struct freedom *f, enum technique_id id) { return f->free[id] && techniques[id].ladder && !techniques[id].composed; }
+bool search_has_ladder(const struct freedom *f, enum technique_id id)
+{
+    return f->free[id] && techniques[id].ladder && !techniques[id].composed;
+}
 
 static bool is_level(enum technique_id id) { return id == TECHNIQUE_shard || id == TECHNIQUE_group; }
 
-/* The next combination of values, of levels of sharding or of the other techniques; false: there is none. */
+/* The next combination of values, of levels of sharding or of the other techniques; false: there is
+ * none. */
 static bool next_rungs(const struct freedom *f, bool levels, int rung[TECHNIQUES])
 {
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
@@ -523,7 +557,8 @@ static bool take_rungs(struct settings *s, const struct freedom *f, const int ru
     const char *values;
     for (enum technique_id id = 0; id < TECHNIQUES; id++)
         if (search_has_ladder(f, id)) CHECK(take_rung(s, id, rung[id]), "%s", techniques[id].name);
-    for (enum technique_id id = 0; id < TECHNIQUES; id++) met &= !search_has_ladder(f, id) || technique_met(id, s, &other, &values);
+    for (enum technique_id id = 0; id < TECHNIQUES; id++)
+        met &= !search_has_ladder(f, id) || technique_met(id, s, &other, &values);
     return met;
 }
 
@@ -539,8 +574,9 @@ static int find_images(struct plan_space *x, const struct settings *base, struct
     return rc;
 }
 
-/* All levels of sharding with the same values of the other techniques. Where a rank has several shares, the gradients of each
- * are kept until they are added, which depends on the level: there, every level has its own families. */
+/* All levels of sharding with the same values of the other techniques. Where a rank has several
+ * shares, the gradients of each are kept until they are added, which depends on the level: there,
+ * every level has its own families. */
 static int add_levels(struct plan_space *x, const struct settings *base, int rung[TECHNIQUES], struct error *e)
 {
     struct builder first = {0};
@@ -584,7 +620,8 @@ static void take_survey(struct plan_space *x, uint32_t choice, const struct surv
     }
 }
 
-int search_space_survey(struct plan_space *x, const uint32_t *rough, uint32_t n, const struct survey_limits *placed, struct error *e)
+int search_space_survey(struct plan_space *x, const uint32_t *rough, uint32_t n, const struct survey_limits *placed,
+                        struct error *e)
 {
     struct survey *all = mem_alloc((n + 1) * sizeof *all);
     struct survey_jobs jobs = {.placed = placed};

@@ -16,20 +16,22 @@
  *     any other        technique that is free: the values of its ladder, each with all of the above
  *
  * For each micro-batch a few graphs are compiled and surveyed (survey.h); the other choices are
- * computed from the blocks of these. Streamed and fused choices, and those with divided gradients or
- * weights, are rough until they are surveyed.
+ * computed from the blocks of these. Streamed and fused choices, and those with divided gradients
+ * or weights, are rough until they are surveyed.
  */
 #ifndef SEARCH_SPACE_H
 #define SEARCH_SPACE_H
 
 #include "plan/plan.h"
 
-/* True if the ladder of a technique is a dimension of its own: it is free, and none of those above. */
+/* True if the ladder of a technique is a dimension of its own: it is free, and none of those
+ * above. */
 bool search_has_ladder(const struct freedom *f, enum technique_id id);
 /* Fills x->choices. */
 int search_space_fill(struct plan_space *x, const struct settings *base, struct error *e);
 /* Surveys rough choices; places program step of those within `placed`, unless NULL. */
 struct survey_limits;
-int search_space_survey(struct plan_space *x, const uint32_t *rough, uint32_t n, const struct survey_limits *placed, struct error *e);
+int search_space_survey(struct plan_space *x, const uint32_t *rough, uint32_t n, const struct survey_limits *placed,
+                        struct error *e);
 
 #endif

@@ -30,7 +30,8 @@ struct split {
     uint32_t *opens, *closes; /* by block number: the instants between which the block is open; closes 0: never */
 };
 
-/* The weights of a block are gathered before the block that runs before it: that block owns the instant. */
+/* The weights of a block are gathered before the block that runs before it: that block owns the
+ * instant. */
 static void find_brackets(struct split *a, const uint32_t *number)
 {
     const struct graph *g = a->g;
@@ -49,13 +50,15 @@ static void find_brackets(struct split *a, const uint32_t *number)
 
 /* Adds an instant to the moment with the same owner and the same open blocks; there are few
  * moments. */
-static void add_instant(struct survey *v, uint32_t owner, uint64_t signature, uint32_t k, uint64_t bytes, uint64_t handed)
+static void add_instant(struct survey *v, uint32_t owner, uint64_t signature, uint32_t k, uint64_t bytes,
+                        uint64_t handed)
 {
     uint32_t i = v->moments;
     while (i > 0 && !(v->moment[i - 1].owner == owner && v->moment[i - 1].signature == signature)) i--;
     if (!i) {
         v->moment = mem_resize(v->moment, (v->moments + 1) * sizeof *v->moment);
-        v->moment[v->moments++] = (struct moment){owner, signature, bytes, k, handed, mem_alloc((v->blocks + 1) * sizeof(uint64_t))};
+        v->moment[v->moments++] =
+            (struct moment){owner, signature, bytes, k, handed, mem_alloc((v->blocks + 1) * sizeof(uint64_t))};
     } else if (bytes > v->moment[i - 1].bytes) {
         v->moment[i - 1].bytes = bytes;
         v->moment[i - 1].instant = k;
@@ -73,7 +76,8 @@ static void find_moments(struct survey *v, const struct split *a)
         mark[a->opens[b] + 1] += h;
         mark[a->closes[b]] -= h;
     }
-    for (uint32_t k = 0; k < a->n; k++) add_instant(v, a->owner[k], signature += mark[k], k, alive[k], alive[k] - lean[k]);
+    for (uint32_t k = 0; k < a->n; k++)
+        add_instant(v, a->owner[k], signature += mark[k], k, alive[k], alive[k] - lean[k]);
     mem_free(mark);
     mem_free(alive);
     mem_free(lean);
@@ -145,7 +149,8 @@ static uint64_t peak_bytes(const struct plan *p, const struct graph *g, enum pro
     return most;
 }
 
-/* Bytes of a node's operands and workspace. `seen`, by storage, has the last number for which a storage was counted. */
+/* Bytes of a node's operands and workspace. `seen`, by storage, has the last number for which a
+ * storage was counted. */
 static uint64_t accessed_bytes(const struct plan *p, const struct graph *g, id node, uint32_t *seen, uint32_t number)
 {
     const struct node *x = node_at(g, node);
@@ -153,7 +158,8 @@ static uint64_t accessed_bytes(const struct plan *p, const struct graph *g, id n
     for (int i = 0; i < x->nin + x->nout; i++) {
         const id s = tensor_at(g, i < x->nin ? x->in[i] : x->out[i - x->nin])->storage;
         const struct storage *y = &g->storages.at[s];
-        if (seen[s] != number && !y->handed && !storage_is_persistent(y) && y->space == SPACE_DEVICE) bytes += align_up(y->bytes, PLAN_ALIGN);
+        if (seen[s] != number && !y->handed && !storage_is_persistent(y) && y->space == SPACE_DEVICE)
+            bytes += align_up(y->bytes, PLAN_ALIGN);
         seen[s] = number;
     }
     return bytes;
@@ -169,7 +175,8 @@ static void find_peaks(struct survey *v, const struct plan *p, const struct grap
     uint64_t *lean = plan_alive(p, g, PROGRAM_STEP, false), *full = plan_alive(p, g, PROGRAM_STEP, true);
     uint32_t *seen = mem_alloc(g->storages.n * sizeof *seen);
     for (uint32_t k = 0; k < g->order[PROGRAM_STEP].nodes.n; k++) {
-        const uint64_t accessed = accessed_bytes(p, g, g->order[PROGRAM_STEP].nodes.at[k], seen, k + 1), gradients = full[k] - lean[k];
+        const uint64_t accessed = accessed_bytes(p, g, g->order[PROGRAM_STEP].nodes.at[k], seen, k + 1),
+                       gradients = full[k] - lean[k];
         keep_most(&v->all[0], lean[k]);
         keep_most(&v->all[1], full[k]);
         keep_most(&v->accessed[0], accessed);
@@ -180,13 +187,17 @@ static void find_peaks(struct survey *v, const struct plan *p, const struct grap
     mem_free(full);
 }
 
-static bool is_weight(const struct storage *x) { return x->kind == KIND_PARAM || x->kind == KIND_MASTER || x->kind == KIND_STATE; }
+static bool is_weight(const struct storage *x)
+{
+    return x->kind == KIND_PARAM || x->kind == KIND_MASTER || x->kind == KIND_STATE;
+}
 
 static void add_weights(struct survey *v, const struct plan *p, const struct graph *g)
 {
     for (id s = 1; s < g->storages.n; s++) {
         const struct storage *x = &g->storages.at[s];
-        if (is_weight(x) && storage_is_persistent(x) && plan_reached(p, g, s)) v->weights[x->space] += align_up(x->bytes, PLAN_ALIGN);
+        if (is_weight(x) && storage_is_persistent(x) && plan_reached(p, g, s))
+            v->weights[x->space] += align_up(x->bytes, PLAN_ALIGN);
     }
 }
 
@@ -198,12 +209,14 @@ static double total_seconds(const struct plan *p, const struct known_program *up
 {
     double sum = 0;
     for (enum program k = 0; k < PROGRAM_COUNT; k++)
-        if (program_steps(k) || program_is(k, PROGRAM_BESIDE)) sum += update && is_update(k) ? update->takes : p->program_seconds[k];
+        if (program_steps(k) || program_is(k, PROGRAM_BESIDE))
+            sum += update && is_update(k) ? update->takes : p->program_seconds[k];
     return sum;
 }
 
 /* The figures of the programs of a draft that `is` selects, for drafts without them. */
-static struct known_program know(const struct graph *g, const struct plan *p, bool (*is)(enum program p), const double *seconds)
+static struct known_program know(const struct graph *g, const struct plan *p, bool (*is)(enum program p),
+                                 const double *seconds)
 {
     struct known_program k = {0};
     struct graph others = *g;
@@ -282,8 +295,8 @@ static bool is_within(const struct survey *v, const struct survey_limits *most)
     return within;
 }
 
-int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, bool blocks, const struct survey_limits *placed,
-                const struct profile *profile, struct error *e)
+int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, bool blocks,
+                const struct survey_limits *placed, const struct profile *profile, struct error *e)
 {
     struct plan p = {.settings = *s};
     memset(v, 0, sizeof *v);
@@ -322,7 +335,8 @@ void survey_copy(struct survey *to, const struct survey *from)
     *to = *from;
     to->block = from->block ? mem_copy(from->block, (from->blocks + 1) * sizeof *from->block) : NULL;
     to->moment = from->moment ? mem_copy(from->moment, from->moments * sizeof *from->moment) : NULL;
-    for (uint32_t i = 0; i < from->moments; i++) to->moment[i].kept = mem_copy(from->moment[i].kept, (from->blocks + 1) * sizeof *from->moment[i].kept);
+    for (uint32_t i = 0; i < from->moments; i++)
+        to->moment[i].kept = mem_copy(from->moment[i].kept, (from->blocks + 1) * sizeof *from->moment[i].kept);
 }
 
 void survey_free(struct survey *v)

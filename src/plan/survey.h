@@ -24,7 +24,8 @@
 struct survey {
     uint32_t blocks;
     struct surveyed {
-        double seconds[LANE_COUNT]; /* of its nodes in a whole step, by lane; a CPU runs everything in the compute lane */
+        /* of its nodes in a whole step, by lane; a CPU runs everything in the compute lane */
+        double seconds[LANE_COUNT];
     } *block;                /* by number, from 1 in the order of the forward; 0: nodes in no block */
     struct moment {
         uint32_t owner;
@@ -36,11 +37,12 @@ struct survey {
     } *moment;
     uint32_t moments;
     uint64_t shared;         /* the largest storage that one block writes and another block's backward keeps */
-    double step_seconds, update_seconds, total_seconds; /* of program step, of program update, of all programs of a step and an evaluation */
+    /* of program step, of program update, of all programs of a step and an evaluation */
+    double step_seconds, update_seconds, total_seconds;
     double update_busiest;   /* of the update's nodes in the busiest lane */
     uint64_t step;           /* peak of the step's transients */
-    /* Peaks that offloads and a fused step leave: [0] without gradients, [1] with them, of all transients, and of
-     * those alone that a node accesses. */
+    /* Peaks that offloads and a fused step leave: [0] without gradients, [1] with them, of all
+     * transients, and of those alone that a node accesses. */
     uint64_t all[2], accessed[2];
     uint64_t persistent[SPACE_COUNT];
     uint64_t weights[SPACE_COUNT]; /* the part for parameters, master weights and optimizer state */
@@ -59,8 +61,8 @@ struct survey_limits {
 bool survey_may_wait(const struct settings *s);
 /* Drafts the graph for settings into d->graph and surveys it; without `blocks` only its bytes and
  * seconds as a whole. If its step may wait, it is placed within `placed`; NULL: never. */
-int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, bool blocks, const struct survey_limits *placed,
-                const struct profile *profile, struct error *e);
+int survey_make(struct survey *v, struct plan_drafts *d, const struct settings *s, bool blocks,
+                const struct survey_limits *placed, const struct profile *profile, struct error *e);
 void survey_copy(struct survey *to, const struct survey *from);
 void survey_free(struct survey *v);
 

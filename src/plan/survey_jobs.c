@@ -36,12 +36,14 @@ static bool is_same_graph(const struct survey_job *a, const struct survey_job *b
 }
 
 /* Surveys job `i`; one of the same graph among those from `first` on is copied. */
-static int run_job(const struct plan_space *x, struct survey_jobs *jobs, uint32_t first, uint32_t i, struct plan_drafts *drafts, struct error *e)
+static int run_job(const struct plan_space *x, struct survey_jobs *jobs, uint32_t first, uint32_t i,
+                   struct plan_drafts *drafts, struct error *e)
 {
     struct survey_job *job = &jobs->list.at[i];
     const struct survey_job *before = i > first ? job - 1 : NULL;
     int rc = PL_OK;
-    if (before && before->done && before->s.micro_batch == job->s.micro_batch && before->s.head_chunks == job->s.head_chunks && before->s.mask_chunks == job->s.mask_chunks)
+    if (before && before->done && before->s.micro_batch == job->s.micro_batch &&
+        before->s.head_chunks == job->s.head_chunks && before->s.mask_chunks == job->s.mask_chunks)
         memcpy(job->rows, before->rows, sizeof job->rows);
     else rc = plan_draft_chunk_rows(drafts, &job->s, job->rows, e);
     for (uint32_t k = i; k-- > first && !rc && !job->done;)

@@ -1,5 +1,6 @@
 /*
- * survey_jobs.h: many surveys at once, in the order in which their graphs share the most phases, on all threads.
+ * survey_jobs.h: many surveys at once, in the order in which their graphs share the most phases, on
+ * all threads.
  */
 #ifndef SURVEY_JOBS_H
 #define SURVEY_JOBS_H

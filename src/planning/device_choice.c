@@ -9,8 +9,8 @@
  * With a named device.profile the plan is for that profile, whatever GPU is present. The present
  * GPU then only decides device.kind auto, and whether the free host memory is known.
  *
- * The choice of auto is logged in one line by the commands that explain a run (planned_explain_device). A
- * GPU of this machine that cannot be used is logged by every command.
+ * The choice of auto is logged in one line by the commands that explain a run
+ * (planned_explain_device). A GPU of this machine that cannot be used is logged by every command.
  */
 #include "planning/stages.h"
 #include "cost/profile.h"
@@ -48,8 +48,8 @@ static void log_once(const char *line)
 static void log_gpu(const char *kind, const struct gpu *c)
 {
     char line[256], memory[32];
-    snprintf(line, sizeof line, "device %s: %s, compute capability %d.%d, %s", kind, c->name, c->capability / 10, c->capability % 10,
-             size_print(c->memory_bytes, memory));
+    snprintf(line, sizeof line, "device %s: %s, compute capability %d.%d, %s", kind, c->name, c->capability / 10,
+             c->capability % 10, size_print(c->memory_bytes, memory));
     if (explained) log_once(line);
 }
 

@@ -45,15 +45,18 @@ static int open_gpu(struct planned *r, struct error *e)
         return profile_gpu(p, c, own, e);
     }
     int rc = profile_read(path, p, c, e);
-    if (!rc && p->kind != DEVICE_CUDA) rc = error_set(e, PL_USAGE, "%s is the profile of a CPU, not of a GPU; set device.kind to cpu", path);
+    if (!rc && p->kind != DEVICE_CUDA)
+        rc = error_set(e, PL_USAGE, "%s is the profile of a CPU, not of a GPU; set device.kind to cpu", path);
     return rc;
 }
 
-/* CPU threads of a rank; a plan for ranks that are not there divides the processors as they would. 0: as for one process. */
+/* CPU threads of a rank; a plan for ranks that are not there divides the processors as they would.
+ * 0: as for one process. */
 static int threads_of_rank(const struct planned *r)
 {
     const struct config *c = r->config;
-    const int64_t n = r->shares > 1 ? c->parallel_ranks : 1, local = c->parallel_per_host > 0 ? min_i64(c->parallel_per_host, n) : n;
+    const int64_t n = r->shares > 1 ? c->parallel_ranks : 1,
+                  local = c->parallel_per_host > 0 ? min_i64(c->parallel_per_host, n) : n;
     return c->device_threads || r->ranks || local < 2 ? (int)c->device_threads : dist_threads(local);
 }
 
@@ -67,14 +70,18 @@ int planned_open_profile(struct planned *r, struct error *e)
     bool named = c->device_profile && strcmp(c->device_profile, "default");
     if (r->kind == DEVICE_CUDA) return open_gpu(r, e) ? error_prepend(e, "device.profile") : PL_OK;
     if (named && profile_is_gpu(c->device_profile))
-        return error_set(e, PL_USAGE, "device.profile: %s is a GPU; set device.kind to cuda to plan for it", c->device_profile);
+        return error_set(e, PL_USAGE, "device.profile: %s is a GPU; set device.kind to cuda to plan for it",
+                         c->device_profile);
     profile_default(&r->profile, r->kind, threads_of_rank(r));
     find_profile(r, path, sizeof path);
     rc = path[0] ? profile_read(path, &r->profile, bump_alloc(&r->memory, sizeof(struct calibration)), e) : PL_OK;
-    if (!rc && path[0] && r->profile.kind != DEVICE_CPU) rc = error_set(e, PL_USAGE, "%s is the profile of a GPU; set device.kind to cuda", path);
+    if (!rc && path[0] && r->profile.kind != DEVICE_CPU)
+        rc = error_set(e, PL_USAGE, "%s is the profile of a GPU; set device.kind to cuda", path);
     if (!rc && c->device_threads && c->device_threads != r->profile.threads)
-        rc = error_set(e, PL_USAGE, "%s is for %d threads, device.threads is %d; calibrate with --threads %d, or leave device.threads out", path,
-                       r->profile.threads, (int)c->device_threads, (int)c->device_threads);
+        rc = error_set(
+            e, PL_USAGE,
+            "%s is for %d threads, device.threads is %d; calibrate with --threads %d, or leave device.threads out",
+            path, r->profile.threads, (int)c->device_threads, (int)c->device_threads);
     if (!rc && c->device_deterministic) profile_onednn(&r->profile, false);
     return rc ? error_prepend(e, "device.profile") : PL_OK;
 }

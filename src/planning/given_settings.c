@@ -1,6 +1,6 @@
 /*
- * given_settings.c: the settings of a run as the configuration gives them, before the planner chooses what is
- * left open, and what excludes them; or those of a plan file.
+ * given_settings.c: the settings of a run as the configuration gives them, before the planner
+ * chooses what is left open, and what excludes them; or those of a plan file.
  */
 #include "planning/stages.h"
 
@@ -20,7 +20,10 @@ static enum dtype auto_precision(const struct profile *device)
 struct settings planned_base_settings(struct planned *r, const struct run_options *o)
 {
     const struct config *c = r->config;
-    struct settings s = {.train = o->train, .forward = r->forward, .few_labels = r->batches.few_labels, .loader_bytes = r->batches.loader_bytes,
+    struct settings s = {.train = o->train,
+                         .forward = r->forward,
+                         .few_labels = r->batches.few_labels,
+                         .loader_bytes = r->batches.loader_bytes,
                          .device = device_traits(r->kind)};
     if (r->answers) s.prompt_chunk = (int)r->prompt_chunk, s.prompts = (int)r->prompts;
     const char *pipeline = getenv("PLIMSOLL_PIPELINE");
@@ -52,11 +55,15 @@ int planned_check_precision(const struct planned *r, const struct settings *s, s
     const char *gpu = r->profile.name;
     if (r->kind != DEVICE_CUDA || r->profile.native_bf16) return PL_OK;
     if (s->precision == DT_BF16)
-        return error_set(e, PL_USAGE, "memory.precision %s: %s has no bf16 arithmetic (compute capability 8.0 has it); use f16, which scales the loss, "
-                         "or f32, or auto, which selects f16", technique_print(TECHNIQUE_precision, s, (char[SETTING_ROOM]){0}), gpu);
+        return error_set(e, PL_USAGE,
+                         "memory.precision %s: %s has no bf16 arithmetic (compute capability 8.0 has it); use f16, "
+                         "which scales the loss, "
+                         "or f32, or auto, which selects f16",
+                         technique_print(TECHNIQUE_precision, s, (char[SETTING_ROOM]){0}), gpu);
     for (int i = 0; i < (int)s->n_modules; i++)
         if (s->modules[i].has_precision && s->modules[i].precision == DT_BF16)
-            return error_set(e, PL_USAGE, "memory.modules[%d].precision bf16: %s has no bf16 arithmetic; use f16 or f32", i, gpu);
+            return error_set(e, PL_USAGE,
+                             "memory.modules[%d].precision bf16: %s has no bf16 arithmetic; use f16 or f32", i, gpu);
     return PL_OK;
 }
 
@@ -69,8 +76,10 @@ int planned_check_needs(const struct settings *s, struct error *e)
         const char *values;
         if (technique_met(id, s, &other, &values)) continue;
         CHECK(technique_value(values, 0, first), "%s", values);
-        return error_set(e, PL_USAGE, "%s.%s %s needs %s.%s %s, which is %s here; set it, or %s.%s %s", techniques[id].section, techniques[id].name,
-                         technique_print(id, s, value), techniques[other].section, techniques[other].name, first, technique_print(other, s, has), techniques[id].section, techniques[id].name, techniques[id].off);
+        return error_set(e, PL_USAGE, "%s.%s %s needs %s.%s %s, which is %s here; set it, or %s.%s %s",
+                         techniques[id].section, techniques[id].name, technique_print(id, s, value),
+                         techniques[other].section, techniques[other].name, first, technique_print(other, s, has),
+                         techniques[id].section, techniques[id].name, techniques[id].off);
     }
     return PL_OK;
 }
@@ -82,21 +91,29 @@ static bool is_listed(const struct config *c, const char *word)
     return false;
 }
 
-bool planned_allows(const struct config *c, const char *form) { return !strcmp(c->memory_optimizer.value, "adamw") && is_listed(c, form); }
-bool planned_allows_nf4(const struct config *c) { return !strcmp(c->memory_quantize.value, "none") && is_listed(c, "nf4"); }
+bool planned_allows(const struct config *c, const char *form)
+{
+    return !strcmp(c->memory_optimizer.value, "adamw") && is_listed(c, form);
+}
+bool planned_allows_nf4(const struct config *c)
+{
+    return !strcmp(c->memory_quantize.value, "none") && is_listed(c, "nf4");
+}
 
 int planned_least_micro_batch(const struct planned *r)
 {
     const int images = planned_share_samples(r), group = (int)r->batch.bn_group;
     if (r->batches.indivisible) return images;
     int least = r->kind == DEVICE_CUDA ? (images + GPU_TRIPS - 1) / GPU_TRIPS : 1;
-    while (group && (least % group || images % least)) least++; /* ends at the whole batch, which check_groups accepts */
+    /* ends at the whole batch, which check_groups accepts */
+    while (group && (least % group || images % least)) least++;
     return least;
 }
 
 struct step_limits planned_limits(const struct planned *r)
 {
-    return (struct step_limits){planned_share_samples(r), planned_least_micro_batch(r), r->kind == DEVICE_CUDA ? GPU_TRIPS : 0, r->config->train_clip_norm > 0};
+    return (struct step_limits){planned_share_samples(r), planned_least_micro_batch(r),
+                                r->kind == DEVICE_CUDA ? GPU_TRIPS : 0, r->config->train_clip_norm > 0};
 }
 
 bool planned_is_excluded(const struct planned *r, enum technique_id id, const struct settings *s, struct text *why)
@@ -112,7 +129,8 @@ int planned_check_excluded(const struct planned *r, const struct settings *s, st
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         char value[SETTING_ROOM];
         if (technique_is_off(id, s) || !planned_is_excluded(r, id, s, &why)) continue;
-        error_set(e, PL_USAGE, "%s.%s %s: %s", techniques[id].section, techniques[id].name, technique_print(id, s, value), why.at);
+        error_set(e, PL_USAGE, "%s.%s %s: %s", techniques[id].section, techniques[id].name,
+                  technique_print(id, s, value), why.at);
         text_free(&why);
         return e->code;
     }
@@ -121,7 +139,8 @@ int planned_check_excluded(const struct planned *r, const struct settings *s, st
 
 /* A plan file decides only what the configuration leaves open: it must agree with keys that were
  * given. */
-static int check_plan_keys(const struct planned *r, const struct settings *configured, const struct settings *plan, const char *path, struct error *e)
+static int check_plan_keys(const struct planned *r, const struct settings *configured, const struct settings *plan,
+                           const char *path, struct error *e)
 {
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         char has[SETTING_ROOM], planned[SETTING_ROOM];
@@ -130,7 +149,9 @@ static int check_plan_keys(const struct planned *r, const struct settings *confi
         if (automatic || !strcmp(technique_print(id, configured, has), technique_print(id, plan, planned))) continue;
         if (id == TECHNIQUE_optimizer && planned_allows(r->config, planned)) continue;
         if (id == TECHNIQUE_quantize && planned_allows_nf4(r->config) && !strcmp(planned, "nf4")) continue;
-        return error_set(e, PL_USAGE, "%s: made with another %s than the configuration has; leave the key out, or plan again", path, config_key_name(key));
+        return error_set(e, PL_USAGE,
+                         "%s: made with another %s than the configuration has; leave the key out, or plan again", path,
+                         config_key_name(key));
     }
     return PL_OK;
 }
@@ -140,37 +161,47 @@ int planned_follow_plan(struct planned *r, struct settings s, const char *path, 
     struct plan_file f;
     int rc = plan_read(path, &f, e);
     if (!rc && (f.ranks * f.shares > 1 ? f.ranks != s.ranks || f.shares != s.shares : s.ranks * s.shares > 1))
-        rc = error_set(e, PL_USAGE, "%s: made for ranks %d, shares of each %d; this run has %d and %d; plan again", path, f.ranks, f.shares, (int)max_i64(1, s.ranks), (int)max_i64(1, s.shares));
+        rc = error_set(e, PL_USAGE, "%s: made for ranks %d, shares of each %d; this run has %d and %d; plan again",
+                       path, f.ranks, f.shares, (int)max_i64(1, s.ranks), (int)max_i64(1, s.shares));
     if (!rc) rc = check_plan_keys(r, &s, &f.settings, path, e);
     if (rc) return rc;
     if (r->answers && r->config->train_eval_batch && r->config->train_eval_batch != f.settings.prompts)
-        return error_set(e, PL_USAGE, "%s: made with another train.eval_batch than the configuration has; leave the key out, or plan again", path);
+        return error_set(
+            e, PL_USAGE,
+            "%s: made with another train.eval_batch than the configuration has; leave the key out, or plan again",
+            path);
     settings_follow(&s, &f.settings);
     if (r->answers) r->prompts = s.prompts = f.settings.prompts;
     if (planned_check_excluded(r, &s, e)) return e->code;
     if (f.effective_batch != r->effective_batch)
-        return error_set(e, PL_USAGE, "%s: made for train.effective_batch %d, the configuration has %d", path, f.effective_batch,
-                         r->effective_batch);
+        return error_set(e, PL_USAGE, "%s: made for train.effective_batch %d, the configuration has %d", path,
+                         f.effective_batch, r->effective_batch);
     if (s.group == GROUP_HOST && f.per_host != s.per_host)
-        return error_set(e, PL_USAGE, "%s: made for hosts of %d ranks, and they have %d here; plan again", path, f.per_host, s.per_host);
+        return error_set(e, PL_USAGE, "%s: made for hosts of %d ranks, and they have %d here; plan again", path,
+                         f.per_host, s.per_host);
     if (strcmp(f.profile, r->profile.name) || f.threads != r->profile.threads)
-        return error_set(e, PL_USAGE, "%s: made for device %s with %d threads, this is %s with %d; plan again", path, f.profile,
-                         f.threads, r->profile.name, r->profile.threads);
+        return error_set(e, PL_USAGE, "%s: made for device %s with %d threads, this is %s with %d; plan again", path,
+                         f.profile, f.threads, r->profile.name, r->profile.threads);
     if ((rc = plan_compile(&r->graph, &r->source, &s, e))) return rc;
     r->has_graph = true;
     r->plan.settings = s;
     if ((rc = plan_place(&r->plan, &r->graph, &r->profile, e))) return rc;
     r->plan.smallest = f.smallest;
     if (plan_digest(&r->plan, &r->graph) != f.digest || plan_arena(&r->plan) != f.arena[SPACE_DEVICE])
-        return error_set(e, PL_USAGE, "%s: made for another model, sequence or version (its arena of %llu bytes differs from this one of %llu); plan again",
+        return error_set(e, PL_USAGE,
+                         "%s: made for another model, sequence or version (its arena of %llu bytes differs from this "
+                         "one of %llu); plan again",
                          path, (unsigned long long)f.arena[SPACE_DEVICE], (unsigned long long)plan_arena(&r->plan));
-    /* A run that is resumed keeps its plan while it fits the free memory: auto's reserve is for what changed since. */
+    /* A run that is resumed keeps its plan while it fits the free memory: auto's reserve is for
+     * what changed since. */
     const bool whole = r->config->memory_budget.kind == BUDGET_AUTO && r->kind != DEVICE_CUDA;
     if (r->budget && plan_arena(&r->plan) > r->budget + (whole ? BUDGET_RESERVE : 0))
-        return error_set(e, PL_NOFIT, "%s: needs %llu bytes, the budget is %llu; leave out --plan to search again", path,
-                         (unsigned long long)plan_arena(&r->plan), (unsigned long long)r->budget);
+        return error_set(e, PL_NOFIT, "%s: needs %llu bytes, the budget is %llu; leave out --plan to search again",
+                         path, (unsigned long long)plan_arena(&r->plan), (unsigned long long)r->budget);
     if (planned_exceeds_host(r))
-        return error_set(e, PL_NOFIT, "%s: needs %llu bytes of %s, memory.host_budget is %llu; leave out --plan to search again", path,
-                         (unsigned long long)r->plan.placement.arena[SPACE_HOST], plan_host_name(&r->plan), (unsigned long long)r->host_budget);
+        return error_set(e, PL_NOFIT,
+                         "%s: needs %llu bytes of %s, memory.host_budget is %llu; leave out --plan to search again",
+                         path, (unsigned long long)r->plan.placement.arena[SPACE_HOST], plan_host_name(&r->plan),
+                         (unsigned long long)r->host_budget);
     return PL_OK;
 }

@@ -42,40 +42,59 @@ static const char *print_each(uint64_t bytes, int ranks, char out[64])
 static void warn_of_cpu(struct planned *r, const struct system_memory *now)
 {
     const int local = planned_host_ranks(r);
-    const uint64_t each = plan_arena(&r->plan), file = r->plan.placement.arena[SPACE_HOST], arena = each * (uint64_t)local;
+    const uint64_t each = plan_arena(&r->plan), file = r->plan.placement.arena[SPACE_HOST],
+                   arena = each * (uint64_t)local;
     const char *folder = offload_folder(r->config->train_out);
     char need[64], have[32], left[32];
     struct error ignored;
     uint64_t disk;
     if (now->total && arena > now->total)
-        warn(r, "the plan is larger than this machine: %s; this machine has %s of memory; memory.budget: auto plans for it", print_each(each, local, need),
-             size_print(now->total, have));
+        warn(
+            r,
+            "the plan is larger than this machine: %s; this machine has %s of memory; memory.budget: auto plans for it",
+            print_each(each, local, need), size_print(now->total, have));
     else if (now->available && arena > now->available + now->swap)
-        warn(r, "the plan does not fit the free memory: %s; this machine has %s, of which %s are free; memory.budget: auto plans for them", print_each(each, local, need),
-             size_print(now->total, have), size_print(now->available, left));
+        warn(r,
+             "the plan does not fit the free memory: %s; this machine has %s, of which %s are free; memory.budget: "
+             "auto plans for them",
+             print_each(each, local, need), size_print(now->total, have), size_print(now->available, left));
     if (file && !disk_free(folder, &disk, &ignored) && file * (uint64_t)local > disk)
-        warn(r, "the offload file does not fit on the disk of %.100s: %s, where %s are free; memory.host_budget: auto plans for less", folder, print_each(file, local, need),
-             size_print(disk, left));
+        warn(r,
+             "the offload file does not fit on the disk of %.100s: %s, where %s are free; memory.host_budget: auto "
+             "plans for less",
+             folder, print_each(file, local, need), size_print(disk, left));
 }
 
 static void warn_of_gpu(struct planned *r, const struct system_memory *now)
 {
-    const uint64_t arena = plan_arena(&r->plan), host = r->plan.placement.arena[SPACE_HOST], memory = r->profile.memory_bytes, likely = offload_likely(memory);
+    const uint64_t arena = plan_arena(&r->plan), host = r->plan.placement.arena[SPACE_HOST],
+                   memory = r->profile.memory_bytes, likely = offload_likely(memory);
     const char *gpu = r->profile.name;
     const int local = planned_host_ranks(r);
     char need[64], have[32], other[32];
     if (r->profile.capability && r->profile.capability < GPU_CAPABILITY_LEAST)
-        warn(r, "%s is planned for and cannot be used: it has compute capability %d.%d, and there are kernels for %d.%d and later only", gpu,
-             r->profile.capability / 10, r->profile.capability % 10, GPU_CAPABILITY_LEAST / 10, GPU_CAPABILITY_LEAST % 10);
+        warn(r,
+             "%s is planned for and cannot be used: it has compute capability %d.%d, and there are kernels for %d.%d "
+             "and later only",
+             gpu, r->profile.capability / 10, r->profile.capability % 10, GPU_CAPABILITY_LEAST / 10,
+             GPU_CAPABILITY_LEAST % 10);
     if (memory && arena > planned_gpu_budget(memory))
-        warn(r, "the plan is larger than that GPU: %s; %s has %s, of which %s are left beside the CUDA context; memory.budget: auto plans for it", size_print(arena, need),
-             gpu, size_print(memory, have), size_print(planned_gpu_budget(memory), other));
+        warn(r,
+             "the plan is larger than that GPU: %s; %s has %s, of which %s are left beside the CUDA context; "
+             "memory.budget: auto plans for it",
+             size_print(arena, need), gpu, size_print(memory, have), size_print(planned_gpu_budget(memory), other));
     if (planned_gpu_is_here(r)) {
         if (now->total && host * (uint64_t)local > now->total)
-            warn(r, "the plan needs more host memory than this machine has: %s; it has %s; memory.host_budget: auto plans for it", print_each(host, local, need), size_print(now->total, have));
+            warn(r,
+                 "the plan needs more host memory than this machine has: %s; it has %s; memory.host_budget: auto plans "
+                 "for it",
+                 print_each(host, local, need), size_print(now->total, have));
     } else if (memory && host > likely) {
-        warn(r, "the plan needs %s of host memory, more than a machine with such a GPU is likely to have: %s (twice the GPU's memory, at least 32 GiB); "
-             "memory.host_budget sets a bound", size_print(host, need), size_print(likely, have));
+        warn(r,
+             "the plan needs %s of host memory, more than a machine with such a GPU is likely to have: %s (twice the "
+             "GPU's memory, at least 32 GiB); "
+             "memory.host_budget sets a bound",
+             size_print(host, need), size_print(likely, have));
     }
 }
 
@@ -88,7 +107,8 @@ void planned_warn(struct planned *r)
     else warn_of_cpu(r, &now);
 }
 
-int machine_room(enum device_kind kind, const uint64_t arena[SPACE_COUNT], bool no_files, const struct ranks *ranks, struct error *e)
+int machine_room(enum device_kind kind, const uint64_t arena[SPACE_COUNT], bool no_files, const struct ranks *ranks,
+                 struct error *e)
 {
     const int local = ranks ? ranks->local : 1;
     const bool cuda = kind == DEVICE_CUDA, all = no_files && arena[SPACE_HOST];
@@ -99,14 +119,17 @@ int machine_room(enum device_kind kind, const uint64_t arena[SPACE_COUNT], bool 
     if (ranks && ranks->share.free) now.available = ranks->share.free * (uint64_t)local; /* before a rank took any */
     if (!now.available || need * (uint64_t)local <= now.available + now.swap) return PL_OK;
     if (local > 1) snprintf(each, sizeof each, " on each of %d ranks", local);
-    return error_set(e, PL_FAIL, "the plan takes %s of %s%s%s; this machine has %s, of which %s are free", size_print(need, needed), cuda ? "host memory" : "memory", each,
-                     !cuda && all ? ", without an offload file" : "", size_print(now.total, total), size_print(now.available, left));
+    return error_set(e, PL_FAIL, "the plan takes %s of %s%s%s; this machine has %s, of which %s are free",
+                     size_print(need, needed), cuda ? "host memory" : "memory", each,
+                     !cuda && all ? ", without an offload file" : "", size_print(now.total, total),
+                     size_print(now.available, left));
 }
 
 int planned_check_room(const struct planned *r, struct error *e)
 {
     if (!machine_room(r->kind, r->plan.placement.arena, r->no_files, r->ranks, e)) return PL_OK;
     size_t n = strlen(e->text);
-    snprintf(e->text + n, sizeof e->text - n, "; set %s, or free memory", r->kind == DEVICE_CUDA ? "memory.host_budget: auto" : "memory.budget: auto (--memory auto)");
+    snprintf(e->text + n, sizeof e->text - n, "; set %s, or free memory",
+             r->kind == DEVICE_CUDA ? "memory.host_budget: auto" : "memory.budget: auto (--memory auto)");
     return e->code;
 }

@@ -34,7 +34,8 @@ static int find_share(const char *folder, const struct ranks *ranks, int local, 
     return PL_OK;
 }
 
-int offload_budget(const struct config *c, enum device_kind kind, bool gpu_here, const struct ranks *ranks, int local, uint64_t *bytes, const char **rule, struct error *e)
+int offload_budget(const struct config *c, enum device_kind kind, bool gpu_here, const struct ranks *ranks, int local,
+                   uint64_t *bytes, const char **rule, struct error *e)
 {
     const struct config_budget *b = &c->memory_host_budget;
     const bool file = kind != DEVICE_CUDA;
@@ -45,8 +46,14 @@ int offload_budget(const struct config *c, enum device_kind kind, bool gpu_here,
     if (find_share(file ? offload_folder(c->train_out) : NULL, ranks, local, &x, e)) return e->code;
     const bool memory = x.memory && x.memory < x.disk;
     *bytes = at_least_one(file ? (memory ? x.memory : x.disk) / 2 : x.free - min_u64((uint64_t)MEMORY_RESERVE / (uint64_t)local, x.free));
-    if (local > 1) *rule = !file ? "a rank's part of the free memory less 1 GiB" : memory ? "a rank's part of half of its host's memory" : "a rank's part of half of the free disk space";
-    else *rule = !file ? "the free memory less 1 GiB" : memory ? "half of this machine's memory" : "half of the free disk space";
+    if (local > 1)
+        *rule = !file    ? "a rank's part of the free memory less 1 GiB"
+                : memory ? "a rank's part of half of its host's memory"
+                         : "a rank's part of half of the free disk space";
+    else
+        *rule = !file    ? "the free memory less 1 GiB"
+                : memory ? "half of this machine's memory"
+                         : "half of the free disk space";
     return PL_OK;
 }
 

@@ -12,8 +12,8 @@
  * folder, and the file is in /tmp). The folder need not exist yet. */
 const char *offload_folder(const char *out);
 
-/* memory.host_budget in bytes, 0: none. The `local` ranks of a host share what it has; `ranks` may be NULL: they are planned for
- * alone. `auto` is:
+/* memory.host_budget in bytes, 0: none. The `local` ranks of a host share what it has; `ranks` may
+ * be NULL: they are planned for alone. `auto` is:
  *
  *     the CPU, which offloads to a file   half of the free disk space of the file's folder, at most
  *                                         half of this machine's memory: copies are priced at the
@@ -23,7 +23,8 @@ const char *offload_folder(const char *out);
  *     a GPU elsewhere                     no bound: the memory of its machine is not known
  *
  * *rule says which, for messages; NULL unless the bound is auto's. */
-int offload_budget(const struct config *c, enum device_kind kind, bool gpu_here, const struct ranks *ranks, int local, uint64_t *bytes, const char **rule, struct error *e);
+int offload_budget(const struct config *c, enum device_kind kind, bool gpu_here, const struct ranks *ranks, int local,
+                   uint64_t *bytes, const char **rule, struct error *e);
 
 /* Host memory that a machine with a GPU of `gpu_memory` bytes is likely to have: twice as much, at
  * least 32 GiB. */

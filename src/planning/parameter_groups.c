@@ -1,7 +1,7 @@
 /*
- * parameter_groups.c: see parameter_groups.h. A pattern that matches nothing is an error, except for weight decay: a
- * typo in a name must not silently train a parameter that should be frozen. A part (parts.def) that
- * the model does not have is a note.
+ * parameter_groups.c: see parameter_groups.h. A pattern that matches nothing is an error, except
+ * for weight decay: a typo in a name must not silently train a parameter that should be frozen. A
+ * part (parts.def) that the model does not have is a note.
  */
 #include "planning/parameter_groups.h"
 
@@ -131,7 +131,9 @@ static int check_patterns(const struct config_list *patterns, const char *where,
         if (part && !has_part(part, false, g)) note_missing(where, part);
         const char *nearest = part ? NULL : nearest_unmatched(patterns->at[i], g);
         if (nearest)
-            return error_set(e, PL_USAGE, "%s: the pattern \"%.200s\" matches no parameter; the nearest is %s (* stands for any text, ? for one character)",
+            return error_set(e, PL_USAGE,
+                             "%s: the pattern \"%.200s\" matches no parameter; the nearest is %s (* stands for any "
+                             "text, ? for one character)",
                              where, patterns->at[i], nearest);
     }
     return PL_OK;
@@ -145,7 +147,8 @@ static void note_no_decay(const struct config *c, const struct graph *g)
     for (uint32_t i = 0; i < c->train_no_decay.n && !noted; i++) {
         const char *nearest = nearest_unmatched(c->train_no_decay.at[i], g);
         if (nearest)
-            log_note("train.no_decay: the pattern \"%.200s\" matches no parameter of this model; the nearest is %s", c->train_no_decay.at[i], nearest);
+            log_note("train.no_decay: the pattern \"%.200s\" matches no parameter of this model; the nearest is %s",
+                     c->train_no_decay.at[i], nearest);
     }
     noted |= c->train_no_decay.n;
 }
@@ -155,11 +158,13 @@ static int check_trained(const struct config *c, const struct graph *g, struct e
     for (uint32_t i = 0; i < g->params.n; i++)
         if (param_name(g, &g->params.at[i]) && !g->params.at[i].frozen) return PL_OK;
     bool groups = !c->model_freeze.n;
-    error_set(e, PL_USAGE, "%s: every parameter is frozen, so there is nothing to train", groups ? "train.groups" : "model.freeze");
+    error_set(e, PL_USAGE, "%s: every parameter is frozen, so there is nothing to train",
+              groups ? "train.groups" : "model.freeze");
     return config_at_key(c, groups ? KEY_train_groups : KEY_model_freeze, e);
 }
 
-/* Each pattern must match a module, unless it names a part. *missing: it names a part that the model does not have. */
+/* Each pattern must match a module, unless it names a part. *missing: it names a part that the
+ * model does not have. */
 static int check_module_patterns(const struct config_module *m, uint32_t number, const struct graph *g, bool *missing,
                                  struct error *e)
 {
@@ -175,7 +180,9 @@ static int check_module_patterns(const struct config_module *m, uint32_t number,
             if (distance < best) best = distance, nearest = name;
         }
         if (best)
-            return error_set(e, PL_USAGE, "memory.modules[%u].match: the pattern \"%.200s\" matches no module; the nearest is %s (`plimsoll modules` lists the names)",
+            return error_set(e, PL_USAGE,
+                             "memory.modules[%u].match: the pattern \"%.200s\" matches no module; the nearest is %s "
+                             "(`plimsoll modules` lists the names)",
                              number, m->match.at[i], nearest);
     }
     return PL_OK;
@@ -185,7 +192,8 @@ static int check_module_patterns(const struct config_module *m, uint32_t number,
 static struct recompute module_recompute(const struct config_module *m)
 {
     struct settings s = {0};
-    CHECK(!m->given[MODULE_recompute] || technique_parse(TECHNIQUE_recompute, m->recompute.value, &s), "%s", m->recompute.value);
+    CHECK(!m->given[MODULE_recompute] || technique_parse(TECHNIQUE_recompute, m->recompute.value, &s), "%s",
+          m->recompute.value);
     return s.recompute;
 }
 
@@ -206,8 +214,10 @@ static int check_modules(const struct config *c, const struct graph *g, struct e
         if (rc) return rc;
         if (missing) continue;
         if (blocks)
-            return error_set(e, PL_USAGE, "memory.modules[%u]: recompute is %s, but match names no block; name blocks (model.layers.3) or a module that contains blocks", i,
-                             m->recompute.value);
+            return error_set(e, PL_USAGE,
+                             "memory.modules[%u]: recompute is %s, but match names no block; name blocks "
+                             "(model.layers.3) or a module that contains blocks",
+                             i, m->recompute.value);
     }
     return PL_OK;
 }
@@ -266,7 +276,8 @@ static void quantize_settings(const struct config *c, struct bump *b, struct set
     const struct config_forms *list = &c->memory_quantize.rules;
     struct quantize_rule *rules = bump_alloc(b, list->n * sizeof *rules);
     for (uint32_t i = 0; i < list->n; i++)
-        rules[i] = (struct quantize_rule){(const char *const *)list->at[i].match.at, list->at[i].match.n, forms[list->at[i].form]};
+        rules[i] = (struct quantize_rule){(const char *const *)list->at[i].match.at, list->at[i].match.n,
+                                          forms[list->at[i].form]};
     s->quantize_rules = rules;
     s->n_quantize_rules = list->n;
 }
@@ -274,7 +285,9 @@ static void quantize_settings(const struct config *c, struct bump *b, struct set
 void groups_settings(const struct config *c, struct bump *b, struct settings *s)
 {
     struct update_rule *rules = bump_alloc(b, (c->train_groups.n + 1) * sizeof *rules);
-    rules[0] = (struct update_rule){.match = (const char *const *)c->train_no_decay.at, .n_match = c->train_no_decay.n, .has_decay = true};
+    rules[0] = (struct update_rule){.match = (const char *const *)c->train_no_decay.at,
+                                    .n_match = c->train_no_decay.n,
+                                    .has_decay = true};
     for (uint32_t i = 0; i < c->train_groups.n; i++) rules[i + 1] = rule_of(c, &c->train_groups.at[i], b);
     s->rules = rules;
     s->n_rules = c->train_groups.n + 1;

@@ -4,10 +4,10 @@
  *     | weights | KV cache of each prompt | inputs |  prompt: activations of a chunk               |
  *     |         |                         |        |  next token: those of one token of each prompt |
  *
- * The KV cache of a prompt is as large as the longest text. What the planner chooses is the number of prompts that are
- * answered at once, the number of their tokens that are processed at once, and whether the weights of blocks are
- * offloaded. The choices are few, so each is compiled and placed: the plan is the fastest that fits, and the smallest
- * budget is exact.
+ * The KV cache of a prompt is as large as the longest text. What the planner chooses is the number
+ * of prompts that are answered at once, the number of their tokens that are processed at once, and
+ * whether the weights of blocks are offloaded. The choices are few, so each is compiled and placed:
+ * the plan is the fastest that fits, and the smallest budget is exact.
  */
 #include <string.h>
 
@@ -36,8 +36,10 @@ static bool shares_chunks(const struct run_generation *o) { return !images_any(&
 static double seconds_of(const struct plan *p, const struct run_generation *o)
 {
     const int64_t chunk = p->settings.prompt_chunk, rounds = ceil_div(prompts_of(o), p->settings.prompts);
-    const int64_t parts = shares_chunks(o) ? rounds : prompts_of(o), runs = parts * ceil_div(ceil_div(tokens_of(o), parts), chunk);
-    return (double)runs * p->program_seconds[PROGRAM_PROMPT] + (double)(rounds * o->answer) * p->program_seconds[PROGRAM_NEXT];
+    const int64_t parts = shares_chunks(o) ? rounds : prompts_of(o),
+                  runs = parts * ceil_div(ceil_div(tokens_of(o), parts), chunk);
+    return (double)runs * p->program_seconds[PROGRAM_PROMPT] +
+           (double)(rounds * o->answer) * p->program_seconds[PROGRAM_NEXT];
 }
 
 static int compile(struct planned *r, const struct settings *s, struct plan *p, struct graph *g, struct error *e)
@@ -52,7 +54,8 @@ static int compile(struct planned *r, const struct settings *s, struct plan *p, 
     return rc;
 }
 
-static int try_choice(struct planned *r, const struct settings *s, const struct run_generation *o, struct choice *out, struct error *e)
+static int try_choice(struct planned *r, const struct settings *s, const struct run_generation *o, struct choice *out,
+                      struct error *e)
 {
     struct plan p;
     struct graph g;
@@ -68,11 +71,13 @@ static int try_choice(struct planned *r, const struct settings *s, const struct 
 /* The lengths of a chunk that are tried, the longest first. */
 static int list_chunks(const struct run_generation *o, int64_t prompts, int out[CHOICES])
 {
-    const int64_t longest = shares_chunks(o) ? max_i64(o->prompt, min_i64(tokens_of(o), prompts * o->prompt)) : o->prompt;
+    const int64_t longest =
+        shares_chunks(o) ? max_i64(o->prompt, min_i64(tokens_of(o), prompts * o->prompt)) : o->prompt;
     int n = 0;
     if (o->chunk) out[n++] = (int)o->chunk;
     else
-        for (int64_t chunk = min_i64((int64_t)align_up((uint64_t)longest, CHUNK_LEAST), CHUNK_MOST); n < CHOICES; chunk = max_i64(CHUNK_LEAST, chunk / CHUNK_STEP)) {
+        for (int64_t chunk = min_i64((int64_t)align_up((uint64_t)longest, CHUNK_LEAST), CHUNK_MOST); n < CHOICES;
+             chunk = max_i64(CHUNK_LEAST, chunk / CHUNK_STEP)) {
             out[n++] = (int)chunk;
             if (chunk <= CHUNK_LEAST) break;
         }
@@ -80,7 +85,8 @@ static int list_chunks(const struct run_generation *o, int64_t prompts, int out[
 }
 
 /* Appends the choices with so many prompts at once. */
-static int list_choices(struct planned *r, struct settings s, const struct run_generation *o, struct choices *out, struct error *e)
+static int list_choices(struct planned *r, struct settings s, const struct run_generation *o, struct choices *out,
+                        struct error *e)
 {
     int chunks[CHOICES], n_chunks = list_chunks(o, s.prompts, chunks), rc = PL_OK;
     const bool free = !config_technique(r->config, TECHNIQUE_offload)->chosen;
@@ -94,14 +100,16 @@ static int list_choices(struct planned *r, struct settings s, const struct run_g
     return rc;
 }
 
-/* Without a budget, several prompts at once must fit the memory that is free; one prompt is tried in any case. */
+/* Without a budget, several prompts at once must fit the memory that is free; one prompt is tried
+ * in any case. */
 static bool fits(const struct planned *r, const struct choice *c)
 {
     const uint64_t free = c->settings.prompts > 1 ? planned_free_memory(r) : 0, budget = r->budget ? r->budget : free;
     return (!budget || c->arena[SPACE_DEVICE] <= budget) && (!r->host_budget || c->arena[SPACE_HOST] <= r->host_budget);
 }
 
-/* The smaller one; of two without a difference in what matters most, the one that is smaller in the rest. */
+/* The smaller one; of two without a difference in what matters most, the one that is smaller in the
+ * rest. */
 static bool is_smaller(const struct choice *a, const struct choice *b, uint64_t host)
 {
     const bool a_fits = !host || a->arena[SPACE_HOST] <= host, b_fits = !host || b->arena[SPACE_HOST] <= host;
@@ -109,9 +117,10 @@ static bool is_smaller(const struct choice *a, const struct choice *b, uint64_t 
     return a->arena[SPACE_DEVICE] < b->arena[SPACE_DEVICE];
 }
 
-/* Lists the choices, from most prompts at once to one. Fewer prompts than fit without offloaded weights are not faster, and only one
- * is listed besides, for the smallest budget. */
-static int list_all(struct planned *r, struct settings s, const struct run_generation *o, struct choices *out, struct error *e)
+/* Lists the choices, from most prompts at once to one. Fewer prompts than fit without offloaded
+ * weights are not faster, and only one is listed besides, for the smallest budget. */
+static int list_all(struct planned *r, struct settings s, const struct run_generation *o, struct choices *out,
+                    struct error *e)
 {
     const int64_t most = o->batch ? o->batch : min_i64(prompts_of(o), PROMPTS_MOST);
     bool enough = false;
@@ -121,7 +130,8 @@ static int list_all(struct planned *r, struct settings s, const struct run_gener
         if (n > 1 && (enough || n * o->cache > SLOTS_MOST)) continue;
         s.prompts = (int)n;
         rc = list_choices(r, s, o, out, e);
-        for (uint32_t i = from; i < out->list.n; i++) enough |= !(out->list.at[i].settings.offload & OFFLOAD_WEIGHTS) && fits(r, &out->list.at[i]);
+        for (uint32_t i = from; i < out->list.n; i++)
+            enough |= !(out->list.at[i].settings.offload & OFFLOAD_WEIGHTS) && fits(r, &out->list.at[i]);
     }
     return rc;
 }
@@ -129,10 +139,14 @@ static int list_all(struct planned *r, struct settings s, const struct run_gener
 int planned_search_generation(struct planned *r, struct settings s, const struct run_generation *o, struct error *e)
 {
     struct choices choices = {0};
-    s.micro_batch = s.accumulation = s.head_chunks = 1; /* the head has one row of each text; memory.micro_batch is for training */
-    if (r->model.images && !config_technique(r->config, TECHNIQUE_encode)->chosen) s.encode = 1; /* a chunk of the prompt has few images */
+    /* the head has one row of each text; memory.micro_batch is for training */
+    s.micro_batch = s.accumulation = s.head_chunks = 1;
+    /* a chunk of the prompt has few images */
+    if (r->model.images && !config_technique(r->config, TECHNIQUE_encode)->chosen) s.encode = 1;
     if (o->batch > 1 && o->batch * o->cache > SLOTS_MOST)
-        return error_set(e, PL_USAGE, "%lld prompts at once, of up to %lld tokens each: expected at most %d tokens in all", (long long)o->batch, (long long)o->cache, SLOTS_MOST);
+        return error_set(e, PL_USAGE,
+                         "%lld prompts at once, of up to %lld tokens each: expected at most %d tokens in all",
+                         (long long)o->batch, (long long)o->cache, SLOTS_MOST);
     int rc = list_all(r, s, o, &choices, e);
     const struct choice *best = NULL, *least = choices.list.at;
     for (uint32_t i = 0; i < choices.list.n && !rc; i++) {
@@ -142,15 +156,18 @@ int planned_search_generation(struct planned *r, struct settings s, const struct
     }
     const bool found = best != NULL;
     if (!rc) rc = compile(r, &(found ? best : least)->settings, &r->plan, &r->graph, e);
-    if (!rc) r->has_graph = true, r->plan.smallest = least->arena[SPACE_DEVICE], r->plan.seconds = (found ? best : least)->seconds;
+    if (!rc)
+        r->has_graph = true, r->plan.smallest = least->arena[SPACE_DEVICE],
+        r->plan.seconds = (found ? best : least)->seconds;
     vec_free(&choices.list);
     const struct freedom f = {.budget = r->budget, .host_budget = r->host_budget};
     return rc || found ? rc : plan_refuse(&r->plan, &r->graph, &f, e);
 }
 
-/* --- answers of a run that trains ------------------------------------------------------------------------- */
+/* --- answers of a run that trains ------------------------------------------------------------- */
 
-/* Replaces the plan by one of the same settings with another number of prompts; what a search found beside it stays. */
+/* Replaces the plan by one of the same settings with another number of prompts; what a search found
+ * beside it stays. */
 static void replace(struct planned *r, struct plan *p, struct graph *g)
 {
     const struct plan old = r->plan;

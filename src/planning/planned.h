@@ -26,21 +26,24 @@ struct run_batches {
     bool packed;                 /* batch.packed: rows of several documents, or padded ones */
     bool few_labels;             /* settings.few_labels */
     bool partial;                /* `own` asks for a part of the model... */
-    const void *whole;           /* ...and this for all of it: its names are valid in the configuration. NULL: own's are */
+    /* ...and this for all of it: its names are valid in the configuration. NULL: own's are */
+    const void *whole;
     void *feed;                  /* the feed's own; NULL: none */
     uint64_t loader_bytes;       /* size of run_loader_memory; 0: no loader */
     int64_t tokens;              /* of a row; 0: data.sequence, or as run_options says */
-    bool indivisible;            /* the loss compares all samples of a share with each other: a micro-batch is a share */
+    /* the loss compares all samples of a share with each other: a micro-batch is a share */
+    bool indivisible;
     enum config_key size;        /* the key with the size of a sample, which is halved to find one that fits... */
     int64_t least;               /* ...and is at least this */
 };
 struct run_options;
-/* Fills `out` from the configuration, before any data is opened; what it points to is in `memory`. A
- * feed implements it (feed_describe of feed/feed.h). */
-typedef int describe_batches(const struct config *c, const struct model *m, const struct run_options *o, struct bump *memory, struct run_batches *out, struct error *e);
+/* Fills `out` from the configuration, before any data is opened; what it points to is in `memory`.
+ * A feed implements it (feed_describe of feed/feed.h). */
+typedef int describe_batches(const struct config *c, const struct model *m, const struct run_options *o,
+                             struct bump *memory, struct run_batches *out, struct error *e);
 
-/* What was planned. It is a function of the configuration, the options and the machine, and holds nothing that runs
- * (engine/run.h). */
+/* What was planned. It is a function of the configuration, the options and the machine, and holds
+ * nothing that runs (engine/run.h). */
 struct planned {
     /* what was asked for */
     const struct config *config;
@@ -83,13 +86,18 @@ struct planned {
 /* Generation of text: up to `cache` tokens, of a prompt and its answer. */
 struct run_generation {
     int64_t cache;
-    int64_t prompt, answer;      /* tokens of the longest prompt and of its answer, for which the plan's time is predicted */
+    /* tokens of the longest prompt and of its answer, for which the plan's time is predicted */
+    int64_t prompt, answer;
     int64_t chunk;               /* tokens of prompts that are processed at once; 0: the planner chooses */
     int64_t prompts, tokens;     /* prompts that will be answered, and the tokens of all; 0: one */
     int64_t batch;               /* prompts that are answered at once; 0: the planner chooses */
-    struct image_batch images;   /* and frames of videos, of a prompt, that the vision tower gets, at most; none: prompts are text alone */
+    /* and frames of videos, of a prompt, that the vision tower gets, at most; none: prompts are
+     * text alone */
+    struct image_batch images;
 };
-enum { PROMPTS_MOST = 32 };      /* that the planner chooses to answer at once: the products of more rows take longer in proportion */
+/* that the planner chooses to answer at once: the products of more rows take longer in
+ * proportion */
+enum { PROMPTS_MOST = 32 };
 
 /* Options of a command beyond the configuration. */
 struct run_options {
@@ -98,8 +106,11 @@ struct run_options {
     bool forward;                /* with train false: only the outputs, no loss and no gradient */
     const struct run_generation *generate; /* with forward: programs prompt and next instead; NULL: none */
     bool evaluate;               /* the same on batches of the configuration's data: loss and mask statistics */
-    bool picks;                  /* with evaluate, of a mask model: the logits of the best candidates are an output, picked_masks */
-    bool embedded;               /* plan as if the data were a packed store with image embeddings, which need a frozen encoder */
+    /* with evaluate, of a mask model: the logits of the best candidates are an output,
+     * picked_masks */
+    bool picks;
+    /* plan as if the data were a packed store with image embeddings, which need a frozen encoder */
+    bool embedded;
     int64_t B, T;                /* with train false: the batch size and sequence length */
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
     const char *loss_output;     /* of a vision tower; NULL: its default */
@@ -110,17 +121,21 @@ struct run_options {
     bool partial;                /* it asks for a part of the model */
     const int64_t *size;         /* batch.size, valid until planned_close; NULL: the family's defaults */
     bool ablation;               /* also compute what each technique saves and costs */
-    bool probe;                  /* a trial: no search for remedies if nothing fits, and no check for keys without effect */
+    /* a trial: no search for remedies if nothing fits, and no check for keys without effect */
+    bool probe;
     bool fitting;                /* make no plan if none fits */
     bool several;                /* planned_within will be called */
     uint64_t gpu_memory;         /* of the plan's GPU; 0: what its profile says */
     bool no_files;               /* what a CPU offloads lives in memory: the command writes no files */
-    struct ranks *ranks;         /* the ranks of this run; NULL: this process is alone, or the plan is for ranks that are not there */
+    /* the ranks of this run; NULL: this process is alone, or the plan is for ranks that are not
+     * there */
+    struct ranks *ranks;
     bool whole;                  /* the program writes its own batches: no shares */
     const char *config_json;     /* the model's config.json itself, instead of a folder or a preset; NULL: none */
 };
 
-/* What `memory.budget: auto` is on a CPU with `free` bytes of memory: less a reserve; 0: too few are free. */
+/* What `memory.budget: auto` is on a CPU with `free` bytes of memory: less a reserve; 0: too few
+ * are free. */
 uint64_t planned_cpu_budget(uint64_t free);
 /* The GPU memory less a reserve for the CUDA context and code: GPU_RESERVE, or half of the
  * memory of a GPU that has less than twice that. */
@@ -136,13 +151,16 @@ int planned_within(struct planned *r, uint64_t budget, struct error *e);
 void planned_close(struct planned *r);
 
 /* Compares arenas with the memory that is free now; with `no_files` a CPU's host arena is in memory
- * too. Of ranks, those of this host together. PL_FAIL names both. planned_check_room does it for the run's plan, and names a remedy. */
-int machine_room(enum device_kind kind, const uint64_t arena[SPACE_COUNT], bool no_files, const struct ranks *ranks, struct error *e);
+ * too. Of ranks, those of this host together. PL_FAIL names both. planned_check_room does it for
+ * the run's plan, and names a remedy. */
+int machine_room(enum device_kind kind, const uint64_t arena[SPACE_COUNT], bool no_files, const struct ranks *ranks,
+                 struct error *e);
 int planned_check_room(const struct planned *r, struct error *e);
 
 /* From now on planned_open logs which device it chose and why, once. */
 void planned_explain_device(void);
-/* PL_FAIL if the run is for a GPU and this machine has none that can be used; the message says what is missing. */
+/* PL_FAIL if the run is for a GPU and this machine has none that can be used; the message says what
+ * is missing. */
 int planned_check_device(const struct planned *r, struct error *e);
 /* The smallest micro-batch of a planned run: a CUDA graph limits their number, and groups that
  * share statistics lie within one. */
@@ -158,15 +176,18 @@ bool planned_exceeds_host(const struct planned *r);
 /* The facts that plan_write prints. */
 struct plan_note planned_note(const struct planned *r, bool fits);
 
-/* Returns the images that share batch normalization statistics in layers whose weights are in no folder, with model.bn_group
- * auto: the largest of 8, 4, 2 and 1 that divides the samples of a share, and memory.micro_batch where that is given. */
+/* Returns the images that share batch normalization statistics in layers whose weights are in no
+ * folder, with model.bn_group auto: the largest of 8, 4, 2 and 1 that divides the samples of a
+ * share, and memory.micro_batch where that is given. */
 int64_t planned_usual_group(const struct config *c, int64_t shares);
 
-/* Appends the keys that the planner chose and the order of sums depends on: "memory.head_chunks: 4, memory.micro_batch: 2". Runs
- * with the same order have the same bits (docs/guides/ranks.md). False: there are none. */
+/* Appends the keys that the planner chose and the order of sums depends on: "memory.head_chunks: 4,
+ * memory.micro_batch: 2". Runs with the same order have the same bits (docs/guides/ranks.md).
+ * False: there are none. */
 bool planned_print_order(const struct planned *r, struct text *out);
-/* Prints a note if the effective batch is outside of what recipes for fine-tuning use: 8 samples a step to 32 on each rank. False: it is not, or the run does
- * not fine-tune: it starts from random weights, or reads texts or tokens one after the other, whose batches are counted in tokens. */
+/* Prints a note if the effective batch is outside of what recipes for fine-tuning use: 8 samples a
+ * step to 32 on each rank. False: it is not, or the run does not fine-tune: it starts from random
+ * weights, or reads texts or tokens one after the other, whose batches are counted in tokens. */
 bool planned_print_batch(const struct planned *r, struct text *out);
 
 /* --- the inputs of a step (planned_inputs.c) ------------------------------------------------ */
@@ -188,11 +209,11 @@ bool planned_input(const struct planned *r, const char *name, struct planned_inp
 void planned_input_ids(const struct planned *r, struct planned_input *x);
 /* Whether any program reads the input: otherwise it has no storage. */
 bool planned_input_used(const struct planned *r, const struct planned_input *x);
-/* Rows in the step's inputs: the effective batch and the padding of the last micro-batch; with shares, this rank's shares,
- * each with its padding. */
+/* Rows in the step's inputs: the effective batch and the padding of the last micro-batch; with
+ * shares, this rank's shares, each with its padding. */
 int64_t planned_samples(const struct planned *r);
-/* Samples of a share, but for the last ones: the effective batch if there is one share. Rows of a share in the inputs, with its
- * padding; the shares of this rank, and the first of them. */
+/* Samples of a share, but for the last ones: the effective batch if there is one share. Rows of a
+ * share in the inputs, with its padding; the shares of this rank, and the first of them. */
 int planned_share_samples(const struct planned *r);
 int64_t planned_share_rows(const struct planned *r);
 int planned_own_shares(const struct planned *r);

@@ -1,5 +1,6 @@
 /*
- * planned_inputs.c: the inputs of a step as they are planned: their samples, ids and bytes (see planned.h).
+ * planned_inputs.c: the inputs of a step as they are planned: their samples, ids and bytes (see
+ * planned.h).
  *
  *     an input's storage   | micro-batch 0 | micro-batch 1 | ... | n-1 |
  *     step program           the loop walks over all of them
@@ -15,13 +16,17 @@
 #include "run/ranks.h"
 
 int planned_share_samples(const struct planned *r) { return (int)ceil_div(r->effective_batch, r->shares); }
-int64_t planned_share_rows(const struct planned *r) { return (int64_t)r->plan.settings.micro_batch * r->plan.settings.accumulation; }
+int64_t planned_share_rows(const struct planned *r)
+{
+    return (int64_t)r->plan.settings.micro_batch * r->plan.settings.accumulation;
+}
 int planned_own_shares(const struct planned *r) { return r->plan.settings.shares > 1 ? r->plan.settings.shares : 1; }
 int planned_first_share(const struct planned *r) { return r->ranks ? r->ranks->rank * planned_own_shares(r) : 0; }
 struct planned_part planned_part(const struct planned *r)
 {
     const int64_t first = min_i64(r->effective_batch, (int64_t)planned_first_share(r) * planned_share_samples(r));
-    return (struct planned_part){first, min_i64(r->effective_batch - first, (int64_t)planned_own_shares(r) * planned_share_samples(r))};
+    return (struct planned_part){first, min_i64(r->effective_batch - first,
+                                                (int64_t)planned_own_shares(r) * planned_share_samples(r))};
 }
 int64_t planned_samples(const struct planned *r) { return planned_share_rows(r) * planned_own_shares(r); }
 
@@ -49,7 +54,11 @@ static void add_bound(struct trace *t, int64_t below, bool ignores)
 }
 
 /* The output holds the ids of the input unchanged. */
-static bool keeps_ids(const struct node *n) { return op_table[n->op].flags & OPF_VIEW || n->op == OP_SHIFT_LABELS || n->op == OP_LABELLED_FIRST || n->op == OP_COPY; }
+static bool keeps_ids(const struct node *n)
+{
+    return op_table[n->op].flags & OPF_VIEW || n->op == OP_SHIFT_LABELS || n->op == OP_LABELLED_FIRST ||
+           n->op == OP_COPY;
+}
 
 static void trace_node(struct trace *t, id node)
 {
@@ -72,7 +81,8 @@ bool planned_input(const struct planned *r, const char *name, struct planned_inp
     const struct graph *g = &r->graph;
     memset(out, 0, sizeof *out);
     for (id s = 1; s < g->storages.n && !out->storage; s++)
-        if (g->storages.at[s].kind == KIND_INPUT && !strcmp(graph_name(g, g->storages.at[s].name), name)) out->storage = s;
+        if (g->storages.at[s].kind == KIND_INPUT && !strcmp(graph_name(g, g->storages.at[s].name), name))
+            out->storage = s;
     if (!out->storage) return false;
     const struct storage *s = &g->storages.at[out->storage];
     const struct tensor *t = declared(g, out->storage);
@@ -81,7 +91,8 @@ bool planned_input(const struct planned *r, const char *name, struct planned_inp
     out->dtype = t->dtype;
     out->outer = out->entries = 1;
     out->entry = dtype_size(t->dtype);
-    for (int i = 0; i < t->rank; i++) *(i < s->axis ? &out->outer : i == s->axis ? &out->entries : &out->entry) *= (uint64_t)t->dim[i];
+    for (int i = 0; i < t->rank; i++)
+        *(i < s->axis ? &out->outer : i == s->axis ? &out->entries : &out->entry) *= (uint64_t)t->dim[i];
     return true;
 }
 
@@ -113,8 +124,10 @@ int planned_check_ids(const struct planned *r, struct error *e)
         const struct tensor *x = tensor_at(g, n->in[n->op == OP_XENT]);
         while (x->node && keeps_ids(node_at(g, x->node))) x = tensor_at(g, node_at(g, x->node)->in[0]);
         if (x->node)
-            return error_set(e, PL_USAGE, "%s takes its ids from %s: they must be an input, or a view of one, so that they can be checked", op_table[n->op].name,
-                             op_table[node_at(g, x->node)->op].name);
+            return error_set(
+                e, PL_USAGE,
+                "%s takes its ids from %s: they must be an input, or a view of one, so that they can be checked",
+                op_table[n->op].name, op_table[node_at(g, x->node)->op].name);
     }
     return PL_OK;
 }

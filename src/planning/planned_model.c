@@ -1,6 +1,7 @@
 /*
- * planned_model.c: the first stages of planning: the model and its adapter are opened, the batches described, groups of
- * batch normalization set, and the configuration's names checked (see stages.h).
+ * planned_model.c: the first stages of planning: the model and its adapter are opened, the batches
+ * described, groups of batch normalization set, and the configuration's names checked (see
+ * stages.h).
  */
 #include "planning/stages.h"
 
@@ -13,7 +14,7 @@
 /* Tokens of a prompt that an evaluation processes at once, at most. */
 enum { ANSWERS_CHUNK = 256 };
 
-/* --- the model and its adapter ------------------------------------------------------------------- */
+/* --- the model and its adapter ---------------------------------------------------------------- */
 
 /* The model's forward graph for the planner; frozen weights are marked here. Without a backward
  * pass all weights are frozen: a frozen weight has no master weight in another precision. */
@@ -36,7 +37,8 @@ static void build_forward(void *run, struct graph *g, int micro_batch)
     weights_4bit_mark(&r->stored, g);
     for (uint32_t i = 0; i < g->params.n && r->forward; i++) {
         struct param *p = &g->params.at[i];
-        if (!p->frozen && (r->has_adapter || !r->batch.cache)) p->exact = true; /* generation without an adapter has nothing that was trained beside 4-bit weights */
+        /* generation without an adapter has nothing that was trained beside 4-bit weights */
+        if (!p->frozen && (r->has_adapter || !r->batch.cache)) p->exact = true;
         p->frozen = true;
     }
 }
@@ -71,7 +73,9 @@ int planned_open_model(struct planned *r, const struct run_options *o, struct er
 {
     int rc = open_model(r, o, e);
     if (!rc) rc = weights_4bit_find(&r->stored, &r->model, &r->memory, e);
-    if (!rc && r->stored.n && !o->probe) log_note("%s: %u weights are in 4 bits (NF4) and stay so, as with memory.quantize nf4", r->model.path, r->stored.n);
+    if (!rc && r->stored.n && !o->probe)
+        log_note("%s: %u weights are in 4 bits (NF4) and stay so, as with memory.quantize nf4", r->model.path,
+                 r->stored.n);
     if (!rc) rc = open_adapter(r, o->train, e);
     r->source = (struct source){r, build_forward, .serial = o->define};
     return rc;
@@ -79,18 +83,22 @@ int planned_open_model(struct planned *r, const struct run_options *o, struct er
 
 /* --- the batches ----------------------------------------------------------------------- */
 
-/* With train.eval_samples the run has the programs that answer prompts. A prompt is at most as long as a row, and is
- * processed in chunks that need no more memory than a row. */
+/* With train.eval_samples the run has the programs that answer prompts. A prompt is at most as long
+ * as a row, and is processed in chunks that need no more memory than a row. */
 static int prepare_answers(struct planned *r, struct error *e)
 {
     const struct config *c = r->config;
     if (!c->train_eval_samples) return PL_OK;
     if (r->model.images && r->model.images->single) {
-        error_set(e, PL_USAGE, "train.eval_samples is %lld, but a %s answers in `plimsoll eval` and `plimsoll generate` alone; set it to 0", (long long)c->train_eval_samples, r->model.family->model_type);
+        error_set(e, PL_USAGE,
+                  "train.eval_samples is %lld, but a %s answers in `plimsoll eval` and `plimsoll generate` alone; set "
+                  "it to 0",
+                  (long long)c->train_eval_samples, r->model.family->model_type);
         return config_at_key(c, KEY_train_eval_samples, e);
     }
     if (!r->model.family->generates) {
-        error_set(e, PL_USAGE, "train.eval_samples is %lld, but a model of type %s generates no text; set it to 0", (long long)c->train_eval_samples, r->model.family->model_type);
+        error_set(e, PL_USAGE, "train.eval_samples is %lld, but a model of type %s generates no text; set it to 0",
+                  (long long)c->train_eval_samples, r->model.family->model_type);
         return config_at_key(c, KEY_train_eval_samples, e);
     }
     r->answers = true;
@@ -105,9 +113,11 @@ static int prepare_answers(struct planned *r, struct error *e)
 /* The batches as the feed describes them, or as they are given. */
 static int describe(struct planned *r, const struct run_options *o, struct error *e)
 {
-    r->batches = (struct run_batches){.packed = o->packed, .partial = o->partial, .size = KEY_data_sequence, .least = 16};
+    r->batches =
+        (struct run_batches){.packed = o->packed, .partial = o->partial, .size = KEY_data_sequence, .least = 16};
     if (o->own) r->batches.own = memcpy(bump_alloc(&r->memory, o->own_bytes), o->own, o->own_bytes);
-    int rc = o->describe && (o->train || o->evaluate) ? o->describe(r->config, &r->model, o, &r->memory, &r->batches, e) : PL_OK;
+    int rc = o->describe && (o->train || o->evaluate) ? o->describe(r->config, &r->model, o, &r->memory, &r->batches, e)
+                                                      : PL_OK;
     r->batch.own = r->batches.own;
     r->batch.packed = r->batches.packed;
     if (r->batches.tokens) r->batch.T = r->batches.tokens;
@@ -147,8 +157,9 @@ int64_t planned_usual_group(const struct config *c, int64_t shares)
     return group;
 }
 
-/* Sets the images that share batch normalization statistics. Layers whose weights are in a folder have trained running
- * statistics, which are used and not updated; those that the folder leaves out have none yet. */
+/* Sets the images that share batch normalization statistics. Layers whose weights are in a folder
+ * have trained running statistics, which are used and not updated; those that the folder leaves out
+ * have none yet. */
 static void set_groups(struct planned *r, const struct run_options *o)
 {
     const struct config *c = r->config;
@@ -160,27 +171,37 @@ static void set_groups(struct planned *r, const struct run_options *o)
     if (!c->model_path || !r->batch.bn_group) return;
     if (!updates_statistics(r)) r->batch.bn_group = 0;
     else if (!c->model_bn_group && !o->probe)
-        log_note("batch normalization: layers whose weights are in no folder take the statistics of %lld images at a time (model.bn_group auto); the others keep theirs", (long long)r->batch.bn_group);
+        log_note("batch normalization: layers whose weights are in no folder take the statistics of %lld images at a "
+                 "time (model.bn_group auto); the others keep theirs",
+                 (long long)r->batch.bn_group);
 }
 
-/* Groups lie within shares and micro-batches, and padding is in no group (measure_run): so the micro-batch
- * size does not change the statistics. */
+/* Groups lie within shares and micro-batches, and padding is in no group (measure_run): so the
+ * micro-batch size does not change the statistics. */
 static int check_groups(const struct planned *r, bool train, struct error *e)
 {
-    const int64_t group = r->batch.bn_group, micro = config_micro_batch(r->config), shares = r->shares, images = r->effective_batch / shares;
+    const int64_t group = r->batch.bn_group, micro = config_micro_batch(r->config), shares = r->shares,
+                  images = r->effective_batch / shares;
     const char *of = train ? "train.effective_batch" : "a batch";
     if (!group) return PL_OK;
     if (r->effective_batch % shares)
-        return error_set(e, PL_USAGE, "train.effective_batch of %d images is not divisible among %lld shares, and batch normalization over groups of %lld images (model.bn_group) takes no padding: "
-                         "set a multiple of %lld", r->effective_batch, (long long)shares, (long long)group, (long long)(shares * group));
+        return error_set(e, PL_USAGE,
+                         "train.effective_batch of %d images is not divisible among %lld shares, and batch "
+                         "normalization over groups of %lld images (model.bn_group) takes no padding: "
+                         "set a multiple of %lld",
+                         r->effective_batch, (long long)shares, (long long)group, (long long)(shares * group));
     if (images % group)
-        return error_set(e, PL_USAGE, "model.bn_group: %s of %lld images%s is not divisible into groups of %lld that share statistics", of,
-                         (long long)images, shares > 1 ? " a share" : "", (long long)group);
+        return error_set(
+            e, PL_USAGE,
+            "model.bn_group: %s of %lld images%s is not divisible into groups of %lld that share statistics", of,
+            (long long)images, shares > 1 ? " a share" : "", (long long)group);
     if (train && micro && (micro % group || images % micro))
         return error_set(e, PL_USAGE,
-                         "memory.micro_batch is %lld; with statistics over groups of %lld images (model.bn_group) it must be a multiple of "
+                         "memory.micro_batch is %lld; with statistics over groups of %lld images (model.bn_group) it "
+                         "must be a multiple of "
                          "%lld that divides train.effective_batch%s %lld",
-                         (long long)micro, (long long)group, (long long)group, shares > 1 ? " of a share," : "", (long long)images);
+                         (long long)micro, (long long)group, (long long)group, shares > 1 ? " of a share," : "",
+                         (long long)images);
     return PL_OK;
 }
 
@@ -189,8 +210,11 @@ static int check_whole(const struct planned *r, struct error *e)
 {
     const int64_t micro = config_micro_batch(r->config), samples = planned_share_samples(r);
     if (!r->batches.indivisible || !micro || micro == samples) return PL_OK;
-    error_set(e, PL_USAGE, "memory.micro_batch is %lld, and the contrastive loss compares all %lld samples of a share with each other: leave it out. Less memory take memory.recompute, memory.offload, "
-              "a smaller train.effective_batch, or parallel.shares, whose samples are compared within each", (long long)micro, (long long)samples);
+    error_set(e, PL_USAGE,
+              "memory.micro_batch is %lld, and the contrastive loss compares all %lld samples of a share with each "
+              "other: leave it out. Less memory take memory.recompute, memory.offload, "
+              "a smaller train.effective_batch, or parallel.shares, whose samples are compared within each",
+              (long long)micro, (long long)samples);
     return config_at_key(r->config, KEY_memory_micro_batch, e);
 }
 
@@ -212,8 +236,9 @@ static int check_quantize(struct planned *r, const struct graph *g, struct error
     return quantize_check(g, &s, e) ? config_at_key(c, KEY_memory_quantize, e) : PL_OK;
 }
 
-/* The batch with which all of the model is built. A part that this run does not build (an encoder whose embeddings are
- * stored, a mask decoder while text is generated) is not in its graph, but its parameter names are valid. */
+/* The batch with which all of the model is built. A part that this run does not build (an encoder
+ * whose embeddings are stored, a mask decoder while text is generated) is not in its graph, but its
+ * parameter names are valid. */
 static struct batch whole_batch(const struct planned *r)
 {
     struct batch b = r->batch;
@@ -222,8 +247,8 @@ static struct batch whole_batch(const struct planned *r)
     return b;
 }
 
-/* Builds the forward graph of the whole model to check the parameter names of the configuration. Errors of
- * the model's builder are left to the planner. */
+/* Builds the forward graph of the whole model to check the parameter names of the configuration.
+ * Errors of the model's builder are left to the planner. */
 int planned_check_names(struct planned *r, const struct run_options *o, struct error *e)
 {
     const int B = (int)max_i64(1, r->batch.bn_group);

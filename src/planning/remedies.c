@@ -2,12 +2,13 @@
  * remedies.c: suggests changes of the configuration if no plan fits the budget.
  *
  * Each suggestion is planned with the same budget before it is named, so that it is known to fit.
- * The smallest bound on host memory needs no new search: the space that was searched already answers it.
- * Smaller samples are not tried if the weights alone are too large. Changes are tried from the
- * least to the most intrusive: fewer images read ahead, memory keys that were set by hand, then
- * precision, no clipping, a frozen encoder of images and stored embeddings, then smaller samples. If nothing but those fits,
- * or only with more host memory than there is likely to be: frozen weights in 4 bits, an adapter, or both; and more ranks,
- * among which the weights are divided. At most REMEDY_MOST are named.
+ * The smallest bound on host memory needs no new search: the space that was searched already
+ * answers it. Smaller samples are not tried if the weights alone are too large. Changes are tried
+ * from the least to the most intrusive: fewer images read ahead, memory keys that were set by hand,
+ * then precision, no clipping, a frozen encoder of images and stored embeddings, then smaller
+ * samples. If nothing but those fits, or only with more host memory than there is likely to be:
+ * frozen weights in 4 bits, an adapter, or both; and more ranks, among which the weights are
+ * divided. At most REMEDY_MOST are named.
  */
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +28,8 @@ static int try_plan(const struct planned *r, const struct run_options *o, struct
     return planned_make(probe, c, &quiet, &e);
 }
 
-/* Host memory that the machine around the plan's GPU is likely to have, where it is not known; else no bound. */
+/* Host memory that the machine around the plan's GPU is likely to have, where it is not known; else
+ * no bound. */
 static uint64_t likely_host(const struct planned *r)
 {
     return r->kind == DEVICE_CUDA && !r->host_budget ? offload_likely(r->profile.memory_bytes) : UINT64_MAX;
@@ -41,7 +43,8 @@ static void note_remedy(struct planned *r, const char *change, uint64_t smallest
     a->host = host;
 }
 
-/* Replaces a plan that needs more host memory than is likely by a slower one that does not, or by the one that needs the least. */
+/* Replaces a plan that needs more host memory than is likely by a slower one that does not, or by
+ * the one that needs the least. */
 static void take_less_host(const struct planned *r, struct planned *probe, struct remedy *a)
 {
     struct error e;
@@ -70,14 +73,16 @@ static bool try_change(struct planned *r, const struct run_options *o, struct co
     return fits;
 }
 
-/* Records the smallest memory.host_budget that fits. True: the bound makes the smallest plan larger. */
+/* Records the smallest memory.host_budget that fits. True: the bound makes the smallest plan
+ * larger. */
 static bool try_host_budget(struct planned *r)
 {
     char text[96];
     struct error e = {0};
     uint32_t small, least;
     if (!r->host_budget || planned_exceeds_host(r)) return false; /* the error names memory.host_budget already */
-    const bool larger = !plan_smallest(&r->space, 0, &small, &e) && plan_choice_need(&r->space.choices.at[small], SPACE_DEVICE) < r->plan.smallest;
+    const bool larger = !plan_smallest(&r->space, 0, &small, &e) &&
+                        plan_choice_need(&r->space.choices.at[small], SPACE_DEVICE) < r->plan.smallest;
     if (!plan_least_host(&r->space, r->budget, &least, &e)) {
         const struct plan_choice *c = &r->space.choices.at[least];
         snprintf(text, sizeof text, "memory.host_budget: %llu", (unsigned long long)plan_choice_need(c, SPACE_HOST));
@@ -111,7 +116,8 @@ static void try_memory(struct planned *r, const struct run_options *o)
         try_change(r, o, &c, text);
     }
     static char *forms[] = {"adamw-bf16", "adamw-8bit"};
-    for (uint32_t i = 0; i < COUNT(forms) && !strcmp(was->memory_optimizer.value, "adamw") && !was->memory_allow.n; i++) {
+    for (uint32_t i = 0; i < COUNT(forms) && !strcmp(was->memory_optimizer.value, "adamw") && !was->memory_allow.n;
+         i++) {
         char text[96];
         c = *was;
         c.memory_allow = (struct config_list){&forms[i], 1};
@@ -126,7 +132,8 @@ static void try_memory(struct planned *r, const struct run_options *o)
     if (was->train_clip_norm > 0) try_change(r, o, &c, "train.clip_norm: 0");
 }
 
-/* Of a mask model: the image encoder frozen; then its embeddings from a packed store, so that the plan has no encoder. */
+/* Of a mask model: the image encoder frozen; then its embeddings from a packed store, so that the
+ * plan has no encoder. */
 static void try_encoder(struct planned *r, const struct run_options *o)
 {
     static const char *const encoders[] = {"vision_encoder.*", "image_encoder.*"};
@@ -147,13 +154,15 @@ static void try_encoder(struct planned *r, const struct run_options *o)
     }
 }
 
-/* Of a model of images and text whose vision tower is frozen: its embeddings from a packed store, so that the plan has no tower. */
+/* Of a model of images and text whose vision tower is frozen: its embeddings from a packed store,
+ * so that the plan has no tower. */
 static void try_stored_images(struct planned *r, const struct run_options *o)
 {
     struct config c = *r->config;
     struct run_options stored = *o;
     stored.embedded = true;
-    if (r->model.images && !r->batches.partial) try_change(r, &stored, &c, "data.images: a store of embeddings (data pack --embeddings)");
+    if (r->model.images && !r->batches.partial)
+        try_change(r, &stored, &c, "data.images: a store of embeddings (data pack --embeddings)");
 }
 
 /* Halves the sample size until the plan fits. */
@@ -171,8 +180,8 @@ static void try_data(struct planned *r, const struct run_options *o)
     }
 }
 
-/* Frozen weights in 4 bits where weights are frozen, an adapter where there is none, both: the first of
- * them that fits. */
+/* Frozen weights in 4 bits where weights are frozen, an adapter where there is none, both: the
+ * first of them that fits. */
 static void try_adapter(struct planned *r, const struct run_options *o)
 {
     const struct config *was = r->config;
@@ -187,7 +196,8 @@ static void try_adapter(struct planned *r, const struct run_options *o)
     try_change(r, o, &adapted, "adapter.target_modules: all-linear and memory.quantize: nf4");
 }
 
-/* More ranks hold less each: the smallest number of them, doubled from that of the run, that fits. */
+/* More ranks hold less each: the smallest number of them, doubled from that of the run, that
+ * fits. */
 static void try_ranks(struct planned *r, const struct run_options *o)
 {
     enum { RANKS_MOST = 64 };
@@ -245,11 +255,13 @@ void planned_add_remedies(struct planned *r, const struct run_options *o, struct
     struct text words = {0};
     if (!o->train || o->probe || o->define || !r->budget) return;
     if (r->budget < 1024) { /* nothing fits there: a unit was forgotten */
-        text_printf(&words, "; a size without a unit is in bytes: did you mean %lluGiB?", (unsigned long long)r->budget);
+        text_printf(&words, "; a size without a unit is in bytes: did you mean %lluGiB?",
+                    (unsigned long long)r->budget);
     } else {
         const bool bounded = find_remedies(r, o);
         if (bounded && r->host_budget > 1)
-            text_printf(&words, " within memory.host_budget %llu (%s)", (unsigned long long)r->host_budget, size_print(r->host_budget, size));
+            text_printf(&words, " within memory.host_budget %llu (%s)", (unsigned long long)r->host_budget,
+                        size_print(r->host_budget, size));
         else if (bounded) text_printf(&words, " without an offload file, for which memory.host_budget leaves no room");
         text_printf(&words, r->n_remedies ? "; or change, each of which fits: " : ", or use a smaller model");
         remedies_print(r->remedy, r->n_remedies, plan_host_name(&r->plan), &words);

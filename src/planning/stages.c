@@ -13,11 +13,14 @@ static int open_machine(struct planned *r, const struct run_options *o, struct e
 {
     const struct config *c = r->config;
     if (r->ranks && c->device_kind != ON_CPU) cuda_take_gpu(r->ranks->local_rank, r->ranks->local);
-    if (planned_open_profile(r, e)) return config_given(c, KEY_device_profile) ? config_at_key(c, KEY_device_profile, e) : e->code;
+    if (planned_open_profile(r, e))
+        return config_given(c, KEY_device_profile) ? config_at_key(c, KEY_device_profile, e) : e->code;
     if (o->gpu_memory) r->profile.memory_bytes = o->gpu_memory;
     int rc = planned_check_gpus(r, e);
     if (!rc) rc = planned_resolve_budget(r, e);
-    if (!rc) rc = offload_budget(c, r->kind, planned_gpu_is_here(r), r->ranks, planned_host_ranks(r), &r->host_budget, &r->host_rule, e);
+    if (!rc)
+        rc = offload_budget(c, r->kind, planned_gpu_is_here(r), r->ranks, planned_host_ranks(r), &r->host_budget,
+                            &r->host_rule, e);
     return rc ? rc : planned_open_links(r, e);
 }
 
@@ -37,21 +40,25 @@ static int search_plan(struct planned *r, struct settings s, const struct run_op
     if (!o->train) s.micro_batch = planned_share_samples(r);
     for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         struct text why = {0};
-        f.free[id] = !config_technique(c, id)->chosen && !techniques[id].changes_results && (o->train || techniques[id].without_training) && !planned_is_excluded(r, id, &s, &why);
+        f.free[id] = !config_technique(c, id)->chosen && !techniques[id].changes_results &&
+                     (o->train || techniques[id].without_training) && !planned_is_excluded(r, id, &s, &why);
         text_free(&why);
     }
     f.free[TECHNIQUE_quantize] = o->train && planned_allows_nf4(c);
     if (planned_check_excluded(r, &s, e)) return e->code;
     if (f.whole && planned_share_samples(r) % s.micro_batch)
-        return error_set(e, PL_USAGE, "memory.micro_batch %d does not divide train.effective_batch %d, which a user-defined model needs",
-                         s.micro_batch, r->effective_batch);
+        return error_set(
+            e, PL_USAGE,
+            "memory.micro_batch %d does not divide train.effective_batch %d, which a user-defined model needs",
+            s.micro_batch, r->effective_batch);
     int rc = plan_space_open(&r->space, &r->source, &s, &f, &r->profile, e);
     if (rc) return rc;
     r->has_space = true;
     rc = plan_search_in(&r->space, &r->plan, &r->graph, e);
     r->has_graph = !rc || (rc == PL_NOFIT && !o->fitting);
     if (!rc && o->ablation) plan_ablation(&r->space, &r->plan, &s);
-    if (!rc && r->answers && !c->train_eval_batch) rc = planned_search_answers(r, min_i64(c->train_eval_samples, PROMPTS_MOST), e);
+    if (!rc && r->answers && !c->train_eval_batch)
+        rc = planned_search_answers(r, min_i64(c->train_eval_samples, PROMPTS_MOST), e);
     return rc;
 }
 
@@ -102,7 +109,8 @@ static int find_plan(struct planned *r, const struct run_options *o, struct erro
     return rc;
 }
 
-/* Checks what only the graph tells. A user-defined model has no config.json: its embedding layer gives the vocabulary size. */
+/* Checks what only the graph tells. A user-defined model has no config.json: its embedding layer
+ * gives the vocabulary size. */
 static int check_plan(struct planned *r, const struct run_options *o, struct error *e)
 {
     struct planned_input ids;
@@ -122,7 +130,10 @@ static void begin(struct planned *r, const struct config *c, const struct run_op
 {
     *r = (struct planned){.config = c, .defined = o->define, .no_files = o->no_files, .forward = o->forward || o->evaluate};
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
-    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T, .outputs = !o->train, .loss_output = o->forward ? "" : o->loss_output, .size = o->size};
+    r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T,
+                              .outputs = !o->train,
+                              .loss_output = o->forward ? "" : o->loss_output,
+                              .size = o->size};
     if (o->generate) r->batch.cache = o->generate->cache, r->batch.texts = 1;
 }
 

@@ -17,15 +17,16 @@
 
 typedef int stage(struct planned *r, const struct run_options *o, struct error *e);
 
-/* Plans without a search for remedies (stages.c). The space stays open, until planned_close_space. */
+/* Plans without a search for remedies (stages.c). The space stays open, until
+ * planned_close_space. */
 int planned_make(struct planned *r, const struct config *c, const struct run_options *o, struct error *e);
 void planned_close_space(struct planned *r);
 
 /* --- planned_model.c ------------------------------------------------------------------------ */
 
 stage planned_open_model, planned_open_batches, planned_open_groups;
-/* Builds the forward graph of the whole model to check the parameter names of the configuration. Errors of
- * the model's builder are left to the planner. */
+/* Builds the forward graph of the whole model to check the parameter names of the configuration.
+ * Errors of the model's builder are left to the planner. */
 stage planned_check_names;
 
 /* --- planned_ranks.c ------------------------------------------------------------------------ */
@@ -34,8 +35,8 @@ stage planned_check_names;
 stage planned_open_shares;
 /* Number of ranks that the plan is for. */
 int planned_parallel_ranks(const struct planned *r);
-/* Ranks that share the memory and the disk of a host. Those that are only planned for are on one host unless parallel.per_host says
- * otherwise. */
+/* Ranks that share the memory and the disk of a host. Those that are only planned for are on one
+ * host unless parallel.per_host says otherwise. */
 int planned_host_ranks(const struct planned *r);
 /* Sets what connects the ranks: a plan is a function of it. */
 int planned_open_links(struct planned *r, struct error *e);
@@ -67,8 +68,8 @@ void planned_warn(struct planned *r);
 
 /* The settings that the configuration gives; what it leaves to the planner is off. */
 struct settings planned_base_settings(struct planned *r, const struct run_options *o);
-/* An error if the device does not compute in the precision; if a technique lacks what it needs of another; if
- * something in the run excludes one that is on. */
+/* An error if the device does not compute in the precision; if a technique lacks what it needs of
+ * another; if something in the run excludes one that is on. */
 int planned_check_precision(const struct planned *r, const struct settings *s, struct error *e);
 int planned_check_needs(const struct settings *s, struct error *e);
 int planned_check_excluded(const struct planned *r, const struct settings *s, struct error *e);
@@ -84,11 +85,12 @@ int planned_follow_plan(struct planned *r, struct settings s, const char *path, 
 
 /* --- plan_generation.c, remedies.c, planned_inputs.c ------------------------------------------ */
 
-/* The fastest plan of a run that generates, within its budgets: prompts at once, chunks of them, with and without
- * offloaded weights. On PL_NOFIT the smallest one. */
+/* The fastest plan of a run that generates, within its budgets: prompts at once, chunks of them,
+ * with and without offloaded weights. On PL_NOFIT the smallest one. */
 int planned_search_generation(struct planned *r, struct settings s, const struct run_generation *o, struct error *e);
-/* For a planned run with `answers`: as many prompts at once, up to `most`, as the budget allows with the settings of its plan; without
- * a budget, as many as need at most 1 % more memory than the plan has. */
+/* For a planned run with `answers`: as many prompts at once, up to `most`, as the budget allows
+ * with the settings of its plan; without a budget, as many as need at most 1 % more memory than the
+ * plan has. */
 int planned_search_answers(struct planned *r, int64_t most, struct error *e);
 /* Searches changes of the configuration that would fit, and appends them to the error */
 void planned_add_remedies(struct planned *r, const struct run_options *o, struct error *e);

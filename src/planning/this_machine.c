@@ -28,7 +28,8 @@ static void put_plugin(struct library *l, const char *file)
 static void put_version(struct library *l, const char *version)
 {
     l->here = version;
-    snprintf(l->version, sizeof l->version, "%.*s", version ? (int)strcspn(version, "-") : 0, version); /* without a distribution's suffix */
+    /* without a distribution's suffix */
+    snprintf(l->version, sizeof l->version, "%.*s", version ? (int)strcspn(version, "-") : 0, version);
 }
 
 void environment_libraries(struct library out[LIBRARIES])
@@ -36,7 +37,9 @@ void environment_libraries(struct library out[LIBRARIES])
     static const struct library all[LIBRARIES] = {
         {.name = "CUDA", .key = "cuda", .does = "NVIDIA GPUs"},
         {.name = "MPI", .key = "mpi", .does = "several ranks"},
-        {.name = "oneDNN", .key = "onednn", .does = "matrix products on the CPU, to compare with ours (PLIMSOLL_ONEDNN=1)"},
+        {.name = "oneDNN",
+         .key = "onednn",
+         .does = "matrix products on the CPU, to compare with ours (PLIMSOLL_ONEDNN=1)"},
         {.name = "FFmpeg", .key = "ffmpeg", .does = "video files"},
         {.name = "libtiff", .key = "tiff", .does = "TIFF images"},
         {.name = "libwebp", .key = "webp", .does = "WebP images"},
@@ -58,7 +61,8 @@ void environment_libraries(struct library out[LIBRARIES])
     put_version(&out[8], regex_version());
 }
 
-/* The version in the first line of the driver's file: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue ...". */
+/* The version in the first line of the driver's file: "NVRM version: NVIDIA UNIX x86_64 Kernel
+ * Module  550.54.15  Tue ...". */
 static void find_driver(char out[32])
 {
     char line[256] = "", word[32];

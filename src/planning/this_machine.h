@@ -23,7 +23,8 @@ struct machine {
     struct system_processors processors;
     int threads;                    /* that device.threads 0 uses */
     struct system_memory memory;
-    uint64_t budget, host_budget;   /* memory.budget: auto and memory.host_budget: auto of a run on the CPU in this folder */
+    /* memory.budget: auto and memory.host_budget: auto of a run on the CPU in this folder */
+    uint64_t budget, host_budget;
     uint64_t gpu_budget, gpu_host_budget; /* the same on the GPU */
     int gpus;                       /* that can be used */
     struct gpu gpu;                 /* of which this is the first */

@@ -20,7 +20,7 @@
 
 enum { SHOWN = 24, FILE_LIMIT = 64 << 20, IMAGE_ROOM = 32 << 20, SIDE = 240 };
 
-/* --- files -------------------------------------------------------------------------------------- */
+/* --- files ------------------------------------------------------------------------------------ */
 
 /* The largest N of DIR/answers/step-N.jsonl; 0: there is none. */
 static uint64_t last_step(const char *folder)
@@ -37,8 +37,8 @@ static uint64_t last_step(const char *folder)
     return last;
 }
 
-/* The files in which the run's held-out images are; NULL: they are not there any more. A page is given to others, so it
- * shows no file outside of data.images, also where the run may read them. */
+/* The files in which the run's held-out images are; NULL: they are not there any more. A page is
+ * given to others, so it shows no file outside of data.images, also where the run may read them. */
 static struct image_files *open_images(const char *dir)
 {
     char path[RUN_PATH];
@@ -57,14 +57,15 @@ static struct image_files *open_images(const char *dir)
     return files;
 }
 
-/* --- an image ------------------------------------------------------------------------------------- */
+/* --- an image --------------------------------------------------------------------------------- */
 
 /* Appends the image, at most SIDE pixels high and wide, as an element of the page. */
 static int put_pixels(struct text *out, const struct image *image, struct error *e)
 {
     const struct canvas whole = {image->width, image->height, image->rgb};
     const double scale = fmin(1, (double)SIDE / (double)(image->width > image->height ? image->width : image->height));
-    const uint32_t w = (uint32_t)fmax(1, (double)image->width * scale), h = (uint32_t)fmax(1, (double)image->height * scale);
+    const uint32_t w = (uint32_t)fmax(1, (double)image->width * scale),
+                   h = (uint32_t)fmax(1, (double)image->height * scale);
     struct canvas small = canvas_new(w, h, DRAW_WHITE);
     struct text png = {0};
     draw_fit(&small, 0, 0, w, h, &whole);
@@ -85,7 +86,9 @@ static void put_image(struct text *out, struct image_files *files, const char *r
     struct error ignored;
     size_t n = 0;
     const struct image_options o = {.on_white = true};
-    int rc = !files || media_is_video(reference) || image_files_read(files, reference, room, IMAGE_ROOM, &n, &ignored) || image_decode(&image, room, n, &o, NULL, 0, &ignored);
+    int rc = !files || media_is_video(reference) ||
+             image_files_read(files, reference, room, IMAGE_ROOM, &n, &ignored) ||
+             image_decode(&image, room, n, &o, NULL, 0, &ignored);
     if (!rc) {
         rc = put_pixels(out, &image, &ignored);
         mem_free(image.rgb);
@@ -96,7 +99,7 @@ static void put_image(struct text *out, struct image_files *files, const char *r
     text_printf(out, "</code> ");
 }
 
-/* --- an answer -------------------------------------------------------------------------------------- */
+/* --- an answer -------------------------------------------------------------------------------- */
 
 static const char *text_of(const struct value *map, const char *key)
 {
@@ -113,16 +116,19 @@ static void put_line(struct text *out, const char *label, const char *text)
     text_printf(out, "</dd>");
 }
 
-/* The question: a text, or messages, of which what the user says is shown; parts of a message that are images are not text. */
+/* The question: a text, or messages, of which what the user says is shown; parts of a message that
+ * are images are not text. */
 static void put_question(struct text *out, const struct value *prompt)
 {
     if (prompt && prompt->kind == VALUE_STRING) put_line(out, "prompt", prompt->text);
     for (uint32_t i = 0; prompt && prompt->kind == VALUE_LIST && i < prompt->count; i++) {
         const struct value *message = value_at(prompt, i), *content = value_get(message, "content");
         const char *role = text_of(message, "role");
-        if (content && content->kind == VALUE_STRING) put_line(out, strcmp(role, "user") ? role : "question", content->text);
+        if (content && content->kind == VALUE_STRING)
+            put_line(out, strcmp(role, "user") ? role : "question", content->text);
         for (uint32_t k = 0; content && content->kind == VALUE_LIST && k < content->count; k++)
-            if (*text_of(value_at(content, k), "text")) put_line(out, strcmp(role, "user") ? role : "question", text_of(value_at(content, k), "text"));
+            if (*text_of(value_at(content, k), "text"))
+                put_line(out, strcmp(role, "user") ? role : "question", text_of(value_at(content, k), "text"));
     }
 }
 

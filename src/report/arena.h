@@ -9,7 +9,8 @@
 
 /* Appends the plot to an open page (page.h). `seconds`: time of each node in one step, the width of
  * its instant. */
-void arena_draw(const struct plan *p, const struct graph *g, const struct lives *l, const double *seconds, struct text *out);
+void arena_draw(const struct plan *p, const struct graph *g, const struct lives *l, const double *seconds,
+                struct text *out);
 
 /* Appends a curve of the live bytes over the time of a step. */
 void arena_curve(const struct graph *g, const struct lives *l, const double *seconds, struct text *out);

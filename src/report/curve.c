@@ -37,8 +37,14 @@ static double tick_step(const struct range *r)
     return base * (raw / base < 1.5 ? 1 : raw / base < 3.5 ? 2 : raw / base < 7.5 ? 5 : 10);
 }
 
-static double x_pixel(const struct range *r, double x) { return LEFT + (x - r->low) / (r->high - r->low) * (WIDTH - LEFT - RIGHT); }
-static double y_pixel(const struct range *r, double y) { return HEIGHT - BOTTOM - (y - r->low) / (r->high - r->low) * (HEIGHT - BOTTOM - TOP); }
+static double x_pixel(const struct range *r, double x)
+{
+    return LEFT + (x - r->low) / (r->high - r->low) * (WIDTH - LEFT - RIGHT);
+}
+static double y_pixel(const struct range *r, double y)
+{
+    return HEIGHT - BOTTOM - (y - r->low) / (r->high - r->low) * (HEIGHT - BOTTOM - TOP);
+}
 
 /* The number at a tick, with the digits that tell it from its neighbours. Only very small and very
  * large numbers, such as learning rates, have an exponent. */
@@ -53,17 +59,21 @@ static char *tick_text(double v, double step, char out[32])
 
 static void draw_ticks(struct text *out, const struct range *x, const struct range *y)
 {
-    enum { MOST = 4 * TICKS }; /* bounds the loop: in a range as narrow as the last digit of its ends, adding a step changes nothing */
+    /* bounds the loop: in a range as narrow as the last digit of its ends, adding a step changes
+     * nothing */
+    enum { MOST = 4 * TICKS };
     char number[32];
     double step = tick_step(y), from = ceil(y->low / step) * step;
     for (int i = 0; i < MOST && from + i * step <= y->high + step * 1e-9; i++) {
         const double v = from + i * step, at = y_pixel(y, v);
-        text_printf(out, "<line x1='%d' x2='%d' y1='%.1f' y2='%.1f'/><text x='%d' y='%.1f' text-anchor='end'>%s</text>\n",
+        text_printf(out,
+                    "<line x1='%d' x2='%d' y1='%.1f' y2='%.1f'/><text x='%d' y='%.1f' text-anchor='end'>%s</text>\n",
                     LEFT, WIDTH - RIGHT, at, at, LEFT - 6, at + 4, tick_text(v, step, number));
     }
     step = tick_step(x), from = ceil(x->low / step) * step;
     for (int i = 0; i < MOST && from + i * step <= x->high + step * 1e-9; i++)
-        text_printf(out, "<text x='%.1f' y='%d' text-anchor='middle'>%s</text>\n", x_pixel(x, from + i * step), HEIGHT - BOTTOM + 16, tick_text(from + i * step, step, number));
+        text_printf(out, "<text x='%.1f' y='%d' text-anchor='middle'>%s</text>\n", x_pixel(x, from + i * step),
+                    HEIGHT - BOTTOM + 16, tick_text(from + i * step, step, number));
 }
 
 /* The points that are drawn. Of more than POINTS each group of neighbours gives its lowest and its
@@ -87,7 +97,8 @@ static void thin(const struct series *s, struct series *out)
     }
 }
 
-/* Draws a polyline for each run of finite values, and dots for a single point and for a series of few, such as evaluations. */
+/* Draws a polyline for each run of finite values, and dots for a single point and for a series of
+ * few, such as evaluations. */
 static void draw_line(struct text *out, const struct series *all, const struct range *x, const struct range *y)
 {
     struct series s = {0};
@@ -103,7 +114,9 @@ static void draw_line(struct text *out, const struct series *all, const struct r
     }
     for (uint32_t i = 0; i < s.y.n; i++) {
         const bool single = !(i && isfinite(s.y.at[i - 1])) && !(i + 1 < s.y.n && isfinite(s.y.at[i + 1]));
-        if (isfinite(s.y.at[i]) && (single || s.y.n <= MARKED)) text_printf(out, "<circle cx='%.1f' cy='%.1f' r='%s'/>\n", x_pixel(x, s.x.at[i]), y_pixel(y, s.y.at[i]), single ? "3" : "2.5");
+        if (isfinite(s.y.at[i]) && (single || s.y.n <= MARKED))
+            text_printf(out, "<circle cx='%.1f' cy='%.1f' r='%s'/>\n", x_pixel(x, s.x.at[i]), y_pixel(y, s.y.at[i]),
+                        single ? "3" : "2.5");
     }
     vec_free(&s.x);
     vec_free(&s.y);
@@ -128,7 +141,8 @@ void curve_draw(struct text *out, const char *title, const char *x_name, const s
     for (int k = 0; k < n && n > 1; k++) text_printf(out, "<b class='%s'>%s</b>", classes[k % 2], series[k]->name);
     text_printf(out, "</figcaption><svg viewBox='0 0 %d %d'>\n", WIDTH, HEIGHT);
     draw_ticks(out, &x, &y);
-    text_printf(out, "<text x='%d' y='%d' text-anchor='middle'>%s</text>\n", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, x_name);
+    text_printf(out, "<text x='%d' y='%d' text-anchor='middle'>%s</text>\n", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6,
+                x_name);
     for (int k = 0; k < n; k++) {
         text_printf(out, "<g class='%s'>", classes[k % 2]);
         draw_line(out, series[k], &x, &y);

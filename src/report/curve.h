@@ -1,6 +1,6 @@
 /*
- * curve.h: a line chart of a series of numbers as a figure: a caption, and an SVG that is as wide as
- * its column.
+ * curve.h: a line chart of a series of numbers as a figure: a caption, and an SVG that is as wide
+ * as its column.
  */
 #ifndef REPORT_CURVE_H
 #define REPORT_CURVE_H

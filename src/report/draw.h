@@ -51,7 +51,8 @@ struct draw_mask {
 };
 /* Draws a mask over an area of the image, resampled to the area's size: blends the colour with
  * opacity `strength` (0..1) and draws an outline `line` pixels wide, inside the mask. */
-void draw_overlay(struct canvas *p, struct draw_area at, const struct draw_mask *m, struct colour c, double strength, int line);
+void draw_overlay(struct canvas *p, struct draw_area at, const struct draw_mask *m, struct colour c, double strength,
+                  int line);
 /* Prompts: a point is a disc with a white rim; a box is a frame. */
 void draw_point(struct canvas *p, int x, int y, int radius, struct colour c);
 void draw_box(struct canvas *p, int x, int y, int w, int h, int line, struct colour c);
@@ -62,7 +63,8 @@ struct draw_cell {
     const char *lines[3];
 };
 /* A grid of cells, `columns` wide, each image fitted into cell_w x cell_h. */
-struct canvas draw_sheet(const char *title, const struct draw_cell *cells, uint32_t n, uint32_t columns, uint32_t cell_w, uint32_t cell_h);
+struct canvas draw_sheet(const char *title, const struct draw_cell *cells, uint32_t n, uint32_t columns,
+                         uint32_t cell_w, uint32_t cell_h);
 
 /* A chart of horizontal bars: label, bar, value as text. Lengths are relative to the largest
  * value. */

@@ -49,7 +49,8 @@ struct run_facts {
     struct bump b;
     struct value *plan, *config;      /* NULL: the file is missing */
     struct series all[CHARTS][2];
-    double samples, units, seconds;   /* samples: of the whole run; units: images or tokens, seconds of the steps that have them */
+    /* samples: of the whole run; units: images or tokens, seconds of the steps that have them */
+    double samples, units, seconds;
     const char *unit;                 /* images or tokens; NULL: no step */
     VEC(uint32_t) slowest;            /* by rank: steps in which it was the slowest; empty: one process */
     double slow, median;              /* seconds of the slowest rank and of the median one, over all steps */
@@ -68,7 +69,9 @@ static void add_units(struct run_facts *f, const struct value *line, const char 
 static void add_ranks(struct run_facts *f, const struct value *line)
 {
     const struct value *ranks = value_get(line, "ranks"), *slowest = value_get(line, "slowest");
-    if (!ranks || ranks->kind != VALUE_NUMBER || ranks->number < 1 || ranks->number > 65536 || !slowest || slowest->kind != VALUE_LIST || slowest->count != 3) return;
+    if (!ranks || ranks->kind != VALUE_NUMBER || ranks->number < 1 || ranks->number > 65536 || !slowest ||
+        slowest->kind != VALUE_LIST || slowest->count != 3)
+        return;
     while (f->slowest.n < (uint32_t)ranks->number) vec_push(&f->slowest, 0);
     const double rank = value_at(slowest, 0)->number;
     if (rank >= 0 && rank < f->slowest.n) f->slowest.at[(uint32_t)rank]++;
@@ -102,8 +105,8 @@ static void parse_line(struct run_facts *f, const char *at, size_t n)
     bump_free(&b);
 }
 
-/* Reads metrics.jsonl, of any size, a block at a time. An incomplete last line (of a run in progress)
- * and a line that is longer than a block, which no run writes, are ignored. */
+/* Reads metrics.jsonl, of any size, a block at a time. An incomplete last line (of a run in
+ * progress) and a line that is longer than a block, which no run writes, are ignored. */
 static int read_metrics(struct run_facts *f, const char *path, struct error *e)
 {
     enum { BLOCK = 1 << 20 };
@@ -139,8 +142,11 @@ static int facts_read(struct run_facts *f, const char *dir, struct error *e)
     snprintf(path, sizeof path, "%s/metrics.jsonl", dir);
     if (!file_exists(path)) return error_set(e, PL_USAGE, "%s: no metrics.jsonl: this is not the folder of a run", dir);
     if (!run_file(dir, "metrics.jsonl", path, e) || read_metrics(f, path, e)) return e->code;
-    if (!run_file(dir, "plan.json", path, &ignored) || json_read_file(path, PLAN_LIMIT, &f->b, &f->plan, &ignored)) f->plan = NULL;
-    if (!run_file(dir, "config.yaml", path, &ignored) || yaml_read_file(path, CONFIG_LIMIT, &f->b, &f->config, &ignored)) f->config = NULL;
+    if (!run_file(dir, "plan.json", path, &ignored) || json_read_file(path, PLAN_LIMIT, &f->b, &f->plan, &ignored))
+        f->plan = NULL;
+    if (!run_file(dir, "config.yaml", path, &ignored) ||
+        yaml_read_file(path, CONFIG_LIMIT, &f->b, &f->config, &ignored))
+        f->config = NULL;
     return PL_OK;
 }
 
@@ -181,12 +187,14 @@ static char *print_count(double n, char out[32])
 
 static void put_model(struct text *out, const struct run_facts *f)
 {
-    const char *path = text_of(f->config, "model.path"), *slash = strrchr(path, '/'), *preset = text_of(f->config, "model.preset");
+    const char *path = text_of(f->config, "model.path"), *slash = strrchr(path, '/'),
+               *preset = text_of(f->config, "model.preset");
     const double all = number_of(f->plan, "parameters"), trained = number_of(f->plan, "trained_parameters");
     char remark[160] = "", a[32], b[32];
     if (all > 0) {
         int n = snprintf(remark, sizeof remark, "%s parameters", print_count(all, a));
-        if (trained != all) n += snprintf(remark + n, sizeof remark - (size_t)n, ", %s trained", print_count(trained, b));
+        if (trained != all)
+            n += snprintf(remark + n, sizeof remark - (size_t)n, ", %s trained", print_count(trained, b));
         snprintf(remark + n, sizeof remark - (size_t)n, ", %.20s", text_of(f->plan, "settings.precision"));
     }
     if (*path || *preset) page_fact(out, "Model", !*path ? preset : slash && slash[1] ? slash + 1 : path, remark);
@@ -195,7 +203,8 @@ static void put_model(struct text *out, const struct run_facts *f)
 /* The name of a path; a name that says nothing has its folder before it. */
 static const char *data_name(const char *path, char out[256])
 {
-    static const char *const vague[] = {"train", "training", "data", "dataset", "images", "val", "validation", "test", "train.json", "train.jsonl"};
+    static const char *const vague[] = {"train", "training",   "data", "dataset",    "images",
+                                        "val",   "validation", "test", "train.json", "train.jsonl"};
     const char *name = page_name(path, 1, out);
     for (size_t i = 0; i < COUNT(vague); i++)
         if (!strcmp(name, vague[i])) return page_name(path, 2, out);
@@ -204,10 +213,12 @@ static const char *data_name(const char *path, char out[256])
 
 static void put_data(struct text *out, const struct run_facts *f)
 {
-    const struct value *train = value_path(f->config, "data.train"), *first = train && train->kind == VALUE_LIST ? value_at(train, 0) : train;
+    const struct value *train = value_path(f->config, "data.train"),
+                       *first = train && train->kind == VALUE_LIST ? value_at(train, 0) : train;
     char name[256], remark[160];
     int n = snprintf(remark, sizeof remark, "%.40s", text_of(f->config, "data.format"));
-    if (train && train->kind == VALUE_LIST && train->count > 1) n += snprintf(remark + n, sizeof remark - (size_t)n, " and %u more paths", train->count - 1);
+    if (train && train->kind == VALUE_LIST && train->count > 1)
+        n += snprintf(remark + n, sizeof remark - (size_t)n, " and %u more paths", train->count - 1);
     if (f->samples > 0) snprintf(remark + n, sizeof remark - (size_t)n, ", %.0f samples read", f->samples);
     if (first && first->kind == VALUE_STRING) page_fact(out, "Data", data_name(first->text, name), remark);
 }
@@ -228,7 +239,8 @@ static void put_time(struct text *out, const struct run_facts *f)
     snprintf(remark, sizeof remark, "%s a step, without evaluation", duration_print(seconds / steps->y.n, time));
     page_fact(out, "Time", duration_print(seconds < 10 ? seconds : round(seconds), time), remark);
     if (!f->unit || !(f->seconds > 0)) return;
-    snprintf(value, sizeof value, f->units / f->seconds < 100 ? "%.3g %s/s" : "%.0f %s/s", f->units / f->seconds, f->unit);
+    snprintf(value, sizeof value, f->units / f->seconds < 100 ? "%.3g %s/s" : "%.0f %s/s", f->units / f->seconds,
+             f->unit);
     snprintf(remark, sizeof remark, "profile %.60s", text_of(f->plan, "profile"));
     page_fact(out, "Speed", value, text_of(f->plan, "profile")[0] ? remark : "");
 }
@@ -241,18 +253,24 @@ static void put_ranks(struct text *out, const struct run_facts *f)
     for (uint32_t i = 1; i < f->slowest.n; i++)
         if (f->slowest.at[i] > f->slowest.at[most]) most = i;
     snprintf(value, sizeof value, "%u", f->slowest.n);
-    if (f->median > 0) snprintf(remark, sizeof remark, "the slowest one of a step took %.2f times the median's time, without waiting; most often rank %u", f->slow / f->median, most);
+    if (f->median > 0)
+        snprintf(remark, sizeof remark,
+                 "the slowest one of a step took %.2f times the median's time, without waiting; most often rank %u",
+                 f->slow / f->median, most);
     page_fact(out, "Ranks", value, f->slowest.n > 1 ? remark : "");
 }
 
 static void put_budget(struct text *out, const struct run_facts *f)
 {
-    const double budget = number_of(f->plan, "budget_bytes"), arena = number_of(f->plan, "arena_bytes"), host = number_of(f->plan, "arenas.host");
+    const double budget = number_of(f->plan, "budget_bytes"), arena = number_of(f->plan, "arena_bytes"),
+                 host = number_of(f->plan, "arenas.host");
     char size[32], more[32], remark[128];
     if (!(arena > 0)) return;
     if (budget > 0) snprintf(remark, sizeof remark, "of a budget of %s", size_print((uint64_t)budget, more));
     else snprintf(remark, sizeof remark, "no budget was set");
-    if (host > 0) snprintf(remark + strlen(remark), sizeof remark - strlen(remark), "; %s offloaded", size_print((uint64_t)host, more));
+    if (host > 0)
+        snprintf(remark + strlen(remark), sizeof remark - strlen(remark), "; %s offloaded",
+                 size_print((uint64_t)host, more));
     page_fact(out, "Peak memory", size_print((uint64_t)arena, size), remark);
 }
 
@@ -270,14 +288,18 @@ static void put_score(struct text *out, const struct run_facts *f)
     static const struct {
         int chart, member;
         const char *label;
-    } scores[] = {{IOU, 0, "Best mean IoU"}, {PERPLEXITY, 0, "Best perplexity"}, {LOSS, 1, "Best validation loss"}, {LOSS, 0, "Lowest loss"}};
+    } scores[] = {{IOU, 0, "Best mean IoU"},
+                  {PERPLEXITY, 0, "Best perplexity"},
+                  {LOSS, 1, "Best validation loss"},
+                  {LOSS, 0, "Lowest loss"}};
     char value[64], remark[96];
     for (size_t k = 0; k < COUNT(scores); k++) {
         const struct series *s = &f->all[scores[k].chart][scores[k].member];
         const uint32_t best = best_of(s, charts[scores[k].chart].best);
         if (best == s->y.n) continue;
         snprintf(value, sizeof value, "%.4g", s->y.at[best]);
-        snprintf(remark, sizeof remark, "at step %.0f%s", s->x.at[best], scores[k].chart == LOSS && !scores[k].member ? "; no validation" : ", on validation data");
+        snprintf(remark, sizeof remark, "at step %.0f%s", s->x.at[best],
+                 scores[k].chart == LOSS && !scores[k].member ? "; no validation" : ", on validation data");
         page_fact(out, scores[k].label, value, remark);
         return;
     }
@@ -303,7 +325,8 @@ static void put_sends(struct text *out, const struct value *plan)
     if (ranks < 2) return;
     text_printf(out, ", shard ");
     page_escaped(out, text_of(plan, "ranks.shard"));
-    text_printf(out, ". Each of %.0f ranks has this memory, and sends %s in a step: %s predicted, over links of ", ranks, size_print((uint64_t)number_of(plan, "ranks.sent_bytes"), sent),
+    text_printf(out, ". Each of %.0f ranks has this memory, and sends %s in a step: %s predicted, over links of ",
+                ranks, size_print((uint64_t)number_of(plan, "ranks.sent_bytes"), sent),
                 duration_print(number_of(plan, "ranks.communication_seconds"), time));
     page_escaped(out, text_of(plan, "ranks.links"));
 }
@@ -318,13 +341,18 @@ static void put_memory(struct text *out, const struct value *plan)
     if (!kinds || kinds->kind != VALUE_MAP || !arena) return;
     VEC(struct page_part) parts = {0};
     for (uint32_t i = 0; i < kinds->count; i++)
-        if (kinds->items[i]->kind == VALUE_NUMBER && page_kind_colour(kinds->items[i]->key)[0] == '#' && kinds->items[i]->number > 0)
+        if (kinds->items[i]->kind == VALUE_NUMBER && page_kind_colour(kinds->items[i]->key)[0] == '#' &&
+            kinds->items[i]->number > 0)
             vec_push(&parts, ((struct page_part){kinds->items[i]->key, (uint64_t)kinds->items[i]->number}));
     if (padding) vec_push(&parts, ((struct page_part){"padding", padding}));
     text_printf(out, "<h2>Memory at the peak</h2>\n<p>Planned before the first step and allocated once: ");
-    snprintf(word, sizeof word, "micro-batch %.0f x %.0f", number_of(plan, "settings.micro_batch"), number_of(plan, "settings.accumulation"));
+    snprintf(word, sizeof word, "micro-batch %.0f x %.0f", number_of(plan, "settings.micro_batch"),
+             number_of(plan, "settings.accumulation"));
     page_escaped(out, word);
-    static const char *const settings[][2] = {{"precision", "settings.precision"}, {"recompute", "settings.recompute"}, {"optimizer", "settings.optimizer"}, {"offload", "settings.offload"}};
+    static const char *const settings[][2] = {{"precision", "settings.precision"},
+                                              {"recompute", "settings.recompute"},
+                                              {"optimizer", "settings.optimizer"},
+                                              {"offload", "settings.offload"}};
     for (size_t i = 0; i < COUNT(settings); i++) {
         text_printf(out, ", %s ", settings[i][0]);
         page_escaped(out, text_of(plan, settings[i][1]));
@@ -340,14 +368,17 @@ static void put_memory(struct text *out, const struct value *plan)
 /* A table of the first, last and best value of the losses and the validation scores. */
 static void put_results(struct text *out, const struct run_facts *f)
 {
-    text_printf(out, "<h2>Training</h2>\n<div class='wide'><table><tr><th></th><th>first</th><th>last</th><th>best</th><th>at step</th></tr>\n");
+    text_printf(out,
+                "<h2>Training</h2>\n<div "
+                "class='wide'><table><tr><th></th><th>first</th><th>last</th><th>best</th><th>at step</th></tr>\n");
     for (size_t d = 0; d < CHARTS; d++)
         for (int k = 0; k < 2 && charts[d].best; k++) {
             const struct series *s = &f->all[d][k];
             const uint32_t best = best_of(s, charts[d].best);
             if (best == s->y.n) continue;
-            text_printf(out, "<tr><td>%s%s</td><td>%.4g</td><td>%.4g</td><td>%.4g</td><td>%.0f</td></tr>\n", charts[d].names[k], d == LOSS ? " loss" : "", s->y.at[0],
-                        s->y.at[s->y.n - 1], s->y.at[best], s->x.at[best]);
+            text_printf(out, "<tr><td>%s%s</td><td>%.4g</td><td>%.4g</td><td>%.4g</td><td>%.0f</td></tr>\n",
+                        charts[d].names[k], d == LOSS ? " loss" : "", s->y.at[0], s->y.at[s->y.n - 1], s->y.at[best],
+                        s->x.at[best]);
         }
     text_printf(out, "</table></div>\n<div class='row'>\n");
     for (size_t d = 0; d < CHARTS; d++) {
@@ -385,7 +416,8 @@ static bool caption_of_index(struct text *out, const struct value *index, const 
     for (uint32_t i = 0; index && i < index->count; i++) {
         const struct value *x = value_at(index, i);
         if (strcmp(text_of(x, "file"), name)) continue;
-        masks_caption(out, number_of(x, "iou"), text_of(x, "prompt"), text_of(x, "sample"), (int64_t)number_of(x, "mask"));
+        masks_caption(out, number_of(x, "iou"), text_of(x, "prompt"), text_of(x, "sample"),
+                      (int64_t)number_of(x, "mask"));
         return true;
     }
     return false;
@@ -400,7 +432,8 @@ static bool read_png(const char *dir, const char *folder, const char *file, char
     *bytes = NULL;
     snprintf(name, sizeof name, "%s/%s", folder, file);
     int rc = run_file(dir, name, path, &e) ? file_read(path, IMAGE_LIMIT, bytes, n, &e) : e.code;
-    if (!rc && (*n < sizeof signature - 1 || memcmp(*bytes, signature, sizeof signature - 1))) rc = error_set(&e, PL_USAGE, "%s: it is no PNG", path);
+    if (!rc && (*n < sizeof signature - 1 || memcmp(*bytes, signature, sizeof signature - 1)))
+        rc = error_set(&e, PL_USAGE, "%s: it is no PNG", path);
     if (!rc) return true;
     log_warn("left out of the report: %s", e.text);
     mem_free(*bytes);
@@ -438,7 +471,7 @@ static void put_image_folder(struct text *out, const char *dir, const char *name
     names_free(&names);
 }
 
-/* --- the page ---------------------------------------------------------------------------------- */
+/* --- the page --------------------------------------------------------------------------------- */
 
 /* A file as text; a long one is folded. */
 static void put_file(struct text *out, const char *dir, const char *name, const char *title, bool folded)

@@ -28,7 +28,8 @@ static int by_time(const void *a, const void *b)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-static void push(struct lives *l, const struct graph *g, struct lives_event v, enum program p, uint32_t position, bool birth)
+static void push(struct lives *l, const struct graph *g, struct lives_event v, enum program p, uint32_t position,
+                 bool birth)
 {
     v.program = (uint8_t)p;
     v.position = position;
@@ -40,21 +41,31 @@ static void push(struct lives *l, const struct graph *g, struct lives_event v, e
 /* Whether the program before `to` hands a storage over to it. */
 static bool is_handed(const struct plan *plan, const struct graph *g, id s, enum program to)
 {
-    return to && to < PROGRAM_COUNT && program_is(to, PROGRAM_HANDED) && g->storages.at[s].handed && plan->placement.life[to - 1][s].used && plan->placement.life[to][s].used;
+    return to && to < PROGRAM_COUNT && program_is(to, PROGRAM_HANDED) && g->storages.at[s].handed &&
+           plan->placement.life[to - 1][s].used && plan->placement.life[to][s].used;
 }
 
-/* Adds the allocation and the free of a storage. One that is handed over is freed in the program that gets it. */
+/* Adds the allocation and the free of a storage. One that is handed over is freed in the program
+ * that gets it. */
 static void add_storage(struct lives *l, const struct plan *plan, const struct graph *g, id s, enum program p)
 {
     const struct life *life = &plan->placement.life[p][s];
-    struct lives_event v = {.storage = s, .offset = plan->placement.offset[s], .bytes = align_up(g->storages.at[s].bytes, PLAN_ALIGN)};
+    struct lives_event v = {.storage = s,
+                            .offset = plan->placement.offset[s],
+                            .bytes = align_up(g->storages.at[s].bytes, PLAN_ALIGN)};
     if (!is_handed(plan, g, s, p)) push(l, g, v, p, life->start, true);
     if (!is_handed(plan, g, s, p + 1)) push(l, g, v, p, life->end, false);
 }
 
-static bool is_placed(const struct plan *p, const struct graph *g, id s) { return g->storages.at[s].space == SPACE_DEVICE && plan_reached(p, g, s); }
+static bool is_placed(const struct plan *p, const struct graph *g, id s)
+{
+    return g->storages.at[s].space == SPACE_DEVICE && plan_reached(p, g, s);
+}
 
-bool lives_is_persistent(const struct plan *p, const struct graph *g, id s) { return storage_is_persistent(&g->storages.at[s]) && is_placed(p, g, s); }
+bool lives_is_persistent(const struct plan *p, const struct graph *g, id s)
+{
+    return storage_is_persistent(&g->storages.at[s]) && is_placed(p, g, s);
+}
 
 void lives_collect(struct lives *l, const struct plan *plan, const struct graph *g)
 {
@@ -90,7 +101,9 @@ uint64_t *lives_by_position(const struct lives *l, const struct graph *g, enum p
         now[lives_kind(g, v)] += v->birth ? v->bytes : -v->bytes;
     }
     for (uint32_t i = 0; i < n; i++) {
-        for (; k < l->events.n && l->events.at[k].program == p && l->events.at[k].position == i && l->events.at[k].birth; k++)
+        for (;
+             k < l->events.n && l->events.at[k].program == p && l->events.at[k].position == i && l->events.at[k].birth;
+             k++)
             now[lives_kind(g, &l->events.at[k])] += l->events.at[k].bytes;
         memcpy(out + i * KIND_COUNT, now, sizeof now);
         for (; k < l->events.n && l->events.at[k].program == p && l->events.at[k].position == i; k++)

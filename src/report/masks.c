@@ -9,7 +9,8 @@
 
 static void put_chip(struct text *out, struct colour c, bool outline, const char *name)
 {
-    text_printf(out, "<span><i class='chip' style='%s#%02x%02x%02x'></i>%s</span>\n", outline ? "border:2px solid " : "background:", c.r, c.g, c.b, name);
+    text_printf(out, "<span><i class='chip' style='%s#%02x%02x%02x'></i>%s</span>\n",
+                outline ? "border:2px solid " : "background:", c.r, c.g, c.b, name);
 }
 
 void masks_legend(struct text *out)

@@ -13,31 +13,47 @@
 
 static const char style[] =
     "<style>"
-    ":root{color-scheme:light dark;--bg:#fff;--fg:#1d2229;--dim:#5b6470;--line:#dde1e6;--soft:#f4f6f8;--one:#1f6fb5;--two:#c4463d}"
-    "@media(prefers-color-scheme:dark){:root{--bg:#15181c;--fg:#e3e6ea;--dim:#9aa4b0;--line:#333a42;--soft:#1e2329;--one:#62ade8;--two:#f08a7e}}"
+    ":root{color-scheme:light "
+    "dark;--bg:#fff;--fg:#1d2229;--dim:#5b6470;--line:#dde1e6;--soft:#f4f6f8;--one:#1f6fb5;--two:#c4463d}"
+    "@media(prefers-color-scheme:dark){:root{--bg:#15181c;--fg:#e3e6ea;--dim:#9aa4b0;--line:#333a42;--soft:#1e2329;--"
+    "one:#62ade8;--two:#f08a7e}}"
     "*{box-sizing:border-box}"
-    "body{font:16px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',sans-serif;background:var(--bg);color:var(--fg);max-width:1080px;"
+    "body{font:16px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica "
+    "Neue',sans-serif;background:var(--bg);color:var(--fg);max-width:1080px;"
     "margin:0 auto;padding:24px 16px 64px;overflow-wrap:anywhere}"
-    "h1{font-size:26px;line-height:1.25;margin:0 0 16px}h2{font-size:20px;line-height:1.3;margin:40px 0 8px}p{margin:8px 0}"
+    "h1{font-size:26px;line-height:1.25;margin:0 0 16px}h2{font-size:20px;line-height:1.3;margin:40px 0 "
+    "8px}p{margin:8px 0}"
     "a{color:var(--one)}.above,.dim{color:var(--dim);font-size:14px}"
-    ".facts{display:flex;flex-wrap:wrap;gap:1px;margin:0;background:var(--line);border:1px solid var(--line);border-radius:8px;overflow:hidden}"
+    ".facts{display:flex;flex-wrap:wrap;gap:1px;margin:0;background:var(--line);border:1px solid "
+    "var(--line);border-radius:8px;overflow:hidden}"
     ".facts div{flex:1 1 230px;background:var(--bg);padding:10px 14px}.facts dt{color:var(--dim);font-size:13px}"
-    ".facts dd{margin:0;font-size:19px;font-weight:600;line-height:1.3}.facts dd+dd{font-size:13px;font-weight:400;color:var(--dim);margin-top:2px}"
-    ".bar{display:flex;height:28px;border-radius:6px;overflow:hidden;background:var(--line);margin:12px 0}.bar span{min-width:1px}"
-    ".wide{overflow-x:auto}table{border-collapse:collapse;margin:8px 0;font-size:14px}td,th{padding:3px 18px 3px 0;text-align:left;white-space:nowrap}"
+    ".facts dd{margin:0;font-size:19px;font-weight:600;line-height:1.3}.facts "
+    "dd+dd{font-size:13px;font-weight:400;color:var(--dim);margin-top:2px}"
+    ".bar{display:flex;height:28px;border-radius:6px;overflow:hidden;background:var(--line);margin:12px 0}.bar "
+    "span{min-width:1px}"
+    ".wide{overflow-x:auto}table{border-collapse:collapse;margin:8px 0;font-size:14px}td,th{padding:3px 18px 3px "
+    "0;text-align:left;white-space:nowrap}"
     "th{color:var(--dim);font-weight:500}tr+tr td{border-top:1px solid var(--line)}"
-    "td+td,th+th{text-align:right;font-variant-numeric:tabular-nums}.names td+td,.names th+th{text-align:left}.names td{overflow-wrap:normal}"
-    ".chip{display:inline-block;width:12px;height:12px;border-radius:3px;margin-right:8px;vertical-align:-1px}.chips{font-size:14px}.chips span{margin-right:18px;white-space:nowrap}"
+    "td+td,th+th{text-align:right;font-variant-numeric:tabular-nums}.names td+td,.names th+th{text-align:left}.names "
+    "td{overflow-wrap:normal}"
+    ".chip{display:inline-block;width:12px;height:12px;border-radius:3px;margin-right:8px;vertical-align:-1px}.chips{"
+    "font-size:14px}.chips span{margin-right:18px;white-space:nowrap}"
     ".row{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,460px),1fr));gap:16px;margin-top:12px}"
-    ".images{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,300px),1fr));gap:16px;margin-top:12px;align-items:start}"
-    "figure{margin:0;min-width:0}figcaption{font-size:14px;margin:6px 0}img{display:block;max-width:100%;height:auto;border-radius:6px}.images img{width:100%}"
-    ".answer{border:1px solid var(--line);border-radius:8px;padding:10px 14px;min-width:0}.answer img{display:inline-block;min-height:64px;max-height:160px;margin:0 8px 8px 0}"
+    ".images{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,300px),1fr));gap:16px;margin-top:12px;"
+    "align-items:start}"
+    "figure{margin:0;min-width:0}figcaption{font-size:14px;margin:6px "
+    "0}img{display:block;max-width:100%;height:auto;border-radius:6px}.images img{width:100%}"
+    ".answer{border:1px solid var(--line);border-radius:8px;padding:10px 14px;min-width:0}.answer "
+    "img{display:inline-block;min-height:64px;max-height:160px;margin:0 8px 8px 0}"
     ".answer dl{margin:0}.answer dt{color:var(--dim);font-size:13px}.answer dd{margin:0 0 6px;white-space:pre-wrap}"
     ".chart{border:1px solid var(--line);border-radius:8px;padding:6px 10px}"
     "svg{display:block;width:100%;height:auto}svg text{font-size:11px;fill:var(--dim)}svg line{stroke:var(--line)}"
-    "polyline{fill:none;stroke-width:1.5;stroke-linejoin:round}.one polyline{stroke:var(--one)}.two polyline{stroke:var(--two)}"
-    ".one circle{fill:var(--one)}.two circle{fill:var(--two)}b.one,b.two{font-weight:500;margin-left:12px}b.one{color:var(--one)}b.two{color:var(--two)}"
-    "pre{background:var(--soft);border-radius:8px;padding:14px;overflow:auto;font-size:13px;line-height:1.45;overflow-wrap:normal}"
+    "polyline{fill:none;stroke-width:1.5;stroke-linejoin:round}.one polyline{stroke:var(--one)}.two "
+    "polyline{stroke:var(--two)}"
+    ".one circle{fill:var(--one)}.two "
+    "circle{fill:var(--two)}b.one,b.two{font-weight:500;margin-left:12px}b.one{color:var(--one)}b.two{color:var(--two)}"
+    "pre{background:var(--soft);border-radius:8px;padding:14px;overflow:auto;font-size:13px;line-height:1.45;overflow-"
+    "wrap:normal}"
     "canvas{display:block;width:100%;height:560px;border:1px solid var(--line);border-radius:8px;touch-action:pan-y}"
     "summary{cursor:pointer;font-size:20px;font-weight:600;margin:40px 0 8px}"
     "@media(max-width:600px){body{padding:16px 12px 48px}h1{font-size:22px}svg text{font-size:15px}canvas{height:360px}"
@@ -55,7 +71,8 @@ void page_escaped(struct text *out, const char *s)
     }
 }
 
-/* The length of the absolute path at s[0] in a text; 0: there is none. In quotes it may have blanks. */
+/* The length of the absolute path at s[0] in a text; 0: there is none. In quotes it may have
+ * blanks. */
 static size_t path_length(const char *s, char before)
 {
     if (s[0] != '/' || s[1] == '/' || !strchr(" \t\n\"'[({,=:", before)) return 0;
@@ -90,7 +107,8 @@ const char *page_name(const char *path, int parts, char out[256])
 
 void page_begin(struct text *out, const char *above, const char *title)
 {
-    text_printf(out, "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><meta name='viewport' content='width=device-width,initial-scale=1'>\n<title>");
+    text_printf(out, "<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><meta name='viewport' "
+                     "content='width=device-width,initial-scale=1'>\n<title>");
     page_escaped(out, title);
     text_printf(out, "</title>\n%s</head><body>\n<div class='above'>", style);
     page_escaped(out, above);
@@ -125,8 +143,9 @@ const char *page_kind_colour(const char *kind)
     static const struct {
         const char *kind, *colour;
     } colours[] = {
-        {"parameters", "#2a78bd"}, {"masters", "#8b5fbf"}, {"gradients", "#e09f3e"}, {"optimizer", "#4c9f70"},  {"inputs", "#b0579b"},    {"constants", "#6d7b8a"},
-        {"step", "#b56b45"},       {"outputs", "#3fa7a7"}, {"staging", "#a3a23c"},   {"activations", "#6bb5e3"}, {"workspace", "#d2584f"}, {"communication", "#7a8f2e"},
+        {"parameters", "#2a78bd"}, {"masters", "#8b5fbf"},     {"gradients", "#e09f3e"}, {"optimizer", "#4c9f70"},
+        {"inputs", "#b0579b"},     {"constants", "#6d7b8a"},   {"step", "#b56b45"},      {"outputs", "#3fa7a7"},
+        {"staging", "#a3a23c"},    {"activations", "#6bb5e3"}, {"workspace", "#d2584f"}, {"communication", "#7a8f2e"},
     };
     for (size_t i = 0; i < COUNT(colours); i++)
         if (!strcmp(colours[i].kind, kind)) return colours[i].colour;
@@ -141,22 +160,29 @@ void page_memory(struct text *out, const struct page_part *parts, uint32_t n, ui
     char size[32];
     text_printf(out, "<div class='bar'>");
     for (uint32_t i = 0; i < n; i++)
-        text_printf(out, "<span style='width:%.3f%%;background:%s' title='%s: %s'></span>", 100 * (double)parts[i].bytes / (double)whole, page_kind_colour(parts[i].kind),
-                    parts[i].kind, size_print(parts[i].bytes, size));
+        text_printf(out, "<span style='width:%.3f%%;background:%s' title='%s: %s'></span>",
+                    100 * (double)parts[i].bytes / (double)whole, page_kind_colour(parts[i].kind), parts[i].kind,
+                    size_print(parts[i].bytes, size));
     text_printf(out, "</div>\n<div class='wide'><table>\n");
     struct text small = {0};
     uint64_t rest = 0;
     uint32_t hidden = 0;
     for (uint32_t i = 0; i < n; i++)
-        if (is_small(&parts[i], whole)) text_printf(&small, "%s%s", hidden++ ? ", " : "", parts[i].kind), rest += parts[i].bytes;
+        if (is_small(&parts[i], whole))
+            text_printf(&small, "%s%s", hidden++ ? ", " : "", parts[i].kind), rest += parts[i].bytes;
     for (uint32_t i = 0; i < n; i++) {
         if (hidden > 1 && is_small(&parts[i], whole)) continue;
-        text_printf(out, "<tr><td><span class='chip' style='background:%s'></span>%s</td><td>%s</td><td>%.1f %%</td></tr>\n", page_kind_colour(parts[i].kind),
-                    parts[i].kind, size_print(parts[i].bytes, size), 100 * (double)parts[i].bytes / (double)whole);
+        text_printf(out,
+                    "<tr><td><span class='chip' style='background:%s'></span>%s</td><td>%s</td><td>%.1f %%</td></tr>\n",
+                    page_kind_colour(parts[i].kind), parts[i].kind, size_print(parts[i].bytes, size),
+                    100 * (double)parts[i].bytes / (double)whole);
     }
-    if (hidden > 1) text_printf(out, "<tr><td><span class='chip'></span>%s</td><td>%s</td><td>%.1f %%</td></tr>\n", small.at, size_print(rest, size), 100 * (double)rest / (double)whole);
+    if (hidden > 1)
+        text_printf(out, "<tr><td><span class='chip'></span>%s</td><td>%s</td><td>%.1f %%</td></tr>\n", small.at,
+                    size_print(rest, size), 100 * (double)rest / (double)whole);
     text_free(&small);
-    text_printf(out, "<tr><td><b>arena</b></td><td><b>%s</b></td><td></td></tr></table></div>\n", size_print(whole, size));
+    text_printf(out, "<tr><td><b>arena</b></td><td><b>%s</b></td><td></td></tr></table></div>\n",
+                size_print(whole, size));
 }
 
 /* --- images ------------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /*
- * page.h: the common parts of our HTML pages: report.html, profile.html. A page is self-contained and
- * needs no network. It follows the reader's light or dark mode and reads well on a phone.
+ * page.h: the common parts of our HTML pages: report.html, profile.html. A page is self-contained
+ * and needs no network. It follows the reader's light or dark mode and reads well on a phone.
  */
 #ifndef REPORT_PAGE_H
 #define REPORT_PAGE_H
@@ -15,7 +15,8 @@ void page_end(struct text *out);
 void page_escaped(struct text *out, const char *s);
 /* The same, with absolute paths shortened to their last part: a page is shown to others. */
 void page_text(struct text *out, const char *s);
-/* The last `parts` parts of a path, for headings. Points into the path, unless it has an end that is a slash or a pattern. */
+/* The last `parts` parts of a path, for headings. Points into the path, unless it has an end that
+ * is a slash or a pattern. */
 const char *page_name(const char *path, int parts, char out[256]);
 
 /* The headline of a page: facts side by side, each a label, a value and a remark ("": none). */

@@ -14,11 +14,13 @@ static mode_t mode_of(const char *dir, const char *name, char path[RUN_PATH], st
 {
     struct stat s = {0};
     const size_t n = strlen(dir) + 1;
-    if (snprintf(path, RUN_PATH, "%s/%s", dir, name) >= RUN_PATH) return error_set(e, PL_USAGE, "%.200s...: the path is too long", dir), 0;
+    if (snprintf(path, RUN_PATH, "%s/%s", dir, name) >= RUN_PATH)
+        return error_set(e, PL_USAGE, "%.200s...: the path is too long", dir), 0;
     for (char *slash = strchr(path + n, '/');; slash = strchr(slash + 1, '/')) {
         if (slash) *slash = '\0';
         if (lstat(path, &s)) return file_error(path, "read it", e), 0;
-        if (S_ISLNK(s.st_mode)) return error_set(e, PL_USAGE, "%s: it is a link, and may lead out of the run's folder", path), 0;
+        if (S_ISLNK(s.st_mode))
+            return error_set(e, PL_USAGE, "%s: it is a link, and may lead out of the run's folder", path), 0;
         if (!slash) return s.st_mode;
         *slash = '/';
     }

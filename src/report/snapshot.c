@@ -69,7 +69,8 @@ static void put_frame(struct text *t, const char *file, const char *name, uint64
 }
 
 /* Writes the member "frames": the tensor as the innermost frame, then op and module. */
-static void put_frames(struct text *t, const struct graph *g, const char *name, enum kind kind, id node, uint32_t position)
+static void put_frames(struct text *t, const struct graph *g, const char *name, enum kind kind, id node,
+                       uint32_t position)
 {
     put_string(t, "frames");
     op(t, ']');
@@ -152,7 +153,8 @@ static void put_segment(struct text *t, const struct plan *p, const struct graph
     op(t, 'a');
 }
 
-static void put_event(struct text *t, const struct graph *g, const struct lives_event *v, const char *action, uint64_t time)
+static void put_event(struct text *t, const struct graph *g, const struct lives_event *v, const char *action,
+                      uint64_t time)
 {
     op(t, '}');
     member_string(t, "action", action);

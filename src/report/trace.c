@@ -25,7 +25,8 @@ static void put_name(struct json_writer *w, const char *what, int process, int t
 }
 
 /* One launch: the node's op, module, bytes and flops. */
-static void put_slice(struct json_writer *w, const struct graph *g, const struct timing_event *v, const struct trace_process *of)
+static void put_slice(struct json_writer *w, const struct graph *g, const struct timing_event *v,
+                      const struct trace_process *of)
 {
     const struct node *n = node_at(g, v->node);
     const struct tensor *in[MAX_IN] = {0}, *out[MAX_OUT] = {0};
@@ -64,14 +65,16 @@ static void put_counter(struct json_writer *w, const uint64_t *bytes, int proces
     json_end(w);
 }
 
-void trace_events(const struct graph *g, const struct lives *l, const struct timing *t, const struct trace_process *of, struct text *out)
+void trace_events(const struct graph *g, const struct lives *l, const struct timing *t, const struct trace_process *of,
+                  struct text *out)
 {
     struct json_writer w = {.out = out};
     uint64_t *alive[PROGRAM_COUNT] = {0}, last[KIND_COUNT] = {0};
     FOR_STEP_PROGRAMS(program) alive[program] = lives_by_position(l, g, program);
     json_begin_list(&w, NULL);
     put_name(&w, "process_name", of->number, 0, of->name);
-    for (int lane = 0; lane < LANE_COUNT; lane++) put_name(&w, "thread_name", of->number, lane, lane_name((enum lane)lane));
+    for (int lane = 0; lane < LANE_COUNT; lane++)
+        put_name(&w, "thread_name", of->number, lane, lane_name((enum lane)lane));
     for (uint32_t i = 0; i < t->n_events; i++) {
         const struct timing_event *v = &t->events[i];
         const uint64_t *now = alive[v->program] + v->position * KIND_COUNT;
@@ -86,7 +89,8 @@ void trace_events(const struct graph *g, const struct lives *l, const struct tim
 
 void trace_write(const struct plan *p, const struct text *processes, int n, struct text *out)
 {
-    text_printf(out, "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"arena_bytes\": %llu}, \"traceEvents\": [", (unsigned long long)plan_arena(p));
+    text_printf(out, "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"arena_bytes\": %llu}, \"traceEvents\": [",
+                (unsigned long long)plan_arena(p));
     for (int i = 0; i < n; i++) {
         if (i) text_append(out, ",", 1);
         text_append(out, processes[i].at + 1, processes[i].n - 2); /* without the brackets of a list */

@@ -44,16 +44,18 @@ struct device_ops {
      *
      * write_later copies on a stream of its own: after every submitted program except the update,
      * before the next program that is not the update. synchronize_writes returns when the
-     * sources of these copies may be reused. send copies, in either direction or within the device, in order with
-     * the programs. record_event records an event, one of DEVICE_EVENTS, after everything submitted so far;
-     * wait_event waits for it. Its `reached` is the clock_seconds() at which the device completed the
-     * event, which may be long before the call. Events are waited for in order. */
+     * sources of these copies may be reused. send copies, in either direction or within the device,
+     * in order with the programs. record_event records an event, one of DEVICE_EVENTS, after
+     * everything submitted so far; wait_event waits for it. Its `reached` is the clock_seconds() at
+     * which the device completed the event, which may be long before the call. Events are waited
+     * for in order. */
     int (*write_later)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
     int (*synchronize_writes)(struct device *, struct error *);
     int (*send)(struct device *, void *to, const void *from, uint64_t bytes, struct error *);
     int (*record_event)(struct device *, int number, struct error *);
     int (*wait_event)(struct device *, int number, double *reached, struct error *);
-    /* Appends what `record` chose beyond the plan, a line each: algorithms of a library. NULL: nothing. */
+    /* Appends what `record` chose beyond the plan, a line each: algorithms of a library. NULL:
+     * nothing. */
     void (*explain)(const struct tape *, struct text *out);
 };
 extern const struct device_ops ref_device, cpu_device;
@@ -61,7 +63,8 @@ extern const struct device_ops ref_device, cpu_device;
 /* The CUDA device; NULL if there is none: `e` holds the reason. */
 const struct device_ops *cuda_device(struct error *e);
 
-/* The lowest compute capability that there are kernels for: 7.5. An older GPU can be planned for, and cannot be used. */
+/* The lowest compute capability that there are kernels for: 7.5. An older GPU can be planned for,
+ * and cannot be used. */
 enum { GPU_CAPABILITY_LEAST = 75 };
 
 /* A GPU of this machine, as its driver describes it. */

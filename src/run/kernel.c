@@ -20,7 +20,9 @@ static const struct kernel *kernels_of(enum device_kind device, enum op op)
 static const struct kernel *find_in(const struct kernel *k, enum op op, const struct query *q)
 {
     for (; k && k->name; k++)
-        if ((!k->op || k->op == op) && capability_suffices(k->capability, q->profile->capability) && (!k->match || k->match(q))) return k;
+        if ((!k->op || k->op == op) && capability_suffices(k->capability, q->profile->capability) &&
+            (!k->match || k->match(q)))
+            return k;
     return NULL;
 }
 

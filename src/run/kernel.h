@@ -46,7 +46,9 @@ struct profile {
     struct link link[2];       /* between ranks of one host, and of different ones */
     int per_host;              /* ranks of a host; 0: all are on one */
     const struct calibration *measured; /* NULL: built-in or published ceilings */
-    double factor;             /* of the times that are shown (calibrate/time_factor.h); 0: they are as predicted. The planner does not read it */
+    /* of the times that are shown (calibrate/time_factor.h); 0: they are as predicted. The planner
+     * does not read it */
+    double factor;
 };
 
 /* Maximum iterations of a loop on a GPU: each is captured, as a CUDA graph or a part of one, and
@@ -89,11 +91,12 @@ struct launch {
     int shard;                 /* number of this rank's shards (graph/shard.h) */
 };
 
-/* The first element, in the whole, of the shard that a launch works on, which has `part` elements; 0: it works on the whole. */
+/* The first element, in the whole, of the shard that a launch works on, which has `part` elements;
+ * 0: it works on the whole. */
 static inline int64_t launch_first(const struct launch *l, int64_t part) { return l->shard * part; }
 
-/* A kernel that is several GPU functions, or algorithms, under one name. The plan chooses one by the node; a launch
- * that it does not fit is an error. */
+/* A kernel that is several GPU functions, or algorithms, under one name. The plan chooses one by
+ * the node; a launch that it does not fit is an error. */
 enum { FORMS_MOST = 6 };
 struct forms {
     int (*choose)(const struct query *);         /* an index of `names` */
@@ -113,14 +116,23 @@ struct kernel {
 };
 
 /* The form in which a kernel runs a node, and its name; 0 and "" if the kernel has one form. */
-static inline int kernel_form(const struct kernel *k, const struct query *q) { return k->forms ? k->forms->choose(q) : 0; }
-static inline const char *kernel_form_name(const struct kernel *k, int form) { return k->forms ? k->forms->names[form] : ""; }
+static inline int kernel_form(const struct kernel *k, const struct query *q)
+{
+    return k->forms ? k->forms->choose(q) : 0;
+}
+static inline const char *kernel_form_name(const struct kernel *k, int form)
+{
+    return k->forms ? k->forms->names[form] : "";
+}
 
 /* Whether a GPU of this compute capability has the instructions of a kernel. */
-static inline bool capability_suffices(int needed, int capability) { return needed == 90 ? capability == 90 : capability >= needed; }
+static inline bool capability_suffices(int needed, int capability)
+{
+    return needed == 90 ? capability == 90 : capability >= needed;
+}
 
-/* By op: its kernels in order of preference, ended by one without a name; NULL for a view. cuda_kernels is a
- * NULL-terminated list of families, each such a list over several ops. */
+/* By op: its kernels in order of preference, ended by one without a name; NULL for a view.
+ * cuda_kernels is a NULL-terminated list of families, each such a list over several ops. */
 extern const struct kernel *const ref_kernels[], *const cpu_kernels[];
 extern const struct kernel *const cuda_kernels[];
 

@@ -1,9 +1,10 @@
 /*
  * ranks.h: the other processes of a run.
  *
- * A rank is a process with one device. All ranks run the same plan; they meet in collectives, which are ops of the
- * graph, and in agreements between steps. A transport (src/dist) implements three operations. It moves bytes; what is
- * added is added by our own kernels, in an order that knows no transport.
+ * A rank is a process with one device. All ranks run the same plan; they meet in collectives, which
+ * are ops of the graph, and in agreements between steps. A transport (src/dist) implements three
+ * operations. It moves bytes; what is added is added by our own kernels, in an order that knows no
+ * transport.
  *
  *     exchange   posts all moves, then awaits all of them; no call of one rank may remain without its counterparts
  *     gather     a few bytes of every rank, for every rank
@@ -20,7 +21,8 @@
 
 enum { RANK_HOST = 64 };
 
-/* Bytes to or from another rank. The two sides of a move list it at the same place among the moves between them. */
+/* Bytes to or from another rank. The two sides of a move list it at the same place among the moves
+ * between them. */
 struct move {
     int peer;
     void *at;
@@ -28,19 +30,30 @@ struct move {
     bool send;
 };
 
-/* Of the n ranks of a group that this rank belongs to: member i, and this rank's place among them. Such groups are ranks that
- * follow each other, all or those of a host, or, `across` hosts, those with the same number on theirs. */
+/* Of the n ranks of a group that this rank belongs to: member i, and this rank's place among them.
+ * Such groups are ranks that follow each other, all or those of a host, or, `across` hosts, those
+ * with the same number on theirs. */
 static inline int ranks_member(int ranks, int rank, int n, bool across, int i)
 {
     const int host = ranks / n;
     return across ? i * host + rank % host : rank / n * n + i;
 }
-static inline int ranks_place(int ranks, int rank, int n, bool across) { return across ? rank / (ranks / n) : rank % n; }
+static inline int ranks_place(int ranks, int rank, int n, bool across)
+{
+    return across ? rank / (ranks / n) : rank % n;
+}
 
-/* The n members of a group hold a shard each, by their places. Where they are on several hosts of `host` ranks, those with the same number on
- * their hosts hold neighbours: so a sum inside hosts, and then across them, leaves its parts. host 0: member i holds shard i. */
-static inline int ranks_shard(int n, int host, int place) { return host ? place % host * (n / host) + place / host : place; }
-static inline int ranks_holder(int n, int host, int shard) { return host ? shard % (n / host) * host + shard / (n / host) : shard; }
+/* The n members of a group hold a shard each, by their places. Where they are on several hosts of
+ * `host` ranks, those with the same number on their hosts hold neighbours: so a sum inside hosts,
+ * and then across them, leaves its parts. host 0: member i holds shard i. */
+static inline int ranks_shard(int n, int host, int place)
+{
+    return host ? place % host * (n / host) + place / host : place;
+}
+static inline int ranks_holder(int n, int host, int shard)
+{
+    return host ? shard % (n / host) * host + shard / (n / host) : shard;
+}
 
 struct ranks {
     int n, rank;
@@ -49,7 +62,9 @@ struct ranks {
     bool threads, motions;         /* motions: a single rank goes through the motions of several (dist/alone.c) */
     double timeout;                /* seconds that a rank waits for another without progress */
     char host[RANK_HOST];
-    struct rank_share { uint64_t free, memory, disk; } share; /* what a host has for each of its ranks, the least of all: free memory, all memory, and free
+    struct rank_share {
+        uint64_t free, memory, disk;
+    } share; /* what a host has for each of its ranks, the least of all: free memory, all memory, and free
                                       disk space of the run's folder; 0: not known */
     bool patient;                  /* agreements wait six timeouts: others load, save or evaluate */
     const char *where;             /* what is being exchanged, for messages */

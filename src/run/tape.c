@@ -26,7 +26,8 @@ static void find_holders(struct tape *t)
         const struct loop *loop = &t->graph->loops.at[l];
         if (loop->axis) t->holders = (int)loop->trip, t->host = (int)loop->host;
     }
-    t->shard = t->ranks ? ranks_shard(t->holders, t->host, ranks_place(t->ranks->n, t->ranks->rank, t->holders, false)) : 0;
+    t->shard =
+        t->ranks ? ranks_shard(t->holders, t->host, ranks_place(t->ranks->n, t->ranks->rank, t->holders, false)) : 0;
 }
 
 static void bind_operand(const struct tape *t, struct entry *e, int slot, struct operand *x, id tensor)
@@ -69,8 +70,15 @@ static void record_launch(struct tape *t, enum program p, uint32_t position, id 
     const struct binding *b = &t->placement->binding[node];
     struct entry e = {.kind = ENTRY_LAUNCH, .lane = n->lane, .node = node, .loop = n->loop, .position = position,
                       .kernel = b->kernel};
-    e.launch = (struct launch){.attr = &n->attr, .nin = n->nin, .nout = n->nout, .threads = threads,
-                               .work_bytes = b->work_bytes, .access = b->access, .form = b->form, .ranks = t->ranks, .shard = t->shard,
+    e.launch = (struct launch){.attr = &n->attr,
+                               .nin = n->nin,
+                               .nout = n->nout,
+                               .threads = threads,
+                               .work_bytes = b->work_bytes,
+                               .access = b->access,
+                               .form = b->form,
+                               .ranks = t->ranks,
+                               .shard = t->shard,
                                .portion = t->graph->loops.at[n->loop].portion};
     e.advances = n->op == OP_FOLD;
     if (b->work_bytes) e.launch.work = t->arena[SPACE_DEVICE] + b->work_offset;
@@ -98,7 +106,8 @@ static int ranges_of(const struct tape *t, const struct entry *e, struct range *
         if (!x) continue;
         id s = tensor_at(t->graph, x)->storage;
         uint64_t from = t->placement->offset[s];
-        r[count++] = (struct range){t->graph->storages.at[s].space, k >= n->nin, from, from + t->graph->storages.at[s].bytes};
+        r[count++] =
+            (struct range){t->graph->storages.at[s].space, k >= n->nin, from, from + t->graph->storages.at[s].bytes};
     }
     const struct binding *b = &t->placement->binding[e->node];
     if (b->work_bytes) r[count++] = (struct range){SPACE_DEVICE, true, b->work_offset, b->work_offset + b->work_bytes};
@@ -259,7 +268,8 @@ void tape_advance(const struct tape *t, const struct entry *e, struct launch *l)
 static bool is_last_iteration(const struct tape *t, const struct life *l, id loop)
 {
     for (; loop; loop = t->graph->loops.at[loop].parent)
-        if (l->start <= t->range[loop].from && l->end >= t->range[loop].to && t->iteration[loop] + 1 < tape_trip(t, loop))
+        if (l->start <= t->range[loop].from && l->end >= t->range[loop].to &&
+            t->iteration[loop] + 1 < tape_trip(t, loop))
             return false;
     return true;
 }
@@ -281,7 +291,8 @@ static void poison_all(const struct tape *t, enum program p)
 {
     for (id s = 1; s < t->graph->storages.n; s++) {
         const struct storage *x = &t->graph->storages.at[s];
-        if (t->placement->life[p][s].used && !storage_is_persistent(x) && x->kind != KIND_CACHE && !(x->handed && program_is(p, PROGRAM_HANDED)))
+        if (t->placement->life[p][s].used && !storage_is_persistent(x) && x->kind != KIND_CACHE &&
+            !(x->handed && program_is(p, PROGRAM_HANDED)))
             memset(t->arena[x->space] + t->placement->offset[s], 0xff, x->bytes);
     }
 }
@@ -310,7 +321,8 @@ uint32_t tape_follow(struct tape *t, enum program p, uint32_t k)
     if (e->kind == ENTRY_LOOP) {
         CHECK(tape_trip(t, e->loop) <= t->graph->loops.at[e->loop].trip);
         t->iteration[e->loop] = 0;
-        while (!tape_trip(t, e->loop) && (t->program[p].at[k].kind != ENTRY_END || t->program[p].at[k].loop != e->loop)) k++;
+        while (!tape_trip(t, e->loop) && (t->program[p].at[k].kind != ENTRY_END || t->program[p].at[k].loop != e->loop))
+            k++;
     } else if (e->kind == ENTRY_END && ++t->iteration[e->loop] < tape_trip(t, e->loop)) {
         while (t->program[p].at[k].kind != ENTRY_LOOP || t->program[p].at[k].loop != e->loop) k--;
     }

@@ -48,7 +48,8 @@ struct entry {
     const struct kernel *kernel;
     struct launch launch;
     struct { id loop; int64_t advance; char *base; } move[MAX_IN + MAX_OUT]; /* inputs, then outputs */
-    struct { int slot; id around; char *base; } sum; /* base: an accumulator that is not passed in the first iteration of all loops up to `around` */
+    /* base: an accumulator that is not passed in the first iteration of all loops up to `around` */
+    struct { int slot; id around; char *base; } sum;
 };
 
 struct tape {
@@ -57,13 +58,17 @@ struct tape {
     char *arena[SPACE_COUNT];
     VEC(struct entry) program[PROGRAM_COUNT];
     struct ranks *ranks;              /* NULL: this process is alone */
-    int holders, shard;               /* ranks among which weights are divided, which follow each other; the number of this rank's shard... */
+    /* ranks among which weights are divided, which follow each other; the number of this rank's
+     * shard... */
+    int holders, shard;
     int host;                         /* ...and what decides it: attr.group.host */
-    uint32_t **trip;                  /* by loop, then by slice of the loop around it: iterations to run, at most as planned */
+    /* by loop, then by slice of the loop around it: iterations to run, at most as planned */
+    uint32_t **trip;
     uint32_t *iteration;              /* by loop, while running */
     struct { uint32_t from, to; } *range; /* by loop: its positions in the order */
     bool poison;                      /* diagnostic: dead bytes become NaN */
-    bool nodes;                       /* diagnostic: a device that replays whole programs synchronizes after each node */
+    /* diagnostic: a device that replays whole programs synchronizes after each node */
+    bool nodes;
     void (*observe)(void *observer, const struct entry *e); /* called after each launch, unless NULL */
     void *observer;
     struct timing *timing;            /* NULL: no timing */

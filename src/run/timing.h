@@ -4,8 +4,8 @@
  * A tape with a timing reads the clock before and after every launch and sums the seconds by node;
  * while there is room, it records the launch as an event. Without a timing (the usual case) the
  * cost is one pointer test. A device that replays whole programs cannot time nodes: with a timing
- * it launches node by node instead (src/cuda/device/nodes.c), so the times are those of nodes, not of the
- * step.
+ * it launches node by node instead (src/cuda/device/nodes.c), so the times are those of nodes, not
+ * of the step.
  */
 #ifndef TIMING_H
 #define TIMING_H

@@ -1,5 +1,6 @@
 /*
- * pattern.c: regular expressions (see pattern.h), on Oniguruma. The only file that includes its header.
+ * pattern.c: regular expressions (see pattern.h), on Oniguruma. The only file that includes its
+ * header.
  */
 #include <oniguruma.h>
 #include <pthread.h>
@@ -10,9 +11,10 @@
 
 /* Published expressions are up to 1 KB long and need a handful of steps for a character. */
 enum { EXPRESSION_MOST = 64 << 10, STEPS = 100000, STEPS_PER_BYTE = 64, STACK_MOST = 10000000, NESTING_MOST = 128 };
-/* The limit of steps is for one match, and the engine counts steps back only: a text can have as many matches as bytes, each of which looks
- * at all of it. Published expressions take 0.1 microseconds of processor time a byte. The clock is read when the searches since then
- * could have looked at TIME_CHECKED bytes. */
+/* The limit of steps is for one match, and the engine counts steps back only: a text can have as
+ * many matches as bytes, each of which looks at all of it. Published expressions take 0.1
+ * microseconds of processor time a byte. The clock is read when the searches since then could have
+ * looked at TIME_CHECKED bytes. */
 enum { TIME_NANOSECONDS = 250000000, TIME_PER_BYTE = 5000, TIME_CHECKED = 1 << 16 };
 
 struct pattern {
@@ -40,7 +42,9 @@ int pattern_compile(struct pattern **out, const char *expression, struct error *
     static pthread_once_t started = PTHREAD_ONCE_INIT;
     pthread_once(&started, start_engine);
     size_t n = strlen(expression);
-    if (n > EXPRESSION_MOST) return error_set(e, PL_USAGE, "the regular expression has %zu bytes; at most %d are accepted", n, EXPRESSION_MOST);
+    if (n > EXPRESSION_MOST)
+        return error_set(e, PL_USAGE, "the regular expression has %zu bytes; at most %d are accepted", n,
+                         EXPRESSION_MOST);
     struct pattern *p = mem_alloc(sizeof *p);
     OnigErrorInfo info;
     const OnigUChar *at = (const OnigUChar *)expression;
@@ -52,7 +56,8 @@ int pattern_compile(struct pattern **out, const char *expression, struct error *
     OnigUChar reason[ONIG_MAX_ERROR_MESSAGE_LEN] = "";
     onig_error_code_to_str(reason, rc, &info);
     mem_free(p);
-    return error_set(e, PL_USAGE, "the regular expression \"%.300s\" does not compile: %s", expression, (const char *)reason);
+    return error_set(e, PL_USAGE, "the regular expression \"%.300s\" does not compile: %s", expression,
+                     (const char *)reason);
 }
 
 void pattern_free(struct pattern *p)
@@ -104,7 +109,8 @@ void pattern_search_free(struct pattern_search *s)
     mem_free(s);
 }
 
-int pattern_find(const struct pattern *p, struct pattern_search *s, const char *text, size_t n, size_t from, size_t *begin, size_t *end)
+int pattern_find(const struct pattern *p, struct pattern_search *s, const char *text, size_t n, size_t from,
+                 size_t *begin, size_t *end)
 {
     const OnigUChar *at = (const OnigUChar *)text;
     if (s->n != n) {

@@ -21,11 +21,14 @@ struct pattern_search;
 struct pattern_search *pattern_search_new(void);
 void pattern_search_free(struct pattern_search *s);
 
-/* Begins a text of n bytes: all searches up to the next call together may take processor time in proportion to n. */
+/* Begins a text of n bytes: all searches up to the next call together may take processor time in
+ * proportion to n. */
 void pattern_search_begin(struct pattern_search *s, size_t n);
 
 /* Finds the first match in text[0, n) that begins at `from` or later: *begin and *end. 1: found, 0:
- * none, -1: the engine gave up, because the expression backtracks without end, or the time for the text is over. */
-int pattern_find(const struct pattern *p, struct pattern_search *s, const char *text, size_t n, size_t from, size_t *begin, size_t *end);
+ * none, -1: the engine gave up, because the expression backtracks without end, or the time for the
+ * text is over. */
+int pattern_find(const struct pattern *p, struct pattern_search *s, const char *text, size_t n, size_t from,
+                 size_t *begin, size_t *end);
 
 #endif

@@ -21,7 +21,10 @@ double perplexity(double loss)
 enum { BY_LOSS, BY_DICE, BY_IOU }; /* the choices of train.best */
 static const char *const names[] = {"eval_loss", "eval_dice", "eval_iou"};
 
-double best_rank(const struct config *c, const struct evaluation *v) { return c->train_best == BY_DICE ? -v->dice : c->train_best == BY_IOU ? -v->iou : v->loss; }
+double best_rank(const struct config *c, const struct evaluation *v)
+{
+    return c->train_best == BY_DICE ? -v->dice : c->train_best == BY_IOU ? -v->iou : v->loss;
+}
 
 /* Losses over different validation data cannot be compared. */
 static bool same_data(const struct value *root, const struct config *c)
@@ -29,7 +32,8 @@ static bool same_data(const struct value *root, const struct config *c)
     const struct value *list = value_get(root, "validation");
     if (!list || list->kind != VALUE_LIST || list->count != c->data_validation.n) return false;
     for (uint32_t i = 0; i < list->count; i++)
-        if (list->items[i]->kind != VALUE_STRING || strcmp(list->items[i]->text, c->data_validation.at[i])) return false;
+        if (list->items[i]->kind != VALUE_STRING || strcmp(list->items[i]->text, c->data_validation.at[i]))
+            return false;
     return true;
 }
 
@@ -55,7 +59,9 @@ void best_read(const char *dir, const struct config *c, struct best *b)
     of.loss = found.loss;
     found.rank = best_rank(c, &of);
     if (rc) log_warn("%s cannot be read (%s); the next evaluation counts as the best", path, e.text);
-    else if (strcmp(by, names[c->train_best])) log_note("train.best is not that of %s, which has the best %s; the next evaluation counts as the best", path, by);
+    else if (strcmp(by, names[c->train_best]))
+        log_note("train.best is not that of %s, which has the best %s; the next evaluation counts as the best", path,
+                 by);
     else if (same_data(root, c)) *b = found;
     else log_note("data.validation is not that of %s; the next evaluation counts as the best", path);
     bump_free(&memory);

@@ -1,6 +1,6 @@
 /*
- * best.h: step and loss of the best model so far, in checkpoints/best/eval.json. Best is what train.best
- * says: the lowest loss, or the highest mean Dice or IoU.
+ * best.h: step and loss of the best model so far, in checkpoints/best/eval.json. Best is what
+ * train.best says: the lowest loss, or the highest mean Dice or IoU.
  *
  * The file beside the model is the only record. Evaluation is reproducible to the bit, so a run
  * that was killed and repeats some steps finds the same best model, even if that model belongs to
@@ -30,7 +30,8 @@ double best_rank(const struct config *c, const struct evaluation *v);
 double perplexity(double loss);
 
 /* Reads DIR/eval.json. *b stays empty if there is no file, if it cannot be read (with a
- * warning), or if it lists other validation files than the configuration or was chosen by another train.best. */
+ * warning), or if it lists other validation files than the configuration or was chosen by another
+ * train.best. */
 void best_read(const char *dir, const struct config *c, struct best *b);
 
 /* Writes DIR/eval.json. */

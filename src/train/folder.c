@@ -91,10 +91,12 @@ struct contents {
     bool any, run, lock;
 };
 
-/* A file of io/temporary.h that was left, an offload file, or tokenized text, which is made anew if it is of other data. */
+/* A file of io/temporary.h that was left, an offload file, or tokenized text, which is made anew if
+ * it is of other data. */
 static bool is_debris(const char *name)
 {
-    return !strcmp(name, "train.tokenized") || !strcmp(name, "validation.tokenized") || pattern_match("*?.tmp.????????????", name) || pattern_match(".plimsoll-spill-??????", name);
+    return !strcmp(name, "train.tokenized") || !strcmp(name, "validation.tokenized") ||
+           pattern_match("*?.tmp.????????????", name) || pattern_match(".plimsoll-spill-??????", name);
 }
 
 static bool is_empty_dir(const char *dir, const char *name)
@@ -162,7 +164,8 @@ static int sweep(const char *dir, struct error *e)
     return rc;
 }
 
-/* Without a checkpoint a resume would begin at step 0, over the metrics and the model of the run. */
+/* Without a checkpoint a resume would begin at step 0, over the metrics and the model of the
+ * run. */
 static int require_checkpoint(struct folder *f, struct error *e)
 {
     char path[FOLDER_PATH];
@@ -170,7 +173,8 @@ static int require_checkpoint(struct folder *f, struct error *e)
     if (folder_checkpoint_latest(f, &step, path, e)) return e->code;
     if (step >= 0) return PL_OK;
     return error_set(e, PL_USAGE,
-                     "--resume: %s has no checkpoint to resume from%s; to start again from step 0, remove the folder (rm -r) or set another "
+                     "--resume: %s has no checkpoint to resume from%s; to start again from step 0, remove the folder "
+                     "(rm -r) or set another "
                      "train.out, and leave --resume out",
                      f->dir, folder_model_path(f, FOLDER_FINAL, path) ? ", only the final model, in model/" : "");
 }
@@ -191,7 +195,8 @@ static int prepare(struct folder *f, enum folder_use use, struct error *e)
     if (take_lock(f, e) || list_contents(f->dir, &c, e) || check_contents(f->dir, &c, use, e)) return e->code;
     path_print(checkpoints, "%s/checkpoints", f->dir);
     if (dir_make(checkpoints, e) || sweep(checkpoints, e) || sweep(f->dir, e)) return e->code;
-    if (use == FOLDER_AGAIN && folder_resumes(f->dir)) return error_set(e, PL_FAIL, "%s: a checkpoint appeared while the run began; start the command again", f->dir);
+    if (use == FOLDER_AGAIN && folder_resumes(f->dir))
+        return error_set(e, PL_FAIL, "%s: a checkpoint appeared while the run began; start the command again", f->dir);
     return resume ? require_checkpoint(f, e) : PL_OK;
 }
 
@@ -223,7 +228,8 @@ void folder_close(struct folder *f)
 
 void folder_abandon(struct folder *f)
 {
-    static const char *const ours[] = {"config.yaml", "plan.json", ".lock", "metrics.jsonl", "eval.txt", "eval.csv", "train.tokenized", "validation.tokenized"};
+    static const char *const ours[] = {"config.yaml", "plan.json", ".lock",           "metrics.jsonl",
+                                       "eval.txt",    "eval.csv",  "train.tokenized", "validation.tokenized"};
     char path[FOLDER_PATH + 16], dir[FOLDER_PATH];
     const bool made = f->made;
     struct error ignored;
@@ -520,7 +526,8 @@ bool folder_resumes(const char *dir)
     path_print(f.dir, "%s", dir);
     if (folder_model_path(&f, FOLDER_FINAL, path)) return true;
     if (dir_list(path_print(path, "%s/checkpoints", dir), &names, &ignored)) return false;
-    for (uint32_t i = 0; i < names.n; i++) found |= complete_step(&f, names.at[i]) >= 0 || pattern_match(".step-*.old", names.at[i]);
+    for (uint32_t i = 0; i < names.n; i++)
+        found |= complete_step(&f, names.at[i]) >= 0 || pattern_match(".step-*.old", names.at[i]);
     names_free(&names);
     return found;
 }

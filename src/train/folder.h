@@ -45,8 +45,8 @@ enum folder_use {
     FOLDER_RESUME, /* it must have a run with a checkpoint */
     FOLDER_AGAIN,  /* it may be empty, or have a run without a checkpoint, which begins again */
 };
-/* Creates or opens the folder and locks it. PL_USAGE: it does not hold what its use needs; PL_FAIL: another run uses it, or a
- * system call failed. After success the caller calls folder_close. */
+/* Creates or opens the folder and locks it. PL_USAGE: it does not hold what its use needs; PL_FAIL:
+ * another run uses it, or a system call failed. After success the caller calls folder_close. */
 int folder_open(struct folder *f, const char *dir, enum folder_use use, struct error *e);
 /* Whether the folder has something that must not be begun again: a checkpoint, or a final model. */
 bool folder_resumes(const char *dir);

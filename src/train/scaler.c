@@ -39,9 +39,11 @@ int scaler_error(const struct train_state *s, const struct step_block *b, struct
     bool low = s->scale < 1;
     run_find_nonfinite(r, name, sizeof name);
     if (!name[0]) run_find_nonfinite_gradient(r, name, sizeof name);
-    return error_set(e, PL_FAIL,
-                     "step %d: %s: %" PRIu64 " steps in a row had gradients that are not finite in f16%s%s; set memory.precision to bf16 or f32, "
-                     "lower train.learning_rate, or resume from an earlier checkpoint",
-                     b->step, low ? "the loss scale fell below 1" : "every step is skipped", s->in_a_row,
-                     name[0] ? "; first seen in " : "", name);
+    return error_set(
+        e, PL_FAIL,
+        "step %d: %s: %" PRIu64
+        " steps in a row had gradients that are not finite in f16%s%s; set memory.precision to bf16 or f32, "
+        "lower train.learning_rate, or resume from an earlier checkpoint",
+        b->step, low ? "the loss scale fell below 1" : "every step is skipped", s->in_a_row,
+        name[0] ? "; first seen in " : "", name);
 }

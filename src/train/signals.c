@@ -21,8 +21,8 @@ static const struct {
     int number;
     bool final;
     const char *name;
-} table[] = {{SIGTERM, true, "SIGTERM"}, {SIGINT, true, "SIGINT"}, {SIGHUP, false, "SIGHUP"}, {SIGUSR1, false, "SIGUSR1"},
-           {SIGUSR2, false, "SIGUSR2"}, {SIGXCPU, false, "SIGXCPU"}};
+} table[] = {{SIGTERM, true, "SIGTERM"},  {SIGINT, true, "SIGINT"},    {SIGHUP, false, "SIGHUP"},
+             {SIGUSR1, false, "SIGUSR1"}, {SIGUSR2, false, "SIGUSR2"}, {SIGXCPU, false, "SIGXCPU"}};
 
 static void act_later(void)
 {

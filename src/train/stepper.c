@@ -16,7 +16,8 @@ int64_t stepper_samples_at(const struct stepper *s, uint64_t position)
     return (int64_t)min_u64(left, (uint64_t)s->run->planned.effective_batch);
 }
 
-/* Reads this rank's shares of the step's n samples: share i has the samples from i times planned_share_samples on. */
+/* Reads this rank's shares of the step's n samples: share i has the samples from i times
+ * planned_share_samples on. */
 static int read_shares(struct stepper *s, uint64_t position, int64_t n, struct feed_batch *batch, struct error *e)
 {
     struct run *r = s->run;
@@ -36,7 +37,8 @@ static int read_shares(struct stepper *s, uint64_t position, int64_t n, struct f
     return rc;
 }
 
-static int read_batch(struct stepper *s, uint64_t position, struct step_samples *samples, struct feed_batch *batch, struct error *e)
+static int read_batch(struct stepper *s, uint64_t position, struct step_samples *samples, struct feed_batch *batch,
+                      struct error *e)
 {
     int rc = read_shares(s, position, samples->n, batch, e);
     samples->broken = s->data->broken;
@@ -55,7 +57,8 @@ int stepper_get_batch(struct stepper *s, uint64_t position, uint64_t broken, str
         *e = s->next.failed;
         return e->code;
     }
-    if (!prefetched || !s->run->prefetched || s->next.samples.n != samples->n) return read_batch(s, s->position, samples, batch, e);
+    if (!prefetched || !s->run->prefetched || s->next.samples.n != samples->n)
+        return read_batch(s, s->position, samples, batch, e);
     *batch = s->next.batch;
     *samples = s->next.samples;
     return PL_OK;

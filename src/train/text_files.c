@@ -12,7 +12,9 @@
 enum { PATH_ROOM = 4096 };
 
 /* What tokenizer_open and template_open read, here and in transformers. */
-static const char *const tokenizer_names[] = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"};
+static const char *const tokenizer_names[] =
+    {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+     "vocab.json",     "merges.txt"};
 static const char *const template_names[] = {"chat_template.jinja", "chat_template.json"};
 
 static int path_print(char out[PATH_ROOM], const char *folder, const char *name, struct error *e)
@@ -31,8 +33,8 @@ static bool is_json(const char *path)
     return path_has_ending(path, ".json") || first == '{' || first == '\xef';
 }
 
-/* The source of the template that the conversations were rendered with: of data.template, or of the folder of a
- * tokenizer that is one file. Texts need none. */
+/* The source of the template that the conversations were rendered with: of data.template, or of the
+ * folder of a tokenizer that is one file. Texts need none. */
 static void keep_template(struct text_files *t, const struct config *c)
 {
     char folder[PATH_ROOM];
@@ -61,7 +63,8 @@ int text_files_open(struct text_files *t, const struct config *c, struct error *
     *t = (struct text_files){0};
     if (c->data_format == FORMAT_TOKENS) return PL_OK;
     if (c->data_tokenizer && dir_exists(c->data_tokenizer)) t->folder = c->data_tokenizer;
-    else if (c->data_tokenizer) t->file = c->data_tokenizer, t->as = is_json(t->file) ? "tokenizer.json" : "tokenizer.model";
+    else if (c->data_tokenizer)
+        t->file = c->data_tokenizer, t->as = is_json(t->file) ? "tokenizer.json" : "tokenizer.model";
     if (t->file || c->data_template) keep_template(t, c);
     for (size_t i = 0; t->folder && i < COUNT(tokenizer_names) + COUNT(template_names); i++) {
         const char *name = i < COUNT(tokenizer_names) ? tokenizer_names[i] : template_names[i - COUNT(tokenizer_names)];
@@ -79,7 +82,7 @@ void text_files_close(struct text_files *t)
     *t = (struct text_files){0};
 }
 
-/* --- saving ------------------------------------------------------------------------------------- */
+/* --- saving ----------------------------------------------------------------------------------- */
 
 /* Removes the files of these names, and copies those that `from` has; NULL: none. */
 static int replace(const char *const *names, size_t n, const char *from, const char *dir, struct error *e)
@@ -99,9 +102,11 @@ int text_files_save(const struct text_files *t, const char *dir, struct error *e
 {
     char path[PATH_ROOM];
     int rc = PL_OK;
-    if (t->folder && !dir_exists(t->folder)) log_warn("data.tokenizer: there is no %s any more: %s is saved without a tokenizer", t->folder, dir);
+    if (t->folder && !dir_exists(t->folder))
+        log_warn("data.tokenizer: there is no %s any more: %s is saved without a tokenizer", t->folder, dir);
     if (t->folder || t->file) rc = replace(tokenizer_names, COUNT(tokenizer_names), t->folder, dir, e);
-    if (!rc && (t->folder || t->file || t->template)) rc = replace(template_names, COUNT(template_names), t->template ? NULL : t->folder, dir, e);
+    if (!rc && (t->folder || t->file || t->template))
+        rc = replace(template_names, COUNT(template_names), t->template ? NULL : t->folder, dir, e);
     if (!rc && t->file) rc = path_print(path, dir, t->as, e);
     if (!rc && t->file) rc = file_copy(t->file, path, e);
     if (!rc && t->template) rc = path_print(path, dir, "chat_template.jinja", e);

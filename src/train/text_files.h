@@ -1,9 +1,10 @@
 /*
- * text_files.h: the tokenizer and the chat template that a run was trained with, in the model folders that it saves.
+ * text_files.h: the tokenizer and the chat template that a run was trained with, in the model
+ * folders that it saves.
  *
- * A model folder is saved with the other files of model.path. With data.tokenizer or data.template the run used other
- * ones, and a preset has none: then these are saved in their place, so that `generate` and transformers
- * read the tokens that the model was trained on.
+ * A model folder is saved with the other files of model.path. With data.tokenizer or data.template
+ * the run used other ones, and a preset has none: then these are saved in their place, so that
+ * `generate` and transformers read the tokens that the model was trained on.
  */
 #ifndef TRAIN_TEXT_FILES_H
 #define TRAIN_TEXT_FILES_H

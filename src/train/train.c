@@ -30,7 +30,8 @@ enum { SAVE_POOL = 1 << 20, SAVE_POOL_PER_WEIGHT = 4096 };
 static bool may_overlap(const struct trainer *t)
 {
     const uint64_t step = trainer_steps_submitted(t);
-    return tickets_overlap(&t->steps.tickets) && !t->o->on_step && step < t->total && !trainer_evaluation_due(t, step) && !trainer_save_due(t, step);
+    return tickets_overlap(&t->steps.tickets) && !t->o->on_step && step < t->total &&
+           !trainer_evaluation_due(t, step) && !trainer_save_due(t, step);
 }
 
 /* Retires steps until `left` are in flight, and processes the results of each. */
@@ -63,8 +64,8 @@ static int evaluate_baseline(struct trainer *t, struct error *e)
     return trainer_evaluate(t, &found, e);
 }
 
-/* A run that was killed after its last checkpoint: the worst masks of its last evaluation, which it may not have drawn,
- * are found again. */
+/* A run that was killed after its last checkpoint: the worst masks of its last evaluation, which it
+ * may not have drawn, are found again. */
 static int find_worst_again(struct trainer *t, struct error *e)
 {
     struct evaluation found;
@@ -74,8 +75,10 @@ static int find_worst_again(struct trainer *t, struct error *e)
 
 static int interrupted(const struct trainer *t, const char *command, struct error *e)
 {
-    return error_set(e, t->stopped ? PL_STOPPED : PL_FAIL, "stopped by %s after step %" PRIu64 " of %" PRIu64 "; saved. Resume with: %s",
-                     t->stopped ? "the step callback" : signals_name(signals_received()), t->state.step, t->total, command);
+    return error_set(e, t->stopped ? PL_STOPPED : PL_FAIL,
+                     "stopped by %s after step %" PRIu64 " of %" PRIu64 "; saved. Resume with: %s",
+                     t->stopped ? "the step callback" : signals_name(signals_received()), t->state.step, t->total,
+                     command);
 }
 
 static int loop(struct trainer *t, const struct train_options *o, struct train_summary *out, struct error *e)
@@ -89,16 +92,24 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
     mem_pool_create(SAVE_POOL + t->run.planned.graph.params.n * SAVE_POOL_PER_WEIGHT + t->answering.pool);
     t->has_pool = true;
     if (t->validation.ops) t->has_retrieval = retrieval_open(&t->retrieval, &t->run, PROGRAM_EVAL);
-    if (t->validation.ops) t->has_scores = mask_scores_open(&t->scores, &t->run, &t->validation, PROGRAM_EVAL, o->worst ? (uint32_t)t->c->train_worst : 0);
+    if (t->validation.ops)
+        t->has_scores = mask_scores_open(&t->scores, &t->run, &t->validation, PROGRAM_EVAL,
+                                         o->worst ? (uint32_t)t->c->train_worst : 0);
     trainer_open_parts(t);
     if (t->c->train_best && t->validation.ops && !t->has_scores) {
-        error_set(e, PL_USAGE, "train.best compares the Dice or IoU of masks, and a %s predicts none; expected loss", t->run.planned.model.family->model_type);
+        error_set(e, PL_USAGE, "train.best compares the Dice or IoU of masks, and a %s predicts none; expected loss",
+                  t->run.planned.model.family->model_type);
         rc = config_at_key(t->c, KEY_train_best, e);
     }
     if (!rc) rc = evaluate_baseline(t, e);
     if (!rc && out->first_step) rc = find_worst_again(t, e);
-    t->progress = (struct progress){.what = "training", .unit = "steps", .first = t->state.step, .total = t->total, .begun = clock_seconds()};
-    if (t->scale > 0 && t->state.step < t->total) progress_expect(&t->progress, t->scale * t->run.planned.plan.seconds * (double)(t->total - t->state.step));
+    t->progress = (struct progress){.what = "training",
+                                    .unit = "steps",
+                                    .first = t->state.step,
+                                    .total = t->total,
+                                    .begun = clock_seconds()};
+    if (t->scale > 0 && t->state.step < t->total)
+        progress_expect(&t->progress, t->scale * t->run.planned.plan.seconds * (double)(t->total - t->state.step));
     while (t->state.step < t->total && !rc && !trainer_stopping(t)) {
         if (!allocations) allocations = mem_allocations();
         rc = submit_and_retire(t, &v, e);
@@ -131,12 +142,17 @@ static int loop(struct trainer *t, const struct train_options *o, struct train_s
 }
 
 /* Gathers what each rank has used. */
-static int gather_ranks(const struct trainer *t, const struct train_options *o, const struct train_summary *s, struct error *e)
+static int gather_ranks(const struct trainer *t, const struct train_options *o, const struct train_summary *s,
+                        struct error *e)
 {
     struct system_process m;
     system_process(&m);
-    struct rank_summary mine = {.seconds = t->busy_sum / (double)max_i64(1, s->steps - s->first_step), .arena_bytes = s->allocated_bytes, .host_bytes = s->host_bytes, .allocations = s->allocations,
-                                .resident_peak = m.resident_peak, .growth = t->growth};
+    struct rank_summary mine = {.seconds = t->busy_sum / (double)max_i64(1, s->steps - s->first_step),
+                                .arena_bytes = s->allocated_bytes,
+                                .host_bytes = s->host_bytes,
+                                .allocations = s->allocations,
+                                .resident_peak = m.resident_peak,
+                                .growth = t->growth};
     snprintf(mine.host, sizeof mine.host, "%s", o->ranks->host);
     return o->ranks->gather(o->ranks, &mine, o->each, sizeof mine, e);
 }

@@ -38,7 +38,9 @@ struct train_options {
     const char *command;     /* the command that resumes, for the message of an interrupted run */
     bool signals;            /* SIGTERM and its like (signals.h) end the run after the current step */
     bool progress;           /* a line on stderr */
-    double (*time_scale)(const struct planned *r); /* of the predicted time of the run, which is said if it is long (calibrate/time_factor.h); NULL: nothing is said */
+    /* of the predicted time of the run, which is said if it is long (calibrate/time_factor.h);
+     * NULL: nothing is said */
+    double (*time_scale)(const struct planned *r);
     const struct definition *define; /* the model, instead of model.preset; NULL: none */
     /* Called after each step, after its metrics are written; nonzero ends the run like a signal,
      * with PL_STOPPED. */
@@ -46,7 +48,9 @@ struct train_options {
     void *user;
     struct ranks *ranks;     /* NULL: this process is alone */
     struct rank_summary *each; /* [ranks]: receives what each of them has used; NULL: not needed */
-    struct worst *worst;     /* [train.worst]: receives the masks with the lowest IoU of the last evaluation; NULL: not needed */
+    /* [train.worst]: receives the masks with the lowest IoU of the last evaluation; NULL: not
+     * needed */
+    struct worst *worst;
 };
 
 /* The results of a finished run. */
@@ -88,8 +92,9 @@ int trainer_plan(struct trainer *t, struct error *e);
 /* Allocates memory, loads the weights, zeroes the optimizer state. */
 int trainer_start(struct trainer *t, struct error *e);
 struct run *trainer_run(struct trainer *t);
-/* Sets the divisor of the losses with the count `name` (graph_count; "": the one without a name). 0: the
- * default: samples, or tokens for a built-in model family. False: the planned model has no such count. */
+/* Sets the divisor of the losses with the count `name` (graph_count; "": the one without a name).
+ * 0: the default: samples, or tokens for a built-in model family. False: the planned model has no
+ * such count. */
 bool trainer_count(struct trainer *t, const char *name, double count);
 /* One step on the inputs that were written. */
 int trainer_step(struct trainer *t, struct train_event *out, struct error *e);

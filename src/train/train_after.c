@@ -1,7 +1,8 @@
 /*
  * train_after.c: the work after a step is retired.
  *
- *     progress  ->  memory  ->  metrics.jsonl, TensorBoard  ->  evaluation, best model  ->  on_step  ->  checkpoint
+ *     progress  ->  memory  ->  metrics.jsonl, TensorBoard  ->  evaluation, best model  ->  on_step
+ *     ->  checkpoint
  *
  * The order is guaranteed: a checkpoint is never ahead of the metrics, and the callback runs after
  * the step's metrics are written. Nothing here changes what the next step computes.
@@ -35,8 +36,10 @@ static void show_step(struct trainer *t, const struct train_event *v)
     const bool tokens = t->data.ops == &tokens_feed;
     const double speed = t->units / t->seconds;
     char memory[32], left[48];
-    progress_line("step %" PRIu64 "/%" PRIu64 "  loss %.4f  lr %.3g  grad %.3g  %.*f %s/s  %s  %s", p->done, p->total, v->loss, v->learning_rate, v->gradient_norm,
-                  speed < 100 && !tokens ? 2 : 0, speed, tokens ? "tok" : trainer_unit(t), size_print(plan_arena(&t->run.planned.plan), memory), progress_left(p, left));
+    progress_line("step %" PRIu64 "/%" PRIu64 "  loss %.4f  lr %.3g  grad %.3g  %.*f %s/s  %s  %s", p->done, p->total,
+                  v->loss, v->learning_rate, v->gradient_norm, speed < 100 && !tokens ? 2 : 0, speed,
+                  tokens ? "tok" : trainer_unit(t), size_print(plan_arena(&t->run.planned.plan), memory),
+                  progress_left(p, left));
 }
 
 /* A number in JSON: a value that is not finite, in a skipped step, is null. */
@@ -46,11 +49,14 @@ static const char *number(double x, char out[32])
     return out;
 }
 
-/* The number of ranks, and the slowest in the step before: its number, its seconds without waiting, and those of the median rank. */
+/* The number of ranks, and the slowest in the step before: its number, its seconds without waiting,
+ * and those of the median rank. */
 static void list_ranks(const struct trainer *t, char *out, size_t room)
 {
     out[0] = '\0';
-    if (t->o->ranks) snprintf(out, room, ",\"ranks\":%d,\"slowest\":[%d,%.6f,%.6f]", t->o->ranks->n, t->agreed.slowest, t->agreed.busy, t->agreed.median);
+    if (t->o->ranks)
+        snprintf(out, room, ",\"ranks\":%d,\"slowest\":[%d,%.6f,%.6f]", t->o->ranks->n, t->agreed.slowest,
+                 t->agreed.busy, t->agreed.median);
 }
 
 /* The losses of a model with several, as members of a line of metrics.jsonl. */
@@ -59,7 +65,9 @@ static void list_losses(const struct trainer *t, const struct train_event *v, ch
     size_t n = 0;
     char value[32];
     out[0] = '\0';
-    for (int i = 0; i < t->steps.tickets.parts && n < room; i++) n += (size_t)snprintf(out + n, room - n, ",\"%s\":%s", t->steps.tickets.part_name[i], number(v->part[i], value));
+    for (int i = 0; i < t->steps.tickets.parts && n < room; i++)
+        n +=
+            (size_t)snprintf(out + n, room - n, ",\"%s\":%s", t->steps.tickets.part_name[i], number(v->part[i], value));
 }
 
 static int report_step(struct trainer *t, const struct train_event *v, struct error *e)
@@ -68,20 +76,28 @@ static int report_step(struct trainer *t, const struct train_event *v, struct er
     double speed = v->units / v->seconds;
     char per_second[32];
     snprintf(per_second, sizeof per_second, "%s_per_second", trainer_unit(t));
-    const struct scalar scalars[] = {{"loss", v->loss}, {"learning_rate", v->learning_rate}, {"grad_norm", v->gradient_norm}, {per_second, speed},
+    const struct scalar scalars[] = {{"loss", v->loss},
+                                     {"learning_rate", v->learning_rate},
+                                     {"grad_norm", v->gradient_norm},
+                                     {per_second, speed},
                                      {"loss_scale", v->loss_scale}};
     char loss[32], norm[32], scale[80] = "", ranks[96], losses[256];
-    if (t->steps.tickets.scaled) snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped_steps\":%" PRIu64, v->loss_scale, t->state.skipped);
+    if (t->steps.tickets.scaled)
+        snprintf(scale, sizeof scale, ",\"loss_scale\":%.9g,\"skipped_steps\":%" PRIu64, v->loss_scale,
+                 t->state.skipped);
     if (t->o->progress) show_step(t, v);
     report_memory(t, memory, sizeof memory);
     list_ranks(t, ranks, sizeof ranks);
     list_losses(t, v, losses, sizeof losses);
-    int rc = folder_metrics(&t->folder, e,
-                            "{\"step\":%" PRId64 ",\"loss\":%s,\"learning_rate\":%.9g,\"grad_norm\":%s,\"seconds\":%.6f,"
-                            "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "%s%s%s%s}",
-                            t->state.step, number(v->loss, loss), v->learning_rate, number(v->gradient_norm, norm), v->seconds, per_second,
-                            t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position, plan_arena(&t->run.planned.plan), losses, scale, memory, ranks);
-    return rc ? rc : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars) - !t->steps.tickets.scaled, e);
+    int rc =
+        folder_metrics(&t->folder, e,
+                       "{\"step\":%" PRId64 ",\"loss\":%s,\"learning_rate\":%.9g,\"grad_norm\":%s,\"seconds\":%.6f,"
+                       "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "%s%s%s%s}",
+                       t->state.step, number(v->loss, loss), v->learning_rate, number(v->gradient_norm, norm),
+                       v->seconds, per_second, t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position,
+                       plan_arena(&t->run.planned.plan), losses, scale, memory, ranks);
+    return rc ? rc
+              : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars) - !t->steps.tickets.scaled, e);
 }
 
 int trainer_after_step(struct trainer *t, const struct train_event *v, struct error *e)

@@ -1,12 +1,15 @@
 /*
- * train_answer.c: the answers of a model in training to held-out prompts (train.eval_samples), and their scores.
+ * train_answer.c: the answers of a model in training to held-out prompts (train.eval_samples), and
+ * their scores.
  *
  *     before the first step   prompts are read and tokenized
  *     each evaluation         programs prompt and next of the run, greedy; scores by file
- *                             answers/step-N.jsonl: a line for each answer, renamed into place when all are there
+ *                             answers/step-N.jsonl: a line for each answer, renamed into place when
+ *                             all are there
  *
- * The programs read weights and write memory that steps do not read before they write it: answering does not change the
- * state of training. After the first step nothing is allocated: what an answer needs comes from the pool.
+ * The programs read weights and write memory that steps do not read before they write it: answering
+ * does not change the state of training. After the first step nothing is allocated: what an answer
+ * needs comes from the pool.
  */
 #include "train/trainer.h"
 
@@ -18,10 +21,11 @@
 
 #include "io/file.h"
 
-/* Bytes of the pool for an answer: words and n-grams of answer and reference, and the line of the answer. */
+/* Bytes of the pool for an answer: words and n-grams of answer and reference, and the line of the
+ * answer. */
 enum { POOL_BASE = 1 << 20, POOL_PER_TOKEN = 2048, POOL_PER_BYTE = 128 };
 
-/* --- before the first step ------------------------------------------------------------------------------ */
+/* --- before the first step -------------------------------------------------------------------- */
 
 /* Bytes of the longest line without its answer. */
 static uint64_t longest_line(const struct held_out *h)
@@ -48,14 +52,21 @@ int trainer_read_prompts(struct trainer *t, struct error *e)
     const int64_t longest = min_i64(t->c->data_sequence, t->run.planned.batch.cache - 1);
     x->open = true;
     const struct image_batch *images = t->run.planned.model.images ? t->run.planned.batch.own : NULL;
-    const struct question_limits most = {(uint64_t)t->c->train_eval_samples, longest, true, images ? *images : (struct image_batch){0}};
+    const struct question_limits most = {(uint64_t)t->c->train_eval_samples, longest, true,
+                                         images ? *images : (struct image_batch){0}};
     int rc = answers_open(&x->held, t->c, &most, e);
     if (rc) return error_prepend(e, "train.eval_samples");
-    if (q->too_long) log_warn("train.eval_samples: %" PRIu64 " prompts have more than %" PRId64 " tokens and are left out (data.sequence)", q->too_long, longest);
-    if (q->too_many) log_warn("train.eval_samples: %" PRIu64 " prompts have more than %" PRId64 " images (data.max_images) or %" PRId64 " frames (data.max_frames) and are left out", q->too_many, most.images.images,
-                              most.images.frames);
+    if (q->too_long)
+        log_warn("train.eval_samples: %" PRIu64 " prompts have more than %" PRId64
+                 " tokens and are left out (data.sequence)",
+                 q->too_long, longest);
+    if (q->too_many)
+        log_warn("train.eval_samples: %" PRIu64 " prompts have more than %" PRId64
+                 " images (data.max_images) or %" PRId64 " frames (data.max_frames) and are left out",
+                 q->too_many, most.images.images, most.images.frames);
     x->scores = mem_alloc(q->files.n * sizeof *x->scores);
-    x->pool = POOL_BASE + POOL_PER_TOKEN * (uint64_t)t->c->train_eval_max_new + POOL_PER_BYTE * longest_line(&x->held) + q->image_bytes;
+    x->pool = POOL_BASE + POOL_PER_TOKEN * (uint64_t)t->c->train_eval_max_new + POOL_PER_BYTE * longest_line(&x->held) +
+              q->image_bytes;
     return PL_OK;
 }
 
@@ -92,7 +103,7 @@ void trainer_close_answers(struct trainer *t)
     mem_free(x->scores);
 }
 
-/* --- an evaluation -------------------------------------------------------------------------------------- */
+/* --- an evaluation ---------------------------------------------------------------------------- */
 
 /* The prompts of an evaluation, one file after the other. */
 struct asking {
@@ -111,7 +122,8 @@ static int next_prompt(void *to, struct prompt *out, bool *more, struct error *e
     return PL_OK;
 }
 
-/* There is no answer. An image that was there when the run began may be lost: then the prompt is left out. */
+/* There is no answer. An image that was there when the run began may be lost: then the prompt is
+ * left out. */
 static int leave_out(const struct asking *a, uint64_t i, struct error *e)
 {
     const struct questions *q = &a->t->answering.held.questions;
@@ -121,7 +133,8 @@ static int leave_out(const struct asking *a, uint64_t i, struct error *e)
         log_warn("train.eval_samples: a prompt is left out: %s", e->text);
         return PL_OK;
     }
-    return error_prepend(e, "step %" PRIu64 ", %s:%" PRIu64, a->t->state.step, q->files.at[questions_file(q, (uint32_t)i)], q->asked.at[i].line);
+    return error_prepend(e, "step %" PRIu64 ", %s:%" PRIu64, a->t->state.step,
+                         q->files.at[questions_file(q, (uint32_t)i)], q->asked.at[i].line);
 }
 
 /* Scores an answer and writes its line. */
@@ -189,16 +202,18 @@ int trainer_answer(struct trainer *t, struct error *e)
     return rc;
 }
 
-/* --- reporting ------------------------------------------------------------------------------------------ */
+/* --- reporting -------------------------------------------------------------------------------- */
 
 static void log_scores(const struct trainer *t, const char *file, const struct text_scores *s)
 {
     const struct text_score x = text_scores_result(s);
-    log_note("step %" PRIu64 ": exact match %.1f %%, token F1 %.1f, BLEU %.1f, ROUGE-L %.1f over %" PRIu64 " prompts%s%s", t->state.step, x.exact, x.f1, x.bleu, x.rouge_l, s->answers,
-             *file ? " of " : "", file);
+    log_note("step %" PRIu64 ": exact match %.1f %%, token F1 %.1f, BLEU %.1f, ROUGE-L %.1f over %" PRIu64
+             " prompts%s%s",
+             t->state.step, x.exact, x.f1, x.bleu, x.rouge_l, s->answers, *file ? " of " : "", file);
 }
 
-/* A line of metrics.jsonl for each file. A path that would be too long for a line is cut at its beginning. */
+/* A line of metrics.jsonl for each file. A path that would be too long for a line is cut at its
+ * beginning. */
 static int report_file(struct trainer *t, uint32_t f, struct error *e)
 {
     const struct answering *x = &t->answering;

@@ -1,8 +1,10 @@
 /*
  * train_begin.c: opens a trainer, starts or resumes a run, and closes everything.
  *
- *     configuration, against the stored one  ->  plan  ->  data files  ->  folder, tokens of text  ->  memory and weights
- *       ->  the newest checkpoint, or an empty state  ->  loaders  ->  space on disk  ->  metrics.jsonl cut, config.yaml, plan.json
+ *     configuration, against the stored one  ->  plan  ->  data files  ->  folder, tokens of text
+ *     ->  memory and weights
+ *       ->  the newest checkpoint, or an empty state  ->  loaders  ->  space on disk  ->
+ *       metrics.jsonl cut, config.yaml, plan.json
  *
  * Errors that need no side effects are found first: the folder is created after plan and data are
  * checked, and memory is allocated after that. Everything that a step needs is allocated here or at
@@ -21,39 +23,44 @@
 #include "train/scaler.h"
 #include "train/signals.h"
 
-/* --- resuming -------------------------------------------------------------------------------------------- */
+/* --- resuming --------------------------------------------------------------------------------- */
 
-/* Keys that a resumed run may change; a change of memory and device keys, and of those that decide whether and how long
- * answers are, needs a new plan. */
+/* Keys that a resumed run may change; a change of memory and device keys, and of those that decide
+ * whether and how long answers are, needs a new plan. */
 static bool may_change(enum config_key k)
 {
     return k == KEY_train_out || k == KEY_train_steps || k == KEY_train_epochs || k == KEY_train_eval_every ||
-           k == KEY_train_save_every || k == KEY_train_monitor_every || k == KEY_train_keep || k == KEY_train_keep_best || k == KEY_train_best || k == KEY_train_worst || k == KEY_data_validation ||
-           k == KEY_data_threads || k == KEY_data_prefetch || k == KEY_data_max_bad ||
-           k == KEY_data_store;
+           k == KEY_train_save_every || k == KEY_train_monitor_every || k == KEY_train_keep ||
+           k == KEY_train_keep_best || k == KEY_train_best || k == KEY_train_worst || k == KEY_data_validation ||
+           k == KEY_data_threads || k == KEY_data_prefetch || k == KEY_data_max_bad || k == KEY_data_store;
 }
 
-static int refuse_change(const struct config *c, const struct config *stored, enum config_key k, const char *dir, struct error *e)
+static int refuse_change(const struct config *c, const struct config *stored, enum config_key k, const char *dir,
+                         struct error *e)
 {
     struct text now = {0}, then = {0};
     config_show(c, k, &now);
     config_show(stored, k, &then);
-    int rc = error_set(e, PL_USAGE, "--resume: %s differs from the run in %s: it is %.200s, there %.200s; restore it, or start a new run in another train.out",
+    int rc = error_set(e, PL_USAGE,
+                       "--resume: %s differs from the run in %s: it is %.200s, there %.200s; restore it, or start a "
+                       "new run in another train.out",
                        config_key_name(k), dir, now.at, then.at);
     text_free(&now);
     text_free(&then);
     return rc;
 }
 
-/* What was auto in the data keys is stored as it was decided (feed_resolve): a resumed run keeps the
- * decision. */
+/* What was auto in the data keys is stored as it was decided (feed_resolve): a resumed run keeps
+ * the decision. */
 static void adopt_decisions(struct config *c, const struct config *stored, const struct ranks *ranks)
 {
     const int64_t n = ranks ? ranks->n : 1;
-    if (c->parallel_shares <= 0 && stored->parallel_shares > 0 && stored->parallel_shares % n == 0) c->parallel_shares = stored->parallel_shares;
+    if (c->parallel_shares <= 0 && stored->parallel_shares > 0 && stored->parallel_shares % n == 0)
+        c->parallel_shares = stored->parallel_shares;
     else if (c->parallel_shares <= 0 && stored->parallel_shares > 0)
-        log_note("resume: the %lld shares of the run cannot be divided among %lld ranks; it continues with %lld, which is another order of the same sums", (long long)stored->parallel_shares,
-                 (long long)n, (long long)n);
+        log_note("resume: the %lld shares of the run cannot be divided among %lld ranks; it continues with %lld, which "
+                 "is another order of the same sums",
+                 (long long)stored->parallel_shares, (long long)n, (long long)n);
     if (c->data_labels == LABELS_AUTO && stored->data_labels != LABELS_AUTO) {
         c->data_labels = stored->data_labels;
         if (!config_given(c, KEY_data_ignore)) c->data_ignore = stored->data_ignore;
@@ -65,15 +72,17 @@ static void adopt_decisions(struct config *c, const struct config *stored, const
     c->origin[KEY_data_window] = stored->origin[KEY_data_window];
 }
 
-/* Compares with the stored configuration; *plan_again if memory or device keys changed. Sets *group to its planned_usual_group. */
-static int compare_config(struct config *c, const char *dir, const struct ranks *ranks, bool *plan_again, int64_t *group, struct error *e)
+/* Compares with the stored configuration; *plan_again if memory or device keys changed. Sets *group
+ * to its planned_usual_group. */
+static int compare_config(struct config *c, const char *dir, const struct ranks *ranks, bool *plan_again,
+                          int64_t *group, struct error *e)
 {
     char path[FOLDER_PATH];
     struct config stored;
     snprintf(path, sizeof path, "%s/config.yaml", dir);
     if (!file_exists(path))
-        return error_set(e, PL_USAGE, "--resume: there is no run to resume in %s: %s; leave --resume out to start one", dir,
-                         dir_exists(dir) ? "it has no config.yaml" : "no such folder");
+        return error_set(e, PL_USAGE, "--resume: there is no run to resume in %s: %s; leave --resume out to start one",
+                         dir, dir_exists(dir) ? "it has no config.yaml" : "no such folder");
     config_init(&stored);
     int rc = config_read(&stored, path, e);
     if (!rc) adopt_decisions(c, &stored, ranks);
@@ -81,13 +90,15 @@ static int compare_config(struct config *c, const char *dir, const struct ranks 
     for (int k = 0; k < CONFIG_KEYS && !rc; k++) {
         if (config_same(c, &stored, k) || may_change(k)) continue;
         const char *name = config_key_name(k);
-        const bool answers = k == KEY_train_eval_max_new || k == KEY_train_eval_batch || (k == KEY_train_eval_samples && (!c->train_eval_samples || !stored.train_eval_samples));
+        const bool answers = k == KEY_train_eval_max_new || k == KEY_train_eval_batch ||
+                             (k == KEY_train_eval_samples && (!c->train_eval_samples || !stored.train_eval_samples));
         if (k == KEY_train_eval_samples && !answers) continue; /* another number of prompts needs the same memory */
         if (k == KEY_data_train) {
             log_warn("resume: data.train changed; the run continues with the new files from its position");
         } else if (k == KEY_parallel_timeout || k == KEY_parallel_per_host || k == KEY_parallel_crowd) {
             continue;
-        } else if (!strncmp(name, "parallel.", 9) || !strncmp(name, "memory.", 7) || !strncmp(name, "device.", 7) || answers) {
+        } else if (!strncmp(name, "parallel.", 9) || !strncmp(name, "memory.", 7) || !strncmp(name, "device.", 7) ||
+                   answers) {
             log_note("resume: %s changed, so the plan is searched again", name);
             *plan_again = true;
         } else {
@@ -103,10 +114,13 @@ static int check_group(const struct trainer *t, int64_t group, struct error *e)
 {
     const int64_t now = t->run.planned.batch.bn_group;
     if (!t->resumes || !now || t->c->model_bn_group || !t->c->model_path || now == group) return PL_OK;
-    return error_set(e, PL_USAGE, "--resume: %lld images share batch normalization statistics in this run, and with this memory.micro_batch and number of ranks %lld would; restore these", (long long)group, (long long)now);
+    return error_set(e, PL_USAGE,
+                     "--resume: %lld images share batch normalization statistics in this run, and with this "
+                     "memory.micro_batch and number of ranks %lld would; restore these",
+                     (long long)group, (long long)now);
 }
 
-/* --- the parts of starting --------------------------------------------------------------------------------- */
+/* --- the parts of starting -------------------------------------------------------------------- */
 
 /* The steps of the warmup; a fraction of the run is rounded up, as in transformers. */
 static int64_t warmup_steps(const struct config *c, int64_t total)
@@ -116,10 +130,17 @@ static int64_t warmup_steps(const struct config *c, int64_t total)
 
 static struct schedule make_schedule(const struct config *c, int64_t total)
 {
-    return (struct schedule){.kind = (enum schedule_kind)c->train_schedule, .warmup = warmup_steps(c, total), .start = c->train_warmup_start,
-                             .log = c->train_warmup_shape == WARMUP_LOG, .deepspeed = c->train_schedule_as == SCHEDULE_AS_DEEPSPEED,
-                             .total = total, .floor = c->train_min_lr_rate, .gamma = c->train_step_gamma, .every = c->train_step_size,
-                             .milestones = c->train_milestones.at, .n_milestones = c->train_milestones.n};
+    return (struct schedule){.kind = (enum schedule_kind)c->train_schedule,
+                             .warmup = warmup_steps(c, total),
+                             .start = c->train_warmup_start,
+                             .log = c->train_warmup_shape == WARMUP_LOG,
+                             .deepspeed = c->train_schedule_as == SCHEDULE_AS_DEEPSPEED,
+                             .total = total,
+                             .floor = c->train_min_lr_rate,
+                             .gamma = c->train_step_gamma,
+                             .every = c->train_step_size,
+                             .milestones = c->train_milestones.at,
+                             .n_milestones = c->train_milestones.n};
 }
 
 /* The number of steps is given, or follows from the samples after the position. A run whose last
@@ -162,7 +183,12 @@ static int open_data(struct trainer *t, struct error *e)
 static int make_plan(struct trainer *t, const struct train_options *o, bool plan_again, struct error *e)
 {
     char stored[FOLDER_PATH];
-    struct run_options ro = {.plan = o->plan, .train = true, .describe = feed_describe, .define = o->define, .ranks = o->ranks, .whole = t->whole};
+    struct run_options ro = {.plan = o->plan,
+                             .train = true,
+                             .describe = feed_describe,
+                             .define = o->define,
+                             .ranks = o->ranks,
+                             .whole = t->whole};
     snprintf(stored, sizeof stored, "%s/plan.json", t->c->train_out);
     bool follow = t->resumes && !plan_again && !o->plan && file_exists(stored);
     if (follow) ro.plan = stored;
@@ -170,7 +196,8 @@ static int make_plan(struct trainer *t, const struct train_options *o, bool plan
     int rc = run_plan(&t->run, t->c, &ro, e);
     if (!rc || !follow) return rc;
     const char *remedy = strrchr(e->text, ';'); /* for users of --plan */
-    log_note("resume: the stored plan cannot be used (%.*s); planning again, which does not change what is trained", remedy ? (int)(remedy - e->text) : (int)strlen(e->text), e->text);
+    log_note("resume: the stored plan cannot be used (%.*s); planning again, which does not change what is trained",
+             remedy ? (int)(remedy - e->text) : (int)strlen(e->text), e->text);
     run_close(&t->run);
     ro.plan = o->plan;
     return run_plan(&t->run, t->c, &ro, e);
@@ -225,7 +252,7 @@ static int start_data(struct trainer *t, struct error *e)
     return rc;
 }
 
-/* --- with other ranks --------------------------------------------------------------------------------------- */
+/* --- with other ranks ------------------------------------------------------------------------- */
 
 static uint64_t hash_config(const struct config *c)
 {
@@ -242,14 +269,22 @@ static int agree_to_start(struct trainer *t, int rc, struct error *e)
     struct ranks *r = t->o->ranks;
     rc = agree_on(r, rc, e);
     if (rc || !r) return rc;
-    const struct agree_same same[] = {
-        {"the configuration", hash_config(t->c)}, {"the number of ranks of its host", (uint64_t)t->run.planned.profile.per_host}, {"the plan", plan_digest(&t->run.planned.plan, &t->run.planned.graph)},
-        {"the data: its number of samples", t->data.samples}, {"the data", t->data.fingerprint},
-        {"the list of prompts of train.eval_samples, without those whose images cannot be read,", trainer_prompts(t)}};
+    const struct agree_same same[] =
+        {{"the configuration", hash_config(t->c)},
+         {"the number of ranks of its host", (uint64_t)t->run.planned.profile.per_host},
+         {"the plan", plan_digest(&t->run.planned.plan, &t->run.planned.graph)},
+         {"the data: its number of samples", t->data.samples},
+         {"the data", t->data.fingerprint},
+         {"the list of prompts of train.eval_samples, without those whose images cannot be read,", trainer_prompts(t)}};
     rc = agree_same(r, same, COUNT(same), e);
-    if (!rc) log_note("%d ranks, %d on this host, %d shares of a step's batch%s", r->n, r->local, t->run.planned.shares, t->run.planned.plan.settings.group == GROUP_HOST ? "; a copy of what is divided on each host" : "");
+    if (!rc)
+        log_note("%d ranks, %d on this host, %d shares of a step's batch%s", r->n, r->local, t->run.planned.shares,
+                 t->run.planned.plan.settings.group == GROUP_HOST ? "; a copy of what is divided on each host" : "");
     struct text keys = {0};
-    if (!rc && planned_print_order(&t->run.planned, &keys)) log_note("the order of sums depends on %s, which the planner chose: set them to compare bits with other ranks or another parallel.shard", keys.at);
+    if (!rc && planned_print_order(&t->run.planned, &keys))
+        log_note("the order of sums depends on %s, which the planner chose: set them to compare bits with other ranks "
+                 "or another parallel.shard",
+                 keys.at);
     text_free(&keys);
     return rc;
 }
@@ -266,7 +301,8 @@ static int share_state(struct trainer *t, struct error *e)
     return rc;
 }
 
-/* Decides whether the run continues from a checkpoint. Rank 0 looks for one: it may be the only rank that sees the folder's newest state. */
+/* Decides whether the run continues from a checkpoint. Rank 0 looks for one: it may be the only
+ * rank that sees the folder's newest state. */
 static int agree_to_resume(struct trainer *t, struct error *e)
 {
     struct ranks *ranks = t->o->ranks;
@@ -288,7 +324,9 @@ static int begin_files(struct trainer *t, struct error *e)
     if (!rc && !t->resumes && t->data.ops && planned_print_batch(&t->run.planned, &note)) log_note("%s", note.at);
     text_free(&note);
     if (!rc && t->run.planned.adapted) log_note("%s", t->run.planned.adapted);
-    if (!rc && t->run.planned.adapted && !t->c->model_path) log_warn("the frozen weights are fresh ones (no model.path), and train.out will hold the adapter alone; to use it later, give the model a folder");
+    if (!rc && t->run.planned.adapted && !t->c->model_path)
+        log_warn("the frozen weights are fresh ones (no model.path), and train.out will hold the adapter alone; to use "
+                 "it later, give the model a folder");
     /* Everything is checked by now: a resume that is refused changes nothing. The evaluation before
      * the first step is repeated. */
     if (!rc) rc = folder_metrics_cut(&t->folder, t->state.step ? (int64_t)t->state.step : -1, e);
@@ -296,16 +334,20 @@ static int begin_files(struct trainer *t, struct error *e)
     return rc ? rc : open_events(t, e);
 }
 
-/* Before memory is taken: how long the run will take is said if that is long. A run that is surely short is not worth the measurement. */
+/* Before memory is taken: how long the run will take is said if that is long. A run that is surely
+ * short is not worth the measurement. */
 static void expect_time(struct trainer *t)
 {
     enum { SLOWEST = 30 }; /* times slower than predicted */
     const struct config *c = t->c;
-    const double steps = c->train_steps ? (double)c->train_steps : ceil((double)t->data.samples * c->train_epochs / t->run.planned.effective_batch);
-    if (t->o->time_scale && t->data.ops && progress_says(SLOWEST * t->run.planned.plan.seconds * steps)) t->scale = t->o->time_scale(&t->run.planned);
+    const double steps = c->train_steps
+                             ? (double)c->train_steps
+                             : ceil((double)t->data.samples * c->train_epochs / t->run.planned.effective_batch);
+    if (t->o->time_scale && t->data.ops && progress_says(SLOWEST * t->run.planned.plan.seconds * steps))
+        t->scale = t->o->time_scale(&t->run.planned);
 }
 
-/* --- starting ---------------------------------------------------------------------------------------------- */
+/* --- starting --------------------------------------------------------------------------------- */
 
 int trainer_begin(struct trainer *t, const struct train_options *o, struct error *e)
 {
@@ -325,9 +367,15 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     if (!rc) rc = open_data(t, e);
     if (!rc) rc = text_files_open(&t->text, t->c, e);
     if (!rc) rc = trainer_read_prompts(t, e);
-    if (!rc && t->run.planned.shares > 1) t->resolved.parallel_shares = t->run.planned.shares; /* a resumed run keeps them */
+    /* a resumed run keeps them */
+    if (!rc && t->run.planned.shares > 1) t->resolved.parallel_shares = t->run.planned.shares;
     rc = agree_to_start(t, rc, e);
-    if (!rc && leads) rc = folder_open(&t->folder, t->c->train_out, t->resumes ? FOLDER_RESUME : o->resume ? FOLDER_AGAIN : FOLDER_NEW, e);
+    if (!rc && leads)
+        rc = folder_open(&t->folder, t->c->train_out,
+                         t->resumes  ? FOLDER_RESUME
+                         : o->resume ? FOLDER_AGAIN
+                                     : FOLDER_NEW,
+                         e);
     if ((rc = agree_on(ranks, rc, e))) return rc;
     t->has_folder = leads;
     expect_time(t);
@@ -347,7 +395,7 @@ int trainer_begin(struct trainer *t, const struct train_options *o, struct error
     return agree_on(ranks, rc, e);
 }
 
-/* --- a trainer, for the loop and for a program with its own batches ---------------------------------------- */
+/* --- a trainer, for the loop and for a program with its own batches --------------------------- */
 
 struct trainer *trainer_open(const struct config *c, const struct train_options *o)
 {

@@ -37,8 +37,11 @@ static int nonfinite_error(struct trainer *t, const struct ticket *k, struct err
     restore_step(t, k);
     if (updated) run_find_nonfinite_gradient(&t->run, name, sizeof name);
     else run_find_nonfinite(&t->run, name, sizeof name);
-    return error_set(e, PL_FAIL, "step %" PRId64 ": the %s is %g%s%s; lower train.learning_rate, set train.clip_norm, or resume from an earlier checkpoint",
-                     t->state.step + 1, what, x, name[0] ? "; first seen in " : "", name);
+    return error_set(
+        e, PL_FAIL,
+        "step %" PRId64
+        ": the %s is %g%s%s; lower train.learning_rate, set train.clip_norm, or resume from an earlier checkpoint",
+        t->state.step + 1, what, x, name[0] ? "; first seen in " : "", name);
 }
 
 /* Checks the loss, the gradient norm, and in f16 the next loss scale. */
@@ -52,7 +55,8 @@ int trainer_check_step(struct trainer *t, const struct ticket *k, struct error *
         return PL_OK;
     }
     if (scaler_update(&t->state, b)) {
-        log_note("step %d: skipped: gradients are not finite at loss scale %g; the next loss scale is %g", b->step, b->loss_scale, b->next_scale);
+        log_note("step %d: skipped: gradients are not finite at loss scale %g; the next loss scale is %g", b->step,
+                 b->loss_scale, b->next_scale);
     }
     if (!scaler_stuck(&t->state)) return PL_OK;
     restore_step(t, k);

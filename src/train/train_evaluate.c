@@ -3,8 +3,9 @@
  *
  * It computes the mean loss over the whole of data.validation, per token or mask: a line in the log
  * and one in metrics.jsonl. For masks also IoU and Dice, by prompt and category in eval.txt and
- * eval.csv. For conversations also answers, if they are asked for (train_answer.c). The program reads weights and writes its own transient tensors, and the next step
- * writes its own step block and batch: the evaluation does not change the state of training.
+ * eval.csv. For conversations also answers, if they are asked for (train_answer.c). The program
+ * reads weights and writes its own transient tensors, and the next step writes its own step block
+ * and batch: the evaluation does not change the state of training.
  */
 #include "train/trainer.h"
 
@@ -24,10 +25,13 @@ static int evaluate_batch(struct trainer *t, int64_t at, struct loss_sums *sums,
     float l = 0;
     b.rng_step = 0; /* the points of later rounds are the same in every evaluation */
     int rc = feed_put(&t->validation, &t->run, (uint64_t)at, min_i64(B, n - at), B, &batch, e);
-    if (t->run.planned.plan.settings.shard == SHARD_WEIGHTS) rc = agree_on(t->o->ranks, rc, e); /* no rank enters the program, which gathers weights, without the others */
+    /* no rank enters the program, which gathers weights, without the others */
+    if (t->run.planned.plan.settings.shard == SHARD_WEIGHTS) rc = agree_on(t->o->ranks, rc, e);
     if (!rc) rc = loss_sums_add(sums, &t->run, PROGRAM_EVAL, t->eval_loss, b, &t->validation, &batch, &l, e);
     if (!rc && !isfinite(l))
-        rc = error_set(e, PL_FAIL, "step %" PRIu64 ": the evaluation loss is %g in samples %" PRId64 " to %" PRId64 " of data.validation; lower train.learning_rate, or resume from an earlier checkpoint",
+        rc = error_set(e, PL_FAIL,
+                       "step %" PRIu64 ": the evaluation loss is %g in samples %" PRId64 " to %" PRId64
+                       " of data.validation; lower train.learning_rate, or resume from an earlier checkpoint",
                        t->state.step, l, at, min_i64(at + B, n) - 1);
     return rc;
 }
@@ -46,7 +50,7 @@ static int evaluate_pass(struct trainer *t, struct progress *p, struct loss_sums
     return rc;
 }
 
-/* --- with other ranks ------------------------------------------------------------------------------------- */
+/* --- with other ranks ------------------------------------------------------------------------- */
 
 /* What a rank found in a batch. */
 struct eval_part {
@@ -59,9 +63,17 @@ struct eval_part {
     struct mask_record records[];
 };
 
-static size_t part_bytes(const struct trainer *t) { return (size_t)align_up(sizeof(struct eval_part) + (t->has_scores ? t->scores.most_records : 0) * sizeof(struct mask_record), 64); }
+static size_t part_bytes(const struct trainer *t)
+{
+    return (size_t)align_up(sizeof(struct eval_part) +
+                                (t->has_scores ? t->scores.most_records : 0) * sizeof(struct mask_record),
+                            64);
+}
 /* Of rank i; of this one before they are gathered, if i is their number. */
-static struct eval_part *part_of(const struct trainer *t, int i) { return (struct eval_part *)(void *)((char *)t->parts + (size_t)i * part_bytes(t)); }
+static struct eval_part *part_of(const struct trainer *t, int i)
+{
+    return (struct eval_part *)(void *)((char *)t->parts + (size_t)i * part_bytes(t));
+}
 
 void trainer_open_parts(struct trainer *t)
 {
@@ -78,8 +90,8 @@ static int list_retrieval(struct trainer *t, struct eval_part *mine, struct erro
     return rc;
 }
 
-/* This rank's batch of those that begin with sample `first`. It may have none. With weights in shards all ranks run the program
- * together: one that has no batch runs another's. */
+/* This rank's batch of those that begin with sample `first`. It may have none. With weights in
+ * shards all ranks run the program together: one that has no batch runs another's. */
 static int evaluate_own(struct trainer *t, int64_t first, struct eval_part *mine, struct error *e)
 {
     const int64_t at = first + t->run.planned.plan.settings.micro_batch * t->o->ranks->rank;
@@ -131,7 +143,8 @@ static void add_left(struct trainer *t)
     }
 }
 
-/* Batch j is that of rank j modulo their number. All ranks add in the order of batches: the bits of one rank. */
+/* Batch j is that of rank j modulo their number. All ranks add in the order of batches: the bits of
+ * one rank. */
 static int evaluate_together(struct trainer *t, struct progress *p, struct loss_sums *sums, struct error *e)
 {
     struct ranks *r = t->o->ranks;
@@ -158,7 +171,10 @@ int trainer_score(struct trainer *t, struct evaluation *out, struct error *e)
     struct loss_sums sums = {0};
     double loss;
     int rc = PL_OK;
-    if (t->o->progress) progress_begin(&p, "evaluating", "batches", (uint64_t)(feed_passes(&t->validation) * ceil_div((int64_t)t->validation.samples, t->run.planned.plan.settings.micro_batch)));
+    if (t->o->progress)
+        progress_begin(&p, "evaluating", "batches",
+                       (uint64_t)(feed_passes(&t->validation) *
+                                  ceil_div((int64_t)t->validation.samples, t->run.planned.plan.settings.micro_batch)));
     if (t->has_scores) scores_reset(&t->scores.scores);
     if (t->has_retrieval) retrieval_reset(&t->retrieval);
     for (int pass = 0; pass < feed_passes(&t->validation) && !rc; pass++) {
@@ -191,14 +207,19 @@ static int write_scores(struct trainer *t, struct error *e)
     return rc;
 }
 
-/* The scores of answers as members of the evaluation's line in metrics.jsonl, and as scalars; returns the number of these. */
+/* The scores of answers as members of the evaluation's line in metrics.jsonl, and as scalars;
+ * returns the number of these. */
 static uint32_t list_answers(const struct trainer *t, char *out, size_t room, struct scalar *to)
 {
     const struct text_score x = text_scores_result(&t->answering.all);
-    const struct scalar scalars[] = {{"eval_exact_match", x.exact}, {"eval_token_f1", x.f1}, {"eval_bleu", x.bleu}, {"eval_rouge_l", x.rouge_l}};
+    const struct scalar scalars[] = {{"eval_exact_match", x.exact},
+                                     {"eval_token_f1", x.f1},
+                                     {"eval_bleu", x.bleu},
+                                     {"eval_rouge_l", x.rouge_l}};
     int n = 0;
     if (!t->answering.open) return 0;
-    for (size_t i = 0; i < COUNT(scalars); i++) n += snprintf(out + n, room - (size_t)n, ",\"%s\":%.9g", scalars[i].tag, scalars[i].value);
+    for (size_t i = 0; i < COUNT(scalars); i++)
+        n += snprintf(out + n, room - (size_t)n, ",\"%s\":%.9g", scalars[i].tag, scalars[i].value);
     snprintf(out + n, room - (size_t)n, ",\"eval_prompts\":%" PRIu64, t->answering.all.answers);
     memcpy(to, scalars, sizeof scalars);
     return COUNT(scalars);
@@ -231,14 +252,16 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
     if (t->has_retrieval) {
         const double right = retrieval_accuracy(&t->retrieval);
         const int n = snprintf(more, sizeof more, ",\"eval_accuracy\":%.6f", right);
-        if (t->run.planned.model.ground) snprintf(more + n, sizeof more - (size_t)n, ",\"eval_queries\":%" PRIu64, t->retrieval.queries);
-        snprintf(text, sizeof text, ", %saccuracy %.4f (chance %.4f)", retrieval_word(&t->run), right, retrieval_chance(&t->retrieval));
+        if (t->run.planned.model.ground)
+            snprintf(more + n, sizeof more - (size_t)n, ",\"eval_queries\":%" PRIu64, t->retrieval.queries);
+        snprintf(text, sizeof text, ", %saccuracy %.4f (chance %.4f)", retrieval_word(&t->run), right,
+                 retrieval_chance(&t->retrieval));
         scalars[n_scalars++] = (struct scalar){"eval_accuracy", right};
     }
     n_scalars += list_answers(t, answers, sizeof answers, scalars + n_scalars);
     log_note("step %" PRId64 ": evaluation loss %.6g%s over %" PRId64 " samples", v->step, v->loss, text, v->samples);
-    int rc = folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g%s,\"eval_samples\":%" PRId64 "%s}", v->step, v->loss, more,
-                            v->samples, answers);
+    int rc = folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g%s,\"eval_samples\":%" PRId64 "%s}",
+                            v->step, v->loss, more, v->samples, answers);
     if (!rc && t->answering.open) rc = trainer_report_answers(t, e);
     return rc ? rc : events_write(&t->events, v->step, scalars, (int)n_scalars, e);
 }

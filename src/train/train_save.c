@@ -25,9 +25,10 @@ static bool keeps_best(const struct config *c)
     return c->train_keep_best && c->train_eval_every;
 }
 
-/* --- with other ranks -------------------------------------------------------------------------------------- */
+/* --- with other ranks ------------------------------------------------------------------------- */
 
-/* True if weights or optimizer state are divided among ranks: rank 0 writes all, and gets the parts of the others. */
+/* True if weights or optimizer state are divided among ranks: rank 0 writes all, and gets the parts
+ * of the others. */
 static bool is_divided(const struct trainer *t)
 {
     const struct graph *g = &t->run.planned.graph;
@@ -68,13 +69,14 @@ static int release(struct trainer *t, int rc, struct error *e)
     return e->code;
 }
 
-/* --- saving ------------------------------------------------------------------------------------------------ */
+/* --- saving ----------------------------------------------------------------------------------- */
 
 /* The model, with the tokenizer that it was trained with. */
 static int save_weights(struct trainer *t, const char *dir, struct error *e)
 {
     struct run *r = &t->run;
-    int rc = weights_save(&r->weights, &r->planned.model, &r->planned.graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, dir, e);
+    int rc = weights_save(&r->weights, &r->planned.model, &r->planned.graph, &r->device, &r->tape, run_staging(r),
+                          PLAN_STAGING, dir, e);
     return rc ? rc : text_files_save(&t->text, dir, e);
 }
 
@@ -153,7 +155,9 @@ static int advise_older(struct trainer *t, int64_t newest, const char *path, str
     int64_t step = newest;
     while (!folder_checkpoint_before(&t->folder, step, &step, older, &ignored) && step >= 0)
         if (!load_state(t, older, &ignored))
-            return error_set(e, why.code, "checkpoint %s: %s; %s is intact: remove %s, and --resume continues after step %" PRId64, path, why.text, older, path, step);
+            return error_set(e, why.code,
+                             "checkpoint %s: %s; %s is intact: remove %s, and --resume continues after step %" PRId64,
+                             path, why.text, older, path, step);
     return error_prepend(e, "checkpoint %s", path);
 }
 
@@ -164,8 +168,11 @@ static int check_model(const struct trainer *t, struct error *e)
     const uint64_t then = t->state.model, now = t->run.weights.fingerprint;
     if (!then || !now || then == now) return PL_OK;
     const char *path = t->run.planned.model.path;
-    return error_set(e, PL_USAGE, "--resume: %s of %s%s%s changed since the checkpoint was saved: restore the folder, or start a new run in another train.out",
-                     then >> 32 != now >> 32 ? "config.json" : "the frozen weights", *path ? "model.path, " : "the folder of a part", path, *path ? "," : "");
+    return error_set(e, PL_USAGE,
+                     "--resume: %s of %s%s%s changed since the checkpoint was saved: restore the folder, or start a "
+                     "new run in another train.out",
+                     then >> 32 != now >> 32 ? "config.json" : "the frozen weights",
+                     *path ? "model.path, " : "the folder of a part", path, *path ? "," : "");
 }
 
 /* Rank 0 reads the checkpoint; the others get their parts from it. */
@@ -180,7 +187,8 @@ static int load_latest(struct trainer *t, struct error *e)
     t->saved = step;
     rc = check_model(t, e);
     if (!rc && t->state.data && t->state.data != t->data.fingerprint && t->data.fingerprint)
-        log_warn("resume: the files of data.train are not those of the checkpoint; the run continues with these from its position");
+        log_warn("resume: the files of data.train are not those of the checkpoint; the run continues with these from "
+                 "its position");
     if (!rc) log_note("resuming after step %" PRId64 " from %s", t->state.step, path);
     return rc;
 }
@@ -205,11 +213,13 @@ void trainer_find_best(struct trainer *t)
 /* The checkpoints that will be there at most: train.keep, which may be more than the run writes. */
 static int64_t checkpoints_kept(const struct trainer *t, int64_t there)
 {
-    const int64_t left = max_i64(0, (int64_t)t->total - t->state.step), writes = 1 + (t->c->train_save_every ? left / t->c->train_save_every : 0);
+    const int64_t left = max_i64(0, (int64_t)t->total - t->state.step),
+                  writes = 1 + (t->c->train_save_every ? left / t->c->train_save_every : 0);
     return min_i64(t->c->train_keep, there + writes + 1);
 }
 
-/* Descriptors for what reading opens later, and for saving, which would otherwise fail after the steps are done. */
+/* Descriptors for what reading opens later, and for saving, which would otherwise fail after the
+ * steps are done. */
 static int require_descriptors(const struct trainer *t, struct error *e)
 {
     enum { SAVING = 16, THREAD = 2 };
@@ -222,7 +232,8 @@ static int require_descriptors(const struct trainer *t, struct error *e)
  * successor. */
 int trainer_require_space(struct trainer *t, struct error *e)
 {
-    uint64_t model = weights_bytes(&t->run.weights, &t->run.planned.graph) + t->text.bytes, each = model + state_bytes(&t->run.planned.graph);
+    uint64_t model = weights_bytes(&t->run.weights, &t->run.planned.graph) + t->text.bytes,
+             each = model + state_bytes(&t->run.planned.graph);
     int64_t there = 0;
     char best[FOLDER_PATH];
     int rc = require_descriptors(t, e);

@@ -23,15 +23,23 @@ static void set_counts(const struct trainer *t, const struct feed_batch *batch, 
 {
     const struct graph *g = &t->run.planned.graph;
     for (uint32_t k = 0; k < g->n_counts; k++) {
-        double count = (double)t->run.planned.effective_batch * (t->run.planned.defined ? 1 : (double)(t->c->data_sequence - 1));
-        if (batch) count = fmax(1, feed_count(&t->data, batch, graph_count_name(g, k))); /* if all samples are broken, the loss is 0 */
+        double count =
+            (double)t->run.planned.effective_batch * (t->run.planned.defined ? 1 : (double)(t->c->data_sequence - 1));
+        /* if all samples are broken, the loss is 0 */
+        if (batch) count = fmax(1, feed_count(&t->data, batch, graph_count_name(g, k)));
         b->inv_count[k] = (float)(1 / (t->count[k] ? t->count[k] : count));
     }
 }
 
-uint64_t trainer_steps_submitted(const struct trainer *t) { return t->state.step + tickets_in_flight(&t->steps.tickets); }
+uint64_t trainer_steps_submitted(const struct trainer *t)
+{
+    return t->state.step + tickets_in_flight(&t->steps.tickets);
+}
 
-bool trainer_stopping(const struct trainer *t) { return t->stopped || (t->o->ranks ? t->stop : t->o->signals && signals_received()); }
+bool trainer_stopping(const struct trainer *t)
+{
+    return t->stopped || (t->o->ranks ? t->stop : t->o->signals && signals_received());
+}
 
 bool trainer_evaluation_due(const struct trainer *t, uint64_t step)
 {
@@ -57,8 +65,8 @@ struct step_block trainer_step_block(const struct trainer *t)
     return b;
 }
 
-/* What all ranks have of the next step: counts are summed over them, so that a loss is divided by the count of the
- * whole step. `rc`: whether this rank could read its part. */
+/* What all ranks have of the next step: counts are summed over them, so that a loss is divided by
+ * the count of the whole step. `rc`: whether this rank could read its part. */
 static int agree_on_step(struct trainer *t, struct feed_batch *batch, int rc, struct error *e)
 {
     struct ranks *r = t->o->ranks;
@@ -94,7 +102,8 @@ int trainer_submit_step(struct trainer *t, struct error *e)
     return submitted < t->total && !trainer_evaluation_due(t, submitted) ? stepper_prefetch(&t->steps, e) : PL_OK;
 }
 
-/* Seconds of the step without waiting; and the process's memory, once everything has been touched. */
+/* Seconds of the step without waiting; and the process's memory, once everything has been
+ * touched. */
 static void observe_rank(struct trainer *t, double seconds)
 {
     const struct ranks *r = t->o->ranks;
@@ -117,8 +126,16 @@ int trainer_retire_step(struct trainer *t, struct train_event *out, struct error
     t->state.step++;
     t->state.position += (uint64_t)samples.n;
     t->state.broken = samples.broken;
-    *out = (struct train_event){(int64_t)t->state.step, (int64_t)t->total, k.loss, k.block.learning_rate, k.clip[0], t->steps.tickets.seconds,
-                                samples.units, t->steps.tickets.scaled ? k.block.loss_scale : 0, k.block.found_inf, {0}};
+    *out = (struct train_event){(int64_t)t->state.step,
+                                (int64_t)t->total,
+                                k.loss,
+                                k.block.learning_rate,
+                                k.clip[0],
+                                t->steps.tickets.seconds,
+                                samples.units,
+                                t->steps.tickets.scaled ? k.block.loss_scale : 0,
+                                k.block.found_inf,
+                                {0}};
     for (int i = 0; i < t->steps.tickets.parts; i++) out->part[i] = k.part[i];
     t->units += out->units;
     t->seconds += out->seconds;
@@ -126,7 +143,7 @@ int trainer_retire_step(struct trainer *t, struct train_event *out, struct error
     return PL_OK;
 }
 
-/* --- for a program with its own batches ------------------------------------------------------------------ */
+/* --- for a program with its own batches ------------------------------------------------------- */
 
 bool trainer_count(struct trainer *t, const char *name, double count)
 {

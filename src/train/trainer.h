@@ -32,7 +32,8 @@
 #include "train/text_files.h"
 #include "train/train.h"
 
-/* With train.eval_samples: held-out prompts, and the scores of their answers in the last evaluation. */
+/* With train.eval_samples: held-out prompts, and the scores of their answers in the last
+ * evaluation. */
 struct answering {
     bool open;               /* false: there is nothing to answer */
     struct held_out held;
@@ -86,20 +87,24 @@ struct trainer {
 
 /* True if this process writes the run's files and messages: it is alone, or rank 0. */
 static inline bool trainer_leads(const struct trainer *t) { return !t->o->ranks || !t->o->ranks->rank; }
-/* Whether this rank answers prompts: rank 0, and with weights in shards all of them, which gather weights together. */
-static inline bool trainer_answers(const struct trainer *t) { return t->answering.open && (trainer_leads(t) || t->run.planned.plan.settings.shard == SHARD_WEIGHTS); }
+/* Whether this rank answers prompts: rank 0, and with weights in shards all of them, which gather
+ * weights together. */
+static inline bool trainer_answers(const struct trainer *t)
+{
+    return t->answering.open && (trainer_leads(t) || t->run.planned.plan.settings.shard == SHARD_WEIGHTS);
+}
 
-/* --- train_begin.c ---------------------------------------------------------------------------------- */
+/* --- train_begin.c ---------------------------------------------------------------------------- */
 
 /* Everything before the first step of a new or resumed run. */
 int trainer_begin(struct trainer *t, const struct train_options *o, struct error *e);
 
-/* --- train.c ---------------------------------------------------------------------------------------- */
+/* --- train.c ---------------------------------------------------------------------------------- */
 
 /* A signal or the callback requested the end of the run. */
 bool trainer_stopping(const struct trainer *t);
 
-/* --- train_step.c ----------------------------------------------------------------------------------- */
+/* --- train_step.c ----------------------------------------------------------------------------- */
 
 /* Steps submitted so far, retired ones included. */
 uint64_t trainer_steps_submitted(const struct trainer *t);
@@ -112,18 +117,18 @@ int trainer_submit_step(struct trainer *t, struct error *e);
 /* Waits for the oldest step in flight, retires it, and advances the state. */
 int trainer_retire_step(struct trainer *t, struct train_event *out, struct error *e);
 
-/* --- train_check.c ---------------------------------------------------------------------------------- */
+/* --- train_check.c ---------------------------------------------------------------------------- */
 
 /* Checks the results of a retired step. PL_FAIL names the first tensor that is not finite and
  * ends the run. */
 int trainer_check_step(struct trainer *t, const struct ticket *k, struct error *e);
 
-/* --- train_after.c ---------------------------------------------------------------------------------- */
+/* --- train_after.c ---------------------------------------------------------------------------- */
 
 /* Processes a retired step: metrics, and if due an evaluation, the best model, a checkpoint. */
 int trainer_after_step(struct trainer *t, const struct train_event *v, struct error *e);
 
-/* --- train_evaluate.c ------------------------------------------------------------------------------- */
+/* --- train_evaluate.c ------------------------------------------------------------------------- */
 
 /* After the last step, and every train.eval_every before it. */
 bool trainer_evaluation_due(const struct trainer *t, uint64_t step);
@@ -131,12 +136,14 @@ bool trainer_evaluation_due(const struct trainer *t, uint64_t step);
 int trainer_score(struct trainer *t, struct evaluation *out, struct error *e);
 /* Evaluates and reports the result. */
 int trainer_evaluate(struct trainer *t, struct evaluation *out, struct error *e);
-/* Before the first evaluation, after scores and retrieval were opened: the memory of an evaluation that ranks divide. */
+/* Before the first evaluation, after scores and retrieval were opened: the memory of an evaluation
+ * that ranks divide. */
 void trainer_open_parts(struct trainer *t);
 
-/* --- train_answer.c --------------------------------------------------------------------------------- */
+/* --- train_answer.c --------------------------------------------------------------------------- */
 
-/* Reads the prompts, after the plan is made and before memory is taken. Does nothing without train.eval_samples. */
+/* Reads the prompts, after the plan is made and before memory is taken. Does nothing without
+ * train.eval_samples. */
 int trainer_read_prompts(struct trainer *t, struct error *e);
 /* What ranks that answer together must have in common: 0 if they do not. */
 uint64_t trainer_prompts(const struct trainer *t);
@@ -148,7 +155,7 @@ int trainer_answer(struct trainer *t, struct error *e);
 /* Reports the scores by file: in the log, and a line of metrics.jsonl each. */
 int trainer_report_answers(struct trainer *t, struct error *e);
 
-/* --- train_save.c ----------------------------------------------------------------------------------- */
+/* --- train_save.c ----------------------------------------------------------------------------- */
 
 /* Every train.save_every steps. */
 bool trainer_save_due(const struct trainer *t, uint64_t step);
@@ -159,8 +166,8 @@ int trainer_save(struct trainer *t, struct error *e);
 int trainer_keep_best(struct trainer *t, const struct evaluation *v, struct error *e);
 /* Writes the final model folder. */
 int trainer_publish(struct trainer *t, struct error *e);
-/* Loads the newest checkpoint of a resumed run, and checks that its model has not changed. Changes no
- * file. */
+/* Loads the newest checkpoint of a resumed run, and checks that its model has not changed. Changes
+ * no file. */
 int trainer_load(struct trainer *t, struct error *e);
 /* Reads the evaluation in checkpoints/best. */
 void trainer_find_best(struct trainer *t);

@@ -18,7 +18,8 @@ static inline void fuzz_clean(void)
     tree_remove(fuzz_dir, &ignored);
 }
 
-/* Makes the folder, in memory where that is possible; it is removed at the end. Returns false when it is there already. */
+/* Makes the folder, in memory where that is possible; it is removed at the end. Returns false when
+ * it is there already. */
 static inline bool fuzz_begin(void)
 {
     if (*fuzz_dir) return false;

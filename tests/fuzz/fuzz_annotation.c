@@ -1,6 +1,6 @@
 /*
- * fuzz_annotation.c: any bytes as an annotation file. In an accepted file the shapes point into the text
- * and have the image's size; a refused file gives an error message.
+ * fuzz_annotation.c: any bytes as an annotation file. In an accepted file the shapes point into the
+ * text and have the image's size; a refused file gives an error message.
  */
 #include "data/masks/annotation.h"
 
@@ -22,7 +22,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (uint32_t i = 0; i < a.masks; i++) {
         const struct shape *s = &masks[i].shape;
         const char *at = s->rle.at;
-        CHECK(s->kind == SHAPE_RLE && s->h == a.h && s->w == a.w && at >= text && s->rle.n <= size - (size_t)(at - text));
+        CHECK(s->kind == SHAPE_RLE && s->h == a.h && s->w == a.w && at >= text &&
+              s->rle.n <= size - (size_t)(at - text));
         struct rle_facts facts;
         if (!rle_measure(&s->rle, &facts)) CHECK(facts.area <= s->h * s->w);
     }

@@ -1,7 +1,8 @@
 /*
- * fuzz_chat_images.c: any text with images: its contents as parts, and as tokens in each layout. The ranges of the expanded text are
- * ascending and hold no image; each image has its tokens, and image tokens are nowhere else. A text with <video> has more places than
- * images if one of them is a video that is described, and may be refused.
+ * fuzz_chat_images.c: any text with images: its contents as parts, and as tokens in each layout.
+ * The ranges of the expanded text are ascending and hold no image; each image has its tokens, and
+ * image tokens are nowhere else. A text with <video> has more places than images if one of them is
+ * a video that is described, and may be refused.
  *
  *     byte 0     layout, and whether images are in tiles
  *     byte 1     n: the ranges of the data; 2 n bytes: the gap before each, and its length
@@ -23,22 +24,26 @@ static void check_ranges(const struct byte_range *at, uint32_t n, const struct r
     }
 }
 
-static void check_tokens(const struct image_text *x, const struct token_list *l, const struct range_list *images, uint32_t slots)
+static void check_tokens(const struct image_text *x, const struct token_list *l, const struct range_list *images,
+                         uint32_t slots)
 {
     uint32_t all = 0, at = 0, inside = 0;
     for (uint32_t i = 0; i < l->n; i++) all += l->at[i].id == x->token;
     for (uint32_t i = 0; i < images->n; i++) {
-        CHECK(images->at[i].begin >= at && images->at[i].begin < images->at[i].end && images->at[i].end <= l->n, "image %u", i);
+        CHECK(images->at[i].begin >= at && images->at[i].begin < images->at[i].end && images->at[i].end <= l->n,
+              "image %u", i);
         for (at = images->at[i].begin; at < images->at[i].end; at++) inside += l->at[at].id == x->token;
     }
-    CHECK(all == inside && all == slots * x->features, "%u image tokens, %u of them in images, for %u", all, inside, slots);
+    CHECK(all == inside && all == slots * x->features, "%u image tokens, %u of them in images, for %u", all, inside,
+          slots);
 }
 
 /* Contents as parts: as many images as there are in the text. */
 static void check_parts(const char *text)
 {
     struct bump b = {0};
-    const struct text_images parts = {.how = &(struct image_text){.parts = true, .before = strlen(text) % 2, .after = strlen(text) % 3}};
+    const struct text_images parts = {
+        .how = &(struct image_text){.parts = true, .before = strlen(text) % 2, .after = strlen(text) % 3}};
     struct value *messages = value_new(&b, VALUE_LIST), *m = value_new(&b, VALUE_MAP);
     uint32_t images = 0;
     value_put(&b, m, "content", value_string(&b, text));
@@ -49,7 +54,8 @@ static void check_parts(const char *text)
     bump_free(&b);
 }
 
-static void check_text(const struct tokenizer *t, const struct image_text *x, struct rendered *r, bool tiled, uint32_t n)
+static void check_text(const struct tokenizer *t, const struct image_text *x, struct rendered *r, bool tiled,
+                       uint32_t n)
 {
     struct image_tiles *tiles = mem_alloc((n + 1) * sizeof *tiles);
     struct range_list spans = {0}, images = {0};
@@ -58,8 +64,11 @@ static void check_text(const struct tokenizer *t, const struct image_text *x, st
     uint32_t slots = 0;
     for (uint32_t i = 0; i < n; i++) {
         tiles[i] = tiled ? (struct image_tiles){.rows = i % 3, .columns = i % 3 ? 2 : 0} : (struct image_tiles){0};
-        if (x->timed && i % 2) tiles[i] = (struct image_tiles){.frames = 2, .seconds = (const uint32_t[]){0, 61}, .duration = 90000};
-        slots += tiles[i].frames ? tiles[i].frames : x->layout == IMAGE_AS_TILES ? tiles[i].rows * tiles[i].columns + 1 : 1;
+        if (x->timed && i % 2)
+            tiles[i] = (struct image_tiles){.frames = 2, .seconds = (const uint32_t[]){0, 61}, .duration = 90000};
+        slots += tiles[i].frames               ? tiles[i].frames
+                 : x->layout == IMAGE_AS_TILES ? tiles[i].rows * tiles[i].columns + 1
+                                               : 1;
     }
     const struct text_images all = {x, tiles, n};
     const bool video = x->timed && memmem(r->text.at, r->text.n, VIDEO_PLACEHOLDER, strlen(VIDEO_PLACEHOLDER));
@@ -82,7 +91,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 2 || size > 1 << 16) return 0;
     const size_t head = 2 + 2 * (size_t)data[1];
     if (size < head) return 0;
-    struct image_text x = {.layout = data[0] % 3, .token = tokenizer_id(tokenizer, IMAGE_PLACEHOLDER), .features = 3, .frame_features = 3, .content = IMAGE_PLACEHOLDER};
+    struct image_text x = {.layout = data[0] % 3,
+                           .token = tokenizer_id(tokenizer, IMAGE_PLACEHOLDER),
+                           .features = 3,
+                           .frame_features = 3,
+                           .content = IMAGE_PLACEHOLDER};
     x.timed = data[0] & 128 && x.layout == IMAGE_AS_TILES;
     if (x.layout == IMAGE_AS_PIECES) x.token = -200;
     struct rendered r = {0};
@@ -95,7 +108,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         at = end;
     }
     uint32_t n = 0;
-    for (const char *s = r.text.at, *stop = s + r.text.n; s < stop && (s = memmem(s, (size_t)(stop - s), IMAGE_PLACEHOLDER, strlen(IMAGE_PLACEHOLDER))); s += strlen(IMAGE_PLACEHOLDER)) n++;
+    for (const char *s = r.text.at, *stop = s + r.text.n;
+         s < stop && (s = memmem(s, (size_t)(stop - s), IMAGE_PLACEHOLDER, strlen(IMAGE_PLACEHOLDER)));
+         s += strlen(IMAGE_PLACEHOLDER))
+        n++;
     check_parts(r.text.at);
     check_text(tokenizer, &x, &r, data[0] & 64, n);
     rendered_free(&r);

@@ -1,6 +1,6 @@
 /*
- * fuzz_choices.c: any bytes into choices_parse. Each accepted choice is found by its key and survives
- * being written and read back; their number stays within CHOICES_MOST.
+ * fuzz_choices.c: any bytes into choices_parse. Each accepted choice is found by its key and
+ * survives being written and read back; their number stays within CHOICES_MOST.
  */
 #include <string.h>
 
@@ -21,7 +21,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (t.n) choices_parse(&d, t.at, t.n);
     CHECK(d.list.n == c.list.n && !d.skipped && !d.torn, "%u of %u were read back", d.list.n, c.list.n);
     for (uint32_t i = 0; i < d.list.n; i++)
-        CHECK(!strcmp(c.list.at[i].key, d.list.at[i].key) && !memcmp(c.list.at[i].number, d.list.at[i].number, sizeof d.list.at[i].number));
+        CHECK(!strcmp(c.list.at[i].key, d.list.at[i].key) &&
+              !memcmp(c.list.at[i].number, d.list.at[i].number, sizeof d.list.at[i].number));
     text_free(&t);
     choices_free(&c);
     choices_free(&d);

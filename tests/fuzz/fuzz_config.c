@@ -1,6 +1,6 @@
 /*
- * fuzz_config.c: any bytes as a run file. The resolved configuration of an accepted one is read back with the
- * same values.
+ * fuzz_config.c: any bytes as a run file. The resolved configuration of an accepted one is read
+ * back with the same values.
  */
 #include "config/config.h"
 #include "files.h"

@@ -1,7 +1,8 @@
 /*
- * fuzz_conversation.c: any bytes as a file of conversations: the objects of the file, and each as a sample of any
- * format. Messages of a sample that is accepted have known roles in order, and texts;
- * its images and videos find their places in these, or are refused. As plain text the file is given back whole.
+ * fuzz_conversation.c: any bytes as a file of conversations: the objects of the file, and each as a
+ * sample of any format. Messages of a sample that is accepted have known roles in order, and texts;
+ * its images and videos find their places in these, or are refused. As plain text the file is given
+ * back whole.
  */
 #include <string.h>
 
@@ -16,9 +17,11 @@ static void check_sample(const struct conversation *c)
 {
     if (!c->messages) CHECK(*c->completion);
     for (uint32_t i = 0; c->messages && i < c->messages->count; i++) {
-        const struct value *role = value_get(c->messages->items[i], "role"), *content = value_get(c->messages->items[i], "content");
+        const struct value *role = value_get(c->messages->items[i], "role"),
+                           *content = value_get(c->messages->items[i], "content");
         CHECK(role && role->kind == VALUE_STRING && content && content->kind == VALUE_STRING);
-        CHECK(!strcmp(role->text, "user") || !strcmp(role->text, "assistant") || !strcmp(role->text, "tool") || (!i && !strcmp(role->text, "system")));
+        CHECK(!strcmp(role->text, "user") || !strcmp(role->text, "assistant") || !strcmp(role->text, "tool") ||
+              (!i && !strcmp(role->text, "system")));
     }
     for (uint32_t i = 0; i < c->media->count; i++) CHECK(c->media->items[i]->kind == VALUE_STRING);
     struct error e = {0};
@@ -58,7 +61,8 @@ static void check_text(const uint8_t *data, size_t size)
         bump_free(&b);
     }
     const size_t mark = size >= 3 && !memcmp(data, "\xef\xbb\xbf", 3) ? 3 : 0;
-    CHECK(rc ? e.code == PL_USAGE && e.text[0] : all.n == size - mark && (!all.n || !memcmp(all.at, data + mark, all.n)));
+    CHECK(rc ? e.code == PL_USAGE && e.text[0]
+             : all.n == size - mark && (!all.n || !memcmp(all.at, data + mark, all.n)));
     text_free(&all);
     records_close(&r);
 }
@@ -84,10 +88,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         CHECK(x.n >= 2 && x.n <= size && record_line(x.line) >= line && x.text[0] == '{');
         line = record_line(x.line);
         if (!json_parse(x.text, x.n, &b, &sample, &e)) {
-            if (!conversation_read(sample, x.line & 1 ? "Be brief" : NULL, "\n", &b, &c, &e)) check_sample(&c), check_media(&c, &b);
+            if (!conversation_read(sample, x.line & 1 ? "Be brief" : NULL, "\n", &b, &c, &e))
+                check_sample(&c), check_media(&c, &b);
             else CHECK(e.text[0]);
             CHECK(!conversation_read_chat(sample, "\n", &b, &c, &e) || e.text[0]);
-            CHECK(conversation_read_prompt(sample, "\n", &b, &c, &e) ? e.text[0] : c.media && (!c.messages || c.messages->count), "a prompt without anything");
+            CHECK(conversation_read_prompt(sample, "\n", &b, &c, &e) ? e.text[0]
+                                                                     : c.media && (!c.messages || c.messages->count),
+                  "a prompt without anything");
         }
         bump_free(&b);
     }

@@ -1,5 +1,6 @@
 /*
- * fuzz_csv.c: any bytes as a CSV table. Every field lies within the text, and the rows come to an end.
+ * fuzz_csv.c: any bytes as a CSV table. Every field lies within the text, and the rows come to an
+ * end.
  */
 #include <string.h>
 
@@ -25,7 +26,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         CHECK(c.n >= 1 && c.n <= CSV_COLUMNS && c.line > line);
         line = c.line;
         for (uint32_t i = 0; i < c.n; i++)
-            CHECK(c.fields[i] >= text && c.fields[i] + strlen(c.fields[i]) <= text + size, "a field outside of the text");
+            CHECK(c.fields[i] >= text && c.fields[i] + strlen(c.fields[i]) <= text + size,
+                  "a field outside of the text");
     }
     mem_free(text);
     return 0;

@@ -1,6 +1,7 @@
 /*
- * fuzz_events.c: any bytes as a TensorBoard event file that a resumed run cuts back. The first byte is the step. What is
- * kept is a beginning of the file, and cutting it again keeps all of it. A Git LFS pointer is refused.
+ * fuzz_events.c: any bytes as a TensorBoard event file that a resumed run cuts back. The first byte
+ * is the step. What is kept is a beginning of the file, and cutting it again keeps all of it. A Git
+ * LFS pointer is refused.
  */
 #include "train/events.h"
 #include "files.h"

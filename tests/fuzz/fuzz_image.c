@@ -1,7 +1,7 @@
 /*
- * fuzz_image.c: any bytes as an image of any format, or as base64. The first byte chooses, and what becomes of
- * alpha. A decoded image has the size that image_peek found, in a buffer of the bytes that it asked for. What
- * base64 gives survives being encoded and decoded. Built like fuzz_json.c.
+ * fuzz_image.c: any bytes as an image of any format, or as base64. The first byte chooses, and what
+ * becomes of alpha. A decoded image has the size that image_peek found, in a buffer of the bytes
+ * that it asked for. What base64 gives survives being encoded and decoded. Built like fuzz_json.c.
  */
 #include <string.h>
 
@@ -17,12 +17,14 @@ static void check_base64(const char *text, size_t n)
     size_t bad;
     char *bytes = mem_alloc(n / 4 * 3 + 3);
     int64_t got = base64_decode(bytes, text, n, &bad);
-    CHECK(got <= (int64_t)(n / 4 * 3 + 3) && (got >= 0 || bad <= n), "base64 of %zu characters gives %lld bytes", n, (long long)got);
+    CHECK(got <= (int64_t)(n / 4 * 3 + 3) && (got >= 0 || bad <= n), "base64 of %zu characters gives %lld bytes", n,
+          (long long)got);
     if (got > 0) {
         struct text t = {0};
         base64_encode(&t, bytes, (size_t)got);
         char *again = mem_alloc(t.n / 4 * 3 + 3);
-        CHECK(base64_decode(again, t.at, t.n, &bad) == got && !memcmp(again, bytes, (size_t)got), "base64 does not come back");
+        CHECK(base64_decode(again, t.at, t.n, &bad) == got && !memcmp(again, bytes, (size_t)got),
+              "base64 does not come back");
         mem_free(again);
         text_free(&t);
     }
@@ -49,7 +51,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK(w && h && room >= (size_t)w * h * 3, "too little room for %ux%u", w, h);
     if ((uint64_t)w * h > PIXELS) return 0;
     uint8_t *to = mem_alloc(room);
-    if (image_decode(&i, data, size, &o, to, room, &e)) CHECK((e.code == PL_USAGE || e.code == PL_NOFIT) && e.text[0] && !i.rgb, "a failure without a message");
+    if (image_decode(&i, data, size, &o, to, room, &e))
+        CHECK((e.code == PL_USAGE || e.code == PL_NOFIT) && e.text[0] && !i.rgb, "a failure without a message");
     else CHECK(i.width == w && i.height == h && i.rgb == to, "an image of a wrong size");
     mem_free(to);
     return 0;

@@ -1,6 +1,7 @@
 /*
- * fuzz_image_processor.c: any text as preprocessor_config.json or processor_config.json; the first byte chooses
- * the family. A processor that is accepted processes images of any shape. Built like fuzz_json.c.
+ * fuzz_image_processor.c: any text as preprocessor_config.json or processor_config.json; the first
+ * byte chooses the family. A processor that is accepted processes images of any shape. Built like
+ * fuzz_json.c.
  */
 #include "data/images/image_processor.h"
 
@@ -29,7 +30,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct image_processor p;
     struct error e = {0};
     if (!size) return 0;
-    if (image_processor_parse(&p, (const char *)data + 1, size - 1, "p.json", (enum image_family)(data[0] % 3), 0, &e)) {
+    if (image_processor_parse(&p, (const char *)data + 1, size - 1, "p.json", (enum image_family)(data[0] % 3), 0,
+                              &e)) {
         CHECK(e.code == PL_USAGE && e.text[0], "a failure without a message");
         return 0;
     }

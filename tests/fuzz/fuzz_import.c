@@ -1,6 +1,6 @@
 /*
- * fuzz_import.c: any bytes as a configuration of another program. The run file of an accepted one is read back with
- * the same values. The first byte chooses the name: YAML, JSON or a shell script.
+ * fuzz_import.c: any bytes as a configuration of another program. The run file of an accepted one
+ * is read back with the same values. The first byte chooses the name: YAML, JSON or a shell script.
  */
 #include "import/import.h"
 #include "files.h"

@@ -1,6 +1,7 @@
 /*
- * fuzz_index.c: any bytes as the index beside a shard, FILE.idx. The facts that tie an index to its shard and the
- * checksum are corrected first, so that the checks after them are tested. Every pair is read.
+ * fuzz_index.c: any bytes as the index beside a shard, FILE.idx. The facts that tie an index to its
+ * shard and the checksum are corrected first, so that the checks after them are tested. Every pair
+ * is read.
  */
 #include "base/crc32c.h"
 #include "data/formats/shard.h"
@@ -8,7 +9,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* The beginning of an index: magic, version, checksum, then size, time and hash of the shard; a report follows. */
+/* The beginning of an index: magic, version, checksum, then size, time and hash of the shard; a
+ * report follows. */
 enum { CRC_AT = 12, FACTS = 40 };
 static char tar_path[256], *sound;
 static size_t sound_n;
@@ -23,7 +25,8 @@ static void begin(void)
         char *h = (char *)tar + 512 * i;
         unsigned sum = 0;
         strcpy(h, i ? "a.json" : "a.jpg");
-        strcpy(h + 100, "0000644"), strcpy(h + 108, "0000000"), strcpy(h + 116, "0000000"), strcpy(h + 124, "00000000000"), strcpy(h + 136, "00000000000");
+        strcpy(h + 100, "0000644"), strcpy(h + 108, "0000000"), strcpy(h + 116, "0000000"),
+            strcpy(h + 124, "00000000000"), strcpy(h + 136, "00000000000");
         memset(h + 148, ' ', 8), h[156] = '0', memcpy(h + 257, "ustar\00000", 8);
         for (int k = 0; k < 512; k++) sum += (uint8_t)h[k];
         snprintf(h + 148, 8, "%06o", sum);

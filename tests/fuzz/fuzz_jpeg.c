@@ -1,8 +1,8 @@
 /*
  * fuzz_jpeg.c: any bytes as a JPEG, strictly and tolerantly, at full size and at a quarter.
- * An accepted image has the size that jpg_peek found in the header. The strict reader accepts exactly the
- * files that the tolerant one decodes without a warning, and both give the same pixels. Built like
- * fuzz_json.c.
+ * An accepted image has the size that jpg_peek found in the header. The strict reader accepts
+ * exactly the files that the tolerant one decodes without a warning, and both give the same pixels.
+ * Built like fuzz_json.c.
  */
 #include <string.h>
 
@@ -22,7 +22,8 @@ static uint8_t *decode(struct jpg *j, const uint8_t *data, size_t size, uint32_t
         return NULL;
     }
     if (!jpg_peek(data, size, &h, &e))
-        CHECK(w == (h.width + divisor - 1) / divisor && hi == (h.height + divisor - 1) / divisor, "an image of a wrong size");
+        CHECK(w == (h.width + divisor - 1) / divisor && hi == (h.height + divisor - 1) / divisor,
+              "an image of a wrong size");
     *n = (size_t)w * hi * 3;
     return p;
 }

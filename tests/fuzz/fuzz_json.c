@@ -1,6 +1,6 @@
 /*
- * fuzz_json.c: any bytes into json_parse. A parsed value must survive being written and read back, in
- * both layouts, and as YAML.
+ * fuzz_json.c: any bytes into json_parse. A parsed value must survive being written and read back,
+ * in both layouts, and as YAML.
  *
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -std=c11 -D_GNU_SOURCE -Isrc \
  *       tests/fuzz/fuzz_json.c src/base/?*.c src/io/?*.c src/graph/dtype.c -lcjson -lyaml -lm

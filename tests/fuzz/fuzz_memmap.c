@@ -1,6 +1,6 @@
 /*
- * fuzz_memmap.c: any bytes as the index of a memory map, with a file of masks beside it. Every mask of an
- * accepted index is read.
+ * fuzz_memmap.c: any bytes as the index of a memory map, with a file of masks beside it. Every mask
+ * of an accepted index is read.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,8 @@ static void put(const char *name, const void *bytes, size_t n)
 static void begin(void)
 {
     static uint8_t masks[BYTES];
-    static const uint8_t jpg[] = {0xff, 0xd8, 0xff, 0xc0, 0, 17, 8, 0, 20, 0, 30, 3, 1, 0x22, 0, 2, 0x11, 1, 3, 0x11, 1, 0xff, 0xd9};
+    static const uint8_t jpg[] = {0xff, 0xd8, 0xff, 0xc0, 0,    17, 8, 0,    20, 0,    30,  3,
+                                  1,    0x22, 0,    2,    0x11, 1,  3, 0x11, 1,  0xff, 0xd9};
     strcpy(dir, "/tmp/plimsoll-fuzz-XXXXXX");
     CHECK(mkdtemp(dir));
     atexit(clean);

@@ -1,5 +1,6 @@
 /*
- * fuzz_nifti.c: any bytes as a NIfTI file, or, if the first byte is odd, as a .nii.gz: what opens can be read slice by slice, along every axis.
+ * fuzz_nifti.c: any bytes as a NIfTI file, or, if the first byte is odd, as a .nii.gz: what opens
+ * can be read slice by slice, along every axis.
  */
 #include "data/volumes/nifti.h"
 #include "files.h"

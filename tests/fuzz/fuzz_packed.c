@@ -1,7 +1,8 @@
 /*
- * fuzz_packed.c: any bytes as a packed store. The checksums are corrected first, so that the checks after
- * them are tested. Every byte that the index of an accepted store points to is read; then the store is opened as the
- * file of a dataset, and every sample is read as training reads it; embeddings alone by the references of their images.
+ * fuzz_packed.c: any bytes as a packed store. The checksums are corrected first, so that the checks
+ * after them are tested. Every byte that the index of an accepted store points to is read; then the
+ * store is opened as the file of a dataset, and every sample is read as training reads it;
+ * embeddings alone by the references of their images.
  */
 #include "base/crc32c.h"
 #include "data/dataset.h"
@@ -11,8 +12,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A small input becomes a large file: the header, with versions 2 and 3 the description of embeddings, then the
- * bytes from PACKED_DATA on. */
+/* A small input becomes a large file: the header, with versions 2 and 3 the description of
+ * embeddings, then the bytes from PACKED_DATA on. */
 static uint8_t *build_store(const uint8_t *data, size_t size, size_t *n)
 {
     struct packed_header h = {0};
@@ -44,7 +45,9 @@ static uint64_t read_all(const struct packed_file *f, size_t n)
     for (uint64_t i = 0; i < f->header.samples; i++) {
         const struct packed_sample *s = &f->samples[i];
         const bool alone = f->header.version == PACKED_EMBEDDINGS_ALONE;
-        size_t bytes = !alone ? f->head_bytes + s->masks * f->mask_bytes : s->fault ? 0 : s->count * packed_embedding_bytes(f->embeddings);
+        size_t bytes = !alone     ? f->head_bytes + s->masks * f->mask_bytes
+                       : s->fault ? 0
+                                  : s->count * packed_embedding_bytes(f->embeddings);
         CHECK(!f->embeddings || packed_embedding_bytes(f->embeddings) <= f->embedding_bytes);
         CHECK(s->at <= n && bytes <= n - s->at);
         sum += crc32c(0, f->at + s->at, bytes) + strlen(f->names + s->name) + strlen(f->names + s->key);
@@ -64,7 +67,13 @@ static uint64_t read_dataset(char *path, const struct packed_file *f, bool by_ca
     struct dataset *d;
     struct error e;
     uint64_t sum = 0;
-    if (dataset_open(&d, &(struct dataset_options){.format = "packed", .paths = &path, .n_paths = 1, .categories = categories, .n_categories = by_category}, &e)) {
+    if (dataset_open(&d,
+                     &(struct dataset_options){.format = "packed",
+                                               .paths = &path,
+                                               .n_paths = 1,
+                                               .categories = categories,
+                                               .n_categories = by_category},
+                     &e)) {
         CHECK(*e.text);
         return 0;
     }
@@ -77,13 +86,15 @@ static uint64_t read_dataset(char *path, const struct packed_file *f, bool by_ca
         dataset_prefetch(d, i);
         sum += (uint64_t)dataset_check(d, i, &e) + strlen(name);
         if (!dataset_image(d, i, NULL, 0, &image, &e))
-            for (uint32_t y = 0; y < image.h; y++) sum += crc32c(0, image.pixels + y * image.stride, (size_t)image.w * 3);
+            for (uint32_t y = 0; y < image.h; y++)
+                sum += crc32c(0, image.pixels + y * image.stride, (size_t)image.w * 3);
         if (!dataset_masks(d, i, NULL, 0, masks, MASKS, &found, &e))
             for (uint32_t k = 0; k < found.n; k++) {
                 const char *category = dataset_category(d, masks[k].category);
                 sum += category ? strlen(category) : 0;
             }
-        if (dataset_embeddings(d)) sum += crc32c(0, dataset_embedding(d, i), packed_embedding_bytes(dataset_embeddings(d)));
+        if (dataset_embeddings(d))
+            sum += crc32c(0, dataset_embedding(d, i), packed_embedding_bytes(dataset_embeddings(d)));
     }
     CHECK(!dataset_intact(d, &e), "%s", e.text);
     dataset_close(d);
@@ -110,7 +121,8 @@ static uint64_t read_outputs(const char *path, const struct packed_file *f)
         void *to = x.fault ? NULL : mem_alloc(n);
         const enum data_fault fault = image_files_embeddings(files, name, x.count, to, n, &replaced, &e);
         sum += fault ? strlen(e.text) : crc32c(0, to, n);
-        sum += (uint64_t)image_files_find(files, name, &bytes, &e) + (uint64_t)image_files_read(files, name, NULL, 0, &(size_t){0}, &e);
+        sum += (uint64_t)image_files_find(files, name, &bytes, &e) +
+               (uint64_t)image_files_read(files, name, NULL, 0, &(size_t){0}, &e);
         mem_free(to);
     }
     image_files_close(files);

@@ -1,6 +1,7 @@
 /*
- * fuzz_parquet.c: any bytes as a Parquet table. The first byte chooses the codec that all columns claim; the end of the file is repaired, so
- * that the footer is found. Rows of an accepted table are JSON, and cells have the length that they claim.
+ * fuzz_parquet.c: any bytes as a Parquet table. The first byte chooses the codec that all columns
+ * claim; the end of the file is repaired, so that the footer is found. Rows of an accepted table
+ * are JSON, and cells have the length that they claim.
  */
 #include "files.h"
 #include "io/json.h"
@@ -26,7 +27,8 @@ static void read_rows(const struct parquet *p)
         }
         struct bump b = {0};
         struct value *v;
-        if (more && row.n < ROOM && json_parse(row.at, row.n, &b, &v, &e)) CHECK(e.code == PL_USAGE); /* a name twice, a zero byte */
+        /* a name twice, a zero byte */
+        if (more && row.n < ROOM && json_parse(row.at, row.n, &b, &v, &e)) CHECK(e.code == PL_USAGE);
         bump_free(&b);
     }
     text_free(&row);
@@ -45,7 +47,8 @@ static void read_cells(struct parquet *p)
         if (p->nodes[p->columns[c]].type != PARQUET_BYTES || entries > 1 << 20 || parquet_index(p, c, &e)) continue;
         for (uint64_t row = 0; row < p->rows && row < ROWS; row++)
             for (uint32_t item = 0; item < 3; item++)
-                if (!parquet_cell(p, (struct parquet_cell){c, row, item}, room, sizeof room, &n, &state, &e)) CHECK(state != CELL_THERE || n <= sizeof room);
+                if (!parquet_cell(p, (struct parquet_cell){c, row, item}, room, sizeof room, &n, &state, &e))
+                    CHECK(state != CELL_THERE || n <= sizeof room);
     }
 }
 

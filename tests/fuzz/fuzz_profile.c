@@ -1,6 +1,7 @@
 /*
- * fuzz_profile.c: any bytes into profile_parse. The values of an accepted profile are within their ranges,
- * so that a predicted time is a finite number; the profile survives being written and read back.
+ * fuzz_profile.c: any bytes into profile_parse. The values of an accepted profile are within their
+ * ranges, so that a predicted time is a finite number; the profile survives being written and read
+ * back.
  */
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /*
- * fuzz_prompts.c: any bytes as a file of prompts, as a table and as COCO. Every prompt names an image and has a box or
- * points, whose numbers are finite; prompts of an image stand together, an id among them once; a failure has a message.
+ * fuzz_prompts.c: any bytes as a file of prompts, as a table and as COCO. Every prompt names an
+ * image and has a box or points, whose numbers are finite; prompts of an image stand together, an
+ * id among them once; a failure has a message.
  */
 #include <math.h>
 #include <string.h>
@@ -33,7 +34,8 @@ static void check_parse(const uint8_t *data, size_t size, bool json)
         check_prompt(q);
         for (uint32_t k = 0; k < i; k++) {
             const int order = strcmp(p.all.at[k].image, q->image);
-            CHECK(order < 0 || (!order && (!*q->id || strcmp(p.all.at[k].id, q->id))), "images out of order, or an id twice");
+            CHECK(order < 0 || (!order && (!*q->id || strcmp(p.all.at[k].id, q->id))),
+                  "images out of order, or an id twice");
         }
     }
     image_prompts_free(&p);

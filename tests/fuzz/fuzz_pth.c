@@ -1,7 +1,7 @@
 /*
- * fuzz_pth.c: any bytes as a PyTorch checkpoint. An opened checkpoint must be readable: every element of
- * every tensor lies inside the input (else the sanitizer reports the read), and every tensor is found by
- * its name. Built like fuzz_json.c.
+ * fuzz_pth.c: any bytes as a PyTorch checkpoint. An opened checkpoint must be readable: every
+ * element of every tensor lies inside the input (else the sanitizer reports the read), and every
+ * tensor is found by its name. Built like fuzz_json.c.
  */
 #include <string.h>
 

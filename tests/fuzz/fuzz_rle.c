@@ -1,7 +1,7 @@
 /*
- * fuzz_rle.c: any bytes as a mask. The first 5 bytes are the kind of text, the height and the width; the
- * rest is the text. An accepted mask covers exactly h * w pixels, is the same for every reader, survives
- * encoding, and keeps its pixels when resampled to its own size.
+ * fuzz_rle.c: any bytes as a mask. The first 5 bytes are the kind of text, the height and the
+ * width; the rest is the text. An accepted mask covers exactly h * w pixels, is the same for every
+ * reader, survives encoding, and keeps its pixels when resampled to its own size.
  */
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /*
  * fuzz_safetensors.c: any bytes as a header. The input's first 8 bytes are the size of
- * the data, the rest is the JSON. An accepted header must keep the invariants of safetensors.c: the entries
- * tile the data, and every name is found. Built like fuzz_json.c.
+ * the data, the rest is the JSON. An accepted header must keep the invariants of safetensors.c: the
+ * entries tile the data, and every name is found. Built like fuzz_json.c.
  */
 #include <string.h>
 

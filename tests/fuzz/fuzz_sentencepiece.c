@@ -1,5 +1,6 @@
 /*
- * fuzz_sentencepiece.c: any bytes as a tokenizer.model. One that opens encodes and decodes (tokenizing.h).
+ * fuzz_sentencepiece.c: any bytes as a tokenizer.model. One that opens encodes and decodes
+ * (tokenizing.h).
  */
 #include "tokenizing.h"
 

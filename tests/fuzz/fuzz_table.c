@@ -1,6 +1,6 @@
 /*
- * fuzz_table.c: any bytes as a table of images, questions and answers (data/formats/table.c). It becomes samples with texts, or a
- * message.
+ * fuzz_table.c: any bytes as a table of images, questions and answers (data/formats/table.c). It
+ * becomes samples with texts, or a message.
  */
 #include "data/dataset.h"
 #include "files.h"
@@ -23,7 +23,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char path[256];
     snprintf(path, sizeof path, "%s", fuzz_put("t.csv", data, size));
     char *paths[] = {path};
-    struct dataset_options o = {.format = "csv", .paths = paths, .n_paths = 1, .texts = size % 2, .labels = LABELS_BINARY};
+    struct dataset_options o = {.format = "csv",
+                                .paths = paths,
+                                .n_paths = 1,
+                                .texts = size % 2,
+                                .labels = LABELS_BINARY};
     struct dataset *d;
     struct error e = {0};
     if (dataset_open(&d, &o, &e)) {
@@ -31,7 +35,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     for (uint64_t i = 0; i < dataset_count(d); i++)
-        for (enum dataset_text k = 0; k < DATASET_TEXTS; k++) CHECK(!o.texts || (dataset_text(d, i, k) && *dataset_text(d, i, k)), "a sample without a text");
+        for (enum dataset_text k = 0; k < DATASET_TEXTS; k++)
+            CHECK(!o.texts || (dataset_text(d, i, k) && *dataset_text(d, i, k)), "a sample without a text");
     dataset_close(d);
     return 0;
 }

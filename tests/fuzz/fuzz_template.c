@@ -1,6 +1,6 @@
 /*
- * fuzz_template.c: any bytes as a chat template, rendered with a conversation. Whatever is rendered must be UTF-8, and its ranges
- * must be ascending, apart and within the text.
+ * fuzz_template.c: any bytes as a chat template, rendered with a conversation. Whatever is rendered
+ * must be UTF-8, and its ranges must be ascending, apart and within the text.
  */
 #include <string.h>
 
@@ -10,10 +10,14 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char variables[] =
-    "{\"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}, {\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"\\u00c4 <|im_end|>\"}]},"
-    " {\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"c0\", \"function\": {\"name\": \"f\", \"arguments\": {\"a\": [1, 2.5, true]}}}]}],"
-    " \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"array\", \"items\": {\"type\": \"number\"}}}}}}],"
-    " \"add_generation_prompt\": true, \"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"strftime_now\": \"2026-01-31\", \"x\": \" a\\n b \\u4f60 \", \"n\": 3}";
+    "{\"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}, {\"role\": \"user\", \"content\": [{\"type\": "
+    "\"text\", \"text\": \"\\u00c4 <|im_end|>\"}]},"
+    " {\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"c0\", \"function\": {\"name\": \"f\", "
+    "\"arguments\": {\"a\": [1, 2.5, true]}}}]}],"
+    " \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"object\", "
+    "\"properties\": {\"a\": {\"type\": \"array\", \"items\": {\"type\": \"number\"}}}}}}],"
+    " \"add_generation_prompt\": true, \"bos_token\": \"<s>\", \"eos_token\": \"</s>\", \"strftime_now\": "
+    "\"2026-01-31\", \"x\": \" a\\n b \\u4f60 \", \"n\": 3}";
 
 static void check_ranges(const struct byte_range *at, uint32_t n, size_t size)
 {

@@ -1,6 +1,7 @@
 /*
- * fuzz_token_store.c: any bytes as a token store. The first byte chooses the options of rows; sizes and checksums are
- * repaired, so that the index itself is tested. Rows of an accepted store have ids, labels and ranges within bounds.
+ * fuzz_token_store.c: any bytes as a token store. The first byte chooses the options of rows; sizes
+ * and checksums are repaired, so that the index itself is tested. Rows of an accepted store have
+ * ids, labels and ranges within bounds.
  */
 #include "base/crc32c.h"
 #include "data/text/conversations.h"
@@ -21,7 +22,9 @@ static void repair(char *bytes, size_t n)
     h->answers %= 16;
     h->images %= 8;
     h->members %= 8;
-    const uint64_t ids = align_up(h->tokens * 4, 8), index = h->samples * sizeof(struct stored_sample) + (h->answers + h->images) * sizeof(struct byte_range) + h->members * sizeof(struct group_member);
+    const uint64_t ids = align_up(h->tokens * 4, 8), index = h->samples * sizeof(struct stored_sample) +
+                                                             (h->answers + h->images) * sizeof(struct byte_range) +
+                                                             h->members * sizeof(struct group_member);
     if (TOKEN_STORE_DATA + ids + index < n) {
         h->names = n - TOKEN_STORE_DATA - ids - index;
         bytes[n - 1] = 0;
@@ -63,16 +66,26 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(bytes, data + 1, n);
     if (n >= TOKEN_STORE_DATA && data[0] & 1) repair(bytes, n);
     const char *path = fuzz_put("store", bytes, n);
-    const int32_t token = n >= sizeof(struct token_store_header) ? ((const struct token_store_header *)(const void *)bytes)->image_token : 0;
+    const int32_t token = n >= sizeof(struct token_store_header)
+                              ? ((const struct token_store_header *)(const void *)bytes)->image_token
+                              : 0;
     mem_free(bytes);
-    const struct conversations_options o = {.images = {token, FEATURES, IMAGES, data[0] >> 5 & 1}, .sequence = T, .train_on = (data[0] >> 1) % 3, .too_long = data[0] >> 3 & 1, .packing = data[0] >> 4 & 1, .vocabulary = VOCABULARY, .max_bad = 1};
+    const struct conversations_options o = {.images = {token, FEATURES, IMAGES, data[0] >> 5 & 1},
+                                            .sequence = T,
+                                            .train_on = (data[0] >> 1) % 3,
+                                            .too_long = data[0] >> 3 & 1,
+                                            .packing = data[0] >> 4 & 1,
+                                            .vocabulary = VOCABULARY,
+                                            .max_bad = 1};
     if (conversations_open(&c, path, &o, &e)) {
         CHECK(e.code == PL_USAGE && e.text[0]);
         return 0;
     }
     for (uint64_t r = 0; r < conversations_count(&c); r++) {
         CHECK(!conversations_read(&c, r, &row, &e) && row.tokens && row.tokens <= T && row.labelled < row.tokens);
-        for (int t = 0; t < T; t++) CHECK(((ids[t] >= 0 && ids[t] < VOCABULARY) || ids[t] == token) && (labels[t] == -100 || labels[t] == ids[t]) && ranges[2 * t] <= t && ranges[2 * t + 1] <= t + 1);
+        for (int t = 0; t < T; t++)
+            CHECK(((ids[t] >= 0 && ids[t] < VOCABULARY) || ids[t] == token) &&
+                  (labels[t] == -100 || labels[t] == ids[t]) && ranges[2 * t] <= t && ranges[2 * t + 1] <= t + 1);
     }
     check_images(&c);
     conversations_close(&c);

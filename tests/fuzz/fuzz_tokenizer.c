@@ -1,5 +1,6 @@
 /*
- * fuzz_tokenizer.c: any bytes as a tokenizer.json. One that opens encodes and decodes (tokenizing.h).
+ * fuzz_tokenizer.c: any bytes as a tokenizer.json. One that opens encodes and decodes
+ * (tokenizing.h).
  */
 #include "tokenizing.h"
 

@@ -1,6 +1,6 @@
 /*
- * machine.c: fixed answers to queries of the machine's features, so that fuzz targets of the readers of
- * profiles and plans link without kernels; and empty tables of these.
+ * machine.c: fixed answers to queries of the machine's features, so that fuzz targets of the
+ * readers of profiles and plans link without kernels; and empty tables of these.
  */
 #include "run/device.h"
 #include "graph/ops.h"

@@ -1,6 +1,6 @@
 /*
- * replay_main.c: runs a fuzz target over the files and folders given as arguments, so that the corpus can be
- * replayed with any compiler, without libFuzzer. Linked with one fuzz_*.c.
+ * replay_main.c: runs a fuzz target over the files and folders given as arguments, so that the
+ * corpus can be replayed with any compiler, without libFuzzer. Linked with one fuzz_*.c.
  */
 #include <stdio.h>
 
@@ -8,8 +8,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* The bytes are copied to a block of exactly their size, so that a sanitizer reports a read past the end,
- * which file_read's terminator would hide. */
+/* The bytes are copied to a block of exactly their size, so that a sanitizer reports a read past
+ * the end, which file_read's terminator would hide. */
 static int replay_file(const char *path, struct error *e)
 {
     char *bytes;

@@ -32,7 +32,11 @@ static inline void fuzz_decode(const struct tokenizer *t, const struct token_lis
 
 static inline void fuzz_tokenize(const char *path)
 {
-    static const char *const texts[] = {"", "a", " the  then\n", ("ab<s>ba </s>  <s>\xc3\xa9" "e\xcc\x81 12345 \xe2\x96\x81\xe2\x96\x81x"), "\xf0\x9f\xa6\x84 \xe6\x97\xa5\xe6\x9c\xac aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab"};
+    static const char *const texts[] =
+        {"", "a", " the  then\n",
+         ("ab<s>ba </s>  <s>\xc3\xa9"
+          "e\xcc\x81 12345 \xe2\x96\x81\xe2\x96\x81x"),
+         "\xf0\x9f\xa6\x84 \xe6\x97\xa5\xe6\x9c\xac aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab"};
     struct tokenizer *t = NULL;
     struct error e = {0};
     if (tokenizer_open(&t, path, &e)) {

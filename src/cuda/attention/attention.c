@@ -29,10 +29,25 @@ static struct attention heads_of(const struct launch *l, bool backward)
 {
     const struct operand *q = &l->in[backward], *k = q + 1, *lse = backward ? &l->in[5] : &l->out[1];
     struct attention a = {
-        .q = rows_of(q), .k = rows_of(k), .v = rows_of(k + 1), .o = rows_of(backward ? &l->in[4] : &l->out[0]), .lse = lse->data,
-        .lse_sample = lse->stride[0], .lse_head = lse->stride[1], .lse_token = lse->stride[2], .type = store_of(q->dtype),
-        .B = (int)q->dim[0], .T = (int)q->dim[1], .S = (int)k->dim[1], .H = (int)q->dim[2], .G = (int)k->dim[2], .D = (int)q->dim[3],
-        .window = INT32_MAX, .height = 1, .width = 1, .unit = 1,
+        .q = rows_of(q),
+        .k = rows_of(k),
+        .v = rows_of(k + 1),
+        .o = rows_of(backward ? &l->in[4] : &l->out[0]),
+        .lse = lse->data,
+        .lse_sample = lse->stride[0],
+        .lse_head = lse->stride[1],
+        .lse_token = lse->stride[2],
+        .type = store_of(q->dtype),
+        .B = (int)q->dim[0],
+        .T = (int)q->dim[1],
+        .S = (int)k->dim[1],
+        .H = (int)q->dim[2],
+        .G = (int)k->dim[2],
+        .D = (int)q->dim[3],
+        .window = INT32_MAX,
+        .height = 1,
+        .width = 1,
+        .unit = 1,
     };
     if (!backward) return a;
     a.dout = rows_of(&l->in[0]), a.dq = rows_of(&l->out[0]), a.dk = rows_of(&l->out[1]), a.dv = rows_of(&l->out[2]);
@@ -55,7 +70,8 @@ static void set_mask(struct attention *a, const struct launch *l, bool backward)
     const int input = backward ? 6 : 3;
     a->scale = l->attr->attention.scale;
     if (has(l, input + 1)) a->ranges = l->in[input + 1].data;
-    if (has(l, input)) a->mask = l->in[input].data, a->mask_sample = l->in[input].stride[0], a->mask_key = l->in[input].stride[1];
+    if (has(l, input))
+        a->mask = l->in[input].data, a->mask_sample = l->in[input].stride[0], a->mask_key = l->in[input].stride[1];
 }
 
 static struct attention attention_of(const struct launch *l, enum attention_mode mode, bool backward)
@@ -71,13 +87,23 @@ static struct attention attention_of(const struct launch *l, enum attention_mode
         a.scale = l->attr->relative.scale, a.height = l->attr->relative.height, a.width = l->attr->relative.width;
         set_tables(&a, l, mode == ATTENTION_BY_TABLES ? 2 : 1, backward);
     }
-    const struct attention_sizes n = {.B = a.B, .T = a.T, .H = a.H, .D = a.D, .height = a.height, .width = a.width, .mode = mode, .backward = backward,
-                                      .ranges = a.ranges != NULL, .S = a.S};
+    const struct attention_sizes n = {.B = a.B,
+                                      .T = a.T,
+                                      .H = a.H,
+                                      .D = a.D,
+                                      .height = a.height,
+                                      .width = a.width,
+                                      .mode = mode,
+                                      .backward = backward,
+                                      .ranges = a.ranges != NULL,
+                                      .S = a.S};
     const struct attention_work w = attention_work_of(&n);
     check_work(l, w.total);
-    a.delta = floats_at(l, w.delta), a.lse2 = floats_at(l, w.lse2), a.tables = floats_at(l, w.tables), a.rel = floats_at(l, w.rel);
+    a.delta = floats_at(l, w.delta), a.lse2 = floats_at(l, w.lse2), a.tables = floats_at(l, w.tables),
+    a.rel = floats_at(l, w.rel);
     a.drel = floats_at(l, w.drel), a.bias = floats_at(l, w.bias), a.partial = floats_at(l, w.partial);
-    a.seen = bytes_at(l, w.seen), a.bounds = bytes_at(l, w.bounds), a.order = bytes_at(l, w.order), a.key_order = bytes_at(l, w.key_order);
+    a.seen = bytes_at(l, w.seen), a.bounds = bytes_at(l, w.bounds), a.order = bytes_at(l, w.order),
+    a.key_order = bytes_at(l, w.key_order);
     a.taken = bytes_at(l, w.taken);
     return a;
 }
@@ -96,7 +122,8 @@ static struct attention windows_of(const struct launch *l, bool backward)
 {
     struct attention a = heads_of(l, backward);
     const int input = backward ? 8 : 5;
-    a.height = l->attr->windowed.height, a.width = l->attr->windowed.width, a.window = l->attr->windowed.window, a.scale = l->attr->windowed.scale;
+    a.height = l->attr->windowed.height, a.width = l->attr->windowed.width, a.window = l->attr->windowed.window,
+    a.scale = l->attr->windowed.scale;
     a.across = (a.width + a.window - 1) / a.window, a.down = (a.height + a.window - 1) / a.window;
     a.access = l->access;
     set_tables(&a, l, 2, backward);
@@ -114,9 +141,10 @@ static struct attention windows_of(const struct launch *l, bool backward)
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-/* With ranges, what the kernels read instead of them, and the order of tiles of so many queries and keys, 0:
- * none. A window is part of it. */
-static int ranges_before(struct attention *a, int queries, int keys, enum seen_form form, cudaStream_t stream, struct error *e)
+/* With ranges, what the kernels read instead of them, and the order of tiles of so many queries and
+ * keys, 0: none. A window is part of it. */
+static int ranges_before(struct attention *a, int queries, int keys, enum seen_form form, cudaStream_t stream,
+                         struct error *e)
 {
     CHECK(!a->ranges == (form == SEEN_ALL), "the ranges are not those of the plan");
     if (form == SEEN_ALL) return PL_OK;
@@ -138,7 +166,8 @@ static int terms_before(struct attention *a, enum score_terms added, cudaStream_
     return PL_OK;
 }
 
-static int tiles(const struct launch *l, enum attention_mode mode, enum score_terms added, bool backward, struct error *e)
+static int tiles(const struct launch *l, enum attention_mode mode, enum score_terms added, bool backward,
+                 struct error *e)
 {
     struct attention a = attention_of(l, mode, backward);
     TRY(ranges_before(&a, 0, 0, (enum seen_form)l->form, l->stream, e));
@@ -159,7 +188,8 @@ static int plain(const struct launch *l, enum attention_mode mode, bool backward
 {
     struct attention a = attention_of(l, mode, backward);
     const enum plain_form form = (enum plain_form)l->form;
-    TRY(ranges_before(&a, 0, 0, form == PLAIN_64_RANGES || form == PLAIN_256_RANGES ? SEEN_RANGES : SEEN_ALL, l->stream, e));
+    TRY(ranges_before(&a, 0, 0, form == PLAIN_64_RANGES || form == PLAIN_256_RANGES ? SEEN_RANGES : SEEN_ALL, l->stream,
+                      e));
     TRY_CUDA(cuda_attention_before(&a, backward, l->stream));
     TRY_CUDA((backward ? cuda_attention_plain_bwd : cuda_attention_plain)(&a, form, l->stream));
     if (backward) TRY_CUDA(cuda_attention_after(&a, (int)attention_small_tile(a.D), l->stream));
@@ -169,7 +199,8 @@ static int plain(const struct launch *l, enum attention_mode mode, bool backward
 static int hopper(const struct launch *l, enum attention_mode mode, bool backward, struct error *e)
 {
     struct attention a = attention_of(l, mode, backward);
-    TRY(ranges_before(&a, 64 * HOPPER_GROUPS(a.D, true), backward ? HOPPER_HELD : 0, (enum seen_form)l->form, l->stream, e));
+    TRY(ranges_before(&a, 64 * HOPPER_GROUPS(a.D, true), backward ? HOPPER_HELD : 0, (enum seen_form)l->form, l->stream,
+                      e));
     return (backward ? hopper_attention_bwd : hopper_attention)(&a, l->stream, e);
 }
 
@@ -189,7 +220,8 @@ static int window(const struct launch *l, attention_fn *forward, attention_fn *g
     return PL_OK;
 }
 
-/* A kernel and its backward, NAME_bwd, are a function of the launch, these arguments and which of the two. */
+/* A kernel and its backward, NAME_bwd, are a function of the launch, these arguments and which of
+ * the two. */
 #define LAUNCH(NAME, FUNCTION, ...) \
     static int launch_##NAME(const struct launch *l, struct error *e) { return FUNCTION(l, __VA_ARGS__, false, e); } \
     static int launch_##NAME##_bwd(const struct launch *l, struct error *e) { return FUNCTION(l, __VA_ARGS__, true, e); } \

@@ -22,7 +22,10 @@ __device__ inline float stored(const void *data, enum store type, int64_t at)
     default: return static_cast<const float *>(data)[at];
     }
 }
-__device__ inline float table_at(const head_table &x, int row, int column) { return stored(x.data, x.type, row * x.row + column * x.column); }
+__device__ inline float table_at(const head_table &x, int row, int column)
+{
+    return stored(x.data, x.type, row * x.row + column * x.column);
+}
 
 /* Unrolled loops over one, two or three indices, so that what they index stays in registers. */
 template <int N, typename F> __device__ inline void each(F f)
@@ -47,7 +50,8 @@ template <int M, int N, int K, typename F> __device__ inline void each(F f)
             for (int k = 0; k < K; k++) f(m, n, k);
 }
 
-/* Reduced over groups of LANES adjacent lanes; over four of them, which have a row of a fragment. */
+/* Reduced over groups of LANES adjacent lanes; over four of them, which have a row of a
+ * fragment. */
 template <int LANES> __device__ inline float lanes_sum(float x)
 {
     for (int m = LANES / 2; m > 0; m /= 2) x += __shfl_xor_sync(0xffffffffu, x, m);
@@ -155,8 +159,8 @@ template <typename F> static cudaError_t by_store(enum store type, F f)
     return cudaErrorInvalidValue;
 }
 
-/* Calls f(T, D), as types, for a head dimension that is one of D, or becomes one with columns of zeros
- * (ATTENTION_PADDED); for the 16-bit type of an attention. */
+/* Calls f(T, D), as types, for a head dimension that is one of D, or becomes one with columns of
+ * zeros (ATTENTION_PADDED); for the 16-bit type of an attention. */
 template <typename T, int... D, typename F> static cudaError_t by_length(const attention *a, F f)
 {
     cudaError_t rc = cudaErrorInvalidValue;
@@ -169,7 +173,8 @@ template <int... D, typename F> static cudaError_t by_type_and_length(const atte
 }
 
 /* Allows a kernel so much dynamic shared memory; beyond 48 KiB with the static one this must be
- * requested. An earlier, larger request, for a launch that is captured and runs later, stays in force. */
+ * requested. An earlier, larger request, for a launch that is captured and runs later, stays in
+ * force. */
 template <typename F> static cudaError_t allow_shared(F *kernel, size_t bytes)
 {
     cudaFuncAttributes now;
@@ -181,7 +186,8 @@ template <typename F> static cudaError_t allow_shared(F *kernel, size_t bytes)
 
 /* Launches a kernel with so much dynamic shared memory. */
 template <typename... P, typename... A>
-static cudaError_t start_kernel(void (*kernel)(P...), int64_t blocks, int threads, size_t bytes, cudaStream_t stream, const A &...arguments)
+static cudaError_t start_kernel(void (*kernel)(P...), int64_t blocks, int threads, size_t bytes, cudaStream_t stream,
+                                const A &...arguments)
 {
     if (blocks < 1 || blocks > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const cudaError_t rc = allow_shared(kernel, bytes);

@@ -1,7 +1,7 @@
 /*
- * dkv.cu: the attention gradient dk, dv on tensor cores, bf16 and f16: dense, causal, sliding window,
- * grouped heads; a mask, the position terms of a grid or a bias by distance may be added to the
- * scores.
+ * dkv.cu: the attention gradient dk, dv on tensor cores, bf16 and f16: dense, causal, sliding
+ * window, grouped heads; a mask, the position terms of a grid or a bias by distance may be added to
+ * the scores.
  *
  * Four warps hold keys and their values and traverse the queries of all heads that read these keys,
  * in tiles; the next tile is in flight. Everything is transposed, keys as rows:
@@ -9,19 +9,21 @@
  *     s^T = k q^T,  dp^T = v do^T   ->   p^T, ds^T   ->   dv += p^T do,  dk += ds^T q
  *
  * Tiles begin at multiples of their length, so that lse and delta, which are padded, are loaded in
- * chunks of 16 bytes. With tables, a tile of queries comes with its position terms: those of the grid
- * rows that contain the keys, and of all columns. On a grid of 64 columns the 64 keys that a block
- * holds are one row of the grid: a tile of queries comes with one term per query for the row and, for
- * each key's column, a row of the queries' terms, in the layout of rel; no tile has an edge. With a
- * bias, the biases of the head are in shared memory. With RANGES each query has a range of keys
- * (ranges.cuh), and tiles of queries that see none of the block's keys are left out.
+ * chunks of 16 bytes. With tables, a tile of queries comes with its position terms: those of the
+ * grid rows that contain the keys, and of all columns. On a grid of 64 columns the 64 keys that a
+ * block holds are one row of the grid: a tile of queries comes with one term per query for the row
+ * and, for each key's column, a row of the queries' terms, in the layout of rel; no tile has an
+ * edge. With a bias, the biases of the head are in shared memory. With RANGES each query has a
+ * range of keys (ranges.cuh), and tiles of queries that see none of the block's keys are left out.
  */
 #include "cuda/attention/range_tiles.cuh"
 #include "cuda/attention/score_bias.cuh"
 
 /* Groups of 16 keys per warp, and queries per tile: as registers and shared memory allow. */
-template <int D, score_terms ADDED, bool RANGES> constexpr int sixteens = ADDED == ADDS_NOTHING && D <= (RANGES ? 64 : 80) ? 2 : 1;
-template <int D, score_terms ADDED> constexpr int queries_to_tile = ADDED == ADDS_NOTHING && D == 96 ? 64 : FAST_DKV_QUERIES;
+template <int D, score_terms ADDED, bool RANGES>
+constexpr int sixteens = ADDED == ADDS_NOTHING && D <= (RANGES ? 64 : 80) ? 2 : 1;
+template <int D, score_terms ADDED>
+constexpr int queries_to_tile = ADDED == ADDS_NOTHING && D == 96 ? 64 : FAST_DKV_QUERIES;
 /* With 16 keys per warp, keys and values are in registers; they are loaded through the tiles'
  * buffers. */
 template <int D, score_terms ADDED, bool RANGES> constexpr bool is_held = sixteens<D, ADDED, RANGES> == 1;
@@ -29,11 +31,12 @@ template <int D, score_terms ADDED, bool RANGES>
 constexpr int tiles_begin = is_held<D, ADDED, RANGES> ? 0 : 2 * WARPS * 16 * sixteens<D, ADDED, RANGES> * D * 2;
 
 /* The floats that come with a tile of queries: lse and delta; the queries' cells or row terms; on a
- * grid of 64 columns the column terms, with a pitch such that the pairs read by a warp cause no bank
- * conflicts. Position terms of other grids follow both slots. */
+ * grid of 64 columns the column terms, with a pitch such that the pairs read by a warp cause no
+ * bank conflicts. Position terms of other grids follow both slots. */
 constexpr int GRID64_PITCH = FAST_DKV_QUERIES + 8;
 template <int D, score_terms ADDED>
-constexpr int stats_of = ADDED == ADDS_NOTHING ? 2 * queries_to_tile<D, ADDED> : FAST_DKV_STATS + (ADDED == ADDS_GRID64 ? HELD * GRID64_PITCH : 0);
+constexpr int stats_of = ADDED == ADDS_NOTHING ? 2 * queries_to_tile<D, ADDED>
+                                               : FAST_DKV_STATS + (ADDED == ADDS_GRID64 ? HELD * GRID64_PITCH : 0);
 
 /* A thread's two keys: the mask, and the indices of their terms in a query's row of position
  * terms. */
@@ -57,16 +60,20 @@ static __device__ key_info own_key_info(const attention &a, int64_t b, int s0)
 /* Loads the position terms of a tile of queries, in chunks of 16 bytes if they are aligned. */
 static __device__ void fetch_key_positions(unsigned to, int stride, const attention &a, int64_t head, int t0, int s0)
 {
-    const int rows = dkv_key_rows(a.height, a.width), behind = dkv_columns(a.height, a.width), top = s0 / a.width, R = positions(a);
+    const int rows = dkv_key_rows(a.height, a.width), behind = dkv_columns(a.height, a.width), top = s0 / a.width,
+              R = positions(a);
     const float *from = a.rel + (head * a.T + t0) * R;
     const bool whole = a.height % 4 == 0 && a.width % 4 == 0;
     for (int r = threadIdx.x / 32; r < FAST_DKV_QUERIES; r += WARPS) {
         const float *row = from + (t0 + r < a.T ? r * R : 0);
-        for (int c = threadIdx.x % 32; c < rows; c += 32) copy4_to(to + (r * stride + c) * 4, row + min(top + c, a.height - 1));
+        for (int c = threadIdx.x % 32; c < rows; c += 32)
+            copy4_to(to + (r * stride + c) * 4, row + min(top + c, a.height - 1));
         if (whole)
-            for (int c = threadIdx.x % 32 * 4; c < a.width; c += 128) copy_to(to + (r * stride + behind + c) * 4, row + a.height + c, true);
+            for (int c = threadIdx.x % 32 * 4; c < a.width; c += 128)
+                copy_to(to + (r * stride + behind + c) * 4, row + a.height + c, true);
         else
-            for (int c = threadIdx.x % 32; c < a.width; c += 32) copy4_to(to + (r * stride + behind + c) * 4, row + a.height + c);
+            for (int c = threadIdx.x % 32; c < a.width; c += 32)
+                copy4_to(to + (r * stride + behind + c) * 4, row + a.height + c);
     }
 }
 
@@ -85,7 +92,8 @@ static __device__ void fetch_columns(unsigned to, const attention &a, int64_t he
 
 /* Loads a tile of queries: rows, statistics, position terms. */
 template <typename T, int D, score_terms ADDED>
-static __device__ void fetch(unsigned q, unsigned dout, unsigned stats, unsigned rel, const attention &a, int64_t b, int64_t h, int t0, int s0, int stride)
+static __device__ void fetch(unsigned q, unsigned dout, unsigned stats, unsigned rel, const attention &a, int64_t b,
+                             int64_t h, int t0, int s0, int stride)
 {
     constexpr int QUERIES = queries_to_tile<D, ADDED>, CHUNKS = QUERIES / 4;
     const int64_t head = b * a.H + h;
@@ -93,9 +101,11 @@ static __device__ void fetch(unsigned q, unsigned dout, unsigned stats, unsigned
     copy_tile<T, D, QUERIES>(q, row_at<T>(a.q, b, 0, h), a.q, t0, a.T);
     copy_tile<T, D, QUERIES>(dout, row_at<T>(a.dout, b, 0, h), a.dout, t0, a.T);
     if (threadIdx.x < 2 * CHUNKS)
-        copy_to(stats + threadIdx.x * 16, (threadIdx.x < CHUNKS ? a.lse2 : a.delta) + head * padded + t0 + threadIdx.x % CHUNKS * 4, true);
+        copy_to(stats + threadIdx.x * 16,
+                (threadIdx.x < CHUNKS ? a.lse2 : a.delta) + head * padded + t0 + threadIdx.x % CHUNKS * 4, true);
     else if (ADDED == ADDS_GRID64 && threadIdx.x < 3 * CHUNKS) /* the terms of the keys' row */
-        copy_to(stats + threadIdx.x * 16, a.rel + (head * positions(a) + s0 / HELD) * a.T + t0 + threadIdx.x % CHUNKS * 4, true);
+        copy_to(stats + threadIdx.x * 16,
+                a.rel + (head * positions(a) + s0 / HELD) * a.T + t0 + threadIdx.x % CHUNKS * 4, true);
     if (ADDED == ADDS_BIAS && threadIdx.x < QUERIES)
         store_to(stats + (2 * QUERIES + threadIdx.x) * 4, grid_cell(a, min(t0 + (int)threadIdx.x, a.T - 1)));
     if (ADDED == ADDS_TABLES) fetch_key_positions(rel, stride, a, head, t0, s0);
@@ -104,7 +114,8 @@ static __device__ void fetch(unsigned q, unsigned dout, unsigned stats, unsigned
 
 /* Turns products into scores, with the added terms. */
 template <score_terms ADDED, int N>
-static __device__ void add_score_bias(float (&x)[N][4], const attention &a, const key_info &of, const float *stats, const float *rel, int stride, bool one_row)
+static __device__ void add_score_bias(float (&x)[N][4], const attention &a, const key_info &of, const float *stats,
+                                      const float *rel, int stride, bool one_row)
 {
     const float factor = a.scale * LOG2E;
     each<N, 2>([&](int n, int side) {
@@ -122,10 +133,11 @@ static __device__ void add_score_bias(float (&x)[N][4], const attention &a, cons
     });
 }
 
-/* Turns products, or scores with their added terms, and dp into p and ds, the latter not yet scaled.
- * stats: those of the tile's queries; key: the upper of the thread's two keys. */
+/* Turns products, or scores with their added terms, and dp into p and ds, the latter not yet
+ * scaled. stats: those of the tile's queries; key: the upper of the thread's two keys. */
 template <score_terms ADDED, int M, int N>
-static __device__ void compute_p_ds(float (&x)[M][N][4], float (&dp)[M][N][4], const float *stats, int key, float factor)
+static __device__ void compute_p_ds(float (&x)[M][N][4], float (&dp)[M][N][4], const float *stats, int key,
+                                    float factor)
 {
     each<N>([&](int n) {
         const float *own = stats + 8 * n + threadIdx.x % 4 * 2;
@@ -156,19 +168,25 @@ template <int QUERIES> static __device__ int next_meeting(const attention &a, in
 }
 
 template <typename T, int D, score_terms ADDED, bool RANGES>
-__global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 64 || RANGES ? 2 : 3) tiles_dkv(const attention a, int stride)
+__global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 64 || RANGES ? 2 : 3)
+    tiles_dkv(const attention a, int stride)
 {
     if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
-    constexpr bool KEPT = is_held<D, ADDED, RANGES>, FREE = ADDED == ADDS_NOTHING || ADDED == ADDS_GRID64; /* FREE: compute_p_ds adds the terms */
-    constexpr int M = sixteens<D, ADDED, RANGES>, KEYS = WARPS * 16 * M, QUERIES = queries_to_tile<D, ADDED>, N = QUERIES / 8, TILE = QUERIES * D * 2;
+    /* FREE: compute_p_ds adds the terms */
+    constexpr bool KEPT = is_held<D, ADDED, RANGES>, FREE = ADDED == ADDS_NOTHING || ADDED == ADDS_GRID64;
+    constexpr int M = sixteens<D, ADDED, RANGES>, KEYS = WARPS * 16 * M, QUERIES = queries_to_tile<D, ADDED>,
+                  N = QUERIES / 8, TILE = QUERIES * D * 2;
     constexpr int STATS = stats_of<D, ADDED>, BEFORE = tiles_begin<D, ADDED, RANGES> + 4 * TILE;
     static_assert(!KEPT || 2 * KEYS <= 4 * QUERIES, "keys and values fit the tiles' buffers");
-    const unsigned k = shared_address(shared), v = k + KEYS * D * 2, q = k + tiles_begin<D, ADDED, RANGES>, dout = q + 2 * TILE, with = k + BEFORE;
-    float *stats = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + BEFORE), *rel = stats + 2 * STATS; /* at `with` */
+    const unsigned k = shared_address(shared), v = k + KEYS * D * 2, q = k + tiles_begin<D, ADDED, RANGES>,
+                   dout = q + 2 * TILE, with = k + BEFORE;
+    /* at `with` */
+    float *stats = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + BEFORE), *rel = stats + 2 * STATS;
     const int tiles = (a.S + KEYS - 1) / KEYS, group = a.H / a.G, room = ADDED == ADDS_TABLES ? QUERIES * stride : 0;
     const int lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16 * M;
-    const block_of block = block_in_order((int64_t)a.B * a.G, tiles, RANGES || (a.causal && ADDED != ADDS_GRID64), false);
+    const block_of block =
+        block_in_order((int64_t)a.B * a.G, tiles, RANGES || (a.causal && ADDED != ADDS_GRID64), false);
     const int64_t b = block.head / a.G, g = block.head % a.G;
     const int s0 = block.tile * KEYS;
     const span queries = RANGES || ADDED == ADDS_GRID64 ? span{0, a.T} : queries_of(a, s0, KEYS);
@@ -203,8 +221,8 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 64 ||
         copy_wait<0>();
         __syncthreads(); /* this tile has arrived, the previous one is no longer read */
         if (next_h < group)
-            fetch<T, D, ADDED>(q + other * TILE, dout + other * TILE, with + other * STATS * 4, with + (2 * STATS + other * room) * 4, a, b,
-                               g * group + next_h, next, s0, stride);
+            fetch<T, D, ADDED>(q + other * TILE, dout + other * TILE, with + other * STATS * 4,
+                               with + (2 * STATS + other * room) * 4, a, b, g * group + next_h, next, s0, stride);
         copy_commit();
         const unsigned here_q = q + slot * TILE, here_dout = dout + slot * TILE;
         float p[M][N][4], ds[M][N][4];
@@ -216,15 +234,20 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 64 ||
             multiply<T, D, M, N>(ds, own_v, here_dout + ldmatrix_right<D>(lane));
         }
         if (!FREE) add_score_bias<ADDED>(p[0], a, of, stats + slot * STATS, rel + slot * room, stride, one_row);
-        if (!RANGES && ADDED != ADDS_GRID64 && (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS))) mask_scores<true, M, N>(p, a, s0 + own, t0);
+        if (!RANGES && ADDED != ADDS_GRID64 && (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)))
+            mask_scores<true, M, N>(p, a, s0 + own, t0);
         compute_p_ds<ADDED>(p, ds, stats + slot * STATS, own + lane / 4, factor);
         if constexpr (RANGES) {
             const range_tile bounds = bounds_at(a, b, t0); /* of 64, maybe more than QUERIES */
             if (!sees_all(bounds, s0, KEYS)) clear_unseen(p, ds, a, b, s0 + own, t0, stats + slot * STATS + QUERIES);
             if (is_mixed(bounds, s0, KEYS)) {
                 __syncthreads(); /* the scores are computed */
-                clean_tile<T, D, QUERIES>(reinterpret_cast<char *>(shared) + tiles_begin<D, ADDED, RANGES> + slot * TILE, nullptr);
-                clean_tile<T, D, QUERIES>(reinterpret_cast<char *>(shared) + tiles_begin<D, ADDED, RANGES> + (2 + slot) * TILE, nullptr);
+                clean_tile<T, D, QUERIES>(reinterpret_cast<char *>(shared) + tiles_begin<D, ADDED, RANGES> +
+                                              slot * TILE,
+                                          nullptr);
+                clean_tile<T, D, QUERIES>(reinterpret_cast<char *>(shared) + tiles_begin<D, ADDED, RANGES> +
+                                              (2 + slot) * TILE,
+                                          nullptr);
                 __syncthreads();
             }
         }
@@ -245,11 +268,14 @@ extern "C" cudaError_t cuda_attention_dkv(const struct attention *a, enum score_
         constexpr score_terms ADDED = terms;
         constexpr bool FIXED = ADDED == ADDS_NOTHING || ADDED == ADDS_GRID64, RANGES = ranges;
         constexpr int D = d, KEYS = WARPS * 16 * sixteens<D, ADDED, RANGES>;
-        constexpr size_t fixed = tiles_begin<D, ADDED, RANGES> + 4 * queries_to_tile<D, ADDED> * D * sizeof t + 2 * stats_of<D, ADDED> * sizeof(float);
+        constexpr size_t fixed = tiles_begin<D, ADDED, RANGES> + 4 * queries_to_tile<D, ADDED> * D * sizeof t +
+                                 2 * stats_of<D, ADDED> * sizeof(float);
         static_assert(!FIXED || fixed <= (D <= ATTENTION_SMALL ? ATTENTION_SHARED_SM75 : ATTENTION_SHARED), "it fits");
-        static_assert(FIXED || fast_dkv_bytes(D, ADDED, position_stride(ATTENTION_GRID + 3), ATTENTION_BIASES) <= ATTENTION_SHARED, "it fits");
+        static_assert(FIXED || fast_dkv_bytes(D, ADDED, position_stride(ATTENTION_GRID + 3), ATTENTION_BIASES) <=
+                                   ATTENTION_SHARED,
+                      "it fits");
         const int stride = position_stride(dkv_columns(a->height, a->width) + a->width);
-        return start_kernel(tiles_dkv<decltype(t), D, ADDED, RANGES>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS), FAST_BLOCK,
-                            FIXED ? fixed : fast_dkv_bytes(D, ADDED, stride, a->T), stream, *a, stride);
+        return start_kernel(tiles_dkv<decltype(t), D, ADDED, RANGES>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS),
+                            FAST_BLOCK, FIXED ? fixed : fast_dkv_bytes(D, ADDED, stride, a->T), stream, *a, stride);
     });
 }

@@ -8,16 +8,18 @@
  *
  *     s = q k^T,  dp = do v^T   ->   ds = 2^(s - lse) (dp - delta)   ->   dq += ds k
  *
- * ds stays in registers, rounded to the storage type. Only tiles at an edge are masked. With RANGES each
- * query has a range of keys (ranges.cuh). What depends
+ * ds stays in registers, rounded to the storage type. Only tiles at an edge are masked. With RANGES
+ * each query has a range of keys (ranges.cuh). What depends
  * on the added terms:
  *
  *     tables    ds also goes through shared memory, where the warp sums it by the keys' grid rows and
  *               columns into drel: one warp owns the position terms of 16 queries and adds in one
  *               order. drel takes the memory of the next tile, which is loaded after this one.
  *     64 columns   a tile of 64 keys is one row of the grid. A query has one row term for all of them,
- *               and a column term for each, which is the same in every tile and stays in registers. So
- *               do the sums of ds by the keys' columns, one addition per tile; by the keys' rows a tile
+ *               and a column term for each, which is the same in every tile and stays in registers.
+ *               So
+ *               do the sums of ds by the keys' columns, one addition per tile; by the keys' rows a
+ *               tile
  *               has one sum, which is written to drel at once. No tile has an edge.
  *     both      at the end drel is written for the tables' gradients, and its contribution is added to
  *               dq: a product with the tables, in the shared memory of the tiles.
@@ -33,7 +35,9 @@ static_assert(HELD == ATTENTION_FAST_TILE, "a partial sum covers the queries of 
  * memory. */
 template <score_terms ADDED> constexpr int sixteens = ADDED == ADDS_NOTHING ? 2 : 1;
 template <int D, score_terms ADDED>
-constexpr int keys_to_tile = ADDED == ADDS_GRID64 ? ATTENTION_GRID64_WIDTH : ADDED == ADDS_NOTHING ? (D <= 64 ? 64 : 32) : dq_keys(D);
+constexpr int keys_to_tile = ADDED == ADDS_GRID64    ? ATTENTION_GRID64_WIDTH
+                             : ADDED == ADDS_NOTHING ? (D <= 64 ? 64 : 32)
+                                                     : dq_keys(D);
 
 /* --- sums of ds ------------------------------------------------------------------------------- */
 
@@ -50,7 +54,8 @@ template <int KEYS> static __device__ void store_ds(float *tile, const float (&d
 /* Adds the warp's 16 rows of ds into its row of bias gradients: one lane per distance between
  * columns. */
 template <int KEYS>
-static __device__ void gather_biases(const attention &a, float *dbias, float *tile, const float (&ds)[KEYS / 8][4], int first, int s0)
+static __device__ void gather_biases(const attention &a, float *dbias, float *tile, const float (&ds)[KEYS / 8][4],
+                                     int first, int s0)
 {
     constexpr int P = KEYS + 4;
     const int end = min(s0 + KEYS, a.S);
@@ -71,7 +76,8 @@ static __device__ void gather_biases(const attention &a, float *dbias, float *ti
 
 /* Adds the warp's 16 rows of ds into its rows of drel. */
 template <int KEYS>
-static __device__ void gather_positions(const attention &a, float *drel, int stride, float *tile, const float (&ds)[KEYS / 8][4], int s0)
+static __device__ void gather_positions(const attention &a, float *drel, int stride, float *tile,
+                                        const float (&ds)[KEYS / 8][4], int s0)
 {
     constexpr int P = KEYS + 4;
     const int lane = threadIdx.x % 32, end = min(s0 + KEYS, a.S);
@@ -110,11 +116,11 @@ struct grid64_state {
     float across[N][4], columns[1][N][4], row_bias[2];
 };
 
-/* Turns products into ds, not yet scaled, and adds up its sums. `before`: the row term of each query
- * minus its lse. */
+/* Turns products into ds, not yet scaled, and adds up its sums. `before`: the row term of each
+ * query minus its lse. */
 template <int N>
-static __device__ void make_ds_grid64(float (&ds)[N][4], const float (&x)[N][4], grid64_state &grid, float (&row)[2], const float (&before)[2],
-                                      const float (&delta)[2], float factor)
+static __device__ void make_ds_grid64(float (&ds)[N][4], const float (&x)[N][4], grid64_state &grid, float (&row)[2],
+                                      const float (&before)[2], const float (&delta)[2], float factor)
 {
     row[0] = row[1] = 0;
     each<N, 4>([&](int n, int i) {
@@ -139,7 +145,8 @@ template <int D> constexpr int dq_tables_bytes = (HELD * TABLE_TILE_PITCH + TABL
  * the table rows that its position terms are computed with. drel [HELD][stride]: the terms of the
  * grid's rows, then those of its columns. The row pitch here is D + 8 elements (mma.cuh). */
 template <typename T, int D>
-static __device__ void add_tables(float (&dq)[D / 8][4], const attention &a, const float *drel, int stride, T *scratch, int t0)
+static __device__ void add_tables(float (&dq)[D / 8][4], const attention &a, const float *drel, int stride, T *scratch,
+                                  int t0)
 {
     constexpr int ROW = D + 8;
     const int J = table_rows(a), split = 2 * a.height - 1;
@@ -156,7 +163,8 @@ static __device__ void add_tables(float (&dq)[D / 8][4], const attention &a, con
             const int side = j < split ? a.height : a.width;
             const int c = j < split ? t / a.width - j + side - 1 : t % a.width - (j - split) + side - 1;
             const bool there = t < a.T && j < J && c >= 0 && c < side;
-            g[r * TABLE_TILE_PITCH + i % TABLE_TILE] = from_float<T>(there ? drel[r * stride + (j < split ? c : a.height + c)] : 0.0f);
+            g[r * TABLE_TILE_PITCH + i % TABLE_TILE] =
+                from_float<T>(there ? drel[r * stride + (j < split ? c : a.height + c)] : 0.0f);
         }
         __syncthreads();
         product_add<T, D, TABLE_TILE, TABLE_TILE_PITCH>(dq, g, threadIdx.x / 32 * 16, rows);
@@ -172,7 +180,8 @@ static __device__ void store_positions(const attention &a, const float *drel, in
 
 /* The same on a grid of 64 columns, where the sums by rows are written already: both go to `sums`,
  * [HELD][stride], too. */
-static __device__ void store_grid64(const attention &a, const grid64_state &grid, float *sums, int stride, int64_t head, int t0)
+static __device__ void store_grid64(const attention &a, const grid64_state &grid, float *sums, int stride, int64_t head,
+                                    int t0)
 {
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     float *drel = a.drel + head * positions(a) * a.T + t0;
@@ -181,19 +190,23 @@ static __device__ void store_grid64(const attention &a, const grid64_state &grid
         sums[(row + i / 2 * 8) * stride + c] = grid.columns[0][n][i];
         drel[(int64_t)c * a.T + row + i / 2 * 8] = grid.columns[0][n][i];
     });
-    for (int i = threadIdx.x; i < HELD * a.height; i += FAST_BLOCK) sums[i % HELD * stride + i / HELD] = drel[(int64_t)(i / HELD) * a.T + i % HELD];
+    for (int i = threadIdx.x; i < HELD * a.height; i += FAST_BLOCK)
+        sums[i % HELD * stride + i / HELD] = drel[(int64_t)(i / HELD) * a.T + i % HELD];
 }
 
 /* --- the kernel ------------------------------------------------------------------------------- */
 
-template <typename T, int D, score_terms ADDED, bool RANGES> __global__ void __launch_bounds__(FAST_BLOCK, 2) tiles_dq(const attention a, int stride)
+template <typename T, int D, score_terms ADDED, bool RANGES>
+__global__ void __launch_bounds__(FAST_BLOCK, 2) tiles_dq(const attention a, int stride)
 {
     if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
     constexpr bool BY_TABLES = ADDED == ADDS_TABLES, BY_BIAS = ADDED == ADDS_BIAS, GRID64 = ADDED == ADDS_GRID64;
-    constexpr int M = sixteens<ADDED>, QUERIES = WARPS * 16 * M, KEYS = keys_to_tile<D, ADDED>, N = KEYS / 8, TILE = KEYS * D * 2;
+    constexpr int M = sixteens<ADDED>, QUERIES = WARPS * 16 * M, KEYS = keys_to_tile<D, ADDED>, N = KEYS / 8,
+                  TILE = KEYS * D * 2;
     constexpr int SLOTS = dq_slots(ADDED), BEFORE = 2 * QUERIES * D * 2 + 2 * SLOTS * TILE;
-    const unsigned q = shared_address(shared), dout = q + QUERIES * D * 2, k = dout + QUERIES * D * 2, v = k + SLOTS * TILE;
+    const unsigned q = shared_address(shared), dout = q + QUERIES * D * 2, k = dout + QUERIES * D * 2,
+                   v = k + SLOTS * TILE;
     float *key_info = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + BEFORE);
     float *through = key_info + SLOTS * KEYS, *sums = through + HELD * (KEYS + 4);
     float *bias = sums, *dbias = bias + a.T; /* [T], [WARPS][T]; or drel [HELD][stride] */
@@ -209,7 +222,8 @@ template <typename T, int D, score_terms ADDED, bool RANGES> __global__ void __l
     const auto fetch = [&](int slot, int s0) {
         copy_tile<T, D, KEYS>(k + slot * TILE, from_k, a.k, s0, a.S);
         copy_tile<T, D, KEYS>(v + slot * TILE, from_v, a.v, s0, a.S);
-        if constexpr (ADDED == ADDS_MASK || BY_TABLES || BY_BIAS) load_key_info<ADDED, KEYS>(key_info + slot * KEYS, a, b, s0);
+        if constexpr (ADDED == ADDS_MASK || BY_TABLES || BY_BIAS)
+            load_key_info<ADDED, KEYS>(key_info + slot * KEYS, a, b, s0);
     };
 
     copy_tile<T, D, QUERIES>(q, row_at<T>(a.q, b, 0, h), a.q, t0, a.T);
@@ -236,7 +250,9 @@ template <typename T, int D, score_terms ADDED, bool RANGES> __global__ void __l
         clear(grid.columns);
         rel[0] = a.rel + block.head * R * a.T + t0 + own + lane / 4, rel[1] = rel[0] + 8;
         each<2>([&](int half) { grid.row_bias[half] = rel[half][0]; });
-        each<N, 4>([&](int n, int i) { grid.across[n][i] = rel[i / 2][(int64_t)(a.height + 8 * n + lane % 4 * 2 + i % 2) * a.T]; });
+        each<N, 4>([&](int n, int i) {
+            grid.across[n][i] = rel[i / 2][(int64_t)(a.height + 8 * n + lane % 4 * 2 + i % 2) * a.T];
+        });
     }
 
     const unsigned own_q = q + own * 2 * D + ldmatrix_left<D>(lane), own_dout = own_q + (dout - q);
@@ -265,9 +281,11 @@ template <typename T, int D, score_terms ADDED, bool RANGES> __global__ void __l
             float *drel = a.drel + (block.head * R + s0 / KEYS) * a.T + t0 + own + lane / 4;
             if (lane % 4 == 0) drel[0] = row[0], drel[8] = row[1];
         } else {
-            if (!RANGES && (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS))) mask_scores<false, M, N>(x, a, t0 + own, s0);
+            if (!RANGES && (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)))
+                mask_scores<false, M, N>(x, a, t0 + own, s0);
             each<M, N, 4>([&](int m, int n, int i) {
-                const float p = power_of_two(ADDED == ADDS_NOTHING ? fmaf(x[m][n][i], factor, -lse[m][i / 2]) : x[m][n][i] - lse[m][i / 2]);
+                const float p = power_of_two(ADDED == ADDS_NOTHING ? fmaf(x[m][n][i], factor, -lse[m][i / 2])
+                                                                   : x[m][n][i] - lse[m][i / 2]);
                 ds[m][n][i] = p * (ds[m][n][i] - delta[m][i / 2]);
             });
         }
@@ -311,13 +329,22 @@ extern "C" cudaError_t cuda_attention_dq(const struct attention *a, enum score_t
         constexpr bool FIXED = ADDED == ADDS_NOTHING || ADDED == ADDS_GRID64;
         constexpr int D = d, QUERIES = WARPS * 16 * sixteens<ADDED>;
         constexpr size_t tiles = (2 * QUERIES + 2 * dq_slots(ADDED) * keys_to_tile<D, ADDED>) * D * sizeof t;
-        constexpr size_t most = ADDED == ADDS_GRID64 ? HELD * position_stride(2 * ATTENTION_GRID64_WIDTH) * sizeof(float) + dq_tables_bytes<D> : 0;
-        static_assert(!FIXED || (tiles > most ? tiles : most) <= (D <= ATTENTION_SMALL ? ATTENTION_SHARED_SM75 : ATTENTION_SHARED), "it fits");
-        static_assert(FIXED || fast_dq_bytes(D, ADDED, position_stride(ATTENTION_GRID), ATTENTION_BIASES) <= ATTENTION_SHARED, "it fits");
+        constexpr size_t most =
+            ADDED == ADDS_GRID64
+                ? HELD * position_stride(2 * ATTENTION_GRID64_WIDTH) * sizeof(float) + dq_tables_bytes<D>
+                : 0;
+        static_assert(!FIXED || (tiles > most ? tiles : most) <=
+                                    (D <= ATTENTION_SMALL ? ATTENTION_SHARED_SM75 : ATTENTION_SHARED),
+                      "it fits");
+        static_assert(FIXED || fast_dq_bytes(D, ADDED, position_stride(ATTENTION_GRID), ATTENTION_BIASES) <=
+                                   ATTENTION_SHARED,
+                      "it fits");
         static_assert(ADDED != ADDS_TABLES || dq_tables_bytes<D> <= tiles, "add_tables fits the tiles' buffers");
         const int stride = position_stride(a->height + a->width);
         const size_t after = ADDED == ADDS_GRID64 ? HELD * (size_t)stride * sizeof(float) + dq_tables_bytes<D> : 0;
-        return start_kernel(tiles_dq<decltype(t), D, ADDED, ranges>, (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES), FAST_BLOCK,
-                            FIXED ? (tiles > after ? tiles : after) : fast_dq_bytes(D, ADDED, stride, a->T), stream, *a, stride);
+        return start_kernel(tiles_dq<decltype(t), D, ADDED, ranges>,
+                            (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES), FAST_BLOCK,
+                            FIXED ? (tiles > after ? tiles : after) : fast_dq_bytes(D, ADDED, stride, a->T), stream, *a,
+                            stride);
     });
 }

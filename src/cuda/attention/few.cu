@@ -49,7 +49,8 @@ template <typename T, int V> static __device__ void write(T *to, const float (&x
  * accesses is f32 anyway, and a kernel per type would be three times the code. Reads from element
  * `from` of row t of head h on. */
 template <int V>
-static __device__ void read(float (&to)[V], enum store type, const head_rows &x, int64_t b, int64_t t, int64_t h, int from, bool live)
+static __device__ void read(float (&to)[V], enum store type, const head_rows &x, int64_t b, int64_t t, int64_t h,
+                            int from, bool live)
 {
     each<V>([&](int i) { to[i] = 0; });
     if (!live) return;
@@ -59,7 +60,8 @@ static __device__ void read(float (&to)[V], enum store type, const head_rows &x,
 }
 
 template <int V>
-static __device__ void write(enum store type, const head_rows &to, int64_t b, int64_t t, int64_t h, int from, const float (&x)[V], float factor)
+static __device__ void write(enum store type, const head_rows &to, int64_t b, int64_t t, int64_t h, int from,
+                             const float (&x)[V], float factor)
 {
     if (type == STORE_F32) write(row_at<float>(to, b, t, h) + from, x, factor);
     else if (type == STORE_BF16) write(row_at<__nv_bfloat16>(to, b, t, h) + from, x, factor);
@@ -135,7 +137,8 @@ template <int V> static __device__ void load_item(float (&x)[V], const float4 *t
 
 /* Loads items first .. first+count of x, times factor. */
 template <int N, int V>
-static __device__ void fill(float4 *tile, const head_rows &x, const attention &a, const block_work &w, int first, int count, float factor)
+static __device__ void fill(float4 *tile, const head_rows &x, const attention &a, const block_work &w, int first,
+                            int count, float factor)
 {
     for (int i = threadIdx.x; i < N * WARP; i += THREADS) {
         const int n = i / WARP, c = i % WARP;
@@ -183,7 +186,8 @@ template <typename F, int M> static __device__ void reduce_warps(float (&x)[M], 
         __syncthreads();
         if (warp >= half && warp < (half ? 2 * half : 1))
             each<M / 4>([&](int i) {
-                scratch[((warp - half) * (M / 4) + i) * WARP + lane] = make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+                scratch[((warp - half) * (M / 4) + i) * WARP + lane] =
+                    make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
             });
         __syncthreads();
         if (half == 0) break;
@@ -212,8 +216,9 @@ template <typename F> static __device__ float4 reduce_rows(const attention &a, c
  * [splits,B,count of all,H,D] or, with one split, into `to`. The block's items are first ..
  * first+count of `all`. */
 template <int N, int V>
-static __device__ void write_sums(float (&x)[N * V], float4 *scratch, const attention &a, const block_work &w, const head_rows &to, float *partial,
-                                  int splits, int first, int count, int all, float factor)
+static __device__ void write_sums(float (&x)[N * V], float4 *scratch, const attention &a, const block_work &w,
+                                  const head_rows &to, float *partial, int splits, int first, int count, int all,
+                                  float factor)
 {
     const int chunks = a.cut.heads * a.cut.lanes;
     reduce_warps<adding>(x, scratch);
@@ -225,13 +230,16 @@ static __device__ void write_sums(float (&x)[N * V], float4 *scratch, const atte
         const float4 y = reduce_rows<adding>(a, scratch, j, c);
         const float four[4] = {y.x * factor, y.y * factor, y.z * factor, y.w * factor};
         if (splits == 1) write(a.type, to, w.b, first + n, p.head, from, four, 1.0f);
-        else write(partial + (((w.split * (int64_t)a.B + w.b) * all + first + n) * a.H + p.head) * a.D + from, four, 1.0f);
+        else
+            write(partial + (((w.split * (int64_t)a.B + w.b) * all + first + n) * a.H + p.head) * a.D + from, four,
+                  1.0f);
     }
 }
 
 /* Adds the splits' sums in order: [B,count,H,D]. */
 template <typename T>
-__global__ void __launch_bounds__(BLOCK) join(const head_rows to, const float *partial, int splits, int B, int count, int H, int D)
+__global__ void __launch_bounds__(BLOCK)
+    join(const head_rows to, const float *partial, int splits, int B, int count, int H, int D)
 {
     const int64_t fours = (int64_t)B * count * H * (D / 4);
     for (int64_t i = blockIdx.x * (int64_t)BLOCK + threadIdx.x; i < fours; i += (int64_t)gridDim.x * BLOCK) {
@@ -358,7 +366,8 @@ template <int N, int V, int R> __global__ void __launch_bounds__(THREADS) keys_b
         });
         each<R>([&](int r) {
             const int t = row_of(a, p, base, r);
-            if (p.live && t < w.end) write(a.type, a.dq, w.b, t, p.head, p.from, dq[r], LN2); /* undoes the log2(e) in k */
+            /* undoes the log2(e) in k */
+            if (p.live && t < w.end) write(a.type, a.dq, w.b, t, p.head, p.from, dq[r], LN2);
         });
     }
     write_sums<N, V>(dk, scratch, a, w, a.dk, a.partial, a.cut.splits, 0, a.S, a.S, a.scale);
@@ -375,8 +384,8 @@ static __device__ int64_t sum_at(const attention &a, int split, int64_t b, int t
 
 /* Reduces the block's maxima, rescales everything to them, then reduces the sums. */
 template <int N, int V>
-static __device__ void reduce_queries(const attention &a, const block_work &w, const lane_slice &p, float4 *scratch, float (&top)[N], float (&sum)[N],
-                                      float (&o)[N * V], int first, int count)
+static __device__ void reduce_queries(const attention &a, const block_work &w, const lane_slice &p, float4 *scratch,
+                                      float (&top)[N], float (&sum)[N], float (&o)[N * V], int first, int count)
 {
     const int64_t all = (int64_t)a.cut.splits * a.B * a.T * a.H;
     float most[N];
@@ -473,7 +482,8 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) queries_join(cons
 /* Loads a tile of queries and their gradients; lse in base 2 and rowsum(do * o). A query that sees
  * no key, or that does not exist, has lse = inf, which makes p 0. */
 template <int N, int V>
-static __device__ void fill_queries(float4 *queries, float4 *douts, float2 *sums, const attention &a, const block_work &w, int first, int count)
+static __device__ void fill_queries(float4 *queries, float4 *douts, float2 *sums, const attention &a,
+                                    const block_work &w, int first, int count)
 {
     fill<N, V>(queries, a.q, a, w, first, count, a.scale * LOG2E);
     for (int i = threadIdx.x; i < N * WARP; i += THREADS) {
@@ -545,12 +555,17 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const attention a, i
             write(a.type, a.dv, w.b, row, p.head, p.from, dv[r], 1.0f);
         });
     }
-    if (DQ) write_sums<N, V>(dq, scratch, a, w, a.dq, a.partial, splits, w.tile * N, min(N, a.T - w.tile * N), a.T, a.scale);
+    if (DQ)
+        write_sums<N, V>(dq, scratch, a, w, a.dq, a.partial, splits, w.tile * N, min(N, a.T - w.tile * N), a.T,
+                         a.scale);
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-static int64_t blocks_of(const attention *a, int tiles, int splits) { return (int64_t)a->B * a->cut.groups * tiles * splits; }
+static int64_t blocks_of(const attention *a, int tiles, int splits)
+{
+    return (int64_t)a->B * a->cut.groups * tiles * splits;
+}
 
 template <int N, int V> static cudaError_t run_forward(const attention *a, enum few_form form, cudaStream_t stream)
 {
@@ -558,43 +573,57 @@ template <int N, int V> static cudaError_t run_forward(const attention *a, enum 
     return start_kernel(kernel, blocks_of(a, a->cut.tiles, a->cut.splits), THREADS, 0, stream, *a);
 }
 
-/* With several tiles of queries, dk and dv first: each block has as many keys as its lanes hold at once. */
+/* With several tiles of queries, dk and dv first: each block has as many keys as its lanes hold at
+ * once. */
 template <int N, int V> static cudaError_t run_backward(const attention *a, enum few_form form, cudaStream_t stream)
 {
     constexpr int R = 2;
-    const int64_t blocks = blocks_of(a, a->cut.tiles, a->cut.splits), rows = R * FEW_WARPS * (WARP / (a->cut.heads * a->cut.lanes));
+    const int64_t blocks = blocks_of(a, a->cut.tiles, a->cut.splits),
+                  rows = R * FEW_WARPS * (WARP / (a->cut.heads * a->cut.lanes));
     const int splits = (int)few_ceil(a->cut.rows, rows);
-    if (form == FEW_KEYS_8 || form == FEW_KEYS_16) return start_kernel(keys_backward<N, V, 1>, blocks, THREADS, 0, stream, *a);
+    if (form == FEW_KEYS_8 || form == FEW_KEYS_16)
+        return start_kernel(keys_backward<N, V, 1>, blocks, THREADS, 0, stream, *a);
     auto kernel = queries_backward<N, V, R, true, true>;
     if constexpr (N == FEW_TILE)
         if (form == FEW_QUERY_TILES) {
-            const cudaError_t rc = start_kernel(queries_backward<N, V, R, false, true>, blocks_of(a, 1, splits), THREADS, 0, stream, *a, splits, rows);
+            const cudaError_t rc = start_kernel(queries_backward<N, V, R, false, true>, blocks_of(a, 1, splits),
+                                                THREADS, 0, stream, *a, splits, rows);
             if (rc != cudaSuccess) return rc;
             kernel = queries_backward<N, V, R, true, false>;
         }
     return start_kernel(kernel, blocks, THREADS, 0, stream, *a, a->cut.splits, a->cut.split_rows);
 }
 
-extern "C" cudaError_t cuda_attention_few(const struct attention *a, int backward, enum few_form form, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_few(const struct attention *a, int backward, enum few_form form,
+                                          cudaStream_t stream)
 {
     if (form != few_form(a->T, a->S)) return cudaErrorInvalidValue;
-    if (form == FEW_KEYS_16 || form == FEW_QUERIES_16) return backward ? run_backward<16, 4>(a, form, stream) : run_forward<16, 4>(a, form, stream);
+    if (form == FEW_KEYS_16 || form == FEW_QUERIES_16)
+        return backward ? run_backward<16, 4>(a, form, stream) : run_forward<16, 4>(a, form, stream);
     return backward ? run_backward<8, 8>(a, form, stream) : run_forward<8, 8>(a, form, stream);
 }
 
 /* --- joining ---------------------------------------------------------------------------------- */
 
-template <typename T> static cudaError_t join_splits(const attention *a, const head_rows &to, const float *partial, int count, cudaStream_t stream)
+template <typename T>
+static cudaError_t join_splits(const attention *a, const head_rows &to, const float *partial, int count,
+                               cudaStream_t stream)
 {
     const unsigned blocks = grid_for((int64_t)a->B * count * a->H * (a->D / 4));
-    return a->cut.splits == 1 ? cudaSuccess : start_kernel(join<T>, blocks, BLOCK, 0, stream, to, partial, a->cut.splits, a->B, count, a->H, a->D);
+    return a->cut.splits == 1
+               ? cudaSuccess
+               : start_kernel(join<T>, blocks, BLOCK, 0, stream, to, partial, a->cut.splits, a->B, count, a->H, a->D);
 }
 
 template <typename T> static cudaError_t run_join(const attention *a, bool backward, cudaStream_t stream)
 {
     const bool keys = a->cut.side == FEW_KEYS;
-    if (!backward) return keys ? cudaSuccess : start_kernel(queries_join<T>, grid_for((int64_t)a->B * a->T * a->H * (a->D / 4)), BLOCK, 0, stream, *a);
-    const cudaError_t rc = keys ? join_splits<T>(a, a->dk, a->partial, a->S, stream) : join_splits<T>(a, a->dq, a->partial, a->T, stream);
+    if (!backward)
+        return keys ? cudaSuccess
+                    : start_kernel(queries_join<T>, grid_for((int64_t)a->B * a->T * a->H * (a->D / 4)), BLOCK, 0,
+                                   stream, *a);
+    const cudaError_t rc =
+        keys ? join_splits<T>(a, a->dk, a->partial, a->S, stream) : join_splits<T>(a, a->dq, a->partial, a->T, stream);
     return rc == cudaSuccess && keys ? join_splits<T>(a, a->dv, a->other, a->S, stream) : rc;
 }
 

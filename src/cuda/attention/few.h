@@ -33,8 +33,8 @@ enum {
     FEW_MMA_WIDTH = 16, /* D of the tensor-core kernels */
 };
 
-/* The kernels: the few items are held as 8 or 16, or queries beyond that are in tiles, with dk and dv in a launch of
- * their own. */
+/* The kernels: the few items are held as 8 or 16, or queries beyond that are in tiles, with dk and
+ * dv in a launch of their own. */
 enum few_form { FEW_KEYS_8, FEW_KEYS_16, FEW_QUERIES_8, FEW_QUERIES_16, FEW_QUERY_TILES };
 static inline enum few_form few_form(int64_t T, int64_t S)
 {
@@ -52,8 +52,10 @@ struct few_cut {
 
 static inline int64_t few_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* `whole`: the samples of which B are a part (struct portion): the splits, and so the order of the sums, are those of all. */
-static inline struct few_cut few_cut_of(int64_t B, int64_t whole, int64_t T, int64_t S, int64_t H, int64_t D, int backward)
+/* `whole`: the samples of which B are a part (struct portion): the splits, and so the order of the
+ * sums, are those of all. */
+static inline struct few_cut few_cut_of(int64_t B, int64_t whole, int64_t T, int64_t S, int64_t H, int64_t D,
+                                        int backward)
 {
     struct few_cut c = {S <= FEW_MOST ? FEW_KEYS : FEW_QUERIES, FEW_TILE, 8, 1, 1, 1, 1, 1, 0, 0, 0, 0};
     const int64_t few = c.side == FEW_KEYS ? S : T;

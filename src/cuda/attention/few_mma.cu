@@ -114,10 +114,13 @@ static __device__ void transpose_rows(uint32_t (&to)[4], const uint32_t (&x)[4])
 }
 
 /* Writes the rows of a mixture. */
-template <typename T> static __device__ void write_rows(stream<T> &to, int left, const float (&x)[2][4], float upper, float lower)
+template <typename T>
+static __device__ void write_rows(stream<T> &to, int left, const float (&x)[2][4], float upper, float lower)
 {
-    const uint2 first = make_uint2(both(x[0][0] * upper, x[0][1] * upper, T()), both(x[1][0] * upper, x[1][1] * upper, T()));
-    const uint2 second = make_uint2(both(x[0][2] * lower, x[0][3] * lower, T()), both(x[1][2] * lower, x[1][3] * lower, T()));
+    const uint2 first =
+        make_uint2(both(x[0][0] * upper, x[0][1] * upper, T()), both(x[1][0] * upper, x[1][1] * upper, T()));
+    const uint2 second =
+        make_uint2(both(x[0][2] * lower, x[0][3] * lower, T()), both(x[1][2] * lower, x[1][3] * lower, T()));
     if (left > 0) *reinterpret_cast<uint2 *>(to.at) = first;
     if (left > EIGHT) *reinterpret_cast<uint2 *>(to.at + to.eight) = second;
     to.at += 2 * to.eight;
@@ -130,7 +133,8 @@ template <typename T> static __device__ void write_rows(stream<T> &to, int left,
 template <int E> struct few_operands {
     uint32_t by_element[E][2], by_item[E][2];
 };
-template <typename T, int E> static __device__ void fill(few_operands<E> &f, const head_rows &x, const warp_work &w, int first, int end)
+template <typename T, int E>
+static __device__ void fill(few_operands<E> &f, const head_rows &x, const warp_work &w, int first, int end)
 {
     each<E>([&](int n) {
         const int item = first + n * EIGHT + w.g;
@@ -143,8 +147,8 @@ template <typename T, int E> static __device__ void fill(few_operands<E> &f, con
 /* Writes a sum: into the split's part of `partial` [splits,B,all,H,16] or, with one split, into
  * `to`. */
 template <typename T, int E>
-static __device__ void write_sums(const float (&x)[E][4], const attention &a, const warp_work &w, const head_rows &to, float *partial, int splits,
-                                  int first, int all, float factor)
+static __device__ void write_sums(const float (&x)[E][4], const attention &a, const warp_work &w, const head_rows &to,
+                                  float *partial, int splits, int first, int all, float factor)
 {
     each<E, 4>([&](int n, int i) {
         const int item = first + n * EIGHT + 2 * w.c + i % 2, d = 4 * (w.g / 2) + 2 * (i / 2) + w.g % 2;
@@ -177,7 +181,8 @@ template <int E> static __device__ row_sum softmax_row(float (&s)[E][4], int at)
 
 /* The masked scores of 16 queries. */
 template <typename T, int E>
-static __device__ void score_keys(float (&s)[E][4], const uint32_t (&q)[4], const few_operands<E> &keys, const float (&bias)[E][2], float scale)
+static __device__ void score_keys(float (&s)[E][4], const uint32_t (&q)[4], const few_operands<E> &keys,
+                                  const float (&bias)[E][2], float scale)
 {
     each<E>([&](int n) {
         s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
@@ -211,7 +216,8 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) k
                 mma8(o[0], p[0], p[1], values.by_item[n][0], T());
                 mma8(o[1], p[0], p[1], values.by_item[n][1], T());
             });
-            write_rows(outputs, left, o, upper.sum == 0 ? 0.0f : inverse(upper.sum), lower.sum == 0 ? 0.0f : inverse(lower.sum));
+            write_rows(outputs, left, o, upper.sum == 0 ? 0.0f : inverse(upper.sum),
+                       lower.sum == 0 ? 0.0f : inverse(lower.sum));
             const row_sum mine = w.c ? lower : upper;
             const float query_stats = mine.sum == 0 ? -CUDART_INF_F : (mine.top + logarithm(mine.sum)) * LN2;
             if (w.c < 2 && left > EIGHT * w.c) *lse = query_stats;
@@ -296,7 +302,8 @@ static __device__ row_bias bias_rows(const attention &a, const warp_work &w, int
  * 2^MAX_SLACK: the sums stay small enough, and few iterations have to rescale earlier sums. */
 constexpr float MAX_SLACK = 8;
 
-template <int E> static __device__ void raise_max(const float (&s)[E][4], float (&top)[E][2], float (&sum)[E][2], float (&o)[E][4])
+template <int E>
+static __device__ void raise_max(const float (&s)[E][4], float (&top)[E][2], float (&sum)[E][2], float (&o)[E][4])
 {
     bool above = false;
     each<E, 4>([&](int n, int i) { above = above || s[n][i] > top[n][i % 2] + MAX_SLACK; });
@@ -309,7 +316,8 @@ template <int E> static __device__ void raise_max(const float (&s)[E][4], float 
     });
 }
 
-template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) queries_forward(const attention a, int tiles)
+template <typename T, int E, int U>
+__global__ void __launch_bounds__(THREADS) queries_forward(const attention a, int tiles)
 {
     const warp_work w = warp_work_of(a, tiles, a.cut.splits, a.cut.split_rows);
     if (w.head >= a.H) return;
@@ -337,9 +345,12 @@ template <typename T, int E, int U> __global__ void __launch_bounds__(THREADS) q
             raise_max(s, top, sum, o);
             transpose_rows(v_turned, v[u]);
             each<E>([&](int n) {
-                each<4>([&](int i) { s[n][i] = power_of_two(s[n][i] - (top[n][i % 2] == -CUDART_INF_F ? 0.0f : top[n][i % 2])); });
+                each<4>([&](int i) {
+                    s[n][i] = power_of_two(s[n][i] - (top[n][i % 2] == -CUDART_INF_F ? 0.0f : top[n][i % 2]));
+                });
                 sum[n][0] += s[n][0] + s[n][2], sum[n][1] += s[n][1] + s[n][3];
-                mma(o[n], v_turned, transposed(both(s[n][0], s[n][1], T())), transposed(both(s[n][2], s[n][3], T())), T());
+                mma(o[n], v_turned, transposed(both(s[n][0], s[n][1], T())), transposed(both(s[n][2], s[n][3], T())),
+                    T());
             });
         }
     }
@@ -360,11 +371,13 @@ template <int E> struct query_stats {
     float lse[E][2], delta[E][2];
 };
 template <typename T, int E>
-static __device__ void fill_query_stats(query_stats<E> &x, const few_operands<E> &douts, const attention &a, const warp_work &w, int first)
+static __device__ void fill_query_stats(query_stats<E> &x, const few_operands<E> &douts, const attention &a,
+                                        const warp_work &w, int first)
 {
     each<E>([&](int n) {
         const int t = first + n * EIGHT + w.g;
-        const uint2 y = read(row_at<T>(a.o, w.b, t, w.head) + 4 * w.c, t < a.T), z = make_uint2(douts.by_element[n][0], douts.by_element[n][1]);
+        const uint2 y = read(row_at<T>(a.o, w.b, t, w.head) + 4 * w.c, t < a.T),
+                    z = make_uint2(douts.by_element[n][0], douts.by_element[n][1]);
         const pack<T, 4> o = *reinterpret_cast<const pack<T, 4> *>(&y), d = *reinterpret_cast<const pack<T, 4> *>(&z);
         float delta = 0, lse = t < a.T ? *lse_at(a, w.b, w.head, t) : -CUDART_INF_F;
         lse = lse == -CUDART_INF_F ? CUDART_INF_F : lse * LOG2E;
@@ -381,7 +394,8 @@ static __device__ void fill_query_stats(query_stats<E> &x, const few_operands<E>
 /* With DQ a warp has one tile of queries; without, it iterates over all of them for U times 16
  * keys. */
 template <typename T, int E, int U, bool DQ, bool DKV>
-__global__ void __launch_bounds__(THREADS) queries_backward(const attention a, int tiles, int splits, int64_t split_rows)
+__global__ void __launch_bounds__(THREADS)
+    queries_backward(const attention a, int tiles, int splits, int64_t split_rows)
 {
     const warp_work w = warp_work_of(a, DQ ? tiles : 1, splits, split_rows);
     if (w.head >= a.H) return;
@@ -394,7 +408,8 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const attention a, i
         fill<T>(douts, a.dout, w, w.tile * E * EIGHT, a.T);
         fill_query_stats<T>(facts, douts, a, w, w.tile * E * EIGHT);
     }
-    stream<T> keys = stream_of<T>(a.k, w), values = stream_of<T>(a.v, w), dks = stream_of<T>(a.dk, w), dvs = stream_of<T>(a.dv, w);
+    stream<T> keys = stream_of<T>(a.k, w), values = stream_of<T>(a.v, w), dks = stream_of<T>(a.dk, w),
+              dvs = stream_of<T>(a.dv, w);
     for (int left = w.end - w.begin - w.g, more = w.end - w.begin; more > 0; more -= U * ROWS) {
         uint32_t k[U][4], v[U][4];
         float dk[U][2][4] = {}, dv[U][2][4] = {};
@@ -418,7 +433,8 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const attention a, i
                     mma(s, k[u], queries.by_element[n][0], queries.by_element[n][1], T());
                     mma(ds, v[u], douts.by_element[n][0], douts.by_element[n][1], T());
                     each<4>([&](int i) {
-                        s[i] = power_of_two(s[i] * (a.scale * LOG2E) + (i < 2 ? bias[u].upper : bias[u].lower) - facts.lse[n][i % 2]);
+                        s[i] = power_of_two(s[i] * (a.scale * LOG2E) + (i < 2 ? bias[u].upper : bias[u].lower) -
+                                            facts.lse[n][i % 2]);
                         ds[i] = s[i] * (ds[i] - facts.delta[n][i % 2]);
                     });
                     const uint32_t p[2] = {both(s[0], s[1], T()), both(s[2], s[3], T())};
@@ -444,12 +460,16 @@ __global__ void __launch_bounds__(THREADS) queries_backward(const attention a, i
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-static int64_t blocks_of(const attention *a, int tiles, int splits) { return a->B * few_ceil(a->H, FEW_WARPS) * tiles * splits; }
+static int64_t blocks_of(const attention *a, int tiles, int splits)
+{
+    return a->B * few_ceil(a->H, FEW_WARPS) * tiles * splits;
+}
 static int tiles_of(const attention *a, int eights) { return (int)few_ceil(a->T, eights * EIGHT); }
 
 template <typename T, int E> static cudaError_t run_keys(const attention *a, bool backward, cudaStream_t stream)
 {
-    return start_kernel(backward ? keys_backward<T, E, 2> : keys_forward<T, E, 4>, blocks_of(a, 1, a->cut.splits), THREADS, 0, stream, *a);
+    return start_kernel(backward ? keys_backward<T, E, 2> : keys_forward<T, E, 4>, blocks_of(a, 1, a->cut.splits),
+                        THREADS, 0, stream, *a);
 }
 
 template <typename T, int E> static cudaError_t run_queries(const attention *a, bool backward, cudaStream_t stream)
@@ -458,7 +478,8 @@ template <typename T, int E> static cudaError_t run_queries(const attention *a, 
     const int tiles = tiles_of(a, E);
     const int64_t blocks = blocks_of(a, tiles, a->cut.splits);
     if (!backward) return start_kernel(queries_forward<T, E, 2>, blocks, THREADS, 0, stream, *a, tiles);
-    return start_kernel(queries_backward<T, E, 2, true, WHOLE>, blocks, THREADS, 0, stream, *a, tiles, a->cut.splits, a->cut.split_rows);
+    return start_kernel(queries_backward<T, E, 2, true, WHOLE>, blocks, THREADS, 0, stream, *a, tiles, a->cut.splits,
+                        a->cut.split_rows);
 }
 
 /* dk and dv over all queries, if those have more than one tile. */
@@ -466,7 +487,8 @@ template <typename T> static cudaError_t run_tiles(const attention *a, cudaStrea
 {
     constexpr int U = 4;
     const int splits = (int)few_ceil(a->cut.rows, U * ROWS);
-    return start_kernel(queries_backward<T, 1, U, false, true>, blocks_of(a, 1, splits), THREADS, 0, stream, *a, tiles_of(a, 1), splits, (int64_t)U * ROWS);
+    return start_kernel(queries_backward<T, 1, U, false, true>, blocks_of(a, 1, splits), THREADS, 0, stream, *a,
+                        tiles_of(a, 1), splits, (int64_t)U * ROWS);
 }
 
 /* Groups of eight items per warp: one, two, or four if there are more than that. */
@@ -483,8 +505,10 @@ template <typename T> static cudaError_t run(const attention *a, bool backward, 
     return rc == cudaSuccess && backward ? run_tiles<T>(a, stream) : rc;
 }
 
-extern "C" cudaError_t cuda_attention_few_mma(const struct attention *a, int backward, enum few_form form, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_few_mma(const struct attention *a, int backward, enum few_form form,
+                                              cudaStream_t stream)
 {
     if (a->D != WIDTH || a->type == STORE_F32 || form != few_form(a->T, a->S)) return cudaErrorInvalidValue;
-    return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, backward, form, stream) : run<__half>(a, backward, form, stream);
+    return a->type == STORE_BF16 ? run<__nv_bfloat16>(a, backward, form, stream)
+                                 : run<__half>(a, backward, form, stream);
 }

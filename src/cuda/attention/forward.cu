@@ -11,9 +11,9 @@
  *
  * s and p are in registers, p rounded to the storage type for its product; sums are f32. Only tiles
  * at an edge are masked. A warp holds 32 queries if nothing is added, else 16, in registers. Added
- * terms are multiplied by log2(e) and are in shared memory. Per tile of keys: the mask, or the keys'
- * cells on the grid. For all keys: the position terms of the queries, or the biases of the head. With
- * RANGES each query has a range of keys (ranges.cuh).
+ * terms are multiplied by log2(e) and are in shared memory. Per tile of keys: the mask, or the
+ * keys' cells on the grid. For all keys: the position terms of the queries, or the biases of the
+ * head. With RANGES each query has a range of keys (ranges.cuh).
  */
 #include "cuda/attention/range_tiles.cuh"
 #include "cuda/attention/score_bias.cuh"
@@ -23,14 +23,16 @@ template <score_terms ADDED> constexpr int sixteens = ADDED == ADDS_NOTHING ? 2 
 template <int D, score_terms ADDED> constexpr int keys_to_tile = ADDED == ADDS_NOTHING && D <= 64 ? 128 : FAST_KEYS;
 
 template <typename T, int D, score_terms ADDED, bool RANGES>
-__global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 96 ? 2 : 3) tiles_forward(const attention a, int stride, bool grid64)
+__global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 96 ? 2 : 3)
+    tiles_forward(const attention a, int stride, bool grid64)
 {
     if (!multiplies<T>()) return;
     extern __shared__ __align__(128) uint4 shared[];
     constexpr bool BARE = ADDED == ADDS_NOTHING;
     constexpr int M = sixteens<ADDED>, QUERIES = WARPS * 16 * M, KEYS = keys_to_tile<D, ADDED>, N = KEYS / 8;
     const unsigned q = shared_address(shared), k = q + QUERIES * D * 2, v = k + KEYS * D * 2;
-    float *key_info = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + (QUERIES + 2 * KEYS) * D * 2), *extra = key_info + KEYS;
+    float *key_info = reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + (QUERIES + 2 * KEYS) * D * 2),
+          *extra = key_info + KEYS;
     const int tiles = (a.T + QUERIES - 1) / QUERIES, lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16 * M;
     const block_of block = block_in_order((int64_t)a.B * a.H, tiles, a.causal || RANGES, true);
     const int64_t b = block.head / a.H, h = block.head % a.H, g = h / (a.H / a.G);
@@ -82,7 +84,8 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 96 ? 
         if (s0 + KEYS < keys.end) copy_tile<T, D, KEYS>(k, from_k, a.k, s0 + KEYS, a.S);
         copy_commit();
         if (ADDED == ADDS_MASK) add_mask<N>(x[0], key_info, factor);
-        if (ADDED == ADDS_TABLES) add_positions<N, true>(x[0], a, key_info, positions_of, columns_offset_even(a), s0, factor);
+        if (ADDED == ADDS_TABLES)
+            add_positions<N, true>(x[0], a, key_info, positions_of, columns_offset_even(a), s0, factor);
         if (ADDED == ADDS_BIAS) add_bias<N>(x[0], a, key_info, extra, t0 + own + lane / 4, factor);
         if constexpr (RANGES) {
             if (!sees_all(block_bounds(), s0, KEYS)) set_unseen(x, a, b, t0 + own, s0, -CUDART_INF_F);
@@ -95,7 +98,8 @@ __global__ void __launch_bounds__(FAST_BLOCK, ADDED == ADDS_NOTHING || D > 96 ? 
         } else if (s0 + KEYS > a.S || !all_seen(a, t0, QUERIES, s0, KEYS)) {
             mask_scores<false, M, N>(x, a, t0 + own, s0);
         }
-        if constexpr (RANGES) online_softmax<D, M, N, true>(x, o, top, sum, BARE ? factor : 1.0f, block_bounds().border);
+        if constexpr (RANGES)
+            online_softmax<D, M, N, true>(x, o, top, sum, BARE ? factor : 1.0f, block_bounds().border);
         else online_softmax<D, M, N>(x, o, top, sum, BARE ? factor : 1.0f);
         multiply_add<T, D, M, N>(o, x, v + ldmatrix_left<D>(lane));
     }
@@ -112,9 +116,13 @@ extern "C" cudaError_t cuda_attention_forward(const struct attention *a, enum sc
         constexpr int D = d, QUERIES = WARPS * 16 * sixteens<ADDED>;
         constexpr size_t bare = (QUERIES + 2 * keys_to_tile<D, ADDED>) * D * sizeof t;
         static_assert(ADDED != ADDS_NOTHING || bare <= ATTENTION_SHARED_SM75, "it fits, on 7.5 too");
-        static_assert(fast_bytes(D, ADDED, position_stride(ATTENTION_GRID + 1), ATTENTION_GRID * ATTENTION_GRID / 4) <= ATTENTION_SHARED, "it fits");
+        static_assert(fast_bytes(D, ADDED, position_stride(ATTENTION_GRID + 1), ATTENTION_GRID * ATTENTION_GRID / 4) <=
+                          ATTENTION_SHARED,
+                      "it fits");
         const int stride = position_stride(columns_offset_even(*a) + a->width);
-        return start_kernel(tiles_forward<decltype(t), D, ADDED, ranges>, (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES), FAST_BLOCK,
-                            ADDED == ADDS_NOTHING ? bare : fast_bytes(D, ADDED, stride, a->T), stream, *a, stride, GRID64);
+        return start_kernel(tiles_forward<decltype(t), D, ADDED, ranges>,
+                            (int64_t)a->B * a->H * ((a->T + QUERIES - 1) / QUERIES), FAST_BLOCK,
+                            ADDED == ADDS_NOTHING ? bare : fast_bytes(D, ADDED, stride, a->T), stream, *a, stride,
+                            GRID64);
     });
 }

@@ -49,12 +49,14 @@ template <typename T, int D> __global__ void __launch_bounds__(FAST_BLOCK) rel_k
         __syncthreads();
         float x[WIDTH / 8][4];
         product_rows<T, D, WIDTH / 8>(x, q + own * ROW, table);
-        each<WIDTH / 8, 4>([&](int n, int i) { put(own + lane / 4 + i / 2 * 8, 8 * n + lane % 4 * 2 + i % 2, x[n][i] * unit); });
+        each<WIDTH / 8, 4>(
+            [&](int n, int i) { put(own + lane / 4 + i / 2 * 8, 8 * n + lane % 4 * 2 + i % 2, x[n][i] * unit); });
     };
     /* Writes `count` position terms of all queries, from `first` on. */
     const auto store = [&](int first, int count) {
         __syncthreads();
-        for (int i = threadIdx.x; i < count * WIDTH; i += FAST_BLOCK) to[(int64_t)(first + i / WIDTH) * a.T + i % WIDTH] = out[i / WIDTH * PITCH + i % WIDTH];
+        for (int i = threadIdx.x; i < count * WIDTH; i += FAST_BLOCK)
+            to[(int64_t)(first + i / WIDTH) * a.T + i % WIDTH] = out[i / WIDTH * PITCH + i % WIDTH];
     };
     copy_rows<T, D, WIDTH>(q, a.q, b, h, t0, a.T);
     copy_commit();
@@ -82,7 +84,8 @@ template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_
     T *f = reinterpret_cast<T *>(shared), *q = f + TABLE * TURN_ROW;
     const bool by_row = blockIdx.x % 2 == 0;
     const int64_t group = blockIdx.x / 2, units = (int64_t)a.B * a.H * a.height, J = table_rows(a);
-    const int side = by_row ? a.height : WIDTH, rows = 2 * side - 1, lane = threadIdx.x % 32, own = threadIdx.x / 32 * 16;
+    const int side = by_row ? a.height : WIDTH, rows = 2 * side - 1, lane = threadIdx.x % 32,
+              own = threadIdx.x / 32 * 16;
     float sum[D / 8][4];
     each<D / 8>([&](int n) { sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0; });
     for (int i = threadIdx.x; i < TABLE * TURN_ROW / 2; i += TURNERS) reinterpret_cast<unsigned *>(f)[i] = 0;
@@ -92,8 +95,8 @@ template <typename T, int D> __global__ void __launch_bounds__(TURNERS) dtables_
         const float *drel = a.drel + head * positions(a) * a.T + (by_row ? 0 : (int64_t)a.height * a.T);
         __syncthreads();
         for (int i = threadIdx.x; i < WIDTH * (D / 8); i += TURNERS)
-            copy16(q + i / (D / 8) * ROW + i % (D / 8) * 8, row_at<T>(a.q, head / a.H, y * WIDTH + i / (D / 8), head % a.H) + i % (D / 8) * 8,
-                   true);
+            copy16(q + i / (D / 8) * ROW + i % (D / 8) * 8,
+                   row_at<T>(a.q, head / a.H, y * WIDTH + i / (D / 8), head % a.H) + i % (D / 8) * 8, true);
         copy_commit();
         if (by_row) /* row j has the queries' terms for key row y - j + height - 1 */
             for (int i = threadIdx.x; i < TABLE * WIDTH; i += TURNERS) {
@@ -124,7 +127,8 @@ extern "C" cudaError_t cuda_grid64_rel(const struct attention *a, float unit, cu
         constexpr int D = decltype(d)::value;
         constexpr size_t bytes = 2 * WIDTH * (D + 8) * sizeof(t) + WIDTH * (WIDTH + 1) * sizeof(float);
         static_assert(bytes <= ATTENTION_SHARED_SM75, "it fits");
-        return start_kernel(rel_kernel<decltype(t), D>, (int64_t)a->B * a->H * a->height, FAST_BLOCK, bytes, stream, *a, unit);
+        return start_kernel(rel_kernel<decltype(t), D>, (int64_t)a->B * a->H * a->height, FAST_BLOCK, bytes, stream, *a,
+                            unit);
     });
 }
 

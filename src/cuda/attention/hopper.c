@@ -7,14 +7,14 @@
 
 /* --- tensor maps ------------------------------------------------------------------------------ */
 
-typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
-                           const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-                           CUtensorMapFloatOOBfill);
+typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
+                           const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave,
+                           CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-/* Encodes the tiles `box` of a tensor by the driver's function, which is looked up: the driver is not
- * linked. */
-static int encode_map(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *from, const cuuint64_t *dim, const cuuint64_t *stride,
-                      const cuuint32_t *box, CUtensorMapSwizzle swizzle, struct error *e)
+/* Encodes the tiles `box` of a tensor by the driver's function, which is looked up: the driver is
+ * not linked. */
+static int encode_map(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *from, const cuuint64_t *dim,
+                      const cuuint64_t *stride, const cuuint32_t *box, CUtensorMapSwizzle swizzle, struct error *e)
 {
     enum { SINCE = 12000 };
     enum cudaDriverEntryPointQueryResult found;
@@ -22,17 +22,20 @@ static int encode_map(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t ran
     encode_fn *encode = NULL;
     void *p = NULL;
     TRY_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, SINCE, cudaEnableDefault, &found));
-    if (!p || found != cudaDriverEntryPointSuccess) return error_set(e, PL_FAIL, "CUDA: the driver has no cuTensorMapEncodeTiled");
+    if (!p || found != cudaDriverEntryPointSuccess)
+        return error_set(e, PL_FAIL, "CUDA: the driver has no cuTensorMapEncodeTiled");
     *(void **)&encode = p;
-    const CUresult rc = encode(map, type, rank, from, dim, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult rc = encode(map, type, rank, from, dim, stride, box, one, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return rc == CUDA_SUCCESS ? PL_OK : error_set(e, PL_FAIL, "CUDA: cuTensorMapEncodeTiled failed with %d", (int)rc);
 }
 
 /* Tiles of `rows` rows of a head, 64 columns at a time. */
-static int map_heads(CUtensorMap *map, const struct attention *a, const struct head_rows *x, int T, int H, int rows, struct error *e)
+static int map_heads(CUtensorMap *map, const struct attention *a, const struct head_rows *x, int T, int H, int rows,
+                     struct error *e)
 {
-    const CUtensorMapDataType type = a->type == STORE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const CUtensorMapDataType type =
+        a->type == STORE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     const cuuint64_t dim[4] = {(cuuint64_t)a->D, (cuuint64_t)H, (cuuint64_t)T, (cuuint64_t)a->B};
     const int64_t step[3] = {x->head, x->token, x->sample};
     cuuint64_t stride[3];
@@ -44,9 +47,11 @@ static int map_heads(CUtensorMap *map, const struct attention *a, const struct h
 }
 
 /* Tiles of rows of floats. */
-static int map_floats(CUtensorMap *map, float *from, int64_t rows, int64_t columns, int box_rows, int box_columns, CUtensorMapSwizzle swizzle, struct error *e)
+static int map_floats(CUtensorMap *map, float *from, int64_t rows, int64_t columns, int box_rows, int box_columns,
+                      CUtensorMapSwizzle swizzle, struct error *e)
 {
-    const cuuint64_t dim[2] = {(cuuint64_t)columns, (cuuint64_t)rows}, stride[1] = {(cuuint64_t)columns * sizeof(float)};
+    const cuuint64_t dim[2] = {(cuuint64_t)columns, (cuuint64_t)rows},
+                     stride[1] = {(cuuint64_t)columns * sizeof(float)};
     const cuuint32_t box[2] = {(cuuint32_t)box_columns, (cuuint32_t)box_rows};
     return encode_map(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, from, dim, stride, box, swizzle, e);
 }

@@ -13,9 +13,9 @@
  * row of the grid: the column terms of a query stay in registers, the same for every row, and the
  * row term is one number per tile.
  *
- * With RANGES each query has a range of keys (ranges.cuh). Where a warpgroup sees nothing of the second
- * half of its last tile, as at the end of causal ranges, it multiplies the first half alone; it passes by
- * the tiles that only others see.
+ * With RANGES each query has a range of keys (ranges.cuh). Where a warpgroup sees nothing of the
+ * second half of its last tile, as at the end of causal ranges, it multiplies the first half alone;
+ * it passes by the tiles that only others see.
  */
 #include "cuda/attention/range_hopper.cuh"
 
@@ -48,7 +48,8 @@ struct running {
 /* Turns scores into probabilities relative to the running maximum of each of the thread's two
  * rows. */
 template <bool GRID, int N>
-static __device__ void online_softmax(float (&s)[N], running &r, float factor, const float (&columns)[32], const float (&row_bias)[2][2])
+static __device__ void online_softmax(float (&s)[N], running &r, float factor, const float (&columns)[32],
+                                      const float (&row_bias)[2][2])
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -60,7 +61,8 @@ static __device__ void online_softmax(float (&s)[N], running &r, float factor, c
                 if (GRID) s[i] = fmaf(s[i], factor, columns[i % 32]);
                 most[n / 8] = fmaxf(most[n / 8], s[i]);
             }
-        here = GRID ? fmaxf(most[0] + row_bias[half][0], most[1] + row_bias[half][1]) : fmaxf(most[0], most[1]) * factor;
+        here =
+            GRID ? fmaxf(most[0] + row_bias[half][0], most[1] + row_bias[half][1]) : fmaxf(most[0], most[1]) * factor;
         here = quad_max(here);
         here = fmaxf(here, r.top[half]);
         const float base = here == -CUDART_INF_F ? 0.0f : here; /* no key seen so far: 2^-inf = 0 */
@@ -83,7 +85,8 @@ static __device__ void load_row_bias(float (&row_bias)[2][2], const attention &a
     for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const int row = min(s0 / HOPPER_WIDTH + r, a.height - 1), t = min(first + (int)threadIdx.x % 32 / 4 + 8 * half, a.T - 1);
+            const int row = min(s0 / HOPPER_WIDTH + r, a.height - 1),
+                      t = min(first + (int)threadIdx.x % 32 / 4 + 8 * half, a.T - 1);
             row_bias[half][r] = rel[(int64_t)row * a.T + t];
         }
 }
@@ -130,7 +133,8 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             ring_slot at = {0, 1};
             int i = blockIdx.x; /* with RANGES: the number of the task */
             for (int n = 0; RANGES || n * gridDim.x < items; n++) {
-                const task x = fetch_task<RANGES>(&more->task, a, n, i, items, &barrier->q, HELD_BYTES, &barrier->q_free);
+                const task x =
+                    fetch_task<RANGES>(&more->task, a, n, i, items, &barrier->q, HELD_BYTES, &barrier->q_free);
                 if (x.head < 0 && RANGES) break;
                 if (x.head < 0) continue;
                 fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &barrier->q);
@@ -148,7 +152,8 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
         registers_inc<WORKERS == 2 * GROUP ? 240 : 160>();
         const int lane = threadIdx.x % 32;
         const float factor = a.scale * LOG2E;
-        const uint64_t mine = operand_at(q + group * 64 * 128, 16), k_at = operand_at(k, 16), v_at = operand_at(v, KEYS * 128);
+        const uint64_t mine = operand_at(q + group * 64 * 128, 16), k_at = operand_at(k, 16),
+                       v_at = operand_at(v, KEYS * 128);
         ring_slot at = {0, 0};
         for (int n = 0; RANGES || n * gridDim.x < items; n++) {
             const task x = await_task<RANGES>(&more->task, a, n, items, &barrier->q);
@@ -156,7 +161,8 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             if (x.head < 0) continue;
             const int first = x.t0 + threadIdx.x / 32 * 16;
             const float *rel = GRID ? a.rel + (int64_t)x.head * positions(a) * a.T : nullptr;
-            float o[D / 2], s[KEYS / 2], columns[32], row_bias[2][2] = {{0, 0}, {0, 0}}, soon[2][2]; /* soon: row_bias of the next tile, in flight */
+            /* soon: row_bias of the next tile, in flight */
+            float o[D / 2], s[KEYS / 2], columns[32], row_bias[2][2] = {{0, 0}, {0, 0}}, soon[2][2];
             unsigned p[KEYS / 4];
             running r = {{-CUDART_INF_F, -CUDART_INF_F}, {0, 0}, {0, 0}};
             ring_slot last = at;
@@ -166,20 +172,24 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 load_row_bias(soon, a, rel, first, x.keys.begin);
 #pragma unroll
                 for (int i = 0; i < 32; i++) {
-                    const int t = min(first + lane / 4 + i / 2 % 2 * 8, a.T - 1), c = a.height + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                    const int t = min(first + lane / 4 + i / 2 % 2 * 8, a.T - 1),
+                              c = a.height + i / 4 * 8 + lane % 4 * 2 + i % 2;
                     columns[i] = rel[(int64_t)c * a.T + t] * factor;
                 }
             }
             own_ranges seen;
             bool border = false;
             int end = x.keys.end, s0 = x.keys.begin; /* end: of the keys that the warpgroup sees */
-            if constexpr (RANGES) seen = load_ranges(&more->task, a, first), border = uniform(more->task.of.border), end = uniform(more->task.of.own[group].end);
+            if constexpr (RANGES)
+                seen = load_ranges(&more->task, a, first), border = uniform(more->task.of.border),
+                end = uniform(more->task.of.own[group].end);
             if (!RANGES) barrier_wait(&barrier->q, n % 2);
             /* With RANGES, where the values have rows of another document. */
             [[maybe_unused]] const auto is_mixed = [&] { return border || s0 + KEYS > x.keys.end; };
             [[maybe_unused]] const auto clean = [&] {
                 barrier_wait(&barrier->v[at.slot], at.phase);
-                clean_panels<T, KEYS, PANELS, WORKERS>(v + at.slot * TILE, x.keys.end - s0, border, more->bad[at.slot][0]);
+                clean_panels<T, KEYS, PANELS, WORKERS>(v + at.slot * TILE, x.keys.end - s0, border,
+                                                       more->bad[at.slot][0]);
             };
             for (; RANGES ? s0 + KEYS / 2 < end : s0 < end; s0 += KEYS) {
                 if (GRID) {
@@ -219,7 +229,8 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 last = at;
                 next<SLOTS>(at);
             }
-            bool added = RANGES ? s0 == x.keys.begin : x.keys.begin >= x.keys.end; /* the last tile to o, or there is none */
+            /* the last tile to o, or there is none */
+            bool added = RANGES ? s0 == x.keys.begin : x.keys.begin >= x.keys.end;
             if constexpr (RANGES) {
                 if (s0 < end) {
                     float few[KEYS / 4];
@@ -280,18 +291,21 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 if (lane % 4 == 0 && t < a.T)
                     *lse_at(a, x.b, x.h, t) = r.sum[half] == 0 ? -CUDART_INF_F : r.top[half] * LN2 + logf(r.sum[half]);
             }
-            store_block<T>(a.o, x.b, x.h, first, a.T, o, r.sum[0] == 0 ? 0.0f : 1 / r.sum[0], r.sum[1] == 0 ? 0.0f : 1 / r.sum[1]);
+            store_block<T>(a.o, x.b, x.h, first, a.T, o, r.sum[0] == 0 ? 0.0f : 1 / r.sum[0],
+                           r.sum[1] == 0 ? 0.0f : 1 / r.sum[1]);
         }
     }
 }
 
 /* --- launching -------------------------------------------------------------------------------- */
 
-extern "C" cudaError_t cuda_hopper_forward(const struct attention *a, const struct attention_maps *m, cudaStream_t stream)
+extern "C" cudaError_t cuda_hopper_forward(const struct attention *a, const struct attention_maps *m,
+                                           cudaStream_t stream)
 {
     return by_kind(a, [&](auto t, auto d, auto grid, auto ranges) {
         constexpr int D = d, WORKERS = workers_of<D, grid || ranges>, QUERIES = WORKERS / 2;
-        const size_t bytes = 1024 + tile_bytes<D, QUERIES> + 2 * SLOTS * tile_bytes<D, KEYS> + sizeof(barriers) + (ranges ? sizeof(range_memory<QUERIES>) : 0);
+        const size_t bytes = 1024 + tile_bytes<D, QUERIES> + 2 * SLOTS * tile_bytes<D, KEYS> + sizeof(barriers) +
+                             (ranges ? sizeof(range_memory<QUERIES>) : 0);
         static_assert(sizeof(barriers) % 16 == 0, "what follows is aligned");
         return start_tasks(hopper_forward<decltype(t), D, grid, ranges>, QUERIES, true, bytes, stream, a, m);
     });

@@ -42,13 +42,15 @@ template <int SLOTS> struct barriers {
     uint64_t held, full[SLOTS], free[SLOTS];
 };
 
-/* With ranges, what is known of a tile of queries: for each warpgroup, whether some of its keys are seen
- * (MEETS << group); whether some of the keys are not seen by some query; whether queries and keys are of
- * several documents. END: there is no tile left. */
+/* With ranges, what is known of a tile of queries: for each warpgroup, whether some of its keys are
+ * seen (MEETS << group); whether some of the keys are not seen by some query; whether queries and
+ * keys are of several documents. END: there is no tile left. */
 enum range_walk : int { MEETS = 1, IS_PARTIAL = 4, IS_MIXED = 8, END = 16 };
 
 /* Turns products into probabilities. */
-template <bool GRID> static __device__ void to_probabilities(float (&s)[QUERIES / 2], const row_stats *of, const grid_bias *from, int group, float factor)
+template <bool GRID>
+static __device__ void to_probabilities(float (&s)[QUERIES / 2], const row_stats *of, const grid_bias *from, int group,
+                                        float factor)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, row = threadIdx.x % GROUP / 32 * 16 + lane / 4;
 #pragma unroll
@@ -65,7 +67,8 @@ template <bool GRID> static __device__ void to_probabilities(float (&s)[QUERIES 
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const float2 base = GRID ? float2{fmaf(more[half].x, factor, off.x), fmaf(more[half].y, factor, off.y)} : off;
+            const float2 base =
+                GRID ? float2{fmaf(more[half].x, factor, off.x), fmaf(more[half].y, factor, off.y)} : off;
             s[4 * n + 2 * half] = power_of_two(fmaf(s[4 * n + 2 * half], factor, base.x));
             s[4 * n + 2 * half + 1] = power_of_two(fmaf(s[4 * n + 2 * half + 1], factor, base.y));
         }
@@ -81,8 +84,8 @@ static __device__ void mask_probabilities(float (&p)[QUERIES / 2], const attenti
         if (!key_seen(a, t0 + i / 4 * 8 + column + i % 2, first + lane / 4 + i / 2 % 2 * 8)) p[i] = 0;
 }
 
-/* The same with ranges. A NaN or infinity in delta, as do has it, becomes a NaN in p where the key is
- * seen. */
+/* The same with ranges. A NaN or infinity in delta, as do has it, becomes a NaN in p where the key
+ * is seen. */
 static __device__ void set_unseen(float (&p)[QUERIES / 2], const row_stats *of, int first)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, key = first + lane / 4;
@@ -114,11 +117,11 @@ static __device__ void make_ds(float (&dp)[QUERIES / 2], const float (&p)[QUERIE
     }
 }
 
-/* The producer warp with ranges: a lane looks at the ranges of one tile of queries, and the first lane
- * fetches those that see a key. */
+/* The producer warp with ranges: a lane looks at the ranges of one tile of queries, and the first
+ * lane fetches those that see a key. */
 template <typename T, int D>
-static __device__ void fetch_ranged(const attention &a, const attention_maps &m, char *k, char *v, char *ring, barriers<slots_of<D>> *barrier, int *walk,
-                                    int b, int g, int s0)
+static __device__ void fetch_ranged(const attention &a, const attention_maps &m, char *k, char *v, char *ring,
+                                    barriers<slots_of<D>> *barrier, int *walk, int b, int g, int s0)
 {
     constexpr int TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, false>;
     const int lane = threadIdx.x % 32, tiles = (a.T + QUERIES - 1) / QUERIES, each = a.H / a.G;
@@ -135,8 +138,10 @@ static __device__ void fetch_ranged(const attention &a, const attention_maps &m,
             if (first + lane < tiles) x = bounds_at(a, b, (first + lane) * QUERIES);
             const bool lower = meets(x, s0, 64), upper = meets(x, s0 + 64, 64);
             /* a warpgroup of which no key is seen passes by, unless it is ahead */
-            const bool is_mix = is_ahead<D> ? is_mixed(x, s0, KEYS) : (lower && is_mixed(x, s0, 64)) || (upper && is_mixed(x, s0 + 64, 64));
-            const unsigned partial = __ballot_sync(0xffffffffu, !sees_all(x, s0, KEYS)), mixed = __ballot_sync(0xffffffffu, is_mix);
+            const bool is_mix = is_ahead<D> ? is_mixed(x, s0, KEYS)
+                                            : (lower && is_mixed(x, s0, 64)) || (upper && is_mixed(x, s0 + 64, 64));
+            const unsigned partial = __ballot_sync(0xffffffffu, !sees_all(x, s0, KEYS)),
+                           mixed = __ballot_sync(0xffffffffu, is_mix);
             const unsigned low = __ballot_sync(0xffffffffu, lower), high = __ballot_sync(0xffffffffu, upper);
             for (unsigned left = low | high; left; left &= left - 1, next<SLOTS>(at)) {
                 if (lane != 0) continue;
@@ -145,7 +150,8 @@ static __device__ void fetch_ranged(const attention &a, const attention_maps &m,
                 row_stats *with = reinterpret_cast<row_stats *>(slot + SLOT - sizeof(row_stats));
                 uint64_t *full = &barrier->full[at.slot];
                 barrier_wait(&barrier->free[at.slot], at.phase);
-                walk[at.slot] = (int)((low >> n & 1) * MEETS | (high >> n & 1) * MEETS * 2 | (partial >> n & 1) * IS_PARTIAL | (mixed >> n & 1) * IS_MIXED);
+                walk[at.slot] = (int)((low >> n & 1) * MEETS | (high >> n & 1) * MEETS * 2 |
+                                      (partial >> n & 1) * IS_PARTIAL | (mixed >> n & 1) * IS_MIXED);
                 barrier_expect(full, SLOT);
                 fetch_rows<QUERIES, PANELS>(slot, &m.q, b, h, t0, full);
                 fetch_rows<QUERIES, PANELS>(slot + TILE, &m.dout, b, h, t0, full);
@@ -165,22 +171,27 @@ __global__ void __launch_bounds__(THREADS, 1)
     hopper_dkv(const __grid_constant__ attention a, const __grid_constant__ attention_maps m)
 {
     extern __shared__ char memory[];
-    constexpr int HELD_BYTES = held_bytes<D>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>, SLOT = slot_bytes<D, GRID>;
+    constexpr int HELD_BYTES = held_bytes<D>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>,
+                  SLOT = slot_bytes<D, GRID>;
     constexpr bool AHEAD = is_ahead<D>, KEPT = is_kept<D>;
     char *k = memory + (1024 - shared_address(memory) % 1024) % 1024, *v = k + HELD_BYTES, *ring = v + HELD_BYTES;
     barriers<SLOTS> *barrier = reinterpret_cast<barriers<SLOTS> *>(ring + SLOTS * SLOT);
     int *walk = reinterpret_cast<int *>(barrier + 1); /* with RANGES, by slot: of range_walk */
     const int tiles = (a.S + KEYS - 1) / KEYS, pairs = a.B * a.G;
-    const int ranked = RANGES ? a.key_order[blockIdx.x / a.G] : 0; /* causal, and with RANGES: the blocks with most work first */
+    /* causal, and with RANGES: the blocks with most work first */
+    const int ranked = RANGES ? a.key_order[blockIdx.x / a.G] : 0;
     const int s0 = RANGES ? ranked % tiles * KEYS : (int)(a.causal ? blockIdx.x / pairs : blockIdx.x % tiles) * KEYS;
-    const int64_t pair = RANGES ? (int64_t)(ranked / tiles) * a.G + blockIdx.x % a.G : a.causal ? blockIdx.x % pairs : blockIdx.x / tiles;
+    const int64_t pair = RANGES     ? (int64_t)(ranked / tiles) * a.G + blockIdx.x % a.G
+                         : a.causal ? blockIdx.x % pairs
+                                    : blockIdx.x / tiles;
     const int b = (int)(pair / a.G), g = (int)(pair % a.G), each = a.H / a.G, group = threadIdx.x / GROUP;
     span queries = queries_of(a, s0, KEYS);
     queries.begin = queries.begin / QUERIES * QUERIES;
 
     if (threadIdx.x == 0) {
         barrier_init(&barrier->held, 1);
-        for (int i = 0; i < SLOTS; i++) barrier_init(&barrier->full[i], 1), barrier_init(&barrier->free[i], WORKERS / 32);
+        for (int i = 0; i < SLOTS; i++)
+            barrier_init(&barrier->full[i], 1), barrier_init(&barrier->free[i], WORKERS / 32);
         fence_barrier_init();
     }
     __syncthreads();
@@ -211,7 +222,8 @@ __global__ void __launch_bounds__(THREADS, 1)
                         const int first = head * positions(a);
                         for (int i = 0; i < 2; i++) {
                             fetch2(columns->columns[i], &m.columns, t0 + i * QUERIES / 2, first + a.height, full);
-                            fetch2(with->row_bias[i], &m.rows, t0, first + min(s0 / HOPPER_WIDTH + i, a.height - 1), full);
+                            fetch2(with->row_bias[i], &m.rows, t0, first + min(s0 / HOPPER_WIDTH + i, a.height - 1),
+                                   full);
                         }
                     }
                 }
@@ -228,7 +240,8 @@ __global__ void __launch_bounds__(THREADS, 1)
             if constexpr (KEPT) product_along<T, D, QUERIES>(to, k_rows, y, 0);
             else product_along<T, D, KEYS, QUERIES>(to, k_at, y, 0);
         };
-        const int span_tiles = max(0, (queries.end - queries.begin + QUERIES - 1) / QUERIES), count = RANGES ? INT32_MAX : each * span_tiles;
+        const int span_tiles = max(0, (queries.end - queries.begin + QUERIES - 1) / QUERIES),
+                  count = RANGES ? INT32_MAX : each * span_tiles;
         ring_slot at = {0, 0}, soon = {0, 0};
         int t0 = queries.begin;
         [[maybe_unused]] const int own_group = uniform(group);
@@ -237,8 +250,8 @@ __global__ void __launch_bounds__(THREADS, 1)
             barrier_wait(&barrier->full[slot.slot], slot.phase);
             return uniform(walk[slot.slot]);
         };
-        /* Zeros in the place of queries, and their do, that are not finite, when both warpgroups have
-         * computed the scores. */
+        /* Zeros in the place of queries, and their do, that are not finite, when both warpgroups
+         * have computed the scores. */
         [[maybe_unused]] const auto clean = [&] {
             named_barrier_sync<WORKERS>(2);
             clean_panels<T, QUERIES, 2 * PANELS, WORKERS>(ring + at.slot * SLOT, QUERIES, true, nullptr);
@@ -264,11 +277,13 @@ __global__ void __launch_bounds__(THREADS, 1)
                 }
             }
             const int offset = at.slot * (SLOT >> 4);
-            const row_stats *with = reinterpret_cast<const row_stats *>(ring + (at.slot + 1) * SLOT - sizeof(row_stats));
+            const row_stats *with =
+                reinterpret_cast<const row_stats *>(ring + (at.slot + 1) * SLOT - sizeof(row_stats));
             if (AHEAD) {
 #pragma unroll
                 for (int n = 0; n < QUERIES / 2; n++) s[n] = ahead[n];
-                /* after the last tile there is no next one: the product computed then is not used */
+                /* after the last tile there is no next one: the product computed then is not
+                 * used */
                 if (RANGES) coming = look(soon);
                 else if (i + 1 < count) barrier_wait(&barrier->full[soon.slot], soon.phase);
                 pin_registers(dp), pin_registers(ahead);
@@ -287,7 +302,8 @@ __global__ void __launch_bounds__(THREADS, 1)
                 wgmma_wait<1>();
                 pin_registers(s);
             }
-            to_probabilities<GRID>(s, with, reinterpret_cast<const grid_bias *>(ring + at.slot * SLOT + 2 * TILE), group, factor);
+            to_probabilities<GRID>(s, with, reinterpret_cast<const grid_bias *>(ring + at.slot * SLOT + 2 * TILE),
+                                   group, factor);
             if (!GRID && !RANGES && !all_seen(a, t0, QUERIES, first, 16)) mask_probabilities(s, a, t0, first);
             if constexpr (RANGES) {
                 if (tile & IS_PARTIAL) set_unseen(s, with, first);
@@ -315,7 +331,8 @@ __global__ void __launch_bounds__(THREADS, 1)
             pin_registers(ds), pin_registers(dk);
             issue_across<T, QUERIES / 16>(dk, ds, across + offset, 1);
             wgmma_wait<0>();
-            pin_registers(dk), pin_registers(dv), pin_registers(p), pin_registers(ds), pin_registers(ahead), pin_registers(k_rows);
+            pin_registers(dk), pin_registers(dv), pin_registers(p), pin_registers(ds), pin_registers(ahead),
+                pin_registers(k_rows);
             barrier_arrive_warp(&barrier->free[at.slot]);
             next<SLOTS>(at);
             if constexpr (RANGES) tile = AHEAD ? coming : look(at);
@@ -333,7 +350,9 @@ extern "C" cudaError_t cuda_hopper_dkv(const struct attention *a, const struct a
 {
     return by_kind(a, [&](auto t, auto d, auto grid, auto ranges) {
         constexpr int D = d, SLOTS = slots_of<D>;
-        const size_t bytes = 1024 + 2 * held_bytes<D> + SLOTS * slot_bytes<D, grid> + sizeof(barriers<SLOTS>) + (ranges ? SLOTS * sizeof(int) : 0);
-        return start_kernel(hopper_dkv<decltype(t), D, grid, ranges>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS), THREADS, bytes, stream, *a, *m);
+        const size_t bytes = 1024 + 2 * held_bytes<D> + SLOTS * slot_bytes<D, grid> + sizeof(barriers<SLOTS>) +
+                             (ranges ? SLOTS * sizeof(int) : 0);
+        return start_kernel(hopper_dkv<decltype(t), D, grid, ranges>, (int64_t)a->B * a->G * ((a->S + KEYS - 1) / KEYS),
+                            THREADS, bytes, stream, *a, *m);
     });
 }

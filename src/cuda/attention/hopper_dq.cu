@@ -28,7 +28,8 @@ template <int D> constexpr int walked_bytes = tile_bytes<D, KEYS>;
 template <int D> constexpr int slots_of = D <= 64 ? 4 : 3;
 /* Whether a warpgroup multiplies the next tile's scores while it turns this one's into
  * probabilities; this needs registers. */
-template <int D, bool GRID, bool RANGES> constexpr bool is_ahead = (D <= 80 || !GRID) && HOPPER_GROUPS(D, GRID || RANGES) == 2;
+template <int D, bool GRID, bool RANGES>
+constexpr bool is_ahead = (D <= 80 || !GRID) && HOPPER_GROUPS(D, GRID || RANGES) == 2;
 /* Whether q stays in registers as an operand, so that it is not read from shared memory for each
  * tile. */
 template <int D, bool MORE> constexpr bool is_kept = D <= 64 && !MORE;
@@ -48,7 +49,8 @@ struct row_sums {
 };
 template <int D> constexpr int walk_bytes = slots_of<D> * 2 * walked_bytes<D>;
 template <int D> constexpr int end_bytes = ((int)sizeof(grid_epilogue<D>) + 1023) / 1024 * 1024;
-template <int D, bool GRID> constexpr int ring_bytes = GRID && end_bytes<D> > walk_bytes<D> ? end_bytes<D> : walk_bytes<D>;
+template <int D, bool GRID>
+constexpr int ring_bytes = GRID && end_bytes<D> > walk_bytes<D> ? end_bytes<D> : walk_bytes<D>;
 
 template <int SLOTS> struct barriers {
     uint64_t held, held_free, full[SLOTS], free[SLOTS];
@@ -76,8 +78,8 @@ template <typename T> __device__ inline void put4(uint16_t *to, const float *fro
 
 /* The epilogue on a grid: the warpgroup's 64 queries are row y of the grid. */
 template <typename T, int D>
-static __device__ void run_grid_epilogue(float (&dq)[D / 2], const float (&dcolumns)[32], const attention &a, grid_epilogue<D> *end, const row_sums *rows,
-                                         int group, int y)
+static __device__ void run_grid_epilogue(float (&dq)[D / 2], const float (&dcolumns)[32], const attention &a,
+                                         grid_epilogue<D> *end, const row_sums *rows, int group, int y)
 {
     const int lane = threadIdx.x % 32, own = threadIdx.x % GROUP / 32 * 16, split = 2 * a.height - 1;
     named_barrier_sync<2 * GROUP>(1); /* the tiles are no longer read */
@@ -87,7 +89,8 @@ static __device__ void run_grid_epilogue(float (&dq)[D / 2], const float (&dcolu
     }
     for (int i = threadIdx.x % GROUP; i < GRID_ROWS * (D / 4); i += GROUP) {
         const int c = i / (D / 4), d = i % (D / 4) * 4;
-        put4<T>(&end->of[group].th[c][d], c < a.height && y < a.height ? a.tables + (int64_t)(y - c + a.height - 1) * D + d : nullptr);
+        put4<T>(&end->of[group].th[c][d],
+                c < a.height && y < a.height ? a.tables + (int64_t)(y - c + a.height - 1) * D + d : nullptr);
     }
     uint4 *zero = reinterpret_cast<uint4 *>(end->of[group].g);
     for (int i = threadIdx.x % GROUP; i < 64 * TABLE_W_PITCH / 8; i += GROUP) zero[i] = uint4{0, 0, 0, 0};
@@ -99,8 +102,11 @@ static __device__ void run_grid_epilogue(float (&dq)[D / 2], const float (&dcolu
     }
     __syncwarp();
     float(&sums)[D / 8][4] = reinterpret_cast<float(&)[D / 8][4]>(dq);
-    const auto lane_at = [&](const uint16_t *x, int pitch) { return reinterpret_cast<const T *>(x + lane % 16 * pitch + lane / 16 * 8); };
-    add_product<T, D, GRID_ROWS, 2>(sums, lane_at(rows->drel[group][own], GRID_ROWS_PITCH), lane_at(end->of[group].th[0], D + 8));
+    const auto lane_at = [&](const uint16_t *x, int pitch) {
+        return reinterpret_cast<const T *>(x + lane % 16 * pitch + lane / 16 * 8);
+    };
+    add_product<T, D, GRID_ROWS, 2>(sums, lane_at(rows->drel[group][own], GRID_ROWS_PITCH),
+                                    lane_at(end->of[group].th[0], D + 8));
     add_product<T, D, TABLE_W_ROWS, 2>(sums, lane_at(end->of[group].g[own], TABLE_W_PITCH), lane_at(end->tw[0], D + 8));
 }
 
@@ -110,21 +116,25 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
 {
     extern __shared__ char memory[];
     constexpr int WORKERS = workers_of<D, GRID || RANGES>, QUERIES = WORKERS / 2;
-    constexpr int HELD_BYTES = held_bytes<D, GRID || RANGES>, TILE = walked_bytes<D>, PANELS = panels_of<D>, SLOTS = slots_of<D>;
+    constexpr int HELD_BYTES = held_bytes < D, GRID || RANGES >, TILE = walked_bytes<D>, PANELS = panels_of<D>,
+                  SLOTS = slots_of<D>;
     constexpr bool AHEAD = is_ahead<D, GRID, RANGES>, KEPT = is_kept<D, GRID || RANGES>;
     char *q = memory + (1024 - shared_address(memory) % 1024) % 1024, *dout = q + HELD_BYTES, *ring = dout + HELD_BYTES;
     row_sums *rows = reinterpret_cast<row_sums *>(ring + ring_bytes<D, GRID>);
-    barriers<SLOTS> *barrier = reinterpret_cast<barriers<SLOTS> *>(reinterpret_cast<char *>(rows) + (GRID ? sizeof(row_sums) : 0));
+    barriers<SLOTS> *barrier =
+        reinterpret_cast<barriers<SLOTS> *>(reinterpret_cast<char *>(rows) + (GRID ? sizeof(row_sums) : 0));
     range_task<QUERIES> *ranged = reinterpret_cast<range_task<QUERIES> *>(barrier + 1); /* with RANGES */
     const int items = a.B * a.H * ((a.T + QUERIES - 1) / QUERIES), group = threadIdx.x / GROUP;
 
     if (threadIdx.x == 0) {
         barrier_init(&barrier->held, 1), barrier_init(&barrier->held_free, WORKERS / 32);
-        for (int i = 0; i < SLOTS; i++) barrier_init(&barrier->full[i], 1), barrier_init(&barrier->free[i], WORKERS / 32);
+        for (int i = 0; i < SLOTS; i++)
+            barrier_init(&barrier->full[i], 1), barrier_init(&barrier->free[i], WORKERS / 32);
         fence_barrier_init();
     }
     if (GRID)
-        for (int i = threadIdx.x; i < (int)(sizeof(row_sums) / 4); i += WORKERS + GROUP) reinterpret_cast<uint32_t *>(rows)[i] = 0;
+        for (int i = threadIdx.x; i < (int)(sizeof(row_sums) / 4); i += WORKERS + GROUP)
+            reinterpret_cast<uint32_t *>(rows)[i] = 0;
     __syncthreads();
 
     if (group == WORKERS / GROUP) {
@@ -133,7 +143,8 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             ring_slot at = {0, 1};
             int i = blockIdx.x; /* with RANGES: the number of the task */
             for (int n = 0; GRID ? n == 0 : RANGES || n * gridDim.x < items; n++) {
-                const task x = fetch_task<RANGES>(ranged, a, n, i, items, &barrier->held, 2 * HELD_BYTES, &barrier->held_free);
+                const task x =
+                    fetch_task<RANGES>(ranged, a, n, i, items, &barrier->held, 2 * HELD_BYTES, &barrier->held_free);
                 if (x.head < 0 && RANGES) break;
                 if (x.head < 0) continue;
                 fetch_rows<QUERIES, PANELS>(q, &m.q, x.b, x.h, x.t0, &barrier->held);
@@ -195,8 +206,8 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
             own_ranges seen;
             bool border = false;
             if constexpr (RANGES) seen = load_ranges(ranged, a, first), border = uniform(ranged->of.border);
-            /* With RANGES, where a tile of keys has rows of another document: when all warpgroups have
-             * computed its scores. */
+            /* With RANGES, where a tile of keys has rows of another document: when all warpgroups
+             * have computed its scores. */
             [[maybe_unused]] const auto clean = [&](int s0) {
                 named_barrier_sync<WORKERS>(2);
                 clean_panels<T, KEYS, PANELS, WORKERS>(ring + at.slot * 2 * TILE, x.keys.end - s0, border, nullptr);
@@ -231,9 +242,11 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 if (GRID)
 #pragma unroll
                     for (int half = 0; half < 2; half++)
-                        next_row_bias[half] = rel[(int64_t)min(s0 / HOPPER_WIDTH + 1, a.height - 1) * a.T + query[half]];
+                        next_row_bias[half] =
+                            rel[(int64_t)min(s0 / HOPPER_WIDTH + 1, a.height - 1) * a.T + query[half]];
                 if (AHEAD) {
-                    /* after the last tile there is no next one: the product computed then is not used */
+                    /* after the last tile there is no next one: the product computed then is not
+                     * used */
                     if (s0 + KEYS < keys.end) barrier_wait(&barrier->full[soon.slot], soon.phase);
                     pin_registers(s), pin_registers(dp), pin_registers(ahead);
                     issue_along<T, D, QUERIES, KEYS>(dp, do_at, along + offset + (TILE >> 4), 0);
@@ -253,11 +266,13 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 }
 #pragma unroll
                 for (int i = 0; i < KEYS / 2; i++)
-                    s[i] = power_of_two(GRID ? fmaf(s[i], factor, columns[i]) + row_bias[i / 2 % 2] : fmaf(s[i], factor, -lse[i / 2 % 2]));
+                    s[i] = power_of_two(GRID ? fmaf(s[i], factor, columns[i]) + row_bias[i / 2 % 2]
+                                             : fmaf(s[i], factor, -lse[i / 2 % 2]));
                 if (!GRID && !RANGES && (s0 + KEYS > a.S || !all_seen(a, first, 16, s0, KEYS)))
 #pragma unroll
                     for (int i = 0; i < KEYS / 2; i++)
-                        if (!key_seen(a, first + lane / 4 + i / 2 % 2 * 8, s0 + i / 4 * 8 + lane % 4 * 2 + i % 2)) s[i] = 0;
+                        if (!key_seen(a, first + lane / 4 + i / 2 % 2 * 8, s0 + i / 4 * 8 + lane % 4 * 2 + i % 2))
+                            s[i] = 0;
                 wgmma_wait<AHEAD ? 1 : 0>();
                 pin_registers(dp);
                 make_ds(dp, s, delta);
@@ -308,7 +323,8 @@ __global__ void __launch_bounds__(workers_of<D, GRID || RANGES> + GROUP, 1)
                 }
 #pragma unroll
                 for (int i = 0; i < D / 2; i++) dq[i] *= a.scale;
-                run_grid_epilogue<T, D>(dq, dcolumns, a, reinterpret_cast<grid_epilogue<D> *>(ring), rows, group, x.t0 / HOPPER_WIDTH + group);
+                run_grid_epilogue<T, D>(dq, dcolumns, a, reinterpret_cast<grid_epilogue<D> *>(ring), rows, group,
+                                        x.t0 / HOPPER_WIDTH + group);
             }
             store_block<T>(a.dq, x.b, x.h, first, a.T, dq, GRID ? 1.0f : a.scale, GRID ? 1.0f : a.scale);
         }
@@ -321,8 +337,9 @@ extern "C" cudaError_t cuda_hopper_dq(const struct attention *a, const struct at
 {
     return by_kind(a, [&](auto t, auto d, auto grid, auto ranges) {
         constexpr int D = d, QUERIES = workers_of<D, grid || ranges> / 2;
-        const size_t bytes = 1024 + 2 * held_bytes<D, grid || ranges> + ring_bytes<D, grid> + (grid ? sizeof(row_sums) : 0) + sizeof(barriers<slots_of<D>>) +
-                             (ranges ? sizeof(range_task<QUERIES>) : 0);
+        const size_t bytes = 1024 + 2 * held_bytes < D,
+                     grid || ranges > +ring_bytes<D, grid> + (grid ? sizeof(row_sums) : 0) +
+                                          sizeof(barriers<slots_of<D>>) + (ranges ? sizeof(range_task<QUERIES>) : 0);
         static_assert(sizeof(barriers<slots_of<D>>) % 16 == 0, "what follows is aligned");
         return start_tasks(hopper_dq<decltype(t), D, grid, ranges>, QUERIES, !grid, bytes, stream, a, m);
     });

@@ -86,16 +86,17 @@ attention_fn cuda_attention_tables, cuda_attention_sum_tables;
 /* delta = rowsum(do * o), and lse in base 2, both [B,H,T rounded up to 64] (passes.cu). */
 attention_fn cuda_attention_row_stats;
 
-/* Before kernels with ranges (ranges.cu): seen and bounds; and, unless 0, the tiles of `queries` queries
- * and those of `keys` keys in the order of their work. Both are multiples of 64. */
-cudaError_t cuda_attention_ranges(const struct attention *a, int queries, int keys, enum seen_form form, cudaStream_t stream);
+/* Before kernels with ranges (ranges.cu): seen and bounds; and, unless 0, the tiles of `queries`
+ * queries and those of `keys` keys in the order of their work. Both are multiples of 64. */
+cudaError_t cuda_attention_ranges(const struct attention *a, int queries, int keys, enum seen_form form,
+                                  cudaStream_t stream);
 
 /* Without tensor cores (plain.cu). */
 plain_fn cuda_attention_plain, cuda_attention_plain_bwd;
 
-/* With tensor cores (forward.cu, dq.cu, dkv.cu); unit is log2(e). `added` is what they add to the scores.
- * The backward kernels run after cuda_attention_row_stats. The partial sums of a bias gradient are of
- * ATTENTION_FAST_TILE queries. */
+/* With tensor cores (forward.cu, dq.cu, dkv.cu); unit is log2(e). `added` is what they add to the
+ * scores. The backward kernels run after cuda_attention_row_stats. The partial sums of a bias
+ * gradient are of ATTENTION_FAST_TILE queries. */
 tiles_fn cuda_attention_forward, cuda_attention_dq, cuda_attention_dkv;
 
 /* With ADDS_GRID64 rel, multiplied by `unit`, and drel are stored transposed, [B,H,height+width,T].
@@ -103,16 +104,16 @@ tiles_fn cuda_attention_forward, cuda_attention_dq, cuda_attention_dkv;
 cudaError_t cuda_grid64_rel(const struct attention *a, float unit, cudaStream_t stream);
 attention_fn cuda_grid64_dtables;
 
-/* Few queries or few keys, without tensor cores and with them (few.cu, few_mma.cu). If there are several
- * splits, sums over rows are partial afterwards, in `partial` and `other`, and cuda_attention_few_join
- * adds them. */
+/* Few queries or few keys, without tensor cores and with them (few.cu, few_mma.cu). If there are
+ * several splits, sums over rows are partial afterwards, in `partial` and `other`, and
+ * cuda_attention_few_join adds them. */
 few_fn cuda_attention_few, cuda_attention_few_mma;
 cudaError_t cuda_attention_few_join(const struct attention *a, int backward, cudaStream_t stream);
 
-/* Windows without tensor cores (window.cu): with an access of 16 bytes the rows of k, in the backward also of v, q,
- * dout and tables of their type, begin at multiples of 16 bytes and consist of them. With tensor cores
- * (window_fast.cu, window_bwd.cu), for ATTENTION_SHARED bytes of shared memory a block or, _small, for
- * ATTENTION_SHARED_SM75. On 9.0 (window_hopper*.cu). */
+/* Windows without tensor cores (window.cu): with an access of 16 bytes the rows of k, in the
+ * backward also of v, q, dout and tables of their type, begin at multiples of 16 bytes and consist
+ * of them. With tensor cores (window_fast.cu, window_bwd.cu), for ATTENTION_SHARED bytes of shared
+ * memory a block or, _small, for ATTENTION_SHARED_SM75. On 9.0 (window_hopper*.cu). */
 attention_fn cuda_window_plain, cuda_window_fast, cuda_window_small, cuda_window_hopper;
 attention_fn cuda_window_plain_bwd, cuda_window_fast_bwd, cuda_window_small_bwd, cuda_window_hopper_bwd;
 /* Runs after any backward of windows (passes.cu): sums the workspace over all windows, in order. */

@@ -1,7 +1,7 @@
 /*
- * launch_hopper.h: attention on GPUs of compute capability 9.0 (sm_90), with wgmma operands in shared
- * memory and tiles copied by TMA: hopper.c for attention.c, and the launchers of the hopper*.cu files
- * for hopper.c.
+ * launch_hopper.h: attention on GPUs of compute capability 9.0 (sm_90), with wgmma operands in
+ * shared memory and tiles copied by TMA: hopper.c for attention.c, and the launchers of the
+ * hopper*.cu files for hopper.c.
  *
  * A grid must have rows of 64 columns, so that 64 keys are one row of it. rel and drel are stored
  * transposed, [B,H,height+width,T]; rel is divided by the scale.
@@ -33,8 +33,8 @@ struct attention_maps {
 extern "C" {
 #endif
 
-/* With ranges, after cuda_attention_ranges for tiles of 64 HOPPER_GROUPS queries and, in the backward, of
- * HOPPER_HELD keys. */
+/* With ranges, after cuda_attention_ranges for tiles of 64 HOPPER_GROUPS queries and, in the
+ * backward, of HOPPER_HELD keys. */
 struct error;
 int hopper_attention(const struct attention *a, cudaStream_t stream, struct error *e);
 int hopper_attention_bwd(const struct attention *a, cudaStream_t stream, struct error *e);

@@ -58,7 +58,10 @@ __device__ inline void copy4_to(unsigned to, const void *from)
 __device__ inline void copy_commit() {}
 template <int n> __device__ inline void copy_wait() {}
 #endif
-__device__ inline void store_to(unsigned to, int x) { asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory"); }
+__device__ inline void store_to(unsigned to, int x)
+{
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
 __device__ inline void copy16(void *to, const void *from, bool there) { copy_to(shared_address(to), from, there); }
 
 /* Copies rows first .. first+N of a head; zeros beyond `count`. */
@@ -91,7 +94,8 @@ __device__ inline float power_of_two(float x)
     return y;
 }
 
-/* c [16][8] += a [16][8] b [8][8]; c += a [16][16] b [16][8]. Before 8.0 the latter in two halves. */
+/* c [16][8] += a [16][8] b [8][8]; c += a [16][16] b [16][8]. Before 8.0 the latter in two
+ * halves. */
 #define MMA8(T, NAME) \
     __device__ inline void mma8(float (&c)[4], unsigned a0, unsigned a1, unsigned b, T) \
     { \
@@ -139,17 +143,22 @@ template <typename T, int N> __device__ inline void round_to(unsigned (&a)[4], c
     a[2] = both(c[2 * k + 1][0], c[2 * k + 1][1], T()), a[3] = both(c[2 * k + 1][2], c[2 * k + 1][3], T());
 }
 
-/* The 16 rows of the right operand that a lane's ldmatrix reads, in a tile of rows of D + 8: along its
- * rows, or across them. Of the left operand, lane_across. */
+/* The 16 rows of the right operand that a lane's ldmatrix reads, in a tile of rows of D + 8: along
+ * its rows, or across them. Of the left operand, lane_across. */
 template <typename T, int D> __device__ inline const T *lane_along(const T *y)
 {
     const int lane = threadIdx.x % 32;
     return y + (lane / 16 * 8 + lane % 8) * (D + 8) + lane / 8 % 2 * 8;
 }
-template <typename T, int ROW> __device__ inline const T *lane_across(const T *y) { return y + threadIdx.x % 16 * ROW + threadIdx.x % 32 / 16 * 8; }
+template <typename T, int ROW> __device__ inline const T *lane_across(const T *y)
+{
+    return y + threadIdx.x % 16 * ROW + threadIdx.x % 32 / 16 * 8;
+}
 
-/* c [16][8N] += 16 columns a of the warp's rows times rows of y [8N][16]. `y`: the lane's address. */
-template <typename T, int D, int N> __device__ inline void add_along(float (&c)[N][4], const unsigned (&a)[4], const T *y)
+/* c [16][8N] += 16 columns a of the warp's rows times rows of y [8N][16]. `y`: the lane's
+ * address. */
+template <typename T, int D, int N>
+__device__ inline void add_along(float (&c)[N][4], const unsigned (&a)[4], const T *y)
 {
     each<N / 2>([&](int n) {
         unsigned b[4];
@@ -194,8 +203,10 @@ __device__ inline void product_add(float (&c)[D / 8][4], const float (&p)[N][4],
     });
 }
 
-/* The same with p already rounded: rows of x, K long, in shared memory. `left`, `right`: the lane's addresses. */
-template <typename T, int D, int K, int UNROLLED = K / 16> __device__ inline void add_product(float (&c)[D / 8][4], const T *left, const T *right)
+/* The same with p already rounded: rows of x, K long, in shared memory. `left`, `right`: the lane's
+ * addresses. */
+template <typename T, int D, int K, int UNROLLED = K / 16>
+__device__ inline void add_product(float (&c)[D / 8][4], const T *left, const T *right)
 {
 #pragma unroll UNROLLED
     for (int k = 0; k < K; k += 16) {
@@ -205,13 +216,15 @@ template <typename T, int D, int K, int UNROLLED = K / 16> __device__ inline voi
     }
 }
 /* x has the pitch XROW, and the warp's rows begin at `first`. */
-template <typename T, int D, int K, int XROW> __device__ inline void product_add(float (&c)[D / 8][4], const T *x, int first, const T *y)
+template <typename T, int D, int K, int XROW>
+__device__ inline void product_add(float (&c)[D / 8][4], const T *x, int first, const T *y)
 {
     add_product<T, D, K>(c, lane_across<T, XROW>(x + first * XROW), lane_across<T, D + 8>(y));
 }
 
 /* Stores a thread's part of the upper or lower row of C fragments, times `factor`. */
-template <typename T, int N> __device__ inline void store_half(T *row, const float (&c)[N][4], int half, float factor, int columns = 8 * N)
+template <typename T, int N>
+__device__ inline void store_half(T *row, const float (&c)[N][4], int half, float factor, int columns = 8 * N)
 {
     T *to = row + threadIdx.x % 4 * 2;
     each<N>([&](int n) {
@@ -221,8 +234,8 @@ template <typename T, int N> __device__ inline void store_half(T *row, const flo
 }
 /* Stores the warp's 16 rows, times the factor of each half, to rows of x from `first` on. */
 template <typename T, int D>
-__device__ inline void store_rows(const head_rows &x, int64_t b, int64_t h, int first, int count, const float (&c)[D / 8][4],
-                                  float upper, float lower)
+__device__ inline void store_rows(const head_rows &x, int64_t b, int64_t h, int first, int count,
+                                  const float (&c)[D / 8][4], float upper, float lower)
 {
     each<2>([&](int half) {
         const int t = first + threadIdx.x % 32 / 4 + 8 * half;

@@ -12,7 +12,10 @@
 
 constexpr int QUERIES = 16, ROWS = 16, TOKENS = 64, SLICES = 32;
 
-static __device__ void add_four(float *sum, const float4 &four, float x) { sum[0] += four.x * x, sum[1] += four.y * x, sum[2] += four.z * x, sum[3] += four.w * x; }
+static __device__ void add_four(float *sum, const float4 &four, float x)
+{
+    sum[0] += four.x * x, sum[1] += four.y * x, sum[2] += four.z * x, sum[3] += four.w * x;
+}
 
 /* --- before ------------------------------------------------------------------------------ */
 
@@ -59,7 +62,8 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) rel_kernel(const 
             each<QUERIES / 4>([&](int r) { add_four(&sum[4 * r], columns[d * (QUERIES / 4) + r], x); });
         }
         each<QUERIES>([&](int r) {
-            const int t = t0 + r, c = j < split ? t / a.width - j + a.height - 1 : t % a.width - (j - split) + a.width - 1;
+            const int t = t0 + r,
+                      c = j < split ? t / a.width - j + a.height - 1 : t % a.width - (j - split) + a.width - 1;
             if (r < count && c >= 0 && c < (j < split ? a.height : a.width))
                 a.rel[(head * a.T + t) * R + (j < split ? c : a.height + c)] = sum[r] * a.unit;
         });
@@ -87,8 +91,10 @@ template <typename T, int PARTS> __global__ void __launch_bounds__(BLOCK) row_st
 {
     constexpr int WARP_ROWS = 32 / PARTS;
     const int part = threadIdx.x % PARTS;
-    const int64_t padded = (a.T + 63) / 64 * 64, rows = (int64_t)a.B * a.H * padded, stride = (int64_t)gridDim.x * (BLOCK / PARTS);
-    const int64_t end = (rows + WARP_ROWS - 1) / WARP_ROWS * WARP_ROWS; /* a multiple of a warp's rows, so that warps do not diverge */
+    const int64_t padded = (a.T + 63) / 64 * 64, rows = (int64_t)a.B * a.H * padded,
+                  stride = (int64_t)gridDim.x * (BLOCK / PARTS);
+    /* a multiple of a warp's rows, so that warps do not diverge */
+    const int64_t end = (rows + WARP_ROWS - 1) / WARP_ROWS * WARP_ROWS;
     for (int64_t row = (int64_t)blockIdx.x * (BLOCK / PARTS) + threadIdx.x / PARTS; row < end; row += stride) {
         const int64_t h = row % a.H, t = row / a.H % padded, b = row / a.H / padded; /* in memory order */
         const bool there = row < rows && t < a.T;
@@ -129,10 +135,14 @@ template <typename T> static cudaError_t before(const attention *a, int with_del
         const int threads = (table_rows(*a) + 31) / 32 * 32;
         rc = cuda_attention_tables(a, stream);
         if (rc != cudaSuccess) return rc;
-        rc = start_kernel(rel_kernel<T>, heads * ((a->T + QUERIES - 1) / QUERIES), threads < BLOCK ? threads : BLOCK, QUERIES * sizeof(float) * (size_t)a->D, stream, *a);
+        rc = start_kernel(rel_kernel<T>, heads * ((a->T + QUERIES - 1) / QUERIES), threads < BLOCK ? threads : BLOCK,
+                          QUERIES * sizeof(float) * (size_t)a->D, stream, *a);
     }
-    if (a->mode == ATTENTION_BY_BIAS) rc = start_kernel(bias_kernel, grid_for((int64_t)a->H * a->T), BLOCK, 0, stream, *a);
-    return rc == cudaSuccess && with_delta ? start_kernel(delta_kernel<T>, grid_for(heads * a->T * 32), BLOCK, 0, stream, *a) : rc;
+    if (a->mode == ATTENTION_BY_BIAS)
+        rc = start_kernel(bias_kernel, grid_for((int64_t)a->H * a->T), BLOCK, 0, stream, *a);
+    return rc == cudaSuccess && with_delta
+               ? start_kernel(delta_kernel<T>, grid_for(heads * a->T * 32), BLOCK, 0, stream, *a)
+               : rc;
 }
 
 extern "C" cudaError_t cuda_attention_before(const struct attention *a, int with_delta, cudaStream_t stream)
@@ -192,11 +202,11 @@ template <typename T> __global__ void __launch_bounds__(BLOCK) dtable_kernel(con
     }
 }
 
-/* The sum over `count` rows of n numbers, of which the first `split` go to `to`, the others to `next`:
- * 32 columns per block, and SLICES slices of rows, which are added in order. With `heads` the columns
- * are [heads][2][D] and go to [2][heads][D]. */
-__global__ void __launch_bounds__(SLICES * 32) sum_rows_kernel(float *to, float *next, int64_t split, const float *from, int64_t count, int64_t n,
-                                                               int heads, int D)
+/* The sum over `count` rows of n numbers, of which the first `split` go to `to`, the others to
+ * `next`: 32 columns per block, and SLICES slices of rows, which are added in order. With `heads`
+ * the columns are [heads][2][D] and go to [2][heads][D]. */
+__global__ void __launch_bounds__(SLICES * 32) sum_rows_kernel(float *to, float *next, int64_t split, const float *from,
+                                                               int64_t count, int64_t n, int heads, int D)
 {
     __shared__ float meet[SLICES][33];
     const int lane = threadIdx.x % 32, slice = threadIdx.x / 32;
@@ -213,21 +223,25 @@ __global__ void __launch_bounds__(SLICES * 32) sum_rows_kernel(float *to, float 
     else next[i - split] = total;
 }
 
-static cudaError_t sum_rows(float *to, float *next, int64_t split, const float *from, int64_t count, int64_t n, int heads, int D, cudaStream_t stream)
+static cudaError_t sum_rows(float *to, float *next, int64_t split, const float *from, int64_t count, int64_t n,
+                            int heads, int D, cudaStream_t stream)
 {
-    return start_kernel(sum_rows_kernel, (n + 31) / 32, SLICES * 32, 0, stream, to, next, split, from, count, n, heads, D);
+    return start_kernel(sum_rows_kernel, (n + 31) / 32, SLICES * 32, 0, stream, to, next, split, from, count, n, heads,
+                        D);
 }
 
 extern "C" cudaError_t cuda_attention_sum_tables(const struct attention *a, cudaStream_t stream)
 {
     const int64_t rows = (int64_t)(2 * a->height - 1) * a->D, columns = (int64_t)(2 * a->width - 1) * a->D;
-    return sum_rows(a->dtable[0], a->dtable[1], rows, a->partial, attention_groups((int64_t)a->B * a->H, a->height, a->width), rows + columns, 0, a->D, stream);
+    return sum_rows(a->dtable[0], a->dtable[1], rows, a->partial,
+                    attention_groups((int64_t)a->B * a->H, a->height, a->width), rows + columns, 0, a->D, stream);
 }
 
 extern "C" cudaError_t cuda_window_sums(const struct attention *a, cudaStream_t stream)
 {
     const int64_t places = (int64_t)a->B * a->across * a->down, table = (int64_t)(2 * a->window - 1) * a->D;
-    const cudaError_t rc = sum_rows(a->dtable[0], a->dtable[1], table, a->tables, places * a->H, 2 * table, 0, a->D, stream);
+    const cudaError_t rc =
+        sum_rows(a->dtable[0], a->dtable[1], table, a->tables, places * a->H, 2 * table, 0, a->D, stream);
     if (rc != cudaSuccess) return rc;
     return sum_rows(a->dpad, nullptr, 0, a->pads, places, (int64_t)a->H * 2 * a->D, a->H, a->D, stream);
 }
@@ -243,7 +257,8 @@ template <typename T> static cudaError_t after_tables(const attention *a, cudaSt
 extern "C" cudaError_t cuda_attention_after(const struct attention *a, int tile, cudaStream_t stream)
 {
     if (a->mode == ATTENTION_PLAIN) return cudaSuccess;
-    if (a->mode == ATTENTION_BY_TABLES) return by_store(a->type, [&](auto t) { return after_tables<decltype(t)>(a, stream); });
+    if (a->mode == ATTENTION_BY_TABLES)
+        return by_store(a->type, [&](auto t) { return after_tables<decltype(t)>(a, stream); });
     const int64_t count = (int64_t)a->B * ((a->T + tile - 1) / tile), n = (int64_t)a->H * a->T;
     return sum_rows(a->dtable[0], nullptr, n, a->partial, count, n, 0, a->D, stream);
 }

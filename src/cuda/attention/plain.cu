@@ -11,8 +11,8 @@
  *     dq        a tile of queries, all keys:   dq, drel or the partial sums of the bias
  *     dk, dv    a tile of keys, all queries of all heads that read it
  *
- * With RANGES (ranges.cuh) a query sees its range of keys; a product with p = 0 or ds = 0 is left out where
- * not all queries see all keys, so that a NaN that is not seen is not added.
+ * With RANGES (ranges.cuh) a query sees its range of keys; a product with p = 0 or ds = 0 is left
+ * out where not all queries see all keys, so that a NaN that is not seen is not added.
  *
  * Each output has one owner that adds in one order: the same bits every time. p is recomputed
  * from lse in both kernels of the backward; no T x S tensor exists.
@@ -26,7 +26,8 @@ constexpr int SIDE = 16, PLAIN_BLOCK = SIDE * SIDE;
 
 /* Loads rows first .. first+rows to shared memory; zeros beyond `count`. */
 template <typename T>
-static __device__ void load_rows_as(float *to, int stride, const T *x, int64_t token, int first, int rows, int count, int D)
+static __device__ void load_rows_as(float *to, int stride, const T *x, int64_t token, int first, int rows, int count,
+                                    int D)
 {
     for (int i = threadIdx.x; i < rows * D; i += PLAIN_BLOCK) {
         const int r = i / D, d = i - r * D;
@@ -35,20 +36,22 @@ static __device__ void load_rows_as(float *to, int stride, const T *x, int64_t t
 }
 /* Not inlined: the call costs no measurable time here, but many inlined copies cost compile time.
  * Nothing is passed by reference, which would place the kernel's arguments in local memory. */
-static __device__ __noinline__ void load_head(enum store type, float *to, int stride, const void *x, int64_t at, int64_t token, int first,
-                                              int rows, int count, int D)
+static __device__ __noinline__ void load_head(enum store type, float *to, int stride, const void *x, int64_t at,
+                                              int64_t token, int first, int rows, int count, int D)
 {
     if (type == STORE_F32) load_rows_as(to, stride, static_cast<const float *>(x) + at, token, first, rows, count, D);
-    else if (type == STORE_BF16) load_rows_as(to, stride, static_cast<const __nv_bfloat16 *>(x) + at, token, first, rows, count, D);
+    else if (type == STORE_BF16)
+        load_rows_as(to, stride, static_cast<const __nv_bfloat16 *>(x) + at, token, first, rows, count, D);
     else load_rows_as(to, stride, static_cast<const __half *>(x) + at, token, first, rows, count, D);
 }
-static __device__ void load_rows(const attention &a, float *to, int stride, const head_rows &x, int64_t b, int64_t h, int first,
-                                 int rows, int count)
+static __device__ void load_rows(const attention &a, float *to, int stride, const head_rows &x, int64_t b, int64_t h,
+                                 int first, int rows, int count)
 {
     load_head(a.type, to, stride, x.data, b * x.sample + h * x.head, x.token, first, rows, count, a.D);
 }
 
-static __device__ void store_element(const attention &a, const head_rows &to, int64_t b, int64_t t, int64_t h, int d, float x)
+static __device__ void store_element(const attention &a, const head_rows &to, int64_t b, int64_t t, int64_t h, int d,
+                                     float x)
 {
     if (a.type == STORE_F32) row_at<float>(to, b, t, h)[d] = x;
     else if (a.type == STORE_BF16) row_at<__nv_bfloat16>(to, b, t, h)[d] = from_float<__nv_bfloat16>(x);
@@ -75,9 +78,10 @@ static __device__ void dots(float (&to)[M][N], const float *x, const float *y, i
     }
 }
 
-/* sum[i] += row y+16i of p [..][BN + 1] times BN rows of x: every 16th column from x on. SKIPS: without the
- * rows whose factor is 0. */
-template <int M, int C, int BN, bool SKIPS = false> static __device__ void add_rows(float (&sum)[M][C], const float *p, const float *x, int stride, int D)
+/* sum[i] += row y+16i of p [..][BN + 1] times BN rows of x: every 16th column from x on. SKIPS:
+ * without the rows whose factor is 0. */
+template <int M, int C, int BN, bool SKIPS = false>
+static __device__ void add_rows(float (&sum)[M][C], const float *p, const float *x, int stride, int D)
 {
     const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
 #pragma unroll 2
@@ -97,8 +101,10 @@ template <int M, int C, int BN, bool SKIPS = false> static __device__ void add_r
     }
 }
 
-/* The score of a product: adds the mask and the position terms. `range`: the query's keys, with RANGES. */
-template <bool RANGES> static __device__ float score_of(const attention &a, float dot, int64_t b, int64_t h, int t, int s, const span &range)
+/* The score of a product: adds the mask and the position terms. `range`: the query's keys, with
+ * RANGES. */
+template <bool RANGES>
+static __device__ float score_of(const attention &a, float dot, int64_t b, int64_t h, int t, int s, const span &range)
 {
     if (RANGES ? !in_range(range, s) : !key_seen(a, t, s)) return -CUDART_INF_F;
     float score = a.scale * dot;
@@ -112,7 +118,8 @@ template <bool RANGES> static __device__ float score_of(const attention &a, floa
 }
 
 /* The ranges of a thread's queries. */
-template <bool RANGES, int M> static __device__ void load_ranges(const attention &a, int64_t b, int t0, span (&range)[M])
+template <bool RANGES, int M>
+static __device__ void load_ranges(const attention &a, int64_t b, int t0, span (&range)[M])
 {
 #pragma unroll
     for (int i = 0; i < M; i++) {
@@ -198,7 +205,8 @@ static __device__ pair pair_of(const attention &a, float dot, float dp, int64_t 
 
 /* lse and delta of a thread's queries. */
 template <int M>
-static __device__ void load_statistics(const attention &a, int64_t b, int64_t h, int t0, float (&lse)[M], float (&delta)[M])
+static __device__ void load_statistics(const attention &a, int64_t b, int64_t h, int t0, float (&lse)[M],
+                                       float (&delta)[M])
 {
 #pragma unroll
     for (int i = 0; i < M; i++) {
@@ -212,8 +220,8 @@ static __device__ void load_statistics(const attention &a, int64_t b, int64_t h,
 
 /* Adds a tile of ds into drel, rows of all position terms. One thread owns a position term
  * throughout. */
-static __device__ void add_positions(const attention &a, float *drel, const float *ds, int stride, int t0, int tn, int s0,
-                                     int sn)
+static __device__ void add_positions(const attention &a, float *drel, const float *ds, int stride, int t0, int tn,
+                                     int s0, int sn)
 {
     const int R = positions(a), count = min(tn, a.T - t0), end = min(s0 + sn, a.S);
     for (int i = threadIdx.x; i < count * R; i += PLAIN_BLOCK) {
@@ -293,7 +301,8 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
 #pragma unroll
             for (int j = 0; j < N; j++) {
                 const int t = t0 + ty + SIDE * i, s = s0 + tx + SIDE * j;
-                ds[(ty + SIDE * i) * P + tx + SIDE * j] = pair_of<RANGES>(a, x[i][j], dp[i][j], b, h, t, s, lse[i], delta[i], range[i]).ds;
+                ds[(ty + SIDE * i) * P + tx + SIDE * j] =
+                    pair_of<RANGES>(a, x[i][j], dp[i][j], b, h, t, s, lse[i], delta[i], range[i]).ds;
             }
         __syncthreads();
         if (RANGES && !sees_all(bounds, s0, BN)) add_rows<M, C, BN, RANGES>(dq, ds, k, stride, a.D);
@@ -324,7 +333,8 @@ __global__ void __launch_bounds__(PLAIN_BLOCK) plain_dq(const attention a)
 
 /* dk, dv += the transposed p, ds [BM][N x 16 + 1] times BM rows of q and do. SKIPS: as add_rows. */
 template <int BM, int N, int C, bool SKIPS>
-static __device__ void add_pairs(float (&dk)[N][C], float (&dv)[N][C], const float *p, const float *ds, const float *q, const float *dout, int stride, int D)
+static __device__ void add_pairs(float (&dk)[N][C], float (&dv)[N][C], const float *p, const float *ds, const float *q,
+                                 const float *dout, int stride, int D)
 {
     constexpr int P = N * SIDE + 1;
     const int ty = threadIdx.x / SIDE, tx = threadIdx.x % SIDE;
@@ -412,16 +422,23 @@ static int64_t tiles_of(int64_t n, int64_t tile) { return (n + tile - 1) / tile;
 template <int M, int N, int C> static cudaError_t start_forward(const attention *a, bool ranges, cudaStream_t stream)
 {
     const size_t row = (size_t)(a->D | 1), floats = (M + N) * SIDE * row + (size_t)(M * SIDE) * (N * SIDE + 1);
-    return start_kernel(ranges ? plain_forward<M, N, C, true> : plain_forward<M, N, C, false>, (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE), PLAIN_BLOCK, floats * sizeof(float), stream, *a);
+    return start_kernel(ranges ? plain_forward<M, N, C, true> : plain_forward<M, N, C, false>,
+                        (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE), PLAIN_BLOCK, floats * sizeof(float), stream,
+                        *a);
 }
 
 /* A block of dq has attention_small_tile(D) queries. */
 template <int M, int N, int C> static cudaError_t start_backward(const attention *a, bool ranges, cudaStream_t stream)
 {
-    const size_t row = (size_t)(a->D | 1), scores = (size_t)(M * SIDE) * (N * SIDE + 1), rows = 2 * (M + N) * SIDE * row;
-    const int64_t by_key = (int64_t)a->B * a->G * tiles_of(a->S, N * SIDE), by_query = (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE);
-    const cudaError_t rc = start_kernel(ranges ? plain_dkv<M, N, C, true> : plain_dkv<M, N, C, false>, by_key, PLAIN_BLOCK, (rows + 2 * scores) * sizeof(float), stream, *a);
-    return rc == cudaSuccess ? start_kernel(ranges ? plain_dq<M, N, C, true> : plain_dq<M, N, C, false>, by_query, PLAIN_BLOCK, (rows + scores) * sizeof(float), stream, *a) : rc;
+    const size_t row = (size_t)(a->D | 1), scores = (size_t)(M * SIDE) * (N * SIDE + 1),
+                 rows = 2 * (M + N) * SIDE * row;
+    const int64_t by_key = (int64_t)a->B * a->G * tiles_of(a->S, N * SIDE),
+                  by_query = (int64_t)a->B * a->H * tiles_of(a->T, M * SIDE);
+    const cudaError_t rc = start_kernel(ranges ? plain_dkv<M, N, C, true> : plain_dkv<M, N, C, false>, by_key,
+                                        PLAIN_BLOCK, (rows + 2 * scores) * sizeof(float), stream, *a);
+    return rc == cudaSuccess ? start_kernel(ranges ? plain_dq<M, N, C, true> : plain_dq<M, N, C, false>, by_query,
+                                            PLAIN_BLOCK, (rows + scores) * sizeof(float), stream, *a)
+                             : rc;
 }
 
 static bool is_small(enum plain_form form) { return form == PLAIN_64 || form == PLAIN_64_RANGES; }
@@ -430,11 +447,13 @@ static bool has_ranges(enum plain_form form) { return form == PLAIN_64_RANGES ||
 extern "C" cudaError_t cuda_attention_plain(const struct attention *a, enum plain_form form, cudaStream_t stream)
 {
     if (form != plain_form(a->D, a->ranges != nullptr)) return cudaErrorInvalidValue;
-    return is_small(form) ? start_forward<4, 4, 4>(a, has_ranges(form), stream) : start_forward<2, 2, 16>(a, has_ranges(form), stream);
+    return is_small(form) ? start_forward<4, 4, 4>(a, has_ranges(form), stream)
+                          : start_forward<2, 2, 16>(a, has_ranges(form), stream);
 }
 
 extern "C" cudaError_t cuda_attention_plain_bwd(const struct attention *a, enum plain_form form, cudaStream_t stream)
 {
     if (form != plain_form(a->D, a->ranges != nullptr)) return cudaErrorInvalidValue;
-    return is_small(form) ? start_backward<2, 2, 4>(a, has_ranges(form), stream) : start_backward<1, 1, 16>(a, has_ranges(form), stream);
+    return is_small(form) ? start_backward<2, 2, 4>(a, has_ranges(form), stream)
+                          : start_backward<1, 1, 16>(a, has_ranges(form), stream);
 }

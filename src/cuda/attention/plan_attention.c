@@ -34,11 +34,12 @@ static bool is_stored(enum dtype t) { return t == DT_F32 || is_half(t); }
 
 static bool is_heads(const struct tensor *t, enum dtype dtype)
 {
-    return t && t->rank == 4 && t->dtype == dtype && (t->stride[3] == 1 || t->dim[3] == 1) && t->dim[3] <= HEAD_MAX && is_stored(dtype);
+    return t && t->rank == 4 && t->dtype == dtype && (t->stride[3] == 1 || t->dim[3] == 1) && t->dim[3] <= HEAD_MAX &&
+           is_stored(dtype);
 }
 
-/* Rows of the last dimension consist of 16-byte chunks of 8 elements; storages begin at multiples of
- * 256. */
+/* Rows of the last dimension consist of 16-byte chunks of 8 elements; storages begin at multiples
+ * of 256. */
 static bool has_aligned_rows(const struct tensor *t)
 {
     for (int i = 0; i + 1 < t->rank; i++)
@@ -80,7 +81,13 @@ struct operands {
 static struct operands operands_of(const struct query *q, enum attention_mode mode, bool backward)
 {
     const int first = backward ? 1 : 0;
-    struct operands f = {.q = q->in[first], .k = q->in[first + 1], .v = q->in[first + 2], .mode = mode, .backward = backward, .height = 1, .width = 1};
+    struct operands f = {.q = q->in[first],
+                         .k = q->in[first + 1],
+                         .v = q->in[first + 2],
+                         .mode = mode,
+                         .backward = backward,
+                         .height = 1,
+                         .width = 1};
     if (backward) f.dout = q->in[0];
     if (mode == ATTENTION_PLAIN) f.mask = given(q, table_of(backward)), f.scale = q->attr->attention.scale;
     else f.scale = q->attr->relative.scale, f.height = q->attr->relative.height, f.width = q->attr->relative.width;
@@ -88,7 +95,10 @@ static struct operands operands_of(const struct query *q, enum attention_mode mo
 }
 
 /* Whether scores are products and nothing is added to them. */
-static bool has_no_score_bias(const struct operands *f) { return f->mode == ATTENTION_PLAIN && !f->mask && f->scale > 0; }
+static bool has_no_score_bias(const struct operands *f)
+{
+    return f->mode == ATTENTION_PLAIN && !f->mask && f->scale > 0;
+}
 
 /* The range of keys of each query, behind the mask; NULL: none. */
 static const struct tensor *ranges_of(const struct query *q, bool backward) { return given(q, table_of(backward) + 1); }
@@ -116,15 +126,16 @@ static bool has_narrow_tables(const struct query *q, const struct operands *f)
     return q->in[table]->dtype == f->q->dtype && q->in[table + 1]->dtype == f->q->dtype;
 }
 
-/* --- tensor cores ------------------------------------------------------------------------------- */
+/* --- tensor cores ----------------------------------------------------------------------------- */
 
-/* The limits of the kernels of 8.0 and later, whatever is added to the scores. Heads of 72 have no position
- * terms. */
+/* The limits of the kernels of 8.0 and later, whatever is added to the scores. Heads of 72 have no
+ * position terms. */
 static bool is_fast(const struct query *q, const struct operands *f)
 {
     const int64_t D = f->q->dim[3];
     const bool padded = D == 72 && f->mode == ATTENTION_PLAIN;
-    if (!has_tensor_cores(q, f->q->dtype) || (D != 32 && D != 64 && D != 80 && D != 96 && D != 128 && !padded)) return false;
+    if (!has_tensor_cores(q, f->q->dtype) || (D != 32 && D != 64 && D != 80 && D != 96 && D != 128 && !padded))
+        return false;
     return f->height + f->width <= ATTENTION_GRID && operands_match(q, f, true);
 }
 
@@ -133,11 +144,14 @@ static bool fits_shared(const struct query *q, const struct operands *f)
 {
     const int D = ATTENTION_PADDED((int)f->q->dim[3]), T = (int)f->q->dim[1];
     const size_t most = ATTENTION_SHARED_SM75;
-    const enum score_terms added = f->mode == ATTENTION_PLAIN ? ADDS_MASK : f->mode == ATTENTION_BY_TABLES ? ADDS_TABLES : ADDS_BIAS;
+    const enum score_terms added = f->mode == ATTENTION_PLAIN       ? ADDS_MASK
+                                   : f->mode == ATTENTION_BY_TABLES ? ADDS_TABLES
+                                                                    : ADDS_BIAS;
     if (q->profile->capability >= 80) return true;
     if (fast_bytes(D, added, position_stride(forward_columns(f->height) + f->width), T) > most) return false;
-    return !f->backward || (fast_dkv_bytes(D, added, position_stride(dkv_columns(f->height, f->width) + f->width), T) <= most &&
-                            fast_dq_bytes(D, added, position_stride(f->height + f->width), T) <= most);
+    return !f->backward ||
+           (fast_dkv_bytes(D, added, position_stride(dkv_columns(f->height, f->width) + f->width), T) <= most &&
+            fast_dq_bytes(D, added, position_stride(f->height + f->width), T) <= most);
 }
 
 static bool dense_match(const struct query *q, bool backward)
@@ -166,12 +180,14 @@ static bool fast_match(const struct query *q, enum attention_mode mode, bool bac
     const struct operands f = operands_of(q, mode, backward);
     if (!is_fast(q, &f) || has_no_score_bias(&f) || (mode == ATTENTION_BY_TABLES && is_grid64(q, &f))) return false;
     if (mode == ATTENTION_PLAIN && ranges_of(q, backward)) return false;
-    if (mode == ATTENTION_BY_TABLES && backward && !has_narrow_tables(q, &f)) return false; /* the kernels round the tables to the heads' dtype */
-    if (mode == ATTENTION_BY_BIAS && backward && f.q->dim[1] > ATTENTION_BIASES) return false; /* five rows of biases are in shared memory */
+    /* the kernels round the tables to the heads' dtype */
+    if (mode == ATTENTION_BY_TABLES && backward && !has_narrow_tables(q, &f)) return false;
+    /* five rows of biases are in shared memory */
+    if (mode == ATTENTION_BY_BIAS && backward && f.q->dim[1] > ATTENTION_BIASES) return false;
     return fits_shared(q, &f);
 }
 
-/* --- Hopper: WGMMA and TMA ---------------------------------------------------------------------- */
+/* --- Hopper: WGMMA and TMA -------------------------------------------------------------------- */
 
 /* TMA strides over samples, tokens and heads must not be zero. */
 static bool has_strides(const struct tensor *t)
@@ -187,11 +203,12 @@ static bool hopper_match(const struct query *q, enum attention_mode mode, bool b
     const int64_t D = f.q->dim[3];
     if (!is_fast(q, &f) || (D != 64 && D != 72 && D != 80 && D != 128) || f.mask || f.scale <= 0) return false;
     if (mode == ATTENTION_BY_TABLES && !is_grid64(q, &f)) return false;
-    if (f.q->dim[1] < ATTENTION_HOPPER_LEAST || f.k->dim[1] < ATTENTION_HOPPER_LEAST) return false; /* tiles would be mostly empty */
+    /* tiles would be mostly empty */
+    if (f.q->dim[1] < ATTENTION_HOPPER_LEAST || f.k->dim[1] < ATTENTION_HOPPER_LEAST) return false;
     return has_strides(f.q) && has_strides(f.k) && has_strides(f.v) && (!backward || has_strides(f.dout));
 }
 
-/* --- by row ------------------------------------------------------------------------------------- */
+/* --- by row ----------------------------------------------------------------------------------- */
 
 static bool plain_match(const struct query *q, enum attention_mode mode, bool backward)
 {
@@ -199,7 +216,7 @@ static bool plain_match(const struct query *q, enum attention_mode mode, bool ba
     return operands_match(q, &f, false);
 }
 
-/* --- few queries or few keys -------------------------------------------------------------------- */
+/* --- few queries or few keys ------------------------------------------------------------------ */
 
 /* Neither causal nor windowed, as many key heads as query heads, rows at multiples of 16 bytes. Few
  * keys: up to 16. Few queries: up to 16, and more if the heads are too narrow for the tensor-core
@@ -222,7 +239,7 @@ static bool few_mma_match(const struct query *q, bool backward)
     return few_match(q, backward) && is_half(q->in[0]->dtype) && q->in[backward]->dim[3] == FEW_MMA_WIDTH;
 }
 
-/* --- within windows ----------------------------------------------------------------------------- */
+/* --- within windows --------------------------------------------------------------------------- */
 
 /* The tables and pad are the inputs behind the heads; fast: with tensor cores. */
 static bool window_match(const struct query *q, bool backward, bool fast)
@@ -239,7 +256,8 @@ static bool window_match(const struct query *q, bool backward, bool fast)
         if (!is_dense(q->out[i], DT_F32)) return false;
     if (q->attr->windowed.window > (fast ? WINDOW_FAST : WINDOW_PLAIN)) return false;
     if (fast && (!is_half(dtype) || (D != 32 && D != 64 && D != 80))) return false;
-    return t->dim[1] < INT32_MAX / 4 && t->dim[0] * t->dim[1] * t->dim[2] < INT32_MAX; /* the number of blocks and of positions fit an int */
+    /* the number of blocks and of positions fit an int */
+    return t->dim[1] < INT32_MAX / 4 && t->dim[0] * t->dim[1] * t->dim[2] < INT32_MAX;
 }
 
 static bool window_hopper_match(const struct query *q, bool backward)
@@ -247,7 +265,10 @@ static bool window_hopper_match(const struct query *q, bool backward)
     return window_match(q, backward, true) && q->attr->windowed.window == WINDOW_FAST && q->in[0]->dim[3] != 32;
 }
 
-static bool window_small_match(const struct query *q, bool backward) { return window_match(q, backward, true) && q->in[0]->dtype == DT_F16; }
+static bool window_small_match(const struct query *q, bool backward)
+{
+    return window_match(q, backward, true) && q->in[0]->dtype == DT_F16;
+}
 
 /* Whether rows are whole packs of 16 bytes, and begin at multiples of them. */
 static bool has_packs(const struct tensor *t)
@@ -259,39 +280,60 @@ static bool has_packs(const struct tensor *t)
     return bytes % 16 == 0 && t->stride[t->rank - 1] == 1 && is_aligned(t);
 }
 
-/* Without tensor cores the forward reads keys in packs, the backward all heads, and tables of their dtype. */
+/* Without tensor cores the forward reads keys in packs, the backward all heads, and tables of their
+ * dtype. */
 static int window_access(const struct query *q, bool backward)
 {
     const enum dtype dtype = q->in[0]->dtype;
     bool wide = backward || has_packs(q->in[1]);
     for (int i = 0; backward && i < 4; i++) wide &= has_packs(q->in[i]);
-    for (int i = table_of(true); backward && i < table_of(true) + 2; i++) wide &= q->in[i]->dtype != dtype || has_packs(q->in[i]);
+    for (int i = table_of(true); backward && i < table_of(true) + 2; i++)
+        wide &= q->in[i]->dtype != dtype || has_packs(q->in[i]);
     return wide ? 16 : (int)dtype_size(dtype);
 }
 static int access_window(const struct query *q) { return window_access(q, false); }
 static int access_window_bwd(const struct query *q) { return window_access(q, true); }
 
-/* --- forms --------------------------------------------------------------------------------------- */
+/* --- forms ------------------------------------------------------------------------------------ */
 
-static int few_form_of(const struct query *q, bool backward) { return few_form(q->in[backward]->dim[1], q->in[backward + 1]->dim[1]); }
-static int plain_form_of(const struct query *q, bool backward, bool ranges) { return plain_form(q->in[backward]->dim[3], ranges && ranges_of(q, backward)); }
+static int few_form_of(const struct query *q, bool backward)
+{
+    return few_form(q->in[backward]->dim[1], q->in[backward + 1]->dim[1]);
+}
+static int plain_form_of(const struct query *q, bool backward, bool ranges)
+{
+    return plain_form(q->in[backward]->dim[3], ranges && ranges_of(q, backward));
+}
 static int seen_form_of(const struct query *q, bool backward, bool ordered)
 {
     const int64_t *dim = q->in[backward]->dim;
     return seen_form(dim[0], dim[1], ranges_of(q, backward) != NULL, ordered);
 }
 
-#define FORMS(NAME, CHOICE, ...) \
-    static int form_##NAME(const struct query *q) { const bool backward = false; return CHOICE; } \
-    static int form_##NAME##_bwd(const struct query *q) { const bool backward = true; return CHOICE; } \
-    static const struct forms forms_##NAME = {form_##NAME, {__VA_ARGS__}}, forms_##NAME##_bwd = {form_##NAME##_bwd, {__VA_ARGS__}};
-FORMS(few, few_form_of(q, backward), [FEW_KEYS_8] = "up to 8 keys", [FEW_KEYS_16] = "up to 16 keys", [FEW_QUERIES_8] = "up to 8 queries", [FEW_QUERIES_16] = "up to 16 queries", [FEW_QUERY_TILES] = "tiles of queries")
-FORMS(hopper, seen_form_of(q, backward, true), [SEEN_ALL] = "all keys", [SEEN_RANGES] = "ranges of keys", [SEEN_RANGES_APART] = "ranges of keys, ordered apart")
+#define FORMS(NAME, CHOICE, ...)                                                                                       \
+    static int form_##NAME(const struct query *q)                                                                      \
+    {                                                                                                                  \
+        const bool backward = false;                                                                                   \
+        return CHOICE;                                                                                                 \
+    }                                                                                                                  \
+    static int form_##NAME##_bwd(const struct query *q)                                                                \
+    {                                                                                                                  \
+        const bool backward = true;                                                                                    \
+        return CHOICE;                                                                                                 \
+    }                                                                                                                  \
+    static const struct forms forms_##NAME = {form_##NAME, {__VA_ARGS__}},                                             \
+                              forms_##NAME##_bwd = {form_##NAME##_bwd, {__VA_ARGS__}};
+FORMS(
+    few, few_form_of(q, backward), [FEW_KEYS_8] = "up to 8 keys", [FEW_KEYS_16] = "up to 16 keys",
+    [FEW_QUERIES_8] = "up to 8 queries", [FEW_QUERIES_16] = "up to 16 queries", [FEW_QUERY_TILES] = "tiles of queries")
+FORMS(hopper, seen_form_of(q, backward, true), [SEEN_ALL] = "all keys", [SEEN_RANGES] = "ranges of keys",
+      [SEEN_RANGES_APART] = "ranges of keys, ordered apart")
 FORMS(dense, seen_form_of(q, backward, false), [SEEN_ALL] = "all keys", [SEEN_RANGES] = "ranges of keys")
-FORMS(plain, plain_form_of(q, backward, true), [PLAIN_64] = "heads up to 64", [PLAIN_256] = "heads up to 256", [PLAIN_64_RANGES] = "heads up to 64, ranges of keys", [PLAIN_256_RANGES] = "heads up to 256, ranges of keys")
+FORMS(plain, plain_form_of(q, backward, true), [PLAIN_64] = "heads up to 64", [PLAIN_256] = "heads up to 256",
+      [PLAIN_64_RANGES] = "heads up to 64, ranges of keys", [PLAIN_256_RANGES] = "heads up to 256, ranges of keys")
 FORMS(plain_terms, plain_form_of(q, backward, false), [PLAIN_64] = "heads up to 64", [PLAIN_256] = "heads up to 256")
 
-/* --- the kernels' rows -------------------------------------------------------------------------- */
+/* --- the kernels' rows ------------------------------------------------------------------------ */
 
 #define MATCH(NAME, MATCHES) \
     static bool match_##NAME(const struct query *q) { const bool backward = false; return MATCHES; } \
@@ -341,7 +383,8 @@ static uint64_t work_few_bwd(const struct query *q) { return few_bytes(q, true);
 static uint64_t work_window_bwd(const struct query *q)
 {
     const int64_t *dim = q->in[1]->dim, window = q->attr->windowed.window;
-    const int64_t across = (q->attr->windowed.width + window - 1) / window, down = (q->attr->windowed.height + window - 1) / window;
+    const int64_t across = (q->attr->windowed.width + window - 1) / window,
+                  down = (q->attr->windowed.height + window - 1) / window;
     return window_work_of(dim[0] * across * down * dim[2], window, dim[3]).total;
 }
 

@@ -1,6 +1,6 @@
 /*
- * range_tiles.cuh: ranges of keys (ranges.cuh) in the fragments and tiles of tiles.cuh, for forward.cu,
- * dq.cu and dkv.cu.
+ * range_tiles.cuh: ranges of keys (ranges.cuh) in the fragments and tiles of tiles.cuh, for
+ * forward.cu, dq.cu and dkv.cu.
  */
 #ifndef ATTENTION_RANGE_TILES_CUH
 #define ATTENTION_RANGE_TILES_CUH
@@ -15,8 +15,10 @@ __device__ inline range_tile &block_bounds()
     return bounds;
 }
 
-/* x = `with` where a query does not see a key. Rows are queries from t0 on, columns are keys from s0 on. */
-template <int M, int N> __device__ inline void set_unseen(float (&x)[M][N][4], const attention &a, int64_t b, int t0, int s0, float with)
+/* x = `with` where a query does not see a key. Rows are queries from t0 on, columns are keys from
+ * s0 on. */
+template <int M, int N>
+__device__ inline void set_unseen(float (&x)[M][N][4], const attention &a, int64_t b, int t0, int s0, float with)
 {
     const int lane = threadIdx.x % 32;
     each<M, 2>([&](int m, int half) {
@@ -28,10 +30,11 @@ template <int M, int N> __device__ inline void set_unseen(float (&x)[M][N][4], c
     });
 }
 
-/* The same with keys as rows, for p and ds, which become 0. `delta`: of the queries; a NaN or infinity in
- * it, as do has it, becomes a NaN in p where the key is seen. */
+/* The same with keys as rows, for p and ds, which become 0. `delta`: of the queries; a NaN or
+ * infinity in it, as do has it, becomes a NaN in p where the key is seen. */
 template <int M, int N>
-__device__ inline void clear_unseen(float (&p)[M][N][4], float (&ds)[M][N][4], const attention &a, int64_t b, int s0, int t0, const float *delta)
+__device__ inline void clear_unseen(float (&p)[M][N][4], float (&ds)[M][N][4], const attention &a, int64_t b, int s0,
+                                    int t0, const float *delta)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2;
     const int64_t padded = (a.T + 63) / 64 * 64;
@@ -49,13 +52,14 @@ __device__ inline void clear_unseen(float (&p)[M][N][4], float (&ds)[M][N][4], c
     });
 }
 
-/* Turns rows of a tile that have a NaN or an infinity into zeros. `bad`, unless NULL, gets a bit for each
- * of them. All threads of the block call it; a barrier is before and behind it. */
+/* Turns rows of a tile that have a NaN or an infinity into zeros. `bad`, unless NULL, gets a bit
+ * for each of them. All threads of the block call it; a barrier is before and behind it. */
 template <typename T, int D, int ROWS> __device__ inline void clean_tile(char *tile, unsigned *bad)
 {
     static_assert(ROWS <= FAST_BLOCK && ROWS % 32 == 0, "a thread has a row");
     if (threadIdx.x >= ROWS) return;
-    const unsigned rows = __ballot_sync(0xffffffffu, clean_row<T, 2 * D>(tile + threadIdx.x * 2 * D, threadIdx.x % (D / 8)));
+    const unsigned rows =
+        __ballot_sync(0xffffffffu, clean_row<T, 2 * D>(tile + threadIdx.x * 2 * D, threadIdx.x % (D / 8)));
     if (bad && threadIdx.x % 32 == 0) bad[threadIdx.x / 32] = rows;
 }
 

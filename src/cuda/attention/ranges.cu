@@ -1,8 +1,8 @@
 /*
- * ranges.cu: what the attention kernels read instead of the ranges of keys (work.h): the ranges within
- * 0 .. S with the window applied, the bounds of each 64 queries, and the tiles in the order of their
- * work, the longest first: blocks take the next tile when they are done with one, and so end together.
- * The order changes no result.
+ * ranges.cu: what the attention kernels read instead of the ranges of keys (work.h): the ranges
+ * within 0 .. S with the window applied, the bounds of each 64 queries, and the tiles in the order
+ * of their work, the longest first: blocks take the next tile when they are done with one, and so
+ * end together. The order changes no result.
  */
 #include "cuda/attention/ranges.cuh"
 
@@ -49,7 +49,8 @@ static __device__ void store_bounds(const attention &a, int64_t i)
     if (lane == 0) a.bounds[i] = r;
 }
 
-/* Sorts n tiles by their work, a number of up to THREADS - 1: counts, sums of the counts, places. */
+/* Sorts n tiles by their work, a number of up to THREADS - 1: counts, sums of the counts,
+ * places. */
 template <typename F> static __device__ void sort_tiles(int32_t *order, int n, F work)
 {
     __shared__ int count[THREADS], sums[32];
@@ -97,7 +98,8 @@ static __device__ int count_queries(const seen_keys &seen, int first, int n, int
 static __device__ void sort_all(const attention &a, int queries, int keys)
 {
     __shared__ int2 kept[seen_keys::MOST];
-    const int tiles = queries ? (a.T + queries - 1) / queries : 0, key_tiles = keys ? (a.S + keys - 1) / keys : 0, sixty_fours = (a.T + 63) / 64;
+    const int tiles = queries ? (a.T + queries - 1) / queries : 0, key_tiles = keys ? (a.S + keys - 1) / keys : 0,
+              sixty_fours = (a.T + 63) / 64;
     const int all = a.B * sixty_fours;
     const seen_keys seen = {a, all <= seen_keys::MOST ? kept : nullptr};
     if (threadIdx.x < 2) a.taken[threadIdx.x] = 0;
@@ -124,21 +126,35 @@ static __device__ void sort_all(const attention &a, int queries, int keys)
     }
 }
 
-/* One block does all of it; of several, each a part, and the order follows in a launch of its own. */
+/* One block does all of it; of several, each a part, and the order follows in a launch of its
+ * own. */
 __global__ void __launch_bounds__(THREADS) ranges_kernel(const attention a, int queries, int keys)
 {
     const int64_t n = (int64_t)a.B * ((a.T + 63) / 64);
-    for (int64_t i = (int64_t)blockIdx.x * SIXTY_FOURS + threadIdx.x / 32; i < n; i += (int64_t)gridDim.x * SIXTY_FOURS) store_bounds(a, i);
+    for (int64_t i = (int64_t)blockIdx.x * SIXTY_FOURS + threadIdx.x / 32; i < n; i += (int64_t)gridDim.x * SIXTY_FOURS)
+        store_bounds(a, i);
     if (gridDim.x > 1) return;
     __syncthreads();
     sort_all(a, queries, keys);
 }
-__global__ void __launch_bounds__(THREADS) order_kernel(const attention a, int queries, int keys) { sort_all(a, queries, keys); }
+__global__ void __launch_bounds__(THREADS) order_kernel(const attention a, int queries, int keys)
+{
+    sort_all(a, queries, keys);
+}
 
-extern "C" cudaError_t cuda_attention_ranges(const struct attention *a, int queries, int keys, enum seen_form form, cudaStream_t stream)
+extern "C" cudaError_t cuda_attention_ranges(const struct attention *a, int queries, int keys, enum seen_form form,
+                                             cudaStream_t stream)
 {
     const int64_t n = (int64_t)a->B * ((a->T + 63) / 64), blocks = ranges_blocks(a->B, a->T);
-    if (n > INT32_MAX / 4 || form != seen_form(a->B, a->T, a->ranges != nullptr, queries || keys)) return cudaErrorInvalidValue; /* tiles are counted in int */
-    const cudaError_t rc = start_kernel(ranges_kernel, blocks <= RANGES_ALONE ? 1 : blocks < 256 ? blocks : 256, THREADS, 0, stream, *a, queries, keys);
-    return rc == cudaSuccess && form == SEEN_RANGES_APART ? start_kernel(order_kernel, 1, THREADS, 0, stream, *a, queries, keys) : rc;
+    /* tiles are counted in int */
+    if (n > INT32_MAX / 4 || form != seen_form(a->B, a->T, a->ranges != nullptr, queries || keys))
+        return cudaErrorInvalidValue;
+    const cudaError_t rc = start_kernel(ranges_kernel,
+                                        blocks <= RANGES_ALONE ? 1
+                                        : blocks < 256         ? blocks
+                                                               : 256,
+                                        THREADS, 0, stream, *a, queries, keys);
+    return rc == cudaSuccess && form == SEEN_RANGES_APART
+               ? start_kernel(order_kernel, 1, THREADS, 0, stream, *a, queries, keys)
+               : rc;
 }

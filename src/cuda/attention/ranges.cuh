@@ -1,18 +1,19 @@
 /*
  * ranges.cuh: attention where each query has a range of keys of its own (work.h), such as rows of
- * several documents: which tiles are multiplied, which of them need a test by element, and how a NaN in
- * one document stays there.
+ * several documents: which tiles are multiplied, which of them need a test by element, and how a
+ * NaN in one document stays there.
  *
- * A tile of keys is walked if it meets the keys that any query of the tile sees. Its scores are tested
- * one by one unless all queries see all of it. A score that is not seen is set, not added to, and so are
- * its p = 0 and ds = 0: a NaN in its query or key changes neither. But the products
+ * A tile of keys is walked if it meets the keys that any query of the tile sees. Its scores are
+ * tested one by one unless all queries see all of it. A score that is not seen is set, not added
+ * to, and so are its p = 0 and ds = 0: a NaN in its query or key changes neither. But the products
  *
  *     o += p v     dq += ds k     dv += p^T do     dk += ds^T q
  *
- * sum over the rows of the tile that is walked, and 0 NaN = NaN. So where that tile has rows of another
- * document than those that are held (is_mixed), its rows with a NaN or infinity become zeros in shared
- * memory before the product, and NaN takes their place in p or ds of those who see them: in dq and dk
- * the scores have it already, for v and do it is put there. Within one document nothing is looked at.
+ * sum over the rows of the tile that is walked, and 0 NaN = NaN. So where that tile has rows of
+ * another document than those that are held (is_mixed), its rows with a NaN or infinity become
+ * zeros in shared memory before the product, and NaN takes their place in p or ds of those who see
+ * them: in dq and dk the scores have it already, for v and do it is put there. Within one document
+ * nothing is looked at.
  */
 #ifndef ATTENTION_RANGES_CUH
 #define ATTENTION_RANGES_CUH
@@ -53,15 +54,22 @@ __device__ inline range_tile bounds_at(const attention &a, int64_t b, int t)
 }
 /* Whether some query sees some key of s0 .. s0+sn; whether all see all. */
 __device__ inline bool meets(const range_tile &x, int s0, int sn) { return x.begin < s0 + sn && x.end > s0; }
-__device__ inline bool sees_all(const range_tile &x, int s0, int sn) { return x.all_begin <= s0 && x.all_end >= s0 + sn; }
+__device__ inline bool sees_all(const range_tile &x, int s0, int sn)
+{
+    return x.all_begin <= s0 && x.all_end >= s0 + sn;
+}
 /* Whether queries and keys may be of several documents. */
-__device__ inline bool is_mixed(const range_tile &x, int s0, int sn) { return !sees_all(x, s0, sn) && (x.border || s0 < x.begin || s0 + sn > x.end); }
+__device__ inline bool is_mixed(const range_tile &x, int s0, int sn)
+{
+    return !sees_all(x, s0, sn) && (x.border || s0 < x.begin || s0 + sn > x.end);
+}
 
-/* Whether one of two 16-bit numbers is infinite or NaN: all bits of the exponent are set, and one more in
- * their last place carries into the sign. */
+/* Whether one of two 16-bit numbers is infinite or NaN: all bits of the exponent are set, and one
+ * more in their last place carries into the sign. */
 template <typename T> __device__ inline bool has_nonfinite(unsigned two)
 {
-    constexpr unsigned LAST = std::is_same<T, __half>::value ? 0x04000400u : 0x00800080u, EXPONENT = std::is_same<T, __half>::value ? 0x7c007c00u : 0x7f807f80u;
+    constexpr unsigned LAST = std::is_same<T, __half>::value ? 0x04000400u : 0x00800080u,
+                       EXPONENT = std::is_same<T, __half>::value ? 0x7c007c00u : 0x7f807f80u;
     return ((two & EXPONENT) + LAST) & 0x80008000u;
 }
 

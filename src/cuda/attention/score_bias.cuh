@@ -14,7 +14,8 @@
 __host__ __device__ inline int columns_offset_even(const attention &a) { return forward_columns(a.height); }
 
 /* Beyond the last key the last key's cell is repeated; those scores are masked. */
-template <score_terms ADDED, int KEYS> __device__ inline void load_key_info(float *key_info, const attention &a, int64_t b, int s0)
+template <score_terms ADDED, int KEYS>
+__device__ inline void load_key_info(float *key_info, const attention &a, int64_t b, int s0)
 {
     for (int i = threadIdx.x; i < KEYS; i += FAST_BLOCK) {
         const int s = min(s0 + i, a.S - 1);
@@ -47,7 +48,8 @@ template <int N> __device__ inline void add_mask(float (&x)[N][4], const float *
  * even indices. If the grid's width is a multiple of eight, eight adjacent keys are in one row of
  * the grid. */
 template <int N, bool PAIRS>
-__device__ inline void add_positions(float (&x)[N][4], const attention &a, const float *key_info, const float *const (&own)[2], int begin, int s0, float factor)
+__device__ inline void add_positions(float (&x)[N][4], const attention &a, const float *key_info,
+                                     const float *const (&own)[2], int begin, int s0, float factor)
 {
     const int column = threadIdx.x % 4 * 2;
     if (a.width % 8 == 0) {
@@ -72,7 +74,8 @@ __device__ inline void add_positions(float (&x)[N][4], const attention &a, const
 
 /* t: the upper of the thread's two queries. */
 template <int N>
-__device__ inline void add_bias(float (&x)[N][4], const attention &a, const float *key_info, const float *bias, int t, float factor)
+__device__ inline void add_bias(float (&x)[N][4], const attention &a, const float *key_info, const float *bias, int t,
+                                float factor)
 {
     const int own[2] = {grid_cell(a, min(t, a.T - 1)), grid_cell(a, min(t + 8, a.T - 1))};
     each<N, 4>([&](int n, int i) {
@@ -81,17 +84,20 @@ __device__ inline void add_bias(float (&x)[N][4], const attention &a, const floa
     });
 }
 
-/* Calls f(T, D, terms, whether there are ranges), as types, for this attention. With ranges nothing is added. */
+/* Calls f(T, D, terms, whether there are ranges), as types, for this attention. With ranges nothing
+ * is added. */
 template <score_terms ADDED> using adds = std::integral_constant<score_terms, ADDED>;
 template <typename F> static cudaError_t by_kind(const attention *a, score_terms added, F f)
 {
     return by_type_and_length<32, 64, 80, 96, 128>(a, [&](auto t, auto d) {
         switch (added) {
-        case ADDS_NOTHING: return a->ranges ? f(t, d, adds<ADDS_NOTHING>(), std::true_type()) : f(t, d, adds<ADDS_NOTHING>(), std::false_type());
-        case ADDS_MASK: return f(t, d, adds<ADDS_MASK>(), std::false_type());
-        case ADDS_TABLES: return f(t, d, adds<ADDS_TABLES>(), std::false_type());
-        case ADDS_GRID64: return f(t, d, adds<ADDS_GRID64>(), std::false_type());
-        case ADDS_BIAS: return f(t, d, adds<ADDS_BIAS>(), std::false_type());
+            case ADDS_NOTHING:
+                return a->ranges ? f(t, d, adds<ADDS_NOTHING>(), std::true_type())
+                                 : f(t, d, adds<ADDS_NOTHING>(), std::false_type());
+            case ADDS_MASK: return f(t, d, adds<ADDS_MASK>(), std::false_type());
+            case ADDS_TABLES: return f(t, d, adds<ADDS_TABLES>(), std::false_type());
+            case ADDS_GRID64: return f(t, d, adds<ADDS_GRID64>(), std::false_type());
+            case ADDS_BIAS: return f(t, d, adds<ADDS_BIAS>(), std::false_type());
         }
         return cudaErrorInvalidValue;
     });

@@ -38,12 +38,17 @@ template <int D> __device__ inline unsigned tile_column(unsigned at, int k)
 /* The offset that a lane's ldmatrix reads. ldmatrix_left: for the left operand, and for the right
  * operand read transposed, 16 rows down. ldmatrix_right: for the right operand of 16 rows. */
 template <int D> __device__ inline unsigned ldmatrix_left(int lane) { return chunk_offset<D>(lane % 16, lane / 16); }
-template <int D> __device__ inline unsigned ldmatrix_right(int lane) { return chunk_offset<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2); }
+template <int D> __device__ inline unsigned ldmatrix_right(int lane)
+{
+    return chunk_offset<D>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+}
 
 /* --- copies ----------------------------------------------------------------------------------- */
 
-/* Copies chunks FIRST .. FIRST+WIDE of N rows, from `from` on; zeros from row `left` and from column `columns` on. */
-template <typename T, int D, int N, int FIRST, int WIDE> __device__ inline void copy_band(unsigned to, const T *from, int64_t token, int left, int columns = D)
+/* Copies chunks FIRST .. FIRST+WIDE of N rows, from `from` on; zeros from row `left` and from
+ * column `columns` on. */
+template <typename T, int D, int N, int FIRST, int WIDE>
+__device__ inline void copy_band(unsigned to, const T *from, int64_t token, int left, int columns = D)
 {
     constexpr int STEP = FAST_BLOCK / WIDE; /* a multiple of 8: all rows of a thread have the same swizzle */
     const int row = threadIdx.x / WIDE, chunk = FIRST + threadIdx.x % WIDE;
@@ -58,7 +63,8 @@ template <typename T, int D, int N, int FIRST, int WIDE> __device__ inline void 
 }
 
 /* Copies rows first .. first+N of a head of x, whose row 0 is `from`; zeros beyond `count`. */
-template <typename T, int D, int N> __device__ inline void copy_tile(unsigned to, const T *from, const head_rows &x, int first, int count)
+template <typename T, int D, int N>
+__device__ inline void copy_tile(unsigned to, const T *from, const head_rows &x, int first, int count)
 {
     const int64_t token = x.token;
     from += first * token;
@@ -77,7 +83,8 @@ template <int M, int N> __device__ inline void clear(float (&c)[M][N][4])
 }
 
 /* c [16 M][16] += 16 columns a of the warp's rows times b. */
-template <typename T, int M, int N> __device__ inline void multiply_both(float (&c)[M][N][4], const unsigned (&a)[M][4], const unsigned (&b)[4], int n)
+template <typename T, int M, int N>
+__device__ inline void multiply_both(float (&c)[M][N][4], const unsigned (&a)[M][4], const unsigned (&b)[4], int n)
 {
     each<M>([&](int m) { mma(c[m][n], a[m], b[0], b[1], T()), mma(c[m][n + 1], a[m], b[2], b[3], T()); });
 }
@@ -139,7 +146,8 @@ template <bool TRANSPOSED> __device__ inline span seen_of(const attention &a, in
     const span x = TRANSPOSED ? queries_of(a, row, 1) : keys_of(a, row, 1);
     return {x.begin, max(x.begin, x.end)};
 }
-template <bool TRANSPOSED, int M, int N> __device__ inline void mask_scores(float (&x)[M][N][4], const attention &a, int row0, int column0)
+template <bool TRANSPOSED, int M, int N>
+__device__ inline void mask_scores(float (&x)[M][N][4], const attention &a, int row0, int column0)
 {
     const int lane = threadIdx.x % 32;
     each<M, 2>([&](int m, int half) {
@@ -157,10 +165,11 @@ template <bool TRANSPOSED, int M, int N> __device__ inline void mask_scores(floa
 /* Online softmax: turns products times `factor` into powers of two relative to a maximum of each
  * row; o and sum are rescaled when it is raised. It is raised to the row's own maximum only if that
  * exceeds it by more than 2^8: until then o and sum keep their scale, and nothing has to be
- * rescaled. All rows of the warp are raised together, unless RANGES and `apart`: then rows are of several
- * documents, whose bits do not depend on each other. */
+ * rescaled. All rows of the warp are raised together, unless RANGES and `apart`: then rows are of
+ * several documents, whose bits do not depend on each other. */
 template <int D, int M, int N, bool RANGES = false>
-__device__ inline void online_softmax(float (&x)[M][N][4], float (&o)[M][D / 8][4], float (&top)[M][2], float (&sum)[M][2], float factor, bool apart = false)
+__device__ inline void online_softmax(float (&x)[M][N][4], float (&o)[M][D / 8][4], float (&top)[M][2],
+                                      float (&sum)[M][2], float factor, bool apart = false)
 {
     constexpr float SLACK = 8;
     float now[M][2];
@@ -183,7 +192,9 @@ __device__ inline void online_softmax(float (&x)[M][N][4], float (&o)[M][D / 8][
         });
     each<M, 2>([&](int m, int half) {
         const float base = top[m][half] == -CUDART_INF_F ? 0.0f : top[m][half];
-        each<N, 2>([&](int n, int i) { sum[m][half] += x[m][n][2 * half + i] = power_of_two(fmaf(x[m][n][2 * half + i], factor, -base)); });
+        each<N, 2>([&](int n, int i) {
+            sum[m][half] += x[m][n][2 * half + i] = power_of_two(fmaf(x[m][n][2 * half + i], factor, -base));
+        });
     });
 }
 
@@ -201,7 +212,8 @@ __device__ inline void store_output(const attention &a, int64_t b, int64_t h, in
             if (lane % 4 == 0 && t < a.T)
                 *lse_at(a, b, h, t) = all[half] == 0 ? -CUDART_INF_F : top[m][half] * LN2 + logf(all[half]);
         });
-        store_rows<T, D>(a.o, b, h, first + 16 * m, a.T, o[m], all[0] == 0 ? 0.0f : 1 / all[0], all[1] == 0 ? 0.0f : 1 / all[1]);
+        store_rows<T, D>(a.o, b, h, first + 16 * m, a.T, o[m], all[0] == 0 ? 0.0f : 1 / all[0],
+                         all[1] == 0 ? 0.0f : 1 / all[1]);
     });
 }
 

@@ -53,7 +53,8 @@ __device__ inline void barrier_arrive_warp(uint64_t *bar)
 }
 __device__ inline void barrier_expect(uint64_t *bar, int bytes)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes)
+                 : "memory");
 }
 __device__ inline void barrier_wait(uint64_t *bar, int phase)
 {
@@ -80,17 +81,18 @@ template <int SLOTS> __device__ inline void next(ring_slot &t)
 
 __device__ inline void fetch4(void *to, const CUtensorMap *map, int c0, int c1, int c2, int c3, uint64_t *bar)
 {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], [%6];" ::"r"(
-                     shared_address(to)),
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
+                 "{%2,%3,%4,%5}], [%6];" ::"r"(shared_address(to)),
                  "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(bar))
                  : "memory");
 }
 __device__ inline void fetch2(void *to, const CUtensorMap *map, int c0, int c1, uint64_t *bar)
 {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3}], [%4];" ::"r"(
-                     shared_address(to)),
-                 "l"(map), "r"(c0), "r"(c1), "r"(shared_address(bar))
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3}], [%4];" ::
+            "r"(shared_address(to)),
+        "l"(map), "r"(c0), "r"(c1), "r"(shared_address(bar))
+        : "memory");
 }
 /* Copies rows of a head into panels of N rows. */
 template <int N, int PANELS>
@@ -101,15 +103,25 @@ __device__ inline void fetch_rows(void *to, const CUtensorMap *map, int b, int h
 
 /* --- products --------------------------------------------------------------------------------- */
 
-/* A block's warps exchange the registers that it was launched with, and registers_inc waits for ever for
- * more: 384 threads have 168 each, 2 x 128 x 240 + 128 x 24; 512 have 128, 3 x 128 x 160 + 128 x 32. */
-template <int n> __device__ inline void registers_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n)); }
-template <int n> __device__ inline void registers_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n)); }
+/* A block's warps exchange the registers that it was launched with, and registers_inc waits for
+ * ever for more: 384 threads have 168 each, 2 x 128 x 240 + 128 x 24; 512 have 128, 3 x 128 x 160 +
+ * 128 x 32. */
+template <int n> __device__ inline void registers_inc()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n));
+}
+template <int n> __device__ inline void registers_dec()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n));
+}
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 /* Waits until all but the latest n committed groups are done. */
-template <int n> __device__ inline void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory"); }
+template <int n> __device__ inline void wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
+}
 /* Prevents the compiler from moving registers that a product in flight writes. */
 template <int N> __device__ inline void pin_registers(float (&d)[N])
 {
@@ -139,19 +151,23 @@ template <int N, typename F> __device__ inline void multiply_now(float (&d)[N], 
  * operands across. */
 __device__ inline uint64_t operand_at(const void *p, int far)
 {
-    return (uint64_t)((shared_address(p) & 0x3ffff) >> 4) | (uint64_t)(far >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+    return (uint64_t)((shared_address(p) & 0x3ffff) >> 4) | (uint64_t)(far >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
+           (uint64_t)1 << 62;
 }
 constexpr int ALONG_STEP = 32 >> 4, ACROSS_STEP = 2048 >> 4; /* the descriptor's step to the next 16 */
 
-/* The registers of an accumulator as operands of an instruction: their numbers, and what is bound to
- * them. */
+/* The registers of an accumulator as operands of an instruction: their numbers, and what is bound
+ * to them. */
 #define NUMBERS_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define NUMBERS_32 NUMBERS_8 ", %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define NUMBERS_40 NUMBERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define NUMBERS_56 NUMBERS_40 ", %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55"
 #define NUMBERS_64 NUMBERS_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define NUMBERS_112 NUMBERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87" \
-                               ", %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define NUMBERS_112                                                                                                    \
+    NUMBERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, "     \
+               "%83, %84, %85, %86, %87"                                                                               \
+               ", %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, "    \
+               "%106, %107, %108, %109, %110, %111"
 #define BOUND(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 #define BOUND_8 BOUND(0)
 #define BOUND_32 BOUND_8, BOUND(8), BOUND(16), BOUND(24)
@@ -203,9 +219,11 @@ __device__ inline void product_along(float (&d)[N], uint64_t x, uint64_t y, int 
 }
 /* The same with x in registers: this saves reading an operand from shared memory, which limits the
  * product at 64 columns of d. */
-template <typename T, int D, int YROWS, int N> __device__ inline void product_along(float (&d)[N], const unsigned (&x)[D / 4], uint64_t y, int add)
+template <typename T, int D, int YROWS, int N>
+__device__ inline void product_along(float (&d)[N], const unsigned (&x)[D / 4], uint64_t y, int add)
 {
-    each<D / 16>([&](int k) { multiply<0>(d, x + 4 * k, y + k % 4 * ALONG_STEP + k / 4 * (128 >> 4) * YROWS, add || k, T()); });
+    each<D / 16>(
+        [&](int k) { multiply<0>(d, x + 4 * k, y + k % 4 * ALONG_STEP + k / 4 * (128 >> 4) * YROWS, add || k, T()); });
 }
 /* Loads the warp's 16 rows of a tile as operand A. */
 template <int D, int ROWS> __device__ inline void load_rows(unsigned (&x)[D / 4], const char *tile, int first)
@@ -214,23 +232,27 @@ template <int D, int ROWS> __device__ inline void load_rows(unsigned (&x)[D / 4]
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         const int chunk = k % 4 * 2 + lane / 16;
-        load4(*reinterpret_cast<unsigned(*)[4]>(&x[4 * k]), tile + k / 4 * ROWS * 128 + row * 128 + (chunk ^ row % 8) * 16);
+        load4(*reinterpret_cast<unsigned(*)[4]>(&x[4 * k]),
+              tile + k / 4 * ROWS * 128 + row * 128 + (chunk ^ row % 8) * 16);
     }
 }
 /* d += p y: p in registers, 64 x 16 K; y has 16 K rows, and as many columns as d. */
-template <typename T, int K, int N> __device__ inline void product_across(float (&d)[N], const unsigned (&p)[4 * K], uint64_t y, int add)
+template <typename T, int K, int N>
+__device__ inline void product_across(float (&d)[N], const unsigned (&p)[4 * K], uint64_t y, int add)
 {
     each<K>([&](int k) { multiply<1>(d, p + 4 * k, y + k * ACROSS_STEP, add || k, T()); });
 }
 
 /* Both as a group of products, which is to be waited for. */
-template <typename T, int D, int XROWS, int YROWS, int N> __device__ inline void issue_along(float (&d)[N], uint64_t x, uint64_t y, int add)
+template <typename T, int D, int XROWS, int YROWS, int N>
+__device__ inline void issue_along(float (&d)[N], uint64_t x, uint64_t y, int add)
 {
     wgmma_fence();
     product_along<T, D, XROWS, YROWS>(d, x, y, add);
     wgmma_commit();
 }
-template <typename T, int K, int N> __device__ inline void issue_across(float (&d)[N], const unsigned (&p)[4 * K], uint64_t y, int add)
+template <typename T, int K, int N>
+__device__ inline void issue_across(float (&d)[N], const unsigned (&p)[4 * K], uint64_t y, int add)
 {
     wgmma_fence();
     product_across<T, K>(d, p, y, add);
@@ -247,7 +269,8 @@ template <int QUERIES> __device__ inline task task_of(const attention &a, int n,
     const int tiles = (a.T + QUERIES - 1) / QUERIES, heads = a.B * a.H;
     const int i = n * (int)gridDim.x + (a.causal && n % 2 ? (int)gridDim.x - 1 - (int)blockIdx.x : (int)blockIdx.x);
     if (i >= items) return {-1, 0, 0, 0, 0, {0, 0}};
-    const int head = a.causal ? i % heads : i / tiles, t0 = (a.causal ? tiles - 1 - i / heads : i % tiles) * QUERIES, h = head % a.H;
+    const int head = a.causal ? i % heads : i / tiles, t0 = (a.causal ? tiles - 1 - i / heads : i % tiles) * QUERIES,
+              h = head % a.H;
     return {head, head / a.H, h, h / (a.H / a.G), t0, keys_of(a, t0, QUERIES)};
 }
 
@@ -271,7 +294,8 @@ template <typename T, int N> __device__ inline void round_all(unsigned (&a)[N / 
 /* Stores the warp's 16 rows of an accumulator, times the factor of each half, to rows of x from
  * `first` on. */
 template <typename T, int N>
-__device__ inline void store_block(const head_rows &x, int64_t b, int64_t h, int first, int count, const float (&d)[N], float upper, float lower)
+__device__ inline void store_block(const head_rows &x, int64_t b, int64_t h, int first, int count, const float (&d)[N],
+                                   float upper, float lower)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2;
 #pragma unroll
@@ -288,6 +312,9 @@ __device__ inline void store_block(const head_rows &x, int64_t b, int64_t h, int
     }
 }
 /* Synchronizes the consumer threads; the producer warps do not take part. */
-template <int THREADS> __device__ inline void named_barrier_sync(int name) { asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(THREADS) : "memory"); }
+template <int THREADS> __device__ inline void named_barrier_sync(int name)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(THREADS) : "memory");
+}
 
 #endif

@@ -9,8 +9,8 @@
  *     dk, dv    one block per window; a warp takes one key after the other; keys outside the grid
  *               are summed in the warp's own rows, which are added in order
  *
- * Rows are read from global memory, 16 bytes at a time if the plan says so (attention.access), else by
- * element; keys outside the grid are read from pad.
+ * Rows are read from global memory, 16 bytes at a time if the plan says so (attention.access), else
+ * by element; keys outside the grid are read from pad.
  */
 #include "cuda/attention/window.cuh"
 
@@ -52,12 +52,14 @@ static __device__ float dot_shared(const float *x, const float *y, int D)
 static __device__ void load_pad(float *pad, const attention &a, const window_block &s)
 {
     for (int i = threadIdx.x; i < 2 * a.D; i += blockDim.x)
-        pad[i] = a.pad ? stored(a.pad, a.pad_type, i / a.D * a.pad_which + s.h * a.pad_head + i % a.D * a.pad_element) : 0.0f;
+        pad[i] = a.pad ? stored(a.pad, a.pad_type, i / a.D * a.pad_which + s.h * a.pad_head + i % a.D * a.pad_element)
+                       : 0.0f;
 }
 
 /* x . the key at (y,c) of the window: a row of `of`, or pad's. */
 template <typename T>
-static __device__ float dot_key(const float *x, const attention &a, const window_block &s, const head_rows &of, const float *pad, int y, int c)
+static __device__ float dot_key(const float *x, const attention &a, const window_block &s, const head_rows &of,
+                                const float *pad, int y, int c)
 {
     if (y < s.rows && c < s.columns) return dot<T>(x, row_at<T>(of, s.b, token_at(a, s, y, c), s.h), a);
     return a.pad ? dot_shared(x, pad, a.D) : 0.0f;
@@ -65,7 +67,8 @@ static __device__ float dot_key(const float *x, const attention &a, const window
 
 /* Element d of the sum over all keys of p [window][window] times the row of each key. */
 template <typename T>
-static __device__ float sum_values(const float *p, const attention &a, const window_block &s, const head_rows &of, const float *pad, int d)
+static __device__ float sum_values(const float *p, const attention &a, const window_block &s, const head_rows &of,
+                                   const float *pad, int d)
 {
     const T *row = row_at<T>(of, s.b, token_at(a, s, 0, 0), s.h) + d;
     float sum = 0, beyond = 0;
@@ -91,7 +94,8 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_forward(con
 {
     extern __shared__ float4 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
-    float *pad = reinterpret_cast<float *>(shared), *q = pad + 2 * D + warp * (D + 2 * W + keys), *rel = q + D, *p = rel + 2 * W;
+    float *pad = reinterpret_cast<float *>(shared), *q = pad + 2 * D + warp * (D + 2 * W + keys), *rel = q + D,
+          *p = rel + 2 * W;
     const window_block s = window_block_of(a, (int)blockIdx.x);
     load_pad(pad, a, s);
     __syncthreads();
@@ -124,7 +128,8 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const at
 {
     extern __shared__ float4 shared[];
     const int tid = threadIdx.x, W = a.window, keys = W * W, D = a.D, J = 2 * W - 1;
-    float *pad = reinterpret_cast<float *>(shared), *q = pad + 2 * D, *dout = q + D, *rel = dout + D, *drel = rel + 2 * W, *ds = drel + 2 * W;
+    float *pad = reinterpret_cast<float *>(shared), *q = pad + 2 * D, *dout = q + D, *rel = dout + D,
+          *drel = rel + 2 * W, *ds = drel + 2 * W;
     float *meet = ds + keys; /* [PLAIN_WARPS] */
     const window_block s = window_block_of(a, (int)blockIdx.x);
     float *tables = a.tables + (int64_t)s.index * 2 * J * D;
@@ -163,7 +168,8 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const at
             const float sum = sum_values<T>(ds, a, s, a.k, pad, d);
             float positions = 0;
             for (int c = 0; c < W; c++)
-                positions += drel[c] * table_at(a.table[0], y - c + W - 1, d) + drel[W + c] * table_at(a.table[1], x - c + W - 1, d);
+                positions += drel[c] * table_at(a.table[0], y - c + W - 1, d) +
+                             drel[W + c] * table_at(a.table[1], x - c + W - 1, d);
             row_at<T>(a.dq, s.b, t, s.h)[d] = from_float<T>(sum * a.scale + positions);
         }
         /* The table rows of a query's position terms are all different: no two threads write to one
@@ -175,20 +181,23 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dq(const at
     }
 }
 
-/* The score of a key against a query: scale k plus the rows of both tables. Tables of another type than
- * the heads' are read by element. */
+/* The score of a key against a query: scale k plus the rows of both tables. Tables of another type
+ * than the heads' are read by element. */
 template <typename T> static __device__ float score_of(const float *k, const T *q, const attention &a, int h, int w)
 {
     constexpr int V = wide<T>;
     float sum = 0;
     if (a.access != 16 || a.table[0].type != a.type || a.table[1].type != a.type) {
-        for (int d = 0; d < a.D; d++) sum += to_float(q[d]) * (k[d] + table_at(a.table[0], h, d) + table_at(a.table[1], w, d));
+        for (int d = 0; d < a.D; d++)
+            sum += to_float(q[d]) * (k[d] + table_at(a.table[0], h, d) + table_at(a.table[1], w, d));
         return sum;
     }
-    const T *down = static_cast<const T *>(a.table[0].data) + h * a.table[0].row, *across = static_cast<const T *>(a.table[1].data) + w * a.table[1].row;
+    const T *down = static_cast<const T *>(a.table[0].data) + h * a.table[0].row,
+            *across = static_cast<const T *>(a.table[1].data) + w * a.table[1].row;
     for (int d = 0; d < a.D; d += V) {
         const pack<T, V> x = *reinterpret_cast<const pack<T, V> *>(q + d);
-        const pack<T, V> y = *reinterpret_cast<const pack<T, V> *>(down + d), z = *reinterpret_cast<const pack<T, V> *>(across + d);
+        const pack<T, V> y = *reinterpret_cast<const pack<T, V> *>(down + d),
+                         z = *reinterpret_cast<const pack<T, V> *>(across + d);
 #pragma unroll
         for (int i = 0; i < V; i++) sum += to_float(x.at[i]) * (k[d + i] + to_float(y.at[i]) + to_float(z.at[i]));
     }
@@ -201,13 +210,15 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const a
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, W = a.window, keys = W * W, D = a.D;
     const window_block s = window_block_of(a, (int)blockIdx.x);
     const int queries = s.rows * s.columns;
-    float *pad = reinterpret_cast<float *>(shared), *delta = pad + 2 * D, *lse = delta + keys, *pads = lse + keys; /* [warps][2][D] */
+    /* [warps][2][D] */
+    float *pad = reinterpret_cast<float *>(shared), *delta = pad + 2 * D, *lse = delta + keys, *pads = lse + keys;
     float *p = pads + PLAIN_WARPS * 2 * D + warp * (2 * keys + 2 * D), *ds = p + keys, *k = ds + keys, *v = k + D;
     load_pad(pad, a, s);
     for (int r = threadIdx.x; r < queries; r += PLAIN) {
         const int t = query_at(a, s, r);
         float sum = 0;
-        for (int d = 0; d < D; d++) sum += to_float(row_at<T>(a.dout, s.b, t, s.h)[d]) * to_float(row_at<T>(a.o, s.b, t, s.h)[d]);
+        for (int d = 0; d < D; d++)
+            sum += to_float(row_at<T>(a.dout, s.b, t, s.h)[d]) * to_float(row_at<T>(a.o, s.b, t, s.h)[d]);
         delta[r] = sum, lse[r] = *lse_at(a, s.b, s.h, t);
     }
     for (int i = threadIdx.x; i < PLAIN_WARPS * 2 * D; i += PLAIN) pads[i] = 0;
@@ -260,7 +271,8 @@ template <typename T> __global__ void __launch_bounds__(PLAIN) plain_dkv(const a
 
 template <typename T> static cudaError_t forward(const attention *a, cudaStream_t stream)
 {
-    const size_t bytes = sizeof(float) * (size_t)(2 * a->D + PLAIN_WARPS * (a->D + 2 * a->window + a->window * a->window));
+    const size_t bytes =
+        sizeof(float) * (size_t)(2 * a->D + PLAIN_WARPS * (a->D + 2 * a->window + a->window * a->window));
     return start_kernel(plain_forward<T>, windows_of(a), PLAIN, bytes, stream, *a);
 }
 

@@ -23,9 +23,15 @@ __device__ inline window_block window_block_of(const attention &a, int index)
     return s;
 }
 
-__device__ inline int token_at(const attention &a, const window_block &s, int y, int x) { return (s.y + y) * a.width + s.x + x; }
+__device__ inline int token_at(const attention &a, const window_block &s, int y, int x)
+{
+    return (s.y + y) * a.width + s.x + x;
+}
 /* The token of query r. */
-__device__ inline int query_at(const attention &a, const window_block &s, int r) { return token_at(a, s, r / s.columns, r % s.columns); }
+__device__ inline int query_at(const attention &a, const window_block &s, int r)
+{
+    return token_at(a, s, r / s.columns, r % s.columns);
+}
 
 /* Blocks of a kernel with one window of a head each. */
 static inline int64_t windows_of(const attention *a) { return (int64_t)a->B * a->across * a->down * a->H; }

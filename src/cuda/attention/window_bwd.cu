@@ -31,28 +31,37 @@ static_assert(REL_ROW % 32 == 8, "few bank conflicts");
 /* The shared-memory layout, as byte offsets in order. */
 template <int D, int ROWS> struct dq_layout : part_layout<D, ROWS> {
     using part = part_layout<D, ROWS>;
-    static constexpr int chunk = part::own / part::ROW / MINE * MINE;       /* queries that fit the memory of keys, values and tables */
-    static constexpr bool apart = TILES * MINE * part::ROW <= part::tables; /* all of them fit without overwriting the tables */
+    /* queries that fit the memory of keys, values and tables */
+    static constexpr int chunk = part::own / part::ROW / MINE * MINE;
+    /* all of them fit without overwriting the tables */
+    static constexpr bool apart = TILES * MINE * part::ROW <= part::tables;
 };
 template <int D, int ROWS> struct dkv_layout {
-    static constexpr int ROW = (D + 8) * 2, k = 0, v = ROWS * SIDE * ROW, q = 0, dout = 2 * TILE * ROW; /* k, v and later q, dout share this memory, */
-    static constexpr int chunk = ROWS == PART ? TILES * MINE : D <= 64 ? 128 : 80, tables = chunk * ROW;  /* as do chunks of queries before them */
-    static constexpr int rel = tables + BOTH * ROW, lse = rel + 4 * (WINDOW_FAST + SIDE) * REL_ROW, delta = lse + 4 * QUERIES;
-    static constexpr int token = delta + 4 * QUERIES, pads = token + 4 * QUERIES, total = pads + 4 * WINDOW_FAST * 2 * D;
+    /* k, v and later q, dout share this memory, */
+    static constexpr int ROW = (D + 8) * 2, k = 0, v = ROWS * SIDE * ROW, q = 0, dout = 2 * TILE * ROW;
+    /* as do chunks of queries before them */
+    static constexpr int chunk = ROWS == PART ? TILES * MINE : D <= 64 ? 128 : 80, tables = chunk * ROW;
+    static constexpr int rel = tables + BOTH * ROW, lse = rel + 4 * (WINDOW_FAST + SIDE) * REL_ROW,
+                         delta = lse + 4 * QUERIES;
+    static constexpr int token = delta + 4 * QUERIES, pads = token + 4 * QUERIES,
+                         total = pads + 4 * WINDOW_FAST * 2 * D;
     static_assert(2 * v <= rel && 2 * dout <= rel, "nothing overlaps the positions");
 };
 
 /* --- dq and the tables ------------------------------------------------------------------------ */
 
 /* rowsum(do * o) of the thread's two queries. */
-template <typename T, int D> static __device__ void make_delta(float (&delta)[2], const unsigned (&dout)[D / 16][4], const window_block &s, const head_rows &x, const int (&token)[2])
+template <typename T, int D>
+static __device__ void make_delta(float (&delta)[2], const unsigned (&dout)[D / 16][4], const window_block &s,
+                                  const head_rows &x, const int (&token)[2])
 {
     unsigned o[D / 16][4];
     load_tokens<T, D>(o, s, x, token);
     each<2>([&](int half) {
         float sum = 0;
         each<D / 8>([&](int i) {
-            const pack<T, 2> left = *reinterpret_cast<const pack<T, 2> *>(&dout[i / 2][half + i % 2 * 2]), right = *reinterpret_cast<const pack<T, 2> *>(&o[i / 2][half + i % 2 * 2]);
+            const pack<T, 2> left = *reinterpret_cast<const pack<T, 2> *>(&dout[i / 2][half + i % 2 * 2]),
+                             right = *reinterpret_cast<const pack<T, 2> *>(&o[i / 2][half + i % 2 * 2]);
             sum += to_float(left.at[0]) * to_float(right.at[0]) + to_float(left.at[1]) * to_float(right.at[1]);
         });
         delta[half] = quad_sum(sum);
@@ -69,7 +78,8 @@ struct query_state {
 
 /* Processes a row of keys, row y of the window, at k and v. */
 template <typename T, int D>
-static __device__ void attend_key_row(float (&dq)[D / 8][4], query_state &m, float *rel, const unsigned (&q)[D / 16][4], const unsigned (&dout)[D / 16][4], const T *k, const T *v, int y, float factor)
+static __device__ void attend_key_row(float (&dq)[D / 8][4], query_state &m, float *rel, const unsigned (&q)[D / 16][4],
+                                      const unsigned (&dout)[D / 16][4], const T *k, const T *v, int y, float factor)
 {
     const int lane = threadIdx.x % 32, row = lane / 4;
     float p[2][4], ds[2][4], down[2];
@@ -99,14 +109,17 @@ static __device__ float gathered(const attention &a, const float *rel, int y, in
 }
 
 /* dq += g tables, for the warp's 16 queries from r0 on. */
-template <typename T, int D> static __device__ void add_positions(float (&dq)[D / 8][4], const attention &a, const window_block &s, const float *rel, const T *tables, int r0)
+template <typename T, int D>
+static __device__ void add_positions(float (&dq)[D / 8][4], const attention &a, const window_block &s, const float *rel,
+                                     const T *tables, int r0)
 {
     const int row = threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
     const T *right = lane_across<T, D + 8>(tables);
     each<BOTH / 16>([&](int j) {
         unsigned x[4];
         each<4>([&](int i) {
-            const int r = row + i % 2 * 8, y = query_y(a, s, r0 + r), c = query_x(s, r0 + r), first = 16 * j + column + i / 2 * 8;
+            const int r = row + i % 2 * 8, y = query_y(a, s, r0 + r), c = query_x(s, r0 + r),
+                      first = 16 * j + column + i / 2 * 8;
             x[i] = both(gathered(a, rel + r * REL, y, c, first), gathered(a, rel + r * REL, y, c, first + 1), T());
         });
         add_across<T, D>(dq, x, right + j * 16 * (D + 8));
@@ -116,7 +129,8 @@ template <typename T, int D> static __device__ void add_positions(float (&dq)[D 
 /* c += rows 16 m .., elements 16 n .. of the tables' gradients: g^T q over queries first .. end,
  * which are at q; their sums are at rel. */
 template <typename T, int D>
-static __device__ void add_tables(float (&c)[2][4], const attention &a, const window_block &s, const float *rel, const T *q, int first, int end, int m, int n)
+static __device__ void add_tables(float (&c)[2][4], const attention &a, const window_block &s, const float *rel,
+                                  const T *q, int first, int end, int m, int n)
 {
     constexpr int ROW = D + 8;
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
@@ -125,7 +139,8 @@ static __device__ void add_tables(float (&c)[2][4], const attention &a, const wi
         unsigned x[4], b[4];
         each<4>([&](int i) {
             const int r = r0 + column + i / 2 * 8, j = m * 16 + row + i % 2 * 8;
-            x[i] = both(gathered(a, rel + r * REL, query_y(a, s, r), query_x(s, r), j), gathered(a, rel + (r + 1) * REL, query_y(a, s, r + 1), query_x(s, r + 1), j), T());
+            x[i] = both(gathered(a, rel + r * REL, query_y(a, s, r), query_x(s, r), j),
+                        gathered(a, rel + (r + 1) * REL, query_y(a, s, r + 1), query_x(s, r + 1), j), T());
         });
         load4_transposed(b, right + (r0 - first) * ROW);
         mma(c[0], x, b[0], b[1], T());
@@ -133,12 +148,15 @@ static __device__ void add_tables(float (&c)[2][4], const attention &a, const wi
     }
 }
 
-template <int D> static __device__ void store_tables(float *to, const attention &a, const float (&c)[2][4], int m, int n)
+template <int D>
+static __device__ void store_tables(float *to, const attention &a, const float (&c)[2][4], int m, int n)
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
     each<4>([&](int i) {
         const int j = m * 16 + row + i % 2 * 8;
-        if (j < 2 * (2 * a.window - 1)) *reinterpret_cast<float2 *>(to + j * D + n * 16 + i / 2 * 8 + column) = make_float2(c[i / 2][i % 2 * 2], c[i / 2][i % 2 * 2 + 1]);
+        if (j < 2 * (2 * a.window - 1))
+            *reinterpret_cast<float2 *>(to + j * D + n * 16 + i / 2 * 8 + column) =
+                make_float2(c[i / 2][i % 2 * 2], c[i / 2][i % 2 * 2 + 1]);
     });
 }
 
@@ -149,9 +167,11 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
     constexpr int ROW = D + 8;
     char *shared = reinterpret_cast<char *>(shared_pieces);
     const window_block s = window_block_of(a, (int)blockIdx.x);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, queries = s.rows * s.columns, r0 = warp * MINE;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2,
+              queries = s.rows * s.columns, r0 = warp * MINE;
     using at = dq_layout<D, ROWS>;
-    T *k = reinterpret_cast<T *>(shared + at::k), *v = reinterpret_cast<T *>(shared + at::v), *tables = reinterpret_cast<T *>(shared + at::tables);
+    T *k = reinterpret_cast<T *>(shared + at::k), *v = reinterpret_cast<T *>(shared + at::v),
+      *tables = reinterpret_cast<T *>(shared + at::tables);
     float *all = reinterpret_cast<float *>(shared + at::own), *rel = all + r0 * REL;
 
     copy_tables<T, D>(tables, a);
@@ -167,7 +187,8 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
     __syncthreads();
     tile_positions<T, D>(rel, q, tables, a, s, r0);
     each<2>([&](int half) {
-        const float lse = token[half] >= 0 ? *lse_at(a, s.b, s.h, token[half]) * LOG2E : CUDART_INF_F; /* a query beyond the last gets probabilities 0 */
+        /* a query beyond the last gets probabilities 0 */
+        const float lse = token[half] >= 0 ? *lse_at(a, s.b, s.h, token[half]) * LOG2E : CUDART_INF_F;
         each<4>([&](int i) {
             const int c = i / 2 * 8 + column + i % 2;
             m.across[half][i] = c < a.window ? rel[(row + 8 * half) * REL + SIDE + c] - lse : -CUDART_INF_F;
@@ -207,7 +228,9 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
         __syncthreads();
         each<EACH>([&](int i) {
             const int unit = warp + i * TILES;
-            if (unit < UNITS) add_tables<T, D>(c[i], a, s, all, k, first, min(queries, first + CHUNK), unit / (D / 16), unit % (D / 16));
+            if (unit < UNITS)
+                add_tables<T, D>(c[i], a, s, all, k, first, min(queries, first + CHUNK), unit / (D / 16),
+                                 unit % (D / 16));
         });
     }
     float *to = a.tables + (int64_t)s.index * 2 * (2 * a.window - 1) * D;
@@ -220,7 +243,8 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES *
 /* --- dk and dv -------------------------------------------------------------------------------- */
 
 /* Copies 32 queries and their do. */
-template <typename T, int D> static __device__ void copy_tile(T *q, T *dout, const attention &a, const window_block &s, const int *token)
+template <typename T, int D>
+static __device__ void copy_tile(T *q, T *dout, const attention &a, const window_block &s, const int *token)
 {
     constexpr int CHUNKS = D / 8;
     for (int i = threadIdx.x; i < TILE * CHUNKS; i += blockDim.x) {
@@ -233,14 +257,16 @@ template <typename T, int D> static __device__ void copy_tile(T *q, T *dout, con
 /* The position terms of queries first .. first+count, which are at q, [WINDOW_FAST + 16][queries]:
  * by row, then by column. */
 template <typename T, int D>
-static __device__ void make_positions(float *rel, const T *q, const T *tables, const attention &a, const window_block &s, int first, int count)
+static __device__ void make_positions(float *rel, const T *q, const T *tables, const attention &a,
+                                      const window_block &s, int first, int count)
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, queries = s.rows * s.columns;
     for (int r0 = first + threadIdx.x / 32 * 16; r0 < first + count; r0 += blockDim.x / 32 * 16) {
         float g[BOTH / 8][4] = {};
         if (r0 < queries) product_rows<T, D, BOTH / 8>(g, q + (r0 - first) * (D + 8), tables);
         each<BOTH / 8, 4>([&](int n, int i) {
-            const int r = r0 + row + i / 2 * 8, c = position_of(a, query_y(a, s, r), query_x(s, r), 8 * n + column + i % 2);
+            const int r = r0 + row + i / 2 * 8,
+                      c = position_of(a, query_y(a, s, r), query_x(s, r), 8 * n + column + i % 2);
             if (c >= 0) rel[(c < SIDE ? c : WINDOW_FAST + c - SIDE) * REL_ROW + r] = g[n][i] * LOG2E;
         });
     }
@@ -249,14 +275,16 @@ static __device__ void make_positions(float *rel, const T *q, const T *tables, c
 /* The contribution of 32 queries from t0 on, at q and dout, to a row of keys, row y of the window,
  * with keys k and values v. */
 template <typename T, int D, int ROWS>
-static __device__ void attend_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4], const unsigned (&k)[D / 16][4], const unsigned (&v)[D / 16][4], const attention &a, char *shared,
-                                      const T *q, const T *dout, int t0, int y)
+static __device__ void attend_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][4], const unsigned (&k)[D / 16][4],
+                                      const unsigned (&v)[D / 16][4], const attention &a, char *shared, const T *q,
+                                      const T *dout, int t0, int y)
 {
     constexpr int N = TILE / 8;
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
     using at = dkv_layout<D, ROWS>;
     const float *rel = reinterpret_cast<const float *>(shared + at::rel) + t0 + column;
-    const float *lse = reinterpret_cast<const float *>(shared + at::lse) + t0 + column, *delta = reinterpret_cast<const float *>(shared + at::delta) + t0 + column;
+    const float *lse = reinterpret_cast<const float *>(shared + at::lse) + t0 + column,
+                *delta = reinterpret_cast<const float *>(shared + at::delta) + t0 + column;
     const float factor = a.scale * LOG2E;
     float p[N][4];
     product_held<T, D, N>(p, k, q);
@@ -281,7 +309,8 @@ static __device__ void attend_queries(float (&dk)[D / 8][4], float (&dv)[D / 8][
 /* The warp's row y of dk or dv: keys on the grid are stored, those outside are summed in `pads`
  * [D]. */
 template <typename T, int D>
-static __device__ void store_keys(const attention &a, const window_block &s, const head_rows &to, int y, const float (&sum)[D / 8][4], float factor, float *pads)
+static __device__ void store_keys(const attention &a, const window_block &s, const head_rows &to, int y,
+                                  const float (&sum)[D / 8][4], float factor, float *pads)
 {
     float take[2];
     each<2>([&](int half) {
@@ -302,10 +331,12 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
     const window_block s = window_block_of(a, (int)blockIdx.x);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, queries = s.rows * s.columns;
     using at = dkv_layout<D, ROWS>;
-    T *tables = reinterpret_cast<T *>(shared + at::tables), *k = reinterpret_cast<T *>(shared + at::k), *v = reinterpret_cast<T *>(shared + at::v);
+    T *tables = reinterpret_cast<T *>(shared + at::tables), *k = reinterpret_cast<T *>(shared + at::k),
+      *v = reinterpret_cast<T *>(shared + at::v);
     T *q = reinterpret_cast<T *>(shared + at::q), *dout = reinterpret_cast<T *>(shared + at::dout);
     int *token = reinterpret_cast<int *>(shared + at::token);
-    float *rel = reinterpret_cast<float *>(shared + at::rel), *pads = reinterpret_cast<float *>(shared + at::pads); /* pads: [rows][2][D] */
+    /* pads: [rows][2][D] */
+    float *rel = reinterpret_cast<float *>(shared + at::rel), *pads = reinterpret_cast<float *>(shared + at::pads);
     float *lse = reinterpret_cast<float *>(shared + at::lse), *delta = reinterpret_cast<float *>(shared + at::delta);
 
     constexpr int CHUNK = at::chunk;
@@ -314,7 +345,9 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
         if (first) __syncthreads();
         if (first < queries) copy_queries<T, D>(q, a, s, a.q, first, CHUNK, threadIdx.x, blockDim.x);
         copy_commit();
-        if (!first) load_row_stats<T, D, QUERIES>(lse, delta, token, a, s, blockDim.x, [&](int r) { return query_at(a, s, r); });
+        if (!first)
+            load_row_stats<T, D, QUERIES>(lse, delta, token, a, s, blockDim.x,
+                                          [&](int r) { return query_at(a, s, r); });
         copy_wait<0>();
         __syncthreads();
         make_positions<T, D>(rel, q, tables, a, s, first, min(CHUNK, QUERIES - first));
@@ -344,7 +377,9 @@ template <typename T, int D, int ROWS> __global__ void __launch_bounds__(ROWS * 
             __syncthreads(); /* the other stage is no longer read */
             if (t0 + TILE < queries) copy_tile<T, D>(q + next * ROW, dout + next * ROW, a, s, token + t0 + TILE);
             copy_commit();
-            if (warp < rows) attend_queries<T, D, ROWS>(dk, dv, keys, values, a, shared, q + stage * ROW, dout + stage * ROW, t0, y0 + warp);
+            if (warp < rows)
+                attend_queries<T, D, ROWS>(dk, dv, keys, values, a, shared, q + stage * ROW, dout + stage * ROW, t0,
+                                           y0 + warp);
         }
         if (warp >= rows) continue;
         store_keys<T, D>(a, s, a.dk, y0 + warp, dk, a.scale, pads + (y0 + warp) * 2 * D);
@@ -366,10 +401,14 @@ template <int ROWS, typename T, int D> static cudaError_t start(const attention 
 
 extern "C" cudaError_t cuda_window_fast_bwd(const struct attention *a, cudaStream_t stream)
 {
-    return by_type_and_length<32, 64, 80>(a, [&](auto t, auto d) { return start<PART, decltype(t), decltype(d)::value>(a, stream); });
+    return by_type_and_length<32, 64, 80>(a, [&](auto t, auto d) {
+        return start<PART, decltype(t), decltype(d)::value>(a, stream);
+    });
 }
 
 extern "C" cudaError_t cuda_window_small_bwd(const struct attention *a, cudaStream_t stream)
 {
-    return by_length<__half, 32, 64, 80>(a, [&](auto t, auto d) { return start<small_part<decltype(d)::value>, decltype(t), decltype(d)::value>(a, stream); });
+    return by_length<__half, 32, 64, 80>(a, [&](auto t, auto d) {
+        return start<small_part<decltype(d)::value>, decltype(t), decltype(d)::value>(a, stream);
+    });
 }

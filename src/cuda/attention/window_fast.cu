@@ -45,7 +45,8 @@ struct query_positions {
 /* Processes `rows` rows of keys, from row y0 of the window on, at k and v, for the warp's
  * queries. */
 template <typename T, int D>
-static __device__ void attend_key_rows(float (&o)[D / 8][4], softmax_state &at, const unsigned (&q)[D / 16][4], const query_positions &p, const T *k, const T *v, int y0, int rows, float factor)
+static __device__ void attend_key_rows(float (&o)[D / 8][4], softmax_state &at, const unsigned (&q)[D / 16][4],
+                                       const query_positions &p, const T *k, const T *v, int y0, int rows, float factor)
 {
     constexpr int ROW = D + 8;
     const int row = threadIdx.x % 32 / 4;
@@ -58,7 +59,10 @@ static __device__ void attend_key_rows(float (&o)[D / 8][4], softmax_state &at, 
             each<8>([&](int i) { x[2 * y + i / 4][i % 4] = is_there ? 0.0f : -CUDART_INF_F; });
             if (!is_there) return;
             each<2>([&](int half) { down[half] = p.rel[(row + 8 * half) * REL + y0 + first + y]; });
-            each<D / 16>([&](int i) { add_along<T, D>(*reinterpret_cast<float(*)[2][4]>(&x[2 * y]), q[i], keys + (first + y) * SIDE * ROW + 16 * i); });
+            each<D / 16>([&](int i) {
+                add_along<T, D>(*reinterpret_cast<float(*)[2][4]>(&x[2 * y]), q[i],
+                                keys + (first + y) * SIDE * ROW + 16 * i);
+            });
             each<8>([&](int i) {
                 float &score = x[2 * y + i / 4][i % 4];
                 score = score * factor + (p.across[i / 2 % 2][i / 4 * 2 + i % 2] + down[i / 2 % 2]);
@@ -74,14 +78,17 @@ static __device__ void attend_key_rows(float (&o)[D / 8][4], softmax_state &at, 
     }
 }
 
-template <typename T, int D, int ROWS> __global__ void __launch_bounds__(TILES * 32, 1) window_forward(const attention a)
+template <typename T, int D, int ROWS>
+__global__ void __launch_bounds__(TILES * 32, 1) window_forward(const attention a)
 {
     if (!multiplies<T>()) return;
     extern __shared__ uint4 shared_pieces[];
     char *shared = reinterpret_cast<char *>(shared_pieces);
     const window_block s = window_block_of(a, (int)blockIdx.x);
-    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, r0 = threadIdx.x / 32 * 16, queries = s.rows * s.columns;
-    T *k = reinterpret_cast<T *>(shared + part_layout<D, ROWS>::k), *v = reinterpret_cast<T *>(shared + part_layout<D, ROWS>::v);
+    const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2, r0 = threadIdx.x / 32 * 16,
+              queries = s.rows * s.columns;
+    T *k = reinterpret_cast<T *>(shared + part_layout<D, ROWS>::k),
+      *v = reinterpret_cast<T *>(shared + part_layout<D, ROWS>::v);
     T *tables = reinterpret_cast<T *>(shared + part_layout<D, ROWS>::tables);
     float *rel = reinterpret_cast<float *>(shared + part_layout<D, ROWS>::own) + r0 * REL;
 
@@ -122,10 +129,14 @@ template <int ROWS, typename T, int D> static cudaError_t start(const attention 
 
 extern "C" cudaError_t cuda_window_fast(const struct attention *a, cudaStream_t stream)
 {
-    return by_type_and_length<32, 64, 80>(a, [&](auto t, auto d) { return start<PART, decltype(t), decltype(d)::value>(a, stream); });
+    return by_type_and_length<32, 64, 80>(a, [&](auto t, auto d) {
+        return start<PART, decltype(t), decltype(d)::value>(a, stream);
+    });
 }
 
 extern "C" cudaError_t cuda_window_small(const struct attention *a, cudaStream_t stream)
 {
-    return by_length<__half, 32, 64, 80>(a, [&](auto t, auto d) { return start<small_part<decltype(d)::value>, decltype(t), decltype(d)::value>(a, stream); });
+    return by_length<__half, 32, 64, 80>(a, [&](auto t, auto d) {
+        return start<small_part<decltype(d)::value>, decltype(t), decltype(d)::value>(a, stream);
+    });
 }

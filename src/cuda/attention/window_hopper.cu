@@ -18,13 +18,15 @@ constexpr int BLOCKS = 2;
 
 /* The shared-memory layout, as byte offsets in order. */
 template <int D> struct forward_layout {
-    static constexpr int k = 0, v = k + KEYS * D * 2, tables = v + KEYS * D * 2, q = tables + BOTH * D * 2, rel = q + 2 * TILE * D * 2;
+    static constexpr int k = 0, v = k + KEYS * D * 2, tables = v + KEYS * D * 2, q = tables + BOTH * D * 2,
+                         rel = q + 2 * TILE * D * 2;
     static constexpr int total = rel + 4 * 2 * WINDOW * REL_ROW;
 };
 
 /* Turns products into probabilities, not yet divided by their sum; `most` and `sum` of the thread's
  * two queries give the lse. */
-static __device__ void softmax_rows(float (&x)[KEYS / 2], float (&most)[2], float (&sum)[2], const float *rel, float factor)
+static __device__ void softmax_rows(float (&x)[KEYS / 2], float (&most)[2], float (&sum)[2], const float *rel,
+                                    float factor)
 {
     const int lane = threadIdx.x % 32, column = lane % 4 * 2;
     rel += threadIdx.x / 32 * 16 + lane / 4;
@@ -54,7 +56,8 @@ static __device__ void softmax_rows(float (&x)[KEYS / 2], float (&most)[2], floa
     });
 }
 
-template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) window_hopper(const __grid_constant__ attention a)
+template <typename T, int D>
+__global__ void __launch_bounds__(GROUP, BLOCKS) window_hopper(const __grid_constant__ attention a)
 {
     extern __shared__ uint4 shared_pieces[];
     using at = forward_layout<D>;
@@ -63,7 +66,8 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
     const window_block s = window_block_of(a, (int)blockIdx.x);
     const numbering n = numbering_of(s);
     const int lane = threadIdx.x % 32, queries = s.rows * s.columns;
-    const uint64_t k = cores_along<KEYS>(shared + at::k), v = cores_across<KEYS>(shared + at::v), tables = cores_along<BOTH>(shared + at::tables);
+    const uint64_t k = cores_along<KEYS>(shared + at::k), v = cores_across<KEYS>(shared + at::v),
+                   tables = cores_along<BOTH>(shared + at::tables);
 
     stage_tables<T, D, GROUP>(shared + at::tables, a);
     stage_queries<T, D, TILE, GROUP>(shared + at::q, a, s, n, a.q, 0);
@@ -80,7 +84,8 @@ template <typename T, int D> __global__ void __launch_bounds__(GROUP, BLOCKS) wi
         else copy_wait<0>();
         fence_shared_stores();
         __syncthreads(); /* the other query buffer is free from here on */
-        if (t0 + TILE < queries) stage_queries<T, D, TILE, GROUP>(shared + at::q + (TILE * D * 2 - slot), a, s, n, a.q, t0 + TILE);
+        if (t0 + TILE < queries)
+            stage_queries<T, D, TILE, GROUP>(shared + at::q + (TILE * D * 2 - slot), a, s, n, a.q, t0 + TILE);
         copy_commit();
         {
             float g[BOTH / 2];
@@ -125,7 +130,10 @@ extern "C" cudaError_t cuda_window_hopper(const struct attention *a, cudaStream_
     return by_type_and_length<64, 80>(a, [&](auto t, auto d) {
         const auto kernel = window_hopper<decltype(t), decltype(d)::value>;
         /* maximum shared memory carveout, so that two blocks fit */
-        const cudaError_t rc = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-        return rc == cudaSuccess ? start_kernel(kernel, windows_of(a), GROUP, forward_layout<decltype(d)::value>::total, stream, *a) : rc;
+        const cudaError_t rc = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                                    cudaSharedmemCarveoutMaxShared);
+        return rc == cudaSuccess
+                   ? start_kernel(kernel, windows_of(a), GROUP, forward_layout<decltype(d)::value>::total, stream, *a)
+                   : rc;
     });
 }

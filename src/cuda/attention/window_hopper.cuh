@@ -65,20 +65,23 @@ template <typename T, int D, int THREADS> __device__ inline void stage_tables(ch
         for (int r = first; r < BOTH; r += step) {
             const int axis = r >= ROWS, row = axis ? r - ROWS : r;
             const bool is_there = row < ROWS;
-            copy16(to + core_at<BOTH>(r, d), static_cast<const T *>(a.table[axis].data) + (is_there ? row : 0) * a.table[axis].row + d, is_there);
+            copy16(to + core_at<BOTH>(r, d),
+                   static_cast<const T *>(a.table[axis].data) + (is_there ? row : 0) * a.table[axis].row + d, is_there);
         }
     });
 }
 
 /* Copies the window's queries of x from t0 on, [R][D]; zeros beyond the last. */
 template <typename T, int D, int R, int THREADS>
-__device__ inline void stage_queries(char *to, const attention &a, const window_block &s, const numbering &n, const head_rows &x, int t0)
+__device__ inline void stage_queries(char *to, const attention &a, const window_block &s, const numbering &n,
+                                     const head_rows &x, int t0)
 {
     const int queries = s.rows * s.columns;
     by_rounds<D, THREADS>([&](int first, int d, int step) {
         for (int r = first; r < R; r += step) {
             const bool is_there = t0 + r < queries;
-            copy16(to + core_at<R>(r, d), row_at<T>(x, s.b, token_of(a, s, n, is_there ? t0 + r : 0), s.h) + d, is_there);
+            copy16(to + core_at<R>(r, d), row_at<T>(x, s.b, token_of(a, s, n, is_there ? t0 + r : 0), s.h) + d,
+                   is_there);
         }
     });
 }
@@ -87,7 +90,8 @@ __device__ inline void stage_queries(char *to, const attention &a, const window_
  * rows, 16 columns][DISTANCE], the first query in column 0; the row terms minus `less` of the
  * thread's two queries. Queries from `end` on are skipped. */
 template <int DISTANCE>
-__device__ inline void stage_positions(float *rel, const float (&g)[BOTH / 2], const float (&less)[2], const numbering &n, int t0, int end)
+__device__ inline void stage_positions(float *rel, const float (&g)[BOTH / 2], const float (&less)[2],
+                                       const numbering &n, int t0, int end)
 {
     const int lane = threadIdx.x % 32, own = threadIdx.x % GROUP / 32 * 16 + lane / 4, column = lane % 4 * 2;
 #pragma unroll
@@ -97,7 +101,8 @@ __device__ inline void stage_positions(float *rel, const float (&g)[BOTH / 2], c
         /* Row j of the tables is row term y + 13 - j of a query in row y, or column term x + 27 +
          * 13 - j of a query in column x, if there is one; a query beyond the last uses the window's
          * last row, so that all its position terms are written. */
-        const int down = min(row_of(n, t0 + r), WINDOW - 1) + WINDOW - 1 - column, right = column_of(n, t0 + r) + ROWS + WINDOW - 1 - column;
+        const int down = min(row_of(n, t0 + r), WINDOW - 1) + WINDOW - 1 - column,
+                  right = column_of(n, t0 + r) + ROWS + WINDOW - 1 - column;
         float *to = rel + down * DISTANCE + r, *then = rel + (WINDOW + right) * DISTANCE + r;
         each<BOTH / 4>([&](int i) {
             const int j = i / 2 * 8 + i % 2;
@@ -114,7 +119,8 @@ __device__ inline void stage_positions(float *rel, const float (&g)[BOTH / 2], c
 /* Stores a quad's part of a row of an accumulator, times `factor`: 32 bytes at a time, 8 per
  * thread, so that no 32-byte sector is written in halves. All threads of the warp call this; those
  * that are not `there` store nothing. */
-template <typename T, int N> __device__ inline void store_row(T *row, const float (&d)[N], int half, float factor, bool there)
+template <typename T, int N>
+__device__ inline void store_row(T *row, const float (&d)[N], int half, float factor, bool there)
 {
     const int lane = threadIdx.x % 32, odd = lane % 2;
     row += 8 * odd + lane % 4 / 2 * 4;

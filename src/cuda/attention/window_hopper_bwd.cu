@@ -29,22 +29,28 @@ static_assert(REL_ROW % 32 == 24 && QUERIES % 64 == 16, "few bank conflicts; thr
 /* The shared-memory layout, as byte offsets in order. A product takes 64 rows also at the end of a
  * tile, and reads beyond it: the results of those rows are not used. */
 template <int D> struct gradient_layout {
-    static constexpr int k = 0, v = k + KEYS * D * 2, q = v + KEYS * D * 2, dout = q + QUERIES * D * 2, g = dout + QUERIES * D * 2;
-    static constexpr int tables = g + QUERIES * BOTH * 2, rel = tables + BOTH * D * 2, pads = rel + 4 * (WINDOW + SIDE) * REL_ROW;
-    static constexpr int lse = pads + 4 * WINDOW * 2 * D, delta = lse + 4 * QUERIES, token = delta + 4 * QUERIES, total = token + 4 * QUERIES;
+    static constexpr int k = 0, v = k + KEYS * D * 2, q = v + KEYS * D * 2, dout = q + QUERIES * D * 2,
+                         g = dout + QUERIES * D * 2;
+    static constexpr int tables = g + QUERIES * BOTH * 2, rel = tables + BOTH * D * 2,
+                         pads = rel + 4 * (WINDOW + SIDE) * REL_ROW;
+    static constexpr int lse = pads + 4 * WINDOW * 2 * D, delta = lse + 4 * QUERIES, token = delta + 4 * QUERIES,
+                         total = token + 4 * QUERIES;
 };
 
 /* Computes the position terms, with the row terms minus lse: p = 2^(s + row + column). */
-template <typename T, int D> static __device__ void make_positions(char *shared, const attention &a, const numbering &n, int queries)
+template <typename T, int D>
+static __device__ void make_positions(char *shared, const attention &a, const numbering &n, int queries)
 {
-    const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q), tables = cores_along<BOTH>(shared + gradient_layout<D>::tables);
+    const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q),
+                   tables = cores_along<BOTH>(shared + gradient_layout<D>::tables);
     float *rel = reinterpret_cast<float *>(shared + gradient_layout<D>::rel);
     const float *lse = reinterpret_cast<const float *>(shared + gradient_layout<D>::lse);
     for (int t0 = threadIdx.x / GROUP * 64; t0 < queries; t0 += GROUPS * 64) {
         float g[BOTH / 2];
         multiply_now(g, [&] { cores_product<T, D, QUERIES, BOTH>(g, q + t0, tables, 0); });
         const int first = t0 + threadIdx.x % GROUP / 32 * 16 + threadIdx.x % 32 / 4;
-        stage_positions<REL_ROW>(rel + t0, g, {lse[min(first, QUERIES - 1)], lse[min(first + 8, QUERIES - 1)]}, n, t0, QUERIES);
+        stage_positions<REL_ROW>(rel + t0, g, {lse[min(first, QUERIES - 1)], lse[min(first + 8, QUERIES - 1)]}, n, t0,
+                                 QUERIES);
     }
     for (int i = threadIdx.x; i < (SIDE - WINDOW) * QUERIES; i += THREADS)
         rel[(2 * WINDOW + i / QUERIES) * REL_ROW + i % QUERIES] = -CUDART_INF_F;
@@ -64,18 +70,23 @@ template <typename T> static __device__ void put(char *at, float x) { *reinterpr
 
 /* Computes dq of the 64 queries from t0 on, and their rows of g. */
 template <typename T, int D>
-static __device__ void queries_backward_64(const attention &a, const window_block &s, const numbering &n, char *shared, int t0)
+static __device__ void queries_backward_64(const attention &a, const window_block &s, const numbering &n, char *shared,
+                                           int t0)
 {
     using at = gradient_layout<D>;
     const int lane = threadIdx.x % 32, column = lane % 4 * 2, first = t0 + threadIdx.x % GROUP / 32 * 16 + lane / 4;
     const float *rel = reinterpret_cast<const float *>(shared + at::rel), factor = a.scale * LOG2E;
-    const uint64_t q = cores_along<QUERIES>(shared + at::q + t0 * 16), dout = cores_along<QUERIES>(shared + at::dout + t0 * 16);
-    const uint64_t k = cores_along<KEYS>(shared + at::k), v = cores_along<KEYS>(shared + at::v), keys = cores_across<KEYS>(shared + at::k);
+    const uint64_t q = cores_along<QUERIES>(shared + at::q + t0 * 16),
+                   dout = cores_along<QUERIES>(shared + at::dout + t0 * 16);
+    const uint64_t k = cores_along<KEYS>(shared + at::k), v = cores_along<KEYS>(shared + at::v),
+                   keys = cores_across<KEYS>(shared + at::k);
     float dq[D / 2], columns[2][4], dcolumns[2][4], delta[2];
     int r[2], y[2];
-    const bool is_any = first - lane / 4 < s.rows * s.columns; /* whether the warp has any query; other rows of g are already zero */
+    /* whether the warp has any query; other rows of g are already zero */
+    const bool is_any = first - lane / 4 < s.rows * s.columns;
     each<2>([&](int half) {
-        r[half] = min(first + 8 * half, QUERIES - 1); /* a row beyond the last computes the last row and is not written */
+        /* a row beyond the last computes the last row and is not written */
+        r[half] = min(first + 8 * half, QUERIES - 1);
         y[half] = min(row_of(n, r[half]), WINDOW - 1);
         delta[half] = reinterpret_cast<const float *>(shared + at::delta)[r[half]];
         each<4>([&](int i) {
@@ -121,7 +132,9 @@ static __device__ void queries_backward_64(const attention &a, const window_bloc
                         });
                     const float mine = quad_sums(sum);
                     if (i + lane % 4 < HALF_ROWS && first + 8 * half < QUERIES)
-                        put<T>(shared + at::g + core_at<QUERIES>(r[half], y[half] - (part * HALF_ROWS + i + lane % 4) + WINDOW - 1), mine);
+                        put<T>(shared + at::g +
+                                   core_at<QUERIES>(r[half], y[half] - (part * HALF_ROWS + i + lane % 4) + WINDOW - 1),
+                               mine);
                 }
             });
         wgmma_wait<0>();
@@ -139,7 +152,10 @@ static __device__ void queries_backward_64(const attention &a, const window_bloc
     fence_shared_stores();
     named_barrier_sync<GROUP>(1 + (int)threadIdx.x / GROUP);
     const uint64_t g = cores_along<QUERIES>(shared + at::g + t0 * 16), tables = cores_across<BOTH>(shared + at::tables);
-    multiply_now(dq, [&] { each<BOTH / 16>([&](int i) { multiply<0, 1>(dq, g + i * along_step<QUERIES>, tables + i * across_step, 1, T()); }); });
+    multiply_now(dq, [&] {
+        each<BOTH / 16>(
+            [&](int i) { multiply<0, 1>(dq, g + i * along_step<QUERIES>, tables + i * across_step, 1, T()); });
+    });
     each<2>([&](int half) {
         const int t = reinterpret_cast<const int *>(shared + at::token)[r[half]];
         store_row<T>(row_at<T>(a.dq, s.b, max(t, 0), s.h), dq, half, 1.0f, t >= 0 && first + 8 * half < QUERIES);
@@ -148,7 +164,8 @@ static __device__ void queries_backward_64(const attention &a, const window_bloc
 
 /* Turns products of 64 keys with N queries from t0 on into p^T. The warp's keys are row y of the
  * window; results beyond the last row are not used. */
-template <int N, int D> static __device__ void to_probabilities(float (&p)[N / 2], const char *shared, int y, int t0, float factor)
+template <int N, int D>
+static __device__ void to_probabilities(float (&p)[N / 2], const char *shared, int y, int t0, float factor)
 {
     if (y >= WINDOW) return;
     const int lane = threadIdx.x % 32;
@@ -166,7 +183,8 @@ template <int N, int D> static __device__ void to_probabilities(float (&p)[N / 2
 
 /* dv += p^T do, ds^T = p^T (dp^T - delta), dk += ds^T q, with dp already computed. */
 template <int N, typename T, int D>
-static __device__ void add_both(float (&dk)[D / 2], float (&dv)[D / 2], const float (&p)[N / 2], float (&dp)[N / 2], char *shared, int t0)
+static __device__ void add_both(float (&dk)[D / 2], float (&dv)[D / 2], const float (&p)[N / 2], float (&dp)[N / 2],
+                                char *shared, int t0)
 {
     using at = gradient_layout<D>;
     const float *delta = reinterpret_cast<const float *>(shared + at::delta) + t0 + threadIdx.x % 4 * 2;
@@ -187,11 +205,14 @@ static __device__ void add_both(float (&dk)[D / 2], float (&dv)[D / 2], const fl
 
 /* The contribution of N queries from t0 on to dk and dv of 64 keys, whose operands are k and v. */
 template <int N, typename T, int D>
-static __device__ void add_queries(float (&dk)[D / 2], float (&dv)[D / 2], char *shared, uint64_t k, uint64_t v, int y, int t0, float factor)
+static __device__ void add_queries(float (&dk)[D / 2], float (&dv)[D / 2], char *shared, uint64_t k, uint64_t v, int y,
+                                   int t0, float factor)
 {
     float p[N / 2], dp[N / 2];
     pin_registers(p), pin_registers(dp);
-    issue([&] { cores_product<T, D, KEYS, QUERIES>(p, k, cores_along<QUERIES>(shared + gradient_layout<D>::q + t0 * 16), 0); });
+    issue([&] {
+        cores_product<T, D, KEYS, QUERIES>(p, k, cores_along<QUERIES>(shared + gradient_layout<D>::q + t0 * 16), 0);
+    });
     cores_product<T, D, KEYS, QUERIES>(dp, v, cores_along<QUERIES>(shared + gradient_layout<D>::dout + t0 * 16), 0);
     wgmma_commit();
     wgmma_wait<1>();
@@ -205,9 +226,11 @@ static __device__ void add_queries(float (&dk)[D / 2], float (&dv)[D / 2], char 
 /* The same for 64 queries after 64, up to `end`, with the scores of the next ones always in flight.
  * After the last there are no next ones: the product computed then is not used. */
 template <typename T, int D>
-static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *shared, uint64_t k, uint64_t v, int y, int end, float factor)
+static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *shared, uint64_t k, uint64_t v, int y,
+                                 int end, float factor)
 {
-    const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q), dout = cores_along<QUERIES>(shared + gradient_layout<D>::dout);
+    const uint64_t q = cores_along<QUERIES>(shared + gradient_layout<D>::q),
+                   dout = cores_along<QUERIES>(shared + gradient_layout<D>::dout);
     float p[32], dp[32], ahead[32];
     multiply_now(ahead, [&] { cores_product<T, D, KEYS, QUERIES>(ahead, k, q, 0); });
 #pragma unroll 1
@@ -228,8 +251,8 @@ static __device__ void add_ahead(float (&dk)[D / 2], float (&dv)[D / 2], char *s
 /* The warp's row of dk or dv: keys on the grid are stored, those outside are summed in `pads`
  * [D]. */
 template <typename T, int D>
-static __device__ void store_keys(const attention &a, const window_block &s, const head_rows &to, const float (&sum)[D / 2], float factor,
-                                  int y, float *pads)
+static __device__ void store_keys(const attention &a, const window_block &s, const head_rows &to,
+                                  const float (&sum)[D / 2], float factor, int y, float *pads)
 {
     float take[2];
     each<2>([&](int half) {
@@ -238,11 +261,13 @@ static __device__ void store_keys(const attention &a, const window_block &s, con
         take[half] = !is_there && x < WINDOW ? factor : 0.0f;
         store_row<T>(row_at<T>(to, s.b, is_there ? token_at(a, s, y, x) : 0, s.h), sum, half, factor, is_there);
     });
-    if (s.rows != WINDOW || s.columns != WINDOW) sum_beyond(pads, reinterpret_cast<const float(&)[D / 8][4]>(sum), take);
+    if (s.rows != WINDOW || s.columns != WINDOW)
+        sum_beyond(pads, reinterpret_cast<const float(&)[D / 8][4]>(sum), take);
 }
 
 /* Computes dk and dv of the 64 keys from k0 on. */
-template <typename T, int D> static __device__ void keys_backward_64(const attention &a, const window_block &s, char *shared, int k0)
+template <typename T, int D>
+static __device__ void keys_backward_64(const attention &a, const window_block &s, char *shared, int k0)
 {
     using at = gradient_layout<D>;
     const uint64_t k = cores_along<KEYS>(shared + at::k + k0 * 16), v = cores_along<KEYS>(shared + at::v + k0 * 16);
@@ -250,7 +275,8 @@ template <typename T, int D> static __device__ void keys_backward_64(const atten
     const float factor = a.scale * LOG2E;
     float dk[D / 2], dv[D / 2];
     add_ahead<T, D>(dk, dv, shared, k, v, y, min(queries, QUERIES / 64 * 64), factor);
-    if (queries > QUERIES / 64 * 64) add_queries<QUERIES % 64, T, D>(dk, dv, shared, k, v, y, QUERIES / 64 * 64, factor);
+    if (queries > QUERIES / 64 * 64)
+        add_queries<QUERIES % 64, T, D>(dk, dv, shared, k, v, y, QUERIES / 64 * 64, factor);
     if (y >= WINDOW) return;
     float *pads = reinterpret_cast<float *>(shared + at::pads) + y * 2 * D;
     store_keys<T, D>(a, s, a.dk, dk, a.scale, y, pads);
@@ -260,10 +286,13 @@ template <typename T, int D> static __device__ void keys_backward_64(const atten
 /* The window's part of the tables' gradients, g^T q. */
 template <typename T, int D> static __device__ void make_tables(const attention &a, const window_block &s, char *shared)
 {
-    const uint64_t g = cores_across<QUERIES>(shared + gradient_layout<D>::g), q = cores_across<QUERIES>(shared + gradient_layout<D>::q);
+    const uint64_t g = cores_across<QUERIES>(shared + gradient_layout<D>::g),
+                   q = cores_across<QUERIES>(shared + gradient_layout<D>::q);
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
     float sum[D / 2];
-    multiply_now(sum, [&] { each<QUERIES / 16>([&](int i) { multiply<1, 1>(sum, g + i * across_step, q + i * across_step, i, T()); }); });
+    multiply_now(sum, [&] {
+        each<QUERIES / 16>([&](int i) { multiply<1, 1>(sum, g + i * across_step, q + i * across_step, i, T()); });
+    });
     float *to = a.tables + (int64_t)s.index * 2 * ROWS * D + lane % 4 * 2;
     each<2, D / 8>([&](int half, int n) {
         if (row + 8 * half < 2 * ROWS)
@@ -271,7 +300,8 @@ template <typename T, int D> static __device__ void make_tables(const attention 
     });
 }
 
-template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) window_hopper_bwd(const __grid_constant__ attention a)
+template <typename T, int D>
+__global__ void __launch_bounds__(THREADS, 1) window_hopper_bwd(const __grid_constant__ attention a)
 {
     extern __shared__ uint4 shared_pieces[];
     using at = gradient_layout<D>;
@@ -288,7 +318,8 @@ template <typename T, int D> __global__ void __launch_bounds__(THREADS, 1) windo
     stage_keys<T, D, THREADS>(shared + at::v, a, s, a.v, 1);
     stage_queries<T, D, QUERIES, THREADS>(shared + at::dout, a, s, n, a.dout, 0);
     copy_commit();
-    for (int i = threadIdx.x; i < QUERIES * BOTH / 8; i += THREADS) reinterpret_cast<uint4 *>(shared + at::g)[i] = uint4{0, 0, 0, 0};
+    for (int i = threadIdx.x; i < QUERIES * BOTH / 8; i += THREADS)
+        reinterpret_cast<uint4 *>(shared + at::g)[i] = uint4{0, 0, 0, 0};
     float *lse = reinterpret_cast<float *>(shared + at::lse), *delta = reinterpret_cast<float *>(shared + at::delta);
     int *token = reinterpret_cast<int *>(shared + at::token);
     load_row_stats<T, D, QUERIES>(lse, delta, token, a, s, THREADS, [&](int r) { return token_of(a, s, n, r); });
@@ -314,6 +345,7 @@ extern "C" cudaError_t cuda_window_hopper_bwd(const struct attention *a, cudaStr
 {
     return by_type_and_length<64, 80>(a, [&](auto t, auto d) {
         constexpr int D = decltype(d)::value;
-        return start_kernel(window_hopper_bwd<decltype(t), D>, windows_of(a), THREADS, gradient_layout<D>::total, stream, *a);
+        return start_kernel(window_hopper_bwd<decltype(t), D>, windows_of(a), THREADS, gradient_layout<D>::total,
+                            stream, *a);
     });
 }

@@ -19,7 +19,8 @@
 
 /* Slots per row; slots per window, for any window size; rows for both tables; pitch in floats of
  * the queries' position terms; tiles of 16 queries. */
-constexpr int SIDE = 16, KEY_SLOTS = WINDOW_FAST * SIDE, BOTH = 64, REL = 33, TILES = (WINDOW_FAST * WINDOW_FAST + 15) / 16;
+constexpr int SIDE = 16, KEY_SLOTS = WINDOW_FAST * SIDE, BOTH = 64, REL = 33,
+              TILES = (WINDOW_FAST * WINDOW_FAST + 15) / 16;
 
 /* Rows of the window whose keys and values are in shared memory at once: as the 99 KiB per block
  * from 8.0 on allow, and as the 64 KiB of 7.5 do. */
@@ -31,7 +32,8 @@ template <int ROWS> constexpr size_t part_shared_limit = ROWS == PART ? ATTENTIO
 /* The shared-memory layout with 16 queries per warp, as byte offsets in order; own: [16][REL]
  * floats per warp. */
 template <int D, int ROWS> struct part_layout {
-    static constexpr int ROW = (D + 8) * 2, k = 0, v = ROWS * SIDE * ROW, tables = 2 * v, own = tables + BOTH * ROW, total = own + TILES * 16 * REL * 4;
+    static constexpr int ROW = (D + 8) * 2, k = 0, v = ROWS * SIDE * ROW, tables = 2 * v, own = tables + BOTH * ROW,
+                         total = own + TILES * 16 * REL * 4;
 };
 
 static_assert(WINDOW_FAST <= SIDE && 2 * (2 * WINDOW_FAST - 1) <= BOTH, "a window and its tables fit");
@@ -46,7 +48,8 @@ template <typename T> __device__ inline float dot8(const T *x, const T *y)
 
 /* Copies rows y0 .. y0+rows of the window from x, [rows][16][D + 8]; which: pad's row. */
 template <typename T, int D>
-__device__ inline void copy_keys(T *to, const attention &a, const window_block &s, const head_rows &x, int which, int y0, int rows)
+__device__ inline void copy_keys(T *to, const attention &a, const window_block &s, const head_rows &x, int which,
+                                 int y0, int rows)
 {
     constexpr int CHUNKS = D / 8;
     const T *pad = static_cast<const T *>(a.pad) + which * a.pad_which + s.h * a.pad_head;
@@ -59,16 +62,18 @@ __device__ inline void copy_keys(T *to, const attention &a, const window_block &
 }
 
 /* Copies the keys and values of `rows` rows; the previous ones must no longer be read. */
-template <typename T, int D> __device__ inline void copy_part(T *k, T *v, const attention &a, const window_block &s, int y0, int rows)
+template <typename T, int D>
+__device__ inline void copy_part(T *k, T *v, const attention &a, const window_block &s, int y0, int rows)
 {
     copy_keys<T, D>(k, a, s, a.k, 0, y0, rows);
     copy_keys<T, D>(v, a, s, a.v, 1, y0, rows);
     copy_commit();
 }
 
-/* Calls f(y0, rows) for each part of ROWS rows of the window, when its keys and values are there; those
- * of the first part have arrived. */
-template <typename T, int D, int ROWS, typename F> __device__ inline void by_parts(T *k, T *v, const attention &a, const window_block &s, F f)
+/* Calls f(y0, rows) for each part of ROWS rows of the window, when its keys and values are there;
+ * those of the first part have arrived. */
+template <typename T, int D, int ROWS, typename F>
+__device__ inline void by_parts(T *k, T *v, const attention &a, const window_block &s, F f)
 {
     for (int y0 = 0; y0 < a.window; y0 += ROWS) {
         const int rows = min(ROWS, a.window - y0);
@@ -89,14 +94,16 @@ template <typename T, int D> __device__ inline void copy_tables(T *to, const att
     for (int i = threadIdx.x; i < BOTH * CHUNKS; i += blockDim.x) {
         const int j = i / CHUNKS, d = i % CHUNKS * 8, axis = j >= rows, row = axis ? j - rows : j;
         const bool is_there = row < rows;
-        copy16(to + j * (D + 8) + d, static_cast<const T *>(a.table[axis].data) + (is_there ? row : 0) * a.table[axis].row + d, is_there);
+        copy16(to + j * (D + 8) + d,
+               static_cast<const T *>(a.table[axis].data) + (is_there ? row : 0) * a.table[axis].row + d, is_there);
     }
 }
 
 /* Copies queries first .. first+count of x; zeros beyond the last. `step` threads take part,
  * numbered from `thread`. */
 template <typename T, int D>
-__device__ inline void copy_queries(T *to, const attention &a, const window_block &s, const head_rows &x, int first, int count, int thread, int step)
+__device__ inline void copy_queries(T *to, const attention &a, const window_block &s, const head_rows &x, int first,
+                                    int count, int thread, int step)
 {
     constexpr int CHUNKS = D / 8;
     const int queries = s.rows * s.columns;
@@ -109,7 +116,10 @@ __device__ inline void copy_queries(T *to, const attention &a, const window_bloc
 
 /* A query's row and column; a query beyond the last uses the window's last row, so that all its
  * position terms are written. */
-__device__ inline int query_y(const attention &a, const window_block &s, int r) { return min(r / s.columns, a.window - 1); }
+__device__ inline int query_y(const attention &a, const window_block &s, int r)
+{
+    return min(r / s.columns, a.window - 1);
+}
 __device__ inline int query_x(const window_block &s, int r) { return r % s.columns; }
 
 /* The position term of a query at (y,x) that row j of both tables gives: c < 16 is a row term, from
@@ -126,7 +136,8 @@ __device__ inline int position_of(const attention &a, int y, int x, int j)
 /* Computes the position terms of 16 queries from r0 on, in base 2, to [16][REL]: by row, from SIDE
  * on by column. */
 template <typename T, int D>
-__device__ inline void tile_positions(float *rel, const unsigned (&q)[D / 16][4], const T *tables, const attention &a, const window_block &s, int r0)
+__device__ inline void tile_positions(float *rel, const unsigned (&q)[D / 16][4], const T *tables, const attention &a,
+                                      const window_block &s, int r0)
 {
     const int lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
     const T *right = lane_along<T, D>(tables);
@@ -153,7 +164,9 @@ __device__ inline void tokens_from(int (&token)[2], const attention &a, const wi
 }
 
 /* Loads the warp's 16 rows of x at these tokens as an operand; zeros where a token is -1. */
-template <typename T, int D> __device__ inline void load_tokens(unsigned (&to)[D / 16][4], const window_block &s, const head_rows &x, const int (&token)[2])
+template <typename T, int D>
+__device__ inline void load_tokens(unsigned (&to)[D / 16][4], const window_block &s, const head_rows &x,
+                                   const int (&token)[2])
 {
     each<2>([&](int half) {
         const T *from = row_at<T>(x, s.b, max(token[half], 0), s.h) + threadIdx.x % 4 * 2;
@@ -165,17 +178,20 @@ template <typename T, int D> __device__ inline void load_tokens(unsigned (&to)[D
 }
 
 /* c [16][8N] = the warp's rows x, in registers, times 8N rows of y. */
-template <typename T, int D, int N> __device__ inline void product_held(float (&c)[N][4], const unsigned (&x)[D / 16][4], const T *y)
+template <typename T, int D, int N>
+__device__ inline void product_held(float (&c)[N][4], const unsigned (&x)[D / 16][4], const T *y)
 {
     const T *right = lane_along<T, D>(y);
     each<N>([&](int n) { c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0; });
     each<D / 16>([&](int i) { add_along<T, D>(c, x[i], right + 16 * i); });
 }
 
-/* lse in base 2, delta and token of the first COUNT queries, of which query r has token_of(r): two of
- * the block's threads per query. A query beyond the last has lse = inf: its probabilities are 0. */
+/* lse in base 2, delta and token of the first COUNT queries, of which query r has token_of(r): two
+ * of the block's threads per query. A query beyond the last has lse = inf: its probabilities are
+ * 0. */
 template <typename T, int D, int COUNT, typename F>
-__device__ inline void load_row_stats(float *lse, float *delta, int *token, const attention &a, const window_block &s, int threads, F token_of)
+__device__ inline void load_row_stats(float *lse, float *delta, int *token, const attention &a, const window_block &s,
+                                      int threads, F token_of)
 {
     const int queries = s.rows * s.columns;
     for (int first = 0; first < COUNT; first += threads / 2) {
@@ -194,7 +210,8 @@ __device__ inline void load_row_stats(float *lse, float *delta, int *token, cons
     }
 }
 
-/* The sums over a row of keys of those outside the grid, of which `take` is the factor, to `pads` [D]. */
+/* The sums over a row of keys of those outside the grid, of which `take` is the factor, to `pads`
+ * [D]. */
 template <int N> __device__ inline void sum_beyond(float *pads, const float (&sum)[N][4], const float (&take)[2])
 {
     const int lane = threadIdx.x % 32;
@@ -205,9 +222,11 @@ template <int N> __device__ inline void sum_beyond(float *pads, const float (&su
     });
 }
 
-/* The gradient of pad of a window of `window` rows: the sums of its rows, in order. `threads` threads
- * take part, numbered from `thread`. */
-template <int D> __device__ inline void store_pads(const attention &a, const window_block &s, const float *pads, int window, int thread, int threads)
+/* The gradient of pad of a window of `window` rows: the sums of its rows, in order. `threads`
+ * threads take part, numbered from `thread`. */
+template <int D>
+__device__ inline void store_pads(const attention &a, const window_block &s, const float *pads, int window, int thread,
+                                  int threads)
 {
     const bool is_whole = s.rows == window && s.columns == window;
     for (int i = thread; i < 2 * D; i += threads) {

@@ -30,8 +30,8 @@
 
 enum attention_mode { ATTENTION_PLAIN, ATTENTION_BY_TABLES, ATTENTION_BY_BIAS };
 
-/* What a tensor-core kernel adds to the scores: nothing, a mask by key, the position terms of a grid,
- * those of a grid of 64 columns, a bias by distance. */
+/* What a tensor-core kernel adds to the scores: nothing, a mask by key, the position terms of a
+ * grid, those of a grid of 64 columns, a bias by distance. */
 enum score_terms { ADDS_NOTHING, ADDS_MASK, ADDS_TABLES, ADDS_GRID64, ADDS_BIAS };
 
 /* Heads are split into at most ATTENTION_GROUPS groups, each with a partial sum of the tables'
@@ -39,15 +39,21 @@ enum score_terms { ADDS_NOTHING, ADDS_MASK, ADDS_TABLES, ADDS_GRID64, ADDS_BIAS 
  * (grid64.cu). */
 enum { ATTENTION_GROUPS = 64, ATTENTION_ROW_GROUPS = 264 };
 
-/* The columns of a head in the tiles of the tensor-core kernels, which multiply 16 at a time: a head of 72 is
- * one of 80 whose last columns are zeros and are not stored. */
+/* The columns of a head in the tiles of the tensor-core kernels, which multiply 16 at a time: a
+ * head of 72 is one of 80 whose last columns are zeros and are not stored. */
 #define ATTENTION_PADDED(D) (((D) + 15) / 16 * 16)
 
 /* Limits of the tensor-core kernels for a grid: rows plus columns; positions, in the gradient of a
  * bias. Within them the tiles fit the shared memory that a block may have on any GPU from 8.0 on.
  * Tiles of heads up to ATTENTION_SMALL, with nothing added or a grid of 64 columns, also fit that
  * of 7.5. */
-enum { ATTENTION_GRID = 160, ATTENTION_BIASES = 1024, ATTENTION_SMALL = 80, ATTENTION_SHARED = 99 * 1024, ATTENTION_SHARED_SM75 = 64 * 1024 };
+enum {
+    ATTENTION_GRID = 160,
+    ATTENTION_BIASES = 1024,
+    ATTENTION_SMALL = 80,
+    ATTENTION_SHARED = 99 * 1024,
+    ATTENTION_SHARED_SM75 = 64 * 1024
+};
 
 /* The width of a grid for which a tile of 64 keys is exactly one row of the grid. */
 enum { ATTENTION_GRID64_WIDTH = 64 };
@@ -66,8 +72,8 @@ struct attention_sizes {
     int64_t S;
 };
 
-/* The ranges of 64 queries (ranges.cu): the keys that any of them sees, and those that all of them see;
- * queries without keys count in the latter only. */
+/* The ranges of 64 queries (ranges.cu): the keys that any of them sees, and those that all of them
+ * see; queries without keys count in the latter only. */
 struct range_bounds {
     int32_t begin, end, all_begin, all_end;
     int32_t border;  /* another document begins at one of them but the first */
@@ -83,19 +89,27 @@ struct attention_work {
 /* Queries per block of the backward without tensor cores: the smallest tile of any kernel. */
 static inline int64_t attention_small_tile(int64_t D) { return D <= 64 ? 32 : 16; }
 
-/* The forms of the kernels without tensor cores: tiles for heads up to 64 or up to 256; with ranges of keys. */
+/* The forms of the kernels without tensor cores: tiles for heads up to 64 or up to 256; with ranges
+ * of keys. */
 enum plain_form { PLAIN_64, PLAIN_256, PLAIN_64_RANGES, PLAIN_256_RANGES };
 static inline enum plain_form plain_form(int64_t D, int ranges)
 {
     return ranges ? D <= 64 ? PLAIN_64_RANGES : PLAIN_256_RANGES : D <= 64 ? PLAIN_64 : PLAIN_256;
 }
 
-/* Those of the dense and the Hopper kernels: a query sees all keys that causality and a window allow, or a range of
- * them. Hopper's ranges need an order of tiles: a block makes it after the bounds, or, where these take several blocks, a
- * launch of its own (ranges.cu). */
+/* Those of the dense and the Hopper kernels: a query sees all keys that causality and a window
+ * allow, or a range of them. Hopper's ranges need an order of tiles: a block makes it after the
+ * bounds, or, where these take several blocks, a launch of its own (ranges.cu). */
 enum seen_form { SEEN_ALL, SEEN_RANGES, SEEN_RANGES_APART };
-enum { RANGES_THREADS = 1024, RANGES_TILES = RANGES_THREADS / 32 /* 64s of queries of a block at a time */, RANGES_ALONE = 8 /* of them, up to which a second launch would take longer */ };
-static inline int64_t ranges_blocks(int64_t B, int64_t T) { return (B * ((T + 63) / 64) + RANGES_TILES - 1) / RANGES_TILES; }
+enum {
+    RANGES_THREADS = 1024,
+    RANGES_TILES = RANGES_THREADS / 32 /* 64s of queries of a block at a time */,
+    RANGES_ALONE = 8 /* of them, up to which a second launch would take longer */
+};
+static inline int64_t ranges_blocks(int64_t B, int64_t T)
+{
+    return (B * ((T + 63) / 64) + RANGES_TILES - 1) / RANGES_TILES;
+}
 static inline enum seen_form seen_form(int64_t B, int64_t T, int ranges, int ordered)
 {
     return !ranges ? SEEN_ALL : ordered && ranges_blocks(B, T) > RANGES_ALONE ? SEEN_RANGES_APART : SEEN_RANGES;
@@ -103,7 +117,8 @@ static inline enum seen_form seen_form(int64_t B, int64_t T, int ranges, int ord
 
 static inline int64_t attention_groups(int64_t heads, int64_t height, int64_t width)
 {
-    const int64_t n = width == 64 ? heads * height : heads, most = width == 64 ? ATTENTION_ROW_GROUPS : ATTENTION_GROUPS;
+    const int64_t n = width == 64 ? heads * height : heads,
+                  most = width == 64 ? ATTENTION_ROW_GROUPS : ATTENTION_GROUPS;
     return n < most ? n : most;
 }
 

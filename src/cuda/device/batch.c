@@ -56,7 +56,8 @@ static bool is_independent(const struct launch *a, const struct launch *b, bool 
 bool batch_joins(const struct batch *b, const struct cuda_kernel *kernel, const struct launch *l)
 {
     if (!b->launches.n) return true;
-    if (!kernel->batch || kernel != b->kernel || b->launches.n == BATCH_MAX || l->stream != b->launches.at[0].stream) return false;
+    if (!kernel->batch || kernel != b->kernel || b->launches.n == BATCH_MAX || l->stream != b->launches.at[0].stream)
+        return false;
     for (uint32_t i = 0; i < b->launches.n; i++) {
         const struct launch *x = &b->launches.at[i];
         const bool chain = kernel->chains && x->out[0].data == l->out[0].data;

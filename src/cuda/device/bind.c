@@ -1,6 +1,6 @@
 /*
- * bind.c: the running halves of all kernels, in the order of kernels.def. A row without one does not
- * link.
+ * bind.c: the running halves of all kernels, in the order of kernels.def. A row without one does
+ * not link.
  */
 #include <string.h>
 
@@ -18,7 +18,8 @@ static const struct {
 /* The program and the plug-in are built from the same rows (cuda.h). */
 const struct cuda_kernel *cuda_kernel_of(const struct kernel *k)
 {
-    CHECK(k->row >= 0 && (size_t)k->row < COUNT(rows) && !strcmp(rows[k->row].name, k->name), "kernel %s has no running half", k->name);
+    CHECK(k->row >= 0 && (size_t)k->row < COUNT(rows) && !strcmp(rows[k->row].name, k->name),
+          "kernel %s has no running half", k->name);
     return rows[k->row].kernel;
 }
 

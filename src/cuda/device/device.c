@@ -7,7 +7,8 @@
  *
  * Invariant: all work goes through the compute lane in order, except the copy of the next batch. So
  * a read sees the effect of every earlier run and write. Only read, write, synchronize_writes and
- * wait_event block the host. There is no managed memory, and nothing is allocated on the GPU after recording.
+ * wait_event block the host. There is no managed memory, and nothing is allocated on the GPU after
+ * recording.
  */
 #include <math.h>
 #include <stdio.h>
@@ -48,12 +49,16 @@ static int check_driver(struct error *e)
     cudaDriverGetVersion(&driver);
     cudaRuntimeGetVersion(&runtime);
     if (rc == cudaErrorInsufficientDriver)
-        return error_set(e, PL_FAIL, "the NVIDIA driver supports CUDA %d.%d, this build needs %d.%d; update the driver, or set device: cpu",
-                         driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+        return error_set(
+            e, PL_FAIL,
+            "the NVIDIA driver supports CUDA %d.%d, this build needs %d.%d; update the driver, or set device: cpu",
+            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     if (rc == cudaErrorNoDevice || rc == cudaSuccess) {
         const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-        return error_set(e, PL_FAIL, "no NVIDIA GPU is visible%s%.80s%s; nvidia-smi lists the GPUs of this machine; or set device: cpu",
-                         visible ? " (CUDA_VISIBLE_DEVICES is \"" : "", visible ? visible : "", visible ? "\")" : "");
+        return error_set(
+            e, PL_FAIL,
+            "no NVIDIA GPU is visible%s%.80s%s; nvidia-smi lists the GPUs of this machine; or set device: cpu",
+            visible ? " (CUDA_VISIBLE_DEVICES is \"" : "", visible ? visible : "", visible ? "\")" : "");
     }
     return cuda_failed(e, rc, "cudaGetDeviceCount");
 }
@@ -76,13 +81,19 @@ static int describe_gpu(struct gpu *c, struct error *e)
     c->multiprocessors = gpu.multiProcessorCount;
     c->memory_bytes = gpu.totalGlobalMem;
     c->clock = 1e3 * attribute_of(cudaDevAttrClockRate);
-    c->memory_bandwidth = 2 * 1e3 * attribute_of(cudaDevAttrMemoryClockRate) * attribute_of(cudaDevAttrGlobalMemoryBusWidth) / 8;
+    c->memory_bandwidth =
+        2 * 1e3 * attribute_of(cudaDevAttrMemoryClockRate) * attribute_of(cudaDevAttrGlobalMemoryBusWidth) / 8;
     if (c->capability < GPU_CAPABILITY_LEAST)
-        return error_set(e, PL_FAIL, "%s has compute capability %d.%d, and there are kernels for %d.%d and later only; set device: cpu", gpu.name, gpu.major, gpu.minor,
-                         GPU_CAPABILITY_LEAST / 10, GPU_CAPABILITY_LEAST % 10);
+        return error_set(
+            e, PL_FAIL,
+            "%s has compute capability %d.%d, and there are kernels for %d.%d and later only; set device: cpu",
+            gpu.name, gpu.major, gpu.minor, GPU_CAPABILITY_LEAST / 10, GPU_CAPABILITY_LEAST % 10);
     if (c->capability >= cuda_min_capability()) return PL_OK;
-    return error_set(e, PL_FAIL, "%s has compute capability %d.%d, this build supports %d.%d and later; rebuild with make CUDA_ARCH=sm_%d, if "
-                     "nvcc supports it, or set device: cpu", gpu.name, gpu.major, gpu.minor, cuda_min_capability() / 10, cuda_min_capability() % 10, c->capability);
+    return error_set(
+        e, PL_FAIL,
+        "%s has compute capability %d.%d, this build supports %d.%d and later; rebuild with make CUDA_ARCH=sm_%d, if "
+        "nvcc supports it, or set device: cpu",
+        gpu.name, gpu.major, gpu.minor, cuda_min_capability() / 10, cuda_min_capability() % 10, c->capability);
 }
 
 /* Opens the GPU and loads a kernel: the driver's own report of what it supports may be wrong. */
@@ -94,10 +105,14 @@ static int check_gpu(struct cuda_state *s, struct error *e)
     snprintf(s->gpu, sizeof s->gpu, "%s", gpu.name);
     s->capability = gpu.capability;
     cudaError_t rc = cuda_probe();
-    if (rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction || rc == cudaErrorUnsupportedPtxVersion) {
+    if (rc == cudaErrorNoKernelImageForDevice || rc == cudaErrorInvalidDeviceFunction ||
+        rc == cudaErrorUnsupportedPtxVersion) {
         cudaGetLastError();
-        return error_set(e, PL_FAIL, "%s has compute capability %d.%d, and this build has no kernels for it that the driver accepts (%s); rebuild with "
-                         "make CUDA_ARCH=sm_%d, or update the driver", gpu.name, gpu.capability / 10, gpu.capability % 10, cudaGetErrorName(rc), gpu.capability);
+        return error_set(e, PL_FAIL,
+                         "%s has compute capability %d.%d, and this build has no kernels for it that the driver "
+                         "accepts (%s); rebuild with "
+                         "make CUDA_ARCH=sm_%d, or update the driver",
+                         gpu.name, gpu.capability / 10, gpu.capability % 10, cudaGetErrorName(rc), gpu.capability);
     }
     if (rc != cudaSuccess) return cuda_failed(e, rc, "loading the kernels");
     return PL_OK;
@@ -152,9 +167,12 @@ static int out_of_memory(const struct cuda_state *s, struct error *e, uint64_t b
     char need[32], have[32], all[32];
     cudaGetLastError();
     cudaMemGetInfo(&free_bytes, &total);
-    return error_set(e, PL_FAIL, "%s: %s needs %s (%llu bytes), %s of %s are free; stop other processes on the GPU (nvidia-smi lists them), or "
-                     "set --memory to half a GiB less than what is free", s->gpu, what, size_print(bytes, need), (unsigned long long)bytes,
-                     size_print(free_bytes, have), size_print(total, all));
+    return error_set(
+        e, PL_FAIL,
+        "%s: %s needs %s (%llu bytes), %s of %s are free; stop other processes on the GPU (nvidia-smi lists them), or "
+        "set --memory to half a GiB less than what is free",
+        s->gpu, what, size_print(bytes, need), (unsigned long long)bytes, size_print(free_bytes, have),
+        size_print(total, all));
 }
 
 /* Both spaces start as zeros, as the CPU's mappings do. */
@@ -173,8 +191,11 @@ static int cuda_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], st
         cudaError_t rc = cudaHostAlloc((void **)&d->arena[SPACE_HOST], host, cudaHostAllocDefault);
         if (rc != cudaSuccess) {
             cudaGetLastError();
-            return error_set(e, PL_FAIL, "cannot pin %llu bytes of host memory (%s): check ulimit -l; lower memory.host_budget if tensors are "
-                             "offloaded, otherwise data.prefetch", (unsigned long long)host, cudaGetErrorString(rc));
+            return error_set(
+                e, PL_FAIL,
+                "cannot pin %llu bytes of host memory (%s): check ulimit -l; lower memory.host_budget if tensors are "
+                "offloaded, otherwise data.prefetch",
+                (unsigned long long)host, cudaGetErrorString(rc));
         }
         memset(d->arena[SPACE_HOST], 0, host);
     }
@@ -238,7 +259,8 @@ static int cuda_synchronize_writes(struct device *d, struct error *e)
  *
  * The host space is pinned, so a copy to or from it returns as soon as it is queued. */
 
-/* Before the first step: relates the GPU's clock to the host's, so that the time of the first event is known too. */
+/* Before the first step: relates the GPU's clock to the host's, so that the time of the first event
+ * is known too. */
 static int begin_events(struct cuda_state *s, struct error *e)
 {
     TRY_CUDA(cudaEventRecord(s->begin, s->lane[LANE_COMPUTE]));
@@ -322,7 +344,21 @@ static void cuda_memory(const struct device *d, uint64_t *free, uint64_t *total)
     *total = all;
 }
 
-static const struct device_ops ops = {"cuda", cuda_open, cuda_allocate, cuda_record, cuda_run, cuda_write, cuda_copy, cuda_close, cuda_memory, cuda_write_later, cuda_synchronize_writes,
-                                      cuda_send, cuda_record_event, cuda_wait_event, cuda_explain};
+static const struct device_ops ops = {"cuda",
+                                      cuda_open,
+                                      cuda_allocate,
+                                      cuda_record,
+                                      cuda_run,
+                                      cuda_write,
+                                      cuda_copy,
+                                      cuda_close,
+                                      cuda_memory,
+                                      cuda_write_later,
+                                      cuda_synchronize_writes,
+                                      cuda_send,
+                                      cuda_record_event,
+                                      cuda_wait_event,
+                                      cuda_explain};
 
-const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_ABI, log_quiet, &ops, count_gpus, take_gpu, get_view, describe_gpu};
+const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_ABI, log_quiet, &ops,        count_gpus,
+                                                 take_gpu,        get_view,  describe_gpu};

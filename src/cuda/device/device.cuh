@@ -35,7 +35,10 @@ template <typename T, int V> struct alignas(sizeof(T) * V) pack {
 inline bool is_aligned(const void *p, size_t width) { return (uintptr_t)p % width == 0; }
 
 /* Whether addresses are not what the plan says: an error of the launch. */
-template <typename... P> inline bool misaligned(int access, P... p) { return access == 16 && !(is_aligned(p, 16) && ...); }
+template <typename... P> inline bool misaligned(int access, P... p)
+{
+    return access == 16 && !(is_aligned(p, 16) && ...);
+}
 
 /* Blocks for `items` work items; a grid-stride loop covers the items beyond the cap. */
 inline unsigned grid_for(int64_t items)

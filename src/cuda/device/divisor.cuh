@@ -16,9 +16,13 @@ static inline divisor divisor_of(int64_t by)
 {
     uint32_t shift = 0;
     while (((int64_t)1 << shift) < by) shift++;
-    return {(uint32_t)by, (uint32_t)((((uint64_t)1 << shift) - (uint64_t)by) * ((uint64_t)1 << 32) / (uint64_t)by + 1), shift};
+    return {(uint32_t)by, (uint32_t)((((uint64_t)1 << shift) - (uint64_t)by) * ((uint64_t)1 << 32) / (uint64_t)by + 1),
+            shift};
 }
 
-__device__ static inline uint32_t operator/(uint32_t n, const divisor &d) { return (__umulhi(n, d.more) + n) >> d.shift; }
+__device__ static inline uint32_t operator/(uint32_t n, const divisor &d)
+{
+    return (__umulhi(n, d.more) + n) >> d.shift;
+}
 
 #endif

@@ -11,5 +11,6 @@ int cuda_failed(struct error *e, cudaError_t rc, const char *call)
 
 int blas_failed(struct error *e, cublasStatus_t rc, const char *call)
 {
-    return error_set(e, PL_FAIL, "cuBLASLt: %s: %s in %.200s", cublasLtGetStatusName(rc), cublasLtGetStatusString(rc), call);
+    return error_set(e, PL_FAIL, "cuBLASLt: %s: %s in %.200s", cublasLtGetStatusName(rc), cublasLtGetStatusString(rc),
+                     call);
 }

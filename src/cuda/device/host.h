@@ -27,7 +27,8 @@ struct cuda_state {
     cudaStream_t prefetch;                /* the stream that copies the next batch */
     cudaEvent_t batch_read, batch_copied; /* after the last program that reads a batch; after the prefetch copies */
     bool prefetch_pending;                /* there are prefetch copies that no program waits for yet */
-    cudaEvent_t events[DEVICE_EVENTS][2];   /* two of each, used in turn: the one before the one that is waited for stays readable */
+    /* two of each, used in turn: the one before the one that is waited for stays readable */
+    cudaEvent_t events[DEVICE_EVENTS][2];
     int turn[DEVICE_EVENTS];               /* which of the two was recorded last */
     cudaEvent_t begin;                    /* before the first of these */
     cudaEvent_t last;                     /* the last event that was waited for, at first `begin`; NULL: none */
@@ -48,7 +49,8 @@ struct cuda_kernel {
     int (*prepare)(const struct cuda_state *s, struct entry *entry, struct error *e);
     int (*launch)(const struct launch *l, struct error *e);
     void (*release)(void *state);
-    /* Appends a line for each algorithm that `prepare` chose of a library; NULL: it chooses none. */
+    /* Appends a line for each algorithm that `prepare` chose of a library; NULL: it chooses
+     * none. */
     void (*list)(const void *state, struct text *out);
     /* Replaces `launch` for kernels that merge many launches into one. It enqueues the first of n
      * launches and as many of the following as it can merge, and sets the count, at least 1. The
@@ -56,9 +58,12 @@ struct cuda_kernel {
      * The result of each launch has the same bits, whichever launches it is merged with. */
     int (*batch)(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e);
     bool chains; /* launches of a batch may share output 0, to which they add in order */
-    bool meets;  /* a launch that waits for another lane joins those before it, which then wait too: ranks exchange once for all */
+    /* a launch that waits for another lane joins those before it, which then wait too: ranks
+     * exchange once for all */
+    bool meets;
 };
-/* Defines the running half of a row of kernels.def: CUDA_KERNEL(cuda_softmax, .launch = launch_softmax). */
+/* Defines the running half of a row of kernels.def: CUDA_KERNEL(cuda_softmax, .launch =
+ * launch_softmax). */
 #define CUDA_KERNEL(NAME, ...) const struct cuda_kernel run_##NAME = {__VA_ARGS__}
 #define KERNEL(OP, NAME, ...) extern const struct cuda_kernel run_##NAME;
 #include "cuda/kernels.def"

@@ -1,6 +1,7 @@
 /*
- * kernel.cuh: for a .cu file that holds kernels together with their launch: struct launch, TRY_CUDA,
- * CUDA_KERNEL (host.h) and the element types. Such a file needs no launcher declared in a header.
+ * kernel.cuh: for a .cu file that holds kernels together with their launch: struct launch,
+ * TRY_CUDA, CUDA_KERNEL (host.h) and the element types. Such a file needs no launcher declared in a
+ * header.
  */
 #ifndef CUDA_KERNEL_CUH
 #define CUDA_KERNEL_CUH

@@ -1,14 +1,16 @@
 /*
- * nccl.c: NCCL, by its sends and receives alone: it moves bytes and adds nothing, because its sums depend on the number of
- * ranks and on their places. The library is opened when it is needed; its few functions are declared here, as its
- * documentation has them, so that no header of it is needed to build.
+ * nccl.c: NCCL, by its sends and receives alone: it moves bytes and adds nothing, because its sums
+ * depend on the number of ranks and on their places. The library is opened when it is needed; its
+ * few functions are declared here, as its documentation has them, so that no header of it is needed
+ * to build.
  *
- * NCCL takes GPU memory of its own, which is in no plan: when it is connected, and for its kernels. All of that happens
- * before the tape is recorded, and is measured (transport.c). Its number of blocks is limited, which limits that memory.
+ * NCCL takes GPU memory of its own, which is in no plan: when it is connected, and for its kernels.
+ * All of that happens before the tape is recorded, and is measured (transport.c). Its number of
+ * blocks is limited, which limits that memory.
  *
- * Connecting and closing wait for other ranks inside NCCL. They run on a thread of their own, and the caller waits for it with
- * the deadline of ranks. NCCL's own way, communicators that do not block, would also launch every exchange from another
- * thread, in the middle of a capture.
+ * Connecting and closing wait for other ranks inside NCCL. They run on a thread of their own, and
+ * the caller waits for it with the deadline of ranks. NCCL's own way, communicators that do not
+ * block, would also launch every exchange from another thread, in the middle of a capture.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -52,10 +54,18 @@ static int failed(const struct nccl *x, int rc, const char *call, struct error *
 
 static bool find_functions(struct nccl *x)
 {
-    const struct { void *to; const char *name; } list[] = {
-        {&x->get_version, "ncclGetVersion"}, {&x->error_string, "ncclGetErrorString"}, {&x->get_id, "ncclGetUniqueId"}, {&x->init, "ncclCommInitRank"},
-        {&x->destroy, "ncclCommDestroy"}, {&x->abort, "ncclCommAbort"}, {&x->async_error, "ncclCommGetAsyncError"}, {&x->group_start, "ncclGroupStart"},
-        {&x->group_end, "ncclGroupEnd"}, {&x->send, "ncclSend"}, {&x->receive, "ncclRecv"}};
+    const struct { void *to; const char *name;
+    } list[] = {{&x->get_version, "ncclGetVersion"},
+                {&x->error_string, "ncclGetErrorString"},
+                {&x->get_id, "ncclGetUniqueId"},
+                {&x->init, "ncclCommInitRank"},
+                {&x->destroy, "ncclCommDestroy"},
+                {&x->abort, "ncclCommAbort"},
+                {&x->async_error, "ncclCommGetAsyncError"},
+                {&x->group_start, "ncclGroupStart"},
+                {&x->group_end, "ncclGroupEnd"},
+                {&x->send, "ncclSend"},
+                {&x->receive, "ncclRecv"}};
     for (size_t i = 0; i < COUNT(list); i++) {
         void *symbol = dlsym(x->library, list[i].name);
         if (!symbol) return false;
@@ -74,7 +84,8 @@ struct nccl *nccl_load(struct error *e)
     x->library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (!x->library) error_set(e, PL_FAIL, "%.150s cannot be loaded", file);
     else if (!find_functions(x)) error_set(e, PL_FAIL, "%.150s is no NCCL", file);
-    else if (x->get_version(&version) || version < LEAST_VERSION) error_set(e, PL_FAIL, "NCCL %d.%d is too old", version / 10000, version / 100 % 100);
+    else if (x->get_version(&version) || version < LEAST_VERSION)
+        error_set(e, PL_FAIL, "NCCL %d.%d is too old", version / 10000, version / 100 % 100);
     else {
         snprintf(x->version, sizeof x->version, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
         return x;
@@ -123,7 +134,8 @@ static void *run_call(void *at)
     return NULL;
 }
 
-/* True if the call has returned within the seconds; otherwise its thread is left behind, and `c` must stay. */
+/* True if the call has returned within the seconds; otherwise its thread is left behind, and `c`
+ * must stay. */
 static bool call_within(struct call *c, double seconds)
 {
     pthread_t thread;
@@ -170,7 +182,10 @@ int nccl_connect(struct nccl *x, struct ranks *r, char *scratch, cudaStream_t st
     int rc = share_id(x, r, &c->name, e);
     if (!rc && !memcmp(&c->name, &none, sizeof none)) rc = error_set(e, PL_FAIL, "NCCL does not start on rank 0");
     if (!rc && !call_within(c, seconds)) {
-        error_set(e, PL_FAIL, "waited %g s for NCCL to connect the ranks: is one of them stopped, or the network between GPUs down? (NCCL_DEBUG=INFO tells more)", seconds);
+        error_set(e, PL_FAIL,
+                  "waited %g s for NCCL to connect the ranks: is one of them stopped, or the network between GPUs "
+                  "down? (NCCL_DEBUG=INFO tells more)",
+                  seconds);
         r->abort(r, PL_FAIL, e->text);
     }
     if (!rc && (rc = c->rc)) {
@@ -206,7 +221,8 @@ static int close_all(struct call *c, struct error *e)
     return c->x->destroy(c->x->comm);
 }
 
-/* Ranks that are gone do not keep this one: a communicator that cannot be closed in time is left to the end of the process. */
+/* Ranks that are gone do not keep this one: a communicator that cannot be closed in time is left to
+ * the end of the process. */
 void nccl_close(struct nccl *x, bool abort)
 {
     struct call *c = mem_alloc(sizeof *c);

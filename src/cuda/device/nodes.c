@@ -117,7 +117,10 @@ static void record_times(struct walk *w, uint32_t n, double seconds)
     for (uint32_t i = 0; i < n; i++) all += bytes_of(&l[i]);
     for (uint32_t i = 0; i < n; i++) {
         const struct entry *entry = &w->t->program[w->p].at[w->first + i];
-        struct timing_event v = {.node = entry->node, .position = entry->position, .program = (uint8_t)w->p, .lane = entry->lane};
+        struct timing_event v = {.node = entry->node,
+                                 .position = entry->position,
+                                 .program = (uint8_t)w->p,
+                                 .lane = entry->lane};
         v.from = at;
         v.to = at += seconds * (bytes_of(&l[i]) / all);
         timing_add(w->t->timing, &v);
@@ -130,7 +133,8 @@ static int flush(struct walk *w, struct error *e)
     uint32_t at = 0;
     double seconds = 0;
     if (!n) return PL_OK;
-    int rc = w->t->timing ? launch_timed(&w->watch, &w->batch, &at, &seconds, e) : launch_alone(w->watch.stream, &w->batch, &at, e);
+    int rc = w->t->timing ? launch_timed(&w->watch, &w->batch, &at, &seconds, e)
+                          : launch_alone(w->watch.stream, &w->batch, &at, e);
     if (rc) return cuda_name_entry(w->t, w->p, &w->t->program[w->p].at[w->first + (at < n ? at : 0)], e);
     if (w->t->timing) record_times(w, n, seconds);
     for (uint32_t i = 0; w->t->observe && i < n; i++) {

@@ -7,7 +7,10 @@
 #include "cuda/device/host.h"
 #include "cuda/device/typed_ptr.h"
 
-static inline struct typed_ptr typed_of(const struct operand *x) { return (struct typed_ptr){x->data, store_of(x->dtype)}; }
+static inline struct typed_ptr typed_of(const struct operand *x)
+{
+    return (struct typed_ptr){x->data, store_of(x->dtype)};
+}
 
 /* Input i, which may be absent. */
 static inline struct typed_ptr typed_in(const struct launch *l, int i)

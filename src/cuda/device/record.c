@@ -210,8 +210,9 @@ static int capture_loop(struct capture *c, uint32_t k, uint32_t end, struct erro
     const id loop = c->t->program[c->program].at[k].loop;
     const uint32_t trip = c->t->graph->loops.at[loop].trip;
     if (trip > GPU_TRIPS) /* only in an external plan: the planner makes no such loop */
-        return error_set(e, PL_FAIL, "%s: loop %s has %u iterations, CUDA graphs are captured for at most %d", program_name(c->program),
-                         graph_name(c->t->graph, c->t->graph->loops.at[loop].name), trip, GPU_TRIPS);
+        return error_set(e, PL_FAIL, "%s: loop %s has %u iterations, CUDA graphs are captured for at most %d",
+                         program_name(c->program), graph_name(c->t->graph, c->t->graph->loops.at[loop].name), trip,
+                         GPU_TRIPS);
     const bool apart = has_graphs(c->t->graph, loop);
     const id loop_of_segment = c->loop;
     const uint32_t iteration = c->iteration;
@@ -291,8 +292,10 @@ static void close_capture(struct capture *c)
 static int check_capability(const struct cuda_state *s, const struct kernel *k, struct error *e)
 {
     if (capability_suffices(k->capability, s->capability)) return PL_OK;
-    return error_set(e, PL_FAIL, "the plan uses the kernel %s of compute capability %d.%d, %s has %d.%d; plan with the profile of this GPU", k->name,
-                     k->capability / 10, k->capability % 10, s->gpu, s->capability / 10, s->capability % 10);
+    return error_set(
+        e, PL_FAIL,
+        "the plan uses the kernel %s of compute capability %d.%d, %s has %d.%d; plan with the profile of this GPU",
+        k->name, k->capability / 10, k->capability % 10, s->gpu, s->capability / 10, s->capability % 10);
 }
 
 /* Lets the kernels make all library decisions (algorithms, descriptors) before the capture. */
@@ -303,7 +306,8 @@ int cuda_prepare(const struct cuda_state *s, struct tape *t, enum program p, str
         if (entry->kind != ENTRY_LAUNCH) continue;
         const struct cuda_kernel *kernel = cuda_kernel_of(entry->kernel);
         TRY(check_capability(s, entry->kernel, e));
-        if (kernel->prepare && !entry->launch.state && kernel->prepare(s, entry, e)) return cuda_name_entry(t, p, entry, e);
+        if (kernel->prepare && !entry->launch.state && kernel->prepare(s, entry, e))
+            return cuda_name_entry(t, p, entry, e);
     }
     return PL_OK;
 }
@@ -331,7 +335,8 @@ static void note_choices(const struct tape *t, enum program p)
         struct text lines = {0};
         if (!kernel || !kernel->list) continue;
         kernel->list(entry->launch.state, &lines);
-        for (const char *at = lines.at, *end; at && (end = strchr(at, '\n')); at = end + 1) note_choice(t->device_state, entry->kernel->name, at, (size_t)(end - at));
+        for (const char *at = lines.at, *end; at && (end = strchr(at, '\n')); at = end + 1)
+            note_choice(t->device_state, entry->kernel->name, at, (size_t)(end - at));
         text_free(&lines);
     }
 }
@@ -339,7 +344,8 @@ static void note_choices(const struct tape *t, enum program p)
 void cuda_explain(const struct tape *t, struct text *out)
 {
     const struct recording *r = t->device_state;
-    for (uint32_t i = 0; r && i < r->chosen.n; i++) text_printf(out, "%6u  %s\n", r->chosen.at[i].entries, r->chosen.at[i].line);
+    for (uint32_t i = 0; r && i < r->chosen.n; i++)
+        text_printf(out, "%6u  %s\n", r->chosen.at[i].entries, r->chosen.at[i].line);
 }
 
 /* The graph holds the launch parameters, so the descriptors can be freed. */
@@ -381,7 +387,8 @@ static int record_programs(struct device *d, struct tape *t, struct error *e)
 {
     struct cuda_state *s = d->state;
     struct error also = {0};
-    const bool tunes = !d->deterministic && !s->arena_written && !s->autotune, shares = tunes && d->ranks && d->ranks->n > 1;
+    const bool tunes = !d->deterministic && !s->arena_written && !s->autotune,
+               shares = tunes && d->ranks && d->ranks->n > 1;
     int rc = tunes ? autotune_begin(s, d->arena[SPACE_DEVICE], d->bytes[SPACE_DEVICE], e) : PL_OK;
     if (shares && d->ranks->rank) rc = share_choices(d, rc, e);
     for (int p = 0; p < PROGRAM_COUNT && !rc; p++)
@@ -430,7 +437,8 @@ static void check_run(const struct tape *t, enum program p)
         if (loop->program != p) continue;
         for (uint32_t i = 0; i < (loop->parent ? t->graph->loops.at[loop->parent].trip : 1); i++) {
             CHECK(t->trip[l][i] <= loop->trip, "loop %s", graph_name(t->graph, loop->name));
-            CHECK(has_graphs(t->graph, l) || t->trip[l][i] == loop->trip, "inner loop %s is recorded with all its iterations", graph_name(t->graph, loop->name));
+            CHECK(has_graphs(t->graph, l) || t->trip[l][i] == loop->trip,
+                  "inner loop %s is recorded with all its iterations", graph_name(t->graph, loop->name));
         }
     }
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- staged ---------------------------------------------------------------------------------------------------- */
+/* --- staged ----------------------------------------------------------------------------------- */
 
 /* The argument of a host function in a captured graph: it lives as long as the device. */
 struct staged_call {
@@ -18,7 +18,8 @@ struct staged_call {
     struct move moves[];         /* at addresses of host memory */
 };
 
-/* On a thread of the driver, in stream order. It may not call CUDA. Nobody takes its failure: it ends all ranks. */
+/* On a thread of the driver, in stream order. It may not call CUDA. Nobody takes its failure: it
+ * ends all ranks. */
 static void CUDART_CB run_call(void *call)
 {
     const struct staged_call *c = call;
@@ -37,10 +38,14 @@ static struct staged_call *add_call(struct transport *t, int moves, const char *
     return c;
 }
 
-static uint64_t piece_of(const struct transport *t, const struct move *m, uint64_t from) { return m->bytes > from ? min_u64(m->bytes - from, t->each) : 0; }
+static uint64_t piece_of(const struct transport *t, const struct move *m, uint64_t from)
+{
+    return m->bytes > from ? min_u64(m->bytes - from, t->each) : 0;
+}
 
 /* Bytes [from, from + each) of every move. */
-static int stage(struct transport *t, const struct move *moves, int n, uint64_t from, const char *where, cudaStream_t stream, struct error *e)
+static int stage(struct transport *t, const struct move *moves, int n, uint64_t from, const char *where,
+                 cudaStream_t stream, struct error *e)
 {
     struct staged_call *c = add_call(t, n, where);
     uint64_t sent = 0, received = 0;
@@ -49,9 +54,11 @@ static int stage(struct transport *t, const struct move *moves, int n, uint64_t 
         const uint64_t bytes = piece_of(t, m, from);
         char *host = m->send ? t->out + sent++ * t->each : t->in + received++ * t->each;
         if (bytes) c->moves[c->n++] = (struct move){m->peer, host, bytes, m->send};
-        if (bytes && m->send) TRY_CUDA(cudaMemcpyAsync(host, (const char *)m->at + from, bytes, cudaMemcpyDeviceToHost, stream));
+        if (bytes && m->send)
+            TRY_CUDA(cudaMemcpyAsync(host, (const char *)m->at + from, bytes, cudaMemcpyDeviceToHost, stream));
     }
-    CHECK(sent <= (uint64_t)t->ranks->n && received <= (uint64_t)t->ranks->n, "more moves than host memory has room for");
+    CHECK(sent <= (uint64_t)t->ranks->n && received <= (uint64_t)t->ranks->n,
+          "more moves than host memory has room for");
     TRY_CUDA(cudaLaunchHostFunc(stream, run_call, c));
     received = 0;
     for (int i = 0; i < n; i++) {
@@ -63,7 +70,8 @@ static int stage(struct transport *t, const struct move *moves, int n, uint64_t 
     return PL_OK;
 }
 
-int transport_exchange(struct transport *t, const struct move *moves, int n, const char *where, cudaStream_t stream, struct error *e)
+int transport_exchange(struct transport *t, const struct move *moves, int n, const char *where, cudaStream_t stream,
+                       struct error *e)
 {
     uint64_t most = 0;
     if (!n) return PL_OK;
@@ -73,13 +81,16 @@ int transport_exchange(struct transport *t, const struct move *moves, int n, con
     return PL_OK;
 }
 
-/* --- waiting --------------------------------------------------------------------------------------------------- */
+/* --- waiting ---------------------------------------------------------------------------------- */
 
 static int stalled(const struct transport *t, double seconds, struct error *e)
 {
     struct ranks *r = t->ranks;
     nccl_close(t->nccl, true);
-    error_set(e, PL_FAIL, "waited %g s for the GPU in step %lld, which waits for other ranks: is one of them stopped, or the network down?", seconds, (long long)r->step);
+    error_set(e, PL_FAIL,
+              "waited %g s for the GPU in step %lld, which waits for other ranks: is one of them stopped, or the "
+              "network down?",
+              seconds, (long long)r->step);
     r->abort(r, PL_FAIL, e->text);
     return PL_FAIL;
 }
@@ -104,7 +115,7 @@ int transport_wait(const struct cuda_state *s, cudaStream_t stream, cudaEvent_t 
     }
 }
 
-/* --- opening --------------------------------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static id find_storage(const struct graph *g, const char *name)
 {
@@ -120,7 +131,8 @@ static void load_nccl(struct transport *t, char why[200])
     struct error e = {0};
     why[0] = '\0';
     if (file && (!file[0] || !strcmp(file, "0"))) snprintf(why, 200, "PLIMSOLL_NCCL is %s", file[0] ? file : "empty");
-    else if (cuda_gpu_is_shared() && !(crowded && !strcmp(crowded, "1"))) snprintf(why, 200, "several ranks share a GPU");
+    else if (cuda_gpu_is_shared() && !(crowded && !strcmp(crowded, "1")))
+        snprintf(why, 200, "several ranks share a GPU");
     else if (!(t->nccl = nccl_load(&e))) snprintf(why, 200, "%.190s", e.text);
 }
 
@@ -155,7 +167,10 @@ int transport_open(struct device *d, const struct tape *t, struct error *e)
     x->out = t->arena[SPACE_HOST] + t->placement->offset[host];
     x->in = x->out + x->each * (uint64_t)d->ranks->n;
     TRY(choose(x, e));
-    if (!x->nccl && !x->ranks->threads) return error_set(e, PL_FAIL, "this MPI is built for one thread (no MPI_THREAD_MULTIPLE): ranks on GPUs need NCCL, or another MPI");
+    if (!x->nccl && !x->ranks->threads)
+        return error_set(
+            e, PL_FAIL,
+            "this MPI is built for one thread (no MPI_THREAD_MULTIPLE): ranks on GPUs need NCCL, or another MPI");
     if (!x->nccl) return PL_OK;
     TRY_CUDA(cudaMemGetInfo(&before, &total));
     TRY(nccl_connect(x->nccl, x->ranks, d->arena[SPACE_DEVICE], s->lane[LANE_COMPUTE], e));

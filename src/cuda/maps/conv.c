@@ -92,8 +92,8 @@ static void set_bias(struct gemm_shape *s, const struct entry *entry)
     s->bias_align = gemm_align_operand(entry, 2);
 }
 
-/* The rows of the product whose algorithm computes every chunk of CONV: a pixel has the same bits in each, and
- * in a part of the images too. */
+/* The rows of the product whose algorithm computes every chunk of CONV: a pixel has the same bits
+ * in each, and in a part of the images too. */
 static int64_t whole_rows(const struct launch *l, const struct conv_layout *at, int64_t K)
 {
     const int64_t results = portion_whole(l->portion, conv_results(&at->n));
@@ -119,9 +119,12 @@ static struct gemm_shape shape_dw(const struct entry *entry, const struct conv_l
     const struct conv *n = &at->n;
     const int64_t K = conv_taps(n) * n->C;
     const bool plain = at->algo == CONV_PLAIN;
-    return (struct gemm_shape){.M = n->O, .N = K, .batches = 1, .a = view_rows(entry, 0, at->rows, 1, n->O),
-                                  .b = plain ? view_rows(entry, 1, 0, K, 1) : view_work(entry->launch.in[1].dtype, K, 1),
-                                  .c = plain ? view_rows(entry, MAX_IN, 0, K, 1) : view_work(DT_F32, K, 1)};
+    return (struct gemm_shape){.M = n->O,
+                               .N = K,
+                               .batches = 1,
+                               .a = view_rows(entry, 0, at->rows, 1, n->O),
+                               .b = plain ? view_rows(entry, 1, 0, K, 1) : view_work(entry->launch.in[1].dtype, K, 1),
+                               .c = plain ? view_rows(entry, MAX_IN, 0, K, 1) : view_work(DT_F32, K, 1)};
 }
 
 /* Plain and tiles: a row of dy gives a pixel of dx, or a patch of it. */
@@ -155,9 +158,13 @@ static struct gemm_shape shape_lines(const struct entry *entry, const struct con
 {
     const struct conv *n = &at->n;
     const int64_t N = n->stride * n->C, size = dtype_size(entry->launch.in[0].dtype);
-    struct gemm_shape s = {.M = n->W2, .N = N, .K = n->O, .batches = n->B * n->H2, .a = view_rows(entry, 0, n->W2, n->O, 1),
-                              .b = view_work(entry->launch.in[0].dtype, n->stride * N, 1),
-                              .c = view_rows(entry, MAX_IN, n->W2, N, 1)};
+    struct gemm_shape s = {.M = n->W2,
+                           .N = N,
+                           .K = n->O,
+                           .batches = n->B * n->H2,
+                           .a = view_rows(entry, 0, n->W2, n->O, 1),
+                           .b = view_work(entry->launch.in[0].dtype, n->stride * N, 1),
+                           .c = view_rows(entry, MAX_IN, n->W2, N, 1)};
     s.b.align = gemm_align((uint64_t)(N * size));
     s.a.batch = n->W2 * n->O;
     s.c.batch = n->stride * n->W2 * N;
@@ -186,7 +193,7 @@ static int pair_run(const struct pair *p, const struct launch *l, const struct c
     return gemm_run(rows == at->rows ? &p->full : &p->rest, operands, l->work, at->library, l->stream, e);
 }
 
-/* --- preparing --------------------------------------------------------------------------------- */
+/* --- preparing -------------------------------------------------------------------------------- */
 
 static int begin(const struct cuda_state *s, struct entry *entry, enum op op, enum conv_by by, struct error *e)
 {
@@ -251,19 +258,29 @@ static void conv_list(const void *state, struct text *out)
 
 /* --- copies ----------------------------------------------------------------------------------- */
 
-static int copy_patches(const struct launch *l, const struct conv_layout *at, const struct operand *map, const struct sweep *s,
-                        int64_t first, int64_t rows, struct error *e)
+static int copy_patches(const struct launch *l, const struct conv_layout *at, const struct operand *map,
+                        const struct sweep *s, int64_t first, int64_t rows, struct error *e)
 {
     const struct patch_grid g = patch_grid_of(s, map->dim[3]);
-    TRY_CUDA(cuda_conv_patches(work_at(l, at->patches), map->data, &g, first, rows, size_of(l), l->access, (enum patch_form)l->form, l->stream));
+    TRY_CUDA(cuda_conv_patches(work_at(l, at->patches), map->data, &g, first, rows, size_of(l), l->access,
+                               (enum patch_form)l->form, l->stream));
     return PL_OK;
 }
 
 static int copy_weights(const struct launch *l, const struct conv_layout *at, const struct sweep *s, int64_t o_step,
                         int64_t t_step, struct error *e)
 {
-    const struct tap_grid g = {.O = at->n.O, .depth = at->n.depth, .kh = at->n.kh, .kw = at->n.kw, .ky = s->ky, .kx = s->kx,
-                               .tap_y = s->tap_y, .tap_x = s->tap_x, .tap_step = s->tap_step, .o_step = o_step, .t_step = t_step};
+    const struct tap_grid g = {.O = at->n.O,
+                               .depth = at->n.depth,
+                               .kh = at->n.kh,
+                               .kw = at->n.kw,
+                               .ky = s->ky,
+                               .kx = s->kx,
+                               .tap_y = s->tap_y,
+                               .tap_x = s->tap_x,
+                               .tap_step = s->tap_step,
+                               .o_step = o_step,
+                               .t_step = t_step};
     TRY_CUDA(cuda_conv_weights(work_at(l, at->weights), l->in[1].data, &g, size_of(l), l->stream));
     return PL_OK;
 }
@@ -296,14 +313,14 @@ static int conv_launch(const struct launch *l, struct error *e)
     TRY(copy_weights(l, at, &s, conv_taps(n) * n->C, n->C, e));
     if (c->by == BY_TILES) {
         const struct conv_tiles t = conv_tiles_of(n);
-        TRY_CUDA(cuda_conv_tiles(l->out[0].data, l->in[0].data, work_at(l, at->weights), bias_of(l), &t, store_of(l->in[0].dtype),
-                                 (enum conv_tiles_form)l->form, l->stream));
+        TRY_CUDA(cuda_conv_tiles(l->out[0].data, l->in[0].data, work_at(l, at->weights), bias_of(l), &t,
+                                 store_of(l->in[0].dtype), (enum conv_tiles_form)l->form, l->stream));
         return PL_OK;
     }
     for (int64_t p = 0, rows; p < conv_results(n); p += rows) {
         rows = min_i64(at->rows, conv_results(n) - p);
-        const struct gemm_at some = {row_at(&l->out[0], p, n->O), work_at(l, at->patches), work_at(l, at->weights), bias_of(l),
-                                        NULL};
+        const struct gemm_at some = {row_at(&l->out[0], p, n->O), work_at(l, at->patches), work_at(l, at->weights),
+                                     bias_of(l), NULL};
         TRY(copy_patches(l, at, &l->in[0], &s, p, rows, e));
         TRY(pair_run(&c->pair[0], l, at, rows, &some, e));
     }
@@ -332,11 +349,13 @@ static int dx_tiles(const struct launch *l, const struct convolution *c, struct 
     const struct conv *n = &at->n;
     const struct sweep s = sweep_forward(n);
     TRY(copy_weights(l, at, &s, conv_taps(n) * n->C, n->C, e));
-    if (has(l, 2)) TRY_CUDA(cuda_conv_repeat(work_at(l, at->stage), l->in[2].data, conv_taps(n), n->C, size_of(l), l->stream));
+    if (has(l, 2))
+        TRY_CUDA(cuda_conv_repeat(work_at(l, at->stage), l->in[2].data, conv_taps(n), n->C, size_of(l), l->stream));
     if (c->by == BY_TILES) {
         const struct conv_tiles t = conv_tiles_of(n);
-        TRY_CUDA(cuda_conv_tiles_dx(l->out[0].data, l->in[0].data, work_at(l, at->weights), has(l, 2) ? work_at(l, at->stage) : NULL, &t,
-                                    store_of(l->in[0].dtype), (enum conv_tiles_form)l->form, l->stream));
+        TRY_CUDA(cuda_conv_tiles_dx(l->out[0].data, l->in[0].data, work_at(l, at->weights),
+                                    has(l, 2) ? work_at(l, at->stage) : NULL, &t, store_of(l->in[0].dtype),
+                                    (enum conv_tiles_form)l->form, l->stream));
         return PL_OK;
     }
     if (c->by == BY_LINES) return dx_lines(l, c, e);
@@ -345,7 +364,8 @@ static int dx_tiles(const struct launch *l, const struct convolution *c, struct 
         const struct gemm_at some = {work_at(l, at->patches), row_at(&l->in[0], p, n->O), work_at(l, at->weights),
                                         has(l, 2) ? work_at(l, at->stage) : NULL, NULL};
         TRY(pair_run(&c->pair[0], l, at, rows, &some, e));
-        TRY_CUDA(cuda_conv_untile(l->out[0].data, work_at(l, at->patches), n->W2, n->stride, n->C, p, rows, size_of(l), l->access, l->stream));
+        TRY_CUDA(cuda_conv_untile(l->out[0].data, work_at(l, at->patches), n->W2, n->stride, n->C, p, rows, size_of(l),
+                                  l->access, l->stream));
     }
     return PL_OK;
 }
@@ -356,7 +376,8 @@ static int dx_phase(const struct launch *l, const struct convolution *c, int64_t
     const struct conv_layout *at = &c->at;
     const struct conv *n = &at->n;
     const struct sweep s = sweep_backward(n, r / n->stride, r % n->stride);
-    const struct pixel_grid g = {.H = n->H, .W = n->W, .C = n->C, .ny = s.ny, .nx = s.nx, .step = s.out_step, .oy = s.oy, .ox = s.ox};
+    const struct pixel_grid g =
+        {.H = n->H, .W = n->W, .C = n->C, .ny = s.ny, .nx = s.nx, .step = s.out_step, .oy = s.oy, .ox = s.ox};
     const int64_t results = sweep_results(&s);
     if (!results) return PL_OK;
     if (!s.ky || !s.kx) {
@@ -370,7 +391,8 @@ static int dx_phase(const struct launch *l, const struct convolution *c, int64_t
         const struct gemm_at some = {to, work_at(l, at->patches), work_at(l, at->weights), bias_of(l), NULL};
         TRY(copy_patches(l, at, &l->in[0], &s, p, rows, e));
         TRY(pair_run(&c->pair[r], l, at, rows, &some, e));
-        if (n->stride > 1) TRY_CUDA(cuda_conv_scatter(l->out[0].data, to, &g, p, rows, false, size_of(l), l->access, l->stream));
+        if (n->stride > 1)
+            TRY_CUDA(cuda_conv_scatter(l->out[0].data, to, &g, p, rows, false, size_of(l), l->access, l->stream));
     }
     return PL_OK;
 }
@@ -381,8 +403,8 @@ static int conv_dx_launch(const struct launch *l, struct error *e)
     const struct conv_layout *at = &c->at;
     const struct depthwise d = depthwise_of(&at->n);
     if (at->algo == CONV_DEPTHWISE) {
-        TRY_CUDA(cuda_depthwise_dx(l->out[0].data, l->in[0].data, l->in[1].data, bias_of(l), work_at(l, at->weights), &d,
-                                   store_of(l->in[0].dtype), l->access, l->stream));
+        TRY_CUDA(cuda_depthwise_dx(l->out[0].data, l->in[0].data, l->in[1].data, bias_of(l), work_at(l, at->weights),
+                                   &d, store_of(l->in[0].dtype), l->access, l->stream));
         return PL_OK;
     }
     if (at->algo == CONV_PLAIN) {
@@ -403,8 +425,8 @@ static int dw_patches(const struct launch *l, const struct convolution *c, struc
     const struct sweep s = sweep_forward(n);
     const struct conv_tiles t = conv_tiles_of(n);
     if (c->by == BY_TILES)
-        TRY_CUDA(cuda_conv_tiles_dw(work_at(l, at->weights), l->in[0].data, l->in[1].data, work_at(l, at->patches), c->parts, &t,
-                                    store_of(l->in[0].dtype), (enum conv_tiles_form)l->form, l->stream));
+        TRY_CUDA(cuda_conv_tiles_dw(work_at(l, at->weights), l->in[0].data, l->in[1].data, work_at(l, at->patches),
+                                    c->parts, &t, store_of(l->in[0].dtype), (enum conv_tiles_form)l->form, l->stream));
     for (int64_t p = 0, rows; c->by != BY_TILES && p < conv_results(n); p += rows) {
         rows = min_i64(at->rows, conv_results(n) - p);
         const struct gemm_at some = {work_at(l, at->weights), row_at(&l->in[0], p, n->O), work_at(l, at->patches), NULL,
@@ -412,7 +434,8 @@ static int dw_patches(const struct launch *l, const struct convolution *c, struc
         TRY(copy_patches(l, at, &l->in[1], &s, p, rows, e));
         TRY(pair_run(&c->pair[0], l, at, rows, &some, e));
     }
-    TRY_CUDA(cuda_conv_weights_back(l->out[0].data, work_at(l, at->weights), n->O, n->C, conv_taps(n), has(l, 2), l->stream));
+    TRY_CUDA(cuda_conv_weights_back(l->out[0].data, work_at(l, at->weights), n->O, n->C, conv_taps(n), has(l, 2),
+                                    l->stream));
     return PL_OK;
 }
 
@@ -423,8 +446,8 @@ static int conv_dw_launch(const struct launch *l, struct error *e)
     const struct depthwise d = depthwise_of(&at->n);
     CHECK(!has(l, 2) || l->in[2].data == l->out[0].data, "the result is not in the accumulator's bytes");
     if (at->algo == CONV_DEPTHWISE) {
-        TRY_CUDA(cuda_depthwise_dw(l->out[0].data, l->in[0].data, l->in[1].data, work_at(l, at->patches), &d, at->rows, has(l, 2),
-                                   c->by == BY_3X3, store_of(l->in[0].dtype), l->stream));
+        TRY_CUDA(cuda_depthwise_dw(l->out[0].data, l->in[0].data, l->in[1].data, work_at(l, at->patches), &d, at->rows,
+                                   has(l, 2), c->by == BY_3X3, store_of(l->in[0].dtype), l->stream));
         return PL_OK;
     }
     if (at->algo == CONV_PATCHES) return dw_patches(l, c, e);
@@ -433,17 +456,26 @@ static int conv_dw_launch(const struct launch *l, struct error *e)
 }
 
 CUDA_KERNEL(cuda_conv_depthwise, .prepare = conv_prepare, .launch = conv_launch, .release = conv_release);
-CUDA_KERNEL(cublaslt_conv_1x1, .prepare = conv_prepare, .launch = conv_launch, .list = conv_list, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_1x1, .prepare = conv_prepare, .launch = conv_launch, .list = conv_list,
+            .release = conv_release);
 CUDA_KERNEL(cuda_conv_tiles, .prepare = conv_prepare_tiles, .launch = conv_launch, .release = conv_release);
-CUDA_KERNEL(cublaslt_conv_patches, .prepare = conv_prepare, .launch = conv_launch, .list = conv_list, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_patches, .prepare = conv_prepare, .launch = conv_launch, .list = conv_list,
+            .release = conv_release);
 CUDA_KERNEL(cuda_conv_dx_depthwise, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .release = conv_release);
-CUDA_KERNEL(cublaslt_conv_dx_1x1, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .list = conv_list, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dx_1x1, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .list = conv_list,
+            .release = conv_release);
 CUDA_KERNEL(cuda_conv_dx_tiles, .prepare = conv_dx_prepare_tiles, .launch = conv_dx_launch, .release = conv_release);
-CUDA_KERNEL(cublaslt_conv_dx_lines, .prepare = conv_dx_prepare_lines, .launch = conv_dx_launch, .list = conv_list, .release = conv_release);
-CUDA_KERNEL(cublaslt_conv_dx_patches, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .list = conv_list, .release = conv_release);
-CUDA_KERNEL(cublaslt_conv_dx_phases, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .list = conv_list, .release = conv_release);
-CUDA_KERNEL(cuda_conv_dw_depthwise_3x3, .prepare = conv_dw_prepare_3x3, .launch = conv_dw_launch, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dx_lines, .prepare = conv_dx_prepare_lines, .launch = conv_dx_launch, .list = conv_list,
+            .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dx_patches, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .list = conv_list,
+            .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dx_phases, .prepare = conv_dx_prepare, .launch = conv_dx_launch, .list = conv_list,
+            .release = conv_release);
+CUDA_KERNEL(cuda_conv_dw_depthwise_3x3, .prepare = conv_dw_prepare_3x3, .launch = conv_dw_launch,
+            .release = conv_release);
 CUDA_KERNEL(cuda_conv_dw_depthwise, .prepare = conv_dw_prepare, .launch = conv_dw_launch, .release = conv_release);
-CUDA_KERNEL(cublaslt_conv_dw_1x1, .prepare = conv_dw_prepare, .launch = conv_dw_launch, .list = conv_list, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dw_1x1, .prepare = conv_dw_prepare, .launch = conv_dw_launch, .list = conv_list,
+            .release = conv_release);
 CUDA_KERNEL(cuda_conv_dw_tiles, .prepare = conv_dw_prepare_tiles, .launch = conv_dw_launch, .release = conv_release);
-CUDA_KERNEL(cublaslt_conv_dw_patches, .prepare = conv_dw_prepare, .launch = conv_dw_launch, .list = conv_list, .release = conv_release);
+CUDA_KERNEL(cublaslt_conv_dw_patches, .prepare = conv_dw_prepare, .launch = conv_dw_launch, .list = conv_list,
+            .release = conv_release);

@@ -2,10 +2,10 @@
  * conv.cu: the copies of convolutions by matrix products: patches (im2col), weights by tap, results
  * that are not adjacent. These kernels copy elements and compute none.
  *
- * An element here is a word: 2 or 4 bytes, or 16 where the plan says so (launch.access); C then counts
- * 16-byte words. Indices within a launch have 31 bits (ensured by plan_conv.c): these kernels are
- * divisions and a copy, and the divisions are multiplications by constants that the host computes
- * (divisor.cuh).
+ * An element here is a word: 2 or 4 bytes, or 16 where the plan says so (launch.access); C then
+ * counts 16-byte words. Indices within a launch have 31 bits (ensured by plan_conv.c): these
+ * kernels are divisions and a copy, and the divisions are multiplications by constants that the
+ * host computes (divisor.cuh).
  */
 #include "cuda/device/device.cuh"
 #include "cuda/device/divisor.cuh"
@@ -57,8 +57,8 @@ template <typename T> __global__ void patches_kernel(T *to, const T *map, patche
     }
 }
 
-extern "C" cudaError_t cuda_conv_patches(void *to, const void *map, const struct patch_grid *g, int64_t first, int64_t rows,
-                                         int size, int access, enum patch_form form, cudaStream_t stream)
+extern "C" cudaError_t cuda_conv_patches(void *to, const void *map, const struct patch_grid *g, int64_t first,
+                                         int64_t rows, int size, int access, enum patch_form form, cudaStream_t stream)
 {
     const bool lines = form == PATCH_LINES;
     const int64_t kx = lines ? 1 : g->kx, C = lines ? g->kx * g->C : g->C;
@@ -67,11 +67,20 @@ extern "C" cudaError_t cuda_conv_patches(void *to, const void *map, const struct
     if (misaligned(access, to, map)) return cudaErrorMisalignedAddress;
     const int64_t tap = C * size / bytes, n = rows * g->ky * kx * tap;
     if (!fits(n) || !fits(first + rows)) return cudaErrorInvalidValue;
-    const patches at = {(int)g->H, (int)g->W, (int)g->step, (int)g->y0, (int)g->x0, divisor_of(g->ny), divisor_of(g->nx),
-                        divisor_of(kx), divisor_of(tap), divisor_of(g->ky * kx * tap), g->W * g->C * size / bytes,
+    const patches at = {(int)g->H,
+                        (int)g->W,
+                        (int)g->step,
+                        (int)g->y0,
+                        (int)g->x0,
+                        divisor_of(g->ny),
+                        divisor_of(g->nx),
+                        divisor_of(kx),
+                        divisor_of(tap),
+                        divisor_of(g->ky * kx * tap),
+                        g->W * g->C * size / bytes,
                         g->step * g->C * size / bytes};
-    BY_WORD(bytes, (patches_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)map, at, (index32)first,
-                                                                             (index32)n)));
+    BY_WORD(bytes, (patches_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)map, at,
+                                                                            (index32)first, (index32)n)));
     return cudaGetLastError();
 }
 
@@ -87,11 +96,13 @@ template <typename T> __global__ void weights_kernel(T *to, const T *w, tap_grid
     }
 }
 
-extern "C" cudaError_t cuda_conv_weights(void *to, const void *w, const struct tap_grid *g, int size, cudaStream_t stream)
+extern "C" cudaError_t cuda_conv_weights(void *to, const void *w, const struct tap_grid *g, int size,
+                                         cudaStream_t stream)
 {
     const int64_t n = g->O * g->ky * g->kx * g->depth;
     if (!fits(n)) return cudaErrorInvalidValue;
-    BY_WORD(size, (weights_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)w, *g, (index32)n)));
+    BY_WORD(size,
+            (weights_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)w, *g, (index32)n)));
     return cudaGetLastError();
 }
 
@@ -104,8 +115,8 @@ __global__ void weights_back_kernel(float *dw, const float *from, index32 depth,
     }
 }
 
-extern "C" cudaError_t cuda_conv_weights_back(float *dw, const float *from, int64_t O, int64_t depth, int64_t taps, bool add,
-                                              cudaStream_t stream)
+extern "C" cudaError_t cuda_conv_weights_back(float *dw, const float *from, int64_t O, int64_t depth, int64_t taps,
+                                              bool add, cudaStream_t stream)
 {
     const int64_t n = O * depth * taps;
     if (!fits(n)) return cudaErrorInvalidValue;
@@ -134,17 +145,18 @@ template <typename T> __global__ void place_kernel(T *to, const T *from, pixels 
     }
 }
 
-extern "C" cudaError_t cuda_conv_scatter(void *to, const void *from, const struct pixel_grid *g, int64_t first, int64_t rows,
-                                         bool same, int size, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_conv_scatter(void *to, const void *from, const struct pixel_grid *g, int64_t first,
+                                         int64_t rows, bool same, int size, int access, cudaStream_t stream)
 {
     const int bytes = access;
     if (g->C * size % bytes) return cudaErrorInvalidValue;
     if (misaligned(access, to, from)) return cudaErrorMisalignedAddress;
     const int64_t C = g->C * size / bytes, n = rows * C;
     if (!fits(n) || !fits(first + rows)) return cudaErrorInvalidValue;
-    const pixels at = {(int)g->H, (int)g->W, (int)g->step, (int)g->oy, (int)g->ox, divisor_of(C), divisor_of(g->ny), divisor_of(g->nx)};
-    BY_WORD(bytes, (place_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)from, at, (index32)first, same,
-                                                                           (index32)n)));
+    const pixels at = {(int)g->H,  (int)g->W,     (int)g->step,      (int)g->oy,
+                       (int)g->ox, divisor_of(C), divisor_of(g->ny), divisor_of(g->nx)};
+    BY_WORD(bytes, (place_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)from, at,
+                                                                          (index32)first, same, (index32)n)));
     return cudaGetLastError();
 }
 
@@ -174,7 +186,8 @@ extern "C" cudaError_t cuda_conv_untile(void *to, const void *from, int64_t W2, 
     const int64_t run = side * C * size / bytes, n = rows * side * run;
     if (!fits(n) || !fits(first + rows)) return cudaErrorInvalidValue;
     const tiles at = {divisor_of(W2), divisor_of(side), divisor_of(run)};
-    BY_WORD(bytes, (untile_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)from, at, (index32)first, (index32)n)));
+    BY_WORD(bytes, (untile_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)from, at,
+                                                                           (index32)first, (index32)n)));
     return cudaGetLastError();
 }
 
@@ -183,10 +196,12 @@ template <typename T> __global__ void repeat_kernel(T *to, const T *x, index32 C
     EACH(k, n) to[k] = x[k % C];
 }
 
-extern "C" cudaError_t cuda_conv_repeat(void *to, const void *x, int64_t times, int64_t C, int size, cudaStream_t stream)
+extern "C" cudaError_t cuda_conv_repeat(void *to, const void *x, int64_t times, int64_t C, int size,
+                                        cudaStream_t stream)
 {
     const int64_t n = times * C;
     if (!fits(n)) return cudaErrorInvalidValue;
-    BY_WORD(size, (repeat_kernel<word><<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)x, (index32)C, (index32)n)));
+    BY_WORD(size, (repeat_kernel<word>
+                   <<<grid_for(n), BLOCK, 0, stream>>>((word *)to, (const word *)x, (index32)C, (index32)n)));
     return cudaGetLastError();
 }

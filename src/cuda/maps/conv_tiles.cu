@@ -53,7 +53,8 @@ template <typename T, bool FINE, int N> struct map_rows {
 
 /* Copies COUNT pixels from `first` on, columns from `column` on, into rows of WIDTH; zeros from P
  * on. */
-template <int COUNT, int WIDTH, typename T, typename M> __device__ inline void fetch_pixels(T *to, const M &from, int first, int column, int P)
+template <int COUNT, int WIDTH, typename T, typename M>
+__device__ inline void fetch_pixels(T *to, const M &from, int first, int column, int P)
 {
     constexpr int CHUNKS = WIDTH / 8;
     static_assert(COUNT * CHUNKS % TILE_BLOCK == 0, "every thread copies the same number of chunks");
@@ -121,7 +122,8 @@ __device__ inline void round_tile(T *to, const float (&c)[2][COLUMNS / 8][4], co
 #endif /* HAS_BF16 */
 
 template <typename T, bool BACK, int O, int K, int ROWS, int RESIDENT>
-static __global__ void __launch_bounds__(TILE_BLOCK, RESIDENT) sweep_kernel(T *out, const T *in, const T *by_tap, const T *bias, int P, int W2)
+static __global__ void __launch_bounds__(TILE_BLOCK, RESIDENT)
+    sweep_kernel(T *out, const T *in, const T *by_tap, const T *bias, int P, int W2)
 {
 #if HAS_BF16
     typedef sweep_config<BACK, O, K, ROWS> config;
@@ -131,13 +133,15 @@ static __global__ void __launch_bounds__(TILE_BLOCK, RESIDENT) sweep_kernel(T *o
     const map_rows<T, BACK, config::WIDE> to = {out, W2};
     const int warp = threadIdx.x / 32, row = warp % config::DOWN * 32, column = warp / config::DOWN * config::COLUMNS;
     const int tiles = (P + ROWS - 1) / ROWS;
-    for (int i = threadIdx.x; i < O * (K / 8); i += TILE_BLOCK) copy16(weights + i / (K / 8) * (K + PAD) + i % (K / 8) * 8, by_tap + i * 8, true);
+    for (int i = threadIdx.x; i < O * (K / 8); i += TILE_BLOCK)
+        copy16(weights + i / (K / 8) * (K + PAD) + i % (K / 8) * 8, by_tap + i * 8, true);
     if ((int)blockIdx.x < tiles) fetch_pixels<ROWS, config::DEEP>(buffer, from, blockIdx.x * ROWS, 0, P);
     copy_commit();
     for (int tile = blockIdx.x, turn = 0; tile < tiles; tile += gridDim.x, turn ^= 1) {
         T *here = buffer + turn * config::BUFFER;
         const int next = tile + gridDim.x, first = tile * ROWS;
-        if (next < tiles) fetch_pixels<ROWS, config::DEEP>(buffer + (turn ^ 1) * config::BUFFER, from, next * ROWS, 0, P);
+        if (next < tiles)
+            fetch_pixels<ROWS, config::DEEP>(buffer + (turn ^ 1) * config::BUFFER, from, next * ROWS, 0, P);
         copy_commit();
         copy_wait<1>();
         __syncthreads();
@@ -150,7 +154,9 @@ static __global__ void __launch_bounds__(TILE_BLOCK, RESIDENT) sweep_kernel(T *o
         const int w = first % W2;
         for (int i = threadIdx.x; i < ROWS * CHUNKS; i += TILE_BLOCK) {
             const int r = i / CHUNKS, d = i % CHUNKS * 8;
-            if (first + r < P) *reinterpret_cast<uint4 *>(to.at(first, w, r, d)) = *reinterpret_cast<const uint4 *>(here + r * (config::WIDE + PAD) + d);
+            if (first + r < P)
+                *reinterpret_cast<uint4 *>(to.at(first, w, r, d)) =
+                    *reinterpret_cast<const uint4 *>(here + r * (config::WIDE + PAD) + d);
         }
         __syncthreads(); /* before the tile after the next is loaded here */
     }
@@ -171,11 +177,13 @@ template <int DOWN, int ACROSS, int AHEAD> struct part_config {
 /* partial [parts][O][K]. The tiles of dw are innermost in the grid, so that blocks which read the
  * same pixels run together. */
 template <typename T, int O, int K, int DOWN, int ACROSS, int AHEAD>
-static __global__ void __launch_bounds__(TILE_BLOCK, 2) part_kernel(float *partial, const T *coarse, const T *fine, int P, int W2, int each)
+static __global__ void __launch_bounds__(TILE_BLOCK, 2)
+    part_kernel(float *partial, const T *coarse, const T *fine, int P, int W2, int each)
 {
 #if HAS_BF16
     typedef part_config<DOWN, ACROSS, AHEAD> config;
-    constexpr int STEP = config::STEP, MI = config::HIGH / 16, NI = config::LONG / 8, ROW = DOWN + PAD, LINE = ACROSS + PAD, BESIDE = K / ACROSS;
+    constexpr int STEP = config::STEP, MI = config::HIGH / 16, NI = config::LONG / 8, ROW = DOWN + PAD,
+                  LINE = ACROSS + PAD, BESIDE = K / ACROSS;
     extern __shared__ uint4 shared[];
     pdl_launch_dependents();
     T *buffer = reinterpret_cast<T *>(shared);
@@ -183,8 +191,10 @@ static __global__ void __launch_bounds__(TILE_BLOCK, 2) part_kernel(float *parti
     const map_rows<const T, true, K> right = {fine, W2};
     const int tile = blockIdx.x % (O / DOWN * BESIDE), part = blockIdx.x / (O / DOWN * BESIDE);
     const int o0 = tile / BESIDE * DOWN, k0 = tile % BESIDE * ACROSS;
-    const int begin = part * each, end = P < begin + each ? P : begin + each, steps = end > begin ? (end - begin + STEP - 1) / STEP : 0;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, high = warp % 2 * config::HIGH, far = warp / 2 * config::LONG;
+    const int begin = part * each, end = P < begin + each ? P : begin + each,
+              steps = end > begin ? (end - begin + STEP - 1) / STEP : 0;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, high = warp % 2 * config::HIGH,
+              far = warp / 2 * config::LONG;
     auto fetch = [&](int s) {
         T *to = buffer + s % AHEAD * config::BUFFER;
         if (s < steps) {
@@ -239,61 +249,81 @@ static __global__ void __launch_bounds__(TILE_BLOCK, 2) part_kernel(float *parti
 /* Blocks in total: twice the SMs of a large GPU. The number of partial sums is a function of shapes
  * alone. */
 template <typename T, bool BACK, int O, int K, int ROWS, int RESIDENT>
-static cudaError_t launch_sweep(void *out, const void *in, const void *weights, const void *bias, const struct conv_tiles *n, cudaStream_t stream)
+static cudaError_t launch_sweep(void *out, const void *in, const void *weights, const void *bias,
+                                const struct conv_tiles *n, cudaStream_t stream)
 {
     typedef sweep_config<BACK, O, K, ROWS> config;
     const int64_t tiles = (n->P + ROWS - 1) / ROWS, most = CONV_TILES_GRID / 2 * RESIDENT;
     cudaError_t rc = allow_shared(sweep_kernel<T, BACK, O, K, ROWS, RESIDENT>, config::BYTES);
     if (rc != cudaSuccess) return rc;
-    sweep_kernel<T, BACK, O, K, ROWS, RESIDENT><<<(unsigned)(tiles < most ? tiles : most), TILE_BLOCK, config::BYTES, stream>>>(
-        (T *)out, (const T *)in, (const T *)weights, (const T *)bias, (int)n->P, n->W2);
+    sweep_kernel<T, BACK, O, K, ROWS, RESIDENT>
+        <<<(unsigned)(tiles < most ? tiles : most), TILE_BLOCK, config::BYTES, stream>>>((T *)out, (const T *)in,
+                                                                                         (const T *)weights,
+                                                                                         (const T *)bias, (int)n->P,
+                                                                                         n->W2);
     return cudaGetLastError();
 }
 
 template <typename T, int O, int K, int DOWN, int ACROSS, int AHEAD>
-static cudaError_t launch_part(float *partial, const void *coarse, const void *fine, int64_t parts, const struct conv_tiles *n, cudaStream_t stream)
+static cudaError_t launch_part(float *partial, const void *coarse, const void *fine, int64_t parts,
+                               const struct conv_tiles *n, cudaStream_t stream)
 {
     typedef part_config<DOWN, ACROSS, AHEAD> config;
     const int64_t steps = (n->P + config::STEP - 1) / config::STEP, each = (steps + parts - 1) / parts * config::STEP;
     cudaError_t rc = allow_shared(part_kernel<T, O, K, DOWN, ACROSS, AHEAD>, config::BYTES);
     if (rc != cudaSuccess) return rc;
-    part_kernel<T, O, K, DOWN, ACROSS, AHEAD><<<(unsigned)(parts * (O / DOWN) * (K / ACROSS)), TILE_BLOCK, config::BYTES, stream>>>(
-        partial, (const T *)coarse, (const T *)fine, (int)n->P, n->W2, (int)each);
+    part_kernel<T, O, K, DOWN, ACROSS, AHEAD>
+        <<<(unsigned)(parts * (O / DOWN) * (K / ACROSS)), TILE_BLOCK, config::BYTES, stream>>>(partial,
+                                                                                               (const T *)coarse,
+                                                                                               (const T *)fine,
+                                                                                               (int)n->P, n->W2,
+                                                                                               (int)each);
     return cudaGetLastError();
 }
 
-static_assert(part_config<64, 128, 4>::BYTES == CONV_TILES_SMALL && sweep_config<false, 256, 256, 64>::BYTES == CONV_TILES_LARGE, "the plan knows the shared memory");
+static_assert(part_config<64, 128, 4>::BYTES == CONV_TILES_SMALL &&
+                  sweep_config<false, 256, 256, 64>::BYTES == CONV_TILES_LARGE,
+              "the plan knows the shared memory");
 
-template <typename T, bool BACK> static cudaError_t sweep_of(void *out, const void *in, const void *weights, const void *bias, const struct conv_tiles *n, enum conv_tiles_form form, cudaStream_t stream)
+template <typename T, bool BACK>
+static cudaError_t sweep_of(void *out, const void *in, const void *weights, const void *bias,
+                            const struct conv_tiles *n, enum conv_tiles_form form, cudaStream_t stream)
 {
     if (form != conv_tiles_form(n) || form == CONV_TILES_NONE) return cudaErrorInvalidValue;
     if (form == CONV_TILES_64_128) return launch_sweep<T, BACK, 64, 128, 128, 2>(out, in, weights, bias, n, stream);
     return launch_sweep<T, BACK, 256, 256, 64, 1>(out, in, weights, bias, n, stream);
 }
 
-extern "C" cudaError_t cuda_conv_tiles(void *coarse, const void *fine, const void *weights, const void *bias, const struct conv_tiles *n,
-                                       enum store type, enum conv_tiles_form form, cudaStream_t stream)
+extern "C" cudaError_t cuda_conv_tiles(void *coarse, const void *fine, const void *weights, const void *bias,
+                                       const struct conv_tiles *n, enum store type, enum conv_tiles_form form,
+                                       cudaStream_t stream)
 {
     if (type == STORE_BF16) return sweep_of<__nv_bfloat16, false>(coarse, fine, weights, bias, n, form, stream);
-    return type == STORE_F16 ? sweep_of<__half, false>(coarse, fine, weights, bias, n, form, stream) : cudaErrorInvalidValue;
+    return type == STORE_F16 ? sweep_of<__half, false>(coarse, fine, weights, bias, n, form, stream)
+                             : cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t cuda_conv_tiles_dx(void *fine, const void *coarse, const void *weights, const void *bias, const struct conv_tiles *n,
-                                          enum store type, enum conv_tiles_form form, cudaStream_t stream)
+extern "C" cudaError_t cuda_conv_tiles_dx(void *fine, const void *coarse, const void *weights, const void *bias,
+                                          const struct conv_tiles *n, enum store type, enum conv_tiles_form form,
+                                          cudaStream_t stream)
 {
     if (type == STORE_BF16) return sweep_of<__nv_bfloat16, true>(fine, coarse, weights, bias, n, form, stream);
-    return type == STORE_F16 ? sweep_of<__half, true>(fine, coarse, weights, bias, n, form, stream) : cudaErrorInvalidValue;
+    return type == STORE_F16 ? sweep_of<__half, true>(fine, coarse, weights, bias, n, form, stream)
+                             : cudaErrorInvalidValue;
 }
 
-template <typename T> static cudaError_t part_of(float *partial, const void *coarse, const void *fine, int64_t parts, const struct conv_tiles *n, enum conv_tiles_form form, cudaStream_t stream)
+template <typename T>
+static cudaError_t part_of(float *partial, const void *coarse, const void *fine, int64_t parts,
+                           const struct conv_tiles *n, enum conv_tiles_form form, cudaStream_t stream)
 {
     if (form != conv_tiles_form(n) || form == CONV_TILES_NONE) return cudaErrorInvalidValue;
     if (form == CONV_TILES_64_128) return launch_part<T, 64, 128, 64, 128, 4>(partial, coarse, fine, parts, n, stream);
     return launch_part<T, 256, 256, 128, 128, 3>(partial, coarse, fine, parts, n, stream);
 }
 
-extern "C" cudaError_t cuda_conv_tiles_dw(float *dw, const void *coarse, const void *fine, float *partial, int64_t parts, const struct conv_tiles *n,
-                                          enum store type, enum conv_tiles_form form, cudaStream_t stream)
+extern "C" cudaError_t cuda_conv_tiles_dw(float *dw, const void *coarse, const void *fine, float *partial,
+                                          int64_t parts, const struct conv_tiles *n, enum store type,
+                                          enum conv_tiles_form form, cudaStream_t stream)
 {
     const int64_t N = (int64_t)n->O * n->K;
     const cudaError_t rc = type == STORE_BF16 ? part_of<__nv_bfloat16>(partial, coarse, fine, parts, n, form, stream)

@@ -23,7 +23,8 @@ struct shape {
 
 static shape shape_of(const struct depthwise *n)
 {
-    return {(int)n->H, (int)n->W, (int)n->H2, (int)n->W2, (int)n->kh, (int)n->kw, (int)n->stride, (int)n->pad, (index32)n->C};
+    return {(int)n->H,  (int)n->W,      (int)n->H2,  (int)n->W2,   (int)n->kh,
+            (int)n->kw, (int)n->stride, (int)n->pad, (index32)n->C};
 }
 
 static bool fits(int64_t n) { return n >= 0 && n <= INT32_MAX; }
@@ -66,7 +67,8 @@ __global__ void depthwise_kernel(T *out, const T *in, const float *w, const T *b
                 const int64_t pixel = source_pixel<BACK>(n, b, i, j, u, v);
                 if (pixel < 0) continue;
                 const pack<T, V> x = *reinterpret_cast<const pack<T, V> *>(in + pixel * n.C + c);
-                const pack<float, V> tap = *reinterpret_cast<const pack<float, V> *>(w + (int64_t)(u * n.kw + v) * n.C + c);
+                const pack<float, V> tap =
+                    *reinterpret_cast<const pack<float, V> *>(w + (int64_t)(u * n.kw + v) * n.C + c);
 #pragma unroll
                 for (int q = 0; q < V; q++) sum[q] = fmaf(to_float(x.at[q]), tap.at[q], sum[q]);
             }
@@ -78,8 +80,8 @@ __global__ void depthwise_kernel(T *out, const T *in, const float *w, const T *b
 }
 
 template <typename T, bool BACK>
-static cudaError_t launch(void *out, const void *in, const void *w, const void *bias, float *scratch, const struct depthwise *n,
-                          int access, cudaStream_t stream)
+static cudaError_t launch(void *out, const void *in, const void *w, const void *bias, float *scratch,
+                          const struct depthwise *n, int access, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
     const int64_t count = n->B * n->C * (BACK ? n->H * n->W : n->H2 * n->W2), taps = n->kh * n->kw;
@@ -87,12 +89,14 @@ static cudaError_t launch(void *out, const void *in, const void *w, const void *
     if (misaligned(access, out, in)) return cudaErrorMisalignedAddress;
     T *to = static_cast<T *>(out);
     const T *from = static_cast<const T *>(in), *add = static_cast<const T *>(bias);
-    by_tap_kernel<T><<<grid_for(n->C * taps), BLOCK, 0, stream>>>(scratch, static_cast<const T *>(w), (index32)n->C, (index32)taps);
+    by_tap_kernel<T>
+        <<<grid_for(n->C * taps), BLOCK, 0, stream>>>(scratch, static_cast<const T *>(w), (index32)n->C, (index32)taps);
     if (access == 16)
         depthwise_kernel<T, V, BACK><<<grid_for(count / V), BLOCK, 0, stream>>>(to, from, scratch, add, shape_of(n),
                                                                                 (index32)(count / V));
     else
-        depthwise_kernel<T, 1, BACK><<<grid_for(count), BLOCK, 0, stream>>>(to, from, scratch, add, shape_of(n), (index32)count);
+        depthwise_kernel<T, 1, BACK>
+            <<<grid_for(count), BLOCK, 0, stream>>>(to, from, scratch, add, shape_of(n), (index32)count);
     return cudaGetLastError();
 }
 
@@ -126,7 +130,8 @@ constexpr int LANES = 32, LINES = 8; /* channels, and pixels, of a block at a ti
 static_assert(LANES * LINES == BLOCK, "a block is LANES x LINES threads");
 
 /* Block (c, run, t): tap t of LANES channels, over a run of pixels. partial [runs,taps,C]. */
-template <typename T> __global__ void dw_kernel(float *partial, const T *dy, const T *x, shape n, index32 results, index32 pixels)
+template <typename T>
+__global__ void dw_kernel(float *partial, const T *dy, const T *x, shape n, index32 results, index32 pixels)
 {
     __shared__ float sums[LINES][LANES];
     const index32 c = blockIdx.x * LANES + threadIdx.x, from = blockIdx.y * pixels;
@@ -152,7 +157,10 @@ constexpr int GROUP = 4, SIDE = 3;
 
 template <typename T> using channels = pack<T, GROUP>;
 
-template <typename T> __device__ static channels<T> read(const T *x) { return *reinterpret_cast<const channels<T> *>(x); }
+template <typename T> __device__ static channels<T> read(const T *x)
+{
+    return *reinterpret_cast<const channels<T> *>(x);
+}
 
 template <typename T> __device__ static void add_tap(float (&sum)[GROUP], const channels<T> &dy, const channels<T> &x)
 {
@@ -163,7 +171,8 @@ template <typename T> __device__ static void add_tap(float (&sum)[GROUP], const 
 /* One pixel of dy: its nine products. x0 is the offset of its first tap, also if that is outside
  * the map. */
 template <typename T>
-__device__ static void add_pixel(float (&sum)[SIDE * SIDE][GROUP], const T *dy, const T *x, int64_t x0, int y, int column, const shape &n)
+__device__ static void add_pixel(float (&sum)[SIDE * SIDE][GROUP], const T *dy, const T *x, int64_t x0, int y,
+                                 int column, const shape &n)
 {
     const channels<T> d = read(dy);
     const int64_t line = (int64_t)n.W * n.C;
@@ -178,17 +187,21 @@ __device__ static void add_pixel(float (&sum)[SIDE * SIDE][GROUP], const T *dy, 
 #pragma unroll
     for (int t = 0; t < SIDE * SIDE; t++) {
         const int u = y + t / SIDE, v = column + t % SIDE;
-        if (u >= 0 && u < n.H && v >= 0 && v < n.W) add_tap(sum[t], d, read(x + x0 + t / SIDE * line + (int64_t)(t % SIDE) * n.C));
+        if (u >= 0 && u < n.H && v >= 0 && v < n.W)
+            add_tap(sum[t], d, read(x + x0 + t / SIDE * line + (int64_t)(t % SIDE) * n.C));
     }
 }
 
 template <typename T>
-__global__ void dw_nine_kernel(float *partial, const T *dy, const T *x, shape n, index32 results, index32 pixels, index32 groups)
+__global__ void dw_nine_kernel(float *partial, const T *dy, const T *x, shape n, index32 results, index32 pixels,
+                               index32 groups)
 {
     __shared__ float sums[LINES][LANES * GROUP];
     const index32 lane = threadIdx.x % LANES, line = threadIdx.x / LANES, run = blockIdx.x / groups;
-    const index32 first = blockIdx.x % groups * LANES * GROUP, c = first + lane * GROUP, each = (pixels + LINES - 1) / LINES;
-    const index32 stop = min((run + 1) * pixels, results), from = min(run * pixels + line * each, stop), end = min(from + each, stop);
+    const index32 first = blockIdx.x % groups * LANES * GROUP, c = first + lane * GROUP,
+                  each = (pixels + LINES - 1) / LINES;
+    const index32 stop = min((run + 1) * pixels, results), from = min(run * pixels + line * each, stop),
+                  end = min(from + each, stop);
     float sum[SIDE * SIDE][GROUP] = {};
     int j = from % n.W2, i = from / n.W2 % n.H2, b = from / n.W2 / n.H2;
     for (index32 p = from; p < end && c < n.C; p++) {
@@ -228,8 +241,8 @@ __global__ void dw_sum_kernel(float *dw, const float *partial, index32 C, index3
 }
 
 template <typename T>
-static cudaError_t launch_dw(float *dw, const void *dy, const void *x, float *scratch, const struct depthwise *n, int64_t pixels,
-                             bool add, bool nine, cudaStream_t stream)
+static cudaError_t launch_dw(float *dw, const void *dy, const void *x, float *scratch, const struct depthwise *n,
+                             int64_t pixels, bool add, bool nine, cudaStream_t stream)
 {
     const int64_t results = n->B * n->H2 * n->W2, runs = (results + pixels - 1) / pixels, taps = n->kh * n->kw;
     if (!fits(results + pixels) || runs > 65535 || taps > 65535 || !fits(n->C * taps)) return cudaErrorInvalidValue;
@@ -238,18 +251,21 @@ static cudaError_t launch_dw(float *dw, const void *dy, const void *x, float *sc
         const int64_t groups = (n->C + LANES * GROUP - 1) / (LANES * GROUP);
         const unsigned blocks = (unsigned)(groups * runs);
         if (!fits(groups * runs)) return cudaErrorInvalidValue;
-        dw_nine_kernel<T><<<blocks, BLOCK, 0, stream>>>(scratch, from, map, shape_of(n), (index32)results, (index32)pixels, (index32)groups);
+        dw_nine_kernel<T><<<blocks, BLOCK, 0, stream>>>(scratch, from, map, shape_of(n), (index32)results,
+                                                        (index32)pixels, (index32)groups);
     } else {
         const dim3 grid((unsigned)((n->C + LANES - 1) / LANES), (unsigned)runs, (unsigned)taps);
-        dw_kernel<T><<<grid, dim3(LANES, LINES), 0, stream>>>(scratch, from, map, shape_of(n), (index32)results, (index32)pixels);
+        dw_kernel<T><<<grid, dim3(LANES, LINES), 0, stream>>>(scratch, from, map, shape_of(n), (index32)results,
+                                                              (index32)pixels);
     }
     const unsigned ends = (unsigned)((n->C * taps + LANES - 1) / LANES);
     dw_sum_kernel<<<ends, BLOCK, 0, stream>>>(dw, scratch, (index32)n->C, (index32)taps, (int)runs, add);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_depthwise_dw(float *dw, const void *dy, const void *x, float *scratch, const struct depthwise *n,
-                                         int64_t pixels, bool add, bool nine, enum store type, cudaStream_t stream)
+extern "C" cudaError_t cuda_depthwise_dw(float *dw, const void *dy, const void *x, float *scratch,
+                                         const struct depthwise *n, int64_t pixels, bool add, bool nine,
+                                         enum store type, cudaStream_t stream)
 {
     switch (type) {
     case STORE_F32: return launch_dw<float>(dw, dy, x, scratch, n, pixels, add, nine, stream);

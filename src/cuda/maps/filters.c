@@ -14,14 +14,15 @@ static struct filters filters_launched(const struct launch *l, int a)
 
 static int launch_any(const struct launch *l, struct error *e)
 {
-    TRY_CUDA(cuda_filters(typed_of(&l->out[0]), typed_of(&l->in[0]), typed_of(&l->in[1]), filters_launched(l, 0), l->stream));
+    TRY_CUDA(cuda_filters(typed_of(&l->out[0]), typed_of(&l->in[0]), typed_of(&l->in[1]), filters_launched(l, 0),
+                          l->stream));
     return PL_OK;
 }
 
 static int launch_any_bwd(const struct launch *l, struct error *e)
 {
-    TRY_CUDA(cuda_filters_bwd(typed_of(&l->out[0]), typed_of(&l->out[1]), typed_of(&l->in[0]), typed_of(&l->in[1]), typed_of(&l->in[2]),
-                              filters_launched(l, 1), l->stream));
+    TRY_CUDA(cuda_filters_bwd(typed_of(&l->out[0]), typed_of(&l->out[1]), typed_of(&l->in[0]), typed_of(&l->in[1]),
+                              typed_of(&l->in[2]), filters_launched(l, 1), l->stream));
     return PL_OK;
 }
 
@@ -38,7 +39,8 @@ static int launch_thin(const struct launch *l, struct error *e)
 static int launch_thin_bwd(const struct launch *l, struct error *e)
 {
     const struct operand *dy = &l->in[0], *a = &l->in[1], *z = &l->in[2], *da = &l->out[0], *dz = &l->out[1];
-    struct thin across = thin_of(false, false, dy->rank, dy->dim, z->dim, da->dim), up = thin_of(true, false, dz->rank, dy->dim, a->dim, dz->dim);
+    struct thin across = thin_of(false, false, dy->rank, dy->dim, z->dim, da->dim),
+                up = thin_of(true, false, dz->rank, dy->dim, a->dim, dz->dim);
     across.gelu = up.gelu = true;
     TRY_CUDA(cuda_thin(typed_of(da), typed_of(z), typed_of(dy), NULL, l->work, across, THIN_FORM_ACROSS, l->stream));
     TRY_CUDA(cuda_thin(typed_of(a), typed_of(dz), typed_of(dy), z->data, NULL, up, THIN_FORM_UP, l->stream));

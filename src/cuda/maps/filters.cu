@@ -16,7 +16,8 @@ static __global__ void forward_kernel(typed_ptr y, typed_ptr a, typed_ptr z, fil
     const int64_t place = i % n.N, row = i / n.N, batch = row / n.M;
     float sum[1] = {0};
     for (int64_t k = 0; k < n.K; k++)
-        sum[0] = fmaf(element(a, row * n.K + k), act_value<float>(n.kind, element(z, (batch * n.N + place) * n.K + k)), sum[0]);
+        sum[0] = fmaf(element(a, row * n.K + k), act_value<float>(n.kind, element(z, (batch * n.N + place) * n.K + k)),
+                      sum[0]);
     store<1>(y, i, sum);
 }
 
@@ -26,7 +27,8 @@ static __global__ void da_kernel(typed_ptr da, typed_ptr dy, typed_ptr z, filter
     const int64_t i = blockIdx.x, k = i % n.K, row = i / n.K, batch = row / n.M;
     float own = 0;
     for (int64_t place = threadIdx.x; place < n.N; place += BLOCK)
-        own = fmaf(element(dy, row * n.N + place), act_value<float>(n.kind, element(z, (batch * n.N + place) * n.K + k)), own);
+        own = fmaf(element(dy, row * n.N + place),
+                   act_value<float>(n.kind, element(z, (batch * n.N + place) * n.K + k)), own);
     const float sum[1] = {group_sum(own, BLOCK, partial)};
     if (threadIdx.x == 0) store<1>(da, i, sum);
 }
@@ -45,14 +47,15 @@ static __global__ void dz_kernel(typed_ptr dz, typed_ptr dy, typed_ptr a, typed_
 
 static unsigned blocks_of(int64_t n) { return (unsigned)((n + BLOCK - 1) / BLOCK); }
 
-extern "C" cudaError_t cuda_filters(struct typed_ptr y, struct typed_ptr a, struct typed_ptr z, struct filters n, cudaStream_t stream)
+extern "C" cudaError_t cuda_filters(struct typed_ptr y, struct typed_ptr a, struct typed_ptr z, struct filters n,
+                                    cudaStream_t stream)
 {
     forward_kernel<<<blocks_of(n.batches * n.M * n.N), BLOCK, 0, stream>>>(y, a, z, n);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_filters_bwd(struct typed_ptr da, struct typed_ptr dz, struct typed_ptr dy, struct typed_ptr a, struct typed_ptr z, struct filters n,
-                                        cudaStream_t stream)
+extern "C" cudaError_t cuda_filters_bwd(struct typed_ptr da, struct typed_ptr dz, struct typed_ptr dy,
+                                        struct typed_ptr a, struct typed_ptr z, struct filters n, cudaStream_t stream)
 {
     da_kernel<<<(unsigned)(n.batches * n.M * n.K), BLOCK, 0, stream>>>(da, dy, z, n);
     dz_kernel<<<blocks_of(n.batches * n.N * n.K), BLOCK, 0, stream>>>(dz, dy, a, z, n);

@@ -22,7 +22,8 @@ static inline struct filters filters_of(int rank, const int64_t *a, const int64_
 /* The gradient of a uses one block per element, so their number must fit a grid. */
 static inline bool filters_countable(struct filters x)
 {
-    return x.batches * x.M * x.K < INT32_MAX && x.batches * x.M * x.N < (int64_t)INT32_MAX * 64 && x.batches * x.N * x.K < (int64_t)INT32_MAX * 64;
+    return x.batches * x.M * x.K < INT32_MAX && x.batches * x.M * x.N < (int64_t)INT32_MAX * 64 &&
+           x.batches * x.N * x.K < (int64_t)INT32_MAX * 64;
 }
 
 #endif

@@ -1,6 +1,7 @@
 /*
  * launch_conv.h: the launchers of conv.cu and depthwise.cu (see launch.h). Launchers that only move
- * elements take the element size in bytes, 2 or 4, instead of the type, and move `access` bytes at a time.
+ * elements take the element size in bytes, 2 or 4, instead of the type, and move `access` bytes at
+ * a time.
  */
 #ifndef LAUNCH_CONV_H
 #define LAUNCH_CONV_H
@@ -15,8 +16,8 @@ extern "C" {
 #endif
 
 /* Rows first .. first+rows of the matrix of patches [B ny nx, ky kx C]; zeros outside the map. */
-cudaError_t cuda_conv_patches(void *to, const void *map, const struct patch_grid *g, int64_t first, int64_t rows, int size,
-                              int access, enum patch_form form, cudaStream_t stream);
+cudaError_t cuda_conv_patches(void *to, const void *map, const struct patch_grid *g, int64_t first, int64_t rows,
+                              int size, int access, enum patch_form form, cudaStream_t stream);
 
 /* Taps of weights [O,depth,kh,kw]: tap t = (a,b) of element (o,c) is copied to to[o o_step + t
  * t_step + c]. */
@@ -34,12 +35,12 @@ struct pixel_grid {
 };
 /* Copies results first .. first+rows, [rows,C], to their pixels. `same`: one vector [C] for all
  * results; it may be NULL for zeros. */
-cudaError_t cuda_conv_scatter(void *to, const void *from, const struct pixel_grid *g, int64_t first, int64_t rows, bool same,
-                              int size, int access, cudaStream_t stream);
+cudaError_t cuda_conv_scatter(void *to, const void *from, const struct pixel_grid *g, int64_t first, int64_t rows,
+                              bool same, int size, int access, cudaStream_t stream);
 /* Copies patches first .. first+rows, [rows, side side C], to their pixels in [B, H2 side, W2 side,
  * C]. */
-cudaError_t cuda_conv_untile(void *to, const void *from, int64_t W2, int64_t side, int64_t C, int64_t first, int64_t rows,
-                             int size, int access, cudaStream_t stream);
+cudaError_t cuda_conv_untile(void *to, const void *from, int64_t W2, int64_t side, int64_t C, int64_t first,
+                             int64_t rows, int size, int access, cudaStream_t stream);
 /* to [times,C]: x [C], repeated. */
 cudaError_t cuda_conv_repeat(void *to, const void *x, int64_t times, int64_t C, int size, cudaStream_t stream);
 
@@ -48,8 +49,8 @@ struct depthwise {
     int64_t B, H, W, C, H2, W2, kh, kw, stride, pad;
 };
 /* y from x, or x from y; bias [C] may be NULL; scratch: kh kw C floats. */
-cudaError_t cuda_depthwise(void *y, const void *x, const void *w, const void *bias, float *scratch, const struct depthwise *n,
-                           enum store type, int access, cudaStream_t stream);
+cudaError_t cuda_depthwise(void *y, const void *x, const void *w, const void *bias, float *scratch,
+                           const struct depthwise *n, enum store type, int access, cudaStream_t stream);
 cudaError_t cuda_depthwise_dx(void *x, const void *y, const void *w, const void *bias, float *scratch,
                               const struct depthwise *n, enum store type, int access, cudaStream_t stream);
 /* dw [C,kh,kw] is written or added to; scratch: kh kw C floats per (started) group of `pixels`

@@ -11,10 +11,11 @@
 extern "C" {
 #endif
 
-cudaError_t cuda_filters(struct typed_ptr y, struct typed_ptr a, struct typed_ptr z, struct filters n, cudaStream_t stream);
+cudaError_t cuda_filters(struct typed_ptr y, struct typed_ptr a, struct typed_ptr z, struct filters n,
+                         cudaStream_t stream);
 /* dz may alias z. */
-cudaError_t cuda_filters_bwd(struct typed_ptr da, struct typed_ptr dz, struct typed_ptr dy, struct typed_ptr a, struct typed_ptr z, struct filters n,
-                             cudaStream_t stream);
+cudaError_t cuda_filters_bwd(struct typed_ptr da, struct typed_ptr dz, struct typed_ptr dy, struct typed_ptr a,
+                             struct typed_ptr z, struct filters n, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

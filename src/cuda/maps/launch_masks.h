@@ -1,5 +1,6 @@
 /*
- * launch_masks.h: the launchers of the mask loss (masks.cu), of the structure loss (structure.cu) and of simulated prompts (prompts.cu).
+ * launch_masks.h: the launchers of the mask loss (masks.cu), of the structure loss (structure.cu)
+ * and of simulated prompts (prompts.cu).
  */
 #ifndef LAUNCH_MASKS_H
 #define LAUNCH_MASKS_H
@@ -26,14 +27,18 @@ struct mask_task {
     float focal, dice, weight, alpha_on, alpha_off, gamma, smooth; /* weight: of the IoU term */
 };
 /* stats f32 [N,4]. */
-cudaError_t cuda_mask_loss(float *loss, float *stats, double *work, struct mask_task t, int access, cudaStream_t stream);
+cudaError_t cuda_mask_loss(float *loss, float *stats, double *work, struct mask_task t, int access,
+                           cudaStream_t stream);
 /* d has the shape of logits and may alias it. */
-cudaError_t cuda_mask_loss_bwd(void *d, struct typed_ptr diou, const float *stats, const float *dloss, struct mask_task t,
-                               int access, cudaStream_t stream);
+cudaError_t cuda_mask_loss_bwd(void *d, struct typed_ptr diou, const float *stats, const float *dloss,
+                               struct mask_task t, int access, cudaStream_t stream);
 
 /* Rows and columns of a mask per partial sum, and the number of sums. */
 enum { STRUCTURE_ROWS = 32, STRUCTURE_COLUMNS = 256, STRUCTURE_SUMS = 7 };
-SHARED int64_t structure_blocks(int64_t h, int64_t w) { return (h + STRUCTURE_ROWS - 1) / STRUCTURE_ROWS * ((w + STRUCTURE_COLUMNS - 1) / STRUCTURE_COLUMNS); }
+SHARED int64_t structure_blocks(int64_t h, int64_t w)
+{
+    return (h + STRUCTURE_ROWS - 1) / STRUCTURE_ROWS * ((w + STRUCTURE_COLUMNS - 1) / STRUCTURE_COLUMNS);
+}
 
 struct structure_task {
     const void *logits;          /* [N,1,h,w], of `type` */
@@ -46,12 +51,15 @@ struct structure_task {
     int size;
 };
 /* stats f32 [N,4], weights f32 [N]. */
-cudaError_t cuda_structure_loss(float *loss, float *stats, float *weights, double *work, struct structure_task t, cudaStream_t stream);
+cudaError_t cuda_structure_loss(float *loss, float *stats, float *weights, double *work, struct structure_task t,
+                                cudaStream_t stream);
 /* d has the shape of logits and may alias it. */
-cudaError_t cuda_structure_loss_bwd(void *d, const float *stats, const float *weights, const float *dloss, struct structure_task t, cudaStream_t stream);
+cudaError_t cuda_structure_loss_bwd(void *d, const float *stats, const float *weights, const float *dloss,
+                                    struct structure_task t, cudaStream_t stream);
 
 /* y [N], each of `bytes` bytes, from x [N,K]: the candidate with the best score. */
-cudaError_t cuda_mask_pick(void *y, const void *x, struct typed_ptr scores, int64_t N, int64_t K, int64_t bytes, int access, cudaStream_t stream);
+cudaError_t cuda_mask_pick(void *y, const void *x, struct typed_ptr scores, int64_t N, int64_t K, int64_t bytes,
+                           int access, cudaStream_t stream);
 
 struct prompt_task {
     float *coords;               /* [N,P,2] */

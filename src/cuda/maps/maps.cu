@@ -51,19 +51,25 @@ template <typename T, int V> __global__ void resize_kernel(T *y, const T *x, map
     for (int64_t k = (int64_t)blockIdx.x * BLOCK + threadIdx.x; k < packs; k += (int64_t)gridDim.x * BLOCK) {
         const spot s = spot_of(k, m.H2, m.W2, m.C, V);
         const between p = between_of(s.h, m.H, down, align), q = between_of(s.w, m.W, across, align);
-        auto at = [&](int64_t h, int64_t w) { return *reinterpret_cast<const pack<T, V> *>(x + element_of(s.b, h, w, s.c, m.H, m.W, m.C)); };
+        auto at = [&](int64_t h, int64_t w) {
+            return *reinterpret_cast<const pack<T, V> *>(x + element_of(s.b, h, w, s.c, m.H, m.W, m.C));
+        };
         const pack<T, V> a = at(p.low, q.low), b = at(p.low, q.high), c = at(p.high, q.low), d = at(p.high, q.high);
         const float v = (float)p.weight, w = (float)q.weight, v1 = (float)(1 - p.weight), w1 = (float)(1 - q.weight);
         pack<T, V> out;
 #pragma unroll
         for (int i = 0; i < V; i++)
-            out.at[i] = from_float<T>(v1 * (w1 * to_float(a.at[i]) + w * to_float(b.at[i])) + v * (w1 * to_float(c.at[i]) + w * to_float(d.at[i])));
+            out.at[i] = from_float<T>(v1 * (w1 * to_float(a.at[i]) + w * to_float(b.at[i])) +
+                                      v * (w1 * to_float(c.at[i]) + w * to_float(d.at[i])));
         reinterpret_cast<pack<T, V> *>(y)[k] = out;
     }
 }
 
 /* The weight of pixel i in a result pixel. */
-static __device__ double share_of(const between &p, int64_t i) { return (i == p.low ? 1 - p.weight : 0) + (i == p.high ? p.weight : 0); }
+static __device__ double share_of(const between &p, int64_t i)
+{
+    return (i == p.low ? 1 - p.weight : 0) + (i == p.high ? p.weight : 0);
+}
 
 /* The result pixels that pixel i may contribute to: those whose coordinate is within one of i, and,
  * at the borders, all that were clamped there. */
@@ -84,7 +90,8 @@ static __device__ reach reach_of(int64_t i, int64_t from, int64_t to, double sca
     return r;
 }
 
-template <typename T, int V> __global__ void resize_bwd_kernel(T *dx, const T *dy, map_sizes m, int align, int64_t packs)
+template <typename T, int V>
+__global__ void resize_bwd_kernel(T *dx, const T *dy, map_sizes m, int align, int64_t packs)
 {
     const double down = scale_of(m.H, m.H2, align), across = scale_of(m.W, m.W2, align);
     for (int64_t k = (int64_t)blockIdx.x * BLOCK + threadIdx.x; k < packs; k += (int64_t)gridDim.x * BLOCK) {
@@ -99,7 +106,8 @@ template <typename T, int V> __global__ void resize_bwd_kernel(T *dx, const T *d
             for (int64_t w = columns.first; w <= columns.last; w++) {
                 const float weight = (float)(share * share_of(between_of(w, m.W, across, align), s.w));
                 if (weight == 0) continue;
-                const pack<T, V> a = *reinterpret_cast<const pack<T, V> *>(dy + element_of(s.b, h, w, s.c, m.H2, m.W2, m.C));
+                const pack<T, V> a =
+                    *reinterpret_cast<const pack<T, V> *>(dy + element_of(s.b, h, w, s.c, m.H2, m.W2, m.C));
 #pragma unroll
                 for (int i = 0; i < V; i++) sum[i] += weight * to_float(a.at[i]);
             }
@@ -111,7 +119,8 @@ template <typename T, int V> __global__ void resize_bwd_kernel(T *dx, const T *d
     }
 }
 
-template <typename T, int V> static void start_resize(T *y, const T *x, const map_sizes &m, int align, int backward, cudaStream_t stream)
+template <typename T, int V>
+static void start_resize(T *y, const T *x, const map_sizes &m, int align, int backward, cudaStream_t stream)
 {
     const int64_t packs = m.B * (backward ? m.H * m.W : m.H2 * m.W2) * (m.C / V);
     if (backward) resize_bwd_kernel<T, V><<<grid_for(packs), BLOCK, 0, stream>>>(y, x, m, align, packs);
@@ -119,7 +128,8 @@ template <typename T, int V> static void start_resize(T *y, const T *x, const ma
 }
 
 template <typename T>
-static cudaError_t launch_resize(void *y, const void *x, const map_sizes &m, int align, int backward, int access, cudaStream_t stream)
+static cudaError_t launch_resize(void *y, const void *x, const map_sizes &m, int align, int backward, int access,
+                                 cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
     if (misaligned(access, y, x)) return cudaErrorMisalignedAddress;
@@ -128,7 +138,8 @@ static cudaError_t launch_resize(void *y, const void *x, const map_sizes &m, int
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_resize(void *y, const void *x, enum store type, struct map_sizes m, int align, int backward, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_resize(void *y, const void *x, enum store type, struct map_sizes m, int align, int backward,
+                                   int access, cudaStream_t stream)
 {
     switch (type) {
     case STORE_F32: return launch_resize<float>(y, x, m, align, backward, access, stream);
@@ -182,7 +193,8 @@ template <typename T, int V> __global__ void avgpool_kernel(T *y, const T *x, ma
         for (int i = 0; i < V; i++) sum[i] = 0;
         for (int64_t h = rows.from; h < rows.to; h++)
             for (int64_t w = columns.from; w < columns.to; w++) {
-                const pack<T, V> a = *reinterpret_cast<const pack<T, V> *>(x + element_of(s.b, h, w, s.c, m.H, m.W, m.C));
+                const pack<T, V> a =
+                    *reinterpret_cast<const pack<T, V> *>(x + element_of(s.b, h, w, s.c, m.H, m.W, m.C));
 #pragma unroll
                 for (int i = 0; i < V; i++) sum[i] += to_float(a.at[i]);
             }
@@ -209,7 +221,8 @@ template <typename T, int V> __global__ void avgpool_bwd_kernel(T *dx, const T *
                 const pool_span v = span_of(p, 1, w, m.W, m.W2);
                 if (s.w < v.from || s.w >= v.to) continue;
                 const float count = (float)(u.count * v.count);
-                const pack<T, V> a = *reinterpret_cast<const pack<T, V> *>(dy + element_of(s.b, h, w, s.c, m.H2, m.W2, m.C));
+                const pack<T, V> a =
+                    *reinterpret_cast<const pack<T, V> *>(dy + element_of(s.b, h, w, s.c, m.H2, m.W2, m.C));
 #pragma unroll
                 for (int i = 0; i < V; i++) sum[i] += to_float(a.at[i]) / count;
             }
@@ -221,7 +234,8 @@ template <typename T, int V> __global__ void avgpool_bwd_kernel(T *dx, const T *
     }
 }
 
-template <typename T, int V> static void start_pool(T *y, const T *x, const map_sizes &m, const pool &p, int backward, cudaStream_t stream)
+template <typename T, int V>
+static void start_pool(T *y, const T *x, const map_sizes &m, const pool &p, int backward, cudaStream_t stream)
 {
     const int64_t packs = m.B * (backward ? m.H * m.W : m.H2 * m.W2) * (m.C / V);
     if (backward) avgpool_bwd_kernel<T, V><<<grid_for(packs), BLOCK, 0, stream>>>(y, x, m, p, packs);
@@ -229,7 +243,8 @@ template <typename T, int V> static void start_pool(T *y, const T *x, const map_
 }
 
 template <typename T>
-static cudaError_t launch_pool(void *y, const void *x, const map_sizes &m, const pool &p, int backward, int access, cudaStream_t stream)
+static cudaError_t launch_pool(void *y, const void *x, const map_sizes &m, const pool &p, int backward, int access,
+                               cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
     if (misaligned(access, y, x)) return cudaErrorMisalignedAddress;
@@ -238,7 +253,8 @@ static cudaError_t launch_pool(void *y, const void *x, const map_sizes &m, const
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_avgpool(void *y, const void *x, enum store type, struct map_sizes m, struct pool p, int backward, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_avgpool(void *y, const void *x, enum store type, struct map_sizes m, struct pool p,
+                                    int backward, int access, cudaStream_t stream)
 {
     switch (type) {
     case STORE_F32: return launch_pool<float>(y, x, m, p, backward, access, stream);
@@ -250,18 +266,25 @@ extern "C" cudaError_t cuda_avgpool(void *y, const void *x, enum store type, str
 
 /* --- images and points ------------------------------------------------------------------------ */
 
-template <typename T> __global__ void image_kernel(T *y, const uint8_t *x, const int32_t *valid, int64_t H, int64_t W, image_scale s, int64_t n)
+template <typename T>
+__global__ void image_kernel(T *y, const uint8_t *x, const int32_t *valid, int64_t H, int64_t W, image_scale s,
+                             int64_t n)
 {
     for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < n; i += (int64_t)gridDim.x * BLOCK) {
         const int64_t pixel = quotient(i, 3), line = quotient(pixel, W), b = quotient(line, H);
         const int64_t c = i - pixel * 3, w = pixel - line * W, h = line - b * H;
-        const float mean = c == 0 ? s.mean[0] : c == 1 ? s.mean[1] : s.mean[2], std = c == 0 ? s.std[0] : c == 1 ? s.std[1] : s.std[2];
+        const float mean = c == 0   ? s.mean[0]
+                           : c == 1 ? s.mean[1]
+                                    : s.mean[2],
+                    std = c == 0   ? s.std[0]
+                          : c == 1 ? s.std[1]
+                                   : s.std[2];
         y[i] = from_float<T>(h < valid[2 * b] && w < valid[2 * b + 1] ? ((float)x[i] - mean) / std : 0.0f);
     }
 }
 
-extern "C" cudaError_t cuda_image(void *y, const uint8_t *x, const int32_t *valid, enum store type, int64_t B, int64_t H, int64_t W,
-                                  struct image_scale s, cudaStream_t stream)
+extern "C" cudaError_t cuda_image(void *y, const uint8_t *x, const int32_t *valid, enum store type, int64_t B,
+                                  int64_t H, int64_t W, struct image_scale s, cudaStream_t stream)
 {
     const int64_t n = B * H * W * 3;
     switch (type) {
@@ -274,11 +297,13 @@ extern "C" cudaError_t cuda_image(void *y, const uint8_t *x, const int32_t *vali
 
 /* Whole turns are subtracted in double: after many of them a float angle has little precision
  * left. */
-__global__ void fourier_kernel(void *y, const void *coords, const void *gauss, any_types types, int64_t points, int64_t F)
+__global__ void fourier_kernel(void *y, const void *coords, const void *gauss, any_types types, int64_t points,
+                               int64_t F)
 {
     for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < points * F; i += (int64_t)gridDim.x * BLOCK) {
         const int64_t point = quotient(i, F), f = i - point * F;
-        const double u = 2 * any_load(coords, types.a, 2 * point) - 1, v = 2 * any_load(coords, types.a, 2 * point + 1) - 1;
+        const double u = 2 * any_load(coords, types.a, 2 * point) - 1,
+                     v = 2 * any_load(coords, types.a, 2 * point + 1) - 1;
         const double turns = u * any_load(gauss, types.b, f) + v * any_load(gauss, types.b, F + f);
         const float angle = (float)(6.283185307179586476925286766559 * (turns - rint(turns)));
         any_store(y, types.y, point * 2 * F + f, sinf(angle));
@@ -286,8 +311,8 @@ __global__ void fourier_kernel(void *y, const void *coords, const void *gauss, a
     }
 }
 
-extern "C" cudaError_t cuda_fourier(void *y, const void *coords, const void *gauss, struct any_types types, int64_t points, int64_t F,
-                                    cudaStream_t stream)
+extern "C" cudaError_t cuda_fourier(void *y, const void *coords, const void *gauss, struct any_types types,
+                                    int64_t points, int64_t F, cudaStream_t stream)
 {
     fourier_kernel<<<grid_for(points * F), BLOCK, 0, stream>>>(y, coords, gauss, types, points, F);
     return cudaGetLastError();

@@ -45,7 +45,10 @@ template <typename T> static __device__ inline pixel pixel_of(float x, bool g, f
 
 /* The number of valid rows or columns, at most `most`; masks that only pad a chunk have a negative
  * value. */
-static __device__ inline int64_t valid_of(int32_t valid, int64_t most) { return valid < 0 ? 0 : valid < most ? valid : most; }
+static __device__ inline int64_t valid_of(int32_t valid, int64_t most)
+{
+    return valid < 0 ? 0 : valid < most ? valid : most;
+}
 
 /* A block's part of a mask: rows from y0 on of candidate k. */
 struct area {
@@ -147,7 +150,8 @@ static __global__ void finish_kernel(float *loss, float *stats, const double *su
 
 static dim3 grid_of(const mask_task &t) { return dim3((unsigned)mask_blocks(t.h), (unsigned)(t.N * t.K)); }
 
-extern "C" cudaError_t cuda_mask_loss(float *loss, float *stats, double *work, mask_task t, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_mask_loss(float *loss, float *stats, double *work, mask_task t, int access,
+                                      cudaStream_t stream)
 {
     if (misaligned(access, t.logits)) return cudaErrorMisalignedAddress;
     const cudaError_t rc = by_type(t.type, [&](auto zero) {
@@ -172,8 +176,10 @@ struct slopes {
 static __device__ slopes slopes_of(const mask_task &t, const area &a, const float *stats, double factor)
 {
     const double A = stats[1], B = stats[2];
-    const double focal = (double)t.focal * factor / (double)(a.rows * a.columns), dice = (double)t.dice * factor / (B * B);
-    return {(float)(focal * (double)t.alpha_off), (float)(focal * (double)t.alpha_on), (float)(dice * A), (float)(dice * (A - 2 * B))};
+    const double focal = (double)t.focal * factor / (double)(a.rows * a.columns),
+                 dice = (double)t.dice * factor / (B * B);
+    return {(float)(focal * (double)t.alpha_off), (float)(focal * (double)t.alpha_on), (float)(dice * A),
+            (float)(dice * (A - 2 * B))};
 }
 
 template <typename T, int V>

@@ -20,8 +20,9 @@ static inline int transposed_loop(const struct loop_nest *f)
     return 0;
 }
 
-/* The bytes that a copy along rows moves at a time: `size`, an element, unless rows are contiguous on both
- * sides; then the widest unit that divides all rows and strides, and the addresses, whose bits are given. */
+/* The bytes that a copy along rows moves at a time: `size`, an element, unless rows are contiguous
+ * on both sides; then the widest unit that divides all rows and strides, and the addresses, whose
+ * bits are given. */
 static inline int move_unit(const struct loop_nest *f, uint64_t addresses, int size)
 {
     uint64_t bits = addresses | (uint64_t)(f->size[0] * size) | 16;
@@ -34,6 +35,9 @@ static inline int move_unit(const struct loop_nest *f, uint64_t addresses, int s
 /* Windows of a map: a thread for each unit, or a warp for each pixel. */
 enum window_form { WINDOW_UNITS, WINDOW_PIXELS };
 
-static inline enum window_form window_form(int64_t units_of_pixel) { return units_of_pixel >= 32 ? WINDOW_PIXELS : WINDOW_UNITS; }
+static inline enum window_form window_form(int64_t units_of_pixel)
+{
+    return units_of_pixel >= 32 ? WINDOW_PIXELS : WINDOW_UNITS;
+}
 
 #endif

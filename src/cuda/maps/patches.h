@@ -1,6 +1,6 @@
 /*
- * patches.h: the matrix of patches (im2col) that conv.cu copies, and its forms, for the plan and the launchers. A
- * function of shapes alone.
+ * patches.h: the matrix of patches (im2col) that conv.cu copies, and its forms, for the plan and
+ * the launchers. A function of shapes alone.
  */
 #ifndef PATCHES_H
 #define PATCHES_H
@@ -16,8 +16,8 @@ struct patch_grid {
 /* A patch is copied tap by tap, or a line of it, kx pixels, at a time. */
 enum patch_form { PATCH_TAPS, PATCH_LINES };
 
-/* Whether patches are inside the map and their lines are whole 16-byte words: then a line is one tap of many
- * channels. The three channels of an image alone are no such word. */
+/* Whether patches are inside the map and their lines are whole 16-byte words: then a line is one
+ * tap of many channels. The three channels of an image alone are no such word. */
 static inline bool patch_lines_fit(const struct patch_grid *g, int size)
 {
     return g->x0 == 0 && g->y0 == 0 && (g->nx - 1) * g->step + g->kx <= g->W && (g->ny - 1) * g->step + g->ky <= g->H &&

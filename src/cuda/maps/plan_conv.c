@@ -71,8 +71,18 @@ static void layout_phases(struct conv_layout *l, int64_t size)
 struct conv_layout conv_layout(enum op op, const union attr *attr, const int64_t *x, const int64_t *y, const int64_t *w,
                                enum dtype type, uint64_t library)
 {
-    struct conv_layout l = {.n = {.B = x[0], .H = x[1], .W = x[2], .C = x[3], .H2 = y[1], .W2 = y[2], .O = y[3], .depth = w[1],
-                                  .kh = w[2], .kw = w[3], .stride = attr->conv.stride, .pad = attr->conv.pad}};
+    struct conv_layout l = {.n = {.B = x[0],
+                                  .H = x[1],
+                                  .W = x[2],
+                                  .C = x[3],
+                                  .H2 = y[1],
+                                  .W2 = y[2],
+                                  .O = y[3],
+                                  .depth = w[1],
+                                  .kh = w[2],
+                                  .kw = w[3],
+                                  .stride = attr->conv.stride,
+                                  .pad = attr->conv.pad}};
     l.algo = algo_of(op, &l.n);
     l.library = l.algo == CONV_DEPTHWISE ? 0 : library;
     l.bytes = align_up(l.library, 256);
@@ -97,7 +107,10 @@ static uint64_t workspace_conv_dw(const struct query *q) { return layout_of(q, O
 /* --- matching --------------------------------------------------------------------------------- */
 
 /* Offsets in a map are counted in 31 bits. */
-static bool is_map(const struct tensor *t, enum dtype type) { return is_dense(t, type) && tensor_elements(t) <= INT32_MAX; }
+static bool is_map(const struct tensor *t, enum dtype type)
+{
+    return is_dense(t, type) && tensor_elements(t) <= INT32_MAX;
+}
 
 /* CONV and CONV_DX: one dtype throughout. The library adds the bias, and reads it in packs. */
 static bool is_conv(const struct query *q)
@@ -130,7 +143,8 @@ static bool has_tile_kernels(const struct query *q, enum op op)
     if ((t != DT_BF16 && t != DT_F16) || at.n.stride != 2 || !conv_is_tiling(&at.n) || !all_aligned(q)) return false;
     const struct conv_tiles n = conv_tiles_of(&at.n);
     if (conv_tiles_form(&n) == CONV_TILES_NONE || n.P > INT32_MAX / 2) return false;
-    if (shared_limit(q) < (conv_tiles_form(&n) == CONV_TILES_64_128 ? CONV_TILES_SMALL : CONV_TILES_LARGE)) return false;
+    if (shared_limit(q) < (conv_tiles_form(&n) == CONV_TILES_64_128 ? CONV_TILES_SMALL : CONV_TILES_LARGE))
+        return false;
     return op != OP_CONV_DW || conv_tiles_parts(&n, at.bytes - at.patches) > 0;
 }
 
@@ -141,11 +155,17 @@ static bool conv_match(const struct query *q, enum op op, enum conv_algo algo)
 
 static bool match_depthwise(const struct query *q) { return conv_match(q, OP_CONV, CONV_DEPTHWISE); }
 static bool match_plain(const struct query *q) { return conv_match(q, OP_CONV, CONV_PLAIN); }
-static bool match_tiles(const struct query *q) { return conv_match(q, OP_CONV, CONV_PATCHES) && has_tile_kernels(q, OP_CONV); }
+static bool match_tiles(const struct query *q)
+{
+    return conv_match(q, OP_CONV, CONV_PATCHES) && has_tile_kernels(q, OP_CONV);
+}
 static bool match_patches(const struct query *q) { return conv_match(q, OP_CONV, CONV_PATCHES); }
 static bool match_dx_depthwise(const struct query *q) { return conv_match(q, OP_CONV_DX, CONV_DEPTHWISE); }
 static bool match_dx_plain(const struct query *q) { return conv_match(q, OP_CONV_DX, CONV_PLAIN); }
-static bool match_dx_tiles(const struct query *q) { return conv_match(q, OP_CONV_DX, CONV_TILES) && has_tile_kernels(q, OP_CONV_DX); }
+static bool match_dx_tiles(const struct query *q)
+{
+    return conv_match(q, OP_CONV_DX, CONV_TILES) && has_tile_kernels(q, OP_CONV_DX);
+}
 static bool match_dx_lines(const struct query *q)
 {
     if (!conv_match(q, OP_CONV_DX, CONV_TILES)) return false;
@@ -159,13 +179,17 @@ static bool match_dw_depthwise(const struct query *q) { return conv_match(q, OP_
 static bool match_dw_depthwise_3x3(const struct query *q)
 {
     const int64_t *w = q->out[0]->dim;
-    return match_dw_depthwise(q) && w[2] == 3 && w[3] == 3 && w[0] % 4 == 0 && is_aligned(q->in[0]) && is_aligned(q->in[1]);
+    return match_dw_depthwise(q) && w[2] == 3 && w[3] == 3 && w[0] % 4 == 0 && is_aligned(q->in[0]) &&
+           is_aligned(q->in[1]);
 }
 static bool match_dw_plain(const struct query *q) { return conv_match(q, OP_CONV_DW, CONV_PLAIN); }
-static bool match_dw_tiles(const struct query *q) { return conv_match(q, OP_CONV_DW, CONV_PATCHES) && has_tile_kernels(q, OP_CONV_DW); }
+static bool match_dw_tiles(const struct query *q)
+{
+    return conv_match(q, OP_CONV_DW, CONV_PATCHES) && has_tile_kernels(q, OP_CONV_DW);
+}
 static bool match_dw_patches(const struct query *q) { return conv_match(q, OP_CONV_DW, CONV_PATCHES); }
 
-/* --- widths and forms ------------------------------------------------------------------------------- */
+/* --- widths and forms ------------------------------------------------------------------------- */
 
 /* Depthwise: packs of channels. The others: words of what is copied; the workspace is aligned. */
 static int size_of(const struct query *q) { return (int)dtype_size(q->in[0]->dtype); }
@@ -189,9 +213,13 @@ static int form_conv(const struct query *q) { return lines_fit(q, OP_CONV, 0) ? 
 static int form_dw(const struct query *q) { return lines_fit(q, OP_CONV_DW, 1) ? PATCH_LINES : PATCH_TAPS; }
 
 /* Whole patches of dx are copied by line. */
-static int access_dx_patches(const struct query *q) { return access_wide(q, OUT(0), q->attr->conv.stride * q->out[0]->dim[3] * size_of(q), size_of(q)); }
+static int access_dx_patches(const struct query *q)
+{
+    return access_wide(q, OUT(0), q->attr->conv.stride * q->out[0]->dim[3] * size_of(q), size_of(q));
+}
 
-/* Patches of dy, by tap: most reach beyond the map. With a stride, pixels of dx or of the bias too. */
+/* Patches of dy, by tap: most reach beyond the map. With a stride, pixels of dx or of the bias
+ * too. */
 static int access_dx_phases(const struct query *q)
 {
     const int64_t pixel = q->attr->conv.stride > 1 ? q->out[0]->dim[3] : 0;

@@ -47,7 +47,8 @@ int64_t conv_rows_at_once(int64_t results, int64_t bytes);
 /* Whether patches cover x without gaps or overlap. */
 static inline bool conv_is_tiling(const struct conv *n)
 {
-    return n->kh == n->stride && n->kw == n->stride && n->pad == 0 && n->H == n->H2 * n->stride && n->W == n->W2 * n->stride;
+    return n->kh == n->stride && n->kw == n->stride && n->pad == 0 && n->H == n->H2 * n->stride &&
+           n->W == n->W2 * n->stride;
 }
 
 /* Tiles line by line: the stride up to which it pays off, pixels of a line, rows of tiles. */
@@ -65,7 +66,16 @@ static inline struct conv_tiles conv_tiles_of(const struct conv *n)
 }
 static inline struct patch_grid patch_grid_of(const struct sweep *s, int64_t C)
 {
-    return (struct patch_grid){.H = s->H, .W = s->W, .C = C, .ny = s->ny, .nx = s->nx, .step = s->step, .y0 = s->y0, .x0 = s->x0, .ky = s->ky, .kx = s->kx};
+    return (struct patch_grid){.H = s->H,
+                               .W = s->W,
+                               .C = C,
+                               .ny = s->ny,
+                               .nx = s->nx,
+                               .step = s->step,
+                               .y0 = s->y0,
+                               .x0 = s->x0,
+                               .ky = s->ky,
+                               .kx = s->kx};
 }
 static inline int64_t sweep_results(const struct sweep *s) { return s->B * s->ny * s->nx; }
 

@@ -31,15 +31,16 @@ static struct thin thin_across(const struct query *q)
 static bool match_thin(const struct query *q)
 {
     const struct tensor *a = q->in[0], *z = q->in[1], *y = q->out[0];
-    return any_match(q) && q->attr->act.kind == ACT_GELU && is_thin(thin_of(false, true, y->rank, a->dim, z->dim, y->dim)) && is_aligned(z);
+    return any_match(q) && q->attr->act.kind == ACT_GELU &&
+           is_thin(thin_of(false, true, y->rank, a->dim, z->dim, y->dim)) && is_aligned(z);
 }
 
 /* dz has z's dtype, and so its alignment. */
 static bool match_thin_bwd(const struct query *q)
 {
     const struct tensor *dy = q->in[0], *a = q->in[1], *z = q->in[2], *dz = q->out[1];
-    return any_match(q) && q->attr->act.kind == ACT_GELU && is_thin(thin_across(q)) && is_aligned(z) && is_aligned(dz) && dz->dtype == z->dtype &&
-           is_thin(thin_of(true, false, dz->rank, dy->dim, a->dim, dz->dim));
+    return any_match(q) && q->attr->act.kind == ACT_GELU && is_thin(thin_across(q)) && is_aligned(z) &&
+           is_aligned(dz) && dz->dtype == z->dtype && is_thin(thin_of(true, false, dz->rank, dy->dim, a->dim, dz->dim));
 }
 
 static uint64_t work_thin_bwd(const struct query *q)

@@ -13,8 +13,8 @@ enum { MASK_ROWS = 16, MASK_SUMS = 6, STRUCTURE_ROWS = 32, STRUCTURE_COLUMNS = 2
 static bool masks_fit(const struct query *q)
 {
     const struct tensor *x = q->in[IN_LOGITS];
-    return is_storable(x) && x->dim[0] * x->dim[1] <= GRID_Y && x->dim[3] <= INT32_MAX / MASK_ROWS && is_storable(q->in[IN_IOU]) &&
-           is_dense(q->in[IN_BITS], DT_U8) && is_dense(q->in[IN_VALID], DT_I32);
+    return is_storable(x) && x->dim[0] * x->dim[1] <= GRID_Y && x->dim[3] <= INT32_MAX / MASK_ROWS &&
+           is_storable(q->in[IN_IOU]) && is_dense(q->in[IN_BITS], DT_U8) && is_dense(q->in[IN_VALID], DT_I32);
 }
 
 static bool match_mask_loss(const struct query *q)
@@ -37,23 +37,27 @@ static bool match_mask_loss_bwd(const struct query *q)
 static bool structure_fits(const struct query *q)
 {
     const struct tensor *x = q->in[0];
-    return is_storable(x) && x->dim[0] <= GRID_Y && x->dim[3] <= INT32_MAX && is_dense(q->in[1], DT_U8) && is_dense(q->in[2], DT_I32);
+    return is_storable(x) && x->dim[0] <= GRID_Y && x->dim[3] <= INT32_MAX && is_dense(q->in[1], DT_U8) &&
+           is_dense(q->in[2], DT_I32);
 }
 
 static bool match_structure_loss(const struct query *q)
 {
-    return structure_fits(q) && is_dense(q->out[0], DT_F32) && is_dense(q->out[1], DT_F32) && is_dense(q->out[2], DT_F32);
+    return structure_fits(q) && is_dense(q->out[0], DT_F32) && is_dense(q->out[1], DT_F32) &&
+           is_dense(q->out[2], DT_F32);
 }
 
 static uint64_t work_structure_loss(const struct query *q)
 {
-    const int64_t *n = q->in[0]->dim, rows = (n[2] + STRUCTURE_ROWS - 1) / STRUCTURE_ROWS, columns = (n[3] + STRUCTURE_COLUMNS - 1) / STRUCTURE_COLUMNS;
+    const int64_t *n = q->in[0]->dim, rows = (n[2] + STRUCTURE_ROWS - 1) / STRUCTURE_ROWS,
+                  columns = (n[3] + STRUCTURE_COLUMNS - 1) / STRUCTURE_COLUMNS;
     return (uint64_t)(n[0] * rows * columns * STRUCTURE_SUMS) * sizeof(double);
 }
 
 static bool match_structure_loss_bwd(const struct query *q)
 {
-    return structure_fits(q) && is_dense(q->in[4], DT_F32) && is_dense(q->in[5], DT_F32) && is_dense(q->in[6], DT_F32) && is_dense(q->out[0], q->in[0]->dtype);
+    return structure_fits(q) && is_dense(q->in[4], DT_F32) && is_dense(q->in[5], DT_F32) &&
+           is_dense(q->in[6], DT_F32) && is_dense(q->out[0], q->in[0]->dtype);
 }
 
 static bool match_mask_pick(const struct query *q)
@@ -64,16 +68,21 @@ static bool match_mask_pick(const struct query *q)
 
 static bool match_prompt_next(const struct query *q)
 {
-    return is_dense(q->in[0], DT_F32) && is_dense(q->in[1], DT_I32) && is_dense(q->in[2], DT_I32) && is_storable(q->in[3]) &&
-           q->in[3]->dim[0] <= INT32_MAX && is_dense(q->in[4], DT_U8) && is_dense(q->in[5], DT_I32) && is_dense(q->in[6], DT_I32);
+    return is_dense(q->in[0], DT_F32) && is_dense(q->in[1], DT_I32) && is_dense(q->in[2], DT_I32) &&
+           is_storable(q->in[3]) && q->in[3]->dim[0] <= INT32_MAX && is_dense(q->in[4], DT_U8) &&
+           is_dense(q->in[5], DT_I32) && is_dense(q->in[6], DT_I32);
 }
 
 static int access_mask_loss(const struct query *q) { return access_rows(q, IN(IN_LOGITS), q->in[IN_LOGITS]); }
-static int access_mask_loss_bwd(const struct query *q) { return access_rows(q, IN(IN_LOGITS) | OUT(0), q->in[IN_LOGITS]); }
+static int access_mask_loss_bwd(const struct query *q)
+{
+    return access_rows(q, IN(IN_LOGITS) | OUT(0), q->in[IN_LOGITS]);
+}
 static int access_mask_pick(const struct query *q)
 {
     const struct tensor *x = q->in[0];
-    return access_wide(q, IN(0) | OUT(0), x->dim[2] * x->dim[3] * (int64_t)dtype_size(x->dtype), 2 /* no element is smaller */);
+    return access_wide(q, IN(0) | OUT(0), x->dim[2] * x->dim[3] * (int64_t)dtype_size(x->dtype),
+                       2 /* no element is smaller */);
 }
 
 const struct kernel cuda_plan_masks[] = {

@@ -7,7 +7,10 @@
 
 /* Any dtype and strides; the copy engine takes what is dense. */
 static bool match_copy_strided(const struct query *q) { return q->in[0]->dtype == q->out[0]->dtype; }
-static bool match_copy(const struct query *q) { return tensor_is_dense(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype); }
+static bool match_copy(const struct query *q)
+{
+    return tensor_is_dense(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype);
+}
 
 /* Any strides, an input at a time; dense ones in one launch. */
 static bool match_concat_strided(const struct query *q)
@@ -42,33 +45,47 @@ static bool match_pad(const struct query *q)
 }
 
 /* Dense operands of one dtype: REPEAT, windows. */
-static bool match_dense(const struct query *q) { return tensor_is_dense(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype); }
+static bool match_dense(const struct query *q)
+{
+    return tensor_is_dense(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype);
+}
 static bool match_gather(const struct query *q) { return match_dense(q) && is_dense(q->in[1], DT_I32); }
 
 static bool match_scatter_add(const struct query *q)
 {
     const struct tensor *acc = given(q, 2);
-    return is_storable(q->in[0]) && is_dense(q->in[1], DT_I32) && is_storable(q->out[0]) && (!acc || is_dense(acc, q->out[0]->dtype));
+    return is_storable(q->in[0]) && is_dense(q->in[1], DT_I32) && is_storable(q->out[0]) &&
+           (!acc || is_dense(acc, q->out[0]->dtype));
 }
 
-static bool match_shift_labels(const struct query *q) { return is_dense(q->in[0], DT_I32) && is_dense(q->out[0], DT_I32); }
+static bool match_shift_labels(const struct query *q)
+{
+    return is_dense(q->in[0], DT_I32) && is_dense(q->out[0], DT_I32);
+}
 static bool match_labelled_first(const struct query *q)
 {
     return match_shift_labels(q) && is_dense(q->out[1], DT_I32) && is_dense(q->out[2], DT_I32);
 }
 
-static bool match_image(const struct query *q) { return is_dense(q->in[0], DT_U8) && is_dense(q->in[1], DT_I32) && is_storable(q->out[0]); }
-static bool match_fourier(const struct query *q) { return tensor_is_dense(q->in[0]) && tensor_is_dense(q->in[1]) && tensor_is_dense(q->out[0]); }
+static bool match_image(const struct query *q)
+{
+    return is_dense(q->in[0], DT_U8) && is_dense(q->in[1], DT_I32) && is_storable(q->out[0]);
+}
+static bool match_fourier(const struct query *q)
+{
+    return tensor_is_dense(q->in[0]) && tensor_is_dense(q->in[1]) && tensor_is_dense(q->out[0]);
+}
 static bool match_map(const struct query *q) { return is_storable(q->in[0]) && is_dense(q->out[0], q->in[0]->dtype); }
 
-/* --- widths and forms ------------------------------------------------------------------------------- */
+/* --- widths and forms ------------------------------------------------------------------------- */
 
 static int64_t size_of(const struct tensor *t) { return (int64_t)dtype_size(t->dtype); }
 
 /* COPY, CONCAT and PAD with strides: each input x goes to a part of y of its shape. */
 static struct loop_nest loops_to(const struct tensor *y, const struct tensor *x)
 {
-    return loop_nest_over((struct strides){x->rank, x->dim, y->stride}, (struct strides){x->rank, x->dim, x->stride}, (struct strides){-1, NULL, NULL});
+    return loop_nest_over((struct strides){x->rank, x->dim, y->stride}, (struct strides){x->rank, x->dim, x->stride},
+                          (struct strides){-1, NULL, NULL});
 }
 
 /* Tiles pay off for all inputs. */
@@ -101,7 +118,8 @@ static int access_concat_strided(const struct query *q)
     const int axis = q->attr->concat.axis;
     uint64_t starts = 0;
     int64_t at = 0;
-    for (int i = 0; i < q->nin; at += q->in[i++]->dim[axis]) starts |= (uint64_t)(at * q->out[0]->stride[axis] * size_of(q->out[0]));
+    for (int i = 0; i < q->nin; at += q->in[i++]->dim[axis])
+        starts |= (uint64_t)(at * q->out[0]->stride[axis] * size_of(q->out[0]));
     return access_parts(q, starts);
 }
 
@@ -123,11 +141,24 @@ static int access_concat(const struct query *q)
     for (int i = 0; i < q->nin; i++) rows |= q->in[i]->dim[axis] * inner;
     return access_unit(q, ALL_IN | OUT(0), rows);
 }
-static int access_gather(const struct query *q) { return access_unit(q, IN(0) | OUT(0), q->in[0]->dim[2] * size_of(q->in[0])); }
-static int access_repeat(const struct query *q) { return access_unit(q, IN(0) | OUT(0), tensor_elements(q->in[0]) / q->in[0]->dim[0] * size_of(q->in[0])); }
-static int access_window(const struct query *q) { return access_unit(q, IN(0) | OUT(0), tensor_last(q->in[0]) * size_of(q->in[0])); }
-static int form_windows(const struct query *q) { return window_form(tensor_last(q->in[0]) * size_of(q->in[0]) / access_window(q)); }
-static const struct forms forms_windows = {form_windows, {[WINDOW_UNITS] = "a thread per unit", [WINDOW_PIXELS] = "a warp per pixel"}};
+static int access_gather(const struct query *q)
+{
+    return access_unit(q, IN(0) | OUT(0), q->in[0]->dim[2] * size_of(q->in[0]));
+}
+static int access_repeat(const struct query *q)
+{
+    return access_unit(q, IN(0) | OUT(0), tensor_elements(q->in[0]) / q->in[0]->dim[0] * size_of(q->in[0]));
+}
+static int access_window(const struct query *q)
+{
+    return access_unit(q, IN(0) | OUT(0), tensor_last(q->in[0]) * size_of(q->in[0]));
+}
+static int form_windows(const struct query *q)
+{
+    return window_form(tensor_last(q->in[0]) * size_of(q->in[0]) / access_window(q));
+}
+static const struct forms forms_windows =
+    {form_windows, {[WINDOW_UNITS] = "a thread per unit", [WINDOW_PIXELS] = "a warp per pixel"}};
 static int access_map(const struct query *q) { return access_rows(q, IN(0) | OUT(0), q->in[0]); }
 
 const struct kernel cuda_plan_shuffle[] = {

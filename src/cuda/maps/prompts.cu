@@ -32,11 +32,13 @@ template <typename P> static __global__ void pick_kernel(P *y, const P *x, typed
 {
     const int64_t n = blockIdx.y;
     const P *from = x + (n * K + best_candidate(scores, n, K)) * packs;
-    for (int64_t k = (int64_t)blockIdx.x * BLOCK + threadIdx.x; k < packs; k += (int64_t)gridDim.x * BLOCK) y[n * packs + k] = from[k];
+    for (int64_t k = (int64_t)blockIdx.x * BLOCK + threadIdx.x; k < packs; k += (int64_t)gridDim.x * BLOCK)
+        y[n * packs + k] = from[k];
 }
 
 template <typename P>
-static void launch_pick(void *y, const void *x, typed_ptr scores, int64_t N, int64_t K, int64_t bytes, cudaStream_t stream)
+static void launch_pick(void *y, const void *x, typed_ptr scores, int64_t N, int64_t K, int64_t bytes,
+                        cudaStream_t stream)
 {
     const int64_t packs = bytes / (int64_t)sizeof(P);
     const dim3 grid(grid_of_rows(packs, 4 * BLOCK, 64), (unsigned)N);
@@ -102,11 +104,15 @@ static __global__ void __launch_bounds__(SEARCH) next_kernel(prompt_task t)
     __shared__ int errors[SEARCHERS], targets[SEARCHERS];
     const int64_t n = blockIdx.x;
     const int32_t round = *t.round + 1; /* count_kernel, which runs next, increments it */
-    const uint64_t key = keyed_bits(keyed_bits(keyed_name(t.step->seed, NAME_PROMPTS, 7), t.step->rng_step), (uint64_t)(uint32_t)t.keys[n]);
-    const int64_t rows = t.valid[2 * n] < t.h ? t.valid[2 * n] : t.h, columns = t.valid[2 * n + 1] < t.w ? t.valid[2 * n + 1] : t.w;
-    if (round > t.rounds || rows <= 0 || columns <= 0 || !adds_point(round, t.rounds, key)) return; /* the whole block */
+    const uint64_t key = keyed_bits(keyed_bits(keyed_name(t.step->seed, NAME_PROMPTS, 7), t.step->rng_step),
+                                    (uint64_t)(uint32_t)t.keys[n]);
+    const int64_t rows = t.valid[2 * n] < t.h ? t.valid[2 * n] : t.h,
+                  columns = t.valid[2 * n + 1] < t.w ? t.valid[2 * n + 1] : t.w;
+    /* the whole block */
+    if (round > t.rounds || rows <= 0 || columns <= 0 || !adds_point(round, t.rounds, key)) return;
 
-    const int64_t across = (columns + WARP - 1) / WARP, words = rows * across, each = (words + SEARCHERS - 1) / SEARCHERS;
+    const int64_t across = (columns + WARP - 1) / WARP, words = rows * across,
+                  each = (words + SEARCHERS - 1) / SEARCHERS;
     const region r = {t.logits, t.bits + n * t.h * t.row_bytes, n * t.h * t.w, t.w, t.row_bytes, columns, across};
     const int warp = threadIdx.x / WARP;
     const int64_t from = warp * each < words ? warp * each : words, to = from + each < words ? from + each : words;
@@ -144,7 +150,8 @@ static __global__ void __launch_bounds__(SEARCH) next_kernel(prompt_task t)
         }
         for (; k; k--) in &= in - 1;
         const int bit = __ffs((int)in) - 1;
-        if (threadIdx.x % WARP == 0) put_point(t, n, round, word / across, word % across * WARP + bit, (int)(v.target >> bit & 1));
+        if (threadIdx.x % WARP == 0)
+            put_point(t, n, round, word / across, word % across * WARP + bit, (int)(v.target >> bit & 1));
         return;
     }
 }

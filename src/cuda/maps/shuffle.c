@@ -13,18 +13,23 @@ enum { IGNORED_LABEL = -100 };
 static int move_strided(const struct launch *l, const struct operand *to, const struct operand *from, struct error *e)
 {
     if (operand_elements(to) == 0 || to->data == from->data) return PL_OK;
-    TRY_CUDA(cuda_move(to->data, from->data, loop_nest_of(to, from, NULL), (int)dtype_size(to->dtype), l->access, (enum move_form)l->form, l->stream));
+    TRY_CUDA(cuda_move(to->data, from->data, loop_nest_of(to, from, NULL), (int)dtype_size(to->dtype), l->access,
+                       (enum move_form)l->form, l->stream));
     return PL_OK;
 }
 
-static int launch_copy_strided(const struct launch *l, struct error *e) { return move_strided(l, &l->out[0], &l->in[0], e); }
+static int launch_copy_strided(const struct launch *l, struct error *e)
+{
+    return move_strided(l, &l->out[0], &l->in[0], e);
+}
 
 /* By the copy engine. */
 static int launch_copy(const struct launch *l, struct error *e)
 {
     const struct operand *to = &l->out[0], *from = &l->in[0];
     const int64_t bytes = operand_elements(to) * dtype_size(to->dtype);
-    if (bytes && to->data != from->data) TRY_CUDA(cudaMemcpyAsync(to->data, from->data, (size_t)bytes, cudaMemcpyDefault, l->stream));
+    if (bytes && to->data != from->data)
+        TRY_CUDA(cudaMemcpyAsync(to->data, from->data, (size_t)bytes, cudaMemcpyDefault, l->stream));
     return PL_OK;
 }
 
@@ -76,7 +81,8 @@ static int launch_pad(const struct launch *l, struct error *e)
 {
     const struct operand *y = &l->out[0], *x = &l->in[0], middle = middle_of(l);
     const int64_t size = (int64_t)dtype_size(y->dtype);
-    TRY_CUDA(cuda_pad(y->data, x->data, (char *)middle.data - (char *)y->data, operand_elements(x) * size, operand_elements(y) * size, l->stream));
+    TRY_CUDA(cuda_pad(y->data, x->data, (char *)middle.data - (char *)y->data, operand_elements(x) * size,
+                      operand_elements(y) * size, l->stream));
     return PL_OK;
 }
 
@@ -93,8 +99,8 @@ static int launch_pad_strided(const struct launch *l, struct error *e)
 static int launch_gather(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
-    TRY_CUDA(cuda_gather(l->out[0].data, x->data, l->in[1].data, x->dim[0], x->dim[1], l->out[0].dim[1], x->dim[2] * dtype_size(x->dtype),
-                         l->access, l->stream));
+    TRY_CUDA(cuda_gather(l->out[0].data, x->data, l->in[1].data, x->dim[0], x->dim[1], l->out[0].dim[1],
+                         x->dim[2] * dtype_size(x->dtype), l->access, l->stream));
     return PL_OK;
 }
 
@@ -102,8 +108,8 @@ static int launch_scatter_add(const struct launch *l, struct error *e)
 {
     const struct operand *y = &l->out[0], *x = &l->in[0];
     CHECK(!has(l, 2) || l->in[2].data == y->data, "the accumulator is updated in place");
-    TRY_CUDA(cuda_scatter_add(y->data, x->data, l->in[1].data, store_of(y->dtype), store_of(x->dtype), y->dim[0], y->dim[1], l->in[1].dim[1],
-                              y->dim[2], has(l, 2), l->stream));
+    TRY_CUDA(cuda_scatter_add(y->data, x->data, l->in[1].data, store_of(y->dtype), store_of(x->dtype), y->dim[0],
+                              y->dim[1], l->in[1].dim[1], y->dim[2], has(l, 2), l->stream));
     return PL_OK;
 }
 
@@ -118,8 +124,9 @@ static int launch_repeat(const struct launch *l, struct error *e)
 static int launch_windows(const struct launch *l, bool back, struct error *e)
 {
     const struct operand *map = back ? &l->out[0] : &l->in[0], *windows = back ? &l->in[0] : &l->out[0];
-    TRY_CUDA(cuda_window(l->out[0].data, l->in[0].data, map->dim[0], map->dim[1], map->dim[2], map->dim[3] * dtype_size(map->dtype),
-                         windows->dim[1], back, l->access, (enum window_form)l->form, l->stream));
+    TRY_CUDA(cuda_window(l->out[0].data, l->in[0].data, map->dim[0], map->dim[1], map->dim[2],
+                         map->dim[3] * dtype_size(map->dtype), windows->dim[1], back, l->access,
+                         (enum window_form)l->form, l->stream));
     return PL_OK;
 }
 
@@ -128,20 +135,22 @@ static int launch_unwindow(const struct launch *l, struct error *e) { return lau
 
 static int launch_shift_labels(const struct launch *l, struct error *e)
 {
-    TRY_CUDA(cuda_shift_labels(l->out[0].data, l->in[0].data, operand_rows(&l->in[0]), operand_last(&l->in[0]), IGNORED_LABEL, l->stream));
+    TRY_CUDA(cuda_shift_labels(l->out[0].data, l->in[0].data, operand_rows(&l->in[0]), operand_last(&l->in[0]),
+                               IGNORED_LABEL, l->stream));
     return PL_OK;
 }
 
 static int launch_labelled_first(const struct launch *l, struct error *e)
 {
-    TRY_CUDA(cuda_labelled_first(l->out[0].data, l->out[1].data, l->out[2].data, l->in[0].data, operand_elements(&l->in[0]), IGNORED_LABEL, l->stream));
+    TRY_CUDA(cuda_labelled_first(l->out[0].data, l->out[1].data, l->out[2].data, l->in[0].data,
+                                 operand_elements(&l->in[0]), IGNORED_LABEL, l->stream));
     return PL_OK;
 }
 
 static int launch_used_first(const struct launch *l, struct error *e)
 {
-    TRY_CUDA(cuda_used_first(l->out[0].data, l->in[0].data, operand_rows(&l->in[0]), operand_last(&l->in[0]), l->attr->used_first.blocks,
-                             l->attr->used_first.of, l->attr->used_first.room, l->stream));
+    TRY_CUDA(cuda_used_first(l->out[0].data, l->in[0].data, operand_rows(&l->in[0]), operand_last(&l->in[0]),
+                             l->attr->used_first.blocks, l->attr->used_first.of, l->attr->used_first.room, l->stream));
     return PL_OK;
 }
 
@@ -155,14 +164,16 @@ static int launch_image(const struct launch *l, struct error *e)
         s.mean[c] = l->attr->image.mean[c];
         s.std[c] = l->attr->image.std[c];
     }
-    TRY_CUDA(cuda_image(l->out[0].data, x->data, l->in[1].data, store_of(l->out[0].dtype), x->dim[0], x->dim[1], x->dim[2], s, l->stream));
+    TRY_CUDA(cuda_image(l->out[0].data, x->data, l->in[1].data, store_of(l->out[0].dtype), x->dim[0], x->dim[1],
+                        x->dim[2], s, l->stream));
     return PL_OK;
 }
 
 static int launch_fourier(const struct launch *l, struct error *e)
 {
     const struct any_types types = {any_of(l->out[0].dtype), any_of(l->in[0].dtype), any_of(l->in[1].dtype)};
-    TRY_CUDA(cuda_fourier(l->out[0].data, l->in[0].data, l->in[1].data, types, operand_rows(&l->in[0]), l->in[1].dim[1], l->stream));
+    TRY_CUDA(cuda_fourier(l->out[0].data, l->in[0].data, l->in[1].data, types, operand_rows(&l->in[0]), l->in[1].dim[1],
+                          l->stream));
     return PL_OK;
 }
 
@@ -175,7 +186,8 @@ static struct map_sizes sizes_of(const struct operand *in, const struct operand 
 static int launch_resizes(const struct launch *l, bool back, struct error *e)
 {
     const struct operand *x = &l->in[0], *y = &l->out[0];
-    TRY_CUDA(cuda_resize(y->data, x->data, store_of(x->dtype), back ? sizes_of(y, x) : sizes_of(x, y), l->attr->resize.align_corners, back, l->access, l->stream));
+    TRY_CUDA(cuda_resize(y->data, x->data, store_of(x->dtype), back ? sizes_of(y, x) : sizes_of(x, y),
+                         l->attr->resize.align_corners, back, l->access, l->stream));
     return PL_OK;
 }
 
@@ -186,8 +198,13 @@ static int launch_pools(const struct launch *l, bool back, struct error *e)
 {
     const struct operand *x = &l->in[0], *y = &l->out[0];
     const struct attr_avgpool *a = &l->attr->avgpool;
-    const struct pool p = {{a->k[0], a->k[1]}, {a->stride[0], a->stride[1]}, {a->pad[0], a->pad[1]}, a->count_pad, a->adaptive};
-    TRY_CUDA(cuda_avgpool(y->data, x->data, store_of(x->dtype), back ? sizes_of(y, x) : sizes_of(x, y), p, back, l->access, l->stream));
+    const struct pool p = {{a->k[0], a->k[1]},
+                           {a->stride[0], a->stride[1]},
+                           {a->pad[0], a->pad[1]},
+                           a->count_pad,
+                           a->adaptive};
+    TRY_CUDA(cuda_avgpool(y->data, x->data, store_of(x->dtype), back ? sizes_of(y, x) : sizes_of(x, y), p, back,
+                          l->access, l->stream));
     return PL_OK;
 }
 

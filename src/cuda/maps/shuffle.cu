@@ -3,15 +3,19 @@
  * windows, labels; and SCATTER_ADD, which adds rows in the order of their indices.
  *
  * Elements are moved in units of up to 16 bytes: the widest that divides every row and stride, and
- * the addresses as the plan knows them (launch.access). Transposed copies go through tiles in shared memory, so that
- * both sides are accessed along their rows. The plan chooses the form (moves.h).
+ * the addresses as the plan knows them (launch.access). Transposed copies go through tiles in
+ * shared memory, so that both sides are accessed along their rows. The plan chooses the form
+ * (moves.h).
  */
 #include "cuda/rows/elements.cuh"
 #include "cuda/maps/launch_shuffle.h"
 #include "cuda/rows/rows.cuh"
 
 /* Whether addresses are not multiples of `access` bytes, as the plan says. */
-static bool is_off(int access, const void *a, const void *b) { return !is_aligned(a, (size_t)access) || !is_aligned(b, (size_t)access); }
+static bool is_off(int access, const void *a, const void *b)
+{
+    return !is_aligned(a, (size_t)access) || !is_aligned(b, (size_t)access);
+}
 
 /* Runs `call` with U a type of `bytes` bytes. */
 #define WITH_UNIT(bytes, call)                      \
@@ -42,7 +46,8 @@ constexpr int SIDE = 32, SIDE_ROWS = BLOCK / SIDE;
 /* y has stride 1 along i, a along j; the other loops are in `rest`, whose first loop has one
  * iteration. */
 template <typename U>
-__global__ void transpose_kernel(U *y, const U *a, loop_nest rest, int64_t I, int64_t J, int64_t y_j, int64_t a_i, int64_t tiles_i, int64_t tiles_j)
+__global__ void transpose_kernel(U *y, const U *a, loop_nest rest, int64_t I, int64_t J, int64_t y_j, int64_t a_i,
+                                 int64_t tiles_i, int64_t tiles_j)
 {
     __shared__ U tile[SIDE][SIDE + 1];
     const int64_t q = quotient(blockIdx.x, tiles_i), batch = quotient(q, tiles_j);
@@ -56,7 +61,8 @@ __global__ void transpose_kernel(U *y, const U *a, loop_nest rest, int64_t I, in
         if (j0 + r < J && i0 + x < I) y[p.y + (j0 + r) * y_j + i0 + x] = tile[x][r];
 }
 
-template <typename U> static cudaError_t launch_transpose(void *y, const void *a, const loop_nest &f, int d, cudaStream_t stream)
+template <typename U>
+static cudaError_t launch_transpose(void *y, const void *a, const loop_nest &f, int d, cudaStream_t stream)
 {
     loop_nest rest;
     memset(&rest, 0, sizeof rest);
@@ -72,8 +78,9 @@ template <typename U> static cudaError_t launch_transpose(void *y, const void *a
     }
     const int64_t I = f.size[0], J = f.size[d], tiles_i = (I + SIDE - 1) / SIDE, tiles_j = (J + SIDE - 1) / SIDE;
     if (tiles_i * tiles_j * batch > INT32_MAX) return cudaErrorInvalidValue;
-    transpose_kernel<U><<<(unsigned)(tiles_i * tiles_j * batch), BLOCK, 0, stream>>>(static_cast<U *>(y), static_cast<const U *>(a), rest, I, J,
-                                                                                   f.y[d], f.a[0], tiles_i, tiles_j);
+    transpose_kernel<U>
+        <<<(unsigned)(tiles_i * tiles_j * batch), BLOCK, 0, stream>>>(static_cast<U *>(y), static_cast<const U *>(a),
+                                                                      rest, I, J, f.y[d], f.a[0], tiles_i, tiles_j);
     return cudaGetLastError();
 }
 
@@ -94,7 +101,8 @@ static void widen(loop_nest &f, int unit, int size)
     }
 }
 
-extern "C" cudaError_t cuda_move(void *y, const void *a, struct loop_nest nest, int size, int access, enum move_form form, cudaStream_t stream)
+extern "C" cudaError_t cuda_move(void *y, const void *a, struct loop_nest nest, int size, int access,
+                                 enum move_form form, cudaStream_t stream)
 {
     cudaError_t rc = cudaErrorInvalidValue;
     if (is_off(access, y, a)) return cudaErrorMisalignedAddress;
@@ -132,10 +140,12 @@ __global__ void pad_kernel(uint4 *y, const uint4 *x, int64_t before, int64_t cou
         if (first + u * BLOCK < all) y[first + u * BLOCK] = units[u];
 }
 
-extern "C" cudaError_t cuda_pad(void *y, const void *x, int64_t before, int64_t count, int64_t bytes, cudaStream_t stream)
+extern "C" cudaError_t cuda_pad(void *y, const void *x, int64_t before, int64_t count, int64_t bytes,
+                                cudaStream_t stream)
 {
     if (!is_one_grid(bytes / 16)) return cudaErrorInvalidValue;
-    pad_kernel<<<grid_of_packs(bytes / 16), BLOCK, 0, stream>>>((uint4 *)y, (const uint4 *)x, before / 16, count / 16, bytes / 16);
+    pad_kernel<<<grid_of_packs(bytes / 16), BLOCK, 0, stream>>>((uint4 *)y, (const uint4 *)x, before / 16, count / 16,
+                                                                bytes / 16);
     return cudaGetLastError();
 }
 
@@ -190,7 +200,8 @@ extern "C" cudaError_t cuda_join(void *y, join j, int64_t outer, int access, cud
 
 /* --- rows by index, rows repeated ------------------------------------------------------ */
 
-template <typename U> __global__ void gather_kernel(U *y, const U *x, const int32_t *index, int64_t rows, int64_t N, int64_t M, int64_t each)
+template <typename U>
+__global__ void gather_kernel(U *y, const U *x, const int32_t *index, int64_t rows, int64_t N, int64_t M, int64_t each)
 {
     for (int64_t i = thread_first(); i < rows * each; i += thread_step()) {
         const int64_t row = quotient(i, each), c = i - row * each, n = index[row];
@@ -198,12 +209,14 @@ template <typename U> __global__ void gather_kernel(U *y, const U *x, const int3
     }
 }
 
-extern "C" cudaError_t cuda_gather(void *y, const void *x, const int32_t *index, int64_t B, int64_t N, int64_t M, int64_t row, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_gather(void *y, const void *x, const int32_t *index, int64_t B, int64_t N, int64_t M,
+                                   int64_t row, int access, cudaStream_t stream)
 {
     const int unit = access;
     if (is_off(unit, y, x)) return cudaErrorMisalignedAddress;
     const unsigned grid = grid_for(B * M * (row / unit));
-    WITH_UNIT(unit, (gather_kernel<U><<<grid, BLOCK, 0, stream>>>((U *)y, (const U *)x, index, B * M, N, M, row / unit)));
+    WITH_UNIT(unit,
+              (gather_kernel<U><<<grid, BLOCK, 0, stream>>>((U *)y, (const U *)x, index, B * M, N, M, row / unit)));
     return cudaGetLastError();
 }
 
@@ -215,7 +228,8 @@ template <typename U> __global__ void repeat_kernel(U *y, const U *x, int64_t ro
     }
 }
 
-extern "C" cudaError_t cuda_repeat(void *y, const void *x, int64_t rows, int64_t n, int64_t row, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_repeat(void *y, const void *x, int64_t rows, int64_t n, int64_t row, int access,
+                                   cudaStream_t stream)
 {
     const int unit = access;
     if (is_off(unit, y, x)) return cudaErrorMisalignedAddress;
@@ -277,8 +291,8 @@ template <typename U> __global__ void window_pixels_kernel(U *y, const U *x, win
     }
 }
 
-extern "C" cudaError_t cuda_window(void *y, const void *x, int64_t B, int64_t H, int64_t W, int64_t pixel, int64_t size, int back,
-                                   int access, enum window_form form, cudaStream_t stream)
+extern "C" cudaError_t cuda_window(void *y, const void *x, int64_t B, int64_t H, int64_t W, int64_t pixel, int64_t size,
+                                   int back, int access, enum window_form form, cudaStream_t stream)
 {
     const int unit = access;
     if (is_off(unit, y, x)) return cudaErrorMisalignedAddress;
@@ -301,7 +315,8 @@ __global__ void shift_kernel(int32_t *y, const int32_t *x, int64_t n, int64_t T,
     for (int64_t i = thread_first(); i < n; i += thread_step()) y[i] = (i + 1) % T ? x[i + 1] : ignored;
 }
 
-extern "C" cudaError_t cuda_shift_labels(int32_t *y, const int32_t *x, int64_t B, int64_t T, int32_t ignored, cudaStream_t stream)
+extern "C" cudaError_t cuda_shift_labels(int32_t *y, const int32_t *x, int64_t B, int64_t T, int32_t ignored,
+                                         cudaStream_t stream)
 {
     shift_kernel<<<grid_for(B * T), BLOCK, 0, stream>>>(y, x, B * T, T, ignored);
     return cudaGetLastError();
@@ -310,7 +325,8 @@ extern "C" cudaError_t cuda_shift_labels(int32_t *y, const int32_t *x, int64_t B
 constexpr int SCAN = 1024; /* rows at a time */
 
 /* One block: a label's position is the number of labels before it. */
-__global__ void __launch_bounds__(SCAN) labelled_first_kernel(int32_t *labels, int32_t *index, int32_t *position, const int32_t *x, int64_t rows, int32_t ignored)
+__global__ void __launch_bounds__(SCAN) labelled_first_kernel(int32_t *labels, int32_t *index, int32_t *position,
+                                                              const int32_t *x, int64_t rows, int32_t ignored)
 {
     __shared__ int32_t count[SCAN / 32]; /* by warp */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -339,16 +355,17 @@ __global__ void __launch_bounds__(SCAN) labelled_first_kernel(int32_t *labels, i
     }
 }
 
-extern "C" cudaError_t cuda_labelled_first(int32_t *labels, int32_t *index, int32_t *position, const int32_t *x, int64_t rows, int32_t ignored,
-                                           cudaStream_t stream)
+extern "C" cudaError_t cuda_labelled_first(int32_t *labels, int32_t *index, int32_t *position, const int32_t *x,
+                                           int64_t rows, int32_t ignored, cudaStream_t stream)
 {
     labelled_first_kernel<<<1, SCAN, 0, stream>>>(labels, index, position, x, rows, ignored);
     return cudaGetLastError();
 }
 
-/* One block: marks the blocks that are read, then replaces the marks by the numbers of those that are set. A
- * number is written where marks are no longer read. */
-__global__ void __launch_bounds__(SCAN) used_first_kernel(int32_t *used, const int32_t *index, int64_t B, int64_t T, int64_t blocks, struct feature_blocks of, int64_t room)
+/* One block: marks the blocks that are read, then replaces the marks by the numbers of those that
+ * are set. A number is written where marks are no longer read. */
+__global__ void __launch_bounds__(SCAN) used_first_kernel(int32_t *used, const int32_t *index, int64_t B, int64_t T,
+                                                          int64_t blocks, struct feature_blocks of, int64_t room)
 {
     __shared__ int32_t count[SCAN / 32]; /* by warp */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -377,8 +394,8 @@ __global__ void __launch_bounds__(SCAN) used_first_kernel(int32_t *used, const i
     for (int64_t k = n + threadIdx.x; k < room; k += SCAN) used[k] = -1;
 }
 
-extern "C" cudaError_t cuda_used_first(int32_t *used, const int32_t *index, int64_t B, int64_t T, int64_t blocks, struct feature_blocks of, int64_t room,
-                                       cudaStream_t stream)
+extern "C" cudaError_t cuda_used_first(int32_t *used, const int32_t *index, int64_t B, int64_t T, int64_t blocks,
+                                       struct feature_blocks of, int64_t room, cudaStream_t stream)
 {
     used_first_kernel<<<1, SCAN, 0, stream>>>(used, index, B, T, blocks, of, room);
     return cudaGetLastError();
@@ -390,7 +407,8 @@ extern "C" cudaError_t cuda_used_first(int32_t *used, const int32_t *index, int6
  * matching rows in order, and add them in that order, column by column.
  */
 
-__global__ void scatter_add_kernel(typed_ptr y, typed_ptr x, const int32_t *index, int64_t N, int64_t M, int64_t C, int accumulate)
+__global__ void scatter_add_kernel(typed_ptr y, typed_ptr x, const int32_t *index, int64_t N, int64_t M, int64_t C,
+                                   int accumulate)
 {
     __shared__ int32_t list[BLOCK];
     __shared__ int32_t before[BLOCK / 32];
@@ -421,8 +439,8 @@ __global__ void scatter_add_kernel(typed_ptr y, typed_ptr x, const int32_t *inde
     }
 }
 
-extern "C" cudaError_t cuda_scatter_add(void *y, const void *x, const int32_t *index, enum store type, enum store from, int64_t B, int64_t N,
-                                        int64_t M, int64_t C, int accumulate, cudaStream_t stream)
+extern "C" cudaError_t cuda_scatter_add(void *y, const void *x, const int32_t *index, enum store type, enum store from,
+                                        int64_t B, int64_t N, int64_t M, int64_t C, int accumulate, cudaStream_t stream)
 {
     if (B * N > INT32_MAX) return cudaErrorInvalidValue; /* the limit of a CUDA grid */
     const typed_ptr to = {y, type}, rows = {const_cast<void *>(x), from};

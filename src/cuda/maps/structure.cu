@@ -1,8 +1,10 @@
 /*
- * structure.cu: the structure loss and its gradient, each in one pass over the logits (formulas: graph/masks.c).
+ * structure.cu: the structure loss and its gradient, each in one pass over the logits (formulas:
+ * graph/masks.c).
  *
- * A thread takes a column of a block's rows. It counts the target's bits in the window around its first pixel, and then from row to row adds the row
- * that enters the window and subtracts the one that leaves it (base/edges.h).
+ * A thread takes a column of a block's rows. It counts the target's bits in the window around its
+ * first pixel, and then from row to row adds the row that enters the window and subtracts the one
+ * that leaves it (base/edges.h).
  *
  *     block (rows and columns of a mask) --> f64 [N,blocks,SUMS] --> mask, loss
  */
@@ -24,7 +26,10 @@ struct column {
     int count;             /* of the window around the current row */
 };
 
-static __device__ inline int64_t valid_of(int32_t valid, int64_t most) { return valid < 0 ? 0 : valid < most ? valid : most; }
+static __device__ inline int64_t valid_of(int32_t valid, int64_t most)
+{
+    return valid < 0 ? 0 : valid < most ? valid : most;
+}
 
 static __device__ inline int row_count(const structure_task &t, const column &c, int64_t y)
 {
@@ -47,7 +52,10 @@ static __device__ column column_of(const structure_task &t)
     return c;
 }
 
-static __device__ inline bool bit_at(const structure_task &t, const column &c, int64_t y) { return c.bits[y * t.row_bytes + c.x / 8] >> (c.x % 8) & 1; }
+static __device__ inline bool bit_at(const structure_task &t, const column &c, int64_t y)
+{
+    return c.bits[y * t.row_bytes + c.x / 8] >> (c.x % 8) & 1;
+}
 
 /* From row y to the next. */
 static __device__ inline void go_on(const structure_task &t, column &c, int64_t y)
@@ -81,7 +89,8 @@ template <typename T> static __global__ void sums_kernel(double *work, structure
         float x[1];
         load<1>(x, logits + y * t.w);
         const bool g = bit_at(t, c, y), on = x[0] > 0.0f;
-        const float d = edge_distance(c.count, t.size, g ? 1.0f : 0.0f), w = 1.0f + t.bce_edge * d, v = 1.0f + t.edge * d;
+        const float d = edge_distance(c.count, t.size, g ? 1.0f : 0.0f), w = 1.0f + t.bce_edge * d,
+                    v = 1.0f + t.edge * d;
         const pixel p = pixel_of(x[0], g);
         sum[BCE] += w * p.S;
         sum[WEIGHTS] += w;
@@ -100,11 +109,13 @@ template <typename T> static __global__ void sums_kernel(double *work, structure
     if (threadIdx.x >= STRUCTURE_SUMS) return;
     double total = 0;
     for (int w = 0; w < BLOCK / WARP; w++) total += (double)meet[w][threadIdx.x];
-    work[(((int64_t)blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * STRUCTURE_SUMS + threadIdx.x] = total;
+    work[(((int64_t)blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) * STRUCTURE_SUMS + threadIdx.x] =
+        total;
 }
 
 /* Mask n from the sums of its blocks: its loss, and what the backward needs. */
-static __device__ double finish_mask(float *stats, float *weights, const double *sums, const structure_task &t, int64_t n)
+static __device__ double finish_mask(float *stats, float *weights, const double *sums, const structure_task &t,
+                                     int64_t n)
 {
     const int64_t blocks = structure_blocks(t.h, t.w);
     const bool any = t.valid[2 * n] > 0 && t.valid[2 * n + 1] > 0;
@@ -113,7 +124,8 @@ static __device__ double finish_mask(float *stats, float *weights, const double 
     if (!any) return 0;
     for (int64_t b = 0; b < blocks; b++)
         for (int i = 0; i < STRUCTURE_SUMS; i++) s[i] += sums[(n * blocks + b) * STRUCTURE_SUMS + i];
-    const double A = s[INTERSECTION] + (double)t.smooth, B = s[SUM] - s[INTERSECTION] + (double)t.smooth, either = s[IN_MASK] + s[PREDICTED] - s[BOTH];
+    const double A = s[INTERSECTION] + (double)t.smooth, B = s[SUM] - s[INTERSECTION] + (double)t.smooth,
+                 either = s[IN_MASK] + s[PREDICTED] - s[BOTH];
     stats[0] = 0, stats[1] = (float)A, stats[2] = (float)B, stats[3] = (float)(s[BOTH] / (either < 1 ? 1 : either));
     *weights = (float)s[WEIGHTS];
     return s[BCE] / s[WEIGHTS] + 1 - A / B;
@@ -130,14 +142,17 @@ static __global__ void finish_kernel(float *loss, float *stats, float *weights, 
 
 static dim3 grid_of(const structure_task &t)
 {
-    return dim3((unsigned)((t.h + STRUCTURE_ROWS - 1) / STRUCTURE_ROWS), (unsigned)((t.w + BLOCK - 1) / BLOCK), (unsigned)t.N);
+    return dim3((unsigned)((t.h + STRUCTURE_ROWS - 1) / STRUCTURE_ROWS), (unsigned)((t.w + BLOCK - 1) / BLOCK),
+                (unsigned)t.N);
 }
 
 static_assert(BLOCK == STRUCTURE_COLUMNS, "a thread takes a column");
 
-extern "C" cudaError_t cuda_structure_loss(float *loss, float *stats, float *weights, double *work, structure_task t, cudaStream_t stream)
+extern "C" cudaError_t cuda_structure_loss(float *loss, float *stats, float *weights, double *work, structure_task t,
+                                           cudaStream_t stream)
 {
-    const cudaError_t rc = by_type(t.type, [&](auto zero) { sums_kernel<decltype(zero)><<<grid_of(t), BLOCK, 0, stream>>>(work, t); });
+    const cudaError_t rc =
+        by_type(t.type, [&](auto zero) { sums_kernel<decltype(zero)><<<grid_of(t), BLOCK, 0, stream>>>(work, t); });
     if (rc != cudaSuccess) return rc;
     finish_kernel<<<1, BLOCK, 0, stream>>>(loss, stats, weights, work, t);
     return cudaGetLastError();
@@ -145,14 +160,17 @@ extern "C" cudaError_t cuda_structure_loss(float *loss, float *stats, float *wei
 
 /* --- backward --------------------------------------------------------------------------------- */
 
-template <typename T> static __global__ void slopes_kernel(T *d, const float *stats, const float *weights, const float *dloss, structure_task t)
+template <typename T>
+static __global__ void slopes_kernel(T *d, const float *stats, const float *weights, const float *dloss,
+                                     structure_task t)
 {
     column c = column_of(t);
     if (c.x >= t.w) return;
     const int64_t base = c.n * t.h * t.w + c.x;
     const T *logits = static_cast<const T *>(t.logits) + base;
     const double factor = (double)*t.inv_count * (double)*dloss, A = stats[c.n * STATS + 1], B = stats[c.n * STATS + 2];
-    const float bce = (float)(factor / (double)weights[c.n]), outside = (float)(factor * A / (B * B)), inside = (float)(-factor / B);
+    const float bce = (float)(factor / (double)weights[c.n]), outside = (float)(factor * A / (B * B)),
+                inside = (float)(-factor / B);
     for (int64_t y = c.y0; y < c.y1; y++) {
         float x[1] = {};
         if (y < c.rows && c.x < c.columns) {
@@ -160,14 +178,16 @@ template <typename T> static __global__ void slopes_kernel(T *d, const float *st
             const bool g = bit_at(t, c, y);
             const float far = edge_distance(c.count, t.size, g ? 1.0f : 0.0f);
             const pixel p = pixel_of(x[0], g);
-            x[0] = (1.0f + t.bce_edge * far) * (g ? -p.q : p.q) * bce + (1.0f + t.edge * far) * (g ? inside : outside) * p.slope;
+            x[0] = (1.0f + t.bce_edge * far) * (g ? -p.q : p.q) * bce +
+                   (1.0f + t.edge * far) * (g ? inside : outside) * p.slope;
             go_on(t, c, y);
         }
         store<1>(d + base + y * t.w, x);
     }
 }
 
-extern "C" cudaError_t cuda_structure_loss_bwd(void *d, const float *stats, const float *weights, const float *dloss, structure_task t, cudaStream_t stream)
+extern "C" cudaError_t cuda_structure_loss_bwd(void *d, const float *stats, const float *weights, const float *dloss,
+                                               structure_task t, cudaStream_t stream)
 {
     return by_type(t.type, [&](auto zero) {
         using T = decltype(zero);

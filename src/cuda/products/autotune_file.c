@@ -121,7 +121,9 @@ void choices_parse(struct choices *c, const char *bytes, size_t n)
             memcpy(line, at, length);
             line[length] = '\0';
         }
-        if (!comment && (!end || length >= sizeof line || memchr(at, '\0', length) || !read_line(line, &x) || !put(c, &x))) c->skipped++;
+        if (!comment &&
+            (!end || length >= sizeof line || memchr(at, '\0', length) || !read_line(line, &x) || !put(c, &x)))
+            c->skipped++;
         at += length + 1;
     }
 }
@@ -196,12 +198,16 @@ int choices_add(struct choices *c, const struct choice *x, struct error *e)
     struct text line = {0};
     CHECK(c->lock >= 0, "not held");
     if (c->torn) text_printf(&line, "\n");
-    if (!c->bytes) text_printf(&line, "# The fastest cuBLASLt algorithm by matmul: key = algorithm : ms of the first proposal, of this one.\n"
-                                      "# Without this file the algorithms are measured anew, and a run's last bits may change.\n");
+    if (!c->bytes)
+        text_printf(
+            &line,
+            "# The fastest cuBLASLt algorithm by matmul: key = algorithm : ms of the first proposal, of this one.\n"
+            "# Without this file the algorithms are measured anew, and a run's last bits may change.\n");
     choice_print(x, &line);
     int rc = PL_OK;
     if (c->bytes + line.n > CHOICES_BYTES_MOST || (c->list.n >= CHOICES_MOST && !find(c, x->key)))
-        rc = error_set(e, PL_FAIL, "%s is full (%u products, %llu bytes): delete it to start anew", c->path, c->list.n, (unsigned long long)c->bytes);
+        rc = error_set(e, PL_FAIL, "%s is full (%u products, %llu bytes): delete it to start anew", c->path, c->list.n,
+                       (unsigned long long)c->bytes);
     if (!rc) rc = append(c, &line, e);
     if (!rc) CHECK(put(c, x), "%s", x->key);
     text_free(&line);

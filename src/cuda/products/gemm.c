@@ -14,8 +14,8 @@
  *
  * Invariants. f32 is true f32: sums, products and inputs; an algorithm that rounds inputs to TF32
  * is refused. bf16 and f16 inputs are summed in f32, including split-K sums and the addend, and
- * rounded once at the end, whether the addend is the result's own memory or not (factor_on_gpu). The
- * algorithm keeps these rules and fits the planned workspace. It is selected once per
+ * rounded once at the end, whether the addend is the result's own memory or not (factor_on_gpu).
+ * The algorithm keeps these rules and fits the planned workspace. It is selected once per
  * entry and then part of the captured graph: every launch gives the same bits. For a small matmul
  * it is the library's first proposal; for a large one it is the fastest, measured once per machine
  * and stored (matmul_autotune.c). A choice by timing at every start would change from run to run,
@@ -41,8 +41,8 @@ static cudaDataType_t type_of(enum dtype t)
 /* --- preparing ------------------------------------------------------------------- */
 
 /* Describes a row-major [rows, columns], or its transpose, to the library. */
-static int describe_matrix(cublasLtMatrixLayout_t *m, const struct view *v, const struct matrix_storage *s, int64_t rows,
-                           int64_t columns, int64_t batches, struct error *e)
+static int describe_matrix(cublasLtMatrixLayout_t *m, const struct view *v, const struct matrix_storage *s,
+                           int64_t rows, int64_t columns, int64_t batches, struct error *e)
 {
     const int64_t R = s->transposed ? columns : rows, C = s->transposed ? rows : columns;
     TRY_BLAS(cublasLtMatrixLayoutCreate(m, type_of(v->dtype), (uint64_t)C, (uint64_t)R, s->ld));
@@ -50,7 +50,8 @@ static int describe_matrix(cublasLtMatrixLayout_t *m, const struct view *v, cons
     const int32_t count = (int32_t)batches;
     CHECK(count == batches, "%lld products in one batch", (long long)batches);
     TRY_BLAS(cublasLtMatrixLayoutSetAttribute(*m, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count));
-    TRY_BLAS(cublasLtMatrixLayoutSetAttribute(*m, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &v->batch, sizeof v->batch));
+    TRY_BLAS(
+        cublasLtMatrixLayoutSetAttribute(*m, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &v->batch, sizeof v->batch));
     return PL_OK;
 }
 
@@ -60,7 +61,8 @@ int gemm_describe(struct gemm *p, const struct gemm_shape *s, struct error *e)
     gemm_end(p);
     p->shape = *s;
     CHECK(gemm_library_supports(s, &a, &b, &c), "the library does not support the layout of a product");
-    const cublasOperation_t first = b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, second = a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t first = b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                            second = a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     TRY_BLAS(cublasLtMatmulDescCreate(&p->product, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first));
     TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second));
@@ -79,12 +81,16 @@ static int set_preference(cublasLtMatmulPreference_t p, const struct gemm_shape 
     /* Partial sums of a split-K product stay f32 and are added in a separate step, in order: there
      * is no second rounding and no race for the output. */
     const uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
-    TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
+    TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                                  sizeof workspace));
+    TRY_BLAS(
+        cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes));
     const uint32_t *from = s->from_align ? &s->from_align : &s->c.align;
-    const struct { cublasLtMatmulPreferenceAttributes_t of; const uint32_t *align; } want[] = {
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &s->b.align}, {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s->a.align},
-        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, from}, {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s->c.align}};
+    const struct { cublasLtMatmulPreferenceAttributes_t of; const uint32_t *align;
+    } want[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &s->b.align},
+                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &s->a.align},
+                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, from},
+                {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &s->c.align}};
     for (size_t i = 0; i < COUNT(want); i++)
         TRY_BLAS(cublasLtMatmulPreferenceSetAttribute(p, want[i].of, want[i].align, sizeof *want[i].align));
     return PL_OK;
@@ -96,8 +102,8 @@ static bool uses_tf32(const cublasLtMatmulAlgo_t *a)
 {
     uint64_t flags = 0;
     size_t written = 0;
-    return cublasLtMatmulAlgoCapGetAttribute(a, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS, &flags, sizeof flags, &written) ==
-               CUBLAS_STATUS_SUCCESS &&
+    return cublasLtMatmulAlgoCapGetAttribute(a, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS, &flags, sizeof flags,
+                                             &written) == CUBLAS_STATUS_SUCCESS &&
            (flags & CUBLASLT_NUMERICAL_IMPL_FLAGS_INPUT_TF32);
 }
 
@@ -106,8 +112,8 @@ static bool accumulates_in_output(const cublasLtMatmulAlgo_t *a)
 {
     uint32_t scheme = 0;
     size_t written = 0;
-    return cublasLtMatmulAlgoConfigGetAttribute(a, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &written) ==
-               CUBLAS_STATUS_SUCCESS &&
+    return cublasLtMatmulAlgoConfigGetAttribute(a, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
+                                                &written) == CUBLAS_STATUS_SUCCESS &&
            (scheme & ~(uint32_t)CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
 }
 
@@ -121,31 +127,34 @@ static bool reads_factors(const cublasLtMatmulAlgo_t *a)
            (modes & CUBLASLT_POINTER_MODE_MASK_DEVICE);
 }
 
-/* Whether a candidate may be used: it runs, fits the workspace, adds in order, rounds an addend once,
- * and reads f32 as f32. */
+/* Whether a candidate may be used: it runs, fits the workspace, adds in order, rounds an addend
+ * once, and reads f32 as f32. */
 static bool acceptable(const cublasLtMatmulHeuristicResult_t *r, uint64_t cap, bool f32)
 {
-    return !accumulates_in_output(&r->algo) && reads_factors(&r->algo) && r->state == CUBLAS_STATUS_SUCCESS && r->workspaceSize <= cap && !(f32 && uses_tf32(&r->algo));
+    return !accumulates_in_output(&r->algo) && reads_factors(&r->algo) && r->state == CUBLAS_STATUS_SUCCESS &&
+           r->workspaceSize <= cap && !(f32 && uses_tf32(&r->algo));
 }
 
 static int refuse(const struct gemm_shape *s, const char *what, struct error *e)
 {
-    return error_set(e, PL_FAIL, "cuBLASLt %s the product [%lld,%lld] by [%lld,%lld] in %s on this GPU; another memory.precision may have one", what, (long long)s->M,
-                     (long long)s->K, (long long)s->K, (long long)s->N, dtype_name(s->a.dtype));
+    return error_set(
+        e, PL_FAIL,
+        "cuBLASLt %s the product [%lld,%lld] by [%lld,%lld] in %s on this GPU; another memory.precision may have one",
+        what, (long long)s->M, (long long)s->K, (long long)s->K, (long long)s->N, dtype_name(s->a.dtype));
 }
 
 /* `part`: what is computed of the product. */
-static int choose_algorithm(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *part, cublasLtMatmulPreference_t preference, uint64_t workspace,
-                            struct error *e)
+static int choose_algorithm(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *part,
+                            cublasLtMatmulPreference_t preference, uint64_t workspace, struct error *e)
 {
     const bool timed = autotune_applies(&p->shape);
     cublasLtMatmulHeuristicResult_t found[CANDIDATES_TIMED];
     int n = 0, good = 0;
     TRY(set_preference(preference, &p->shape, workspace, e));
-    cublasStatus_t rc =
-        cublasLtMatmulAlgoGetHeuristic(p->blas, p->product, p->b, p->a, p->c, p->c, preference, timed ? CANDIDATES_TIMED : CANDIDATES,
-                                       found, &n);
-    if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE || rc == CUBLAS_STATUS_ARCH_MISMATCH) n = 0;
+    cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(p->blas, p->product, p->b, p->a, p->c, p->c, preference,
+                                                       timed ? CANDIDATES_TIMED : CANDIDATES, found, &n);
+    if (rc == CUBLAS_STATUS_NOT_SUPPORTED || rc == CUBLAS_STATUS_INVALID_VALUE || rc == CUBLAS_STATUS_ARCH_MISMATCH)
+        n = 0;
     else if (rc != CUBLAS_STATUS_SUCCESS) return blas_failed(e, rc, "cublasLtMatmulAlgoGetHeuristic");
     for (int i = 0; i < n; i++)
         if (acceptable(&found[i], workspace, p->shape.a.dtype == DT_F32)) found[good++] = found[i];
@@ -154,15 +163,20 @@ static int choose_algorithm(struct gemm *p, const struct cuda_state *s, const st
     return good > 1 && timed ? autotune_choose(p, s, part, found, good, workspace, e) : PL_OK;
 }
 
-/* Whether the algorithm of the whole computes the part too: its kernel, tiles and split of K, and so the order of the sums. */
+/* Whether the algorithm of the whole computes the part too: its kernel, tiles and split of K, and
+ * so the order of the sums. */
 static bool computes_part(const struct gemm *p, uint64_t workspace)
 {
     cublasLtMatmulHeuristicResult_t r;
-    return cublasLtMatmulAlgoCheck(p->blas, p->product, p->b, p->a, p->c, p->c, &p->algorithm, &r) == CUBLAS_STATUS_SUCCESS && r.workspaceSize <= workspace;
+    return cublasLtMatmulAlgoCheck(p->blas, p->product, p->b, p->a, p->c, p->c, &p->algorithm, &r) ==
+               CUBLAS_STATUS_SUCCESS &&
+           r.workspaceSize <= workspace;
 }
 
-/* Describes the product with the algorithm that is chosen for `whole`, of which it is all or a part. */
-static int choose_for(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *whole, const struct gemm_shape *shape, uint64_t workspace, struct error *e)
+/* Describes the product with the algorithm that is chosen for `whole`, of which it is all or a
+ * part. */
+static int choose_for(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *whole,
+                      const struct gemm_shape *shape, uint64_t workspace, struct error *e)
 {
     cublasLtMatmulPreference_t preference = NULL;
     p->timed = false;
@@ -182,11 +196,13 @@ int gemm_begin(struct gemm *p, const struct cuda_state *s, const struct gemm_sha
     alone.whole_M = alone.whole_batches = 0;
     p->blas = s->blas;
     p->library = true;
-    if (!gemm_library_supports(shape, &a, &b, &c) || !gemm_library_supports(&whole, &a, &b, &c)) return refuse(shape, "does not support the layout of", e);
+    if (!gemm_library_supports(shape, &a, &b, &c) || !gemm_library_supports(&whole, &a, &b, &c))
+        return refuse(shape, "does not support the layout of", e);
     TRY_CUDA(cuda_gemm_one(&p->one));
     TRY(choose_for(p, s, &whole, shape, workspace, e));
     if ((whole.M == shape->M && whole.batches == shape->batches) || computes_part(p, workspace)) return PL_OK;
-    return choose_for(p, s, &alone, &alone, workspace, e); /* few rows: the bits may be others; `profile --explain` shows it */
+    /* few rows: the bits may be others; `profile --explain` shows it */
+    return choose_for(p, s, &alone, &alone, workspace, e);
 }
 
 void gemm_begin_generic(struct gemm *p, const struct gemm_shape *shape) { p->shape = *shape; }
@@ -210,8 +226,10 @@ void gemm_list(const struct gemm *p, struct text *out)
     text_printf(out, "[%lld,%lld] by [%lld,%lld]", (long long)s->M, (long long)s->K, (long long)s->K, (long long)s->N);
     if (s->batches > 1) text_printf(out, " %lld times", (long long)s->batches);
     text_printf(out, " in %s", dtype_name(s->a.dtype));
-    if (whole.M != s->M || whole.batches != s->batches) text_printf(out, ", as of %lld rows", (long long)(whole.M * whole.batches));
-    text_printf(out, ": algorithm %u, tile %u, stages %u, split-K %u, cluster %u, %s\n", number[0], number[1], number[2], number[3], number[8], p->timed ? "timed" : "the first proposal");
+    if (whole.M != s->M || whole.batches != s->batches)
+        text_printf(out, ", as of %lld rows", (long long)(whole.M * whole.batches));
+    text_printf(out, ": algorithm %u, tile %u, stages %u, split-K %u, cluster %u, %s\n", number[0], number[1],
+                number[2], number[3], number[8], p->timed ? "timed" : "the first proposal");
 }
 
 uint32_t gemm_align(uint64_t bytes)
@@ -244,10 +262,13 @@ static int run_generic(const struct gemm *p, const struct gemm_at *at, cudaStrea
     return PL_OK;
 }
 
-/* Whether the factor of product and addend, 1, is read from the GPU's memory. If the library knows on
- * the host that it is 1, and a 16-bit addend is the result's own memory, its Hopper kernels round the
- * product first and the sum again: other bits than with an addend elsewhere. */
-static bool factor_on_gpu(const struct gemm *p, const struct gemm_at *at) { return at->from && p->shape.c.dtype != DT_F32; }
+/* Whether the factor of product and addend, 1, is read from the GPU's memory. If the library knows
+ * on the host that it is 1, and a 16-bit addend is the result's own memory, its Hopper kernels
+ * round the product first and the sum again: other bits than with an addend elsewhere. */
+static bool factor_on_gpu(const struct gemm *p, const struct gemm_at *at)
+{
+    return at->from && p->shape.c.dtype != DT_F32;
+}
 
 int gemm_run(const struct gemm *p, const struct gemm_at *at, void *work, uint64_t bytes, cudaStream_t stream,
              struct error *e)
@@ -260,8 +281,9 @@ int gemm_run(const struct gemm *p, const struct gemm_at *at, void *work, uint64_
     const void *from = at->from ? at->from : at->c;
     TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_POINTER_MODE, &mode, sizeof mode));
     if (p->shape.bias) /* its address may advance with a loop */
-        TRY_BLAS(cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at->bias, sizeof at->bias));
-    TRY_BLAS(cublasLtMatmul(p->blas, p->product, one, at->b, p->b, at->a, p->a, at->from ? one : &zero, from, p->c, at->c, p->c,
-                            &p->algorithm, work, bytes, stream));
+        TRY_BLAS(
+            cublasLtMatmulDescSetAttribute(p->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &at->bias, sizeof at->bias));
+    TRY_BLAS(cublasLtMatmul(p->blas, p->product, one, at->b, p->b, at->a, p->a, at->from ? one : &zero, from, p->c,
+                            at->c, p->c, &p->algorithm, work, bytes, stream));
     return PL_OK;
 }

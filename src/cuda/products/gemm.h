@@ -32,8 +32,9 @@ struct gemm_at {
     const void *a, *b, *bias, *from;
 };
 
-/* Selects the algorithm, within `workspace` bytes; of a part, that of the whole (gemm_whole), so that a row has
- * the same bits. p must be zero; gemm_end frees what it holds, after a failure too. */
+/* Selects the algorithm, within `workspace` bytes; of a part, that of the whole (gemm_whole), so
+ * that a row has the same bits. p must be zero; gemm_end frees what it holds, after a failure
+ * too. */
 int gemm_begin(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *shape, uint64_t workspace,
                struct error *e);
 /* The same by our own kernel, which takes any strides and dtypes. */

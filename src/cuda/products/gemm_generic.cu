@@ -46,7 +46,8 @@ __device__ static float tile_sum(const void *a, const void *b, const generic_gem
     return sum;
 }
 
-__global__ void product_kernel(void *c, const void *a, const void *b, const void *bias, const void *from, generic_gemm p)
+__global__ void product_kernel(void *c, const void *a, const void *b, const void *bias, const void *from,
+                               generic_gemm p)
 {
     for (int64_t n = blockIdx.z; n < p.batches; n += gridDim.z)
         for (int64_t i0 = (int64_t)blockIdx.y * TILE; i0 < p.M; i0 += (int64_t)gridDim.y * TILE) {
@@ -64,7 +65,8 @@ extern "C" cudaError_t cuda_gemm_generic(void *c, const void *a, const void *b, 
 {
     constexpr int64_t most = 65535;
     const int64_t across = (p->N + TILE - 1) / TILE, down = (p->M + TILE - 1) / TILE;
-    const dim3 grid((unsigned)across, (unsigned)(down < most ? down : most), (unsigned)(p->batches < most ? p->batches : most));
+    const dim3 grid((unsigned)across, (unsigned)(down < most ? down : most),
+                    (unsigned)(p->batches < most ? p->batches : most));
     product_kernel<<<grid, dim3(TILE, TILE), 0, stream>>>(c, a, b, bias, from, *p);
     return cudaGetLastError();
 }

@@ -1,7 +1,7 @@
 /*
- * gemm_shape.h: a matrix product c = a b, and which products cuBLASLt supports: one dtype throughout, or
- * an f32 result; strides in one dimension alone; a bias of c's dtype, aligned to 16 bytes. The plan
- * chooses by it between the library and our own kernel (gemm_generic.cu).
+ * gemm_shape.h: a matrix product c = a b, and which products cuBLASLt supports: one dtype
+ * throughout, or an f32 result; strides in one dimension alone; a bias of c's dtype, aligned to 16
+ * bytes. The plan chooses by it between the library and our own kernel (gemm_generic.cu).
  */
 #ifndef GEMM_SHAPE_H
 #define GEMM_SHAPE_H
@@ -18,7 +18,9 @@ struct view {
 
 struct gemm_shape {
     int64_t M, N, K, batches;
-    int64_t whole_M, whole_batches; /* 0: M, batches; else this is a part of a larger product, and computed by the algorithm of that one */
+    /* 0: M, batches; else this is a part of a larger product, and computed by the algorithm of that
+     * one */
+    int64_t whole_M, whole_batches;
     struct view a, b, c;
     bool bias;
     enum dtype bias_dtype;
@@ -65,9 +67,11 @@ static inline bool library_has_dtypes(const struct gemm_shape *s)
     return s->a.dtype == s->b.dtype && (s->c.dtype == s->a.dtype || s->c.dtype == DT_F32);
 }
 
-static inline bool gemm_library_supports(const struct gemm_shape *s, struct matrix_storage *a, struct matrix_storage *b, struct matrix_storage *c)
+static inline bool gemm_library_supports(const struct gemm_shape *s, struct matrix_storage *a, struct matrix_storage *b,
+                                         struct matrix_storage *c)
 {
-    if (!library_has_dtypes(s) || !storage_of_view(&s->a, s->M, s->K, a) || !storage_of_view(&s->b, s->K, s->N, b)) return false;
+    if (!library_has_dtypes(s) || !storage_of_view(&s->a, s->M, s->K, a) || !storage_of_view(&s->b, s->K, s->N, b))
+        return false;
     *c = (struct matrix_storage){false, s->M == 1 ? s->N : s->c.row};
     if ((s->c.column != 1 && s->N > 1) || c->ld < s->N) return false;
     return !s->bias || (s->bias_dtype == s->c.dtype && s->bias_align >= GEMM_BIAS_ALIGN);

@@ -40,7 +40,16 @@
 
 #include "run/ranks.h"
 
-enum { OPERAND_SETS = 3, ALIGN = 256, LEADERS = 2, FINALISTS = 6, ROUNDS = 5, RUNS_MOST = 8, PROPOSALS_MOST = 64, BLOCK = 256 << 10 };
+enum {
+    OPERAND_SETS = 3,
+    ALIGN = 256,
+    LEADERS = 2,
+    FINALISTS = 6,
+    ROUNDS = 5,
+    RUNS_MOST = 8,
+    PROPOSALS_MOST = 64,
+    BLOCK = 256 << 10
+};
 static const double MIN_OPERATIONS = 5e9; /* operations: smaller matmuls take less than 10 us on the fastest GPU */
 static const double MIN_LOADED = 5e10;    /* operations: larger matmuls are timed under load */
 static const double MARGIN = 0.01;
@@ -52,7 +61,8 @@ static const double LOCK_TIMEOUT = 600;  /* s to wait for another process that m
 struct autotune {
     struct choices kept;
     const char *gpu;
-    bool opened, reads;             /* set at the first matmul that is large enough: the file was looked for; it was read */
+    /* set at the first matmul that is large enough: the file was looked for; it was read */
+    bool opened, reads;
     bool measures;                  /* between begin and end, while the file can be written */
     bool warm;                      /* the GPU has been under load since the recording began */
     char *arena;
@@ -63,14 +73,17 @@ struct autotune {
 
 /* --- keys and identities ------------------------------------------------------------------ */
 
-static double operations(const struct gemm_shape *s) { return 2.0 * (double)s->M * (double)s->N * (double)s->K * (double)s->batches; }
+static double operations(const struct gemm_shape *s)
+{
+    return 2.0 * (double)s->M * (double)s->N * (double)s->K * (double)s->batches;
+}
 bool autotune_applies(const struct gemm_shape *s) { return operations(s) >= MIN_OPERATIONS; }
 static bool is_large(const struct gemm_shape *s) { return operations(s) >= MIN_LOADED; }
 
 static int print_layout(char *to, size_t room, char name, const struct view *v)
 {
-    return snprintf(to, room, " %c %s %lld %lld %lld %u", name, dtype_name(v->dtype), (long long)v->row, (long long)v->column,
-                    (long long)v->batch, v->align);
+    return snprintf(to, room, " %c %s %lld %lld %lld %u", name, dtype_name(v->dtype), (long long)v->row,
+                    (long long)v->column, (long long)v->batch, v->align);
 }
 
 /* The key has everything that the library's proposals depend on. Returns false if it does not
@@ -82,25 +95,32 @@ static bool print_key(char key[CHOICE_KEY], const struct gemm_shape *s, uint64_t
     print_layout(b, sizeof b, 'b', &s->b);
     print_layout(c, sizeof c, 'c', &s->c);
     if (s->from_align) snprintf(from, sizeof from, " from %u", s->from_align);
-    int n = snprintf(key, CHOICE_KEY, "%lldx%lldx%lld n %lld%s%s%s%s%s work %llu%s", (long long)s->M, (long long)s->N, (long long)s->K,
-                     (long long)s->batches, a, b, c, s->bias ? " bias" : "", from, (unsigned long long)workspace, is_large(s) ? " load" : "");
+    int n = snprintf(key, CHOICE_KEY, "%lldx%lldx%lld n %lld%s%s%s%s%s work %llu%s", (long long)s->M, (long long)s->N,
+                     (long long)s->K, (long long)s->batches, a, b, c, s->bias ? " bias" : "", from,
+                     (unsigned long long)workspace, is_large(s) ? " load" : "");
     return n > 0 && n < CHOICE_KEY;
 }
 
 /* An attribute has 4 bytes or 2. */
 void autotune_identify(const cublasLtMatmulAlgo_t *a, uint32_t number[CHOICE_NUMBERS])
 {
-    static const struct { cublasLtMatmulAlgoConfigAttributes_t of; bool is_short; } want[CHOICE_NUMBERS] = {
-        {CUBLASLT_ALGO_CONFIG_ID, false}, {CUBLASLT_ALGO_CONFIG_TILE_ID, false}, {CUBLASLT_ALGO_CONFIG_STAGES_ID, false},
-        {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, false}, {CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, false},
-        {CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, false}, {CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, false},
-        {CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, true}, {CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, true}};
+    static const struct { cublasLtMatmulAlgoConfigAttributes_t of; bool is_short;
+    } want[CHOICE_NUMBERS] = {{CUBLASLT_ALGO_CONFIG_ID, false},
+                              {CUBLASLT_ALGO_CONFIG_TILE_ID, false},
+                              {CUBLASLT_ALGO_CONFIG_STAGES_ID, false},
+                              {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, false},
+                              {CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, false},
+                              {CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, false},
+                              {CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, false},
+                              {CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, true},
+                              {CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, true}};
     for (int i = 0; i < CHOICE_NUMBERS; i++) {
         uint16_t two = 0;
         uint32_t four = 0;
         size_t written = 0;
-        cublasStatus_t rc = want[i].is_short ? cublasLtMatmulAlgoConfigGetAttribute(a, want[i].of, &two, sizeof two, &written)
-                                             : cublasLtMatmulAlgoConfigGetAttribute(a, want[i].of, &four, sizeof four, &written);
+        cublasStatus_t rc = want[i].is_short
+                                ? cublasLtMatmulAlgoConfigGetAttribute(a, want[i].of, &two, sizeof two, &written)
+                                : cublasLtMatmulAlgoConfigGetAttribute(a, want[i].of, &four, sizeof four, &written);
         number[i] = rc != CUBLAS_STATUS_SUCCESS ? 0 : want[i].is_short ? two : four;
     }
 }
@@ -134,8 +154,10 @@ static uint64_t bytes_of(const struct view *v, int64_t rows, int64_t columns, in
 /* Returns false if the arena has no room for one set. */
 static bool lay_out(struct stage *g, const struct autotune *f, const struct gemm_shape *s, uint64_t workspace)
 {
-    const uint64_t work = align_up(workspace, ALIGN), a = bytes_of(&s->a, s->M, s->K, s->batches), b = bytes_of(&s->b, s->K, s->N, s->batches);
-    const uint64_t c = bytes_of(&s->c, s->M, s->N, s->batches), bias = s->bias ? align_up((uint64_t)s->N * dtype_size(s->bias_dtype), ALIGN) : 0;
+    const uint64_t work = align_up(workspace, ALIGN), a = bytes_of(&s->a, s->M, s->K, s->batches),
+                   b = bytes_of(&s->b, s->K, s->N, s->batches);
+    const uint64_t c = bytes_of(&s->c, s->M, s->N, s->batches),
+                   bias = s->bias ? align_up((uint64_t)s->N * dtype_size(s->bias_dtype), ALIGN) : 0;
     g->step = a + b + c + bias + (s->from_align ? c : 0);
     if (work > f->bytes || g->step > f->bytes - work) return false;
     g->sets = (int)min_u64(OPERAND_SETS, (f->bytes - work) / g->step);
@@ -192,7 +214,8 @@ struct contest {
 
 /* Milliseconds per launch of proposal k, averaged over `runs` launches after the first `skip`. A
  * proposal that the library refuses at launch is dropped; an error of the GPU is returned. */
-static int time_after_warmup(struct autotune *f, struct contest *t, int k, int skip, int runs, double *ms, struct error *e)
+static int time_after_warmup(struct autotune *f, struct contest *t, int k, int skip, int runs, double *ms,
+                             struct error *e)
 {
     struct error refused = {0};
     float took = 0;
@@ -254,7 +277,8 @@ static int by_value(const void *x, const void *y)
 }
 
 /* Times `m` finalists in several rounds; ms[i][round] is the time of finalist i. */
-static int run_rounds(struct autotune *f, struct contest *t, const int *finalist, int m, double ms[FINALISTS][ROUNDS], struct error *e)
+static int run_rounds(struct autotune *f, struct contest *t, const int *finalist, int m, double ms[FINALISTS][ROUNDS],
+                      struct error *e)
 {
     for (int round = 0; round < ROUNDS; round++)
         for (int i = 0; i < m; i++) TRY(time_runs(f, t, finalist[i], t->runs, &ms[i][round], e));
@@ -269,7 +293,8 @@ static int time_under_load(struct autotune *f, struct contest *t, int k, double 
     return time_after_warmup(f, t, k, launches(t, k, SKIP), launches(t, k, HOLD), ms, e);
 }
 
-static int run_under_load(struct autotune *f, struct contest *t, const int *finalist, int m, double ms[FINALISTS][ROUNDS], struct error *e)
+static int run_under_load(struct autotune *f, struct contest *t, const int *finalist, int m,
+                          double ms[FINALISTS][ROUNDS], struct error *e)
 {
     double best = INFINITY;
     TRY(time_runs(f, t, 0, launches(t, 0, f->warm ? REWARM : WARM), &ms[0][0], e));
@@ -280,7 +305,8 @@ static int run_under_load(struct autotune *f, struct contest *t, const int *fina
     }
     for (int i = m; i-- > 0;) {
         ms[i][1] = ms[i][0];
-        if (finalist[i] == 0 || ms[i][0] < (1 + FINAL_MARGIN) * best) TRY(time_under_load(f, t, finalist[i], &ms[i][1], e));
+        if (finalist[i] == 0 || ms[i][0] < (1 + FINAL_MARGIN) * best)
+            TRY(time_under_load(f, t, finalist[i], &ms[i][1], e));
     }
     return PL_OK;
 }
@@ -362,7 +388,9 @@ static int look_up(struct autotune *f, struct contest *t, const char *key, const
         if (choices_lock(&f->kept, LOCK_TIMEOUT, &why)) return disable(f, &why), PL_OK;
         *kept = choices_find(&f->kept, key);
         if (*kept && rank_of((*kept)->number, t->found, t->n) >= 0) return PL_OK;
-        log_note("autotuning matmul shapes that are new on this GPU, two or three seconds for each large one; results are stored in %s", f->kept.path);
+        log_note("autotuning matmul shapes that are new on this GPU, two or three seconds for each large one; results "
+                 "are stored in %s",
+                 f->kept.path);
     }
     *kept = NULL;
     TRY(measure(f, t, key, &x, e));
@@ -372,8 +400,8 @@ static int look_up(struct autotune *f, struct contest *t, const char *key, const
     return PL_OK;
 }
 
-int autotune_choose(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *part, const cublasLtMatmulHeuristicResult_t *found, int n, uint64_t workspace,
-                    struct error *e)
+int autotune_choose(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *part,
+                    const cublasLtMatmulHeuristicResult_t *found, int n, uint64_t workspace, struct error *e)
 {
     char key[CHOICE_KEY];
     const struct choice *kept = NULL;

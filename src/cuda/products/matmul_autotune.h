@@ -17,8 +17,8 @@
  * again when autotune_end returns. Creates s->autotune. */
 int autotune_begin(struct cuda_state *s, char *arena, uint64_t bytes, struct error *e);
 int autotune_end(struct cuda_state *s, struct error *e);
-/* All ranks take the choices of rank 0, because another algorithm gives other bits: it calls this after it has recorded, the others
- * before, and then measure nothing. */
+/* All ranks take the choices of rank 0, because another algorithm gives other bits: it calls this
+ * after it has recorded, the others before, and then measure nothing. */
 int autotune_share(struct cuda_state *s, struct ranks *r, struct error *e);
 void autotune_free(struct cuda_state *s);
 
@@ -26,9 +26,10 @@ void autotune_free(struct cuda_state *s);
 void autotune_identify(const cublasLtMatmulAlgo_t *a, uint32_t number[CHOICE_NUMBERS]);
 /* Whether a matmul is large enough to be autotuned. */
 bool autotune_applies(const struct gemm_shape *shape);
-/* Sets p->algorithm to one of the n proposals, all of which fit `workspace` bytes. `part` is what is computed of
- * the product: it is timed instead where the arena has no room for the whole. p describes either. */
-int autotune_choose(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *part, const cublasLtMatmulHeuristicResult_t *found, int n,
-                    uint64_t workspace, struct error *e);
+/* Sets p->algorithm to one of the n proposals, all of which fit `workspace` bytes. `part` is what
+ * is computed of the product: it is timed instead where the arena has no room for the whole. p
+ * describes either. */
+int autotune_choose(struct gemm *p, const struct cuda_state *s, const struct gemm_shape *part,
+                    const cublasLtMatmulHeuristicResult_t *found, int n, uint64_t workspace, struct error *e);
 
 #endif

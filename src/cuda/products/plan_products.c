@@ -1,6 +1,6 @@
 /*
- * plan_products.c: matrix products: by cuBLASLt where it supports the product (gemm_shape.h), else by
- * our own slower kernel, which takes any strides and dtypes.
+ * plan_products.c: matrix products: by cuBLASLt where it supports the product (gemm_shape.h), else
+ * by our own slower kernel, which takes any strides and dtypes.
  */
 #include "cuda/plan.h"
 #include "cuda/products/gemm_shape.h"
@@ -20,7 +20,8 @@ static bool is_bias(const struct tensor *t) { return !t || (is_float(t) && tenso
 static bool match_linear(const struct query *q)
 {
     const struct tensor *add = given(q, 3);
-    return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_storable(q->out[0]) && is_bias(given(q, 2)) && (!add || is_dense(add, q->out[0]->dtype));
+    return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_storable(q->out[0]) && is_bias(given(q, 2)) &&
+           (!add || is_dense(add, q->out[0]->dtype));
 }
 
 static bool match_linear_act(const struct query *q)
@@ -31,7 +32,8 @@ static bool match_linear_act(const struct query *q)
 static bool match_matmul(const struct query *q)
 {
     const struct tensor *acc = given(q, 2);
-    return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_storable(q->out[0]) && (!acc || is_dense(acc, q->out[0]->dtype));
+    return is_matrix(q->in[0]) && is_matrix(q->in[1]) && is_storable(q->out[0]) &&
+           (!acc || is_dense(acc, q->out[0]->dtype));
 }
 
 /* The operands of a batch may have any strides; the accumulator must be the result. */
@@ -41,7 +43,7 @@ static bool match_bmm(const struct query *q)
     return is_float(q->in[0]) && is_float(q->in[1]) && is_float(q->out[0]) && (!acc || acc->dtype == q->out[0]->dtype);
 }
 
-/* --- what the library supports ------------------------------------------------------------------ */
+/* --- what the library supports ---------------------------------------------------------------- */
 
 /* A tensor as a matrix [rows, last], or its transpose. */
 static struct view matrix_of(const struct tensor *t, bool transposed)
@@ -71,8 +73,14 @@ static bool is_supported(const struct gemm_shape *s)
 static bool library_has_linear(const struct query *q, int result)
 {
     const struct tensor *bias = given(q, 2);
-    struct gemm_shape s = {.M = tensor_rows(q->in[0]), .N = q->in[1]->dim[0], .K = tensor_last(q->in[0]), .a = matrix_of(q->in[0], false),
-                           .b = matrix_of(q->in[1], true), .c = matrix_of(q->out[result], false), .bias = bias, .whole_M = portion_whole(q->portion, tensor_rows(q->in[0]))};
+    struct gemm_shape s = {.M = tensor_rows(q->in[0]),
+                           .N = q->in[1]->dim[0],
+                           .K = tensor_last(q->in[0]),
+                           .a = matrix_of(q->in[0], false),
+                           .b = matrix_of(q->in[1], true),
+                           .c = matrix_of(q->out[result], false),
+                           .bias = bias,
+                           .whole_M = portion_whole(q->portion, tensor_rows(q->in[0]))};
     if (bias) s.bias_dtype = bias->dtype, s.bias_align = is_aligned(bias) ? GEMM_BIAS_ALIGN : 1;
     return is_supported(&s);
 }
@@ -81,7 +89,8 @@ static bool match_library_linear(const struct query *q) { return match_linear(q)
 
 static bool match_library_linear_act(const struct query *q)
 {
-    return match_linear_act(q) && is_aligned(q->out[0]) && (!q->out[1] || is_aligned(q->out[1])) && library_has_linear(q, q->out[1] ? 1 : 0);
+    return match_linear_act(q) && is_aligned(q->out[0]) && (!q->out[1] || is_aligned(q->out[1])) &&
+           library_has_linear(q, q->out[1] ? 1 : 0);
 }
 
 static bool match_library_matmul(const struct query *q)
@@ -89,8 +98,11 @@ static bool match_library_matmul(const struct query *q)
     if (!match_matmul(q)) return false;
     const bool ta = q->attr->matmul.ta, tb = q->attr->matmul.tb;
     const struct tensor *a = q->in[0], *b = q->in[1];
-    struct gemm_shape s = {.M = ta ? tensor_last(a) : tensor_rows(a), .N = tb ? tensor_rows(b) : tensor_last(b), .K = ta ? tensor_rows(a) : tensor_last(a),
-                           .a = matrix_of(a, ta), .b = matrix_of(b, tb)};
+    struct gemm_shape s = {.M = ta ? tensor_last(a) : tensor_rows(a),
+                           .N = tb ? tensor_rows(b) : tensor_last(b),
+                           .K = ta ? tensor_rows(a) : tensor_last(a),
+                           .a = matrix_of(a, ta),
+                           .b = matrix_of(b, tb)};
     s.c = (struct view){.dtype = q->out[0]->dtype, .row = s.N, .column = 1};
     if (!ta) s.whole_M = portion_whole(q->portion, s.M);
     return is_supported(&s);
@@ -101,8 +113,12 @@ static bool match_library_bmm(const struct query *q)
     if (!match_bmm(q)) return false;
     const bool ta = q->attr->matmul.ta, tb = q->attr->matmul.tb;
     const struct tensor *a = q->in[0], *c = q->out[0];
-    const struct gemm_shape s = {.M = c->dim[c->rank - 2], .N = c->dim[c->rank - 1], .K = a->dim[a->rank - (ta ? 2 : 1)], .a = batch_of(a, ta),
-                                 .b = batch_of(q->in[1], tb), .c = batch_of(c, false)};
+    const struct gemm_shape s = {.M = c->dim[c->rank - 2],
+                                 .N = c->dim[c->rank - 1],
+                                 .K = a->dim[a->rank - (ta ? 2 : 1)],
+                                 .a = batch_of(a, ta),
+                                 .b = batch_of(q->in[1], tb),
+                                 .c = batch_of(c, false)};
     return is_supported(&s);
 }
 

@@ -33,7 +33,9 @@ static int form_thin(const struct query *q)
     const struct thin t = thin_query(q);
     return thin_form(&t);
 }
-static const struct forms forms_thin = {form_thin, {[THIN_FORM_DOWN] = "nt, depth 32", [THIN_FORM_DOWN_ANY] = "nt", [THIN_FORM_UP] = "tn", [THIN_FORM_ACROSS] = "nn"}};
+static const struct forms forms_thin = {
+    form_thin,
+    {[THIN_FORM_DOWN] = "nt, depth 32", [THIN_FORM_DOWN_ANY] = "nt", [THIN_FORM_UP] = "tn", [THIN_FORM_ACROSS] = "nn"}};
 
 const struct kernel cuda_plan_thin[] = {
 #include "cuda/products/thin.def"

@@ -7,8 +7,8 @@
  * applies the latter to the unrounded sum, and the op guarantees the bits of LINEAR and ACT, so
  * that fusing changes nothing.
  *
- * Each op has a second row for what the library does not support: the same product by our own kernel
- * (gemm_generic.cu).
+ * Each op has a second row for what the library does not support: the same product by our own
+ * kernel (gemm_generic.cu).
  *
  * BMM's leading dimensions are merged into one where their strides allow it. Of the remaining ones
  * the largest becomes the library's batch, and the others are launched one by one.
@@ -47,9 +47,15 @@ static void shape_linear(struct gemm_shape *s, const struct entry *entry, int re
 {
     const struct launch *l = &entry->launch;
     const struct operand *x = &l->in[0];
-    *s = (struct gemm_shape){.M = operand_rows(x), .N = l->in[1].dim[0], .K = operand_last(x), .batches = 1,
-                                .whole_M = portion_whole(l->portion, operand_rows(x)), .a = matrix_of(entry, 0, false), .b = matrix_of(entry, 1, true),
-                                .c = matrix_of(entry, MAX_IN + result, false), .bias = has(l, 2)};
+    *s = (struct gemm_shape){.M = operand_rows(x),
+                             .N = l->in[1].dim[0],
+                             .K = operand_last(x),
+                             .batches = 1,
+                             .whole_M = portion_whole(l->portion, operand_rows(x)),
+                             .a = matrix_of(entry, 0, false),
+                             .b = matrix_of(entry, 1, true),
+                             .c = matrix_of(entry, MAX_IN + result, false),
+                             .bias = has(l, 2)};
     if (has(l, 3)) s->from_align = gemm_align_operand(entry, 3);
     if (!s->bias) return;
     s->bias_dtype = l->in[2].dtype;
@@ -65,7 +71,8 @@ static void shape_matmul(struct gemm_shape *s, const struct entry *entry)
                                 .K = ta ? operand_rows(a) : operand_last(a), .batches = 1, .a = matrix_of(entry, 0, ta),
                                 .b = matrix_of(entry, 1, tb)};
     /* The result has a's rows, or the accumulator's shape: it is dense in either case. */
-    s->c = (struct view){.dtype = l->out[0].dtype, .row = s->N, .column = 1, .align = gemm_align_operand(entry, MAX_IN)};
+    s->c =
+        (struct view){.dtype = l->out[0].dtype, .row = s->N, .column = 1, .align = gemm_align_operand(entry, MAX_IN)};
     if (!ta) s->whole_M = portion_whole(l->portion, s->M);
 }
 
@@ -83,7 +90,10 @@ static void products_release(void *state)
     mem_free(state);
 }
 
-static void products_list(const void *state, struct text *out) { gemm_list(&((const struct products *)state)->product, out); }
+static void products_list(const void *state, struct text *out)
+{
+    gemm_list(&((const struct products *)state)->product, out);
+}
 
 static int linear_prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
 {
@@ -104,7 +114,8 @@ static int linear_prepare_generic(const struct cuda_state *s, struct entry *entr
 static int linear_into(const struct launch *l, void *y, struct error *e)
 {
     const struct products *p = l->state;
-    const struct gemm_at at = {y, l->in[0].data, l->in[1].data, has(l, 2) ? l->in[2].data : NULL, has(l, 3) ? l->in[3].data : NULL};
+    const struct gemm_at at = {y, l->in[0].data, l->in[1].data, has(l, 2) ? l->in[2].data : NULL,
+                               has(l, 3) ? l->in[3].data : NULL};
     return gemm_run(&p->product, &at, l->work, l->work_bytes, l->stream, e);
 }
 
@@ -134,7 +145,8 @@ static int linear_act_launch(const struct launch *l, struct error *e)
 {
     const struct operand *z = &l->out[product_output(l)], *y = &l->out[0];
     TRY(linear_into(l, z->data, e));
-    TRY_CUDA(cuda_map((enum function)(FUNCTION_ACT + l->attr->act.kind), y->data, z->data, store_of(z->dtype), operand_elements(z), 0, l->stream));
+    TRY_CUDA(cuda_map((enum function)(FUNCTION_ACT + l->attr->act.kind), y->data, z->data, store_of(z->dtype),
+                      operand_elements(z), 0, l->stream));
     return PL_OK;
 }
 
@@ -143,7 +155,8 @@ static int linear_act_launch_any(const struct launch *l, struct error *e)
     const struct operand *z = &l->out[product_output(l)], *y = &l->out[0];
     const struct any_types types = {any_of(y->dtype), any_of(z->dtype), ANY_F32};
     TRY(linear_into(l, z->data, e));
-    TRY_CUDA(cuda_any((enum function)(FUNCTION_ACT + l->attr->act.kind), y->data, z->data, NULL, types, loop_nest_of(y, z, NULL), 0, l->stream));
+    TRY_CUDA(cuda_any((enum function)(FUNCTION_ACT + l->attr->act.kind), y->data, z->data, NULL, types,
+                      loop_nest_of(y, z, NULL), 0, l->stream));
     return PL_OK;
 }
 
@@ -175,7 +188,8 @@ static int matmul_launch(const struct launch *l, struct error *e)
 
 static bool can_merge(const struct step *outer, const struct step *inner)
 {
-    return outer->a == inner->a * inner->count && outer->b == inner->b * inner->count && outer->c == inner->c * inner->count;
+    return outer->a == inner->a * inner->count && outer->b == inner->b * inner->count &&
+           outer->c == inner->c * inner->count;
 }
 
 /* The leading dimensions; neighbours are merged if all three operands allow it. */
@@ -184,10 +198,12 @@ static int bmm_steps(struct step *steps, const struct launch *l)
     int n = 0;
     for (int d = 0; d + 2 < l->out[0].rank; d++) {
         const int64_t count = l->out[0].dim[d];
-        const struct step one = {count, l->in[0].stride[d], l->in[1].stride[d], l->out[0].stride[d], d ? count : portion_whole(l->portion, count)};
+        const struct step one = {count, l->in[0].stride[d], l->in[1].stride[d], l->out[0].stride[d],
+                                 d ? count : portion_whole(l->portion, count)};
         if (one.whole == 1) continue;
         if (n && can_merge(&steps[n - 1], &one))
-            steps[n - 1] = (struct step){steps[n - 1].count * one.count, one.a, one.b, one.c, steps[n - 1].whole * one.whole};
+            steps[n - 1] =
+                (struct step){steps[n - 1].count * one.count, one.a, one.b, one.c, steps[n - 1].whole * one.whole};
         else
             steps[n++] = one;
     }
@@ -228,8 +244,12 @@ static struct products *bmm_begin(struct entry *entry, struct gemm_shape *shape)
     const struct operand *a = &l->in[0], *c = &l->out[0];
     const bool ta = l->attr->matmul.ta, tb = l->attr->matmul.tb;
     struct products *p = products_new(entry);
-    *shape = (struct gemm_shape){.M = c->dim[c->rank - 2], .N = c->dim[c->rank - 1], .K = a->dim[a->rank - (ta ? 2 : 1)],
-                                 .a = batch_of(entry, 0, ta), .b = batch_of(entry, 1, tb), .c = batch_of(entry, MAX_IN, false)};
+    *shape = (struct gemm_shape){.M = c->dim[c->rank - 2],
+                                 .N = c->dim[c->rank - 1],
+                                 .K = a->dim[a->rank - (ta ? 2 : 1)],
+                                 .a = batch_of(entry, 0, ta),
+                                 .b = batch_of(entry, 1, tb),
+                                 .c = batch_of(entry, MAX_IN, false)};
     p->nouter = bmm_steps(p->outer, l);
     bmm_batch(shape, p);
     return p;
@@ -268,17 +288,23 @@ static int bmm_launch(const struct launch *l, struct error *e)
             a += k * p->outer[i].a, b += k * p->outer[i].b, c += k * p->outer[i].c;
         }
         void *to = offset_data(&l->out[0], c);
-        const struct gemm_at at = {to, offset_data(&l->in[0], a), offset_data(&l->in[1], b), NULL, has(l, 2) ? to : NULL};
+        const struct gemm_at at = {to, offset_data(&l->in[0], a), offset_data(&l->in[1], b), NULL,
+                                   has(l, 2) ? to : NULL};
         TRY(gemm_run(&p->product, &at, l->work, l->work_bytes, l->stream, e));
     }
     return PL_OK;
 }
 
-CUDA_KERNEL(cublaslt_linear, .prepare = linear_prepare, .launch = linear_launch, .list = products_list, .release = products_release);
-CUDA_KERNEL(cublaslt_linear_act, .prepare = linear_act_prepare, .launch = linear_act_launch, .list = products_list, .release = products_release);
-CUDA_KERNEL(cublaslt_matmul, .prepare = matmul_prepare, .launch = matmul_launch, .list = products_list, .release = products_release);
-CUDA_KERNEL(cublaslt_bmm, .prepare = bmm_prepare, .launch = bmm_launch, .list = products_list, .release = products_release);
+CUDA_KERNEL(cublaslt_linear, .prepare = linear_prepare, .launch = linear_launch, .list = products_list,
+            .release = products_release);
+CUDA_KERNEL(cublaslt_linear_act, .prepare = linear_act_prepare, .launch = linear_act_launch, .list = products_list,
+            .release = products_release);
+CUDA_KERNEL(cublaslt_matmul, .prepare = matmul_prepare, .launch = matmul_launch, .list = products_list,
+            .release = products_release);
+CUDA_KERNEL(cublaslt_bmm, .prepare = bmm_prepare, .launch = bmm_launch, .list = products_list,
+            .release = products_release);
 CUDA_KERNEL(cuda_linear, .prepare = linear_prepare_generic, .launch = linear_launch, .release = products_release);
-CUDA_KERNEL(cuda_linear_act, .prepare = linear_act_prepare_generic, .launch = linear_act_launch_any, .release = products_release);
+CUDA_KERNEL(cuda_linear_act, .prepare = linear_act_prepare_generic, .launch = linear_act_launch_any,
+            .release = products_release);
 CUDA_KERNEL(cuda_matmul, .prepare = matmul_prepare_generic, .launch = matmul_launch, .release = products_release);
 CUDA_KERNEL(cuda_bmm, .prepare = bmm_prepare_generic, .launch = bmm_launch, .release = products_release);

@@ -74,7 +74,8 @@ static __device__ void load_filters(float (&f)[M][V], typed_ptr s, const lanes<T
 }
 
 /* The results of this lane's point among the 32 from `first` on. */
-template <int M> static __device__ void load_results(float (&r)[M], typed_ptr y, const thin &t, const span &p, int64_t first)
+template <int M>
+static __device__ void load_results(float (&r)[M], typed_ptr y, const thin &t, const span &p, int64_t first)
 {
     const int64_t n = first + threadIdx.x % WARP;
 #pragma unroll
@@ -83,7 +84,8 @@ template <int M> static __device__ void load_results(float (&r)[M], typed_ptr y,
 
 /* All of a lane's bytes of 32 points; zeros beyond the end. */
 template <typename T, int K, int L, int V>
-static __device__ void load_points(pack<T, V> (&c)[L], const T *x, const lanes<T, K> &at, const thin &t, const span &p, int64_t first)
+static __device__ void load_points(pack<T, V> (&c)[L], const T *x, const lanes<T, K> &at, const thin &t, const span &p,
+                                   int64_t first)
 {
     constexpr int R = WARP / L;
 #pragma unroll
@@ -97,7 +99,10 @@ static __device__ void load_points(pack<T, V> (&c)[L], const T *x, const lanes<T
 }
 
 /* The element itself, or its GELU. */
-template <typename T, bool GELU> static __device__ float channel_of(T x) { return GELU ? act_value<T>(0, to_float(x)) : to_float(x); }
+template <typename T, bool GELU> static __device__ float channel_of(T x)
+{
+    return GELU ? act_value<T>(0, to_float(x)) : to_float(x);
+}
 
 /* Each of L lanes has a part of L sums: lane i gets the total of sum i. */
 template <int L> static __device__ float transpose_sum(float (&part)[L], int sub)
@@ -116,7 +121,8 @@ template <int L> static __device__ float transpose_sum(float (&part)[L], int sub
 
 /* --- down: y = s x^T ---------------------------------------------------------------- */
 
-template <typename T, int K, int M, bool GELU> static __global__ void down_kernel(typed_ptr y, typed_ptr s, const T *x, thin t)
+template <typename T, int K, int M, bool GELU>
+static __global__ void down_kernel(typed_ptr y, typed_ptr s, const T *x, thin t)
 {
     constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
     const lanes<T, K> at;
@@ -175,7 +181,8 @@ template <typename T, int K> static __global__ void down_any_kernel(typed_ptr y,
 
 /* --- up: x = y^T s ---------------------------------------------------------------------- */
 
-template <typename T, int K, int M, bool GELU> static __global__ void up_kernel(T *x, typed_ptr y, typed_ptr s, const T *z, thin t)
+template <typename T, int K, int M, bool GELU>
+static __global__ void up_kernel(T *x, typed_ptr y, typed_ptr s, const T *z, thin t)
 {
     constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
     const lanes<T, K> at;
@@ -217,7 +224,8 @@ template <typename T, int K, int M, bool GELU> static __global__ void up_kernel(
 /* --- across: s = y x -------------------------------------------------------------------- */
 
 /* The sums of a chunk, [batches, blocks, m, K]. */
-template <typename T, int K, int M, bool GELU> static __global__ void across_kernel(float *partial, typed_ptr y, const T *x, thin t)
+template <typename T, int K, int M, bool GELU>
+static __global__ void across_kernel(float *partial, typed_ptr y, const T *x, thin t)
 {
     constexpr int V = lanes<T, K>::V, L = lanes<T, K>::L, R = lanes<T, K>::R;
     __shared__ float of_warp[WARPS][M * K];
@@ -274,14 +282,16 @@ static __global__ void across_end_kernel(typed_ptr s, const float *partial, thin
 /* --- launching ------------------------------------------------------------------------------- */
 
 template <typename T, int K, int M, bool GELU>
-static void launch(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, enum thin_form form, cudaStream_t stream)
+static void launch(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t,
+                   enum thin_form form, cudaStream_t stream)
 {
     const unsigned grid = (unsigned)(t.batches * t.blocks);
     T *points = static_cast<T *>(x.data);
     if (form == THIN_FORM_DOWN || form == THIN_FORM_DOWN_ANY) {
         if constexpr (K == THIN_GELU) down_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(y, s, points, t);
         else down_any_kernel<T, K><<<grid, BLOCK, 0, stream>>>(y, s, points, t);
-    } else if (form == THIN_FORM_UP) up_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(points, y, s, static_cast<const T *>(z), t);
+    } else if (form == THIN_FORM_UP)
+        up_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(points, y, s, static_cast<const T *>(z), t);
     else {
         across_kernel<T, K, M, GELU><<<grid, BLOCK, 0, stream>>>(partial, y, points, t);
         const unsigned ends = (unsigned)((t.batches * t.m * t.K + BLOCK - 1) / BLOCK);
@@ -291,7 +301,8 @@ static void launch(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *
 
 /* The rows beyond the first are 0 and not written: the sums are the same. */
 template <typename T, int K, bool GELU>
-static void launch_rows(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, enum thin_form form, cudaStream_t stream)
+static void launch_rows(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t,
+                        enum thin_form form, cudaStream_t stream)
 {
     if constexpr (common<T, K>)
         if (t.m == 1) return launch<T, K, 1, GELU>(s, x, y, z, partial, t, form, stream);
@@ -299,7 +310,8 @@ static void launch_rows(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, fl
 }
 
 template <typename T, bool GELU>
-static cudaError_t launch_depth(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, enum thin_form form, cudaStream_t stream)
+static cudaError_t launch_depth(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t,
+                                enum thin_form form, cudaStream_t stream)
 {
     if (t.K == THIN_GELU) launch_rows<T, THIN_GELU, GELU>(s, x, y, z, partial, t, form, stream);
     else if (GELU) return cudaErrorInvalidValue;
@@ -310,7 +322,8 @@ static cudaError_t launch_depth(typed_ptr s, typed_ptr x, typed_ptr y, const voi
 }
 
 template <bool GELU>
-static cudaError_t launch_type(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t, enum thin_form form, cudaStream_t stream)
+static cudaError_t launch_type(typed_ptr s, typed_ptr x, typed_ptr y, const void *z, float *partial, const thin &t,
+                               enum thin_form form, cudaStream_t stream)
 {
     switch (x.type) {
     case STORE_F32: return launch_depth<float, GELU>(s, x, y, z, partial, t, form, stream);
@@ -320,10 +333,11 @@ static cudaError_t launch_type(typed_ptr s, typed_ptr x, typed_ptr y, const void
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t cuda_thin(struct typed_ptr s, struct typed_ptr x, struct typed_ptr y, const void *z, float *partial, struct thin t,
-                                 enum thin_form form, cudaStream_t stream)
+extern "C" cudaError_t cuda_thin(struct typed_ptr s, struct typed_ptr x, struct typed_ptr y, const void *z,
+                                 float *partial, struct thin t, enum thin_form form, cudaStream_t stream)
 {
     if (t.mode == THIN_NONE || form != thin_form(&t) || !is_aligned(x.data, 16)) return cudaErrorInvalidValue;
     if (t.gelu && t.mode == THIN_UP && (!z || !is_aligned(z, 16))) return cudaErrorInvalidValue;
-    return t.gelu ? launch_type<true>(s, x, y, z, partial, t, form, stream) : launch_type<false>(s, x, y, z, partial, t, form, stream);
+    return t.gelu ? launch_type<true>(s, x, y, z, partial, t, form, stream)
+                  : launch_type<false>(s, x, y, z, partial, t, form, stream);
 }

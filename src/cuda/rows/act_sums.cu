@@ -11,14 +11,16 @@
 static_assert(BLOCK == ACT_THREADS, "act_sums.h counts in blocks of this size");
 
 template <int KIND, typename T, bool RECOMPUTE_Y>
-static __global__ void __launch_bounds__(BLOCK, 4) act_sums_kernel(T *dx, T *y, float *partial, const T *dy, const T *x, act_sums s)
+static __global__ void __launch_bounds__(BLOCK, 4)
+    act_sums_kernel(T *dx, T *y, float *partial, const T *dy, const T *x, act_sums s)
 {
     constexpr int V = 16 / sizeof(T);
     __shared__ float meet[ACT_LINES][ACT_ACROSS * V];
     pdl_launch_dependents();
     const int64_t block = blockIdx.x / (unsigned)s.tiles, tile = blockIdx.x - block * s.tiles;
     const int lane = threadIdx.x % ACT_ACROSS, line = (int)threadIdx.x / ACT_ACROSS;
-    const int64_t c = (tile * ACT_ACROSS + lane) * V, begin = block * s.each, end = begin + s.each < s.rows ? begin + s.each : s.rows;
+    const int64_t c = (tile * ACT_ACROSS + lane) * V, begin = block * s.each,
+                  end = begin + s.each < s.rows ? begin + s.each : s.rows;
     float sum[V];
 #pragma unroll
     for (int i = 0; i < V; i++) sum[i] = 0;
@@ -33,7 +35,8 @@ static __global__ void __launch_bounds__(BLOCK, 4) act_sums_kernel(T *dx, T *y, 
 #pragma unroll
         for (int k = 0; k < ACT_TURN; k++) {
             if (r + k * ACT_LINES >= end) continue;
-            const pack<T, V> p = *reinterpret_cast<const pack<T, V> *>(&d[k]), q = *reinterpret_cast<const pack<T, V> *>(&a[k]);
+            const pack<T, V> p = *reinterpret_cast<const pack<T, V> *>(&d[k]),
+                             q = *reinterpret_cast<const pack<T, V> *>(&a[k]);
             pack<T, V> out, again;
 #pragma unroll
             for (int i = 0; i < V; i++) {
@@ -84,25 +87,28 @@ template <typename F> static cudaError_t by_kind(int kind, F f)
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t cuda_act_both(int kind, void *dx, void *y, const void *dy, const void *x, enum store type, int64_t n, cudaStream_t stream)
+extern "C" cudaError_t cuda_act_both(int kind, void *dx, void *y, const void *dy, const void *x, enum store type,
+                                     int64_t n, cudaStream_t stream)
 {
     return by_kind(kind, [&](auto k) {
         return by_type(type, [&](auto zero) {
             using T = decltype(zero);
-            act_both_kernel<decltype(k)::value, T><<<grid_for(n), BLOCK, 0, stream>>>((T *)dx, (T *)y, (const T *)dy, (const T *)x, n);
+            act_both_kernel<decltype(k)::value, T>
+                <<<grid_for(n), BLOCK, 0, stream>>>((T *)dx, (T *)y, (const T *)dy, (const T *)x, n);
         });
     });
 }
 
-extern "C" cudaError_t cuda_act_sums(int kind, void *dx, void *y, float *sums, float *partial, const void *dy, const void *x, enum store type,
-                                     struct act_sums s, cudaStream_t stream)
+extern "C" cudaError_t cuda_act_sums(int kind, void *dx, void *y, float *sums, float *partial, const void *dy,
+                                     const void *x, enum store type, struct act_sums s, cudaStream_t stream)
 {
     const int64_t grid = s.tiles * s.blocks;
     if (grid > INT32_MAX) return cudaErrorInvalidValue;
     const cudaError_t rc = by_kind(kind, [&](auto k) {
         return by_type(type, [&](auto zero) {
             using T = decltype(zero);
-            const auto kernel = y ? act_sums_kernel<decltype(k)::value, T, true> : act_sums_kernel<decltype(k)::value, T, false>;
+            const auto kernel =
+                y ? act_sums_kernel<decltype(k)::value, T, true> : act_sums_kernel<decltype(k)::value, T, false>;
             kernel<<<(unsigned)grid, BLOCK, 0, stream>>>((T *)dx, (T *)y, partial, (const T *)dy, (const T *)x, s);
         });
     });

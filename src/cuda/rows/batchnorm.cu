@@ -50,7 +50,8 @@ static __device__ int64_t partial_at(const maps &m, int64_t g, int64_t chunks, i
 
 /* mean, rstd and w of the thread's channels. */
 template <int V>
-static __device__ void load_channel(float (&mean)[V], float (&rstd)[V], float (&w)[V], const channel &c, const maps &m, int64_t k)
+static __device__ void load_channel(float (&mean)[V], float (&rstd)[V], float (&w)[V], const channel &c, const maps &m,
+                                    int64_t k)
 {
     const int64_t at = (c.frozen ? 0 : blockIdx.z * m.C) + k * V;
     load<V>(mean, c.mean, at);
@@ -63,7 +64,8 @@ static __device__ void load_channel(float (&mean)[V], float (&rstd)[V], float (&
 
 /* --- statistics -------------------------------------------------------------------------- */
 
-template <typename T, int V> static __global__ void moments_kernel(float *partial, const T *x, maps m, int64_t each, int lanes)
+template <typename T, int V>
+static __global__ void moments_kernel(float *partial, const T *x, maps m, int64_t each, int lanes)
 {
     __shared__ float means[BLOCK * V], squares[BLOCK * V];
     const part p = part_of(m, each, lanes, V);
@@ -121,7 +123,8 @@ static __device__ double slice_sum(double x)
     return sum;
 }
 
-static __global__ void statistics_kernel(float *mean, float *rstd, const float *partial, maps m, int64_t chunks, int64_t each, float eps)
+static __global__ void statistics_kernel(float *mean, float *rstd, const float *partial, maps m, int64_t chunks,
+                                         int64_t each, float eps)
 {
     const int64_t c = (int64_t)blockIdx.x * COLUMNS + threadIdx.x, g = blockIdx.z;
     const int64_t mine = c < m.C ? chunks : 0;
@@ -142,7 +145,8 @@ static __global__ void statistics_kernel(float *mean, float *rstd, const float *
 /* --- forward --------------------------------------------------------------------------------- */
 
 /* y = (x - mean) rstd w + b; y may be x. */
-template <typename T, int V> static __global__ void normalise_kernel(T *y, const T *x, channel c, maps m, int64_t each, int lanes)
+template <typename T, int V>
+static __global__ void normalise_kernel(T *y, const T *x, channel c, maps m, int64_t each, int lanes)
 {
     const part p = part_of(m, each, lanes, V);
     if (!p.live) return;
@@ -170,7 +174,8 @@ template <typename T, int V> static __global__ void normalise_kernel(T *y, const
 
 /* Partial sums of dy and dy h; with given statistics also dx, which may alias dy. */
 template <typename T, int V>
-static __global__ void dots_kernel(T *dx, float *partial, const T *dy, const T *x, channel c, maps m, int64_t each, int lanes)
+static __global__ void dots_kernel(T *dx, float *partial, const T *dy, const T *x, channel c, maps m, int64_t each,
+                                   int lanes)
 {
     __shared__ float sums[BLOCK * V], dots[BLOCK * V];
     const part p = part_of(m, each, lanes, V);
@@ -214,7 +219,8 @@ static __global__ void dots_kernel(T *dx, float *partial, const T *dy, const T *
 }
 
 /* Adds the chunks of group g; the results are at sum + g stride and dot + g stride. */
-static __global__ void totals_kernel(float *sum, float *dot, int64_t stride, const float *partial, maps m, int64_t chunks)
+static __global__ void totals_kernel(float *sum, float *dot, int64_t stride, const float *partial, maps m,
+                                     int64_t chunks)
 {
     const int64_t c = (int64_t)blockIdx.x * COLUMNS + threadIdx.x, g = blockIdx.z, mine = c < m.C ? chunks : 0;
     double a = 0, b = 0;
@@ -244,7 +250,8 @@ static __global__ void weights_kernel(float *dw, float *db, const float *totals,
 }
 
 template <typename T, int V>
-static __global__ void slopes_kernel(T *dx, const T *dy, const T *x, const float *totals, channel c, maps m, int64_t each, int lanes)
+static __global__ void slopes_kernel(T *dx, const T *dy, const T *x, const float *totals, channel c, maps m,
+                                     int64_t each, int lanes)
 {
     const part p = part_of(m, each, lanes, V);
     if (!p.live) return;
@@ -287,7 +294,10 @@ static layout layout_of(const maps &m, int V)
     return l;
 }
 
-static bool is_misaligned(int access, const channel &c) { return misaligned(access, c.mean.data, c.spread.data, c.w.data, c.b.data); }
+static bool is_misaligned(int access, const channel &c)
+{
+    return misaligned(access, c.mean.data, c.spread.data, c.w.data, c.b.data);
+}
 
 template <typename T, int V>
 static void launch_batchnorm(void *y, float *work, const void *x, channel c, maps m, cudaStream_t stream)
@@ -313,8 +323,8 @@ static cudaError_t batchnorm(void *y, float *work, const void *x, channel c, map
     });
 }
 
-extern "C" cudaError_t cuda_batchnorm(void *y, float *mean, float *rstd, float *work, const void *x, typed_ptr w, typed_ptr b, maps m,
-                                      float eps, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_batchnorm(void *y, float *mean, float *rstd, float *work, const void *x, typed_ptr w,
+                                      typed_ptr b, maps m, float eps, int access, cudaStream_t stream)
 {
     return batchnorm(y, work, x, channel{{mean, STORE_F32}, {rstd, STORE_F32}, w, b, 0, eps}, m, access, stream);
 }
@@ -325,8 +335,8 @@ extern "C" cudaError_t cuda_batchnorm_frozen(void *y, const void *x, channel c, 
 }
 
 template <typename T, int V>
-static void launch_batchnorm_bwd(void *dx, float *dw, float *db, float *work, const void *dy, const void *x, channel c, maps m,
-                                 cudaStream_t stream)
+static void launch_batchnorm_bwd(void *dx, float *dw, float *db, float *work, const void *dy, const void *x, channel c,
+                                 maps m, cudaStream_t stream)
 {
     const layout l = layout_of(m, V);
     T *to = static_cast<T *>(dx);
@@ -342,8 +352,8 @@ static void launch_batchnorm_bwd(void *dx, float *dw, float *db, float *work, co
     slopes_kernel<T, V><<<l.blocks, BLOCK, 0, stream>>>(to, d, a, totals, c, m, l.each, l.lanes);
 }
 
-extern "C" cudaError_t cuda_batchnorm_bwd(void *dx, float *dw, float *db, float *work, const void *dy, const void *x, channel c,
-                                          maps m, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_batchnorm_bwd(void *dx, float *dw, float *db, float *work, const void *dy, const void *x,
+                                          channel c, maps m, int access, cudaStream_t stream)
 {
     if (is_misaligned(access, c) || misaligned(access, dx, dy, x)) return cudaErrorMisalignedAddress;
     return by_type(m.type, [&](auto zero) {
@@ -356,12 +366,13 @@ extern "C" cudaError_t cuda_batchnorm_bwd(void *dx, float *dw, float *db, float 
 
 /* --- running statistics ----------------------------------------------------------------------- */
 
-static __global__ void update_kernel(float *mean, float *var, const float *batch_mean, const float *batch_rstd, int64_t G, int64_t C,
-                              double unbiased, double momentum, double eps)
+static __global__ void update_kernel(float *mean, float *var, const float *batch_mean, const float *batch_rstd,
+                                     int64_t G, int64_t C, double unbiased, double momentum, double eps)
 {
     const int64_t c = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
     if (c >= C) return;
-    float running_mean = mean[c], running_var = var[c]; /* f32 after each group: the bits do not depend on how many come at once */
+    /* f32 after each group: the bits do not depend on how many come at once */
+    float running_mean = mean[c], running_var = var[c];
     for (int64_t k = c; k < G * C; k += C) {
         const double rstd = batch_rstd[k], now = fmax(0.0, 1 / (rstd * rstd) - eps);
         running_mean = (float)(running_mean + momentum * (batch_mean[k] - (double)running_mean));
@@ -371,8 +382,9 @@ static __global__ void update_kernel(float *mean, float *var, const float *batch
     var[c] = running_var;
 }
 
-extern "C" cudaError_t cuda_batchnorm_update(float *mean, float *var, const float *batch_mean, const float *batch_rstd, int64_t G,
-                                             int64_t C, int64_t count, double momentum, double eps, cudaStream_t stream)
+extern "C" cudaError_t cuda_batchnorm_update(float *mean, float *var, const float *batch_mean, const float *batch_rstd,
+                                             int64_t G, int64_t C, int64_t count, double momentum, double eps,
+                                             cudaStream_t stream)
 {
     update_kernel<<<(unsigned)((C + BLOCK - 1) / BLOCK), BLOCK, 0, stream>>>(
         mean, var, batch_mean, batch_rstd, G, C, (double)count / (double)(count - 1), momentum, eps);

@@ -65,11 +65,13 @@ static __global__ void columns_end_kernel(column_targets to, const float *partia
 static inline bool has_pdl_code()
 {
     cudaFuncAttributes code;
-    return cudaFuncGetAttributes(&code, columns_end_kernel) == cudaSuccess && code.ptxVersion >= 90 && code.binaryVersion >= 90;
+    return cudaFuncGetAttributes(&code, columns_end_kernel) == cudaSuccess && code.ptxVersion >= 90 &&
+           code.binaryVersion >= 90;
 }
 
 /* Runs after the first stage, on the same stream. */
-static inline void launch_column_sums(const column_targets &to, const float *partial, int64_t blocks, int64_t N, cudaStream_t stream)
+static inline void launch_column_sums(const column_targets &to, const float *partial, int64_t blocks, int64_t N,
+                                      cudaStream_t stream)
 {
     unsigned slices = 1;
     while (slices < WARP && slices < blocks) slices *= 2;

@@ -1,10 +1,12 @@
 /*
- * dequantize.cu: DEQUANTIZE: weights in NF4 (base/nf4.h) to a dense tensor, with the bits of the CPU.
+ * dequantize.cu: DEQUANTIZE: weights in NF4 (base/nf4.h) to a dense tensor, with the bits of the
+ * CPU.
  *
- * The kernel is bound by memory: per weight it reads half a byte and writes two or four. A thread has
- * eight weights, four bytes of codes, which it writes with 16-byte stores; neighbouring threads access
- * neighbouring bytes, and each thread has several such groups in flight. The 16 levels and the map of the
- * scales are in shared memory; the levels lie in 16 banks, so lookups do not conflict.
+ * The kernel is bound by memory: per weight it reads half a byte and writes two or four. A thread
+ * has eight weights, four bytes of codes, which it writes with 16-byte stores; neighbouring threads
+ * access neighbouring bytes, and each thread has several such groups in flight. The 16 levels and
+ * the map of the scales are in shared memory; the levels lie in 16 banks, so lookups do not
+ * conflict.
  */
 #include "cuda/device/kernel.cuh"
 
@@ -47,7 +49,8 @@ template <typename T> static __global__ void dequantize_kernel(T *to, stored x, 
             if (at >= n) continue;
             const int64_t block = at / NF4_BLOCK;
             if (at + EACH <= n) codes[g] = *reinterpret_cast<const uint32_t *>(x.codes + at / 2);
-            scale[g] = x.scales ? nf4_scale(map[x.scales[block]], x.absmax[block / NF4_SCALES], offset) : x.absmax[block];
+            scale[g] =
+                x.scales ? nf4_scale(map[x.scales[block]], x.absmax[block / NF4_SCALES], offset) : x.absmax[block];
         }
 #pragma unroll
         for (int g = 0; g < GROUPS; g++) {
@@ -56,7 +59,8 @@ template <typename T> static __global__ void dequantize_kernel(T *to, stored x, 
                 put<T>(to + at, levels, codes[g], scale[g]);
                 continue;
             }
-            for (int64_t i = at; i < n; i++) to[i] = from_float<T>(nf4_weight(levels[x.codes[i / 2] >> (i % 2 ? 0 : 4) & 15], scale[g]));
+            for (int64_t i = at; i < n; i++)
+                to[i] = from_float<T>(nf4_weight(levels[x.codes[i / 2] >> (i % 2 ? 0 : 4) & 15], scale[g]));
         }
     }
 }
@@ -67,7 +71,8 @@ static int launch_dequantize(const struct launch *l, struct error *e)
     const int nested = l->attr->dequantize.nested;
     const struct nf4_layout at = nf4_layout(n, nested);
     const uint8_t *bytes = (const uint8_t *)l->in[0].data;
-    const stored x = {bytes, nested ? bytes + at.scales : nullptr, (const float *)(bytes + at.absmax), nested ? (const float *)(bytes + at.offset) : nullptr};
+    const stored x = {bytes, nested ? bytes + at.scales : nullptr, (const float *)(bytes + at.absmax),
+                      nested ? (const float *)(bytes + at.offset) : nullptr};
     /* Some tiles per block: each block makes the map first. */
     const unsigned blocks = (unsigned)((n + tile - 1) / tile < 2048 ? (n + tile - 1) / tile : 2048);
     TRY_CUDA(by_type(store_of(l->out[0].dtype), [&](auto zero) {

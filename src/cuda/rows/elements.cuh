@@ -10,7 +10,8 @@
 
 /* --- functions ------------------------------------------------------------------ */
 
-constexpr float ROOT_HALF = 0.70710678118654752440f, ROOT_TWO_OVER_PI = 0.79788456080286535588f, LOG2_E = 1.44269504088896340736f;
+constexpr float ROOT_HALF = 0.70710678118654752440f, ROOT_TWO_OVER_PI = 0.79788456080286535588f,
+                LOG2_E = 1.44269504088896340736f;
 
 /* One instruction each, accurate to 22 bits or more. */
 __device__ inline float quick_inverse(float x)
@@ -38,7 +39,9 @@ template <typename T> struct maths {
     {
         const float t = quick_inverse(1.0f + 0.3275911f * ROOT_HALF * fabsf(x));
         density = quick_exp2(x * (-0.5f * LOG2_E * x));
-        const float tail = density * t * (0.127414796f + t * (-0.142248368f + t * (0.7107068705f + t * (-0.7265760135f + t * 0.5307027145f))));
+        const float tail =
+            density * t *
+            (0.127414796f + t * (-0.142248368f + t * (0.7107068705f + t * (-0.7265760135f + t * 0.5307027145f))));
         return x > 0.0f ? 1.0f - tail : tail;
     }
 };
@@ -82,7 +85,8 @@ template <typename T> __device__ inline float act_slope(int kind, float x, float
     case 1:
         t = m::hyperbolic(gelu_u(x));
         y = 0.5f * x * (1.0f + t);
-        return fmaf(0.5f * x * (1.0f - t * t) * ROOT_TWO_OVER_PI, fmaf(3.0f * 0.044715f * x, x, 1.0f), 0.5f * (1.0f + t));
+        return fmaf(0.5f * x * (1.0f - t * t) * ROOT_TWO_OVER_PI, fmaf(3.0f * 0.044715f * x, x, 1.0f),
+                    0.5f * (1.0f + t));
     case 2: s = m::logistic(1.702f * x); y = x * s; return fmaf(1.702f * x * s, 1.0f - s, s);
     case 3: y = x < 0.0f ? 0.0f : x; return x > 0.0f ? 1.0f : 0.0f;
     case 4: y = s = m::logistic(x); return s * (1.0f - s);
@@ -104,11 +108,17 @@ struct f_mul {
     template <typename T> static __device__ float of(float a, float b) { return a * b; }
 };
 struct f_silu_gate {
-    template <typename T> static __device__ float of(float gate, float up) { return gate * maths<T>::logistic(gate) * up; }
+    template <typename T> static __device__ float of(float gate, float up)
+    {
+        return gate * maths<T>::logistic(gate) * up;
+    }
 };
 /* The result is rounded as it is stored, also where it is summed. */
 template <int KIND> struct f_slope {
-    template <typename T> static __device__ float of(float dy, float x, float &y) { return __fmul_rn(dy, act_slope<T>(KIND, x, y)); }
+    template <typename T> static __device__ float of(float dy, float x, float &y)
+    {
+        return __fmul_rn(dy, act_slope<T>(KIND, x, y));
+    }
     template <typename T> static __device__ float of(float dy, float x) { return __fmul_rn(dy, act_slope<T>(KIND, x)); }
 };
 template <int KIND> struct f_act {
@@ -148,8 +158,13 @@ __device__ inline void any_store(void *p, enum any type, int64_t i, double x)
     case ANY_F32: static_cast<float *>(p)[i] = (float)x; return;
     case ANY_BF16: static_cast<__nv_bfloat16 *>(p)[i] = __float2bfloat16_rn((float)x); return;
     case ANY_F16: static_cast<__half *>(p)[i] = __float2half_rn((float)x); return;
-    case ANY_I64: static_cast<int64_t *>(p)[i] = any_integer(x, -9223372036854775808.0, 9223372036854775808.0, INT64_MIN, INT64_MAX); return;
-    case ANY_I32: static_cast<int32_t *>(p)[i] = (int32_t)any_integer(x, -2147483648.0, 2147483647.0, INT32_MIN, INT32_MAX); return;
+    case ANY_I64:
+        static_cast<int64_t *>(p)[i] =
+            any_integer(x, -9223372036854775808.0, 9223372036854775808.0, INT64_MIN, INT64_MAX);
+        return;
+    case ANY_I32:
+        static_cast<int32_t *>(p)[i] = (int32_t)any_integer(x, -2147483648.0, 2147483647.0, INT32_MIN, INT32_MAX);
+        return;
     default: static_cast<uint8_t *>(p)[i] = (uint8_t)any_integer(x, 0, 255, 0, 255); return;
     }
 }

@@ -8,11 +8,11 @@
 
 #include "cpu/dropout.h"
 
-_Static_assert(ACT_GELU == 0 && ACT_GELU_TANH == 1 && ACT_QUICK_GELU == 2 && ACT_RELU == 3 && ACT_SIGMOID == 4 && ACT_SILU == 5 &&
-                   ACT_TANH == 6 && ACT_EXP == 7 && ACT_KINDS == 8,
+_Static_assert(ACT_GELU == 0 && ACT_GELU_TANH == 1 && ACT_QUICK_GELU == 2 && ACT_RELU == 3 && ACT_SIGMOID == 4 &&
+                   ACT_SILU == 5 && ACT_TANH == 6 && ACT_EXP == 7 && ACT_KINDS == 8,
                "the functions of elements.cuh are in this order");
 
-/* --- dense, aligned operands of one shape ------------------------------------------------------- */
+/* --- dense, aligned operands of one shape ----------------------------------------------------- */
 
 static int launch_pair(const struct launch *l, enum function f, struct error *e)
 {
@@ -35,7 +35,10 @@ static int launch_add(const struct launch *l, struct error *e) { return launch_p
 static int launch_mul(const struct launch *l, struct error *e) { return launch_pair(l, FUNCTION_MUL, e); }
 static int launch_silu_gate(const struct launch *l, struct error *e) { return launch_pair(l, FUNCTION_SILU_GATE, e); }
 static int launch_act_bwd(const struct launch *l, struct error *e) { return launch_pair(l, slope_of(l), e); }
-static int launch_scale(const struct launch *l, struct error *e) { return launch_map(l, FUNCTION_SCALE, (float)l->attr->scale.value, e); }
+static int launch_scale(const struct launch *l, struct error *e)
+{
+    return launch_map(l, FUNCTION_SCALE, (float)l->attr->scale.value, e);
+}
 static int launch_act(const struct launch *l, struct error *e) { return launch_map(l, act_of(l), 0, e); }
 
 static int launch_cast(const struct launch *l, struct error *e)
@@ -53,12 +56,13 @@ static int launch_accumulate(const struct launch *l, struct error *e)
     return PL_OK;
 }
 
-/* --- any strides, dtypes and alignment ---------------------------------------------------------- */
+/* --- any strides, dtypes and alignment -------------------------------------------------------- */
 
 static int launch_strided(const struct launch *l, enum function f, struct error *e)
 {
     const struct operand *y = &l->out[0], *a = &l->in[0], *b = &l->in[1];
-    TRY_CUDA(cuda_pair_strided(f, y->data, a->data, b->data, store_of(y->dtype), loop_nest_of(y, a, b), l->access, (enum pair_form)l->form, l->stream));
+    TRY_CUDA(cuda_pair_strided(f, y->data, a->data, b->data, store_of(y->dtype), loop_nest_of(y, a, b), l->access,
+                               (enum pair_form)l->form, l->stream));
     return PL_OK;
 }
 
@@ -73,9 +77,18 @@ static int launch_any(const struct launch *l, enum function f, const struct oper
 
 static int launch_add_strided(const struct launch *l, struct error *e) { return launch_strided(l, FUNCTION_ADD, e); }
 static int launch_mul_strided(const struct launch *l, struct error *e) { return launch_strided(l, FUNCTION_MUL, e); }
-static int launch_silu_gate_any(const struct launch *l, struct error *e) { return launch_any(l, FUNCTION_SILU_GATE, &l->in[1], 0, e); }
-static int launch_act_bwd_any(const struct launch *l, struct error *e) { return launch_any(l, slope_of(l), &l->in[1], 0, e); }
-static int launch_scale_any(const struct launch *l, struct error *e) { return launch_any(l, FUNCTION_SCALE, NULL, (float)l->attr->scale.value, e); }
+static int launch_silu_gate_any(const struct launch *l, struct error *e)
+{
+    return launch_any(l, FUNCTION_SILU_GATE, &l->in[1], 0, e);
+}
+static int launch_act_bwd_any(const struct launch *l, struct error *e)
+{
+    return launch_any(l, slope_of(l), &l->in[1], 0, e);
+}
+static int launch_scale_any(const struct launch *l, struct error *e)
+{
+    return launch_any(l, FUNCTION_SCALE, NULL, (float)l->attr->scale.value, e);
+}
 static int launch_act_any(const struct launch *l, struct error *e) { return launch_any(l, act_of(l), NULL, 0, e); }
 static int launch_cast_any(const struct launch *l, struct error *e) { return launch_any(l, FUNCTION_CAST, NULL, 0, e); }
 
@@ -85,20 +98,23 @@ static int launch_accumulate_any(const struct launch *l, struct error *e)
     return launch_any(l, FUNCTION_ADD, &l->in[1], 0, e);
 }
 
-/* --- others ------------------------------------------------------------------------------------- */
+/* --- others ----------------------------------------------------------------------------------- */
 
 /* The leading launches on short vectors: the gradients of norms and biases, which follow each other
  * at the end of a micro-batch. */
 static bool is_vector(const struct operand *x)
 {
-    return x->dtype == DT_F32 && operand_elements(x) <= VECTOR_LONGEST && (x->rank == 0 || (x->rank == 1 && x->stride[0] == 1));
+    return x->dtype == DT_F32 && operand_elements(x) <= VECTOR_LONGEST &&
+           (x->rank == 0 || (x->rank == 1 && x->stride[0] == 1));
 }
 
 static uint32_t collect_vectors(struct vectors *v, const struct launch *l, uint32_t n)
 {
     for (uint32_t i = 0; i < n && v->count < VECTORS_MOST; i++) {
         const struct operand *y = &l[i].out[0], *x = l[i].nin ? &l[i].in[0] : NULL;
-        if (!is_vector(y) || (x && (!is_vector(x) || l[i].in[1].data != y->data)) || (!x && l[i].attr->fill.value != l->attr->fill.value)) break;
+        if (!is_vector(y) || (x && (!is_vector(x) || l[i].in[1].data != y->data)) ||
+            (!x && l[i].attr->fill.value != l->attr->fill.value))
+            break;
         v->y[v->count] = y->data;
         v->x[v->count] = x ? x->data : NULL;
         v->n[v->count++] = (int32_t)operand_elements(y);
@@ -118,8 +134,8 @@ static int batch_accumulate(const struct launch *l, uint32_t n, uint32_t *taken,
 static int launch_silu_gate_bwd(const struct launch *l, struct error *e)
 {
     void *y = l->nout > 2 ? l->out[2].data : NULL;
-    TRY_CUDA(cuda_silu_gate_bwd(l->out[0].data, l->out[1].data, y, l->in[0].data, l->in[1].data, l->in[2].data, store_of(l->in[0].dtype),
-                                operand_elements(&l->in[0]), l->access, l->stream));
+    TRY_CUDA(cuda_silu_gate_bwd(l->out[0].data, l->out[1].data, y, l->in[0].data, l->in[1].data, l->in[2].data,
+                                store_of(l->in[0].dtype), operand_elements(&l->in[0]), l->access, l->stream));
     return PL_OK;
 }
 
@@ -146,7 +162,8 @@ static int batch_fill(const struct launch *l, uint32_t n, uint32_t *taken, struc
 static int launch_spread(const struct launch *l, struct error *e)
 {
     const struct operand *y = &l->out[0];
-    TRY_CUDA(cuda_spread(y->data, l->in[0].data, any_of(l->in[0].dtype), store_of(y->dtype), operand_elements(y), l->access, l->stream));
+    TRY_CUDA(cuda_spread(y->data, l->in[0].data, any_of(l->in[0].dtype), store_of(y->dtype), operand_elements(y),
+                         l->access, l->stream));
     return PL_OK;
 }
 
@@ -154,23 +171,27 @@ static int launch_dropout(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
     const float p = l->attr->dropout.p;
-    TRY_CUDA(cuda_dropout(l->out[0].data, x->data, l->in[1].data, l->in[2].data, store_of(x->dtype), x->dim[0], operand_elements(x) / x->dim[0],
-                          l->attr->dropout.key, dropout_threshold(p), 1.0f / (1.0f - p), l->attr->dropout.per_sample, l->access, l->stream));
+    TRY_CUDA(cuda_dropout(l->out[0].data, x->data, l->in[1].data, l->in[2].data, store_of(x->dtype), x->dim[0],
+                          operand_elements(x) / x->dim[0], l->attr->dropout.key, dropout_threshold(p),
+                          1.0f / (1.0f - p), l->attr->dropout.per_sample, l->access, l->stream));
     return PL_OK;
 }
 
 static int launch_sum(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
-    TRY_CUDA(cuda_sum(l->out[0].data, l->work, x->data, store_of(x->dtype), loop_nest_of(x, x, NULL), l->access, (enum sum_form)l->form, l->stream));
+    TRY_CUDA(cuda_sum(l->out[0].data, l->work, x->data, store_of(x->dtype), loop_nest_of(x, x, NULL), l->access,
+                      (enum sum_form)l->form, l->stream));
     return PL_OK;
 }
 
-static int sum_columns(const struct launch *l, const struct operand *x, const struct operand *y, bool add, struct error *e)
+static int sum_columns(const struct launch *l, const struct operand *x, const struct operand *y, bool add,
+                       struct error *e)
 {
     const struct summing s = summing_of(x->rank, x->dim, x->stride, y->rank, y->dim, (int)dtype_size(x->dtype));
     const struct typed_ptr to = {y->data, store_of(y->dtype)};
-    TRY_CUDA(cuda_sum_to(to, l->work, x->data, store_of(x->dtype), s, operand_elements(y), add, l->access, (enum sum_to_form)l->form, l->stream));
+    TRY_CUDA(cuda_sum_to(to, l->work, x->data, store_of(x->dtype), s, operand_elements(y), add, l->access,
+                         (enum sum_to_form)l->form, l->stream));
     return PL_OK;
 }
 
@@ -184,23 +205,31 @@ static int launch_act_bwd_sum(const struct launch *l, struct error *e)
 {
     const struct operand *dx = &l->out[0];
     const struct act_sums s = act_sums_of(operand_rows(dx), operand_last(dx), (int)dtype_size(dx->dtype));
-    TRY_CUDA(cuda_act_sums(l->attr->act.kind, dx->data, l->nout > 2 ? l->out[2].data : NULL, l->out[1].data, l->work, l->in[0].data, l->in[1].data,
-                           store_of(dx->dtype), s, l->stream));
+    TRY_CUDA(cuda_act_sums(l->attr->act.kind, dx->data, l->nout > 2 ? l->out[2].data : NULL, l->out[1].data, l->work,
+                           l->in[0].data, l->in[1].data, store_of(dx->dtype), s, l->stream));
     return PL_OK;
 }
 
 /* ACT_BWD and then SUM_TO, by their own kernels. */
-static int act_bwd_then_sum(const struct launch *l, int (*act_bwd)(const struct launch *, struct error *), struct error *e)
+static int act_bwd_then_sum(const struct launch *l, int (*act_bwd)(const struct launch *, struct error *),
+                            struct error *e)
 {
     const struct operand *dx = &l->out[0];
     if (l->nout > 2 && l->out[2].data)
-        TRY_CUDA(cuda_act_both(l->attr->act.kind, dx->data, l->out[2].data, l->in[0].data, l->in[1].data, store_of(dx->dtype), operand_elements(dx), l->stream));
+        TRY_CUDA(cuda_act_both(l->attr->act.kind, dx->data, l->out[2].data, l->in[0].data, l->in[1].data,
+                               store_of(dx->dtype), operand_elements(dx), l->stream));
     else TRY(act_bwd(l, e));
     return sum_columns(l, dx, &l->out[1], false, e);
 }
 
-static int launch_act_bwd_then_sum(const struct launch *l, struct error *e) { return act_bwd_then_sum(l, launch_act_bwd, e); }
-static int launch_act_bwd_any_then_sum(const struct launch *l, struct error *e) { return act_bwd_then_sum(l, launch_act_bwd_any, e); }
+static int launch_act_bwd_then_sum(const struct launch *l, struct error *e)
+{
+    return act_bwd_then_sum(l, launch_act_bwd, e);
+}
+static int launch_act_bwd_any_then_sum(const struct launch *l, struct error *e)
+{
+    return act_bwd_then_sum(l, launch_act_bwd_any, e);
+}
 
 CUDA_KERNEL(cuda_add, .launch = launch_add);
 CUDA_KERNEL(cuda_mul, .launch = launch_mul);

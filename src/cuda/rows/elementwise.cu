@@ -29,7 +29,8 @@ template <typename F, typename T> __global__ void pair_kernel(T *y, const T *a, 
         if (first + u * BLOCK >= packs) continue;
         pack<T, V> out;
 #pragma unroll
-        for (int i = 0; i < V; i++) out.at[i] = from_float<T>(F::template of<T>(to_float(x[u].at[i]), to_float(z[u].at[i])));
+        for (int i = 0; i < V; i++)
+            out.at[i] = from_float<T>(F::template of<T>(to_float(x[u].at[i]), to_float(z[u].at[i])));
         reinterpret_cast<pack<T, V> *>(y)[first + u * BLOCK] = out;
     }
     const int64_t rest = packs * V + first;
@@ -42,16 +43,22 @@ static cudaError_t launch_pair(void *y, const void *a, const void *b, enum store
     if (!is_one_grid(n)) return cudaErrorInvalidValue;
     const unsigned grid = grid_of_packs(n / (type == STORE_F32 ? 4 : 8));
     switch (type) {
-    case STORE_F32: pair_kernel<F, float><<<grid, BLOCK, 0, stream>>>((float *)y, (const float *)a, (const float *)b, n); break;
-    case STORE_BF16:
-        pair_kernel<F, __nv_bfloat16><<<grid, BLOCK, 0, stream>>>((__nv_bfloat16 *)y, (const __nv_bfloat16 *)a, (const __nv_bfloat16 *)b, n);
-        break;
-    case STORE_F16: pair_kernel<F, __half><<<grid, BLOCK, 0, stream>>>((__half *)y, (const __half *)a, (const __half *)b, n); break;
+        case STORE_F32:
+            pair_kernel<F, float><<<grid, BLOCK, 0, stream>>>((float *)y, (const float *)a, (const float *)b, n);
+            break;
+        case STORE_BF16:
+            pair_kernel<F, __nv_bfloat16>
+                <<<grid, BLOCK, 0, stream>>>((__nv_bfloat16 *)y, (const __nv_bfloat16 *)a, (const __nv_bfloat16 *)b, n);
+            break;
+        case STORE_F16:
+            pair_kernel<F, __half><<<grid, BLOCK, 0, stream>>>((__half *)y, (const __half *)a, (const __half *)b, n);
+            break;
     }
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_pair(enum function f, void *y, const void *a, const void *b, enum store type, int64_t n, cudaStream_t stream)
+extern "C" cudaError_t cuda_pair(enum function f, void *y, const void *a, const void *b, enum store type, int64_t n,
+                                 cudaStream_t stream)
 {
     switch ((int)f) {
     case FUNCTION_ADD: return launch_pair<f_add>(y, a, b, type, n, stream);
@@ -100,11 +107,13 @@ template <typename F, typename X, typename Y>
 static cudaError_t launch_map(void *y, const void *a, int64_t n, F f, cudaStream_t stream)
 {
     if (!is_one_grid(n)) return cudaErrorInvalidValue;
-    map_kernel<F, X, Y><<<grid_of_packs(n / PACK<X, Y>), BLOCK, 0, stream>>>(static_cast<Y *>(y), static_cast<const X *>(a), n, f);
+    map_kernel<F, X, Y>
+        <<<grid_of_packs(n / PACK<X, Y>), BLOCK, 0, stream>>>(static_cast<Y *>(y), static_cast<const X *>(a), n, f);
     return cudaGetLastError();
 }
 
-template <typename F> static cudaError_t launch_same(void *y, const void *a, enum store type, int64_t n, F f, cudaStream_t stream)
+template <typename F>
+static cudaError_t launch_same(void *y, const void *a, enum store type, int64_t n, F f, cudaStream_t stream)
 {
     switch (type) {
     case STORE_F32: return launch_map<F, float, float>(y, a, n, f, stream);
@@ -114,7 +123,8 @@ template <typename F> static cudaError_t launch_same(void *y, const void *a, enu
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t cuda_map(enum function f, void *y, const void *a, enum store type, int64_t n, float value, cudaStream_t stream)
+extern "C" cudaError_t cuda_map(enum function f, void *y, const void *a, enum store type, int64_t n, float value,
+                                cudaStream_t stream)
 {
     switch ((int)f) {
     case FUNCTION_SCALE: return launch_same(y, a, type, n, f_scale{value}, stream);
@@ -134,7 +144,8 @@ struct f_self {
     template <typename T> __device__ float of(float x) const { return x; }
 };
 
-template <typename X> static cudaError_t launch_cast(void *y, const void *a, enum store to, int64_t n, cudaStream_t stream)
+template <typename X>
+static cudaError_t launch_cast(void *y, const void *a, enum store to, int64_t n, cudaStream_t stream)
 {
     switch (to) {
     case STORE_F32: return launch_map<f_self, X, float>(y, a, n, f_self{}, stream);
@@ -179,14 +190,17 @@ template <typename X, typename A> __global__ void accumulate_kernel(A *acc, cons
     if (blockIdx.x == 0 && rest < n) acc[rest] = from_float<A>(to_float(acc[rest]) + to_float(a[rest]));
 }
 
-template <typename X, typename A> static cudaError_t launch_onto(void *acc, const void *x, int64_t n, cudaStream_t stream)
+template <typename X, typename A>
+static cudaError_t launch_onto(void *acc, const void *x, int64_t n, cudaStream_t stream)
 {
     if (!is_one_grid(n)) return cudaErrorInvalidValue;
-    accumulate_kernel<X, A><<<grid_of_packs(n / PACK<X, A>), BLOCK, 0, stream>>>(static_cast<A *>(acc), static_cast<const X *>(x), n);
+    accumulate_kernel<X, A>
+        <<<grid_of_packs(n / PACK<X, A>), BLOCK, 0, stream>>>(static_cast<A *>(acc), static_cast<const X *>(x), n);
     return cudaGetLastError();
 }
 
-template <typename X> static cudaError_t launch_accumulate(void *acc, const void *x, enum store to, int64_t n, cudaStream_t stream)
+template <typename X>
+static cudaError_t launch_accumulate(void *acc, const void *x, enum store to, int64_t n, cudaStream_t stream)
 {
     switch (to) {
     case STORE_F32: return launch_onto<X, float>(acc, x, n, stream);
@@ -196,7 +210,8 @@ template <typename X> static cudaError_t launch_accumulate(void *acc, const void
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t cuda_accumulate(void *acc, const void *x, enum store to, enum store from, int64_t n, cudaStream_t stream)
+extern "C" cudaError_t cuda_accumulate(void *acc, const void *x, enum store to, enum store from, int64_t n,
+                                       cudaStream_t stream)
 {
     switch (from) {
     case STORE_F32: return launch_accumulate<float>(acc, x, to, n, stream);
@@ -208,7 +223,8 @@ extern "C" cudaError_t cuda_accumulate(void *acc, const void *x, enum store to, 
 
 /* --- the gradients of the SiLU gate ---------------------------------------------------
  *
- * With s = sigmoid(g): dgate = dy up s (1 + g (1 - s)), dup = dy g s; and y = g s up, recomputed. */
+ * With s = sigmoid(g): dgate = dy up s (1 + g (1 - s)), dup = dy g s; and y = g s up,
+ * recomputed. */
 
 constexpr int GATES = 2; /* packs of three inputs that a thread reads at once */
 
@@ -251,14 +267,17 @@ __global__ void silu_gate_bwd_kernel(T *dgate, T *dup, T *y, const T *dy, const 
 }
 
 template <typename T, int V>
-static void launch_gates(void *dgate, void *dup, void *y, const void *dy, const void *gate, const void *up, int64_t n, cudaStream_t stream)
+static void launch_gates(void *dgate, void *dup, void *y, const void *dy, const void *gate, const void *up, int64_t n,
+                         cudaStream_t stream)
 {
     const auto kernel = y ? silu_gate_bwd_kernel<T, V, true> : silu_gate_bwd_kernel<T, V, false>;
-    kernel<<<grid_of_packs(TURN / GATES * (n / V)), BLOCK, 0, stream>>>((T *)dgate, (T *)dup, (T *)y, (const T *)dy, (const T *)gate, (const T *)up, n);
+    kernel<<<grid_of_packs(TURN / GATES * (n / V)), BLOCK, 0, stream>>>((T *)dgate, (T *)dup, (T *)y, (const T *)dy,
+                                                                        (const T *)gate, (const T *)up, n);
 }
 
 template <typename T>
-static cudaError_t launch_silu_gate_bwd(void *dgate, void *dup, void *y, const void *dy, const void *gate, const void *up, int64_t n, int access, cudaStream_t stream)
+static cudaError_t launch_silu_gate_bwd(void *dgate, void *dup, void *y, const void *dy, const void *gate,
+                                        const void *up, int64_t n, int access, cudaStream_t stream)
 {
     if (!is_one_grid(n)) return cudaErrorInvalidValue;
     if (misaligned(access, dgate, dup, y, dy, gate, up)) return cudaErrorMisalignedAddress;
@@ -267,8 +286,8 @@ static cudaError_t launch_silu_gate_bwd(void *dgate, void *dup, void *y, const v
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_silu_gate_bwd(void *dgate, void *dup, void *y, const void *dy, const void *gate, const void *up, enum store type, int64_t n,
-                                          int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_silu_gate_bwd(void *dgate, void *dup, void *y, const void *dy, const void *gate,
+                                          const void *up, enum store type, int64_t n, int access, cudaStream_t stream)
 {
     switch (type) {
     case STORE_F32: return launch_silu_gate_bwd<float>(dgate, dup, y, dy, gate, up, n, access, stream);
@@ -293,7 +312,8 @@ extern "C" cudaError_t cuda_fill(void *y, uint64_t pattern, int64_t bytes, int a
 {
     const int64_t wide = access == 16 ? bytes / 16 * 16 : 0;
     if (misaligned(access, y)) return cudaErrorMisalignedAddress;
-    fill_kernel<<<grid_for(wide ? wide / 16 : bytes), BLOCK, 0, stream>>>(static_cast<uint8_t *>(y), pattern, wide, bytes);
+    fill_kernel<<<grid_for(wide ? wide / 16 : bytes), BLOCK, 0, stream>>>(static_cast<uint8_t *>(y), pattern, wide,
+                                                                          bytes);
     return cudaGetLastError();
 }
 
@@ -303,7 +323,8 @@ __global__ void vectors_kernel(const __grid_constant__ struct vectors v)
 {
     float *y = v.y[blockIdx.y];
     const float *x = v.x[blockIdx.y];
-    for (int i = (int)(blockIdx.x * BLOCK + threadIdx.x); i < v.n[blockIdx.y]; i += (int)gridDim.x * BLOCK) y[i] = x ? y[i] + x[i] : v.value;
+    for (int i = (int)(blockIdx.x * BLOCK + threadIdx.x); i < v.n[blockIdx.y]; i += (int)gridDim.x * BLOCK)
+        y[i] = x ? y[i] + x[i] : v.value;
 }
 
 extern "C" cudaError_t cuda_vectors(struct vectors v, cudaStream_t stream)
@@ -329,7 +350,8 @@ template <typename T> __global__ void spread_kernel(T *y, const void *ds, enum a
     for (int64_t i = packs * V + first; i < n; i += step) y[i] = value;
 }
 
-extern "C" cudaError_t cuda_spread(void *y, const void *ds, enum any from, enum store type, int64_t n, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_spread(void *y, const void *ds, enum any from, enum store type, int64_t n, int access,
+                                   cudaStream_t stream)
 {
     const unsigned grid = grid_for(n / 4);
     const int wide = access == 16;
@@ -346,8 +368,8 @@ extern "C" cudaError_t cuda_spread(void *y, const void *ds, enum any from, enum 
 
 /* V divides `each`; a block loops over the samples blockIdx.y, blockIdx.y + gridDim.y ... */
 template <typename T, int V>
-__global__ void dropout_kernel(T *y, const T *x, const step_block *step, const int32_t *samples, int64_t B, int64_t each, uint32_t key,
-                               uint32_t threshold, float scale, int per_sample)
+__global__ void dropout_kernel(T *y, const T *x, const step_block *step, const int32_t *samples, int64_t B,
+                               int64_t each, uint32_t key, uint32_t threshold, float scale, int per_sample)
 {
     const uint64_t stream = keyed_bits(keyed_bits(keyed_name(step->seed, NAME_DROPOUT, 7), step->rng_step), key);
     for (int64_t b = blockIdx.y; b < B; b += gridDim.y) {
@@ -374,25 +396,37 @@ __global__ void dropout_kernel(T *y, const T *x, const step_block *step, const i
 }
 
 template <typename T>
-static cudaError_t launch_dropout(void *y, const void *x, const struct step_block *step, const int32_t *samples, int64_t B, int64_t each,
-                                  uint32_t key, uint32_t threshold, float scale, int per_sample, int access, cudaStream_t stream)
+static cudaError_t launch_dropout(void *y, const void *x, const struct step_block *step, const int32_t *samples,
+                                  int64_t B, int64_t each, uint32_t key, uint32_t threshold, float scale,
+                                  int per_sample, int access, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
     const bool wide = access == 16;
     if (misaligned(access, y, x)) return cudaErrorMisalignedAddress;
     const dim3 grid(grid_for(wide ? each / V : each), (unsigned)(B < 4096 ? B : 4096));
-    if (wide) dropout_kernel<T, V><<<grid, BLOCK, 0, stream>>>((T *)y, (const T *)x, step, samples, B, each, key, threshold, scale, per_sample);
-    else dropout_kernel<T, 1><<<grid, BLOCK, 0, stream>>>((T *)y, (const T *)x, step, samples, B, each, key, threshold, scale, per_sample);
+    if (wide)
+        dropout_kernel<T, V><<<grid, BLOCK, 0, stream>>>((T *)y, (const T *)x, step, samples, B, each, key, threshold,
+                                                         scale, per_sample);
+    else
+        dropout_kernel<T, 1><<<grid, BLOCK, 0, stream>>>((T *)y, (const T *)x, step, samples, B, each, key, threshold,
+                                                         scale, per_sample);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_dropout(void *y, const void *x, const struct step_block *step, const int32_t *samples, enum store type, int64_t B,
-                                    int64_t each, uint32_t key, uint32_t threshold, float scale, int per_sample, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_dropout(void *y, const void *x, const struct step_block *step, const int32_t *samples,
+                                    enum store type, int64_t B, int64_t each, uint32_t key, uint32_t threshold,
+                                    float scale, int per_sample, int access, cudaStream_t stream)
 {
     switch (type) {
-    case STORE_F32: return launch_dropout<float>(y, x, step, samples, B, each, key, threshold, scale, per_sample, access, stream);
-    case STORE_BF16: return launch_dropout<__nv_bfloat16>(y, x, step, samples, B, each, key, threshold, scale, per_sample, access, stream);
-    case STORE_F16: return launch_dropout<__half>(y, x, step, samples, B, each, key, threshold, scale, per_sample, access, stream);
+        case STORE_F32:
+            return launch_dropout<float>(y, x, step, samples, B, each, key, threshold, scale, per_sample, access,
+                                         stream);
+        case STORE_BF16:
+            return launch_dropout<__nv_bfloat16>(y, x, step, samples, B, each, key, threshold, scale, per_sample,
+                                                 access, stream);
+        case STORE_F16:
+            return launch_dropout<__half>(y, x, step, samples, B, each, key, threshold, scale, per_sample, access,
+                                          stream);
     }
     return cudaErrorInvalidValue;
 }

@@ -1,6 +1,6 @@
 /*
- * keyed.cuh: the random streams of base/random.h by name, and the stochastic rounding of cpu/round.h
- * that uses them, on the GPU.
+ * keyed.cuh: the random streams of base/random.h by name, and the stochastic rounding of
+ * cpu/round.h that uses them, on the GPU.
  */
 #ifndef KEYED_CUH
 #define KEYED_CUH

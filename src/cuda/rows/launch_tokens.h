@@ -11,10 +11,13 @@ extern "C" {
 #endif
 
 /* y [rows], each of `bytes` bytes: rows of the table, selected by ids. */
-cudaError_t cuda_embedding(void *y, const int32_t *ids, const void *table, int64_t rows, int64_t bytes, int access, cudaStream_t stream);
-/* dw f32 [V,C]; it is added to with `accumulate`. Rows of the id `padding` are left out; -1: none. next: scratch, int32 [rows]. */
-cudaError_t cuda_embedding_dw(float *dw, int32_t *next, const int32_t *ids, const void *dy, enum store type, int64_t rows,
-                              int64_t V, int64_t C, int32_t padding, int accumulate, int access, cudaStream_t stream);
+cudaError_t cuda_embedding(void *y, const int32_t *ids, const void *table, int64_t rows, int64_t bytes, int access,
+                           cudaStream_t stream);
+/* dw f32 [V,C]; it is added to with `accumulate`. Rows of the id `padding` are left out; -1: none.
+ * next: scratch, int32 [rows]. */
+cudaError_t cuda_embedding_dw(float *dw, int32_t *next, const int32_t *ids, const void *dy, enum store type,
+                              int64_t rows, int64_t V, int64_t C, int32_t padding, int accumulate, int access,
+                              cudaStream_t stream);
 
 /* y, x [B,T,H,D]; y may alias x. */
 struct rope_shape {
@@ -24,18 +27,22 @@ struct rope_shape {
     int64_t per;              /* 1 or 3 */
     int second, third;        /* of three, the first pairs that the second and the third position turn */
 };
-cudaError_t cuda_rope(void *y, const void *x, const float *inv_freq, enum store type, struct rope_shape s, int access, cudaStream_t stream);
+cudaError_t cuda_rope(void *y, const void *x, const float *inv_freq, enum store type, struct rope_shape s, int access,
+                      cudaStream_t stream);
 
-/* cache [B,S], x [B,T], each row of `bytes` bytes: cache[b,positions[b,t]] = x[b,t]; a position outside 0..S-1 writes nothing. */
-cudaError_t cuda_cache_write(void *cache, const void *x, const int32_t *positions, int64_t B, int64_t S, int64_t T, int64_t bytes,
-                             int access, cudaStream_t stream);
+/* cache [B,S], x [B,T], each row of `bytes` bytes: cache[b,positions[b,t]] = x[b,t]; a position
+ * outside 0..S-1 writes nothing. */
+cudaError_t cuda_cache_write(void *cache, const void *x, const int32_t *positions, int64_t B, int64_t S, int64_t T,
+                             int64_t bytes, int access, cudaStream_t stream);
 
 /* logits [rows,V]; losses: scratch, f64 [rows]. */
 cudaError_t cuda_xent(float *loss, float *lse, double *losses, const void *logits, const int32_t *labels,
-                      const float *inv_count, enum store type, int64_t rows, int64_t V, int access, cudaStream_t stream);
+                      const float *inv_count, enum store type, int64_t rows, int64_t V, int access,
+                      cudaStream_t stream);
 /* d may alias logits. */
 cudaError_t cuda_xent_bwd(void *d, const void *logits, const int32_t *labels, const float *inv_count, const float *lse,
-                          const float *dloss, enum store type, int64_t rows, int64_t V, int access, cudaStream_t stream);
+                          const float *dloss, enum store type, int64_t rows, int64_t V, int access,
+                          cudaStream_t stream);
 
 #ifdef __cplusplus
 }

@@ -25,7 +25,8 @@ static inline void loop_nest_push(struct loop_nest *f, int64_t size, int64_t y, 
 {
     const int last = f->loops - 1;
     if (size == 1) return;
-    if (f->loops && y == f->y[last] * f->size[last] && a == f->a[last] * f->size[last] && b == f->b[last] * f->size[last]) {
+    if (f->loops && y == f->y[last] * f->size[last] && a == f->a[last] * f->size[last] &&
+        b == f->b[last] * f->size[last]) {
         f->size[last] *= size;
         return;
     }
@@ -70,7 +71,8 @@ static inline struct loop_nest loop_nest_over(struct strides y, struct strides a
     struct loop_nest f;
     memset(&f, 0, sizeof f);
     for (int i = 0; i < y.rank; i++)
-        loop_nest_push(&f, y.dim[y.rank - 1 - i], y.stride[y.rank - 1 - i], stride_from_last(a, i), stride_from_last(b, i));
+        loop_nest_push(&f, y.dim[y.rank - 1 - i], y.stride[y.rank - 1 - i], stride_from_last(a, i),
+                       stride_from_last(b, i));
     loop_nest_end(&f);
     return f;
 }
@@ -87,10 +89,12 @@ static inline int strides_fit(const int64_t *stride, int loops, int V)
 /* Whether strides allow V elements of all operands at a time. */
 static inline int loop_nest_fits(const struct loop_nest *f, int V)
 {
-    return f->size[0] % V == 0 && f->y[0] == 1 && strides_fit(f->y, f->loops, V) && strides_fit(f->a, f->loops, V) && strides_fit(f->b, f->loops, V);
+    return f->size[0] % V == 0 && f->y[0] == 1 && strides_fit(f->y, f->loops, V) && strides_fit(f->a, f->loops, V) &&
+           strides_fit(f->b, f->loops, V);
 }
 
-/* ADD and MUL with strides (strided.cu): by element; by 16-byte packs; the latter with offsets of 32 bits. */
+/* ADD and MUL with strides (strided.cu): by element; by 16-byte packs; the latter with offsets of
+ * 32 bits. */
 enum pair_form { PAIR_ELEMENTS, PAIR_PACKS, PAIR_PACKS_32 };
 
 /* Whether an operand's offsets, in packs, fit 31 bits. */
@@ -113,8 +117,9 @@ static inline int loop_nest_is_dense(const struct loop_nest *f)
     return 1;
 }
 
-/* Up to three loops that all operands traverse by packs, with a dense y, are cheap enough in 32 bits that
- * computing the offset of a pack costs less than moving it. V: elements of a pack; 1: no packs. */
+/* Up to three loops that all operands traverse by packs, with a dense y, are cheap enough in 32
+ * bits that computing the offset of a pack costs less than moving it. V: elements of a pack; 1: no
+ * packs. */
 static inline enum pair_form pair_form(const struct loop_nest *f, int V)
 {
     if (V == 1) return PAIR_ELEMENTS;
@@ -188,7 +193,8 @@ static inline int summing_fits(const struct summing *s, int V)
 
 /* A function of shapes, strides and the element size alone, so that the workspace and the order of
  * additions are functions of these too. */
-static inline struct summing summing_of(int rank, const int64_t *dim, const int64_t *stride, int to_rank, const int64_t *to, int size)
+static inline struct summing summing_of(int rank, const int64_t *dim, const int64_t *stride, int to_rank,
+                                        const int64_t *to, int size)
 {
     struct loop_nest f;
     struct summing s;
@@ -217,7 +223,8 @@ static inline struct summing summing_of(int rank, const int64_t *dim, const int6
     return s;
 }
 
-/* Rows of adjacent results; separate results, each by a warp or by a block; rows that are summed over several loops. */
+/* Rows of adjacent results; separate results, each by a warp or by a block; rows that are summed
+ * over several loops. */
 enum sum_to_form { SUM_ROWS, SUM_BY_WARP, SUM_BY_BLOCK, SUM_ROWS_OF_LOOPS };
 static inline enum sum_to_form sum_to_form(const struct summing *s)
 {

@@ -1,7 +1,7 @@
 /*
- * norm_blocks.h: the number of partial sums of a sum over rows, and the forms of the kernels. They are
- * functions of the shape alone; the planning half (workspaces, forms), the launchers (grids) and so the
- * order of every sum follow them.
+ * norm_blocks.h: the number of partial sums of a sum over rows, and the forms of the kernels. They
+ * are functions of the shape alone; the planning half (workspaces, forms), the launchers (grids)
+ * and so the order of every sum follow them.
  */
 #ifndef NORM_BLOCKS_H
 #define NORM_BLOCKS_H
@@ -14,8 +14,8 @@ enum { NORM_PACKS = 1024 };
 static inline int norm_threads(int64_t packs) { return packs <= 32 ? 256 : (int)((packs + 31) / 32 * 32); }
 static inline int norm_in_packs(int64_t C, int size) { return C * size % 16 == 0 && C * size / 16 <= NORM_PACKS; }
 
-/* A group of up to 32 lanes has a row, or a block of up to NORM_MOST threads with all the registers that they need,
- * or one of more threads with half of them and half the rows at once. */
+/* A group of up to 32 lanes has a row, or a block of up to NORM_MOST threads with all the registers
+ * that they need, or one of more threads with half of them and half the rows at once. */
 enum { NORM_MOST = 512 };
 enum norm_packs_form { NORM_LANES, NORM_BLOCK, NORM_WIDE_BLOCK };
 static inline enum norm_packs_form norm_packs_form(int64_t packs)
@@ -31,8 +31,8 @@ static inline int group_size(int64_t packs, int most)
     return size;
 }
 
-/* The gradients of norms.cu: the `sums` column sums of a block's groups of threads are in shared memory, or, where they
- * do not fit, in the workspace; then a block is one group. */
+/* The gradients of norms.cu: the `sums` column sums of a block's groups of threads are in shared
+ * memory, or, where they do not fit, in the workspace; then a block is one group. */
 enum { NORM_BWD_BLOCK = 512, NORM_SHARED_MAX = 47 * 1024 };
 enum norm_bwd_form { NORM_BWD_SHARED, NORM_BWD_WORKSPACE };
 static inline int64_t norm_bwd_shared(int64_t C, int V, int sums)
@@ -48,11 +48,15 @@ static inline enum norm_bwd_form norm_bwd_form(int64_t C, int V, int sums)
  * at least one block each; for norms.cu two blocks of 512 threads per SM. */
 static inline int64_t norm_blocks(int64_t rows, int64_t C, int size)
 {
-    const int64_t threads = norm_in_packs(C, size) ? norm_threads(C * size / 16) : 256, blocks = 132 * (threads < 512 ? 512 / threads : 1);
+    const int64_t threads = norm_in_packs(C, size) ? norm_threads(C * size / 16) : 256,
+                  blocks = 132 * (threads < 512 ? 512 / threads : 1);
     return rows < 1 ? 1 : rows < blocks ? rows : blocks;
 }
 /* The number of floats of `sums` sums of C columns per block. */
-static inline int64_t norm_partial(int64_t rows, int64_t C, int size, int sums) { return norm_blocks(rows, C, size) * C * sums; }
+static inline int64_t norm_partial(int64_t rows, int64_t C, int size, int sums)
+{
+    return norm_blocks(rows, C, size) * C * sums;
+}
 
 /* Chunks per group of n rows: at least 64 rows each, and few if channels or groups are many. */
 static inline int64_t batch_chunks(int64_t G, int64_t n, int64_t C)

@@ -64,7 +64,8 @@ template <int N> struct reduce_buffer {
 
 /* Replaces v[i] by the group's sum of v[i], in all its threads. `lanes`: 8, 16 or 32; 0: the
  * block. */
-template <int N> static __device__ inline void sum_rows_together(float (&v)[N], int lanes, reduce_buffer<N> &buffer, int &turn)
+template <int N>
+static __device__ inline void sum_rows_together(float (&v)[N], int lanes, reduce_buffer<N> &buffer, int &turn)
 {
     const int lane = threadIdx.x % WARP;
     int bit = 1;
@@ -100,13 +101,16 @@ template <int N> static __device__ inline void sum_rows_together(float (&v)[N], 
 
 /* The launch bound in threads per SM; with both a sum and a mean, 1024 threads would not have
  * enough registers. */
-static constexpr int resident(bool centred, bool add, int threads) { return centred && add && threads == MOST ? 768 : WIDEST; }
+static constexpr int resident(bool centred, bool add, int threads)
+{
+    return centred && add && threads == MOST ? 768 : WIDEST;
+}
 
 /* ADD: normalises x + more, which is written to r; the rounded sum is used. */
 template <bool CENTRED, bool ADD, typename T, int THREADS>
 static __global__ void __launch_bounds__(resident(CENTRED, ADD, THREADS), 1)
-    norm_packs_kernel(T *y, norm_stats stats, const T *x, T *r, const T *more, const T *w, const T *b, int64_t rows, int64_t C, float eps,
-                      int lanes)
+    norm_packs_kernel(T *y, norm_stats stats, const T *x, T *r, const T *more, const T *w, const T *b, int64_t rows,
+                      int64_t C, float eps, int lanes)
 {
     constexpr int V = PACK<T>, ROWS = rows_at_once(THREADS);
     __shared__ reduce_buffer<ROWS> buffer;
@@ -193,8 +197,8 @@ static __global__ void __launch_bounds__(resident(CENTRED, ADD, THREADS), 1)
 
 /* This thread's pack of a row: its contribution to the row's sums and to the column sums. */
 template <bool CENTRED, typename T>
-static __device__ inline void add_row(float (&dw)[PACK<T>], float (&db)[PACK<T>], float &g, float &gh, const uint4 &dy, const uint4 &x,
-                                      const float (&s)[PACK<T>], float mean, float rstd)
+static __device__ inline void add_row(float (&dw)[PACK<T>], float (&db)[PACK<T>], float &g, float &gh, const uint4 &dy,
+                                      const uint4 &x, const float (&s)[PACK<T>], float mean, float rstd)
 {
     float d[PACK<T>], a[PACK<T>];
     unpack<T>(d, dy);
@@ -210,7 +214,9 @@ static __device__ inline void add_row(float (&dw)[PACK<T>], float (&db)[PACK<T>]
 }
 
 /* Adds the groups of a block in order and writes the block's part of `partial`, [SUMS,C]. */
-template <int V> static __device__ inline void put_columns(float *partial, const float (&sum)[V], int64_t c, int64_t C, int groups, int lanes)
+template <int V>
+static __device__ inline void put_columns(float *partial, const float (&sum)[V], int64_t c, int64_t C, int groups,
+                                          int lanes)
 {
     extern __shared__ float columns[]; /* [V, threads] */
     if (groups == 1) {
@@ -231,8 +237,8 @@ template <int V> static __device__ inline void put_columns(float *partial, const
 
 template <bool CENTRED, bool ADD, typename T, int THREADS>
 static __global__ void __launch_bounds__(THREADS)
-    norm_packs_bwd_kernel(T *dx, float *partial, const T *dy, const T *x, const T *w, const T *add, norm_stats stats, int64_t rows, int64_t C,
-                          int lanes)
+    norm_packs_bwd_kernel(T *dx, float *partial, const T *dy, const T *x, const T *w, const T *add, norm_stats stats,
+                          int64_t rows, int64_t C, int lanes)
 {
     constexpr int V = PACK<T>, SUMS = CENTRED ? 2 : 1, ROWS = rows_at_once(THREADS);
     constexpr bool EARLY = ADD && THREADS <= MOST; /* `add` is loaded with the rest if there are enough registers */
@@ -283,7 +289,8 @@ static __global__ void __launch_bounds__(THREADS)
             if (ADD) {
                 unpack<T>(h, EARLY ? more[j] : *reinterpret_cast<const uint4 *>(add + (row + j) * C + c));
 #pragma unroll
-                for (int i = 0; i < V; i++) e[i] = __fadd_rn(e[i], h[i]); /* added after rounding, as a separate ADD would */
+                /* added after rounding, as a separate ADD would */
+                for (int i = 0; i < V; i++) e[i] = __fadd_rn(e[i], h[i]);
             }
             store<V>(dx + (row + j) * C + c, e);
         }
@@ -311,20 +318,25 @@ static shape shape_of(int64_t packs)
 }
 
 template <bool CENTRED, bool ADD, typename T>
-static void launch_forward(void *y, norm_stats stats, const void *x, struct norm_sum sum, const void *w, const void *b, int64_t rows, int64_t C,
-                           float eps, enum norm_packs_form form, cudaStream_t stream)
+static void launch_forward(void *y, norm_stats stats, const void *x, struct norm_sum sum, const void *w, const void *b,
+                           int64_t rows, int64_t C, float eps, enum norm_packs_form form, cudaStream_t stream)
 {
     const shape f = shape_of(C / PACK<T>);
     const unsigned grid = grid_of_rows(rows, f.each, GRID_MAX);
     T *to = static_cast<T *>(y), *r = static_cast<T *>(sum.r);
-    const T *from = static_cast<const T *>(x), *m = static_cast<const T *>(sum.more), *s = static_cast<const T *>(w), *t = static_cast<const T *>(b);
+    const T *from = static_cast<const T *>(x), *m = static_cast<const T *>(sum.more), *s = static_cast<const T *>(w),
+            *t = static_cast<const T *>(b);
     if (form != NORM_WIDE_BLOCK)
-        norm_packs_kernel<CENTRED, ADD, T, MOST><<<grid, f.threads, 0, stream>>>(to, stats, from, r, m, s, t, rows, C, eps, f.lanes);
-    else norm_packs_kernel<CENTRED, ADD, T, WIDEST><<<grid, f.threads, 0, stream>>>(to, stats, from, r, m, s, t, rows, C, eps, f.lanes);
+        norm_packs_kernel<CENTRED, ADD, T, MOST>
+            <<<grid, f.threads, 0, stream>>>(to, stats, from, r, m, s, t, rows, C, eps, f.lanes);
+    else
+        norm_packs_kernel<CENTRED, ADD, T, WIDEST>
+            <<<grid, f.threads, 0, stream>>>(to, stats, from, r, m, s, t, rows, C, eps, f.lanes);
 }
 
-extern "C" cudaError_t cuda_norm_packs(void *y, norm_stats stats, const void *x, struct norm_sum sum, const void *w, const void *b,
-                                       enum store type, int64_t rows, int64_t C, float eps, enum norm_packs_form form, cudaStream_t stream)
+extern "C" cudaError_t cuda_norm_packs(void *y, norm_stats stats, const void *x, struct norm_sum sum, const void *w,
+                                       const void *b, enum store type, int64_t rows, int64_t C, float eps,
+                                       enum norm_packs_form form, cudaStream_t stream)
 {
     if (form != norm_packs_form(C * (type == STORE_F32 ? 4 : 2) / 16)) return cudaErrorInvalidValue;
     return by_type(type, [&](auto zero) {
@@ -337,30 +349,38 @@ extern "C" cudaError_t cuda_norm_packs(void *y, norm_stats stats, const void *x,
 }
 
 template <bool CENTRED, bool ADD, typename T>
-static void launch_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, const void *w, const void *add,
-                       norm_stats stats, int64_t rows, int64_t C, enum norm_packs_form form, cudaStream_t stream)
+static void launch_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, const void *w,
+                       const void *add, norm_stats stats, int64_t rows, int64_t C, enum norm_packs_form form,
+                       cudaStream_t stream)
 {
     constexpr int SUMS = CENTRED ? 2 : 1;
     const shape f = shape_of(C / PACK<T>);
     const unsigned grid = grid_of_rows(rows, f.each, norm_blocks(rows, C, sizeof(T)));
     const size_t shared = f.lanes ? (size_t)f.threads * PACK<T> * sizeof(float) : 0;
     T *to = static_cast<T *>(dx);
-    const T *d = static_cast<const T *>(dy), *a = static_cast<const T *>(x), *s = static_cast<const T *>(w), *m = static_cast<const T *>(add);
+    const T *d = static_cast<const T *>(dy), *a = static_cast<const T *>(x), *s = static_cast<const T *>(w),
+            *m = static_cast<const T *>(add);
     if (form != NORM_WIDE_BLOCK)
-        norm_packs_bwd_kernel<CENTRED, ADD, T, MOST><<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
-    else norm_packs_bwd_kernel<CENTRED, ADD, T, WIDEST><<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
+        norm_packs_bwd_kernel<CENTRED, ADD, T, MOST>
+            <<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
+    else
+        norm_packs_bwd_kernel<CENTRED, ADD, T, WIDEST>
+            <<<grid, f.threads, shared, stream>>>(to, partial, d, a, s, m, stats, rows, C, f.lanes);
     launch_column_sums({{dw, STORE_F32}, {db, STORE_F32}, C, 0}, partial, grid, SUMS * C, stream);
 }
 
-extern "C" cudaError_t cuda_norm_packs_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, const void *w,
-                                           const void *add, norm_stats stats, enum store type, int64_t rows, int64_t C, enum norm_packs_form form,
+extern "C" cudaError_t cuda_norm_packs_bwd(void *dx, float *dw, float *db, float *partial, const void *dy,
+                                           const void *x, const void *w, const void *add, norm_stats stats,
+                                           enum store type, int64_t rows, int64_t C, enum norm_packs_form form,
                                            cudaStream_t stream)
 {
     if (form != norm_packs_form(C * (type == STORE_F32 ? 4 : 2) / 16)) return cudaErrorInvalidValue;
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
-        if (stats.mean && add) launch_bwd<true, true, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
-        else if (stats.mean) launch_bwd<true, false, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
+        if (stats.mean && add)
+            launch_bwd<true, true, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
+        else if (stats.mean)
+            launch_bwd<true, false, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
         else if (add) launch_bwd<false, true, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
         else launch_bwd<false, false, T>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
     });

@@ -25,7 +25,8 @@ constexpr int BWD_BLOCK = NORM_BWD_BLOCK;
 /* --- RMSNORM and LAYERNORM -------------------------------------------------------------- */
 
 template <bool CENTRED, typename T, int V>
-static __global__ void norm_kernel(T *y, norm_stats stats, const T *x, typed_ptr w, typed_ptr b, int64_t rows, int64_t C, float eps, int size)
+static __global__ void norm_kernel(T *y, norm_stats stats, const T *x, typed_ptr w, typed_ptr b, int64_t rows,
+                                   int64_t C, float eps, int size)
 {
     __shared__ float partial[WARP];
     const int lane = threadIdx.x & (size - 1), each = BLOCK / size;
@@ -67,8 +68,8 @@ static __global__ void norm_kernel(T *y, norm_stats stats, const T *x, typed_ptr
 }
 
 template <typename T, int V>
-static void launch_norm(void *y, norm_stats stats, const void *x, typed_ptr w, typed_ptr b, int64_t rows, int64_t C, float eps,
-                        cudaStream_t stream)
+static void launch_norm(void *y, norm_stats stats, const void *x, typed_ptr w, typed_ptr b, int64_t rows, int64_t C,
+                        float eps, cudaStream_t stream)
 {
     const int size = group_size(C / V, BLOCK);
     const unsigned grid = grid_of_rows(rows, BLOCK / size, GRID_MAX);
@@ -78,18 +79,20 @@ static void launch_norm(void *y, norm_stats stats, const void *x, typed_ptr w, t
     else norm_kernel<false, T, V><<<grid, BLOCK, 0, stream>>>(to, stats, from, w, b, rows, C, eps, size);
 }
 
-extern "C" cudaError_t cuda_add_norm(void *y, norm_stats stats, const void *x, struct norm_sum sum, typed_ptr w, typed_ptr b, enum store type,
-                                     int64_t rows, int64_t C, float eps, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_add_norm(void *y, norm_stats stats, const void *x, struct norm_sum sum, typed_ptr w,
+                                     typed_ptr b, enum store type, int64_t rows, int64_t C, float eps, int access,
+                                     cudaStream_t stream)
 {
     loop_nest f = {};
     loop_nest_push(&f, rows * C, 1, 1, 1);
     loop_nest_end(&f);
-    const cudaError_t e = cuda_pair_strided(FUNCTION_ADD, sum.r, x, sum.more, type, f, access, access == 16 ? PAIR_PACKS_32 : PAIR_ELEMENTS, stream);
+    const cudaError_t e = cuda_pair_strided(FUNCTION_ADD, sum.r, x, sum.more, type, f, access,
+                                            access == 16 ? PAIR_PACKS_32 : PAIR_ELEMENTS, stream);
     return e != cudaSuccess ? e : cuda_norm(y, stats, sum.r, w, b, type, rows, C, eps, access, stream);
 }
 
-extern "C" cudaError_t cuda_norm(void *y, norm_stats stats, const void *x, typed_ptr w, typed_ptr b, enum store type, int64_t rows,
-                                 int64_t C, float eps, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_norm(void *y, norm_stats stats, const void *x, typed_ptr w, typed_ptr b, enum store type,
+                                 int64_t rows, int64_t C, float eps, int access, cudaStream_t stream)
 {
     if (misaligned(access, y, x, w.data, b.data)) return cudaErrorMisalignedAddress;
     return by_type(type, [&](auto zero) {
@@ -110,8 +113,8 @@ extern "C" cudaError_t cuda_norm(void *y, norm_stats stats, const void *x, typed
 
 template <bool CENTRED, typename T, int V>
 static __global__ void __launch_bounds__(BWD_BLOCK, 2)
-    norm_bwd_kernel(T *dx, float *partial, const T *dy, const T *x, typed_ptr w, const T *add, norm_stats stats, int64_t rows, int64_t C,
-                    int size, bool in_shared)
+    norm_bwd_kernel(T *dx, float *partial, const T *dy, const T *x, typed_ptr w, const T *add, norm_stats stats,
+                    int64_t rows, int64_t C, int size, bool in_shared)
 {
     constexpr int SUMS = CENTRED ? 2 : 1;
     extern __shared__ float shared[];
@@ -176,7 +179,8 @@ static __global__ void combine_kernel(float *dw, float *db, const float *partial
     const int64_t place = (int64_t)blockIdx.x * COLUMNS + threadIdx.x, width = C / V;
     double sum = 0;
     if (place < C)
-        for (int b = threadIdx.y; b < blocks; b += SLICES) sum += partial[((int64_t)b * gridDim.y + blockIdx.y) * C + place];
+        for (int b = threadIdx.y; b < blocks; b += SLICES)
+            sum += partial[((int64_t)b * gridDim.y + blockIdx.y) * C + place];
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y || place >= C) return;
@@ -186,31 +190,42 @@ static __global__ void combine_kernel(float *dw, float *db, const float *partial
 
 template <bool CENTRED, typename T, int V>
 static void launch_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed_ptr w,
-                            const void *add, norm_stats stats, int64_t rows, int64_t C, enum norm_bwd_form form, cudaStream_t stream)
+                            const void *add, norm_stats stats, int64_t rows, int64_t C, enum norm_bwd_form form,
+                            cudaStream_t stream)
 {
     constexpr int SUMS = CENTRED ? 2 : 1;
     const int size = group_size(C / V, BWD_BLOCK), each = BWD_BLOCK / size;
     const unsigned grid = grid_of_rows(rows, each, norm_blocks(rows, C, sizeof(T)));
     const bool in_shared = form == NORM_BWD_SHARED;
-    norm_bwd_kernel<CENTRED, T, V><<<grid, BWD_BLOCK, in_shared ? (size_t)norm_bwd_shared(C, V, SUMS) : 0, stream>>>(
-        static_cast<T *>(dx), partial, static_cast<const T *>(dy), static_cast<const T *>(x), w, static_cast<const T *>(add), stats, rows, C, size,
-        in_shared);
-    combine_kernel<<<dim3((unsigned)((C + COLUMNS - 1) / COLUMNS), SUMS), dim3(COLUMNS, SLICES), 0, stream>>>(dw, db, partial,
-                                                                                                             (int)grid, C, V);
+    norm_bwd_kernel<CENTRED, T, V>
+        <<<grid, BWD_BLOCK, in_shared ? (size_t)norm_bwd_shared(C, V, SUMS) : 0, stream>>>(static_cast<T *>(dx),
+                                                                                           partial,
+                                                                                           static_cast<const T *>(dy),
+                                                                                           static_cast<const T *>(x), w,
+                                                                                           static_cast<const T *>(add),
+                                                                                           stats, rows, C, size,
+                                                                                           in_shared);
+    combine_kernel<<<dim3((unsigned)((C + COLUMNS - 1) / COLUMNS), SUMS), dim3(COLUMNS, SLICES), 0, stream>>>(dw, db,
+                                                                                                              partial,
+                                                                                                              (int)grid,
+                                                                                                              C, V);
 }
 
-extern "C" cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x, typed_ptr w,
-                                     const void *add, norm_stats stats, enum store type, int64_t rows, int64_t C, int access,
-                                     enum norm_bwd_form form, cudaStream_t stream)
+extern "C" cudaError_t cuda_norm_bwd(void *dx, float *dw, float *db, float *partial, const void *dy, const void *x,
+                                     typed_ptr w, const void *add, norm_stats stats, enum store type, int64_t rows,
+                                     int64_t C, int access, enum norm_bwd_form form, cudaStream_t stream)
 {
     const bool wide = access == 16;
-    if (form != norm_bwd_form(C, wide ? type == STORE_F32 ? 4 : 8 : 1, stats.mean ? 2 : 1)) return cudaErrorInvalidValue;
+    if (form != norm_bwd_form(C, wide ? type == STORE_F32 ? 4 : 8 : 1, stats.mean ? 2 : 1))
+        return cudaErrorInvalidValue;
     if (misaligned(access, dx, dy, x, w.data, add)) return cudaErrorMisalignedAddress;
     return by_type(type, [&](auto zero) {
         using T = decltype(zero);
         constexpr int V = 16 / sizeof(T);
-        if (stats.mean && wide) launch_norm_bwd<true, T, V>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
-        else if (stats.mean) launch_norm_bwd<true, T, 1>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
+        if (stats.mean && wide)
+            launch_norm_bwd<true, T, V>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
+        else if (stats.mean)
+            launch_norm_bwd<true, T, 1>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
         else if (wide) launch_norm_bwd<false, T, V>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
         else launch_norm_bwd<false, T, 1>(dx, dw, db, partial, dy, x, w, add, stats, rows, C, form, stream);
     });
@@ -316,8 +331,8 @@ static __global__ void row_kernel(T *y, const T *a, const T *b, int64_t rows, in
 }
 
 template <typename F>
-static cudaError_t launch_rows(void *y, const void *a, const void *b, enum store type, int64_t rows, int64_t C, float eps,
-                               int access, cudaStream_t stream)
+static cudaError_t launch_rows(void *y, const void *a, const void *b, enum store type, int64_t rows, int64_t C,
+                               float eps, int access, cudaStream_t stream)
 {
     const bool wide = access == 16;
     if (misaligned(access, y, a, b)) return cudaErrorMisalignedAddress;
@@ -339,19 +354,20 @@ extern "C" cudaError_t cuda_l2norm(void *y, const void *x, enum store type, int6
     return launch_rows<l2norm>(y, x, x, type, rows, C, eps, access, stream);
 }
 
-extern "C" cudaError_t cuda_l2norm_bwd(void *dx, const void *dy, const void *x, enum store type, int64_t rows, int64_t C,
-                                       float eps, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_l2norm_bwd(void *dx, const void *dy, const void *x, enum store type, int64_t rows,
+                                       int64_t C, float eps, int access, cudaStream_t stream)
 {
     return launch_rows<l2norm_bwd>(dx, dy, x, type, rows, C, eps, access, stream);
 }
 
-extern "C" cudaError_t cuda_softmax(void *y, const void *x, enum store type, int64_t rows, int64_t C, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_softmax(void *y, const void *x, enum store type, int64_t rows, int64_t C, int access,
+                                    cudaStream_t stream)
 {
     return launch_rows<softmax>(y, x, x, type, rows, C, 0, access, stream);
 }
 
-extern "C" cudaError_t cuda_softmax_bwd(void *dx, const void *dy, const void *y, enum store type, int64_t rows, int64_t C,
-                                        int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_softmax_bwd(void *dx, const void *dy, const void *y, enum store type, int64_t rows,
+                                        int64_t C, int access, cudaStream_t stream)
 {
     return launch_rows<softmax_bwd>(dx, dy, y, type, rows, C, 0, access, stream);
 }

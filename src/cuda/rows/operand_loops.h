@@ -21,8 +21,9 @@ static inline struct loop_nest loop_nest_of(const struct operand *y, const struc
 
 static inline enum any any_of(enum dtype t)
 {
-    static const enum any of[DT_COUNT] = {[DT_F64] = ANY_F64, [DT_F32] = ANY_F32, [DT_BF16] = ANY_BF16, [DT_F16] = ANY_F16,
-                                          [DT_I64] = ANY_I64, [DT_I32] = ANY_I32, [DT_U8] = ANY_U8};
+    static const enum any of[DT_COUNT] =
+        {[DT_F64] = ANY_F64, [DT_F32] = ANY_F32, [DT_BF16] = ANY_BF16, [DT_F16] = ANY_F16,
+         [DT_I64] = ANY_I64, [DT_I32] = ANY_I32, [DT_U8] = ANY_U8};
     return of[t];
 }
 

@@ -6,7 +6,10 @@
 #include "cuda/plan.h"
 #include "graph/ops.h"
 
-static bool is_float(const struct tensor *t) { return t && (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16); }
+static bool is_float(const struct tensor *t)
+{
+    return t && (t->dtype == DT_F32 || t->dtype == DT_BF16 || t->dtype == DT_F16);
+}
 
 /* All operands have one floating-point dtype; any strides. */
 static bool match_alike(const struct query *q)
@@ -16,7 +19,8 @@ static bool match_alike(const struct query *q)
     return q->nin > 0;
 }
 
-/* Whether all operands are dense, of the result's shape, and aligned: one loop over all elements. */
+/* Whether all operands are dense, of the result's shape, and aligned: one loop over all
+ * elements. */
 static bool is_flat(const struct query *q)
 {
     const struct tensor *y = q->out[0];
@@ -29,12 +33,18 @@ static bool is_flat(const struct query *q)
 }
 
 static bool match_flat(const struct query *q) { return match_alike(q) && is_flat(q); }
-static bool match_accumulate(const struct query *q) { return is_float(q->in[0]) && is_float(q->in[1]) && q->in[1]->dtype == q->out[0]->dtype; }
+static bool match_accumulate(const struct query *q)
+{
+    return is_float(q->in[0]) && is_float(q->in[1]) && q->in[1]->dtype == q->out[0]->dtype;
+}
 static bool match_flat_accumulate(const struct query *q) { return match_accumulate(q) && is_flat(q); }
 static bool match_cast(const struct query *q) { return q->in[0] && q->out[0]; }
 static bool match_flat_cast(const struct query *q) { return is_float(q->in[0]) && is_float(q->out[0]) && is_flat(q); }
 
-static bool match_dequantize(const struct query *q) { return is_aligned(q->in[0]) && is_storable(q->out[0]) && is_aligned(q->out[0]); }
+static bool match_dequantize(const struct query *q)
+{
+    return is_aligned(q->in[0]) && is_storable(q->out[0]) && is_aligned(q->out[0]);
+}
 
 /* All operands are dense and have one dtype. */
 static bool match_all_dense(const struct query *q)
@@ -54,7 +64,10 @@ static bool match_dropout(const struct query *q)
 }
 
 static bool match_sum(const struct query *q) { return is_float(q->in[0]) && q->out[0]->dtype == DT_F32; }
-static uint64_t workspace_sum(const struct query *q) { return (uint64_t)sum_blocks(tensor_elements(q->in[0])) * sizeof(float); }
+static uint64_t workspace_sum(const struct query *q)
+{
+    return (uint64_t)sum_blocks(tensor_elements(q->in[0])) * sizeof(float);
+}
 
 static bool match_sum_to(const struct query *q)
 {
@@ -71,7 +84,8 @@ static uint64_t workspace_sum_to(const struct query *q)
 
 static bool match_act_bwd_any_then_sum(const struct query *q)
 {
-    return match_alike(q) && is_storable(q->out[0]) && is_dense(q->in[0], q->out[0]->dtype) && is_dense(q->in[1], q->out[0]->dtype) && is_dense(q->out[1], DT_F32) &&
+    return match_alike(q) && is_storable(q->out[0]) && is_dense(q->in[0], q->out[0]->dtype) &&
+           is_dense(q->in[1], q->out[0]->dtype) && is_dense(q->out[1], DT_F32) &&
            (q->nout < 3 || is_dense(q->out[2], q->out[0]->dtype));
 }
 
@@ -84,7 +98,8 @@ static bool match_act_bwd_then_sum(const struct query *q)
 static bool match_act_bwd_sum(const struct query *q)
 {
     const struct tensor *x = q->out[0];
-    return match_act_bwd_then_sum(q) && act_sums_fit(tensor_last(x), (int)dtype_size(x->dtype)) && (q->nout < 3 || is_aligned(q->out[2]));
+    return match_act_bwd_then_sum(q) && act_sums_fit(tensor_last(x), (int)dtype_size(x->dtype)) &&
+           (q->nout < 3 || is_aligned(q->out[2]));
 }
 
 static uint64_t workspace_act_bwd_sum(const struct query *q)
@@ -95,11 +110,14 @@ static uint64_t workspace_act_bwd_sum(const struct query *q)
     return (uint64_t)(max_i64(apart, act_sums_of(tensor_rows(x), C, size).blocks) * C) * sizeof(float);
 }
 
-/* --- widths and forms ------------------------------------------------------------------------------- */
+/* --- widths and forms ------------------------------------------------------------------------- */
 
 static int size_of(const struct tensor *t) { return (int)dtype_size(t->dtype); }
 
-static int access_all(const struct query *q) { return access_wide(q, ALL_IN | OUT(0) | OUT(1) | OUT(2), 0, size_of(q->in[0])); }
+static int access_all(const struct query *q)
+{
+    return access_wide(q, ALL_IN | OUT(0) | OUT(1) | OUT(2), 0, size_of(q->in[0]));
+}
 static int access_fill(const struct query *q) { return access_wide(q, OUT(0), 0, 1); }
 static int access_spread(const struct query *q) { return access_wide(q, OUT(0), 0, size_of(q->out[0])); }
 
@@ -125,11 +143,14 @@ static int form_strided(const struct query *q)
     const struct loop_nest f = loop_nest_over(strides_of(q->out[0]), strides_of(q->in[0]), strides_of(q->in[1]));
     return pair_form(&f, access_strided(q) == 16 ? 16 / size_of(q->out[0]) : 1);
 }
-static const struct forms forms_strided = {form_strided, {[PAIR_ELEMENTS] = "by element", [PAIR_PACKS] = "by pack", [PAIR_PACKS_32] = "by pack, 32-bit offsets"}};
+static const struct forms forms_strided =
+    {form_strided,
+     {[PAIR_ELEMENTS] = "by element", [PAIR_PACKS] = "by pack", [PAIR_PACKS_32] = "by pack, 32-bit offsets"}};
 
 static int form_sum(const struct query *q)
 {
-    const struct loop_nest f = loop_nest_over(strides_of(q->in[0]), strides_of(q->in[0]), (struct strides){-1, NULL, NULL});
+    const struct loop_nest f =
+        loop_nest_over(strides_of(q->in[0]), strides_of(q->in[0]), (struct strides){-1, NULL, NULL});
     return sum_form(&f);
 }
 static const struct forms forms_sum = {form_sum, {[SUM_DENSE] = "dense", [SUM_STRIDED] = "strided"}};
@@ -155,9 +176,14 @@ static int form_columns(const struct tensor *x, const struct tensor *y)
 }
 static int form_sum_to(const struct query *q) { return form_columns(q->in[0], q->out[0]); }
 static int form_then_sum(const struct query *q) { return form_columns(q->out[0], q->out[1]); }
-static const struct forms forms_sum_to = {
-    form_sum_to, {[SUM_ROWS] = "by row", [SUM_BY_WARP] = "a warp per result", [SUM_BY_BLOCK] = "a block per result", [SUM_ROWS_OF_LOOPS] = "by row, over several dimensions"}};
-static const struct forms forms_then_sum = {form_then_sum, {[SUM_ROWS] = "by row", [SUM_BY_WARP] = "a warp per result", [SUM_BY_BLOCK] = "a block per result"}};
+static const struct forms forms_sum_to = {form_sum_to,
+                                          {[SUM_ROWS] = "by row",
+                                           [SUM_BY_WARP] = "a warp per result",
+                                           [SUM_BY_BLOCK] = "a block per result",
+                                           [SUM_ROWS_OF_LOOPS] = "by row, over several dimensions"}};
+static const struct forms forms_then_sum =
+    {form_then_sum,
+     {[SUM_ROWS] = "by row", [SUM_BY_WARP] = "a warp per result", [SUM_BY_BLOCK] = "a block per result"}};
 
 const struct kernel cuda_plan_elementwise[] = {
 #include "cuda/rows/elementwise.def"

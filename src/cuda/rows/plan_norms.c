@@ -28,7 +28,8 @@ static bool match_norm_bwd(const struct query *q, int statistics)
 {
     for (int i = 3; i < 3 + statistics; i++)
         if (!is_dense(q->in[i], DT_F32)) return false;
-    return fits(q, 2) && (q->nin <= 3 + statistics || !q->in[3 + statistics] || is_dense(q->in[3 + statistics], q->in[0]->dtype));
+    return fits(q, 2) &&
+           (q->nin <= 3 + statistics || !q->in[3 + statistics] || is_dense(q->in[3 + statistics], q->in[0]->dtype));
 }
 static bool match_rmsnorm_bwd(const struct query *q) { return match_norm_bwd(q, 1); }
 static bool match_layernorm_bwd(const struct query *q) { return match_norm_bwd(q, 2); }
@@ -44,10 +45,13 @@ static bool is_add_norm(const struct query *q)
 }
 
 /* The terms are added with offsets of 32 bits (PAIR_PACKS_32). */
-static bool match_add_norm(const struct query *q) { return is_add_norm(q) && tensor_elements(q->in[0]) <= INT32_MAX * (int64_t)2; }
+static bool match_add_norm(const struct query *q)
+{
+    return is_add_norm(q) && tensor_elements(q->in[0]) <= INT32_MAX * (int64_t)2;
+}
 
-/* norm_packs.cu: a row is read once, in packs of 16 bytes. All operands of [rows,C] and [C] have one
- * dtype; the statistics, outputs and inputs of f32, are not read in packs. */
+/* norm_packs.cu: a row is read once, in packs of 16 bytes. All operands of [rows,C] and [C] have
+ * one dtype; the statistics, outputs and inputs of f32, are not read in packs. */
 static bool packs_match(const struct query *q, const struct tensor *x, int weights, int nweights)
 {
     if (!norm_in_packs(tensor_last(x), (int)dtype_size(x->dtype))) return false;
@@ -60,13 +64,15 @@ static bool match_packs(const struct query *q) { return match_forward(q) && pack
 
 static bool match_add_packs(const struct query *q)
 {
-    return is_add_norm(q) && packs_match(q, q->in[0], 2, q->nin - 2) && is_aligned(q->in[1]) && is_aligned(q->out[q->nout - 1]);
+    return is_add_norm(q) && packs_match(q, q->in[0], 2, q->nin - 2) && is_aligned(q->in[1]) &&
+           is_aligned(q->out[q->nout - 1]);
 }
 
 static bool match_packs_bwd(const struct query *q, int statistics)
 {
     const struct tensor *add = given(q, 3 + statistics);
-    return match_norm_bwd(q, statistics) && packs_match(q, q->in[1], 2, 1) && is_aligned(q->in[0]) && (!add || is_aligned(add));
+    return match_norm_bwd(q, statistics) && packs_match(q, q->in[1], 2, 1) && is_aligned(q->in[0]) &&
+           (!add || is_aligned(add));
 }
 static bool match_rmsnorm_packs_bwd(const struct query *q) { return match_packs_bwd(q, 1); }
 static bool match_layernorm_packs_bwd(const struct query *q) { return match_packs_bwd(q, 2); }
@@ -81,7 +87,10 @@ static uint64_t work_layernorm_bwd(const struct query *q) { return 2 * work_rmsn
 /* --- maps ------------------------------------------------------------------------------- */
 
 static bool match_batchnorm(const struct query *q) { return fits(q, 1) && q->out[1]->dim[0] <= GROUPS_MAX; }
-static bool match_batchnorm_bwd(const struct query *q) { return match_norm_bwd(q, 2) && q->in[3]->dim[0] <= GROUPS_MAX; }
+static bool match_batchnorm_bwd(const struct query *q)
+{
+    return match_norm_bwd(q, 2) && q->in[3]->dim[0] <= GROUPS_MAX;
+}
 
 static bool match_batchnorm_update(const struct query *q)
 {
@@ -102,18 +111,30 @@ static uint64_t work_batchnorm_bwd(const struct query *q)
 }
 static uint64_t work_batchnorm_frozen_bwd(const struct query *q) { return work_maps(q->in[1], 1); }
 
-/* --- widths and forms ------------------------------------------------------------------------------- */
+/* --- widths and forms ------------------------------------------------------------------------- */
 
 static int access_forward(const struct query *q) { return access_rows(q, ALL_IN | OUT(0), q->in[0]); }
 static int access_backward(const struct query *q) { return access_rows(q, IN(0) | IN(1) | OUT(0), q->in[1]); }
-static int access_add_norm(const struct query *q) { return access_rows(q, ALL_IN | OUT(0) | OUT(q->nout - 1), q->in[0]); }
+static int access_add_norm(const struct query *q)
+{
+    return access_rows(q, ALL_IN | OUT(0) | OUT(q->nout - 1), q->in[0]);
+}
 /* Not the statistics, from input 3 on. */
 static int access_rmsnorm_bwd(const struct query *q) { return access_rows(q, (ALL_IN & ~IN(3)) | OUT(0), q->in[1]); }
-static int access_layernorm_bwd(const struct query *q) { return access_rows(q, (ALL_IN & ~(IN(3) | IN(4))) | OUT(0), q->in[1]); }
-static int access_batchnorm(const struct query *q) { return access_rows(q, ALL_IN | OUT(0) | OUT(1) | OUT(2), q->in[0]); }
+static int access_layernorm_bwd(const struct query *q)
+{
+    return access_rows(q, (ALL_IN & ~(IN(3) | IN(4))) | OUT(0), q->in[1]);
+}
+static int access_batchnorm(const struct query *q)
+{
+    return access_rows(q, ALL_IN | OUT(0) | OUT(1) | OUT(2), q->in[0]);
+}
 static int access_batchnorm_bwd(const struct query *q) { return access_rows(q, ALL_IN | OUT(0), q->in[1]); }
 
-static int packs_form(const struct tensor *x) { return norm_packs_form(tensor_last(x) * (int64_t)dtype_size(x->dtype) / 16); }
+static int packs_form(const struct tensor *x)
+{
+    return norm_packs_form(tensor_last(x) * (int64_t)dtype_size(x->dtype) / 16);
+}
 static int form_packs(const struct query *q) { return packs_form(q->in[0]); }
 static int form_packs_bwd(const struct query *q) { return packs_form(q->in[1]); }
 #define PACKS_NAMES {[NORM_LANES] = "a few lanes per row", [NORM_BLOCK] = "a block per row", [NORM_WIDE_BLOCK] = "a wide block per row"}

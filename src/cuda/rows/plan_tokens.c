@@ -19,43 +19,51 @@ static bool match_embedding_dw(const struct query *q)
            is_dense(q->out[0], DT_F32) && (!given(q, 2) || is_dense(given(q, 2), DT_F32));
 }
 
-static uint64_t work_embedding_dw(const struct query *q) { return (uint64_t)tensor_elements(q->in[0]) * sizeof(int32_t); }
+static uint64_t work_embedding_dw(const struct query *q)
+{
+    return (uint64_t)tensor_elements(q->in[0]) * sizeof(int32_t);
+}
 
 static bool match_rope(const struct query *q)
 {
     const struct tensor *x = q->in[0];
-    return is_storable(x) && x->rank == 4 && x->dim[3] <= ROPE_WIDEST && (!given(q, 2) || is_dense(given(q, 2), DT_I32)) && is_dense(q->in[1], DT_F32) && is_dense(q->out[0], x->dtype);
+    return is_storable(x) && x->rank == 4 && x->dim[3] <= ROPE_WIDEST &&
+           (!given(q, 2) || is_dense(given(q, 2), DT_I32)) && is_dense(q->in[1], DT_F32) &&
+           is_dense(q->out[0], x->dtype);
 }
 
 static bool match_cache_write(const struct query *q)
 {
-    return is_storable(q->in[0]) && is_dense(q->in[1], q->in[0]->dtype) && is_dense(q->in[2], DT_I32) && is_dense(q->out[0], q->in[0]->dtype);
+    return is_storable(q->in[0]) && is_dense(q->in[1], q->in[0]->dtype) && is_dense(q->in[2], DT_I32) &&
+           is_dense(q->out[0], q->in[0]->dtype);
 }
 
 static bool match_replace_rows(const struct query *q)
 {
     const enum dtype t = q->in[0]->dtype;
-    return is_storable(q->in[0]) && is_dense(q->in[1], DT_I32) && (!given(q, 2) || is_dense(given(q, 2), t)) && is_dense(q->out[0], t);
+    return is_storable(q->in[0]) && is_dense(q->in[1], DT_I32) && (!given(q, 2) || is_dense(given(q, 2), t)) &&
+           is_dense(q->out[0], t);
 }
 
 /* A row is in shared memory. */
 static bool match_topk(const struct query *q)
 {
-    return is_storable(q->in[0]) && tensor_last(q->in[0]) <= TOPK_LONGEST && tensor_rows(q->in[0]) <= INT32_MAX && is_dense(q->out[0], DT_I32);
+    return is_storable(q->in[0]) && tensor_last(q->in[0]) <= TOPK_LONGEST && tensor_rows(q->in[0]) <= INT32_MAX &&
+           is_dense(q->out[0], DT_I32);
 }
 
 static bool match_xent(const struct query *q)
 {
-    return is_storable(q->in[0]) && tensor_rows(q->in[0]) <= INT32_MAX && is_dense(q->in[1], DT_I32) && is_dense(q->out[0], DT_F32) &&
-           is_dense(q->out[1], DT_F32);
+    return is_storable(q->in[0]) && tensor_rows(q->in[0]) <= INT32_MAX && is_dense(q->in[1], DT_I32) &&
+           is_dense(q->out[0], DT_F32) && is_dense(q->out[1], DT_F32);
 }
 
 static uint64_t work_xent(const struct query *q) { return (uint64_t)tensor_rows(q->in[0]) * sizeof(double); }
 
 static bool match_xent_bwd(const struct query *q)
 {
-    return is_storable(q->in[0]) && tensor_rows(q->in[0]) <= INT32_MAX && is_dense(q->in[1], DT_I32) && is_dense(q->in[3], DT_F32) &&
-           is_dense(q->in[4], DT_F32) && is_dense(q->out[0], q->in[0]->dtype);
+    return is_storable(q->in[0]) && tensor_rows(q->in[0]) <= INT32_MAX && is_dense(q->in[1], DT_I32) &&
+           is_dense(q->in[3], DT_F32) && is_dense(q->in[4], DT_F32) && is_dense(q->out[0], q->in[0]->dtype);
 }
 
 /* --- widths ------------------------------------------------------------------------------- */
@@ -64,7 +72,10 @@ enum { BYTES_LEAST = 2 }; /* rows that are moved as bytes: no element is smaller
 
 static int64_t bytes_of(const struct tensor *x, int64_t elements) { return elements * (int64_t)dtype_size(x->dtype); }
 
-static int access_embedding(const struct query *q) { return access_wide(q, IN(1) | OUT(0), bytes_of(q->in[1], tensor_last(q->in[1])), BYTES_LEAST); }
+static int access_embedding(const struct query *q)
+{
+    return access_wide(q, IN(1) | OUT(0), bytes_of(q->in[1], tensor_last(q->in[1])), BYTES_LEAST);
+}
 static int access_embedding_dw(const struct query *q)
 {
     const int size = (int)dtype_size(q->in[1]->dtype);
@@ -80,7 +91,10 @@ static int access_cache_write(const struct query *q)
     const struct tensor *x = q->in[1];
     return access_wide(q, IN(1) | OUT(0), bytes_of(x, tensor_elements(x) / (x->dim[0] * x->dim[1])), BYTES_LEAST);
 }
-static int access_replace_rows(const struct query *q) { return access_wide(q, IN(0) | IN(2) | OUT(0), bytes_of(q->in[0], q->in[0]->dim[2]), BYTES_LEAST); }
+static int access_replace_rows(const struct query *q)
+{
+    return access_wide(q, IN(0) | IN(2) | OUT(0), bytes_of(q->in[0], q->in[0]->dim[2]), BYTES_LEAST);
+}
 static int access_xent(const struct query *q) { return access_rows(q, IN(0), q->in[0]); }
 static int access_xent_bwd(const struct query *q) { return access_rows(q, IN(0) | OUT(0), q->in[0]); }
 

@@ -1,6 +1,6 @@
 /*
- * rope.cu: ROPE: rotates the pair (x[i], x[i+D/2]) of each head by the angle p * inv_freq[i], p the token's
- * place in its sequence, or its position if positions are given, or one of three.
+ * rope.cu: ROPE: rotates the pair (x[i], x[i+D/2]) of each head by the angle p * inv_freq[i], p the
+ * token's place in its sequence, or its position if positions are given, or one of three.
  *
  * The angle is an f32 product, as in published models; its sine and cosine are exact. A block has
  * one or several positions of one sequence: it computes their D/2 values once, in shared memory,
@@ -9,7 +9,8 @@
 #include "cuda/rows/launch_tokens.h"
 #include "cuda/rows/rows.cuh"
 
-template <typename T, int V, bool GIVEN> static __global__ void rope_kernel(T *y, const T *x, const float *inv_freq, rope_shape s, int each)
+template <typename T, int V, bool GIVEN>
+static __global__ void rope_kernel(T *y, const T *x, const float *inv_freq, rope_shape s, int each)
 {
     extern __shared__ float turns[]; /* [each, 2, D/2]: cosines, sines */
     const int64_t first = (int64_t)blockIdx.x * each, left = s.B * s.T - first;
@@ -26,7 +27,8 @@ template <typename T, int V, bool GIVEN> static __global__ void rope_kernel(T *y
         const int row = i / half, f = i - row * half;
         float sine, cosine;
         float position = 0;
-        if constexpr (GIVEN) position = (float)s.positions[(first + row) * s.per + (s.per == 3 ? (f >= s.second) + (f >= s.third) : 0)];
+        if constexpr (GIVEN)
+            position = (float)s.positions[(first + row) * s.per + (s.per == 3 ? (f >= s.second) + (f >= s.third) : 0)];
         else position = (float)((first + row) % s.T);
         sincosf(__fmul_rn(position, inv_freq[f]), &sine, &cosine);
         turns[row * 2 * half + f] = cosine * s.scale;
@@ -60,10 +62,13 @@ static void launch_rope(void *y, const void *x, const float *inv_freq, rope_shap
     const unsigned threads = (unsigned)(wanted < 64 ? 64 : wanted > BLOCK ? BLOCK : (wanted + WARP - 1) / WARP * WARP);
     const unsigned grid = (unsigned)((s.B * s.T + each - 1) / each);
     const auto kernel = s.positions ? rope_kernel<T, V, true> : rope_kernel<T, V, false>;
-    kernel<<<grid, threads, (size_t)(each * s.D) * sizeof(float), stream>>>(static_cast<T *>(y), static_cast<const T *>(x), inv_freq, s, (int)each);
+    kernel<<<grid, threads, (size_t)(each * s.D) * sizeof(float), stream>>>(static_cast<T *>(y),
+                                                                            static_cast<const T *>(x), inv_freq, s,
+                                                                            (int)each);
 }
 
-extern "C" cudaError_t cuda_rope(void *y, const void *x, const float *inv_freq, enum store type, rope_shape s, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_rope(void *y, const void *x, const float *inv_freq, enum store type, rope_shape s,
+                                 int access, cudaStream_t stream)
 {
     if (misaligned(access, y, x)) return cudaErrorMisalignedAddress;
     return by_type(type, [&](auto zero) {

@@ -21,7 +21,8 @@ template <typename T, int V> static __device__ pack<T, V> load_or_repeat(const T
 }
 
 /* V divides the innermost loop. */
-template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, const T *a, const T *b, loop_nest f, int64_t packs)
+template <typename F, typename T, int V>
+__global__ void pair_form_kernel(T *y, const T *a, const T *b, loop_nest f, int64_t packs)
 {
     const int64_t each = f.size[0] / V, first = (int64_t)blockIdx.x * BLOCK * TURN + threadIdx.x;
     pack<T, V> x[TURN], z[TURN];
@@ -41,7 +42,8 @@ template <typename F, typename T, int V> __global__ void pair_form_kernel(T *y, 
         if (first + u * BLOCK >= packs) continue;
         pack<T, V> out;
 #pragma unroll
-        for (int i = 0; i < V; i++) out.at[i] = from_float<T>(F::template of<T>(to_float(x[u].at[i]), to_float(z[u].at[i])));
+        for (int i = 0; i < V; i++)
+            out.at[i] = from_float<T>(F::template of<T>(to_float(x[u].at[i]), to_float(z[u].at[i])));
         *reinterpret_cast<pack<T, V> *>(y + to[u]) = out;
     }
 }
@@ -52,14 +54,16 @@ struct repeats {
     uint32_t a[2], b[2]; /* strides of the second and the third loop */
 };
 
-template <typename F, typename T> __global__ void pair_repeats_kernel(T *y, const T *a, const T *b, repeats r, uint32_t packs)
+template <typename F, typename T>
+__global__ void pair_repeats_kernel(T *y, const T *a, const T *b, repeats r, uint32_t packs)
 {
     constexpr int V = 16 / sizeof(T);
     const uint32_t first = blockIdx.x * BLOCK * TURN + threadIdx.x;
     uint4 x[TURN], z[TURN];
 #pragma unroll
     for (int u = 0; u < TURN; u++) {
-        const uint32_t k = first + u * BLOCK, row = k / r.size[0], in = k - row * r.size[0].by, up = row / r.size[1], mid = row - up * r.size[1].by;
+        const uint32_t k = first + u * BLOCK, row = k / r.size[0], in = k - row * r.size[0].by, up = row / r.size[1],
+                       mid = row - up * r.size[1].by;
         if (k >= packs) continue;
         x[u] = reinterpret_cast<const uint4 *>(a)[in + mid * r.a[0] + up * r.a[1]];
         z[u] = reinterpret_cast<const uint4 *>(b)[in + mid * r.b[0] + up * r.b[1]];
@@ -67,7 +71,8 @@ template <typename F, typename T> __global__ void pair_repeats_kernel(T *y, cons
 #pragma unroll
     for (int u = 0; u < TURN; u++) {
         if (first + u * BLOCK >= packs) continue;
-        const pack<T, V> p = *reinterpret_cast<const pack<T, V> *>(&x[u]), q = *reinterpret_cast<const pack<T, V> *>(&z[u]);
+        const pack<T, V> p = *reinterpret_cast<const pack<T, V> *>(&x[u]),
+                         q = *reinterpret_cast<const pack<T, V> *>(&z[u]);
         pack<T, V> out;
 #pragma unroll
         for (int i = 0; i < V; i++) out.at[i] = from_float<T>(F::template of<T>(to_float(p.at[i]), to_float(q.at[i])));
@@ -86,10 +91,12 @@ static repeats repeats_of(const loop_nest &f, int V)
 static __device__ float element_at(const void *x, enum store type, int64_t i)
 {
     if (type == STORE_F32) return static_cast<const float *>(x)[i];
-    return type == STORE_BF16 ? to_float(static_cast<const __nv_bfloat16 *>(x)[i]) : to_float(static_cast<const __half *>(x)[i]);
+    return type == STORE_BF16 ? to_float(static_cast<const __nv_bfloat16 *>(x)[i])
+                              : to_float(static_cast<const __half *>(x)[i]);
 }
 
-__global__ void single_form_kernel(void *y, const void *a, const void *b, enum store type, bool product, loop_nest f, int64_t n)
+__global__ void single_form_kernel(void *y, const void *a, const void *b, enum store type, bool product, loop_nest f,
+                                   int64_t n)
 {
     const int64_t first = (int64_t)blockIdx.x * BLOCK * TURN + threadIdx.x;
     float x[TURN], z[TURN];
@@ -115,7 +122,8 @@ __global__ void single_form_kernel(void *y, const void *a, const void *b, enum s
 }
 
 template <typename F, typename T>
-static cudaError_t launch_pair_strided(void *y, const void *a, const void *b, enum store type, const loop_nest &f, int access, enum pair_form form, cudaStream_t stream)
+static cudaError_t launch_pair_strided(void *y, const void *a, const void *b, enum store type, const loop_nest &f,
+                                       int access, enum pair_form form, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
     const int64_t n = loop_nest_elements(&f);
@@ -125,16 +133,23 @@ static cudaError_t launch_pair_strided(void *y, const void *a, const void *b, en
     T *to = static_cast<T *>(y);
     const T *x = static_cast<const T *>(a), *z = static_cast<const T *>(b);
     switch (form) {
-    case PAIR_ELEMENTS: single_form_kernel<<<grid_of_packs(n), BLOCK, 0, stream>>>(y, a, b, type, std::is_same_v<F, f_mul>, f, n); break;
-    case PAIR_PACKS: pair_form_kernel<F, T, V><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, f, n / V); break;
-    case PAIR_PACKS_32: pair_repeats_kernel<F, T><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, repeats_of(f, V), (uint32_t)(n / V)); break;
+        case PAIR_ELEMENTS:
+            single_form_kernel<<<grid_of_packs(n), BLOCK, 0, stream>>>(y, a, b, type, std::is_same_v<F, f_mul>, f, n);
+            break;
+        case PAIR_PACKS:
+            pair_form_kernel<F, T, V><<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, f, n / V);
+            break;
+        case PAIR_PACKS_32:
+            pair_repeats_kernel<F, T>
+                <<<grid_of_packs(n / V), BLOCK, 0, stream>>>(to, x, z, repeats_of(f, V), (uint32_t)(n / V));
+            break;
     }
     return cudaGetLastError();
 }
 
 template <typename F>
-static cudaError_t launch_pair_strided_by_type(void *y, const void *a, const void *b, enum store type, const loop_nest &f, int access, enum pair_form form,
-                                               cudaStream_t stream)
+static cudaError_t launch_pair_strided_by_type(void *y, const void *a, const void *b, enum store type,
+                                               const loop_nest &f, int access, enum pair_form form, cudaStream_t stream)
 {
     switch (type) {
     case STORE_F32: return launch_pair_strided<F, float>(y, a, b, type, f, access, form, stream);
@@ -144,8 +159,8 @@ static cudaError_t launch_pair_strided_by_type(void *y, const void *a, const voi
     return cudaErrorInvalidValue;
 }
 
-extern "C" cudaError_t cuda_pair_strided(enum function f, void *y, const void *a, const void *b, enum store type, struct loop_nest nest, int access, enum pair_form form,
-                                         cudaStream_t stream)
+extern "C" cudaError_t cuda_pair_strided(enum function f, void *y, const void *a, const void *b, enum store type,
+                                         struct loop_nest nest, int access, enum pair_form form, cudaStream_t stream)
 {
     if (f == FUNCTION_ADD) return launch_pair_strided_by_type<f_add>(y, a, b, type, nest, access, form, stream);
     if (f == FUNCTION_MUL) return launch_pair_strided_by_type<f_mul>(y, a, b, type, nest, access, form, stream);
@@ -161,7 +176,8 @@ template <typename T> static __device__ float function_of(int f, float x, float 
     return f < FUNCTION_SLOPE ? act_value<T>(f - FUNCTION_ACT, x) : x * act_slope<T>(f - FUNCTION_SLOPE, z);
 }
 
-__global__ void any_kernel(int f, void *y, const void *a, const void *b, any_types types, loop_nest nest, int64_t n, float value)
+__global__ void any_kernel(int f, void *y, const void *a, const void *b, any_types types, loop_nest nest, int64_t n,
+                           float value)
 {
     const int64_t step = (int64_t)gridDim.x * BLOCK;
     for (int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x; i < n; i += step) {
@@ -180,8 +196,8 @@ __global__ void any_kernel(int f, void *y, const void *a, const void *b, any_typ
     }
 }
 
-extern "C" cudaError_t cuda_any(enum function f, void *y, const void *a, const void *b, struct any_types types, struct loop_nest nest, float value,
-                                cudaStream_t stream)
+extern "C" cudaError_t cuda_any(enum function f, void *y, const void *a, const void *b, struct any_types types,
+                                struct loop_nest nest, float value, cudaStream_t stream)
 {
     const int64_t n = loop_nest_elements(&nest);
     any_kernel<<<grid_for(n), BLOCK, 0, stream>>>((int)f, y, a, b, types, nest, n, value);

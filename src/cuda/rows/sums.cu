@@ -63,7 +63,9 @@ __global__ void sum_end_kernel(float *y, const float *partial, int64_t blocks)
     if (threadIdx.x == 0) *y = (float)sum;
 }
 
-template <typename T> static cudaError_t launch_sum(float *y, float *partial, const void *x, const loop_nest &f, int access, enum sum_form form, cudaStream_t stream)
+template <typename T>
+static cudaError_t launch_sum(float *y, float *partial, const void *x, const loop_nest &f, int access,
+                              enum sum_form form, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T);
     if (form != sum_form(&f)) return cudaErrorInvalidValue;
@@ -77,8 +79,8 @@ template <typename T> static cudaError_t launch_sum(float *y, float *partial, co
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_sum(float *y, float *partial, const void *x, enum store type, struct loop_nest nest, int access, enum sum_form form,
-                                cudaStream_t stream)
+extern "C" cudaError_t cuda_sum(float *y, float *partial, const void *x, enum store type, struct loop_nest nest,
+                                int access, enum sum_form form, cudaStream_t stream)
 {
     switch (type) {
     case STORE_F32: return launch_sum<float>(y, partial, x, nest, access, form, stream);
@@ -112,7 +114,8 @@ struct sum_target {
     int accumulate;
 };
 
-template <int V> static __device__ void put_sums(const sum_target &to, int64_t blocks, int64_t block, int64_t at, float (&sum)[V])
+template <int V>
+static __device__ void put_sums(const sum_target &to, int64_t blocks, int64_t block, int64_t at, float (&sum)[V])
 {
     if (blocks > 1) return store<V>(to.partial + block * to.N + at, sum);
     if (to.accumulate) {
@@ -133,12 +136,15 @@ template <typename T, int V, bool EVEN> __global__ void __launch_bounds__(BLOCK,
     pdl_launch_dependents();
     const int64_t rest = quotient(blockIdx.x, tiles), tile = blockIdx.x - rest * tiles;
     const int64_t block = quotient(rest, s.kept.count), kept = rest - block * s.kept.count;
-    const int across = s.across, lane = threadIdx.x & (across - 1), line = (int)threadIdx.x / across, lines = BLOCK / across;
+    const int across = s.across, lane = threadIdx.x & (across - 1), line = (int)threadIdx.x / across,
+              lines = BLOCK / across;
     const int64_t c = (tile * across + lane) * V, begin = block * s.each;
     const int64_t end = begin + s.each < s.summed.count ? begin + s.each : s.summed.count;
     const T *from = x + axes_at(s.kept, kept) + c * s.stride;
     const int64_t pitch = EVEN && s.summed.n ? s.summed.stride[0] : 0;
-    auto row = [&](int64_t r) { return *reinterpret_cast<const pack<T, V> *>(from + (EVEN ? r * pitch : axes_at(s.summed, r))); };
+    auto row = [&](int64_t r) {
+        return *reinterpret_cast<const pack<T, V> *>(from + (EVEN ? r * pitch : axes_at(s.summed, r)));
+    };
     float sum[V];
 #pragma unroll
     for (int i = 0; i < V; i++) sum[i] = 0;
@@ -187,13 +193,15 @@ template <typename T, int G> __global__ void sum_alone_kernel(sum_target to, con
     float sum[1] = {0};
     if (works) {
         const T *from = x + axes_at(s.kept, kept);
-        for (int64_t r = block * s.each + threadIdx.x % G; r < end; r += G) sum[0] += to_float(from[axes_at(s.summed, r)]);
+        for (int64_t r = block * s.each + threadIdx.x % G; r < end; r += G)
+            sum[0] += to_float(from[axes_at(s.summed, r)]);
     }
     sum[0] = G == WARP ? warp_sum(sum[0]) : block_total(sum[0]);
     if (works && threadIdx.x % G == 0) put_sums<1>(to, s.blocks, block, kept, sum);
 }
 
-template <typename T, int V> static cudaError_t launch_sum_rows(const sum_target &to, const T *x, const summing &s, bool even, cudaStream_t stream)
+template <typename T, int V>
+static cudaError_t launch_sum_rows(const sum_target &to, const T *x, const summing &s, bool even, cudaStream_t stream)
 {
     const int64_t tiles = ceiling(s.C, (int64_t)s.across * V), grid = tiles * s.kept.count * s.blocks;
     if (grid > INT32_MAX) return cudaErrorInvalidValue;
@@ -202,7 +210,9 @@ template <typename T, int V> static cudaError_t launch_sum_rows(const sum_target
     return cudaGetLastError();
 }
 
-template <typename T> static cudaError_t launch_sum_to(const sum_target &to, const void *x, const summing &s, int access, enum sum_to_form form, cudaStream_t stream)
+template <typename T>
+static cudaError_t launch_sum_to(const sum_target &to, const void *x, const summing &s, int access,
+                                 enum sum_to_form form, cudaStream_t stream)
 {
     constexpr int V = 16 / sizeof(T), WARPS = BLOCK / WARP;
     const bool rows = form == SUM_ROWS || form == SUM_ROWS_OF_LOOPS;
@@ -210,15 +220,18 @@ template <typename T> static cudaError_t launch_sum_to(const sum_target &to, con
     if (misaligned(access, x, to.y.data, to.partial)) return cudaErrorMisalignedAddress;
     const T *from = static_cast<const T *>(x);
     const int64_t tasks = s.kept.count * s.blocks;
-    if (rows) return access == 16 ? launch_sum_rows<T, V>(to, from, s, form == SUM_ROWS, stream) : launch_sum_rows<T, 1>(to, from, s, form == SUM_ROWS, stream);
+    if (rows)
+        return access == 16 ? launch_sum_rows<T, V>(to, from, s, form == SUM_ROWS, stream)
+                            : launch_sum_rows<T, 1>(to, from, s, form == SUM_ROWS, stream);
     if (tasks > INT32_MAX) return cudaErrorInvalidValue;
-    if (form == SUM_BY_WARP) sum_alone_kernel<T, WARP><<<(unsigned)ceiling(tasks, WARPS), BLOCK, 0, stream>>>(to, from, s);
+    if (form == SUM_BY_WARP)
+        sum_alone_kernel<T, WARP><<<(unsigned)ceiling(tasks, WARPS), BLOCK, 0, stream>>>(to, from, s);
     else sum_alone_kernel<T, BLOCK><<<(unsigned)tasks, BLOCK, 0, stream>>>(to, from, s);
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t cuda_sum_to(typed_ptr y, float *partial, const void *x, enum store type, struct summing s, int64_t N, int accumulate,
-                                   int access, enum sum_to_form form, cudaStream_t stream)
+extern "C" cudaError_t cuda_sum_to(typed_ptr y, float *partial, const void *x, enum store type, struct summing s,
+                                   int64_t N, int accumulate, int access, enum sum_to_form form, cudaStream_t stream)
 {
     const sum_target to = {y, partial, N, accumulate};
     cudaError_t rc = cudaErrorInvalidValue;

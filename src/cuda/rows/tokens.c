@@ -1,6 +1,6 @@
 /*
- * tokens.c: the running half of embeddings, rotary position embedding, the KV cache and cross entropy
- * (tokens.cu, rope.cu, cache.cu).
+ * tokens.c: the running half of embeddings, rotary position embedding, the KV cache and cross
+ * entropy (tokens.cu, rope.cu, cache.cu).
  */
 #include "cuda/rows/launch_tokens.h"
 #include "cuda/device/operands.h"
@@ -17,8 +17,9 @@ static int launch_embedding_dw(const struct launch *l, struct error *e)
 {
     const struct operand *dy = &l->in[1], *dw = &l->out[0];
     if (has(l, 2)) CHECK(l->in[2].data == dw->data, "the accumulator is updated in place");
-    TRY_CUDA(cuda_embedding_dw(dw->data, l->work, l->in[0].data, dy->data, store_of(dy->dtype), operand_elements(&l->in[0]),
-                               dw->dim[0], dw->dim[1], (int32_t)l->attr->embedding_dw.padding - 1, has(l, 2), l->access, l->stream));
+    TRY_CUDA(cuda_embedding_dw(dw->data, l->work, l->in[0].data, dy->data, store_of(dy->dtype),
+                               operand_elements(&l->in[0]), dw->dim[0], dw->dim[1],
+                               (int32_t)l->attr->embedding_dw.padding - 1, has(l, 2), l->access, l->stream));
     return PL_OK;
 }
 
@@ -26,7 +27,9 @@ static int launch_rope(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
     const int64_t *sections = l->attr->rope.sections;
-    struct rope_shape s = {x->dim[0], x->dim[1], x->dim[2], x->dim[3], l->attr->rope.scale, l->attr->rope.inverse ? -1.0f : 1.0f, NULL, 1, 0, 0};
+    struct rope_shape s =
+        {x->dim[0], x->dim[1], x->dim[2], x->dim[3], l->attr->rope.scale, l->attr->rope.inverse ? -1.0f : 1.0f,
+         NULL,      1,         0,         0};
     if (has(l, 2)) {
         s.positions = l->in[2].data, s.per = l->in[2].rank == 3 ? 3 : 1;
         s.second = (int)sections[0], s.third = (int)(sections[0] + sections[1]);
@@ -48,16 +51,16 @@ static int launch_cache_write(const struct launch *l, struct error *e)
 static int launch_xent(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
-    TRY_CUDA(cuda_xent(l->out[0].data, l->out[1].data, l->work, x->data, l->in[1].data, l->in[2].data, store_of(x->dtype),
-                       operand_rows(x), operand_last(x), l->access, l->stream));
+    TRY_CUDA(cuda_xent(l->out[0].data, l->out[1].data, l->work, x->data, l->in[1].data, l->in[2].data,
+                       store_of(x->dtype), operand_rows(x), operand_last(x), l->access, l->stream));
     return PL_OK;
 }
 
 static int launch_xent_bwd(const struct launch *l, struct error *e)
 {
     const struct operand *x = &l->in[0];
-    TRY_CUDA(cuda_xent_bwd(l->out[0].data, x->data, l->in[1].data, l->in[2].data, l->in[3].data, l->in[4].data, store_of(x->dtype),
-                           operand_rows(x), operand_last(x), l->access, l->stream));
+    TRY_CUDA(cuda_xent_bwd(l->out[0].data, x->data, l->in[1].data, l->in[2].data, l->in[3].data, l->in[4].data,
+                           store_of(x->dtype), operand_rows(x), operand_last(x), l->access, l->stream));
     return PL_OK;
 }
 

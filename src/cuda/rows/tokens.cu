@@ -19,14 +19,16 @@ template <typename P>
 static __global__ void embedding_kernel(P *y, const int32_t *ids, const P *table, int64_t rows, int64_t packs, int size)
 {
     const int lane = threadIdx.x & (size - 1), each = BLOCK / size;
-    for (int64_t row = (int64_t)blockIdx.x * each + (int)threadIdx.x / size; row < rows; row += (int64_t)gridDim.x * each) {
+    for (int64_t row = (int64_t)blockIdx.x * each + (int)threadIdx.x / size; row < rows;
+         row += (int64_t)gridDim.x * each) {
         const P *from = table + ids[row] * packs;
         for (int64_t k = lane; k < packs; k += size) y[row * packs + k] = from[k];
     }
 }
 
 template <typename P>
-static void launch_embedding(void *y, const int32_t *ids, const void *table, int64_t rows, int64_t bytes, cudaStream_t stream)
+static void launch_embedding(void *y, const int32_t *ids, const void *table, int64_t rows, int64_t bytes,
+                             cudaStream_t stream)
 {
     const int64_t packs = bytes / (int64_t)sizeof(P);
     const int size = group_size(packs, BLOCK);
@@ -88,14 +90,15 @@ static __device__ int32_t following(int32_t link) { return link < 0 ? -1 - link 
 
 /* Block (row, range of columns). */
 template <typename T, int V>
-static __global__ void embedding_dw_kernel(float *dw, const int32_t *next, const int32_t *ids, const T *dy, int rows, int64_t C,
-                                    int32_t padding, bool accumulate)
+static __global__ void embedding_dw_kernel(float *dw, const int32_t *next, const int32_t *ids, const T *dy, int rows,
+                                           int64_t C, int32_t padding, bool accumulate)
 {
     __shared__ int32_t list[BLOCK], counts[BLOCK / WARP];
     int r = blockIdx.x;
     int32_t link = next[r];
     const int32_t id = ids[r];
-    if (link < 0 || id == padding) return; /* the whole block returns: another block handles this id, or it gets no gradient */
+    /* the whole block returns: another block handles this id, or it gets no gradient */
+    if (link < 0 || id == padding) return;
     const int64_t c = ((int64_t)blockIdx.y * BLOCK + threadIdx.x) * V;
     const bool live = c < C;
     float sum[V] = {}, d[V];
@@ -136,16 +139,18 @@ static __global__ void embedding_dw_kernel(float *dw, const int32_t *next, const
 }
 
 template <typename T, int V>
-static void launch_embedding_dw(float *dw, const int32_t *next, const int32_t *ids, const void *dy, int64_t rows, int64_t C,
-                                int32_t padding, int accumulate, cudaStream_t stream)
+static void launch_embedding_dw(float *dw, const int32_t *next, const int32_t *ids, const void *dy, int64_t rows,
+                                int64_t C, int32_t padding, int accumulate, cudaStream_t stream)
 {
     const int64_t strip = (int64_t)BLOCK * V;
     const dim3 grid((unsigned)rows, (unsigned)((C + strip - 1) / strip));
-    embedding_dw_kernel<T, V><<<grid, BLOCK, 0, stream>>>(dw, next, ids, static_cast<const T *>(dy), (int)rows, C, padding, accumulate);
+    embedding_dw_kernel<T, V>
+        <<<grid, BLOCK, 0, stream>>>(dw, next, ids, static_cast<const T *>(dy), (int)rows, C, padding, accumulate);
 }
 
 extern "C" cudaError_t cuda_embedding_dw(float *dw, int32_t *next, const int32_t *ids, const void *dy, enum store type,
-                                         int64_t rows, int64_t V, int64_t C, int32_t padding, int accumulate, int access, cudaStream_t stream)
+                                         int64_t rows, int64_t V, int64_t C, int32_t padding, int accumulate,
+                                         int access, cudaStream_t stream)
 {
     if (misaligned(access, dw, dy)) return cudaErrorMisalignedAddress;
     if (!accumulate) {
@@ -203,7 +208,8 @@ static __global__ void loss_kernel(float *loss, const double *losses, const floa
 }
 
 extern "C" cudaError_t cuda_xent(float *loss, float *lse, double *losses, const void *logits, const int32_t *labels,
-                                 const float *inv_count, enum store type, int64_t rows, int64_t C, int access, cudaStream_t stream)
+                                 const float *inv_count, enum store type, int64_t rows, int64_t C, int access,
+                                 cudaStream_t stream)
 {
     if (misaligned(access, logits)) return cudaErrorMisalignedAddress;
     const cudaError_t rc = by_type(type, [&](auto zero) {
@@ -219,8 +225,8 @@ extern "C" cudaError_t cuda_xent(float *loss, float *lse, double *losses, const 
 }
 
 template <typename T, int V>
-static __global__ void xent_bwd_kernel(T *d, const T *logits, const int32_t *labels, const float *inv_count, const float *lse,
-                                const float *dloss, int64_t C)
+static __global__ void xent_bwd_kernel(T *d, const T *logits, const int32_t *labels, const float *inv_count,
+                                       const float *lse, const float *dloss, int64_t C)
 {
     const int64_t row = blockIdx.x, packs = C / V;
     const int32_t label = labels[row];
@@ -230,7 +236,8 @@ static __global__ void xent_bwd_kernel(T *d, const T *logits, const int32_t *lab
         wide_pack<T, V> x[TURN];
 #pragma unroll
         for (int u = 0; u < TURN; u++)
-            if (label != IGNORED && k + u * BLOCK < packs) x[u] = *reinterpret_cast<const wide_pack<T, V> *>(logits + row * C + (k + u * BLOCK) * V);
+            if (label != IGNORED && k + u * BLOCK < packs)
+                x[u] = *reinterpret_cast<const wide_pack<T, V> *>(logits + row * C + (k + u * BLOCK) * V);
 #pragma unroll
         for (int u = 0; u < TURN; u++) {
             const int64_t at = (k + u * BLOCK) * V;
@@ -244,8 +251,9 @@ static __global__ void xent_bwd_kernel(T *d, const T *logits, const int32_t *lab
     }
 }
 
-extern "C" cudaError_t cuda_xent_bwd(void *d, const void *logits, const int32_t *labels, const float *inv_count, const float *lse,
-                                     const float *dloss, enum store type, int64_t rows, int64_t C, int access, cudaStream_t stream)
+extern "C" cudaError_t cuda_xent_bwd(void *d, const void *logits, const int32_t *labels, const float *inv_count,
+                                     const float *lse, const float *dloss, enum store type, int64_t rows, int64_t C,
+                                     int access, cudaStream_t stream)
 {
     if (misaligned(access, d, logits)) return cudaErrorMisalignedAddress;
     return by_type(type, [&](auto zero) {

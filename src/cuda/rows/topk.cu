@@ -1,6 +1,6 @@
 /*
- * topk.cu: TOPK. A block has one row, in shared memory. A thread counts the elements that come before its own, as
- * cpu/topk.c does; those that are kept are written in the order of the row.
+ * topk.cu: TOPK. A block has one row, in shared memory. A thread counts the elements that come
+ * before its own, as cpu/topk.c does; those that are kept are written in the order of the row.
  */
 #include "cuda/device/kernel.cuh"
 
@@ -18,7 +18,8 @@ static __global__ void __launch_bounds__(BLOCK) topk_kernel(int32_t *index, type
     for (int first = 0; first < N; first += BLOCK) {
         const int i = first + (int)threadIdx.x;
         int before = i < N ? 0 : k;
-        for (int j = 0; j < N && before < k; j++) before += is_larger(row[j], row[i]) || (j < i && !is_larger(row[i], row[j]));
+        for (int j = 0; j < N && before < k; j++)
+            before += is_larger(row[j], row[i]) || (j < i && !is_larger(row[i], row[j]));
         const unsigned votes = __ballot_sync(0xffffffffu, before < k);
         if (lane == 0) count[warp] = __popc(votes);
         __syncthreads();
@@ -37,7 +38,8 @@ static int launch_topk(const struct launch *l, struct error *e)
     const struct operand *x = &l->in[0];
     const int64_t N = x->dim[x->rank - 1], rows = operand_elements(x) / N;
     const typed_ptr from = {x->data, store_of(x->dtype)};
-    topk_kernel<<<(unsigned)rows, BLOCK, (size_t)N * sizeof(float), (cudaStream_t)l->stream>>>((int32_t *)l->out[0].data, from, (int)N, (int)l->attr->topk.k);
+    topk_kernel<<<(unsigned)rows, BLOCK, (size_t)N * sizeof(float), (cudaStream_t)l->stream>>>(
+        (int32_t *)l->out[0].data, from, (int)N, (int)l->attr->topk.k);
     TRY_CUDA(cudaGetLastError());
     return PL_OK;
 }

@@ -94,7 +94,8 @@ template <int V> static __global__ void columns_kernel(update u, factors f)
     for (int64_t matrix = blockIdx.z; matrix < f.N; matrix += gridDim.z) {
         float sum[V] = {};
         if (k < f.C / V)
-            for (int64_t row = from + warp; row < to; row += WARPS) add_squares<V>(sum, u, (matrix * f.R + row) * f.C + k * V, clip);
+            for (int64_t row = from + warp; row < to; row += WARPS)
+                add_squares<V>(sum, u, (matrix * f.R + row) * f.C + k * V, clip);
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < V; i++) meet[warp][lane * V + i] = sum[i];
@@ -140,7 +141,9 @@ static __global__ void row_factors_kernel(update u, factors f, int size)
 /* --- the update ------------------------------------------------------------------------------- */
 
 /* u of V elements of a row. */
-template <int V> static __device__ inline void make_update(float (&out)[V], const update &u, const factors &f, int64_t row, int64_t k, float clip)
+template <int V>
+static __device__ inline void make_update(float (&out)[V], const update &u, const factors &f, int64_t row, int64_t k,
+                                          float clip)
 {
     float column[V];
     load<V>(out, u.g, row * f.C + k * V);
@@ -156,7 +159,8 @@ template <int V> static __global__ void size_kernel(update u, factors f, int siz
     const float clip = clip_of(u);
     const int lane = threadIdx.x & (size - 1), each = BLOCK / size;
     double sum = 0;
-    for (int64_t row = (int64_t)blockIdx.x * each + (int)threadIdx.x / size; row < f.N * f.R; row += (int64_t)gridDim.x * each)
+    for (int64_t row = (int64_t)blockIdx.x * each + (int)threadIdx.x / size; row < f.N * f.R;
+         row += (int64_t)gridDim.x * each)
         for (int64_t k = lane; k < f.C / V; k += size) {
             float x[V], squares = 0;
             make_update<V>(x, u, f, row, k, clip);
@@ -174,7 +178,8 @@ template <typename P, int V> static __global__ void apply_kernel(update u, facto
     const float clip = clip_of(u), keep = decay_keep(rate_of(u), u.weight_decay), rate = (float)*f.rate;
     const uint64_t key = keyed_round(u.step, u.key);
     const int lane = threadIdx.x & (size - 1), each = BLOCK / size;
-    for (int64_t row = (int64_t)blockIdx.x * each + (int)threadIdx.x / size; row < f.N * f.R; row += (int64_t)gridDim.x * each)
+    for (int64_t row = (int64_t)blockIdx.x * each + (int)threadIdx.x / size; row < f.N * f.R;
+         row += (int64_t)gridDim.x * each)
         for (int64_t k = lane; k < f.C / V; k += size) {
             float x[V], p[V];
             make_update<V>(x, u, f, row, k, clip);
@@ -187,7 +192,8 @@ template <typename P, int V> static __global__ void apply_kernel(update u, facto
 
 /* --- not factored ----------------------------------------------------------------------------- */
 
-template <int V> static __device__ inline double moment_at(const update &u, float *v, int64_t at, float beta, float clip)
+template <int V>
+static __device__ inline double moment_at(const update &u, float *v, int64_t at, float beta, float clip)
 {
     float g[V], square[V];
     double sum = 0;
@@ -207,7 +213,8 @@ template <int V> static __global__ void moments_kernel(update u, factors f)
 {
     if (is_skipped(u)) return;
     const float beta = shared_beta(u), clip = clip_of(u);
-    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK, packs = u.n / V;
+    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK,
+                  packs = u.n / V;
     double sum = 0;
     for (int64_t k = first; k < packs; k += stride) sum += moment_at<V>(u, f.r, k * V, beta, clip);
     for (int64_t i = packs * V + first; i < u.n; i += stride) sum += moment_at<1>(u, f.r, i, beta, clip);
@@ -216,7 +223,8 @@ template <int V> static __global__ void moments_kernel(update u, factors f)
 }
 
 template <typename P, int V>
-static __device__ inline void move_at(const update &u, const float *v, int64_t at, float clip, float keep, float rate, uint64_t key)
+static __device__ inline void move_at(const update &u, const float *v, int64_t at, float clip, float keep, float rate,
+                                      uint64_t key)
 {
     float p[V], g[V], square[V];
     load<V>(p, static_cast<const P *>(u.p.data) + at);
@@ -232,7 +240,8 @@ template <typename P, int V> static __global__ void move_kernel(update u, factor
     if (is_skipped(u)) return;
     const float clip = clip_of(u), keep = decay_keep(rate_of(u), u.weight_decay), rate = (float)*f.rate;
     const uint64_t key = keyed_round(u.step, u.key);
-    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK, packs = u.n / V;
+    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK,
+                  packs = u.n / V;
     for (int64_t k = first; k < packs; k += stride) move_at<P, V>(u, f.r, k * V, clip, keep, rate, key);
     for (int64_t i = packs * V + first; i < u.n; i += stride) move_at<P, 1>(u, f.r, i, clip, keep, rate, key);
 }
@@ -249,7 +258,8 @@ static __global__ void rate_kernel(update u, factors f)
     if (threadIdx.x == 0) *f.rate = rate_of(u) / fmax(1.0, sqrt(sum / (double)u.n));
 }
 
-template <int V> static cudaError_t launch_factored(const update &u, factors f, enum factor_form form, cudaStream_t stream)
+template <int V>
+static cudaError_t launch_factored(const update &u, factors f, enum factor_form form, cudaStream_t stream)
 {
     const int size = group_size(f.C / V, BLOCK);
     const unsigned rows = grid_of_rows(f.N * f.R, BLOCK / size, 2 * UPDATE_BLOCKS);
@@ -275,7 +285,8 @@ template <int V> static cudaError_t launch_whole(const update &u, factors f, cud
     f.blocks = grid_of_rows(u.n / V, BLOCK, UPDATE_BLOCKS);
     moments_kernel<V><<<f.blocks, BLOCK, 0, stream>>>(u, f);
     rate_kernel<<<1, BLOCK, 0, stream>>>(u, f);
-    return by_weight(u.p.type, [&](auto p) { move_kernel<decltype(p), V><<<update_grid(u.n / V), BLOCK, 0, stream>>>(u, f); });
+    return by_weight(u.p.type,
+                     [&](auto p) { move_kernel<decltype(p), V><<<update_grid(u.n / V), BLOCK, 0, stream>>>(u, f); });
 }
 
 extern "C" cudaError_t cuda_adafactor(update u, float *r, float *c, void *work, int64_t N, int64_t R, int64_t C,

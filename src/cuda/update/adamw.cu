@@ -36,7 +36,8 @@ template <typename T, int V> static __device__ inline void unpack(float (&to)[V]
 #pragma unroll
     for (int i = 0; i < V; i++) {
         if constexpr (sizeof(T) == 4) to[i] = __uint_as_float(from.at[i]);
-        else if constexpr (std::is_same_v<T, __nv_bfloat16>) to[i] = __uint_as_float(i % 2 ? from.at[i / 2] & 0xffff0000u : from.at[i / 2] << 16);
+        else if constexpr (std::is_same_v<T, __nv_bfloat16>)
+            to[i] = __uint_as_float(i % 2 ? from.at[i / 2] & 0xffff0000u : from.at[i / 2] << 16);
         else to[i] = __half2float(__ushort_as_half((unsigned short)(from.at[i / 2] >> 16 * (i % 2))));
     }
 }
@@ -159,14 +160,20 @@ static __device__ inline adam_row row_of(const adam_common &c, const adam_batch 
     const double lr = (double)b.step->learning_rate * x.lr_scale;
     const float size = (float)(lr / c.correct), least = (float)(fabs((double)size) * 0x1p-73 / (double)c.s.eps);
     const uint64_t key = keyed_round(b.step, x.key);
-    return {decay_keep(lr, x.weight_decay), size, c.s.eps <= 1 && least < 1 ? 2 * __float_as_uint(least) : 0xff000000u, key, keyed_mix(key), (int64_t)b.cell[i] * 256};
+    return {decay_keep(lr, x.weight_decay),
+            size,
+            c.s.eps <= 1 && least < 1 ? 2 * __float_as_uint(least) : 0xff000000u,
+            key,
+            keyed_mix(key),
+            (int64_t)b.cell[i] * 256};
 }
 
 /* --- an element at a time --------------------------------------------------------------------- */
 
 /* With IEEE sqrt and division, for any operands. */
 template <typename P, typename M, typename G>
-static __device__ inline void adamw_one(const adam_batch &b, const adam_weight &x, const adam_common &c, const adam_row &row, int64_t at)
+static __device__ inline void adamw_one(const adam_batch &b, const adam_weight &x, const adam_common &c,
+                                        const adam_row &row, int64_t at)
 {
     M *m = static_cast<M *>(x.m) + at, *v = static_cast<M *>(x.v) + at;
     adam_scalars s = c.s;
@@ -196,7 +203,9 @@ static __device__ inline void quick(float &p, float &m, float &v, float g, const
 }
 
 /* Like store_weight, for finite numbers. */
-template <typename P, int V> static __device__ inline void store_finite(const adam_batch &b, const adam_weight &x, int64_t at, float (&p)[V], const adam_row &row)
+template <typename P, int V>
+static __device__ inline void store_finite(const adam_batch &b, const adam_weight &x, int64_t at, float (&p)[V],
+                                           const adam_row &row)
 {
     if constexpr (sizeof(P) == 2) {
         words<P, V> rounded;
@@ -206,7 +215,8 @@ template <typename P, int V> static __device__ inline void store_finite(const ad
 #pragma unroll
             for (int k = 0; k < 4; k += 2) {
                 const uint32_t two = (uint32_t)(bits >> 16 * k);
-                const uint32_t low = __float_as_uint(p[i + k]) + (two & 0xffffu), high = __float_as_uint(p[i + k + 1]) + (two >> 16);
+                const uint32_t low = __float_as_uint(p[i + k]) + (two & 0xffffu),
+                               high = __float_as_uint(p[i + k + 1]) + (two >> 16);
                 rounded.at[(i + k) / 2] = __byte_perm(low, high, 0x7632);
             }
         }
@@ -220,7 +230,8 @@ template <typename P, int V> static __device__ inline void store_finite(const ad
 
 /* Returns whether the quick version was valid; if not, nothing was stored. */
 template <typename P, typename M, int V>
-static __device__ inline bool adamw_pack(adam_pack<V> &a, const adam_batch &b, const adam_weight &x, const adam_common &c, const adam_row &row, int64_t at)
+static __device__ inline bool adamw_pack(adam_pack<V> &a, const adam_batch &b, const adam_weight &x,
+                                         const adam_common &c, const adam_row &row, int64_t at)
 {
     uint32_t worst = 0;
 #pragma unroll
@@ -302,10 +313,12 @@ extern "C" cudaError_t cuda_adamw(adam_batch b, int access, cudaStream_t stream)
     static_assert(sizeof b + sizeof(bool) <= 4096, "the parameters of a launch");
     const bool wide = access == 16;
     for (int i = 0; i < b.count; i++)
-        if (misaligned(access, b.at[i].p, b.at[i].g, b.at[i].m, b.at[i].v, b.at[i].w)) return cudaErrorMisalignedAddress;
+        if (misaligned(access, b.at[i].p, b.at[i].g, b.at[i].m, b.at[i].v, b.at[i].w))
+            return cudaErrorMisalignedAddress;
     return by_weight(b.p, [&](auto p) {
         by_weight(b.m, [&](auto state) {
-            by_type(b.g, [&](auto gradient) { launch<decltype(p), decltype(state), decltype(gradient)>(b, wide, stream); });
+            by_type(b.g,
+                    [&](auto gradient) { launch<decltype(p), decltype(state), decltype(gradient)>(b, wide, stream); });
         });
     });
 }

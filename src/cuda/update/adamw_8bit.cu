@@ -76,7 +76,8 @@ static __device__ void write_codes(uint8_t *to, const wide_pack<uint8_t, EACH> &
         if (i < l.count) to[l.at + i] = c.at[i];
 }
 
-template <typename P> static __device__ void write_weights(const update &u, float (&p)[EACH], const lane_state &l, uint64_t key)
+template <typename P>
+static __device__ void write_weights(const update &u, float (&p)[EACH], const lane_state &l, uint64_t key)
 {
 #pragma unroll
     for (int half = 0; half < EACH; half += 4) {
@@ -93,7 +94,8 @@ template <typename P> static __device__ void write_weights(const update &u, floa
     }
 }
 
-template <typename P> static __global__ void adamw_8bit_kernel(update u, uint8_t *m, uint8_t *v, float *absmax, bool aligned)
+template <typename P>
+static __global__ void adamw_8bit_kernel(update u, uint8_t *m, uint8_t *v, float *absmax, bool aligned)
 {
     __shared__ maps both;
     __shared__ adam_scalars s;

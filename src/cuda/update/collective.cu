@@ -1,7 +1,8 @@
 /*
- * collective.cu: ALL_REDUCE, REDUCE_SCATTER and ALL_GATHER: the transport moves the pieces (device/transport.h), a kernel adds
- * them in the tree over ranks of cpu/fold.c. Each sum of two is one addition, rounded to the dtype: the bits do not depend on
- * the transport, and are those of FOLD over the same leaves. cpu/collective.c shows who gets which part, also with several hosts.
+ * collective.cu: ALL_REDUCE, REDUCE_SCATTER and ALL_GATHER: the transport moves the pieces
+ * (device/transport.h), a kernel adds them in the tree over ranks of cpu/fold.c. Each sum of two is
+ * one addition, rounded to the dtype: the bits do not depend on the transport, and are those of
+ * FOLD over the same leaves. cpu/collective.c shows who gets which part, also with several hosts.
  */
 #include "cuda/device/kernel.cuh"
 
@@ -11,16 +12,20 @@ extern "C" {
 }
 
 constexpr int TREE_BLOCK = 256, LEVELS = 17; /* of the tree: 65536 ranks */
-/* A rank's own part never travels. One that is alone, and goes through the motions, sends this many bytes of it to itself by NCCL: what
- * is measured then is the cost of NCCL's launches. Through host memory it sends everything. */
+/* A rank's own part never travels. One that is alone, and goes through the motions, sends this many
+ * bytes of it to itself by NCCL: what is measured then is the cost of NCCL's launches. Through host
+ * memory it sends everything. */
 constexpr int64_t TOKEN = 64 << 10;
 constexpr int GROUP_MOVES = 1024; /* most sends and receives of a group of NCCL's */
 
 template <typename T> __device__ static T add(T a, T b) { return from_float<T>(to_float(a) + to_float(b)); }
 template <> __device__ double add(double a, double b) { return a + b; }
 
-/* y = the sum of n leaves, or y + that; leaf `self` is `own`, leaf i is at leaves + i * stride. `self` negative: all are there. */
-template <typename T> static __global__ void __launch_bounds__(TREE_BLOCK) tree_kernel(T *y, const T *own, const T *leaves, int64_t stride, int n, int self, int64_t elements, bool onto)
+/* y = the sum of n leaves, or y + that; leaf `self` is `own`, leaf i is at leaves + i * stride.
+ * `self` negative: all are there. */
+template <typename T>
+static __global__ void __launch_bounds__(TREE_BLOCK)
+    tree_kernel(T *y, const T *own, const T *leaves, int64_t stride, int n, int self, int64_t elements, bool onto)
 {
     const int64_t step = (int64_t)gridDim.x * TREE_BLOCK;
     for (int64_t k = (int64_t)blockIdx.x * TREE_BLOCK + threadIdx.x; k < elements; k += step) {
@@ -40,7 +45,9 @@ template <typename T> static __global__ void __launch_bounds__(TREE_BLOCK) tree_
 struct collective {
     struct transport *transport;  /* NULL: a rank that is alone and sends nothing, not even to itself */
     const char *name;
-    int n, self;                  /* ranks that take part, on this host if there are several levels, and this one's place among them */
+    /* ranks that take part, on this host if there are several levels, and this one's place among
+     * them */
+    int n, self;
     int hosts, host;              /* levels: the hosts, and this one's number; else 1 and 0 */
     bool across;                  /* the n ranks are on different hosts */
     bool whole;                   /* a round has whole parts */
@@ -90,15 +97,20 @@ static char *piece_at(const struct collective *c, int number, int64_t at, int64_
 /* Room for a piece of each part. */
 static char *leaf_of(const struct collective *c, int number) { return c->leaves + number * c->piece * c->size; }
 
-/* The rank at a place of this host, or of those that take part; the rank of this place on another host. */
+/* The rank at a place of this host, or of those that take part; the rank of this place on another
+ * host. */
 static int inside(const struct collective *c, int place)
 {
     const struct ranks *r = c->transport ? c->transport->ranks : NULL;
     return r ? ranks_member(r->n, r->rank, c->n, c->across, place) : 0;
 }
-static int beyond(const struct collective *c, int host) { return ranks_member(c->transport->ranks->n, c->transport->ranks->rank, c->hosts, true, host); }
+static int beyond(const struct collective *c, int host)
+{
+    return ranks_member(c->transport->ranks->n, c->transport->ranks->rank, c->hosts, true, host);
+}
 
-/* Parts that follow each other are one move of NCCL's, where a round has all of them. Host memory has room for parts, not for several at once. */
+/* Parts that follow each other are one move of NCCL's, where a round has all of them. Host memory
+ * has room for parts, not for several at once. */
 static void add_move(const struct collective *c, int *n, int peer, void *at, int64_t elements, bool send)
 {
     const uint64_t bytes = (uint64_t)(elements * c->size);
@@ -107,7 +119,8 @@ static void add_move(const struct collective *c, int *n, int peer, void *at, int
     else if (elements) c->moves[(*n)++] = (struct move){peer, at, bytes, send};
 }
 
-/* Leaves of a sum: n of them, `stride` elements apart; leaf `self` is at `own` instead, unless it is negative. */
+/* Leaves of a sum: n of them, `stride` elements apart; leaf `self` is at `own` instead, unless it
+ * is negative. */
 struct leaves {
     const char *first, *own;
     int64_t stride;
@@ -115,23 +128,27 @@ struct leaves {
 };
 
 /* y = the sum of the leaves, or y + that. y may be the first of them. */
-static int sum_leaves(const struct collective *c, char *y, struct leaves l, int64_t elements, bool onto, struct error *e)
+static int sum_leaves(const struct collective *c, char *y, struct leaves l, int64_t elements, bool onto,
+                      struct error *e)
 {
     const unsigned grid = (unsigned)min_i64(ceil_div(elements, TREE_BLOCK), 4096);
     if (!elements) return PL_OK;
     if (c->dtype == DT_F64) {
-        tree_kernel<<<grid, TREE_BLOCK, 0, c->stream>>>((double *)y, (const double *)l.own, (const double *)l.first, l.stride, l.n, l.self, elements, onto);
+        tree_kernel<<<grid, TREE_BLOCK, 0, c->stream>>>((double *)y, (const double *)l.own, (const double *)l.first,
+                                                        l.stride, l.n, l.self, elements, onto);
         TRY_CUDA(cudaGetLastError());
         return PL_OK;
     }
     TRY_CUDA(by_type(store_of(c->dtype), [&](auto zero) {
         using T = decltype(zero);
-        tree_kernel<<<grid, TREE_BLOCK, 0, c->stream>>>((T *)y, (const T *)l.own, (const T *)l.first, l.stride, l.n, l.self, elements, onto);
+        tree_kernel<<<grid, TREE_BLOCK, 0, c->stream>>>((T *)y, (const T *)l.own, (const T *)l.first, l.stride, l.n,
+                                                        l.self, elements, onto);
     }));
     return PL_OK;
 }
 
-/* Everyone's piece of each part goes to the rank of this host that takes it: adds to the n moves. */
+/* Everyone's piece of each part goes to the rank of this host that takes it: adds to the n
+ * moves. */
 static void list_inside(const struct collective *c, int64_t at, int *n)
 {
     int64_t elements;
@@ -139,18 +156,21 @@ static void list_inside(const struct collective *c, int64_t at, int *n)
         for (int k = 0; k < 2 * c->hosts && peer != c->self; k++) {
             const bool send = k < c->hosts;
             char *own = piece_at(c, part_number(c, send ? peer : c->self, k % c->hosts), at, &elements);
-            add_move(c, n, inside(c, peer), send ? own : leaf_of(c, part_number(c, peer, k % c->hosts)), elements, send);
+            add_move(c, n, inside(c, peer), send ? own : leaf_of(c, part_number(c, peer, k % c->hosts)), elements,
+                     send);
         }
 }
 
-/* Several levels, between the two: the sums of this host are added into leaves 0 to hosts - 1, and go to the rank whose part they are. */
+/* Several levels, between the two: the sums of this host are added into leaves 0 to hosts - 1, and
+ * go to the rank whose part they are. */
 static int exchange_sums(const struct collective *c, int64_t at, int64_t mine, struct error *e)
 {
     int64_t elements;
     int n = 0;
     for (int h = 0; h < c->hosts; h++) {
         const char *own = piece_at(c, part_number(c, c->self, h), at, &elements);
-        TRY(sum_leaves(c, leaf_of(c, h), (struct leaves){leaf_of(c, h), own, c->hosts * c->piece, c->n, c->self}, elements, false, e));
+        TRY(sum_leaves(c, leaf_of(c, h), (struct leaves){leaf_of(c, h), own, c->hosts * c->piece, c->n, c->self},
+                       elements, false, e));
         if (h == c->host) continue;
         add_move(c, &n, beyond(c, h), leaf_of(c, h), elements, true);
         add_move(c, &n, beyond(c, h), leaf_of(c, c->hosts + h), mine, false);
@@ -158,7 +178,8 @@ static int exchange_sums(const struct collective *c, int64_t at, int64_t mine, s
     return transport_exchange(c->transport, c->moves, n, c->name, c->stream, e);
 }
 
-/* Everyone's piece of each part goes to its rank, which adds them into y, or to it. y NULL: in place. */
+/* Everyone's piece of each part goes to its rank, which adds them into y, or to it. y NULL: in
+ * place. */
 static int reduce_round(const struct collective *c, int64_t at, char *y, bool onto, int64_t *mine, struct error *e)
 {
     char *own = piece_at(c, own_part(c), at, mine);
@@ -171,11 +192,13 @@ static int reduce_round(const struct collective *c, int64_t at, char *y, bool on
     if (!y) y = own;
     if (c->hosts > 1) {
         TRY(exchange_sums(c, at, *mine, e));
-        return sum_leaves(c, y, (struct leaves){leaf_of(c, c->hosts), leaf_of(c, c->host), c->piece, c->hosts, c->host}, *mine, onto, e);
+        return sum_leaves(c, y, (struct leaves){leaf_of(c, c->hosts), leaf_of(c, c->host), c->piece, c->hosts, c->host},
+                          *mine, onto, e);
     }
     if (sent) TRY(sum_leaves(c, y, (struct leaves){c->leaves, own, c->piece, c->n, -1}, sent, onto, e));
     if (sent == *mine || (c->n == 1 && y == own && !onto)) return PL_OK;
-    return sum_leaves(c, y + sent * c->size, (struct leaves){c->leaves, own + sent * c->size, c->piece, c->n, c->self}, *mine - sent, onto, e);
+    return sum_leaves(c, y + sent * c->size, (struct leaves){c->leaves, own + sent * c->size, c->piece, c->n, c->self},
+                      *mine - sent, onto, e);
 }
 
 /* Every rank sends its piece to those of its place on other hosts: adds to the n moves. */
@@ -256,12 +279,13 @@ static int launch_reduce_scatter(const struct launch *l, struct error *e)
 static int place_own(const struct collective *c, const struct launch *l, struct error *e)
 {
     char *own = c->x + own_part(c) * c->part * c->size;
-    if (own != l->in[0].data) TRY_CUDA(cudaMemcpyAsync(own, l->in[0].data, (size_t)(c->part * c->size), cudaMemcpyDeviceToDevice, c->stream));
+    if (own != l->in[0].data)
+        TRY_CUDA(cudaMemcpyAsync(own, l->in[0].data, (size_t)(c->part * c->size), cudaMemcpyDeviceToDevice, c->stream));
     return PL_OK;
 }
 
-/* Gathers that stand side by side, as those of a block's weights do, are one group of NCCL's sends and receives. Host memory has room
- * for one gather at a time. */
+/* Gathers that stand side by side, as those of a block's weights do, are one group of NCCL's sends
+ * and receives. Host memory has room for one gather at a time. */
 static int batch_all_gather(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
 {
     struct transport *t = (struct transport *)l->state;
@@ -288,7 +312,8 @@ static int batch_all_gather(const struct launch *l, uint32_t n, uint32_t *taken,
 /* The transport is the device's, and lives longer than the launch. */
 static int prepare(const struct cuda_state *s, struct entry *entry, struct error *e)
 {
-    if (!s->transport && entry->launch.attr->group.ranks > 1) return error_set(e, PL_FAIL, "this process is not connected to other ranks");
+    if (!s->transport && entry->launch.attr->group.ranks > 1)
+        return error_set(e, PL_FAIL, "this process is not connected to other ranks");
     entry->launch.state = s->transport;
     return PL_OK;
 }

@@ -15,7 +15,10 @@
 enum { ROUND_BYTES = 64 << 20, PART_ELEMENTS = 64 };
 
 /* Elements of a part of ALL_REDUCE of n elements: the last ones may be shorter or empty. */
-static inline int64_t part_elements(int64_t n, int ranks) { return ceil_div(ceil_div(n, ranks), PART_ELEMENTS) * PART_ELEMENTS; }
+static inline int64_t part_elements(int64_t n, int ranks)
+{
+    return ceil_div(ceil_div(n, ranks), PART_ELEMENTS) * PART_ELEMENTS;
+}
 /* Elements of a piece: a part, or some of it. */
 static inline int64_t piece_elements(int64_t part, int ranks, int64_t size)
 {

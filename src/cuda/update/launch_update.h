@@ -73,8 +73,8 @@ cudaError_t cuda_adamw_8bit(struct update u, uint8_t *m, uint8_t *v, float *absm
 
 /* p is N matrices of R x C; r [N,R], c [N,C], or c NULL and r of p's shape. work: factor_work
  * bytes. */
-cudaError_t cuda_adafactor(struct update u, float *r, float *c, void *work, int64_t N, int64_t R, int64_t C, int access, enum factor_form form,
-                           cudaStream_t stream);
+cudaError_t cuda_adafactor(struct update u, float *r, float *c, void *work, int64_t N, int64_t R, int64_t C, int access,
+                           enum factor_form form, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

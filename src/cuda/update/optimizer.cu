@@ -157,7 +157,8 @@ template <typename P, int V> static __global__ void sgd_kernel(update u, float *
     if (threadIdx.x == 0)
         s = {{clip_of(u), (float)u.weight_decay, (float)u.beta1, (float)rate_of(u)}, keyed_round(u.step, u.key)};
     __syncthreads();
-    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK, packs = u.n / V;
+    const int64_t first = (int64_t)blockIdx.x * BLOCK + threadIdx.x, stride = (int64_t)gridDim.x * BLOCK,
+                  packs = u.n / V;
     for (int64_t k = first; k < packs; k += stride) sgd_at<P, V>(u, m, k * V, s);
     for (int64_t i = packs * V + first; i < u.n; i += stride) sgd_at<P, 1>(u, m, i, s);
 }

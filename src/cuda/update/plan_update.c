@@ -28,7 +28,10 @@ static uint64_t work_round(const struct query *q, int64_t part)
     const int64_t size = (int64_t)dtype_size(q->in[0]->dtype), ranks = q->attr->group.ranks;
     return (uint64_t)(ranks * piece_elements(part, (int)ranks, size) * size);
 }
-static uint64_t work_all_reduce(const struct query *q) { return work_round(q, part_elements(tensor_elements(q->in[0]), q->attr->group.ranks)); }
+static uint64_t work_all_reduce(const struct query *q)
+{
+    return work_round(q, part_elements(tensor_elements(q->in[0]), q->attr->group.ranks));
+}
 static uint64_t work_reduce_scatter(const struct query *q) { return work_round(q, q->attr->group.part); }
 
 static bool match_clip(const struct query *q) { return is_dense(q->in[0], DT_F64) && is_dense(q->out[0], DT_F32); }
@@ -55,10 +58,14 @@ static bool match_adamw(const struct query *q)
 
 static bool match_adamw_8bit(const struct query *q)
 {
-    return is_dense(q->in[2], DT_U8) && is_dense(q->in[3], DT_U8) && is_dense(q->in[4], DT_F32) && match_update(q, 6, 7);
+    return is_dense(q->in[2], DT_U8) && is_dense(q->in[3], DT_U8) && is_dense(q->in[4], DT_F32) &&
+           match_update(q, 6, 7);
 }
 
-static bool match_sgd(const struct query *q) { return (!given(q, 5) || is_dense(given(q, 5), DT_F32)) && match_update(q, 3, 4); }
+static bool match_sgd(const struct query *q)
+{
+    return (!given(q, 5) || is_dense(given(q, 5), DT_F32)) && match_update(q, 3, 4);
+}
 
 /* A CUDA grid has at most 65535 chunks. */
 static bool match_adafactor(const struct query *q)
@@ -75,11 +82,14 @@ static uint64_t work_adafactor(const struct query *q)
     return factor_work(tensor_elements(p) / (R * C), R, C, given(q, 6) != NULL);
 }
 
-/* --- widths and forms ------------------------------------------------------------------------------- */
+/* --- widths and forms ------------------------------------------------------------------------- */
 
 static int access_sumsq(const struct query *q) { return access_wide(q, IN(0), 0, (int)dtype_size(q->in[0]->dtype)); }
 /* Of the weight, its gradient, the optimizer's state and the working weight. */
-static int access_update(const struct query *q, unsigned operands) { return access_wide(q, IN(0) | IN(1) | operands, 0, (int)dtype_size(q->in[0]->dtype)); }
+static int access_update(const struct query *q, unsigned operands)
+{
+    return access_wide(q, IN(0) | IN(1) | operands, 0, (int)dtype_size(q->in[0]->dtype));
+}
 static int access_adamw(const struct query *q) { return access_update(q, IN(2) | IN(3) | IN(6)); }
 static int access_adamw_8bit(const struct query *q) { return access_update(q, IN(2) | IN(3) | IN(7)); }
 static int access_sgd(const struct query *q) { return access_update(q, IN(4) | IN(5)); }
@@ -95,8 +105,9 @@ static int form_adafactor(const struct query *q)
     const struct tensor *p = q->in[0];
     return factor_form(p->rank >= 2 ? p->dim[p->rank - 2] : 1, given(q, 6) != NULL);
 }
-static const struct forms forms_adafactor = {
-    form_adafactor, {[FACTOR_NONE] = "not factored", [FACTOR_COLUMNS] = "a thread per column", [FACTOR_CHUNKS] = "chunks of rows"}};
+static const struct forms forms_adafactor =
+    {form_adafactor,
+     {[FACTOR_NONE] = "not factored", [FACTOR_COLUMNS] = "a thread per column", [FACTOR_CHUNKS] = "chunks of rows"}};
 
 const struct kernel cuda_plan_update[] = {
 #include "cuda/update/update.def"

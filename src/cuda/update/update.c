@@ -8,13 +8,17 @@
 /* The order of a sum depends on the access: the tensors of one batch have the same. */
 static bool sum_joins(const struct sum_batch *b, uint32_t blocks, const struct launch *first, const struct launch *l)
 {
-    return b->count < SUM_MOST && l->out[0].data == b->acc && store_of(l->in[0].dtype) == b->type && l->access == first->access && blocks <= UPDATE_BLOCKS;
+    return b->count < SUM_MOST && l->out[0].data == b->acc && store_of(l->in[0].dtype) == b->type &&
+           l->access == first->access && blocks <= UPDATE_BLOCKS;
 }
 
 /* The partial sums of all tensors are in the first launch's workspace. */
 static int batch_sumsq(const struct launch *l, uint32_t n, uint32_t *taken, struct error *e)
 {
-    struct sum_batch b = {.acc = l->out[0].data, .work = l->work, .type = store_of(l->in[0].dtype), .x = {l->in[0].data}};
+    struct sum_batch b = {.acc = l->out[0].data,
+                          .work = l->work,
+                          .type = store_of(l->in[0].dtype),
+                          .x = {l->in[0].data}};
     uint32_t blocks = 0;
     for (uint32_t i = 0; i < n; i++) {
         const int64_t elements = operand_elements(&l[i].in[0]);
@@ -56,9 +60,19 @@ static struct update update_of(const struct launch *l, int step, int clip, int w
 {
     const union attr *a = l->attr;
     return (struct update){
-        .p = typed_of(&l->in[0]), .g = typed_of(&l->in[1]), .w = typed_in(l, w), .step = l->in[step].data, .clip = data_in(l, clip),
-        .n = operand_elements(&l->in[0]), .beta1 = a->adamw.beta1, .beta2 = a->adamw.beta2, .eps = a->adamw.eps,
-        .weight_decay = a->adamw.weight_decay, .lr_scale = a->adamw.lr_scale, .key = a->adamw.key, .first = launch_first(l, a->adamw.part),
+        .p = typed_of(&l->in[0]),
+        .g = typed_of(&l->in[1]),
+        .w = typed_in(l, w),
+        .step = l->in[step].data,
+        .clip = data_in(l, clip),
+        .n = operand_elements(&l->in[0]),
+        .beta1 = a->adamw.beta1,
+        .beta2 = a->adamw.beta2,
+        .eps = a->adamw.eps,
+        .weight_decay = a->adamw.weight_decay,
+        .lr_scale = a->adamw.lr_scale,
+        .key = a->adamw.key,
+        .first = launch_first(l, a->adamw.part),
     };
 }
 
@@ -66,8 +80,15 @@ static struct adam_weight adam_weight_of(const struct launch *l)
 {
     const union attr *a = l->attr;
     return (struct adam_weight){
-        .p = l->in[0].data, .g = l->in[1].data, .m = l->in[2].data, .v = l->in[3].data, .w = data_in(l, 6),
-        .n = operand_elements(&l->in[0]), .weight_decay = a->adamw.weight_decay, .lr_scale = a->adamw.lr_scale, .key = a->adamw.key,
+        .p = l->in[0].data,
+        .g = l->in[1].data,
+        .m = l->in[2].data,
+        .v = l->in[3].data,
+        .w = data_in(l, 6),
+        .n = operand_elements(&l->in[0]),
+        .weight_decay = a->adamw.weight_decay,
+        .lr_scale = a->adamw.lr_scale,
+        .key = a->adamw.key,
     };
 }
 
@@ -76,8 +97,15 @@ static struct adam_batch adam_batch_of(const struct launch *l)
 {
     const union attr *a = l->attr;
     return (struct adam_batch){
-        .p = store_of(l->in[0].dtype), .g = store_of(l->in[1].dtype), .m = store_of(l->in[2].dtype), .w = typed_in(l, 6).type,
-        .step = l->in[4].data, .clip = data_in(l, 5), .beta1 = a->adamw.beta1, .beta2 = a->adamw.beta2, .eps = a->adamw.eps,
+        .p = store_of(l->in[0].dtype),
+        .g = store_of(l->in[1].dtype),
+        .m = store_of(l->in[2].dtype),
+        .w = typed_in(l, 6).type,
+        .step = l->in[4].data,
+        .clip = data_in(l, 5),
+        .beta1 = a->adamw.beta1,
+        .beta2 = a->adamw.beta2,
+        .eps = a->adamw.eps,
     };
 }
 
@@ -131,8 +159,8 @@ static int launch_adafactor(const struct launch *l, struct error *e)
 {
     const struct operand *p = &l->in[0];
     const int64_t C = operand_last(p), R = p->rank >= 2 ? p->dim[p->rank - 2] : 1;
-    TRY_CUDA(cuda_adafactor(update_of(l, 3, 4, 5), l->in[2].data, data_in(l, 6), l->work, operand_elements(p) / (R * C), R, C, l->access,
-                            (enum factor_form)l->form, l->stream));
+    TRY_CUDA(cuda_adafactor(update_of(l, 3, 4, 5), l->in[2].data, data_in(l, 6), l->work, operand_elements(p) / (R * C),
+                            R, C, l->access, (enum factor_form)l->form, l->stream));
     return PL_OK;
 }
 

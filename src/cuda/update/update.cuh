@@ -13,7 +13,10 @@
 #include "cuda/rows/rows.cuh"
 
 /* With step.found_inf, or a gradient norm that is not finite, the update changes nothing. */
-static __device__ inline bool is_skipped(const update &u) { return u.step->found_inf || (u.clip && !isfinite(u.clip[0])); }
+static __device__ inline bool is_skipped(const update &u)
+{
+    return u.step->found_inf || (u.clip && !isfinite(u.clip[0]));
+}
 static __device__ inline float clip_of(const update &u) { return u.clip ? u.clip[1] : 1.0f; }
 static __device__ inline double rate_of(const update &u) { return (double)u.step->learning_rate * u.lr_scale; }
 
@@ -32,7 +35,8 @@ static __device__ inline int tensor_of(const uint32_t *first, int count, uint32_
 
 /* Stores elements at .. at+V of p; `at` is a multiple of V, V is 4 or 1. A bf16 p is rounded
  * stochastically, with one random draw for four elements. Then w gets the new value of p. */
-template <typename P, int V> static __device__ inline void store_weight(const update &u, int64_t at, float (&p)[V], uint64_t key)
+template <typename P, int V>
+static __device__ inline void store_weight(const update &u, int64_t at, float (&p)[V], uint64_t key)
 {
     static_assert(V == 1 || V == 4, "a draw serves four elements");
     if constexpr (sizeof(P) == 2) {

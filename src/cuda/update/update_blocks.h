@@ -22,11 +22,14 @@ static inline int64_t square_blocks(int64_t n)
 #define FACTOR_ROWS ((int64_t)128)
 static inline int64_t factor_chunks(int64_t R) { return (R + FACTOR_ROWS - 1) / FACTOR_ROWS; }
 
-/* ADAFACTOR: not factored; factored, where a thread sums a column of up to FACTOR_DIRECT rows, or chunks of rows are
- * summed and then the chunks. */
+/* ADAFACTOR: not factored; factored, where a thread sums a column of up to FACTOR_DIRECT rows, or
+ * chunks of rows are summed and then the chunks. */
 enum { FACTOR_DIRECT = 64 };
 enum factor_form { FACTOR_NONE, FACTOR_COLUMNS, FACTOR_CHUNKS };
-static inline enum factor_form factor_form(int64_t R, int factored) { return !factored ? FACTOR_NONE : R <= FACTOR_DIRECT ? FACTOR_COLUMNS : FACTOR_CHUNKS; }
+static inline enum factor_form factor_form(int64_t R, int factored)
+{
+    return !factored ? FACTOR_NONE : R <= FACTOR_DIRECT ? FACTOR_COLUMNS : FACTOR_CHUNKS;
+}
 
 /* f64: sums of u^2, the rate, and one element of padding to 16 bytes; then f32: column factors, row
  * factors, column sums by chunk. */

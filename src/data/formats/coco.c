@@ -81,7 +81,8 @@ static bool scan_images(struct scan *s, struct coco_table *t)
             else scan_skip(s);
         }
         if (s->fault) return false;
-        if (!id || !m.w || !m.h || m.name == UINT32_MAX) return scan_fail(s, "an image with id, width, height and file_name");
+        if (!id || !m.w || !m.h || m.name == UINT32_MAX)
+            return scan_fail(s, "an image with id, width, height and file_name");
         vec_push(&t->images, m);
     }
     return !s->fault;
@@ -89,7 +90,8 @@ static bool scan_images(struct scan *s, struct coco_table *t)
 
 static bool has_no_mask(const struct mask *m)
 {
-    return m->area == 0 || m->shape.kind == SHAPE_NONE || (m->shape.kind == SHAPE_POLYGONS && m->shape.polygons.n < 6); /* [] or [[]] */
+    /* [] or [[]] */
+    return m->area == 0 || m->shape.kind == SHAPE_NONE || (m->shape.kind == SHAPE_POLYGONS && m->shape.polygons.n < 6);
 }
 
 /* Whether a mask with iscrowd 1 is one object. COCO marks groups of objects so, and writes them as
@@ -113,8 +115,11 @@ static bool scan_annotations(struct scan *s, struct coco_table *t)
         const char *from = s->at;
         if (!annotation_scan_mask(s, &m)) return false;
         if (s->at - from > UINT32_MAX) return scan_fail(s, "a shorter annotation");
-        struct coco_annotation a = {.image = m.image, .at = (uint64_t)(from - s->begin), .bytes = (uint32_t)(s->at - from),
-                                    .category = m.category, .no_mask = has_no_mask(&m)};
+        struct coco_annotation a = {.image = m.image,
+                                    .at = (uint64_t)(from - s->begin),
+                                    .bytes = (uint32_t)(s->at - from),
+                                    .category = m.category,
+                                    .no_mask = has_no_mask(&m)};
         a.one_part = m.crowd && !a.no_mask && is_one_part(&m.shape);
         a.crowd = m.crowd && !a.no_mask && !a.one_part;
         vec_push(&t->annotations, a);
@@ -165,8 +170,10 @@ static int unknown_category(const struct coco_table *t, const char *name, struct
     size_t n = 0;
     known[0] = 0;
     for (uint32_t i = 0; i < t->categories.n && n < sizeof known; i++)
-        n += (size_t)snprintf(known + n, sizeof known - n, "%s%.60s", i ? ", " : "", t->names.at + t->categories.at[i].name);
-    return error_set(e, PL_USAGE, "there is no category %s; the categories are: %s%s", name, known, n >= sizeof known ? " ..." : "");
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s%.60s", i ? ", " : "",
+                              t->names.at + t->categories.at[i].name);
+    return error_set(e, PL_USAGE, "there is no category %s; the categories are: %s%s", name, known,
+                     n >= sizeof known ? " ..." : "");
 }
 
 /* Finds the ids of the categories that the filter names. */
@@ -245,7 +252,8 @@ int coco_parse(const char *text, size_t n, const struct coco_filter *f, struct c
         else scan_skip(&s);
     }
     if (!scan_finish(&s)) return error_set(e, PL_USAGE, "byte %zu: expected %s", scan_offset(&s), s.fault);
-    if (!images || !annotations) return error_set(e, PL_USAGE, "expected COCO instances: lists of \"images\" and \"annotations\"");
+    if (!images || !annotations)
+        return error_set(e, PL_USAGE, "expected COCO instances: lists of \"images\" and \"annotations\"");
     if (t->categories.n) qsort(t->categories.at, t->categories.n, sizeof *t->categories.at, compare_categories);
     if (drop_filtered(t, f, e)) return e->code;
     t->report.members = (uint64_t)t->images.n + t->annotations.n;
@@ -312,9 +320,13 @@ static int find_folder(struct coco_file *f, const char *given, struct error *e)
         text_free(&at[i]);
     }
     if (f->folder && dir_exists(f->folder)) return PL_OK;
-    if (given) return error_set(e, PL_USAGE, "data.images is %s, but there is no such folder: set it to the folder of the images", given);
-    return error_set(e, PL_USAGE, "the image %s is not beside it, in images/ or in ../%.*s/: set data.images to the folder of the images",
-                     image, n, set);
+    if (given)
+        return error_set(e, PL_USAGE,
+                         "data.images is %s, but there is no such folder: set it to the folder of the images", given);
+    return error_set(
+        e, PL_USAGE,
+        "the image %s is not beside it, in images/ or in ../%.*s/: set data.images to the folder of the images", image,
+        n, set);
 }
 
 static int open_file(struct coco_file *f, const struct dataset_options *o, struct error *e)
@@ -330,7 +342,10 @@ static int open_file(struct coco_file *f, const struct dataset_options *o, struc
     mapped_close(&text);
     if (mapped_failed(&text)) return mapped_check(&text, f->path, e);
     if (!rc && f->table.annotations.n && f->table.annotations.n == f->table.left.no_mask)
-        rc = error_set(e, PL_USAGE, "none of its %u annotations has a mask: their \"segmentation\" is missing or empty, or their area is 0 (boxes alone are not trained on)", f->table.annotations.n);
+        rc = error_set(e, PL_USAGE,
+                       "none of its %u annotations has a mask: their \"segmentation\" is missing or empty, or their "
+                       "area is 0 (boxes alone are not trained on)",
+                       f->table.annotations.n);
     if (!rc && f->table.images.n) rc = find_folder(f, o->images, e);
     return rc ? error_prepend(e, "%s", f->path) : PL_OK;
 }
@@ -354,9 +369,12 @@ static void coco_close(struct dataset *d)
 static void print_unpaired(struct dataset *d)
 {
     const struct shard_report *r = &d->report;
-    if (r->no_image) text_printf(&d->unpaired, "%llu %s an image_id that no image has", (unsigned long long)r->no_image, r->no_image == 1 ? "annotation has" : "annotations have");
+    if (r->no_image)
+        text_printf(&d->unpaired, "%llu %s an image_id that no image has", (unsigned long long)r->no_image,
+                    r->no_image == 1 ? "annotation has" : "annotations have");
     if (r->duplicates)
-        text_printf(&d->unpaired, "%s%llu %s the id of another one", d->unpaired.n ? ", " : "", (unsigned long long)r->duplicates, r->duplicates == 1 ? "image has" : "images have");
+        text_printf(&d->unpaired, "%s%llu %s the id of another one", d->unpaired.n ? ", " : "",
+                    (unsigned long long)r->duplicates, r->duplicates == 1 ? "image has" : "images have");
 }
 
 static int coco_open(struct dataset *d, const struct dataset_options *o, struct error *e)
@@ -432,17 +450,22 @@ static enum data_fault read_mask(const struct coco_file *f, const struct coco_im
                                  const struct coco_annotation *a, char *scratch, size_t n, size_t *used,
                                  struct mask *m, struct error *e)
 {
-    if (a->bytes > n - *used) return error_set(e, PL_NOFIT, "its annotations take more than %zu bytes", n), FAULT_TOO_LARGE;
+    if (a->bytes > n - *used)
+        return error_set(e, PL_NOFIT, "its annotations take more than %zu bytes", n), FAULT_TOO_LARGE;
     char *text = scratch + *used;
     if (pread(f->fd, text, a->bytes, (off_t)a->at) != (ssize_t)a->bytes)
-        return error_set(e, PL_FAIL, "%s: cannot read %u bytes at %llu", f->path, a->bytes, (unsigned long long)a->at), FAULT_READ;
+        return error_set(e, PL_FAIL, "%s: cannot read %u bytes at %llu", f->path, a->bytes, (unsigned long long)a->at),
+               FAULT_READ;
     *used += a->bytes;
     struct scan s = scan_begin(text, a->bytes);
     if (!annotation_scan_mask(&s, m) || !scan_finish(&s) || m->image != image->id)
-        return error_set(e, PL_USAGE, "%s has changed since it was opened, at byte %llu", f->path, (unsigned long long)a->at), FAULT_SYNTAX;
+        return error_set(e, PL_USAGE, "%s has changed since it was opened, at byte %llu", f->path,
+                         (unsigned long long)a->at),
+               FAULT_SYNTAX;
     if (m->shape.kind == SHAPE_RLE && (m->shape.h != image->h || m->shape.w != image->w))
-        return error_set(e, PL_USAGE, "mask %lld has %u x %u pixels (width x height), its image %u x %u", (long long)m->id, m->shape.w,
-                         m->shape.h, image->w, image->h), FAULT_SIZE;
+        return error_set(e, PL_USAGE, "mask %lld has %u x %u pixels (width x height), its image %u x %u",
+                         (long long)m->id, m->shape.w, m->shape.h, image->w, image->h),
+               FAULT_SIZE;
     m->shape.h = image->h;
     m->shape.w = image->w;
     return FAULT_NONE;
@@ -459,7 +482,8 @@ static enum data_fault coco_masks(const struct dataset *d, uint64_t i, void *scr
     out->w = image->w;
     for (uint32_t k = 0; k < image->n; k++) {
         struct mask m;
-        enum data_fault fault = read_mask(f, image, &f->table.annotations.at[image->first + k], scratch, n, &used, &m, e);
+        enum data_fault fault =
+            read_mask(f, image, &f->table.annotations.at[image->first + k], scratch, n, &used, &m, e);
         if (fault) return fault;
         if (has_no_mask(&m)) { /* a box without a segmentation is not a mask */
             out->empty++;
@@ -478,7 +502,8 @@ static const char *coco_category(const struct dataset *d, int32_t category)
     struct coco_category key = {.id = category};
     for (uint32_t i = 0; i < c->files.n; i++) {
         const struct coco_table *t = &c->files.at[i].table;
-        const struct coco_category *found = t->categories.n ? bsearch(&key, t->categories.at, t->categories.n, sizeof key, compare_categories) : NULL;
+        const struct coco_category *found =
+            t->categories.n ? bsearch(&key, t->categories.at, t->categories.n, sizeof key, compare_categories) : NULL;
         if (found) return t->names.at + found->name;
     }
     return NULL;

@@ -76,7 +76,8 @@ int csv_next(struct csv *c, bool *more, struct error *e)
             to = c->at;
             while (to > from && to[-1] == ' ') to--;
         }
-        if (memchr(from, 0, (size_t)(to - from))) return error_set(e, PL_USAGE, "line %u contains a zero byte: save the table as UTF-8 text", c->line);
+        if (memchr(from, 0, (size_t)(to - from)))
+            return error_set(e, PL_USAGE, "line %u contains a zero byte: save the table as UTF-8 text", c->line);
         bool more_fields = c->at < c->end && *c->at == c->separator;
         if (more_fields) c->at++;
         else if (c->at < c->end) skip_line_end(c);
@@ -105,13 +106,22 @@ static void squeeze(const char *name, char *out, size_t room)
 /* The names of a list come first to last: a table may have a column of masks and one of labels. */
 int usual_column(const char *const *names, uint32_t n, enum csv_usual what)
 {
-    static const char *const images[] = {"image", "img", "imagepath", "imgpath", "imagefile", "imagefilename", "imagefilepath", "images", "filename", "file", "filepath", "path", "imagename", "input", NULL};
-    static const char *const masks[] = {"mask", "maskpath", "maskfile", "maskfilename", "maskfilepath", "masks", "seg", "segpath", "segmentation", "segmentationpath", "segmentationmask", "segmentationfile",
-                                        "label", "labelpath", "labelfile", "labels", "annotation", "annotationpath", "gt", "gtpath", "groundtruth", "groundtruthpath", "target", "maskname", NULL};
+    static const char *const images[] = {"image",         "img",           "imagepath", "imgpath",  "imagefile",
+                                         "imagefilename", "imagefilepath", "images",    "filename", "file",
+                                         "filepath",      "path",          "imagename", "input",    NULL};
+    static const char *const masks[] =
+        {"mask",  "maskpath",  "maskfile",     "maskfilename",     "maskfilepath",     "masks",
+         "seg",   "segpath",   "segmentation", "segmentationpath", "segmentationmask", "segmentationfile",
+         "label", "labelpath", "labelfile",    "labels",           "annotation",       "annotationpath",
+         "gt",    "gtpath",    "groundtruth",  "groundtruthpath",  "target",           "maskname",
+         NULL};
     static const char *const splits[] = {"split", "subset", "set", "partition", "phase", NULL};
-    static const char *const questions[] = {"question", "prompt", "query", NULL}, *const answers[] = {"answer", "response", NULL};
-    static const char *const classes[] = {"label", "class", "category", "target", "classname", "labelname", "labels", "diagnosis", NULL};
-    static const char *const captions[] = {"text", "caption", "captions", "title", "description", "sentence", "sentences", "texts", "alttext", "prompt", "report", NULL};
+    static const char *const questions[] = {"question", "prompt", "query", NULL}, *const answers[] = {"answer",
+                                                                                                      "response", NULL};
+    static const char *const classes[] = {"label",     "class",  "category",  "target", "classname",
+                                          "labelname", "labels", "diagnosis", NULL};
+    static const char *const captions[] = {"text",      "caption", "captions", "title",  "description", "sentence",
+                                           "sentences", "texts",   "alttext",  "prompt", "report",      NULL};
     static const char *const *const lists[] = {images, masks, splits, questions, answers, classes, captions};
     for (const char *const *name = lists[what]; *name; name++)
         for (uint32_t i = 0; i < n; i++) {
@@ -122,4 +132,7 @@ int usual_column(const char *const *names, uint32_t n, enum csv_usual what)
     return -1;
 }
 
-int csv_usual_column(const struct csv *c, enum csv_usual what) { return usual_column((const char *const *)c->fields, c->n, what); }
+int csv_usual_column(const struct csv *c, enum csv_usual what)
+{
+    return usual_column((const char *const *)c->fields, c->n, what);
+}

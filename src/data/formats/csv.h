@@ -27,8 +27,9 @@ void csv_begin(struct csv *c, char *text, size_t n);
 int csv_next(struct csv *c, bool *more, struct error *e);
 /* The index of the column of that name in the current row, or -1. */
 int csv_column(const struct csv *c, const char *name);
-/* The index of the column that has a usual name for images, masks, splits, questions, answers, classes or captions, in any case, with or
- * without _ - and blanks: image, img_path, File Name; mask, label, seg_path; split, subset. -1: none. */
+/* The index of the column that has a usual name for images, masks, splits, questions, answers,
+ * classes or captions, in any case, with or without _ - and blanks: image, img_path, File Name;
+ * mask, label, seg_path; split, subset. -1: none. */
 enum csv_usual { CSV_IMAGE, CSV_MASK, CSV_SPLIT, CSV_QUESTION, CSV_ANSWER, CSV_CLASS, CSV_CAPTION };
 int csv_usual_column(const struct csv *c, enum csv_usual what);
 /* The same among n names; "" is none. */

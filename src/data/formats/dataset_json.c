@@ -36,7 +36,8 @@ static void read_names(struct dataset_json *j, const struct value *root)
     for (uint32_t i = 0; labels && labels->kind == VALUE_MAP && i < labels->count; i++) add_label(j, labels->items[i]);
     for (uint32_t i = 0; channels && channels->kind == VALUE_MAP && i < channels->count; i++) {
         const size_t n = strlen(j->modality);
-        if (channels->items[i]->kind == VALUE_STRING) snprintf(j->modality + n, sizeof j->modality - n, "%s%s", n ? ", " : "", channels->items[i]->text);
+        if (channels->items[i]->kind == VALUE_STRING)
+            snprintf(j->modality + n, sizeof j->modality - n, "%s%s", n ? ", " : "", channels->items[i]->text);
         j->modalities++;
     }
 }

@@ -16,7 +16,7 @@
 #include "io/file.h"
 #include "io/json.h"
 
-/* --- samples ----------------------------------------------------------------------------------- */
+/* --- samples ---------------------------------------------------------------------------------- */
 
 static void add_bad(struct labelled *l, const char *file, uint64_t line, const char *why)
 {
@@ -28,10 +28,12 @@ static void add_sample(struct labelled *l, const char *image, const char *text, 
     l->read++;
     if (!image || !*image) add_bad(l, file, line, "no image");
     else if (!text || !*text) add_bad(l, file, line, "no text");
-    else vec_push(&l->samples, ((struct labelled_sample){bump_string(&l->memory, image), bump_string(&l->memory, text), file, line}));
+    else
+        vec_push(&l->samples,
+                 ((struct labelled_sample){bump_string(&l->memory, image), bump_string(&l->memory, text), file, line}));
 }
 
-/* --- folders ----------------------------------------------------------------------------------- */
+/* --- folders ---------------------------------------------------------------------------------- */
 
 /* The first folder of an image's path is its class. */
 static int read_folders(struct labelled *l, const char *folder, struct error *e)
@@ -49,18 +51,25 @@ static int read_folders(struct labelled *l, const char *folder, struct error *e)
     }
     image_tree_free(&t);
     l->folders = true;
-    if (beside) log_warn("%s: %" PRIu64 " image%s in no folder of a class, and left out", folder, beside, beside == 1 ? " is" : "s are");
+    if (beside)
+        log_warn("%s: %" PRIu64 " image%s in no folder of a class, and left out", folder, beside,
+                 beside == 1 ? " is" : "s are");
     return rc;
 }
 
-/* --- tables ------------------------------------------------------------------------------------ */
+/* --- tables ----------------------------------------------------------------------------------- */
 
-static int no_column(const char *path, const char *given, const char *what, const char *key, const char *usual, const char *const *names, uint32_t n, struct error *e)
+static int no_column(const char *path, const char *given, const char *what, const char *key, const char *usual,
+                     const char *const *names, uint32_t n, struct error *e)
 {
     struct text all = {0};
     for (uint32_t i = 0; i < n && i < 12; i++) text_printf(&all, "%s%.40s", i ? ", " : "", names[i]);
-    if (given) error_set(e, PL_USAGE, "%s has no column %s (%s); its columns are %s", path, given, key, all.at ? all.at : "none");
-    else error_set(e, PL_USAGE, "%s has no column for the %s, such as %s: its columns are %s; name it with %s", path, what, usual, all.at ? all.at : "none", key);
+    if (given)
+        error_set(e, PL_USAGE, "%s has no column %s (%s); its columns are %s", path, given, key,
+                  all.at ? all.at : "none");
+    else
+        error_set(e, PL_USAGE, "%s has no column for the %s, such as %s: its columns are %s; name it with %s", path,
+                  what, usual, all.at ? all.at : "none", key);
     text_free(&all);
     return e->code;
 }
@@ -75,13 +84,17 @@ static int index_of(const char *const *names, uint32_t n, const char *given, enu
 struct columns {
     int image, text;
 };
-static int find_columns(const struct labelled_options *o, const char *path, const char *const *names, uint32_t n, struct columns *out, struct error *e)
+static int find_columns(const struct labelled_options *o, const char *path, const char *const *names, uint32_t n,
+                        struct columns *out, struct error *e)
 {
     const enum csv_usual text = o->captions ? CSV_CAPTION : CSV_CLASS;
     out->image = index_of(names, n, o->image_column, CSV_IMAGE);
     out->text = index_of(names, n, o->text_column, text);
-    if (out->image < 0) return no_column(path, o->image_column, "image", "data.image_column", "image or file_name", names, n, e);
-    return out->text < 0 ? no_column(path, o->text_column, o->captions ? "text" : "class", "data.label_column", o->captions ? "text or caption" : "label or class", names, n, e) : PL_OK;
+    if (out->image < 0)
+        return no_column(path, o->image_column, "image", "data.image_column", "image or file_name", names, n, e);
+    return out->text < 0 ? no_column(path, o->text_column, o->captions ? "text" : "class", "data.label_column",
+                                     o->captions ? "text or caption" : "label or class", names, n, e)
+                         : PL_OK;
 }
 
 static int read_csv(struct labelled *l, const struct labelled_options *o, const char *path, struct error *e)
@@ -99,7 +112,8 @@ static int read_csv(struct labelled *l, const struct labelled_options *o, const 
     if (rc) error_prepend(e, "%s", path);
     else rc = find_columns(o, path, (const char *const *)c.fields, c.n, &at, e);
     while (!rc && !(rc = csv_next(&c, &more, e) ? error_prepend(e, "%s", path) : PL_OK) && more)
-        add_sample(l, at.image < (int)c.n ? c.fields[at.image] : "", at.text < (int)c.n ? c.fields[at.text] : "", path, c.line);
+        add_sample(l, at.image < (int)c.n ? c.fields[at.image] : "", at.text < (int)c.n ? c.fields[at.text] : "", path,
+                   c.line);
     l->fingerprint = hash_bytes(&(uint64_t){n}, sizeof(uint64_t), l->fingerprint);
     mem_free(text);
     return rc;
@@ -114,7 +128,8 @@ static const char *text_of(struct bump *b, const struct value *v)
     return v && !value_as_int(v, "", &number, &ignored) ? bump_format(b, "%lld", (long long)number) : NULL;
 }
 
-static void add_object(struct labelled *l, struct bump *b, const struct value *image, const struct value *text, const char *path, uint64_t line)
+static void add_object(struct labelled *l, struct bump *b, const struct value *image, const struct value *text,
+                       const char *path, uint64_t line)
 {
     const char *reference = media_path(image);
     if (text && text->kind == VALUE_LIST && text->count)
@@ -122,7 +137,8 @@ static void add_object(struct labelled *l, struct bump *b, const struct value *i
     else add_sample(l, reference, text_of(b, text), path, line);
 }
 
-static int read_object(struct labelled *l, const struct labelled_options *o, const char *path, const struct record *x, struct error *e)
+static int read_object(struct labelled *l, const struct labelled_options *o, const char *path, const struct record *x,
+                       struct error *e)
 {
     struct bump b = {0};
     struct value *v;
@@ -160,21 +176,28 @@ static int read_records(struct labelled *l, const struct labelled_options *o, co
 static int read_table(struct labelled *l, const struct labelled_options *o, const char *path, struct error *e)
 {
     path = bump_string(&l->memory, path);
-    return path_has_ending(path, ".csv") || path_has_ending(path, ".tsv") ? read_csv(l, o, path, e) : read_records(l, o, path, e);
+    return path_has_ending(path, ".csv") || path_has_ending(path, ".tsv") ? read_csv(l, o, path, e)
+                                                                          : read_records(l, o, path, e);
 }
 
-/* --- opening ----------------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static int read_folder(struct labelled *l, const struct labelled_options *o, const char *folder, struct error *e)
 {
     static const char *const tables[] = {"metadata.csv", "metadata.jsonl"};
-    if (o->n_paths > 1) return error_set(e, PL_USAGE, "%s is a folder, and there are %u paths; expected one folder, or tables", folder, o->n_paths);
+    if (o->n_paths > 1)
+        return error_set(e, PL_USAGE, "%s is a folder, and there are %u paths; expected one folder, or tables", folder,
+                         o->n_paths);
     l->where = mem_string(folder);
     for (size_t i = 0; i < COUNT(tables); i++) {
         const char *path = bump_format(&l->memory, "%s/%s", folder, tables[i]);
         if (file_exists(path)) return read_table(l, o, path, e);
     }
-    if (o->captions) return error_set(e, PL_USAGE, "the folder %s has no metadata.csv or metadata.jsonl with the texts of its images; give a table (CSV, JSON, Parquet), or add one", folder);
+    if (o->captions)
+        return error_set(e, PL_USAGE,
+                         "the folder %s has no metadata.csv or metadata.jsonl with the texts of its images; give a "
+                         "table (CSV, JSON, Parquet), or add one",
+                         folder);
     return read_folders(l, folder, e);
 }
 
@@ -195,7 +218,8 @@ static void split(struct labelled *l, const struct labelled_options *o)
 {
     const uint32_t n = l->samples.n;
     struct group_member *members = mem_alloc((n + 1) * sizeof *members);
-    for (uint32_t i = 0; i < n; i++) members[i] = (struct group_member){hash_bytes(l->samples.at[i].image, strlen(l->samples.at[i].image), 1), i};
+    for (uint32_t i = 0; i < n; i++)
+        members[i] = (struct group_member){hash_bytes(l->samples.at[i].image, strlen(l->samples.at[i].image), 1), i};
     bool *held = holdout_mark(n, members, n, o->holdout, o->split_seed, &l->one_group);
     l->samples.n = 0;
     for (uint32_t i = 0; i < n; i++)
@@ -206,12 +230,19 @@ static void split(struct labelled *l, const struct labelled_options *o)
 
 static int check(struct labelled *l, const struct labelled_options *o, struct error *e)
 {
-    if (!l->read) return error_set(e, PL_USAGE, "%s has no images%s", o->paths[0], l->folders ? " in the folders of its classes" : "");
+    if (!l->read)
+        return error_set(e, PL_USAGE, "%s has no images%s", o->paths[0],
+                         l->folders ? " in the folders of its classes" : "");
     if (l->bad == l->read || (double)l->bad > o->max_bad * (double)l->read)
-        return error_set(e, PL_USAGE, "%" PRIu64 " of %" PRIu64 " rows cannot be used (data.max_bad is %g), such as %s", l->bad, l->read, o->max_bad, l->first_bad);
-    if (l->bad) log_warn("%" PRIu64 " of %" PRIu64 " rows cannot be used and are left out, such as %s", l->bad, l->read, l->first_bad);
+        return error_set(e, PL_USAGE, "%" PRIu64 " of %" PRIu64 " rows cannot be used (data.max_bad is %g), such as %s",
+                         l->bad, l->read, o->max_bad, l->first_bad);
+    if (l->bad)
+        log_warn("%" PRIu64 " of %" PRIu64 " rows cannot be used and are left out, such as %s", l->bad, l->read,
+                 l->first_bad);
     if (o->holdout > 0) split(l, o);
-    return l->samples.n ? PL_OK : error_set(e, PL_USAGE, "data.holdout is %g of %" PRIu64 " images, which leaves none %s", o->holdout, l->read, o->held ? "to evaluate on" : "to train on");
+    return l->samples.n ? PL_OK
+                        : error_set(e, PL_USAGE, "data.holdout is %g of %" PRIu64 " images, which leaves none %s",
+                                    o->holdout, l->read, o->held ? "to evaluate on" : "to train on");
 }
 
 int labelled_open(struct labelled *l, const struct labelled_options *o, struct error *e)

@@ -6,7 +6,8 @@
  *     FILE.csv, .tsv                     a table with columns for both
  *     FILE.json, .jsonl, .parquet        objects with keys for both; a list of texts is a sample for each
  *
- * Opening finds every sample and may allocate. After that nothing is allocated, and any number of threads may read.
+ * Opening finds every sample and may allocate. After that nothing is allocated, and any number of
+ * threads may read.
  */
 #ifndef LABELLED_H
 #define LABELLED_H
@@ -20,7 +21,9 @@ struct labelled_options {
     const char *image_column, *text_column; /* of tables; NULL: by their usual names */
     uint64_t room;        /* bytes for an object of a file */
     double max_bad;       /* largest share of rows without an image or a text */
-    double holdout;       /* the fraction of samples that is held out (holdout.h), those of one image together; 0: none... */
+    /* the fraction of samples that is held out (holdout.h), those of one image together; 0:
+     * none... */
+    double holdout;
     uint64_t split_seed;
     bool held;            /* ...and these are used, instead of the others */
 };
@@ -43,7 +46,8 @@ struct labelled {
     struct bump memory;   /* owns the texts */
 };
 
-/* PL_USAGE: there are no samples, too many cannot be used, or a table has no such columns. labelled_close may follow. */
+/* PL_USAGE: there are no samples, too many cannot be used, or a table has no such columns.
+ * labelled_close may follow. */
 int labelled_open(struct labelled *l, const struct labelled_options *o, struct error *e);
 void labelled_close(struct labelled *l);
 /* "cat/1.jpg" or "FILE:LINE", for messages. */

@@ -23,7 +23,7 @@ enum { DEPTH = 6, FOLDERS = 24, TEXTS = 8 };
 enum kind { UNKNOWN, IMAGES, MASKS };
 enum part { NONE, TRAIN, VALIDATION, TEST, PARTS };
 
-/* --- the words of a path ------------------------------------------------------------------------- */
+/* --- the words of a path ---------------------------------------------------------------------- */
 
 static bool is_word(const char *at, size_t n, const char *words)
 {
@@ -42,17 +42,22 @@ static size_t next_word(const char **at, const char *end)
 {
     while (*at < end && !isalpha((unsigned char)**at)) ++*at;
     size_t n = 0;
-    while (*at + n < end && isalpha((unsigned char)(*at)[n]) && !(n && isupper((unsigned char)(*at)[n]) && islower((unsigned char)(*at)[n - 1]))) n++;
+    while (*at + n < end && isalpha((unsigned char)(*at)[n]) &&
+           !(n && isupper((unsigned char)(*at)[n]) && islower((unsigned char)(*at)[n - 1])))
+        n++;
     return n;
 }
 
-/* The length of the part in a word: trainannot, valmasks and testimages have one in front (CamVid). */
+/* The length of the part in a word: trainannot, valmasks and testimages have one in front
+ * (CamVid). */
 static size_t part_length(const char *at, size_t n)
 {
     static const char *const parts[] = {"train", "val", "test"};
     for (size_t i = 0; i < COUNT(parts); i++) {
         size_t m = strlen(parts[i]);
-        if (n > m && !strncasecmp(at, parts[i], m) && (names_masks(at + m, n - m) || is_word(at + m, n - m, IMAGE_WORDS))) return m;
+        if (n > m && !strncasecmp(at, parts[i], m) &&
+            (names_masks(at + m, n - m) || is_word(at + m, n - m, IMAGE_WORDS)))
+            return m;
     }
     return n;
 }
@@ -85,7 +90,7 @@ static enum kind kind_of(const char *name, size_t n)
     return UNKNOWN;
 }
 
-/* --- folders ------------------------------------------------------------------------------------- */
+/* --- folders ---------------------------------------------------------------------------------- */
 
 struct folder {
     char *path; /* relative; "." is the root */
@@ -180,7 +185,9 @@ static void note_file(struct search *s, const char *path)
         if (is_yolo(full)) s->yolo_example = full;
         else mem_free(full);
     }
-    if (!s->other_example && (text_ends_with(path, ".json") || text_ends_with(path, ".xml") || text_ends_with(path, ".csv") || text_ends_with(path, ".tsv"))) s->other_example = mem_string(path);
+    if (!s->other_example && (text_ends_with(path, ".json") || text_ends_with(path, ".xml") ||
+                              text_ends_with(path, ".csv") || text_ends_with(path, ".tsv")))
+        s->other_example = mem_string(path);
     if (!s->plain_example && !strchr(base, '.')) s->plain_example = mem_string(path);
 }
 
@@ -207,7 +214,10 @@ static int list_folders(struct search *s, const char *below, int depth, struct e
         }
         char *path = join_path(below, l.at[i]), *full = join_path(folder, l.at[i]);
         if (!kind_of(l.at[i], strlen(l.at[i])) && is_dicom_folder(full)) images++; /* a series is an image */
-        else if (dir_exists(full)) rc = depth && (!usual || !strcmp(l.at[i], "images") || !strcmp(l.at[i], "masks")) ? list_folders(s, path, depth - 1, e) : PL_OK;
+        else if (dir_exists(full))
+            rc = depth && (!usual || !strcmp(l.at[i], "images") || !strcmp(l.at[i], "masks"))
+                     ? list_folders(s, path, depth - 1, e)
+                     : PL_OK;
         else note_file(s, path);
         mem_free(path);
         mem_free(full);
@@ -219,7 +229,7 @@ static int list_folders(struct search *s, const char *below, int depth, struct e
     return rc;
 }
 
-/* --- pairs of folders -------------------------------------------------------------------------- */
+/* --- pairs of folders ------------------------------------------------------------------------- */
 
 static int read_folder(const struct search *s, struct folder *f, const struct folder *masks, struct error *e)
 {
@@ -258,7 +268,8 @@ static void leave_out(struct found *f, const char *images, uint64_t n)
     if (n > f->n_more) f->more = images, f->n_more = n;
 }
 
-static int try_pair(const struct search *s, struct folder *images, struct folder *masks, struct found *f, struct error *e)
+static int try_pair(const struct search *s, struct folder *images, struct folder *masks, struct found *f,
+                    struct error *e)
 {
     struct affixes a;
     uint64_t n;
@@ -274,7 +285,9 @@ static int try_pair(const struct search *s, struct folder *images, struct folder
     if (!n || n < f->best.pairs || (n == f->best.pairs && other)) return PL_OK;
     if (n == f->best.pairs) {
         int order = masks_rank(masks->path) - masks_rank(f->best.masks);
-        if (!order) order = (int)common_folder(images->path, f->best.masks) - (int)common_folder(images->path, masks->path); /* beside the images, before those elsewhere */
+        /* beside the images, before those elsewhere */
+        if (!order)
+            order = (int)common_folder(images->path, f->best.masks) - (int)common_folder(images->path, masks->path);
         if (!order) f->first = f->best.masks, f->second = masks->path;
         if (order >= 0) return PL_OK;
     } else {
@@ -290,8 +303,10 @@ static int try_pair(const struct search *s, struct folder *images, struct folder
 static int check_choice(const struct found *f, struct error *e)
 {
     if (f->first)
-        return error_set(e, PL_USAGE, "two folders of masks fit the images in %s, with %llu samples each: %s and %s; set data.images and data.masks (--images and --masks of init)", f->best.images,
-                         (unsigned long long)f->best.pairs, f->first, f->second);
+        return error_set(e, PL_USAGE,
+                         "two folders of masks fit the images in %s, with %llu samples each: %s and %s; set "
+                         "data.images and data.masks (--images and --masks of init)",
+                         f->best.images, (unsigned long long)f->best.pairs, f->first, f->second);
     if (!f->best.pairs && f->ambiguous.code) return *e = f->ambiguous, e->code;
     return PL_OK;
 }
@@ -303,32 +318,41 @@ static int find_part(const struct search *s, enum part part, struct layout_part 
     int rc = PL_OK;
     for (uint32_t i = 0; i < s->folders.n; i++)
         if (s->folders.at[i].part == part) kinds[s->folders.at[i].kind]++;
-    const bool only_masks = kinds[MASKS] && !kinds[IMAGES] && !kinds[UNKNOWN]; /* Dataset_with_GT/ may hold the images, too */
+    /* Dataset_with_GT/ may hold the images, too */
+    const bool only_masks = kinds[MASKS] && !kinds[IMAGES] && !kinds[UNKNOWN];
     for (uint32_t i = 0; i < s->folders.n && !rc; i++) {
         struct folder *a = &s->folders.at[i];
-        if (a->part != part || (a->kind == MASKS ? !only_masks : kinds[MASKS] && a->kind != (kinds[IMAGES] ? IMAGES : UNKNOWN))) continue;
+        if (a->part != part ||
+            (a->kind == MASKS ? !only_masks : kinds[MASKS] && a->kind != (kinds[IMAGES] ? IMAGES : UNKNOWN)))
+            continue;
         if (!kinds[MASKS] || only_masks) rc = try_pair(s, a, a, &f, e);
         if (only_masks) continue;
         for (uint32_t k = 0; k < s->folders.n && !rc; k++)
-            if (s->folders.at[k].part == part && s->folders.at[k].kind == MASKS) rc = try_pair(s, a, &s->folders.at[k], &f, e);
+            if (s->folders.at[k].part == part && s->folders.at[k].kind == MASKS)
+                rc = try_pair(s, a, &s->folders.at[k], &f, e);
     }
     if (!rc) rc = check_choice(&f, e);
-    if (!rc && f.more) log_warn("%s: only %s is used; %s has masks for %llu images, too", s->root, f.best.images, f.more, (unsigned long long)f.n_more);
+    if (!rc && f.more)
+        log_warn("%s: only %s is used; %s has masks for %llu images, too", s->root, f.best.images, f.more,
+                 (unsigned long long)f.n_more);
     *out = f.best;
     return rc;
 }
 
-/* --- the result ---------------------------------------------------------------------------------- */
+/* --- the result ------------------------------------------------------------------------------- */
 
 /* Moves the folder that images and masks have in common to *root. */
 static void shift_root(struct layout_part *p, char **root)
 {
     bool common = !strcmp(p->images, p->masks);
-    size_t n = strcmp(p->images, ".") && strcmp(p->masks, ".") ? common ? strlen(p->images) : common_folder(p->images, p->masks) : 0;
+    size_t n = strcmp(p->images, ".") && strcmp(p->masks, ".")
+                   ? common ? strlen(p->images) : common_folder(p->images, p->masks)
+                   : 0;
     if (!n) return;
     char *base = mem_string(p->images);
     base[n] = 0;
-    char *images = mem_string(p->images[n] ? p->images + n + 1 : "."), *masks = mem_string(p->masks[n] ? p->masks + n + 1 : "."), *joined = join_path(*root, base);
+    char *images = mem_string(p->images[n] ? p->images + n + 1 : "."),
+         *masks = mem_string(p->masks[n] ? p->masks + n + 1 : "."), *joined = join_path(*root, base);
     mem_free(base), mem_free(p->images), mem_free(p->masks), mem_free(*root);
     p->images = images, p->masks = masks, *root = joined;
 }
@@ -344,7 +368,8 @@ static void set_roots(struct layout *l, const char *folder)
         return;
     }
     struct layout_part t = {mem_string(l->train.images), mem_string(l->train.masks), l->train.affixes, 0};
-    struct layout_part v = {mem_string(l->validation.images), mem_string(l->validation.masks), l->validation.affixes, 0};
+    struct layout_part v = {mem_string(l->validation.images), mem_string(l->validation.masks), l->validation.affixes,
+                            0};
     char *t_root = mem_string(folder), *v_root = mem_string(folder);
     shift_root(&t, &t_root);
     shift_root(&v, &v_root);
@@ -389,9 +414,13 @@ static void print_other(const struct search *s, struct error *e)
     const char *name = s->other_example;
     if (!name) return;
     if (text_ends_with(name, ".csv") || text_ends_with(name, ".tsv"))
-        error_set(e, PL_USAGE, "%s. The table %s does not name a mask file for each image, in columns such as image and mask; masks as run lengths in a table (Kaggle) are not read: write them as PNG",
+        error_set(e, PL_USAGE,
+                  "%s. The table %s does not name a mask file for each image, in columns such as image and mask; masks "
+                  "as run lengths in a table (Kaggle) are not read: write them as PNG",
                   found.text, name);
-    else error_set(e, PL_USAGE, "%s. %s is in a format that is not read: export the annotations as COCO", found.text, name);
+    else
+        error_set(e, PL_USAGE, "%s. %s is in a format that is not read: export the annotations as COCO", found.text,
+                  name);
 }
 
 /* Says what the folder has instead of images with masks. */
@@ -404,15 +433,24 @@ static int refuse(const struct search *s, struct error *e)
     if (s->unread) unread_refuse(s->unread, s->n_unread, s->root, s->unread_example, e);
     else if (magic) unread_refuse(magic, 1, s->root, s->plain_example, e);
     else if (s->yolo_example)
-        error_set(e, PL_USAGE, "%s is a label file of YOLO, which is not read. Export the dataset as COCO (Roboflow, CVAT and Label Studio do), or convert it with Python's supervision: "
-                  "sv.DetectionDataset.from_yolo(IMAGES, LABELS, \"data.yaml\", force_masks=True).as_coco(annotations_path=\"train.json\")", s->yolo_example);
+        error_set(e, PL_USAGE,
+                  "%s is a label file of YOLO, which is not read. Export the dataset as COCO (Roboflow, CVAT and Label "
+                  "Studio do), or convert it with Python's supervision: "
+                  "sv.DetectionDataset.from_yolo(IMAGES, LABELS, \"data.yaml\", "
+                  "force_masks=True).as_coco(annotations_path=\"train.json\")",
+                  s->yolo_example);
     else if (!s->images) error_set(e, PL_USAGE, "%s: there is no image (.jpg, .jpeg, .png or .webp) in it", s->root);
     else if (!kinds[MASKS])
-        error_set(e, PL_USAGE, "%s: there are images in %s, but no folder of masks (such as masks/ or labels/) and no masks beside them (such as a_mask.png); data.masks and data.mask_suffix name others",
-                  s->root, s->folders.at[0].path), print_other(s, e);
+        error_set(e, PL_USAGE,
+                  "%s: there are images in %s, but no folder of masks (such as masks/ or labels/) and no masks beside "
+                  "them (such as a_mask.png); data.masks and data.mask_suffix name others",
+                  s->root, s->folders.at[0].path),
+            print_other(s, e);
     else {
-        const struct folder *m = &s->folders.at[first[MASKS]], *i = &s->folders.at[first[kinds[IMAGES] ? IMAGES : UNKNOWN]];
-        if (i == m || !i->tree.files.n || !m->tree.files.n) error_set(e, PL_USAGE, "%s: there are masks in %s, but no folder of images beside it", s->root, m->path);
+        const struct folder *m = &s->folders.at[first[MASKS]],
+                            *i = &s->folders.at[first[kinds[IMAGES] ? IMAGES : UNKNOWN]];
+        if (i == m || !i->tree.files.n || !m->tree.files.n)
+            error_set(e, PL_USAGE, "%s: there are masks in %s, but no folder of images beside it", s->root, m->path);
         else match_refuse(&i->tree, i->path, &m->tree, m->path, e), error_prepend(e, "%s", s->root);
     }
     mem_free(plain);
@@ -422,7 +460,9 @@ static int refuse(const struct search *s, struct error *e)
 static void note_unused(const struct search *s, const struct layout_part *parts)
 {
     for (int p = 0; p < PARTS; p++)
-        if (parts[p].pairs) log_note("%s: %llu samples in %s and %s are in neither part and are not used", s->root, (unsigned long long)parts[p].pairs, parts[p].images, parts[p].masks);
+        if (parts[p].pairs)
+            log_note("%s: %llu samples in %s and %s are in neither part and are not used", s->root,
+                     (unsigned long long)parts[p].pairs, parts[p].images, parts[p].masks);
 }
 
 static uint64_t count_files(const struct search *s, const char *path)
@@ -436,8 +476,8 @@ static uint64_t count_files(const struct search *s, const char *path)
     return n;
 }
 
-/* A folder for each image, with a file for each mask, as in Kaggle's data science bowl: x/images/x.png and
- * x/masks/1.png, 2.png, ... */
+/* A folder for each image, with a file for each mask, as in Kaggle's data science bowl:
+ * x/images/x.png and x/masks/1.png, 2.png, ... */
 static int refuse_folder_each(const struct search *s, struct error *e)
 {
     const struct folder *images = NULL, *masks = NULL;
@@ -450,7 +490,9 @@ static int refuse_folder_each(const struct search *s, struct error *e)
         if (f->kind == MASKS && common_folder(f->path, images->path) == (size_t)(slash - images->path)) masks = f;
     }
     if (!masks || count_files(s, images->path) != 1 || count_files(s, masks->path) < 2) return PL_OK;
-    return error_set(e, PL_USAGE, "%s: a folder for each image (%s) with a file for each mask (%s) is not read: write one PNG for each image with the values 1, 2, ... and set data.labels to instances",
+    return error_set(e, PL_USAGE,
+                     "%s: a folder for each image (%s) with a file for each mask (%s) is not read: write one PNG for "
+                     "each image with the values 1, 2, ... and set data.labels to instances",
                      s->root, images->path, masks->path);
 }
 
@@ -460,9 +502,11 @@ static int find_parts(struct search *s, struct layout *l, struct error *e)
     struct layout_part parts[PARTS] = {0};
     int rc = refuse_folder_each(s, e);
     for (int p = 0; p < PARTS && !rc; p++) rc = find_part(s, (enum part)p, &parts[p], e);
-    for (size_t i = 0; i < COUNT(train) && !rc && !l->train.pairs; i++) l->train = parts[train[i]], parts[train[i]] = (struct layout_part){0};
+    for (size_t i = 0; i < COUNT(train) && !rc && !l->train.pairs; i++)
+        l->train = parts[train[i]], parts[train[i]] = (struct layout_part){0};
     for (size_t i = 0; i < COUNT(validation) && !rc && !l->validation.pairs; i++)
-        if (parts[validation[i]].pairs) l->validation = parts[validation[i]], parts[validation[i]] = (struct layout_part){0};
+        if (parts[validation[i]].pairs)
+            l->validation = parts[validation[i]], parts[validation[i]] = (struct layout_part){0};
     if (!rc) note_unused(s, parts);
     for (int p = 0; p < PARTS; p++) free_part(&parts[p]);
     if (!rc && !l->train.pairs) rc = refuse(s, e);

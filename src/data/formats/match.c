@@ -20,7 +20,11 @@ enum { VOTERS = 48, CHOICES = 4096, TRIED = 8, DEPTH = 8 };
 /* --- files ------------------------------------------------------------------------------- */
 
 bool is_jpeg_name(const char *name) { return path_has_ending(name, ".jpg") || path_has_ending(name, ".jpeg"); }
-bool is_image_name(const char *name) { return is_jpeg_name(name) || path_has_ending(name, ".png") || path_has_ending(name, ".webp") || is_volume_name(name, NULL); }
+bool is_image_name(const char *name)
+{
+    return is_jpeg_name(name) || path_has_ending(name, ".png") || path_has_ending(name, ".webp") ||
+           is_volume_name(name, NULL);
+}
 
 /* The length of a name without its ending, which may be .nii.gz. */
 static size_t stem_length(const char *name)
@@ -38,7 +42,8 @@ static char *join_path(const char *folder, const char *name)
     return t.at;
 }
 
-static int read_folder(struct image_tree *t, const char *root, const char *below, const char *skip, int depth, struct error *e)
+static int read_folder(struct image_tree *t, const char *root, const char *below, const char *skip, int depth,
+                       struct error *e)
 {
     struct names l;
     char *folder = *below ? join_path(root, below) : mem_string(root);
@@ -48,7 +53,9 @@ static int read_folder(struct image_tree *t, const char *root, const char *below
         char *path = join_path(below, l.at[i]), *full = join_path(folder, l.at[i]);
         const struct unread *u = unread_by_name(path);
         if (is_image_name(path) || is_dicom_folder(full)) {
-            struct image_file f = {.path = path, .base = *below ? (uint32_t)strlen(below) + 1 : 0, .stem = (uint32_t)stem_length(path)};
+            struct image_file f = {.path = path,
+                                   .base = *below ? (uint32_t)strlen(below) + 1 : 0,
+                                   .stem = (uint32_t)stem_length(path)};
             vec_push(&t->files, f);
             path = NULL;
         } else if (u) {
@@ -97,7 +104,9 @@ bool names_masks(const char *name, size_t n)
     if (contains(copy, parts)) return true;
     for (char *at = copy; *at;) { /* words of letters, cut where an upper case letter follows a lower case one */
         size_t length = 0;
-        while (isalpha((unsigned char)at[length]) && !(length && isupper((unsigned char)at[length]) && islower((unsigned char)at[length - 1]))) length++;
+        while (isalpha((unsigned char)at[length]) &&
+               !(length && isupper((unsigned char)at[length]) && islower((unsigned char)at[length - 1])))
+            length++;
         for (size_t i = 0; i < COUNT(words); i++)
             if (strlen(words[i]) == length && !strncasecmp(at, words[i], length)) return true;
         at += length ? length : 1;
@@ -107,7 +116,8 @@ bool names_masks(const char *name, size_t n)
 
 int masks_rank(const char *name)
 {
-    static const char *const later[] = {"instance", "object", "color", "colour", "visual", "overlay", "coarse", "trainid", "human", NULL};
+    static const char *const later[] = {"instance", "object", "color",   "colour", "visual",
+                                        "overlay",  "coarse", "trainid", "human",  NULL};
     return contains(name, later);
 }
 
@@ -137,13 +147,17 @@ static const char *core_key(struct bump *b, const struct image_file *f, const ch
     return key;
 }
 
-static bool no_affixes(const struct affixes *a, bool mask) { return !*a->at[mask ? MASK_PREFIX : IMAGE_PREFIX] && !*a->at[mask ? MASK_SUFFIX : IMAGE_SUFFIX]; }
+static bool no_affixes(const struct affixes *a, bool mask)
+{
+    return !*a->at[mask ? MASK_PREFIX : IMAGE_PREFIX] && !*a->at[mask ? MASK_SUFFIX : IMAGE_SUFFIX];
+}
 
 /* Whether a file is an image, or a mask. In a common folder a file is one of them: where neither
  * has a prefix or suffix, JPEGs are the images and PNGs the masks. */
 static bool is_kind(const struct image_file *f, const struct affixes *a, bool mask, bool common)
 {
-    bool as_image = has_affixes(f, a->at[IMAGE_PREFIX], a->at[IMAGE_SUFFIX]), as_mask = has_affixes(f, a->at[MASK_PREFIX], a->at[MASK_SUFFIX]);
+    bool as_image = has_affixes(f, a->at[IMAGE_PREFIX], a->at[IMAGE_SUFFIX]),
+         as_mask = has_affixes(f, a->at[MASK_PREFIX], a->at[MASK_SUFFIX]);
     if (!common) return mask ? as_mask : as_image;
     if (no_affixes(a, true) && no_affixes(a, false)) return is_jpeg_name(f->path) != mask;
     if (mask) return as_mask && !(no_affixes(a, true) && as_image);
@@ -165,9 +179,13 @@ static bool is_modality(const char *at, size_t n)
     return n == 5 && *at == '_';
 }
 
-static bool is_other_modality(const struct image_file *f, const char *suffix) { return f->stem - f->base > 5 && is_modality(suffix, strlen(suffix)) && is_modality(f->path + f->stem - 5, 5); }
+static bool is_other_modality(const struct image_file *f, const char *suffix)
+{
+    return f->stem - f->base > 5 && is_modality(suffix, strlen(suffix)) && is_modality(f->path + f->stem - 5, 5);
+}
 
-static void make_keys(struct match *m, struct keys *k, const struct image_tree *t, const struct affixes *a, bool mask, bool common)
+static void make_keys(struct match *m, struct keys *k, const struct image_tree *t, const struct affixes *a, bool mask,
+                      bool common)
 {
     const char *prefix = a->at[mask ? MASK_PREFIX : IMAGE_PREFIX], *suffix = a->at[mask ? MASK_SUFFIX : IMAGE_SUFFIX];
     for (uint32_t i = 0; i < t->files.n; i++) {
@@ -190,7 +208,8 @@ static void leave_alone(struct match *m, bool mask, uint32_t file)
     if (!m->alone[mask]++) m->first_alone[mask] = file;
 }
 
-void match_join(struct match *m, const struct image_tree *images, const struct image_tree *masks, const struct affixes *a)
+void match_join(struct match *m, const struct image_tree *images, const struct image_tree *masks,
+                const struct affixes *a)
 {
     struct keys ik = {0}, mk = {0};
     *m = (struct match){0};
@@ -227,40 +246,52 @@ uint64_t match_count(const struct image_tree *images, const struct image_tree *m
     return n;
 }
 
-static void print_count(struct text *out, uint64_t n, const char *one, const char *many, const char *what, const char *example)
+static void print_count(struct text *out, uint64_t n, const char *one, const char *many, const char *what,
+                        const char *example)
 {
     if (!n) return;
     text_printf(out, "%s%llu %s %s", out->n ? ", " : "", (unsigned long long)n, n == 1 ? one : many, what);
     if (example) text_printf(out, " (%s%s)", n == 1 ? "" : "such as ", example);
 }
 
-void match_print(const struct match *m, const struct image_tree *images, const struct image_tree *masks, struct text *out)
+void match_print(const struct match *m, const struct image_tree *images, const struct image_tree *masks,
+                 struct text *out)
 {
     const struct image_tree *const trees[] = {images, masks};
     for (int k = 0; k < 2; k++) {
-        const char *alone = m->alone[k] ? trees[k]->files.at[m->first_alone[k]].path : NULL, *other = m->others[k] ? trees[k]->files.at[m->first_other[k]].path : NULL;
-        print_count(out, m->alone[k], k ? "mask has" : "image has", k ? "masks have" : "images have", k ? "no image" : "no mask", alone);
-        print_count(out, m->others[k], k ? "file of the masks has" : "file of the images has", k ? "files of the masks have" : "files of the images have", "another prefix or suffix", other);
+        const char *alone = m->alone[k] ? trees[k]->files.at[m->first_alone[k]].path : NULL,
+                   *other = m->others[k] ? trees[k]->files.at[m->first_other[k]].path : NULL;
+        print_count(out, m->alone[k], k ? "mask has" : "image has", k ? "masks have" : "images have",
+                    k ? "no image" : "no mask", alone);
+        print_count(out, m->others[k], k ? "file of the masks has" : "file of the images has",
+                    k ? "files of the masks have" : "files of the images have", "another prefix or suffix", other);
     }
     print_count(out, m->duplicates, "file has", "files have", "the name of another one", NULL);
 }
 
-int match_refuse(const struct image_tree *images, const char *images_name, const struct image_tree *masks, const char *masks_name, struct error *e)
+int match_refuse(const struct image_tree *images, const char *images_name, const struct image_tree *masks,
+                 const char *masks_name, struct error *e)
 {
     for (int k = 0; k < 2; k++) {
         const struct image_tree *t = k ? masks : images;
         const char *name = k ? masks_name : images_name;
         if (t->unread) return unread_refuse(t->unread, t->n_unread, name, t->unread_example, e);
-        if (!t->files.n) return error_set(e, PL_USAGE, "there is no %s (.jpg, .jpeg, .png or .webp) in %s", k ? "mask" : "image", name);
+        if (!t->files.n)
+            return error_set(e, PL_USAGE, "there is no %s (.jpg, .jpeg, .png or .webp) in %s", k ? "mask" : "image",
+                             name);
     }
     if (images == masks)
-        return error_set(e, PL_USAGE, "no image in %s has a mask beside it, such as a.jpg and a_mask.png (the first file is %s); data.mask_suffix and data.mask_prefix say how masks are named", images_name,
-                         images->files.at[0].path);
-    return error_set(e, PL_USAGE, "no image in %s has a mask in %s: the names differ (the first are %s and %s); data.image_prefix, image_suffix, mask_prefix and mask_suffix remove what differs",
+        return error_set(e, PL_USAGE,
+                         "no image in %s has a mask beside it, such as a.jpg and a_mask.png (the first file is %s); "
+                         "data.mask_suffix and data.mask_prefix say how masks are named",
+                         images_name, images->files.at[0].path);
+    return error_set(e, PL_USAGE,
+                     "no image in %s has a mask in %s: the names differ (the first are %s and %s); data.image_prefix, "
+                     "image_suffix, mask_prefix and mask_suffix remove what differs",
                      images_name, masks_name, images->files.at[0].path, masks->files.at[0].path);
 }
 
-/* --- finding prefixes and suffixes --------------------------------------------------------------- */
+/* --- finding prefixes and suffixes ------------------------------------------------------------ */
 
 struct choice {
     struct affixes affixes;
@@ -296,7 +327,8 @@ static size_t find(struct span whole, struct span part)
     size_t last = whole.n - part.n;
     for (size_t k = 0; k <= last + 1; k++) {
         size_t at = k == 0 ? 0 : k == 1 ? last : k - 1;
-        if (!memcmp(whole.at + at, part.at, part.n) && !cuts_number(whole, at) && !cuts_number(whole, at + part.n)) return at;
+        if (!memcmp(whole.at + at, part.at, part.n) && !cuts_number(whole, at) && !cuts_number(whole, at + part.n))
+            return at;
     }
     return whole.n;
 }
@@ -309,7 +341,8 @@ static size_t common_begin(struct span a, struct span b)
 {
     size_t n = 0;
     while (n < a.n && n < b.n && a.at[n] == b.at[n]) n++;
-    while (n && ((isalpha((unsigned char)a.at[n - 1]) && n < a.n && n < b.n && isalpha((unsigned char)a.at[n]) && isalpha((unsigned char)b.at[n])) ||
+    while (n && ((isalpha((unsigned char)a.at[n - 1]) && n < a.n && n < b.n && isalpha((unsigned char)a.at[n]) &&
+                  isalpha((unsigned char)b.at[n])) ||
                  cuts_number(a, n) || cuts_number(b, n)))
         n--;
     while (n && is_separator(a.at[n - 1])) n--;
@@ -320,7 +353,8 @@ static size_t common_end(struct span a, struct span b)
 {
     size_t n = 0;
     while (n < a.n && n < b.n && a.at[a.n - 1 - n] == b.at[b.n - 1 - n]) n++;
-    while (n && ((isalpha((unsigned char)a.at[a.n - n]) && n < a.n && n < b.n && isalpha((unsigned char)a.at[a.n - n - 1]) && isalpha((unsigned char)b.at[b.n - n - 1])) ||
+    while (n && ((isalpha((unsigned char)a.at[a.n - n]) && n < a.n && n < b.n &&
+                  isalpha((unsigned char)a.at[a.n - n - 1]) && isalpha((unsigned char)b.at[b.n - n - 1])) ||
                  cuts_number(a, a.n - n) || cuts_number(b, b.n - n)))
         n--;
     while (n && is_separator(a.at[a.n - n])) n--;
@@ -345,13 +379,21 @@ static size_t relate(struct span image, struct span mask, struct affixes *a)
     }
     if (in_image < image.n) {
         size_t end = in_image + mask.n;
-        return put(a, IMAGE_PREFIX, image.at, in_image) && put(a, IMAGE_SUFFIX, image.at + end, image.n - end) ? mask.n : 0;
+        return put(a, IMAGE_PREFIX, image.at, in_image) && put(a, IMAGE_SUFFIX, image.at + end, image.n - end) ? mask.n
+                                                                                                               : 0;
     }
     size_t begin = common_begin(image, mask), end = common_end(image, mask);
-    bool first = begin >= end; /* what both have is their beginning; what differs must be words: 2007_1 is not the mask of 2012_1 */
-    if (!has_letter(image.at + (first ? begin : 0), image.n - (first ? begin : end)) || !has_letter(mask.at + (first ? begin : 0), mask.n - (first ? begin : end))) return 0;
+    /* what both have is their beginning; what differs must be words: 2007_1 is not the mask of
+     * 2012_1 */
+    bool first = begin >= end;
+    if (!has_letter(image.at + (first ? begin : 0), image.n - (first ? begin : end)) ||
+        !has_letter(mask.at + (first ? begin : 0), mask.n - (first ? begin : end)))
+        return 0;
     if (first)
-        return put(a, IMAGE_SUFFIX, image.at + begin, image.n - begin) && put(a, MASK_SUFFIX, mask.at + begin, mask.n - begin) ? begin : 0;
+        return put(a, IMAGE_SUFFIX, image.at + begin, image.n - begin) &&
+                       put(a, MASK_SUFFIX, mask.at + begin, mask.n - begin)
+                   ? begin
+                   : 0;
     return put(a, IMAGE_PREFIX, image.at, image.n - end) && put(a, MASK_PREFIX, mask.at, mask.n - end) ? end : 0;
 }
 
@@ -374,19 +416,28 @@ static void count_vote(struct vote *v, const struct affixes *a)
 
 static struct span stem_of(const struct image_file *f) { return (struct span){f->path + f->base, f->stem - f->base}; }
 
-static bool same_folder(const struct image_file *a, const struct image_file *b) { return a->base == b->base && !memcmp(a->path, b->path, a->base); }
+static bool same_folder(const struct image_file *a, const struct image_file *b)
+{
+    return a->base == b->base && !memcmp(a->path, b->path, a->base);
+}
 
 /* In a common folder a word must tell the mask from the image; beside a JPEG, a PNG with any suffix
  * is a mask (CHASE_DB1: Image_01L.jpg, Image_01L_1stHO.png). */
-static size_t relate_files(const struct image_file *image, const struct image_file *mask, bool common, struct affixes *a)
+static size_t relate_files(const struct image_file *image, const struct image_file *mask, bool common,
+                           struct affixes *a)
 {
     if (!same_folder(image, mask) || (common && image == mask)) return 0;
     size_t core = relate(stem_of(image), stem_of(mask), a);
     if (!core || !common) return core;
     for (int i = 0; i < AFFIXES; i++)
         if (names_masks(a->at[i], strlen(a->at[i])) && i < MASK_PREFIX) return 0;
-    if (is_jpeg_name(image->path) && !is_jpeg_name(mask->path) && !*a->at[IMAGE_PREFIX] && !*a->at[IMAGE_SUFFIX] && !*a->at[MASK_PREFIX] && *a->at[MASK_SUFFIX]) return core;
-    return names_masks(a->at[MASK_PREFIX], strlen(a->at[MASK_PREFIX])) || names_masks(a->at[MASK_SUFFIX], strlen(a->at[MASK_SUFFIX])) ? core : 0;
+    if (is_jpeg_name(image->path) && !is_jpeg_name(mask->path) && !*a->at[IMAGE_PREFIX] && !*a->at[IMAGE_SUFFIX] &&
+        !*a->at[MASK_PREFIX] && *a->at[MASK_SUFFIX])
+        return core;
+    return names_masks(a->at[MASK_PREFIX], strlen(a->at[MASK_PREFIX])) ||
+                   names_masks(a->at[MASK_SUFFIX], strlen(a->at[MASK_SUFFIX]))
+               ? core
+               : 0;
 }
 
 static void vote(struct vote *v, const struct image_tree *images, const struct image_file *mask, bool common)
@@ -407,14 +458,18 @@ static int most_votes(const void *pa, const void *pb)
     return a->votes != b->votes ? (a->votes < b->votes ? 1 : -1) : memcmp(&a->affixes, &b->affixes, sizeof a->affixes);
 }
 
-static int refuse_choice(const struct choice *a, const struct choice *b, const struct image_tree *images, struct error *e)
+static int refuse_choice(const struct choice *a, const struct choice *b, const struct image_tree *images,
+                         struct error *e)
 {
     static const char *const keys[AFFIXES] = {"image_prefix", "image_suffix", "mask_prefix", "mask_suffix"};
     static const char *const options[AFFIXES] = {"image-prefix", "image-suffix", "mask-prefix", "mask-suffix"};
     int k = 0;
     while (k + 1 < AFFIXES && !strcmp(a->affixes.at[k], b->affixes.at[k])) k++;
-    return error_set(e, PL_USAGE, "the names fit in two ways, %llu files each: with data.%s %s, or with %s; set data.%s (--%s of init; the first image is %s)", (unsigned long long)a->pairs, keys[k],
-                     *a->affixes.at[k] ? a->affixes.at[k] : "\"\"", *b->affixes.at[k] ? b->affixes.at[k] : "\"\"", keys[k], options[k], images->files.at[0].path);
+    return error_set(e, PL_USAGE,
+                     "the names fit in two ways, %llu files each: with data.%s %s, or with %s; set data.%s (--%s of "
+                     "init; the first image is %s)",
+                     (unsigned long long)a->pairs, keys[k], *a->affixes.at[k] ? a->affixes.at[k] : "\"\"",
+                     *b->affixes.at[k] ? b->affixes.at[k] : "\"\"", keys[k], options[k], images->files.at[0].path);
 }
 
 /* Chooses by the number of pairs; among equals plain names come first, then the usual masks. */
@@ -425,7 +480,9 @@ static int choose(struct vote *v, uint32_t tried, const struct image_tree *image
         const struct choice *c = &v->choices.at[i];
         bool plain = no_affixes(&best->affixes, false) && no_affixes(&best->affixes, true);
         int order = masks_rank(c->affixes.at[MASK_SUFFIX]) - masks_rank(best->affixes.at[MASK_SUFFIX]);
-        if (c->pairs < best->pairs || !c->pairs || same_affixes(&c->affixes, &best->affixes) || (c->pairs == best->pairs && (plain || order > 0))) continue;
+        if (c->pairs < best->pairs || !c->pairs || same_affixes(&c->affixes, &best->affixes) ||
+            (c->pairs == best->pairs && (plain || order > 0)))
+            continue;
         if (c->pairs == best->pairs && !order) {
             const char *a = best->affixes.at[IMAGE_SUFFIX], *b = c->affixes.at[IMAGE_SUFFIX];
             const bool modalities = is_modality(a, strlen(a)) && is_modality(b, strlen(b));
@@ -439,7 +496,8 @@ static int choose(struct vote *v, uint32_t tried, const struct image_tree *image
     return equal ? refuse_choice(best, equal, images, e) : PL_OK;
 }
 
-int match_find(const struct image_tree *images, const struct image_tree *masks, struct affixes *a, uint64_t *n, struct error *e)
+int match_find(const struct image_tree *images, const struct image_tree *masks, struct affixes *a, uint64_t *n,
+               struct error *e)
 {
     struct vote v = {0};
     bool common = images == masks;
@@ -447,9 +505,12 @@ int match_find(const struct image_tree *images, const struct image_tree *masks, 
     uint64_t fewest = (images->files.n < masks->files.n ? images->files.n : masks->files.n) / (common ? 2 : 1);
     struct choice best = {.affixes.optional = !common}, stated = {.affixes.at[MASK_SUFFIX] = "_mask"};
     best.pairs = match_count(images, masks, &best.affixes);
-    if (!common && best.pairs && match_count(images, masks, &stated.affixes) == best.pairs) best.affixes = stated.affixes; /* every mask has it: state it */
+    /* every mask has it: state it */
+    if (!common && best.pairs && match_count(images, masks, &stated.affixes) == best.pairs)
+        best.affixes = stated.affixes;
     if (best.pairs == fewest) voters = 0; /* no other choice gives more */
-    for (uint32_t i = 0; i < voters; i++) vote(&v, images, &masks->files.at[(uint64_t)i * masks->files.n / voters], common);
+    for (uint32_t i = 0; i < voters; i++)
+        vote(&v, images, &masks->files.at[(uint64_t)i * masks->files.n / voters], common);
     if (v.choices.n) qsort(v.choices.at, v.choices.n, sizeof *v.choices.at, most_votes);
     uint32_t tried = v.choices.n < TRIED ? v.choices.n : TRIED;
     for (uint32_t i = 0; i < tried; i++) {

@@ -14,7 +14,8 @@
 #include "base/base.h"
 #include "data/images/unread.h"
 
-/* The readable images (JPEG, PNG, volumes) below a folder, by path; a folder of a DICOM series is one. Hidden files are skipped. */
+/* The readable images (JPEG, PNG, volumes) below a folder, by path; a folder of a DICOM series is
+ * one. Hidden files are skipped. */
 struct image_file {
     char *path;          /* relative to the folder: "train/aachen/a.png" */
     uint32_t base, stem; /* offsets: of the name, and of the end of the name without its ending */
@@ -52,19 +53,24 @@ struct match {
     struct bump keys;
 };
 /* Joins two trees; masks == images: both are in one folder. The caller calls match_free. */
-void match_join(struct match *m, const struct image_tree *images, const struct image_tree *masks, const struct affixes *a);
+void match_join(struct match *m, const struct image_tree *images, const struct image_tree *masks,
+                const struct affixes *a);
 void match_free(struct match *m);
-uint64_t match_count(const struct image_tree *images, const struct image_tree *masks, const struct affixes *a); /* of pairs */
+/* of pairs */
+uint64_t match_count(const struct image_tree *images, const struct image_tree *masks, const struct affixes *a);
 /* Lists what was not joined, for a warning: "2 images have no mask (such as a.jpg)"; nothing when
  * all files are used. */
-void match_print(const struct match *m, const struct image_tree *images, const struct image_tree *masks, struct text *out);
+void match_print(const struct match *m, const struct image_tree *images, const struct image_tree *masks,
+                 struct text *out);
 /* PL_USAGE: no image has a mask. The folders' names are for the message. */
-int match_refuse(const struct image_tree *images, const char *images_name, const struct image_tree *masks, const char *masks_name, struct error *e);
+int match_refuse(const struct image_tree *images, const char *images_name, const struct image_tree *masks,
+                 const char *masks_name, struct error *e);
 
 /* Finds prefixes and suffixes with which most files belong together; *n is the number of pairs, 0
  * when the names have nothing in common. PL_USAGE when two choices are equally good: the message
  * names them and the key. */
-int match_find(const struct image_tree *images, const struct image_tree *masks, struct affixes *a, uint64_t *n, struct error *e);
+int match_find(const struct image_tree *images, const struct image_tree *masks, struct affixes *a, uint64_t *n,
+               struct error *e);
 
 /* Whether a file or folder has a name that is usual for masks: "GroundTruth", "_seg". */
 bool names_masks(const char *name, size_t n);

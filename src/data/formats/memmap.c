@@ -55,7 +55,8 @@ static void memmap_close(struct dataset *d)
 static char *find_image(struct memmap *m, const char *dir, const char *path)
 {
     const char *slash = strrchr(path, '/');
-    char *below = bump_format(&m->memory, "%s/%s", dir, path), *among = bump_format(&m->memory, "%s/images/%s", dir, slash ? slash + 1 : path);
+    char *below = bump_format(&m->memory, "%s/%s", dir, path),
+         *among = bump_format(&m->memory, "%s/images/%s", dir, slash ? slash + 1 : path);
     if (path[0] != '/' && file_exists(below)) return below;
     if (file_exists(path)) return bump_string(&m->memory, path);
     return file_exists(among) ? among : NULL;
@@ -68,7 +69,9 @@ static int image_size(const char *path, uint32_t *h, uint32_t *w, struct error *
     struct mapped map = {0};
     int fd = file_open(path, &bytes, e);
     if (fd < 0) return e->code;
-    int rc = !bytes || mapped_open(&map, fd, (size_t)bytes, PROT_READ, MAP_PRIVATE) ? error_set(e, PL_USAGE, "%s is not an image", path) : PL_OK;
+    int rc = !bytes || mapped_open(&map, fd, (size_t)bytes, PROT_READ, MAP_PRIVATE)
+                 ? error_set(e, PL_USAGE, "%s is not an image", path)
+                 : PL_OK;
     close(fd);
     if (rc) return rc;
     size_t room;
@@ -87,14 +90,20 @@ static int read_row(struct dataset *d, const struct value *v, const char *dir, s
     const char *path, *name = NULL, *group = NULL;
     uint64_t first, end, h = 0, w = 0, mh = m->h, mw = m->w;
     if (value_as_map(v, "a row", e) || value_as_string(value_get(v, "image_path"), "image_path", &path, e) ||
-        value_as_uint(value_get(v, "mask_start_idx"), "mask_start_idx", &first, e) || value_as_uint(value_get(v, "mask_end_idx"), "mask_end_idx", &end, e) ||
-        value_opt_uint(v, "height", &h, e) || value_opt_uint(v, "width", &w, e) || value_opt_uint(v, "mask_height", &mh, e) ||
-        value_opt_uint(v, "mask_width", &mw, e) || value_opt_string(v, "name", &name, e) || value_opt_string(v, "group", &group, e))
+        value_as_uint(value_get(v, "mask_start_idx"), "mask_start_idx", &first, e) ||
+        value_as_uint(value_get(v, "mask_end_idx"), "mask_end_idx", &end, e) || value_opt_uint(v, "height", &h, e) ||
+        value_opt_uint(v, "width", &w, e) || value_opt_uint(v, "mask_height", &mh, e) ||
+        value_opt_uint(v, "mask_width", &mw, e) || value_opt_string(v, "name", &name, e) ||
+        value_opt_string(v, "group", &group, e))
         return e->code;
     if (first > end || end - first > UINT32_MAX || end > 1ull << 48)
-        return error_set(e, PL_USAGE, "masks %llu to %llu are not a range", (unsigned long long)first, (unsigned long long)end);
-    if (h > 1u << 20 || w > 1u << 20 || mh > 32768 || mw > 32768) return error_set(e, PL_USAGE, "its sizes are invalid");
-    if (m->h && (mh != m->h || mw != m->w)) return error_set(e, PL_USAGE, "its masks have %llu x %llu pixels, those of earlier rows %u x %u", (unsigned long long)mw, (unsigned long long)mh, m->w, m->h);
+        return error_set(e, PL_USAGE, "masks %llu to %llu are not a range", (unsigned long long)first,
+                         (unsigned long long)end);
+    if (h > 1u << 20 || w > 1u << 20 || mh > 32768 || mw > 32768)
+        return error_set(e, PL_USAGE, "its sizes are invalid");
+    if (m->h && (mh != m->h || mw != m->w))
+        return error_set(e, PL_USAGE, "its masks have %llu x %llu pixels, those of earlier rows %u x %u",
+                         (unsigned long long)mw, (unsigned long long)mh, m->w, m->h);
     m->h = (uint32_t)mh, m->w = (uint32_t)mw;
     if (end > m->total) m->total = end;
     *r = (struct row){.first = first, .n = (uint32_t)(end - first), .h = (uint32_t)h, .w = (uint32_t)w, .image = find_image(m, dir, path)};
@@ -146,7 +155,10 @@ static int find_masks(const struct dataset_options *o, const char *index, struct
             if (file_exists(to->at)) return PL_OK;
         }
     if (o->masks) return PL_OK;
-    return error_set(e, PL_USAGE, "%s: its masks are neither beside it under its name nor in %s/masks.u8; set data.masks to their file", index, dir);
+    return error_set(
+        e, PL_USAGE,
+        "%s: its masks are neither beside it under its name nor in %s/masks.u8; set data.masks to their file", index,
+        dir);
 }
 
 /* A .npy file has its shape in the header. For other files the size must be that of square masks,
@@ -157,18 +169,23 @@ static int find_shape(struct memmap *m, const char *path, int fd, uint64_t *star
     *start = 0;
     if (text_ends_with(path, ".npy")) {
         if (npy_read_header(fd, m->bytes, &h, e)) return e->code;
-        if (h.rank != 3 || h.size != 1 || h.fortran_order || (h.type != 'u' && h.type != 'b') || !h.shape[1] || h.shape[1] > 32768 || !h.shape[2] || h.shape[2] > 32768)
+        if (h.rank != 3 || h.size != 1 || h.fortran_order || (h.type != 'u' && h.type != 'b') || !h.shape[1] ||
+            h.shape[1] > 32768 || !h.shape[2] || h.shape[2] > 32768)
             return error_set(e, PL_USAGE, "expected an array of bytes, masks x height x width, in C order");
         *start = h.data;
         m->h = (uint32_t)h.shape[1], m->w = (uint32_t)h.shape[2];
     } else if (!m->h || !m->w) {
         uint64_t each = m->total ? m->bytes / m->total : 0, side = (uint64_t)(sqrt((double)each) + 0.5);
         if (!side || side > 32768 || side * side * m->total != m->bytes)
-            return error_set(e, PL_USAGE, "its %llu bytes are not %llu square masks; add mask_height and mask_width to the rows of the index", (unsigned long long)m->bytes, (unsigned long long)m->total);
+            return error_set(
+                e, PL_USAGE,
+                "its %llu bytes are not %llu square masks; add mask_height and mask_width to the rows of the index",
+                (unsigned long long)m->bytes, (unsigned long long)m->total);
         m->h = m->w = (uint32_t)side;
     }
     if (*start > m->bytes || m->total > (m->bytes - *start) / ((uint64_t)m->h * m->w))
-        return error_set(e, PL_USAGE, "it has %llu bytes; expected %llu masks of %u x %u", (unsigned long long)m->bytes, (unsigned long long)m->total, m->w, m->h);
+        return error_set(e, PL_USAGE, "it has %llu bytes; expected %llu masks of %u x %u", (unsigned long long)m->bytes,
+                         (unsigned long long)m->total, m->w, m->h);
     return PL_OK;
 }
 
@@ -223,7 +240,8 @@ static bool memmap_split_group(const struct dataset *d, uint64_t i, char *out, s
     return m->rows[i].group;
 }
 
-static enum data_fault memmap_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out, struct error *e)
+static enum data_fault memmap_image(const struct dataset *d, uint64_t i, void *to, size_t room,
+                                    struct dataset_image *out, struct error *e)
 {
     const struct memmap *m = d->state;
     return dataset_read_file(m->rows[i].image, to, room, &out->n, e);
@@ -238,8 +256,8 @@ static uint8_t value_of(const uint8_t *at, size_t n, bool *mixed)
     return value;
 }
 
-static enum data_fault memmap_masks(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct mask *masks, uint32_t room,
-                                    struct dataset_masks *out, struct error *e)
+static enum data_fault memmap_masks(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct mask *masks,
+                                    uint32_t room, struct dataset_masks *out, struct error *e)
 {
     const struct memmap *m = d->state;
     const struct row *r = &m->rows[i];
@@ -250,12 +268,16 @@ static enum data_fault memmap_masks(const struct dataset *d, uint64_t i, void *s
         const uint8_t *at = m->masks + (r->first + k) * bytes;
         bool mixed = false;
         uint8_t value = value_of(at, bytes, &mixed);
-        if (mixed) return error_set(e, PL_USAGE, "mask %llu has several values besides 0; expected one", (unsigned long long)(r->first + k)), FAULT_MASK;
+        if (mixed)
+            return error_set(e, PL_USAGE, "mask %llu has several values besides 0; expected one",
+                             (unsigned long long)(r->first + k)),
+                   FAULT_MASK;
         if (!value) {
             out->empty++;
             continue;
         }
-        if (out->n == room) return error_set(e, PL_NOFIT, "it has %u masks; expected at most %u", r->n, room), FAULT_MANY;
+        if (out->n == room)
+            return error_set(e, PL_NOFIT, "it has %u masks; expected at most %u", r->n, room), FAULT_MANY;
         struct mask *to = &masks[out->n++];
         struct rle_facts f;
         double x = (double)r->w / m->w, y = (double)r->h / m->h;

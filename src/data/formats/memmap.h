@@ -8,9 +8,9 @@
  *
  * A sample's masks are those from mask_start_idx up to but without mask_end_idx, each stretched
  * over its image, of any size. The writer adds keys that other readers of the layout ignore:
- * name, group (what data.holdout keeps together), height and width of the image, mask_height and mask_width. If an index lacks these, H and
- * W are equal, or those of a .npy file, and the sizes of the images are read when the dataset is
- * opened.
+ * name, group (what data.holdout keeps together), height and width of the image, mask_height and
+ * mask_width. If an index lacks these, H and W are equal, or those of a .npy file, and the sizes of
+ * the images are read when the dataset is opened.
  *
  * It is the second layout of the format `packed`, used when a path ends in .json. The masks are in
  * the file that data.masks names, else beside the index under its name with another ending, else

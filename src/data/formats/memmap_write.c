@@ -2,7 +2,8 @@
  * memmap_write.c: writes an index, a memory map and the images (see memmap.h) into a temporary
  * folder beside the target, which is renamed at the end.
  *
- * Of several processes that write one target, the first that is done leaves its whole folder, and the others fail.
+ * Of several processes that write one target, the first that is done leaves its whole folder, and
+ * the others fail.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -49,7 +50,8 @@ int memmap_create(struct memmap_writer **out, const char *folder, uint32_t side,
     if (!rc) text_printf(&path, "%s/images", w->to.path), rc = dir_make(path.at, e);
     path.n = 0;
     if (!rc) text_printf(&path, "%s/masks.u8", w->to.path);
-    if (!rc && (w->fd = open(path.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) < 0) rc = file_error(path.at, "be written", e);
+    if (!rc && (w->fd = open(path.at, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) < 0)
+        rc = file_error(path.at, "be written", e);
     text_free(&path);
     names_free(&there);
     if (rc) memmap_abandon(w);
@@ -61,7 +63,8 @@ static int put_mask(struct memmap_writer *w, const uint8_t *bits, struct error *
 {
     size_t stride = grid_stride(w->side);
     for (uint32_t y = 0; y < w->side; y++)
-        for (uint32_t x = 0; x < w->side; x++) w->bytes[(size_t)y * w->side + x] = bits[y * stride + x / 8] >> x % 8 & 1;
+        for (uint32_t x = 0; x < w->side; x++)
+            w->bytes[(size_t)y * w->side + x] = bits[y * stride + x / 8] >> x % 8 & 1;
     return fd_write(w->fd, w->bytes, (size_t)w->side * w->side) ? file_error(w->to.path, "be written", e) : PL_OK;
 }
 
@@ -69,7 +72,9 @@ static int put_mask(struct memmap_writer *w, const uint8_t *bits, struct error *
 static void image_name(const struct memmap_writer *w, const struct memmap_new *s, struct text *to)
 {
     const char *slash = strrchr(s->key, '/'), *key = slash ? slash + 1 : s->key, *dot = strrchr(key, '.');
-    text_printf(to, "%06llu_%.*s.%s", (unsigned long long)w->samples, (int)min_u64(dot && dot > key ? (uint64_t)(dot - key) : strlen(key), 128), key, image_ending(s->image, s->n));
+    text_printf(to, "%06llu_%.*s.%s", (unsigned long long)w->samples,
+                (int)min_u64(dot && dot > key ? (uint64_t)(dot - key) : strlen(key), 128), key,
+                image_ending(s->image, s->n));
 }
 
 int memmap_add(struct memmap_writer *w, const struct memmap_new *s, struct error *e)

@@ -22,30 +22,41 @@
 #include "io/file.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a packed store is read in place");
-_Static_assert(sizeof(struct packed_header) == 80 && sizeof(struct packed_sample) == 56 && sizeof(struct packed_mask) == 56 &&
-                   sizeof(struct packed_category) == 8 && sizeof(struct packed_embeddings) == 192 && sizeof(struct packed_range) == 40, "the file's structs have these sizes");
+_Static_assert(sizeof(struct packed_header) == 80 && sizeof(struct packed_sample) == 56 &&
+                   sizeof(struct packed_mask) == 56 && sizeof(struct packed_category) == 8 &&
+                   sizeof(struct packed_embeddings) == 192 && sizeof(struct packed_range) == 40,
+               "the file's structs have these sizes");
 
 /* --- checking -------------------------------------------------------------------------- */
 
 static int check_header(const struct packed_header *h, size_t n, struct error *e)
 {
     if (n < PACKED_DATA || memcmp(h->magic, PACKED_MAGIC, sizeof h->magic))
-        return error_set(e, PL_USAGE, "it does not begin like a packed store; it is another file, or was never finished");
+        return error_set(e, PL_USAGE,
+                         "it does not begin like a packed store; it is another file, or was never finished");
     if (h->version < PACKED_VERSION || h->version > PACKED_EMBEDDINGS_ALONE)
-        return error_set(e, PL_USAGE, "the packed store has version %u, this program reads versions %d to %d: write it again with `plimsoll data pack`", h->version,
-                         PACKED_VERSION, PACKED_EMBEDDINGS_ALONE);
-    if (h->header_sum != crc32c(0, h, offsetof(struct packed_header, header_sum))) return error_set(e, PL_USAGE, "its header is damaged: the checksum is wrong");
-    if (h->bytes != n) return error_set(e, PL_USAGE, "it has %zu bytes, its header says %llu: it was truncated, or copied in part", n, (unsigned long long)h->bytes);
+        return error_set(e, PL_USAGE,
+                         "the packed store has version %u, this program reads versions %d to %d: write it again with "
+                         "`plimsoll data pack`",
+                         h->version, PACKED_VERSION, PACKED_EMBEDDINGS_ALONE);
+    if (h->header_sum != crc32c(0, h, offsetof(struct packed_header, header_sum)))
+        return error_set(e, PL_USAGE, "its header is damaged: the checksum is wrong");
+    if (h->bytes != n)
+        return error_set(e, PL_USAGE, "it has %zu bytes, its header says %llu: it was truncated, or copied in part", n,
+                         (unsigned long long)h->bytes);
     const bool alone = h->version == PACKED_EMBEDDINGS_ALONE;
-    if (alone && (h->cells || h->masks)) return error_set(e, PL_USAGE, "it has embeddings alone, and its header speaks of masks");
+    if (alone && (h->cells || h->masks))
+        return error_set(e, PL_USAGE, "it has embeddings alone, and its header speaks of masks");
     if (!h->side || h->side > PACKED_MAX_SIDE || (!h->cells && !alone) || h->cells > PACKED_MAX_SIDE)
-        return error_set(e, PL_USAGE, "its images have a side of %u, its masks of %u; expected 1 to %d", h->side, h->cells, PACKED_MAX_SIDE);
+        return error_set(e, PL_USAGE, "its images have a side of %u, its masks of %u; expected 1 to %d", h->side,
+                         h->cells, PACKED_MAX_SIDE);
     return PL_OK;
 }
 
 size_t packed_embedding_bytes(const struct packed_embeddings *e)
 {
-    return (size_t)e->channels * (e->tokens ? e->tokens : (size_t)e->grid * e->grid) * dtype_size(packed_dtype(e->type));
+    return (size_t)e->channels * (e->tokens ? e->tokens : (size_t)e->grid * e->grid) *
+           dtype_size(packed_dtype(e->type));
 }
 
 enum dtype packed_dtype(uint32_t type) { return type == PACKED_F32 ? DT_F32 : type == PACKED_BF16 ? DT_BF16 : DT_NONE; }
@@ -54,19 +65,28 @@ static int check_embeddings(const struct packed_embeddings *x, const struct pack
 {
     const bool alone = h->version == PACKED_EMBEDDINGS_ALONE;
     const uint32_t side = h->side;
-    if (x->sum != crc32c(0, x, offsetof(struct packed_embeddings, sum))) return error_set(e, PL_USAGE, "the description of its embeddings is damaged: the checksum is wrong");
-    if (packed_dtype(x->type) == DT_NONE) return error_set(e, PL_USAGE, "its embeddings have type %u; expected %d (f32) or %d (bf16)", x->type, PACKED_F32, PACKED_BF16);
-    if (!x->channels || x->channels > PACKED_MAX_CHANNELS || (alone ? !x->tokens || x->tokens > PACKED_MAX_TOKENS || x->grid : !x->grid || x->grid > side || x->tokens))
-        return error_set(e, PL_USAGE, "its embeddings have %u channels of %u tokens on a grid of %u; expected 1 to %d, and 1 to %d or 1 to %u", x->channels, x->tokens, x->grid, PACKED_MAX_CHANNELS,
-                         PACKED_MAX_TOKENS, side);
-    if (x->model[sizeof x->model - 1]) return error_set(e, PL_USAGE, "the name of its embeddings' model is not terminated");
+    if (x->sum != crc32c(0, x, offsetof(struct packed_embeddings, sum)))
+        return error_set(e, PL_USAGE, "the description of its embeddings is damaged: the checksum is wrong");
+    if (packed_dtype(x->type) == DT_NONE)
+        return error_set(e, PL_USAGE, "its embeddings have type %u; expected %d (f32) or %d (bf16)", x->type,
+                         PACKED_F32, PACKED_BF16);
+    if (!x->channels || x->channels > PACKED_MAX_CHANNELS ||
+        (alone ? !x->tokens || x->tokens > PACKED_MAX_TOKENS || x->grid : !x->grid || x->grid > side || x->tokens))
+        return error_set(
+            e, PL_USAGE,
+            "its embeddings have %u channels of %u tokens on a grid of %u; expected 1 to %d, and 1 to %d or 1 to %u",
+            x->channels, x->tokens, x->grid, PACKED_MAX_CHANNELS, PACKED_MAX_TOKENS, side);
+    if (x->model[sizeof x->model - 1])
+        return error_set(e, PL_USAGE, "the name of its embeddings' model is not terminated");
     return PL_OK;
 }
 
 static int check_range(const struct packed_range *r, struct error *e)
 {
     const bool sound = r->kind <= PACKED_REAL_WINDOW && r->window[0] < RANGE_VALUES && r->window[1] < RANGE_VALUES &&
-                       (r->kind != RANGE_WINDOW || r->window[0] < r->window[1]) && (r->kind != PACKED_REAL_WINDOW || r->percentiles[0] < r->percentiles[1]) && isfinite(r->percentiles[0]) && isfinite(r->percentiles[1]);
+                       (r->kind != RANGE_WINDOW || r->window[0] < r->window[1]) &&
+                       (r->kind != PACKED_REAL_WINDOW || r->percentiles[0] < r->percentiles[1]) &&
+                       isfinite(r->percentiles[0]) && isfinite(r->percentiles[1]);
     if (r->sum == crc32c(0, r, offsetof(struct packed_range, sum)) && sound) return PL_OK;
     return error_set(e, PL_USAGE, "the description of its images' range is damaged: the checksum or a value is wrong");
 }
@@ -76,8 +96,8 @@ static int locate_index(struct packed_file *f, size_t n, struct error *e)
 {
     const struct packed_header *h = &f->header;
     uint64_t most = n / 8; /* no count is larger, so no product below overflows */
-    bool sound = h->index >= PACKED_DATA && h->index <= n && h->index % 8 == 0 && h->samples <= most && h->masks <= most && h->categories <= most &&
-                 h->names && h->names <= n;
+    bool sound = h->index >= PACKED_DATA && h->index <= n && h->index % 8 == 0 && h->samples <= most &&
+                 h->masks <= most && h->categories <= most && h->names && h->names <= n;
     uint64_t masks = 0, categories = 0, names = 0;
     if (sound) {
         masks = h->index + h->samples * sizeof *f->samples;
@@ -90,7 +110,8 @@ static int locate_index(struct packed_file *f, size_t n, struct error *e)
     f->masks = (const void *)(f->at + masks);
     f->categories = (const void *)(f->at + categories);
     f->names = (const char *)f->at + names;
-    if (h->index_sum != crc32c(0, f->at + h->index, (size_t)(n - h->index))) return error_set(e, PL_USAGE, "its index is damaged: the checksum is wrong");
+    if (h->index_sum != crc32c(0, f->at + h->index, (size_t)(n - h->index)))
+        return error_set(e, PL_USAGE, "its index is damaged: the checksum is wrong");
     if (f->names[h->names - 1]) return error_set(e, PL_USAGE, "its last name is not terminated");
     return PL_OK;
 }
@@ -98,11 +119,13 @@ static int locate_index(struct packed_file *f, size_t n, struct error *e)
 static bool check_sample(const struct packed_file *f, const struct packed_sample *s)
 {
     const struct packed_header *h = &f->header;
-    if (s->at < PACKED_DATA || s->at % PACKED_ALIGN || s->at > h->index || h->index - s->at < f->head_bytes) return false;
+    if (s->at < PACKED_DATA || s->at % PACKED_ALIGN || s->at > h->index || h->index - s->at < f->head_bytes)
+        return false;
     if (s->first > h->masks || s->masks > h->masks - s->first) return false;
     if (s->masks > (h->index - s->at - f->head_bytes) / f->mask_bytes) return false;
     if (!s->rows || s->rows > h->side || !s->columns || s->columns > h->side) return false;
-    return s->h && s->w && s->h <= 1u << 20 && s->w <= 1u << 20 && s->name < h->names && s->key < h->names && s->group <= h->names;
+    return s->h && s->w && s->h <= 1u << 20 && s->w <= 1u << 20 && s->name < h->names && s->key < h->names &&
+           s->group <= h->names;
 }
 
 /* Of version 3. Names are ascending, each once. */
@@ -110,16 +133,21 @@ static bool check_output(const struct packed_file *f, uint64_t i)
 {
     const struct packed_header *h = &f->header;
     const struct packed_sample *s = &f->samples[i], *before = i ? s - 1 : NULL;
-    if (s->at < PACKED_DATA || s->at % PACKED_ALIGN || s->at > h->index || s->masks || s->first || s->fault >= FAULT_KINDS) return false;
-    if (!s->count || (!s->fault && s->count > (h->index - s->at) / packed_embedding_bytes(f->embeddings)) || s->replaced > s->count) return false;
+    if (s->at < PACKED_DATA || s->at % PACKED_ALIGN || s->at > h->index || s->masks || s->first ||
+        s->fault >= FAULT_KINDS)
+        return false;
+    if (!s->count || (!s->fault && s->count > (h->index - s->at) / packed_embedding_bytes(f->embeddings)) ||
+        s->replaced > s->count)
+        return false;
     if (s->rows || s->columns ? (uint64_t)s->rows * s->columns + 1 != s->count : false) return false;
-    return s->name < h->names && s->key < h->names && (!before || strcmp(f->names + before->name, f->names + s->name) < 0);
+    return s->name < h->names && s->key < h->names &&
+           (!before || strcmp(f->names + before->name, f->names + s->name) < 0);
 }
 
 static bool check_mask(const struct packed_mask *m)
 {
-    return isfinite(m->area) && isfinite(m->box[0]) && isfinite(m->box[1]) && isfinite(m->box[2]) && isfinite(m->box[3]) &&
-           isfinite(m->predicted_iou) && isfinite(m->stability);
+    return isfinite(m->area) && isfinite(m->box[0]) && isfinite(m->box[1]) && isfinite(m->box[2]) &&
+           isfinite(m->box[3]) && isfinite(m->predicted_iou) && isfinite(m->stability);
 }
 
 int packed_parse(struct packed_file *f, const void *bytes, size_t n, struct error *e)
@@ -144,11 +172,14 @@ int packed_parse(struct packed_file *f, const void *bytes, size_t n, struct erro
     f->stride = grid_stride(h->cells);
     f->mask_bytes = grid_mask_bytes(h->cells, h->cells);
     for (uint64_t i = 0; i < h->samples; i++)
-        if (alone ? !check_output(f, i) : !check_sample(f, &f->samples[i])) return error_set(e, PL_USAGE, "sample %llu of its index is invalid", (unsigned long long)i);
+        if (alone ? !check_output(f, i) : !check_sample(f, &f->samples[i]))
+            return error_set(e, PL_USAGE, "sample %llu of its index is invalid", (unsigned long long)i);
     for (uint64_t i = 0; i < h->masks; i++)
-        if (!check_mask(&f->masks[i])) return error_set(e, PL_USAGE, "mask %llu of its index is invalid", (unsigned long long)i);
+        if (!check_mask(&f->masks[i]))
+            return error_set(e, PL_USAGE, "mask %llu of its index is invalid", (unsigned long long)i);
     for (uint64_t i = 0; i < h->categories; i++)
-        if (f->categories[i].name >= h->names) return error_set(e, PL_USAGE, "category %llu of its index has no name", (unsigned long long)i);
+        if (f->categories[i].name >= h->names)
+            return error_set(e, PL_USAGE, "category %llu of its index has no name", (unsigned long long)i);
     return PL_OK;
 }
 
@@ -158,7 +189,8 @@ bool packed_is(const char *path)
     struct error ignored;
     int fd = dir_exists(path) ? -1 : file_open(path, NULL, &ignored);
     if (fd < 0) return false;
-    const bool found = pread(fd, magic, sizeof magic, 0) == (ssize_t)sizeof magic && !memcmp(magic, PACKED_MAGIC, sizeof magic);
+    const bool found =
+        pread(fd, magic, sizeof magic, 0) == (ssize_t)sizeof magic && !memcmp(magic, PACKED_MAGIC, sizeof magic);
     close(fd);
     return found;
 }
@@ -173,7 +205,8 @@ int packed_peek(const char *path, struct packed_header *header, struct packed_em
     int fd = file_open(path, &bytes, e), rc = PL_OK;
     *out = (struct packed_embeddings){0};
     if (fd < 0) return e->code;
-    if (pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head) rc = error_set(e, PL_USAGE, "it is too short for a packed store");
+    if (pread(fd, &head, sizeof head, 0) != (ssize_t)sizeof head)
+        rc = error_set(e, PL_USAGE, "it is too short for a packed store");
     if (!rc) rc = check_header(&head.header, (size_t)bytes, e);
     close(fd);
     if (!rc && head.header.version != PACKED_VERSION) {
@@ -221,7 +254,8 @@ static int open_part(struct packed_part *p, const char *path, struct error *e)
     uint64_t bytes;
     int fd = file_open(path, &bytes, e), rc = PL_OK;
     if (fd < 0) return e->code;
-    if (bytes < PACKED_DATA) rc = error_set(e, PL_USAGE, "%s: it has %llu bytes; a packed store has more", path, (unsigned long long)bytes);
+    if (bytes < PACKED_DATA)
+        rc = error_set(e, PL_USAGE, "%s: it has %llu bytes; a packed store has more", path, (unsigned long long)bytes);
     else if (mapped_open(&p->map, fd, (size_t)bytes, PROT_READ, MAP_SHARED)) rc = file_error(path, "map it", e);
     close(fd);
     if (rc) return rc;
@@ -258,20 +292,32 @@ static void note_range(struct dataset *d, const struct packed_part *part, bool f
     const struct packed_range *r = part->file.range;
     struct pixel_range x = {0};
     char here[96], there[96];
-    if (r && r->kind == PACKED_REAL_WINDOW) x = (struct pixel_range){.kind = RANGE_WINDOW, .window = {r->percentiles[0], r->percentiles[1]}};
-    else if (r) x = (struct pixel_range){.kind = (enum range_kind)r->kind, .window = {r->window[0], r->window[1]}, .percentiles = {r->percentiles[0], r->percentiles[1]}};
+    if (r && r->kind == PACKED_REAL_WINDOW)
+        x = (struct pixel_range){.kind = RANGE_WINDOW, .window = {r->percentiles[0], r->percentiles[1]}};
+    else if (r)
+        x = (struct pixel_range){.kind = (enum range_kind)r->kind,
+                                 .window = {r->window[0], r->window[1]},
+                                 .percentiles = {r->percentiles[0], r->percentiles[1]}};
     if (first) d->range = x;
     else if (x.kind != d->range.kind || memcmp(x.window, d->range.window, sizeof x.window))
-        log_warn("%s: its images of 16 bits were packed with the range %s, those of the first file with %s: pack all of them with the same --range", path,
-                 range_print(&x, here), range_print(&d->range, there));
+        log_warn("%s: its images of 16 bits were packed with the range %s, those of the first file with %s: pack all "
+                 "of them with the same --range",
+                 path, range_print(&x, here), range_print(&d->range, there));
 }
 
 static int check_kind(const struct packed_header *h, const struct dataset_options *o, const char *path, struct error *e)
 {
     const bool alone = h->version == PACKED_EMBEDDINGS_ALONE;
     if (alone == o->embeddings_alone) return PL_OK;
-    if (alone) return error_set(e, PL_USAGE, "%s has embeddings of the images of conversations, and neither images nor masks: it is for data.images of a run with data.format conversations", path);
-    return error_set(e, PL_USAGE, "%s is a packed store of images with masks; expected one that `plimsoll data pack --embeddings` makes of conversations", path);
+    if (alone)
+        return error_set(e, PL_USAGE,
+                         "%s has embeddings of the images of conversations, and neither images nor masks: it is for "
+                         "data.images of a run with data.format conversations",
+                         path);
+    return error_set(e, PL_USAGE,
+                     "%s is a packed store of images with masks; expected one that `plimsoll data pack --embeddings` "
+                     "makes of conversations",
+                     path);
 }
 
 static int packed_open(struct dataset *d, const struct dataset_options *o, struct error *e)
@@ -295,13 +341,15 @@ static int packed_open(struct dataset *d, const struct dataset_options *o, struc
         d->total += h->samples;
         d->fingerprint = hash_bytes(h, sizeof *h, d->fingerprint);
         const struct packed_embeddings *x = part->file.embeddings;
-        bool alike = x && (p->n == 1 || (d->embeddings && !memcmp(x, d->embeddings, offsetof(struct packed_embeddings, model))));
+        bool alike =
+            x && (p->n == 1 || (d->embeddings && !memcmp(x, d->embeddings, offsetof(struct packed_embeddings, model))));
         d->embeddings = alike ? x : NULL;
         d->report.members += h->samples;
         note_range(d, part, p->n == 1, paths.at[i]);
     }
     p->only = mem_alloc(o->n_categories * sizeof *p->only);
-    for (uint32_t i = 0; i < o->n_categories && !rc; i++) rc = find_category(p, o->categories[i], &p->only[p->n_only++], e);
+    for (uint32_t i = 0; i < o->n_categories && !rc; i++)
+        rc = find_category(p, o->categories[i], &p->only[p->n_only++], e);
     names_free(&paths);
     return rc;
 }
@@ -338,7 +386,8 @@ static bool packed_split_group(const struct dataset *d, uint64_t i, char *out, s
     return true;
 }
 
-static enum data_fault packed_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out, struct error *e)
+static enum data_fault packed_image(const struct dataset *d, uint64_t i, void *to, size_t room,
+                                    struct dataset_image *out, struct error *e)
 {
     struct packed_sample s;
     const struct packed_part *part = find(d, i, &s);
@@ -357,8 +406,8 @@ static bool wanted(const struct packed *p, int32_t category)
     return !p->n_only;
 }
 
-static enum data_fault packed_masks(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct mask *masks, uint32_t room,
-                                    struct dataset_masks *out, struct error *e)
+static enum data_fault packed_masks(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct mask *masks,
+                                    uint32_t room, struct dataset_masks *out, struct error *e)
 {
     struct packed_sample s;
     const struct packed_part *part = find(d, i, &s);
@@ -370,10 +419,17 @@ static enum data_fault packed_masks(const struct dataset *d, uint64_t i, void *s
     for (uint32_t k = 0; k < s.masks; k++) {
         const struct packed_mask *m = &f->masks[s.first + k];
         if (!wanted(d->state, m->category)) continue;
-        if (out->n == room) return error_set(e, PL_NOFIT, "it has %u masks; expected at most %u", s.masks, room), FAULT_MANY;
+        if (out->n == room)
+            return error_set(e, PL_NOFIT, "it has %u masks; expected at most %u", s.masks, room), FAULT_MANY;
         struct mask *to = &masks[out->n++];
-        *to = (struct mask){.id = m->id, .category = m->category, .crowd = m->crowd != 0, .area = m->area, .predicted_iou = m->predicted_iou,
-                            .stability = m->stability, .point = {m->point[0], m->point[1]}, .shape = {.kind = SHAPE_BITS, .h = s.h, .w = s.w}};
+        *to = (struct mask){.id = m->id,
+                            .category = m->category,
+                            .crowd = m->crowd != 0,
+                            .area = m->area,
+                            .predicted_iou = m->predicted_iou,
+                            .stability = m->stability,
+                            .point = {m->point[0], m->point[1]},
+                            .shape = {.kind = SHAPE_BITS, .h = s.h, .w = s.w}};
         memcpy(to->box, m->box, sizeof to->box);
         to->shape.cells.at = f->at + s.at + f->head_bytes + k * f->mask_bytes;
         to->shape.cells.stride = f->stride;
@@ -396,7 +452,8 @@ static void packed_prefetch(const struct dataset *d, uint64_t i)
     struct packed_sample s;
     const struct packed_file *f = &find(d, i, &s)->file;
     /* Only one of image and embedding is read. */
-    advise_willneed(f->at + s.at + (d->from_embeddings ? f->encoded_bytes : 0), d->from_embeddings ? f->embedding_bytes : f->encoded_bytes);
+    advise_willneed(f->at + s.at + (d->from_embeddings ? f->encoded_bytes : 0),
+                    d->from_embeddings ? f->embedding_bytes : f->encoded_bytes);
     advise_willneed(f->at + s.at + f->head_bytes, s.masks * f->mask_bytes);
 }
 
@@ -414,7 +471,8 @@ const char *packed_name(const char *reference, char room[PACKED_NAME])
     enum { LONGEST = 1024 };
     const size_t n = strlen(reference);
     if (n <= LONGEST && strncmp(reference, "data:", 5)) return reference;
-    snprintf(room, PACKED_NAME, "data:%016llx%016llx", (unsigned long long)hash_bytes(reference, n, 1), (unsigned long long)hash_bytes(reference, n, 2));
+    snprintf(room, PACKED_NAME, "data:%016llx%016llx", (unsigned long long)hash_bytes(reference, n, 1),
+             (unsigned long long)hash_bytes(reference, n, 2));
     return room;
 }
 
@@ -453,7 +511,8 @@ static const char *packed_category_name(const struct dataset *d, int32_t categor
     const struct packed *p = d->state;
     for (uint32_t k = 0; k < p->n; k++)
         for (uint64_t i = 0; i < p->parts[k].file.header.categories; i++)
-            if (p->parts[k].file.categories[i].number == category) return p->parts[k].file.names + p->parts[k].file.categories[i].name;
+            if (p->parts[k].file.categories[i].number == category)
+                return p->parts[k].file.names + p->parts[k].file.categories[i].name;
     return NULL;
 }
 
@@ -465,10 +524,14 @@ static int packed_check(const struct dataset *d, uint64_t i, struct error *e)
     const uint64_t k = i - part->first;
     const unsigned char bit = (unsigned char)(1u << k % 8);
     if (atomic_load_explicit(&part->checked[k / 8], memory_order_relaxed) & bit) return PL_OK;
-    const size_t bytes = f->header.version != PACKED_EMBEDDINGS_ALONE ? f->head_bytes + s.masks * f->mask_bytes : s.fault ? 0 : s.count * packed_embedding_bytes(f->embeddings);
+    const size_t bytes = f->header.version != PACKED_EMBEDDINGS_ALONE ? f->head_bytes + s.masks * f->mask_bytes
+                         : s.fault                                    ? 0
+                                                                      : s.count * packed_embedding_bytes(f->embeddings);
     const bool equal = crc32c(0, f->at + s.at, bytes) == s.sum;
     if (mapped_check(&part->map, part->path, e)) return e->code;
-    if (!equal) return error_set(e, PL_USAGE, "the bytes at %llu are damaged: the checksum is wrong; pack the dataset again", (unsigned long long)s.at);
+    if (!equal)
+        return error_set(e, PL_USAGE, "the bytes at %llu are damaged: the checksum is wrong; pack the dataset again",
+                         (unsigned long long)s.at);
     atomic_fetch_or_explicit(&part->checked[k / 8], bit, memory_order_relaxed);
     return PL_OK;
 }

@@ -15,15 +15,16 @@
  *              names, each terminated by a 0
  *     end of the file
  *
- * Version 3 is a store of embeddings alone, for the images of conversations: no images and no masks. A sample is an image
- * or a video by the reference that conversations have to it, its name. It has `count` embeddings [tokens][channels], one
- * after the other: of the image, of its tiles, or of the video's frames. Samples are sorted by name, each name once. An
- * image that could not be read is in the index, with the reason, and has no embedding.
+ * Version 3 is a store of embeddings alone, for the images of conversations: no images and no
+ * masks. A sample is an image or a video by the reference that conversations have to it, its name.
+ * It has `count` embeddings [tokens][channels], one after the other: of the image, of its tiles, or
+ * of the video's frames. Samples are sorted by name, each name once. An image that could not be
+ * read is in the index, with the reason, and has no embedding.
  *
  * Numbers are little-endian. The file is memory-mapped: reading needs no allocation and no system
  * call. Opening checks everything in the index, and the checksums of header and index. The checksum
- * of a sample is compared when it is first read, by training as by `plimsoll data verify`. The header
- * is written last, so a truncated or unfinished file is an error.
+ * of a sample is compared when it is first read, by training as by `plimsoll data verify`. The
+ * header is written last, so a truncated or unfinished file is an error.
  *
  * Areas, boxes and sizes are those of the image before resizing, so the sampler makes the same
  * choice as for the original files.
@@ -38,7 +39,17 @@
 #include "base/dtype.h"
 #include "data/masks/mask.h"
 
-enum { PACKED_VERSION = 1, PACKED_WITH_EMBEDDINGS = 2, PACKED_EMBEDDINGS_ALONE = 3, PACKED_MAX_CHANNELS = 1 << 16, PACKED_MAX_TOKENS = 1 << 16, PACKED_DATA = 4096, PACKED_ALIGN = 64, PACKED_MAX_SIDE = 8192, PACKED_RANGE = 512 };
+enum {
+    PACKED_VERSION = 1,
+    PACKED_WITH_EMBEDDINGS = 2,
+    PACKED_EMBEDDINGS_ALONE = 3,
+    PACKED_MAX_CHANNELS = 1 << 16,
+    PACKED_MAX_TOKENS = 1 << 16,
+    PACKED_DATA = 4096,
+    PACKED_ALIGN = 64,
+    PACKED_MAX_SIDE = 8192,
+    PACKED_RANGE = 512
+};
 
 struct packed_header {
     char magic[8];      /* PACKED_MAGIC */
@@ -87,7 +98,9 @@ struct packed_sample {
     uint32_t masks;
     union {
         uint32_t empty; /* masks without pixels, which are not stored */
-        uint32_t fault; /* version 3: enum data_fault of an image that could not be read; FAULT_NONE: its embeddings are here */
+        /* version 3: enum data_fault of an image that could not be read; FAULT_NONE: its embeddings
+         * are here */
+        uint32_t fault;
     };
     union {
         struct {
@@ -101,7 +114,9 @@ struct packed_sample {
     uint32_t rows, columns; /* of the canvas that the image covers; version 3: of its tiles, 0: it has none */
     uint32_t name, key; /* offsets in the names; version 3: the key of an image with a fault is the reason */
     uint32_t sum;       /* CRC32C of image, embeddings and masks */
-    uint32_t group;     /* offset + 1 in the names of the volume, patient or video that it is a part of (dataset_split_group); 0: none */
+    /* offset + 1 in the names of the volume, patient or video that it is a part of
+     * (dataset_split_group); 0: none */
+    uint32_t group;
 };
 
 struct packed_mask {
@@ -145,7 +160,8 @@ int packed_peek(const char *path, struct packed_header *header, struct packed_em
 
 /* --- embeddings by reference -------------------------------------------------------- */
 
-/* The name of a sample of version 3: the reference; a long one, such as a data: URL, by its hash, in `room`. */
+/* The name of a sample of version 3: the reference; a long one, such as a data: URL, by its hash,
+ * in `room`. */
 enum { PACKED_NAME = 48 };
 const char *packed_name(const char *reference, char room[PACKED_NAME]);
 
@@ -164,7 +180,8 @@ bool packed_find(const struct dataset *d, const char *reference, struct packed_o
 /* --- writing, atomically ------------------------------------------------------------ */
 
 struct packed_writer;
-/* Writes to a temporary file beside the path until packed_finish. `cells` 0: for embeddings alone. */
+/* Writes to a temporary file beside the path until packed_finish. `cells` 0: for embeddings
+ * alone. */
 int packed_create(struct packed_writer **out, const char *path, uint32_t side, uint32_t cells, struct error *e);
 /* Call before the first sample: each sample then has an embedding. Sets the checksum. */
 void packed_embed(struct packed_writer *w, const struct packed_embeddings *e);
@@ -184,7 +201,8 @@ struct packed_new {
     uint32_t n, empty;
 };
 int packed_add(struct packed_writer *w, const struct packed_new *s, struct error *e);
-/* A sample of version 3, after packed_embed with tokens; in the order of packed_name. `at` NULL: with a fault and its reason. */
+/* A sample of version 3, after packed_embed with tokens; in the order of packed_name. `at` NULL:
+ * with a fault and its reason. */
 int packed_add_output(struct packed_writer *w, const char *reference, const struct packed_output *s, struct error *e);
 /* Adds a category name for dataset_category. */
 void packed_category(struct packed_writer *w, int32_t number, const char *name);

@@ -1,8 +1,8 @@
 /*
  * packed_write.c: writes a packed store, sample by sample (see packed.h). The index is kept in
- * memory, the rest is in a temporary file beside the path, which is renamed when it is complete. The
- * temporary file is this process's own: of several processes that write one path, the last leaves
- * its whole file.
+ * memory, the rest is in a temporary file beside the path, which is renamed when it is complete.
+ * The temporary file is this process's own: of several processes that write one path, the last
+ * leaves its whole file.
  */
 #include <stdio.h>
 #include <string.h>
@@ -60,8 +60,10 @@ int packed_create(struct packed_writer **out, const char *path, uint32_t side, u
 
 void packed_embed(struct packed_writer *w, const struct packed_embeddings *e)
 {
-    CHECK(!w->samples.n && packed_dtype(e->type) != DT_NONE, "embeddings of type %u after %u samples", e->type, w->samples.n);
-    CHECK(!e->tokens == (w->header.cells > 0), "embeddings of %u tokens beside masks of side %u", e->tokens, w->header.cells);
+    CHECK(!w->samples.n && packed_dtype(e->type) != DT_NONE, "embeddings of type %u after %u samples", e->type,
+          w->samples.n);
+    CHECK(!e->tokens == (w->header.cells > 0), "embeddings of %u tokens beside masks of side %u", e->tokens,
+          w->header.cells);
     w->header.version = e->tokens ? PACKED_EMBEDDINGS_ALONE : PACKED_WITH_EMBEDDINGS;
     w->embeddings = *e;
     w->embeddings.zero2 = 0;
@@ -70,10 +72,12 @@ void packed_embed(struct packed_writer *w, const struct packed_embeddings *e)
 
 void packed_set_range(struct packed_writer *w, const struct pixel_range *r)
 {
-    const bool whole = r->window[0] >= 0 && r->window[1] < RANGE_VALUES && r->window[0] == (uint32_t)r->window[0] && r->window[1] == (uint32_t)r->window[1];
+    const bool whole = r->window[0] >= 0 && r->window[1] < RANGE_VALUES && r->window[0] == (uint32_t)r->window[0] &&
+                       r->window[1] == (uint32_t)r->window[1];
     w->range = (struct packed_range){.kind = r->kind, .percentiles = {r->percentiles[0], r->percentiles[1]}};
     if (whole) w->range.window[0] = (uint32_t)r->window[0], w->range.window[1] = (uint32_t)r->window[1];
-    else if (r->kind == RANGE_WINDOW) w->range.kind = PACKED_REAL_WINDOW, memcpy(w->range.percentiles, r->window, sizeof r->window);
+    else if (r->kind == RANGE_WINDOW)
+        w->range.kind = PACKED_REAL_WINDOW, memcpy(w->range.percentiles, r->window, sizeof r->window);
     w->range.sum = crc32c(0, &w->range, offsetof(struct packed_range, sum));
 }
 
@@ -87,14 +91,22 @@ static uint32_t keep_name(struct packed_writer *w, const char *name)
 static int check_room(const struct packed_writer *w, uint32_t masks, struct error *e)
 {
     if (w->names.n <= UINT32_MAX - 4096 && w->samples.n < UINT32_MAX && w->masks.n <= UINT32_MAX - masks) return PL_OK;
-    return error_set(e, PL_USAGE, "%s: more samples than one file can hold (%u); pack them into several files", w->path, w->samples.n);
+    return error_set(e, PL_USAGE, "%s: more samples than one file can hold (%u); pack them into several files", w->path,
+                     w->samples.n);
 }
 
 int packed_add(struct packed_writer *w, const struct packed_new *s, struct error *e)
 {
     size_t side = w->header.side;
     if (check_room(w, s->n, e)) return e->code;
-    struct packed_sample x = {.at = w->at, .first = w->masks.n, .masks = s->n, .empty = s->empty, .h = s->h, .w = s->w, .rows = s->rows, .columns = s->columns};
+    struct packed_sample x = {.at = w->at,
+                              .first = w->masks.n,
+                              .masks = s->n,
+                              .empty = s->empty,
+                              .h = s->h,
+                              .w = s->w,
+                              .rows = s->rows,
+                              .columns = s->columns};
     int rc = put(w, s->image, side * side * 3, &x.sum, e);
     if (!rc) rc = align(w, &x.sum, e);
     if (!rc && w->embeddings.type) {
@@ -110,8 +122,13 @@ int packed_add(struct packed_writer *w, const struct packed_new *s, struct error
     vec_push(&w->samples, x);
     for (uint32_t k = 0; k < s->n; k++) {
         const struct mask *m = &s->masks[k];
-        struct packed_mask p = {.id = m->id, .area = m->area, .predicted_iou = m->predicted_iou, .stability = m->stability,
-                                .point = {m->point[0], m->point[1]}, .category = m->category, .crowd = m->crowd};
+        struct packed_mask p = {.id = m->id,
+                                .area = m->area,
+                                .predicted_iou = m->predicted_iou,
+                                .stability = m->stability,
+                                .point = {m->point[0], m->point[1]},
+                                .category = m->category,
+                                .crowd = m->crowd};
         memcpy(p.box, m->box, sizeof p.box);
         vec_push(&w->masks, p);
     }
@@ -121,7 +138,12 @@ int packed_add(struct packed_writer *w, const struct packed_new *s, struct error
 int packed_add_output(struct packed_writer *w, const char *reference, const struct packed_output *s, struct error *e)
 {
     char room[PACKED_NAME];
-    struct packed_sample x = {.at = w->at, .fault = s->fault, .count = s->count, .replaced = s->replaced, .rows = s->rows, .columns = s->columns};
+    struct packed_sample x = {.at = w->at,
+                              .fault = s->fault,
+                              .count = s->count,
+                              .replaced = s->replaced,
+                              .rows = s->rows,
+                              .columns = s->columns};
     if (check_room(w, 0, e)) return e->code;
     int rc = s->at ? put(w, s->at, s->count * packed_embedding_bytes(&w->embeddings), &x.sum, e) : PL_OK;
     if (!rc) rc = align(w, NULL, e);

@@ -1,6 +1,6 @@
 /*
- * pairs.c: the format `pairs`: images and masks that are found by their names in two folders or in one (match.h,
- * layout.h). What it shares with tables (table.c) is in pairs.h.
+ * pairs.c: the format `pairs`: images and masks that are found by their names in two folders or in
+ * one (match.h, layout.h). What it shares with tables (table.c) is in pairs.h.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +18,12 @@ static int set_channels(struct pairs *p, const struct dataset_options *o, struct
     const struct slice_options *s = &o->slices;
     p->slices = *s;
     p->channels = s->n_modalities ? s->n_modalities : 1;
-    if (s->n_modalities > 3 || s->n_modalities == 2) return error_set(e, PL_USAGE, "data.modalities names %u modalities; expected one, or three as channels", s->n_modalities);
-    if (s->n_modalities > 1 && s->neighbours) return error_set(e, PL_USAGE, "data.neighbours and three data.modalities exclude each other: an image has three channels");
+    if (s->n_modalities > 3 || s->n_modalities == 2)
+        return error_set(e, PL_USAGE, "data.modalities names %u modalities; expected one, or three as channels",
+                         s->n_modalities);
+    if (s->n_modalities > 1 && s->neighbours)
+        return error_set(e, PL_USAGE,
+                         "data.neighbours and three data.modalities exclude each other: an image has three channels");
     for (uint32_t i = 0; i < s->n_modalities; i++) p->modality[i] = (uint32_t)s->modalities[i];
     return PL_OK;
 }
@@ -59,7 +63,8 @@ void pairs_close(struct dataset *d)
 
 /* --- pairs: folders ------------------------------------------------------------------------- */
 
-static void add_pair(struct pairs *p, const char *images, const char *masks, const struct image_file *i, const struct image_file *m, const char *key)
+static void add_pair(struct pairs *p, const char *images, const char *masks, const struct image_file *i,
+                     const struct image_file *m, const char *key)
 {
     struct item item = {.image = pairs_keep(p, images, i->path)};
     item.mask = pairs_keep(p, masks, m->path);
@@ -78,23 +83,26 @@ static int check_unread(const struct image_tree *t, const char *folder, struct t
 {
     if (!t->unread) return PL_OK;
     if (t->n_unread > t->files.n) return unread_refuse(t->unread, t->n_unread, folder, t->unread_example, e);
-    text_printf(out, "%s%llu files are %s, which is not read (such as %s)", out->n ? ", " : "", (unsigned long long)t->n_unread, t->unread->name, t->unread_example);
+    text_printf(out, "%s%llu files are %s, which is not read (such as %s)", out->n ? ", " : "",
+                (unsigned long long)t->n_unread, t->unread->name, t->unread_example);
     return PL_OK;
 }
 
-static int join_trees(struct dataset *d, const char *images, const char *masks, const struct image_tree *it, const struct image_tree *mt, const struct affixes *given,
-                      struct error *e)
+static int join_trees(struct dataset *d, const char *images, const char *masks, const struct image_tree *it,
+                      const struct image_tree *mt, const struct affixes *given, struct error *e)
 {
     struct affixes a;
     struct match m;
     uint64_t n;
-    if (check_unread(it, images, &d->unpaired, e) || (mt != it && check_unread(mt, masks, &d->unpaired, e))) return e->code;
+    if (check_unread(it, images, &d->unpaired, e) || (mt != it && check_unread(mt, masks, &d->unpaired, e)))
+        return e->code;
     if (given) a = *given;
     else if (match_find(it, mt, &a, &n, e)) return error_prepend(e, "%s", images);
     match_join(&m, it, mt, &a);
     match_print(&m, it, mt, &d->unpaired);
     for (uint32_t i = 0; i < m.pairs.n; i++)
-        add_pair(d->state, images, masks, &it->files.at[m.pairs.at[i].image], &mt->files.at[m.pairs.at[i].mask], m.pairs.at[i].key);
+        add_pair(d->state, images, masks, &it->files.at[m.pairs.at[i].image], &mt->files.at[m.pairs.at[i].mask],
+                 m.pairs.at[i].key);
     d->report.members += it->files.n + (it == mt ? 0 : mt->files.n);
     d->report.no_text += m.alone[0];
     d->report.no_image += m.alone[1];
@@ -112,10 +120,12 @@ static const char *inside(const char *folder, const char *outer)
     return !strncmp(folder, outer, n) && folder[n] == '/' ? folder + n + 1 : NULL;
 }
 
-static int join_folders(struct dataset *d, const char *images, const char *masks, const struct affixes *a, struct error *e)
+static int join_folders(struct dataset *d, const char *images, const char *masks, const struct affixes *a,
+                        struct error *e)
 {
     struct image_tree it, mt = {0};
-    bool common = !strcmp(images, masks); /* two names of one folder: each image is its own mask, which the survey refuses */
+    /* two names of one folder: each image is its own mask, which the survey refuses */
+    bool common = !strcmp(images, masks);
     int rc = image_tree_read(&it, images, inside(masks, images), e);
     if (!rc && !common) rc = image_tree_read(&mt, masks, inside(images, masks), e);
     if (!rc) rc = join_trees(d, images, masks, &it, common ? &it : &mt, a, e);
@@ -135,14 +145,15 @@ static char *folder_of(const char *root, const char *given, const char *usual)
     return out;
 }
 
-static int join_given(struct dataset *d, const struct dataset_options *o, const char *root, const struct affixes *a, struct error *e)
+static int join_given(struct dataset *d, const struct dataset_options *o, const char *root, const struct affixes *a,
+                      struct error *e)
 {
     char *images = folder_of(root, o->images, "images"), *masks = folder_of(root, o->masks, "masks");
     int rc = PL_OK;
     for (int k = 0; k < 2 && !rc; k++)
         if (!dir_exists(k ? masks : images))
-            rc = error_set(e, PL_USAGE, "%s: there is no folder of %s: expected %s (data.%s sets another)", root, k ? "masks" : "images", k ? masks : images,
-                           k ? "masks" : "images");
+            rc = error_set(e, PL_USAGE, "%s: there is no folder of %s: expected %s (data.%s sets another)", root,
+                           k ? "masks" : "images", k ? masks : images, k ? "masks" : "images");
     if (!rc) rc = join_folders(d, images, masks, a, e);
     mem_free(images);
     mem_free(masks);
@@ -174,7 +185,9 @@ static int set_affixes(const struct dataset_options *o, struct affixes *a, bool 
     for (int i = 0; i < AFFIXES; i++) {
         if (!from[i]) continue;
         *given = true;
-        if (strlen(from[i]) >= AFFIX_ROOM) return error_set(e, PL_USAGE, "a prefix or suffix has more than %d characters: %.40s...", AFFIX_ROOM - 1, from[i]);
+        if (strlen(from[i]) >= AFFIX_ROOM)
+            return error_set(e, PL_USAGE, "a prefix or suffix has more than %d characters: %.40s...", AFFIX_ROOM - 1,
+                             from[i]);
         strcpy(a->at[i], from[i]);
     }
     return PL_OK;
@@ -188,9 +201,12 @@ static int open_root(struct dataset *d, const struct dataset_options *o, const c
     if (!dir_exists(root)) {
         const struct unread *u = unread_file(root);
         if (!u && is_volume_name(root, NULL)) return volume_refuse(root, e);
-        return u ? unread_refuse(u, 1, NULL, root, e) : error_set(e, PL_USAGE, "%s is a file; data.format pairs expects a folder with images and masks", root);
+        return u ? unread_refuse(u, 1, NULL, root, e)
+                 : error_set(e, PL_USAGE, "%s is a file; data.format pairs expects a folder with images and masks",
+                             root);
     }
-    return o->images || o->masks ? join_given(d, o, root, given ? &a : NULL, e) : join_found(d, root, given ? &a : NULL, e);
+    return o->images || o->masks ? join_given(d, o, root, given ? &a : NULL, e)
+                                 : join_found(d, root, given ? &a : NULL, e);
 }
 
 static int pairs_open(struct dataset *d, const struct dataset_options *o, struct error *e)
@@ -224,7 +240,8 @@ bool pairs_split_group(const struct dataset *d, uint64_t i, char *out, size_t ro
 
 static enum data_fault too_large(const char *path, size_t need, size_t room, struct error *e)
 {
-    return error_set(e, PL_NOFIT, "%s: a slice takes %zu bytes; expected at most %zu", path, need, room), FAULT_TOO_LARGE;
+    return error_set(e, PL_NOFIT, "%s: a slice takes %zu bytes; expected at most %zu", path, need, room),
+           FAULT_TOO_LARGE;
 }
 
 enum data_fault pairs_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out,
@@ -237,12 +254,14 @@ enum data_fault pairs_image(const struct dataset *d, uint64_t i, void *to, size_
     const size_t need = volume_rgb_room(&c);
     const struct volume *v = c.at[0];
     if (need > room) return too_large(p->names.at + x->image, need, room, e);
-    if (volume_rgb(&c, &d->range, x->slice, to, room, e)) return error_prepend(e, "%s", p->names.at + x->image), FAULT_IMAGE;
+    if (volume_rgb(&c, &d->range, x->slice, to, room, e))
+        return error_prepend(e, "%s", p->names.at + x->image), FAULT_IMAGE;
     *out = (struct dataset_image){.n = (size_t)v->w * v->h * 3, .decoded = true, .w = v->w, .h = v->h, .full_w = v->w, .full_h = v->h, .pixels = to, .stride = (size_t)v->w * 3};
     return FAULT_NONE;
 }
 
-enum data_fault pairs_plane(const struct dataset *d, uint64_t i, void *to, size_t room, struct plane *out, bool *is_plane, struct error *e)
+enum data_fault pairs_plane(const struct dataset *d, uint64_t i, void *to, size_t room, struct plane *out,
+                            bool *is_plane, struct error *e)
 {
     const struct pairs *p = d->state;
     const struct item *x = &p->items.at[i];
@@ -264,7 +283,8 @@ void pairs_set_range(struct dataset *d)
         struct error ignored; /* reading the slice reports it */
         if (!x->image_volume || (i && x[-1].image_volume == x->image_volume)) continue;
         struct volume *v = &p->volumes.at[x->image_volume - 1];
-        for (uint32_t k = 0; k < p->channels && v->slices > 1; k++) volume_set_window(&v[k], v[k].modalities > 1 ? p->modality[k] : 0, &d->range, &ignored);
+        for (uint32_t k = 0; k < p->channels && v->slices > 1; k++)
+            volume_set_window(&v[k], v[k].modalities > 1 ? p->modality[k] : 0, &d->range, &ignored);
     }
 }
 
@@ -280,7 +300,8 @@ const struct volume *pairs_slice(const struct dataset *d, uint64_t i, uint32_t *
 }
 
 /* Labels of a slice, in the scratch: the plane, and the table of label_masks behind it. */
-static enum data_fault read_labels(const struct pairs *p, const struct item *x, void *scratch, size_t n, struct label_image *out, struct error *e)
+static enum data_fault read_labels(const struct pairs *p, const struct item *x, void *scratch, size_t n,
+                                   struct label_image *out, struct error *e)
 {
     const struct volume *v = &p->volumes.at[x->mask_volume - 1];
     const char *path = p->names.at + x->mask;
@@ -288,15 +309,18 @@ static enum data_fault read_labels(const struct pairs *p, const struct item *x, 
     struct plane plane;
     if (need > n) return too_large(path, need, n, e);
     *out = (struct label_image){.h = v->h, .w = v->w, .pixels = scratch, .map = (uint16_t *)(void *)((char *)scratch + room)};
-    if (volume_read(v, x->slice, 0, true, scratch, room, &plane, e) || plane_to_labels(&plane, &out->bytes, e)) return error_prepend(e, "%s", path), FAULT_MASK;
+    if (volume_read(v, x->slice, 0, true, scratch, room, &plane, e) || plane_to_labels(&plane, &out->bytes, e))
+        return error_prepend(e, "%s", path), FAULT_MASK;
     return FAULT_NONE;
 }
 
-enum data_fault pairs_values(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct label_image *out, struct error *e)
+enum data_fault pairs_values(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct label_image *out,
+                             struct error *e)
 {
     const struct pairs *p = d->state;
     const struct item *x = &p->items.at[i];
-    return x->mask_volume ? read_labels(p, x, scratch, n, out, e) : label_decode(p->names.at + x->mask, scratch, n, out, e);
+    return x->mask_volume ? read_labels(p, x, scratch, n, out, e)
+                          : label_decode(p->names.at + x->mask, scratch, n, out, e);
 }
 
 enum data_fault pairs_masks(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct mask *masks,

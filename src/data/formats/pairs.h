@@ -1,8 +1,9 @@
 /*
- * pairs.h: what the formats `pairs` (pairs.c) and `csv` (table.c) share: an image file and a mask file per sample.
+ * pairs.h: what the formats `pairs` (pairs.c) and `csv` (table.c) share: an image file and a mask
+ * file per sample.
  *
- * They differ in how the files are found. After that a sample is two paths, a name, a key and, of a table, the value
- * of its split column and its texts, all stored in one block of names.
+ * They differ in how the files are found. After that a sample is two paths, a name, a key and, of a
+ * table, the value of its split column and its texts, all stored in one block of names.
  */
 #ifndef PAIRS_H
 #define PAIRS_H
@@ -15,7 +16,8 @@ struct item {
     uint32_t image, mask, key, name, split;
     uint32_t text[DATASET_TEXTS]; /* with options.texts */
     int32_t group;                /* with options.texts: index in `groups` */
-    /* Of slices (slices.h): the volume of the image and that of the masks, as index + 1; 0: a file. */
+    /* Of slices (slices.h): the volume of the image and that of the masks, as index + 1; 0: a
+     * file. */
     uint32_t image_volume, mask_volume, slice;
     uint32_t whole;               /* offset + 1 of the name of its volume or patient; 0: it is no part of one */
 };
@@ -40,10 +42,14 @@ void pairs_close(struct dataset *d);
 
 /* Of struct dataset_format. */
 void pairs_describe(const struct dataset *d, uint64_t i, char *name, size_t room, const char **key);
-enum data_fault pairs_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out, struct error *e);
-enum data_fault pairs_masks(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e);
-enum data_fault pairs_values(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct label_image *out, struct error *e);
-enum data_fault pairs_plane(const struct dataset *d, uint64_t i, void *to, size_t room, struct plane *out, bool *is_plane, struct error *e);
+enum data_fault pairs_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out,
+                            struct error *e);
+enum data_fault pairs_masks(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct mask *masks,
+                            uint32_t room, struct dataset_masks *out, struct error *e);
+enum data_fault pairs_values(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct label_image *out,
+                             struct error *e);
+enum data_fault pairs_plane(const struct dataset *d, uint64_t i, void *to, size_t room, struct plane *out,
+                            bool *is_plane, struct error *e);
 void pairs_set_range(struct dataset *d);
 const struct volume *pairs_slice(const struct dataset *d, uint64_t i, uint32_t *slice, const char **name);
 bool pairs_split_group(const struct dataset *d, uint64_t i, char *out, size_t room);

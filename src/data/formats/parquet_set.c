@@ -1,6 +1,6 @@
 /*
- * parquet_set.c: the format `parquet`: the samples are the rows of Parquet tables (io/parquet.h), whose cells hold the files of an image
- * and of its masks, as Hugging Face datasets writes them.
+ * parquet_set.c: the format `parquet`: the samples are the rows of Parquet tables (io/parquet.h),
+ * whose cells hold the files of an image and of its masks, as Hugging Face datasets writes them.
  *
  *     image            a column of images: {bytes, path}, or bytes
  *     mask             a label image, as in the format `pairs`
@@ -36,7 +36,7 @@ struct parquet_set {
     bool lists;                  /* the column of masks has lists */
 };
 
-/* --- columns ------------------------------------------------------------------------------------------ */
+/* --- columns ---------------------------------------------------------------------------------- */
 
 /* The columns of images, by name; "" for others. */
 struct columns {
@@ -73,7 +73,9 @@ static int refuse_columns(const struct parquet *p, const char *given, const char
     struct text names = {0};
     parquet_print_columns(p, &names);
     if (given) error_set(e, PL_USAGE, "it has no column %s of images; its columns are %s", given, names.at);
-    else error_set(e, PL_USAGE, "its columns are %s; none has images and a usual name for %s: set data.%s_column", names.at, *what == 'i' ? "images (image, img, ...)" : "masks (mask, label, annotation, ...)", what);
+    else
+        error_set(e, PL_USAGE, "its columns are %s; none has images and a usual name for %s: set data.%s_column",
+                  names.at, *what == 'i' ? "images (image, img, ...)" : "masks (mask, label, annotation, ...)", what);
     text_free(&names);
     return e->code;
 }
@@ -87,12 +89,15 @@ static int find_leaf(const struct parquet *p, const char *name, uint32_t *leaf, 
     return found >= 0 ? PL_OK : refuse_columns(p, name, "", e);
 }
 
-/* The names of image and masks: given, or usual ones; where one of two columns of images is known, the other one is known too. */
-static int choose_columns(struct parquet_set *s, const struct parquet *p, const struct dataset_options *o, const char **image, struct error *e)
+/* The names of image and masks: given, or usual ones; where one of two columns of images is known,
+ * the other one is known too. */
+static int choose_columns(struct parquet_set *s, const struct parquet *p, const struct dataset_options *o,
+                          const char **image, struct error *e)
 {
     struct columns c;
     list_columns(p, &c);
-    int mask = o->mask_column ? -1 : usual_column(c.names, c.n, CSV_MASK), at = o->image_column ? -1 : usual_column(c.names, c.n, CSV_IMAGE);
+    int mask = o->mask_column ? -1 : usual_column(c.names, c.n, CSV_MASK),
+        at = o->image_column ? -1 : usual_column(c.names, c.n, CSV_IMAGE);
     for (uint32_t i = 0; i < c.n && o->image_column; i++)
         if (!strcmp(c.names[i], o->image_column)) at = (int)i;
     if (at < 0 && !o->image_column && mask >= 0) at = only_column(&c, mask);
@@ -115,12 +120,18 @@ static int find_columns(struct parquet_set *s, struct table *t, const struct dat
 {
     const char *image;
     bool many;
-    if (choose_columns(s, &t->parquet, o, &image, e) || find_leaf(&t->parquet, image, &t->image, &many, e)) return e->code;
+    if (choose_columns(s, &t->parquet, o, &image, e) || find_leaf(&t->parquet, image, &t->image, &many, e))
+        return e->code;
     if (many) return error_set(e, PL_USAGE, "column %s has lists of images; expected one image a row", image);
     for (uint32_t k = 0; k < s->n_masks; k++) {
         if (find_leaf(&t->parquet, s->names[k], &t->masks[k], &many, e)) return e->code;
-        if (t->masks[k] == t->image) return error_set(e, PL_USAGE, "column %s is that of the images and of the masks: set data.image_column and data.mask_column", image);
-        if (many && s->n_masks > 1) return error_set(e, PL_USAGE, "column %s has lists of masks; expected it to be the only column of masks", s->names[k]);
+        if (t->masks[k] == t->image)
+            return error_set(
+                e, PL_USAGE,
+                "column %s is that of the images and of the masks: set data.image_column and data.mask_column", image);
+        if (many && s->n_masks > 1)
+            return error_set(e, PL_USAGE, "column %s has lists of masks; expected it to be the only column of masks",
+                             s->names[k]);
         s->lists |= many;
         if (parquet_index(&t->parquet, t->masks[k], e)) return e->code;
     }
@@ -139,10 +150,10 @@ bool parquet_set_usual(const char *path)
     return usual;
 }
 
-/* --- opening --------------------------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
-/* Hashes a table's name, size and bytes: of a file of more than `most` bytes as many, in blocks spread evenly, and the
- * footer, which has the position and the statistics of every page. */
+/* Hashes a table's name, size and bytes: of a file of more than `most` bytes as many, in blocks
+ * spread evenly, and the footer, which has the position and the statistics of every page. */
 static uint64_t hash_table(const struct table *t, uint64_t most, uint64_t hash)
 {
     enum { BLOCK = 1 << 16 };
@@ -183,12 +194,19 @@ static int parquet_set_open(struct dataset *d, const struct dataset_options *o, 
     enum { HASHED = 64 << 20, HASHED_LEAST = 1 << 20 }; /* bytes of all tables, and of each */
     struct names paths;
     struct parquet_set *s = d->state = mem_alloc(sizeof *s);
-    if (label_set_values(&d->labels, o->categories, o->n_categories, NULL, e) || dataset_paths(o, &paths, e)) return e->code;
-    int rc = o->texts ? error_set(e, PL_USAGE, "questions and answers are not read from Parquet tables: use a table in CSV") : PL_OK;
+    if (label_set_values(&d->labels, o->categories, o->n_categories, NULL, e) || dataset_paths(o, &paths, e))
+        return e->code;
+    int rc = o->texts
+                 ? error_set(e, PL_USAGE, "questions and answers are not read from Parquet tables: use a table in CSV")
+                 : PL_OK;
     for (uint32_t i = 0; i < paths.n && !rc; i++)
         rc = add_table(d, o, paths.at[i], (uint64_t)max_i64(HASHED / paths.n, HASHED_LEAST), e);
-    if (!rc && s->n_masks > 1 && o->n_categories) rc = error_set(e, PL_USAGE, "data.categories is given, and the masks are in several columns, which are the categories: name those that are wanted in data.mask_column");
-    if (!rc && (s->lists || s->n_masks > 1) && d->labels.kind == LABELS_AUTO) d->labels.kind = LABELS_BINARY; /* an image for each mask */
+    if (!rc && s->n_masks > 1 && o->n_categories)
+        rc = error_set(e, PL_USAGE,
+                       "data.categories is given, and the masks are in several columns, which are the categories: name "
+                       "those that are wanted in data.mask_column");
+    /* an image for each mask */
+    if (!rc && (s->lists || s->n_masks > 1) && d->labels.kind == LABELS_AUTO) d->labels.kind = LABELS_BINARY;
     names_free(&paths);
     return rc;
 }
@@ -204,7 +222,7 @@ static void parquet_set_close(struct dataset *d)
     mem_free(s);
 }
 
-/* --- a sample ------------------------------------------------------------------------------------------------ */
+/* --- a sample --------------------------------------------------------------------------------- */
 
 static const struct table *table_of(const struct dataset *d, uint64_t i)
 {
@@ -226,24 +244,29 @@ static void parquet_set_describe(const struct dataset *d, uint64_t i, char *name
 }
 
 /* Reads a cell; *n is its length, and *state says whether it is there. */
-static enum data_fault read_cell(const struct table *t, struct parquet_cell at, void *to, size_t room, size_t *n, enum cell_state *state, struct error *e)
+static enum data_fault read_cell(const struct table *t, struct parquet_cell at, void *to, size_t room, size_t *n,
+                                 enum cell_state *state, struct error *e)
 {
     const int rc = parquet_cell(&t->parquet, at, to, room, n, state, e);
     if (rc == PL_NOFIT) error_prepend(e, "row %llu of %s", (unsigned long long)at.row + 1, t->name);
     return !rc ? FAULT_NONE : rc == PL_NOFIT ? FAULT_TOO_LARGE : FAULT_READ;
 }
 
-static enum data_fault parquet_set_image(const struct dataset *d, uint64_t i, void *to, size_t room, struct dataset_image *out, struct error *e)
+static enum data_fault parquet_set_image(const struct dataset *d, uint64_t i, void *to, size_t room,
+                                         struct dataset_image *out, struct error *e)
 {
     const struct table *t = table_of(d, i);
     enum cell_state state;
     enum data_fault f = read_cell(t, (struct parquet_cell){t->image, i - t->first, 0}, to, room, &out->n, &state, e);
-    if (!f && state != CELL_THERE) f = FAULT_IMAGE, error_set(e, PL_USAGE, "row %llu of %s has no image", (unsigned long long)(i - t->first) + 1, t->name);
+    if (!f && state != CELL_THERE)
+        f = FAULT_IMAGE,
+        error_set(e, PL_USAGE, "row %llu of %s has no image", (unsigned long long)(i - t->first) + 1, t->name);
     return f;
 }
 
 /* Decodes the mask image of a cell; `state` says whether there is one. */
-static enum data_fault decode(const struct table *t, struct parquet_cell at, void *scratch, size_t n, struct label_image *out, enum cell_state *state, struct error *e)
+static enum data_fault decode(const struct table *t, struct parquet_cell at, void *scratch, size_t n,
+                              struct label_image *out, enum cell_state *state, struct error *e)
 {
     char name[256];
     size_t bytes;
@@ -253,12 +276,16 @@ static enum data_fault decode(const struct table *t, struct parquet_cell at, voi
     return label_decode_bytes(name, scratch, n, bytes, out, e);
 }
 
-static enum data_fault parquet_set_values(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct label_image *out, struct error *e)
+static enum data_fault parquet_set_values(const struct dataset *d, uint64_t i, void *scratch, size_t n,
+                                          struct label_image *out, struct error *e)
 {
     const struct table *t = table_of(d, i);
     enum cell_state state;
     enum data_fault f = decode(t, (struct parquet_cell){t->masks[0], i - t->first, 0}, scratch, n, out, &state, e);
-    return f || state == CELL_THERE ? f : (error_set(e, PL_USAGE, "row %llu of %s has no mask", (unsigned long long)(i - t->first) + 1, t->name), FAULT_NO_MASKS);
+    return f || state == CELL_THERE
+               ? f
+               : (error_set(e, PL_USAGE, "row %llu of %s has no mask", (unsigned long long)(i - t->first) + 1, t->name),
+                  FAULT_NO_MASKS);
 }
 
 /* Room that is left, and what was found. */
@@ -271,13 +298,17 @@ struct gathering {
     struct dataset_masks *out;
 };
 
-/* Adds the masks of an image, the k-th of several (from 1; 0: the only one). The pixels stay in the scratch. */
-static enum data_fault add_masks(struct gathering *g, const struct label_image *m, const char *name, uint32_t k, int32_t category, struct error *e)
+/* Adds the masks of an image, the k-th of several (from 1; 0: the only one). The pixels stay in the
+ * scratch. */
+static enum data_fault add_masks(struct gathering *g, const struct label_image *m, const char *name, uint32_t k,
+                                 int32_t category, struct error *e)
 {
     struct dataset_masks found;
     struct mask *to = g->masks + g->out->n;
     if (g->out->h && (g->out->h != m->h || g->out->w != m->w))
-        return error_set(e, PL_USAGE, "%s: its mask images have different sizes: %u x %u and %u x %u", name, g->out->w, g->out->h, m->w, m->h), FAULT_SIZE;
+        return error_set(e, PL_USAGE, "%s: its mask images have different sizes: %u x %u and %u x %u", name, g->out->w,
+                         g->out->h, m->w, m->h),
+               FAULT_SIZE;
     enum data_fault f = label_image_masks(name, m, &g->d->labels, to, g->room - g->out->n, &found, e);
     if (f) return f;
     for (uint32_t i = 0; i < found.n && k; i++) {
@@ -293,7 +324,8 @@ static enum data_fault add_masks(struct gathering *g, const struct label_image *
     return FAULT_NONE;
 }
 
-static enum data_fault parquet_set_masks(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e)
+static enum data_fault parquet_set_masks(const struct dataset *d, uint64_t i, void *scratch, size_t n,
+                                         struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e)
 {
     const struct parquet_set *s = d->state;
     const struct table *t = table_of(d, i);
@@ -304,8 +336,14 @@ static enum data_fault parquet_set_masks(const struct dataset *d, uint64_t i, vo
         enum cell_state state = CELL_THERE;
         for (uint32_t k = 0; k < (s->lists ? UINT16_MAX : 1) && state != CELL_NONE; k++) {
             struct label_image m;
-            enum data_fault f = decode(t, (struct parquet_cell){t->masks[c], i - t->first, k}, g.scratch, g.n, &m, &state, e);
-            if (!f && state == CELL_THERE) f = add_masks(&g, &m, name, s->lists ? k + 1 : s->n_masks > 1 ? c + 1 : 0, s->n_masks > 1 ? (int32_t)c + 1 : 0, e);
+            enum data_fault f =
+                decode(t, (struct parquet_cell){t->masks[c], i - t->first, k}, g.scratch, g.n, &m, &state, e);
+            if (!f && state == CELL_THERE)
+                f = add_masks(&g, &m, name,
+                              s->lists         ? k + 1
+                              : s->n_masks > 1 ? c + 1
+                                               : 0,
+                              s->n_masks > 1 ? (int32_t)c + 1 : 0, e);
             if (f) return f;
         }
     }

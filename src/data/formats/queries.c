@@ -29,7 +29,8 @@ static int no_field(const char *path, uint32_t line, int field, struct error *e)
     return error_set(e, PL_USAGE, "%s:%u: no %s; a query has image, query and mask_id", path, line, words[field]);
 }
 
-static int add(struct queries *q, const char *path, uint32_t line, const char *image, const char *text, const char *mask, struct error *e)
+static int add(struct queries *q, const char *path, uint32_t line, const char *image, const char *text,
+               const char *mask, struct error *e)
 {
     const char *const fields[FIELDS] = {image, text, mask};
     for (int i = 0; i < FIELDS; i++)
@@ -37,7 +38,9 @@ static int add(struct queries *q, const char *path, uint32_t line, const char *i
     char *end;
     errno = 0;
     const long long id = strtoll(mask, &end, 10);
-    if (errno || end == mask || end[strspn(end, " \t\r\n")]) return error_set(e, PL_USAGE, "%s:%u: the mask is \"%.60s\", expected the id of an annotation, a whole number", path, line, mask);
+    if (errno || end == mask || end[strspn(end, " \t\r\n")])
+        return error_set(e, PL_USAGE, "%s:%u: the mask is \"%.60s\", expected the id of an annotation, a whole number",
+                         path, line, mask);
     vec_push(&q->list, ((struct mask_query){bump_string(&q->memory, image), bump_string(&q->memory, text), id, line}));
     return PL_OK;
 }
@@ -51,7 +54,10 @@ static int find_columns(const struct csv *c, const char *path, int at[FIELDS], s
         for (int k = 0; usual[f][k] && at[f] < 0; k++)
             for (uint32_t i = 0; i < c->n && at[f] < 0; i++)
                 if (!strcasecmp(c->fields[i], usual[f][k])) at[f] = (int)i;
-        if (at[f] < 0) return error_set(e, PL_USAGE, "%s: its first line names no column for the %s; expected image, query and mask_id", path, words[f]);
+        if (at[f] < 0)
+            return error_set(e, PL_USAGE,
+                             "%s: its first line names no column for the %s; expected image, query and mask_id", path,
+                             words[f]);
     }
     return PL_OK;
 }
@@ -64,7 +70,8 @@ static int parse_table(struct queries *q, char *text, size_t n, const char *path
     csv_begin(&c, text, n);
     int rc = csv_next(&c, &more, e);
     if (rc) return error_prepend(e, "%s", path);
-    if (!more) return error_set(e, PL_USAGE, "%s: it is empty; expected a table or JSON with image, query and mask_id", path);
+    if (!more)
+        return error_set(e, PL_USAGE, "%s: it is empty; expected a table or JSON with image, query and mask_id", path);
     rc = find_columns(&c, path, at, e);
     while (!rc) {
         if (csv_next(&c, &more, e)) return error_prepend(e, "%s", path);
@@ -96,7 +103,8 @@ static int add_object(struct queries *q, const struct value *map, const char *pa
 {
     char number[FIELDS][32];
     const char *fields[FIELDS];
-    if (map->kind != VALUE_MAP) return error_set(e, PL_USAGE, "%s:%u: expected an object with image, query and mask_id", path, line);
+    if (map->kind != VALUE_MAP)
+        return error_set(e, PL_USAGE, "%s:%u: expected an object with image, query and mask_id", path, line);
     for (int f = 0; f < FIELDS; f++) {
         const struct value *v = NULL;
         for (int k = 0; usual[f][k] && !v; k++) v = value_get(map, usual[f][k]);
@@ -144,7 +152,9 @@ int queries_parse(struct queries *q, char *text, size_t n, const char *path, str
     size_t first = 0;
     while (first < n && isspace((unsigned char)text[first])) first++;
     const char kind = first < n ? text[first] : 0;
-    int rc = kind == '[' ? parse_list(q, text, n, path, e) : kind == '{' ? parse_lines(q, text, n, path, e) : parse_table(q, text, n, path, e);
+    int rc = kind == '['   ? parse_list(q, text, n, path, e)
+             : kind == '{' ? parse_lines(q, text, n, path, e)
+                           : parse_table(q, text, n, path, e);
     if (!rc && !q->list.n) rc = error_set(e, PL_USAGE, "%s: it has no queries", path);
     return rc;
 }

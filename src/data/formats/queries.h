@@ -26,8 +26,8 @@ struct queries {
     struct bump memory;
 };
 
-/* PL_USAGE, with the line: a row without image, text or mask; a column that is missing; no rows. The caller calls
- * queries_free, also after an error. */
+/* PL_USAGE, with the line: a row without image, text or mask; a column that is missing; no rows.
+ * The caller calls queries_free, also after an error. */
 int queries_read(struct queries *q, const char *path, struct error *e);
 /* The same of n bytes followed by a 0, which are changed; `path` is for messages. */
 int queries_parse(struct queries *q, char *text, size_t n, const char *path, struct error *e);

@@ -56,7 +56,9 @@ static int encode(struct grouping *g, const struct mask_query *q, struct error *
 {
     const size_t n = strlen(q->text);
     g->tokens.n = 0;
-    if (g->o->tokenizer) return tokenizer_encode(g->o->tokenizer, q->text, n, &(struct byte_range){0, (uint32_t)n}, 1, true, &g->tokens, e);
+    if (g->o->tokenizer)
+        return tokenizer_encode(g->o->tokenizer, q->text, n, &(struct byte_range){0, (uint32_t)n}, 1, true, &g->tokens,
+                                e);
     for (size_t i = 0; i < n; i++) vec_push(&g->tokens, ((struct token){.id = (uint8_t)q->text[i]}));
     return PL_OK;
 }
@@ -65,13 +67,16 @@ static int check_ids(const struct grouping *g, const struct mask_query *q, struc
 {
     for (uint32_t i = 0; i < g->tokens.n; i++)
         if (g->tokens.at[i].id >= g->o->vocabulary)
-            return error_set(e, PL_USAGE, "query \"%.60s\": its token %u has the id %d, but the model's vocabulary has %lld ids", q->text, i, g->tokens.at[i].id, (long long)g->o->vocabulary);
+            return error_set(e, PL_USAGE,
+                             "query \"%.60s\": its token %u has the id %d, but the model's vocabulary has %lld ids",
+                             q->text, i, g->tokens.at[i].id, (long long)g->o->vocabulary);
     return PL_OK;
 }
 
 /* --- samples ------------------------------------------------------------------------------- */
 
-/* Appends the query that was encoded to the last sample, or to a new one if it is the first of the image or does not fit. */
+/* Appends the query that was encoded to the last sample, or to a new one if it is the first of the
+ * image or does not fit. */
 static void append(struct grouping *g, const struct mask_query *q, uint32_t image, bool *begun)
 {
     struct query_set *s = g->s;
@@ -99,7 +104,9 @@ static bool has_mask(const struct grouping *g, uint32_t n, int64_t id)
 
 static void note_missing(struct query_set *s, const struct mask_query *q)
 {
-    if (!s->missing++) snprintf(s->such_as, sizeof s->such_as, "line %u: image %.100s has no mask %" PRId64, q->line, q->image, q->mask);
+    if (!s->missing++)
+        snprintf(s->such_as, sizeof s->such_as, "line %u: image %.100s has no mask %" PRId64, q->line, q->image,
+                 q->mask);
 }
 
 /* The queries from `at` on that are of image i. */
@@ -154,25 +161,41 @@ static void restrict_to(struct dataset *d, const uint32_t *images, uint32_t n, u
 
 static int none(const struct query_set *s, const struct queries *q, struct error *e)
 {
-    if (s->missing) return error_set(e, PL_USAGE, "no query can be used: %" PRIu64 " name a mask that does not exist (%s)", s->missing, s->such_as);
-    return error_set(e, PL_USAGE, "no query can be used: %" PRIu64 " of %u are of images that are not in the data (such as %.100s), %" PRIu64 " are longer than data.sequence", s->elsewhere,
-                     q->list.n, q->list.at[0].image, s->too_long);
+    if (s->missing)
+        return error_set(e, PL_USAGE, "no query can be used: %" PRIu64 " name a mask that does not exist (%s)",
+                         s->missing, s->such_as);
+    return error_set(e, PL_USAGE,
+                     "no query can be used: %" PRIu64
+                     " of %u are of images that are not in the data (such as %.100s), %" PRIu64
+                     " are longer than data.sequence",
+                     s->elsewhere, q->list.n, q->list.at[0].image, s->too_long);
 }
 
-int query_set_open(struct query_set *s, struct dataset *d, const struct queries *q, const struct query_set_options *o, struct error *e)
+int query_set_open(struct query_set *s, struct dataset *d, const struct queries *q, const struct query_set_options *o,
+                   struct error *e)
 {
     *s = (struct query_set){0};
-    struct grouping g = {.s = s, .q = q, .o = o, .d = d, .keys = mem_alloc(q->list.n * sizeof *g.keys), .masks = mem_alloc(LOADER_RECORDS * sizeof *g.masks), .scratch = mem_alloc(o->room)};
+    struct grouping g = {.s = s,
+                         .q = q,
+                         .o = o,
+                         .d = d,
+                         .keys = mem_alloc(q->list.n * sizeof *g.keys),
+                         .masks = mem_alloc(LOADER_RECORDS * sizeof *g.masks),
+                         .scratch = mem_alloc(o->room)};
     struct bump names = {0};
     char key[1024];
-    for (uint32_t i = 0; i < q->list.n; i++) g.keys[i] = (struct keyed){bump_string(&names, query_image_key(q->list.at[i].image, key, sizeof key)), i};
+    for (uint32_t i = 0; i < q->list.n; i++)
+        g.keys[i] = (struct keyed){bump_string(&names, query_image_key(q->list.at[i].image, key, sizeof key)), i};
     qsort(g.keys, q->list.n, sizeof *g.keys, by_key);
     int rc = add_images(&g, e);
     s->elsewhere = q->list.n - g.matched;
     vec_push(&s->first, s->mask.n);
     vec_push(&s->token, s->ids.n);
     if (!rc && !s->samples) rc = none(s, q, e);
-    if (!rc) restrict_to(d, g.images.at, s->samples, hash_bytes(s->ids.at, s->ids.n * sizeof *s->ids.at, hash_bytes(s->mask.at, s->mask.n * sizeof *s->mask.at, 0)));
+    if (!rc)
+        restrict_to(d, g.images.at, s->samples,
+                    hash_bytes(s->ids.at, s->ids.n * sizeof *s->ids.at,
+                               hash_bytes(s->mask.at, s->mask.n * sizeof *s->mask.at, 0)));
     bump_free(&names);
     vec_free(&g.images);
     token_list_free(&g.tokens);
@@ -195,19 +218,26 @@ bool query_set_print_left(const struct query_set *s, struct text *out)
     const struct {
         uint64_t n;
         const char *why;
-    } left[] = {{s->missing, "of a mask that does not exist"}, {s->too_long, "longer than data.sequence"}, {s->unreadable, "of images whose masks cannot be read"}};
+    } left[] = {{s->missing, "of a mask that does not exist"},
+                {s->too_long, "longer than data.sequence"},
+                {s->unreadable, "of images whose masks cannot be read"}};
     for (size_t i = 0; i < COUNT(left); i++)
-        if (left[i].n) text_printf(out, "%s%" PRIu64 " %s %s%s%s%s", out->n ? ", " : "left out: ", left[i].n, left[i].n == 1 ? "query" : "queries", left[i].why, i ? "" : " (", i ? "" : s->such_as, i ? "" : ")");
+        if (left[i].n)
+            text_printf(out, "%s%" PRIu64 " %s %s%s%s%s", out->n ? ", " : "left out: ", left[i].n,
+                        left[i].n == 1 ? "query" : "queries", left[i].why, i ? "" : " (", i ? "" : s->such_as,
+                        i ? "" : ")");
     return out->n;
 }
 
-uint32_t query_set_row(const struct query_set *s, uint32_t sample, int64_t T, uint32_t Q, int32_t *ids, int32_t *positions, int32_t (*ranges)[2], int32_t *last)
+uint32_t query_set_row(const struct query_set *s, uint32_t sample, int64_t T, uint32_t Q, int32_t *ids,
+                       int32_t *positions, int32_t (*ranges)[2], int32_t *last)
 {
     const uint32_t from = s->first.at[sample], n = s->first.at[sample + 1] - from;
     int32_t at = 0;
     for (uint32_t q = 0; q < Q; q++) {
         const int32_t begin = at;
-        for (uint32_t k = q < n ? s->token.at[from + q] : 0, end = q < n ? s->token.at[from + q + 1] : 0; k < end; k++, at++) {
+        for (uint32_t k = q < n ? s->token.at[from + q] : 0, end = q < n ? s->token.at[from + q + 1] : 0; k < end;
+             k++, at++) {
             ids[at] = s->ids.at[k];
             positions[at] = at - begin;
             ranges[at][0] = begin;

@@ -2,11 +2,13 @@
  * query_set.h: the queries of a dataset's images, tokenized and grouped to samples.
  *
  *     sample       an image, and up to `queries` of its queries that fit `sequence` tokens together
- *     the dataset  is restricted to these images: sample i of it is sample i here. An image with more queries is in it
+ *     the dataset  is restricted to these images: sample i of it is sample i here. An image with
+ *     more queries is in it
  *                  several times
  *
- * A query whose mask does not exist, that is too long, or whose image cannot be read is left out and counted. Queries of
- * images that are not in the dataset are those of another part of the data, or of none.
+ * A query whose mask does not exist, that is too long, or whose image cannot be read is left out
+ * and counted. Queries of images that are not in the dataset are those of another part of the data,
+ * or of none.
  */
 #ifndef QUERY_SET_H
 #define QUERY_SET_H
@@ -34,14 +36,18 @@ struct query_set {
     char such_as[320];                 /* the first whose mask does not exist */
 };
 
-/* PL_USAGE: no query can be used; an id beyond the vocabulary. The caller calls query_set_close, also after an error. */
-int query_set_open(struct query_set *s, struct dataset *d, const struct queries *q, const struct query_set_options *o, struct error *e);
+/* PL_USAGE: no query can be used; an id beyond the vocabulary. The caller calls query_set_close,
+ * also after an error. */
+int query_set_open(struct query_set *s, struct dataset *d, const struct queries *q, const struct query_set_options *o,
+                   struct error *e);
 void query_set_close(struct query_set *s);
 /* What was left out, in one line without a newline; false: nothing. */
 bool query_set_print_left(const struct query_set *s, struct text *out);
 
-/* A row of T tokens with the queries of a sample, as a packed batch has them (models/model.h), and in last[] the last token
- * of each; after the queries come padding, and -1. Returns the number of tokens. */
-uint32_t query_set_row(const struct query_set *s, uint32_t sample, int64_t T, uint32_t Q, int32_t *ids, int32_t *positions, int32_t (*ranges)[2], int32_t *last);
+/* A row of T tokens with the queries of a sample, as a packed batch has them (models/model.h), and
+ * in last[] the last token of each; after the queries come padding, and -1. Returns the number of
+ * tokens. */
+uint32_t query_set_row(const struct query_set *s, uint32_t sample, int64_t T, uint32_t Q, int32_t *ids,
+                       int32_t *positions, int32_t (*ranges)[2], int32_t *last);
 
 #endif

@@ -88,7 +88,8 @@ static int sa1b_open(struct dataset *d, const struct dataset_options *o, struct 
         if (n > 4 && !strcmp(paths.at[i] + n - 4, ".idx")) continue; /* a pattern for tars may match their indexes */
         if ((rc = shard_open(shard, paths.at[i], e))) break;
         char what[512];
-        if (shard_report_print(&shard->report, what, sizeof what) && faulty++ < LOGGED) log_warn("%s: %s", paths.at[i], what);
+        if (shard_report_print(&shard->report, what, sizeof what) && faulty++ < LOGGED)
+            log_warn("%s: %s", paths.at[i], what);
         s->first[s->n++] = d->total;
         d->total += shard->n;
         d->fingerprint = hash_bytes(&shard->fingerprint, sizeof shard->fingerprint, d->fingerprint);

@@ -141,7 +141,8 @@ bool scan_unescape(const char *at, size_t n, char *out, size_t room)
             else {
                 uint32_t code = (uint32_t)hex4(at);
                 at += 4;
-                if (code >> 10 == 0x36 && end - at >= 6 && at[0] == '\\' && at[1] == 'u' && hex4(at + 2) >> 10 == 0x37) {
+                if (code >> 10 == 0x36 && end - at >= 6 && at[0] == '\\' && at[1] == 'u' &&
+                    hex4(at + 2) >> 10 == 0x37) {
                     code = 0x10000 + ((code & 0x3ff) << 10) + ((uint32_t)hex4(at + 2) & 0x3ff);
                     at += 6;
                 }
@@ -208,7 +209,8 @@ static bool number(struct scan *s, bool exact, double *out)
         int none = 0;
         if (!digits(s, &ignored, &none)) return scan_fail(s, "a digit");
     }
-    if (exponent || (size_t)used != all || (exact && mantissa >> 53) || fraction > 22) return convert_slowly(s, from, out);
+    if (exponent || (size_t)used != all || (exact && mantissa >> 53) || fraction > 22)
+        return convert_slowly(s, from, out);
     double x = (double)mantissa / power[fraction];
     *out = negative ? -x : x;
     return true;

@@ -203,7 +203,8 @@ static const char *index_fault(const struct shard *s, const struct index_header 
     if (memcmp(h.magic, index_magic, sizeof h.magic)) return "it is not an index";
     if (h.version != INDEX_VERSION) return "it has another version";
     uint64_t rest = n - sizeof h;
-    if (h.n > rest / sizeof(struct shard_pair) || h.names_n != rest - h.n * sizeof(struct shard_pair)) return "it is truncated";
+    if (h.n > rest / sizeof(struct shard_pair) || h.names_n != rest - h.n * sizeof(struct shard_pair))
+        return "it is truncated";
     if (index_crc(block, n) != h.crc) return "its checksum is wrong";
     if (h.size != now->size || h.mtime != now->mtime || h.hash != now->hash) return "the shard has changed since";
     const struct shard_pair *p = (const struct shard_pair *)(block + sizeof h);
@@ -288,7 +289,8 @@ static int index_tar(struct shard *s, const struct stat *st, struct error *e)
     if (!rc && !done && !index_store(s, &now, beside.at)) {
         text_free(&cache);
         if (!cache_path(s->path, &cache, true) || !index_store(s, &now, cache.at))
-            log_note("%s: its index cannot be stored beside it or in the cache folder, so each run indexes it again", s->path);
+            log_note("%s: its index cannot be stored beside it or in the cache folder, so each run indexes it again",
+                     s->path);
     }
     text_free(&beside);
     text_free(&cache);
@@ -304,8 +306,10 @@ static int open_tar(struct shard *s, const struct stat *st, struct error *e)
     if (fd_read_at(s->fd, 0, head, (size_t)min_u64(s->size, sizeof head), e)) return e->code;
     enum tar_kind kind = tar_sniff(head, sizeof head);
     if (kind != TAR_PLAIN)
-        return error_set(e, PL_USAGE, "it is compressed with %s and cannot be read in random order: "
-                                      "repack it once with `plimsoll data prepare`", kind == TAR_GZIP ? "gzip" : "zstd");
+        return error_set(e, PL_USAGE,
+                         "it is compressed with %s and cannot be read in random order: "
+                         "repack it once with `plimsoll data prepare`",
+                         kind == TAR_GZIP ? "gzip" : "zstd");
     return index_tar(s, st, e);
 }
 
@@ -356,7 +360,8 @@ static int read_file(const struct shard *s, const char *name, void *to, size_t r
     int fd = openat(s->fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return error_set(e, PL_FAIL, "%s/%s: cannot open it: %s", s->path, name, strerror(errno));
     int rc = PL_OK;
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) rc = error_set(e, PL_FAIL, "%s/%s is not a regular file", s->path, name);
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode))
+        rc = error_set(e, PL_FAIL, "%s/%s is not a regular file", s->path, name);
     else if ((*n = (size_t)st.st_size) > room) rc = too_small(name, *n, room, e);
     else if (fd_read_at(fd, 0, to, *n, e)) rc = error_prepend(e, "%s/%s", s->path, name);
     close(fd);
@@ -391,8 +396,10 @@ bool shard_report_print(const struct shard_report *r, char *out, size_t room)
     if (room) out[0] = 0;
     for (size_t i = 0; i < COUNT(parts); i++)
         if (parts[i].count && n < room)
-            n += (size_t)snprintf(out + n, room - n, "%s%llu %s", n ? ", " : "", (unsigned long long)parts[i].count, parts[i].what);
+            n += (size_t)snprintf(out + n, room - n, "%s%llu %s", n ? ", " : "", (unsigned long long)parts[i].count,
+                                  parts[i].what);
     if (r->damaged && n < room)
-        snprintf(out + n, room - n, " (the first at byte %llu, %llu bytes lost)", (unsigned long long)r->first_bad, (unsigned long long)r->lost);
+        snprintf(out + n, room - n, " (the first at byte %llu, %llu bytes lost)", (unsigned long long)r->first_bad,
+                 (unsigned long long)r->lost);
     return n > 0;
 }

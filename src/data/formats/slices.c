@@ -26,7 +26,7 @@ static bool is_volume(const char *path)
     return !is_image_name(path) && is_dicom_folder(path);
 }
 
-/* --- channels ---------------------------------------------------------------------------------------------------- */
+/* --- channels --------------------------------------------------------------------------------- */
 
 /* nnU-Net has a file per modality: case_0000.nii.gz, case_0001.nii.gz. */
 static bool modality_path(const char *path, uint32_t modality, struct text *out)
@@ -39,12 +39,15 @@ static bool modality_path(const char *path, uint32_t modality, struct text *out)
     return true;
 }
 
-static int open_channel(struct volume *v, const char *path, uint32_t modality, const struct volume_options *o, struct error *e)
+static int open_channel(struct volume *v, const char *path, uint32_t modality, const struct volume_options *o,
+                        struct error *e)
 {
     struct text own = {0};
     int rc = volume_open(v, path, o, e);
     if (rc || v->modalities > 1) {
-        if (!rc && modality >= v->modalities) rc = error_set(e, PL_USAGE, "data.modalities names %u, and it has %u (0 to %u)", modality, v->modalities, v->modalities - 1);
+        if (!rc && modality >= v->modalities)
+            rc = error_set(e, PL_USAGE, "data.modalities names %u, and it has %u (0 to %u)", modality, v->modalities,
+                           v->modalities - 1);
         return rc;
     }
     if (modality_path(path, modality, &own)) {
@@ -64,16 +67,20 @@ static int open_image(const struct pairs *p, const char *path, struct opened *c,
         if (open_channel(&c->image[i], path, p->modality[i], &o, e)) return e->code;
         struct volume *v = &c->image[i], *first = &c->image[0];
         if (v->modalities > 1 && !p->slices.n_modalities && p->json.modalities != v->modalities)
-            return error_set(e, PL_USAGE, "it has 4 dimensions (%u x %u x %u x %u): expected a volume of 3; if the fourth are modalities, data.modalities chooses one, such as [0], or three as channels",
+            return error_set(e, PL_USAGE,
+                             "it has 4 dimensions (%u x %u x %u x %u): expected a volume of 3; if the fourth are "
+                             "modalities, data.modalities chooses one, such as [0], or three as channels",
                              v->dims[0], v->dims[1], v->dims[2], v->modalities);
         if (i && volume_lay_on(v, first, e)) return error_prepend(e, "modality %u", p->modality[i]);
-        if (p->channels > 1 && v->channels > 1) return error_set(e, PL_USAGE, "it is in colour, and data.modalities asks for channels of their own");
+        if (p->channels > 1 && v->channels > 1)
+            return error_set(e, PL_USAGE, "it is in colour, and data.modalities asks for channels of their own");
     }
-    if (p->slices.neighbours && c->image[0].channels > 1) return error_set(e, PL_USAGE, "it is in colour, and data.neighbours needs volumes of one channel");
+    if (p->slices.neighbours && c->image[0].channels > 1)
+        return error_set(e, PL_USAGE, "it is in colour, and data.neighbours needs volumes of one channel");
     return PL_OK;
 }
 
-/* --- labelled slices ----------------------------------------------------------------------------------------------- */
+/* --- labelled slices -------------------------------------------------------------------------- */
 
 /* Which indices along each axis of the array have a label: [dims[0] + dims[1] + dims[2]]. */
 static size_t marks_bytes(const struct volume *v) { return (size_t)v->dims[0] + v->dims[1] + v->dims[2]; }
@@ -86,7 +93,10 @@ static int mark(const struct volume *v, size_t limit, uint8_t *marks, struct err
     flat.view = (struct volume_view){.axis = {0, 1, 2}};
     flat.w = v->dims[0], flat.h = v->dims[1], flat.slices = v->dims[2];
     const size_t room = volume_room(&flat, true), most = volume_rgb_room(&(struct volume_channels){.at = {&flat}});
-    if (most > limit) return error_set(e, PL_USAGE, "reading a slice of %u x %u voxels takes %zu MiB; expected at most %zu (data.sample_memory)", flat.w, flat.h, (most >> 20) + 1, limit >> 20);
+    if (most > limit)
+        return error_set(e, PL_USAGE,
+                         "reading a slice of %u x %u voxels takes %zu MiB; expected at most %zu (data.sample_memory)",
+                         flat.w, flat.h, (most >> 20) + 1, limit >> 20);
     void *memory = mem_alloc(room);
     uint8_t *rows = marks + v->dims[0], *planes = rows + v->dims[1];
     int rc = PL_OK, bytes;
@@ -96,7 +106,8 @@ static int mark(const struct volume *v, size_t limit, uint8_t *marks, struct err
         if (!rc && p.inter == 0 && is_zero(p.at, plane_bytes(&p))) continue;
         if (!rc) rc = plane_to_labels(&p, &bytes, e);
         for (size_t i = 0; i < (size_t)p.w * p.h && !rc; i++)
-            if (bytes == 1 ? ((uint8_t *)p.at)[i] : ((uint16_t *)p.at)[i]) marks[i % p.w] = rows[i / p.w] = planes[k] = 1;
+            if (bytes == 1 ? ((uint8_t *)p.at)[i] : ((uint16_t *)p.at)[i])
+                marks[i % p.w] = rows[i / p.w] = planes[k] = 1;
     }
     mem_free(memory);
     return rc;
@@ -112,7 +123,8 @@ static int load_marks(const struct volume *v, const char *cache, size_t limit, u
     const bool stored = v->kind == VOLUME_NIFTI && !volume_cache_path(v->path, cache, ".labels", &path, &ignored);
     uint8_t *both = mem_alloc(n + sizeof sum);
     bool found = false;
-    if (stored && file_peek(path.at, both, n + sizeof sum) == n + sizeof sum) memcpy(&sum, both + n, sizeof sum), found = sum == crc32c(0, both, n);
+    if (stored && file_peek(path.at, both, n + sizeof sum) == n + sizeof sum)
+        memcpy(&sum, both + n, sizeof sum), found = sum == crc32c(0, both, n);
     if (!found) memset(both, 0, n);
     int rc = found ? PL_OK : mark(v, limit, both, e);
     if (!rc && !found && stored) {
@@ -138,7 +150,7 @@ static int find_labelled(struct opened *c, const char *cache, size_t limit, stru
     return rc;
 }
 
-/* --- cases ------------------------------------------------------------------------------------------------------------ */
+/* --- cases ------------------------------------------------------------------------------------ */
 
 static int open_mask(const struct pairs *p, const char *path, struct opened *c, struct error *e)
 {
@@ -154,7 +166,8 @@ static int check_single(struct opened *c, struct error *e)
 {
     struct volume *one = c->has_image ? &c->image[0] : &c->mask;
     if (one->slices == 1) return volume_as_stored(one, e);
-    return error_set(e, PL_USAGE, "%s has %u slices, and its %s is not a volume", c->has_image ? "it" : "its mask", one->slices, c->has_image ? "mask" : "image");
+    return error_set(e, PL_USAGE, "%s has %u slices, and its %s is not a volume", c->has_image ? "it" : "its mask",
+                     one->slices, c->has_image ? "mask" : "image");
 }
 
 static void open_case(const struct pairs *p, const struct item *i, struct opened *c)
@@ -176,7 +189,8 @@ static void close_case(struct opened *c)
     *c = (struct opened){0};
 }
 
-/* Whether DICOM files are of several patients, by their IDs: anonymous ones often have the same ID. */
+/* Whether DICOM files are of several patients, by their IDs: anonymous ones often have the same
+ * ID. */
 static bool tells_patients(const struct opened *cases, uint32_t n)
 {
     const char *first = NULL;
@@ -204,7 +218,8 @@ static uint32_t name_whole(struct pairs *p, const struct item *from, const struc
 static void note_need(struct dataset *d, const struct volume *v)
 {
     if (!v->path) return;
-    const uint64_t need = volume_rgb_room(&(struct volume_channels){.at = {v}}), outside = volume_outside(v), more = need > outside ? need : outside;
+    const uint64_t need = volume_rgb_room(&(struct volume_channels){.at = {v}}), outside = volume_outside(v),
+                   more = need > outside ? need : outside;
     if (more > d->largest) d->largest = (size_t)more;
 }
 
@@ -219,7 +234,8 @@ static void add_case(struct dataset *d, const struct item *from, struct opened *
     note_need(d, &c->mask);
     const char letter = c->image[0].kind == VOLUME_TIFF ? 'p' : letters[p->slices.axis];
     if (c->has_image) item.image_volume = p->volumes.n + 1, item.whole = name_whole(p, from, &c->image[0], patients);
-    for (uint32_t i = 0; i < p->channels && c->has_image; i++) vec_push(&p->volumes, c->image[i]), c->image[i] = (struct volume){0};
+    for (uint32_t i = 0; i < p->channels && c->has_image; i++)
+        vec_push(&p->volumes, c->image[i]), c->image[i] = (struct volume){0};
     if (c->has_mask) vec_push(&p->volumes, c->mask), item.mask_volume = p->volumes.n;
     c->mask = (struct volume){0};
     for (item.slice = 0; item.slice < slices; item.slice++) {
@@ -237,7 +253,8 @@ static void add_case(struct dataset *d, const struct item *from, struct opened *
 static uint32_t count_volumes(const struct pairs *p)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < p->items.n; i++) n += is_volume(p->names.at + p->items.at[i].image) || is_volume(p->names.at + p->items.at[i].mask);
+    for (uint32_t i = 0; i < p->items.n; i++)
+        n += is_volume(p->names.at + p->items.at[i].image) || is_volume(p->names.at + p->items.at[i].mask);
     return n;
 }
 
@@ -268,7 +285,9 @@ int slices_expand(struct dataset *d, struct error *e)
     }
     mem_free(cases);
     mem_free(items);
-    if (bad) text_printf(&d->unpaired, "%s%u of %u volumes cannot be used, such as %s", d->unpaired.n ? ", " : "", bad, volumes, e->text);
+    if (bad)
+        text_printf(&d->unpaired, "%s%u of %u volumes cannot be used, such as %s", d->unpaired.n ? ", " : "", bad,
+                    volumes, e->text);
     if (bad && !p->items.n) return e->code;
     e->code = PL_OK;
     return PL_OK;
@@ -278,7 +297,8 @@ struct volume_channels slices_channels(const struct pairs *p, const struct item 
 {
     struct volume_channels c = {{0}};
     const struct volume *first = &p->volumes.at[i->image_volume - 1];
-    for (uint32_t k = 0; k < p->channels; k++) c.at[k] = first + k, c.modality[k] = first[k].modalities > 1 ? p->modality[k] : 0;
+    for (uint32_t k = 0; k < p->channels; k++)
+        c.at[k] = first + k, c.modality[k] = first[k].modalities > 1 ? p->modality[k] : 0;
     if (!p->slices.neighbours || first->slices == 1) return c;
     for (int k = 0; k < 3; k++) c.at[k] = first, c.modality[k] = c.modality[0], c.step[k] = k - 1;
     return c;

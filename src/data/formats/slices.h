@@ -1,10 +1,12 @@
 /*
- * slices.h: pairs of volumes become samples: each slice of a volume with the same slice of its label volume.
+ * slices.h: pairs of volumes become samples: each slice of a volume with the same slice of its
+ * label volume.
  *
  *     images/case_01.nii.gz, labels/case_01.nii.gz      ->   case_01_z000, case_01_z001, ...
  *
- * Slices without a label are left out unless options.slices.all. A case that cannot be used (a cut file, another size than its labels) is left
- * out and named; if none is left its message is the error. A TIFF of one page is a sample as a PNG is.
+ * Slices without a label are left out unless options.slices.all. A case that cannot be used (a cut
+ * file, another size than its labels) is left out and named; if none is left its message is the
+ * error. A TIFF of one page is a sample as a PNG is.
  */
 #ifndef SLICES_H
 #define SLICES_H

@@ -65,7 +65,10 @@ static void outline(struct synth_shape *s, struct dice *d)
 {
     enum figure kind = pick(d, FIGURES);
     double flat = roll(d, 0.45, 1), inner = roll(d, 0.4, 0.6);
-    uint32_t n = kind == ELLIPSE ? MAX_CORNERS : kind == RECTANGLE ? 4 : kind == POLYGON ? 3 + pick(d, 6) : 2 * (5 + pick(d, 4));
+    uint32_t n = kind == ELLIPSE     ? MAX_CORNERS
+                 : kind == RECTANGLE ? 4
+                 : kind == POLYGON   ? 3 + pick(d, 6)
+                                     : 2 * (5 + pick(d, 4));
     for (uint32_t k = 0; k < n; k++) {
         double turn = 2 * M_PI * k / n, radius = 1;
         if (kind == POLYGON) turn += roll(d, -0.3, 0.3) * 2 * M_PI / n, radius = roll(d, 0.7, 1);
@@ -167,7 +170,8 @@ static void paint(struct synth_scene *s, uint32_t i)
     for (int64_t y = from; y < to; y++) {
         uint32_t n = crossings(shape, (double)y + 0.5, cross);
         for (uint32_t k = 0; k + 1 < n; k += 2) {
-            int64_t x0 = max_i64((int64_t)ceilf(cross[k] - 0.5f), 0), x1 = min_i64((int64_t)ceilf(cross[k + 1] - 0.5f), width);
+            int64_t x0 = max_i64((int64_t)ceilf(cross[k] - 0.5f), 0),
+                    x1 = min_i64((int64_t)ceilf(cross[k + 1] - 0.5f), width);
             for (int64_t x = x0; x < x1; x++) s->owner[y * width + x] = (uint16_t)(i + 1);
             if (x1 > x0) shape->painted += (uint32_t)(x1 - x0);
         }
@@ -201,7 +205,8 @@ static float wave(float t) { return 0.5f + 0.5f * sinf(6.2831853f * t); }
 /* The share of the second colour at a pixel: 0..1. */
 static float pattern(const struct surface *s, float x, float y)
 {
-    float u = ((x - s->x) * s->cosine + (y - s->y) * s->sine) / s->period, v = ((y - s->y) * s->cosine - (x - s->x) * s->sine) / s->period;
+    float u = ((x - s->x) * s->cosine + (y - s->y) * s->sine) / s->period,
+          v = ((y - s->y) * s->cosine - (x - s->x) * s->sine) / s->period;
     switch (s->fabric) {
     case STRIPES: return wave(u) > 0.5f;
     case CHECKS: return (wave(u) > 0.5f) != (wave(v) > 0.5f);
@@ -225,7 +230,8 @@ static void colour_pixel(const struct surface *s, uint32_t x, uint32_t y, uint8_
 int synth_check(const struct synth_options *o, struct error *e)
 {
     if (o->width < 16 || o->height < 16 || o->width > SYNTH_MAX_SIDE || o->height > SYNTH_MAX_SIDE)
-        return error_set(e, PL_USAGE, "the size is %ux%u; expected 16 to %d pixels per side", o->width, o->height, SYNTH_MAX_SIDE);
+        return error_set(e, PL_USAGE, "the size is %ux%u; expected 16 to %d pixels per side", o->width, o->height,
+                         SYNTH_MAX_SIDE);
     if (!o->masks || o->masks > SYNTH_MAX_MASKS)
         return error_set(e, PL_USAGE, "%u masks; expected 1 to %d", o->masks, SYNTH_MAX_MASKS);
     return PL_OK;
@@ -291,7 +297,8 @@ static bool owned(const void *of, uint32_t x, uint32_t y)
     return who->scene->owner[(size_t)y * who->scene->options.width + x] == who->i + 1;
 }
 
-static void print_mask(const struct synth_scene *s, uint32_t i, uint32_t number, const struct region *g, struct traced *t, struct text *out)
+static void print_mask(const struct synth_scene *s, uint32_t i, uint32_t number, const struct region *g,
+                       struct traced *t, struct text *out)
 {
     const struct synth_options *o = &s->options;
     struct dice d = {random_bits(random_key(o->seed, "synthetic scores"), s->id), 2 * (uint64_t)i};

@@ -1,13 +1,14 @@
 /*
- * table.c: the format `csv`: the samples are the rows of a table, with columns for image, mask and split, and for models
- * that answer questions also question and answer.
+ * table.c: the format `csv`: the samples are the rows of a table, with columns for image, mask and
+ * split, and for models that answer questions also question and answer.
  *
  * A table without a column of masks may name one file of a pair, where the folders tell them apart:
  *
  *     polyps/train_images/1.jpg     the image; its mask is polyps/train_masks/1.png
  *     polyps/train_masks/1.png      the mask; its image is polyps/train_images/1.jpg
  *
- * Both have the same name, but for the extension, and perhaps _Segmentation at the end of the mask's.
+ * Both have the same name, but for the extension, and perhaps _Segmentation at the end of the
+ * mask's.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,10 @@ struct columns {
     int text[DATASET_TEXTS];
 };
 
-static int find_column(const struct csv *c, const char *given, enum csv_usual what) { return given ? csv_column(c, given) : csv_usual_column(c, what); }
+static int find_column(const struct csv *c, const char *given, enum csv_usual what)
+{
+    return given ? csv_column(c, given) : csv_usual_column(c, what);
+}
 
 #define NO_RUN_LENGTHS "which are not read from a table: write each mask as a PNG and name the files"
 
@@ -40,8 +44,10 @@ static const char *run_lengths_column(const struct csv *c)
 /* The message names all columns. A first line of paths is a table without names. */
 static int refuse_columns(const struct csv *c, const char *given, enum csv_usual what, struct error *e)
 {
-    static const char *const keys[] = {"image", "mask", "split"}, *const plural[] = {"images", "masks", "splits", "questions", "answers"};
-    static const char *const usual[] = {"image, image_path, img, file", "mask, mask_path, label, seg", "split, subset, set", "question, prompt, query", "answer, response"};
+    static const char *const keys[] = {"image", "mask", "split"}, *const plural[] = {"images", "masks", "splits",
+                                                                                     "questions", "answers"};
+    static const char *const usual[] = {"image, image_path, img, file", "mask, mask_path, label, seg",
+                                        "split, subset, set", "question, prompt, query", "answer, response"};
     struct text names = {0};
     bool paths = false;
     const char *runs = run_lengths_column(c);
@@ -50,10 +56,19 @@ static int refuse_columns(const struct csv *c, const char *given, enum csv_usual
         paths |= is_image_name(c->fields[i]);
     }
     if (given) error_set(e, PL_USAGE, "its first line has no column %s; its columns are %.400s", given, names.at);
-    else if (runs) error_set(e, PL_USAGE, "its columns are %.400s: the masks in %s are run lengths, " NO_RUN_LENGTHS, names.at, runs);
-    else if (paths) error_set(e, PL_USAGE, "its first line is %.400s, expected the names of the columns: add a line such as image%cmask", names.at, c->separator);
-    else if (what >= CSV_QUESTION) error_set(e, PL_USAGE, "its columns are %.400s; none has a usual name for %s (%s), which the model needs", names.at, plural[what], usual[what]);
-    else error_set(e, PL_USAGE, "its columns are %.400s; none has a usual name for %s (%s, ...): set data.%s_column", names.at, plural[what], usual[what], keys[what]);
+    else if (runs)
+        error_set(e, PL_USAGE, "its columns are %.400s: the masks in %s are run lengths, " NO_RUN_LENGTHS, names.at,
+                  runs);
+    else if (paths)
+        error_set(e, PL_USAGE,
+                  "its first line is %.400s, expected the names of the columns: add a line such as image%cmask",
+                  names.at, c->separator);
+    else if (what >= CSV_QUESTION)
+        error_set(e, PL_USAGE, "its columns are %.400s; none has a usual name for %s (%s), which the model needs",
+                  names.at, plural[what], usual[what]);
+    else
+        error_set(e, PL_USAGE, "its columns are %.400s; none has a usual name for %s (%s, ...): set data.%s_column",
+                  names.at, plural[what], usual[what], keys[what]);
     text_free(&names);
     return e->code;
 }
@@ -62,11 +77,15 @@ static int find_columns(const struct csv *c, const struct dataset_options *o, st
 {
     *to = (struct columns){find_column(c, o->image_column, CSV_IMAGE), find_column(c, o->mask_column, CSV_MASK), find_column(c, o->split_column, CSV_SPLIT), {-1, -1}};
     if (to->image < 0) return refuse_columns(c, o->image_column, CSV_IMAGE, e);
-    if (to->mask < 0 && (o->mask_column || run_lengths_column(c))) return refuse_columns(c, o->mask_column, CSV_MASK, e);
+    if (to->mask < 0 && (o->mask_column || run_lengths_column(c)))
+        return refuse_columns(c, o->mask_column, CSV_MASK, e);
     for (int k = 0; k < DATASET_TEXTS && o->texts; k++)
-        if ((to->text[k] = csv_usual_column(c, CSV_QUESTION + (enum csv_usual)k)) < 0) return refuse_columns(c, NULL, CSV_QUESTION + (enum csv_usual)k, e);
+        if ((to->text[k] = csv_usual_column(c, CSV_QUESTION + (enum csv_usual)k)) < 0)
+            return refuse_columns(c, NULL, CSV_QUESTION + (enum csv_usual)k, e);
     if (to->split < 0 && (o->split_column || o->split.column)) return refuse_columns(c, o->split_column, CSV_SPLIT, e);
-    if (to->image == to->mask) return error_set(e, PL_USAGE, "data.image_column and data.mask_column are the same column, %s", c->fields[to->image]);
+    if (to->image == to->mask)
+        return error_set(e, PL_USAGE, "data.image_column and data.mask_column are the same column, %s",
+                         c->fields[to->image]);
     return PL_OK;
 }
 
@@ -88,7 +107,8 @@ static const char *base_of(struct base *b, const char *name)
         struct text full = {0};
         if (k == 0) snprintf(b->path, sizeof b->path, "%s", b->dir);
         else if (k == 1) snprintf(b->path, sizeof b->path, ".");
-        else snprintf(b->path, sizeof b->path, "%s/%s", b->dir, k == 2 ? b->sub : k == 3 ? "../images_and_masks" : "..");
+        else
+            snprintf(b->path, sizeof b->path, "%s/%s", b->dir, k == 2 ? b->sub : k == 3 ? "../images_and_masks" : "..");
         text_printf(&full, "%s/%s", b->path, name);
         b->found = file_exists(full.at);
         text_free(&full);
@@ -104,7 +124,8 @@ struct table {
     char example[256];
 };
 
-/* "a/train_images/1.jpg" with images and masks: a/train_masks/1.jpg. False: no folder's name ends in `from`. */
+/* "a/train_images/1.jpg" with images and masks: a/train_masks/1.jpg. False: no folder's name ends
+ * in `from`. */
 static bool swap_folder(const char *path, const char *from, const char *to, struct text *out)
 {
     const size_t n = strlen(from);
@@ -145,11 +166,13 @@ static void cut_ending(struct text *path, const char *end)
 
 #define SEGMENTATION "_Segmentation"
 
-/* The other file of the pair that `path` belongs to: of an image its mask. False: its folders do not tell. */
+/* The other file of the pair that `path` belongs to: of an image its mask. False: its folders do
+ * not tell. */
 static bool find_partner(const char *base, const char *path, bool *is_mask, struct text *partner, bool *found)
 {
     static const char *const images[] = {".jpg", ".png", ".jpeg", ".webp", ".JPG", ".PNG", NULL};
-    static const char *const masks[] = {".png", ".jpg", SEGMENTATION ".png", "_segmentation.png", ".webp", ".PNG", NULL};
+    static const char *const masks[] = {".png", ".jpg", SEGMENTATION ".png", "_segmentation.png", ".webp",
+                                        ".PNG", NULL};
     struct text other = {0};
     *is_mask = swap_folder(path, "masks", "images", &other);
     const bool known = *is_mask || swap_folder(path, "images", "masks", &other);
@@ -171,13 +194,15 @@ static bool is_missing(const char *field)
     return false;
 }
 
-/* The dataset that a row belongs to: the first folder of its path if there are several, else the table's name. */
+/* The dataset that a row belongs to: the first folder of its path if there are several, else the
+ * table's name. */
 static int32_t group_of(struct pairs *p, const char *path, const char *table)
 {
     char name[256];
     const char *slash = strchr(path, '/'), *file = strrchr(table, '/');
     file = file ? file + 1 : table;
-    if (slash && slash > path && strchr(slash + 1, '/')) snprintf(name, sizeof name, "%.*s", (int)min_i64(slash - path, 255), path);
+    if (slash && slash > path && strchr(slash + 1, '/'))
+        snprintf(name, sizeof name, "%.*s", (int)min_i64(slash - path, 255), path);
     else snprintf(name, sizeof name, "%.*s", (int)min_i64((int64_t)strcspn(file, "."), 255), file);
     for (uint32_t i = 0; i < p->groups.n; i++)
         if (!strcmp(p->names.at + p->groups.at[i], name)) return (int32_t)i;
@@ -190,7 +215,8 @@ static int32_t group_of(struct pairs *p, const char *path, const char *table)
 static bool is_run_lengths(const char *field) { return strchr(field, ' ') && field[strspn(field, "0123456789 ")] == 0; }
 
 /* A row of a table without masks. */
-static int add_partner(struct dataset *d, const struct csv *c, const struct columns *at, struct table *t, struct item *item, bool *used, struct error *e)
+static int add_partner(struct dataset *d, const struct csv *c, const struct columns *at, struct table *t,
+                       struct item *item, bool *used, struct error *e)
 {
     struct pairs *p = d->state;
     const char *path = c->fields[at->image], *base = base_of(&t->images, path);
@@ -198,7 +224,10 @@ static int add_partner(struct dataset *d, const struct csv *c, const struct colu
     bool is_mask;
     if (!find_partner(base, path, &is_mask, &partner, used)) {
         text_free(&partner);
-        return error_set(e, PL_USAGE, "line %u: the table has no column of masks, and %.200s is in no folder of images or masks (such as train_images); set data.mask_column", c->line, path);
+        return error_set(e, PL_USAGE,
+                         "line %u: the table has no column of masks, and %.200s is in no folder of images or masks "
+                         "(such as train_images); set data.mask_column",
+                         c->line, path);
     }
     if (!*used && !d->missing[0]) snprintf(d->missing, sizeof d->missing, "%s", partner.at);
     if (!*used) d->report.no_text += !is_mask, d->report.no_image += is_mask;
@@ -208,7 +237,8 @@ static int add_partner(struct dataset *d, const struct csv *c, const struct colu
     return PL_OK;
 }
 
-static int add_pair(struct dataset *d, const struct csv *c, const struct columns *at, struct table *t, struct item *item, bool *used, struct error *e)
+static int add_pair(struct dataset *d, const struct csv *c, const struct columns *at, struct table *t,
+                    struct item *item, bool *used, struct error *e)
 {
     struct pairs *p = d->state;
     const char *image = c->fields[at->image], *mask = c->fields[at->mask];
@@ -219,9 +249,12 @@ static int add_pair(struct dataset *d, const struct csv *c, const struct columns
     if (!*used) return PL_OK;
     const struct unread *u = unread_by_name(image);
     if (!u) u = unread_by_name(mask);
-    if (u && !t->unread) t->unread = u, snprintf(t->example, sizeof t->example, "%s", unread_by_name(image) ? image : mask);
+    if (u && !t->unread)
+        t->unread = u, snprintf(t->example, sizeof t->example, "%s", unread_by_name(image) ? image : mask);
     t->n_unread += u != NULL;
-    if (is_run_lengths(mask)) return error_set(e, PL_USAGE, "line %u: the mask is given as run lengths (%.20s...), " NO_RUN_LENGTHS, c->line, mask);
+    if (is_run_lengths(mask))
+        return error_set(e, PL_USAGE, "line %u: the mask is given as run lengths (%.20s...), " NO_RUN_LENGTHS, c->line,
+                         mask);
     item->image = pairs_keep(p, base_of(&t->images, image), image);
     item->mask = pairs_keep(p, base_of(&t->masks, mask), mask);
     return PL_OK;
@@ -245,7 +278,9 @@ static int add_row(struct dataset *d, const struct csv *c, const struct columns 
     t->rows++;
     if (!has_texts(c, at)) {
         const char *slash = strrchr(t->path, '/');
-        if (!d->left.no_answer++) snprintf(d->left.no_answer_at, sizeof d->left.no_answer_at, "%.80s:%u", slash ? slash + 1 : t->path, c->line);
+        if (!d->left.no_answer++)
+            snprintf(d->left.no_answer_at, sizeof d->left.no_answer_at, "%.80s:%u", slash ? slash + 1 : t->path,
+                     c->line);
         return PL_OK;
     }
     const char *image = c->fields[at->image];
@@ -253,7 +288,8 @@ static int add_row(struct dataset *d, const struct csv *c, const struct columns 
     if (rc || !used) return rc;
     item.key = item.name = pairs_keep(p, NULL, image);
     item.split = pairs_keep(p, NULL, at->split >= 0 ? c->fields[at->split] : "");
-    for (int k = 0; k < DATASET_TEXTS; k++) item.text[k] = at->text[k] >= 0 ? pairs_keep(p, NULL, c->fields[at->text[k]]) : item.split;
+    for (int k = 0; k < DATASET_TEXTS; k++)
+        item.text[k] = at->text[k] >= 0 ? pairs_keep(p, NULL, c->fields[at->text[k]]) : item.split;
     if (at->text[0] >= 0) item.group = group_of(p, image, t->path);
     vec_push(&p->items, item);
     return PL_OK;
@@ -265,7 +301,9 @@ static int read_rows(struct dataset *d, struct csv *c, const struct columns *at,
     bool more;
     uint32_t columns = c->n;
     while (!csv_next(c, &more, e) && more) {
-        if (c->n != columns) return error_set(e, PL_USAGE, "line %u has %u fields; expected %u as in the first line", c->line, c->n, columns);
+        if (c->n != columns)
+            return error_set(e, PL_USAGE, "line %u has %u fields; expected %u as in the first line", c->line, c->n,
+                             columns);
         if (p->names.n > 1u << 31) return error_set(e, PL_USAGE, "line %u: the table is too large", c->line);
         if (add_row(d, c, at, t, e)) return e->code;
     }
@@ -281,7 +319,9 @@ static int read_table(struct dataset *d, const struct dataset_options *o, const 
     if (path_dir(path, dir, sizeof dir, e) || file_read(path, 1ull << 30, &text, &n, e)) return e->code;
     struct csv *c = mem_alloc(sizeof *c);
     struct columns at;
-    struct table t = {.path = path, .images = {.given = o->images, .dir = dir, .sub = "images"}, .masks = {.given = o->masks, .dir = dir, .sub = "masks"}};
+    struct table t = {.path = path,
+                      .images = {.given = o->images, .dir = dir, .sub = "images"},
+                      .masks = {.given = o->masks, .dir = dir, .sub = "masks"}};
     csv_begin(c, text, n);
     int rc = csv_next(c, &more, e);
     if (!rc && !more) rc = error_set(e, PL_USAGE, "it is empty; expected a line with the names of the columns");
@@ -294,7 +334,9 @@ static int read_table(struct dataset *d, const struct dataset_options *o, const 
 
 static void print_rows(struct text *out, uint64_t n, const char *what)
 {
-    if (n) text_printf(out, "%s%llu %s no %s", out->n ? ", " : "", (unsigned long long)n, n == 1 ? "row has" : "rows have", what);
+    if (n)
+        text_printf(out, "%s%llu %s no %s", out->n ? ", " : "", (unsigned long long)n, n == 1 ? "row has" : "rows have",
+                    what);
 }
 
 static int csv_open(struct dataset *d, const struct dataset_options *o, struct error *e)
@@ -309,7 +351,8 @@ static int csv_open(struct dataset *d, const struct dataset_options *o, struct e
     print_rows(&d->unpaired, d->report.no_image, "image");
     if (d->missing[0]) text_printf(&d->unpaired, " (such as %s)", d->missing);
     print_rows(&d->unpaired, d->left.no_answer, "question or no answer");
-    if (d->left.no_answer) text_printf(&d->unpaired, " (%s%s)", d->left.no_answer > 1 ? "such as " : "", d->left.no_answer_at);
+    if (d->left.no_answer)
+        text_printf(&d->unpaired, " (%s%s)", d->left.no_answer > 1 ? "such as " : "", d->left.no_answer_at);
     if (!rc) rc = pairs_finish(d, e);
     if (!rc) dataset_warn_unpaired(d, o, paths.at[0]);
     names_free(&paths);
@@ -328,7 +371,10 @@ static const char *csv_text(const struct dataset *d, uint64_t i, enum dataset_te
     return p->groups.n ? p->names.at + p->items.at[i].text[what] : NULL;
 }
 
-static int32_t csv_group_of(const struct dataset *d, uint64_t i) { return ((const struct pairs *)d->state)->items.at[i].group; }
+static int32_t csv_group_of(const struct dataset *d, uint64_t i)
+{
+    return ((const struct pairs *)d->state)->items.at[i].group;
+}
 
 static const char *csv_group(const struct dataset *d, int32_t group)
 {
@@ -338,11 +384,13 @@ static const char *csv_group(const struct dataset *d, int32_t group)
 }
 
 /* Masks of a table with questions are of its dataset, so that scores are listed by dataset. */
-static enum data_fault csv_masks(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e)
+static enum data_fault csv_masks(const struct dataset *d, uint64_t i, void *scratch, size_t n, struct mask *masks,
+                                 uint32_t room, struct dataset_masks *out, struct error *e)
 {
     const struct pairs *p = d->state;
     enum data_fault fault = pairs_masks(d, i, scratch, n, masks, room, out, e);
-    for (uint32_t k = 0; k < out->n && fault == FAULT_NONE && p->groups.n; k++) masks[k].category = p->items.at[i].group;
+    for (uint32_t k = 0; k < out->n && fault == FAULT_NONE && p->groups.n; k++)
+        masks[k].category = p->items.at[i].group;
     return fault;
 }
 

@@ -49,8 +49,12 @@ static int read_at(struct tar *t, uint64_t at, size_t n, bool ahead, const uint8
         while (got < want) {
             ssize_t r = pread(t->fd, t->window + got, want - got, (off_t)(at + got));
             if (r < 0 && errno == EINTR) continue;
-            if (r < 0) return error_set(e, PL_FAIL, "cannot read at byte %llu: %s", (unsigned long long)(at + got), strerror(errno));
-            if (!r) return error_set(e, PL_FAIL, "it became shorter while it was read, at byte %llu", (unsigned long long)(at + got));
+            if (r < 0)
+                return error_set(e, PL_FAIL, "cannot read at byte %llu: %s", (unsigned long long)(at + got),
+                                 strerror(errno));
+            if (!r)
+                return error_set(e, PL_FAIL, "it became shorter while it was read, at byte %llu",
+                                 (unsigned long long)(at + got));
             got += (size_t)r;
         }
         t->window_at = at;
@@ -335,9 +339,11 @@ int tar_write_header(struct tar_writer *w, const char *name, uint64_t size, stru
 {
     struct header h = {0};
     size_t n = strlen(name);
-    if (!n || n >= TAR_NAME) return error_set(e, PL_USAGE, "the name \"%.200s\" has %zu bytes: expected 1 to %d", name, n, TAR_NAME - 1);
+    if (!n || n >= TAR_NAME)
+        return error_set(e, PL_USAGE, "the name \"%.200s\" has %zu bytes: expected 1 to %d", name, n, TAR_NAME - 1);
     if (!put_name(&h, name, n)) {
-        memcpy(h.name, name + n - sizeof h.name, sizeof h.name); /* like keep_path: the end of the name identifies the image */
+        /* like keep_path: the end of the name identifies the image */
+        memcpy(h.name, name + n - sizeof h.name, sizeof h.name);
         if (put_pax(w, name, n, e)) return e->code;
     }
     return put_header(w, &h, '0', size, e);

@@ -78,7 +78,8 @@ static int read_jpeg(struct jpg *j, const void *bytes, size_t n, const struct he
     return jpg_finish(j, e);
 }
 
-static int decode_jpeg(struct image *out, const void *bytes, size_t n, const struct image_options *o, const struct head *h, struct error *e)
+static int decode_jpeg(struct image *out, const void *bytes, size_t n, const struct image_options *o,
+                       const struct head *h, struct error *e)
 {
     struct jpg *own = o->jpg ? NULL : jpg_new(&(struct jpg_limits){.memory = (uint64_t)1 << 30});
     int rc = read_jpeg(o->jpg ? o->jpg : own, bytes, n, h, out->rgb, e);
@@ -88,7 +89,10 @@ static int decode_jpeg(struct image *out, const void *bytes, size_t n, const str
 
 /* --- PNG ----------------------------------------------------------------------------------- */
 
-static bool mapped(const struct png_header *h, const struct image_options *o) { return h->depth == 16 && o->range.kind != RANGE_FULL; }
+static bool mapped(const struct png_header *h, const struct image_options *o)
+{
+    return h->depth == 16 && o->range.kind != RANGE_FULL;
+}
 
 static int peek_png(const void *bytes, size_t n, const struct image_options *o, struct head *h, struct error *e)
 {
@@ -101,7 +105,8 @@ static int peek_png(const void *bytes, size_t n, const struct image_options *o, 
     return PL_OK;
 }
 
-static int decode_png(struct image *out, const void *bytes, size_t n, const struct image_options *o, const struct head *h, struct error *e)
+static int decode_png(struct image *out, const void *bytes, size_t n, const struct image_options *o,
+                      const struct head *h, struct error *e)
 {
     struct png_pixels x;
     if (h->blend) return png_decode(bytes, n, PNG_AS_RGBA, 0, out->rgb, h->room, &x, e);
@@ -121,7 +126,8 @@ static int peek_webp(const void *bytes, size_t n, const struct image_options *o,
     return PL_OK;
 }
 
-static int decode_webp(struct image *out, const void *bytes, size_t n, const struct image_options *o, const struct head *h, struct error *e)
+static int decode_webp(struct image *out, const void *bytes, size_t n, const struct image_options *o,
+                       const struct head *h, struct error *e)
 {
     (void)o;
     return webp_decode(bytes, n, h->blend, out->rgb, h->room, e);
@@ -146,11 +152,13 @@ static int peek_tiff(const void *bytes, size_t n, const struct image_options *o,
     return PL_OK;
 }
 
-static int decode_tiff(struct image *out, const void *bytes, size_t n, const struct image_options *o, const struct head *h, struct error *e)
+static int decode_tiff(struct image *out, const void *bytes, size_t n, const struct image_options *o,
+                       const struct head *h, struct error *e)
 {
     struct plane p;
     char *plane = (char *)out->rgb + tiff_pixels(h);
-    if (tiff_read(&(struct tiff_source){.bytes = bytes, .n = n}, &h->page, false, plane, tiff_plane(h), &p, e)) return e->code;
+    if (tiff_read(&(struct tiff_source){.bytes = bytes, .n = n}, &h->page, false, plane, tiff_plane(h), &p, e))
+        return e->code;
     plane_window(&p, &o->range, (uint64_t *)(void *)(plane + tiff_plane(h)), out->window);
     plane_to_rgb(&p, out->window, -1, out->rgb);
     if (plane_is_pixels(&p)) out->window[0] = out->window[1] = 0;
@@ -163,7 +171,8 @@ static const struct format {
     const char *name;
     uint64_t pixels;
     int (*peek)(const void *bytes, size_t n, const struct image_options *o, struct head *h, struct error *e);
-    int (*decode)(struct image *out, const void *bytes, size_t n, const struct image_options *o, const struct head *h, struct error *e);
+    int (*decode)(struct image *out, const void *bytes, size_t n, const struct image_options *o, const struct head *h,
+                  struct error *e);
 } formats[] = {
     [IMAGE_JPEG] = {"JPEG", IMAGE_MAX_PIXELS, peek_jpeg, decode_jpeg},
     [IMAGE_PNG] = {"PNG", PNG_MAX_PIXELS, peek_png, decode_png},
@@ -175,11 +184,14 @@ static int refuse(const void *bytes, size_t n, struct error *e)
 {
     const struct unread *u = unread_by_bytes(bytes, n);
     if (!n) return error_set(e, PL_USAGE, "the file is empty: expected a JPEG, PNG, WebP or TIFF image");
-    if (u) return error_set(e, PL_USAGE, "not a JPEG, PNG, WebP or TIFF image but %s, which is not read: %s", u->name, u->advice);
+    if (u)
+        return error_set(e, PL_USAGE, "not a JPEG, PNG, WebP or TIFF image but %s, which is not read: %s", u->name,
+                         u->advice);
     return error_set(e, PL_USAGE, "not a JPEG, PNG, WebP or TIFF image; convert it to one of them");
 }
 
-static int peek(const void *bytes, size_t n, const struct image_options *o, const struct format **f, struct head *h, struct error *e)
+static int peek(const void *bytes, size_t n, const struct image_options *o, const struct format **f, struct head *h,
+                struct error *e)
 {
     const enum image_format format = image_format(bytes, n);
     *h = (struct head){0};
@@ -187,12 +199,14 @@ static int peek(const void *bytes, size_t n, const struct image_options *o, cons
     *f = &formats[format];
     if ((*f)->peek(bytes, n, o, h, e)) return e->code;
     if ((uint64_t)h->width * h->height > (*f)->pixels)
-        return error_set(e, PL_USAGE, "the %s has %ux%u pixels; at most %llu pixels are allowed", (*f)->name, h->width, h->height, (unsigned long long)(*f)->pixels);
+        return error_set(e, PL_USAGE, "the %s has %ux%u pixels; at most %llu pixels are allowed", (*f)->name, h->width,
+                         h->height, (unsigned long long)(*f)->pixels);
     if (!h->room) h->room = (size_t)h->width * h->height * 3;
     return PL_OK;
 }
 
-int image_peek(const void *bytes, size_t n, const struct image_options *o, uint32_t *width, uint32_t *height, size_t *room, struct error *e)
+int image_peek(const void *bytes, size_t n, const struct image_options *o, uint32_t *width, uint32_t *height,
+               size_t *room, struct error *e)
 {
     const struct format *f = NULL;
     struct head h;
@@ -203,14 +217,16 @@ int image_peek(const void *bytes, size_t n, const struct image_options *o, uint3
     return PL_OK;
 }
 
-int image_decode(struct image *out, const void *bytes, size_t n, const struct image_options *o, void *to, size_t room, struct error *e)
+int image_decode(struct image *out, const void *bytes, size_t n, const struct image_options *o, void *to, size_t room,
+                 struct error *e)
 {
     const struct format *f = NULL;
     struct head h;
     *out = (struct image){0};
     if (peek(bytes, n, o, &f, &h, e)) return e->code;
     if (to && room < h.room)
-        return error_set(e, PL_NOFIT, "the %s of %ux%u pixels needs %zu bytes; the buffer has %zu", f->name, h.width, h.height, h.room, room);
+        return error_set(e, PL_NOFIT, "the %s of %ux%u pixels needs %zu bytes; the buffer has %zu", f->name, h.width,
+                         h.height, h.room, room);
     *out = (struct image){.width = h.width, .height = h.height, .rgb = to ? to : mem_alloc(h.room)};
     int rc = f->decode(out, bytes, n, o, &h, e);
     if (rc && !to) mem_free(out->rgb);

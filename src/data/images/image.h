@@ -1,8 +1,9 @@
 /*
- * image.h: an image file of any format that is read, JPEG, PNG, WebP or TIFF (its first page), to RGB.
+ * image.h: an image file of any format that is read, JPEG, PNG, WebP or TIFF (its first page), to
+ * RGB.
  *
- * The first bytes tell the format, whatever the file's name is. Rows are from the top, without gaps:
- * [height][width][3]. The EXIF orientation is never applied. Messages do not name the file.
+ * The first bytes tell the format, whatever the file's name is. Rows are from the top, without
+ * gaps: [height][width][3]. The EXIF orientation is never applied. Messages do not name the file.
  */
 #ifndef DATA_IMAGE_H
 #define DATA_IMAGE_H
@@ -31,11 +32,13 @@ struct image {
     double window[2]; /* of an image of 16 bits: the values that became black and white; else 0 and 0 */
 };
 
-/* Reads the header: the size of the image, and the bytes that image_decode needs at `to`. PL_USAGE: not
- * an image that is read, or too many pixels. */
-int image_peek(const void *bytes, size_t n, const struct image_options *o, uint32_t *width, uint32_t *height, size_t *room, struct error *e);
-/* Decodes a whole file. `to` has `room` bytes; NULL: image_decode allocates, and the caller frees out->rgb
- * with mem_free. Damage anywhere is an error, and then nothing needs freeing. */
-int image_decode(struct image *out, const void *bytes, size_t n, const struct image_options *o, void *to, size_t room, struct error *e);
+/* Reads the header: the size of the image, and the bytes that image_decode needs at `to`. PL_USAGE:
+ * not an image that is read, or too many pixels. */
+int image_peek(const void *bytes, size_t n, const struct image_options *o, uint32_t *width, uint32_t *height,
+               size_t *room, struct error *e);
+/* Decodes a whole file. `to` has `room` bytes; NULL: image_decode allocates, and the caller frees
+ * out->rgb with mem_free. Damage anywhere is an error, and then nothing needs freeing. */
+int image_decode(struct image *out, const void *bytes, size_t n, const struct image_options *o, void *to, size_t room,
+                 struct error *e);
 
 #endif

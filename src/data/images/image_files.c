@@ -1,8 +1,8 @@
 /*
  * image_files.c: see image_files.h.
  *
- * A reference becomes a place: text, a cell of a table, or a range of bytes in a file that may be a tar. Members of a tar
- * are found in an index, sorted by name without a leading "./".
+ * A reference becomes a place: text, a cell of a table, or a range of bytes in a file that may be a
+ * tar. Members of a tar are found in an index, sorted by name without a leading "./".
  */
 #include "data/images/image_files.h"
 
@@ -86,7 +86,9 @@ static int index_archive(struct archive *a, struct error *e)
     if (fd_read_at(a->fd, 0, head, (size_t)min_u64(a->size, sizeof head), e)) return e->code;
     enum tar_kind kind = tar_sniff(head, sizeof head);
     if (kind != TAR_PLAIN)
-        return error_set(e, PL_USAGE, "it is compressed with %s and cannot be read in random order: unpack it, or decompress it", kind == TAR_GZIP ? "gzip" : "zstd");
+        return error_set(e, PL_USAGE,
+                         "it is compressed with %s and cannot be read in random order: unpack it, or decompress it",
+                         kind == TAR_GZIP ? "gzip" : "zstd");
     struct tar *t = mem_alloc(sizeof *t);
     struct tar_member *m = mem_alloc(sizeof *m);
     bool more = true;
@@ -208,7 +210,8 @@ static int find_member(struct archive *a, const char *name, struct place *p, str
     name = plain_name(name);
     const uint32_t low = search_members(a, name);
     if (low == a->members.n || strcmp(member_name(a, low), name) != 0)
-        return error_set(e, PL_USAGE, "it is not in the tar %s, which has %u files, such as %.200s", a->path, a->members.n, member_name(a, 0));
+        return error_set(e, PL_USAGE, "it is not in the tar %s, which has %u files, such as %.200s", a->path,
+                         a->members.n, member_name(a, 0));
     p->archive = a;
     p->offset = a->members.at[low].offset;
     p->size = a->members.at[low].size;
@@ -217,8 +220,8 @@ static int find_member(struct archive *a, const char *name, struct place *p, str
 
 /* --- what may be read ------------------------------------------------------------------------ */
 
-/* Writes the absolute path of a file, without "." and "..", to out[PATH_ROOM]; false: it is too long. Links are not
- * resolved. */
+/* Writes the absolute path of a file, without "." and "..", to out[PATH_ROOM]; false: it is too
+ * long. Links are not resolved. */
 static bool absolute_path(const char *path, char *out)
 {
     size_t at = 0;
@@ -269,7 +272,8 @@ static bool is_inside(const struct image_files *f, const char *path)
            (realpath(path, real) && begins_with(real, f->real));
 }
 
-/* Whether a reference may be read: a path, which begins with the folder of the images unless it is absolute. */
+/* Whether a reference may be read: a path, which begins with the folder of the images unless it is
+ * absolute. */
 static bool may_read(const struct image_files *f, const char *path)
 {
     return !f->root || (*path == '/' ? is_inside(f, path) : stays_inside(path));
@@ -330,7 +334,8 @@ static struct parquet *table_of(struct image_files *f, const char *path, struct 
 
 static int find_cell(struct image_files *f, const char *reference, struct place *p, struct error *e)
 {
-    if (!parquet_reference(reference, p->path, sizeof p->path, &p->cell)) return error_set(e, PL_USAGE, "expected parquet:FILE/ROW/COLUMN/ITEM");
+    if (!parquet_reference(reference, p->path, sizeof p->path, &p->cell))
+        return error_set(e, PL_USAGE, "expected parquet:FILE/ROW/COLUMN/ITEM");
     p->table = table_of(f, p->path, e);
     if (!p->table) return e->code;
     const uint32_t column = p->cell.column;
@@ -365,7 +370,8 @@ static int find_text(const char *reference, struct place *p, struct error *e)
     return PL_OK;
 }
 
-/* The path of a regular file; or a tar and the rest of the path, its member. False: there is neither. */
+/* The path of a regular file; or a tar and the rest of the path, its member. False: there is
+ * neither. */
 static bool split_path(struct place *p, const char **member)
 {
     *member = NULL;
@@ -378,7 +384,8 @@ static bool split_path(struct place *p, const char **member)
     return false;
 }
 
-/* The tar that a path leads into and the rest of the path, its member; or the file or folder p->path, and *in is NULL. */
+/* The tar that a path leads into and the rest of the path, its member; or the file or folder
+ * p->path, and *in is NULL. */
 static int locate(struct image_files *f, const char *path, struct place *p, struct archive **in, const char **member,
                   struct error *e)
 {
@@ -387,7 +394,8 @@ static int locate(struct image_files *f, const char *path, struct place *p, stru
     *member = path;
     if (!may_read(f, path)) return refuse_outside(f, e);
     if (*in) return PL_OK;
-    if ((size_t)snprintf(p->path, sizeof p->path, "%s%s%s", where ? where : "", where ? "/" : "", path) >= sizeof p->path)
+    if ((size_t)snprintf(p->path, sizeof p->path, "%s%s%s", where ? where : "", where ? "/" : "", path) >=
+        sizeof p->path)
         return error_set(e, PL_USAGE, "the path has more than %d bytes", PATH_ROOM - 1);
     bool found = split_path(p, member);
     if (!found && strchr(p->path, '\\')) path_from_windows(p->path), found = split_path(p, member);
@@ -413,11 +421,15 @@ static int find(struct image_files *f, const char *reference, struct place *p, s
     p->archive = NULL;
     p->table = NULL;
     if (!*reference) return error_set(e, PL_USAGE, "the path of an image is empty");
-    if (f->store) return error_set(e, PL_USAGE, "%s has embeddings of images, and no images: set data.images to the folder or tar of the images", f->where);
+    if (f->store)
+        return error_set(
+            e, PL_USAGE,
+            "%s has embeddings of images, and no images: set data.images to the folder or tar of the images", f->where);
     if (!strncasecmp(reference, "data:", 5)) return find_text(reference, p, e);
     if (!strncasecmp(reference, "file://", 7)) return find_path(f, reference + 7, p, e);
     if (!strncmp(reference, PARQUET_REFERENCE, strlen(PARQUET_REFERENCE))) return find_cell(f, reference, p, e);
-    if (strstr(reference, "://")) return error_set(e, PL_USAGE, "images are not downloaded: save it as a file, and give its path");
+    if (strstr(reference, "://"))
+        return error_set(e, PL_USAGE, "images are not downloaded: save it as a file, and give its path");
     return find_path(f, reference, p, e);
 }
 
@@ -426,7 +438,12 @@ static int find(struct image_files *f, const char *reference, struct place *p, s
 static int open_store(struct image_files *f, const char *path, struct error *e)
 {
     char *const paths[] = {(char *)path};
-    return dataset_open(&f->store, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1, .embeddings_alone = true}, e);
+    return dataset_open(&f->store,
+                        &(struct dataset_options){.format = "packed",
+                                                  .paths = paths,
+                                                  .n_paths = 1,
+                                                  .embeddings_alone = true},
+                        e);
 }
 
 const struct dataset *image_files_store(const struct image_files *f) { return f->store; }
@@ -434,16 +451,21 @@ const struct dataset *image_files_store(const struct image_files *f) { return f-
 int image_files_output(const struct image_files *f, const char *reference, struct packed_output *out, struct error *e)
 {
     if (packed_find(f->store, reference, out)) return PL_OK;
-    error_set(e, PL_USAGE, "it is not in the store %s, which has %llu images: was it made of these conversations?", f->where, (unsigned long long)dataset_count(f->store));
+    error_set(e, PL_USAGE, "it is not in the store %s, which has %llu images: was it made of these conversations?",
+              f->where, (unsigned long long)dataset_count(f->store));
     return about(reference, e);
 }
 
-enum data_fault image_files_embeddings(const struct image_files *f, const char *reference, uint32_t count, void *to, size_t bytes, uint32_t *replaced, struct error *e)
+enum data_fault image_files_embeddings(const struct image_files *f, const char *reference, uint32_t count, void *to,
+                                       size_t bytes, uint32_t *replaced, struct error *e)
 {
     struct packed_output x;
     if (image_files_output(f, reference, &x, e)) return FAULT_READ;
     if (x.fault) return error_set(e, PL_USAGE, "%s", x.why), x.fault;
-    if (x.count != count) return error_set(e, PL_USAGE, "%.100s: the store has %u embeddings of it, and its text was tokenized with %u", reference, x.count, count), FAULT_SIZE;
+    if (x.count != count)
+        return error_set(e, PL_USAGE, "%.100s: the store has %u embeddings of it, and its text was tokenized with %u",
+                         reference, x.count, count),
+               FAULT_SIZE;
     if (dataset_check(f->store, x.sample, e)) return about(reference, e), FAULT_READ;
     memcpy(to, x.at, bytes);
     *replaced = x.replaced;
@@ -509,15 +531,18 @@ void image_files_close(struct image_files *f)
 
 bool media_is_video(const char *reference) { return !strncmp(reference, VIDEO_REFERENCE, strlen(VIDEO_REFERENCE)); }
 
-/* The files of a folder in a tar, without those in folders of it and hidden ones; they follow one another, sorted by name. */
+/* The files of a folder in a tar, without those in folders of it and hidden ones; they follow one
+ * another, sorted by name. */
 static void list_folder(const struct archive *a, const char *name, struct video_at *out)
 {
     VEC(struct video_part) parts = {0};
     struct text folder = {0};
     text_printf(&folder, "%s%s", plain_name(name), *name && name[strlen(name) - 1] == '/' ? "" : "/");
-    for (uint32_t i = search_members(a, folder.at); i < a->members.n && !strncmp(member_name(a, i), folder.at, folder.n); i++) {
+    for (uint32_t i = search_members(a, folder.at);
+         i < a->members.n && !strncmp(member_name(a, i), folder.at, folder.n); i++) {
         const char *file = member_name(a, i) + folder.n;
-        if (*file && *file != '.' && !strchr(file, '/')) vec_push(&parts, ((struct video_part){a->members.at[i].offset, a->members.at[i].size}));
+        if (*file && *file != '.' && !strchr(file, '/'))
+            vec_push(&parts, ((struct video_part){a->members.at[i].offset, a->members.at[i].size}));
     }
     out->parts = parts.at;
     out->n_parts = parts.n;
@@ -557,11 +582,17 @@ int image_files_video(struct image_files *f, const char *reference, struct video
     struct place p;
     int rc = PL_OK;
     *out = (struct video_at){.fd = -1};
-    if (f->store) return error_set(e, PL_USAGE, "%s: %s has embeddings of frames, and no videos: set data.images to the folder or tar of the videos", reference, f->where);
+    if (f->store)
+        return error_set(
+            e, PL_USAGE,
+            "%s: %s has embeddings of frames, and no videos: set data.images to the folder or tar of the videos",
+            reference, f->where);
     if (!strncasecmp(path, "file://", 7)) path += 7;
     if (!*path) rc = error_set(e, PL_USAGE, "the path of a video is empty");
-    else if (!strncasecmp(path, "data:", 5)) rc = error_set(e, PL_USAGE, "videos are not read from data: URLs: give a path");
-    else if (strstr(path, "://")) rc = error_set(e, PL_USAGE, "videos are not downloaded: save it as a file, and give its path");
+    else if (!strncasecmp(path, "data:", 5))
+        rc = error_set(e, PL_USAGE, "videos are not read from data: URLs: give a path");
+    else if (strstr(path, "://"))
+        rc = error_set(e, PL_USAGE, "videos are not downloaded: save it as a file, and give its path");
     else if (!(rc = locate(f, path, &p, &in, &member, e)) && in) rc = find_in_archive(f, in, member, out, e);
     if (rc) video_at_free(out);
     if (rc) return about(reference, e);
@@ -595,7 +626,10 @@ int image_files_find(struct image_files *f, const char *reference, uint64_t *byt
     struct place p;
     struct packed_output x;
     *bytes = 0;
-    if (f->store) return image_files_output(f, reference, &x, e) ? e->code : x.fault ? error_set(e, PL_USAGE, "%s", x.why) : PL_OK;
+    if (f->store)
+        return image_files_output(f, reference, &x, e) ? e->code
+               : x.fault                               ? error_set(e, PL_USAGE, "%s", x.why)
+                                                       : PL_OK;
     if (media_is_video(reference)) return find_video(f, reference, e);
     size_t n;
     if (find(f, reference, &p, e) || (p.table && read_cell(&p, NULL, 0, &n, e))) return about(reference, e);
@@ -637,7 +671,8 @@ int image_files_read(struct image_files *f, const char *reference, void *to, siz
     int rc = find(f, reference, &p, e);
     if (!rc && p.table) return read_cell(&p, to, room, n, e) ? about(reference, e) : PL_OK;
     if (!rc) *n = (size_t)p.size;
-    if (!rc && p.size > room) rc = error_set(e, PL_NOFIT, "the image has %llu bytes; expected at most %zu", (unsigned long long)p.size, room);
+    if (!rc && p.size > room)
+        rc = error_set(e, PL_NOFIT, "the image has %llu bytes; expected at most %zu", (unsigned long long)p.size, room);
     if (!rc) rc = read_place(f, &p, to, n, e);
     return rc ? about(reference, e) : PL_OK;
 }

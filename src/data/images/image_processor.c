@@ -1,9 +1,10 @@
 /*
  * image_processor.c: see image_processor.h.
  *
- * A resize that is followed by a crop computes only the part that stays, so a very long image costs no
- * more than a square one. Padding to a square is never stored: the resize is fed rows with the colour at
- * both ends. Tiles need the image twice: at the size by its longer edge, and at multiples of the tile.
+ * A resize that is followed by a crop computes only the part that stays, so a very long image costs
+ * no more than a square one. Padding to a square is never stored: the resize is fed rows with the
+ * colour at both ends. Tiles need the image twice: at the size by its longer edge, and at multiples
+ * of the tile.
  *
  *     scratch   | resized by the longer edge | multiples of a tile | result, bytes | one padded row | resize.h |
  */
@@ -34,8 +35,8 @@ static struct size by_shortest(struct size s, uint32_t edge)
     return upright ? (struct size){edge, longer} : (struct size){longer, edge};
 }
 
-/* The longer edge exactly, the other one an even number; then within MAX_SIDE. The arithmetic is that
- * of transformers, in double. */
+/* The longer edge exactly, the other one an even number; then within MAX_SIDE. The arithmetic is
+ * that of transformers, in double. */
 static struct size by_longest(struct size s, uint32_t edge)
 {
     double aspect = (double)s.w / s.h;
@@ -89,7 +90,8 @@ static struct size result_size(const struct image_processor *p)
     return s;
 }
 
-uint32_t image_processor_count(const struct image_processor *p, uint32_t width, uint32_t height, uint32_t *rows, uint32_t *columns)
+uint32_t image_processor_count(const struct image_processor *p, uint32_t width, uint32_t height, uint32_t *rows,
+                               uint32_t *columns)
 {
     *rows = *columns = 0;
     if (!p->tile || !p->split) return 1;
@@ -102,7 +104,8 @@ uint32_t image_processor_count(const struct image_processor *p, uint32_t width, 
 
 /* --- values ----------------------------------------------------------------------------------- */
 
-/* The value of each byte: rescaled in double and rounded to f32, then normalised in f32, as NumPy does it. */
+/* The value of each byte: rescaled in double and rounded to f32, then normalised in f32, as NumPy
+ * does it. */
 static void fill_values(const struct image_processor *p, uint32_t c, float value[256])
 {
     const float mean = (float)p->mean[c], std = (float)p->std[c];
@@ -133,16 +136,23 @@ struct scratch {
     size_t resize_room;
 };
 
-static void resize_whole(const struct image_processor *p, const uint8_t *rgb, struct size from, struct size to, uint8_t *out, const struct scratch *s)
+static void resize_whole(const struct image_processor *p, const uint8_t *rgb, struct size from, struct size to,
+                         uint8_t *out, const struct scratch *s)
 {
-    struct resize_view v = {.filter = p->filter, .width = from.w, .height = from.h, .to_width = to.w, .to_height = to.h, .to = out, .stride = (size_t)to.w * 3};
+    struct resize_view v = {.filter = p->filter,
+                            .width = from.w,
+                            .height = from.h,
+                            .to_width = to.w,
+                            .to_height = to.h,
+                            .to = out,
+                            .stride = (size_t)to.w * 3};
     struct resize r;
     resize_begin(&r, &v, s->resize, s->resize_room);
     for (uint32_t y = 0; resize_wants(&r); y++) resize_row(&r, rgb + (size_t)y * from.w * 3);
 }
 
-/* One axis of a centre crop: the part of the resized image that stays, and where it begins in the result,
- * which is larger than the image if black surrounds it. */
+/* One axis of a centre crop: the part of the resized image that stays, and where it begins in the
+ * result, which is larger than the image if black surrounds it. */
 struct kept { uint32_t from, n, at; };
 
 static struct kept keep(uint32_t side, uint32_t crop)
@@ -155,9 +165,17 @@ static struct resize_view view_of(const struct image_processor *p, struct size f
 {
     const struct size to = resized(p, from), result = result_size(p);
     const struct kept x = keep(to.w, result.w), y = keep(to.h, result.h);
-    return (struct resize_view){.filter = p->filter, .width = from.w, .height = from.h, .to_width = to.w, .to_height = to.h,
-                                .out_x = x.from, .out_y = y.from, .out_w = x.n, .out_h = y.n,
-                                .to = out ? out + ((size_t)y.at * result.w + x.at) * 3 : NULL, .stride = (size_t)result.w * 3};
+    return (struct resize_view){.filter = p->filter,
+                                .width = from.w,
+                                .height = from.h,
+                                .to_width = to.w,
+                                .to_height = to.h,
+                                .out_x = x.from,
+                                .out_y = y.from,
+                                .out_w = x.n,
+                                .out_h = y.n,
+                                .to = out ? out + ((size_t)y.at * result.w + x.at) * 3 : NULL,
+                                .stride = (size_t)result.w * 3};
 }
 
 /* The mean as a colour, rounded down. */
@@ -172,17 +190,20 @@ static void paint(uint8_t *row, uint32_t pixels, const uint8_t colour[3])
 }
 
 /* Row y of the image, or of the square that it is set into. */
-static const uint8_t *source_row(const uint8_t *rgb, struct size image, struct size padded, uint32_t y, const uint8_t colour[3], uint8_t *row)
+static const uint8_t *source_row(const uint8_t *rgb, struct size image, struct size padded, uint32_t y,
+                                 const uint8_t colour[3], uint8_t *row)
 {
     const uint32_t top = (padded.h - image.h) / 2, left = (padded.w - image.w) / 2;
     if (padded.w == image.w && y >= top && y < top + image.h) return rgb + (size_t)(y - top) * image.w * 3;
     paint(row, padded.w, colour);
-    if (y >= top && y < top + image.h) memcpy(row + (size_t)left * 3, rgb + (size_t)(y - top) * image.w * 3, (size_t)image.w * 3);
+    if (y >= top && y < top + image.h)
+        memcpy(row + (size_t)left * 3, rgb + (size_t)(y - top) * image.w * 3, (size_t)image.w * 3);
     return row;
 }
 
 /* Pads, resizes and crops in one pass. */
-static void resize_and_crop(const struct image_processor *p, const uint8_t *rgb, struct size image, const struct scratch *s)
+static void resize_and_crop(const struct image_processor *p, const uint8_t *rgb, struct size image,
+                            const struct scratch *s)
 {
     const struct size result = result_size(p), padded = p->pad_square ? square_of(image) : image;
     struct resize_view v = view_of(p, padded, s->bytes);
@@ -196,9 +217,11 @@ static void resize_and_crop(const struct image_processor *p, const uint8_t *rgb,
 
 /* --- tiles ------------------------------------------------------------------------------------ */
 
-static void put_tiles(const struct image_processor *p, const uint8_t *rgb, struct size image, const struct scratch *s, float *to)
+static void put_tiles(const struct image_processor *p, const uint8_t *rgb, struct size image, const struct scratch *s,
+                      float *to)
 {
-    const struct size first = resized(p, image), tile = {p->tile, p->tile}, second = p->split ? by_tiles(first, p->tile) : tile;
+    const struct size first = resized(p, image), tile = {p->tile, p->tile},
+                      second = p->split ? by_tiles(first, p->tile) : tile;
     const size_t plane = (size_t)3 * p->tile * p->tile;
     resize_whole(p, rgb, image, first, s->first, s);
     resize_whole(p, s->first, first, second, s->second, s);
@@ -217,7 +240,11 @@ static void put_tiles(const struct image_processor *p, const uint8_t *rgb, struc
 
 static size_t resize_room(const struct image_processor *p, struct size from, struct size to)
 {
-    return resize_scratch(&(struct resize_view){.filter = p->filter, .width = from.w, .height = from.h, .to_width = to.w, .to_height = to.h});
+    return resize_scratch(&(struct resize_view){.filter = p->filter,
+                                                .width = from.w,
+                                                .height = from.h,
+                                                .to_width = to.w,
+                                                .to_height = to.h});
 }
 
 static uint8_t *take(uint8_t *at, size_t *used, size_t bytes)
@@ -257,11 +284,13 @@ size_t image_processor_scratch(const struct image_processor *p, uint32_t width, 
     return lay_out(p, (struct size){width, height}, NULL, &s);
 }
 
-void image_processor_run(const struct image_processor *p, const uint8_t *rgb, uint32_t width, uint32_t height, void *scratch, size_t room, float *to)
+void image_processor_run(const struct image_processor *p, const uint8_t *rgb, uint32_t width, uint32_t height,
+                         void *scratch, size_t room, float *to)
 {
     const struct size image = {width, height}, result = result_size(p);
     struct scratch s;
-    CHECK(width && height && lay_out(p, image, scratch, &s) <= room, "processing %ux%u in %zu bytes", width, height, room);
+    CHECK(width && height && lay_out(p, image, scratch, &s) <= room, "processing %ux%u in %zu bytes", width, height,
+          room);
     if (p->tile) {
         put_tiles(p, rgb, image, &s, to);
         return;

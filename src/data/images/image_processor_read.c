@@ -1,9 +1,10 @@
 /*
  * image_processor_read.c: an image processor from a model folder (see image_processor.h).
  *
- * The files are transformers': processor_config.json of version 5, with the map image_processor, and
- * preprocessor_config.json of all versions. Before version 4.26 a size was a number, and the class had the
- * key feature_extractor_type. What a file does not state is the class's default, as in transformers.
+ * The files are transformers': processor_config.json of version 5, with the map image_processor,
+ * and preprocessor_config.json of all versions. Before version 4.26 a size was a number, and the
+ * class had the key feature_extractor_type. What a file does not state is the class's default, as
+ * in transformers.
  */
 #include <string.h>
 
@@ -13,7 +14,8 @@
 
 enum { FILE_MOST = 1 << 20, SIDE_MOST = 4096, EDGE_MOST = 1 << 16 };
 
-static const double clip_mean[3] = {0.48145466, 0.4578275, 0.40821073}, clip_std[3] = {0.26862954, 0.26130258, 0.27577711};
+static const double clip_mean[3] = {0.48145466, 0.4578275, 0.40821073},
+                    clip_std[3] = {0.26862954, 0.26130258, 0.27577711};
 static const double half[3] = {0.5, 0.5, 0.5};
 
 void image_processor_default(struct image_processor *p, enum image_family family, uint32_t side)
@@ -36,7 +38,7 @@ void image_processor_default(struct image_processor *p, enum image_family family
     }
 }
 
-/* --- the class --------------------------------------------------------------------------------- */
+/* --- the class -------------------------------------------------------------------------------- */
 
 static const struct class_name {
     const char *name;
@@ -53,7 +55,8 @@ static const struct class_name *find_class(const char *name)
 {
     for (size_t i = 0; i < COUNT(classes); i++) {
         size_t n = strlen(classes[i].name);
-        if (!strncmp(name, classes[i].name, n) && (!name[n] || !strcmp(name + n, "Fast") || !strcmp(name + n, "Pil"))) return &classes[i];
+        if (!strncmp(name, classes[i].name, n) && (!name[n] || !strcmp(name + n, "Fast") || !strcmp(name + n, "Pil")))
+            return &classes[i];
     }
     return NULL;
 }
@@ -62,11 +65,16 @@ static int read_class(const struct value *v, enum image_family family, struct cl
 {
     const char *name = NULL;
     *out = (struct class_name){.family = family};
-    if (value_opt_string(v, "feature_extractor_type", &name, e) || value_opt_string(v, "image_processor_type", &name, e)) return e->code;
+    if (value_opt_string(v, "feature_extractor_type", &name, e) ||
+        value_opt_string(v, "image_processor_type", &name, e))
+        return e->code;
     const struct class_name *c = name ? find_class(name) : NULL;
     if (name && !c)
-        return error_set(e, PL_USAGE, "image_processor_type is %.100s, which is not known: expected CLIPImageProcessor, LlavaImageProcessor, SiglipImageProcessor, "
-                         "Idefics3ImageProcessor or SmolVLMImageProcessor", name);
+        return error_set(e, PL_USAGE,
+                         "image_processor_type is %.100s, which is not known: expected CLIPImageProcessor, "
+                         "LlavaImageProcessor, SiglipImageProcessor, "
+                         "Idefics3ImageProcessor or SmolVLMImageProcessor",
+                         name);
     if (c) *out = *c;
     if ((out->family == IMAGES_IDEFICS3) != (family == IMAGES_IDEFICS3))
         return error_set(e, PL_USAGE, "image_processor_type is %.100s, which %s; the model expects the opposite", name,
@@ -74,14 +82,15 @@ static int read_class(const struct value *v, enum image_family family, struct cl
     return PL_OK;
 }
 
-/* --- values ------------------------------------------------------------------------------------ */
+/* --- values ----------------------------------------------------------------------------------- */
 
 static int read_side(const struct value *map, const char *path, uint64_t most, uint32_t *out, struct error *e)
 {
     uint64_t x = *out;
     if (value_opt_uint(map, path, &x, e)) return e->code;
     if (value_path(map, path) && (!x || x > most) && value_path(map, path)->kind != VALUE_NULL)
-        return error_set(e, PL_USAGE, "%s is %llu; expected 1 to %llu", path, (unsigned long long)x, (unsigned long long)most);
+        return error_set(e, PL_USAGE, "%s is %llu; expected 1 to %llu", path, (unsigned long long)x,
+                         (unsigned long long)most);
     *out = (uint32_t)x;
     return PL_OK;
 }
@@ -91,7 +100,8 @@ static int read_three(const struct value *map, const char *key, double out[3], s
 {
     const struct value *v = value_get(map, key);
     if (!v || v->kind == VALUE_NULL) return PL_OK;
-    if (v->kind == VALUE_LIST && v->count != 3) return error_set(e, PL_USAGE, "%s has %u numbers; expected 3", key, v->count);
+    if (v->kind == VALUE_LIST && v->count != 3)
+        return error_set(e, PL_USAGE, "%s has %u numbers; expected 3", key, v->count);
     for (uint32_t c = 0; c < 3; c++)
         if (value_as_number(v->kind == VALUE_LIST ? value_at(v, c) : v, key, &out[c], e)) return e->code;
     return PL_OK;
@@ -99,14 +109,18 @@ static int read_three(const struct value *map, const char *key, double out[3], s
 
 static int read_filter(const struct value *map, enum resize_filter *out, struct error *e)
 {
-    static const struct { int64_t number; enum resize_filter filter; } known[] = {{1, RESIZE_LANCZOS}, {2, RESIZE_BILINEAR}, {3, RESIZE_BICUBIC}};
+    static const struct {
+        int64_t number;
+        enum resize_filter filter;
+    } known[] = {{1, RESIZE_LANCZOS}, {2, RESIZE_BILINEAR}, {3, RESIZE_BICUBIC}};
     const struct value *v = value_get(map, "resample");
     int64_t number;
     if (!v || v->kind == VALUE_NULL) return PL_OK;
     if (value_as_int(v, "resample", &number, e)) return e->code;
     for (size_t i = 0; i < COUNT(known); i++)
         if (known[i].number == number) return *out = known[i].filter, PL_OK;
-    return error_set(e, PL_USAGE, "resample is %lld; expected 1 (Lanczos), 2 (bilinear) or 3 (bicubic)", (long long)number);
+    return error_set(e, PL_USAGE, "resample is %lld; expected 1 (Lanczos), 2 (bilinear) or 3 (bicubic)",
+                     (long long)number);
 }
 
 /* A list [height, width], or a number for both. */
@@ -114,10 +128,12 @@ static int read_pair(const struct value *v, const char *key, uint32_t *height, u
 {
     const bool list = v->kind == VALUE_LIST;
     uint64_t x[2];
-    if (list && v->count != 2) return error_set(e, PL_USAGE, "%s has %u numbers; expected height and width", key, v->count);
+    if (list && v->count != 2)
+        return error_set(e, PL_USAGE, "%s has %u numbers; expected height and width", key, v->count);
     for (uint32_t i = 0; i < 2; i++) {
         if (value_as_uint(list ? value_at(v, i) : v, key, &x[i], e)) return e->code;
-        if (!x[i] || x[i] > SIDE_MOST) return error_set(e, PL_USAGE, "%s is %llu; expected 1 to %d", key, (unsigned long long)x[i], SIDE_MOST);
+        if (!x[i] || x[i] > SIDE_MOST)
+            return error_set(e, PL_USAGE, "%s is %llu; expected 1 to %d", key, (unsigned long long)x[i], SIDE_MOST);
     }
     *height = (uint32_t)x[0];
     *width = (uint32_t)x[1];
@@ -134,12 +150,16 @@ static int read_size(const struct value *map, enum image_family family, struct i
         if (family == IMAGES_CLIP && v->kind != VALUE_LIST) p->shortest_edge = p->height, p->height = p->width = 0;
         return PL_OK;
     }
-    if (read_side(map, "size.shortest_edge", SIDE_MOST, &p->shortest_edge, e) || read_side(map, "size.longest_edge", EDGE_MOST, &p->longest_edge, e) ||
-        read_side(map, "size.height", SIDE_MOST, &p->height, e) || read_side(map, "size.width", SIDE_MOST, &p->width, e))
+    if (read_side(map, "size.shortest_edge", SIDE_MOST, &p->shortest_edge, e) ||
+        read_side(map, "size.longest_edge", EDGE_MOST, &p->longest_edge, e) ||
+        read_side(map, "size.height", SIDE_MOST, &p->height, e) ||
+        read_side(map, "size.width", SIDE_MOST, &p->width, e))
         return e->code;
-    const bool tiles = family == IMAGES_IDEFICS3, edge = tiles ? p->longest_edge : p->shortest_edge, exact = p->height && p->width;
+    const bool tiles = family == IMAGES_IDEFICS3, edge = tiles ? p->longest_edge : p->shortest_edge,
+               exact = p->height && p->width;
     if ((tiles ? p->shortest_edge : p->longest_edge) || edge + exact != 1)
-        return error_set(e, PL_USAGE, "size is not understood: expected %s alone, or height and width", tiles ? "longest_edge" : "shortest_edge");
+        return error_set(e, PL_USAGE, "size is not understood: expected %s alone, or height and width",
+                         tiles ? "longest_edge" : "shortest_edge");
     return PL_OK;
 }
 
@@ -155,33 +175,44 @@ static int read_crop(const struct value *map, struct image_processor *p, struct 
 static int read_values(const struct value *v, const struct class_name *c, struct image_processor *p, struct error *e)
 {
     bool pad = false;
-    if (value_opt_bool(v, "do_resize", &p->resize, e) || value_opt_bool(v, "do_center_crop", &p->crop, e) || value_opt_bool(v, "do_rescale", &p->rescale, e) ||
-        value_opt_bool(v, "do_normalize", &p->normalize, e) || value_opt_number(v, "rescale_factor", &p->factor, e) || read_filter(v, &p->filter, e) ||
-        read_three(v, "image_mean", p->mean, e) || read_three(v, "image_std", p->std, e) || read_size(v, c->family, p, e) || read_crop(v, p, e))
+    if (value_opt_bool(v, "do_resize", &p->resize, e) || value_opt_bool(v, "do_center_crop", &p->crop, e) ||
+        value_opt_bool(v, "do_rescale", &p->rescale, e) || value_opt_bool(v, "do_normalize", &p->normalize, e) ||
+        value_opt_number(v, "rescale_factor", &p->factor, e) || read_filter(v, &p->filter, e) ||
+        read_three(v, "image_mean", p->mean, e) || read_three(v, "image_std", p->std, e) ||
+        read_size(v, c->family, p, e) || read_crop(v, p, e))
         return e->code;
-    if (p->tile && (read_side(v, "max_image_size.longest_edge", SIDE_MOST, &p->tile, e) || value_opt_bool(v, "do_image_splitting", &p->split, e))) return e->code;
+    if (p->tile && (read_side(v, "max_image_size.longest_edge", SIDE_MOST, &p->tile, e) ||
+                    value_opt_bool(v, "do_image_splitting", &p->split, e)))
+        return e->code;
     if (c->pads && value_opt_bool(v, "do_pad", &pad, e)) return e->code;
     p->pad_square = pad;
     if (p->tile) p->crop = false; /* its class has no crop */
     return PL_OK;
 }
 
-/* --- checks ------------------------------------------------------------------------------------ */
+/* --- checks ----------------------------------------------------------------------------------- */
 
 static int check(const struct image_processor *p, uint32_t side, struct error *e)
 {
     uint32_t h, w;
     for (int c = 0; c < 3; c++)
-        if (p->normalize && !(p->std[c] > 0)) return error_set(e, PL_USAGE, "image_std is %g; expected numbers above 0", p->std[c]);
+        if (p->normalize && !(p->std[c] > 0))
+            return error_set(e, PL_USAGE, "image_std is %g; expected numbers above 0", p->std[c]);
     if (!p->tile && !p->crop && (!p->resize || !p->height))
-        return error_set(e, PL_USAGE, "images would keep their shape, and a tower takes one size: set do_center_crop with crop_size, or size with height and width");
-    if (p->crop && (!p->crop_height || !p->crop_width)) return error_set(e, PL_USAGE, "do_center_crop needs crop_size with height and width");
+        return error_set(e, PL_USAGE,
+                         "images would keep their shape, and a tower takes one size: set do_center_crop with "
+                         "crop_size, or size with height and width");
+    if (p->crop && (!p->crop_height || !p->crop_width))
+        return error_set(e, PL_USAGE, "do_center_crop needs crop_size with height and width");
     image_processor_size(p, &h, &w);
-    if (side && (h != side || w != side)) return error_set(e, PL_USAGE, "it makes images of %u x %u pixels, and the vision tower takes %u x %u", w, h, side, side);
+    if (side && (h != side || w != side))
+        return error_set(e, PL_USAGE, "it makes images of %u x %u pixels, and the vision tower takes %u x %u", w, h,
+                         side, side);
     return PL_OK;
 }
 
-static int from_value(struct image_processor *p, const struct value *v, enum image_family family, uint32_t side, struct error *e)
+static int from_value(struct image_processor *p, const struct value *v, enum image_family family, uint32_t side,
+                      struct error *e)
 {
     struct class_name c;
     if (value_as_map(v, "the image processor", e) || read_class(v, family, &c, e)) return e->code;
@@ -190,7 +221,8 @@ static int from_value(struct image_processor *p, const struct value *v, enum ima
     return check(p, side, e);
 }
 
-int image_processor_parse(struct image_processor *p, const char *json, size_t n, const char *path, enum image_family family, uint32_t side, struct error *e)
+int image_processor_parse(struct image_processor *p, const char *json, size_t n, const char *path,
+                          enum image_family family, uint32_t side, struct error *e)
 {
     struct bump b = {0};
     struct value *v;
@@ -201,7 +233,7 @@ int image_processor_parse(struct image_processor *p, const char *json, size_t n,
     return rc ? error_prepend(e, "%s", path) : PL_OK;
 }
 
-/* --- the folder -------------------------------------------------------------------------------- */
+/* --- the folder ------------------------------------------------------------------------------- */
 
 /* A file of the folder into a tree; *v is NULL when there is none. */
 static int read_file(const char *folder, const char *name, struct bump *b, struct value **v, struct error *e)
@@ -222,7 +254,8 @@ static int read_aspect(const char *folder, struct bump *b, bool *pad, struct err
     if (value_opt_string(v, "image_aspect_ratio", &aspect, e)) return error_prepend(e, "%s/config.json", folder);
     if (aspect && !strcmp(aspect, "pad")) *pad = true;
     else if (aspect && strcmp(aspect, "square") != 0)
-        return error_set(e, PL_USAGE, "%s/config.json: image_aspect_ratio is %.40s; expected pad or square", folder, aspect);
+        return error_set(e, PL_USAGE, "%s/config.json: image_aspect_ratio is %.40s; expected pad or square", folder,
+                         aspect);
     return PL_OK;
 }
 
@@ -240,10 +273,13 @@ static int find_value(const char *folder, struct bump *b, const struct value **o
     return PL_OK;
 }
 
-/* The tree of the video processor and the name of its file; NULL: what the folder has of images counts. */
-static int find_video_value(const char *folder, struct bump *b, const struct value **out, const char **name, struct error *e)
+/* The tree of the video processor and the name of its file; NULL: what the folder has of images
+ * counts. */
+static int find_video_value(const char *folder, struct bump *b, const struct value **out, const char **name,
+                            struct error *e)
 {
-    static const char *const files[] = {"processor_config.json", "video_preprocessor_config.json", "preprocessor_config.json"};
+    static const char *const files[] = {"processor_config.json", "video_preprocessor_config.json",
+                                        "preprocessor_config.json"};
     for (size_t i = 0; i < COUNT(files) && !*out; i++) {
         struct value *v;
         *name = files[i];
@@ -254,13 +290,17 @@ static int find_video_value(const char *folder, struct bump *b, const struct val
 }
 
 /* The values of a video processor; size counts before video_sampling.video_size. */
-static int from_video_value(struct image_processor *p, const struct value *v, enum image_family family, uint32_t side, struct error *e)
+static int from_video_value(struct image_processor *p, const struct value *v, enum image_family family, uint32_t side,
+                            struct error *e)
 {
     if (from_value(p, v, family, side, e)) return e->code;
-    return value_get(v, "size") ? PL_OK : read_side(v, "video_sampling.video_size.longest_edge", EDGE_MOST, &p->longest_edge, e);
+    return value_get(v, "size")
+               ? PL_OK
+               : read_side(v, "video_sampling.video_size.longest_edge", EDGE_MOST, &p->longest_edge, e);
 }
 
-int image_processor_read_frames(struct image_processor *p, const char *folder, enum image_family family, uint32_t side, struct error *e)
+int image_processor_read_frames(struct image_processor *p, const char *folder, enum image_family family, uint32_t side,
+                                struct error *e)
 {
     struct bump b = {0};
     const struct value *v = NULL;
@@ -275,7 +315,8 @@ int image_processor_read_frames(struct image_processor *p, const char *folder, e
     return rc;
 }
 
-int image_processor_read(struct image_processor *p, const char *folder, enum image_family family, uint32_t side, struct error *e)
+int image_processor_read(struct image_processor *p, const char *folder, enum image_family family, uint32_t side,
+                         struct error *e)
 {
     struct bump b = {0};
     const struct value *v = NULL;

@@ -1,11 +1,11 @@
 /*
- * image_reader.h: from the reference to an image to the pixel values that a vision tower takes, in memory that is planned:
- * the part of a loader's thread that reads images.
+ * image_reader.h: from the reference to an image to the pixel values that a vision tower takes, in
+ * memory that is planned: the part of a loader's thread that reads images.
  *
  *     reference ─ file (image_files.h) ─ RGB (image.h; video.h) ─ pixel values (image_processor.h)
  *
- * Per image only libjpeg, libpng and libwebp allocate; per video also FFmpeg, and the list of its frames is on the heap
- * while they are read.
+ * Per image only libjpeg, libpng and libwebp allocate; per video also FFmpeg, and the list of its
+ * frames is on the heap while they are read.
  */
 #ifndef IMAGE_READER_H
 #define IMAGE_READER_H
@@ -35,19 +35,23 @@ struct image_reader;
 struct image_reader *image_reader_new(const struct image_reader_options *o, char *at);
 void image_reader_free(struct image_reader *r);
 
-/* Reads an image that has `count` images for the tower, into to[count * image_reader_floats]. Another number is a fault: the image
- * was replaced after its text was tokenized. */
-enum data_fault image_reader_read(struct image_reader *r, struct image_files *files, const char *reference, uint32_t count, float *to, struct error *e);
+/* Reads an image that has `count` images for the tower, into to[count * image_reader_floats].
+ * Another number is a fault: the image was replaced after its text was tokenized. */
+enum data_fault image_reader_read(struct image_reader *r, struct image_files *files, const char *reference,
+                                  uint32_t count, float *to, struct error *e);
 
 /* Receives images for the tower, values [count][floats of one]. */
 typedef int image_take(void *user, const float *values, uint32_t count, struct error *e);
-/* What becomes of a video's frames: they are written one after the other; with `take` each is written to the same place, and given to it. */
+/* What becomes of a video's frames: they are written one after the other; with `take` each is
+ * written to the same place, and given to it. */
 struct frames_to {
     float *values;
     image_take *take; /* NULL: none */
     void *user;
 };
-/* Reads the `count` frames of a video that are used. Another number is a fault. *replaced of them could not be decoded (video.h). */
-enum data_fault image_reader_video(struct image_reader *r, struct image_files *files, const char *reference, uint32_t count, const struct frames_to *to, uint32_t *replaced, struct error *e);
+/* Reads the `count` frames of a video that are used. Another number is a fault. *replaced of them
+ * could not be decoded (video.h). */
+enum data_fault image_reader_video(struct image_reader *r, struct image_files *files, const char *reference,
+                                   uint32_t count, const struct frames_to *to, uint32_t *replaced, struct error *e);
 
 #endif

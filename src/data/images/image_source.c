@@ -8,11 +8,13 @@
 #include "data/formats/packed.h"
 #include "data/images/image.h"
 
-/* --- opening ------------------------------------------------------------------------------------ */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static enum image_family family_of(const struct model *m)
 {
-    return m->images->layout == IMAGE_AS_TILES ? IMAGES_IDEFICS3 : strstr(m->images->tower, "siglip") ? IMAGES_SIGLIP : IMAGES_CLIP;
+    return m->images->layout == IMAGE_AS_TILES  ? IMAGES_IDEFICS3
+           : strstr(m->images->tower, "siglip") ? IMAGES_SIGLIP
+                                                : IMAGES_CLIP;
 }
 
 int image_source_processor(struct image_processor *p, const struct model *m, struct error *e)
@@ -50,11 +52,16 @@ int image_source_open(struct image_source *s, const struct model *m, const struc
 /* Whether a model takes videos at all. */
 static bool takes_videos(const struct image_text *x) { return x->layout != IMAGE_AS_TILES || x->timed; }
 
-int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o, int64_t tokens, bool own, struct error *e)
+int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o,
+                             int64_t tokens, bool own, struct error *e)
 {
     int64_t features;
-    if (!takes_videos(&s->text)) return error_set(e, PL_USAGE, "data.max_frames is %u, and %s takes no videos: set it to 0, and give frames as images", o->max_frames, m->family->model_type);
-    if (images_frame_tokens(m, tokens, &features, e) || image_source_frame_processor(&s->frame_processor, m, e)) return e->code;
+    if (!takes_videos(&s->text))
+        return error_set(e, PL_USAGE,
+                         "data.max_frames is %u, and %s takes no videos: set it to 0, and give frames as images",
+                         o->max_frames, m->family->model_type);
+    if (images_frame_tokens(m, tokens, &features, e) || image_source_frame_processor(&s->frame_processor, m, e))
+        return e->code;
     if (s->text.timed && !own && template_open(&s->video_template, NULL, "smolvlm", NULL, e)) return e->code;
     s->text.video_template = s->video_template;
     s->videos = *o;
@@ -79,18 +86,26 @@ uint64_t image_source_fingerprint(const struct image_source *s)
         hash = hash_bytes(&s->videos.fps, sizeof s->videos.fps, hash);
         hash = hash_bytes((const uint32_t[]){s->videos.max_frames, s->text.frame_features}, 2 * sizeof(uint32_t), hash);
     }
-    if (s->videos.max_frames && s->text.timed) hash = hash_bytes((const uint32_t[]){1, s->video_template != NULL}, 2 * sizeof(uint32_t), hash); /* 1: the wording of video_text.h */
+    /* 1: the wording of video_text.h */
+    if (s->videos.max_frames && s->text.timed)
+        hash = hash_bytes((const uint32_t[]){1, s->video_template != NULL}, 2 * sizeof(uint32_t), hash);
     return hash;
 }
 
-/* --- videos ------------------------------------------------------------------------------------- */
+/* --- videos ----------------------------------------------------------------------------------- */
 
 /* Scans a video: with `b` also for the times of its frames. */
-static int scan_video(const struct image_source *s, const char *reference, struct bump *b, struct video_times *out, struct error *e)
+static int scan_video(const struct image_source *s, const char *reference, struct bump *b, struct video_times *out,
+                      struct error *e)
 {
     struct video_at v;
-    if (!takes_videos(&s->text)) return error_set(e, PL_USAGE, "%.100s: the model takes no videos: give frames as images", reference);
-    if (!s->videos.max_frames) return error_set(e, PL_USAGE, "%.100s: a video is given: set data.max_frames, and data.fps and data.tokens_per_frame if they were set in training", reference);
+    if (!takes_videos(&s->text))
+        return error_set(e, PL_USAGE, "%.100s: the model takes no videos: give frames as images", reference);
+    if (!s->videos.max_frames)
+        return error_set(e, PL_USAGE,
+                         "%.100s: a video is given: set data.max_frames, and data.fps and data.tokens_per_frame if "
+                         "they were set in training",
+                         reference);
     int rc = image_files_video(s->files, reference, &v, e);
     if (rc) return rc;
     rc = b ? video_time(&v, &s->videos, b, out, e) : video_scan(&v, &s->videos, &out->frames, e);
@@ -105,10 +120,16 @@ static int take_none(void *user, const float *values, uint32_t count, struct err
 }
 
 /* Frames have the pixel values that the loader of training gives them. */
-static int read_video(const struct image_source *s, const char *reference, image_take *take, void *user, struct image_pixels *out, struct error *e)
+static int read_video(const struct image_source *s, const char *reference, image_take *take, void *user,
+                      struct image_pixels *out, struct error *e)
 {
     enum { LISTS = 1 << 20 }; /* of frames and their files */
-    const struct image_reader_options o = {.processor = s->processor, .frame_processor = s->frame_processor, .range = s->videos.image.range, .room = s->videos.room, .fps = s->videos.fps, .max_frames = s->videos.max_frames};
+    const struct image_reader_options o = {.processor = s->processor,
+                                           .frame_processor = s->frame_processor,
+                                           .range = s->videos.image.range,
+                                           .room = s->videos.room,
+                                           .fps = s->videos.fps,
+                                           .max_frames = s->videos.max_frames};
     const uint64_t frame = image_reader_floats(&o) * sizeof(float);
     struct video_times times;
     uint32_t replaced;
@@ -126,7 +147,7 @@ static int read_video(const struct image_source *s, const char *reference, image
     return fault ? e->code : PL_OK;
 }
 
-/* --- images ------------------------------------------------------------------------------------- */
+/* --- images ----------------------------------------------------------------------------------- */
 
 static int too_large(const struct image_source *s, const char *reference, uint64_t bytes, struct error *e)
 {
@@ -135,7 +156,8 @@ static int too_large(const struct image_source *s, const char *reference, uint64
     return error_prepend(e, "%.100s", reference);
 }
 
-/* Reads the file of an image, and how large the image is. The caller frees *file; after a failure it is NULL. */
+/* Reads the file of an image, and how large the image is. The caller frees *file; after a failure
+ * it is NULL. */
 static int read_file(const struct image_source *s, const char *reference, char **file, size_t *n, uint32_t *width,
                      uint32_t *height, struct error *e)
 {
@@ -168,7 +190,8 @@ static int read_rgb(const struct image_source *s, const char *reference, struct 
     return rc ? error_prepend(e, "%.100s", reference) : PL_OK;
 }
 
-int image_source_read(const struct image_source *s, const char *reference, image_take *take, void *user, struct image_pixels *out, struct error *e)
+int image_source_read(const struct image_source *s, const char *reference, image_take *take, void *user,
+                      struct image_pixels *out, struct error *e)
 {
     const struct image_processor *p = &s->processor;
     struct image image = {0};
@@ -192,20 +215,25 @@ int image_source_read(const struct image_source *s, const char *reference, image
     return rc;
 }
 
-/* --- tiles -------------------------------------------------------------------------------------- */
+/* --- tiles ------------------------------------------------------------------------------------ */
 
 /* What was found when the store was made. */
 static int stored_tiles(const struct image_source *s, const char *reference, struct image_tiles *out, struct error *e)
 {
     struct packed_output x;
     if (s->text.layout != IMAGE_AS_TILES && !media_is_video(reference)) return PL_OK;
-    if (s->text.timed && media_is_video(reference)) return error_set(e, PL_USAGE, "%.100s: the text names the times of a video's frames, which a store of embeddings does not have", reference);
+    if (s->text.timed && media_is_video(reference))
+        return error_set(
+            e, PL_USAGE,
+            "%.100s: the text names the times of a video's frames, which a store of embeddings does not have",
+            reference);
     if (image_files_output(s->files, reference, &x, e)) return e->code;
     *out = (struct image_tiles){.rows = x.rows, .columns = x.columns, .frames = media_is_video(reference) ? x.count : 0};
     return PL_OK;
 }
 
-static int describe_video(const struct image_source *s, const char *reference, struct bump *b, struct image_tiles *out, struct error *e)
+static int describe_video(const struct image_source *s, const char *reference, struct bump *b, struct image_tiles *out,
+                          struct error *e)
 {
     struct video_times t = {0};
     if (scan_video(s, reference, s->text.timed ? b : NULL, &t, e)) return e->code;
@@ -213,7 +241,8 @@ static int describe_video(const struct image_source *s, const char *reference, s
     return PL_OK;
 }
 
-int image_source_tiles(const struct image_source *s, const char *reference, struct bump *b, struct image_tiles *out, struct error *e)
+int image_source_tiles(const struct image_source *s, const char *reference, struct bump *b, struct image_tiles *out,
+                       struct error *e)
 {
     uint32_t width, height;
     size_t n = 0;

@@ -1,6 +1,6 @@
 /*
- * image_source.h: the images of a model's conversations: where their files are, what the tower gets of them, and how they
- * stand in the text.
+ * image_source.h: the images of a model's conversations: where their files are, what the tower gets
+ * of them, and how they stand in the text.
  */
 #ifndef IMAGE_SOURCE_H
 #define IMAGE_SOURCE_H
@@ -18,17 +18,21 @@ struct image_source {
     bool anywhere;
     struct image_processor frame_processor;
     struct template *video_template; /* that of videos, where they are described (image_text.video_template) */
-    struct video_options videos; /* which frames are taken, and how images of a folder are read, in videos.room bytes; max_frames 0: videos are not */
+    /* which frames are taken, and how images of a folder are read, in videos.room bytes; max_frames
+     * 0: videos are not */
+    struct video_options videos;
 };
 
-/* `m` takes images, which are where `scope` says. Without a tokenizer (NULL) the images have no text; `template` may be
- * NULL. PL_USAGE: the tokenizer lacks the image token, the folder's image processor does not fit, or there is no such
- * folder or tar. */
+/* `m` takes images, which are where `scope` says. Without a tokenizer (NULL) the images have no
+ * text; `template` may be NULL. PL_USAGE: the tokenizer lacks the image token, the folder's image
+ * processor does not fit, or there is no such folder or tar. */
 int image_source_open(struct image_source *s, const struct model *m, const struct tokenizer *t,
                       const struct template *template, const struct image_scope *scope, struct error *e);
-/* Videos are taken, too: `tokens` for each frame, 0: as an image. `own`: the template was chosen by the user, and renders videos, too. PL_USAGE: frames cannot
- * have so many tokens, or the model takes no videos. */
-int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o, int64_t tokens, bool own, struct error *e);
+/* Videos are taken, too: `tokens` for each frame, 0: as an image. `own`: the template was chosen by
+ * the user, and renders videos, too. PL_USAGE: frames cannot have so many tokens, or the model
+ * takes no videos. */
+int image_source_take_videos(struct image_source *s, const struct model *m, const struct video_options *o,
+                             int64_t tokens, bool own, struct error *e);
 /* A zeroed struct is allowed. */
 void image_source_close(struct image_source *s);
 /* The processor of a model that takes images: of its folder, or its tower's usual one. */
@@ -38,16 +42,19 @@ int image_source_frame_processor(struct image_processor *p, const struct model *
 /* Of everything that decides ids, apart from the sizes of images. */
 uint64_t image_source_fingerprint(const struct image_source *s);
 
-/* The pixel values of an image, or of a video frame by frame, as the tower takes them: `take` gets them as [count][channels][side][side]; NULL: they
- * are only read. Thread-safe. PL_USAGE, with the reference: it is missing or broken. */
+/* The pixel values of an image, or of a video frame by frame, as the tower takes them: `take` gets
+ * them as [count][channels][side][side]; NULL: they are only read. Thread-safe. PL_USAGE, with the
+ * reference: it is missing or broken. */
 struct image_pixels {
     uint32_t count;      /* of all */
     uint64_t used;       /* bytes of memory that reading took, at most */
 };
-int image_source_read(const struct image_source *s, const char *reference, image_take *take, void *user, struct image_pixels *out, struct error *e);
+int image_source_read(const struct image_source *s, const char *reference, image_take *take, void *user,
+                      struct image_pixels *out, struct error *e);
 
-/* The tiles of an image, by its size in the file, or the frames of a video, whose times are in `b`. Thread-safe. PL_USAGE, with the reference: it is
- * missing or no image or video. */
-int image_source_tiles(const struct image_source *s, const char *reference, struct bump *b, struct image_tiles *out, struct error *e);
+/* The tiles of an image, by its size in the file, or the frames of a video, whose times are in `b`.
+ * Thread-safe. PL_USAGE, with the reference: it is missing or no image or video. */
+int image_source_tiles(const struct image_source *s, const char *reference, struct bump *b, struct image_tiles *out,
+                       struct error *e);
 
 #endif

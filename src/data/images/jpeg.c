@@ -57,7 +57,10 @@ static void on_progress(j_common_ptr c)
     longjmp(j->back, 1);
 }
 
-static int bad(const char *what, struct error *e) { return error_set(e, PL_USAGE, "the JPEG cannot be read: %s", what); }
+static int bad(const char *what, struct error *e)
+{
+    return error_set(e, PL_USAGE, "the JPEG cannot be read: %s", what);
+}
 
 static int abandon(struct jpg *j, struct error *e)
 {
@@ -69,7 +72,10 @@ static int abandon(struct jpg *j, struct error *e)
 /* ---- the header, without libjpeg ---- */
 
 /* The frame headers: C0 to CF except tables (C4, CC) and JPG (C8). */
-static bool is_frame(uint8_t marker) { return marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc; }
+static bool is_frame(uint8_t marker)
+{
+    return marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc;
+}
 
 static uint32_t number(const uint8_t *p, int bytes, bool big)
 {
@@ -192,29 +198,36 @@ static int check_sizes(struct jpg *j, struct error *e)
 {
     uint64_t pixels = (uint64_t)j->d.image_width * j->d.image_height, coefficients = 0;
     if (pixels > j->limits.pixels)
-        return error_set(e, PL_USAGE, "the JPEG has %ux%u pixels; at most %llu pixels are allowed", j->d.image_width, j->d.image_height,
-                         (unsigned long long)j->limits.pixels);
+        return error_set(e, PL_USAGE, "the JPEG has %ux%u pixels; at most %llu pixels are allowed", j->d.image_width,
+                         j->d.image_height, (unsigned long long)j->limits.pixels);
     for (int c = 0; c < j->d.num_components && jpeg_has_multiple_scans(&j->d); c++)
-        coefficients += (uint64_t)j->d.comp_info[c].width_in_blocks * j->d.comp_info[c].height_in_blocks * sizeof(JBLOCK);
+        coefficients +=
+            (uint64_t)j->d.comp_info[c].width_in_blocks * j->d.comp_info[c].height_in_blocks * sizeof(JBLOCK);
     if (coefficients > j->limits.memory)
-        return error_set(e, PL_USAGE, "the progressive JPEG of %ux%u pixels needs %llu bytes to decode; at most %llu are allowed",
-                         j->d.image_width, j->d.image_height, (unsigned long long)coefficients, (unsigned long long)j->limits.memory);
+        return error_set(e, PL_USAGE,
+                         "the progressive JPEG of %ux%u pixels needs %llu bytes to decode; at most %llu are allowed",
+                         j->d.image_width, j->d.image_height, (unsigned long long)coefficients,
+                         (unsigned long long)j->limits.memory);
     return PL_OK;
 }
 
 static int choose_colours(struct jpg *j, struct error *e)
 {
-    if (j->limits.rgb && j->d.num_components == 3 && !j->d.saw_Adobe_marker && !j->d.saw_JFIF_marker) j->d.jpeg_color_space = JCS_RGB;
+    if (j->limits.rgb && j->d.num_components == 3 && !j->d.saw_Adobe_marker && !j->d.saw_JFIF_marker)
+        j->d.jpeg_color_space = JCS_RGB;
     J_COLOR_SPACE stored = j->d.jpeg_color_space;
     bool inks = stored == JCS_CMYK || stored == JCS_YCCK;
     if (!inks && stored != JCS_GRAYSCALE && stored != JCS_RGB && stored != JCS_YCbCr)
-        return error_set(e, PL_USAGE, "the JPEG has %d components in an unknown colour space; expected grey, YCbCr, RGB, CMYK or YCCK",
-                         j->d.num_components);
+        return error_set(
+            e, PL_USAGE,
+            "the JPEG has %d components in an unknown colour space; expected grey, YCbCr, RGB, CMYK or YCCK",
+            j->d.num_components);
     j->d.out_color_space = inks ? JCS_CMYK : JCS_RGB;
     return PL_OK;
 }
 
-int jpg_start(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint32_t *width, uint32_t *height, struct error *e)
+int jpg_start(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint32_t *width, uint32_t *height,
+              struct error *e)
 {
     CHECK(!j->started && (divisor == 1 || divisor == 2 || divisor == 4), "jpg_start with divisor %u", divisor);
     j->message[0] = 0;
@@ -230,7 +243,8 @@ int jpg_start(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint
     j->d.scale_num = 1;
     j->d.scale_denom = divisor;
     jpeg_start_decompress(&j->d);
-    if (j->d.out_color_space == JCS_CMYK) j->inks = j->d.mem->alloc_large((j_common_ptr)&j->d, JPOOL_IMAGE, 4 * (size_t)j->d.output_width);
+    if (j->d.out_color_space == JCS_CMYK)
+        j->inks = j->d.mem->alloc_large((j_common_ptr)&j->d, JPOOL_IMAGE, 4 * (size_t)j->d.output_width);
     j->started = true;
     *width = j->d.output_width;
     *height = j->d.output_height;
@@ -278,8 +292,8 @@ int jpg_finish(struct jpg *j, struct error *e)
     return PL_OK;
 }
 
-int jpg_decode(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint32_t *width, uint32_t *height, uint8_t **pixels,
-               struct error *e)
+int jpg_decode(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint32_t *width, uint32_t *height,
+               uint8_t **pixels, struct error *e)
 {
     *pixels = NULL;
     if (jpg_start(j, bytes, n, divisor, width, height, e)) return e->code;
@@ -322,7 +336,8 @@ static void out_end(j_compress_ptr c)
     text_append(w->out, (char *)w->chunk, CHUNK - w->dest.free_in_buffer);
 }
 
-static bool compress(struct jpeg_compress_struct *c, struct writer *w, const uint8_t *pixels, size_t stride, int quality)
+static bool compress(struct jpeg_compress_struct *c, struct writer *w, const uint8_t *pixels, size_t stride,
+                     int quality)
 {
     if (setjmp(w->error.back)) return false;
     jpeg_set_defaults(c); /* YCbCr, chroma halved in both directions */
@@ -336,13 +351,17 @@ static bool compress(struct jpeg_compress_struct *c, struct writer *w, const uin
     return true;
 }
 
-int jpg_encode(struct text *out, uint32_t width, uint32_t height, const uint8_t *pixels, size_t stride, int quality, struct error *e)
+int jpg_encode(struct text *out, uint32_t width, uint32_t height, const uint8_t *pixels, size_t stride, int quality,
+               struct error *e)
 {
     if (!width || !height || width > JPEG_MAX_DIMENSION || height > JPEG_MAX_DIMENSION)
-        return error_set(e, PL_USAGE, "a JPEG has 1 to %ld pixels per side; this image has %ux%u", (long)JPEG_MAX_DIMENSION, width, height);
+        return error_set(e, PL_USAGE, "a JPEG has 1 to %ld pixels per side; this image has %ux%u",
+                         (long)JPEG_MAX_DIMENSION, width, height);
     struct writer *w = mem_alloc(sizeof *w);
     struct jpeg_compress_struct c = {0};
-    w->dest = (struct jpeg_destination_mgr){.init_destination = out_start, .empty_output_buffer = out_full, .term_destination = out_end};
+    w->dest = (struct jpeg_destination_mgr){.init_destination = out_start,
+                                            .empty_output_buffer = out_full,
+                                            .term_destination = out_end};
     w->out = out;
     c.err = jpeg_std_error(&w->error.errors);
     w->error.errors.error_exit = jump;

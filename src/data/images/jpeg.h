@@ -35,7 +35,9 @@ struct jpg_limits {
     uint32_t scans;  /* 64: a progressive file with more scans is rejected */
     bool tolerant;   /* false: warnings (truncated, damaged data) are errors; true: they are counted
                         and the rest of the image is grey */
-    bool rgb;        /* three components are RGB where neither a JFIF nor an Adobe marker says what they are; false: YCbCr */
+    /* three components are RGB where neither a JFIF nor an Adobe marker says what they are; false:
+     * YCbCr */
+    bool rgb;
 };
 struct jpg;
 struct jpg *jpg_new(const struct jpg_limits *limits);
@@ -48,7 +50,8 @@ void jpg_close(struct jpg *j);
 
 /* Reads the header and prepares for rows of *width x *height, the stored size divided and rounded
  * up. `bytes` must stay valid until jpg_finish. */
-int jpg_start(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint32_t *width, uint32_t *height, struct error *e);
+int jpg_start(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint32_t *width, uint32_t *height,
+              struct error *e);
 /* Decodes the next `rows` rows, `stride` bytes apart. There must be that many left. */
 int jpg_rows(struct jpg *j, uint8_t *to, size_t stride, uint32_t rows, struct error *e);
 /* After the last row: checks that the file is complete. Earlier: abandons the rest. */
@@ -56,10 +59,11 @@ int jpg_finish(struct jpg *j, struct error *e);
 uint32_t jpg_warnings(const struct jpg *j);
 
 /* Decodes a whole file to rows without gaps; the caller frees *pixels with mem_free. */
-int jpg_decode(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint32_t *width, uint32_t *height, uint8_t **pixels,
-               struct error *e);
+int jpg_decode(struct jpg *j, const void *bytes, size_t n, uint32_t divisor, uint32_t *width, uint32_t *height,
+               uint8_t **pixels, struct error *e);
 
 /* Appends a baseline JFIF file from RGB rows `stride` bytes apart (0: no gaps), chroma 4:2:0. */
-int jpg_encode(struct text *out, uint32_t width, uint32_t height, const uint8_t *pixels, size_t stride, int quality, struct error *e);
+int jpg_encode(struct text *out, uint32_t width, uint32_t height, const uint8_t *pixels, size_t stride, int quality,
+               struct error *e);
 
 #endif

@@ -77,14 +77,15 @@ int plane_to_labels(struct plane *p, int *bytes, struct error *e)
     for (size_t i = 0; i < n; i++) {
         const double v = plane_value(p, i);
         if (!(v >= 0 && v <= (*bytes == 1 ? 255 : 65535)) || v != floor(v))
-            return error_set(e, PL_USAGE, "it has the value %g, and a mask was expected: whole numbers from 0 to 65535", v);
+            return error_set(e, PL_USAGE, "it has the value %g, and a mask was expected: whole numbers from 0 to 65535",
+                             v);
         if (*bytes == 1) ((uint8_t *)p->at)[i] = (uint8_t)v;
         else ((uint16_t *)p->at)[i] = (uint16_t)v;
     }
     return PL_OK;
 }
 
-/* --- windows ------------------------------------------------------------------------------------ */
+/* --- windows ---------------------------------------------------------------------------------- */
 
 /* An integer that orders as the value does. */
 static uint64_t key_of(double v)
@@ -102,7 +103,8 @@ static double value_of(uint64_t key)
     return v;
 }
 
-/* The finite values of a plane. `ground`: those at the bottom, the smallest if it is below 0, else 0. */
+/* The finite values of a plane. `ground`: those at the bottom, the smallest if it is below 0, else
+ * 0. */
 struct facts {
     double least, most;
     uint64_t n, ground;
@@ -128,8 +130,9 @@ static struct facts find_facts(const struct plane *p, uint64_t *count)
     return f;
 }
 
-/* The value of a rank, from 0, among the finite values: its key is found 16 bits at a time. `first` has the counts of the first 16 bits
- * of all keys, `count` is scratch. The last 16 bits of a number of up to 32 bits are 0, and so all 1 in the key of a negative one. */
+/* The value of a rank, from 0, among the finite values: its key is found 16 bits at a time. `first`
+ * has the counts of the first 16 bits of all keys, `count` is scratch. The last 16 bits of a number
+ * of up to 32 bits are 0, and so all 1 in the key of a negative one. */
 static double find_rank(const struct plane *p, uint64_t rank, const uint64_t *first, uint64_t *count)
 {
     const int last = plane_type_bytes(p->type) <= 4 && p->slope == 1 && p->inter == 0 ? 16 : 0;
@@ -157,7 +160,8 @@ static double percentile(const struct plane *p, const struct facts *f, double q,
     return find_rank(p, f->ground + (want < 1 ? 0 : (uint64_t)want - 1), counts, counts + RANGE_VALUES);
 }
 
-static bool percentiles(const struct plane *p, const struct facts *f, const struct pixel_range *r, uint64_t *counts, double out[2])
+static bool percentiles(const struct plane *p, const struct facts *f, const struct pixel_range *r, uint64_t *counts,
+                        double out[2])
 {
     const bool standard = r->percentiles[0] == 0 && r->percentiles[1] == 0;
     if (f->n == f->ground) return false;
@@ -171,7 +175,10 @@ static bool percentiles(const struct plane *p, const struct facts *f, const stru
 
 static bool is_deep(const struct plane *p) { return p->type == PLANE_U16 && p->slope == 1 && p->inter == 0; }
 
-size_t plane_counts(const struct plane *p) { return plane_is_pixels(p) ? 0 : (is_deep(p) ? 1 : 2) * RANGE_VALUES * sizeof(uint64_t); }
+size_t plane_counts(const struct plane *p)
+{
+    return plane_is_pixels(p) ? 0 : (is_deep(p) ? 1 : 2) * RANGE_VALUES * sizeof(uint64_t);
+}
 
 void plane_window(const struct plane *p, const struct pixel_range *r, uint64_t *counts, double window[2])
 {

@@ -50,7 +50,8 @@ struct pixel_range range_choose(const uint64_t count[RANGE_VALUES], const struct
 {
     struct pixel_range out = *r;
     out.kind = RANGE_FULL;
-    if (range_percentiles(count, r, out.window) && out.window[1] - out.window[0] < RANGE_VALUES / 2) out.kind = RANGE_WINDOW;
+    if (range_percentiles(count, r, out.window) && out.window[1] - out.window[0] < RANGE_VALUES / 2)
+        out.kind = RANGE_WINDOW;
     return out;
 }
 
@@ -62,7 +63,10 @@ void range_count(const uint16_t *at, size_t n, uint64_t count[RANGE_VALUES])
 /* --- decoding --------------------------------------------------------------------------------- */
 
 /* Whether libpng's own rounding to 8 bits is the whole conversion. */
-static bool plain(const struct png_header *h, const struct pixel_range *r) { return h->depth != 16 || r->kind == RANGE_FULL; }
+static bool plain(const struct png_header *h, const struct pixel_range *r)
+{
+    return h->depth != 16 || r->kind == RANGE_FULL;
+}
 static bool counts(const struct pixel_range *r) { return r->kind != RANGE_WINDOW; }
 
 /* Where the counts begin. */
@@ -107,7 +111,8 @@ static void convert(struct png_pixels *p, const double window[2])
     p->bytes = 3 * n;
 }
 
-int range_decode(const void *bytes, size_t n, const struct pixel_range *r, void *to, size_t room, struct png_pixels *out, double used[2], struct error *e)
+int range_decode(const void *bytes, size_t n, const struct pixel_range *r, void *to, size_t room,
+                 struct png_pixels *out, double used[2], struct error *e)
 {
     struct png_header h;
     double window[2] = {0};
@@ -118,14 +123,18 @@ int range_decode(const void *bytes, size_t n, const struct pixel_range *r, void 
     if (plain(&h, r)) return png_decode(bytes, n, PNG_AS_RGB, 0, to, room, out, e);
     size_t need = range_bytes(&h, r);
     if ((uint64_t)h.width * h.height > PNG_MAX_PIXELS)
-        return error_set(e, PL_USAGE, "the PNG has %ux%u pixels; at most %d pixels are allowed", h.width, h.height, PNG_MAX_PIXELS);
-    if (to && room < need) return error_set(e, PL_USAGE, "a PNG of %ux%u pixels needs %zu bytes; the buffer has %zu", h.width, h.height, need, room);
+        return error_set(e, PL_USAGE, "the PNG has %ux%u pixels; at most %d pixels are allowed", h.width, h.height,
+                         PNG_MAX_PIXELS);
+    if (to && room < need)
+        return error_set(e, PL_USAGE, "a PNG of %ux%u pixels needs %zu bytes; the buffer has %zu", h.width, h.height,
+                         need, room);
     char *at = to ? to : mem_alloc(need);
     if (png_decode(bytes, n, PNG_AS_SAMPLES, 0, at, need, out, e)) {
         if (!to) mem_free(at);
         return e->code;
     }
-    range_window(out->at, (size_t)out->width * out->height * out->channels, r, (uint64_t *)(void *)(at + pixels_end(&h)), window);
+    range_window(out->at, (size_t)out->width * out->height * out->channels, r,
+                 (uint64_t *)(void *)(at + pixels_end(&h)), window);
     convert(out, window);
     if (used) memcpy(used, window, sizeof window);
     return PL_OK;
@@ -136,7 +145,10 @@ const char *range_print(const struct pixel_range *r, char out[96])
     switch (r->kind) {
     case RANGE_AUTO: snprintf(out, 96, "auto"); break;
     case RANGE_FULL: snprintf(out, 96, "full (0 to %d)", RANGE_VALUES - 1); break;
-    case RANGE_PERCENTILES: snprintf(out, 96, "percentiles %g and %g of each image", r->percentiles[1] > 0 ? r->percentiles[0] : 0.5, r->percentiles[1] > 0 ? r->percentiles[1] : 99.5); break;
+    case RANGE_PERCENTILES:
+        snprintf(out, 96, "percentiles %g and %g of each image", r->percentiles[1] > 0 ? r->percentiles[0] : 0.5,
+                 r->percentiles[1] > 0 ? r->percentiles[1] : 99.5);
+        break;
     case RANGE_WINDOW: snprintf(out, 96, "window %.10g to %.10g", r->window[0], r->window[1]); break;
     }
     return out;

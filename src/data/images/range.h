@@ -51,7 +51,8 @@ static inline uint8_t range_map(double v, const double window[2])
 size_t range_bytes(const struct png_header *h, const struct pixel_range *r);
 /* Decodes a PNG to 8-bit RGB rows without gaps. to, room and NULL as in png_decode. *used, if not
  * NULL: the window of this image; 0 and 0 for an image of 8 bits. */
-int range_decode(const void *bytes, size_t n, const struct pixel_range *r, void *to, size_t room, struct png_pixels *out, double used[2], struct error *e);
+int range_decode(const void *bytes, size_t n, const struct pixel_range *r, void *to, size_t room,
+                 struct png_pixels *out, double used[2], struct error *e);
 /* "window 12 to 3071", "full (0 to 65535)". */
 const char *range_print(const struct pixel_range *r, char out[96]);
 

@@ -7,15 +7,15 @@
  *   source row ──► ring of the last `taps` rows ──down──► row ──across──► result rows     (down_first)
  *                  (source's width)
  *
- * Each axis has a table (resize_table.c): for every output position the first source position and its
- * weights. A window, a scale, a part of the result and a flip only change the tables.
+ * Each axis has a table (resize_table.c): for every output position the first source position and
+ * its weights. A window, a scale, a part of the result and a flip only change the tables.
  *
  * A result row is written as soon as its last source row has arrived; the ring holds `taps` rows,
  * the largest number that a result row needs. When an axis keeps its size there is one weight,
  * and rows are copied.
  *
- * The triangle's weights have 14 bits and are never negative, so vector instructions of 16 bits apply
- * and no sum leaves 0..255. The other filters have Pillow's 22 bits and clip.
+ * The triangle's weights have 14 bits and are never negative, so vector instructions of 16 bits
+ * apply and no sum leaves 0..255. The other filters have Pillow's 22 bits and clip.
  */
 #include "data/images/resize.h"
 
@@ -33,13 +33,27 @@ static uint32_t result_height(const struct resize_view *v) { return v->out_h ? v
 static struct resize_window window_across(const struct resize_view *v)
 {
     const bool part = v->w > 0 && v->h > 0;
-    return (struct resize_window){v->filter, v->width, v->to_width, part ? v->x : 0, part ? v->w : v->width, v->out_w ? v->out_x : 0, result_width(v), v->flip};
+    return (struct resize_window){v->filter,
+                                  v->width,
+                                  v->to_width,
+                                  part ? v->x : 0,
+                                  part ? v->w : v->width,
+                                  v->out_w ? v->out_x : 0,
+                                  result_width(v),
+                                  v->flip};
 }
 
 static struct resize_window window_down(const struct resize_view *v)
 {
     const bool part = v->w > 0 && v->h > 0;
-    return (struct resize_window){v->filter, v->height, v->to_height, part ? v->y : 0, part ? v->h : v->height, v->out_h ? v->out_y : 0, result_height(v), false};
+    return (struct resize_window){v->filter,
+                                  v->height,
+                                  v->to_height,
+                                  part ? v->y : 0,
+                                  part ? v->h : v->height,
+                                  v->out_h ? v->out_y : 0,
+                                  result_height(v),
+                                  false};
 }
 
 /* Pillow's choice: the height first where it loses more than twice as many pixels as the width. */
@@ -56,14 +70,16 @@ static size_t row_stride(uint32_t width) { return align_up((size_t)width * 3 + S
 size_t resize_scratch(const struct resize_view *v)
 {
     struct resize_window across = window_across(v), down = window_down(v);
-    return 64 + resize_table_bytes(&across) + resize_table_bytes(&down) + row_stride(v->width) + row_stride(ring_width(v)) * resize_table_taps(&down);
+    return 64 + resize_table_bytes(&across) + resize_table_bytes(&down) + row_stride(v->width) +
+           row_stride(ring_width(v)) * resize_table_taps(&down);
 }
 
 /* A side that rounds down to a few pixels shrinks by up to 1.5 times more than the longer side:
  * 1.49 pixels become 1. */
 size_t resize_scratch_most(uint32_t longest, uint32_t side)
 {
-    struct resize_window w = {RESIZE_BILINEAR, longest, side, 0, 1.5 * (longest > side ? longest : side), 0, side, false};
+    struct resize_window w =
+        {RESIZE_BILINEAR, longest, side, 0, 1.5 * (longest > side ? longest : side), 0, side, false};
     return 64 + 2 * resize_table_bytes(&w) + row_stride(longest) + row_stride(side) * resize_table_taps(&w);
 }
 
@@ -74,8 +90,8 @@ static bool inside(const struct resize_window *w)
 
 void resize_begin(struct resize *r, const struct resize_view *v, void *scratch, size_t room)
 {
-    CHECK(v->width && v->height && v->to_width && v->to_height && room >= resize_scratch(v), "resize of %ux%u to %ux%u in %zu bytes",
-          v->width, v->height, v->to_width, v->to_height, room);
+    CHECK(v->width && v->height && v->to_width && v->to_height && room >= resize_scratch(v),
+          "resize of %ux%u to %ux%u in %zu bytes", v->width, v->height, v->to_width, v->to_height, room);
     memset(r, 0, sizeof *r);
     r->v = *v;
     r->out_w = result_width(v);
@@ -85,7 +101,8 @@ void resize_begin(struct resize *r, const struct resize_view *v, void *scratch, 
     CHECK(inside(&across) && inside(&down), "the window is outside of the image");
     resize_table_fill(&r->across, &across, &at);
     resize_table_fill(&r->down, &down, &at);
-    r->copy = r->across.taps == 1 && across.source == across.to && across.length == across.to && across.n == across.to && !v->flip;
+    r->copy = r->across.taps == 1 && across.source == across.to && across.length == across.to &&
+              across.n == across.to && !v->flip;
     r->down_first = is_down_first(v);
     r->tail = resize_carve(&at, row_stride(v->width));
     r->ring_stride = row_stride(ring_width(v));
@@ -129,7 +146,8 @@ static inline void store_pixels(uint8_t *to, const ints4 p[4])
 {
     shorts8 low = __builtin_shufflevector((shorts8)p[0], (shorts8)p[1], 0, 2, 4, 6, 8, 10, 12, 14);
     shorts8 high = __builtin_shufflevector((shorts8)p[2], (shorts8)p[3], 0, 2, 4, 6, 8, 10, 12, 14);
-    bytes16 packed = __builtin_shufflevector((bytes16)low, (bytes16)high, 0, 2, 4, 8, 10, 12, 16, 18, 20, 24, 26, 28, 6, 14, 22, 30);
+    bytes16 packed =
+        __builtin_shufflevector((bytes16)low, (bytes16)high, 0, 2, 4, 8, 10, 12, 16, 18, 20, 24, 26, 28, 6, 14, 22, 30);
     memcpy(to, &packed, sizeof packed);
 }
 #endif
@@ -151,8 +169,8 @@ static inline __attribute__((always_inline)) ints4 one_pixel(const uint8_t *p, c
 
 /* Four output pixels at a time. The number of taps is a constant where this is inlined, so that
  * the sum is unrolled. Rows have SLACK bytes after their end for the loads and the stores. */
-static inline __attribute__((always_inline)) void across_taps(uint8_t *to, const uint8_t *from, const struct resize_axis *x, uint32_t n,
-                                                              uint32_t taps)
+static inline __attribute__((always_inline)) void across_taps(uint8_t *to, const uint8_t *from,
+                                                              const struct resize_axis *x, uint32_t n, uint32_t taps)
 {
     const int16_t *weight = x->weight;
     const uint32_t *first = x->first;
@@ -182,8 +200,8 @@ static void across(uint8_t *to, const uint8_t *from, const struct resize_axis *x
 
 /* ---- down ---- */
 
-static inline __attribute__((always_inline)) void down_taps(uint8_t *restrict to, const uint8_t *const *rows, const int16_t *weight, size_t n,
-                                                            uint32_t taps)
+static inline __attribute__((always_inline)) void down_taps(uint8_t *restrict to, const uint8_t *const *rows,
+                                                            const int16_t *weight, size_t n, uint32_t taps)
 {
     for (size_t i = 0; i < n; i++) {
         int32_t sum = HALF;
@@ -223,7 +241,8 @@ static void across_fine(uint8_t *to, const uint8_t *from, const struct resize_ax
     for (uint32_t i = 0; i < n; i++, weight += x->taps, to += 3) {
         const uint8_t *p = from + (size_t)x->first[i] * 3;
         int32_t r = FINE_HALF, g = FINE_HALF, b = FINE_HALF;
-        for (uint32_t k = 0; k < x->taps; k++, p += 3) r += p[0] * weight[k], g += p[1] * weight[k], b += p[2] * weight[k];
+        for (uint32_t k = 0; k < x->taps; k++, p += 3)
+            r += p[0] * weight[k], g += p[1] * weight[k], b += p[2] * weight[k];
         to[0] = clip(r), to[1] = clip(g), to[2] = clip(b);
     }
 }

@@ -1,11 +1,11 @@
 /*
  * resize.h: resizes an image, row by row (RGB).
  *
- * The filters are Pillow's, antialiased: one axis, rounded to bytes, then the other. BICUBIC and LANCZOS
- * give the bytes of Pillow 13, which begins with the height where it shrinks by much more pixels than the
- * width; earlier versions always begin with the width, and their bytes differ by 1 here and there. BILINEAR,
- * which is made for speed, begins with the width and differs by at most 1. Nothing is allocated: the caller
- * provides resize_scratch bytes of scratch.
+ * The filters are Pillow's, antialiased: one axis, rounded to bytes, then the other. BICUBIC and
+ * LANCZOS give the bytes of Pillow 13, which begins with the height where it shrinks by much more
+ * pixels than the width; earlier versions always begin with the width, and their bytes differ by 1
+ * here and there. BILINEAR, which is made for speed, begins with the width and differs by at most
+ * 1. Nothing is allocated: the caller provides resize_scratch bytes of scratch.
  *
  *     struct resize r;
  *     resize_begin(&r, &view, scratch, room);
@@ -50,8 +50,8 @@ struct resize {
 
 /* Bytes of scratch for this view, independent of `to` and `flip`. */
 size_t resize_scratch(const struct resize_view *v);
-/* Enough scratch for every image, bilinear, with sides of at most `longest`, and every window of one, resized
- * by resize_longest to `side`: the loader's buffer. */
+/* Enough scratch for every image, bilinear, with sides of at most `longest`, and every window of
+ * one, resized by resize_longest to `side`: the loader's buffer. */
 size_t resize_scratch_most(uint32_t longest, uint32_t side);
 void resize_begin(struct resize *r, const struct resize_view *v, void *scratch, size_t room);
 /* Whether more rows are needed: false when the window is complete. */

@@ -1,13 +1,15 @@
 /*
  * resize_table.c: see resize_table.h. One row per filter.
  *
- * A filter that shrinks is widened by the scale, which is the antialiasing. The triangle's weights are
- * 14-bit integers with a sum of exactly 1.0, so no result leaves 0..255 and equal pixels stay equal. The
- * other filters' are rounded to 22 bits one by one, as Pillow rounds them, and give Pillow's bytes.
+ * A filter that shrinks is widened by the scale, which is the antialiasing. The triangle's weights
+ * are 14-bit integers with a sum of exactly 1.0, so no result leaves 0..255 and equal pixels stay
+ * equal. The other filters' are rounded to 22 bits one by one, as Pillow rounds them, and give
+ * Pillow's bytes.
  *
- * The weights of a position are computed twice: once for the largest number of them, and once to store
- * them with that number. Where the first weight of a position is 0 and is left out, the next position may
- * begin before it; rows arrive in order and are dropped in order, so no position begins behind the next one.
+ * The weights of a position are computed twice: once for the largest number of them, and once to
+ * store them with that number. Where the first weight of a position is 0 and is left out, the next
+ * position may begin before it; rows arrive in order and are dropped in order, so no position
+ * begins behind the next one.
  */
 #include "data/images/resize_table.h"
 
@@ -64,7 +66,8 @@ static double span(const struct resize_window *w, uint32_t i, int64_t *a, int64_
     return centre;
 }
 
-/* Rounds n weights to whole numbers that sum to 2^14; the rounding error is added to the largest. */
+/* Rounds n weights to whole numbers that sum to 2^14; the rounding error is added to the
+ * largest. */
 static void round_to_sum(double *weight, double total, int64_t n)
 {
     const double one = 1 << RESIZE_BITS;
@@ -86,7 +89,8 @@ static void round_each(double *weight, double total, int64_t n)
     }
 }
 
-/* The weights of output position i, as whole numbers without zeros at the ends; returns their number. */
+/* The weights of output position i, as whole numbers without zeros at the ends; returns their
+ * number. */
 static uint32_t weigh(const struct resize_window *w, uint32_t i, double *weight, uint32_t *first)
 {
     const struct filter *f = &filters[w->filter];
@@ -107,14 +111,21 @@ static uint32_t weigh(const struct resize_window *w, uint32_t i, double *weight,
     return end - lead;
 }
 
-static uint32_t position(const struct resize_window *w, uint32_t i) { return w->mirror ? w->to - 1 - (w->out + i) : w->out + i; }
+static uint32_t position(const struct resize_window *w, uint32_t i)
+{
+    return w->mirror ? w->to - 1 - (w->out + i) : w->out + i;
+}
 
-static size_t weight_size(const struct resize_window *w) { return filters[w->filter].bits == RESIZE_BITS ? sizeof(int16_t) : sizeof(int32_t); }
+static size_t weight_size(const struct resize_window *w)
+{
+    return filters[w->filter].bits == RESIZE_BITS ? sizeof(int16_t) : sizeof(int32_t);
+}
 
 size_t resize_table_bytes(const struct resize_window *w)
 {
     const uint32_t taps = resize_table_taps(w);
-    return align_up(w->n * sizeof(uint32_t), 64) + align_up((size_t)w->n * taps * weight_size(w), 64) + align_up(taps * sizeof(double), 64);
+    return align_up(w->n * sizeof(uint32_t), 64) + align_up((size_t)w->n * taps * weight_size(w), 64) +
+           align_up(taps * sizeof(double), 64);
 }
 
 void *resize_carve(uint8_t **at, size_t bytes)
@@ -124,9 +135,10 @@ void *resize_carve(uint8_t **at, size_t bytes)
     return p;
 }
 
-/* Stores the n weights of row i, of which the first is for source position `from`. The row may begin earlier,
- * with zeros: at first[i], or so that it does not end behind the source. */
-static void store(struct resize_axis *x, const struct resize_window *w, uint32_t i, const double *weight, uint32_t from, uint32_t n)
+/* Stores the n weights of row i, of which the first is for source position `from`. The row may
+ * begin earlier, with zeros: at first[i], or so that it does not end behind the source. */
+static void store(struct resize_axis *x, const struct resize_window *w, uint32_t i, const double *weight, uint32_t from,
+                  uint32_t n)
 {
     x->first[i] = (uint32_t)min_u64(x->first[i], w->source - x->taps);
     const uint32_t lead = from - x->first[i];

@@ -22,8 +22,8 @@ struct resize_window {
 /* An upper bound of the weights per position. */
 uint32_t resize_table_taps(const struct resize_window *w);
 size_t resize_table_bytes(const struct resize_window *w);
-/* Fills a table at *at, which advances by at most resize_table_bytes. No position reads outside of the
- * source, and all have the same number of weights. */
+/* Fills a table at *at, which advances by at most resize_table_bytes. No position reads outside of
+ * the source, and all have the same number of weights. */
 void resize_table_fill(struct resize_axis *x, const struct resize_window *w, uint8_t **at);
 
 /* Takes `bytes` from *at, which stays aligned to 64. */

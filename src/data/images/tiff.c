@@ -1,8 +1,8 @@
 /*
  * tiff.c: libtiff behind tiff.h.
  *
- * A page of plain strips is decoded in place. What has tiles, separate channels, alpha or single bits is decoded a strip or
- * a tile at a time into scratch behind the plane, and copied from there.
+ * A page of plain strips is decoded in place. What has tiles, separate channels, alpha or single
+ * bits is decoded a strip or a tile at a time into scratch behind the plane, and copied from there.
  */
 #include "data/images/tiff.h"
 
@@ -27,7 +27,7 @@ bool is_tiff(const void *bytes, size_t n)
     return false;
 }
 
-/* --- libtiff's view of the source ------------------------------------------------------------------ */
+/* --- libtiff's view of the source ------------------------------------------------------------- */
 
 struct reader {
     struct tiff_source s;
@@ -81,15 +81,17 @@ static TIFF *open_tiff(struct reader *r, const struct tiff_source *s)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, set_handlers);
     *r = (struct reader){.s = *s};
-    return TIFFClientOpen("tiff", "rm", (thandle_t)r, read_bytes, write_bytes, seek_to, close_source, size_of, NULL, NULL);
+    return TIFFClientOpen("tiff", "rm", (thandle_t)r, read_bytes, write_bytes, seek_to, close_source, size_of, NULL,
+                          NULL);
 }
 
 static int bad(const struct reader *r, struct error *e)
 {
-    return error_set(e, PL_USAGE, "the TIFF cannot be read: %s", r->said[0] ? r->said : "it is damaged or ends too early");
+    return error_set(e, PL_USAGE, "the TIFF cannot be read: %s",
+                     r->said[0] ? r->said : "it is damaged or ends too early");
 }
 
-/* --- pages ------------------------------------------------------------------------------------------- */
+/* --- pages ------------------------------------------------------------------------------------ */
 
 struct form {
     uint16_t bits, samples, format, photometric, planar, compression;
@@ -106,39 +108,63 @@ static struct form form_of(TIFF *t)
     TIFFGetField(t, TIFFTAG_PHOTOMETRIC, &f.photometric);
     TIFFGetField(t, TIFFTAG_COMPRESSION, &f.compression);
     f.tiled = TIFFIsTiled(t);
-    if (f.compression == COMPRESSION_JPEG && f.photometric == PHOTOMETRIC_YCBCR) TIFFSetField(t, TIFFTAG_JPEGCOLORMODE, JPEGCOLORMODE_RGB);
+    if (f.compression == COMPRESSION_JPEG && f.photometric == PHOTOMETRIC_YCBCR)
+        TIFFSetField(t, TIFFTAG_JPEGCOLORMODE, JPEGCOLORMODE_RGB);
     return f;
 }
 
 static int find_type(const struct form *f, enum plane_type *to, struct error *e)
 {
-    static const enum plane_type types[][3] = {{PLANE_U8, PLANE_I8, PLANE_TYPES}, {PLANE_U16, PLANE_I16, PLANE_F16}, {PLANE_U32, PLANE_I32, PLANE_F32}, {PLANE_U64, PLANE_I64, PLANE_F64}};
+    static const enum plane_type types[][3] = {{PLANE_U8, PLANE_I8, PLANE_TYPES},
+                                               {PLANE_U16, PLANE_I16, PLANE_F16},
+                                               {PLANE_U32, PLANE_I32, PLANE_F32},
+                                               {PLANE_U64, PLANE_I64, PLANE_F64}};
     const int row = f->bits == 8 ? 0 : f->bits == 16 ? 1 : f->bits == 32 ? 2 : f->bits == 64 ? 3 : -1;
     const bool real = f->format == SAMPLEFORMAT_IEEEFP;
     if (f->format == SAMPLEFORMAT_COMPLEXINT || f->format == SAMPLEFORMAT_COMPLEXIEEEFP)
-        return error_set(e, PL_USAGE, "the TIFF has complex numbers of %u bits; expected integers or floats: write their magnitude, or one of their parts", f->bits);
+        return error_set(e, PL_USAGE,
+                         "the TIFF has complex numbers of %u bits; expected integers or floats: write their magnitude, "
+                         "or one of their parts",
+                         f->bits);
     *to = row < 0 ? PLANE_TYPES : types[row][f->format == SAMPLEFORMAT_INT ? 1 : real ? 2 : 0];
     if (f->bits == 1 && f->samples == 1 && !real) *to = PLANE_U8;
     if (*to != PLANE_TYPES && (f->photometric != PHOTOMETRIC_PALETTE || *to == PLANE_U8)) return PL_OK;
-    return error_set(e, PL_USAGE, "the TIFF has %s of %u bits; expected integers of 8, 16, 32 or 64, floats of 16, 32 or 64, or a palette of 1 or 8",
-                     f->photometric == PHOTOMETRIC_PALETTE ? "a palette" : real ? "floats" : "integers", f->bits);
+    return error_set(e, PL_USAGE,
+                     "the TIFF has %s of %u bits; expected integers of 8, 16, 32 or 64, floats of 16, 32 or 64, or a "
+                     "palette of 1 or 8",
+                     f->photometric == PHOTOMETRIC_PALETTE ? "a palette"
+                     : real                                ? "floats"
+                                                           : "integers",
+                     f->bits);
 }
 
-static bool in_place(const struct form *f, uint32_t channels) { return !f->tiled && f->bits >= 8 && f->samples == channels && (f->planar == PLANARCONFIG_CONTIG || channels == 1); }
+static bool in_place(const struct form *f, uint32_t channels)
+{
+    return !f->tiled && f->bits >= 8 && f->samples == channels && (f->planar == PLANARCONFIG_CONTIG || channels == 1);
+}
 
 static int describe_page(TIFF *t, const struct reader *r, struct tiff_page *p, struct error *e)
 {
     const struct form f = form_of(t);
-    const bool colour = f.photometric == PHOTOMETRIC_RGB || (f.photometric == PHOTOMETRIC_YCBCR && f.compression == COMPRESSION_JPEG);
-    const bool grey = f.photometric == PHOTOMETRIC_MINISBLACK || f.photometric == PHOTOMETRIC_MINISWHITE || f.photometric == PHOTOMETRIC_PALETTE || f.photometric == PHOTOMETRIC_MASK;
+    const bool colour =
+        f.photometric == PHOTOMETRIC_RGB || (f.photometric == PHOTOMETRIC_YCBCR && f.compression == COMPRESSION_JPEG);
+    const bool grey = f.photometric == PHOTOMETRIC_MINISBLACK || f.photometric == PHOTOMETRIC_MINISWHITE ||
+                      f.photometric == PHOTOMETRIC_PALETTE || f.photometric == PHOTOMETRIC_MASK;
     *p = (struct tiff_page){.at = TIFFCurrentDirOffset(t), .channels = colour ? 3 : 1, .palette = f.photometric == PHOTOMETRIC_PALETTE};
-    if (!TIFFGetField(t, TIFFTAG_IMAGEWIDTH, &p->w) || !TIFFGetField(t, TIFFTAG_IMAGELENGTH, &p->h) || !p->w || !p->h) return bad(r, e);
-    if (!colour && !grey) return error_set(e, PL_USAGE, "the TIFF has colours of kind %u; expected grey, RGB or a palette", f.photometric);
-    if (f.samples < p->channels) return error_set(e, PL_USAGE, "the TIFF has %u samples a pixel; expected %u", f.samples, p->channels);
+    if (!TIFFGetField(t, TIFFTAG_IMAGEWIDTH, &p->w) || !TIFFGetField(t, TIFFTAG_IMAGELENGTH, &p->h) || !p->w || !p->h)
+        return bad(r, e);
+    if (!colour && !grey)
+        return error_set(e, PL_USAGE, "the TIFF has colours of kind %u; expected grey, RGB or a palette",
+                         f.photometric);
+    if (f.samples < p->channels)
+        return error_set(e, PL_USAGE, "the TIFF has %u samples a pixel; expected %u", f.samples, p->channels);
     if (find_type(&f, &p->type, e)) return e->code;
-    if (!TIFFIsCODECConfigured(f.compression)) return error_set(e, PL_USAGE, "the TIFF is compressed by method %u, which this libtiff does not have", f.compression);
+    if (!TIFFIsCODECConfigured(f.compression))
+        return error_set(e, PL_USAGE, "the TIFF is compressed by method %u, which this libtiff does not have",
+                         f.compression);
     if ((uint64_t)p->w * p->h > PNG_MAX_PIXELS)
-        return error_set(e, PL_USAGE, "the TIFF has %ux%u pixels; at most %d pixels are allowed", p->w, p->h, PNG_MAX_PIXELS);
+        return error_set(e, PL_USAGE, "the TIFF has %ux%u pixels; at most %d pixels are allowed", p->w, p->h,
+                         PNG_MAX_PIXELS);
     const tmsize_t chunk = f.tiled ? TIFFTileSize(t) : TIFFStripSize(t);
     if (chunk <= 0 || (uint64_t)chunk > (uint64_t)1 << 31) return bad(r, e);
     p->scratch = in_place(&f, p->channels) ? 0 : (size_t)align_up((uint64_t)chunk, 8);
@@ -168,7 +194,7 @@ int tiff_list(struct tiff_pages *l, const struct tiff_source *s, struct error *e
     return rc;
 }
 
-/* --- pixels ------------------------------------------------------------------------------------------- */
+/* --- pixels ----------------------------------------------------------------------------------- */
 
 static size_t plane_room(const struct tiff_page *p, bool labels)
 {
@@ -178,7 +204,8 @@ static size_t plane_room(const struct tiff_page *p, bool labels)
 
 size_t tiff_room(const struct tiff_page *p, bool labels) { return plane_room(p, labels) + p->scratch; }
 
-/* Copies `rows` rows of `columns` pixels from a strip or tile into the plane. A sample of one channel goes to channel c. */
+/* Copies `rows` rows of `columns` pixels from a strip or tile into the plane. A sample of one
+ * channel goes to channel c. */
 struct block {
     const uint8_t *from;
     size_t stride;                        /* bytes of a row of the block */
@@ -196,12 +223,15 @@ static void put_block(struct plane *to, const struct form *f, const struct block
         uint8_t *row = (uint8_t *)to->at + (((size_t)b->y + y) * to->w + b->x) * to->channels * bytes;
         for (uint32_t x = 0; x < b->columns; x++) {
             if (f->bits == 1) row[x] = from[x / 8] >> (7 - x % 8) & 1 ? on : 0;
-            else memcpy(row + (x * (size_t)to->channels + b->c) * bytes, from + x * (size_t)b->samples * bytes, channels * bytes);
+            else
+                memcpy(row + (x * (size_t)to->channels + b->c) * bytes, from + x * (size_t)b->samples * bytes,
+                       channels * bytes);
         }
     }
 }
 
-/* Decodes a strip or a tile. One that the file does not list has the offset 0, where the file's header is. */
+/* Decodes a strip or a tile. One that the file does not list has the offset 0, where the file's
+ * header is. */
 static bool decode_block(TIFF *t, bool tiled, uint32_t i, void *to, tmsize_t n)
 {
     uint64_t *offsets = NULL;
@@ -240,9 +270,12 @@ static bool read_blocks(TIFF *t, const struct form *f, void *scratch, size_t roo
     for (uint32_t c = 0; c < (separate ? to->channels : 1); c++)
         for (uint32_t y = 0; y < to->h; y += (uint32_t)min_u64(h, to->h - y))
             for (uint32_t x = 0; x < to->w; x += (uint32_t)min_u64(w, to->w - x)) {
-                const struct block b = {scratch, stride, x, y, (uint32_t)min_u64(w, to->w - x), (uint32_t)min_u64(h, to->h - y), samples, c};
+                const struct block b =
+                    {scratch, stride, x, y, (uint32_t)min_u64(w, to->w - x), (uint32_t)min_u64(h, to->h - y),
+                     samples, c};
                 const tmsize_t want = (tmsize_t)(stride * (f->tiled ? h : b.rows));
-                const uint32_t i = f->tiled ? TIFFComputeTile(t, x, y, 0, (uint16_t)c) : TIFFComputeStrip(t, y, (uint16_t)c);
+                const uint32_t i =
+                    f->tiled ? TIFFComputeTile(t, x, y, 0, (uint16_t)c) : TIFFComputeStrip(t, y, (uint16_t)c);
                 if (!decode_block(t, f->tiled, i, scratch, want)) return false;
                 put_block(to, f, &b);
             }
@@ -270,7 +303,8 @@ static bool look_up(TIFF *t, struct plane *p)
     return true;
 }
 
-int tiff_read(const struct tiff_source *s, const struct tiff_page *p, bool labels, void *to, size_t room, struct plane *out, struct error *e)
+int tiff_read(const struct tiff_source *s, const struct tiff_page *p, bool labels, void *to, size_t room,
+              struct plane *out, struct error *e)
 {
     struct reader r;
     CHECK(room >= tiff_room(p, labels), "a TIFF of %ux%u pixels in %zu bytes", p->w, p->h, room);
@@ -278,9 +312,12 @@ int tiff_read(const struct tiff_source *s, const struct tiff_page *p, bool label
     if (!t) return bad(&r, e);
     *out = (struct plane){.h = p->h, .w = p->w, .channels = p->channels, .type = p->type, .slope = 1, .at = to};
     struct tiff_page now;
-    bool good = TIFFSetSubDirectory(t, p->at) && !describe_page(t, &r, &now, e) && now.w == p->w && now.h == p->h && now.channels == p->channels && now.type == p->type && now.scratch == p->scratch;
+    bool good = TIFFSetSubDirectory(t, p->at) && !describe_page(t, &r, &now, e) && now.w == p->w && now.h == p->h &&
+                now.channels == p->channels && now.type == p->type && now.scratch == p->scratch;
     const struct form f = form_of(t);
-    if (good) good = in_place(&f, p->channels) ? read_in_place(t, out) : read_blocks(t, &f, (char *)to + plane_room(p, labels), p->scratch, out);
+    if (good)
+        good = in_place(&f, p->channels) ? read_in_place(t, out)
+                                         : read_blocks(t, &f, (char *)to + plane_room(p, labels), p->scratch, out);
     if (good && f.photometric == PHOTOMETRIC_MINISWHITE) invert(out);
     if (good && p->palette && !labels) good = look_up(t, out);
     TIFFClose(t);

@@ -11,10 +11,13 @@
 #define MAGICK(ending) "convert to PNG, such as with ImageMagick: magick mogrify -format png *." ending
 
 static const struct unread formats[] = {
-    {"MetaImage or NRRD", " .mha .mhd .nrrd ", "convert to NIfTI with SimpleITK: WriteImage(ReadImage(\"a.mha\"), \"a.nii.gz\")"},
+    {"MetaImage or NRRD", " .mha .mhd .nrrd ",
+     "convert to NIfTI with SimpleITK: WriteImage(ReadImage(\"a.mha\"), \"a.nii.gz\")"},
     {"a TIFF with another ending", " ", "name it .tif"},
     {"a NIfTI volume with another ending", " ", "name it .nii, or .nii.gz if it is compressed"},
-    {"DICOM", " .dicom .ima ", "name the files .dcm, and give each series a folder of its own, beside a folder of label volumes: images/CASE/*.dcm and labels/CASE.nii.gz"},
+    {"DICOM", " .dicom .ima ",
+     "name the files .dcm, and give each series a folder of its own, beside a folder of label volumes: "
+     "images/CASE/*.dcm and labels/CASE.nii.gz"},
     {"Analyze", " .hdr .img ", "convert to NIfTI with nibabel: nibabel.save(nibabel.load(\"a.hdr\"), \"a.nii.gz\")"},
     {"BMP", " .bmp ", MAGICK("bmp")},
     {"GIF", " .gif ", MAGICK("gif")},
@@ -51,8 +54,9 @@ const struct unread *unread_by_bytes(const void *bytes, size_t n)
         int format;
         size_t at, n;
         const char *magic;
-    } magics[] = {{TIFF, 0, 4, "II*\0"}, {TIFF, 0, 4, "MM\0*"}, {TIFF, 0, 4, "II+\0"}, {NIFTI, 344, 4, "n+1\0"}, {NIFTI, 4, 4, "n+2\0"},
-                  {DICOM, 128, 4, "DICM"}, {ANALYZE, 344, 4, "ni1\0"}, {META, 0, 4, "NRRD"}, {BMP, 0, 2, "BM"}, {GIF, 0, 4, "GIF8"}};
+    } magics[] = {{TIFF, 0, 4, "II*\0"},  {TIFF, 0, 4, "MM\0*"},   {TIFF, 0, 4, "II+\0"},      {NIFTI, 344, 4, "n+1\0"},
+                  {NIFTI, 4, 4, "n+2\0"}, {DICOM, 128, 4, "DICM"}, {ANALYZE, 344, 4, "ni1\0"}, {META, 0, 4, "NRRD"},
+                  {BMP, 0, 2, "BM"},      {GIF, 0, 4, "GIF8"}};
     for (size_t i = 0; i < COUNT(magics); i++)
         if (bytes_at(bytes, n, magics[i].at, magics[i].magic, magics[i].n)) return &formats[magics[i].format];
     return NULL;
@@ -68,7 +72,9 @@ const struct unread *unread_file(const char *path)
 
 int unread_refuse(const struct unread *u, uint64_t n, const char *where, const char *example, struct error *e)
 {
-    if (n == 1) return error_set(e, PL_USAGE, "%s%s%s is %s, which is not read: %s", where ? where : "", where ? "/" : "", example, u->name, u->advice);
-    return error_set(e, PL_USAGE, "%llu files%s%s are %s (such as %s), which is not read: %s", (unsigned long long)n, where ? " in " : "", where ? where : "", u->name,
-                     example, u->advice);
+    if (n == 1)
+        return error_set(e, PL_USAGE, "%s%s%s is %s, which is not read: %s", where ? where : "", where ? "/" : "",
+                         example, u->name, u->advice);
+    return error_set(e, PL_USAGE, "%llu files%s%s are %s (such as %s), which is not read: %s", (unsigned long long)n,
+                     where ? " in " : "", where ? where : "", u->name, example, u->advice);
 }

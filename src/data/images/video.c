@@ -12,7 +12,8 @@
 
 /* --- the choice ------------------------------------------------------------------------------ */
 
-/* Whether a time k/fps falls to frame i: it is the frame's own or later, and before the next frame's. */
+/* Whether a time k/fps falls to frame i: it is the frame's own or later, and before the next
+ * frame's. */
 static bool shown(const double *times, uint32_t n, uint32_t i, double fps)
 {
     const double microsecond = 1e-6, begins = times[i] - times[0];
@@ -39,7 +40,8 @@ uint32_t video_choose(const double *times, uint32_t n, const struct video_option
 
 static uint32_t whole_seconds(double t) { return (uint32_t)fmin(fmax(t + 1e-6, 0), UINT32_MAX); }
 
-void video_times_fill(const double *times, uint32_t n, double duration, const uint32_t *chosen, uint32_t frames, struct bump *b, struct video_times *out)
+void video_times_fill(const double *times, uint32_t n, double duration, const uint32_t *chosen, uint32_t frames,
+                      struct bump *b, struct video_times *out)
 {
     *out = (struct video_times){bump_alloc(b, (frames + 1) * sizeof *out->seconds), frames, whole_seconds(duration)};
     for (uint32_t i = 0; i < frames; i++) {
@@ -81,7 +83,9 @@ static int list_images(struct folder *f, struct error *e)
     if (v->fd < 0 && dir_list_ending(v->path, "", &f->paths, e)) return e->code;
     for (uint32_t i = 0; i < f->paths.n; i++) add_image(f, (struct frame_file){.path = f->paths.at[i], .fd = -1});
     for (uint32_t i = 0; i < v->n_parts; i++) add_image(f, (struct frame_file){v->path, v->fd, v->parts[i]});
-    return f->files.n ? PL_OK : error_set(e, PL_USAGE, "%s: a video without frames: the folder has no JPEG, PNG or WebP images", v->path);
+    return f->files.n ? PL_OK
+                      : error_set(e, PL_USAGE, "%s: a video without frames: the folder has no JPEG, PNG or WebP images",
+                                  v->path);
 }
 
 /* Opens a file of a folder on the disk; in a tar it is open. */
@@ -102,9 +106,12 @@ static int read_image(const struct frame_file *file, const struct video_options 
     const size_t pixels = align_up(n, 64);
     char *bytes = o->to ? o->to : mem_alloc(n < MOST_BYTES ? n + 1 : 1);
     int rc = PL_OK;
-    if (n > MOST_BYTES || (o->to && pixels > o->room)) rc = error_set(e, PL_NOFIT, "the image has %llu bytes; expected at most %zu", (unsigned long long)n, o->to ? o->room : (size_t)MOST_BYTES);
+    if (n > MOST_BYTES || (o->to && pixels > o->room))
+        rc = error_set(e, PL_NOFIT, "the image has %llu bytes; expected at most %zu", (unsigned long long)n,
+                       o->to ? o->room : (size_t)MOST_BYTES);
     if (!rc) rc = fd_read_at(x.fd, x.part.offset, bytes, n, e);
-    if (!rc) rc = image_decode(out, bytes, n, &o->image, o->to ? bytes + pixels : NULL, o->to ? o->room - pixels : 0, e);
+    if (!rc)
+        rc = image_decode(out, bytes, n, &o->image, o->to ? bytes + pixels : NULL, o->to ? o->room - pixels : 0, e);
     if (!o->to) mem_free(bytes);
     if (file->fd < 0) close(x.fd);
     return rc;
@@ -117,7 +124,8 @@ static void free_image(const struct video_options *o, struct image *i)
 }
 
 /* Frames that wait for the first good one are given when it comes. */
-static int read_folder(const struct folder *f, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e)
+static int read_folder(const struct folder *f, const struct video_options *o, video_take *take, void *user,
+                       uint32_t *replaced, struct error *e)
 {
     struct image image = {0};
     const struct frame_file *last = NULL; /* the last good one */
@@ -185,7 +193,8 @@ int video_scan(const struct video_at *v, const struct video_options *o, uint32_t
     return rc;
 }
 
-int video_time(const struct video_at *v, const struct video_options *o, struct bump *b, struct video_times *out, struct error *e)
+int video_time(const struct video_at *v, const struct video_options *o, struct bump *b, struct video_times *out,
+               struct error *e)
 {
     struct folder f;
     *out = (struct video_times){0};
@@ -197,7 +206,8 @@ int video_time(const struct video_at *v, const struct video_options *o, struct b
     return rc;
 }
 
-int video_read(const struct video_at *v, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e)
+int video_read(const struct video_at *v, const struct video_options *o, video_take *take, void *user,
+               uint32_t *replaced, struct error *e)
 {
     struct folder f;
     *replaced = 0;

@@ -1,21 +1,25 @@
 /*
- * video.h: the frames of a video, which is a folder of images or a file that FFmpeg's libraries read, on the disk or in a tar.
+ * video.h: the frames of a video, which is a folder of images or a file that FFmpeg's libraries
+ * read, on the disk or in a tar.
  *
- * Which frames are used (video_choose). Time begins with the first frame. At the times 0, 1/fps, 2/fps, ... up
- * to the last frame's, the frame that is shown then is taken: the last one that began by that time, to the
- * microsecond. No frame is taken twice. Of n such frames, more than max_frames are thinned evenly: the frames
- * floor(i * n / max_frames). The times are the file's own, so that a variable frame rate is followed. The images
- * of a folder, in the order of their names' bytes, have no times: all of them are taken, and thinned in the same way.
+ * Which frames are used (video_choose). Time begins with the first frame. At the times 0, 1/fps,
+ * 2/fps, ... up to the last frame's, the frame that is shown then is taken: the last one that began
+ * by that time, to the microsecond. No frame is taken twice. Of n such frames, more than max_frames
+ * are thinned evenly: the frames floor(i * n / max_frames). The times are the file's own, so that a
+ * variable frame rate is followed. The images of a folder, in the order of their names' bytes, have
+ * no times: all of them are taken, and thinned in the same way.
  *
- * A frame that cannot be decoded is replaced by the last good one before it, or else by the first good one after
- * it, and counted. Orientation in a file's metadata is not applied. Messages begin with the path.
+ * A frame that cannot be decoded is replaced by the last good one before it, or else by the first
+ * good one after it, and counted. Orientation in a file's metadata is not applied. Messages begin
+ * with the path.
  */
 #ifndef DATA_VIDEO_H
 #define DATA_VIDEO_H
 
 #include "data/images/image.h"
 
-/* Where a video is: a file or a folder; or, in a tar, one of its files, or as parts those of a folder. */
+/* Where a video is: a file or a folder; or, in a tar, one of its files, or as parts those of a
+ * folder. */
 struct video_at {
     const char *path;      /* in a tar it is for messages */
     int fd;                /* of the tar; -1: it is in none */
@@ -31,35 +35,43 @@ struct video_options {
     double fps;          /* frames a second that are taken; 0: every frame */
     uint32_t max_frames; /* 0: any number */
     /* Of video_read alone: */
-    void *to;            /* memory for a frame, with the file of an image before its pixels; NULL: frames are on the heap */
+    /* memory for a frame, with the file of an image before its pixels; NULL: frames are on the
+     * heap */
+    void *to;
     size_t room;         /* its bytes */
     struct image_options image; /* how the images of a folder are decoded */
 };
 
-/* Chooses among n frames by their times in seconds, ascending, and writes their numbers in order to chosen[n].
- * Returns how many. times NULL: the frames have none. */
+/* Chooses among n frames by their times in seconds, ascending, and writes their numbers in order to
+ * chosen[n]. Returns how many. times NULL: the frames have none. */
 uint32_t video_choose(const double *times, uint32_t n, const struct video_options *o, uint32_t *chosen);
 
-/* How many frames of a video are used, without decoding any. PL_USAGE: there is no such video, it is not one that is
- * read, or it has no frames. */
+/* How many frames of a video are used, without decoding any. PL_USAGE: there is no such video, it
+ * is not one that is read, or it has no frames. */
 int video_scan(const struct video_at *v, const struct video_options *o, uint32_t *frames, struct error *e);
 
-/* When the frames that are used are shown, in whole seconds rounded down (to the microsecond). A file's last frame lasts as long as the others do on
- * average. The images of a folder are taken to be o->fps a second; 24, where that is 0. */
+/* When the frames that are used are shown, in whole seconds rounded down (to the microsecond). A
+ * file's last frame lasts as long as the others do on average. The images of a folder are taken to
+ * be o->fps a second; 24, where that is 0. */
 struct video_times {
     uint32_t *seconds; /* [frames] */
     uint32_t frames, duration;
 };
 /* The same scan with the times, in `b`. */
-int video_time(const struct video_at *v, const struct video_options *o, struct bump *b, struct video_times *out, struct error *e);
+int video_time(const struct video_at *v, const struct video_options *o, struct bump *b, struct video_times *out,
+               struct error *e);
 /* For the two kinds of videos: fills *out from the times of all n frames. */
-void video_times_fill(const double *times, uint32_t n, double duration, const uint32_t *chosen, uint32_t frames, struct bump *b, struct video_times *out);
+void video_times_fill(const double *times, uint32_t n, double duration, const uint32_t *chosen, uint32_t frames,
+                      struct bump *b, struct video_times *out);
 
-/* Receives frame i of those that are used. Its pixels are valid during the call; a failure ends the reading. */
+/* Receives frame i of those that are used. Its pixels are valid during the call; a failure ends the
+ * reading. */
 typedef int video_take(void *user, uint32_t i, const struct image *frame, struct error *e);
-/* Decodes the frames that are used, in order, one at a time; *replaced of them could not be decoded. PL_USAGE as in
- * video_scan, and when no frame can be decoded; PL_NOFIT: o->room is too small for one. FFmpeg decodes in the calling
- * thread; what it allocates is freed when the call returns, and so is the list of the frames. */
-int video_read(const struct video_at *v, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e);
+/* Decodes the frames that are used, in order, one at a time; *replaced of them could not be
+ * decoded. PL_USAGE as in video_scan, and when no frame can be decoded; PL_NOFIT: o->room is too
+ * small for one. FFmpeg decodes in the calling thread; what it allocates is freed when the call
+ * returns, and so is the list of the frames. */
+int video_read(const struct video_at *v, const struct video_options *o, video_take *take, void *user,
+               uint32_t *replaced, struct error *e);
 
 #endif

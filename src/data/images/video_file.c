@@ -1,16 +1,18 @@
 /*
  * video_file.c: FFmpeg's libraries behind video_file.h.
  *
- * A file is gone through twice. The first time its packets are listed, without decoding: each holds a frame, and the
- * times of all frames give the choice. The second time packets are decoded. A decoded frame is known by its
- * timestamp or, in a file where some packets have none, by its number. Up to the last key frame that is no later than the next
- * wanted frame, packets are passed over.
+ * A file is gone through twice. The first time its packets are listed, without decoding: each holds
+ * a frame, and the times of all frames give the choice. The second time packets are decoded. A
+ * decoded frame is known by its timestamp or, in a file where some packets have none, by its
+ * number. Up to the last key frame that is no later than the next wanted frame, packets are passed
+ * over.
  *
  *     packets     I  P  P  P  I  P  P  P  I  P  P  P
  *     wanted         x                          x
  *     decoded     x  x                    x  x  x
  *
- * FFmpeg reads bytes through read_bytes alone and may open nothing by itself. It decodes in one thread.
+ * FFmpeg reads bytes through read_bytes alone and may open nothing by itself. It decodes in one
+ * thread.
  */
 #include "data/images/video_file.h"
 
@@ -59,7 +61,10 @@ static bool find(void *const libraries[], enum library l, const char *name, void
 {
     void *found = dlsym(libraries[l], name);
     memcpy(to, &found, sizeof found);
-    return found || (error_set(&ff.e, PL_FAIL, "FFmpeg's %s has no function %s: install the FFmpeg that this program was built with", library_names[l], name), false);
+    return found || (error_set(&ff.e, PL_FAIL,
+                               "FFmpeg's %s has no function %s: install the FFmpeg that this program was built with",
+                               library_names[l], name),
+                     false);
 }
 
 static void load(void)
@@ -68,7 +73,10 @@ static void load(void)
     void *l[COUNT(library_names)];
     for (size_t i = 0; i < COUNT(library_names); i++)
         if (!(l[i] = dlopen(library_names[i], RTLD_NOW | RTLD_LOCAL))) {
-            error_set(&ff.e, PL_FAIL, "FFmpeg's %s, which reads video files, is not found: install FFmpeg's libraries (make deps), or give a folder of the frames", library_names[i]);
+            error_set(&ff.e, PL_FAIL,
+                      "FFmpeg's %s, which reads video files, is not found: install FFmpeg's libraries (make deps), or "
+                      "give a folder of the frames",
+                      library_names[i]);
             return;
         }
 #define FIND(library, function) && find(l, library, #function, &ff.function)
@@ -93,7 +101,7 @@ static int failed(int code, const char *what, struct error *e)
     return error_set(e, PL_USAGE, "%s: %s", what, why);
 }
 
-/* --- an open file ------------------------------------------------------------------------------ */
+/* --- an open file ----------------------------------------------------------------------------- */
 
 struct video_file {
     int fd;
@@ -188,7 +196,7 @@ static bool next_packet(struct video_file *v)
     return false;
 }
 
-/* --- the choice -------------------------------------------------------------------------------- */
+/* --- the choice ------------------------------------------------------------------------------- */
 
 struct key_frame {
     int64_t time; /* in units of the stream */
@@ -212,7 +220,8 @@ static void free_listing(struct listing *l)
     mem_free(l->chosen);
 }
 
-/* Whether a packet gives a frame: it is complete, and is neither cut off by an edit list nor VP8's hidden frame. */
+/* Whether a packet gives a frame: it is complete, and is neither cut off by an edit list nor VP8's
+ * hidden frame. */
 static bool is_shown(const struct video_file *v, const AVPacket *p)
 {
     if (p->flags & (AV_PKT_FLAG_CORRUPT | AV_PKT_FLAG_DISCARD) || p->size < 1) return false;
@@ -238,21 +247,24 @@ static void list_packets(struct video_file *v, struct listing *l)
     if (l->frames.n) qsort(l->frames.at, l->frames.n, sizeof *l->frames.at, compare_times);
 }
 
-/* Seconds from the first frame on. Without timestamps the file's average rate counts, or 25 frames a second. */
+/* Seconds from the first frame on. Without timestamps the file's average rate counts, or 25 frames
+ * a second. */
 static double *seconds(const struct video_file *v, const struct listing *l)
 {
     AVRational unit = v->stream->time_base;
     const AVRational rate = v->stream->avg_frame_rate;
     double *out = mem_alloc(l->frames.n * sizeof *out);
     if (!l->timed) unit = rate.num > 0 && rate.den > 0 ? (AVRational){rate.den, rate.num} : (AVRational){1, 25};
-    for (uint32_t i = 0; i < l->frames.n; i++) out[i] = ((double)l->frames.at[i] - (double)l->frames.at[0]) * unit.num / unit.den;
+    for (uint32_t i = 0; i < l->frames.n; i++)
+        out[i] = ((double)l->frames.at[i] - (double)l->frames.at[0]) * unit.num / unit.den;
     return out;
 }
 
 static int choose(struct video_file *v, const struct video_options *o, struct listing *l, struct error *e)
 {
     list_packets(v, l);
-    if (!l->frames.n) return error_set(e, PL_USAGE, "a video without frames: the file ends or is damaged before the first one");
+    if (!l->frames.n)
+        return error_set(e, PL_USAGE, "a video without frames: the file ends or is damaged before the first one");
     l->times = seconds(v, l);
     l->chosen = mem_alloc(l->frames.n * sizeof *l->chosen);
     l->n = video_choose(l->times, l->frames.n, o, l->chosen);
@@ -278,7 +290,8 @@ int video_file_scan(const struct video_at *at, const struct video_options *o, ui
     return rc;
 }
 
-int video_file_time(const struct video_at *at, const struct video_options *o, struct bump *b, struct video_times *out, struct error *e)
+int video_file_time(const struct video_at *at, const struct video_options *o, struct bump *b, struct video_times *out,
+                    struct error *e)
 {
     struct listing l;
     int rc = list_file(at, o, &l, e);
@@ -288,7 +301,7 @@ int video_file_time(const struct video_at *at, const struct video_options *o, st
     return rc;
 }
 
-/* --- decoding ---------------------------------------------------------------------------------- */
+/* --- decoding --------------------------------------------------------------------------------- */
 
 struct decoder {
     struct video_file v;
@@ -314,12 +327,15 @@ static int convert(struct decoder *d, const AVFrame *f, struct error *e)
     const int w = f->width, h = f->height, flags = SWS_BILINEAR | SWS_FULL_CHR_H_INT | SWS_ACCURATE_RND | SWS_BITEXACT;
     const size_t bytes = (size_t)w * (size_t)h * 3;
     if (w < 1 || h < 1 || (uint64_t)w * (uint64_t)h > IMAGE_MAX_PIXELS)
-        return error_set(e, PL_USAGE, "a frame has %dx%d pixels; at most %d pixels are allowed", w, h, IMAGE_MAX_PIXELS);
+        return error_set(e, PL_USAGE, "a frame has %dx%d pixels; at most %d pixels are allowed", w, h,
+                         IMAGE_MAX_PIXELS);
     d->rgb = ff.sws_getCachedContext(d->rgb, w, h, f->format, w, h, AV_PIX_FMT_RGB24, flags, NULL, NULL, NULL);
     if (!d->rgb) return error_set(e, PL_USAGE, "FFmpeg cannot convert the pixels of the video to RGB");
-    ff.sws_setColorspaceDetails(d->rgb, ff.sws_getCoefficients(f->colorspace), f->color_range == AVCOL_RANGE_JPEG, ff.sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, 1 << 16,
-                                1 << 16);
-    if (d->o->to && bytes > d->o->room) return error_set(e, PL_NOFIT, "a frame of %dx%d pixels takes %zu bytes; expected at most %zu", w, h, bytes, d->o->room);
+    ff.sws_setColorspaceDetails(d->rgb, ff.sws_getCoefficients(f->colorspace), f->color_range == AVCOL_RANGE_JPEG,
+                                ff.sws_getCoefficients(SWS_CS_DEFAULT), 1, 0, 1 << 16, 1 << 16);
+    if (d->o->to && bytes > d->o->room)
+        return error_set(e, PL_NOFIT, "a frame of %dx%d pixels takes %zu bytes; expected at most %zu", w, h, bytes,
+                         d->o->room);
     if (d->o->to) d->image.rgb = d->o->to;
     else if (bytes > d->room) {
         d->image.rgb = mem_resize(d->image.rgb, bytes);
@@ -327,7 +343,8 @@ static int convert(struct decoder *d, const AVFrame *f, struct error *e)
     }
     d->image.width = (uint32_t)w;
     d->image.height = (uint32_t)h;
-    ff.sws_scale(d->rgb, (const uint8_t *const *)f->data, f->linesize, 0, h, (uint8_t *const[]){d->image.rgb}, (const int[]){w * 3});
+    ff.sws_scale(d->rgb, (const uint8_t *const *)f->data, f->linesize, 0, h, (uint8_t *const[]){d->image.rgb},
+                 (const int[]){w * 3});
     return PL_OK;
 }
 
@@ -341,15 +358,16 @@ static int give(struct decoder *d, const AVFrame *f, bool good, struct error *e)
     return d->take(d->user, d->given++, &d->image, e);
 }
 
-/* Gives what the decoded frame d->next decides: itself where it is wanted, and the last good one, else itself, for
- * wanted frames before it, which did not come. */
+/* Gives what the decoded frame d->next decides: itself where it is wanted, and the last good one,
+ * else itself, for wanted frames before it, which did not come. */
 static int take_frame(struct decoder *d, struct error *e)
 {
     const int64_t time = d->list->timed ? d->next->pts : d->decoded;
     int rc = PL_OK;
     d->decoded++;
     if (d->next->flags & AV_FRAME_FLAG_CORRUPT || d->next->decode_error_flags) return PL_OK;
-    while (d->given < d->list->n && wanted(d) < time && !rc) rc = give(d, has_pixels(d->last) ? d->last : d->next, false, e);
+    while (d->given < d->list->n && wanted(d) < time && !rc)
+        rc = give(d, has_pixels(d->last) ? d->last : d->next, false, e);
     if (!rc && d->given < d->list->n && wanted(d) == time) rc = give(d, d->next, true, e);
     ff.av_frame_unref(d->last);
     ff.av_frame_move_ref(d->last, d->next);
@@ -367,8 +385,8 @@ static int take_frames(struct decoder *d, struct error *e)
     return rc;
 }
 
-/* The last key frame that is no later than the next wanted frame: packets before it are passed over. Frames without
- * times are counted, so that none is passed over. */
+/* The last key frame that is no later than the next wanted frame: packets before it are passed
+ * over. Frames without times are counted, so that none is passed over. */
 static uint32_t find_start(struct decoder *d)
 {
     const struct listing *l = d->list;
@@ -402,7 +420,8 @@ static int open_decoder(struct decoder *d, struct error *e)
 {
     const AVCodecParameters *p = d->v.stream->codecpar;
     const AVCodec *codec = ff.avcodec_find_decoder(p->codec_id);
-    if (!codec) return error_set(e, PL_USAGE, "FFmpeg has no decoder for its codec, %s", ff.avcodec_get_name(p->codec_id));
+    if (!codec)
+        return error_set(e, PL_USAGE, "FFmpeg has no decoder for its codec, %s", ff.avcodec_get_name(p->codec_id));
     d->context = ff.avcodec_alloc_context3(codec);
     d->last = ff.av_frame_alloc();
     d->next = ff.av_frame_alloc();
@@ -424,7 +443,8 @@ static void close_decoder(struct decoder *d)
     close_file(&d->v);
 }
 
-int video_file_read(const struct video_at *at, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e)
+int video_file_read(const struct video_at *at, const struct video_options *o, video_take *take, void *user,
+                    uint32_t *replaced, struct error *e)
 {
     struct listing l;
     int rc = list_file(at, o, &l, e);

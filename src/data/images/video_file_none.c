@@ -11,10 +11,14 @@ const char *video_file_version(struct error *e)
 
 static int refuse(const char *path, struct error *e)
 {
-    return error_set(e, PL_USAGE, "%s: this build has no FFmpeg to read video files: give a folder of the frames, or run make deps and build again", path);
+    return error_set(e, PL_USAGE,
+                     "%s: this build has no FFmpeg to read video files: give a folder of the frames, or run make deps "
+                     "and build again",
+                     path);
 }
 
-int video_file_time(const struct video_at *at, const struct video_options *o, struct bump *b, struct video_times *out, struct error *e)
+int video_file_time(const struct video_at *at, const struct video_options *o, struct bump *b, struct video_times *out,
+                    struct error *e)
 {
     (void)o, (void)b, (void)out;
     return refuse(at->path, e);
@@ -26,7 +30,8 @@ int video_file_scan(const struct video_at *at, const struct video_options *o, ui
     return refuse(at->path, e);
 }
 
-int video_file_read(const struct video_at *at, const struct video_options *o, video_take *take, void *user, uint32_t *replaced, struct error *e)
+int video_file_read(const struct video_at *at, const struct video_options *o, video_take *take, void *user,
+                    uint32_t *replaced, struct error *e)
 {
     (void)o, (void)take, (void)user, (void)replaced;
     return refuse(at->path, e);

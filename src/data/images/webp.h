@@ -1,9 +1,9 @@
 /*
  * webp.h: WebP images, lossy and lossless. Only webp.c uses libwebp.
  *
- * A build without libwebp has webp_none.c instead, in which every WebP is an error. While it decodes,
- * libwebp allocates: about 4 bytes a pixel for a lossless file, some rows for a lossy one; all of it is
- * freed when the call returns. Messages do not name the file.
+ * A build without libwebp has webp_none.c instead, in which every WebP is an error. While it
+ * decodes, libwebp allocates: about 4 bytes a pixel for a lossless file, some rows for a lossy one;
+ * all of it is freed when the call returns. Messages do not name the file.
  */
 #ifndef DATA_WEBP_H
 #define DATA_WEBP_H

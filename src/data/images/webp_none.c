@@ -7,7 +7,9 @@ const char *webp_version(void) { return NULL; }
 
 static int refuse(struct error *e)
 {
-    return error_set(e, PL_USAGE, "the image is WebP, and this build has no libwebp: convert it to PNG, or install libwebp-dev and build again");
+    return error_set(
+        e, PL_USAGE,
+        "the image is WebP, and this build has no libwebp: convert it to PNG, or install libwebp-dev and build again");
 }
 
 int webp_peek(const void *bytes, size_t n, struct webp_header *h, struct error *e)

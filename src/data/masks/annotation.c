@@ -145,11 +145,15 @@ static enum data_fault check_shapes(const struct annotation *a, const struct mas
     for (uint32_t i = 0; i < a->masks; i++) {
         const struct shape *shape = &masks[i].shape;
         if (shape->kind != SHAPE_RLE)
-            return error_set(e, PL_USAGE, "mask %lld is a list of polygons; expected run lengths (if this is COCO, set data.format: coco)",
-                             (long long)masks[i].id), FAULT_SHAPE;
+            return error_set(
+                       e, PL_USAGE,
+                       "mask %lld is a list of polygons; expected run lengths (if this is COCO, set data.format: coco)",
+                       (long long)masks[i].id),
+                   FAULT_SHAPE;
         if (shape->h != a->h || shape->w != a->w)
-            return error_set(e, PL_USAGE, "mask %lld has %u x %u pixels (width x height), its image %u x %u", (long long)masks[i].id,
-                             shape->w, shape->h, a->w, a->h), FAULT_SIZE;
+            return error_set(e, PL_USAGE, "mask %lld has %u x %u pixels (width x height), its image %u x %u",
+                             (long long)masks[i].id, shape->w, shape->h, a->w, a->h),
+                   FAULT_SIZE;
     }
     return FAULT_NONE;
 }

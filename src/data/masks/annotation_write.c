@@ -38,7 +38,8 @@ static void extend_box(struct traced *t, uint32_t x, uint32_t y, bool *any)
 
 /* A column's last run ends with the region, unless the region touches the image's lower edge and
  * the next column continues the run. */
-void trace_runs(struct traced *t, uint32_t h, uint32_t w, uint32_t x0, uint32_t y0, uint32_t x1, uint32_t y1, trace_set *set, const void *of)
+void trace_runs(struct traced *t, uint32_t h, uint32_t w, uint32_t x0, uint32_t y0, uint32_t x1, uint32_t y1,
+                trace_set *set, const void *of)
 {
     struct run r = {0};
     bool whole = y0 == 0 && y1 == h - 1, any = false;
@@ -92,7 +93,9 @@ void annotation_write_begin(struct text *out, int64_t image_id, uint32_t w, uint
     struct text quoted = {0};
     struct json_writer json = {.out = &quoted};
     json_put_string(&json, NULL, file_name);
-    text_printf(out, "{\"image\": {\"image_id\": %lld, \"width\": %u, \"height\": %u, \"file_name\": %s}, \"annotations\": [", (long long)image_id, w, h, quoted.at);
+    text_printf(
+        out, "{\"image\": {\"image_id\": %lld, \"width\": %u, \"height\": %u, \"file_name\": %s}, \"annotations\": [",
+        (long long)image_id, w, h, quoted.at);
     text_free(&quoted);
 }
 

@@ -26,8 +26,8 @@ static bool same_grid(const struct shape *s, const struct grid *g)
 {
     const struct grid_geometry *a = &g->at;
     uint64_t per = s->cells.per;
-    return !s->cells.id && !a->flip && a->crop_w == a->w && a->crop_h == a->h && a->gw == s->cells.w && a->gh == s->cells.h &&
-           (uint64_t)s->cells.over_w * a->canvas_w == (uint64_t)a->resized_w * a->gw * per &&
+    return !s->cells.id && !a->flip && a->crop_w == a->w && a->crop_h == a->h && a->gw == s->cells.w &&
+           a->gh == s->cells.h && (uint64_t)s->cells.over_w * a->canvas_w == (uint64_t)a->resized_w * a->gw * per &&
            (uint64_t)s->cells.over_h * a->canvas_h == (uint64_t)a->resized_h * a->gh * per;
 }
 
@@ -66,4 +66,7 @@ static bool cell_is_on(const void *of, uint32_t y, uint32_t x)
     return cell_at(s, (const uint8_t *)s->cells.at + y * s->cells.stride, x);
 }
 
-void cells_measure(const struct shape *s, struct rle_facts *f) { rle_measure_pixels(f, s->cells.h, s->cells.w, cell_is_on, s); }
+void cells_measure(const struct shape *s, struct rle_facts *f)
+{
+    rle_measure_pixels(f, s->cells.h, s->cells.w, cell_is_on, s);
+}

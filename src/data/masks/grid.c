@@ -84,15 +84,16 @@ int grid_set(struct grid *g, const struct grid_geometry *geometry, struct error 
     if (!a.w || !a.h || a.w > g->max_side || a.h > g->max_side)
         return error_set(e, PL_USAGE, "the image has %u x %u pixels; expected sides of 1 to %u", a.w, a.h, g->max_side);
     if (!a.gw || !a.gh || a.gw > g->max_cells || a.gh > g->max_cells)
-        return error_set(e, PL_USAGE, "the grid has %u x %u cells; expected sides of 1 to %u", a.gw, a.gh, g->max_cells);
+        return error_set(e, PL_USAGE, "the grid has %u x %u cells; expected sides of 1 to %u", a.gw, a.gh,
+                         g->max_cells);
     if (!a.crop_w || !a.crop_h || a.crop_w > a.w || a.crop_x > a.w - a.crop_w || a.crop_h > a.h ||
         a.crop_y > a.h - a.crop_h)
-        return error_set(e, PL_USAGE, "the crop of %u x %u at %u, %u is outside of the image of %u x %u", a.crop_w, a.crop_h,
-                         a.crop_x, a.crop_y, a.w, a.h);
+        return error_set(e, PL_USAGE, "the crop of %u x %u at %u, %u is outside of the image of %u x %u", a.crop_w,
+                         a.crop_h, a.crop_x, a.crop_y, a.w, a.h);
     if (!a.resized_w || !a.resized_h || a.resized_w > a.canvas_w || a.resized_h > a.canvas_h ||
         a.canvas_w > 1u << 20 || a.canvas_h > 1u << 20)
-        return error_set(e, PL_USAGE, "the image resized to %u x %u is larger than the canvas of %u x %u", a.resized_w, a.resized_h,
-                         a.canvas_w, a.canvas_h);
+        return error_set(e, PL_USAGE, "the image resized to %u x %u is larger than the canvas of %u x %u", a.resized_w,
+                         a.resized_h, a.canvas_w, a.canvas_h);
     g->at = a;
     g->stride = (uint32_t)grid_stride(a.gw);
     g->valid_w = sample_axis(g->column, a.gw, a.canvas_w, a.resized_w, a.crop_x, a.crop_w, a.flip);
@@ -196,6 +197,7 @@ uint64_t grid_count(const struct grid *g, const void *bits)
 {
     const uint64_t *words = bits;
     uint64_t count = 0;
-    for (size_t i = 0, n = (size_t)g->stride / 8 * g->at.gh; i < n; i++) count += (uint64_t)__builtin_popcountll(words[i]);
+    for (size_t i = 0, n = (size_t)g->stride / 8 * g->at.gh; i < n; i++)
+        count += (uint64_t)__builtin_popcountll(words[i]);
     return count;
 }

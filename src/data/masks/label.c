@@ -1,7 +1,7 @@
 /*
- * label.c: see label.h; label_look is in label_look.c. One pass over the rows, a run of equal pixels
- * at a time, computes the area and box of every value; a table of all 65536 values maps a value to
- * its mask.
+ * label.c: see label.h; label_look is in label_look.c. One pass over the rows, a run of equal
+ * pixels at a time, computes the area and box of every value; a table of all 65536 values maps a
+ * value to its mask.
  */
 #include "data/masks/label.h"
 
@@ -75,10 +75,17 @@ static void add_run(struct mask *m, uint32_t x, uint32_t end, uint32_t y)
 static struct mask new_mask(const struct label_options *o, const void *pixels, uint32_t h, uint32_t w, int bytes,
                             uint32_t value, uint32_t x, uint32_t y)
 {
-    return (struct mask){.id = value, .category = o->kind == LABELS_INSTANCES ? 0 : (int32_t)value,
-                         .box = {(float)x, (float)y, (float)x, (float)y}, .predicted_iou = 1, .stability = 1, .point = {NAN, NAN},
-                         .shape = {.kind = SHAPE_LABEL, .h = h, .w = w,
-                                   .label = {.pixels = pixels, .stride = (size_t)w * (size_t)bytes, .bytes = bytes, .id = value}}};
+    return (struct mask){
+        .id = value,
+        .category = o->kind == LABELS_INSTANCES ? 0 : (int32_t)value,
+        .box = {(float)x, (float)y, (float)x, (float)y},
+        .predicted_iou = 1,
+        .stability = 1,
+        .point = {NAN, NAN},
+        .shape = {.kind = SHAPE_LABEL,
+                  .h = h,
+                  .w = w,
+                  .label = {.pixels = pixels, .stride = (size_t)w * (size_t)bytes, .bytes = bytes, .id = value}}};
 }
 
 enum data_fault label_masks(void *pixels, uint32_t h, uint32_t w, int bytes, const struct label_options *o,
@@ -93,8 +100,11 @@ enum data_fault label_masks(void *pixels, uint32_t h, uint32_t w, int bytes, con
     CHECK(o->kind != LABELS_AUTO, "the meaning of the values is not decided");
     if (o->kind == LABELS_BINARY) {
         if (!make_binary(pixels, (uint64_t)h * w, bytes, o))
-            return error_set(e, PL_USAGE, "it has several values, and the mask images that data.labels auto looked at have one each: "
-                             "set data.labels to binary, classes or instances"), FAULT_MASK;
+            return error_set(
+                       e, PL_USAGE,
+                       "it has several values, and the mask images that data.labels auto looked at have one each: "
+                       "set data.labels to binary, classes or instances"),
+                   FAULT_MASK;
         o = &binary; /* 1 is the mask, whatever value is ignored */
     }
     for (uint32_t y = 0; y < h; y++) {
@@ -119,7 +129,7 @@ enum data_fault label_masks(void *pixels, uint32_t h, uint32_t w, int bytes, con
     return FAULT_NONE;
 }
 
-/* --- files ------------------------------------------------------------------------------------- */
+/* --- files ------------------------------------------------------------------------------------ */
 
 /* A file in memory, in the upper part of the scratch, and the room below it. */
 struct source {
@@ -131,7 +141,8 @@ struct source {
 
 static enum data_fault too_large(const struct source *s, size_t need, struct error *e)
 {
-    return error_set(e, PL_NOFIT, "%s: it takes %zu bytes; expected at most %zu", s->path, need + s->n, s->room + s->n), FAULT_TOO_LARGE;
+    return error_set(e, PL_NOFIT, "%s: it takes %zu bytes; expected at most %zu", s->path, need + s->n, s->room + s->n),
+           FAULT_TOO_LARGE;
 }
 
 static enum data_fault decode_png(const struct source *s, struct label_image *out, struct error *e)
@@ -143,7 +154,8 @@ static enum data_fault decode_png(const struct source *s, struct label_image *ou
     if (png_peek(s->file, s->n, &h, e)) return error_prepend(e, "%s", s->path), FAULT_MASK;
     size_t pixels = (size_t)align_up(png_bytes(&h, PNG_AS_LABELS), 8), need = pixels + VALUES * sizeof(uint16_t);
     if (need > s->room) return too_large(s, need, e);
-    if (png_decode(s->file, s->n, PNG_AS_LABELS, 0, s->to, s->room, &p, e)) return error_prepend(e, "%s", s->path), FAULT_MASK;
+    if (png_decode(s->file, s->n, PNG_AS_LABELS, 0, s->to, s->room, &p, e))
+        return error_prepend(e, "%s", s->path), FAULT_MASK;
     *out = (struct label_image){.h = p.height, .w = p.width, .bytes = p.depth == 16 ? 2 : 1, .pixels = s->to, .map = (uint16_t *)(void *)(s->to + pixels)};
     return FAULT_NONE;
 }
@@ -173,7 +185,8 @@ static int read_rows(struct jpg *j, uint8_t *row, uint32_t w, uint32_t h, uint8_
         coloured += fold_row(row, w, to + (size_t)y * w);
     }
     if (jpg_finish(j, e)) return e->code;
-    if (coloured > (uint64_t)w * h / 100) return error_set(e, PL_USAGE, "the JPEG is in colour, and a mask was expected; is it an image?");
+    if (coloured > (uint64_t)w * h / 100)
+        return error_set(e, PL_USAGE, "the JPEG is in colour, and a mask was expected; is it an image?");
     return PL_OK;
 }
 
@@ -185,7 +198,8 @@ static enum data_fault decode_jpg(const struct source *s, struct label_image *ou
     size_t map = (size_t)align_up((uint64_t)h.width * h.height, 64), reader = map + VALUES * sizeof(uint16_t);
     size_t row = reader + (size_t)align_up(jpg_bytes(), 64) + 64, need = row + 3 * (size_t)h.width;
     if (need > s->room) return too_large(s, need, e);
-    struct jpg *j = jpg_open((void *)(uintptr_t)align_up((uintptr_t)(s->to + reader), 64), &(struct jpg_limits){.memory = 32 << 20});
+    struct jpg *j = jpg_open((void *)(uintptr_t)align_up((uintptr_t)(s->to + reader), 64),
+                             &(struct jpg_limits){.memory = 32 << 20});
     int rc = jpg_start(j, s->file, s->n, 1, &w, &rows, e);
     if (!rc) rc = read_rows(j, (uint8_t *)s->to + row, w, rows, (uint8_t *)s->to, e);
     jpg_close(j);
@@ -204,20 +218,27 @@ static enum data_fault decode_webp(const struct source *s, struct label_image *o
     size_t map = (size_t)align_up(3 * pixels, 64), need = map + VALUES * sizeof(uint16_t);
     if (need > s->room) return too_large(s, need, e);
     if (webp_decode(s->file, s->n, false, (uint8_t *)s->to, map, e)) return error_prepend(e, "%s", s->path), FAULT_MASK;
-    for (uint32_t y = 0; y < h.height; y++) coloured += fold_row((uint8_t *)s->to + 3 * (size_t)y * h.width, h.width, (uint8_t *)s->to + (size_t)y * h.width);
-    if (coloured > pixels / 100) return error_set(e, PL_USAGE, "%s: the WebP is in colour, and a mask was expected; is it an image?", s->path), FAULT_MASK;
+    for (uint32_t y = 0; y < h.height; y++)
+        coloured +=
+            fold_row((uint8_t *)s->to + 3 * (size_t)y * h.width, h.width, (uint8_t *)s->to + (size_t)y * h.width);
+    if (coloured > pixels / 100)
+        return error_set(e, PL_USAGE, "%s: the WebP is in colour, and a mask was expected; is it an image?", s->path),
+               FAULT_MASK;
     *out = (struct label_image){.h = h.height, .w = h.width, .bytes = 1, .lossy = h.lossless ? NULL : "lossy WebP", .pixels = s->to, .map = (uint16_t *)(void *)(s->to + map)};
     return FAULT_NONE;
 }
 
 /* The file goes to the end of the scratch; the pixels are decoded into its front. */
-enum data_fault label_decode_bytes(const char *path, void *scratch, size_t n, size_t file_n, struct label_image *out, struct error *e)
+enum data_fault label_decode_bytes(const char *path, void *scratch, size_t n, size_t file_n, struct label_image *out,
+                                   struct error *e)
 {
     char *file = (char *)scratch + (n - file_n);
     memmove(file, scratch, file_n);
     const struct source s = {.path = path, .file = file, .n = file_n, .to = scratch, .room = n - file_n};
     const enum image_format format = image_format(file, file_n);
-    return format == IMAGE_WEBP ? decode_webp(&s, out, e) : file_n && *(uint8_t *)file == 0xff ? decode_jpg(&s, out, e) : decode_png(&s, out, e);
+    return format == IMAGE_WEBP                 ? decode_webp(&s, out, e)
+           : file_n && *(uint8_t *)file == 0xff ? decode_jpg(&s, out, e)
+                                                : decode_png(&s, out, e);
 }
 
 enum data_fault label_decode(const char *path, void *scratch, size_t n, struct label_image *out, struct error *e)
@@ -227,12 +248,15 @@ enum data_fault label_decode(const char *path, void *scratch, size_t n, struct l
     return f ? f : label_decode_bytes(path, scratch, n, file_n, out, e);
 }
 
-enum data_fault label_image_masks(const char *path, const struct label_image *m, const struct label_options *o, struct mask *masks, uint32_t room, struct dataset_masks *out,
-                                  struct error *e)
+enum data_fault label_image_masks(const char *path, const struct label_image *m, const struct label_options *o,
+                                  struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e)
 {
     struct label_options given = *o;
     if (m->lossy && o->kind != LABELS_BINARY)
-        return error_set(e, PL_USAGE, "%s: it is a %s, whose compression changes values: masks of classes or instances need PNG files; data.labels binary takes it as one mask", path, m->lossy),
+        return error_set(e, PL_USAGE,
+                         "%s: it is a %s, whose compression changes values: masks of classes or instances need PNG "
+                         "files; data.labels binary takes it as one mask",
+                         path, m->lossy),
                FAULT_MASK;
     if (m->lossy && !given.threshold) given.threshold = 128; /* an empty mask has dark noise */
     enum data_fault f = label_masks(m->pixels, m->h, m->w, m->bytes, &given, m->map, masks, room, out, e);
@@ -248,7 +272,8 @@ enum data_fault label_read(const char *path, const struct label_options *o, void
     return f ? f : label_image_masks(path, &m, o, masks, room, out, e);
 }
 
-int label_set_values(struct label_options *o, char *const *categories, uint32_t n, const struct dataset_json *names, struct error *e)
+int label_set_values(struct label_options *o, char *const *categories, uint32_t n, const struct dataset_json *names,
+                     struct error *e)
 {
     int64_t *values = mem_alloc((n + 1) * sizeof *values);
     o->values = values;
@@ -258,7 +283,8 @@ int label_set_values(struct label_options *o, char *const *categories, uint32_t 
         const int64_t named = names ? dataset_json_value(names, categories[i]) : 0;
         values[i] = named > 0 ? named : strtoll(categories[i], &end, 10);
         if (named <= 0 && (*end || end == categories[i] || values[i] < 1 || values[i] > 65535))
-            return error_set(e, PL_USAGE, "category %s: the categories of label images are numbers from 1 to 65535%s", categories[i], names ? ", or names in dataset.json" : "");
+            return error_set(e, PL_USAGE, "category %s: the categories of label images are numbers from 1 to 65535%s",
+                             categories[i], names ? ", or names in dataset.json" : "");
     }
     return PL_OK;
 }

@@ -29,14 +29,16 @@ struct label_image {
 /* Decodes a file into the scratch. */
 enum data_fault label_decode(const char *path, void *scratch, size_t n, struct label_image *out, struct error *e);
 /* The same, of file_n bytes at the front of the scratch; `path` is for messages. */
-enum data_fault label_decode_bytes(const char *path, void *scratch, size_t n, size_t file_n, struct label_image *out, struct error *e);
+enum data_fault label_decode_bytes(const char *path, void *scratch, size_t n, size_t file_n, struct label_image *out,
+                                   struct error *e);
 /* The masks of decoded values, as label_read finds them. */
-enum data_fault label_image_masks(const char *path, const struct label_image *m, const struct label_options *o, struct mask *masks, uint32_t room, struct dataset_masks *out,
-                                  struct error *e);
-/* The values of options.categories: numbers, or names in dataset.json where there is one; `names` may be NULL. The caller frees
- * o->values. */
+enum data_fault label_image_masks(const char *path, const struct label_image *m, const struct label_options *o,
+                                  struct mask *masks, uint32_t room, struct dataset_masks *out, struct error *e);
+/* The values of options.categories: numbers, or names in dataset.json where there is one; `names`
+ * may be NULL. The caller frees o->values. */
 struct dataset_json;
-int label_set_values(struct label_options *o, char *const *categories, uint32_t n, const struct dataset_json *names, struct error *e);
+int label_set_values(struct label_options *o, char *const *categories, uint32_t n, const struct dataset_json *names,
+                     struct error *e);
 
 /* What one mask image looks like (dataset_survey.h). */
 enum label_look {

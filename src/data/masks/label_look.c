@@ -38,7 +38,8 @@ static void copy_row(const struct label_image *m, uint32_t y, uint16_t *to)
     else for (uint32_t x = 0; x < m->w; x++) to[x] = narrow[x];
 }
 
-/* Tallies a row, given the rows above and below it. Beyond the image's edge is the value of the edge. */
+/* Tallies a row, given the rows above and below it. Beyond the image's edge is the value of the
+ * edge. */
 static void tally_row(const uint16_t *up, const uint16_t *row, const uint16_t *down, uint32_t w, struct tally *t)
 {
     for (uint32_t x = 0; x < w; x++) {
@@ -46,7 +47,9 @@ static void tally_row(const uint16_t *up, const uint16_t *row, const uint16_t *d
         t[v].count++;
         if (!v) continue;
         if (row[l] == v && row[r] == v && up[x] == v && down[x] == v) t[v].inside++;
-        else if (between(row[l], v, row[r]) || between(up[x], v, down[x]) || between(up[l], v, down[r]) || between(up[r], v, down[l])) t[v].slope++;
+        else if (between(row[l], v, row[r]) || between(up[x], v, down[x]) || between(up[l], v, down[r]) ||
+                 between(up[r], v, down[l]))
+            t[v].slope++;
     }
 }
 
@@ -114,7 +117,9 @@ static bool is_noisy_white(const struct label_image *m, const struct label_facts
 static enum label_look decide(const struct label_image *m, const struct label_facts *f, const struct sums *s)
 {
     if (!f->values) return LOOK_EMPTY;
-    if (f->values >= MANY && 20 * s->grey >= 9 * s->pixels && 2 * s->inside < s->pixels && 10 * s->slope >= 3 * s->pixels) return LOOK_IMAGE;
+    if (f->values >= MANY && 20 * s->grey >= 9 * s->pixels && 2 * s->inside < s->pixels &&
+        10 * s->slope >= 3 * s->pixels)
+        return LOOK_IMAGE;
     if (m->lossy) return LOOK_SOFT;
     if (f->values == 1) return LOOK_ONE;
     if (is_noisy_white(m, f, s)) return LOOK_SOFT;

@@ -238,7 +238,8 @@ enum rle_status rle_measure(const struct rle *m, struct rle_facts *f)
     return RLE_OK;
 }
 
-void rle_measure_pixels(struct rle_facts *f, uint32_t h, uint32_t w, bool (*is_on)(const void *of, uint32_t y, uint32_t x), const void *of)
+void rle_measure_pixels(struct rle_facts *f, uint32_t h, uint32_t w,
+                        bool (*is_on)(const void *of, uint32_t y, uint32_t x), const void *of)
 {
     uint32_t x1 = 0, y1 = 0;
     *f = (struct rle_facts){.x = w, .y = h};

@@ -29,7 +29,8 @@ static void add(segments *s, uint32_t *before, uint32_t x, uint32_t from, uint32
     struct segment fresh = {x, from, to, n};
     vec_push(s, fresh);
     ++*parts;
-    while (*before < n && (s->at[*before].x + 1 < x || (s->at[*before].x + 1 == x && s->at[*before].to < from))) ++*before;
+    while (*before < n && (s->at[*before].x + 1 < x || (s->at[*before].x + 1 == x && s->at[*before].to < from)))
+        ++*before;
     for (uint32_t k = *before; k < n && s->at[k].x + 1 == x && s->at[k].from <= to; k++) {
         uint32_t a = root(s, k), b = root(s, n);
         if (a == b) continue;

@@ -204,7 +204,8 @@ static void move_centres(struct choice *s, uint32_t groups)
     memset(s->size, 0, groups * sizeof *s->size);
     for (uint32_t i = 0; i < s->n; i++) {
         uint32_t g = s->c[i].group;
-        for (int k = 0; k < FEATURES; k++) s->centre[g][k] = s->size[g] ? s->centre[g][k] + s->c[i].at[k] : s->c[i].at[k];
+        for (int k = 0; k < FEATURES; k++)
+            s->centre[g][k] = s->size[g] ? s->centre[g][k] + s->c[i].at[k] : s->c[i].at[k];
         s->size[g]++;
     }
     for (uint32_t g = 0; g < groups; g++)

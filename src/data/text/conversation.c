@@ -1,9 +1,10 @@
 /*
  * conversation.c: see conversation.h.
  *
- * Each format has a function that appends messages. A message is normalised in one function whatever
- * the format is: its role by a table of the names that files use, its content to a string, with images
- * and videos taken out as references. The order of turns is checked at the end, for all formats.
+ * Each format has a function that appends messages. A message is normalised in one function
+ * whatever the format is: its role by a table of the names that files use, its content to a string,
+ * with images and videos taken out as references. The order of turns is checked at the end, for all
+ * formats.
  */
 #include "data/text/conversation.h"
 
@@ -49,7 +50,8 @@ static enum conversation_fault fault(const struct reader *r, enum conversation_f
     return f;
 }
 
-static enum conversation_fault wrong_type(const struct reader *r, const char *key, const struct value *v, const char *expected)
+static enum conversation_fault wrong_type(const struct reader *r, const char *key, const struct value *v,
+                                          const char *expected)
 {
     char found[96];
     error_set(r->e, PL_USAGE, "%s is %s, expected %s", key, v ? value_describe(v, found) : "missing", expected);
@@ -70,11 +72,12 @@ static enum role find_role(const char *name)
         const char *name;
         enum role role;
     } known[] = {
-        {"system", ROLE_SYSTEM}, {"developer", ROLE_SYSTEM},
-        {"user", ROLE_USER}, {"human", ROLE_USER},
-        {"assistant", ROLE_ASSISTANT}, {"gpt", ROLE_ASSISTANT}, {"model", ROLE_ASSISTANT}, {"chatgpt", ROLE_ASSISTANT}, {"bot", ROLE_ASSISTANT},
-        {"function_call", ROLE_CALL}, {"tool_call", ROLE_CALL},
-        {"tool", ROLE_TOOL}, {"observation", ROLE_TOOL}, {"function", ROLE_TOOL}, {"tool_response", ROLE_TOOL}, {"ipython", ROLE_TOOL},
+        {"system", ROLE_SYSTEM},      {"developer", ROLE_SYSTEM},    {"user", ROLE_USER},
+        {"human", ROLE_USER},         {"assistant", ROLE_ASSISTANT}, {"gpt", ROLE_ASSISTANT},
+        {"model", ROLE_ASSISTANT},    {"chatgpt", ROLE_ASSISTANT},   {"bot", ROLE_ASSISTANT},
+        {"function_call", ROLE_CALL}, {"tool_call", ROLE_CALL},      {"tool", ROLE_TOOL},
+        {"observation", ROLE_TOOL},   {"function", ROLE_TOOL},       {"tool_response", ROLE_TOOL},
+        {"ipython", ROLE_TOOL},
     };
     for (size_t i = 0; i < COUNT(known); i++)
         if (!strcasecmp(name, known[i].name)) return known[i].role;
@@ -116,7 +119,8 @@ static const char *const media_keys[] = {"image", "images", "video", "videos"};
 static enum conversation_fault add_all_media(struct reader *r, const struct value *sample)
 {
     enum conversation_fault f = SAMPLE_FINE;
-    for (size_t i = 0; i < COUNT(media_keys) && !f; i++) f = add_media(r, media_keys[i], value_get(sample, media_keys[i]));
+    for (size_t i = 0; i < COUNT(media_keys) && !f; i++)
+        f = add_media(r, media_keys[i], value_get(sample, media_keys[i]));
     return f;
 }
 
@@ -140,9 +144,11 @@ static enum conversation_fault read_parts(struct reader *r, const struct value *
         enum conversation_fault f = SAMPLE_FINE;
         if (is_string(p)) text = p;
         else if (p->kind != VALUE_MAP) return wrong_type(r, "a part of the content", p, "a map with the key type");
-        if (is_string(text) && (!is_string(type) || strstr(type->text, "text"))) join_part(out, text->text, r->joint, false, &after_media);
+        if (is_string(text) && (!is_string(type) || strstr(type->text, "text")))
+            join_part(out, text->text, r->joint, false, &after_media);
         else if (is_string(type) && (strstr(type->text, "image") || strstr(type->text, "video"))) {
-            join_part(out, strstr(type->text, "image") ? IMAGE_PLACEHOLDER : VIDEO_PLACEHOLDER, r->joint, true, &after_media);
+            join_part(out, strstr(type->text, "image") ? IMAGE_PLACEHOLDER : VIDEO_PLACEHOLDER, r->joint, true,
+                      &after_media);
             if (media_path(p)) f = add_media(r, type->text, p);
         } else return wrong_type(r, "the type of a part of the content", type, "text, image or video");
         if (f) return f;
@@ -158,7 +164,8 @@ static enum conversation_fault read_content(struct reader *r, const struct value
         *out = content->text;
         return SAMPLE_FINE;
     }
-    if (content->kind != VALUE_LIST) return wrong_type(r, "the content of a message", content, "a string or a list of parts");
+    if (content->kind != VALUE_LIST)
+        return wrong_type(r, "the content of a message", content, "a string or a list of parts");
     struct text joined = {0};
     enum conversation_fault f = read_parts(r, content, &joined);
     if (!f && joined.n) *out = bump_format(r->b, "%s", joined.at);
@@ -192,8 +199,11 @@ static enum conversation_fault add_calls(struct reader *r, const char *content)
 {
     struct value *parsed;
     struct error why;
-    if (json_parse(content, strlen(content), r->b, &parsed, &why) || (parsed->kind != VALUE_MAP && parsed->kind != VALUE_LIST))
-        return fault(r, SAMPLE_TYPE, "a function_call turn is not JSON: expected {\"name\": ..., \"arguments\": {...}}, or a list of them");
+    if (json_parse(content, strlen(content), r->b, &parsed, &why) ||
+        (parsed->kind != VALUE_MAP && parsed->kind != VALUE_LIST))
+        return fault(
+            r, SAMPLE_TYPE,
+            "a function_call turn is not JSON: expected {\"name\": ..., \"arguments\": {...}}, or a list of them");
     struct value *calls = value_new(r->b, VALUE_LIST);
     if (parsed->kind == VALUE_MAP) append_call(r, calls, parsed);
     for (uint32_t i = 0; i < parsed->count && parsed->kind == VALUE_LIST; i++) append_call(r, calls, parsed->items[i]);
@@ -209,7 +219,8 @@ static void copy_rest(struct reader *r, const struct value *from)
     struct value *m = r->out->messages->items[r->out->messages->count - 1];
     for (uint32_t i = 0; i < from->count; i++) {
         const char *key = from->items[i]->key;
-        if (strcmp(key, "role") && strcmp(key, "from") && strcmp(key, "content") && strcmp(key, "value") && given(from->items[i]))
+        if (strcmp(key, "role") && strcmp(key, "from") && strcmp(key, "content") && strcmp(key, "value") &&
+            given(from->items[i]))
             value_put(r->b, m, key, value_copy(r->b, from->items[i]));
     }
 }
@@ -229,7 +240,10 @@ static enum conversation_fault read_message(struct reader *r, const struct value
     if (f) return f;
     const enum role known = find_role(role->text);
     if (known == ROLE_UNKNOWN) {
-        error_set(r->e, PL_USAGE, "turn %u has the role \"%.60s\"; known are system, user (human), assistant (gpt), tool (observation) and function_call", turn + 1, role->text);
+        error_set(r->e, PL_USAGE,
+                  "turn %u has the role \"%.60s\"; known are system, user (human), assistant (gpt), tool (observation) "
+                  "and function_call",
+                  turn + 1, role->text);
         return SAMPLE_ROLE;
     }
     if (known == ROLE_CALL) return add_calls(r, content);
@@ -258,7 +272,8 @@ static enum conversation_fault read_chat(struct reader *r, const struct value *s
 }
 
 /* A string under a key; missing or null is "". */
-static enum conversation_fault read_string(const struct reader *r, const struct value *sample, const char *key, const char **out)
+static enum conversation_fault read_string(const struct reader *r, const struct value *sample, const char *key,
+                                           const char **out)
 {
     const struct value *v = value_get(sample, key);
     *out = "";
@@ -276,14 +291,19 @@ static enum conversation_fault read_alpaca(struct reader *r, const struct value 
     if (!f) f = read_string(r, sample, "input", &input);
     if (!f) f = read_string(r, sample, "output", &output);
     if (f) return f;
-    if (given(history) && history->kind != VALUE_LIST) return wrong_type(r, "history", history, "a list of pairs, [question, answer]");
+    if (given(history) && history->kind != VALUE_LIST)
+        return wrong_type(r, "history", history, "a list of pairs, [question, answer]");
     for (uint32_t i = 0; given(history) && i < history->count; i++) {
         const struct value *pair = history->items[i], *question = value_at(pair, 0), *answer = value_at(pair, 1);
-        if (!is_string(question) || !is_string(answer)) return wrong_type(r, "an item of history", pair, "a pair of strings, [question, answer]");
+        if (!is_string(question) || !is_string(answer))
+            return wrong_type(r, "an item of history", pair, "a pair of strings, [question, answer]");
         add_message(r, "user", question->text);
         add_message(r, "assistant", answer->text);
     }
-    add_message(r, "user", *instruction && *input ? bump_format(r->b, "%s\n%s", instruction, input) : *input ? input : instruction);
+    add_message(r, "user",
+                *instruction && *input ? bump_format(r->b, "%s\n%s", instruction, input)
+                : *input               ? input
+                                       : instruction);
     add_message(r, "assistant", output);
     return SAMPLE_FINE;
 }
@@ -323,7 +343,8 @@ static const struct format {
 static const struct format *find_format(const struct value *sample)
 {
     for (size_t i = 0; i < COUNT(formats); i++)
-        if (value_get(sample, formats[i].key) && (!formats[i].second || value_get(sample, formats[i].second))) return &formats[i];
+        if (value_get(sample, formats[i].key) && (!formats[i].second || value_get(sample, formats[i].second)))
+            return &formats[i];
     return NULL;
 }
 
@@ -345,9 +366,12 @@ bool conversation_key(const char *key)
     return false;
 }
 
-/* --- system prompt and tools --------------------------------------------------------------------- */
+/* --- system prompt and tools ------------------------------------------------------------------ */
 
-static bool has_role(const struct value *messages, uint32_t i, const char *role) { return i < messages->count && !strcmp(value_get(messages->items[i], "role")->text, role); }
+static bool has_role(const struct value *messages, uint32_t i, const char *role)
+{
+    return i < messages->count && !strcmp(value_get(messages->items[i], "role")->text, role);
+}
 
 /* The sample's own system turn, else its key, else the configuration's. */
 static enum conversation_fault add_system(struct reader *r, const struct value *sample, const char *standard)
@@ -370,7 +394,8 @@ static enum conversation_fault read_tools(struct reader *r, const struct value *
     struct error why;
     if (is_string(tools)) {
         if (!tools->text[strspn(tools->text, " \n")]) return SAMPLE_FINE;
-        if (json_parse(tools->text, strlen(tools->text), r->b, &parsed, &why)) return fault(r, SAMPLE_TYPE, "tools is a string that is not JSON, expected a list of functions");
+        if (json_parse(tools->text, strlen(tools->text), r->b, &parsed, &why))
+            return fault(r, SAMPLE_TYPE, "tools is a string that is not JSON, expected a list of functions");
         tools = parsed;
     }
     if (!given(tools)) return SAMPLE_FINE;
@@ -381,12 +406,13 @@ static enum conversation_fault read_tools(struct reader *r, const struct value *
     return SAMPLE_FINE;
 }
 
-/* --- the order of turns ----------------------------------------------------------------------------- */
+/* --- the order of turns ----------------------------------------------------------------------- */
 
 static bool answers(const struct value *m) { return *value_get(m, "content")->text || value_get(m, "tool_calls"); }
 
 /* What may come before a turn of a role: system is first, questions follow the beginning, a system
- * turn or an answer, answers follow a question or a tool, and tools follow an answer or another tool. */
+ * turn or an answer, answers follow a question or a tool, and tools follow an answer or another
+ * tool. */
 static bool may_follow(const char *role, const char *before)
 {
     if (!strcmp(role, "system")) return !before;
@@ -404,24 +430,31 @@ static enum conversation_fault check_turns(const struct reader *r)
         const struct value *m = messages->items[i];
         const char *role = value_get(m, "role")->text;
         if (!may_follow(role, before)) {
-            if (before) error_set(r->e, PL_USAGE, "message %u is by %s, after one by %s; expected user and assistant in turns, tool after assistant, and system first", i + 1, role, before);
+            if (before)
+                error_set(r->e, PL_USAGE,
+                          "message %u is by %s, after one by %s; expected user and assistant in turns, tool after "
+                          "assistant, and system first",
+                          i + 1, role, before);
             else error_set(r->e, PL_USAGE, "the first message is by %s, expected system or user", role);
             return SAMPLE_ORDER;
         }
         answered |= !strcmp(role, "assistant") && answers(m);
         before = role;
     }
-    if (!answered) return fault(r, SAMPLE_ANSWER, "no turn of the assistant says anything, so that there is nothing to train on");
-    if (strcmp(before, "assistant")) return fault(r, SAMPLE_ANSWER, "the last turn is not the assistant's: its question has no answer");
+    if (!answered)
+        return fault(r, SAMPLE_ANSWER, "no turn of the assistant says anything, so that there is nothing to train on");
+    if (strcmp(before, "assistant"))
+        return fault(r, SAMPLE_ANSWER, "the last turn is not the assistant's: its question has no answer");
     return SAMPLE_FINE;
 }
 
-/* --- a sample ------------------------------------------------------------------------------------------ */
+/* --- a sample --------------------------------------------------------------------------------- */
 
 static enum conversation_fault unknown_keys(const struct reader *r, const struct value *sample)
 {
     struct text keys = {0};
-    for (uint32_t i = 0; i < sample->count && i < 8; i++) text_printf(&keys, "%s%.40s", i ? ", " : "", sample->items[i]->key);
+    for (uint32_t i = 0; i < sample->count && i < 8; i++)
+        text_printf(&keys, "%s%.40s", i ? ", " : "", sample->items[i]->key);
     error_set(r->e, PL_USAGE, "its keys are %s%s; expected " CONVERSATION_KEYS, keys.n ? keys.at : "none",
               sample->count > 8 ? ", ..." : "");
     text_free(&keys);
@@ -433,11 +466,13 @@ enum conversation_fault conversation_parse(const char *json, size_t n, uint64_t 
 {
     static const char first[] = "line 1, "; /* the caller names the line of the file */
     if (!json_parse_within(json, n, most, b, out, e)) return SAMPLE_FINE;
-    if (!strncmp(e->text, first, sizeof first - 1)) memmove(e->text, e->text + sizeof first - 1, strlen(e->text + sizeof first - 1) + 1);
+    if (!strncmp(e->text, first, sizeof first - 1))
+        memmove(e->text, e->text + sizeof first - 1, strlen(e->text + sizeof first - 1) + 1);
     return SAMPLE_JSON;
 }
 
-enum conversation_fault conversation_read(const struct value *sample, const char *system, const char *joint, struct bump *b, struct conversation *out, struct error *e)
+enum conversation_fault conversation_read(const struct value *sample, const char *system, const char *joint,
+                                          struct bump *b, struct conversation *out, struct error *e)
 {
     struct reader r = {joint, b, out, e};
     const struct format *format = find_format(sample);
@@ -451,7 +486,10 @@ enum conversation_fault conversation_read(const struct value *sample, const char
     return f ? f : check_turns(&r);
 }
 
-static bool has_turns(const struct value *sample) { return value_get(sample, "messages") || value_get(sample, "conversations") || value_get(sample, "conversation"); }
+static bool has_turns(const struct value *sample)
+{
+    return value_get(sample, "messages") || value_get(sample, "conversations") || value_get(sample, "conversation");
+}
 
 /* What is left of a chat once its turns are read. */
 static enum conversation_fault end_chat(struct reader *r, const struct value *sample)
@@ -460,7 +498,8 @@ static enum conversation_fault end_chat(struct reader *r, const struct value *sa
     return f || r->out->messages->count ? f : fault(r, SAMPLE_TYPE, "messages is an empty list");
 }
 
-enum conversation_fault conversation_read_chat(const struct value *chat, const char *joint, struct bump *b, struct conversation *out, struct error *e)
+enum conversation_fault conversation_read_chat(const struct value *chat, const char *joint, struct bump *b,
+                                               struct conversation *out, struct error *e)
 {
     struct reader r = {joint, b, out, e};
     const bool map = chat->kind == VALUE_MAP;
@@ -471,7 +510,8 @@ enum conversation_fault conversation_read_chat(const struct value *chat, const c
     return f ? f : end_chat(&r, chat);
 }
 
-enum conversation_fault conversation_read_prompt(const struct value *sample, const char *joint, struct bump *b, struct conversation *out, struct error *e)
+enum conversation_fault conversation_read_prompt(const struct value *sample, const char *joint, struct bump *b,
+                                                 struct conversation *out, struct error *e)
 {
     struct reader r = {joint, b, out, e};
     const struct value *prompt = value_get(sample, "prompt");
@@ -488,7 +528,7 @@ enum conversation_fault conversation_read_prompt(const struct value *sample, con
     return f ? f : end_chat(&r, sample);
 }
 
-/* --- images ------------------------------------------------------------------------------------------- */
+/* --- images ----------------------------------------------------------------------------------- */
 
 /* How often a conversation has a word. */
 static uint32_t count_word(const struct conversation *c, const char *word)
@@ -496,7 +536,9 @@ static uint32_t count_word(const struct conversation *c, const char *word)
     uint32_t n = 0;
     const uint32_t texts = c->messages ? c->messages->count : 2;
     for (uint32_t i = 0; i < texts; i++) {
-        const char *text = c->messages ? value_get(c->messages->items[i], "content")->text : i ? c->completion : c->prompt;
+        const char *text = c->messages ? value_get(c->messages->items[i], "content")->text
+                           : i         ? c->completion
+                                       : c->prompt;
         for (const char *s = text; (s = strstr(s, word)); s += strlen(word)) n++;
     }
     return n;
@@ -504,10 +546,12 @@ static uint32_t count_word(const struct conversation *c, const char *word)
 
 uint32_t conversation_images(const struct conversation *c) { return count_word(c, IMAGE_PLACEHOLDER); }
 
-static enum conversation_fault check_marks(const char *mark, uint32_t marks, const char *what, uint32_t n, struct error *e)
+static enum conversation_fault check_marks(const char *mark, uint32_t marks, const char *what, uint32_t n,
+                                           struct error *e)
 {
     if (marks == n) return SAMPLE_FINE;
-    error_set(e, PL_USAGE, "its text has %u %s for %u %s%s; expected one where each %s stands", marks, mark, n, what, n == 1 ? "" : "s", what);
+    error_set(e, PL_USAGE, "its text has %u %s for %u %s%s; expected one where each %s stands", marks, mark, n, what,
+              n == 1 ? "" : "s", what);
     return SAMPLE_IMAGES;
 }
 
@@ -568,7 +612,7 @@ enum conversation_fault conversation_place_media(struct conversation *c, struct 
     return SAMPLE_FINE;
 }
 
-/* --- splits ------------------------------------------------------------------------------------- */
+/* --- splits ----------------------------------------------------------------------------------- */
 
 uint64_t conversation_group(const struct value *media)
 {

@@ -7,12 +7,13 @@
  *     prompt, completion  {prompt, completion}: texts, or lists of messages
  *     text                {text}
  *
- * become a list of messages {role, content, ...} with the roles system, user, assistant and tool, as
- * chat templates take them; prompt and completion of texts, and text, stay text, which no template
- * renders. The keys tell the formats apart.
+ * become a list of messages {role, content, ...} with the roles system, user, assistant and tool,
+ * as chat templates take them; prompt and completion of texts, and text, stay text, which no
+ * template renders. The keys tell the formats apart.
  *
- * An image is the text <image> where it stands (text/template/chat_images.h), whether the file has that or a part
- * {type: image}; a part is set apart from its neighbours by a line break. Videos are <video>.
+ * An image is the text <image> where it stands (text/template/chat_images.h), whether the file has
+ * that or a part {type: image}; a part is set apart from its neighbours by a line break. Videos are
+ * <video>.
  */
 #ifndef CONVERSATION_H
 #define CONVERSATION_H
@@ -43,38 +44,46 @@ struct conversation {
     struct value *messages;          /* NULL: text */
     struct value *tools;             /* a list; NULL: none */
     const char *prompt, *completion; /* text: one after the other, the answer is the second */
-    struct value *media;             /* list of references to images and videos (image_files.h), in their order; empty: none */
+    /* list of references to images and videos (image_files.h), in their order; empty: none */
+    struct value *media;
     uint32_t videos;                 /* of them */
 };
 
-/* Reads a sample. What `out` points to is in `b`, or is the sample's. `system`: the system prompt of
- * conversations that have none; NULL: none. `joint` stands between an image and a text that are parts of a content: image_text_joint.
- * Returns the fault, with a sentence in `e`. */
-enum conversation_fault conversation_read(const struct value *sample, const char *system, const char *joint, struct bump *b, struct conversation *out, struct error *e);
+/* Reads a sample. What `out` points to is in `b`, or is the sample's. `system`: the system prompt
+ * of conversations that have none; NULL: none. `joint` stands between an image and a text that are
+ * parts of a content: image_text_joint. Returns the fault, with a sentence in `e`. */
+enum conversation_fault conversation_read(const struct value *sample, const char *system, const char *joint,
+                                          struct bump *b, struct conversation *out, struct error *e);
 
-/* Reads a chat that is to be answered: a list of messages, or a map with messages, tools and images. The order of turns is not checked. */
-enum conversation_fault conversation_read_chat(const struct value *chat, const char *joint, struct bump *b, struct conversation *out, struct error *e);
-/* Reads a prompt that is to be answered: a map as for conversation_read_chat, or with `prompt` in place of messages: a text, or messages. */
-enum conversation_fault conversation_read_prompt(const struct value *sample, const char *joint, struct bump *b, struct conversation *out, struct error *e);
+/* Reads a chat that is to be answered: a list of messages, or a map with messages, tools and
+ * images. The order of turns is not checked. */
+enum conversation_fault conversation_read_chat(const struct value *chat, const char *joint, struct bump *b,
+                                               struct conversation *out, struct error *e);
+/* Reads a prompt that is to be answered: a map as for conversation_read_chat, or with `prompt` in
+ * place of messages: a text, or messages. */
+enum conversation_fault conversation_read_prompt(const struct value *sample, const char *joint, struct bump *b,
+                                                 struct conversation *out, struct error *e);
 
-/* The path of one image or video: a string, or the string of a map such as {"path": ...} or {"url": ...}; NULL: neither. */
+/* The path of one image or video: a string, or the string of a map such as {"path": ...} or {"url":
+ * ...}; NULL: neither. */
 const char *media_path(const struct value *v);
 
 /* How many <image> it has, and SAMPLE_IMAGES if its images are more or fewer. */
 uint32_t conversation_images(const struct conversation *c);
 enum conversation_fault conversation_check_images(const struct conversation *c, struct error *e);
-/* The group of a sample in a split (holdout.h), a hash: that of its first video, else of its first image; 0: it has neither. Conversations about one
- * image are not on both sides. */
+/* The group of a sample in a split (holdout.h), a hash: that of its first video, else of its first
+ * image; 0: it has neither. Conversations about one image are not on both sides. */
 uint64_t conversation_group(const struct value *media);
-/* The same for images and videos; then each has an <image>, in their order. In the data a video stands at <video>; or at <image>, if all
- * are videos. Without videos <video> is text. */
+/* The same for images and videos; then each has an <image>, in their order. In the data a video
+ * stands at <video>; or at <image>, if all are videos. Without videos <video> is text. */
 enum conversation_fault conversation_place_media(struct conversation *c, struct bump *b, struct error *e);
 
 /* Parses the text of an object; SAMPLE_JSON with the column if it is malformed. */
 enum conversation_fault conversation_parse(const char *json, size_t n, uint64_t most, struct bump *b,
                                            struct value **out, struct error *e);
 
-/* Whether a sample has the keys of one of the formats: "LLaVA or ShareGPT conversations"; NULL: none. */
+/* Whether a sample has the keys of one of the formats: "LLaVA or ShareGPT conversations"; NULL:
+ * none. */
 const char *conversation_format(const struct value *sample);
 /* Whether a key of a sample is read in any format. */
 bool conversation_key(const char *key);

@@ -16,7 +16,10 @@ enum { IGNORED = -100 };
 /* --- labels --------------------------------------------------------------------------------- */
 
 /* The tokens of a sample that are used: begin to end. */
-static struct byte_range part_of(const struct used_sample *u) { return (struct byte_range){u->begin, u->begin + u->tokens}; }
+static struct byte_range part_of(const struct used_sample *u)
+{
+    return (struct byte_range){u->begin, u->begin + u->tokens};
+}
 
 /* The label ranges of a part of a sample: the first and the last may reach beyond it. */
 struct labels {
@@ -25,7 +28,8 @@ struct labels {
     uint32_t n;
 };
 
-static void find_labels(const struct conversations *c, const struct stored_sample *x, struct byte_range part, struct labels *out)
+static void find_labels(const struct conversations *c, const struct stored_sample *x, struct byte_range part,
+                        struct labels *out)
 {
     const struct byte_range *end = c->store.answers + x->first_answer + x->answers;
     *out = (struct labels){.whole = part, .at = c->store.answers + x->first_answer};
@@ -45,7 +49,10 @@ static struct byte_range clip(struct byte_range r, struct byte_range part)
 }
 
 /* Images have no labels, also where all tokens have one. */
-static bool is_image(const struct conversations *c, int32_t token) { return c->o.images.features && token == c->o.images.token; }
+static bool is_image(const struct conversations *c, int32_t token)
+{
+    return c->o.images.features && token == c->o.images.token;
+}
 
 static uint32_t count_labels(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
 {
@@ -59,7 +66,7 @@ static uint32_t count_labels(const struct conversations *c, const struct stored_
     return sum;
 }
 
-/* --- which samples are used --------------------------------------------------------------------- */
+/* --- which samples are used ------------------------------------------------------------------- */
 
 static uint32_t count_image_tokens(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
 {
@@ -75,13 +82,15 @@ static uint32_t count_frame_tokens(const struct conversations *c, const struct s
     uint32_t n = 0;
     for (uint32_t k = 0; k < x->n_media && c->o.images.frame_features; k++, name += strlen(name) + 1) {
         const struct byte_range r = c->store.images[x->first_image + k];
-        if (r.begin >= part.begin && r.begin < part.end && media_is_video(name)) n += count_image_tokens(c, x, (struct byte_range){r.begin, r.end < part.end ? r.end : part.end});
+        if (r.begin >= part.begin && r.begin < part.end && media_is_video(name))
+            n += count_image_tokens(c, x, (struct byte_range){r.begin, r.end < part.end ? r.end : part.end});
     }
     return n;
 }
 
 /* What a part takes of a row. */
-static struct row_size count_images(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
+static struct row_size count_images(const struct conversations *c, const struct stored_sample *x,
+                                    struct byte_range part)
 {
     const struct image_rule *o = &c->o.images;
     struct row_size size = {.tokens = part.end - part.begin};
@@ -92,7 +101,10 @@ static struct row_size count_images(const struct conversations *c, const struct 
     return size;
 }
 
-static bool has_room(const struct conversations *c, struct row_size s) { return s.images <= c->o.images.most && s.frames <= c->o.images.most_frames; }
+static bool has_room(const struct conversations *c, struct row_size s)
+{
+    return s.images <= c->o.images.most && s.frames <= c->o.images.most_frames;
+}
 
 /* The end of a part that is too long: that of the last answer that fits; its begin: none does. */
 static uint32_t cut_end(const struct conversations *c, const struct stored_sample *x, struct byte_range part)
@@ -139,7 +151,8 @@ static bool use_part(struct conversations *c, uint64_t i, struct byte_range part
     vec_push(&c->used, ((struct used_sample){(uint32_t)i, size.tokens, part.begin, size.images, size.frames}));
     if (cut) count_cut(c, x, part.end);
     c->chats += !part.begin && x->flags & STORED_CHAT;
-    c->endless += !part.begin && x->flags & STORED_CHAT && !(x->flags & (c->o.train_on == TRAIN_ON_ALL ? STORED_TEXT_ENDS : STORED_ANSWER_ENDS));
+    c->endless += !part.begin && x->flags & STORED_CHAT &&
+                  !(x->flags & (c->o.train_on == TRAIN_ON_ALL ? STORED_TEXT_ENDS : STORED_ANSWER_ENDS));
     c->tokens += size.tokens;
     c->labels += labels;
     c->images += size.images;
@@ -147,8 +160,8 @@ static bool use_part(struct conversations *c, uint64_t i, struct byte_range part
     return true;
 }
 
-/* The end of the part from `begin`: of a text, as many tokens as a row has; else as many whole turns, each up to the end of an answer, as have
- * room in a row; at least one turn. */
+/* The end of the part from `begin`: of a text, as many tokens as a row has; else as many whole
+ * turns, each up to the end of an answer, as have room in a row; at least one turn. */
 static uint32_t split_end(const struct conversations *c, const struct stored_sample *x, uint32_t begin)
 {
     uint32_t end = x->tokens;
@@ -157,7 +170,8 @@ static uint32_t split_end(const struct conversations *c, const struct stored_sam
     for (uint32_t i = 0; i < x->answers; i++) {
         const uint32_t at = i + 1 < x->answers ? c->store.answers[x->first_answer + i].end : x->tokens;
         if (at <= begin) continue;
-        if (!first && (at - begin > c->o.sequence || !has_room(c, count_images(c, x, (struct byte_range){begin, at})))) break;
+        if (!first && (at - begin > c->o.sequence || !has_room(c, count_images(c, x, (struct byte_range){begin, at}))))
+            break;
         end = at;
         first = false;
     }
@@ -173,7 +187,8 @@ static bool use_parts(struct conversations *c, uint64_t i, const bool *held)
     for (struct byte_range part = {0, 0}; part.begin < x->tokens; part.begin = part.end, k++) {
         part.end = split_end(c, x, part.begin);
         if (held && held[k] != c->o.held) continue;
-        if (x->flags & STORED_PLAIN && part.begin && part.end - part.begin == 1) continue; /* nothing predicts the first token of a row */
+        /* nothing predicts the first token of a row */
+        if (x->flags & STORED_PLAIN && part.begin && part.end - part.begin == 1) continue;
         used |= use_part(c, i, part);
     }
     return used;
@@ -184,7 +199,8 @@ static void use_sample(struct conversations *c, uint64_t i, const bool *held)
     const struct stored_sample *x = &c->store.samples[i];
     const struct byte_range whole = {0, x->tokens};
     const struct row_size size = count_images(c, x, whole);
-    const bool wide = !has_room(c, size) && c->o.images.too_many == TOO_MANY_SPLIT, longer = x->tokens > c->o.sequence && too_long_of(c, x) == TOO_LONG_SPLIT;
+    const bool wide = !has_room(c, size) && c->o.images.too_many == TOO_MANY_SPLIT,
+               longer = x->tokens > c->o.sequence && too_long_of(c, x) == TOO_LONG_SPLIT;
     if (x->tokens > c->longest) c->longest = x->tokens;
     if (size.images > c->most_images) c->most_images = size.images;
     if (size.frames > c->most_frames) c->most_frames = size.frames;
@@ -197,7 +213,8 @@ static void use_sample(struct conversations *c, uint64_t i, const bool *held)
 static bool is_one_text(const struct conversations *c)
 {
     const struct token_store_header *h = c->store.header;
-    return h->report.read == 1 && h->samples == 1 && c->store.samples[0].tokens > c->o.sequence && c->store.samples[0].flags & STORED_PLAIN && too_long_of(c, c->store.samples) == TOO_LONG_SPLIT;
+    return h->report.read == 1 && h->samples == 1 && c->store.samples[0].tokens > c->o.sequence &&
+           c->store.samples[0].flags & STORED_PLAIN && too_long_of(c, c->store.samples) == TOO_LONG_SPLIT;
 }
 
 /* The samples with images or videos, also those that cannot be used. */
@@ -208,14 +225,16 @@ static struct group_member *find_members(const struct token_store *s, uint64_t *
     *n = h->members;
     if (*n) memcpy(out, s->members, *n * sizeof *out);
     for (uint64_t i = 0; i < h->samples; i++)
-        if (s->samples[i].group && s->samples[i].number < h->report.read) out[(*n)++] = (struct group_member){s->samples[i].group, s->samples[i].number};
+        if (s->samples[i].group && s->samples[i].number < h->report.read)
+            out[(*n)++] = (struct group_member){s->samples[i].group, s->samples[i].number};
     return out;
 }
 
 static void use_samples(struct conversations *c)
 {
     const bool rows = is_one_text(c);
-    const uint64_t read = rows ? (uint64_t)ceil_div(c->store.samples[0].tokens, c->o.sequence) : c->store.header->report.read;
+    const uint64_t read =
+        rows ? (uint64_t)ceil_div(c->store.samples[0].tokens, c->o.sequence) : c->store.header->report.read;
     uint64_t taken = 0, n = 0;
     struct group_member *members = c->o.holdout > 0 ? find_members(&c->store, &n) : NULL;
     bool *held = holdout_mark(read, members, n, c->o.holdout, c->o.split_seed, &c->one_group);
@@ -236,25 +255,34 @@ static int refuse_id(const struct conversations *c, struct error *e)
         const struct stored_sample *x = &c->store.samples[i];
         for (uint32_t k = 0; k < x->tokens; k++)
             if (c->store.ids[x->first + k] >= c->o.vocabulary && !is_image(c, c->store.ids[x->first + k]))
-                return error_set(e, PL_USAGE, "%s:%s: its token %u has the id %d, but the model's vocabulary has %lld ids: the tokenizer is another model's, or tokens were added to it and not to the model",
-                                 c->store.names + x->file, record_place(x->line).text, k, c->store.ids[x->first + k], (long long)c->o.vocabulary);
+                return error_set(e, PL_USAGE,
+                                 "%s:%s: its token %u has the id %d, but the model's vocabulary has %lld ids: the "
+                                 "tokenizer is another model's, or tokens were added to it and not to the model",
+                                 c->store.names + x->file, record_place(x->line).text, k, c->store.ids[x->first + k],
+                                 (long long)c->o.vocabulary);
     }
     return PL_OK;
 }
 
-/* A store with another image token, or whose images have another number of tokens, was made for another model. */
+/* A store with another image token, or whose images have another number of tokens, was made for
+ * another model. */
 static int check_images(const struct conversations *c, struct error *e)
 {
     const struct token_store_header *h = c->store.header;
     if (h->images && (!c->o.images.features || h->image_token != c->o.images.token))
-        return error_set(e, PL_USAGE, "its images have the image token %d, which is not this model's: make the store again", h->image_token);
+        return error_set(e, PL_USAGE,
+                         "its images have the image token %d, which is not this model's: make the store again",
+                         h->image_token);
     for (uint64_t i = 0; i < c->store.header->samples && c->o.images.features; i++) {
         const struct stored_sample *x = &c->store.samples[i];
-        const uint32_t frames = count_frame_tokens(c, x, (struct byte_range){0, x->tokens}), n = count_image_tokens(c, x, (struct byte_range){0, x->tokens}) - frames;
+        const uint32_t frames = count_frame_tokens(c, x, (struct byte_range){0, x->tokens}),
+                       n = count_image_tokens(c, x, (struct byte_range){0, x->tokens}) - frames;
         if (frames && frames % c->o.images.frame_features)
-            return error_set(e, PL_USAGE, "%s:%s: its videos have %u image tokens, and a frame has %u", c->store.names + x->file, record_place(x->line).text, frames, c->o.images.frame_features);
+            return error_set(e, PL_USAGE, "%s:%s: its videos have %u image tokens, and a frame has %u",
+                             c->store.names + x->file, record_place(x->line).text, frames, c->o.images.frame_features);
         if (n % c->o.images.features)
-            return error_set(e, PL_USAGE, "%s:%s: it has %u image tokens, and an image has %u", c->store.names + x->file, record_place(x->line).text, n, c->o.images.features);
+            return error_set(e, PL_USAGE, "%s:%s: it has %u image tokens, and an image has %u",
+                             c->store.names + x->file, record_place(x->line).text, n, c->o.images.features);
     }
     return PL_OK;
 }
@@ -268,7 +296,8 @@ static int check_read(const struct conversations *c, struct error *e)
     if ((double)bad > c->o.max_bad * (double)r->read || bad == r->read) {
         struct text t = {0};
         report_print(r, &t);
-        if (bad < r->read) error_set(e, PL_USAGE, "%s. data.max_bad is %g; `plimsoll data inspect` shows samples", t.at, c->o.max_bad);
+        if (bad < r->read)
+            error_set(e, PL_USAGE, "%s. data.max_bad is %g; `plimsoll data inspect` shows samples", t.at, c->o.max_bad);
         else error_set(e, PL_USAGE, "%s", t.at);
         text_free(&t);
         return e->code;
@@ -282,20 +311,29 @@ static int check_used(const struct conversations *c, struct error *e)
     if (c->o.vocabulary && c->store.header->largest >= c->o.vocabulary) return refuse_id(c, e);
     if (check_images(c, e)) return e->code;
     if (!c->used.n && !c->too_long && !c->too_many && !c->too_many_frames && !c->unlabelled && c->o.holdout > 0)
-        return error_set(e, PL_USAGE, "data.holdout is %g of %llu samples, which leaves none %s", c->o.holdout, (unsigned long long)r->read, c->o.held ? "to evaluate on" : "to train on");
+        return error_set(e, PL_USAGE, "data.holdout is %g of %llu samples, which leaves none %s", c->o.holdout,
+                         (unsigned long long)r->read, c->o.held ? "to evaluate on" : "to train on");
     if (!c->used.n && c->too_long)
-        return error_set(e, PL_USAGE, "all %llu samples are longer than data.sequence, %lld tokens; the longest has %llu: set data.sequence, or data.too_long: cut or split",
+        return error_set(e, PL_USAGE,
+                         "all %llu samples are longer than data.sequence, %lld tokens; the longest has %llu: set "
+                         "data.sequence, or data.too_long: cut or split",
                          (unsigned long long)c->too_long, (long long)c->o.sequence, (unsigned long long)c->longest);
     if (!c->used.n && c->too_many)
-        return error_set(e, PL_USAGE, "all %llu samples have more images than data.max_images, which is %u; the most are %llu: set data.max_images, or data.too_many_images: split",
+        return error_set(e, PL_USAGE,
+                         "all %llu samples have more images than data.max_images, which is %u; the most are %llu: set "
+                         "data.max_images, or data.too_many_images: split",
                          (unsigned long long)c->too_many, c->o.images.most, (unsigned long long)c->most_images);
     if (!c->used.n && c->too_many_frames)
-        return error_set(e, PL_USAGE, "all %llu samples have more frames of videos than data.max_frames, which is %u; the most are %llu: set data.max_frames",
-                         (unsigned long long)c->too_many_frames, c->o.images.most_frames, (unsigned long long)c->most_frames);
+        return error_set(e, PL_USAGE,
+                         "all %llu samples have more frames of videos than data.max_frames, which is %u; the most are "
+                         "%llu: set data.max_frames",
+                         (unsigned long long)c->too_many_frames, c->o.images.most_frames,
+                         (unsigned long long)c->most_frames);
     return c->used.n ? PL_OK : error_set(e, PL_USAGE, "no sample has a token to train on");
 }
 
-int conversations_open(struct conversations *c, const char *path, const struct conversations_options *o, struct error *e)
+int conversations_open(struct conversations *c, const char *path, const struct conversations_options *o,
+                       struct error *e)
 {
     memset(c, 0, sizeof *c);
     c->o = *o;
@@ -312,8 +350,10 @@ int conversations_open(struct conversations *c, const char *path, const struct c
         return rc;
     }
     struct row_size *sizes = mem_alloc(((size_t)c->used.n + 1) * sizeof *sizes);
-    for (uint32_t i = 0; i < c->used.n; i++) sizes[i] = (struct row_size){c->used.at[i].tokens, c->used.at[i].images, c->used.at[i].frames};
-    rows_pack(&c->rows, sizes, c->used.n, (struct row_size){(uint32_t)o->sequence, o->images.most, o->images.most_frames}, o->packing);
+    for (uint32_t i = 0; i < c->used.n; i++)
+        sizes[i] = (struct row_size){c->used.at[i].tokens, c->used.at[i].images, c->used.at[i].frames};
+    rows_pack(&c->rows, sizes, c->used.n,
+              (struct row_size){(uint32_t)o->sequence, o->images.most, o->images.most_frames}, o->packing);
     mem_free(sizes);
     return PL_OK;
 }
@@ -327,7 +367,7 @@ void conversations_close(struct conversations *c)
     c->path = NULL;
 }
 
-/* --- a row ----------------------------------------------------------------------------------------- */
+/* --- a row ------------------------------------------------------------------------------------ */
 
 void token_row_place(struct token_row *r, uint32_t T, char *at, uint64_t *used)
 {
@@ -402,7 +442,8 @@ struct sample_image conversations_image(const struct conversations *c, const str
     return (struct sample_image){"", 1};
 }
 
-bool conversations_video(const struct conversations *c, const struct used_sample *u, uint32_t nth, struct sample_video *out)
+bool conversations_video(const struct conversations *c, const struct used_sample *u, uint32_t nth,
+                         struct sample_video *out)
 {
     const struct stored_sample *x = &c->store.samples[u->sample];
     const char *name = c->store.names + x->media;
@@ -415,7 +456,10 @@ bool conversations_video(const struct conversations *c, const struct used_sample
     return false;
 }
 
-int conversations_check(const struct conversations *c, struct error *e) { return token_store_check(&c->store, c->path, e); }
+int conversations_check(const struct conversations *c, struct error *e)
+{
+    return token_store_check(&c->store, c->path, e);
+}
 
 int conversations_read(const struct conversations *c, uint64_t row, struct token_row *out, struct error *e)
 {
@@ -432,14 +476,17 @@ void conversations_pad(const struct conversations *c, struct token_row *out)
 uint64_t conversations_fingerprint(const struct conversations *c)
 {
     const struct token_store_header *h = c->store.header;
-    const uint64_t facts[] = {h->tokens_sum, h->index_sum, h->tokens, (uint64_t)c->o.sequence, c->o.train_on, c->o.too_long, c->o.packing};
+    const uint64_t facts[] = {h->tokens_sum, h->index_sum,  h->tokens,   (uint64_t)c->o.sequence,
+                              c->o.train_on, c->o.too_long, c->o.packing};
     uint64_t hash = hash_bytes(facts, sizeof facts, 0);
     if (c->o.holdout > 0) hash = hash_bytes(&c->o.holdout, sizeof c->o.holdout, hash ^ c->o.split_seed);
     if (c->o.max_samples) hash = hash_bytes(&c->o.max_samples, sizeof c->o.max_samples, hash);
     if (c->o.images.features) {
         const uint64_t images[] = {c->o.images.features, c->o.images.most, c->o.images.too_many};
         hash = hash_bytes(images, sizeof images, hash);
-        if (c->o.images.frame_features) hash = hash_bytes((const uint32_t[]){c->o.images.frame_features, c->o.images.most_frames}, 2 * sizeof(uint32_t), hash);
+        if (c->o.images.frame_features)
+            hash = hash_bytes((const uint32_t[]){c->o.images.frame_features, c->o.images.most_frames},
+                              2 * sizeof(uint32_t), hash);
     }
     return hash ? hash : 1;
 }
@@ -448,28 +495,41 @@ void conversations_print_left(const struct conversations *c, struct text *out)
 {
     report_print(&c->store.header->report, out);
     if (c->too_long)
-        text_printf(out, "%s%llu %s longer than data.sequence (%lld tokens; the longest has %llu) and left out%s", out->n ? ". " : "", (unsigned long long)c->too_long,
-                    c->too_long == 1 ? "sample is" : "samples are", (long long)c->o.sequence, (unsigned long long)c->longest,
-                    c->o.too_long == TOO_LONG_CUT ? ": no answer ends within it" : c->o.too_long == TOO_LONG_SPLIT ? ": a turn alone is longer" : "; data.too_long: cut keeps the turns that fit, split all");
+        text_printf(out, "%s%llu %s longer than data.sequence (%lld tokens; the longest has %llu) and left out%s",
+                    out->n ? ". " : "", (unsigned long long)c->too_long, c->too_long == 1 ? "sample is" : "samples are",
+                    (long long)c->o.sequence, (unsigned long long)c->longest,
+                    c->o.too_long == TOO_LONG_CUT     ? ": no answer ends within it"
+                    : c->o.too_long == TOO_LONG_SPLIT ? ": a turn alone is longer"
+                                                      : "; data.too_long: cut keeps the turns that fit, split all");
     if (c->cut)
-        text_printf(out, "%s%llu %s longer than data.sequence and cut after the last answer that fits", out->n ? ". " : "", (unsigned long long)c->cut,
-                    c->cut == 1 ? "sample is" : "samples are");
+        text_printf(out, "%s%llu %s longer than data.sequence and cut after the last answer that fits",
+                    out->n ? ". " : "", (unsigned long long)c->cut, c->cut == 1 ? "sample is" : "samples are");
     if (c->cut_texts)
-        text_printf(out, "%s%llu %s longer than data.sequence and cut: %llu of %llu tokens are left out; data.too_long: split keeps them", out->n ? ". " : "",
-                    (unsigned long long)c->cut_texts, c->cut_texts == 1 ? "text is" : "texts are", (unsigned long long)c->cut_tokens, (unsigned long long)(c->tokens + c->cut_tokens));
+        text_printf(out,
+                    "%s%llu %s longer than data.sequence and cut: %llu of %llu tokens are left out; data.too_long: "
+                    "split keeps them",
+                    out->n ? ". " : "", (unsigned long long)c->cut_texts, c->cut_texts == 1 ? "text is" : "texts are",
+                    (unsigned long long)c->cut_tokens, (unsigned long long)(c->tokens + c->cut_tokens));
     if (c->split_long)
-        text_printf(out, "%s%llu %s longer than data.sequence and split at turns", out->n ? ". " : "", (unsigned long long)c->split_long,
-                    c->split_long == 1 ? "sample is" : "samples are");
+        text_printf(out, "%s%llu %s longer than data.sequence and split at turns", out->n ? ". " : "",
+                    (unsigned long long)c->split_long, c->split_long == 1 ? "sample is" : "samples are");
     if (c->too_many)
-        text_printf(out, "%s%llu %s more images than data.max_images (%u; the most are %llu) and %s left out%s", out->n ? ". " : "", (unsigned long long)c->too_many,
-                    c->too_many == 1 ? "sample has" : "samples have", c->o.images.most, (unsigned long long)c->most_images, c->too_many == 1 ? "is" : "are",
-                    c->o.images.too_many == TOO_MANY_SPLIT ? ": a turn alone has more" : "; data.too_many_images: split makes several of each");
+        text_printf(out, "%s%llu %s more images than data.max_images (%u; the most are %llu) and %s left out%s",
+                    out->n ? ". " : "", (unsigned long long)c->too_many,
+                    c->too_many == 1 ? "sample has" : "samples have", c->o.images.most,
+                    (unsigned long long)c->most_images, c->too_many == 1 ? "is" : "are",
+                    c->o.images.too_many == TOO_MANY_SPLIT ? ": a turn alone has more"
+                                                           : "; data.too_many_images: split makes several of each");
     if (c->too_many_frames)
-        text_printf(out, "%s%llu %s more frames of videos than data.max_frames (%u; the most are %llu) and %s left out", out->n ? ". " : "", (unsigned long long)c->too_many_frames,
-                    c->too_many_frames == 1 ? "sample has" : "samples have", c->o.images.most_frames, (unsigned long long)c->most_frames, c->too_many_frames == 1 ? "is" : "are");
+        text_printf(out, "%s%llu %s more frames of videos than data.max_frames (%u; the most are %llu) and %s left out",
+                    out->n ? ". " : "", (unsigned long long)c->too_many_frames,
+                    c->too_many_frames == 1 ? "sample has" : "samples have", c->o.images.most_frames,
+                    (unsigned long long)c->most_frames, c->too_many_frames == 1 ? "is" : "are");
     if (c->split)
-        text_printf(out, "%s%llu %s more images than data.max_images and %s split at turns", out->n ? ". " : "", (unsigned long long)c->split,
-                    c->split == 1 ? "sample has" : "samples have", c->split == 1 ? "is" : "are");
+        text_printf(out, "%s%llu %s more images than data.max_images and %s split at turns", out->n ? ". " : "",
+                    (unsigned long long)c->split, c->split == 1 ? "sample has" : "samples have",
+                    c->split == 1 ? "is" : "are");
     if (c->unlabelled)
-        text_printf(out, "%s%llu %s no token to train on", out->n ? ". " : "", (unsigned long long)c->unlabelled, c->unlabelled == 1 ? "sample has" : "samples have");
+        text_printf(out, "%s%llu %s no token to train on", out->n ? ". " : "", (unsigned long long)c->unlabelled,
+                    c->unlabelled == 1 ? "sample has" : "samples have");
 }

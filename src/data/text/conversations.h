@@ -6,15 +6,16 @@
  *     ranges      | (0,1) (0,2) ...     | (s,s+1) ...     | (0,0) ...    first key, one past the last
  *     labels      | -100 -100 ids ...   | -100 ids ...    | -100
  *
- * A conversation with images has the ids of image tokens, `features` for each image that the model's tower gets. Rows then
- * have room for a number of images, too; which pixels these are is of no concern here (image_rows.h).
+ * A conversation with images has the ids of image tokens, `features` for each image that the
+ * model's tower gets. Rows then have room for a number of images, too; which pixels these are is of
+ * no concern here (image_rows.h).
  *
- * A token sees its own conversation up to itself, and padding sees nothing. The first token of a conversation has no label: nothing
- * before it could predict it. Which conversations share a row is fixed when the store is opened
- * (rows.h), so a row is a sample like any other.
+ * A token sees its own conversation up to itself, and padding sees nothing. The first token of a
+ * conversation has no label: nothing before it could predict it. Which conversations share a row is
+ * fixed when the store is opened (rows.h), so a row is a sample like any other.
  *
- * A text is a conversation without turns. If it is longer than a row it is split into rows. Whole samples are held out; of a dataset that is a
- * single text, rows.
+ * A text is a conversation without turns. If it is longer than a row it is split into rows. Whole
+ * samples are held out; of a dataset that is a single text, rows.
  */
 #ifndef CONVERSATIONS_H
 #define CONVERSATIONS_H
@@ -65,19 +66,25 @@ struct conversations {
     struct rows rows;         /* of indices into `used` */
     VEC(struct used_sample) used; /* samples in rows */
     uint64_t samples;         /* how many samples they are, or are parts of */
-    uint64_t cut, cut_texts, cut_tokens; /* how many of them are cut: conversations, and texts with so many tokens that are left out */
+    /* how many of them are cut: conversations, and texts with so many tokens that are left out */
+    uint64_t cut, cut_texts, cut_tokens;
     bool one_group;           /* with a holdout: all samples are about one image or video, which is on both sides */
-    uint64_t chats, endless;  /* conversations that a template rendered, and those without a label at a special token that ends them */
+    /* conversations that a template rendered, and those without a label at a special token that
+     * ends them */
+    uint64_t chats, endless;
     uint64_t split, split_long; /* conversations that were split at turns: with too many images; too long */
-    uint64_t too_long, too_many, unlabelled; /* samples that are left out: too long; with too many images; without a label... */
+    /* samples that are left out: too long; with too many images; without a label... */
+    uint64_t too_long, too_many, unlabelled;
     uint64_t too_many_frames; /* ...and with too many frames */
     uint64_t tokens, labels, images, frames; /* in all rows */
     uint64_t longest;         /* tokens of the longest sample in the store */
     uint64_t most_images, most_frames; /* the most images, and frames, of a sample in it */
 };
 
-/* Opens a store and makes rows of it. Must not be moved while it is open. PL_USAGE: more samples than max_bad could not be used; no sample can be; an id beyond the vocabulary. */
-int conversations_open(struct conversations *c, const char *path, const struct conversations_options *o, struct error *e);
+/* Opens a store and makes rows of it. Must not be moved while it is open. PL_USAGE: more samples
+ * than max_bad could not be used; no sample can be; an id beyond the vocabulary. */
+int conversations_open(struct conversations *c, const char *path, const struct conversations_options *o,
+                       struct error *e);
 void conversations_close(struct conversations *c);
 static inline uint64_t conversations_count(const struct conversations *c) { return c->rows.n; }
 
@@ -108,7 +115,8 @@ struct sample_video {
     uint32_t frames;
     struct byte_range tokens; /* of the sample as it is used */
 };
-bool conversations_video(const struct conversations *c, const struct used_sample *u, uint32_t nth, struct sample_video *out);
+bool conversations_video(const struct conversations *c, const struct used_sample *u, uint32_t nth,
+                         struct sample_video *out);
 /* PL_FAIL if the store could not be read. */
 int conversations_check(const struct conversations *c, struct error *e);
 /* A row that is all padding. */

@@ -3,8 +3,8 @@
  *
  *     buffer   | used | from ... the object so far ... n | room
  *
- * A refill moves the unused bytes to the beginning and doubles the buffer when an object fills it, so
- * the memory is that of the longest object, and r->most bounds it.
+ * A refill moves the unused bytes to the beginning and doubles the buffer when an object fills it,
+ * so the memory is that of the longest object, and r->most bounds it.
  */
 #include "data/text/records.h"
 
@@ -33,9 +33,14 @@ static int refuse(const char *path, int fd, struct error *e)
     const char *what = not_tokens_utf16(fd) ? "text in UTF-16" : not_tokens_bytes(fd);
     if (!what) return PL_OK;
     if (strstr(what, "Arrow"))
-        return error_set(e, PL_USAGE, "%s: it holds %s, which is not read; convert it to Parquet with Python: import datasets; "
-                         "datasets.Dataset.from_file(\"%s\").to_parquet(\"chats.parquet\")", path, what, path);
-    return error_set(e, PL_USAGE, "%s: it holds %s; expected conversations as JSON: a list of objects, or one object a line, in UTF-8", path, what);
+        return error_set(e, PL_USAGE,
+                         "%s: it holds %s, which is not read; convert it to Parquet with Python: import datasets; "
+                         "datasets.Dataset.from_file(\"%s\").to_parquet(\"chats.parquet\")",
+                         path, what, path);
+    return error_set(
+        e, PL_USAGE,
+        "%s: it holds %s; expected conversations as JSON: a list of objects, or one object a line, in UTF-8", path,
+        what);
 }
 
 /* --- Parquet ------------------------------------------------------------------------------- */
@@ -51,7 +56,8 @@ static int check_columns(const struct parquet *p, struct error *e)
 {
     struct bump b = {0};
     struct value *sample = value_new(&b, VALUE_MAP);
-    for (uint32_t i = 1; i < p->n_nodes; i = p->nodes[i].end) value_put(&b, sample, p->nodes[i].name, value_new(&b, VALUE_NULL));
+    for (uint32_t i = 1; i < p->n_nodes; i = p->nodes[i].end)
+        value_put(&b, sample, p->nodes[i].name, value_new(&b, VALUE_NULL));
     const bool known = conversation_format(sample);
     bump_free(&b);
     if (known) return PL_OK;
@@ -151,10 +157,15 @@ int records_open_any(struct records *r, const char *path, uint64_t most, struct 
 static int refuse_other(const char *path, int fd, struct error *e)
 {
     const char *what = not_tokens_utf16(fd) ? "text in UTF-16" : not_tokens_bytes(fd);
-    if (what && parquet_is(path)) return error_set(e, PL_USAGE, "%s: it holds %s; to train on its columns set data.format: conversations", path, what);
+    if (what && parquet_is(path))
+        return error_set(e, PL_USAGE, "%s: it holds %s; to train on its columns set data.format: conversations", path,
+                         what);
     if (what) return error_set(e, PL_USAGE, "%s: it holds %s; expected plain text in UTF-8", path, what);
     if (path_has_ending(path, ".json") || path_has_ending(path, ".jsonl") || path_has_ending(path, ".ndjson"))
-        return error_set(e, PL_USAGE, "%s: it holds JSON; for its conversations or texts set data.format: conversations. To train on the JSON itself, rename the file to .txt", path);
+        return error_set(e, PL_USAGE,
+                         "%s: it holds JSON; for its conversations or texts set data.format: conversations. To train "
+                         "on the JSON itself, rename the file to .txt",
+                         path);
     return PL_OK;
 }
 
@@ -197,8 +208,8 @@ static void use(struct records *r, size_t n)
     r->bytes += n;
 }
 
-/* Skips blanks and gives the next byte without using it; 0 and *end: there is none. A zero byte in the
- * file is returned as 1, which no caller expects. */
+/* Skips blanks and gives the next byte without using it; 0 and *end: there is none. A zero byte in
+ * the file is returned as 1, which no caller expects. */
 static int next_byte(struct records *r, char *out, bool *end, struct error *e)
 {
     *end = false;
@@ -216,8 +227,8 @@ static int next_byte(struct records *r, char *out, bool *end, struct error *e)
 
 /* --- plain text ------------------------------------------------------------------------------- */
 
-/* Where to cut n bytes of text that goes on: behind the last empty line of its second half, or else behind the last of "\n" or " ", or
- * before the last character. */
+/* Where to cut n bytes of text that goes on: behind the last empty line of its second half, or else
+ * behind the last of "\n" or " ", or before the last character. */
 static size_t cut_text(const char *text, size_t n)
 {
     static const char *const ends[] = {"\n\n", "\n", " "};
@@ -241,8 +252,12 @@ static int next_text(struct records *r, struct record *out, bool *more, struct e
     if (!n) return PL_OK;
     const size_t valid = utf8_check(text, n);
     if (valid < n || memchr(text, 0, n))
-        return error_set(e, PL_USAGE, "%s: it is not text in UTF-8: byte %llu %s. Save it as UTF-8, or set data.format: bytes", r->path,
-                         (unsigned long long)(r->bytes + (valid < n ? valid : (size_t)((const char *)memchr(text, 0, n) - text))), valid < n ? "begins no character" : "is 0");
+        return error_set(e, PL_USAGE,
+                         "%s: it is not text in UTF-8: byte %llu %s. Save it as UTF-8, or set data.format: bytes",
+                         r->path,
+                         (unsigned long long)(r->bytes +
+                                              (valid < n ? valid : (size_t)((const char *)memchr(text, 0, n) - text))),
+                         valid < n ? "begins no character" : "is 0");
     struct json_writer w = {.out = &r->object};
     r->object.n = 0;
     json_begin_map(&w, NULL);
@@ -265,8 +280,9 @@ struct extent {
     bool filled;   /* its first line has more than {: one object a line */
 };
 
-/* Scans what the buffer has; true: the object is complete. Of one object a line, a line that does not
- * close its object ends where the next object begins: json_parse refuses it, and the others can be used. */
+/* Scans what the buffer has; true: the object is complete. Of one object a line, a line that does
+ * not close its object ends where the next object begins: json_parse refuses it, and the others can
+ * be used. */
 static bool scan(const struct records *r, struct extent *x)
 {
     const char *p = r->buffer + r->from;
@@ -322,7 +338,10 @@ static int read_object(struct records *r, struct record *out, struct error *e)
     while (!scan(r, &x)) {
         if (x.at > r->most) return too_long(r, line, e);
         if (refill(r, &end, e)) return e->code;
-        if (end) return fail(r, line, e, "the object that begins here does not end: the file is truncated, or a quote or a bracket is missing");
+        if (end)
+            return fail(
+                r, line, e,
+                "the object that begins here does not end: the file is truncated, or a quote or a bracket is missing");
     }
     if (x.at > r->most) return too_long(r, line, e);
     r->objects++;
@@ -342,7 +361,9 @@ static int begin(struct records *r, struct error *e)
     if (r->n >= 3 && !memcmp(r->buffer, "\xef\xbb\xbf", 3)) use(r, 3);
     if (next_byte(r, &c, &end, e)) return e->code;
     if (end) return fail(r, r->line, e, "the file holds nothing but blanks");
-    if (c != '[' && c != '{') return fail(r, r->line, e, "expected JSON: a list of objects, or one object a line; for plain text set data.format: text");
+    if (c != '[' && c != '{')
+        return fail(r, r->line, e,
+                    "expected JSON: a list of objects, or one object a line; for plain text set data.format: text");
     r->list = c == '[';
     if (r->list) use(r, 1);
     r->begun = true;
@@ -364,7 +385,8 @@ int records_next(struct records *r, struct record *out, bool *more, struct error
         r->after = false;
         comma = true;
     }
-    if (end && r->list) return fail(r, r->line, e, "the list of samples does not end: the file is truncated, or ] is missing");
+    if (end && r->list)
+        return fail(r, r->line, e, "the list of samples does not end: the file is truncated, or ] is missing");
     if (end) return PL_OK;
     if (r->list && c == ']' && !comma) {
         use(r, 1);
@@ -372,7 +394,10 @@ int records_next(struct records *r, struct record *out, bool *more, struct error
         r->list = false;
         return end ? PL_OK : fail(r, r->line, e, "unexpected text after the list of samples");
     }
-    if (c != '{' || (r->list && r->after)) return fail(r, r->line, e, r->list && r->after ? "expected a comma or ] after an object of the list" : "expected an object, {...}");
+    if (c != '{' || (r->list && r->after))
+        return fail(r, r->line, e,
+                    r->list && r->after ? "expected a comma or ] after an object of the list"
+                                        : "expected an object, {...}");
     *more = true;
     r->after = true;
     return read_object(r, out, e);

@@ -1,13 +1,14 @@
 /*
  * records.h: the JSON objects of a file, one at a time: a list of objects, or objects one after the
- * other, usually one a line. The rows of a Parquet table are such objects too (io/parquet_rows.h), of
- * the columns that conversations have; their lines are their numbers.
+ * other, usually one a line. The rows of a Parquet table are such objects too (io/parquet_rows.h),
+ * of the columns that conversations have; their lines are their numbers.
  *
- * Plain text is read as objects {"text": ...} of its lines, TEXT_MOST bytes at most: a larger file is cut after an empty line, or else
- * at the end of a line, of a word or of a character.
+ * Plain text is read as objects {"text": ...} of its lines, TEXT_MOST bytes at most: a larger file
+ * is cut after an empty line, or else at the end of a line, of a word or of a character.
  *
  * The file may have any size: only the object that is being read is in memory, and an object has at
- * most data.sample_memory bytes. The scan knows brackets and strings alone; json_parse checks the rest.
+ * most data.sample_memory bytes. The scan knows brackets and strings alone; json_parse checks the
+ * rest.
  */
 #ifndef RECORDS_H
 #define RECORDS_H
@@ -47,13 +48,14 @@ struct record_place { char text[32]; };
 struct record_place record_place(uint64_t line);
 uint64_t record_line(uint64_t line); /* the line alone */
 
-/* `path` must outlive `r`. `most`: bytes of an object, or of a table's columns together. PL_USAGE: there is no such
- * file, it is empty, or it is something else than JSON or Parquet (gzip, ...). The caller calls records_close after
- * success. */
+/* `path` must outlive `r`. `most`: bytes of an object, or of a table's columns together. PL_USAGE:
+ * there is no such file, it is empty, or it is something else than JSON or Parquet (gzip, ...). The
+ * caller calls records_close after success. */
 int records_open(struct records *r, const char *path, uint64_t most, struct error *e);
 /* The same with all columns of a table, not only those of conversations. */
 int records_open_any(struct records *r, const char *path, uint64_t most, struct error *e);
-/* The same for plain text. PL_USAGE also: the file is JSON or a table, which data.format: conversations reads. */
+/* The same for plain text. PL_USAGE also: the file is JSON or a table, which data.format:
+ * conversations reads. */
 int records_open_text(struct records *r, const char *path, struct error *e);
 /* Reads the next object; *more is false after the last one. PL_USAGE, with file and line: something
  * else than an object, an object that does not end or is too long, a list that does not end. */

@@ -1,10 +1,11 @@
 /*
  * rows.c: see rows.h.
  *
- * Rows with the same room are a linked list. A bit for each room says whether its list has rows, and a
- * bit for each 64 of these whether any is set, so that the least room that is large enough is found in
- * a few words for any T. Rows with room for the same numbers of images and of frames have such lists of their own. Time
- * is that of sorting by length, which is counted, and of looking at each of these numbers.
+ * Rows with the same room are a linked list. A bit for each room says whether its list has rows,
+ * and a bit for each 64 of these whether any is set, so that the least room that is large enough is
+ * found in a few words for any T. Rows with room for the same numbers of images and of frames have
+ * such lists of their own. Time is that of sorting by length, which is counted, and of looking at
+ * each of these numbers.
  */
 #include "data/text/rows.h"
 
@@ -63,7 +64,10 @@ static void begin_rooms(struct rooms *r, uint32_t T)
     memset(r->head, 0xff, ((size_t)T + 1) * sizeof *r->head);
 }
 
-static struct rooms *rooms_of(const struct packing *p, uint32_t images, uint32_t frames) { return &p->rooms[(size_t)images * (p->most.frames + 1) + frames]; }
+static struct rooms *rooms_of(const struct packing *p, uint32_t images, uint32_t frames)
+{
+    return &p->rooms[(size_t)images * (p->most.frames + 1) + frames];
+}
 
 static void put_row(struct packing *p, uint32_t row, struct row_size room)
 {
@@ -83,7 +87,8 @@ static uint32_t take_row(struct packing *p, struct row_size room)
     return row;
 }
 
-/* The least room for tokens of a row that holds the sample, and of those the least for images, and then for frames. False: no row holds it. */
+/* The least room for tokens of a row that holds the sample, and of those the least for images, and
+ * then for frames. False: no row holds it. */
 static bool find_row(const struct packing *p, struct row_size sample, struct row_size *room)
 {
     *room = (struct row_size){NONE, 0, 0};
@@ -119,11 +124,14 @@ static uint32_t place(const struct row_size *sizes, uint32_t n, struct row_size 
         const bool found = find_row(&p, sizes[i], &room);
         const uint32_t row = found ? take_row(&p, room) : p.next.n;
         if (!found) vec_push(&p.next, NONE), room = most;
-        put_row(&p, row, (struct row_size){room.tokens - sizes[i].tokens, room.images - sizes[i].images, room.frames - sizes[i].frames});
+        put_row(&p, row,
+                (struct row_size){room.tokens - sizes[i].tokens, room.images - sizes[i].images,
+                                  room.frames - sizes[i].frames});
         row_of[i] = row;
     }
     const uint32_t rows = p.next.n;
-    for (size_t i = 0; i < lists; i++) mem_free(p.rooms[i].bits), mem_free(p.rooms[i].summary), mem_free(p.rooms[i].head);
+    for (size_t i = 0; i < lists; i++)
+        mem_free(p.rooms[i].bits), mem_free(p.rooms[i].summary), mem_free(p.rooms[i].head);
     mem_free(p.rooms), mem_free(order);
     vec_free(&p.next);
     return rows;

@@ -6,14 +6,16 @@
  *     index   struct stored_sample [samples]
  *             struct byte_range    [answers]: what the assistant says, as tokens of its sample
  *             struct byte_range    [images]: images, as tokens of their sample
- *             struct group_member  [members]: samples with images or videos that cannot be used, for data.holdout
+ *             struct group_member  [members]: samples with images or videos that cannot be used,
+ *             for data.holdout
  *             names, each terminated by a 0: data files, images
  *     end of the file
  *
- * Numbers are little-endian. The file is memory-mapped: reading needs no allocation and no system call.
- * It holds what depends on text alone: data files, tokenizer, chat template and system prompt, whose
- * fingerprints are in the header. How samples are cut, labelled and packed is decided when it is opened
- * for training (conversations.h). The header is written last, and checksums cover every byte.
+ * Numbers are little-endian. The file is memory-mapped: reading needs no allocation and no system
+ * call. It holds what depends on text alone: data files, tokenizer, chat template and system
+ * prompt, whose fingerprints are in the header. How samples are cut, labelled and packed is decided
+ * when it is opened for training (conversations.h). The header is written last, and checksums cover
+ * every byte.
  */
 #ifndef TOKEN_STORE_H
 #define TOKEN_STORE_H
@@ -40,11 +42,12 @@ struct sample_report {
     char first[SAMPLE_FAULTS][240];   /* FILE:LINE: why, of the first one */
 };
 uint64_t report_bad(const struct sample_report *r);
-/* Counts `times` samples that begin at a line of a file. Of the first ones with a fault it keeps where they are, and
- * why. */
+/* Counts `times` samples that begin at a line of a file. Of the first ones with a fault it keeps
+ * where they are, and why. */
 void report_add(struct sample_report *r, enum conversation_fault fault, uint64_t times, const char *file, uint64_t line,
                 const char *why);
-/* "12 of 400 samples cannot be used: 8 turns out of order (such as chats.jsonl:3: ...); 4 ..."; nothing if all can. */
+/* "12 of 400 samples cannot be used: 8 turns out of order (such as chats.jsonl:3: ...); 4 ...";
+ * nothing if all can. */
 void report_print(const struct sample_report *r, struct text *out);
 
 struct token_store_header {
@@ -55,13 +58,14 @@ struct token_store_header {
     uint64_t bytes;                           /* of the file */
     int32_t largest;                          /* id */
     uint32_t tokens_sum, index_sum;           /* CRC32C */
-    int32_t image_token;                      /* the id at images, which may be below 0 or beyond the vocabulary; 0: there are none */
+    /* the id at images, which may be below 0 or beyond the vocabulary; 0: there are none */
+    int32_t image_token;
     struct sample_report report;
     uint32_t zero3, header_sum;               /* CRC32C of all bytes before it */
 };
 
-/* A text without turns, which may be cut anywhere. A conversation that a template rendered, and whether a special token ends its last
- * answer, and its text. */
+/* A text without turns, which may be cut anywhere. A conversation that a template rendered, and
+ * whether a special token ends its last answer, and its text. */
 enum stored_flags { STORED_PLAIN = 1, STORED_CHAT = 2, STORED_ANSWER_ENDS = 4, STORED_TEXT_ENDS = 8 };
 
 struct stored_sample {
@@ -87,15 +91,16 @@ struct token_store {
     const char *names;
 };
 
-/* Must not be moved while it is open. PL_USAGE, with the path: it is not a token store, it is cut or
- * damaged. */
+/* Must not be moved while it is open. PL_USAGE, with the path: it is not a token store, it is cut
+ * or damaged. */
 int token_store_open(struct token_store *s, const char *path, struct error *e);
 void token_store_close(struct token_store *s);
 /* PL_FAIL if a page of the file could not be read since it was opened. */
 int token_store_check(const struct token_store *s, const char *path, struct error *e);
 /* The numbers of tokens of the samples, ascending; the caller frees them. */
 uint32_t *token_store_lengths(const struct token_store *s);
-/* The least of n ascending lengths that a share of them does not exceed, 0.5 for the median; 0 if n is 0. */
+/* The least of n ascending lengths that a share of them does not exceed, 0.5 for the median; 0 if n
+ * is 0. */
 uint32_t length_at(const uint32_t *lengths, uint64_t n, double share);
 /* What a store was made from that differs: "another tokenizer"; NULL: nothing. */
 const char *token_store_differs(const struct token_store_key *stored, const struct token_store_key *now);
@@ -103,7 +108,8 @@ const char *token_store_differs(const struct token_store_key *stored, const stru
 /* --- writing, atomically ------------------------------------------------------------ */
 
 struct token_store_writer;
-int token_store_create(struct token_store_writer **out, const char *path, const struct token_store_key *key, int32_t image_token, struct error *e);
+int token_store_create(struct token_store_writer **out, const char *path, const struct token_store_key *key,
+                       int32_t image_token, struct error *e);
 struct new_sample {
     const int32_t *ids;
     const struct byte_range *answers;
@@ -123,7 +129,8 @@ int token_store_finish(struct token_store_writer *w, struct error *e);
 /* Instead of token_store_finish: removes the file. */
 void token_store_abandon(struct token_store_writer *w);
 
-/* Writes the ids of all samples, one after the other, as a NumPy array of uint16, or of uint32 if an id needs it. */
+/* Writes the ids of all samples, one after the other, as a NumPy array of uint16, or of uint32 if
+ * an id needs it. */
 int token_store_write_npy(const struct token_store *s, const char *path, struct error *e);
 
 #endif

@@ -38,7 +38,9 @@ int tokenize_files(char *const *paths, uint32_t n_paths, struct names *out, stru
 static int hash_file(const char *path, char *block, uint64_t *h, struct error *e)
 {
     uint64_t size = 0;
-    if (dir_exists(path)) return error_set(e, PL_USAGE, "%s is a folder, not a regular file; for all files of a folder write FOLDER/*", path);
+    if (dir_exists(path))
+        return error_set(e, PL_USAGE, "%s is a folder, not a regular file; for all files of a folder write FOLDER/*",
+                         path);
     int fd = file_open(path, &size, e), rc = PL_OK;
     if (fd < 0) return e->code;
     *h = hash_bytes(&size, sizeof size, *h);
@@ -73,7 +75,7 @@ int tokenize_key(const struct tokenize_options *o, struct token_store_key *out, 
     return rc;
 }
 
-/* --- one sample -------------------------------------------------------------------------------- */
+/* --- one sample ------------------------------------------------------------------------------- */
 
 void tokenized_free(struct tokenized *t)
 {
@@ -81,11 +83,15 @@ void tokenized_free(struct tokenized *t)
     text_free(&t->text);
 }
 
-enum conversation_fault tokenize_images(const struct image_source *s, struct conversation *c, struct bump *b, struct text_images *out, struct error *e)
+enum conversation_fault tokenize_images(const struct image_source *s, struct conversation *c, struct bump *b,
+                                        struct text_images *out, struct error *e)
 {
     const bool no_videos = c->videos && s && !s->videos.max_frames;
-    if (c->media->count && !s) error_set(e, PL_USAGE, "it has images or videos (%.100s), and the model takes text alone", c->media->items[0]->text);
-    else if (no_videos && s->text.layout == IMAGE_AS_TILES && !s->text.timed) error_set(e, PL_USAGE, "it has a video, and the model takes none: give frames as images");
+    if (c->media->count && !s)
+        error_set(e, PL_USAGE, "it has images or videos (%.100s), and the model takes text alone",
+                  c->media->items[0]->text);
+    else if (no_videos && s->text.layout == IMAGE_AS_TILES && !s->text.timed)
+        error_set(e, PL_USAGE, "it has a video, and the model takes none: give frames as images");
     else if (no_videos) error_set(e, PL_USAGE, "it has a video: set data.max_frames to the frames that a row may have");
     if (no_videos || (c->media->count && !s)) return SAMPLE_MEDIA;
     if (!s) return SAMPLE_FINE;
@@ -98,9 +104,13 @@ enum conversation_fault tokenize_images(const struct image_source *s, struct con
     return SAMPLE_FINE;
 }
 
-static enum conversation_fault encode(const struct tokenize_options *o, const struct text_images *images, struct tokenized *t, struct error *e)
+static enum conversation_fault encode(const struct tokenize_options *o, const struct text_images *images,
+                                      struct tokenized *t, struct error *e)
 {
-    static const enum conversation_fault faults[] = {[CHAT_FINE] = SAMPLE_FINE, [CHAT_RENDER] = SAMPLE_TEMPLATE, [CHAT_ANSWERS] = SAMPLE_SPANS, [CHAT_ENCODE] = SAMPLE_TOKENS,
+    static const enum conversation_fault faults[] = {[CHAT_FINE] = SAMPLE_FINE,
+                                                     [CHAT_RENDER] = SAMPLE_TEMPLATE,
+                                                     [CHAT_ANSWERS] = SAMPLE_SPANS,
+                                                     [CHAT_ENCODE] = SAMPLE_TOKENS,
                                                      [CHAT_IMAGES] = SAMPLE_IMAGES};
     struct conversation *c = &t->conversation;
     if (!o->images) images = NULL;
@@ -108,13 +118,16 @@ static enum conversation_fault encode(const struct tokenize_options *o, const st
     return faults[chat_encode(o->tokenizer, o->template, c->messages, c->tools, images, &t->tokens, &t->text, e)];
 }
 
-enum conversation_fault tokenize_sample(const struct tokenize_options *o, const char *json, size_t n, struct bump *b, struct tokenized *out, struct error *e)
+enum conversation_fault tokenize_sample(const struct tokenize_options *o, const char *json, size_t n, struct bump *b,
+                                        struct tokenized *out, struct error *e)
 {
     struct value *sample;
     struct text_images images = {0};
     *out = (struct tokenized){0};
     enum conversation_fault f = conversation_parse(json, n, o->room, b, &sample, e);
-    if (!f) f = conversation_read(sample, o->system, image_text_joint(o->images ? &o->images->text : NULL), b, &out->conversation, e);
+    if (!f)
+        f = conversation_read(sample, o->system, image_text_joint(o->images ? &o->images->text : NULL), b,
+                              &out->conversation, e);
     if (!f && o->images) out->group = conversation_group(out->conversation.media);
     if (!f) f = tokenize_images(o->images, &out->conversation, b, &images, e);
     if (f || (out->conversation.messages && !o->template)) return f;
@@ -126,7 +139,7 @@ enum conversation_fault tokenize_sample(const struct tokenize_options *o, const 
     return f;
 }
 
-/* --- a batch ------------------------------------------------------------------------------------- */
+/* --- a batch ---------------------------------------------------------------------------------- */
 
 struct item {
     char *json;
@@ -161,7 +174,8 @@ static uint32_t flags_of(const struct tokenized *t)
 {
     const struct conversation *c = &t->conversation;
     if (!c->messages) return !*c->prompt && !c->media->count ? STORED_PLAIN : 0;
-    return STORED_CHAT | (t->tokens.answer_ends ? STORED_ANSWER_ENDS : 0) | (t->tokens.text_ends ? STORED_TEXT_ENDS : 0);
+    return STORED_CHAT | (t->tokens.answer_ends ? STORED_ANSWER_ENDS : 0) |
+           (t->tokens.text_ends ? STORED_TEXT_ENDS : 0);
 }
 
 static int store_item(struct builder *b, struct item *x, struct error *e)
@@ -178,8 +192,17 @@ static int store_item(struct builder *b, struct item *x, struct error *e)
     b->ids.n = 0;
     for (uint32_t i = 0; i < t->tokens.n; i++) vec_push(&b->ids, t->tokens.at[i].id);
     const struct conversation *c = &x->tokenized.conversation;
-    const struct new_sample s = {.ids = b->ids.at, .answers = t->answers.at, .media = c->media, .images = t->images.at, .file = x->file, .line = x->line, .number = report->read - 1, .group = x->tokenized.group,
-                                 .tokens = b->ids.n, .n_answers = t->answers.n, .flags = flags_of(&x->tokenized)};
+    const struct new_sample s = {.ids = b->ids.at,
+                                 .answers = t->answers.at,
+                                 .media = c->media,
+                                 .images = t->images.at,
+                                 .file = x->file,
+                                 .line = x->line,
+                                 .number = report->read - 1,
+                                 .group = x->tokenized.group,
+                                 .tokens = b->ids.n,
+                                 .n_answers = t->answers.n,
+                                 .flags = flags_of(&x->tokenized)};
     return token_store_add(b->writer, &s, e);
 }
 
@@ -201,7 +224,8 @@ static int flush(struct builder *b, struct error *e)
     return rc;
 }
 
-/* Stops as soon as it is certain that too many rows of tables cannot be used: a small file may claim billions. */
+/* Stops as soon as it is certain that too many rows of tables cannot be used: a small file may
+ * claim billions. */
 static int check_bad(const struct builder *b, struct error *e)
 {
     const struct sample_report *r = token_store_report(b->writer);
@@ -216,7 +240,7 @@ static int check_bad(const struct builder *b, struct error *e)
     return e->code;
 }
 
-/* --- the whole -------------------------------------------------------------------------------------- */
+/* --- the whole -------------------------------------------------------------------------------- */
 
 static int build_file(struct builder *b, const char *path, struct progress *p, struct error *e)
 {
@@ -262,7 +286,8 @@ static int build(struct builder *b, const struct names *files, struct error *e)
     return rc;
 }
 
-int tokenize_build(const struct tokenize_options *o, const struct token_store_key *key, const char *path, struct error *e)
+int tokenize_build(const struct tokenize_options *o, const struct token_store_key *key, const char *path,
+                   struct error *e)
 {
     struct names files;
     if (tokenize_files(o->paths, o->n_paths, &files, e)) return e->code;

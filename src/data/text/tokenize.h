@@ -1,11 +1,11 @@
 /*
  * tokenize.h: files of conversations to a token store (token_store.h).
  *
- * Files are read as a stream. Samples are tokenized in parallel, in batches, and stored in the order of
- * the files: the store has the same bytes for any number of threads.
+ * Files are read as a stream. Samples are tokenized in parallel, in batches, and stored in the
+ * order of the files: the store has the same bytes for any number of threads.
  *
- * A conversation's images become their tokens (text/template/chat_images.h). How many these are depends on the
- * model, and with tiles on the sizes of the images, whose files are then read.
+ * A conversation's images become their tokens (text/template/chat_images.h). How many these are
+ * depends on the model, and with tiles on the sizes of the images, whose files are then read.
  */
 #ifndef TOKENIZE_H
 #define TOKENIZE_H
@@ -35,19 +35,24 @@ int tokenize_files(char *const *paths, uint32_t n_paths, struct names *out, stru
 /* Fingerprints of all that decides the store. Reads the files once. */
 int tokenize_key(const struct tokenize_options *o, struct token_store_key *out, struct error *e);
 /* Writes the store. */
-int tokenize_build(const struct tokenize_options *o, const struct token_store_key *key, const char *path, struct error *e);
+int tokenize_build(const struct tokenize_options *o, const struct token_store_key *key, const char *path,
+                   struct error *e);
 
-/* The images and videos of a conversation, which are put into their order; `s` NULL: the model takes text alone. `b` owns them. */
-enum conversation_fault tokenize_images(const struct image_source *s, struct conversation *c, struct bump *b, struct text_images *out, struct error *e);
+/* The images and videos of a conversation, which are put into their order; `s` NULL: the model
+ * takes text alone. `b` owns them. */
+enum conversation_fault tokenize_images(const struct image_source *s, struct conversation *c, struct bump *b,
+                                        struct text_images *out, struct error *e);
 
-/* One sample, for `inspect`: parses, reads and tokenizes the text of an object. `b` owns the values. */
+/* One sample, for `inspect`: parses, reads and tokenizes the text of an object. `b` owns the
+ * values. */
 struct tokenized {
     struct conversation conversation;
     struct chat_tokens tokens;
     struct text text;     /* a conversation as the template renders it */
     uint64_t group;       /* of conversation_group; 0: none, or the sample is no conversation */
 };
-enum conversation_fault tokenize_sample(const struct tokenize_options *o, const char *json, size_t n, struct bump *b, struct tokenized *out, struct error *e);
+enum conversation_fault tokenize_sample(const struct tokenize_options *o, const char *json, size_t n, struct bump *b,
+                                        struct tokenized *out, struct error *e);
 void tokenized_free(struct tokenized *t);
 
 #endif

@@ -43,8 +43,10 @@ static int detect_npy(int fd, uint64_t size, struct tokens_file *f, struct error
     for (int t = TOKENS_U8; t <= TOKENS_I64; t++)
         if (h.type == dtypes[t].npy && h.size == dtypes[t].size) f->dtype = (enum tokens_dtype)t;
     if (!f->dtype || h.big_endian)
-        return error_set(e, PL_USAGE, "its elements are %s%c%u; expected little-endian u1, u2, u4, i4 or i8: save a.astype(\"uint32\")",
-                         h.big_endian ? "big-endian " : "", h.type, h.size);
+        return error_set(
+            e, PL_USAGE,
+            "its elements are %s%c%u; expected little-endian u1, u2, u4, i4 or i8: save a.astype(\"uint32\")",
+            h.big_endian ? "big-endian " : "", h.type, h.size);
     if (h.rank < 1 || h.rank > 2)
         return error_set(e, PL_USAGE, "it has %u dimensions; expected 1 or 2: save a.reshape(-1)", h.rank);
     if (h.fortran_order && h.rank == 2)
@@ -93,8 +95,10 @@ static int detect_llmc(int fd, uint64_t size, struct tokens_file *f, struct erro
 static int refuse(const char *what, struct error *e)
 {
     return error_set(e, PL_USAGE,
-                     "it holds %s, not token ids. The model's tokenizer makes rows of plain text with data.format: text, and of conversations and texts in JSON or "
-                     "Parquet with data.format: conversations. To train on the bytes of the file as they are, set data.format: bytes (`init --bytes`)",
+                     "it holds %s, not token ids. The model's tokenizer makes rows of plain text with data.format: "
+                     "text, and of conversations and texts in JSON or "
+                     "Parquet with data.format: conversations. To train on the bytes of the file as they are, set "
+                     "data.format: bytes (`init --bytes`)",
                      what);
 }
 
@@ -107,15 +111,18 @@ static int detect_raw(int fd, uint64_t size, enum tokens_dtype wanted, struct to
     if (!wanted && not_tokens_utf16(fd)) return refuse("text in UTF-16", e);
     if ((what = wanted == TOKENS_U8 ? NULL : not_tokens_text(fd))) return refuse(what, e);
     if (!wanted && !known)
-        return error_set(e, PL_USAGE,
-                         "it is not a known token file: .npy, .safetensors, or raw uint16 as .bin or .tokens. If it holds raw "
-                         "integers, set data.token_dtype to their type; to train on its bytes as they are, set data.format: bytes (`init --bytes`)");
+        return error_set(
+            e, PL_USAGE,
+            "it is not a known token file: .npy, .safetensors, or raw uint16 as .bin or .tokens. If it holds raw "
+            "integers, set data.token_dtype to their type; to train on its bytes as they are, set data.format: bytes "
+            "(`init --bytes`)");
     uint32_t width = wanted ? 0 : not_tokens_width(fd);
     if (width > 2)
         return error_set(e, PL_USAGE,
                          "it seems to hold integers of %u bytes: read as uint16, %s 0. Set data.token_dtype to %s, "
                          "or to uint16 if this is right",
-                         width, width == 4 ? "every second one is" : "three of four are", width == 4 ? "uint32" : "int64");
+                         width, width == 4 ? "every second one is" : "three of four are",
+                         width == 4 ? "uint32" : "int64");
     f->dtype = wanted ? wanted : TOKENS_U16;
     f->count = size / dtypes[f->dtype].size;
     if (size % dtypes[f->dtype].size)
@@ -172,18 +179,23 @@ static int detect(int fd, uint64_t size, enum tokens_dtype wanted, struct tokens
 static int inspect(struct tokens_file *f, enum tokens_dtype wanted, bool bytes, struct error *e)
 {
     uint64_t size = 0;
-    if (dir_exists(f->path)) return error_set(e, PL_USAGE, "%s is a folder, not a regular file; for all files of a folder write FOLDER/*", f->path);
+    if (dir_exists(f->path))
+        return error_set(e, PL_USAGE, "%s is a folder, not a regular file; for all files of a folder write FOLDER/*",
+                         f->path);
     int fd = file_open(f->path, &size, e);
     if (fd < 0) return e->code;
     int rc = size ? PL_OK : error_set(e, PL_USAGE, "%s: the file is empty", f->path);
     if (!rc && bytes) f->dtype = TOKENS_U8, f->count = size;
-    else if (!rc) rc = path_has_ending(f->path, ".safetensors") ? detect_safetensors(f, e) : detect(fd, size, wanted, f, e);
+    else if (!rc)
+        rc = path_has_ending(f->path, ".safetensors") ? detect_safetensors(f, e) : detect(fd, size, wanted, f, e);
     close(fd);
     if (rc) return rc;
     if (!f->count) return error_set(e, PL_USAGE, "%s: it has no tokens", f->path);
     if (wanted && wanted != f->dtype && bytes)
-        return error_set(e, PL_USAGE, "%s: data.format is bytes, but data.token_dtype is %s: leave that key at auto, or set data.format: tokens",
-                         f->path, dtypes[wanted].name);
+        return error_set(
+            e, PL_USAGE,
+            "%s: data.format is bytes, but data.token_dtype is %s: leave that key at auto, or set data.format: tokens",
+            f->path, dtypes[wanted].name);
     if (wanted && wanted != f->dtype)
         return error_set(e, PL_USAGE, "%s: its header says %s, but data.token_dtype is %s: leave the key at auto",
                          f->path, dtypes[f->dtype].name, dtypes[wanted].name);
@@ -366,7 +378,8 @@ int tokens_fingerprint(struct tokens *t, uint64_t *out, struct error *e)
         if (descriptor(t, i, &fd, e)) return e->code;
         h = hash_bytes(facts, sizeof facts, h);
         for (uint64_t k = 0; k < read; k++) {
-            const uint64_t at = (read > 1 ? k * (blocks - 1) / (read - 1) : 0) * TOKENS_BUFFER, n = min_u64(TOKENS_BUFFER, bytes - at);
+            const uint64_t at = (read > 1 ? k * (blocks - 1) / (read - 1) : 0) * TOKENS_BUFFER,
+                           n = min_u64(TOKENS_BUFFER, bytes - at);
             if (read_fully(fd, t->buffer, n, f->start + at, e)) return error_prepend(e, "%s", f->path);
             h = hash_bytes(t->buffer, n, h);
         }

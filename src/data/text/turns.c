@@ -17,7 +17,8 @@ const struct value *turns_by_row(struct bump *b, const struct value *v)
     struct value *rows = value_new(b, VALUE_LIST);
     for (uint32_t k = 0; k < v->items[0]->count; k++) {
         struct value *row = value_new(b, VALUE_MAP);
-        for (uint32_t i = 0; i < v->count; i++) value_put(b, row, v->items[i]->key, value_copy(b, v->items[i]->items[k]));
+        for (uint32_t i = 0; i < v->count; i++)
+            value_put(b, row, v->items[i]->key, value_copy(b, v->items[i]->items[k]));
         value_append(b, rows, row);
     }
     return rows;

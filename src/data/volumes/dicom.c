@@ -1,8 +1,8 @@
 /*
  * dicom.c: see dicom.h: a series as a volume.
  *
- * Slices are sorted by their position along the normal of the image plane. The distance between neighbours gives the third axis of the affine
- * map, which DICOM states in LPS and volumes in RAS.
+ * Slices are sorted by their position along the normal of the image plane. The distance between
+ * neighbours gives the third axis of the affine map, which DICOM states in LPS and volumes in RAS.
  */
 #include "data/volumes/dicom.h"
 
@@ -41,7 +41,7 @@ bool is_dicom_folder(const char *path)
     return found;
 }
 
-/* --- opening -------------------------------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 struct found {
     struct dicom_header h;
@@ -80,11 +80,16 @@ static int check_alike(const struct found *a, const struct found *b, struct erro
 {
     const struct dicom_header *x = &a->h, *y = &b->h;
     if (strcmp(x->series, y->series))
-        return error_set(e, PL_USAGE, "it has several series (%s and %s are of different ones): put each series into a folder of its own", base_name(a->slice.path), base_name(b->slice.path));
-    bool same = x->rows == y->rows && x->columns == y->columns && x->samples == y->samples && dicom_type(x) == dicom_type(y);
+        return error_set(
+            e, PL_USAGE,
+            "it has several series (%s and %s are of different ones): put each series into a folder of its own",
+            base_name(a->slice.path), base_name(b->slice.path));
+    bool same =
+        x->rows == y->rows && x->columns == y->columns && x->samples == y->samples && dicom_type(x) == dicom_type(y);
     for (int i = 0; i < 6; i++) same &= fabs(x->orientation[i] - y->orientation[i]) < 1e-3;
     if (same) return PL_OK;
-    return error_set(e, PL_USAGE, "%s and %s differ in size, type or orientation: expected one volume in a folder", base_name(a->slice.path), base_name(b->slice.path));
+    return error_set(e, PL_USAGE, "%s and %s differ in size, type or orientation: expected one volume in a folder",
+                     base_name(a->slice.path), base_name(b->slice.path));
 }
 
 static int add_file(struct series *s, const char *path, struct error *e)
@@ -95,11 +100,18 @@ static int add_file(struct series *s, const char *path, struct error *e)
     if (!f.h.rows) return PL_OK; /* no image */
     if (!f.h.has_orientation) memcpy(f.h.orientation, (double[]){1, 0, 0, 0, 1, 0}, sizeof f.h.orientation);
     normal_of(&f.h, n);
-    f.slice = (struct dicom_slice){.path = mem_string(path), .pixels = f.h.pixels, .pixels_n = f.h.pixels_n, .slope = f.h.slope, .inter = f.h.inter, .along = dot(n, f.h.position)};
+    f.slice = (struct dicom_slice){.path = mem_string(path),
+                                   .pixels = f.h.pixels,
+                                   .pixels_n = f.h.pixels_n,
+                                   .slope = f.h.slope,
+                                   .inter = f.h.inter,
+                                   .along = dot(n, f.h.position)};
     f.slice.scratch = dicom_scratch(&f.h) + dicom_lut_bytes(&f.h);
     f.slice.outside = dicom_outside(&f.h);
     if (!strcmp(f.h.photometric, "MONOCHROME1")) { /* the largest value is black */
-        const double most = f.h.lut.n ? (double)((1u << f.h.lut.bits) - 1) : f.h.is_signed ? -1 : (double)((1ull << f.h.stored) - 1);
+        const double most = f.h.lut.n       ? (double)((1u << f.h.lut.bits) - 1)
+                            : f.h.is_signed ? -1
+                                            : (double)((1ull << f.h.stored) - 1);
         f.slice.inter += most * f.slice.slope, f.slice.slope = -f.slice.slope;
     }
     vec_push(&s->files, f);
@@ -134,7 +146,10 @@ static int compare_reals(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static double distance(const struct series *s, uint32_t i) { return s->files.at[i].slice.along - s->files.at[i - 1].slice.along; }
+static double distance(const struct series *s, uint32_t i)
+{
+    return s->files.at[i].slice.along - s->files.at[i - 1].slice.along;
+}
 
 /* The distance that half of the neighbours do not exceed. */
 static double usual_distance(const struct series *s)
@@ -157,10 +172,14 @@ static int check_even(const struct series *s, struct error *e)
         const char *before = base_name(s->files.at[i - 1].slice.path), *after = base_name(s->files.at[i].slice.path);
         if (fabs(d - usual) <= 0.1 * usual) continue;
         if (missing >= 1 && fabs(d - (missing + 1) * usual) <= 0.1 * usual)
-            return error_set(e, PL_USAGE, "%.0f %s missing between slices %u and %u (%s and %s), which are %g mm apart, and the others %g mm: copy the whole series, or convert it with dcm2niix", missing,
-                             missing > 1 ? "slices are" : "slice is", i - 1, i, before, after, d, usual);
-        return error_set(e, PL_USAGE, "its slices are not evenly spaced: slices %u and %u (%s and %s) are %g mm apart, and others %g mm: convert the series with dcm2niix, which resamples it", i - 1, i, before, after, d,
-                         usual);
+            return error_set(e, PL_USAGE,
+                             "%.0f %s missing between slices %u and %u (%s and %s), which are %g mm apart, and the "
+                             "others %g mm: copy the whole series, or convert it with dcm2niix",
+                             missing, missing > 1 ? "slices are" : "slice is", i - 1, i, before, after, d, usual);
+        return error_set(e, PL_USAGE,
+                         "its slices are not evenly spaced: slices %u and %u (%s and %s) are %g mm apart, and others "
+                         "%g mm: convert the series with dcm2niix, which resamples it",
+                         i - 1, i, before, after, d, usual);
     }
     return PL_OK;
 }
@@ -169,12 +188,18 @@ static int order(struct series *s, struct error *e)
 {
     if (s->files.n < 2) return PL_OK;
     for (uint32_t i = 0; i < s->files.n; i++)
-        if (!s->files.at[i].h.has_position) return error_set(e, PL_USAGE, "%s has no position in the patient (0020,0032), so the slices have no order: convert the series with dcm2niix", base_name(s->files.at[i].slice.path));
+        if (!s->files.at[i].h.has_position)
+            return error_set(e, PL_USAGE,
+                             "%s has no position in the patient (0020,0032), so the slices have no order: convert the "
+                             "series with dcm2niix",
+                             base_name(s->files.at[i].slice.path));
     qsort(s->files.at, s->files.n, sizeof *s->files.at, compare);
     for (uint32_t i = 1; i < s->files.n; i++)
         if (distance(s, i) < 1e-4)
-            return error_set(e, PL_USAGE, "%s and %s have one position: a series over time, or with several echoes, is not one volume: convert it with dcm2niix", base_name(s->files.at[i - 1].slice.path),
-                             base_name(s->files.at[i].slice.path));
+            return error_set(e, PL_USAGE,
+                             "%s and %s have one position: a series over time, or with several echoes, is not one "
+                             "volume: convert it with dcm2niix",
+                             base_name(s->files.at[i - 1].slice.path), base_name(s->files.at[i].slice.path));
     return check_even(s, e);
 }
 
@@ -187,7 +212,8 @@ static void set_affine(struct volume *v, const struct series *s)
         const double sign = i < 2 ? -1 : 1; /* LPS to RAS */
         v->affine[i][0] = sign * h->orientation[i] * h->spacing[1];
         v->affine[i][1] = sign * h->orientation[3 + i] * h->spacing[0];
-        v->affine[i][2] = sign * (s->files.n > 1 ? (last->position[i] - h->position[i]) / (s->files.n - 1) : n[i] * (h->between > 0 ? h->between : 1));
+        v->affine[i][2] = sign * (s->files.n > 1 ? (last->position[i] - h->position[i]) / (s->files.n - 1)
+                                                 : n[i] * (h->between > 0 ? h->between : 1));
         v->affine[i][3] = sign * h->position[i];
     }
 }
@@ -232,9 +258,12 @@ const char *dicom_axis(const struct volume *v)
     return best == 0 ? "sagittal" : best == 1 ? "coronal" : "axial";
 }
 
-/* --- a slice ----------------------------------------------------------------------------------------------------- */
+/* --- a slice ---------------------------------------------------------------------------------- */
 
-static size_t plane_room(const struct volume *v) { return (size_t)align_up((uint64_t)v->w * v->h * v->channels * plane_type_bytes(v->type), 8); }
+static size_t plane_room(const struct volume *v)
+{
+    return (size_t)align_up((uint64_t)v->w * v->h * v->channels * plane_type_bytes(v->type), 8);
+}
 
 size_t dicom_room(const struct volume *v)
 {
@@ -253,7 +282,8 @@ uint64_t dicom_outside_most(const struct volume *v)
     return most;
 }
 
-static int read_pixels(const struct dicom_slice *f, const struct dicom_header *h, uint8_t *to, uint8_t *lut, struct error *e)
+static int read_pixels(const struct dicom_slice *f, const struct dicom_header *h, uint8_t *to, uint8_t *lut,
+                       struct error *e)
 {
     int fd = file_open(f->path, NULL, e);
     if (fd < 0) return e->code;
@@ -271,7 +301,8 @@ static void turn(const struct volume *v, const uint8_t *from, uint8_t *to)
     for (uint32_t y = 0; y < v->h; y++)
         for (uint32_t x = 0; x < v->w; x++) {
             const uint32_t column = v->view.flip[0] ? v->w - 1 - x : x, row = v->view.flip[1] ? v->h - 1 - y : y;
-            memcpy(to + ((size_t)y * v->w + x) * voxel, from + (swap ? (size_t)column * v->h + row : (size_t)row * v->w + column) * voxel, voxel);
+            memcpy(to + ((size_t)y * v->w + x) * voxel,
+                   from + (swap ? (size_t)column * v->h + row : (size_t)row * v->w + column) * voxel, voxel);
         }
 }
 
@@ -283,11 +314,12 @@ int dicom_read(const struct volume *v, uint32_t slice, void *to, size_t room, st
     struct dicom_header h;
     CHECK(room >= dicom_room(v), "a slice of %ux%u voxels in %zu bytes", v->w, v->h, room);
     if (parse_file(f->path, &h, e)) return error_prepend(e, "%s", base_name(f->path));
-    if (h.columns != v->dims[0] || h.rows != v->dims[1] || h.samples != v->channels || dicom_type(&h) != v->type || h.pixels != f->pixels || h.pixels_n != f->pixels_n ||
-        dicom_scratch(&h) + dicom_lut_bytes(&h) != f->scratch)
+    if (h.columns != v->dims[0] || h.rows != v->dims[1] || h.samples != v->channels || dicom_type(&h) != v->type ||
+        h.pixels != f->pixels || h.pixels_n != f->pixels_n || dicom_scratch(&h) + dicom_lut_bytes(&h) != f->scratch)
         return error_set(e, PL_USAGE, "%s has changed since it was opened", base_name(f->path));
     uint8_t *lut = scratch + dicom_scratch(&h);
-    if (read_pixels(f, &h, file, lut, e) || dicom_decode(&h, file, lut, scratch, raw, e)) return error_prepend(e, "%s", base_name(f->path));
+    if (read_pixels(f, &h, file, lut, e) || dicom_decode(&h, file, lut, scratch, raw, e))
+        return error_prepend(e, "%s", base_name(f->path));
     turn(v, raw, to);
     *out = (struct plane){.h = v->h, .w = v->w, .channels = v->channels, .type = v->type, .slope = f->slope, .inter = f->inter, .at = to};
     return PL_OK;

@@ -1,9 +1,10 @@
 /*
  * dicom.h: DICOM series: a folder of files, each a slice; and single files.
  *
- * The project's own reader of little-endian files, explicit and implicit. Pixels may be uncompressed, RLE, JPEG lossless and JPEG baseline,
- * and JPEG 2000 where the build has OpenJPEG (dicom_j2k.h). Of others the message names a converter. Files of a folder that
- * have no image, such as a DICOMDIR or a radiotherapy plan, are skipped.
+ * The project's own reader of little-endian files, explicit and implicit. Pixels may be
+ * uncompressed, RLE, JPEG lossless and JPEG baseline, and JPEG 2000 where the build has OpenJPEG
+ * (dicom_j2k.h). Of others the message names a converter. Files of a folder that have no image,
+ * such as a DICOMDIR or a radiotherapy plan, are skipped.
  */
 #ifndef DICOM_H
 #define DICOM_H
@@ -26,7 +27,9 @@ struct dicom_header {
     double position[3], orientation[6], spacing[2], between, slope, inter;
     bool has_position, has_orientation;
     struct dicom_lut lut;      /* the Modality LUT: stored values to values, instead of slope and inter */
-    uint64_t pixels, pixels_n; /* offset and bytes of the pixels; of compressed ones those of all fragments, with their items */
+    /* offset and bytes of the pixels; of compressed ones those of all fragments, with their
+     * items */
+    uint64_t pixels, pixels_n;
 };
 struct dicom_slice {
     char *path;
@@ -42,7 +45,8 @@ struct dicom_source {
     uint64_t n;
     int fd;
 };
-/* Reads the header. PL_USAGE: not DICOM, or an image that is not read; h->rows is 0 if it is DICOM without an image. */
+/* Reads the header. PL_USAGE: not DICOM, or an image that is not read; h->rows is 0 if it is DICOM
+ * without an image. */
 int dicom_parse(struct dicom_header *h, const struct dicom_source *s, struct error *e);
 /* The type of the values that dicom_decode writes. */
 enum plane_type dicom_type(const struct dicom_header *h);
@@ -50,12 +54,14 @@ enum plane_type dicom_type(const struct dicom_header *h);
 size_t dicom_scratch(const struct dicom_header *h);
 /* Bytes that OpenJPEG may allocate while it decodes the pixels (dicom_j2k.h). */
 uint64_t dicom_outside(const struct dicom_header *h);
-/* Decodes the pixels to rows of the machine's integers: [rows][columns][samples], and applies the Modality LUT. `file` are the pixels_n
- * bytes, which are changed; `lut` its entries, if there is one. */
+/* Decodes the pixels to rows of the machine's integers: [rows][columns][samples], and applies the
+ * Modality LUT. `file` are the pixels_n bytes, which are changed; `lut` its entries, if there is
+ * one. */
 size_t dicom_stored_bytes(const struct dicom_header *h);  /* of uncompressed pixels */
 size_t dicom_decoded_bytes(const struct dicom_header *h); /* at `to` */
 size_t dicom_lut_bytes(const struct dicom_header *h);     /* of the entries at lut.at */
-int dicom_decode(const struct dicom_header *h, uint8_t *file, const uint8_t *lut, void *scratch, void *to, struct error *e);
+int dicom_decode(const struct dicom_header *h, uint8_t *file, const uint8_t *lut, void *scratch, void *to,
+                 struct error *e);
 
 bool dicom_looks(const char *path); /* by the first bytes */
 

@@ -1,8 +1,8 @@
 /*
  * dicom_decode.c: the pixels of a DICOM image, in the encodings of dicom.h.
  *
- * Compressed pixels are items: the first is a table of offsets, the others are fragments of one stream, which are joined by moving them
- * together.
+ * Compressed pixels are items: the first is a table of offsets, the others are fragments of one
+ * stream, which are joined by moving them together.
  */
 #include <string.h>
 
@@ -17,8 +17,14 @@ enum plane_type dicom_type(const struct dicom_header *h)
     return h->allocated == 8 ? h->is_signed ? PLANE_I8 : PLANE_U8 : h->is_signed ? PLANE_I16 : PLANE_U16;
 }
 
-size_t dicom_stored_bytes(const struct dicom_header *h) { return (size_t)h->rows * h->columns * h->samples * (h->allocated / 8); }
-size_t dicom_decoded_bytes(const struct dicom_header *h) { return (size_t)h->rows * h->columns * h->samples * plane_type_bytes(dicom_type(h)); }
+size_t dicom_stored_bytes(const struct dicom_header *h)
+{
+    return (size_t)h->rows * h->columns * h->samples * (h->allocated / 8);
+}
+size_t dicom_decoded_bytes(const struct dicom_header *h)
+{
+    return (size_t)h->rows * h->columns * h->samples * plane_type_bytes(dicom_type(h));
+}
 
 static size_t reader_bytes(void) { return (size_t)align_up(jpg_bytes(), 64); }
 
@@ -27,7 +33,10 @@ size_t dicom_scratch(const struct dicom_header *h)
     return h->coding == DICOM_JPEG ? reader_bytes() + (size_t)align_up((uint64_t)h->columns * 3, 64) : 0;
 }
 
-uint64_t dicom_outside(const struct dicom_header *h) { return h->coding == DICOM_JPEG2000 ? j2k_room(h->columns, h->rows, h->samples, h->pixels_n) : 0; }
+uint64_t dicom_outside(const struct dicom_header *h)
+{
+    return h->coding == DICOM_JPEG2000 ? j2k_room(h->columns, h->rows, h->samples, h->pixels_n) : 0;
+}
 
 static uint32_t u16(const uint8_t *p) { return p[0] | (uint32_t)p[1] << 8; }
 static uint32_t u32(const uint8_t *p) { return u16(p) | u16(p + 2) << 16; }
@@ -48,7 +57,7 @@ static size_t join_fragments(uint8_t *file, uint64_t n)
     return 0;
 }
 
-/* --- RLE ------------------------------------------------------------------------------------------------------ */
+/* --- RLE -------------------------------------------------------------------------------------- */
 
 /* PackBits: of one segment into every `step`-th byte. */
 static bool unpack(const uint8_t *from, size_t n, uint8_t *to, size_t count, size_t step)
@@ -73,34 +82,40 @@ static bool decode_rle(const struct dicom_header *h, const uint8_t *file, size_t
     for (uint32_t k = 0; k < segments; k++) {
         const uint32_t from = u32(file + 4 + 4 * k), end = k + 1 < segments ? u32(file + 8 + 4 * k) : (uint32_t)n;
         if (from < 64 || from > end || end > n) return false;
-        if (!unpack(file + from, end - from, to + k / bytes * bytes + (bytes - 1 - k % bytes), (size_t)h->rows * h->columns, h->samples * bytes)) return false;
+        if (!unpack(file + from, end - from, to + k / bytes * bytes + (bytes - 1 - k % bytes),
+                    (size_t)h->rows * h->columns, h->samples * bytes))
+            return false;
     }
     return true;
 }
 
-/* --- JPEG ------------------------------------------------------------------------------------------------------- */
+/* --- JPEG ------------------------------------------------------------------------------------- */
 
 /* 8 bits: rows as RGB, of which grey takes one channel. */
-static int decode_jpeg(const struct dicom_header *h, const uint8_t *file, size_t n, void *scratch, uint8_t *to, struct error *e)
+static int decode_jpeg(const struct dicom_header *h, const uint8_t *file, size_t n, void *scratch, uint8_t *to,
+                       struct error *e)
 {
     struct jpg_header head;
     uint32_t w, rows;
     if (h->allocated != 8) return error_set(e, PL_USAGE, "its JPEG has %u bits; expected 8", h->allocated);
     if (jpg_peek(file, n, &head, e)) return e->code;
-    if (head.width != h->columns || head.height != h->rows) return error_set(e, PL_USAGE, "its JPEG has %ux%u pixels, and its header says %ux%u", head.width, head.height, h->columns, h->rows);
+    if (head.width != h->columns || head.height != h->rows)
+        return error_set(e, PL_USAGE, "its JPEG has %ux%u pixels, and its header says %ux%u", head.width, head.height,
+                         h->columns, h->rows);
     struct jpg *j = jpg_open(scratch, &(struct jpg_limits){.memory = 32 << 20, .rgb = !strcmp(h->photometric, "RGB")});
     uint8_t *row = (uint8_t *)scratch + reader_bytes();
     int rc = jpg_start(j, file, n, 1, &w, &rows, e);
     for (uint32_t y = 0; y < h->rows && !rc; y++) {
         rc = jpg_rows(j, row, 0, 1, e);
-        for (uint32_t x = 0; x < h->columns && !rc; x++) memcpy(to + ((size_t)y * h->columns + x) * h->samples, row + 3 * (size_t)x, h->samples);
+        for (uint32_t x = 0; x < h->columns && !rc; x++)
+            memcpy(to + ((size_t)y * h->columns + x) * h->samples, row + 3 * (size_t)x, h->samples);
     }
     if (!rc) rc = jpg_finish(j, e);
     jpg_close(j);
     return rc;
 }
 
-/* --- all --------------------------------------------------------------------------------------------------------- */
+/* --- all -------------------------------------------------------------------------------------- */
 
 /* [channel][row][column] to [row][column][channel], with a copy. */
 static void interleave(const struct dicom_header *h, const uint8_t *file, uint8_t *to)
@@ -114,7 +129,8 @@ static void interleave(const struct dicom_header *h, const uint8_t *file, uint8_
 static void align_bits(const struct dicom_header *h, void *to)
 {
     const size_t n = (size_t)h->rows * h->columns * h->samples;
-    const uint32_t shift = h->high + 1 - h->stored, mask = h->stored == 16 ? 0xffff : (1u << h->stored) - 1, sign = h->is_signed ? 1u << (h->stored - 1) : 0;
+    const uint32_t shift = h->high + 1 - h->stored, mask = h->stored == 16 ? 0xffff : (1u << h->stored) - 1,
+                   sign = h->is_signed ? 1u << (h->stored - 1) : 0;
     if (h->stored == h->allocated) return;
     for (size_t i = 0; i < n; i++) {
         uint32_t v = (h->allocated == 8 ? ((uint8_t *)to)[i] : ((uint16_t *)to)[i]) >> shift & mask;
@@ -126,11 +142,16 @@ static void align_bits(const struct dicom_header *h, void *to)
 
 size_t dicom_lut_bytes(const struct dicom_header *h) { return h->lut.n * (h->lut.bytes >= 2ull * h->lut.n ? 2 : 1); }
 
-/* Values to entries, from the last one on: 8 bits grow to 16. Values beyond the ends have the first and the last entry. */
+/* Values to entries, from the last one on: 8 bits grow to 16. Values beyond the ends have the first
+ * and the last entry. */
 static void look_up(const struct dicom_header *h, const uint8_t *lut, void *to)
 {
     const bool wide = dicom_lut_bytes(h) > h->lut.n;
-    const struct plane stored = {.type = h->allocated == 8 ? h->is_signed ? PLANE_I8 : PLANE_U8 : h->is_signed ? PLANE_I16 : PLANE_U16, .slope = 1, .at = to};
+    const struct plane stored = {.type = h->allocated == 8 ? h->is_signed ? PLANE_I8 : PLANE_U8
+                                         : h->is_signed    ? PLANE_I16
+                                                           : PLANE_U16,
+                                 .slope = 1,
+                                 .at = to};
     for (size_t i = (size_t)h->rows * h->columns; i-- > 0;) {
         const int64_t v = (int64_t)plane_value(&stored, i) - h->lut.first;
         const size_t k = v < 0 ? 0 : v >= h->lut.n ? h->lut.n - 1 : (size_t)v;
@@ -139,7 +160,8 @@ static void look_up(const struct dicom_header *h, const uint8_t *lut, void *to)
     }
 }
 
-int dicom_decode(const struct dicom_header *h, uint8_t *file, const uint8_t *lut, void *scratch, void *to, struct error *e)
+int dicom_decode(const struct dicom_header *h, uint8_t *file, const uint8_t *lut, void *scratch, void *to,
+                 struct error *e)
 {
     const size_t n = h->coding == DICOM_NATIVE ? (size_t)h->pixels_n : join_fragments(file, h->pixels_n);
     if (h->coding == DICOM_NATIVE) {

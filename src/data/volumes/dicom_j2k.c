@@ -44,7 +44,9 @@ static bool fits(const opj_image_t *i, uint32_t w, uint32_t h, uint32_t channels
 {
     if (i->numcomps < channels) return false;
     for (uint32_t c = 0; c < channels; c++)
-        if (i->comps[c].w != w || i->comps[c].h != h || i->comps[c].dx != 1 || i->comps[c].dy != 1 || i->comps[c].prec > 8 * (uint32_t)bytes) return false;
+        if (i->comps[c].w != w || i->comps[c].h != h || i->comps[c].dx != 1 || i->comps[c].dy != 1 ||
+            i->comps[c].prec > 8 * (uint32_t)bytes)
+            return false;
     return true;
 }
 
@@ -57,25 +59,31 @@ static void copy(const opj_image_t *i, uint32_t w, uint32_t h, uint32_t channels
         }
 }
 
-/* The header is checked before the pixels are decoded, so that memory is bounded by the size that DICOM's header says. */
-static bool decode(opj_codec_t *codec, opj_stream_t *stream, opj_image_t **image, uint32_t w, uint32_t h, uint32_t channels, int bytes)
+/* The header is checked before the pixels are decoded, so that memory is bounded by the size that
+ * DICOM's header says. */
+static bool decode(opj_codec_t *codec, opj_stream_t *stream, opj_image_t **image, uint32_t w, uint32_t h,
+                   uint32_t channels, int bytes)
 {
     opj_dparameters_t p;
     opj_set_default_decoder_parameters(&p);
     if (!opj_setup_decoder(codec, &p) || !opj_read_header(stream, codec, image)) return false;
     const opj_image_t *i = *image;
     if (i->x1 - i->x0 != w || i->y1 - i->y0 != h || i->numcomps < channels || i->numcomps > 4) return false;
-    return opj_decode(codec, stream, *image) && opj_end_decompress(codec, stream) && fits(*image, w, h, channels, bytes);
+    return opj_decode(codec, stream, *image) && opj_end_decompress(codec, stream) &&
+           fits(*image, w, h, channels, bytes);
 }
 
-int dicom_j2k(const uint8_t *at, size_t n, uint32_t w, uint32_t h, uint32_t channels, int bytes, void *to, struct error *e)
+int dicom_j2k(const uint8_t *at, size_t n, uint32_t w, uint32_t h, uint32_t channels, int bytes, void *to,
+              struct error *e)
 {
     size_t inner = n;
     const uint8_t *stream_at = j2k_codestream(at, &inner);
     const uint64_t room = j2k_room(w, h, channels, n), need = j2k_memory(stream_at, inner);
     if (need == UINT64_MAX) return error_set(e, PL_USAGE, "the markers of its JPEG 2000 are damaged");
     if (need > room)
-        return error_set(e, PL_USAGE, "its JPEG 2000 has such small tiles or code blocks that decoding takes %llu MiB; expected at most %llu: decompress it, such as with GDCM: gdcmconv --raw IN.dcm OUT.dcm",
+        return error_set(e, PL_USAGE,
+                         "its JPEG 2000 has such small tiles or code blocks that decoding takes %llu MiB; expected at "
+                         "most %llu: decompress it, such as with GDCM: gdcmconv --raw IN.dcm OUT.dcm",
                          (unsigned long long)(need >> 20) + 1, (unsigned long long)(room >> 20));
     struct reader r = {.at = at, .n = n};
     opj_image_t *image = NULL;

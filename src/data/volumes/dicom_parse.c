@@ -1,11 +1,13 @@
 /*
  * dicom_parse.c: the elements of a DICOM file (see dicom.h).
  *
- *     128 bytes, "DICM", elements of group 2 (explicit), then elements in the transfer syntax that these name:
+ *     128 bytes, "DICM", elements of group 2 (explicit), then elements in the transfer syntax that
+ *     these name:
  *     group element [VR] length value
  *
- * Values of sequences are skipped, whether their length is written or marked by a delimiter. Every read is checked against the end of
- * the file, and every element moves forward, so that no file loops.
+ * Values of sequences are skipped, whether their length is written or marked by a delimiter. Every
+ * read is checked against the end of the file, and every element moves forward, so that no file
+ * loops.
  */
 #include <math.h>
 #include <stdio.h>
@@ -62,9 +64,10 @@ static bool next_element(const struct dicom_source *s, bool implicit, uint64_t *
     return x->n == UNDEFINED || (uint64_t)x->n <= s->n - *at;
 }
 
-/* Whether value representations are written, by those of the element at `at`: two capital letters. The length of an implicit element
- * would be above 16 KiB to look like them. What the transfer syntax says may be wrong, and a sequence in a value of unknown
- * representation (UN) is implicit in any syntax. */
+/* Whether value representations are written, by those of the element at `at`: two capital letters.
+ * The length of an implicit element would be above 16 KiB to look like them. What the transfer
+ * syntax says may be wrong, and a sequence in a value of unknown representation (UN) is implicit in
+ * any syntax. */
 static bool is_implicit(const struct dicom_source *s, uint64_t at)
 {
     uint8_t h[6];
@@ -78,7 +81,8 @@ static bool skip_undefined(const struct dicom_source *s, bool implicit, uint64_t
     while (depth && next_element(s, implicit, at, &x)) {
         if (x.tag == 0xfffee0dd || x.tag == 0xfffee00d) return true;
         if (x.n == UNDEFINED) {
-            if (!skip_undefined(s, implicit || (x.tag == 0xfffee000 && is_implicit(s, *at)), at, depth - 1)) return false;
+            if (!skip_undefined(s, implicit || (x.tag == 0xfffee000 && is_implicit(s, *at)), at, depth - 1))
+                return false;
         } else {
             *at += (uint64_t)x.n;
         }
@@ -86,7 +90,7 @@ static bool skip_undefined(const struct dicom_source *s, bool implicit, uint64_t
     return false;
 }
 
-/* --- values -------------------------------------------------------------------------------------------------- */
+/* --- values ----------------------------------------------------------------------------------- */
 
 /* A text without the blanks around it. */
 static void read_text(const struct dicom_source *s, const struct element *x, char *to, size_t room)
@@ -136,7 +140,9 @@ static void take(struct dicom_header *h, const struct dicom_source *s, const str
     case 0x00280002: h->samples = read_short(s, x); break;
     case 0x00280004: read_text(s, x, h->photometric, sizeof h->photometric); break;
     case 0x00280006: h->planar = read_short(s, x); break;
-    case 0x00280008: h->frames = read_numbers(s, x, &frames, 1) == 1 && frames > 0 && frames < 1e6 ? (uint32_t)frames : 1; break;
+    case 0x00280008:
+        h->frames = read_numbers(s, x, &frames, 1) == 1 && frames > 0 && frames < 1e6 ? (uint32_t)frames : 1;
+        break;
     case 0x00280010: h->rows = read_short(s, x); break;
     case 0x00280011: h->columns = read_short(s, x); break;
     case 0x00280030: read_numbers(s, x, h->spacing, 2); break;
@@ -150,7 +156,8 @@ static void take(struct dicom_header *h, const struct dicom_source *s, const str
     }
 }
 
-/* The first item of the Modality LUT Sequence: how many entries it has, the value that the first one is for, their bits, and where they are. */
+/* The first item of the Modality LUT Sequence: how many entries it has, the value that the first
+ * one is for, their bits, and where they are. */
 static bool read_lut(struct dicom_header *h, const struct dicom_source *s, bool implicit, uint64_t at)
 {
     struct element x;
@@ -162,7 +169,11 @@ static bool read_lut(struct dicom_header *h, const struct dicom_source *s, bool 
     while (at < end && next_element(s, implicit, &at, &x) && x.n != UNDEFINED) {
         if (x.tag == 0x00283002 && x.n == 6 && get(s, x.value, three, sizeof three)) {
             described = true;
-            h->lut = (struct dicom_lut){.at = h->lut.at, .bytes = h->lut.bytes, .n = u16(three) ? u16(three) : 65536, .first = (int32_t)u16(three + 2), .bits = u16(three + 4)};
+            h->lut = (struct dicom_lut){.at = h->lut.at,
+                                        .bytes = h->lut.bytes,
+                                        .n = u16(three) ? u16(three) : 65536,
+                                        .first = (int32_t)u16(three + 2),
+                                        .bits = u16(three + 4)};
         }
         if (x.tag == 0x00283006) h->lut.at = x.value, h->lut.bytes = (uint64_t)x.n;
         at += (uint64_t)x.n;
@@ -170,14 +181,16 @@ static bool read_lut(struct dicom_header *h, const struct dicom_source *s, bool 
     return described && h->lut.bits >= 8 && h->lut.bits <= 16 && h->lut.bytes >= (h->lut.bits == 8 ? 1 : 2) * h->lut.n;
 }
 
-/* --- the file --------------------------------------------------------------------------------------------------- */
+/* --- the file --------------------------------------------------------------------------------- */
 
 static const struct {
     const char *uid;
     enum dicom_coding coding;
 } syntaxes[] = {
-    {"1.2.840.10008.1.2", DICOM_NATIVE}, {"1.2.840.10008.1.2.1", DICOM_NATIVE}, {"1.2.840.10008.1.2.5", DICOM_RLE}, {"1.2.840.10008.1.2.4.50", DICOM_JPEG},
-    {"1.2.840.10008.1.2.4.57", DICOM_LOSSLESS}, {"1.2.840.10008.1.2.4.70", DICOM_LOSSLESS}, {"1.2.840.10008.1.2.4.90", DICOM_JPEG2000}, {"1.2.840.10008.1.2.4.91", DICOM_JPEG2000},
+    {"1.2.840.10008.1.2", DICOM_NATIVE},        {"1.2.840.10008.1.2.1", DICOM_NATIVE},
+    {"1.2.840.10008.1.2.5", DICOM_RLE},         {"1.2.840.10008.1.2.4.50", DICOM_JPEG},
+    {"1.2.840.10008.1.2.4.57", DICOM_LOSSLESS}, {"1.2.840.10008.1.2.4.70", DICOM_LOSSLESS},
+    {"1.2.840.10008.1.2.4.90", DICOM_JPEG2000}, {"1.2.840.10008.1.2.4.91", DICOM_JPEG2000},
 };
 
 static int find_syntax(struct dicom_header *h, struct error *e)
@@ -186,7 +199,10 @@ static int find_syntax(struct dicom_header *h, struct error *e)
     for (size_t i = 0; i < COUNT(syntaxes); i++)
         if (!strcmp(h->syntax, syntaxes[i].uid)) h->coding = syntaxes[i].coding;
     if (!strcmp(h->syntax, "1.2.840.10008.1.2.2") || !strcmp(h->syntax, "1.2.840.10008.1.2.1.99"))
-        return error_set(e, PL_USAGE, "its transfer syntax is %s (big endian, or deflated), which is not read: convert it, such as with dcm2niix", h->syntax);
+        return error_set(
+            e, PL_USAGE,
+            "its transfer syntax is %s (big endian, or deflated), which is not read: convert it, such as with dcm2niix",
+            h->syntax);
     return PL_OK;
 }
 
@@ -196,7 +212,8 @@ static int read_meta(struct dicom_header *h, const struct dicom_source *s, uint6
     uint8_t head[132] = {0};
     struct element x;
     *at = 132;
-    if (!get(s, 0, head, sizeof head) || memcmp(head + 128, "DICM", 4)) return error_set(e, PL_USAGE, "it is not a DICOM file: DICM is missing at byte 128");
+    if (!get(s, 0, head, sizeof head) || memcmp(head + 128, "DICM", 4))
+        return error_set(e, PL_USAGE, "it is not a DICOM file: DICM is missing at byte 128");
     for (uint64_t from = *at; next_element(s, false, &from, &x) && x.tag >> 16 == 2; *at = from) {
         if (x.n == UNDEFINED) return error_set(e, PL_USAGE, "its meta elements are damaged");
         take(h, s, &x);
@@ -210,15 +227,19 @@ static int read_elements(struct dicom_header *h, const struct dicom_source *s, u
     struct element x;
     h->implicit = is_implicit(s, at);
     while (at < s->n) {
-        if (!next_element(s, h->implicit, &at, &x)) return error_set(e, PL_USAGE, "it ends inside of an element, at byte %llu", (unsigned long long)at);
+        if (!next_element(s, h->implicit, &at, &x))
+            return error_set(e, PL_USAGE, "it ends inside of an element, at byte %llu", (unsigned long long)at);
         if (x.tag == 0x7fe00010) {
             h->pixels = x.value;
             h->pixels_n = x.n == UNDEFINED ? s->n - x.value : (uint64_t)x.n;
             return PL_OK;
         }
-        if (x.tag == 0x00283000 && x.n && !read_lut(h, s, h->implicit, x.value)) return error_set(e, PL_USAGE, "its Modality LUT (0028,3000) is damaged");
+        if (x.tag == 0x00283000 && x.n && !read_lut(h, s, h->implicit, x.value))
+            return error_set(e, PL_USAGE, "its Modality LUT (0028,3000) is damaged");
         if (x.n == UNDEFINED) {
-            if (!skip_undefined(s, h->implicit, &at, DEPTH)) return error_set(e, PL_USAGE, "a sequence of it does not end, at byte %llu", (unsigned long long)x.value);
+            if (!skip_undefined(s, h->implicit, &at, DEPTH))
+                return error_set(e, PL_USAGE, "a sequence of it does not end, at byte %llu",
+                                 (unsigned long long)x.value);
             continue;
         }
         if (!x.sequence) take(h, s, &x);
@@ -229,18 +250,36 @@ static int read_elements(struct dicom_header *h, const struct dicom_source *s, u
 
 static int check_image(const struct dicom_header *h, struct error *e)
 {
-    const bool to_rgb = !strcmp(h->photometric, "RGB") || (h->coding == DICOM_JPEG && !strncmp(h->photometric, "YBR_FULL", 8)) ||
-                        (h->coding == DICOM_JPEG2000 && (!strcmp(h->photometric, "YBR_ICT") || !strcmp(h->photometric, "YBR_RCT")));
-    const bool grey = h->samples == 1 && !strncmp(h->photometric, "MONOCHROME", 10), colour = h->samples == 3 && h->allocated == 8 && to_rgb;
-    if (!h->syntax[0]) return error_set(e, PL_USAGE, "it names no transfer syntax (0002,0010), so its values cannot be read: convert it, such as with dcm2niix");
+    const bool to_rgb =
+        !strcmp(h->photometric, "RGB") || (h->coding == DICOM_JPEG && !strncmp(h->photometric, "YBR_FULL", 8)) ||
+        (h->coding == DICOM_JPEG2000 && (!strcmp(h->photometric, "YBR_ICT") || !strcmp(h->photometric, "YBR_RCT")));
+    const bool grey = h->samples == 1 && !strncmp(h->photometric, "MONOCHROME", 10),
+               colour = h->samples == 3 && h->allocated == 8 && to_rgb;
+    if (!h->syntax[0])
+        return error_set(
+            e, PL_USAGE,
+            "it names no transfer syntax (0002,0010), so its values cannot be read: convert it, such as with dcm2niix");
     if (h->coding == DICOM_UNREAD)
-        return error_set(e, PL_USAGE, "its pixels are compressed by %s, which is not read: decompress them, such as with GDCM: gdcmconv --raw IN.dcm OUT.dcm", h->syntax);
-    if (h->frames > 1) return error_set(e, PL_USAGE, "it has %u frames; expected a series of one file per slice: convert it with dcm2niix", h->frames);
-    if (!h->rows || !h->columns || (!grey && !colour) || (h->allocated != 8 && h->allocated != 16) || !h->stored || h->stored > h->allocated || h->high >= h->allocated || h->high + 1 < h->stored)
-        return error_set(e, PL_USAGE, "its image is %ux%u, %s, %u samples of %u bits in %u; expected grey of 8 or 16 bits, or RGB of 8", h->columns, h->rows, h->photometric, h->samples, h->stored, h->allocated);
-    if (h->lut.n && !grey) return error_set(e, PL_USAGE, "it has a Modality LUT (0028,3000) and %u samples a pixel; expected one", h->samples);
+        return error_set(e, PL_USAGE,
+                         "its pixels are compressed by %s, which is not read: decompress them, such as with GDCM: "
+                         "gdcmconv --raw IN.dcm OUT.dcm",
+                         h->syntax);
+    if (h->frames > 1)
+        return error_set(e, PL_USAGE,
+                         "it has %u frames; expected a series of one file per slice: convert it with dcm2niix",
+                         h->frames);
+    if (!h->rows || !h->columns || (!grey && !colour) || (h->allocated != 8 && h->allocated != 16) || !h->stored ||
+        h->stored > h->allocated || h->high >= h->allocated || h->high + 1 < h->stored)
+        return error_set(
+            e, PL_USAGE,
+            "its image is %ux%u, %s, %u samples of %u bits in %u; expected grey of 8 or 16 bits, or RGB of 8",
+            h->columns, h->rows, h->photometric, h->samples, h->stored, h->allocated);
+    if (h->lut.n && !grey)
+        return error_set(e, PL_USAGE, "it has a Modality LUT (0028,3000) and %u samples a pixel; expected one",
+                         h->samples);
     if (h->coding == DICOM_NATIVE && h->pixels_n < dicom_stored_bytes(h))
-        return error_set(e, PL_USAGE, "its header describes %zu bytes of pixels, and it has %llu", dicom_stored_bytes(h), (unsigned long long)h->pixels_n);
+        return error_set(e, PL_USAGE, "its header describes %zu bytes of pixels, and it has %llu",
+                         dicom_stored_bytes(h), (unsigned long long)h->pixels_n);
     return PL_OK;
 }
 

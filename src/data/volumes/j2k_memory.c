@@ -1,14 +1,28 @@
 /*
  * j2k_memory.c: what OpenJPEG allocates for a codestream, from its markers (see dicom_j2k.h).
  *
- * OpenJPEG has no allocator of the caller's. It takes 4 bytes for each sample, the bytes of a tile's packets, and structures for each tile,
- * and for each precinct and code block of the tile that it decodes. The largest sizes of these structures were measured with OpenJPEG 2.5.
+ * OpenJPEG has no allocator of the caller's. It takes 4 bytes for each sample, the bytes of a
+ * tile's packets, and structures for each tile, and for each precinct and code block of the tile
+ * that it decodes. The largest sizes of these structures were measured with OpenJPEG 2.5.
  */
 #include <string.h>
 
 #include "data/volumes/dicom_j2k.h"
 
-enum { OF_TILE = 10240, OF_TILE_CHANNEL = 2048, OF_PRECINCT = 1536, OF_BLOCK = 448, OF_STREAM = 1 << 20, SOC = 0xff4f, SIZ = 0xff51, COD = 0xff52, COC = 0xff53, SOT = 0xff90, SOD = 0xff93, EOC = 0xffd9 };
+enum {
+    OF_TILE = 10240,
+    OF_TILE_CHANNEL = 2048,
+    OF_PRECINCT = 1536,
+    OF_BLOCK = 448,
+    OF_STREAM = 1 << 20,
+    SOC = 0xff4f,
+    SIZ = 0xff51,
+    COD = 0xff52,
+    COC = 0xff53,
+    SOT = 0xff90,
+    SOD = 0xff93,
+    EOC = 0xffd9
+};
 
 struct codestream {
     uint32_t w, h, tile_w, tile_h, channels;
@@ -25,7 +39,8 @@ static uint64_t divide_up(uint64_t n, uint64_t by) { return (n + by - 1) / by; }
 static bool read_siz(struct codestream *c, const uint8_t *p, size_t n)
 {
     if (n < 36) return false;
-    const uint32_t x1 = u32(p + 2), y1 = u32(p + 6), x0 = u32(p + 10), y0 = u32(p + 14), tx = u32(p + 26), ty = u32(p + 30);
+    const uint32_t x1 = u32(p + 2), y1 = u32(p + 6), x0 = u32(p + 10), y0 = u32(p + 14), tx = u32(p + 26),
+                   ty = u32(p + 30);
     *c = (struct codestream){.w = x1 - x0, .h = y1 - y0, .tile_w = u32(p + 18), .tile_h = u32(p + 22), .channels = u16(p + 34), .levels = UINT32_MAX};
     if (x0 >= x1 || y0 >= y1 || tx > x0 || ty > y0 || !c->tile_w || !c->tile_h) return false;
     c->tiles = divide_up(x1 - tx, c->tile_w) * divide_up(y1 - ty, c->tile_h);
@@ -44,7 +59,8 @@ static bool read_style(struct codestream *c, const uint8_t *p, size_t n, bool pr
     }
     for (int k = 0; k < 2; k++) {
         c->block[k] = (uint32_t)min_u64(c->block[k], (p[1 + k] & 15) + 2u);
-        for (uint32_t r = 0; r <= p[0] && precincts; r++) c->precinct[r][k] = (uint32_t)min_u64(c->precinct[r][k], k ? p[5 + r] >> 4 : p[5 + r] & 15);
+        for (uint32_t r = 0; r <= p[0] && precincts; r++)
+            c->precinct[r][k] = (uint32_t)min_u64(c->precinct[r][k], k ? p[5 + r] >> 4 : p[5 + r] & 15);
     }
     if (p[0] > c->levels) c->levels = p[0];
     return true;
@@ -89,7 +105,8 @@ static uint64_t tile_bytes(const struct codestream *c)
         const uint64_t less = 1ull << (c->levels - r), w = divide_up(c->tile_w, less), h = divide_up(c->tile_h, less);
         uint64_t precincts = 1, blocks = 1;
         for (int k = 0; k < 2; k++) {
-            const uint32_t precinct = c->precinct[r][k], inner = precinct ? precinct - 1 : 0, block = inner < c->block[k] ? inner : c->block[k];
+            const uint32_t precinct = c->precinct[r][k], inner = precinct ? precinct - 1 : 0,
+                           block = inner < c->block[k] ? inner : c->block[k];
             precincts *= divide_up(k ? h : w, 1ull << precinct) + 1;
             blocks *= divide_up(k ? h : w, 1ull << block) + 1;
         }
@@ -98,14 +115,18 @@ static uint64_t tile_bytes(const struct codestream *c)
     return sum;
 }
 
-uint64_t j2k_room(uint32_t w, uint32_t h, uint32_t channels, uint64_t n) { return 5ull * w * h * channels + n + 2 * OF_STREAM; }
+uint64_t j2k_room(uint32_t w, uint32_t h, uint32_t channels, uint64_t n)
+{
+    return 5ull * w * h * channels + n + 2 * OF_STREAM;
+}
 
 uint64_t j2k_memory(const uint8_t *at, size_t n)
 {
     struct codestream c = {0};
     if (!read_markers(&c, at, n) || !c.w || c.levels == UINT32_MAX) return UINT64_MAX;
     const uint64_t samples = (uint64_t)c.w * c.h * c.channels;
-    return 4 * samples + n + OF_STREAM + c.tiles * (OF_TILE + (uint64_t)c.channels * OF_TILE_CHANNEL) + c.channels * tile_bytes(&c);
+    return 4 * samples + n + OF_STREAM + c.tiles * (OF_TILE + (uint64_t)c.channels * OF_TILE_CHANNEL) +
+           c.channels * tile_bytes(&c);
 }
 
 const uint8_t *j2k_codestream(const uint8_t *at, size_t *n)

@@ -1,9 +1,10 @@
 /*
  * jpeg_lossless.c: see jpeg_lossless.h; ITU T.81, annex H.
  *
- * A sample is a prediction from its neighbours a (left), b (above), c (above left) and a difference, whose number of bits is a Huffman
- * symbol. The first sample, and the first after a restart, is predicted as half of the range; the rest of that line from a, the first of each
- * later line from b.
+ * A sample is a prediction from its neighbours a (left), b (above), c (above left) and a
+ * difference, whose number of bits is a Huffman symbol. The first sample, and the first after a
+ * restart, is predicted as half of the range; the rest of that line from a, the first of each later
+ * line from b.
  */
 #include "data/volumes/jpeg_lossless.h"
 
@@ -11,7 +12,8 @@
 
 struct huffman {
     bool known;
-    int32_t least[17], most[17], first[17]; /* codes of each length: the first, the last (-1: none), the index of the first symbol */
+    /* codes of each length: the first, the last (-1: none), the index of the first symbol */
+    int32_t least[17], most[17], first[17];
     uint8_t symbols[256];
 };
 
@@ -31,9 +33,10 @@ struct lossless {
 
 static uint32_t u16(const uint8_t *p) { return (uint32_t)p[0] << 8 | p[1]; }
 
-/* --- bits ----------------------------------------------------------------------------------------------------- */
+/* --- bits ------------------------------------------------------------------------------------- */
 
-/* The next bit; 0xff 0x00 is the byte 0xff, and 0xff with another byte is a marker, which ends the stream. */
+/* The next bit; 0xff 0x00 is the byte 0xff, and 0xff with another byte is a marker, which ends the
+ * stream. */
 static uint32_t next_bit(struct stream *s)
 {
     if (!s->count) {
@@ -50,7 +53,8 @@ static uint32_t next_symbol(struct stream *s, const struct huffman *t)
     int32_t code = 0;
     for (int length = 1; length <= 16 && !s->broken; length++) {
         code = code << 1 | (int32_t)next_bit(s);
-        if (t->most[length] >= 0 && code >= t->least[length] && code <= t->most[length]) return t->symbols[t->first[length] + code - t->least[length]];
+        if (t->most[length] >= 0 && code >= t->least[length] && code <= t->most[length])
+            return t->symbols[t->first[length] + code - t->least[length]];
     }
     return s->broken = true, 0;
 }
@@ -65,7 +69,7 @@ static int32_t next_difference(struct stream *s, const struct huffman *t)
     return n && v < 1 << (n - 1) ? v - (1 << n) + 1 : v;
 }
 
-/* --- markers -------------------------------------------------------------------------------------------------------- */
+/* --- markers ---------------------------------------------------------------------------------- */
 
 static bool read_tables(struct lossless *j, const uint8_t *p, size_t n)
 {
@@ -129,7 +133,8 @@ static bool read_markers(struct lossless *j, const uint8_t *at, size_t n)
         at += 2 + length;
         if (marker == 0xc4 && !read_tables(j, p, length - 2)) return false;
         if (marker == 0xc3 && !read_frame(j, p, length - 2)) return false;
-        if (marker >= 0xc0 && marker <= 0xcf && marker != 0xc3 && marker != 0xc4 && marker != 0xcc) return false; /* another process */
+        /* another process */
+        if (marker >= 0xc0 && marker <= 0xcf && marker != 0xc3 && marker != 0xc4 && marker != 0xcc) return false;
         if (marker == 0xdd && length >= 4) j->restart = u16(p);
         if (marker != 0xda) continue;
         j->in = (struct stream){.at = at, .end = end};
@@ -138,9 +143,12 @@ static bool read_markers(struct lossless *j, const uint8_t *at, size_t n)
     return false;
 }
 
-/* --- samples ----------------------------------------------------------------------------------------------------------- */
+/* --- samples ---------------------------------------------------------------------------------- */
 
-static int32_t sample_at(const void *to, size_t i, int bytes) { return bytes == 1 ? ((const uint8_t *)to)[i] : ((const uint16_t *)to)[i]; }
+static int32_t sample_at(const void *to, size_t i, int bytes)
+{
+    return bytes == 1 ? ((const uint8_t *)to)[i] : ((const uint16_t *)to)[i];
+}
 
 static int32_t predict(uint32_t which, int32_t a, int32_t b, int32_t c)
 {
@@ -163,28 +171,37 @@ static void restart(struct stream *s)
     else s->broken = true;
 }
 
-/* `first`: the first line since the beginning or a restart. Differences are of samples without the point transform. */
+/* `first`: the first line since the beginning or a restart. Differences are of samples without the
+ * point transform. */
 static void decode_pixel(struct lossless *j, uint32_t x, uint32_t y, bool begin, bool first, int bytes, void *to)
 {
     const size_t n = j->channels, i = ((size_t)y * j->w + x) * n;
     for (uint32_t k = 0; k < n; k++) {
-        const int32_t a = x ? sample_at(to, i + k - n, bytes) >> j->shift : 0, b = first ? 0 : sample_at(to, i + k - n * j->w, bytes) >> j->shift,
+        const int32_t a = x ? sample_at(to, i + k - n, bytes) >> j->shift : 0,
+                      b = first ? 0 : sample_at(to, i + k - n * j->w, bytes) >> j->shift,
                       c = first || !x ? 0 : sample_at(to, i + k - n * j->w - n, bytes) >> j->shift;
-        const int32_t guess = begin ? 1 << (j->precision - j->shift - 1) : first ? a : x ? predict(j->predictor, a, b, c) : b;
+        const int32_t guess = begin   ? 1 << (j->precision - j->shift - 1)
+                              : first ? a
+                              : x     ? predict(j->predictor, a, b, c)
+                                      : b;
         const uint32_t v = (uint32_t)(guess + next_difference(&j->in, &j->tables[j->table[k]])) << j->shift;
         if (bytes == 1) ((uint8_t *)to)[i + k] = (uint8_t)v;
         else ((uint16_t *)to)[i + k] = (uint16_t)v;
     }
 }
 
-int jpeg_lossless(const uint8_t *at, size_t n, uint32_t w, uint32_t h, uint32_t channels, int bytes, void *to, struct error *e)
+int jpeg_lossless(const uint8_t *at, size_t n, uint32_t w, uint32_t h, uint32_t channels, int bytes, void *to,
+                  struct error *e)
 {
     struct lossless j = {0};
     if (!read_markers(&j, at, n)) return error_set(e, PL_USAGE, "its lossless JPEG is damaged, or of another process");
     if (j.w != w || j.h != h || j.channels != channels || j.precision > 8 * (uint32_t)bytes)
-        return error_set(e, PL_USAGE, "its lossless JPEG has %ux%u pixels of %u x %u bits, which its header does not say", j.w, j.h, j.channels, j.precision);
+        return error_set(e, PL_USAGE,
+                         "its lossless JPEG has %ux%u pixels of %u x %u bits, which its header does not say", j.w, j.h,
+                         j.channels, j.precision);
     const uint32_t lines = j.restart ? j.restart / w : h; /* restarts are at the beginnings of lines */
-    if (!lines || (j.restart && j.restart % w)) return error_set(e, PL_USAGE, "its lossless JPEG restarts inside of a line");
+    if (!lines || (j.restart && j.restart % w))
+        return error_set(e, PL_USAGE, "its lossless JPEG restarts inside of a line");
     for (uint32_t y = 0; y < h && !j.in.broken; y++) {
         const bool first = y % lines == 0;
         if (first && y) restart(&j.in);

@@ -1,8 +1,9 @@
 /*
  * nifti.h: NIfTI-1 and NIfTI-2 files (.nii, .nii.gz): headers.
  *
- * The project's own reader: Debian's libniftiio decompresses a .gz from its beginning for every seek and takes memory by what the header
- * claims, and of the whole format only 348 or 540 bytes of header are needed.
+ * The project's own reader: Debian's libniftiio decompresses a .gz from its beginning for every
+ * seek and takes memory by what the header claims, and of the whole format only 348 or 540 bytes of
+ * header are needed.
  */
 #ifndef NIFTI_H
 #define NIFTI_H
@@ -26,25 +27,31 @@ struct nifti_header {
 /* Reads a header from the first n bytes of a (decompressed) file. PL_USAGE names what is wrong. */
 int nifti_parse(struct nifti_header *h, const void *bytes, size_t n, struct error *e);
 
-/* Opens a file as a volume by its header; `v` has its path. nifti_unpack decompresses a .gz, so that it can be read. */
+/* Opens a file as a volume by its header; `v` has its path. nifti_unpack decompresses a .gz, so
+ * that it can be read. */
 int nifti_open(struct volume *v, struct error *e);
 int nifti_unpack(struct volume *v, const struct volume_options *o, struct error *e);
 /* Reads a slice of the view: see volume_read. */
 size_t nifti_room(const struct volume *v);
-int nifti_read(const struct volume *v, uint32_t slice, uint32_t modality, void *to, size_t room, struct plane *out, struct error *e);
+int nifti_read(const struct volume *v, uint32_t slice, uint32_t modality, void *to, size_t room, struct plane *out,
+               struct error *e);
 
-/* Position of pixel x, y of the view in a slice of the array, which is [the higher axis][the lower axis]; and of the slice in the array. */
+/* Position of pixel x, y of the view in a slice of the array, which is [the higher axis][the lower
+ * axis]; and of the slice in the array. */
 size_t nifti_raw_index(const struct volume *v, uint32_t x, uint32_t y);
 uint32_t nifti_raw_slice(const struct volume *v, uint32_t slice);
 
-/* Writes a volume of labels (nifti_write.c) a slice at a time, in any order, in the geometry of `like`, whose header is copied if it is
- * NIfTI. Labels are in the order of the view: the file has the order of the array. Slices that are not written are 0. A path that
- * ends with .gz is compressed. */
+/* Writes a volume of labels (nifti_write.c) a slice at a time, in any order, in the geometry of
+ * `like`, whose header is copied if it is NIfTI. Labels are in the order of the view: the file has
+ * the order of the array. Slices that are not written are 0. A path that ends with .gz is
+ * compressed. */
 struct nifti_writer;
 /* `like` stays open until the end. The largest label decides whether the file has 8 or 16 bits. */
-int nifti_write_begin(struct nifti_writer **out, const char *path, const struct volume *like, uint32_t largest, struct error *e);
+int nifti_write_begin(struct nifti_writer **out, const char *path, const struct volume *like, uint32_t largest,
+                      struct error *e);
 int nifti_write_slice(struct nifti_writer *w, uint32_t slice, const uint16_t *labels, struct error *e);
-/* Ends the file and renames it to its path; `failed`: only frees. Memory does not depend on the size of the volume. */
+/* Ends the file and renames it to its path; `failed`: only frees. Memory does not depend on the
+ * size of the volume. */
 int nifti_write_end(struct nifti_writer *w, bool failed, struct error *e);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * nifti_write.c: label volumes (see nifti.h).
  *
- * The voxels are written into a file beside the path, at their positions: it is as large as the volume and sparse where there are no labels. Its
- * end compresses it, or renames it.
+ * The voxels are written into a file beside the path, at their positions: it is as large as the
+ * volume and sparse where there are no labels. Its end compresses it, or renames it.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ struct nifti_writer {
     uint8_t *plane;    /* [the higher axis][the lower axis] of a slice */
 };
 
-/* --- the header ------------------------------------------------------------------------------------------------ */
+/* --- the header ------------------------------------------------------------------------------- */
 
 static void put(uint8_t *head, size_t at, const void *value, size_t bytes, bool swapped)
 {
@@ -36,7 +36,8 @@ static void put(uint8_t *head, size_t at, const void *value, size_t bytes, bool 
 static void put_short(uint8_t *head, size_t at, int16_t v, bool swapped) { put(head, at, &v, sizeof v, swapped); }
 static void put_float(uint8_t *head, size_t at, float v, bool swapped) { put(head, at, &v, sizeof v, swapped); }
 
-/* The same header, of a volume of labels: three dimensions, another type, no scaling, no extensions. */
+/* The same header, of a volume of labels: three dimensions, another type, no scaling, no
+ * extensions. */
 static void change_header(const struct nifti_writer *w, uint8_t *head, bool second)
 {
     const int16_t type = w->bytes == 1 ? 2 : 512, bits = (int16_t)(8 * w->bytes);
@@ -96,9 +97,10 @@ static int write_header(struct nifti_writer *w, struct error *e)
     return PL_OK;
 }
 
-/* --- slices -------------------------------------------------------------------------------------------------------- */
+/* --- slices ----------------------------------------------------------------------------------- */
 
-int nifti_write_begin(struct nifti_writer **out, const char *path, const struct volume *like, uint32_t largest, struct error *e)
+int nifti_write_begin(struct nifti_writer **out, const char *path, const struct volume *like, uint32_t largest,
+                      struct error *e)
 {
     struct nifti_writer *w = *out = mem_alloc(sizeof *w);
     *w = (struct nifti_writer){.like = like,
@@ -108,7 +110,10 @@ int nifti_write_begin(struct nifti_writer **out, const char *path, const struct 
                                .packed = path_has_ending(path, ".gz")};
     int rc = PL_OK;
     for (int i = 0; i < 3; i++)
-        if (like->dims[i] > INT16_MAX) rc = error_set(e, PL_USAGE, "%s: the volume has %u voxels along an axis; a NIfTI file of version 1 has at most %d", path, like->dims[i], INT16_MAX);
+        if (like->dims[i] > INT16_MAX)
+            rc = error_set(e, PL_USAGE,
+                           "%s: the volume has %u voxels along an axis; a NIfTI file of version 1 has at most %d", path,
+                           like->dims[i], INT16_MAX);
     if (!rc) {
         rc = temporary_file(&w->to, path, e);
         if (!rc) rc = write_header(w, e);
@@ -133,7 +138,8 @@ static int write_at(const struct nifti_writer *w, uint64_t voxel, const uint8_t 
     return PL_OK;
 }
 
-/* Runs along the first axis of the array; along that axis itself voxel by voxel, those with a label. */
+/* Runs along the first axis of the array; along that axis itself voxel by voxel, those with a
+ * label. */
 static int write_plane(const struct nifti_writer *w, uint32_t slice, struct error *e)
 {
     const struct volume *v = w->like;
@@ -141,10 +147,12 @@ static int write_plane(const struct nifti_writer *w, uint32_t slice, struct erro
     const uint8_t axis = v->view.axis[2];
     if (axis == 2) return write_at(w, slice * plane, w->plane, (size_t)plane, e);
     for (uint64_t k = 0; k < v->dims[2]; k++) {
-        if (axis == 1 && write_at(w, k * plane + slice * row, w->plane + k * row * w->bytes, (size_t)row, e)) return e->code;
+        if (axis == 1 && write_at(w, k * plane + slice * row, w->plane + k * row * w->bytes, (size_t)row, e))
+            return e->code;
         for (uint64_t j = 0; j < v->dims[1] && axis == 0; j++) {
             const uint8_t *label = w->plane + (k * v->dims[1] + j) * w->bytes;
-            if ((label[0] || label[w->bytes - 1]) && write_at(w, k * plane + j * row + slice, label, 1, e)) return e->code;
+            if ((label[0] || label[w->bytes - 1]) && write_at(w, k * plane + j * row + slice, label, 1, e))
+                return e->code;
         }
     }
     return PL_OK;
@@ -163,7 +171,7 @@ int nifti_write_slice(struct nifti_writer *w, uint32_t slice, const uint16_t *la
     return write_plane(w, nifti_raw_slice(v, slice), e);
 }
 
-/* --- the end ---------------------------------------------------------------------------------------------------------- */
+/* --- the end ---------------------------------------------------------------------------------- */
 
 static int compress(struct nifti_writer *w, struct error *e)
 {

@@ -26,12 +26,19 @@ bool is_volume_name(const char *name, size_t *ending)
 
 int volume_refuse(const char *path, struct error *e)
 {
-    return error_set(e, PL_USAGE, "%s is one volume or image: give the folder that holds the images and their masks, such as imagesTr and labelsTr", path);
+    return error_set(e, PL_USAGE,
+                     "%s is one volume or image: give the folder that holds the images and their masks, such as "
+                     "imagesTr and labelsTr",
+                     path);
 }
 
-/* --- views --------------------------------------------------------------------------------------------------- */
+/* --- views ------------------------------------------------------------------------------------ */
 
-static double axis_length(const double affine[3][4], int axis) { return sqrt(affine[0][axis] * affine[0][axis] + affine[1][axis] * affine[1][axis] + affine[2][axis] * affine[2][axis]); }
+static double axis_length(const double affine[3][4], int axis)
+{
+    return sqrt(affine[0][axis] * affine[0][axis] + affine[1][axis] * affine[1][axis] +
+                affine[2][axis] * affine[2][axis]);
+}
 
 /* Which world axis each axis of the array is nearest to, each once: the largest cosine first. */
 static void find_world(const double affine[3][4], int world[3], bool positive[3])
@@ -51,7 +58,8 @@ static void find_world(const double affine[3][4], int world[3], bool positive[3]
     }
 }
 
-/* World axes (0 R, 1 A, 2 S) of columns, rows and slices, and whether these go along the axis or against it. */
+/* World axes (0 R, 1 A, 2 S) of columns, rows and slices, and whether these go along the axis or
+ * against it. */
 static const struct {
     uint8_t world[3];
     bool along[3];
@@ -77,15 +85,17 @@ static void set_view(struct volume *v, enum volume_axis axis)
     find_world(v->affine, world, positive);
     for (int i = 0; i < 3; i++)
         for (int a = 0; a < 3; a++)
-            if (world[a] == cuts[axis].world[i]) v->view.axis[i] = (uint8_t)a, v->view.flip[i] = positive[a] != cuts[axis].along[i];
+            if (world[a] == cuts[axis].world[i])
+                v->view.axis[i] = (uint8_t)a, v->view.flip[i] = positive[a] != cuts[axis].along[i];
     set_sizes(v);
 }
 
-/* --- volumes on each other --------------------------------------------------------------------------------------- */
+/* --- volumes on each other -------------------------------------------------------------------- */
 
 static double determinant(const double a[3][4])
 {
-    return a[0][0] * (a[1][1] * a[2][2] - a[1][2] * a[2][1]) - a[0][1] * (a[1][0] * a[2][2] - a[1][2] * a[2][0]) + a[0][2] * (a[1][0] * a[2][1] - a[1][1] * a[2][0]);
+    return a[0][0] * (a[1][1] * a[2][2] - a[1][2] * a[2][1]) - a[0][1] * (a[1][0] * a[2][2] - a[1][2] * a[2][0]) +
+           a[0][2] * (a[1][0] * a[2][1] - a[1][1] * a[2][0]);
 }
 
 /* Solves a * x = b, by Cramer's rule. */
@@ -130,10 +140,12 @@ static void find_axes(const struct volume *v, const struct volume *image, uint8_
 static bool same_size(const struct volume *v, const struct volume *image, const uint8_t axis[3])
 {
     if (axis[0] == axis[1] || axis[0] == axis[2] || axis[1] == axis[2]) return false;
-    return v->dims[axis[0]] == image->dims[0] && v->dims[axis[1]] == image->dims[1] && v->dims[axis[2]] == image->dims[2];
+    return v->dims[axis[0]] == image->dims[0] && v->dims[axis[1]] == image->dims[1] &&
+           v->dims[axis[2]] == image->dims[2];
 }
 
-/* Whether all voxels of the image are voxels of `v`: its corners are, within a quarter of a voxel, and then all between them. */
+/* Whether all voxels of the image are voxels of `v`: its corners are, within a quarter of a voxel,
+ * and then all between them. */
 static bool same_voxels(const struct volume *v, const struct volume *image, const uint8_t axis[3], const bool flip[3])
 {
     for (int corner = 0; corner < 8; corner++) {
@@ -152,8 +164,11 @@ static int refuse_place(const struct volume *v, const struct volume *image, stru
     double from[3], to[3];
     find_voxel(v, image, (double[3]){0}, from);
     find_voxel(v, image, last, to);
-    return error_set(e, PL_USAGE, "it does not lie on the voxels of its image, which by both affine maps run from (%.2f, %.2f, %.2f) to (%.2f, %.2f, %.2f) in its array of %u x %u x %u; expected the same voxels, mirrored or "
-                     "with exchanged axes at most: resample it to its image, or, if it is drawn on the image's array, save it with the image's affine map",
+    return error_set(e, PL_USAGE,
+                     "it does not lie on the voxels of its image, which by both affine maps run from (%.2f, %.2f, "
+                     "%.2f) to (%.2f, %.2f, %.2f) in its array of %u x %u x %u; expected the same voxels, mirrored or "
+                     "with exchanged axes at most: resample it to its image, or, if it is drawn on the image's array, "
+                     "save it with the image's affine map",
                      from[0], from[1], from[2], to[0], to[1], to[2], v->dims[0], v->dims[1], v->dims[2]);
 }
 
@@ -163,29 +178,39 @@ int volume_lay_on(struct volume *v, struct volume *image, struct error *e)
     bool flip[3] = {0};
     const bool pages = v->kind == VOLUME_TIFF, others = image->kind == VOLUME_TIFF;
     if (pages != others && (v->slices > 1 || image->slices > 1))
-        return error_set(e, PL_USAGE, "the pages of a TIFF have no position in the patient, so that they cannot be laid on %s: convert the TIFF to NIfTI, with the other volume's affine map", pages ? "its image" : "it");
+        return error_set(e, PL_USAGE,
+                         "the pages of a TIFF have no position in the patient, so that they cannot be laid on %s: "
+                         "convert the TIFF to NIfTI, with the other volume's affine map",
+                         pages ? "its image" : "it");
     if (pages != others) return volume_as_stored(pages ? image : v, e);
     const bool placed = v->placed && image->placed;
     if (placed) find_axes(v, image, axis, flip);
     if (!same_size(v, image, axis))
-        return error_set(e, PL_USAGE, "it has %u x %u x %u voxels, and its image %u x %u x %u", v->dims[0], v->dims[1], v->dims[2], image->dims[0], image->dims[1], image->dims[2]);
+        return error_set(e, PL_USAGE, "it has %u x %u x %u voxels, and its image %u x %u x %u", v->dims[0], v->dims[1],
+                         v->dims[2], image->dims[0], image->dims[1], image->dims[2]);
     if (placed && !same_voxels(v, image, axis, flip)) return refuse_place(v, image, e);
-    for (int k = 0; k < 3; k++) v->view.axis[k] = axis[image->view.axis[k]], v->view.flip[k] = image->view.flip[k] != flip[image->view.axis[k]];
+    for (int k = 0; k < 3; k++)
+        v->view.axis[k] = axis[image->view.axis[k]], v->view.flip[k] = image->view.flip[k] != flip[image->view.axis[k]];
     set_sizes(v);
-    if (v->kind == VOLUME_DICOM && v->view.axis[2] != 2) return error_set(e, PL_USAGE, "its slices are not those of its image but lie across them, and a DICOM series is read along its own axis: convert it with dcm2niix");
+    if (v->kind == VOLUME_DICOM && v->view.axis[2] != 2)
+        return error_set(e, PL_USAGE,
+                         "its slices are not those of its image but lie across them, and a DICOM series is read along "
+                         "its own axis: convert it with dcm2niix");
     return PL_OK;
 }
 
 int volume_as_stored(struct volume *v, struct error *e)
 {
     if (v->kind == VOLUME_NIFTI)
-        return error_set(e, PL_USAGE, "it is a NIfTI file, and its partner an image without a position: which row and column are which is not known; save both as NIfTI, or both as images");
+        return error_set(e, PL_USAGE,
+                         "it is a NIfTI file, and its partner an image without a position: which row and column are "
+                         "which is not known; save both as NIfTI, or both as images");
     v->view = (struct volume_view){.axis = {0, 1, 2}};
     set_sizes(v);
     return PL_OK;
 }
 
-/* --- opening --------------------------------------------------------------------------------------------------- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static int open_tiff(struct volume *v, struct error *e)
 {
@@ -199,8 +224,11 @@ static int open_tiff(struct volume *v, struct error *e)
     for (uint32_t i = 1; i < v->pages.pages.n; i++) {
         const struct tiff_page *p = &v->pages.pages.at[i];
         if (p->w != first->w || p->h != first->h || p->channels != first->channels || p->type != first->type)
-            return error_set(e, PL_USAGE, "page %u of the TIFF has %ux%u pixels of %u x %s, the first one %ux%u of %u x %s: expected pages of one size and type", i + 1, p->w, p->h, p->channels,
-                             plane_type_name(p->type), first->w, first->h, first->channels, plane_type_name(first->type));
+            return error_set(e, PL_USAGE,
+                             "page %u of the TIFF has %ux%u pixels of %u x %s, the first one %ux%u of %u x %s: "
+                             "expected pages of one size and type",
+                             i + 1, p->w, p->h, p->channels, plane_type_name(p->type), first->w, first->h,
+                             first->channels, plane_type_name(first->type));
     }
     v->dims[0] = first->w, v->dims[1] = first->h, v->dims[2] = v->pages.pages.n;
     v->modalities = 1, v->channels = first->palette ? 3 : first->channels, v->type = first->type, v->slope = 1;
@@ -212,14 +240,19 @@ static int open_tiff(struct volume *v, struct error *e)
 
 static int open_kind(struct volume *v, const struct volume_options *o, struct error *e)
 {
-    if (path_has_ending(v->path, ".tif") || path_has_ending(v->path, ".tiff")) return v->kind = VOLUME_TIFF, open_tiff(v, e);
+    if (path_has_ending(v->path, ".tif") || path_has_ending(v->path, ".tiff"))
+        return v->kind = VOLUME_TIFF, open_tiff(v, e);
     v->kind = path_has_ending(v->path, ".nii") || path_has_ending(v->path, ".nii.gz") ? VOLUME_NIFTI : VOLUME_DICOM;
     if (v->kind == VOLUME_NIFTI ? nifti_open(v, e) : dicom_open(v, e)) return e->code;
-    const double det = fabs(determinant(v->affine)), box = axis_length(v->affine, 0) * axis_length(v->affine, 1) * axis_length(v->affine, 2);
+    const double det = fabs(determinant(v->affine)),
+                 box = axis_length(v->affine, 0) * axis_length(v->affine, 1) * axis_length(v->affine, 2);
     v->placed &= isfinite(det) && det > 1e-6 * box; /* else it is no map */
     set_view(v, o->axis);
     if (v->kind == VOLUME_DICOM && v->view.axis[2] != 2)
-        return error_set(e, PL_USAGE, "its slices are %s: a DICOM series is read along its own axis; set data.slice_axis, or convert it with dcm2niix", dicom_axis(v));
+        return error_set(e, PL_USAGE,
+                         "its slices are %s: a DICOM series is read along its own axis; set data.slice_axis, or "
+                         "convert it with dcm2niix",
+                         dicom_axis(v));
     return PL_OK;
 }
 
@@ -229,11 +262,19 @@ uint64_t volume_outside(const struct volume *v) { return v->kind == VOLUME_DICOM
 static int check_size(const struct volume *v, const struct volume_options *o, struct error *e)
 {
     const size_t need = volume_rgb_room(&(struct volume_channels){.at = {v}}), room = o->room ? o->room : VOLUME_ROOM;
-    if (v->w > VOLUME_MAX_SIDE || v->h > VOLUME_MAX_SIDE) return error_set(e, PL_USAGE, "its slices have %u x %u voxels; expected sides of at most %d", v->w, v->h, VOLUME_MAX_SIDE);
-    if (need > room) return error_set(e, PL_USAGE, "reading a slice of %u x %u voxels takes %zu MiB; expected at most %zu (data.sample_memory)", v->w, v->h, (need >> 20) + 1, room >> 20);
+    if (v->w > VOLUME_MAX_SIDE || v->h > VOLUME_MAX_SIDE)
+        return error_set(e, PL_USAGE, "its slices have %u x %u voxels; expected sides of at most %d", v->w, v->h,
+                         VOLUME_MAX_SIDE);
+    if (need > room)
+        return error_set(e, PL_USAGE,
+                         "reading a slice of %u x %u voxels takes %zu MiB; expected at most %zu (data.sample_memory)",
+                         v->w, v->h, (need >> 20) + 1, room >> 20);
     const uint64_t outside = volume_outside(v);
     if (outside <= room) return PL_OK;
-    return error_set(e, PL_USAGE, "decoding the JPEG 2000 of a slice of %u x %u voxels may take %llu MiB more; expected at most %zu (data.sample_memory)", v->w, v->h, (unsigned long long)(outside >> 20) + 1, room >> 20);
+    return error_set(e, PL_USAGE,
+                     "decoding the JPEG 2000 of a slice of %u x %u voxels may take %llu MiB more; expected at most %zu "
+                     "(data.sample_memory)",
+                     v->w, v->h, (unsigned long long)(outside >> 20) + 1, room >> 20);
 }
 
 int volume_open(struct volume *v, const char *path, const struct volume_options *o, struct error *e)
@@ -255,7 +296,7 @@ void volume_close(struct volume *v)
     *v = (struct volume){0};
 }
 
-/* --- reading ------------------------------------------------------------------------------------------------------ */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 size_t volume_room(const struct volume *v, bool labels)
 {
@@ -269,7 +310,8 @@ size_t volume_room(const struct volume *v, bool labels)
     return most;
 }
 
-static int read_page(const struct volume *v, uint32_t slice, bool labels, void *to, size_t room, struct plane *out, struct error *e)
+static int read_page(const struct volume *v, uint32_t slice, bool labels, void *to, size_t room, struct plane *out,
+                     struct error *e)
 {
     struct tiff_source s = {0};
     s.fd = file_open(v->path, &s.n, e);
@@ -279,15 +321,17 @@ static int read_page(const struct volume *v, uint32_t slice, bool labels, void *
     return rc;
 }
 
-int volume_read(const struct volume *v, uint32_t slice, uint32_t modality, bool labels, void *to, size_t room, struct plane *out, struct error *e)
+int volume_read(const struct volume *v, uint32_t slice, uint32_t modality, bool labels, void *to, size_t room,
+                struct plane *out, struct error *e)
 {
-    CHECK(slice < v->slices && modality < v->modalities, "slice %u of %u, modality %u of %u", slice, v->slices, modality, v->modalities);
+    CHECK(slice < v->slices && modality < v->modalities, "slice %u of %u, modality %u of %u", slice, v->slices,
+          modality, v->modalities);
     if (v->kind == VOLUME_NIFTI) return nifti_read(v, slice, modality, to, room, out, e);
     if (v->kind == VOLUME_DICOM) return dicom_read(v, slice, to, room, out, e);
     return read_page(v, slice, labels, to, room, out, e);
 }
 
-/* --- windows --------------------------------------------------------------------------------------------------------- */
+/* --- windows ---------------------------------------------------------------------------------- */
 
 static bool is_deep(const struct volume *v) { return v->type == PLANE_U16 && v->slope == 1 && v->inter == 0; }
 
@@ -295,7 +339,8 @@ static bool is_deep(const struct volume *v) { return v->type == PLANE_U16 && v->
 static int sample_volume(const struct volume *v, uint32_t modality, struct plane *out, struct error *e)
 {
     const uint32_t n = (uint32_t)min_u64(v->slices, WINDOW_SLICES);
-    const size_t room = volume_room(v, false), each = (size_t)min_u64(WINDOW_VALUES / n, (uint64_t)v->w * v->h * v->channels);
+    const size_t room = volume_room(v, false),
+                 each = (size_t)min_u64(WINDOW_VALUES / n, (uint64_t)v->w * v->h * v->channels);
     void *memory = mem_alloc(room);
     double *values = mem_alloc(n * each * sizeof *values);
     int rc = PL_OK;
@@ -334,11 +379,14 @@ int volume_set_window(struct volume *v, uint32_t modality, const struct pixel_ra
     return rc;
 }
 
-/* --- RGB --------------------------------------------------------------------------------------------------------------- */
+/* --- RGB -------------------------------------------------------------------------------------- */
 
 static size_t rgb_bytes(const struct volume *v) { return (size_t)align_up((uint64_t)v->w * v->h * 3, 64); }
 /* The window of an image is found when it is read. */
-static size_t count_bytes(const struct volume *v) { return v->slices == 1 ? plane_counts(&(struct plane){.type = v->type, .slope = v->slope, .inter = v->inter}) : 0; }
+static size_t count_bytes(const struct volume *v)
+{
+    return v->slices == 1 ? plane_counts(&(struct plane){.type = v->type, .slope = v->slope, .inter = v->inter}) : 0;
+}
 
 size_t volume_rgb_room(const struct volume_channels *c)
 {
@@ -350,7 +398,8 @@ size_t volume_rgb_room(const struct volume_channels *c)
     return rgb_bytes(c->at[0]) + most;
 }
 
-int volume_rgb(const struct volume_channels *c, const struct pixel_range *r, uint32_t slice, void *to, size_t room, struct error *e)
+int volume_rgb(const struct volume_channels *c, const struct pixel_range *r, uint32_t slice, void *to, size_t room,
+               struct error *e)
 {
     const size_t at = rgb_bytes(c->at[0]);
     for (int i = 0; i < 3 && c->at[i]; i++) {
@@ -359,7 +408,9 @@ int volume_rgb(const struct volume_channels *c, const struct pixel_range *r, uin
         const size_t plane = (size_t)align_up(volume_room(v, false), 8);
         struct plane p;
         double window[2] = {v->window[0], v->window[1]};
-        if (volume_read(v, step < 0 || step >= v->slices ? slice : (uint32_t)step, c->modality[i], false, (char *)to + at, room - at, &p, e)) return e->code;
+        if (volume_read(v, step < 0 || step >= v->slices ? slice : (uint32_t)step, c->modality[i], false,
+                        (char *)to + at, room - at, &p, e))
+            return e->code;
         if (v->slices == 1) plane_window(&p, r, (uint64_t *)(void *)((char *)to + at + plane), window); /* an image */
         plane_to_rgb(&p, window, c->at[1] ? i : -1, to);
     }

@@ -1,20 +1,21 @@
 /*
- * volume.h: stacks of slices: NIfTI files, DICOM series, TIFF files of one page or many. Any slice is read by itself, so that memory
- * is that of a slice, however large the volume is.
+ * volume.h: stacks of slices: NIfTI files, DICOM series, TIFF files of one page or many. Any slice
+ * is read by itself, so that memory is that of a slice, however large the volume is.
  *
- * Voxels are an array [k][j][i], i fastest, and an affine map gives the position of a voxel in the patient (RAS+, mm: to the right,
- * to the front, up). A view is how slices are cut and shown:
+ * Voxels are an array [k][j][i], i fastest, and an affine map gives the position of a voxel in the
+ * patient (RAS+, mm: to the right, to the front, up). A view is how slices are cut and shown:
  *
  *     axial      columns to the left of the patient, rows to the back;  slices from the feet up
  *     coronal    columns to the left, rows down;                        slices from back to front
  *     sagittal   columns to the back, rows down;                        slices from left to right
  *
- * which is the way that radiologists see them. An oblique volume is cut along the axis that is nearest. Pages of a TIFF are
- * slices as they are.
+ * which is the way that radiologists see them. An oblique volume is cut along the axis that is
+ * nearest. Pages of a TIFF are slices as they are.
  *
- * Opening reads the header and may allocate. A .nii.gz has no random access: opening decompresses it once into a cache file
- * (volume_cache.h). After that a volume is constant, reading allocates nothing but inside of libtiff and image libraries, no file stays
- * open, and any number of threads may read. Messages do not name the volume.
+ * Opening reads the header and may allocate. A .nii.gz has no random access: opening decompresses
+ * it once into a cache file (volume_cache.h). After that a volume is constant, reading allocates
+ * nothing but inside of libtiff and image libraries, no file stays open, and any number of threads
+ * may read. Messages do not name the volume.
  */
 #ifndef VOLUME_H
 #define VOLUME_H
@@ -57,52 +58,64 @@ struct volume {
     struct volume_view view;
     uint32_t w, h, slices;
     double spacing[3];      /* mm between columns, rows, slices */
-    double window[2];       /* the values that become black and white, of a volume of several slices (volume_set_window) */
+    /* the values that become black and white, of a volume of several slices (volume_set_window) */
+    double window[2];
 };
 
 struct volume_options {
     enum volume_axis axis;
     const char *cache;      /* folder of decompressed volumes; NULL: the user's cache folder */
-    size_t room;            /* the most bytes that volume_rgb may take for a slice, data.sample_memory; 0: VOLUME_ROOM */
+    /* the most bytes that volume_rgb may take for a slice, data.sample_memory; 0: VOLUME_ROOM */
+    size_t room;
 };
 
-/* Whether a file is read as a volume, by its name: .nii, .nii.gz, .tif, .tiff, .dcm. *ending, unless NULL, is the length of the ending. */
+/* Whether a file is read as a volume, by its name: .nii, .nii.gz, .tif, .tiff, .dcm. *ending,
+ * unless NULL, is the length of the ending. */
 bool is_volume_name(const char *name, size_t *ending);
 /* Whether a folder is a DICOM series: it has files that are DICOM, and no other folders. */
 bool is_dicom_folder(const char *path);
 
 /* PL_USAGE: the path is one volume, where a folder was expected. */
 int volume_refuse(const char *path, struct error *e);
-/* PL_USAGE: not a volume that is read, or its slices take more than o->room: nothing of that size was allocated or decompressed. On failure
- * nothing needs closing. */
+/* PL_USAGE: not a volume that is read, or its slices take more than o->room: nothing of that size
+ * was allocated or decompressed. On failure nothing needs closing. */
 int volume_open(struct volume *v, const char *path, const struct volume_options *o, struct error *e);
 void volume_close(struct volume *v);
-/* Views it so that its voxels are those of another volume, its image: the arrays may be mirrored and have their axes in another order. The
- * affine maps say how; of a file that has none the array is that of the image. A page of a TIFF and a DICOM file lie on each other as they are stored. PL_USAGE: the
- * voxels are others. */
+/* Views it so that its voxels are those of another volume, its image: the arrays may be mirrored
+ * and have their axes in another order. The affine maps say how; of a file that has none the array
+ * is that of the image. A page of a TIFF and a DICOM file lie on each other as they are stored.
+ * PL_USAGE: the voxels are others. */
 int volume_lay_on(struct volume *v, struct volume *image, struct error *e);
-/* Views one slice as it is stored, for a mask that is no volume. PL_USAGE: the order of its rows and columns is not that of an image. */
+/* Views one slice as it is stored, for a mask that is no volume. PL_USAGE: the order of its rows
+ * and columns is not that of an image. */
 int volume_as_stored(struct volume *v, struct error *e);
 
-/* Returns the most bytes that a library allocates by itself while a slice is decoded, beside its room: OpenJPEG. */
+/* Returns the most bytes that a library allocates by itself while a slice is decoded, beside its
+ * room: OpenJPEG. */
 uint64_t volume_outside(const struct volume *v);
 
-/* Reads a slice. `to` has volume_room bytes, aligned to 8; the plane is at its beginning. `labels`: as tiff_read. */
+/* Reads a slice. `to` has volume_room bytes, aligned to 8; the plane is at its beginning. `labels`:
+ * as tiff_read. */
 size_t volume_room(const struct volume *v, bool labels);
-int volume_read(const struct volume *v, uint32_t slice, uint32_t modality, bool labels, void *to, size_t room, struct plane *out, struct error *e);
+int volume_read(const struct volume *v, uint32_t slice, uint32_t modality, bool labels, void *to, size_t room,
+                struct plane *out, struct error *e);
 
-/* Values this far below 0 are Hounsfield units of a CT, in which air is -1000: auto is the window of soft tissue then, else percentiles. */
+/* Values this far below 0 are Hounsfield units of a CT, in which air is -1000: auto is the window
+ * of soft tissue then, else percentiles. */
 void volume_auto_range(struct pixel_range *r, double least);
-/* Sets `window` by the range: percentiles and the full range are those of the whole volume, from up to 64 slices at equal distances. */
+/* Sets `window` by the range: percentiles and the full range are those of the whole volume, from up
+ * to 64 slices at equal distances. */
 int volume_set_window(struct volume *v, uint32_t modality, const struct pixel_range *r, struct error *e);
 
-/* Reads the slice as RGB, at the beginning of to[room]. Three planes: the slices before, at and after `slice`, or three modalities. */
+/* Reads the slice as RGB, at the beginning of to[room]. Three planes: the slices before, at and
+ * after `slice`, or three modalities. */
 struct volume_channels {
     const struct volume *at[3]; /* at[1] NULL: one plane for all channels */
     uint32_t modality[3];
     int32_t step[3];            /* added to the slice; beyond the ends the slice itself */
 };
 size_t volume_rgb_room(const struct volume_channels *c);
-int volume_rgb(const struct volume_channels *c, const struct pixel_range *r, uint32_t slice, void *to, size_t room, struct error *e);
+int volume_rgb(const struct volume_channels *c, const struct pixel_range *r, uint32_t slice, void *to, size_t room,
+               struct error *e);
 
 #endif

@@ -21,7 +21,9 @@ static int find_folder(const char *given, struct text *out, struct error *e)
     if (given && *given) text_printf(out, "%s", given);
     else if (base && *base) text_printf(out, "%s/plimsoll/volumes", base);
     else if (home && *home) text_printf(out, "%s/.cache/plimsoll/volumes", home);
-    else return error_set(e, PL_FAIL, "there is no folder for decompressed volumes: set data.volume_cache, or XDG_CACHE_HOME");
+    else
+        return error_set(e, PL_FAIL,
+                         "there is no folder for decompressed volumes: set data.volume_cache, or XDG_CACHE_HOME");
     return dir_make(out->at, e);
 }
 
@@ -45,15 +47,19 @@ static int check_disk(const char *path, uint64_t bytes, struct error *e)
     char need[32], has[32];
     if (disk_free(path, &left, e)) return e->code;
     if (left >= bytes + kept_free) return PL_OK;
-    return error_set(e, PL_FAIL, "it is decompressed to %s, which needs %s and 1 GiB more: the disk has %s free; set data.volume_cache to a folder of another disk", path,
-                     size_print(bytes, need), size_print(left, has));
+    return error_set(e, PL_FAIL,
+                     "it is decompressed to %s, which needs %s and 1 GiB more: the disk has %s free; set "
+                     "data.volume_cache to a folder of another disk",
+                     path, size_print(bytes, need), size_print(left, has));
 }
 
 static int decompress(int from, int to, uint64_t bytes, struct error *e)
 {
     struct gunzip_report r;
     if (gunzip_at_most(from, to, bytes, &r, e)) return e->code;
-    if (r.out < bytes) return error_set(e, PL_USAGE, "its header describes %llu bytes, and it has %llu%s%s", (unsigned long long)bytes, (unsigned long long)r.out, r.damaged ? ": " : "", r.reason);
+    if (r.out < bytes)
+        return error_set(e, PL_USAGE, "its header describes %llu bytes, and it has %llu%s%s", (unsigned long long)bytes,
+                         (unsigned long long)r.out, r.damaged ? ": " : "", r.reason);
     if (r.damaged) return error_set(e, PL_USAGE, "it cannot be decompressed: %s", r.reason);
     return PL_OK;
 }
@@ -65,7 +71,10 @@ int volume_cache_gunzip(const char *from, const char *to, uint64_t bytes, struct
     if (file_exists(to) && !file_size(to, &have, &ignored) && have == bytes) return PL_OK;
     int fd = file_open(from, &packed, e);
     if (fd < 0) return e->code;
-    int rc = bytes / 1032 > packed ? error_set(e, PL_USAGE, "its header describes %llu bytes, more than %llu compressed bytes can hold", (unsigned long long)bytes, (unsigned long long)packed) : check_disk(to, bytes, e);
+    int rc = bytes / 1032 > packed
+                 ? error_set(e, PL_USAGE, "its header describes %llu bytes, more than %llu compressed bytes can hold",
+                             (unsigned long long)bytes, (unsigned long long)packed)
+                 : check_disk(to, bytes, e);
     struct temporary t = {.fd = -1};
     if (!rc) rc = temporary_file(&t, to, e);
     if (!rc) rc = decompress(fd, t.fd, bytes, e);

@@ -21,8 +21,8 @@ enum { FEW_ROWS = 64 };
 static bool is_filter(const struct graph *g, const struct node *n)
 {
     const struct tensor *a = tensor_at(g, n->in[0]);
-    return n->op == OP_BMM && n->nin == 2 && !n->attr.matmul.ta && n->attr.matmul.tb && n->attr.matmul.dtype == DT_F32 && a->dim[a->rank - 2] <= FEW_ROWS &&
-           tensor_is_dense(a);
+    return n->op == OP_BMM && n->nin == 2 && !n->attr.matmul.ta && n->attr.matmul.tb &&
+           n->attr.matmul.dtype == DT_F32 && a->dim[a->rank - 2] <= FEW_ROWS && tensor_is_dense(a);
 }
 
 /* The ACT that computes the product's second operand, through reshapes. The product is its only
@@ -31,9 +31,11 @@ static id activation_of(const struct graph *g, const uint32_t *readers, const st
 {
     id t = product->in[1], node = tensor_at(g, t)->node;
     uint32_t views = 0;
-    for (; node && node_at(g, node)->op == OP_RESHAPE; node = tensor_at(g, t)->node, views++) t = node_at(g, node)->in[0];
+    for (; node && node_at(g, node)->op == OP_RESHAPE; node = tensor_at(g, t)->node, views++)
+        t = node_at(g, node)->in[0];
     const struct node *act = node_at(g, node);
-    if (!node || act->op != OP_ACT || act->loop != product->loop || readers[tensor_at(g, t)->storage] != 1 + views) return 0;
+    if (!node || act->op != OP_ACT || act->loop != product->loop || readers[tensor_at(g, t)->storage] != 1 + views)
+        return 0;
     return tensor_is_dense(tensor_at(g, act->in[0])) ? node : 0;
 }
 

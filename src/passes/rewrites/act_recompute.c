@@ -25,7 +25,8 @@ enum { MOVED = 4 };
 static bool is_gradient(const struct node *made, const struct node *grad)
 {
     const bool gate = made->op == OP_SILU_GATE && grad->op == OP_SILU_GATE_BWD;
-    const bool act = made->op == OP_ACT && grad->op == OP_ACT_BWD_SUM && grad->nout == 2 && made->attr.act.kind == grad->attr.act.kind;
+    const bool act = made->op == OP_ACT && grad->op == OP_ACT_BWD_SUM && grad->nout == 2 &&
+                     made->attr.act.kind == grad->attr.act.kind;
     if ((!gate && !act) || made->lane != grad->lane) return false;
     for (int i = 0; i < made->nin; i++)
         if (grad->in[i + 1] != made->in[i]) return false;
@@ -53,7 +54,8 @@ static bool conflict(const struct graph *g, const struct node *a, const struct n
 
 /* The position of the gradient; 0: there is none that can compute y. `moved` receives the nodes
  * that must follow y, y's own node first. */
-static uint32_t find_gradient(const struct graph *g, const struct order *order, uint32_t at, id moved[MOVED + 1], int *count)
+static uint32_t find_gradient(const struct graph *g, const struct order *order, uint32_t at, id moved[MOVED + 1],
+                              int *count)
 {
     const struct node *made = node_at(g, order->nodes.at[at]);
     moved[0] = order->nodes.at[at];

@@ -23,10 +23,13 @@ static enum op fused_op(enum op norm)
 }
 
 /* True if the sum at position k and the norm after it can be fused. */
-static bool fits(const struct graph *g, const struct life *life, uint32_t k, const struct node *sum, const struct node *norm)
+static bool fits(const struct graph *g, const struct life *life, uint32_t k, const struct node *sum,
+                 const struct node *norm)
 {
     const id r = sum->out[0];
-    if (sum->op != OP_ADD || !fused_op(norm->op) || norm->in[0] != r || sum->loop != norm->loop || sum->lane != norm->lane) return false;
+    if (sum->op != OP_ADD || !fused_op(norm->op) || norm->in[0] != r || sum->loop != norm->loop ||
+        sum->lane != norm->lane)
+        return false;
     if (graph_block_of(g, sum->scope) != graph_block_of(g, norm->scope)) return false;
     for (int i = 0; i < 2; i++) {
         const id s = tensor_at(g, sum->in[i])->storage;

@@ -16,7 +16,8 @@
 static bool is_columns(const struct graph *g, id sum, id x)
 {
     const struct tensor *s = tensor_at(g, sum), *t = tensor_at(g, x);
-    return t->rank >= 2 && tensor_is_dense(t) && s->rank == 1 && s->dim[0] == tensor_last(t) && s->dtype == DT_F32 && t->dtype != DT_F64;
+    return t->rank >= 2 && tensor_is_dense(t) && s->rank == 1 && s->dim[0] == tensor_last(t) && s->dtype == DT_F32 &&
+           t->dtype != DT_F64;
 }
 
 /* The node that computes the summed tensor, if it can sum it too; 0: it cannot. */
@@ -25,7 +26,9 @@ static id maker_of(const struct graph *g, const struct node *sum)
     if (sum->op != OP_SUM_TO || (sum->nin > 1 && sum->in[1]) || !is_columns(g, sum->out[0], sum->in[0])) return 0;
     const id maker = tensor_at(g, sum->in[0])->node;
     const struct node *m = node_at(g, maker);
-    return maker && m->op == OP_ACT_BWD && m->out[0] == sum->in[0] && m->loop == sum->loop && m->lane == sum->lane ? maker : 0;
+    return maker && m->op == OP_ACT_BWD && m->out[0] == sum->in[0] && m->loop == sum->loop && m->lane == sum->lane
+               ? maker
+               : 0;
 }
 
 void pass_bias_grad(struct graph *g, const struct settings *s)

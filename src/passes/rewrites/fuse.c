@@ -82,7 +82,8 @@ static void fuse_program(struct graph *g, enum program p, bool differentiated, b
     for (uint32_t k = 0; k < order->nodes.n; k++) {
         id node = order->nodes.at[k], act = gone[node] ? 0 : activation_of(g, &r, node_at(g, node));
         const enum act_kind kind = node_at(g, act)->attr.act.kind;
-        if (act && ((differentiated && kind != ACT_RELU) || !keeps_bits(g, node_at(g, node), kind, fuses_strided))) act = 0;
+        if (act && ((differentiated && kind != ACT_RELU) || !keeps_bits(g, node_at(g, node), kind, fuses_strided)))
+            act = 0;
         if (act) fuse(g, node, act);
         if (act) gone[act] = true;
         if (!gone[node]) order->nodes.at[kept++] = node;
@@ -94,5 +95,6 @@ static void fuse_program(struct graph *g, enum program p, bool differentiated, b
 
 void pass_fuse(struct graph *g, const struct settings *s)
 {
-    FOR_PROGRAMS(p, PROGRAM_FORWARD) fuse_program(g, p, program_is(p, PROGRAM_TRAINS) && !s->forward, s->device.fuses_strided);
+    FOR_PROGRAMS(p, PROGRAM_FORWARD)
+    fuse_program(g, p, program_is(p, PROGRAM_TRAINS) && !s->forward, s->device.fuses_strided);
 }

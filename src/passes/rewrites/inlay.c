@@ -19,7 +19,8 @@ enum { PACK = 16 }; /* kernels need rows aligned to this many bytes */
 /* True if outputs 0 to 2 are heads, which every kernel writes with their strides. */
 static bool writes_heads(enum op op)
 {
-    return op == OP_ATTENTION_BWD || op == OP_ATTENTION_REL_BWD || op == OP_ATTENTION_BIAS_BWD || op == OP_ATTENTION_WINDOW_BWD;
+    return op == OP_ATTENTION_BWD || op == OP_ATTENTION_REL_BWD || op == OP_ATTENTION_BIAS_BWD ||
+           op == OP_ATTENTION_WINDOW_BWD;
 }
 
 /* True if `t` is dense, transient and covers its storage. */

@@ -6,15 +6,15 @@
  *     after    LABELLED_FIRST(labels): labels', index        rows'  a a a a . . . . . .
  *              LINEAR(GATHER(hidden, index)) ─ XENT(labels')        |chunk|chunk| not run
  *
- * In conversations only the answers have labels (a), and everything that the head computes of the other
- * rows is multiplied by 0. Memory is planned for rows that all have labels. How many have them is known
- * on the host when the batch is written, and so is the number of iterations (loop.counted). A row's logits
- * are the same; the sums over rows have another order. The gradient of a row without a label is 0: no row
- * of the head's gradient is read for it.
+ * In conversations only the answers have labels (a), and everything that the head computes of the
+ * other rows is multiplied by 0. Memory is planned for rows that all have labels. How many have
+ * them is known on the host when the batch is written, and so is the number of iterations
+ * (loop.counted). A row's logits are the same; the sums over rows have another order. The gradient
+ * of a row without a label is 0: no row of the head's gradient is read for it.
  *
- * The pass changes a row-wise scope if its labels are an input, shifted or not, all other inputs with rows
- * have one row for each label, and nothing leaves it but the sums of its loss, to which rows without labels
- * add 0. A head in one chunk stays as it is: there is nothing to leave out.
+ * The pass changes a row-wise scope if its labels are an input, shifted or not, all other inputs
+ * with rows have one row for each label, and nothing leaves it but the sums of its loss, to which
+ * rows without labels add 0. A head in one chunk stays as it is: there is nothing to leave out.
  */
 #include "graph/ops.h"
 #include "passes/passes.h"
@@ -29,9 +29,18 @@ struct head {
     bool *from_batch;        /* by tensor (uses.h) */
 };
 
-static const struct node *node_of(const struct head *h, uint32_t k) { return node_at(h->g, h->g->order[h->program].nodes.at[k]); }
-static bool is_in_scope(const struct head *h, const struct node *n) { return graph_rows_of(h->g, n->scope) == h->scope; }
-static bool is_made_inside(const struct head *h, id t) { return tensor_at(h->g, t)->node && is_in_scope(h, node_at(h->g, tensor_at(h->g, t)->node)); }
+static const struct node *node_of(const struct head *h, uint32_t k)
+{
+    return node_at(h->g, h->g->order[h->program].nodes.at[k]);
+}
+static bool is_in_scope(const struct head *h, const struct node *n)
+{
+    return graph_rows_of(h->g, n->scope) == h->scope;
+}
+static bool is_made_inside(const struct head *h, id t)
+{
+    return tensor_at(h->g, t)->node && is_in_scope(h, node_at(h->g, tensor_at(h->g, t)->node));
+}
 
 /* An input that the chunks slice. */
 static bool has_rows(const struct head *h, id t)
@@ -89,7 +98,8 @@ static bool is_sum_over_rows(const struct head *h)
             if (x->dim[0] != rows || x->rank < 2 || !tensor_is_dense(x)) return false;
         }
         for (int o = 0; o < n->nout; o++)
-            if (n->out[o] && leaves_scope(h, n->out[o]) && (n->op != OP_XENT || tensor_at(g, n->out[o])->rank)) return false;
+            if (n->out[o] && leaves_scope(h, n->out[o]) && (n->op != OP_XENT || tensor_at(g, n->out[o])->rank))
+                return false;
     }
     return true;
 }

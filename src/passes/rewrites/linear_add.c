@@ -40,7 +40,9 @@ static struct place place_of(const struct linear_add *a, const struct node *sum,
     const struct graph *g = a->g;
     const id product = tensor_at(g, z)->node, before = tensor_at(g, r)->node;
     const struct node *n = node_at(g, product);
-    if (!product || n->op != OP_LINEAR || n->out[0] != z || a->readers[tensor_at(g, z)->storage] != 1 || !a->position[product]) return (struct place){0, 0};
+    if (!product || n->op != OP_LINEAR || n->out[0] != z || a->readers[tensor_at(g, z)->storage] != 1 ||
+        !a->position[product])
+        return (struct place){0, 0};
     if (!tensors_alike(tensor_at(g, r), tensor_at(g, z)) || !together(g, n, sum)) return (struct place){0, 0};
     if (n->nin > 3) return (struct place){product, place_of(a, sum, n->in[3], r).adds};
     return (struct place){product, before && a->position[before] >= a->position[product] ? 0 : product};

@@ -52,12 +52,18 @@ static id sum_of(const struct split *s, const struct node *product, int *constan
     if (product->op != OP_LINEAR || product->nin > 3) return 0;
     const id sum = product->in[0], node = tensor_at(g, sum)->node;
     const struct node *add = node_at(g, node);
-    if (!node || add->op != OP_ADD || add->loop != product->loop || s->readers[tensor_at(g, sum)->storage] != 1) return 0;
+    if (!node || add->op != OP_ADD || add->loop != product->loop || s->readers[tensor_at(g, sum)->storage] != 1)
+        return 0;
     *constant = s->varies[add->in[1]] ? 0 : 1;
     const id c = add->in[*constant], x = add->in[1 - *constant], y = product->out[0];
-    if (s->varies[c] || !s->varies[x] || !tensors_alike(tensor_at(g, x), tensor_at(g, sum)) || !tensor_is_dense(tensor_at(g, c)) || tensor_at(g, c)->rank < 2) return 0;
+    if (s->varies[c] || !s->varies[x] || !tensors_alike(tensor_at(g, x), tensor_at(g, sum)) ||
+        !tensor_is_dense(tensor_at(g, c)) || tensor_at(g, c)->rank < 2)
+        return 0;
     const int64_t width = tensor_last(tensor_at(g, x));
-    return tensor_last(tensor_at(g, c)) == width && tensor_last(tensor_at(g, y)) <= width && storage_of(g, y)->kind == KIND_ACT ? node : 0;
+    return tensor_last(tensor_at(g, c)) == width && tensor_last(tensor_at(g, y)) <= width &&
+                   storage_of(g, y)->kind == KIND_ACT
+               ? node
+               : 0;
 }
 
 /* Fills by node what is found, and which sums are not needed any more. */

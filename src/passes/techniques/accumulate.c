@@ -5,9 +5,10 @@
  *     loop n { forward and backward of micro-batch i; gradients += }
  *
  * The storages of the inputs hold the batch of the whole step, one micro-batch after the other, and
- * the body reads a slice that advances. An input that all samples share does not advance. Gradients and losses are carried over the loop. A matrix product adds its weight
- * gradient in place; an op that cannot is followed by an ACCUMULATE. The loss is already divided by
- * its count over the whole step (graph_count), so sums over micro-batches are the step's.
+ * the body reads a slice that advances. An input that all samples share does not advance. Gradients
+ * and losses are carried over the loop. A matrix product adds its weight gradient in place; an op
+ * that cannot is followed by an ACCUMULATE. The loss is already divided by its count over the whole
+ * step (graph_count), so sums over micro-batches are the step's.
  */
 #include <string.h>
 
@@ -116,8 +117,8 @@ static id carry_sum(struct carry *c, id t, enum kind kind)
     return sum;
 }
 
-/* The input's storage holds the batch of the whole step; the body reads a slice. A view of a part of the input advances by
- * all of a micro-batch too. */
+/* The input's storage holds the batch of the whole step; the body reads a slice. A view of a part
+ * of the input advances by all of a micro-batch too. */
 static void advance_inputs(struct carry *c, int count)
 {
     struct graph *g = c->g;
@@ -125,7 +126,9 @@ static void advance_inputs(struct carry *c, int count)
     for (uint32_t k = 0; k < c->body.n; k++) {
         const struct node *n = node_at(g, c->body.at[k]);
         for (int i = 0; i < n->nin; i++) {
-            if (!n->in[i] || storage_of(g, n->in[i])->kind != KIND_INPUT || storage_of(g, n->in[i])->axis == INPUT_SHARED) continue;
+            if (!n->in[i] || storage_of(g, n->in[i])->kind != KIND_INPUT ||
+                storage_of(g, n->in[i])->axis == INPUT_SHARED)
+                continue;
             struct tensor *x = tensor_at(g, n->in[i]);
             struct storage *s = &g->storages.at[x->storage];
             if (!each[x->storage]) {
@@ -170,7 +173,8 @@ void pass_accumulate(struct graph *g, const struct settings *s)
         }
     for (uint32_t i = 0; i < g->outputs.n; i++) {
         if (g->outputs.at[i].program != PROGRAM_STEP) continue;
-        CHECK(tensor_at(g, g->outputs.at[i].tensor)->rank == 0, "an output of an accumulated step must be a scalar sum");
+        CHECK(tensor_at(g, g->outputs.at[i].tensor)->rank == 0,
+              "an output of an accumulated step must be a scalar sum");
         id sum = carry_sum(&c, g->outputs.at[i].tensor, KIND_OUTPUT);
         g->outputs.at[i].tensor = sum;
     }
@@ -191,7 +195,9 @@ bool micro_batch_excluded(const struct settings *s, const struct step_limits *l,
 {
     const int trips = (l->effective_batch + s->micro_batch - 1) / s->micro_batch;
     if (l->trips && trips > l->trips)
-        text_printf(why, "it makes %d micro-batches of train.effective_batch %d, a CUDA device takes %d at most; set memory.micro_batch %d or more, or leave it out", trips,
-                    l->effective_batch, l->trips, l->least_micro_batch);
+        text_printf(why,
+                    "it makes %d micro-batches of train.effective_batch %d, a CUDA device takes %d at most; set "
+                    "memory.micro_batch %d or more, or leave it out",
+                    trips, l->effective_batch, l->trips, l->least_micro_batch);
     return why->n;
 }

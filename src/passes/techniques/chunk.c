@@ -16,15 +16,16 @@
  * with a single row is shared by all chunks, as a weight is. Loops of the scope (prompt rounds)
  * become inner loops of the chunk loop.
  *
- * Batch normalisation takes its statistics over groups of images, in order: a chunk is whole groups, and no
- * rows are added, which would move the running statistics.
+ * Batch normalisation takes its statistics over groups of images, in order: a chunk is whole
+ * groups, and no rows are added, which would move the running statistics.
  *
- * If only some rows have labels, those come first (labelled_first.c), and a step leaves out the chunks
- * after them.
+ * If only some rows have labels, those come first (labelled_first.c), and a step leaves out the
+ * chunks after them.
  *
- * A model may have several such scopes beside each other: each has a loop of its own. Beside an LM head,
- * which has a cross-entropy, others may have another number of chunks (mask_chunks). They may read the same
- * rows. None reads the rows of another, because the backward of a loop runs within it.
+ * A model may have several such scopes beside each other: each has a loop of its own. Beside an LM
+ * head, which has a cross-entropy, others may have another number of chunks (mask_chunks). They may
+ * read the same rows. None reads the rows of another, because the backward of a loop runs within
+ * it.
  */
 #include <string.h>
 
@@ -65,8 +66,8 @@ static id next_scope(const struct graph *g, enum program p, id last)
     return 0;
 }
 
-/* By scope: whether it is a head, a row-wise scope of the program, and whether it has a cross-entropy, as an LM head
- * has. The caller frees the result. */
+/* By scope: whether it is a head, a row-wise scope of the program, and whether it has a
+ * cross-entropy, as an LM head has. The caller frees the result. */
 enum { HEAD = 1, LM_HEAD = 2 };
 static uint8_t *find_heads(const struct graph *g, enum program p)
 {
@@ -131,7 +132,8 @@ static bool is_cut(const struct region *r, id t)
     return t && r->from_batch[t] && tensor_at(r->g, t)->rank && tensor_at(r->g, t)->dim[0] > 1 && !is_inside(r, t);
 }
 
-/* The number of images that share batch statistics, which the scope adds to the running ones; 0: it has none. */
+/* The number of images that share batch statistics, which the scope adds to the running ones; 0: it
+ * has none. */
 static int64_t statistics_of(const struct region *r)
 {
     int64_t group = 0;
@@ -155,8 +157,8 @@ static bool measure(struct region *r, int chunks)
                 if (!is_cut(r, n->in[i])) continue;
                 int64_t rows = tensor_at(r->g, n->in[i])->dim[0];
                 if (!pass && (!r->rows || rows < r->rows)) r->rows = rows;
-                CHECK(rows % r->rows == 0 || !pass, "inputs of a row-wise scope with %lld and %lld rows", (long long)rows,
-                      (long long)r->rows);
+                CHECK(rows % r->rows == 0 || !pass, "inputs of a row-wise scope with %lld and %lld rows",
+                      (long long)rows, (long long)r->rows);
             }
         }
     if (r->rows < 2 || chunks < 2) return false;
@@ -220,13 +222,15 @@ static bool is_cut_alike(const struct region *r, id t)
     for (uint32_t c = 0; c < r->g->cuts.n; c++) {
         const struct cut *x = &r->g->cuts.at[c];
         const struct tensor *slice = tensor_at(r->g, x->slice);
-        if (x->whole == t && r->g->loops.at[x->loop].trip == r->trip && slice->dim[0] == r->chunk * (tensor_at(r->g, t)->dim[0] / r->rows)) return true;
+        if (x->whole == t && r->g->loops.at[x->loop].trip == r->trip &&
+            slice->dim[0] == r->chunk * (tensor_at(r->g, t)->dim[0] / r->rows))
+            return true;
     }
     return false;
 }
 
-/* If the rows with labels come first (labelled_first.c), the last iterations may have none: tells the
- * loop where the labels come from. */
+/* If the rows with labels come first (labelled_first.c), the last iterations may have none: tells
+ * the loop where the labels come from. */
 static void count_labels(struct region *r, id t)
 {
     const struct graph *g = r->g;
@@ -275,7 +279,8 @@ static void begin_sums(struct region *r)
     for (uint32_t k = r->from; k < r->to; k++)
         for (int o = 0; o < node_at(g, r->nodes[k])->nout; o++) {
             id t = node_at(g, r->nodes[k])->out[o];
-            if (t && tensor_at(g, t)->rank == 0 && leaves_scope(r, t)) r->sum[t] = op_fill(g, tensor_at(g, t)->dtype, 0, NULL, 0);
+            if (t && tensor_at(g, t)->rank == 0 && leaves_scope(r, t))
+                r->sum[t] = op_fill(g, tensor_at(g, t)->dtype, 0, NULL, 0);
         }
 }
 
@@ -406,7 +411,12 @@ static void chunk_scope(struct graph *g, enum program p, id scope, int chunks)
 static int64_t scope_rows(struct graph *g, enum program p, id scope, int chunks)
 {
     const struct order *order = &g->order[p];
-    struct region r = {.g = g, .program = p, .scope = scope, .nodes = order->nodes.at, .count = order->nodes.n, .from_batch = tensors_from_batch(g, p)};
+    struct region r = {.g = g,
+                       .program = p,
+                       .scope = scope,
+                       .nodes = order->nodes.at,
+                       .count = order->nodes.n,
+                       .from_batch = tensors_from_batch(g, p)};
     int64_t rows = find_region(&r) && measure(&r, chunks) ? r.chunk : 0;
     mem_free(r.from_batch);
     return rows;

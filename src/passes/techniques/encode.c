@@ -1,9 +1,9 @@
 /*
- * encode.c: what a frozen vision tower makes of images runs in a loop of its own at the head of the program, over
- * the images that the batch really has, some of them at a time.
+ * encode.c: what a frozen vision tower makes of images runs in a loop of its own at the head of the
+ * program, over the images that the batch really has, some of them at a time.
  *
- *     pixels [N,...] ─ tower ─ projector ─ features [N,tokens,C] ─ REPLACE_ROWS(text, index, features)
- * becomes
+ *     pixels [N,...] ─ tower ─ projector ─ features [N,tokens,C] ─ REPLACE_ROWS(text, index,
+ *     features) becomes
  *     used = USED_FIRST(index)                               N = 6   images  0 1 .   3 . .    used  0 1 3 . . .
  *     features = 0                                                   loops of 2               |0 1|3 .| not run
  *     loop {
@@ -12,18 +12,20 @@
  *     }
  *     REPLACE_ROWS(text, index, features)
  *
- * The activations of the tower are those of k images, and die before the rest of the program begins. Each image
- * keeps its place, so the rest reads what it read before. The bits are the same: the loop says of how many images its
- * k are a part (struct portion), and products are computed as for all of them. Images that no index points into are
- * left out: how many there are is known on the host when the batch is written, and so is the number of iterations
- * (loop.counted). On their way to REPLACE_ROWS the images of a sample may be parted in two, and the features of each
- * pooled: those of images and of frames (models/images.c). Where features are read in another way, all images are
- * encoded.
+ * The activations of the tower are those of k images, and die before the rest of the program
+ * begins. Each image keeps its place, so the rest reads what it read before. The bits are the same:
+ * the loop says of how many images its k are a part (struct portion), and products are computed as
+ * for all of them. Images that no index points into are left out: how many there are is known on
+ * the host when the batch is written, and so is the number of iterations (loop.counted). On their
+ * way to REPLACE_ROWS the images of a sample may be parted in two, and the features of each pooled:
+ * those of images and of frames (models/images.c). Where features are read in another way, all
+ * images are encoded.
  *
- * What moves is all that depends on the images and on frozen weights alone, in the scopes where images are
- * independent (SCOPE_IMAGES): tower and projector, or the tower without a projector that is trained, or the blocks
- * before the first with an adapter. Where nothing is trained, all weights are frozen. What depends on weights alone is
- * computed once, before the loop. The backward never enters the loop, and nothing in it is recomputed.
+ * What moves is all that depends on the images and on frozen weights alone, in the scopes where
+ * images are independent (SCOPE_IMAGES): tower and projector, or the tower without a projector that
+ * is trained, or the blocks before the first with an adapter. Where nothing is trained, all weights
+ * are frozen. What depends on weights alone is computed once, before the loop. The backward never
+ * enters the loop, and nothing in it is recomputed.
  */
 #include <stdio.h>
 #include <string.h>
@@ -50,11 +52,14 @@ struct encoder {
     id *map;                 /* by original tensor: its replacement, inside the loop or after it */
 };
 
-/* --- what moves -------------------------------------------------------------------------------- */
+/* --- what moves ------------------------------------------------------------------------------- */
 
 static const struct node *node_of(const struct encoder *e, uint32_t k) { return node_at(e->g, e->nodes[k]); }
 
-static bool is_encoding(const struct encoder *e, const struct node *n) { return graph_scope_is(e->g, n->scope, SCOPE_IMAGES); }
+static bool is_encoding(const struct encoder *e, const struct node *n)
+{
+    return graph_scope_is(e->g, n->scope, SCOPE_IMAGES);
+}
 
 static bool is_frozen(const struct encoder *e, id t)
 {
@@ -67,7 +72,8 @@ static bool is_frozen(const struct encoder *e, id t)
 static bool is_images(const struct encoder *e, id t)
 {
     const struct tensor *x = tensor_at(e->g, t);
-    return storage_of(e->g, t)->kind == KIND_INPUT && dtype_is_float(x->dtype) && x->dim[0] == e->images && tensor_is_dense(x);
+    return storage_of(e->g, t)->kind == KIND_INPUT && dtype_is_float(x->dtype) && x->dim[0] == e->images &&
+           tensor_is_dense(x);
 }
 
 /* Where a node may run that reads `t`. */
@@ -75,12 +81,13 @@ static enum place place_of(const struct encoder *e, id t)
 {
     const struct graph *g = e->g;
     if (tensor_at(g, t)->node) return e->place[tensor_at(g, t)->node];
-    if (storage_of(g, t)->kind == KIND_CONST || (storage_of(g, t)->kind == KIND_PARAM && is_frozen(e, t))) return BEFORE;
+    if (storage_of(g, t)->kind == KIND_CONST || (storage_of(g, t)->kind == KIND_PARAM && is_frozen(e, t)))
+        return BEFORE;
     return is_images(e, t) ? INSIDE : AFTER;
 }
 
-/* The dimension of a reshape of images that counts them, with others: the first one larger than 1. Its rank: there
- * is none, or it follows from the others. */
+/* The dimension of a reshape of images that counts them, with others: the first one larger than 1.
+ * Its rank: there is none, or it follows from the others. */
 static int images_dim(const struct node *n)
 {
     int i = 0;
@@ -106,7 +113,8 @@ static bool is_read_outside(const struct encoder *e, id t)
 static bool may_move(const struct encoder *e, const struct node *n)
 {
     if (n->op == OP_CAST && !is_encoding(e, n)) return is_images(e, n->in[0]) && !is_read_outside(e, n->out[0]);
-    return !n->loop && !(op_table[n->op].flags & OPF_EFFECT) && is_encoding(e, n) && !e->trained[graph_block_of(e->g, n->scope)];
+    return !n->loop && !(op_table[n->op].flags & OPF_EFFECT) && is_encoding(e, n) &&
+           !e->trained[graph_block_of(e->g, n->scope)];
 }
 
 /* Fills place[]. Returns false if a block would move in part: it is marked as trained. */
@@ -146,7 +154,8 @@ static void keep_views(struct encoder *e)
 {
     for (uint32_t k = e->count; k-- > 0;) {
         const struct node *n = node_of(e, k);
-        if (e->place[e->nodes[k]] == INSIDE && op_table[n->op].flags & OPF_VIEW && is_read_after(e, n->out[0])) e->place[e->nodes[k]] = AFTER;
+        if (e->place[e->nodes[k]] == INSIDE && op_table[n->op].flags & OPF_VIEW && is_read_after(e, n->out[0]))
+            e->place[e->nodes[k]] = AFTER;
     }
 }
 
@@ -170,13 +179,15 @@ static bool find_nodes(struct encoder *e)
     if (!(e->images = count_images(e))) return false;
     while (!place_nodes(e)) {}
     keep_views(e);
-    for (uint32_t k = 0; k < e->count; k++) blocks |= e->place[e->nodes[k]] == INSIDE && graph_block_of(e->g, node_of(e, k)->scope);
+    for (uint32_t k = 0; k < e->count; k++)
+        blocks |= e->place[e->nodes[k]] == INSIDE && graph_block_of(e->g, node_of(e, k)->scope);
     return blocks;
 }
 
-/* --- which images are used ----------------------------------------------------------------------- */
+/* --- which images are used -------------------------------------------------------------------- */
 
-/* The features that a tensor holds, by sample: those of images from `first` on; or of two such parts, one after the other. */
+/* The features that a tensor holds, by sample: those of images from `first` on; or of two such
+ * parts, one after the other. */
 struct held {
     int parts;
     bool whole;              /* of all images, however they are divided into samples */
@@ -189,7 +200,8 @@ struct held {
 static struct held hold_slice(const struct encoder *e, const struct node *n, const struct held *from)
 {
     const struct tensor *x = tensor_at(e->g, n->in[0]);
-    if (!from->whole || n->attr.slice.axis != 1 || x->rank < 3 || x->dim[0] * x->dim[1] != e->images) return (struct held){0};
+    if (!from->whole || n->attr.slice.axis != 1 || x->rank < 3 || x->dim[0] * x->dim[1] != e->images)
+        return (struct held){0};
     return (struct held){1, false, {{n->attr.slice.start, n->attr.slice.length, 0}}};
 }
 
@@ -208,17 +220,20 @@ static struct held hold_both(const struct encoder *e, const struct node *n, cons
     return out;
 }
 
-/* What a node that is not in the scope of images makes of features; no parts: it mixes them, or is not known. */
+/* What a node that is not in the scope of images makes of features; no parts: it mixes them, or is
+ * not known. */
 static struct held hold(const struct encoder *e, const struct node *n, const struct held *by_tensor)
 {
     const struct held *from = &by_tensor[n->in[0]];
     if (n->op == OP_SLICE) return hold_slice(e, n, from);
     if (n->op == OP_CONCAT) return hold_both(e, n, by_tensor);
-    const bool keeps = op_table[n->op].flags & OPF_VIEW || n->op == OP_COPY || n->op == OP_CAST || n->op == OP_AVGPOOL; /* which pools within an image */
+    /* which pools within an image */
+    const bool keeps = op_table[n->op].flags & OPF_VIEW || n->op == OP_COPY || n->op == OP_CAST || n->op == OP_AVGPOOL;
     return keeps ? *from : (struct held){0};
 }
 
-/* The only way in which features are read by rows, and what these are; NULL: there is another one. */
+/* The only way in which features are read by rows, and what these are; NULL: there is another
+ * one. */
 static const struct node *find_reader(const struct encoder *e, struct held *rows)
 {
     const struct graph *g = e->g;
@@ -236,7 +251,8 @@ static const struct node *find_reader(const struct encoder *e, struct held *rows
             reader = n;
             continue;
         }
-        const struct held out = inside || is_encoding(e, n) ? (struct held){.parts = 1, .whole = true} : hold(e, n, by_tensor);
+        const struct held out =
+            inside || is_encoding(e, n) ? (struct held){.parts = 1, .whole = true} : hold(e, n, by_tensor);
         other = !out.parts;
         for (int o = 0; o < n->nout; o++)
             if (n->out[o]) by_tensor[n->out[o]] = out;
@@ -247,16 +263,19 @@ static const struct node *find_reader(const struct encoder *e, struct held *rows
     return other ? NULL : reader;
 }
 
-/* The rows of y [B,R,C] in blocks of the n images of a sample; no rows: they are not all there, in their order. */
+/* The rows of y [B,R,C] in blocks of the n images of a sample; no rows: they are not all there, in
+ * their order. */
 static struct feature_blocks blocks_of(const struct tensor *y, const struct held *h, int64_t n)
 {
-    if (h->parts == 2 && !h->part[0].first && h->part[1].first == h->part[0].count && h->part[1].first + h->part[1].count == n)
+    if (h->parts == 2 && !h->part[0].first && h->part[1].first == h->part[0].count &&
+        h->part[1].first + h->part[1].count == n)
         return (struct feature_blocks){h->part[1].rows, h->part[0].count, h->part[0].rows};
     const bool all = h->parts == 1 && (h->whole || (!h->part[0].first && h->part[0].count == n));
     return (struct feature_blocks){.rows = all && y->dim[1] % n == 0 ? y->dim[1] / n : 0};
 }
 
-/* Lists the used images on the device, and lets the host count them; without a known reader all are used. */
+/* Lists the used images on the device, and lets the host count them; without a known reader all are
+ * used. */
 static void list_used(struct encoder *e)
 {
     struct graph *g = e->g;
@@ -283,10 +302,13 @@ static void list_used(struct encoder *e)
     mem_free(all);
 }
 
-/* --- the loop ------------------------------------------------------------------------------------- */
+/* --- the loop --------------------------------------------------------------------------------- */
 
 /* t [n * rows,...] as n rows, [1,n,...]. */
-static id by_image(struct graph *g, id t, int64_t n) { return op_reshape(g, t, 3, (int64_t[]){1, n, tensor_elements(tensor_at(g, t)) / n}); }
+static id by_image(struct graph *g, id t, int64_t n)
+{
+    return op_reshape(g, t, 3, (int64_t[]){1, n, tensor_elements(tensor_at(g, t)) / n});
+}
 
 static id gather_images(struct encoder *e, id t)
 {
@@ -309,7 +331,8 @@ static void emit_node(struct encoder *e, id node)
         if (t && e->map[t]) n.in[i] = e->map[t];
     }
     const int i = n.op == OP_RESHAPE ? images_dim(&n) : 0;
-    if (n.op == OP_RESHAPE && i < n.attr.reshape.rank) n.attr.reshape.dim[i] = n.attr.reshape.dim[i] / e->images * e->at_once;
+    if (n.op == OP_RESHAPE && i < n.attr.reshape.rank)
+        n.attr.reshape.dim[i] = n.attr.reshape.dim[i] / e->images * e->at_once;
     g->at.scope = n.scope;
     g->at.origin = node;
     const id emitted = graph_emit(g, n.op, &n.attr, n.in, n.nin);
@@ -368,7 +391,8 @@ static void emit_loop(struct encoder *e)
     struct graph *g = e->g;
     features_list list = {0};
     e->loop = graph_loop(g, "encode", e->trip);
-    if (e->at_once < e->images) g->loops.at[e->loop].portion = (struct portion){(uint32_t)e->at_once, (uint32_t)e->images};
+    if (e->at_once < e->images)
+        g->loops.at[e->loop].portion = (struct portion){(uint32_t)e->at_once, (uint32_t)e->images};
     list_used(e);
     begin_features(e, &list);
     e->slice = graph_view(g, e->used, DT_I32, 2, (int64_t[]){1, e->at_once}, NULL, 0);
@@ -383,7 +407,7 @@ static void emit_loop(struct encoder *e)
     vec_free(&list);
 }
 
-/* --- the program ------------------------------------------------------------------------------------- */
+/* --- the program ------------------------------------------------------------------------------ */
 
 /* The position of the loop: that of the tower, before anything that reads what moves. */
 static uint32_t find_position(const struct encoder *e)
@@ -396,7 +420,8 @@ static uint32_t find_position(const struct encoder *e)
     }
 }
 
-/* What is left of the order around the loop: first the nodes before the tower and those of weights alone. */
+/* What is left of the order around the loop: first the nodes before the tower and those of weights
+ * alone. */
 static void rewrite(struct encoder *e)
 {
     struct graph *g = e->g;
@@ -406,7 +431,8 @@ static void rewrite(struct encoder *e)
     g->at.scope = node_of(e, position)->scope;
     order->nodes.n = 0;
     for (uint32_t k = 0; k < e->count; k++)
-        if (e->place[e->nodes[k]] == BEFORE || (k < position && e->place[e->nodes[k]] == AFTER)) vec_push(&order->nodes, e->nodes[k]);
+        if (e->place[e->nodes[k]] == BEFORE || (k < position && e->place[e->nodes[k]] == AFTER))
+            vec_push(&order->nodes, e->nodes[k]);
     emit_loop(e);
     for (uint32_t k = position; k < e->count; k++) {
         if (e->place[e->nodes[k]] != AFTER) continue;
@@ -421,7 +447,12 @@ static void rewrite(struct encoder *e)
 static struct encoder begin(struct graph *g, enum program p, const struct settings *s)
 {
     const struct order *order = &g->order[p];
-    struct encoder e = {.g = g, .program = p, .forward = s->forward, .nodes = mem_copy(order->nodes.at, order->nodes.n * sizeof(id)), .count = order->nodes.n, .tensors = g->tensors.n};
+    struct encoder e = {.g = g,
+                        .program = p,
+                        .forward = s->forward,
+                        .nodes = mem_copy(order->nodes.at, order->nodes.n * sizeof(id)),
+                        .count = order->nodes.n,
+                        .tensors = g->tensors.n};
     e.place = mem_alloc(g->nodes.n);
     e.trained = mem_alloc(g->scopes.n);
     return e;

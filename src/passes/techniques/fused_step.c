@@ -66,7 +66,8 @@ static uint32_t position_of(const struct fused *f, const struct node *n)
     const struct graph *g = f->g;
     int64_t at = -1;
     for (int i = 0; i < n->nin; i++)
-        if (n->in[i] && storage_of(g, n->in[i])->kind == KIND_GRAD) at = max_i64(at, f->write[tensor_at(g, n->in[i])->storage]);
+        if (n->in[i] && storage_of(g, n->in[i])->kind == KIND_GRAD)
+            at = max_i64(at, f->write[tensor_at(g, n->in[i])->storage]);
     for (int o = 0; o < n->nout; o++) {
         int from = n->out[o] ? op_must_alias(g, n, o) : -1;
         if (from < 0) continue;
@@ -208,18 +209,24 @@ void pass_fused_step(struct graph *g, const struct settings *s)
     mem_free(update);
 }
 
-/* The global norm, and whether a gradient is infinite, are known after the last gradient: too late for
- * weights that are updated before. */
+/* The global norm, and whether a gradient is infinite, are known after the last gradient: too late
+ * for weights that are updated before. */
 bool fused_step_excluded(const struct settings *s, const struct step_limits *l, struct text *why)
 {
     if (l->clips)
-        text_printf(why, "train.clip_norm is set, and the norm of all gradients is known only after the first weights are updated; set train.clip_norm 0, or memory.fused_step off");
+        text_printf(why, "train.clip_norm is set, and the norm of all gradients is known only after the first weights "
+                         "are updated; set train.clip_norm 0, or memory.fused_step off");
     else if (settings_group(s) || s->shares > 1)
-        text_printf(why, "the gradients of a weight are complete only after all shares of the step (parallel.ranks, parallel.shares); set memory.fused_step off");
+        text_printf(why, "the gradients of a weight are complete only after all shares of the step (parallel.ranks, "
+                         "parallel.shares); set memory.fused_step off");
     else if (settings_scale_loss(s))
-        text_printf(why, "memory.precision f16 skips steps whose gradients overflow, which is known only after the first weights are updated; use bf16 or f32, or memory.fused_step off");
+        text_printf(why, "memory.precision f16 skips steps whose gradients overflow, which is known only after the "
+                         "first weights are updated; use bf16 or f32, or memory.fused_step off");
     else if (s->micro_batch < l->effective_batch)
-        text_printf(why, "memory.micro_batch %d makes several micro-batches of train.effective_batch %d, and their gradients are complete only at the step's end; set "
-                    "memory.micro_batch %d, or memory.fused_step off", s->micro_batch, l->effective_batch, l->effective_batch);
+        text_printf(why,
+                    "memory.micro_batch %d makes several micro-batches of train.effective_batch %d, and their "
+                    "gradients are complete only at the step's end; set "
+                    "memory.micro_batch %d, or memory.fused_step off",
+                    s->micro_batch, l->effective_batch, l->effective_batch);
     return why->n;
 }

@@ -26,8 +26,11 @@ static bool fits(const struct graph *g, id grad, const uint32_t *uses)
 {
     const struct tensor *t = tensor_at(g, grad);
     const struct node *n = node_at(g, t->node);
-    if (!t->node || n->op != OP_MATMUL || n->loop || (n->nin > 2 && n->in[2]) || graph_scope_is(g, n->scope, SCOPE_ROWS)) return false;
-    return t->dtype == DT_F32 && tensor_at(g, n->in[0])->dtype == DT_BF16 && uses[t->storage] == 1 && tensor_bytes(t) == storage_of(g, grad)->bytes;
+    if (!t->node || n->op != OP_MATMUL || n->loop || (n->nin > 2 && n->in[2]) ||
+        graph_scope_is(g, n->scope, SCOPE_ROWS))
+        return false;
+    return t->dtype == DT_F32 && tensor_at(g, n->in[0])->dtype == DT_BF16 && uses[t->storage] == 1 &&
+           tensor_bytes(t) == storage_of(g, grad)->bytes;
 }
 
 void pass_gradients(struct graph *g, const struct settings *s)
@@ -36,7 +39,8 @@ void pass_gradients(struct graph *g, const struct settings *s)
     uint32_t *uses = uses_by_storage(g, PROGRAM_STEP);
     for (uint32_t i = 0; i < g->params.n; i++) {
         const id grad = g->params.at[i].grad;
-        if (!grad || (!s->gradients && tensor_at(g, g->params.at[i].master)->dtype != DT_BF16) || !fits(g, grad, uses)) continue;
+        if (!grad || (!s->gradients && tensor_at(g, g->params.at[i].master)->dtype != DT_BF16) || !fits(g, grad, uses))
+            continue;
         struct tensor *t = tensor_at(g, grad);
         node_at(g, t->node)->attr.matmul.dtype = t->dtype = DT_BF16;
         storage_of(g, grad)->bytes = tensor_bytes(t);

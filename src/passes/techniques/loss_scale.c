@@ -44,7 +44,8 @@ bool emit_before_clip(struct graph *g, uint16_t op, const char *pass)
     uint32_t at = find_clip(g);
     if (at == order->nodes.n) return false;
     struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, pass);
-    id step = graph_step(g), sum = node_at(g, order->nodes.at[at])->in[0], loss = graph_find_output(g, PROGRAM_STEP, "loss");
+    id step = graph_step(g), sum = node_at(g, order->nodes.at[at])->in[0],
+       loss = graph_find_output(g, PROGRAM_STEP, "loss");
     id n = graph_emit(g, op, NULL, (id[]){sum, step, loss}, 3);
     if (n) {
         graph_replace(g, PROGRAM_UPDATE, step, node_at(g, n)->out[0]);
@@ -59,6 +60,7 @@ void pass_loss_scale(struct graph *g, const struct settings *s)
 {
     if (!s->train || !settings_scale_loss(s)) return;
     if (s->fused_step || !emit_before_clip(g, OP_SCALER, "loss_scale"))
-        graph_fail(g, "f16 skips an update if a gradient is not finite, which is known only after the last gradient: weights cannot be "
+        graph_fail(g, "f16 skips an update if a gradient is not finite, which is known only after the last gradient: "
+                      "weights cannot be "
                       "updated inside the backward; set memory.fused_step: off, or memory.precision: bf16");
 }

@@ -45,8 +45,9 @@ static bool *choose_homes(const struct graph *g, unsigned offload)
     bool *offloaded = mem_alloc(g->storages.n), *inside = mem_alloc(g->storages.n);
     for (id s = 1; s < g->storages.n; s++) {
         enum kind k = g->storages.at[s].kind;
-        offloaded[s] = (k == KIND_STATE && offload & OFFLOAD_STATE) || (k == KIND_MASTER && offload & OFFLOAD_MASTERS) ||
-                  (k == KIND_PARAM && offload & OFFLOAD_WEIGHTS);
+        offloaded[s] = (k == KIND_STATE && offload & OFFLOAD_STATE) ||
+                       (k == KIND_MASTER && offload & OFFLOAD_MASTERS) ||
+                       (k == KIND_PARAM && offload & OFFLOAD_WEIGHTS);
     }
     FOR_PROGRAMS(p, PROGRAM_FORWARD) keep_outsiders(g, p, offloaded, inside);
     for (id s = 1; s < g->storages.n; s++)

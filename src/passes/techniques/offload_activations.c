@@ -54,7 +54,8 @@ static bool qualifies(const struct visits *v, id s, const struct use *x)
 {
     const struct storage *st = &v->g->storages.at[s];
     if (!x->used || x->stays || !x->first_backward || st->kind != KIND_ACT || st->space != SPACE_DEVICE) return false;
-    return st->bytes >= OFFLOAD_LEAST && v->rank[v->unit[x->first_backward]] - v->rank[v->unit[x->last_forward]] >= OFFLOAD_GAP;
+    return st->bytes >= OFFLOAD_LEAST &&
+           v->rank[v->unit[x->first_backward]] - v->rank[v->unit[x->last_forward]] >= OFFLOAD_GAP;
 }
 
 static void offload_storage(struct visits *v, id s, const struct use *x)

@@ -93,7 +93,8 @@ static bool rule_matches(const struct update_rule *r, const char *name)
 /* The attributes of a weight's update; `depth` is the layer's factor on the learning rate. */
 static union attr attributes(const struct settings *s, const char *name, double depth)
 {
-    union attr a = {.adamw = {s->optimizer == OPT_SGD ? s->momentum : s->beta1, s->beta2, s->eps, s->weight_decay, depth, hash_bytes(name, strlen(name), 0)}};
+    union attr a = {.adamw = {s->optimizer == OPT_SGD ? s->momentum : s->beta1, s->beta2, s->eps, s->weight_decay,
+                              depth, hash_bytes(name, strlen(name), 0)}};
     for (uint32_t i = 0; i < s->n_rules; i++) {
         const struct update_rule *r = &s->rules[i];
         if (!rule_matches(r, name)) continue;
@@ -147,7 +148,8 @@ static void emit_adamw_8bit(const struct update *u)
     id m = state(u->g, u->name, "exp_avg", DT_U8, u->shape.rank, u->shape.dim);
     id v = state(u->g, u->name, "exp_avg_sq", DT_U8, u->shape.rank, u->shape.dim);
     id absmax = state(u->g, u->name, "absmax", DT_F32, 2, blocks);
-    graph_emit(u->g, OP_ADAMW_8BIT, &u->attr, (id[]){u->p.master, u->p.grad, m, v, absmax, u->step, u->clip, u->w}, u->w ? 8 : 7);
+    graph_emit(u->g, OP_ADAMW_8BIT, &u->attr, (id[]){u->p.master, u->p.grad, m, v, absmax, u->step, u->clip, u->w},
+               u->w ? 8 : 7);
 }
 
 static void emit_sgd(const struct update *u)
@@ -170,14 +172,27 @@ static void emit_adafactor(const struct update *u)
     } else {
         r = state(u->g, u->name, "exp_avg_sq", DT_F32, rank, u->shape.dim);
     }
-    graph_emit(u->g, OP_ADAFACTOR, &u->attr, (id[]){u->p.master, u->p.grad, r, u->step, u->clip, u->w, c}, c ? 7 : u->w ? 6 : 5);
+    graph_emit(u->g, OP_ADAFACTOR, &u->attr, (id[]){u->p.master, u->p.grad, r, u->step, u->clip, u->w, c},
+               c      ? 7
+               : u->w ? 6
+                      : 5);
 }
 
-static void update_one(struct graph *g, const struct settings *s, const struct param *p, double depth, id clip, bool table)
+static void update_one(struct graph *g, const struct settings *s, const struct param *p, double depth, id clip,
+                       bool table)
 {
     char name[256];
     snprintf(name, sizeof name, "%s", graph_name(g, tensor_at(g, p->tensor)->name));
-    struct update u = {g, s, *p, *tensor_at(g, p->master), name, attributes(s, name, depth), graph_step(g), clip, p->tensor == p->master ? 0 : p->tensor, table};
+    struct update u = {g,
+                       s,
+                       *p,
+                       *tensor_at(g, p->master),
+                       name,
+                       attributes(s, name, depth),
+                       graph_step(g),
+                       clip,
+                       p->tensor == p->master ? 0 : p->tensor,
+                       table};
     id previous = graph_scope_push(g, name, 0);
     if (s->optimizer == OPT_SGD) emit_sgd(&u);
     else if (s->optimizer == OPT_ADAFACTOR) emit_adafactor(&u);
@@ -235,23 +250,27 @@ static bool *mark_tables(const struct graph *g)
 static id emit_norm(struct graph *g, const struct trained *list, uint32_t n)
 {
     id sum = op_fill(g, DT_F64, 0, NULL, 0);
-    for (uint32_t i = 0; i < n; i++) sum = op_apply(g, OP_SUMSQ, NULL, (id[]){g->params.at[list[i].param].grad, sum}, 2);
+    for (uint32_t i = 0; i < n; i++)
+        sum = op_apply(g, OP_SUMSQ, NULL, (id[]){g->params.at[list[i].param].grad, sum}, 2);
     return op_apply(g, OP_CLIP, NULL, (id[]){sum, graph_step(g)}, 2);
 }
 
-/* Folds the tensor and its storage into a hash; the number of the storage is its first place in the list. */
+/* Folds the tensor and its storage into a hash; the number of the storage is its first place in the
+ * list. */
 static uint64_t hash_tensor(const struct graph *g, id t, uint32_t *seen, uint32_t place, uint64_t h)
 {
     const struct tensor *x = tensor_at(g, t);
     const struct storage *s = &g->storages.at[x->storage];
     if (!seen[x->storage]) seen[x->storage] = place;
-    const uint64_t of[] = {x->dtype, x->rank, x->offset, x->loop != 0, (uint64_t)x->advance, s->bytes, s->space, s->kind, s->handed, seen[x->storage]};
+    const uint64_t of[] = {x->dtype, x->rank,  x->offset, x->loop != 0, (uint64_t)x->advance,
+                           s->bytes, s->space, s->kind,   s->handed,    seen[x->storage]};
     h = hash_bytes(of, sizeof of, h);
     h = hash_bytes(x->dim, x->rank * sizeof *x->dim, h);
     return hash_bytes(x->stride, x->rank * sizeof *x->stride, h);
 }
 
-/* By storage: 1 if a node of a block reads or writes it, 2 if one outside of all blocks does; both of these. */
+/* By storage: 1 if a node of a block reads or writes it, 2 if one outside of all blocks does; both
+ * of these. */
 static uint8_t *mark_readers(const struct graph *g)
 {
     uint8_t *by = mem_alloc(g->storages.n);
@@ -274,7 +293,8 @@ uint64_t optimizer_signature(const struct graph *g)
     uint8_t *by = mark_readers(g);
     /* Which weights are offloaded depends on who reads them, also of those that are not trained. */
     uint64_t h = hash_tensor(g, graph_find_output(g, PROGRAM_STEP, "loss"), seen, 1, (uint64_t)layers.last);
-    for (uint32_t i = 0; i < g->params.n; i++) h = (h ^ by[tensor_at(g, g->params.at[i].tensor)->storage]) * 0x9e3779b97f4a7c15ull;
+    for (uint32_t i = 0; i < g->params.n; i++)
+        h = (h ^ by[tensor_at(g, g->params.at[i].tensor)->storage]) * 0x9e3779b97f4a7c15ull;
     for (uint32_t i = 0; i < n; i++) {
         const struct param *p = &g->params.at[list[i].param];
         const id s = tensor_at(g, p->tensor)->storage;

@@ -10,11 +10,11 @@
  * f32. Weight gradients are f32 (vjp.c; except in gradients.c). A frozen weight has no master and
  * is kept in the compute dtype only; in pure bf16 no weight has a master (cpu/round.h). Running
  * statistics stay f32, because bf16 would round their small changes away. So do coordinates and
- * their frequencies, which become angles; the result of FOURIER is of lower precision; and weights that a model itself casts to
- * f32, such as the logarithm of a temperature. f32 inputs
+ * their frequencies, which become angles; the result of FOURIER is of lower precision; and weights
+ * that a model itself casts to f32, such as the logarithm of a temperature. f32 inputs
  * stay f32 and are cast at the start of the program. A model may require f32 somewhere (a loss); if
- * the tensor is f32 already, the cast is removed. A cache has the dtype of the rows that are written
- * to it.
+ * the tensor is f32 already, the cast is removed. A cache has the dtype of the rows that are
+ * written to it.
  *
  * Modules. A rule gives the scopes that it matches, and those inside, their own precision. First
  * the whole graph is lowered, which shows which tensors are f32 by design and which follow the
@@ -60,7 +60,8 @@ static bool *mark_kept(const struct graph *g)
             const struct node *n = node_at(g, g->order[p].nodes.at[k]);
             int at = first_kept(n);
             for (int i = at; at >= 0 && i < at + 2; i++) kept[n->in[i]] = true;
-            if (n->op == OP_CAST && n->attr.cast.dtype == DT_F32 && storage_of(g, n->in[0])->kind == KIND_PARAM) kept[n->in[0]] = true;
+            if (n->op == OP_CAST && n->attr.cast.dtype == DT_F32 && storage_of(g, n->in[0])->kind == KIND_PARAM)
+                kept[n->in[0]] = true;
             if ((op_table[n->op].flags & OPF_VIEW || n->op == OP_COPY) && kept[n->out[0]]) kept[n->in[0]] = true;
         }
     return kept;
@@ -85,7 +86,9 @@ static void cast_inputs(struct graph *g, enum program p, enum dtype t, const boo
         set_made(node_at(g, old[k]), t);
         for (int i = 0; i < node_at(g, old[k])->nin; i++) {
             id x = node_at(g, old[k])->in[i];
-            if (!x || kept[x] || storage_of(g, x)->kind != KIND_INPUT || tensor_at(g, x)->node || tensor_at(g, x)->dtype != DT_F32) continue;
+            if (!x || kept[x] || storage_of(g, x)->kind != KIND_INPUT || tensor_at(g, x)->node ||
+                tensor_at(g, x)->dtype != DT_F32)
+                continue;
             if (!cast[x]) cast[x] = op_cast(g, x, t);
             node_at(g, old[k])->in[i] = cast[x];
         }
@@ -144,7 +147,8 @@ static void lower(struct graph *g, const struct settings *s, enum dtype t, id *m
     id *instead = mem_alloc(count * sizeof *instead);
     for (uint32_t i = 0; i < g->params.n; i++) {
         id master = g->params.at[i].tensor;
-        if (storage_of(g, master)->kind != KIND_PARAM || tensor_at(g, master)->dtype != DT_F32 || kept[master]) continue;
+        if (storage_of(g, master)->kind != KIND_PARAM || tensor_at(g, master)->dtype != DT_F32 || kept[master])
+            continue;
         struct tensor m = *tensor_at(g, master);
         id work = working_copy(g, &m, t);
         g->params.at[i].tensor = work;

@@ -1,19 +1,20 @@
 /*
- * quantize.c: keeps frozen weights of linear layers in 4 bits (NF4 with double quantization, base/nf4.h).
+ * quantize.c: keeps frozen weights of linear layers in 4 bits (NF4 with double quantization,
+ * base/nf4.h).
  *
  *     before   y = LINEAR(x, w)              dx = MATMUL(dy, w)
  *     after    v = DEQUANTIZE(bytes of w)    u = DEQUANTIZE(bytes of w)
  *              y = LINEAR(x, v)              dx = MATMUL(dy, u)
  *
- * Each reader in forward, recomputation and backward gets a dequantized weight of its own, a transient
- * that lives from the DEQUANTIZE before the reader to the reader: none is alive between forward and
- * backward. The pass runs after recompute, which repeats readers, and before offload, which then copies
- * the bytes in 4 bits.
+ * Each reader in forward, recomputation and backward gets a dequantized weight of its own, a
+ * transient that lives from the DEQUANTIZE before the reader to the reader: none is alive between
+ * forward and backward. The pass runs after recompute, which repeats readers, and before offload,
+ * which then copies the bytes in 4 bits.
  *
- * A weight is quantized if it is frozen, products of linear layers read it in the forward, and no embedding
- * does. With memory.quantize nf4 these are all but the output head; rules choose by the name of the layer,
- * or of a module around it. Weights that the model's folder has in 4 bits (param.form) are kept so in any
- * case.
+ * A weight is quantized if it is frozen, products of linear layers read it in the forward, and no
+ * embedding does. With memory.quantize nf4 these are all but the output head; rules choose by the
+ * name of the layer, or of a module around it. Weights that the model's folder has in 4 bits
+ * (param.form) are kept so in any case.
  */
 #include <stdio.h>
 #include <string.h>
@@ -85,20 +86,26 @@ static const struct quantize_rule *rule_of(const struct settings *s, const char 
 
 static bool may_quantize(const struct graph *g, const struct param *p, const struct reading *r)
 {
-    return p->frozen && !p->running && (!p->exact || p->form) && r->linear && !r->tied && storage_of(g, p->tensor)->kind == KIND_PARAM;
+    return p->frozen && !p->running && (!p->exact || p->form) && r->linear && !r->tied &&
+           storage_of(g, p->tensor)->kind == KIND_PARAM;
 }
 
 /* The weights of a LoRA adapter, which a rule for the layer around them does not mean. */
-static bool is_adapter(const char *module) { return text_ends_with(module, ".lora_A") || text_ends_with(module, ".lora_B"); }
+static bool is_adapter(const char *module)
+{
+    return text_ends_with(module, ".lora_A") || text_ends_with(module, ".lora_B");
+}
 
 /* The form that the folder has, or the settings ask for, of a weight that linear layers read. */
-static enum stored form_asked(const struct graph *g, const struct settings *s, const struct param *p, const struct reading *r)
+static enum stored form_asked(const struct graph *g, const struct settings *s, const struct param *p,
+                              const struct reading *r)
 {
     char module[256];
     module_of(g, p, module);
     if (p->form || is_adapter(module)) return p->form;
     if (s->quantize == QUANTIZE_NF4) return is_head(module) ? STORED_PLAIN : STORED_NF4;
-    const struct quantize_rule *rule = s->quantize ? rule_of(s, module, graph_name(g, g->scopes.at[r->scope].name)) : NULL;
+    const struct quantize_rule *rule =
+        s->quantize ? rule_of(s, module, graph_name(g, g->scopes.at[r->scope].name)) : NULL;
     return rule ? rule->form : STORED_PLAIN;
 }
 
@@ -110,21 +117,32 @@ static int refuse_stored(const struct graph *g, const struct param *p, struct er
     module_of(g, p, module);
     return error_set(e, PL_USAGE, "%s: the model's folder has its weight in 4 bits (NF4), %s; %s", module,
                      p->frozen ? "which only linear layers can have here" : "which cannot be trained",
-                     p->frozen ? "use a folder in 16 bits" : "freeze it (model.freeze), train an adapter (section adapter), or use a folder in 16 bits");
+                     p->frozen
+                         ? "use a folder in 16 bits"
+                         : "freeze it (model.freeze), train an adapter (section adapter), or use a folder in 16 bits");
 }
 
-static int refuse_weight(const struct graph *g, const struct settings *s, const struct param *p, const struct reading *r, struct error *e)
+static int refuse_weight(const struct graph *g, const struct settings *s, const struct param *p,
+                         const struct reading *r, struct error *e)
 {
     char module[256];
     module_of(g, p, module);
-    const uint32_t number = (uint32_t)(rule_of(s, module, graph_name(g, g->scopes.at[r->scope].name)) - s->quantize_rules);
+    const uint32_t number =
+        (uint32_t)(rule_of(s, module, graph_name(g, g->scopes.at[r->scope].name)) - s->quantize_rules);
     if (r->tied)
-        return error_set(e, PL_USAGE, "memory.quantize[%u]: %s is tied: an embedding and a linear layer share its weight, which is not quantized; leave it out of match", number, module);
-    return error_set(e, PL_USAGE, "memory.quantize[%u]: %s is trained, and only frozen weights are quantized; freeze it (model.freeze), or leave it out of match", number, module);
+        return error_set(e, PL_USAGE,
+                         "memory.quantize[%u]: %s is tied: an embedding and a linear layer share its weight, which is "
+                         "not quantized; leave it out of match",
+                         number, module);
+    return error_set(e, PL_USAGE,
+                     "memory.quantize[%u]: %s is trained, and only frozen weights are quantized; freeze it "
+                     "(model.freeze), or leave it out of match",
+                     number, module);
 }
 
 /* Each pattern must match a linear layer. */
-static int check_pattern(const struct graph *g, const struct reading *readings, const char *pattern, uint32_t rule, struct error *e)
+static int check_pattern(const struct graph *g, const struct reading *readings, const char *pattern, uint32_t rule,
+                         struct error *e)
 {
     char module[256], nearest[256] = "";
     int best = INT32_MAX;
@@ -133,7 +151,8 @@ static int check_pattern(const struct graph *g, const struct reading *readings, 
         const struct reading *r = reading_of(g, readings, p);
         if (!r->linear) continue;
         module_of(g, p, module);
-        if (module_pattern(pattern, module) || module_pattern(pattern, graph_name(g, g->scopes.at[r->scope].name))) return PL_OK;
+        if (module_pattern(pattern, module) || module_pattern(pattern, graph_name(g, g->scopes.at[r->scope].name)))
+            return PL_OK;
         for (char *dot = module; dot; dot = strrchr(module, '.')) { /* the layer, then the modules around it */
             if (dot != module) *dot = 0;
             const int distance = pattern_distance(pattern, module);
@@ -141,7 +160,9 @@ static int check_pattern(const struct graph *g, const struct reading *readings, 
             best = distance < best ? distance : best;
         }
     }
-    return error_set(e, PL_USAGE, "memory.quantize[%u].match: the pattern \"%.200s\" matches no linear layer; the nearest is %s (* stands for any text, ? for one character)",
+    return error_set(e, PL_USAGE,
+                     "memory.quantize[%u].match: the pattern \"%.200s\" matches no linear layer; the nearest is %s (* "
+                     "stands for any text, ? for one character)",
                      rule, pattern, nearest);
 }
 
@@ -151,7 +172,8 @@ int quantize_check(const struct graph *g, const struct settings *s, struct error
     uint32_t quantized = 0;
     int rc = PL_OK;
     for (uint32_t k = 0; k < s->n_quantize_rules && !rc; k++)
-        for (uint32_t i = 0; i < s->quantize_rules[k].n_match && !rc; i++) rc = check_pattern(g, readings, s->quantize_rules[k].match[i], k, e);
+        for (uint32_t i = 0; i < s->quantize_rules[k].n_match && !rc; i++)
+            rc = check_pattern(g, readings, s->quantize_rules[k].match[i], k, e);
     for (uint32_t i = 0; i < g->params.n && !rc; i++) {
         const struct param *p = &g->params.at[i];
         const struct reading *r = reading_of(g, readings, p);
@@ -161,7 +183,9 @@ int quantize_check(const struct graph *g, const struct settings *s, struct error
         else if (s->quantize == QUANTIZE_RULES) rc = refuse_weight(g, s, p, r, e);
     }
     if (!rc && s->quantize == QUANTIZE_NF4 && !quantized)
-        rc = error_set(e, PL_USAGE, "memory.quantize nf4: no linear layer is frozen, and only frozen weights are quantized; freeze some (model.freeze), or leave the key out");
+        rc = error_set(e, PL_USAGE,
+                       "memory.quantize nf4: no linear layer is frozen, and only frozen weights are quantized; freeze "
+                       "some (model.freeze), or leave the key out");
     mem_free(readings);
     return rc;
 }
@@ -177,7 +201,7 @@ void quantize_forms(const struct graph *g, const struct settings *s, uint8_t *fo
     mem_free(readings);
 }
 
-/* --- the rewrite ------------------------------------------------------------------------------- */
+/* --- the rewrite ------------------------------------------------------------------------------ */
 
 struct quantized {
     id bytes;  /* the u8 tensor over the storage; 0: the storage is plain */

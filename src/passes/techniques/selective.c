@@ -79,7 +79,9 @@ static id repeatable(struct selective *s, id t, uint32_t position, id loop)
 {
     struct graph *g = s->g;
     id made = tensor_at(g, t)->node;
-    if (!made || !s->units.selective[made] || node_at(g, made)->loop != loop || s->kept[tensor_at(g, t)->storage] > position) return 0;
+    if (!made || !s->units.selective[made] || node_at(g, made)->loop != loop ||
+        s->kept[tensor_at(g, t)->storage] > position)
+        return 0;
     const struct node repeated = recipe(g, made, t), *n = &repeated;
     if (s->checked_at[t] == position + 1) return s->can[t] ? made : 0;
     bool can = is_cheap(g, n), output = false;
@@ -87,7 +89,8 @@ static id repeatable(struct selective *s, id t, uint32_t position, id loop)
     /* A view of a kept tensor is kept; a view of a recomputed tensor is emitted anew. */
     bool view = op_table[n->op].flags & OPF_VIEW;
     for (int i = 0; i < n->nin && can && output; i++)
-        can = view ? s->copy[n->in[i]] || repeatable(s, n->in[i], position, loop) : is_available(s, n->in[i], position, loop);
+        can = view ? s->copy[n->in[i]] || repeatable(s, n->in[i], position, loop)
+                   : is_available(s, n->in[i], position, loop);
     s->checked_at[t] = position + 1;
     s->can[t] = can && output;
     return s->can[t] ? made : 0;

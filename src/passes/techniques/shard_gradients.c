@@ -1,14 +1,16 @@
 /*
- * shard_gradients.c: gradients are divided among ranks (ZeRO-2). The sum over ranks moves from the update into the step:
+ * shard_gradients.c: gradients are divided among ranks (ZeRO-2). The sum over ranks moves from the
+ * update into the step:
  *
  *     loop over micro-batches {
  *         backward of a block: whole gradients, alive until the end of the block
  *         their shards += REDUCE_SCATTER
  *     }
  *
- * What lasts until the update is the rank's shard of each gradient (graph/shard.h). Ranks are added first, then
- * micro-batches and shares: with several of them another order of the same sums than without this pass. With parallel.group
- * host these are the ranks of a host; sums across hosts stay in the update, once a step.
+ * What lasts until the update is the rank's shard of each gradient (graph/shard.h). Ranks are added
+ * first, then micro-batches and shares: with several of them another order of the same sums than
+ * without this pass. With parallel.group host these are the ranks of a host; sums across hosts stay
+ * in the update, once a step.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,13 +31,18 @@ struct divide {
     int ranks, axis, host; /* that hold one copy between them, as in attr.group */
     int levels;          /* loops around a micro-batch: over shares, over micro-batches */
     bool accumulates;
-    uint32_t *first, *last; /* by storage: 1 + the positions of the first node that writes it, and of the last that writes or views it */
+    /* by storage: 1 + the positions of the first node that writes it, and of the last that writes
+     * or views it */
+    uint32_t *first, *last;
     uint32_t *read;      /* by storage: 1 + the position of the first node that reads it */
     bool *removed;       /* by position */
     VEC(struct added) added;
 };
 
-static const struct node *at_position(const struct divide *d, uint32_t k) { return node_at(d->g, d->g->order[PROGRAM_STEP].nodes.at[k]); }
+static const struct node *at_position(const struct divide *d, uint32_t k)
+{
+    return node_at(d->g, d->g->order[PROGRAM_STEP].nodes.at[k]);
+}
 
 static void note_accesses(struct divide *d)
 {
@@ -66,10 +73,13 @@ static id body_of(const struct divide *d, const struct node *n)
     return l;
 }
 
-/* The first position of the run of nodes that contains k, as seen from the body: an inner loop is one of them. */
+/* The first position of the run of nodes that contains k, as seen from the body: an inner loop is
+ * one of them. */
 static uint32_t begin_of(const struct divide *d, uint32_t k, id body)
 {
-    while (k && at_position(d, k)->loop != body && at_position(d, k - 1)->loop != body && loop_inside(d->g, at_position(d, k - 1)->loop, body)) k--;
+    while (k && at_position(d, k)->loop != body && at_position(d, k - 1)->loop != body &&
+           loop_inside(d->g, at_position(d, k - 1)->loop, body))
+        k--;
     return k;
 }
 
@@ -81,8 +91,8 @@ static void insert(struct divide *d, uint32_t at)
     vec_push(&d->added, ((struct added){at, d->added.n, node}));
 }
 
-/* The first node of the body that adds to the whole gradient begins it instead; or zeros are filled in before it. Returns
- * the tensor of one micro-batch. */
+/* The first node of the body that adds to the whole gradient begins it instead; or zeros are filled
+ * in before it. Returns the tensor of one micro-batch. */
 static id begin_in_body(struct divide *d, uint32_t fill, id body, id whole)
 {
     struct graph *g = d->g;
@@ -91,7 +101,8 @@ static id begin_in_body(struct divide *d, uint32_t fill, id body, id whole)
     struct node *n = node_at(g, g->order[PROGRAM_STEP].nodes.at[k]);
     const int slot = op_table[n->op].flags & OPF_ACCUM ? op_must_alias(g, n, 0) : -1;
     d->removed[fill] = true;
-    if (n->op == OP_ACCUMULATE && n->loop == body && d->last[storage] == k + 1 && tensor_is_dense(tensor_at(g, n->in[0])) && !tensor_at(g, n->in[0])->loop &&
+    if (n->op == OP_ACCUMULATE && n->loop == body && d->last[storage] == k + 1 &&
+        tensor_is_dense(tensor_at(g, n->in[0])) && !tensor_at(g, n->in[0])->loop &&
         tensor_at(g, n->in[0])->dtype == tensor_at(g, whole)->dtype) {
         d->removed[k] = true;
         return n->in[0];
@@ -158,7 +169,8 @@ static void divide_one(struct divide *d, struct param *p)
     }
     g->at.loop = body;
     g->at.scope = scope;
-    const id shard = op_apply(g, OP_REDUCE_SCATTER, &(union attr){.group = {d->ranks, d->axis, part, d->host}}, (id[]){whole, acc}, acc ? 2 : 1);
+    const id shard = op_apply(g, OP_REDUCE_SCATTER, &(union attr){.group = {d->ranks, d->axis, part, d->host}},
+                              (id[]){whole, acc}, acc ? 2 : 1);
     if (!shard) return;
     insert(d, end);
     *storage_of(g, shard) = (struct storage){.bytes = tensor_bytes(tensor_at(g, shard)), .kind = KIND_GRAD, .name = name};
@@ -222,7 +234,12 @@ static void read_shards(struct graph *g, const id *was)
 void pass_shard_gradients(struct graph *g, const struct settings *s)
 {
     if (!s->train || s->ranks < 2 || s->shard < SHARD_GRADIENTS || g->error.code) return;
-    struct divide d = {.g = g, .ranks = settings_holders(s), .axis = settings_axis(s), .host = settings_holders_host(s), .levels = (s->shares > 1) + (s->accumulation > 1), .accumulates = s->accumulation > 1};
+    struct divide d = {.g = g,
+                       .ranks = settings_holders(s),
+                       .axis = settings_axis(s),
+                       .host = settings_holders_host(s),
+                       .levels = (s->shares > 1) + (s->accumulation > 1),
+                       .accumulates = s->accumulation > 1};
     id *was = mem_alloc((g->params.n + 1) * sizeof *was);
     struct cursor before = graph_move(g, PROGRAM_STEP, PHASE_BACKWARD, "shard_gradients");
     d.first = mem_alloc(g->storages.n * sizeof *d.first);

@@ -1,6 +1,6 @@
 /*
- * shard_optimizer.c: optimizer state and master weights are divided among ranks (ZeRO-1). Each rank updates its shard
- * of every weight (graph/shard.h), and the ranks gather the weights.
+ * shard_optimizer.c: optimizer state and master weights are divided among ranks (ZeRO-1). Each rank
+ * updates its shard of every weight (graph/shard.h), and the ranks gather the weights.
  *
  *     reduce.c         ALL_REDUCE of g         norm    update of w, m, v              on every rank
  *     after this pass  REDUCE_SCATTER of g     norm    update of the shard of w, m, v    ALL_GATHER of w
@@ -8,15 +8,17 @@
  *     w      [ rank 0 | rank 1 | rank 2 | zeros ]      whole on every rank; the update writes the rank's slice of it
  *     m, v            [ shard  ]                       and f32 master weights likewise
  *
- * The rank's shard of the sum is written over the beginning of the whole gradient, part 0, whose piece of the round every
- * rank has sent by then. So the update has no other memory for it, but for a weight smaller than a shard.
+ * The rank's shard of the sum is written over the beginning of the whole gradient, part 0, whose
+ * piece of the round every rank has sent by then. So the update has no other memory for it, but for
+ * a weight smaller than a shard.
  *
- * The sums, the cells of the norm and the update of an element are the same as without shards, so no bit changes. A rank
- * writes the cells of its shards; the sum over ranks, of one number and zeros, completes them.
+ * The sums, the cells of the norm and the update of an element are the same as without shards, so
+ * no bit changes. A rank writes the cells of its shards; the sum over ranks, of one number and
+ * zeros, completes them.
  *
- * With parallel.group host the ranks of a host hold one copy between them: they scatter and gather among themselves, and
- * the shards of the sums are added across hosts. A host's ranks are a subtree of the tree over all ranks, so that no bit
- * changes either:
+ * With parallel.group host the ranks of a host hold one copy between them: they scatter and gather
+ * among themselves, and the shards of the sums are added across hosts. A host's ranks are a subtree
+ * of the tree over all ranks, so that no bit changes either:
  *
  *     REDUCE_SCATTER of g in the host    ALL_REDUCE of its shard across hosts    norm    update    ALL_GATHER in the host
  *
@@ -54,13 +56,17 @@ static bool is_update(const struct node *n) { return n->op == OP_ADAMW || n->op 
 /* A dense vector over a storage. */
 static id vector_on(struct graph *g, id storage, id like, int64_t n)
 {
-    struct tensor x = {.storage = storage, .name = tensor_at(g, like)->name, .dtype = tensor_at(g, like)->dtype, .rank = 1, .dim = {n}};
+    struct tensor x = {.storage = storage,
+                       .name = tensor_at(g, like)->name,
+                       .dtype = tensor_at(g, like)->dtype,
+                       .rank = 1,
+                       .dim = {n}};
     tensor_dense_strides(&x);
     vec_push(&g->tensors, x);
     return g->tensors.n - 1;
 }
 
-/* --- storages ------------------------------------------------------------------------------------------------- */
+/* --- storages --------------------------------------------------------------------------------- */
 
 /* Master weights become shards; a working weight gets room for the padding of the last ones. */
 static void divide_weights(struct shards *x)
@@ -77,18 +83,23 @@ static void divide_weights(struct shards *x)
     }
 }
 
-/* --- program update ------------------------------------------------------------------------------------------- */
+/* --- program update --------------------------------------------------------------------------- */
 
 static void scatter(struct shards *x, id node)
 {
     struct graph *g = x->g;
     const struct node n = *node_at(g, node);
     const int64_t part = shard_part(tensor_elements(tensor_at(g, n.in[0])), x->ranks);
-    const id sum = op_apply(g, OP_REDUCE_SCATTER, &(union attr){.group = {x->ranks, x->axis, part, x->host}}, (id[]){n.in[0]}, 1);
+    const id sum =
+        op_apply(g, OP_REDUCE_SCATTER, &(union attr){.group = {x->ranks, x->axis, part, x->host}}, (id[]){n.in[0]}, 1);
     if (!sum) return;
     storage_of(g, sum)->name = tensor_at(g, sum)->name = tensor_at(g, n.in[0])->name;
-    if (x->in_place && tensor_bytes(tensor_at(g, sum)) <= storage_of(g, n.in[0])->bytes) tensor_at(g, sum)->storage = tensor_at(g, n.in[0])->storage;
-    x->instead[n.out[0]] = x->copies > 1 ? op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = x->copies, .axis = AXIS_ACROSS}}, (id[]){sum}, 1) : sum;
+    if (x->in_place && tensor_bytes(tensor_at(g, sum)) <= storage_of(g, n.in[0])->bytes)
+        tensor_at(g, sum)->storage = tensor_at(g, n.in[0])->storage;
+    x->instead[n.out[0]] =
+        x->copies > 1 ? op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = x->copies, .axis = AXIS_ACROSS}},
+                                 (id[]){sum}, 1)
+                      : sum;
 }
 
 /* The cells of the shard; those of other ranks are zeros. */
@@ -102,7 +113,8 @@ static void square(struct shards *x, id node)
     vec_push(&g->order[PROGRAM_UPDATE].nodes, node);
 }
 
-/* The shard of an operand: of the optimizer state, of a master weight, or this rank's slice of a whole weight. */
+/* The shard of an operand: of the optimizer state, of a master weight, or this rank's slice of a
+ * whole weight. */
 static id divide_operand(struct shards *x, id t, int64_t part)
 {
     struct graph *g = x->g;
@@ -139,7 +151,8 @@ static void gather(struct shards *x, const struct updated *u)
     vec_push(&g->tensors, whole);
     g->at.scope = node_at(g, u->update)->scope;
     g->at.origin = u->update;
-    op_apply(g, OP_ALL_GATHER, &(union attr){.group = {x->ranks, x->axis, u->part, x->host}}, (id[]){u->slice, g->tensors.n - 1}, 2);
+    op_apply(g, OP_ALL_GATHER, &(union attr){.group = {x->ranks, x->axis, u->part, x->host}},
+             (id[]){u->slice, g->tensors.n - 1}, 2);
     g->at.scope = g->at.origin = 0;
 }
 
@@ -153,7 +166,8 @@ static void gather_pending(struct shards *x)
 static bool same_block(const struct shards *x, const struct node *n)
 {
     const id block = graph_block_of(x->g, n->scope);
-    return x->pending.n && !x->each && block && graph_block_of(x->g, node_at(x->g, x->pending.at[0].update)->scope) == block;
+    return x->pending.n && !x->each && block &&
+           graph_block_of(x->g, node_at(x->g, x->pending.at[0].update)->scope) == block;
 }
 
 static void update(struct shards *x, id node)
@@ -184,8 +198,9 @@ static void update(struct shards *x, id node)
     if (written) vec_push(&x->pending, ((struct updated){written, node, part}));
 }
 
-/* In the order of parameters: that in which gradients are complete depends on micro-batches, and with it would the largest
- * sum of shards and workspace, which the search takes to be the same for all of them. */
+/* In the order of parameters: that in which gradients are complete depends on micro-batches, and
+ * with it would the largest sum of shards and workspace, which the search takes to be the same for
+ * all of them. */
 static void scatter_all(struct shards *x)
 {
     id *reduces = mem_alloc(x->tensors * sizeof *reduces); /* by gradient: its ALL_REDUCE */
@@ -212,7 +227,9 @@ static void rewrite_update(struct shards *x)
         const struct node *n = node_at(g, node);
         const bool last = n->op == OP_TOTAL;
         if (last) {
-            const id cells = op_apply(g, OP_ALL_REDUCE, &(union attr){.group = {.ranks = x->ranks, .axis = x->axis, .host = x->host}}, (id[]){n->in[0]}, 1);
+            const id cells = op_apply(g, OP_ALL_REDUCE,
+                                      &(union attr){.group = {.ranks = x->ranks, .axis = x->axis, .host = x->host}},
+                                      (id[]){n->in[0]}, 1);
             node_at(g, node)->in[0] = cells;
         }
         n = node_at(g, node);
@@ -228,8 +245,17 @@ static void rewrite_update(struct shards *x)
 
 void pass_shard_optimizer(struct graph *g, const struct settings *s)
 {
-    if (!s->train || s->ranks < 2 || s->shard < SHARD_OPTIMIZER || s->optimizer == OPT_ADAFACTOR || g->error.code) return;
-    struct shards x = {.g = g, .ranks = settings_holders(s), .axis = settings_axis(s), .host = settings_holders_host(s), .copies = settings_copies(s), .in_place = s->shard == SHARD_OPTIMIZER, .each = s->offload, .tensors = g->tensors.n, .instead = mem_alloc(g->tensors.n * sizeof *x.instead)};
+    if (!s->train || s->ranks < 2 || s->shard < SHARD_OPTIMIZER || s->optimizer == OPT_ADAFACTOR || g->error.code)
+        return;
+    struct shards x = {.g = g,
+                       .ranks = settings_holders(s),
+                       .axis = settings_axis(s),
+                       .host = settings_holders_host(s),
+                       .copies = settings_copies(s),
+                       .in_place = s->shard == SHARD_OPTIMIZER,
+                       .each = s->offload,
+                       .tensors = g->tensors.n,
+                       .instead = mem_alloc(g->tensors.n * sizeof *x.instead)};
     struct cursor before = graph_move(g, PROGRAM_UPDATE, PHASE_UPDATE, "shard_optimizer");
     divide_weights(&x);
     x.loop = graph_loop(g, "ranks", (uint32_t)x.ranks);
@@ -247,7 +273,8 @@ bool shard_excluded(const struct settings *s, const struct step_limits *l, struc
     (void)l;
     if (s->ranks < 2) text_printf(why, "there is one rank");
     else if (s->optimizer == OPT_ADAFACTOR && s->shard != SHARD_OPTIMIZER)
-        text_printf(why, "adafactor's state has means of whole rows of a weight, which a shard does not have; set parallel.shard optimizer or none, or memory.optimizer adamw-8bit");
+        text_printf(why, "adafactor's state has means of whole rows of a weight, which a shard does not have; set "
+                         "parallel.shard optimizer or none, or memory.optimizer adamw-8bit");
     return why->n;
 }
 
@@ -256,7 +283,10 @@ bool group_excluded(const struct settings *s, const struct step_limits *l, struc
     (void)l;
     const int host = s->per_host;
     if (!host || host >= s->ranks) text_printf(why, "all ranks are on one host");
-    else if (host == 1) text_printf(why, "a host has one rank, so that nothing would be divided; set parallel.group all");
-    else if (host & (host - 1)) text_printf(why, "a host has %d ranks; sums keep their order where it has 2, 4, 8 ...; set parallel.group all", host);
+    else if (host == 1)
+        text_printf(why, "a host has one rank, so that nothing would be divided; set parallel.group all");
+    else if (host & (host - 1))
+        text_printf(why, "a host has %d ranks; sums keep their order where it has 2, 4, 8 ...; set parallel.group all",
+                    host);
     return why->n;
 }

@@ -1,15 +1,16 @@
 /*
- * shard_weights.c: weights are divided among ranks too (ZeRO-3). What lasts is the rank's shard of each weight, trained or
- * frozen (graph/shard.h). A unit, the nodes of one block in one direction, reads the whole weights, which ALL_GATHER puts
- * together for it, a unit ahead:
+ * shard_weights.c: weights are divided among ranks too (ZeRO-3). What lasts is the rank's shard of
+ * each weight, trained or frozen (graph/shard.h). A unit, the nodes of one block in one direction,
+ * reads the whole weights, which ALL_GATHER puts together for it, a unit ahead:
  *
  *     compute   ... [ block 1         ][ block 2         ][ block 3 ...
  *     ranks         | gather 2         | gather 3         |
  *     weights       |-- 1 --|-------- 2 -------|
  *
- * So the weights of two units are in memory at a time, as transients that the planner places. A block's recomputation and
- * its backward are one unit. The update writes the shard itself, and nothing is gathered behind it. Weights in 4 bits are
- * divided by bytes, and gathered so. Running statistics, which the step writes, stay whole.
+ * So the weights of two units are in memory at a time, as transients that the planner places. A
+ * block's recomputation and its backward are one unit. The update writes the shard itself, and
+ * nothing is gathered behind it. Weights in 4 bits are divided by bytes, and gathered so. Running
+ * statistics, which the step writes, stay whole.
  *
  * The same kernels run on the same values: no bit changes against shard_gradients.c.
  */
@@ -18,13 +19,18 @@
 #include "passes/passes.h"
 #include "passes/visit.h"
 
-/* A vector over the shard of a weight's storage, whose bytes are set after the last program has been rewritten. */
+/* A vector over the shard of a weight's storage, whose bytes are set after the last program has
+ * been rewritten. */
 static id make_shard(struct graph *g, const struct param *p, int ranks)
 {
     const struct tensor t = *tensor_at(g, p->tensor);
     const struct storage s = g->storages.at[t.storage];
     const int64_t part = s.form ? (int64_t)shard_bytes(s.bytes, ranks) : shard_part(tensor_elements(&t), ranks);
-    struct tensor x = {.storage = t.storage, .name = t.name, .dtype = s.form ? DT_U8 : t.dtype, .rank = 1, .dim = {part}};
+    struct tensor x = {.storage = t.storage,
+                       .name = t.name,
+                       .dtype = s.form ? DT_U8 : t.dtype,
+                       .rank = 1,
+                       .dim = {part}};
     tensor_dense_strides(&x);
     vec_push(&g->tensors, x);
     return g->tensors.n - 1;
@@ -39,15 +45,18 @@ static bool touches(const struct graph *g, const struct node *n, const bool *hom
     return false;
 }
 
-static void rewrite_program(struct graph *g, enum program p, const struct settings *s, const bool *home, const id *shard, uint32_t homes)
+static void rewrite_program(struct graph *g, enum program p, const struct settings *s, const bool *home,
+                            const id *shard, uint32_t homes)
 {
     struct visits v;
     bool any = false;
-    for (uint32_t k = 0; k < g->order[p].nodes.n && !any; k++) any = touches(g, node_at(g, g->order[p].nodes.at[k]), home, homes);
+    for (uint32_t k = 0; k < g->order[p].nodes.n && !any; k++)
+        any = touches(g, node_at(g, g->order[p].nodes.at[k]), home, homes);
     if (!any) return;
     bool *of = mem_alloc(g->storages.n);
     for (id h = 1; h < homes; h++) of[h] = home[h];
-    visits_begin(&v, g, p, program_is(p, PROGRAM_TRAINS) ? (s->shares > 1) + (s->accumulation > 1) : 0, "shard_weights");
+    visits_begin(&v, g, p, program_is(p, PROGRAM_TRAINS) ? (s->shares > 1) + (s->accumulation > 1) : 0,
+                 "shard_weights");
     v.ranks = settings_holders(s);
     v.axis = settings_axis(s);
     v.host = settings_holders_host(s);

@@ -20,7 +20,9 @@ struct args {
 struct filter {
     const char *name;
     struct var (*run)(struct render *r, struct var in, const struct args *a);
-    const char *params; /* names, separated by commas; args.at has one for each, missing or given. "*": any, as written */
+    /* names, separated by commas; args.at has one for each, missing or given. "*": any, as
+     * written */
+    const char *params;
     uint32_t least;     /* how many must be given */
     bool names_test;    /* its arguments may name a test (select, selectattr) ... */
     bool names_filter;  /* ... or a filter (map) */
@@ -30,9 +32,10 @@ struct filter {
 const struct filter *filter_find(const char *name);
 const struct filter *sequence_filter_find(const char *name); /* those in sequences.c */
 const struct filter *test_find(const char *name);
-/* Puts arguments as written into the order of `params`. Returns NULL, or what is wrong with them. `place`[i] gets the
- * position of argument i. */
-const char *args_place(const char *params, uint32_t least, const char *const *names, uint32_t n, uint32_t place[CALL_ARGS]);
+/* Puts arguments as written into the order of `params`. Returns NULL, or what is wrong with them.
+ * `place`[i] gets the position of argument i. */
+const char *args_place(const char *params, uint32_t least, const char *const *names, uint32_t n,
+                       uint32_t place[CALL_ARGS]);
 /* Calls with the arguments as written. */
 struct var filter_call(struct render *r, const struct filter *f, struct var in, const struct args *written);
 

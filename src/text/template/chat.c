@@ -14,8 +14,8 @@ void chat_tokens_free(struct chat_tokens *c)
 
 /* --- rendering ------------------------------------------------------------------------------- */
 
-/* What templates know as strftime_now in training: one day, so that token stores made on different days
- * are the same. It is the date that Llama 3's templates write where they are told none. */
+/* What templates know as strftime_now in training: one day, so that token stores made on different
+ * days are the same. It is the date that Llama 3's templates write where they are told none. */
 static const char training_date[] = "2024-07-26";
 
 /* A message's thoughts have one of three names, and templates read one of two: both are filled, as
@@ -37,12 +37,15 @@ static void name_thoughts(struct value *messages, struct bump *b)
 }
 
 /* The variables of transformers' apply_chat_template. `date` NULL: today. */
-static struct value *make_variables(const struct tokenizer *t, const struct value *messages, struct value *tools, bool generation_prompt, const char *date, struct bump *b)
+static struct value *make_variables(const struct tokenizer *t, const struct value *messages, struct value *tools,
+                                    bool generation_prompt, const char *date, struct bump *b)
 {
-    static const char *const roles[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+    static const char *const roles[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
     struct value *map = value_new(b, VALUE_MAP);
     for (size_t i = 0; i < COUNT(roles); i++)
-        if (tokenizer_special(t, roles[i])) value_put(b, map, roles[i], value_string(b, tokenizer_special(t, roles[i])));
+        if (tokenizer_special(t, roles[i]))
+            value_put(b, map, roles[i], value_string(b, tokenizer_special(t, roles[i])));
     struct value *copy = value_copy(b, messages);
     name_thoughts(copy, b);
     value_put(b, map, "messages", copy);
@@ -53,8 +56,8 @@ static struct value *make_variables(const struct tokenizer *t, const struct valu
     return map;
 }
 
-static int render(const struct tokenizer *t, const struct template *template, const struct value *messages, struct value *tools, bool generation_prompt, const char *date,
-                  struct rendered *out, struct error *e)
+static int render(const struct tokenizer *t, const struct template *template, const struct value *messages,
+                  struct value *tools, bool generation_prompt, const char *date, struct rendered *out, struct error *e)
 {
     struct bump b = {0};
     int rc = template_render(template, make_variables(t, messages, tools, generation_prompt, date, &b), out, e);
@@ -62,13 +65,13 @@ static int render(const struct tokenizer *t, const struct template *template, co
     return rc;
 }
 
-int chat_render(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools, bool generation_prompt, struct rendered *out,
-                struct error *e)
+int chat_render(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools,
+                bool generation_prompt, struct rendered *out, struct error *e)
 {
     return render(t, template, messages, tools, generation_prompt, NULL, out, e);
 }
 
-/* --- where the answers are, in bytes ------------------------------------------------------------ */
+/* --- where the answers are, in bytes ---------------------------------------------------------- */
 
 /* The messages whose answers are searched for, and their rendering. */
 struct search {
@@ -80,7 +83,10 @@ struct search {
     struct error *e;
 };
 
-static bool begins_with(const struct text *whole, const struct text *part) { return part->n <= whole->n && (!part->n || !memcmp(whole->at, part->at, part->n)); }
+static bool begins_with(const struct text *whole, const struct text *part)
+{
+    return part->n <= whole->n && (!part->n || !memcmp(whole->at, part->at, part->n));
+}
 
 /* The first n messages. */
 static int render_first(const struct search *s, uint32_t n, bool prompt, struct rendered *out)
@@ -92,19 +98,24 @@ static int render_first(const struct search *s, uint32_t n, bool prompt, struct 
 
 static enum chat_failure not_found(const struct search *s, uint32_t i, const char *why)
 {
-    error_set(s->e, PL_USAGE, "the answer in message %u is not found in the text: %s. Use a template with {%% generation %%} (data.template)", i + 1, why);
+    error_set(
+        s->e, PL_USAGE,
+        "the answer in message %u is not found in the text: %s. Use a template with {%% generation %%} (data.template)",
+        i + 1, why);
     return CHAT_ANSWERS;
 }
 
-/* The answer of a text that goes on otherwise than the generation prompt, such as "<think>", does: it begins where they part, but not
- * behind the first byte of the message itself. */
-static enum chat_failure find_parting(const struct search *s, uint32_t i, const struct text *end, const struct text *prompted, uint32_t *begin)
+/* The answer of a text that goes on otherwise than the generation prompt, such as "<think>", does:
+ * it begins where they part, but not behind the first byte of the message itself. */
+static enum chat_failure find_parting(const struct search *s, uint32_t i, const struct text *end,
+                                      const struct text *prompted, uint32_t *begin)
 {
     struct rendered before = {0};
     uint32_t common = 0, k = 0;
     enum chat_failure f = render_first(s, i, false, &before) ? CHAT_RENDER : CHAT_FINE;
     while (common < end->n && common < prompted->n && end->at[common] == prompted->at[common]) common++;
-    if (!f && (!begins_with(end, &before.text) || before.text.n > common)) f = not_found(s, i, "the template writes the messages before it otherwise once it follows them");
+    if (!f && (!begins_with(end, &before.text) || before.text.n > common))
+        f = not_found(s, i, "the template writes the messages before it otherwise once it follows them");
     if (!f) {
         while (k < s->whole->data.n && s->whole->data.at[k].end <= before.text.n) k++;
         const uint32_t open = (uint32_t)before.text.n, own = k < s->whole->data.n ? s->whole->data.at[k].begin : common;
@@ -114,7 +125,10 @@ static enum chat_failure find_parting(const struct search *s, uint32_t i, const 
     return f;
 }
 
-static struct byte_range turn_of(const struct rendered *r, uint32_t i) { return i < r->turns.n ? r->turns.at[i] : (struct byte_range){0, 0}; }
+static struct byte_range turn_of(const struct rendered *r, uint32_t i)
+{
+    return i < r->turns.n ? r->turns.at[i] : (struct byte_range){0, 0};
+}
 
 /* The bytes of message i that the template writes. */
 static uint32_t count_written(const struct rendered *r, uint32_t i)
@@ -123,13 +137,15 @@ static uint32_t count_written(const struct rendered *r, uint32_t i)
     uint32_t n = 0;
     for (uint32_t k = 0; k < r->data.n; k++) {
         const struct byte_range d = r->data.at[k];
-        if (d.begin < turn.end && d.end > turn.begin) n += (d.end < turn.end ? d.end : turn.end) - (d.begin > turn.begin ? d.begin : turn.begin);
+        if (d.begin < turn.end && d.end > turn.begin)
+            n += (d.end < turn.end ? d.end : turn.end) - (d.begin > turn.begin ? d.begin : turn.begin);
     }
     return n;
 }
 
-/* The text up to the end of message i. Where the template writes something else once others follow it, such as no empty thoughts, it is what
- * the template's loop wrote for the message, if that is still all of it. */
+/* The text up to the end of message i. Where the template writes something else once others follow
+ * it, such as no empty thoughts, it is what the template's loop wrote for the message, if that is
+ * still all of it. */
 static enum chat_failure find_end(const struct search *s, uint32_t i, struct text *end)
 {
     struct rendered after = {0};
@@ -138,7 +154,8 @@ static enum chat_failure find_end(const struct search *s, uint32_t i, struct tex
     if (i + 1 == s->messages->count) return CHAT_FINE;
     if (render_first(s, i + 1, false, &after)) f = CHAT_RENDER;
     else if (begins_with(&s->whole->text, &after.text)) end->n = after.text.n;
-    else if (turn_of(s->whole, i).end && count_written(s->whole, i) == count_written(&after, i)) end->n = turn_of(s->whole, i).end;
+    else if (turn_of(s->whole, i).end && count_written(s->whole, i) == count_written(&after, i))
+        end->n = turn_of(s->whole, i).end;
     else f = not_found(s, i, "the template drops a part of it once other messages follow it, such as thoughts");
     rendered_free(&after);
     return f;
@@ -158,9 +175,10 @@ static enum chat_failure find_answer(const struct search *s, uint32_t i, struct 
     return f;
 }
 
-/* Rendering the text once more for each answer takes time that grows with the square of their number. In a longer conversation than
- * SHORT messages only the first LEARNED answers and the last one are found so. If all of them begin and end at the same distances from the
- * beginning and the end of what the template's loop writes for their messages, then the others do, too. */
+/* Rendering the text once more for each answer takes time that grows with the square of their
+ * number. In a longer conversation than SHORT messages only the first LEARNED answers and the last
+ * one are found so. If all of them begin and end at the same distances from the beginning and the
+ * end of what the template's loop writes for their messages, then the others do, too. */
 enum { SHORT = 64, LEARNED = 8, MOST_RENDERED = 256 };
 
 struct alike {
@@ -173,14 +191,16 @@ static void compare_answer(const struct search *s, struct alike *a, struct byte_
 {
     const uint32_t head = answer.begin - turn.begin, tail = turn.end - answer.end;
     if (!a->known) *a = (struct alike){.known = true, .first = answer, .head = head, .tail = tail};
-    a->differ |= turn.begin > answer.begin || turn.end < answer.end || head != a->head || tail != a->tail || memcmp(s->whole->text.at + turn.begin, s->whole->text.at + a->first.begin - a->head, head);
+    a->differ |= turn.begin > answer.begin || turn.end < answer.end || head != a->head || tail != a->tail ||
+                 memcmp(s->whole->text.at + turn.begin, s->whole->text.at + a->first.begin - a->head, head);
 }
 
 /* False: the message does not look like those that were compared. */
 static bool find_alike(const struct search *s, const struct alike *a, struct byte_range turn, struct byte_range *out)
 {
     *out = (struct byte_range){turn.begin + a->head, turn.end - a->tail};
-    return turn.end - turn.begin >= a->head + a->tail && !memcmp(s->whole->text.at + turn.begin, s->whole->text.at + a->first.begin - a->head, a->head);
+    return turn.end - turn.begin >= a->head + a->tail &&
+           !memcmp(s->whole->text.at + turn.begin, s->whole->text.at + a->first.begin - a->head, a->head);
 }
 
 static enum chat_failure find_answers(const struct search *s)
@@ -197,7 +217,9 @@ static enum chat_failure find_answers(const struct search *s)
         struct byte_range answer;
         if (!role || role->kind != VALUE_STRING || strcmp(role->text, "assistant")) continue;
         if (n <= SHORT || found < LEARNED || alike.differ || i + 1 == n) {
-            f = found > MOST_RENDERED && alike.differ ? not_found(s, i, "the conversation is long, and its messages are not written alike") : find_answer(s, i, &answer);
+            f = found > MOST_RENDERED && alike.differ
+                    ? not_found(s, i, "the conversation is long, and its messages are not written alike")
+                    : find_answer(s, i, &answer);
             if (!f) compare_answer(s, &alike, turn, answer);
         } else if (!find_alike(s, &alike, turn, &answer)) {
             f = find_answer(s, i, &answer);
@@ -206,11 +228,12 @@ static enum chat_failure find_answers(const struct search *s)
         if (!f && answer.begin < answer.end) vec_push(&s->whole->answers, answer);
         found++;
     }
-    if (!f && n > SHORT && alike.differ && found > MOST_RENDERED) f = not_found(s, n - 1, "the conversation is long, and its messages are not written alike");
+    if (!f && n > SHORT && alike.differ && found > MOST_RENDERED)
+        f = not_found(s, n - 1, "the conversation is long, and its messages are not written alike");
     return f;
 }
 
-/* --- tokens ---------------------------------------------------------------------------------------- */
+/* --- tokens ----------------------------------------------------------------------------------- */
 
 /* The first byte of a token that is no blank, or its first byte. */
 static uint32_t word_of(const char *text, struct token t)
@@ -236,16 +259,22 @@ static void map_answers(const struct rendered *r, struct chat_tokens *out)
 static bool ends(const struct tokenizer *t, const struct text *text, const struct chat_tokens *c, uint32_t n)
 {
     const struct token *x = c->tokens.at;
-    while (n && x[n - 1].begin < x[n - 1].end && strspn(text->at + x[n - 1].begin, " \t\r\n") >= x[n - 1].end - x[n - 1].begin) n--;
+    while (n && x[n - 1].begin < x[n - 1].end &&
+           strspn(text->at + x[n - 1].begin, " \t\r\n") >= x[n - 1].end - x[n - 1].begin)
+        n--;
     return n && (tokenizer_is_special(t, x[n - 1].id) || x[n - 1].id == tokenizer_eos(t));
 }
 
 /* The tokens of a rendered text, with its images. */
-static enum chat_failure encode(const struct tokenizer *t, struct rendered *r, const struct text_images *images, struct chat_tokens *out, struct error *e)
+static enum chat_failure encode(const struct tokenizer *t, struct rendered *r, const struct text_images *images,
+                                struct chat_tokens *out, struct error *e)
 {
     struct range_list spans = {0};
     enum chat_failure f = CHAT_FINE;
-    if (!images) f = tokenizer_encode(t, r->text.n ? r->text.at : "", r->text.n, r->data.at, r->data.n, false, &out->tokens, e) ? CHAT_ENCODE : CHAT_FINE;
+    if (!images)
+        f = tokenizer_encode(t, r->text.n ? r->text.at : "", r->text.n, r->data.at, r->data.n, false, &out->tokens, e)
+                ? CHAT_ENCODE
+                : CHAT_FINE;
     else if (image_text_expand(images, r, &spans, e)) f = CHAT_IMAGES;
     else if (image_text_encode(images, t, r, &spans, &out->tokens, &out->images, e)) f = CHAT_ENCODE;
     if (!f) {
@@ -257,8 +286,9 @@ static enum chat_failure encode(const struct tokenizer *t, struct rendered *r, c
     return f;
 }
 
-enum chat_failure chat_encode(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools, const struct text_images *images,
-                              struct chat_tokens *out, struct text *text, struct error *e)
+enum chat_failure chat_encode(const struct tokenizer *t, const struct template *template, struct value *messages,
+                              struct value *tools, const struct text_images *images, struct chat_tokens *out,
+                              struct text *text, struct error *e)
 {
     struct rendered whole = {0};
     struct bump b = {0};
@@ -279,8 +309,9 @@ enum chat_failure chat_encode(const struct tokenizer *t, const struct template *
     return f;
 }
 
-enum chat_failure chat_encode_prompt(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools, const struct text_images *images,
-                                     struct chat_tokens *out, struct text *text, struct error *e)
+enum chat_failure chat_encode_prompt(const struct tokenizer *t, const struct template *template, struct value *messages,
+                                     struct value *tools, const struct text_images *images, struct chat_tokens *out,
+                                     struct text *text, struct error *e)
 {
     struct rendered r = {0};
     struct bump b = {0};
@@ -296,14 +327,19 @@ enum chat_failure chat_encode_prompt(const struct tokenizer *t, const struct tem
     return f;
 }
 
-static bool begins_with_token(const char *text, const char *token) { return token && *token && !strncmp(text, token, strlen(token)); }
+static bool begins_with_token(const char *text, const char *token)
+{
+    return token && *token && !strncmp(text, token, strlen(token));
+}
 
 /* Text has the special tokens that the tokenizer adds, which end with EOS. */
-static enum chat_failure encode_text(const struct tokenizer *t, struct rendered *r, const struct text_images *images, struct chat_tokens *out, struct error *e)
+static enum chat_failure encode_text(const struct tokenizer *t, struct rendered *r, const struct text_images *images,
+                                     struct chat_tokens *out, struct error *e)
 {
     if (images) return encode(t, r, images, out, e);
     const bool special = !begins_with_token(r->text.n ? r->text.at : "", tokenizer_special(t, "bos_token"));
-    if (tokenizer_encode(t, r->text.n ? r->text.at : "", r->text.n, NULL, 0, special, &out->tokens, e)) return CHAT_ENCODE;
+    if (tokenizer_encode(t, r->text.n ? r->text.at : "", r->text.n, NULL, 0, special, &out->tokens, e))
+        return CHAT_ENCODE;
     map_answers(r, out);
     return CHAT_FINE;
 }
@@ -317,8 +353,8 @@ static void add_end(struct chat_tokens *out)
     else if (last && image < n) vec_push(&out->answers, ((struct byte_range){image, n}));
 }
 
-enum chat_failure chat_encode_text(const struct tokenizer *t, const char *prompt, const char *completion, const struct text_images *images, struct chat_tokens *out,
-                                   struct error *e)
+enum chat_failure chat_encode_text(const struct tokenizer *t, const char *prompt, const char *completion,
+                                   const struct text_images *images, struct chat_tokens *out, struct error *e)
 {
     const uint32_t p = (uint32_t)strlen(prompt), c = (uint32_t)strlen(completion);
     const int32_t eos = tokenizer_eos(t);

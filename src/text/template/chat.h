@@ -4,16 +4,19 @@
  *     messages ─ template ─► text, rendered once ─ tokenizer ─► ids, tokenized once
  *                             answers: byte ranges          ─►  answers: token ranges, by offsets
  *
- * A token belongs to an answer if any of its bytes does, as in transformers. Blanks at the beginning of a token count
- * only if it has nothing else, so that " U" of the next "USER:" does not belong to an answer "no ". The answers are what the template has between
- * {% generation %} and {% endgeneration %}. A template without these is rendered once more for each
- * answer i: messages[:i] with the generation prompt must be the beginning of messages[:i+1], and that
- * the beginning of the whole text; the rest of messages[:i+1] is the answer, its end of turn included. A generation prompt
- * that ends in another way than the text goes on, with "<think>", counts as far as they are equal.
+ * A token belongs to an answer if any of its bytes does, as in transformers. Blanks at the
+ * beginning of a token count only if it has nothing else, so that " U" of the next "USER:" does not
+ * belong to an answer "no ". The answers are what the template has between {% generation %} and {%
+ * endgeneration %}. A template without these is rendered once more for each answer i: messages[:i]
+ * with the generation prompt must be the beginning of messages[:i+1], and that the beginning of the
+ * whole text; the rest of messages[:i+1] is the answer, its end of turn included. A generation
+ * prompt that ends in another way than the text goes on, with "<think>", counts as far as they are
+ * equal.
  *
  * No special token is added to a rendered chat, because templates write BOS themselves; text in the
- * messages never becomes a control token. For a model that takes images (chat_images.h) the tokenizer's BOS is added where
- * the text does not begin with it, as transformers' processors do; images have no labels.
+ * messages never becomes a control token. For a model that takes images (chat_images.h) the
+ * tokenizer's BOS is added where the text does not begin with it, as transformers' processors do;
+ * images have no labels.
  */
 #ifndef CHAT_H
 #define CHAT_H
@@ -26,28 +29,33 @@ struct chat_tokens {
     struct token_list tokens;
     VEC(struct byte_range) answers; /* of tokens, ascending, not empty */
     struct range_list images;       /* the tokens of each image */
-    bool answer_ends, text_ends;    /* a special token, such as EOS, ends the last answer, and the text; blanks may follow it */
+    /* a special token, such as EOS, ends the last answer, and the text; blanks may follow it */
+    bool answer_ends, text_ends;
 };
 void chat_tokens_free(struct chat_tokens *c);
 
-/* Why chat_encode failed. CHAT_ANSWERS: tokens and text are there, but where the answers are is not known. */
+/* Why chat_encode failed. CHAT_ANSWERS: tokens and text are there, but where the answers are is not
+ * known. */
 enum chat_failure { CHAT_FINE, CHAT_RENDER, CHAT_ANSWERS, CHAT_ENCODE, CHAT_IMAGES };
 
-/* Renders messages (a list of {role, content}) with a template, for an answer: strftime_now is today.
- * `tools` may be NULL. */
-int chat_render(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools, bool generation_prompt, struct rendered *out,
-                struct error *e);
-/* For training: strftime_now is a fixed day. `images`: those of the conversation; NULL: the model takes text alone. Fills *out, which the caller
- * empties with chat_tokens_free in any case; `text`, unless NULL, gets the rendered text. */
-enum chat_failure chat_encode(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools, const struct text_images *images,
-                              struct chat_tokens *out, struct text *text, struct error *e);
+/* Renders messages (a list of {role, content}) with a template, for an answer: strftime_now is
+ * today. `tools` may be NULL. */
+int chat_render(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools,
+                bool generation_prompt, struct rendered *out, struct error *e);
+/* For training: strftime_now is a fixed day. `images`: those of the conversation; NULL: the model
+ * takes text alone. Fills *out, which the caller empties with chat_tokens_free in any case; `text`,
+ * unless NULL, gets the rendered text. */
+enum chat_failure chat_encode(const struct tokenizer *t, const struct template *template, struct value *messages,
+                              struct value *tools, const struct text_images *images, struct chat_tokens *out,
+                              struct text *text, struct error *e);
 /* For an answer: the tokens with the generation prompt, none of which has a label. */
-enum chat_failure chat_encode_prompt(const struct tokenizer *t, const struct template *template, struct value *messages, struct value *tools, const struct text_images *images,
-                                     struct chat_tokens *out, struct text *text, struct error *e);
+enum chat_failure chat_encode_prompt(const struct tokenizer *t, const struct template *template, struct value *messages,
+                                     struct value *tools, const struct text_images *images, struct chat_tokens *out,
+                                     struct text *text, struct error *e);
 /* The same for text that no template renders: prompt and completion, one after the other; the
  * completion is the answer. BOS stands first and EOS last if the tokenizer has them, each once.
  * Control tokens in the text are control tokens. */
-enum chat_failure chat_encode_text(const struct tokenizer *t, const char *prompt, const char *completion, const struct text_images *images, struct chat_tokens *out,
-                                   struct error *e);
+enum chat_failure chat_encode_text(const struct tokenizer *t, const char *prompt, const char *completion,
+                                   const struct text_images *images, struct chat_tokens *out, struct error *e);
 
 #endif

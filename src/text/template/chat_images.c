@@ -12,16 +12,23 @@
 #define AROUND "<fake_token_around_image>"
 #define WHOLE "<global-img>"
 
-/* --- opening ------------------------------------------------------------------------------------ */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static int lacks_token(const struct image_text *x, const struct tokenizer *t, struct error *e)
 {
     const int32_t id = tokenizer_id(t, IMAGE_PLACEHOLDER);
     if (id >= 0)
-        return error_set(e, PL_USAGE, "the tokenizer's " IMAGE_PLACEHOLDER " has the id %d, and the model's image token (image_token_index or image_token_id in config.json) is %d: use the model's own tokenizer, or set the id in config.json",
+        return error_set(e, PL_USAGE,
+                         "the tokenizer's " IMAGE_PLACEHOLDER
+                         " has the id %d, and the model's image token (image_token_index or image_token_id in "
+                         "config.json) is %d: use the model's own tokenizer, or set the id in config.json",
                          id, x->token);
-    return error_set(e, PL_USAGE, "the tokenizer lacks the image token: config.json has its id, %d (image_token_index or image_token_id). Use the model's own tokenizer, or add the token in Python: tokenizer.add_tokens(AddedToken(\"" IMAGE_PLACEHOLDER
-                     "\", special=True)), then set its id in config.json", x->token);
+    return error_set(
+        e, PL_USAGE,
+        "the tokenizer lacks the image token: config.json has its id, %d (image_token_index or image_token_id). Use "
+        "the model's own tokenizer, or add the token in Python: tokenizer.add_tokens(AddedToken(\"" IMAGE_PLACEHOLDER
+        "\", special=True)), then set its id in config.json",
+        x->token);
 }
 
 /* The tokenizer must give the image token, and nothing else, for its text. */
@@ -32,13 +39,16 @@ static int find_token(struct image_text *x, const struct tokenizer *t, struct er
     struct error ignored;
     x->content = x->token >= 0 && x->token < tokenizer_size(t) ? tokenizer_piece(t, x->token) : NULL;
     if (!x->content || (id >= 0 && id != x->token)) return lacks_token(x, t, e);
-    const bool one = !tokenizer_encode(t, x->content, strlen(x->content), NULL, 0, false, &l, &ignored) && l.n == 1 && l.at[0].id == x->token && (id >= 0 || tokenizer_is_special(t, x->token));
+    const bool one = !tokenizer_encode(t, x->content, strlen(x->content), NULL, 0, false, &l, &ignored) && l.n == 1 &&
+                     l.at[0].id == x->token && (id >= 0 || tokenizer_is_special(t, x->token));
     token_list_free(&l);
     return one ? PL_OK : lacks_token(x, t, e);
 }
 
-/* Renders a message of the parts of `content`; whether image and text are written once each, and what stands between them. */
-static bool probe(const struct image_text *x, const struct tokenizer *t, const struct template *template, const char *content, bool *apart)
+/* Renders a message of the parts of `content`; whether image and text are written once each, and
+ * what stands between them. */
+static bool probe(const struct image_text *x, const struct tokenizer *t, const struct template *template,
+                  const char *content, bool *apart)
 {
     static const char text[] = "word";
     struct bump b = {0};
@@ -49,8 +59,10 @@ static bool probe(const struct image_text *x, const struct tokenizer *t, const s
     value_put(&b, m, "content", value_string(&b, content));
     value_append(&b, messages, m);
     const struct text_images as_parts = {.how = &(struct image_text){.parts = true}};
-    const bool rendered = !chat_render(t, template, image_text_messages(&as_parts, messages, &b), NULL, false, &r, &ignored) && r.text.n;
-    const char *image = rendered ? strstr(r.text.at, x->content) : NULL, *word = rendered ? strstr(r.text.at, text) : NULL;
+    const bool rendered =
+        !chat_render(t, template, image_text_messages(&as_parts, messages, &b), NULL, false, &r, &ignored) && r.text.n;
+    const char *image = rendered ? strstr(r.text.at, x->content) : NULL,
+               *word = rendered ? strstr(r.text.at, text) : NULL;
     const bool first = content[0] == text[0], written = image && word && !strstr(image + 1, x->content);
     if (written && (word < image) == first) *apart = first ? image[-1] == '\n' : image[strlen(x->content)] == '\n';
     else *apart = true; /* the template moves the image */
@@ -64,18 +76,22 @@ int image_text_open(struct image_text *x, const struct tokenizer *t, const struc
     x->content = IMAGE_PLACEHOLDER;
     if (x->layout != IMAGE_AS_PIECES && find_token(x, t, e)) return e->code;
     if (x->start_end && (tokenizer_id(t, "<im_start>") < 0 || tokenizer_id(t, "<im_end>") < 0))
-        return error_set(e, PL_USAGE, "config.json has mm_use_im_start_end, and the tokenizer lacks <im_start> or <im_end>: use the model's own tokenizer");
-    x->parts = template && probe(x, t, template, IMAGE_PLACEHOLDER "word", &x->after) && probe(x, t, template, "word" IMAGE_PLACEHOLDER, &x->before);
+        return error_set(e, PL_USAGE,
+                         "config.json has mm_use_im_start_end, and the tokenizer lacks <im_start> or <im_end>: use the "
+                         "model's own tokenizer");
+    x->parts = template && probe(x, t, template, IMAGE_PLACEHOLDER "word", &x->after) &&
+               probe(x, t, template, "word" IMAGE_PLACEHOLDER, &x->before);
     return PL_OK;
 }
 
 uint64_t image_text_fingerprint(const struct image_text *x)
 {
-    const uint64_t facts[] = {1, x->layout, (uint64_t)x->token, x->features, x->start_end, x->parts, x->before, x->after};
+    const uint64_t facts[] = {1,         x->layout, (uint64_t)x->token, x->features, x->start_end, x->parts,
+                              x->before, x->after};
     return hash_bytes(facts, sizeof facts, 0);
 }
 
-/* --- messages ----------------------------------------------------------------------------------- */
+/* --- messages --------------------------------------------------------------------------------- */
 
 const char *image_text_joint(const struct image_text *x) { return x && x->parts ? "" : "\n"; }
 
@@ -95,7 +111,10 @@ static void add_part(struct value *parts, const char *type, const char *text, si
 }
 
 /* Whether image i is a video that is described. */
-static bool is_described(const struct text_images *images, uint32_t i) { return images->how->timed && images->tiles && i < images->n && images->tiles[i].frames; }
+static bool is_described(const struct text_images *images, uint32_t i)
+{
+    return images->how->timed && images->tiles && i < images->n && images->tiles[i].frames;
+}
 
 static bool has_described(const struct text_images *images)
 {
@@ -109,7 +128,8 @@ const struct template *image_text_template(const struct text_images *images, con
     return images->how->video_template && has_described(images) ? images->how->video_template : template;
 }
 
-/* A content as parts: without a line break beside an image where the template has one itself. *k: how many images come before it, and after it. */
+/* A content as parts: without a line break beside an image where the template has one itself. *k:
+ * how many images come before it, and after it. */
 static struct value *split_content(const struct text_images *images, const char *s, uint32_t *k, struct bump *b)
 {
     struct value *parts = value_new(b, VALUE_LIST);
@@ -133,13 +153,14 @@ struct value *image_text_messages(const struct text_images *images, struct value
     for (uint32_t i = 0; i < messages->count; i++) {
         const struct value *content = value_get(messages->items[i], "content");
         struct value *m = value_copy(b, messages->items[i]);
-        if (content && content->kind == VALUE_STRING) value_put(b, m, "content", split_content(images, content->text, &k, b));
+        if (content && content->kind == VALUE_STRING)
+            value_put(b, m, "content", split_content(images, content->text, &k, b));
         value_append(b, list, m);
     }
     return list;
 }
 
-/* --- text --------------------------------------------------------------------------------------- */
+/* --- text ------------------------------------------------------------------------------------- */
 
 static bool inside(const struct rendered *r, uint32_t at)
 {
@@ -148,10 +169,13 @@ static bool inside(const struct rendered *r, uint32_t at)
     return false;
 }
 
-/* The next image from byte `at`: <image> anywhere, or outside of the data the token's own text, and <video> of a video that is described. */
+/* The next image from byte `at`: <image> anywhere, or outside of the data the token's own text, and
+ * <video> of a video that is described. */
 static bool find_place(const struct text_images *images, const struct rendered *r, uint32_t at, struct byte_range *out)
 {
-    const char *const names[] = {IMAGE_PLACEHOLDER, strcmp(IMAGE_PLACEHOLDER, images->how->content) ? images->how->content : NULL, has_described(images) ? VIDEO_PLACEHOLDER : NULL};
+    const char *const names[] = {IMAGE_PLACEHOLDER,
+                                 strcmp(IMAGE_PLACEHOLDER, images->how->content) ? images->how->content : NULL,
+                                 has_described(images) ? VIDEO_PLACEHOLDER : NULL};
     bool found = false;
     for (size_t k = 0; k < COUNT(names); k++) {
         const uint32_t n = names[k] ? (uint32_t)strlen(names[k]) : 0;
@@ -183,14 +207,16 @@ static void put_image(const struct text_images *images, uint32_t i, struct text 
         return;
     }
     for (uint32_t row = 1; row <= t.rows; row++) {
-        for (uint32_t column = 1; column <= t.columns; column++) text_printf(out, AROUND "<row_%u_col_%u>%s", row, column, x->content);
+        for (uint32_t column = 1; column <= t.columns; column++)
+            text_printf(out, AROUND "<row_%u_col_%u>%s", row, column, x->content);
         text_printf(out, "\n");
     }
     text_printf(out, "%s" AROUND WHOLE "%s" AROUND, t.rows ? "\n" : "", x->content);
 }
 
 /* Ranges of the text before `places` became `spans`, as ranges of the new one. */
-static void move_ranges(struct byte_range *at, uint32_t n, const struct range_list *places, const struct range_list *spans, struct range_list *out)
+static void move_ranges(struct byte_range *at, uint32_t n, const struct range_list *places,
+                        const struct range_list *spans, struct range_list *out)
 {
     uint32_t k = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -208,8 +234,10 @@ static void move_ranges(struct byte_range *at, uint32_t n, const struct range_li
 
 static int count_error(const struct text_images *images, uint32_t found, struct error *e)
 {
-    return error_set(e, PL_USAGE, "the rendered text has %u " IMAGE_PLACEHOLDER ", and there %s %u image%s: the chat template %s", found, images->n == 1 ? "is" : "are", images->n,
-                     images->n == 1 ? "" : "s", found < images->n ? "leaves images out" : "repeats them");
+    return error_set(e, PL_USAGE,
+                     "the rendered text has %u " IMAGE_PLACEHOLDER ", and there %s %u image%s: the chat template %s",
+                     found, images->n == 1 ? "is" : "are", images->n, images->n == 1 ? "" : "s",
+                     found < images->n ? "leaves images out" : "repeats them");
 }
 
 int image_text_expand(const struct text_images *images, struct rendered *r, struct range_list *spans, struct error *e)
@@ -248,9 +276,10 @@ int image_text_expand(const struct text_images *images, struct rendered *r, stru
     return PL_OK;
 }
 
-/* --- tokens ------------------------------------------------------------------------------------- */
+/* --- tokens ----------------------------------------------------------------------------------- */
 
-/* BOS stands first, once: whether the tokenizer has yet to add it, as transformers' processors decide. */
+/* BOS stands first, once: whether the tokenizer has yet to add it, as transformers' processors
+ * decide. */
 static bool wants_special(const struct tokenizer *t, const struct rendered *r)
 {
     const char *bos = tokenizer_special(t, "bos_token");
@@ -258,15 +287,18 @@ static bool wants_special(const struct tokenizer *t, const struct rendered *r)
 }
 
 /* Encodes a piece of the text. */
-static int encode_piece(const struct tokenizer *t, const struct rendered *r, struct byte_range piece, bool special, struct token_list *out, struct error *e)
+static int encode_piece(const struct tokenizer *t, const struct rendered *r, struct byte_range piece, bool special,
+                        struct token_list *out, struct error *e)
 {
     struct range_list data = {0};
     const uint32_t first = out->n;
     for (uint32_t i = 0; i < r->data.n; i++) {
-        const uint32_t begin = r->data.at[i].begin > piece.begin ? r->data.at[i].begin : piece.begin, end = r->data.at[i].end < piece.end ? r->data.at[i].end : piece.end;
+        const uint32_t begin = r->data.at[i].begin > piece.begin ? r->data.at[i].begin : piece.begin,
+                       end = r->data.at[i].end < piece.end ? r->data.at[i].end : piece.end;
         if (begin < end) vec_push(&data, ((struct byte_range){begin - piece.begin, end - piece.begin}));
     }
-    int rc = tokenizer_encode(t, r->text.n ? r->text.at + piece.begin : "", piece.end - piece.begin, data.at, data.n, special, out, e);
+    int rc = tokenizer_encode(t, r->text.n ? r->text.at + piece.begin : "", piece.end - piece.begin, data.at, data.n,
+                              special, out, e);
     for (uint32_t i = first; i < out->n && !rc; i++) out->at[i].begin += piece.begin, out->at[i].end += piece.begin;
     vec_free(&data);
     return rc;
@@ -280,11 +312,13 @@ static uint32_t tokens_of(const struct text_images *images, uint32_t k)
     return t.frames ? t.frames : t.rows * t.columns + 1;
 }
 
-/* The features of a token of image k: of the image or a tile, of a frame, or of all frames of a video. */
+/* The features of a token of image k: of the image or a tile, of a frame, or of all frames of a
+ * video. */
 static void put_features(const struct text_images *images, uint32_t k, struct byte_range at, struct token_list *out)
 {
     const struct image_text *x = images->how;
-    const uint32_t frames = images->tiles && k < images->n ? images->tiles[k].frames : 0, n = !frames ? x->features : (is_described(images, k) ? 1 : frames) * x->frame_features;
+    const uint32_t frames = images->tiles && k < images->n ? images->tiles[k].frames : 0,
+                   n = !frames ? x->features : (is_described(images, k) ? 1 : frames) * x->frame_features;
     for (uint32_t i = 0; i < n; i++) vec_push(out, ((struct token){x->token, at.begin, at.end}));
 }
 
@@ -299,7 +333,8 @@ static int put_bos(const struct tokenizer *t, struct token_list *out, struct err
 }
 
 /* The pieces between the images, each by itself. */
-static int encode_pieces(const struct text_images *images, const struct tokenizer *t, const struct rendered *r, const struct range_list *spans, struct token_list *out, struct error *e)
+static int encode_pieces(const struct text_images *images, const struct tokenizer *t, const struct rendered *r,
+                         const struct range_list *spans, struct token_list *out, struct error *e)
 {
     const struct image_text *x = images->how;
     const uint32_t before = x->start_end ? (uint32_t)strlen("<im_start>") : 0;
@@ -316,7 +351,8 @@ static int encode_pieces(const struct text_images *images, const struct tokenize
 }
 
 /* The whole text, in which each image token then becomes all its features. */
-static int encode_whole(const struct text_images *images, const struct tokenizer *t, const struct rendered *r, struct token_list *out, struct error *e)
+static int encode_whole(const struct text_images *images, const struct tokenizer *t, const struct rendered *r,
+                        struct token_list *out, struct error *e)
 {
     const struct image_text *x = images->how;
     struct token_list once = {0};
@@ -335,11 +371,13 @@ static int encode_whole(const struct text_images *images, const struct tokenizer
 }
 
 /* The tokens of each image, and whether image tokens stand nowhere else. */
-static bool find_images(const struct image_text *x, const struct range_list *spans, const struct token_list *l, struct range_list *tokens)
+static bool find_images(const struct image_text *x, const struct range_list *spans, const struct token_list *l,
+                        struct range_list *tokens)
 {
     uint32_t k = 0;
     for (uint32_t i = 0; i <= spans->n; i++) {
-        const uint32_t begin = i < spans->n ? spans->at[i].begin : UINT32_MAX, end = i < spans->n ? spans->at[i].end : 0;
+        const uint32_t begin = i < spans->n ? spans->at[i].begin : UINT32_MAX,
+                       end = i < spans->n ? spans->at[i].end : 0;
         for (; k < l->n && (l->at[k].begin < begin || l->at[k].begin == l->at[k].end); k++)
             if (l->at[k].id == x->token) return false;
         const uint32_t first = k;
@@ -349,11 +387,14 @@ static bool find_images(const struct image_text *x, const struct range_list *spa
     return true;
 }
 
-int image_text_encode(const struct text_images *images, const struct tokenizer *t, const struct rendered *r, const struct range_list *spans, struct token_list *out,
-                      struct range_list *tokens, struct error *e)
+int image_text_encode(const struct text_images *images, const struct tokenizer *t, const struct rendered *r,
+                      const struct range_list *spans, struct token_list *out, struct range_list *tokens,
+                      struct error *e)
 {
-    int rc = images->how->layout == IMAGE_AS_PIECES ? encode_pieces(images, t, r, spans, out, e) : encode_whole(images, t, r, out, e);
+    int rc = images->how->layout == IMAGE_AS_PIECES ? encode_pieces(images, t, r, spans, out, e)
+                                                    : encode_whole(images, t, r, out, e);
     if (!rc && !find_images(images->how, spans, out, tokens))
-        rc = error_set(e, PL_USAGE, "the text itself has the image token %.60s, which must stand for an image alone", images->how->content);
+        rc = error_set(e, PL_USAGE, "the text itself has the image token %.60s, which must stand for an image alone",
+                       images->how->content);
     return rc;
 }

@@ -8,12 +8,13 @@
  *     pieces   LLaVA's original code   the text is cut at images, and each piece is tokenized by itself; the features of
  *                                      the image stand between them
  *
- * A video stands in the text as an image does, with the features of all its frames. SmolVLM's is described instead (video_text.h), each frame
- * by its time and as an image without tiles; Idefics3 takes none.
+ * A video stands in the text as an image does, with the features of all its frames. SmolVLM's is
+ * described instead (video_text.h), each frame by its time and as an image without tiles; Idefics3
+ * takes none.
  *
- * In messages an image is the text <image>. A chat template that takes contents as lists of parts gets
- * [{"type": "image"}, {"type": "text", "text": ...}] instead. A line break that sets the image apart from its text
- * is then left out where the template writes one itself.
+ * In messages an image is the text <image>. A chat template that takes contents as lists of parts
+ * gets [{"type": "image"}, {"type": "text", "text": ...}] instead. A line break that sets the image
+ * apart from its text is then left out where the template writes one itself.
  */
 #ifndef CHAT_IMAGES_H
 #define CHAT_IMAGES_H
@@ -33,20 +34,24 @@ struct image_text {
     uint32_t frame_features; /* of a frame of a video */
     bool start_end;      /* pieces: <im_start> and <im_end> stand around an image (mm_use_im_start_end) */
     bool timed;          /* tiles: videos are described */
-    const struct template *video_template; /* renders conversations with videos, from lists of parts; NULL: the template that renders the others */
+    /* renders conversations with videos, from lists of parts; NULL: the template that renders the
+     * others */
+    const struct template *video_template;
     /* What image_text_open finds: */
     const char *content; /* the token as text */
     bool parts;          /* the template takes lists of parts, */
     bool before, after;  /* and sets an image apart from a text before it, or behind it, by a line break, or moves it */
 };
 
-/* Fills the rest of *x, whose layout, token, features and start_end are set. `template` may be NULL. PL_USAGE, with what to do: the
- * tokenizer lacks the image token, or has it under another id. */
+/* Fills the rest of *x, whose layout, token, features and start_end are set. `template` may be
+ * NULL. PL_USAGE, with what to do: the tokenizer lacks the image token, or has it under another
+ * id. */
 int image_text_open(struct image_text *x, const struct tokenizer *t, const struct template *template, struct error *e);
 /* Of everything that decides ids. */
 uint64_t image_text_fingerprint(const struct image_text *x);
 
-/* What joins an image and a text that are parts of a content in the data; `x` NULL: the model takes text alone. */
+/* What joins an image and a text that are parts of a content in the data; `x` NULL: the model takes
+ * text alone. */
 const char *image_text_joint(const struct image_text *x);
 /* How many images a text asks for. */
 uint32_t image_text_count(const char *text);
@@ -73,11 +78,14 @@ struct range_list {
 const struct template *image_text_template(const struct text_images *images, const struct template *template);
 /* The messages as that template takes them, in `b`. */
 struct value *image_text_messages(const struct text_images *images, struct value *messages, struct bump *b);
-/* Replaces each image in a rendered text by what stands for it, as text, and moves the ranges: none of them holds an image
- * any more. `spans` gets the bytes of each. PL_USAGE: the text has more or fewer images. */
+/* Replaces each image in a rendered text by what stands for it, as text, and moves the ranges: none
+ * of them holds an image any more. `spans` gets the bytes of each. PL_USAGE: the text has more or
+ * fewer images. */
 int image_text_expand(const struct text_images *images, struct rendered *r, struct range_list *spans, struct error *e);
-/* The tokens of an expanded text, and of each image the range of its tokens, with those that name its tiles. */
-int image_text_encode(const struct text_images *images, const struct tokenizer *t, const struct rendered *r, const struct range_list *spans, struct token_list *out,
-                      struct range_list *tokens, struct error *e);
+/* The tokens of an expanded text, and of each image the range of its tokens, with those that name
+ * its tiles. */
+int image_text_encode(const struct text_images *images, const struct tokenizer *t, const struct rendered *r,
+                      const struct range_list *spans, struct token_list *out, struct range_list *tokens,
+                      struct error *e);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * eval.h: scopes, loops and expressions of a rendering.
  *
- * Names are looked up in scopes, innermost first. A loop's body, a macro's body and a block have a scope of
- * their own, and what is set there ends with it; `if` has none. A macro sees the scopes around its
- * definition, not those of its caller.
+ * Names are looked up in scopes, innermost first. A loop's body, a macro's body and a block have a
+ * scope of their own, and what is set there ends with it; `if` has none. A macro sees the scopes
+ * around its definition, not those of its caller.
  *
  *   variables <- the template <- for <- block
  *                     ^--------- macro

@@ -1,9 +1,12 @@
 /*
- * expression.c: parsing expressions. Each function is one level of precedence, loosest first, in Jinja's order:
+ * expression.c: parsing expressions. Each function is one level of precedence, loosest first, in
+ * Jinja's order:
  *
- *   x if c else y, or, and, not, comparisons with in, + -, ~, * / // %, **, - +, then .name [i] (...), then | and is
+ *   x if c else y, or, and, not, comparisons with in, + -, ~, * / // %, **, - +, then .name [i]
+ *   (...), then | and is
  *
- * A filter, test, method or function that is not known is an error here, not when a message meets it.
+ * A filter, test, method or function that is not known is an error here, not when a message meets
+ * it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -115,7 +118,8 @@ static struct node *parse_name(struct parser *p, bool members)
         struct node *member = node_new(p, NODE_MEMBER, l->line);
         member->a = n;
         member->name = expect_name(p);
-        if (member->name[0] == '_') parse_fail(p, l->line, "a namespace has no members that begin with _: '%s'", member->name);
+        if (member->name[0] == '_')
+            parse_fail(p, l->line, "a namespace has no members that begin with _: '%s'", member->name);
         return member;
     }
     return n;
@@ -147,8 +151,10 @@ static void parse_arguments(struct parser *p, struct node *to)
     while (!at_sign(p, ")")) {
         if (l.items.n) expect_sign(p, ",");
         if (at_sign(p, ")")) break;
-        if (at_sign(p, "*") || at_sign(p, "**")) parse_fail(p, p->at->line, "* in the arguments of a call is not supported");
-        const bool name = p->at->kind == TOKEN_NAME && p->at[1].kind == TOKEN_SIGN && p->at[1].n == 1 && p->at[1].at[0] == '=';
+        if (at_sign(p, "*") || at_sign(p, "**"))
+            parse_fail(p, p->at->line, "* in the arguments of a call is not supported");
+        const bool name =
+            p->at->kind == TOKEN_NAME && p->at[1].kind == TOKEN_SIGN && p->at[1].n == 1 && p->at[1].at[0] == '=';
         if (named && !name) parse_fail(p, p->at->line, "an argument without a name follows one with a name");
         named = name;
         const char *word = name ? p->at->at : NULL;
@@ -199,7 +205,8 @@ static struct node *parse_attribute(struct parser *p, struct node *a)
     struct node *n = node_new(p, NODE_ATTRIBUTE, l->line);
     n->a = a;
     n->name = expect_name(p);
-    if (n->name[0] == '_' && n->name[1] == '_') parse_fail(p, l->line, "the attribute '%s' is not for templates", n->name);
+    if (n->name[0] == '_' && n->name[1] == '_')
+        parse_fail(p, l->line, "the attribute '%s' is not for templates", n->name);
     return n;
 }
 
@@ -219,7 +226,8 @@ static struct node *parse_postfix(struct parser *p, struct node *a)
     }
 }
 
-/* The arguments of a filter or test are checked against its row, and a test or filter that they name must be known. */
+/* The arguments of a filter or test are checked against its row, and a test or filter that they
+ * name must be known. */
 static void check_call(struct parser *p, const struct node *n, const char *kind)
 {
     uint32_t place[CALL_ARGS];
@@ -227,7 +235,8 @@ static void check_call(struct parser *p, const struct node *n, const char *kind)
     if (wrong) parse_fail(p, n->line, "the %s '%s' %s", kind, n->name, wrong);
     const uint32_t at = !strcmp(n->name, "selectattr") || !strcmp(n->name, "rejectattr");
     if (!(n->filter->names_test || n->filter->names_filter) || n->n <= at || n->names[at]) return;
-    if (n->items[at]->kind != NODE_CONST || n->items[at]->value.kind != VAR_STRING) parse_fail(p, n->line, "'%s' needs a name in quotes", n->name);
+    if (n->items[at]->kind != NODE_CONST || n->items[at]->value.kind != VAR_STRING)
+        parse_fail(p, n->line, "'%s' needs a name in quotes", n->name);
     const struct str *s = n->items[at]->value.s;
     const char *name = intern(p, s->at, s->n);
     if (n->filter->names_test ? !test_find(name) : !filter_find(name))
@@ -258,7 +267,8 @@ static struct node *parse_test(struct parser *p, struct node *a)
     const enum token_kind kind = p->at->kind;
     if (at_sign(p, "(")) {
         parse_arguments(p, n);
-    } else if ((kind == TOKEN_NAME || kind == TOKEN_STRING || kind == TOKEN_INT || kind == TOKEN_FLOAT || at_sign(p, "[") || at_sign(p, "{")) &&
+    } else if ((kind == TOKEN_NAME || kind == TOKEN_STRING || kind == TOKEN_INT || kind == TOKEN_FLOAT ||
+                at_sign(p, "[") || at_sign(p, "{")) &&
                !at_name(p, "else") && !at_name(p, "or") && !at_name(p, "and")) {
         if (at_name(p, "is")) parse_fail(p, p->at->line, "tests cannot be chained with is");
         struct list l = {0};
@@ -305,7 +315,11 @@ static struct node *parse_product(struct parser *p)
 {
     struct node *a = parse_power(p);
     for (;;) {
-        const char op = at_sign(p, "*") ? '*' : at_sign(p, "/") ? '/' : at_sign(p, "//") ? 'd' : at_sign(p, "%") ? '%' : 0;
+        const char op = at_sign(p, "*")    ? '*'
+                        : at_sign(p, "/")  ? '/'
+                        : at_sign(p, "//") ? 'd'
+                        : at_sign(p, "%")  ? '%'
+                                           : 0;
         if (!op) return a;
         p->at++;
         a = binary(p, NODE_BINARY, op, a, parse_power(p));
@@ -416,7 +430,8 @@ struct node *parse_tuple(struct parser *p, bool if_else, bool in_parentheses)
         if (!skip_sign(p, ",")) break;
         tuple = true;
     }
-    if (!tuple && !l.items.n && !in_parentheses) parse_fail(p, first->line, "expected an expression before %s", describe_lexeme(first, what));
+    if (!tuple && !l.items.n && !in_parentheses)
+        parse_fail(p, first->line, "expected an expression before %s", describe_lexeme(first, what));
     struct node *n = node_new(p, NODE_TUPLE, first->line);
     list_done(&l, n);
     return tuple || !n->n ? n : n->items[0];

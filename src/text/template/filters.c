@@ -1,6 +1,6 @@
 /*
- * filters.c: the filters, value | name(arguments), as Jinja defines them: those of strings and numbers.
- * sequences.c has those of lists and dicts.
+ * filters.c: the filters, value | name(arguments), as Jinja defines them: those of strings and
+ * numbers. sequences.c has those of lists and dicts.
  */
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +12,8 @@
 
 /* ---- arguments ---- */
 
-const char *args_place(const char *params, uint32_t least, const char *const *names, uint32_t n, uint32_t place[CALL_ARGS])
+const char *args_place(const char *params, uint32_t least, const char *const *names, uint32_t n,
+                       uint32_t place[CALL_ARGS])
 {
     bool given[CALL_ARGS] = {false};
     uint32_t count = params[0] != 0;
@@ -175,13 +176,17 @@ static const struct str *json_indent(struct render *r, struct var v)
 
 static struct var filter_tojson(struct render *r, struct var in, const struct args *a)
 {
-    static const struct str comma_blank = {.at = ", ", .n = 2}, comma = {.at = ",", .n = 1}, colon = {.at = ": ", .n = 2};
-    struct json_style style = {.ascii = is_given(a->at[0]) && var_truth(a->at[0]), .sort = var_truth(a->at[3]), .indent = json_indent(r, a->at[1])};
+    static const struct str comma_blank = {.at = ", ", .n = 2}, comma = {.at = ",", .n = 1},
+                            colon = {.at = ": ", .n = 2};
+    struct json_style style = {.ascii = is_given(a->at[0]) && var_truth(a->at[0]),
+                               .sort = var_truth(a->at[3]),
+                               .indent = json_indent(r, a->at[1])};
     style.item = style.indent ? &comma : &comma_blank;
     style.key = &colon;
     if (is_given(a->at[2]) && a->at[2].kind != VAR_NONE) {
         struct seq *pair = var_elements(r, a->at[2]);
-        if (pair->n != 2 || pair->at[0].kind != VAR_STRING || pair->at[1].kind != VAR_STRING) fail(r, "'tojson': separators are two strings");
+        if (pair->n != 2 || pair->at[0].kind != VAR_STRING || pair->at[1].kind != VAR_STRING)
+            fail(r, "'tojson': separators are two strings");
         style.item = pair->at[0].s;
         style.key = pair->at[1].s;
     }
@@ -190,7 +195,8 @@ static struct var filter_tojson(struct render *r, struct var in, const struct ar
     return build_done(&b);
 }
 
-/* Some templates name it, but the environment of transformers has no such filter: it fails where it is reached. */
+/* Some templates name it, but the environment of transformers has no such filter: it fails where it
+ * is reached. */
 static struct var filter_from_json(struct render *r, struct var in, const struct args *a)
 {
     (void)in, (void)a;
@@ -207,7 +213,8 @@ static bool plain_number(struct render *r, const struct str *s, char **out)
     uint32_t n = 0;
     for (uint32_t i = 0; i < text.s->n; i++) {
         const char c = text.s->at[i];
-        const bool between = i && i + 1 < text.s->n && strchr("0123456789", text.s->at[i - 1]) && strchr("0123456789", text.s->at[i + 1]);
+        const bool between = i && i + 1 < text.s->n && strchr("0123456789", text.s->at[i - 1]) &&
+                             strchr("0123456789", text.s->at[i + 1]);
         if (c == '_' && between) continue;
         if (!c || !strchr("0123456789+-.eE", c)) return false;
         digits[n++] = c;
@@ -266,7 +273,8 @@ static struct var filter_round(struct render *r, struct var in, const struct arg
     if (places < 0 || places > 50) fail(r, "'round' takes 0 to 50 places");
     if (is_given(a->at[1]) && (a->at[1].kind != VAR_STRING || !str_is(a->at[1].s, "common"))) {
         const bool up = a->at[1].kind == VAR_STRING && str_is(a->at[1].s, "ceil");
-        if (!up && !(a->at[1].kind == VAR_STRING && str_is(a->at[1].s, "floor"))) fail(r, "'round' knows common, ceil and floor");
+        if (!up && !(a->at[1].kind == VAR_STRING && str_is(a->at[1].s, "floor")))
+            fail(r, "'round' knows common, ceil and floor");
         const double scale = pow(10, (double)places), x = var_number(in) * scale;
         return var_float((up ? ceil(x) : floor(x)) / scale);
     }

@@ -41,7 +41,8 @@ static void percent_number(struct percent *p, const char *flags, int width, int 
     char format[64], digits[512];
     if (!var_is_number(v)) fail(p->r, "%%%c needs a number, not a %s", kind, var_type(v));
     const bool whole = strchr("diuxXo", kind) != NULL;
-    if (whole && v.kind == VAR_FLOAT && (strchr("xXo", kind) || !(fabs(v.f) < 0x1p63))) fail(p->r, "%%%c needs an integer", kind);
+    if (whole && v.kind == VAR_FLOAT && (strchr("xXo", kind) || !(fabs(v.f) < 0x1p63)))
+        fail(p->r, "%%%c needs an integer", kind);
     if (whole) {
         const long long x = v.kind == VAR_FLOAT ? (long long)v.f : v.kind == VAR_BOOL ? v.truth : v.i;
         if (strchr("xXo", kind) && x < 0) fail(p->r, "%%%c of a negative number is not supported", kind);
@@ -73,7 +74,8 @@ static const char *percent_one(struct percent *p, const char *at, const char *en
     flags[n] = 0;
     for (; at < end && *at >= '0' && *at <= '9' && width < 400; at++) width = width * 10 + (*at - '0');
     if (at < end && *at == '.')
-        for (at++, precision = 0; at < end && *at >= '0' && *at <= '9' && precision < 100; at++) precision = precision * 10 + (*at - '0');
+        for (at++, precision = 0; at < end && *at >= '0' && *at <= '9' && precision < 100; at++)
+            precision = precision * 10 + (*at - '0');
     if (width > 400 || precision > 100) fail(p->r, "%%: a width beyond 400 or more than 100 digits");
     if (at == end) fail(p->r, "%% at the end of a format");
     const char kind = *at++;
@@ -103,7 +105,9 @@ struct var string_percent(struct render *r, struct var format, struct var values
         build_slice(&p.b, format.s, (uint32_t)(at - format.s->at), (uint32_t)(to - format.s->at));
         at = sign ? percent_one(&p, sign + 1, end) : end;
     }
-    const bool used = values.kind == VAR_TUPLE ? p.next == values.q->n : p.next || values.kind == VAR_DICT || values.kind == VAR_LIST || values.kind == VAR_UNDEFINED;
+    const bool used = values.kind == VAR_TUPLE ? p.next == values.q->n
+                                               : p.next || values.kind == VAR_DICT || values.kind == VAR_LIST ||
+                                                     values.kind == VAR_UNDEFINED;
     if (!used) fail(r, "%% has values that are not used");
     return build_done(&p.b);
 }
@@ -122,7 +126,8 @@ static struct var format_value(struct render *r, const struct args *a, const cha
     }
     for (uint32_t i = positional; i < a->n; i++)
         if (strlen(a->names[i]) == n && !memcmp(a->names[i], name, n)) return a->at[i];
-    fail(r, "format has no value '%.*s' (attributes and layouts after : are not supported)", (int)(n < 60 ? n : 60), name);
+    fail(r, "format has no value '%.*s' (attributes and layouts after : are not supported)", (int)(n < 60 ? n : 60),
+         name);
 }
 
 struct var string_format(struct render *r, struct var format, const struct args *a)

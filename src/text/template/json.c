@@ -23,7 +23,9 @@ static void json_escape(struct build *b, uint32_t c, bool data)
     char text[16];
     if (at) snprintf(text, sizeof text, "\\%c", names[at - plain]);
     else if (c < 0x10000) snprintf(text, sizeof text, "\\u%04x", (unsigned)c);
-    else snprintf(text, sizeof text, "\\u%04x\\u%04x", (unsigned)(0xd800 + ((c - 0x10000) >> 10)), (unsigned)(0xdc00 + ((c - 0x10000) & 0x3ff)));
+    else
+        snprintf(text, sizeof text, "\\u%04x\\u%04x", (unsigned)(0xd800 + ((c - 0x10000) >> 10)),
+                 (unsigned)(0xdc00 + ((c - 0x10000) & 0x3ff)));
     build_bytes(b, text, strlen(text), data);
 }
 
@@ -34,7 +36,8 @@ static void json_string(struct json_state *s, const struct str *text)
     for (uint32_t i = 0; i < text->n;) {
         int n;
         const uint32_t c = code_at(text->at + i, &n);
-        const bool data = str_is_data(text, i, &hint), escape = c < 0x20 || c == '"' || c == '\\' || (c >= 0x7f && s->style->ascii);
+        const bool data = str_is_data(text, i, &hint),
+                   escape = c < 0x20 || c == '"' || c == '\\' || (c >= 0x7f && s->style->ascii);
         if (escape) json_escape(s->b, c, data);
         else build_bytes(s->b, text->at + i, (size_t)n, data);
         i += (uint32_t)n;
@@ -78,7 +81,8 @@ static void json_key(struct json_state *s, struct var key)
         json_string(s, key.s);
         return;
     }
-    if (key.kind != VAR_NONE && key.kind != VAR_BIG && !var_is_number(key)) fail(s->b->r, "tojson: a %s cannot be a key", var_type(key));
+    if (key.kind != VAR_NONE && key.kind != VAR_BIG && !var_is_number(key))
+        fail(s->b->r, "tojson: a %s cannot be a key", var_type(key));
     build_text(s->b, "\"");
     json_var(s, key);
     build_text(s->b, "\"");

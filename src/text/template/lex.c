@@ -3,7 +3,8 @@
  *
  *   Hello {{ name -}}  \n {% if x %}\n   y
  *   TEXT  PRINT NAME END  BLOCK NAME NAME END TEXT        "-" eats blanks on its side; a block eats the
- *                                                        blanks before it on its line, and one line end behind it
+ *                                                        blanks before it on its line, and one line
+ *                                                        end behind it
  */
 #include <ctype.h>
 #include <errno.h>
@@ -56,7 +57,8 @@ static bool starts(const struct lexer *x, const char *at, const char *with)
     return (size_t)(x->end - at) >= n && !memcmp(at, with, n);
 }
 
-/* Behind a tag that ends at `at` with `close`: "-" eats blanks, a block's end eats one line end. NULL: the tag does not end here. */
+/* Behind a tag that ends at `at` with `close`: "-" eats blanks, a block's end eats one line end.
+ * NULL: the tag does not end here. */
 static const char *tag_end(const struct lexer *x, const char *at, const char *close, bool block)
 {
     if (starts(x, at, close)) return at + 2 + (block && at + 2 < x->end && at[2] == '\n');
@@ -124,7 +126,8 @@ static void lex_raw(struct lexer *x)
 
 static void put_code(struct parser *p, char *out, uint32_t *n, uint32_t line, uint32_t code)
 {
-    if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) parse_fail(p, line, "an escape in a string is no character");
+    if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
+        parse_fail(p, line, "an escape in a string is no character");
     *n += (uint32_t)code_encode(code, out + *n);
 }
 
@@ -132,7 +135,8 @@ static uint32_t escape_digits(struct lexer *x, const char *at, const char *end, 
 {
     uint32_t code = 0;
     for (int i = 0; i < n; i++) {
-        if (at + i >= end || !isxdigit((unsigned char)at[i])) parse_fail(x->p, x->line, "an escape in a string needs %d hexadecimal digits", n);
+        if (at + i >= end || !isxdigit((unsigned char)at[i]))
+            parse_fail(x->p, x->line, "an escape in a string needs %d hexadecimal digits", n);
         const char c = (char)tolower((unsigned char)at[i]);
         code = code << 4 | (uint32_t)(c <= '9' ? c - '0' : c - 'a' + 10);
     }
@@ -195,7 +199,8 @@ static bool is_zero(char c) { return c == '0'; }
 static const char *float_end(const struct lexer *x)
 {
     const char *at = digits_end(x->at, x->end, is_decimal), *whole = at;
-    if (x->p->tokens.n && x->p->tokens.at[x->p->tokens.n - 1].kind == TOKEN_SIGN && x->at[-1] == '.') return NULL; /* a.0.1 */
+    /* a.0.1 */
+    if (x->p->tokens.n && x->p->tokens.at[x->p->tokens.n - 1].kind == TOKEN_SIGN && x->at[-1] == '.') return NULL;
     if (at + 1 < x->end && *at == '.' && is_decimal(at[1])) at = digits_end(at + 1, x->end, is_decimal);
     if (at < x->end && (*at == 'e' || *at == 'E')) {
         const char *exponent = at + 1 + (at + 1 < x->end && (at[1] == '+' || at[1] == '-'));
@@ -241,8 +246,8 @@ static void lex_number(struct lexer *x)
 
 static void lex_sign(struct lexer *x, char *open, uint32_t *n_open)
 {
-    static const char *const signs[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")",
-                                        "{", "}", ">", "<", "=", ".", ":", "|", ",", ";"};
+    static const char *const signs[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[",
+                                        "]",  "(",  ")",  "{",  "}",  ">",  "<", "=", ".", ":", "|", ",", ";"};
     for (size_t i = 0; i < COUNT(signs); i++) {
         if (!starts(x, x->at, signs[i])) continue;
         const char c = signs[i][0];
@@ -266,7 +271,8 @@ static void lex_tag(struct lexer *x, bool block)
     uint32_t n_open = 0;
     const uint32_t line = x->line;
     while (x->at < x->end) {
-        const char *end = n_open ? NULL : tag_end(x, x->at, block ? "%}" : "}}", block), *blanks = skip_blanks(x->at, x->end);
+        const char *end = n_open ? NULL : tag_end(x, x->at, block ? "%}" : "}}", block),
+                   *blanks = skip_blanks(x->at, x->end);
         if (end) {
             push(x, block ? TOKEN_BLOCK_END : TOKEN_PRINT_END, x->at, 2);
             advance(x, end);

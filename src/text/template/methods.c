@@ -10,10 +10,12 @@
 #include "text/template/unicode.h"
 
 /* Every method of Python's types: {"items": 1}.items is one of these, not the key. */
-static const char string_methods[] =
-    " capitalize casefold center count encode endswith expandtabs find format format_map index isalnum isalpha isascii isdecimal isdigit"
-    " isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip maketrans partition removeprefix"
-    " removesuffix replace rfind rindex rjust rpartition rsplit rstrip split splitlines startswith strip swapcase title translate upper zfill ";
+static const char string_methods[] = " capitalize casefold center count encode endswith expandtabs find format "
+                                     "format_map index isalnum isalpha isascii isdecimal isdigit"
+                                     " isidentifier islower isnumeric isprintable isspace istitle isupper join ljust "
+                                     "lower lstrip maketrans partition removeprefix"
+                                     " removesuffix replace rfind rindex rjust rpartition rsplit rstrip split "
+                                     "splitlines startswith strip swapcase title translate upper zfill ";
 static const char list_methods[] = " append clear copy count extend index insert pop remove reverse sort ";
 static const char tuple_methods[] = " count index ";
 static const char dict_methods[] = " clear copy fromkeys get items keys pop popitem setdefault update values ";
@@ -21,8 +23,10 @@ static const char list_changes[] = " append clear extend insert pop remove rever
 static const char dict_changes[] = " clear pop popitem setdefault update ";
 /* Those that can be called here. */
 static const char callable[] =
-    " capitalize center count endswith find format index isspace join ljust lower lstrip partition removeprefix removesuffix replace rfind"
-    " rindex rjust rpartition rsplit rstrip split splitlines startswith strip title upper zfill copy get items keys values"
+    " capitalize center count endswith find format index isspace join ljust lower lstrip partition removeprefix "
+    "removesuffix replace rfind"
+    " rindex rjust rpartition rsplit rstrip split splitlines startswith strip title upper zfill copy get items keys "
+    "values"
     " append clear extend insert pop remove reverse sort popitem setdefault update cycle changed ";
 
 static bool has_word(const char *words, const char *word)
@@ -61,7 +65,10 @@ static struct var dict_view(struct render *r, const struct dict *d, const char *
 {
     struct seq *q = seq_new(r, d->n);
     for (uint32_t i = 0; i < d->n; i++)
-        seq_push(r, q, name[0] == 'i' ? var_pair(r, d->keys[i], d->values[i]) : name[0] == 'k' ? d->keys[i] : d->values[i]);
+        seq_push(r, q,
+                 name[0] == 'i'   ? var_pair(r, d->keys[i], d->values[i])
+                 : name[0] == 'k' ? d->keys[i]
+                                  : d->values[i]);
     q->name = name;
     return var_seq(r, VAR_VIEW, q);
 }
@@ -161,7 +168,8 @@ static struct var call_dict(struct render *r, const char *name, const struct arg
         else put_pairs(r, d, a->at[i]);
     }
     for (uint32_t i = 0; space && i < d->n; i++)
-        if (d->keys[i].kind == VAR_STRING && d->keys[i].s->n && d->keys[i].s->at[0] == '_') fail(r, "a namespace has no members that begin with _");
+        if (d->keys[i].kind == VAR_STRING && d->keys[i].s->n && d->keys[i].s->at[0] == '_')
+            fail(r, "a namespace has no members that begin with _");
     return (struct var){.kind = space ? VAR_NAMESPACE : VAR_DICT, .d = d};
 }
 
@@ -173,16 +181,25 @@ static struct var call_raise(struct render *r, const struct args *a)
 
 static struct var call_strftime(struct render *r, const struct args *a)
 {
-    if (a->n != 1 || (a->names[0] && strcmp(a->names[0], "format")) || a->at[0].kind != VAR_STRING) fail(r, "strftime_now takes a format");
+    if (a->n != 1 || (a->names[0] && strcmp(a->names[0], "format")) || a->at[0].kind != VAR_STRING)
+        fail(r, "strftime_now takes a format");
     struct tm day = {0};
     if (!r->date) {
         const time_t now = time(NULL);
         localtime_r(&now, &day);
     } else {
         int year, month, date, n = 0, hour = 0, minute = 0, second = 0;
-        if (sscanf(r->date, "%4d-%2d-%2d%n", &year, &month, &date, &n) != 3) fail(r, "strftime_now is \"%.40s\"; expected a date like 2026-01-31", r->date);
-        if (r->date[n] && sscanf(r->date + n, " %2d:%2d:%2d", &hour, &minute, &second) != 3) fail(r, "strftime_now is \"%.40s\"; expected a time like 2026-01-31 12:00:00", r->date);
-        day = (struct tm){.tm_year = year - 1900, .tm_mon = month - 1, .tm_mday = date, .tm_hour = hour, .tm_min = minute, .tm_sec = second, .tm_isdst = -1};
+        if (sscanf(r->date, "%4d-%2d-%2d%n", &year, &month, &date, &n) != 3)
+            fail(r, "strftime_now is \"%.40s\"; expected a date like 2026-01-31", r->date);
+        if (r->date[n] && sscanf(r->date + n, " %2d:%2d:%2d", &hour, &minute, &second) != 3)
+            fail(r, "strftime_now is \"%.40s\"; expected a time like 2026-01-31 12:00:00", r->date);
+        day = (struct tm){.tm_year = year - 1900,
+                          .tm_mon = month - 1,
+                          .tm_mday = date,
+                          .tm_hour = hour,
+                          .tm_min = minute,
+                          .tm_sec = second,
+                          .tm_isdst = -1};
         mktime(&day); /* the day of the week */
     }
     char *format = str_c(r, a->at[0].s), *out = take(r, 4096);

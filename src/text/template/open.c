@@ -20,50 +20,48 @@ enum { TEMPLATE_BYTES = 4 << 20, CONFIG_BYTES = 64 << 20 };
 static const struct {
     const char *name, *source;
 } built_in[] = {
-    {"chatml",
-     "{% for message in messages %}"
-     "{{ '<|im_start|>' + message['role'] + '\\n' }}"
-     "{% if message['role'] == 'assistant' %}"
-     "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\\n' }}"
-     "{% else %}"
-     "{{ message['content'] + '<|im_end|>\\n' }}"
-     "{% endif %}"
-     "{% endfor %}"
-     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"},
-    /* The conversation modes of LLaVA-Med and LLaVA 1.5, whose original folders have no template. */
-    {"mistral_instruct",
-     "{% set first = namespace(text='') %}"
-     "{% for message in messages %}"
-     "{% if message['role'] == 'system' %}"
-     "{% set first.text = '<<SYS>>\\n' + message['content'] + '\\n<</SYS>>\\n\\n' %}"
-     "{% elif message['role'] == 'assistant' %}"
-     "{% generation %}{{ ' ' + message['content'] + ' ' + eos_token }}{% endgeneration %}"
-     "{% else %}"
-     "{{ '[INST] ' + first.text + message['content'] + ' [/INST]' }}{% set first.text = '' %}"
-     "{% endif %}"
-     "{% endfor %}"},
+    {"chatml", "{% for message in messages %}"
+               "{{ '<|im_start|>' + message['role'] + '\\n' }}"
+               "{% if message['role'] == 'assistant' %}"
+               "{% generation %}{{ message['content'] + '<|im_end|>' }}{% endgeneration %}{{ '\\n' }}"
+               "{% else %}"
+               "{{ message['content'] + '<|im_end|>\\n' }}"
+               "{% endif %}"
+               "{% endfor %}"
+               "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"},
+    /* The conversation modes of LLaVA-Med and LLaVA 1.5, whose original folders have no
+     * template. */
+    {"mistral_instruct", "{% set first = namespace(text='') %}"
+                         "{% for message in messages %}"
+                         "{% if message['role'] == 'system' %}"
+                         "{% set first.text = '<<SYS>>\\n' + message['content'] + '\\n<</SYS>>\\n\\n' %}"
+                         "{% elif message['role'] == 'assistant' %}"
+                         "{% generation %}{{ ' ' + message['content'] + ' ' + eos_token }}{% endgeneration %}"
+                         "{% else %}"
+                         "{{ '[INST] ' + first.text + message['content'] + ' [/INST]' }}{% set first.text = '' %}"
+                         "{% endif %}"
+                         "{% endfor %}"},
     /* SmolVLM's, with videos: contents are lists of parts. */
-    {"smolvlm",
-     "{{ '<|im_start|>' }}"
-     "{% for message in messages %}"
-     "{{ message['role'] | capitalize }}{{ ':' if message['content'][0]['type'] == 'image' else ': ' }}"
-     "{% for part in message['content'] %}"
-     "{% if part['type'] == 'text' %}{{ part['text'] }}{% elif part['type'] == 'image' %}{{ '<image>' }}{% elif part['type'] == 'video' %}{{ '<video>' }}{% endif %}"
-     "{% endfor %}"
-     "{{ '<end_of_utterance>\\n' }}"
-     "{% endfor %}"
-     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"},
-    {"vicuna_v1",
-     "{% for message in messages %}"
-     "{% if message['role'] == 'system' %}"
-     "{{ message['content'] + ' ' }}"
-     "{% elif message['role'] == 'assistant' %}"
-     "{{ 'ASSISTANT:' }}{% generation %}{{ ' ' + message['content'] + eos_token }}{% endgeneration %}"
-     "{% else %}"
-     "{{ 'USER: ' + message['content'] + ' ' }}"
-     "{% endif %}"
-     "{% endfor %}"
-     "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"},
+    {"smolvlm", "{{ '<|im_start|>' }}"
+                "{% for message in messages %}"
+                "{{ message['role'] | capitalize }}{{ ':' if message['content'][0]['type'] == 'image' else ': ' }}"
+                "{% for part in message['content'] %}"
+                "{% if part['type'] == 'text' %}{{ part['text'] }}{% elif part['type'] == 'image' %}{{ '<image>' }}{% "
+                "elif part['type'] == 'video' %}{{ '<video>' }}{% endif %}"
+                "{% endfor %}"
+                "{{ '<end_of_utterance>\\n' }}"
+                "{% endfor %}"
+                "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"},
+    {"vicuna_v1", "{% for message in messages %}"
+                  "{% if message['role'] == 'system' %}"
+                  "{{ message['content'] + ' ' }}"
+                  "{% elif message['role'] == 'assistant' %}"
+                  "{{ 'ASSISTANT:' }}{% generation %}{{ ' ' + message['content'] + eos_token }}{% endgeneration %}"
+                  "{% else %}"
+                  "{{ 'USER: ' + message['content'] + ' ' }}"
+                  "{% endif %}"
+                  "{% endfor %}"
+                  "{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"},
 };
 
 static int read_jinja(struct template **out, const char *path, struct error *e)
@@ -81,7 +79,8 @@ static const struct value *find_named(const struct value *list, const char *name
 {
     for (uint32_t i = 0; i < list->count; i++) {
         const struct value *found = value_get(list->items[i], "name");
-        if (found && found->kind == VALUE_STRING && !strcmp(found->text, name)) return value_get(list->items[i], "template");
+        if (found && found->kind == VALUE_STRING && !strcmp(found->text, name))
+            return value_get(list->items[i], "template");
     }
     return NULL;
 }
@@ -115,7 +114,8 @@ static int read_folder(struct template **out, const char *folder, const char *na
 {
     static const char *const configs[] = {"chat_template.json", "tokenizer_config.json"};
     char path[4096], more[300];
-    if (!strcmp(name, "default") && path_of(path, sizeof path, folder, "chat_template", ".jinja")) return read_jinja(out, path, e);
+    if (!strcmp(name, "default") && path_of(path, sizeof path, folder, "chat_template", ".jinja"))
+        return read_jinja(out, path, e);
     if ((size_t)snprintf(more, sizeof more, "additional_chat_templates/%s", name) < sizeof more && !strchr(name, '/') &&
         path_of(path, sizeof path, folder, more, ".jinja"))
         return read_jinja(out, path, e);
@@ -126,8 +126,10 @@ static int read_folder(struct template **out, const char *folder, const char *na
     }
     if (strcmp(name, "default")) return error_set(e, PL_USAGE, "%s: no chat template named \"%s\"", folder, name);
     return error_set(e, PL_USAGE,
-                     "%s has no chat template: no chat_template.jinja, no chat_template.json, and no \"chat_template\" in tokenizer_config.json. "
-                     "Name a file with data.template: FILE, or a built-in one with data.template: chatml (ChatML), mistral_instruct (LLaVA-Med), vicuna_v1 (LLaVA 1.5) or smolvlm (SmolVLM)",
+                     "%s has no chat template: no chat_template.jinja, no chat_template.json, and no \"chat_template\" "
+                     "in tokenizer_config.json. "
+                     "Name a file with data.template: FILE, or a built-in one with data.template: chatml (ChatML), "
+                     "mistral_instruct (LLaVA-Med), vicuna_v1 (LLaVA 1.5) or smolvlm (SmolVLM)",
                      folder);
 }
 
@@ -135,11 +137,13 @@ int template_open(struct template **out, const char *folder, const char *file, c
 {
     *out = NULL;
     for (size_t i = 0; file && i < COUNT(built_in); i++)
-        if (!strcmp(file, built_in[i].name)) return template_read(out, built_in[i].source, strlen(built_in[i].source), built_in[i].name, e);
+        if (!strcmp(file, built_in[i].name))
+            return template_read(out, built_in[i].source, strlen(built_in[i].source), built_in[i].name, e);
     if (!file || (folder && !strcmp(file, "model"))) return read_folder(out, folder, name ? name : "default", e);
     if (strstr(file, "{%") || strstr(file, "{{")) return template_read(out, file, strlen(file), "the template", e);
     if (!path_has_ending(file, ".json")) return read_jinja(out, file, e);
     int rc = read_config(out, file, name ? name : "default", e);
-    if (!rc && !*out) rc = error_set(e, PL_USAGE, "%s has no \"chat_template\"%s%s", file, name ? " named " : "", name ? name : "");
+    if (!rc && !*out)
+        rc = error_set(e, PL_USAGE, "%s has no \"chat_template\"%s%s", file, name ? " named " : "", name ? name : "");
     return rc;
 }

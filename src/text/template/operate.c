@@ -227,7 +227,8 @@ static struct span slice_span(struct render *r, int64_t n, struct var from, stru
     if (s.step < -INT32_MAX) s.step = -INT32_MAX; /* longer than any sequence */
     if (s.step > INT32_MAX) s.step = INT32_MAX;
     const int64_t low = s.step < 0 ? -1 : 0, high = s.step < 0 ? n - 1 : n;
-    int64_t bound[2] = {slice_bound(r, from, s.step < 0 ? INT64_MAX : INT64_MIN), slice_bound(r, to, s.step < 0 ? INT64_MIN : INT64_MAX)};
+    int64_t bound[2] = {slice_bound(r, from, s.step < 0 ? INT64_MAX : INT64_MIN),
+                        slice_bound(r, to, s.step < 0 ? INT64_MIN : INT64_MAX)};
     for (int i = 0; i < 2; i++) {
         if (bound[i] < 0) bound[i] = bound[i] < -n ? low : bound[i] + n;
         if (bound[i] > high) bound[i] = high;

@@ -1,8 +1,8 @@
 /*
  * parse.h: a parsed template: tokens and the tree.
  *
- * Private to the template files. The tree lives in the template's bump allocator and is never changed after
- * template_read, so that threads share it.
+ * Private to the template files. The tree lives in the template's bump allocator and is never
+ * changed after template_read, so that threads share it.
  */
 #ifndef TEMPLATE_PARSE_H
 #define TEMPLATE_PARSE_H

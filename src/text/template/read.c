@@ -30,7 +30,8 @@ void parse_grow(struct parser *p, void **at, uint32_t *cap, uint32_t n, size_t s
 static struct word **word_slot(const struct template *t, const char *name, size_t n)
 {
     uint32_t at = (uint32_t)hash_bytes(name, n, 0) & (t->n_slots - 1);
-    while (t->words[at] && (strncmp(t->words[at]->text, name, n) || t->words[at]->text[n])) at = (at + 1) & (t->n_slots - 1);
+    while (t->words[at] && (strncmp(t->words[at]->text, name, n) || t->words[at]->text[n]))
+        at = (at + 1) & (t->n_slots - 1);
     return &t->words[at];
 }
 
@@ -77,7 +78,8 @@ bool name_is_bound(const char *name)
 
 /* ---- a whole template ---- */
 
-/* Line ends become "\n", and the last one is dropped, as Jinja does. Returns the length, or n + 1 when the text is not UTF-8. */
+/* Line ends become "\n", and the last one is dropped, as Jinja does. Returns the length, or n + 1
+ * when the text is not UTF-8. */
 static size_t normalize(const char *source, size_t n, char *out)
 {
     size_t length = 0;
@@ -111,7 +113,8 @@ int template_read(struct template **out, const char *source, size_t n, const cha
 {
     enum { SOURCE_LIMIT = 4 << 20 };
     *out = NULL;
-    if (n > SOURCE_LIMIT) return error_set(e, PL_USAGE, "%s: the template has more than %d MiB", name, SOURCE_LIMIT >> 20);
+    if (n > SOURCE_LIMIT)
+        return error_set(e, PL_USAGE, "%s: the template has more than %d MiB", name, SOURCE_LIMIT >> 20);
     struct template *t = mem_alloc(sizeof *t);
     char *text = bump_alloc(&t->memory, n + 1);
     t->name = bump_string(&t->memory, name);

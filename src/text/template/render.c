@@ -21,7 +21,8 @@ static enum flow exec_for(struct render *r, struct scope *s, const struct node *
         assign(r, inner, n->a, l->current);
         const uint32_t begin = r->root->n;
         const enum flow flow = exec_body(r, inner, &n->bodies[0]);
-        if (l->current.kind == VAR_DICT && l->current.d->message && r->root->n > begin) r->turns.at[l->current.d->message - 1] = (struct byte_range){begin, r->root->n};
+        if (l->current.kind == VAR_DICT && l->current.d->message && r->root->n > begin)
+            r->turns.at[l->current.d->message - 1] = (struct byte_range){begin, r->root->n};
         if (flow == FLOW_BREAK) break;
         if (flow == FLOW_NEXT) whole = true;
     }
@@ -112,8 +113,8 @@ enum flow exec_body(struct render *r, struct scope *s, const struct body *body)
 
 /* ---- a whole rendering ---- */
 
-/* A role is the name of a part in the conversation, and templates make control tokens of it: "<|" + role + "|>". One that is
- * an identifier is not data. */
+/* A role is the name of a part in the conversation, and templates make control tokens of it: "<|" +
+ * role + "|>". One that is an identifier is not data. */
 static void read_messages(struct render *r, struct var messages)
 {
     static const char word[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
@@ -121,7 +122,8 @@ static void read_messages(struct render *r, struct var messages)
         const struct var m = messages.q->at[i], *role = m.kind == VAR_DICT ? dict_get_name(m.d, "role") : NULL;
         vec_push(&r->turns, ((struct byte_range){0, 0}));
         if (m.kind == VAR_DICT) m.d->message = i + 1;
-        if (role && role->kind == VAR_STRING && strspn(role->s->at, word) == role->s->n) ((struct str *)role->s)->n_data = 0;
+        if (role && role->kind == VAR_STRING && strspn(role->s->at, word) == role->s->n)
+            ((struct str *)role->s)->n_data = 0;
     }
 }
 

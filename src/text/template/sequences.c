@@ -80,7 +80,8 @@ static struct var filter_items(struct render *r, struct var in, const struct arg
     (void)a;
     struct seq *q = seq_new(r, 0);
     if (in.kind != VAR_DICT && in.kind != VAR_UNDEFINED) fail(r, "'items' takes a dict, not a %s", var_type(in));
-    for (uint32_t i = 0; in.kind == VAR_DICT && i < in.d->n; i++) seq_push(r, q, var_pair(r, in.d->keys[i], in.d->values[i]));
+    for (uint32_t i = 0; in.kind == VAR_DICT && i < in.d->n; i++)
+        seq_push(r, q, var_pair(r, in.d->keys[i], in.d->values[i]));
     return var_iterator(r, q);
 }
 
@@ -132,7 +133,9 @@ static void sort_by(struct render *r, struct seq *values, struct seq *keys, bool
             const uint32_t middle = low + width < n ? low + width : n, high = low + 2 * width < n ? low + 2 * width : n;
             for (uint32_t i = low, k = middle, out = low; out < high; out++) {
                 step(r);
-                const bool right = k < high && (i == middle || (reverse ? var_less(r, at[1][i], at[1][k]) : var_less(r, at[1][k], at[1][i])));
+                const bool right =
+                    k < high &&
+                    (i == middle || (reverse ? var_less(r, at[1][i], at[1][k]) : var_less(r, at[1][k], at[1][i])));
                 const uint32_t from = right ? k++ : i++;
                 other[0][out] = at[0][from];
                 other[1][out] = at[1][from];
@@ -151,7 +154,8 @@ static void sort_by(struct render *r, struct seq *values, struct seq *keys, bool
 static struct var filter_sort(struct render *r, struct var in, const struct args *a)
 {
     struct seq *values = var_elements(r, in), *keys = seq_new(r, values->n);
-    for (uint32_t i = 0; i < values->n; i++) seq_push(r, keys, sort_keys(r, values->at[i], a->at[2], var_truth(a->at[1])));
+    for (uint32_t i = 0; i < values->n; i++)
+        seq_push(r, keys, sort_keys(r, values->at[i], a->at[2], var_truth(a->at[1])));
     sort_by(r, values, keys, var_truth(a->at[0]));
     return var_seq(r, VAR_LIST, values);
 }
@@ -160,7 +164,8 @@ static struct var filter_dictsort(struct render *r, struct var in, const struct 
 {
     if (in.kind != VAR_DICT) fail(r, "'dictsort' takes a dict, not a %s", var_type(in));
     const bool by_value = is_given(a->at[1]) && a->at[1].kind == VAR_STRING && str_is(a->at[1].s, "value");
-    if (is_given(a->at[1]) && !by_value && !(a->at[1].kind == VAR_STRING && str_is(a->at[1].s, "key"))) fail(r, "'dictsort' sorts by key or value");
+    if (is_given(a->at[1]) && !by_value && !(a->at[1].kind == VAR_STRING && str_is(a->at[1].s, "key")))
+        fail(r, "'dictsort' sorts by key or value");
     struct seq *values = seq_new(r, in.d->n), *keys = seq_new(r, in.d->n);
     for (uint32_t i = 0; i < in.d->n; i++) {
         seq_push(r, values, var_pair(r, in.d->keys[i], in.d->values[i]));
@@ -223,8 +228,8 @@ static const struct filter *named(struct render *r, struct var name, const struc
     return f;
 }
 
-/* map, select, reject, selectattr, rejectattr: Python computes their elements when they are asked for, so that an error in one
- * that nobody asks for is none. */
+/* map, select, reject, selectattr, rejectattr: Python computes their elements when they are asked
+ * for, so that an error in one that nobody asks for is none. */
 struct lazy {
     struct iter from;
     const struct filter *call;  /* the filter, or the test; NULL: the element itself */

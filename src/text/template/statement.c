@@ -17,8 +17,13 @@ struct node *node_new(struct parser *p, enum node_kind kind, uint32_t line)
 
 char *describe_lexeme(const struct lexeme *l, char out[80])
 {
-    static const char *const names[] = {[TOKEN_END] = "the end of the template", [TOKEN_TEXT] = "text", [TOKEN_PRINT_BEGIN] = "{{", [TOKEN_PRINT_END] = "}}",
-                                        [TOKEN_BLOCK_BEGIN] = "{%", [TOKEN_BLOCK_END] = "%}", [TOKEN_STRING] = "a string"};
+    static const char *const names[] = {[TOKEN_END] = "the end of the template",
+                                        [TOKEN_TEXT] = "text",
+                                        [TOKEN_PRINT_BEGIN] = "{{",
+                                        [TOKEN_PRINT_END] = "}}",
+                                        [TOKEN_BLOCK_BEGIN] = "{%",
+                                        [TOKEN_BLOCK_END] = "%}",
+                                        [TOKEN_STRING] = "a string"};
     if (l->kind < COUNT(names) && names[l->kind]) snprintf(out, 80, "%s", names[l->kind]);
     else snprintf(out, 80, "'%.*s'", (int)(l->n < 60 ? l->n : 60), l->at);
     return out;
@@ -57,7 +62,8 @@ void expect_sign(struct parser *p, const char *sign)
 const char *expect_name(struct parser *p)
 {
     char what[80];
-    if (p->at->kind != TOKEN_NAME) parse_fail(p, p->at->line, "expected a name before %s", describe_lexeme(p->at, what));
+    if (p->at->kind != TOKEN_NAME)
+        parse_fail(p, p->at->line, "expected a name before %s", describe_lexeme(p->at, what));
     return (p->at++)->at;
 }
 
@@ -69,7 +75,8 @@ void parse_enter(struct parser *p)
 static void expect_block_end(struct parser *p)
 {
     char what[80];
-    if (p->at->kind != TOKEN_BLOCK_END) parse_fail(p, p->at->line, "expected %%} before %s", describe_lexeme(p->at, what));
+    if (p->at->kind != TOKEN_BLOCK_END)
+        parse_fail(p, p->at->line, "expected %%} before %s", describe_lexeme(p->at, what));
     p->at++;
 }
 
@@ -77,7 +84,8 @@ static void expect_block_end(struct parser *p)
 
 static struct node *parse_statement(struct parser *p);
 
-/* Statements until one of the tags in `ends` ("elif else endif"), whose name is the current token then. */
+/* Statements until one of the tags in `ends` ("elif else endif"), whose name is the current token
+ * then. */
 static struct body parse_body(struct parser *p, const char *ends, uint32_t line)
 {
     VEC(struct node *) list = {0};
@@ -93,14 +101,17 @@ static struct body parse_body(struct parser *p, const char *ends, uint32_t line)
                 n->value = (struct var){.kind = VAR_STRING, .s = s};
             } else {
                 n->a = parse_tuple(p, true, false);
-                if (p->at->kind != TOKEN_PRINT_END) parse_fail(p, p->at->line, "expected }} before %s", describe_lexeme(p->at, what));
+                if (p->at->kind != TOKEN_PRINT_END)
+                    parse_fail(p, p->at->line, "expected }} before %s", describe_lexeme(p->at, what));
                 p->at++;
             }
             parse_push(p, &list, n);
             continue;
         }
         if (l->kind == TOKEN_END) {
-            if (ends) parse_fail(p, line, "this tag has no end: {%% %s %%} is missing", strrchr(ends, ' ') ? strrchr(ends, ' ') + 1 : ends);
+            if (ends)
+                parse_fail(p, line, "this tag has no end: {%% %s %%} is missing",
+                           strrchr(ends, ' ') ? strrchr(ends, ' ') + 1 : ends);
             break;
         }
         p->at++; /* {% */
@@ -200,7 +211,8 @@ static void parse_macro(struct parser *p, struct node *n)
         parse_push(p, &names, name);
         bind_name(name);
         if (skip_sign(p, "=")) parse_push(p, &defaults, parse_expression(p, true));
-        else if (defaults.n && defaults.at[defaults.n - 1]) parse_fail(p, n->line, "an argument without a default follows one with a default");
+        else if (defaults.n && defaults.at[defaults.n - 1])
+            parse_fail(p, n->line, "an argument without a default follows one with a default");
         else parse_push(p, &defaults, NULL);
     }
     expect_sign(p, ")");
@@ -232,10 +244,13 @@ static void parse_with(struct parser *p, struct node *n)
     p->at++;
 }
 
-/* Answers are ranges of the whole output, so that the tag may not be where text is collected for another use. */
+/* Answers are ranges of the whole output, so that the tag may not be where text is collected for
+ * another use. */
 static void parse_generation(struct parser *p, struct node *n)
 {
-    if (p->macro || p->blocks || p->generation) parse_fail(p, n->line, "{%% generation %%} inside a macro, a block or another {%% generation %%} is not supported");
+    if (p->macro || p->blocks || p->generation)
+        parse_fail(p, n->line,
+                   "{%% generation %%} inside a macro, a block or another {%% generation %%} is not supported");
     const uint32_t loops = p->loops;
     p->loops = 0;
     p->generation = p->t->marks_answers = true;
@@ -293,7 +308,8 @@ static void check_calls(struct parser *p)
 {
     for (uint32_t i = 0; i < p->calls.n; i++) {
         const char *name = p->calls.at[i]->a->name;
-        if (!function_known(name) && !name_is_bound(name)) parse_fail(p, p->calls.at[i]->line, "unknown function '%s'", name);
+        if (!function_known(name) && !name_is_bound(name))
+            parse_fail(p, p->calls.at[i]->line, "unknown function '%s'", name);
     }
 }
 
@@ -303,9 +319,11 @@ static void check_names(struct parser *p)
     static const char *const words[] = {"self", "super", "caller", "varargs", "kwargs"};
     for (uint32_t i = 0; i < p->tokens.n; i++) {
         const struct lexeme *l = &p->tokens.at[i];
-        if (l->kind != TOKEN_NAME || (i && p->tokens.at[i - 1].kind == TOKEN_SIGN && p->tokens.at[i - 1].at[0] == '.')) continue;
+        if (l->kind != TOKEN_NAME || (i && p->tokens.at[i - 1].kind == TOKEN_SIGN && p->tokens.at[i - 1].at[0] == '.'))
+            continue;
         for (size_t w = 0; w < COUNT(words); w++)
-            if (!strcmp(words[w], l->at) && !name_is_bound(l->at)) parse_fail(p, l->line, "'%s' is not supported", l->at);
+            if (!strcmp(words[w], l->at) && !name_is_bound(l->at))
+                parse_fail(p, l->line, "'%s' is not supported", l->at);
     }
 }
 

@@ -1,7 +1,8 @@
 /*
  * string.c: strings that know which of their bytes came from the data, and what prints into them.
  *
- * Joining to the end of a string is the usual way in which templates collect text, so that a buffer is shared:
+ * Joining to the end of a string is the usual way in which templates collect text, so that a buffer
+ * is shared:
  *
  *   buffer   [ a a a a b b b . . . . ]      room.used = 7
  *   "aaaa"     ^^^^^^^                      can no longer grow: its end is not `used`
@@ -24,7 +25,8 @@ struct str_room {
 
 static void build_reserve(struct build *b, size_t more)
 {
-    if (more > RENDER_OUTPUT || b->n + more > RENDER_OUTPUT) fail(b->r, "the text grows beyond %d MiB", RENDER_OUTPUT >> 20);
+    if (more > RENDER_OUTPUT || b->n + more > RENDER_OUTPUT)
+        fail(b->r, "the text grows beyond %d MiB", RENDER_OUTPUT >> 20);
     const uint32_t need = b->n + (uint32_t)more;
     if (need <= b->cap) return;
     uint32_t cap = b->cap ? b->cap * 2 : 64;
@@ -35,7 +37,8 @@ static void build_reserve(struct build *b, size_t more)
     b->cap = cap;
 }
 
-/* Marks the bytes from `begin` to the end as data; a range that touches the last one continues it. */
+/* Marks the bytes from `begin` to the end as data; a range that touches the last one continues
+ * it. */
 static void build_mark(struct build *b, uint32_t begin, uint32_t end)
 {
     if (begin == end) return;
@@ -79,7 +82,8 @@ void build_slice(struct build *b, const struct str *s, uint32_t from, uint32_t t
     const uint32_t base = b->n;
     build_bytes(b, s->at + from, to - from, false);
     for (uint32_t i = 0; i < s->n_data; i++) {
-        const uint32_t begin = s->data[i].begin > from ? s->data[i].begin : from, end = s->data[i].end < to ? s->data[i].end : to;
+        const uint32_t begin = s->data[i].begin > from ? s->data[i].begin : from,
+                       end = s->data[i].end < to ? s->data[i].end : to;
         if (begin < end) build_mark(b, base + begin - from, base + end - from);
     }
     b->r->steps += s->n_data / 8;
@@ -198,7 +202,8 @@ struct var var_string(struct render *r, struct var v)
 
 /* ---- printing ---- */
 
-/* The shortest digits that read back as x, laid out as Python does: an exponent below 1e-4 and from 1e16. */
+/* The shortest digits that read back as x, laid out as Python does: an exponent below 1e-4 and from
+ * 1e16. */
 int float_repr(double x, char out[40])
 {
     if (isnan(x)) return snprintf(out, 40, "nan");
@@ -238,9 +243,11 @@ static void repr_string(struct build *b, const struct str *s)
         char escape[16] = "";
         const uint32_t c = code_at(s->at + i, &n);
         const bool data = str_is_data(s, i, &hint);
-        if (c == '\n' || c == '\r' || c == '\t') snprintf(escape, sizeof escape, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
+        if (c == '\n' || c == '\r' || c == '\t')
+            snprintf(escape, sizeof escape, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
         else if (c == (unsigned char)quote[0] || c == '\\') snprintf(escape, sizeof escape, "\\%c", (int)c);
-        else if (!code_is_printable(c)) snprintf(escape, sizeof escape, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)c);
+        else if (!code_is_printable(c))
+            snprintf(escape, sizeof escape, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)c);
         if (escape[0]) build_bytes(b, escape, strlen(escape), data);
         else build_bytes(b, s->at + i, (size_t)n, data);
         i += (uint32_t)n;
@@ -274,7 +281,9 @@ static void repr_range(struct build *b, const struct span *s)
 {
     char text[100];
     if (s->step == 1) snprintf(text, sizeof text, "range(%lld, %lld)", (long long)s->begin, (long long)s->end);
-    else snprintf(text, sizeof text, "range(%lld, %lld, %lld)", (long long)s->begin, (long long)s->end, (long long)s->step);
+    else
+        snprintf(text, sizeof text, "range(%lld, %lld, %lld)", (long long)s->begin, (long long)s->end,
+                 (long long)s->step);
     build_text(b, text);
 }
 
@@ -331,7 +340,12 @@ void build_escaped(struct build *b, const struct str *s)
     uint32_t hint = 0;
     for (uint32_t i = 0; i < s->n; i++) {
         const char c = s->at[i];
-        const char *as = c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '\'' ? "&#39;" : c == '"' ? "&#34;" : NULL;
+        const char *as = c == '&'    ? "&amp;"
+                         : c == '<'  ? "&lt;"
+                         : c == '>'  ? "&gt;"
+                         : c == '\'' ? "&#39;"
+                         : c == '"'  ? "&#34;"
+                                     : NULL;
         const bool data = str_is_data(s, i, &hint);
         if (as) build_bytes(b, as, strlen(as), data);
         else build_bytes(b, &c, 1, data);

@@ -30,7 +30,8 @@ static uint32_t previous(const struct str *s, uint32_t at)
 
 struct var string_strip(struct render *r, struct var v, struct var chars, enum strip_sides sides)
 {
-    if (is_given(chars) && chars.kind != VAR_NONE && chars.kind != VAR_STRING) fail(r, "strip takes a string, not a %s", var_type(chars));
+    if (is_given(chars) && chars.kind != VAR_NONE && chars.kind != VAR_STRING)
+        fail(r, "strip takes a string, not a %s", var_type(chars));
     const struct str *set = chars.kind == VAR_STRING ? chars.s : NULL;
     uint32_t from = 0, to = v.s->n;
     int n;
@@ -50,7 +51,8 @@ static bool is_cased_near(const struct str *s, int64_t at, int by)
         if (by < 0) at = previous(s, (uint32_t)at);
         const uint32_t c = code_at(s->at + at, &n);
         if (by > 0) at += n;
-        const bool ignored = c == '\'' || c == '.' || c == ':' || c == '^' || c == '`' || c == 0xad || c == 0x2019 || (c >= 0x300 && c < 0x370);
+        const bool ignored = c == '\'' || c == '.' || c == ':' || c == '^' || c == '`' || c == 0xad || c == 0x2019 ||
+                             (c >= 0x300 && c < 0x370);
         if (!ignored) return code_is_cased(c);
     }
     return false;
@@ -65,7 +67,8 @@ static void build_mapped(struct build *b, const struct str *s, uint32_t from, ui
         const uint32_t c = code_at(s->at + i, &n);
         const bool data = str_is_data(s, i, &hint);
         /* a small sigma at the end of a word has a form of its own */
-        if (map == code_lower && c == 0x3a3 && is_cased_near(s, i, -1) && !is_cased_near(s, (int64_t)i + n, 1)) build_code(b, 0x3c2, data);
+        if (map == code_lower && c == 0x3a3 && is_cased_near(s, i, -1) && !is_cased_near(s, (int64_t)i + n, 1))
+            build_code(b, 0x3c2, data);
         else build_bytes(b, out, (size_t)map(c, out), data);
         i += (uint32_t)n;
     }
@@ -127,7 +130,8 @@ static const struct str *string_argument(struct render *r, const char *method, s
 }
 
 /* The byte offset of `what` in [from, to), first or last; -1: none. */
-static int64_t find_bytes(struct render *r, const struct str *s, const struct str *what, uint32_t from, uint32_t to, bool last)
+static int64_t find_bytes(struct render *r, const struct str *s, const struct str *what, uint32_t from, uint32_t to,
+                          bool last)
 {
     if (from > to || to - from < what->n) return -1;
     r->steps += (to - from) / 64;
@@ -302,7 +306,8 @@ static struct var string_partition(struct render *r, struct var v, const char *n
     if (!by->n) fail(r, "'%s': the separator is empty", name);
     const bool last = name[0] == 'r';
     const int64_t at = find_bytes(r, v.s, by, 0, v.s->n, last);
-    const uint32_t n = v.s->n, cut[4] = {0, at < 0 ? (last ? 0 : n) : (uint32_t)at, at < 0 ? (last ? 0 : n) : (uint32_t)at + by->n, n};
+    const uint32_t n = v.s->n, cut[4] = {0, at < 0 ? (last ? 0 : n) : (uint32_t)at,
+                                         at < 0 ? (last ? 0 : n) : (uint32_t)at + by->n, n};
     struct seq *out = seq_new(r, 3);
     for (int i = 0; i < 3; i++) seq_push(r, out, str_slice(r, v, cut[i], cut[i + 1]));
     return var_seq(r, VAR_TUPLE, out);
@@ -398,7 +403,10 @@ static struct var method_strip(struct render *r, struct var v, const char *name,
 static struct var method_case(struct render *r, struct var v, const char *name, const struct args *a)
 {
     (void)a;
-    return name[0] == 'u' ? string_upper(r, v) : name[0] == 'l' ? string_lower(r, v) : name[0] == 'c' ? string_capitalize(r, v) : string_title(r, v);
+    return name[0] == 'u'   ? string_upper(r, v)
+           : name[0] == 'l' ? string_lower(r, v)
+           : name[0] == 'c' ? string_capitalize(r, v)
+                            : string_title(r, v);
 }
 
 static struct var string_isspace(struct render *r, struct var v, const char *name, const struct args *a)

@@ -9,9 +9,9 @@
  *   data                      ^^^^   ^^^^^^^^^^^^^       bytes that came from the variables
  *
  * The result has the bytes of Jinja2 in the environment of transformers: sandboxed, trim_blocks,
- * lstrip_blocks, loop controls, {% generation %}, tojson, raise_exception, strftime_now. A statement,
- * filter, test, method or function that is not known is refused when the template is read. A template
- * reads no file, and its depth, steps and output are bounded.
+ * lstrip_blocks, loop controls, {% generation %}, tojson, raise_exception, strftime_now. A
+ * statement, filter, test, method or function that is not known is refused when the template is
+ * read. A template reads no file, and its depth, steps and output are bounded.
  */
 #ifndef TEMPLATE_H
 #define TEMPLATE_H
@@ -29,11 +29,13 @@ int template_read(struct template **out, const char *source, size_t n, const cha
 /* Reads the template of a model's folder.
  *
  *   file   data.template: a file's path; the name of a template that is built in, "chatml", "mistral_instruct",
- * "vicuna_v1" or "smolvlm"; a template itself, which has {{ or {%; or NULL, or "model": the folder's
+ * "vicuna_v1" or "smolvlm"; a template itself, which has {{ or {%; or NULL, or "model": the
+ * folder's
  * chat_template.jinja, chat_template.json or tokenizer_config.json, the first that exists and has one name   the
  * template's name where a folder has several, such as "tool_use"; NULL: "default"
  *
- * PL_USAGE when there is none: no template is ever assumed. `folder` may be NULL when `file` is given. */
+ * PL_USAGE when there is none: no template is ever assumed. `folder` may be NULL when `file` is
+ * given. */
 int template_open(struct template **out, const char *folder, const char *file, const char *name, struct error *e);
 void template_close(struct template *t);
 
@@ -45,8 +47,10 @@ bool template_marks_answers(const struct template *t);
 /* All ranges are ascending, not empty, and do not touch or overlap.
  *
  *   data      bytes that came from strings of the variables, whatever was done to them. The template's own text
- *             instead are strings of the variables whose names end in "_token" (bos_token, eos_token, ...), and the
- *             roles of messages that are identifiers, since templates make control tokens of them: "<|" + role + "|>".
+ *             instead are strings of the variables whose names end in "_token" (bos_token,
+ *             eos_token, ...), and the
+ *             roles of messages that are identifiers, since templates make control tokens of them:
+ *             "<|" + role + "|>".
  *   answers   bytes inside {% generation %} ... {% endgeneration %}
  *   turns     by message: what a loop over the messages wrote for it; these ranges may be empty, and end where the next begins */
 struct rendered {
@@ -54,11 +58,13 @@ struct rendered {
     VEC(struct byte_range) data, answers, turns;
 };
 
-/* Renders with a map of variables: messages, tools, documents, add_generation_prompt, bos_token, ... They are passed as they are:
- * what transformers adds before a template sees a conversation ("tools": null, reasoning_content under its other names) is the
- * caller's part. strftime_now prints the date of the variable "strftime_now", "2026-01-31" or "2026-01-31 12:00:00", or
- * today's. Fills *out, which the caller frees with rendered_free; after an error it is empty. PL_USAGE when the
- * template fails: raise_exception gives its message. Threads may render one template at the same time. */
+/* Renders with a map of variables: messages, tools, documents, add_generation_prompt, bos_token,
+ * ... They are passed as they are: what transformers adds before a template sees a conversation
+ * ("tools": null, reasoning_content under its other names) is the caller's part. strftime_now
+ * prints the date of the variable "strftime_now", "2026-01-31" or "2026-01-31 12:00:00", or
+ * today's. Fills *out, which the caller frees with rendered_free; after an error it is empty.
+ * PL_USAGE when the template fails: raise_exception gives its message. Threads may render one
+ * template at the same time. */
 int template_render(const struct template *t, const struct value *variables, struct rendered *out, struct error *e);
 void rendered_free(struct rendered *r);
 

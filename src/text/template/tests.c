@@ -75,7 +75,8 @@ static struct var test_sequence(struct render *r, struct var in, const struct ar
 static struct var test_callable(struct render *r, struct var in, const struct args *a)
 {
     (void)r, (void)a;
-    return var_bool(in.kind == VAR_UNDEFINED || in.kind == VAR_MACRO || in.kind == VAR_FUNCTION || in.kind == VAR_METHOD || in.kind == VAR_LOOP);
+    return var_bool(in.kind == VAR_UNDEFINED || in.kind == VAR_MACRO || in.kind == VAR_FUNCTION ||
+                    in.kind == VAR_METHOD || in.kind == VAR_LOOP);
 }
 static struct var test_divisible(struct render *r, struct var in, const struct args *a)
 {

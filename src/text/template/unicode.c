@@ -21,8 +21,8 @@ struct code_range {
 
 bool code_is_space(uint32_t c)
 {
-    return (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-           c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+    return (c >= 9 && c <= 13) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 bool code_is_line_end(uint32_t c)
@@ -114,5 +114,6 @@ bool code_is_cased(uint32_t c)
 {
     char same[4], other[CASE_BYTES];
     const int n = code_encode(c, same);
-    return code_upper(c, other) != n || memcmp(same, other, (size_t)n) || code_lower(c, other) != n || memcmp(same, other, (size_t)n);
+    return code_upper(c, other) != n || memcmp(same, other, (size_t)n) || code_lower(c, other) != n ||
+           memcmp(same, other, (size_t)n);
 }

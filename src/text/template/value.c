@@ -29,7 +29,8 @@ void step(struct render *r)
 void enter(struct render *r)
 {
     step(r);
-    if (++r->depth > RENDER_DEPTH) fail(r, "nested more than %d deep: does a macro call itself without an end?", RENDER_DEPTH);
+    if (++r->depth > RENDER_DEPTH)
+        fail(r, "nested more than %d deep: does a macro call itself without an end?", RENDER_DEPTH);
 }
 
 void leave(struct render *r)
@@ -40,7 +41,8 @@ void leave(struct render *r)
 void *take(struct render *r, size_t bytes)
 {
     r->bytes += bytes + 16;
-    if (bytes > RENDER_MEMORY || r->bytes > RENDER_MEMORY) fail(r, "the template needs more than %d MiB", RENDER_MEMORY >> 20);
+    if (bytes > RENDER_MEMORY || r->bytes > RENDER_MEMORY)
+        fail(r, "the template needs more than %d MiB", RENDER_MEMORY >> 20);
     return bump_alloc(&r->memory, bytes);
 }
 
@@ -107,7 +109,8 @@ struct dict *dict_new(struct render *r, uint32_t room)
 
 static void check_hashable(struct render *r, struct var key)
 {
-    if (key.kind == VAR_LIST || key.kind == VAR_DICT || key.kind == VAR_VIEW) fail(r, "a %s cannot be a key", var_type(key));
+    if (key.kind == VAR_LIST || key.kind == VAR_DICT || key.kind == VAR_VIEW)
+        fail(r, "a %s cannot be a key", var_type(key));
     if (key.kind != VAR_TUPLE) return;
     enter(r);
     for (uint32_t i = 0; i < key.q->n; i++) check_hashable(r, key.q->at[i]);
@@ -118,7 +121,9 @@ static uint32_t dict_find(struct render *r, const struct dict *d, struct var key
 {
     uint32_t i = 0;
     if (key.kind == VAR_STRING) { /* the usual case, and quick */
-        while (i < d->n && !(d->keys[i].kind == VAR_STRING && d->keys[i].s->n == key.s->n && !memcmp(d->keys[i].s->at, key.s->at, key.s->n))) i++;
+        while (i < d->n && !(d->keys[i].kind == VAR_STRING && d->keys[i].s->n == key.s->n &&
+                             !memcmp(d->keys[i].s->at, key.s->at, key.s->n)))
+            i++;
         r->steps += i / 8;
         return i;
     }
@@ -220,11 +225,25 @@ struct var var_from_value(struct render *r, const struct value *v, bool control)
 
 const char *var_type(struct var v)
 {
-    static const char *const names[] = {
-        [VAR_MISSING] = "nothing", [VAR_UNDEFINED] = "undefined value", [VAR_NONE] = "None", [VAR_BOOL] = "bool", [VAR_INT] = "int",
-        [VAR_BIG] = "int", [VAR_FLOAT] = "float", [VAR_STRING] = "str", [VAR_LIST] = "list", [VAR_TUPLE] = "tuple", [VAR_DICT] = "dict",
-        [VAR_VIEW] = "view of a dict", [VAR_ITERATOR] = "generator", [VAR_RANGE] = "range", [VAR_NAMESPACE] = "namespace",
-        [VAR_LOOP] = "loop", [VAR_MACRO] = "macro", [VAR_FUNCTION] = "function", [VAR_METHOD] = "method"};
+    static const char *const names[] = {[VAR_MISSING] = "nothing",
+                                        [VAR_UNDEFINED] = "undefined value",
+                                        [VAR_NONE] = "None",
+                                        [VAR_BOOL] = "bool",
+                                        [VAR_INT] = "int",
+                                        [VAR_BIG] = "int",
+                                        [VAR_FLOAT] = "float",
+                                        [VAR_STRING] = "str",
+                                        [VAR_LIST] = "list",
+                                        [VAR_TUPLE] = "tuple",
+                                        [VAR_DICT] = "dict",
+                                        [VAR_VIEW] = "view of a dict",
+                                        [VAR_ITERATOR] = "generator",
+                                        [VAR_RANGE] = "range",
+                                        [VAR_NAMESPACE] = "namespace",
+                                        [VAR_LOOP] = "loop",
+                                        [VAR_MACRO] = "macro",
+                                        [VAR_FUNCTION] = "function",
+                                        [VAR_METHOD] = "method"};
     return names[v.kind];
 }
 

@@ -1,8 +1,8 @@
 /*
  * value.h: values while a template is rendered, and the state of a rendering.
  *
- * Values have the meaning of Python's: integers and floats differ, strings are texts of code points,
- * lists, tuples and dicts nest. A string knows which of its bytes came from the variables:
+ * Values have the meaning of Python's: integers and floats differ, strings are texts of code
+ * points, lists, tuples and dicts nest. A string knows which of its bytes came from the variables:
  *
  *   bytes   <|user|>Hi there<|end|>
  *   data            [8,16)
@@ -10,8 +10,9 @@
  * Every operation that makes a string makes it with a struct build, which takes bytes together with
  * their origin; so no operation can lose it.
  *
- * Nothing is changed once made, except namespaces. All memory of a rendering comes from one bump allocator and
- * is freed with it; an error leaves by longjmp from `fail`, so no function here returns a code.
+ * Nothing is changed once made, except namespaces. All memory of a rendering comes from one bump
+ * allocator and is freed with it; an error leaves by longjmp from `fail`, so no function here
+ * returns a code.
  */
 #ifndef TEMPLATE_VALUE_H
 #define TEMPLATE_VALUE_H
@@ -22,7 +23,8 @@
 #include "io/value.h"
 #include "text/ranges.h"
 
-/* What a rendering may use. Python's Jinja stops range at 100,000 elements too. A fuzzer, whose code is slow, waits less. */
+/* What a rendering may use. Python's Jinja stops range at 100,000 elements too. A fuzzer, whose
+ * code is slow, waits less. */
 enum {
 #ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
     RENDER_STEPS = 200000,
@@ -98,8 +100,12 @@ struct dict {
 struct span {
     int64_t begin, end, step, n;
 };
-/* Element i. Elements fit 64 bits, but what is behind the last one, and a step that jumps over it, may not. */
-static inline int64_t span_at(const struct span *s, int64_t i) { return (int64_t)((uint64_t)s->begin + (uint64_t)s->step * (uint64_t)i); }
+/* Element i. Elements fit 64 bits, but what is behind the last one, and a step that jumps over it,
+ * may not. */
+static inline int64_t span_at(const struct span *s, int64_t i)
+{
+    return (int64_t)((uint64_t)s->begin + (uint64_t)s->step * (uint64_t)i);
+}
 
 struct render {
     const struct template *t;
@@ -171,7 +177,8 @@ struct var build_done(struct build *b);
 struct var str_slice(struct render *r, struct var s, uint32_t from, uint32_t to);
 struct var str_join(struct render *r, struct var a, struct var b); /* a + b, both strings */
 bool str_is(const struct str *s, const char *text);
-/* Whether the byte at `at` came from the data. Ask for ascending positions, with *hint = 0 at first. */
+/* Whether the byte at `at` came from the data. Ask for ascending positions, with *hint = 0 at
+ * first. */
 bool str_is_data(const struct str *s, uint32_t at, uint32_t *hint);
 /* Python's str(v) as a string value; strings stay themselves. */
 struct var var_string(struct render *r, struct var v);

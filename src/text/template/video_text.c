@@ -5,9 +5,12 @@
 
 static void below_hundred(uint32_t n, struct text *out)
 {
-    static const char *const small[] = {"zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen",
+    static const char *const small[] = {"zero",    "one",     "two",       "three",    "four",
+                                        "five",    "six",     "seven",     "eight",    "nine",
+                                        "ten",     "eleven",  "twelve",    "thirteen", "fourteen",
                                         "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"};
-    static const char *const tens[] = {"", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"};
+    static const char *const tens[] = {"",      "",      "twenty",  "thirty", "forty",
+                                       "fifty", "sixty", "seventy", "eighty", "ninety"};
     if (n < COUNT(small)) text_printf(out, "%s", small[n]);
     else text_printf(out, "%s%s%s", tens[n / 10], n % 10 ? "-" : "", n % 10 ? small[n % 10] : "");
 }
@@ -15,7 +18,10 @@ static void below_hundred(uint32_t n, struct text *out)
 /* The largest unit, then the rest: after "and" below a hundred, else after a comma. */
 void number_words(uint32_t n, struct text *out)
 {
-    static const struct { uint32_t of; const char *name; } units[] = {{1000000000, "billion"}, {1000000, "million"}, {1000, "thousand"}, {100, "hundred"}};
+    static const struct {
+        uint32_t of;
+        const char *name;
+    } units[] = {{1000000000, "billion"}, {1000000, "million"}, {1000, "thousand"}, {100, "hundred"}};
     for (size_t i = 0; i < COUNT(units); i++) {
         if (n < units[i].of) continue;
         const uint32_t rest = n % units[i].of;
@@ -42,6 +48,8 @@ void video_text(const struct video_words *v, struct text *out)
     text_printf(out, " frames from a ");
     put_duration(v->duration, out);
     text_printf(out, " [H:MM:SS] video.\n");
-    for (uint32_t i = 0; i < v->frames; i++) text_printf(out, "\nFrame from %02u:%02u:%s%s%s", v->seconds[i] / 60, v->seconds[i] % 60, v->before, v->image, v->after);
+    for (uint32_t i = 0; i < v->frames; i++)
+        text_printf(out, "\nFrame from %02u:%02u:%s%s%s", v->seconds[i] / 60, v->seconds[i] % 60, v->before, v->image,
+                    v->after);
     text_printf(out, "\n\n");
 }

@@ -1,5 +1,6 @@
 /*
- * video_text.h: a video in SmolVLM's text: how many frames it has and how long it is, then each frame with its time.
+ * video_text.h: a video in SmolVLM's text: how many frames it has and how long it is, then each
+ * frame with its time.
  *
  *     You are provided the following series of two frames from a 0:00:07 [H:MM:SS] video.
  *

@@ -1,8 +1,8 @@
 /*
  * added.c: added tokens (see added.h).
  *
- * The first match from the left counts, and of several that begin there the longest. A match that is
- * then refused because of `single_word` is text, and the search goes on behind it.
+ * The first match from the left counts, and of several that begin there the longest. A match that
+ * is then refused because of `single_word` is text, and the search goes on behind it.
  */
 #include <string.h>
 

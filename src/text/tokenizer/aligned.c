@@ -32,7 +32,8 @@ void aligned_copy(struct aligned_buffer *b, const struct aligned *a, uint32_t be
     memcpy(b->at + b->n, a->at + begin, n);
     if (a->from) memcpy(b->from + b->n, a->from + begin, n * sizeof *a->from);
     else
-        for (uint32_t i = 0; i < n; i++) b->from[b->n + i] = (struct byte_range){a->shift + begin + i, a->shift + begin + i + 1};
+        for (uint32_t i = 0; i < n; i++)
+            b->from[b->n + i] = (struct byte_range){a->shift + begin + i, a->shift + begin + i + 1};
     b->n += n;
 }
 

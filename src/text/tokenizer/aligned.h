@@ -32,10 +32,13 @@ static inline struct aligned aligned_part(const struct aligned *a, uint32_t begi
     return (struct aligned){a->at + begin, end - begin, a->shift + begin, a->from ? a->from + begin : NULL};
 }
 
-/* Bytes that a text of n bytes may become: steps that replace one character by many cannot exhaust memory. The characters that grow most in a
- * normal form become eleven times as many bytes. */
+/* Bytes that a text of n bytes may become: steps that replace one character by many cannot exhaust
+ * memory. The characters that grow most in a normal form become eleven times as many bytes. */
 enum { ALIGNED_MOST = 384 << 20, ALIGNED_GROWTH = 16, ALIGNED_LEAST = 4096 };
-static inline uint32_t aligned_most(uint32_t n) { return (uint32_t)min_u64(ALIGNED_MOST, (uint64_t)n * ALIGNED_GROWTH + ALIGNED_LEAST); }
+static inline uint32_t aligned_most(uint32_t n)
+{
+    return (uint32_t)min_u64(ALIGNED_MOST, (uint64_t)n * ALIGNED_GROWTH + ALIGNED_LEAST);
+}
 
 /* Aligned text that grows. What would make it larger than `most` is dropped, and `full` is set. */
 struct aligned_buffer {
@@ -48,7 +51,10 @@ static inline void aligned_clear(struct aligned_buffer *b, uint32_t most) { b->n
 void aligned_put(struct aligned_buffer *b, const char *bytes, size_t n, struct byte_range from);
 /* Appends bytes begin, ..., end - 1 of `a`. */
 void aligned_copy(struct aligned_buffer *b, const struct aligned *a, uint32_t begin, uint32_t end);
-static inline struct aligned aligned_of(const struct aligned_buffer *b) { return (struct aligned){b->at, b->n, 0, b->from}; }
+static inline struct aligned aligned_of(const struct aligned_buffer *b)
+{
+    return (struct aligned){b->at, b->n, 0, b->from};
+}
 void aligned_free(struct aligned_buffer *b);
 
 #endif

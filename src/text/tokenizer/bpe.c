@@ -77,7 +77,8 @@ static void add_symbol(struct model_work *w, int32_t id, uint32_t begin, uint32_
 static int32_t affixed_id(const struct bpe *m, const char *at, uint32_t n, bool first, bool last)
 {
     char text[2 * AFFIX_MOST + 4];
-    const size_t before = m->prefix && !first ? strlen(m->prefix) : 0, after = m->suffix && last ? strlen(m->suffix) : 0;
+    const size_t before = m->prefix && !first ? strlen(m->prefix) : 0,
+                 after = m->suffix && last ? strlen(m->suffix) : 0;
     if (before) memcpy(text, m->prefix, before);
     memcpy(text + before, at, n);
     if (after) memcpy(text + before + n, m->suffix, after);
@@ -134,7 +135,8 @@ static void finish_unknown(const struct bpe *m, struct model_work *w, const char
 {
     struct token *last = w->tokens.n ? &w->tokens.at[w->tokens.n - 1] : NULL;
     if (m->byte_fallback) {
-        for (uint32_t i = s.begin; i < s.end; i++) vec_push(&w->tokens, ((struct token){m->fallback[(unsigned char)word[i]], i, i + 1}));
+        for (uint32_t i = s.begin; i < s.end; i++)
+            vec_push(&w->tokens, ((struct token){m->fallback[(unsigned char)word[i]], i, i + 1}));
     } else if (last && last->id == m->unk && last->end == s.begin) last->end = s.end;
     else vec_push(&w->tokens, ((struct token){m->unk, s.begin, s.end}));
 }

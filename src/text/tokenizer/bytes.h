@@ -11,8 +11,8 @@
 
 uint32_t byte_character(unsigned char byte);
 int character_byte(uint32_t code); /* -1: no byte has this character */
-/* Translates n bytes of characters to the bytes that they stand for, at most n; returns their number,
- * -1: a character stands for no byte. */
+/* Translates n bytes of characters to the bytes that they stand for, at most n; returns their
+ * number, -1: a character stands for no byte. */
 int64_t characters_to_bytes(const char *s, size_t n, char *out);
 
 #endif

@@ -3,8 +3,9 @@
  *
  *     token ──► step 0 ──► step 1 ──► ... ──► the text
  *
- * Each step may hold something back: a code point that is not whole, blanks that may be the last ones,
- * the begin of what it replaces. Behind a step that joins the tokens, the steps see one string in parts.
+ * Each step may hold something back: a code point that is not whole, blanks that may be the last
+ * ones, the begin of what it replaces. Behind a step that joins the tokens, the steps see one
+ * string in parts.
  */
 #include <string.h>
 
@@ -36,7 +37,7 @@ static void drop(struct text *t, size_t n)
     t->n -= n;
 }
 
-/* --- bytes ------------------------------------------------------------------------------------- */
+/* --- bytes ------------------------------------------------------------------------------------ */
 
 /* Whether n bytes, 1 to 3, can be the begin of a code point. */
 static bool may_continue(const char *s, size_t n)
@@ -49,8 +50,9 @@ static bool may_continue(const char *s, size_t n)
     return n == 2 || ((unsigned char)s[2] & 0xc0) == 0x80;
 }
 
-/* Moves what is final from `held` to `to`: whole code points, and U+FFFD for bytes that cannot become
- * one. `each`: one for each byte, else one for each attempt at a code point. `all`: nothing stays. */
+/* Moves what is final from `held` to `to`: whole code points, and U+FFFD for bytes that cannot
+ * become one. `each`: one for each byte, else one for each attempt at a code point. `all`: nothing
+ * stays. */
 static void take_final(struct text *held, struct text *to, bool each, bool all)
 {
     size_t at = 0;
@@ -93,7 +95,10 @@ static int byte_of(const char *token, size_t n)
     int byte = 0;
     for (int k = 3; k < 5; k++) {
         const char c = token[k];
-        const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        const int digit = c >= '0' && c <= '9'   ? c - '0'
+                          : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                          : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                                 : -1;
         if (digit < 0) return -1;
         byte = 16 * byte + digit;
     }
@@ -129,7 +134,7 @@ static void put_byte_fallback(struct decoding *s, uint32_t i, const char *token,
     if (state->work.n) put(s, i + 1, state->work.at, state->work.n, out);
 }
 
-/* --- text --------------------------------------------------------------------------------------- */
+/* --- text ------------------------------------------------------------------------------------- */
 
 static void put_replace(struct decoding *s, uint32_t i, const char *token, size_t n, bool last, struct text *out)
 {
@@ -168,18 +173,22 @@ static void put_strip(struct decoding *s, uint32_t i, const char *token, size_t 
     put(s, i + 1, token, n, out);
 }
 
-/* The same for a string that comes in parts: the last `stop` characters of the content are held back. */
+/* The same for a string that comes in parts: the last `stop` characters of the content are held
+ * back. */
 static void put_strip_parts(struct decoding *s, uint32_t i, const char *token, size_t n, struct text *out)
 {
     const struct decode_step *step = &s->decoder->steps.at[i];
     struct step_state *state = &s->states[i];
     const size_t c = strlen(step->content);
-    while (!state->begun && n >= c && state->stripped < step->start && !memcmp(token, step->content, c)) token += c, n -= c, state->stripped++;
+    while (!state->begun && n >= c && state->stripped < step->start && !memcmp(token, step->content, c))
+        token += c, n -= c, state->stripped++;
     if (!n) return;
     state->begun = true;
     text_append(&state->held, token, n);
     size_t keep = 0;
-    while (keep < step->stop * c && state->held.n - keep >= c && !memcmp(state->held.at + state->held.n - keep - c, step->content, c)) keep += c;
+    while (keep < step->stop * c && state->held.n - keep >= c &&
+           !memcmp(state->held.at + state->held.n - keep - c, step->content, c))
+        keep += c;
     state->work.n = 0;
     text_append(&state->work, state->held.at, state->held.n - keep);
     drop(&state->held, state->held.n - keep);
@@ -222,7 +231,9 @@ static void replace_all(struct text *t, const char *from, const char *to)
 /* A token with the prefix goes on with the word, another one begins a word. */
 static void put_wordpiece(struct decoding *s, uint32_t i, const char *token, size_t n, struct text *out)
 {
-    static const char *const forms[][2] = {{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    static const char *const forms[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+                                           {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+                                           {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
     const struct decode_step *step = &s->decoder->steps.at[i];
     struct step_state *state = &s->states[i];
     const size_t c = strlen(step->content);
@@ -266,7 +277,7 @@ static void put_sentencepiece(struct decoding *s, uint32_t i, const char *token,
     put(s, i + 1, state->work.at, state->work.n, out);
 }
 
-/* --- the chain ------------------------------------------------------------------------------------ */
+/* --- the chain -------------------------------------------------------------------------------- */
 
 static void put(struct decoding *s, uint32_t i, const char *token, size_t n, struct text *out)
 {

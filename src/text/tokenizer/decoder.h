@@ -6,13 +6,26 @@
 
 #include "text/tokenizer/finder.h"
 
-enum decode_kind { DECODE_BYTE_LEVEL, DECODE_REPLACE, DECODE_BYTE_FALLBACK, DECODE_FUSE, DECODE_STRIP, DECODE_METASPACE, DECODE_SENTENCEPIECE, DECODE_WORDPIECE, DECODE_SUFFIX, DECODE_SPACES };
+enum decode_kind {
+    DECODE_BYTE_LEVEL,
+    DECODE_REPLACE,
+    DECODE_BYTE_FALLBACK,
+    DECODE_FUSE,
+    DECODE_STRIP,
+    DECODE_METASPACE,
+    DECODE_SENTENCEPIECE,
+    DECODE_WORDPIECE,
+    DECODE_SUFFIX,
+    DECODE_SPACES
+};
 
 struct decode_step {
     enum decode_kind kind;
     bool fused;              /* the input is one string that comes in parts, not one token at a time */
     struct finder find;      /* DECODE_REPLACE */
-    const char *content;     /* DECODE_REPLACE, DECODE_STRIP; DECODE_METASPACE: what becomes a blank; DECODE_WORDPIECE: the prefix; DECODE_SUFFIX: the suffix */
+    /* DECODE_REPLACE, DECODE_STRIP; DECODE_METASPACE: what becomes a blank; DECODE_WORDPIECE: the
+     * prefix; DECODE_SUFFIX: the suffix */
+    const char *content;
     bool cleanup;            /* DECODE_WORDPIECE: no blank before marks of punctuation and short forms */
     uint32_t start, stop;    /* DECODE_STRIP: characters, at most */
     bool strip_first;        /* DECODE_METASPACE, DECODE_SENTENCEPIECE */
@@ -29,8 +42,8 @@ struct decoder {
 int decoder_read(struct decoder *d, const struct value *v, struct bump *memory, struct error *e);
 void decoder_free(struct decoder *d);
 
-/* A text in the making. `whole`: nothing is given out before it is certain that a run of byte tokens
- * is UTF-8. */
+/* A text in the making. `whole`: nothing is given out before it is certain that a run of byte
+ * tokens is UTF-8. */
 struct decoding;
 struct decoding *decoding_begin(const struct decoder *d, bool whole);
 void decoding_put(struct decoding *s, const char *token, size_t n, struct text *out);

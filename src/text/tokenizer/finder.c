@@ -31,7 +31,8 @@ void finder_close(struct finder *f)
     f->pattern = NULL;
 }
 
-int finder_next(const struct finder *f, struct pattern_search *s, const char *text, size_t n, struct finding *at, struct byte_range *match)
+int finder_next(const struct finder *f, struct pattern_search *s, const char *text, size_t n, struct finding *at,
+                struct byte_range *match)
 {
     if (f->literal) {
         const char *found = at->from < n ? memmem(text + at->from, n - at->from, f->literal, f->n) : NULL;

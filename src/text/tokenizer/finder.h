@@ -15,7 +15,8 @@ struct finder {
     struct pattern *pattern;
 };
 
-/* Reads {"String": "..."} or {"Regex": "..."}. Strings live in `memory`; finder_close frees the rest. */
+/* Reads {"String": "..."} or {"Regex": "..."}. Strings live in `memory`; finder_close frees the
+ * rest. */
 int finder_read(struct finder *f, const struct value *v, const char *name, struct bump *memory, struct error *e);
 /* A regular expression; `what` is its name in messages. */
 int finder_expression(struct finder *f, const char *expression, const char *what, struct error *e);
@@ -28,6 +29,7 @@ struct finding {
 };
 /* The next match in text[0, n): 1, 0 or -1 as pattern_find. A match of no bytes never touches the
  * match before it. */
-int finder_next(const struct finder *f, struct pattern_search *s, const char *text, size_t n, struct finding *at, struct byte_range *match);
+int finder_next(const struct finder *f, struct pattern_search *s, const char *text, size_t n, struct finding *at,
+                struct byte_range *match);
 
 #endif

@@ -152,11 +152,17 @@ static uint32_t merge_long(const struct merges *m, struct merger *w, struct toke
     vec_grow((void **)&w->links, &w->cap_links, n, sizeof *w->links);
     w->n_heap = 0;
     for (uint32_t i = 0; i < n; i++)
-        w->links[i] = (struct merge_link){symbols[i].id, symbols[i].begin, symbols[i].end, (int32_t)i - 1, i + 1 < n ? (int32_t)i + 1 : -1, false};
+        w->links[i] = (struct merge_link){symbols[i].id,
+                                          symbols[i].begin,
+                                          symbols[i].end,
+                                          (int32_t)i - 1,
+                                          i + 1 < n ? (int32_t)i + 1 : -1,
+                                          false};
     for (uint32_t i = 0; i < n; i++) consider(m, w, (int32_t)i);
     while (w->n_heap) join(m, w, heap_pop(w));
     uint32_t left = 0;
-    for (int32_t i = 0; n && i >= 0; i = w->links[i].next) symbols[left++] = (struct token){w->links[i].id, w->links[i].begin, w->links[i].end};
+    for (int32_t i = 0; n && i >= 0; i = w->links[i].next)
+        symbols[left++] = (struct token){w->links[i].id, w->links[i].begin, w->links[i].end};
     return left;
 }
 

@@ -31,7 +31,8 @@ static inline const struct merge *merges_get(const struct merges *m, int32_t lef
     return m->slots[i].pair ? &m->slots[i] : NULL;
 }
 
-/* Pairs that were looked up and would become a symbol of interest (merger.watched), the latest last. */
+/* Pairs that were looked up and would become a symbol of interest (merger.watched), the latest
+ * last. */
 struct merge_seen {
     int32_t id, left, right;
 };

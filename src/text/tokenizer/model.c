@@ -5,7 +5,8 @@
 
 #include "text/tokenizer/model.h"
 
-static inline void append(struct token_list *out, const struct aligned *text, uint32_t base, const struct token *tokens, uint32_t n)
+static inline void append(struct token_list *out, const struct aligned *text, uint32_t base, const struct token *tokens,
+                          uint32_t n)
 {
     if (out->cap - out->n < n) vec_grow((void **)&out->at, &out->cap, out->n + n, sizeof *out->at);
     for (uint32_t i = 0; i < n; i++) {
@@ -14,8 +15,8 @@ static inline void append(struct token_list *out, const struct aligned *text, ui
     }
 }
 
-int model_encode(const struct model *m, struct model_work *w, const struct aligned *text, uint32_t begin, uint32_t end, struct token_list *out,
-                 struct error *e)
+int model_encode(const struct model *m, struct model_work *w, const struct aligned *text, uint32_t begin, uint32_t end,
+                 struct token_list *out, struct error *e)
 {
     const bool bpe = m->kind == MODEL_BPE;
     for (uint32_t next; begin < end; begin = next) {
@@ -31,7 +32,9 @@ int model_encode(const struct model *m, struct model_work *w, const struct align
             continue;
         }
         if (bpe) bpe_word(&m->bpe, w, word, n);
-        else if (m->kind == MODEL_UNIGRAM ? unigram_word(&m->unigram, w, word, n, e) : wordpiece_word(&m->wordpiece, w, word, n, e)) return e->code;
+        else if (m->kind == MODEL_UNIGRAM ? unigram_word(&m->unigram, w, word, n, e)
+                                          : wordpiece_word(&m->wordpiece, w, word, n, e))
+            return e->code;
         if (keep) words_put(&w->words, hash, word, n, w->tokens.at, w->tokens.n);
         append(out, text, begin, w->tokens.at, w->tokens.n);
     }

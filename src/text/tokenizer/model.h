@@ -76,10 +76,10 @@ struct model_work {
 };
 void model_work_free(struct model_work *w);
 
-/* Appends the tokens of text[begin, end), a pre-token. PL_USAGE: a character that is in no token, and
- * the model has no unknown token. */
-int model_encode(const struct model *m, struct model_work *w, const struct aligned *text, uint32_t begin, uint32_t end, struct token_list *out,
-                 struct error *e);
+/* Appends the tokens of text[begin, end), a pre-token. PL_USAGE: a character that is in no token,
+ * and the model has no unknown token. */
+int model_encode(const struct model *m, struct model_work *w, const struct aligned *text, uint32_t begin, uint32_t end,
+                 struct token_list *out, struct error *e);
 void model_free(struct model *m);
 
 /* The parts, for model.c. Ranges of tokens count from the begin of the word. */

@@ -13,28 +13,34 @@ static int read_precompiled(struct normal_step *s, const struct value *v, struct
     const char *text;
     size_t bad;
     s->kind = NORMAL_PRECOMPILED;
-    if (value_as_string(value_get(v, "precompiled_charsmap"), "normalizer.precompiled_charsmap", &text, e)) return e->code;
+    if (value_as_string(value_get(v, "precompiled_charsmap"), "normalizer.precompiled_charsmap", &text, e))
+        return e->code;
     const size_t n = strlen(text);
     char *bytes = mem_alloc(n / 4 * 3 + 3);
     const int64_t size = base64_decode(bytes, text, n, &bad);
-    int rc = size < 0 ? error_set(e, PL_USAGE, "normalizer.precompiled_charsmap is not base64 at character %zu", bad) : charsmap_read(&s->map, bytes, (size_t)size, e);
+    int rc = size < 0 ? error_set(e, PL_USAGE, "normalizer.precompiled_charsmap is not base64 at character %zu", bad)
+                      : charsmap_read(&s->map, bytes, (size_t)size, e);
     mem_free(bytes);
     return rc;
 }
 
 /* `s` is empty but for its kind after a failure, or can be freed. */
-static int read_step(struct normal_step *s, const char *type, const struct value *v, struct bump *memory, struct error *e)
+static int read_step(struct normal_step *s, const char *type, const struct value *v, struct bump *memory,
+                     struct error *e)
 {
-    static const struct { const char *type; struct normal_step step; } plain[] = {
-        {"NFC", {.kind = NORMAL_FORM, .form = FORM_NFC}}, {"NFD", {.kind = NORMAL_FORM, .form = FORM_NFD}}, {"NFKC", {.kind = NORMAL_FORM, .form = FORM_NFKC}},
-        {"NFKD", {.kind = NORMAL_FORM, .form = FORM_NFKD}}, {"Lowercase", {.kind = NORMAL_LOWERCASE}}, {"StripAccents", {.kind = NORMAL_MARKS}}};
+    static const struct { const char *type; struct normal_step step;
+    } plain[] = {{"NFC", {.kind = NORMAL_FORM, .form = FORM_NFC}},   {"NFD", {.kind = NORMAL_FORM, .form = FORM_NFD}},
+                 {"NFKC", {.kind = NORMAL_FORM, .form = FORM_NFKC}}, {"NFKD", {.kind = NORMAL_FORM, .form = FORM_NFKD}},
+                 {"Lowercase", {.kind = NORMAL_LOWERCASE}},          {"StripAccents", {.kind = NORMAL_MARKS}}};
     const char *text;
     for (size_t i = 0; i < COUNT(plain); i++)
         if (!strcmp(type, plain[i].type)) return *s = plain[i].step, PL_OK;
     if (!strcmp(type, "Precompiled")) return read_precompiled(s, v, e);
     if (!strcmp(type, "Strip")) {
         *s = (struct normal_step){.kind = NORMAL_STRIP, .left = true, .right = true};
-        return value_opt_bool(v, "strip_left", &s->left, e) || value_opt_bool(v, "strip_right", &s->right, e) ? error_prepend(e, "normalizer") : PL_OK;
+        return value_opt_bool(v, "strip_left", &s->left, e) || value_opt_bool(v, "strip_right", &s->right, e)
+                   ? error_prepend(e, "normalizer")
+                   : PL_OK;
     }
     if (!strcmp(type, "Prepend")) {
         if (value_as_string(value_get(v, "prepend"), "normalizer.prepend", &text, e)) return e->code;
@@ -46,26 +52,36 @@ static int read_step(struct normal_step *s, const char *type, const struct value
         *s = (struct normal_step){.kind = NORMAL_REPLACE, .content = bump_string(memory, text)};
         return finder_read(&s->find, value_get(v, "pattern"), "normalizer.pattern", memory, e);
     }
-    return error_set(e, PL_USAGE, "the normalizer \"%.60s\" is not known; known are Sequence, NFC, NFD, NFKC, NFKD, Lowercase, StripAccents, Strip, Prepend, Replace, Precompiled and BertNormalizer", type);
+    return error_set(e, PL_USAGE,
+                     "the normalizer \"%.60s\" is not known; known are Sequence, NFC, NFD, NFKC, NFKD, Lowercase, "
+                     "StripAccents, Strip, Prepend, Replace, Precompiled and BertNormalizer",
+                     type);
 }
 
 static int add_step(struct normalizer *n, struct normal_step step, struct error *e)
 {
-    if (n->steps.n == NORMAL_STEPS_MOST) return error_set(e, PL_USAGE, "the normalizer has more than %d steps", NORMAL_STEPS_MOST);
+    if (n->steps.n == NORMAL_STEPS_MOST)
+        return error_set(e, PL_USAGE, "the normalizer has more than %d steps", NORMAL_STEPS_MOST);
     vec_push(&n->steps, step);
     return PL_OK;
 }
 
-/* BERT's is five steps, each of which can be switched off. Without strip_accents accents are stripped where letters become small. */
+/* BERT's is five steps, each of which can be switched off. Without strip_accents accents are
+ * stripped where letters become small. */
 static int read_bert(struct normalizer *n, const struct value *v, struct error *e)
 {
     bool clean = true, chinese = true, lower = true;
-    if (value_opt_bool(v, "clean_text", &clean, e) || value_opt_bool(v, "handle_chinese_chars", &chinese, e) || value_opt_bool(v, "lowercase", &lower, e)) return error_prepend(e, "normalizer");
+    if (value_opt_bool(v, "clean_text", &clean, e) || value_opt_bool(v, "handle_chinese_chars", &chinese, e) ||
+        value_opt_bool(v, "lowercase", &lower, e))
+        return error_prepend(e, "normalizer");
     bool accents = lower;
     if (value_opt_bool(v, "strip_accents", &accents, e)) return error_prepend(e, "normalizer");
-    const struct { bool used; struct normal_step step; } steps[] = {
-        {clean, {.kind = NORMAL_CLEAN}}, {chinese, {.kind = NORMAL_CHINESE}}, {accents, {.kind = NORMAL_FORM, .form = FORM_NFD}}, {accents, {.kind = NORMAL_MARKS, .nonspacing = true}},
-        {lower, {.kind = NORMAL_LOWERCASE}}};
+    const struct { bool used; struct normal_step step;
+    } steps[] = {{clean, {.kind = NORMAL_CLEAN}},
+                 {chinese, {.kind = NORMAL_CHINESE}},
+                 {accents, {.kind = NORMAL_FORM, .form = FORM_NFD}},
+                 {accents, {.kind = NORMAL_MARKS, .nonspacing = true}},
+                 {lower, {.kind = NORMAL_LOWERCASE}}};
     for (size_t i = 0; i < COUNT(steps); i++)
         if (steps[i].used && add_step(n, steps[i].step, e)) return e->code;
     return PL_OK;
@@ -81,7 +97,8 @@ int normalizer_read(struct normalizer *n, const struct value *v, struct bump *me
 {
     const char *type;
     if (!v || v->kind == VALUE_NULL) return PL_OK;
-    if (value_as_map(v, "normalizer", e) || value_as_string(value_get(v, "type"), "normalizer.type", &type, e)) return e->code;
+    if (value_as_map(v, "normalizer", e) || value_as_string(value_get(v, "type"), "normalizer.type", &type, e))
+        return e->code;
     if (!strcmp(type, "Sequence")) {
         const struct value *list = value_get(v, "normalizers");
         if (value_as_list(list, "normalizer.normalizers", e)) return e->code;
@@ -117,9 +134,10 @@ static uint32_t next_change(const struct aligned *text, enum unicode_form form, 
     return at;
 }
 
-/* Normalizes a part that no character around it depends on. What is the same at its begin and its end
- * comes from itself, the rest from the rest. */
-static void form_part(const struct aligned *text, uint32_t begin, uint32_t end, enum unicode_form form, struct codes *codes, struct aligned_buffer *out)
+/* Normalizes a part that no character around it depends on. What is the same at its begin and its
+ * end comes from itself, the rest from the rest. */
+static void form_part(const struct aligned *text, uint32_t begin, uint32_t end, enum unicode_form form,
+                      struct codes *codes, struct aligned_buffer *out)
 {
     uint32_t first = 0, last, code;
     unicode_normalize(form, text->at + begin, end - begin, codes);
@@ -138,7 +156,9 @@ static void form_part(const struct aligned *text, uint32_t begin, uint32_t end, 
         if (code != codes->at[last - 1]) break;
         tail = at, last--;
     }
-    const struct byte_range from = begin < tail ? aligned_from(text, begin, tail) : begin < end ? aligned_from(text, begin, begin + 1) : (struct byte_range){0, 0};
+    const struct byte_range from = begin < tail  ? aligned_from(text, begin, tail)
+                                   : begin < end ? aligned_from(text, begin, begin + 1)
+                                                 : (struct byte_range){0, 0};
     for (uint32_t i = first; i < last; i++) {
         char bytes[4];
         aligned_put(out, bytes, (size_t)utf8_encode(codes->at[i], bytes), from);
@@ -146,8 +166,8 @@ static void form_part(const struct aligned *text, uint32_t begin, uint32_t end, 
     aligned_copy(out, text, tail, end);
 }
 
-/* A part is a character that may change and those that join it. It begins one character earlier if the
- * first one joins that. */
+/* A part is a character that may change and those that join it. It begins one character earlier if
+ * the first one joins that. */
 static void apply_form(enum unicode_form form, struct normal_work *w, struct aligned *text, struct aligned_buffer *out)
 {
     uint32_t change = next_change(text, form, 0), done = 0;
@@ -172,12 +192,13 @@ static void apply_form(enum unicode_form form, struct normal_work *w, struct ali
     *text = aligned_of(out);
 }
 
-/* --- the other steps --------------------------------------------------------------------------- */
+/* --- the other steps -------------------------------------------------------------------------- */
 
 static bool is_chinese(uint32_t c)
 {
-    return (c >= 0x4e00 && c <= 0x9fff) || (c >= 0x3400 && c <= 0x4dbf) || (c >= 0x20000 && c <= 0x2a6df) || (c >= 0x2a700 && c <= 0x2b73f) || (c >= 0x2b740 && c <= 0x2b81f) ||
-           (c >= 0x2b920 && c <= 0x2ceaf) || (c >= 0xf900 && c <= 0xfaff) || (c >= 0x2f800 && c <= 0x2fa1f);
+    return (c >= 0x4e00 && c <= 0x9fff) || (c >= 0x3400 && c <= 0x4dbf) || (c >= 0x20000 && c <= 0x2a6df) ||
+           (c >= 0x2a700 && c <= 0x2b73f) || (c >= 0x2b740 && c <= 0x2b81f) || (c >= 0x2b920 && c <= 0x2ceaf) ||
+           (c >= 0xf900 && c <= 0xfaff) || (c >= 0x2f800 && c <= 0x2fa1f);
 }
 
 /* What a step makes of one character; returns the number of characters. */
@@ -211,7 +232,9 @@ static void map_characters(const struct normal_step *s, struct aligned *text, st
 static void strip(const struct normal_step *s, struct aligned *text)
 {
     uint32_t begin = 0, end = text->n, code;
-    for (uint32_t n; s->left && begin < end && (n = (uint32_t)utf8_next(text->at + begin, &code), unicode_is_space(code)); begin += n) {}
+    for (uint32_t n;
+         s->left && begin < end && (n = (uint32_t)utf8_next(text->at + begin, &code), unicode_is_space(code));
+         begin += n) {}
     while (s->right && end > begin) {
         uint32_t at = end;
         do at--;
@@ -223,8 +246,10 @@ static void strip(const struct normal_step *s, struct aligned *text)
     *text = aligned_part(text, begin, end);
 }
 
-/* Replaces text[at, at + length) by what the table has for its beginning; false: the table has nothing, and nothing is written. */
-static bool put_mapped(const struct normal_step *s, const struct aligned *text, uint32_t at, uint32_t length, struct aligned_buffer *out)
+/* Replaces text[at, at + length) by what the table has for its beginning; false: the table has
+ * nothing, and nothing is written. */
+static bool put_mapped(const struct normal_step *s, const struct aligned *text, uint32_t at, uint32_t length,
+                       struct aligned_buffer *out)
 {
     uint32_t matched;
     const char *to = charsmap_find(&s->map, text->at + at, length, false, &matched);
@@ -232,7 +257,8 @@ static bool put_mapped(const struct normal_step *s, const struct aligned *text, 
     return to;
 }
 
-/* As the tokenizers library does it: a grapheme of less than six bytes as a whole, else character by character. */
+/* As the tokenizers library does it: a grapheme of less than six bytes as a whole, else character
+ * by character. */
 static void precompiled(const struct normal_step *s, struct aligned *text, struct aligned_buffer *out)
 {
     enum { WHOLE = 6 };
@@ -261,7 +287,8 @@ static struct byte_range match_from(const struct aligned *text, struct byte_rang
     return m.begin < text->n ? aligned_from(text, m.begin, m.begin + 1) : aligned_from(text, text->n - 1, text->n);
 }
 
-static int replace(const struct normal_step *s, struct normal_work *w, struct aligned *text, struct aligned_buffer *out, struct error *e)
+static int replace(const struct normal_step *s, struct normal_work *w, struct aligned *text, struct aligned_buffer *out,
+                   struct error *e)
 {
     struct finding at = {0};
     struct byte_range m;
@@ -288,7 +315,8 @@ static uint32_t kept_length(const struct normal_step *s, const struct aligned *t
     return best;
 }
 
-/* What SentencePiece takes at a time: a piece that the user defined, the longest string that its table replaces, or a character. */
+/* What SentencePiece takes at a time: a piece that the user defined, the longest string that its
+ * table replaces, or a character. */
 struct unit {
     const char *at; /* what becomes of it */
     uint32_t n, length; /* bytes of that; bytes of the text */
@@ -297,7 +325,8 @@ struct unit {
 static struct unit next_unit(const struct normal_step *s, const struct aligned *text, uint32_t at)
 {
     uint32_t length = kept_length(s, text, at);
-    const char *to = s->map.n_units && !length ? charsmap_find(&s->map, text->at + at, text->n - at, true, &length) : NULL;
+    const char *to =
+        s->map.n_units && !length ? charsmap_find(&s->map, text->at + at, text->n - at, true, &length) : NULL;
     if (to) return (struct unit){to, (uint32_t)strlen(to), length};
     if (!length) length = (uint32_t)utf8_length(text->at[at]);
     return (struct unit){text->at + at, length, length};
@@ -309,8 +338,10 @@ static bool ends_with_blank(const struct normal_step *s, const struct aligned_bu
     return out->n >= n && !memcmp(out->at + out->n - n, s->escape ? "\xe2\x96\x81" : " ", n);
 }
 
-/* Writes the text from `at` on unit by unit, with remove_extra one blank for each run of them; returns its end. */
-static uint32_t put_units(const struct normal_step *s, const struct aligned *text, uint32_t at, struct aligned_buffer *out, const char *blank)
+/* Writes the text from `at` on unit by unit, with remove_extra one blank for each run of them;
+ * returns its end. */
+static uint32_t put_units(const struct normal_step *s, const struct aligned *text, uint32_t at,
+                          struct aligned_buffer *out, const char *blank)
 {
     bool after_blank = s->remove_extra;
     for (struct unit u; at < text->n; at += u.length) {
@@ -320,7 +351,8 @@ static uint32_t put_units(const struct normal_step *s, const struct aligned *tex
         if (k < u.n) after_blank = s->remove_extra && u.at[u.n - 1] == ' ';
         for (; k < u.n; k++) {
             const bool own = u.at == text->at + at, is_blank = u.at[k] == ' ';
-            aligned_put(out, is_blank ? blank : u.at + k, is_blank ? strlen(blank) : 1, own ? aligned_from(text, at + k, at + k + 1) : aligned_from(text, at, at + u.length));
+            aligned_put(out, is_blank ? blank : u.at + k, is_blank ? strlen(blank) : 1,
+                        own ? aligned_from(text, at + k, at + k + 1) : aligned_from(text, at, at + u.length));
         }
     }
     return at;
@@ -331,9 +363,11 @@ static void sentencepiece(const struct normal_step *s, struct aligned *text, str
     const char *blank = s->escape ? "\xe2\x96\x81" : " ";
     const size_t blank_n = strlen(blank);
     uint32_t at = 0;
-    for (struct unit u; s->remove_extra && at < text->n && (u = next_unit(s, text, at), u.n == 1 && *u.at == ' '); at += u.length) {}
+    for (struct unit u; s->remove_extra && at < text->n && (u = next_unit(s, text, at), u.n == 1 && *u.at == ' ');
+         at += u.length) {}
     const bool prefix = s->add_prefix && at < text->n && (!s->first_only || aligned_from(text, 0, 1).begin == 0);
-    const struct byte_range first = at < text->n ? aligned_from(text, at, at + (uint32_t)utf8_length(text->at[at])) : (struct byte_range){0, 0};
+    const struct byte_range first =
+        at < text->n ? aligned_from(text, at, at + (uint32_t)utf8_length(text->at[at])) : (struct byte_range){0, 0};
     if (prefix && !s->suffix) aligned_put(out, blank, blank_n, first);
     if (s->remove_extra || s->map.n_units) at = put_units(s, text, at, out, blank);
     while (at < text->n) {
@@ -370,7 +404,8 @@ int normalize(const struct normalizer *n, struct normal_work *w, struct aligned 
         case NORMAL_SENTENCEPIECE: sentencepiece(s, text, out); break;
         }
         if (rc) return rc;
-        if (out->full) return error_set(e, PL_USAGE, "the normalizer makes more than %u bytes of a text of %u", most, given);
+        if (out->full)
+            return error_set(e, PL_USAGE, "the normalizer makes more than %u bytes of a text of %u", most, given);
         if (text->at == out->at) turn ^= 1;
     }
     return PL_OK;

@@ -10,9 +10,18 @@
 #include "text/tokenizer/trie.h"
 #include "text/unicode.h"
 
-/* Precompiled is a table of replacements as the tokenizers library applies it, by graphemes. Clean, Chinese and marks are parts of BertNormalizer. */
+/* Precompiled is a table of replacements as the tokenizers library applies it, by graphemes. Clean,
+ * Chinese and marks are parts of BertNormalizer. */
 enum normal_kind {
-    NORMAL_FORM, NORMAL_LOWERCASE, NORMAL_CLEAN, NORMAL_CHINESE, NORMAL_MARKS, NORMAL_STRIP, NORMAL_PREPEND, NORMAL_REPLACE, NORMAL_PRECOMPILED,
+    NORMAL_FORM,
+    NORMAL_LOWERCASE,
+    NORMAL_CLEAN,
+    NORMAL_CHINESE,
+    NORMAL_MARKS,
+    NORMAL_STRIP,
+    NORMAL_PREPEND,
+    NORMAL_REPLACE,
+    NORMAL_PRECOMPILED,
     NORMAL_SENTENCEPIECE
 };
 

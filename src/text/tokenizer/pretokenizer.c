@@ -12,11 +12,12 @@
 static inline void add_piece(struct split_work *w, uint32_t begin, uint32_t end)
 {
     if (begin == end) return;
-    if (w->pieces.n == w->pieces.cap) vec_grow((void **)&w->pieces.at, &w->pieces.cap, w->pieces.n + 1, sizeof *w->pieces.at);
+    if (w->pieces.n == w->pieces.cap)
+        vec_grow((void **)&w->pieces.at, &w->pieces.cap, w->pieces.n + 1, sizeof *w->pieces.at);
     w->pieces.at[w->pieces.n++] = (struct byte_range){begin, end};
 }
 
-/* --- matches ------------------------------------------------------------------------------------ */
+/* --- matches ---------------------------------------------------------------------------------- */
 
 static int gave_up(struct error *e)
 {
@@ -24,7 +25,8 @@ static int gave_up(struct error *e)
 }
 
 /* Every match, and what lies between them, is a piece: what most files ask for. */
-static int isolate(const struct finder *f, struct split_work *w, const char *text, struct byte_range piece, struct error *e)
+static int isolate(const struct finder *f, struct split_work *w, const char *text, struct byte_range piece,
+                   struct error *e)
 {
     struct finding at = {0};
     struct byte_range m;
@@ -44,7 +46,8 @@ static void add_match(struct split_work *w, uint32_t begin, uint32_t end, bool m
     vec_push(&w->matches, ((struct split_match){{begin, end}, match}));
 }
 
-static int find_matches(const struct split_step *s, struct split_work *w, const char *text, struct byte_range piece, struct error *e)
+static int find_matches(const struct split_step *s, struct split_work *w, const char *text, struct byte_range piece,
+                        struct error *e)
 {
     struct finding at = {0};
     struct byte_range m;
@@ -142,7 +145,8 @@ static int split_pieces(const struct split_step *s, struct split_work *w, const 
     for (uint32_t i = 0; i < w->before.n; i++) {
         int rc = PL_OK;
         const bool class = s->kind == SPLIT_DIGITS || s->kind == SPLIT_SPACES || s->kind == SPLIT_PUNCTUATION;
-        if (!class && s->kind != SPLIT_WORDS && s->behavior == SPLIT_ISOLATED) rc = isolate(&s->find, w, text, w->before.at[i], e);
+        if (!class && s->kind != SPLIT_WORDS && s->behavior == SPLIT_ISOLATED)
+            rc = isolate(&s->find, w, text, w->before.at[i], e);
         else {
             w->matches.n = 0;
             if (class) find_class(s->kind, w, text, w->before.at[i]);
@@ -155,7 +159,7 @@ static int split_pieces(const struct split_step *s, struct split_work *w, const 
     return PL_OK;
 }
 
-/* --- steps that change the text ---------------------------------------------------------------------- */
+/* --- steps that change the text --------------------------------------------------------------- */
 
 static struct aligned_buffer *begin_text(struct split_work *w)
 {
@@ -165,7 +169,10 @@ static struct aligned_buffer *begin_text(struct split_work *w)
     return &w->buffers[w->turn];
 }
 
-static struct byte_range first_character(const struct aligned *text, uint32_t begin) { return aligned_from(text, begin, begin + (uint32_t)utf8_length(text->at[begin])); }
+static struct byte_range first_character(const struct aligned *text, uint32_t begin)
+{
+    return aligned_from(text, begin, begin + (uint32_t)utf8_length(text->at[begin]));
+}
 
 static void add_prefix_spaces(struct split_work *w, struct aligned *text)
 {
@@ -190,7 +197,8 @@ static void translate_bytes(struct split_work *w, struct aligned *text)
         const uint32_t begin = out->n;
         for (uint32_t k = w->before.at[i].begin; k < w->before.at[i].end; k++) {
             char bytes[4];
-            aligned_put(out, bytes, (size_t)utf8_encode(byte_character((unsigned char)text->at[k]), bytes), aligned_from(text, k, k + 1));
+            aligned_put(out, bytes, (size_t)utf8_encode(byte_character((unsigned char)text->at[k]), bytes),
+                        aligned_from(text, k, k + 1));
         }
         add_piece(w, begin, out->n);
     }
@@ -203,8 +211,10 @@ static void replace_blanks(const struct split_step *s, struct split_work *w, str
     for (uint32_t i = 0; i < w->before.n; i++) {
         const struct byte_range p = w->before.at[i];
         const uint32_t begin = out->n;
-        const bool there = text->at[p.begin] == ' ' || (p.end - p.begin >= s->find.n && !memcmp(text->at + p.begin, s->replacement, s->find.n));
-        const bool wanted = s->prepend == PREPEND_ALWAYS || (s->prepend == PREPEND_FIRST && aligned_from(text, p.begin, p.begin + 1).begin == 0);
+        const bool there = text->at[p.begin] == ' ' ||
+                           (p.end - p.begin >= s->find.n && !memcmp(text->at + p.begin, s->replacement, s->find.n));
+        const bool wanted = s->prepend == PREPEND_ALWAYS ||
+                            (s->prepend == PREPEND_FIRST && aligned_from(text, p.begin, p.begin + 1).begin == 0);
         if (wanted && !there) aligned_put(out, s->replacement, s->find.n, first_character(text, p.begin));
         for (uint32_t at = p.begin; at < p.end;) {
             const char *found = memchr(text->at + at, ' ', p.end - at);
@@ -218,7 +228,8 @@ static void replace_blanks(const struct split_step *s, struct split_work *w, str
     *text = aligned_of(out);
 }
 
-static int run_step(const struct pretokenizer *p, const struct split_step *s, struct split_work *w, struct aligned *text, struct error *e)
+static int run_step(const struct pretokenizer *p, const struct split_step *s, struct split_work *w,
+                    struct aligned *text, struct error *e)
 {
     const bool last = s == &p->steps.at[p->steps.n - 1];
     if (s->kind == SPLIT_METASPACE) {
@@ -240,7 +251,8 @@ int pretokenize(const struct pretokenizer *p, struct split_work *w, struct align
     add_piece(w, 0, text->n);
     for (uint32_t i = 0; i < p->steps.n; i++)
         if (run_step(p, &p->steps.at[i], w, text, e)) return e->code;
-        else if (w->buffers[w->turn].full) return error_set(e, PL_USAGE, "the pre-tokenizer makes more than %u bytes of a text", w->most);
+        else if (w->buffers[w->turn].full)
+            return error_set(e, PL_USAGE, "the pre-tokenizer makes more than %u bytes of a text", w->most);
     return PL_OK;
 }
 

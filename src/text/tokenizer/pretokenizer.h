@@ -7,8 +7,17 @@
 #include "text/tokenizer/aligned.h"
 #include "text/tokenizer/finder.h"
 
-/* Words: runs of word characters and runs of others, without the white space between them (Whitespace). */
-enum split_kind { SPLIT_PATTERN, SPLIT_DIGITS, SPLIT_SPACES, SPLIT_PUNCTUATION, SPLIT_WORDS, SPLIT_BYTE_LEVEL, SPLIT_METASPACE };
+/* Words: runs of word characters and runs of others, without the white space between them
+ * (Whitespace). */
+enum split_kind {
+    SPLIT_PATTERN,
+    SPLIT_DIGITS,
+    SPLIT_SPACES,
+    SPLIT_PUNCTUATION,
+    SPLIT_WORDS,
+    SPLIT_BYTE_LEVEL,
+    SPLIT_METASPACE
+};
 /* What becomes of a match: its own piece; nothing; a part of the piece before, or behind it;
  * neighbouring matches one piece. */
 enum split_behavior { SPLIT_ISOLATED, SPLIT_REMOVED, SPLIT_WITH_PREVIOUS, SPLIT_WITH_NEXT, SPLIT_CONTIGUOUS };

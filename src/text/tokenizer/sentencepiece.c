@@ -3,13 +3,15 @@
  *
  *     1 pieces           {1 piece, 2 score, 3 type}, once for each id
  *     2 trainer_spec     {3 model_type, 24 whitespace as suffix, 35 byte_fallback, 41 bos_id, 42 eos_id, 43 pad_id}
- *     3 normalizer_spec  {1 name, 2 charsmap, 3 add_dummy_prefix, 4 remove_extra_whitespaces, 5 escape_whitespaces}
+ *     3 normalizer_spec  {1 name, 2 charsmap, 3 add_dummy_prefix, 4 remove_extra_whitespaces, 5
+ *     escape_whitespaces}
  *
- * A field is a varint (number << 3 | wire type) and a value: a varint (0), eight bytes (1), a length
- * and as many bytes (2), or four bytes (5).
+ * A field is a varint (number << 3 | wire type) and a value: a varint (0), eight bytes (1), a
+ * length and as many bytes (2), or four bytes (5).
  *
- * BPE joins the pair of symbols whose joined piece has the highest score. Which pairs make a piece is known here, so they
- * become merges whose rank is the order of the scores. A model of characters is one without merges. Unigram is that of model.h.
+ * BPE joins the pair of symbols whose joined piece has the highest score. Which pairs make a piece
+ * is known here, so they become merges whose rank is the order of the scores. A model of characters
+ * is one without merges. Unigram is that of model.h.
  */
 #include <inttypes.h>
 #include <math.h>
@@ -23,7 +25,7 @@ enum piece_type { PIECE_NORMAL = 1, PIECE_UNKNOWN, PIECE_CONTROL, PIECE_USER_DEF
 /* Trained pieces have up to 16 characters by default. The bound keeps hostile files quick. */
 enum { PIECE_BYTES_MOST = 512 };
 
-/* --- protocol buffers -------------------------------------------------------------------------- */
+/* --- protocol buffers ------------------------------------------------------------------------- */
 
 struct message {
     const unsigned char *at, *end;
@@ -63,7 +65,7 @@ static int next_field(struct message *m, struct field *f)
     return 1;
 }
 
-/* --- the model --------------------------------------------------------------------------------- */
+/* --- the model -------------------------------------------------------------------------------- */
 
 struct piece {
     float score;
@@ -80,7 +82,10 @@ struct reading {
     struct error *e;
 };
 
-static int malformed(struct reading *r, const char *what) { return error_set(r->e, PL_USAGE, "%s is malformed or cut: expected a SentencePiece model", what); }
+static int malformed(struct reading *r, const char *what)
+{
+    return error_set(r->e, PL_USAGE, "%s is malformed or cut: expected a SentencePiece model", what);
+}
 
 static int read_piece(struct reading *r, struct message m)
 {
@@ -97,8 +102,10 @@ static int read_piece(struct reading *r, struct message m)
     if (rc < 0) return malformed(r, "a piece");
     if (!n) return error_set(r->e, PL_USAGE, "the piece %u is empty", r->pieces.n);
     if (n > PIECE_BYTES_MOST || utf8_check((const char *)text.at, n) < n || memchr(text.at, 0, n))
-        return error_set(r->e, PL_USAGE, "the piece %u is not UTF-8, has a NUL, or has more than %d bytes", r->pieces.n, PIECE_BYTES_MOST);
-    if (isnan(p.score) || !p.type) return error_set(r->e, PL_USAGE, "the piece %u has no valid %s", r->pieces.n, p.type ? "score" : "type");
+        return error_set(r->e, PL_USAGE, "the piece %u is not UTF-8, has a NUL, or has more than %d bytes", r->pieces.n,
+                         PIECE_BYTES_MOST);
+    if (isnan(p.score) || !p.type)
+        return error_set(r->e, PL_USAGE, "the piece %u has no valid %s", r->pieces.n, p.type ? "score" : "type");
     char content[PIECE_BYTES_MOST + 1];
     memcpy(content, text.at, n);
     content[n] = 0;
@@ -157,10 +164,12 @@ static int check(struct reading *r)
     int64_t unk = -1;
     if (r->pieces.n == 0) return malformed(r, "the file");
     if (r->model_type != TYPE_UNIGRAM && r->model_type != TYPE_BPE && r->model_type != TYPE_CHAR)
-        return error_set(r->e, PL_USAGE, "the model is of the type %s; supported are Unigram, BPE and char", r->model_type == 3 ? "word" : "?");
+        return error_set(r->e, PL_USAGE, "the model is of the type %s; supported are Unigram, BPE and char",
+                         r->model_type == 3 ? "word" : "?");
     for (uint32_t i = 0; i < r->pieces.n; i++) {
         if (r->pieces.at[i].type != PIECE_UNKNOWN) continue;
-        if (unk >= 0) return error_set(r->e, PL_USAGE, "the pieces %" PRId64 " and %u are both of the type unknown", unk, i);
+        if (unk >= 0)
+            return error_set(r->e, PL_USAGE, "the pieces %" PRId64 " and %u are both of the type unknown", unk, i);
         unk = i;
     }
     if (unk < 0) return error_set(r->e, PL_USAGE, "no piece is of the type unknown");
@@ -168,10 +177,16 @@ static int check(struct reading *r)
     return PL_OK;
 }
 
-/* --- merges ------------------------------------------------------------------------------------ */
+/* --- merges ----------------------------------------------------------------------------------- */
 
-static bool joins(const struct reading *r, int32_t id) { return id >= (int32_t)r->pieces.n || r->pieces.at[id].type != PIECE_USER_DEFINED; }
-static bool is_text(const struct piece *p) { return p->type == PIECE_NORMAL || p->type == PIECE_USER_DEFINED || p->type == PIECE_UNUSED; }
+static bool joins(const struct reading *r, int32_t id)
+{
+    return id >= (int32_t)r->pieces.n || r->pieces.at[id].type != PIECE_USER_DEFINED;
+}
+static bool is_text(const struct piece *p)
+{
+    return p->type == PIECE_NORMAL || p->type == PIECE_USER_DEFINED || p->type == PIECE_UNUSED;
+}
 
 struct ranked {
     float score;
@@ -235,7 +250,7 @@ static void build_merges(struct reading *r)
     for (uint32_t i = 0; i < r->pieces.n; i++) m->unused[i] = r->pieces.at[i].type == PIECE_UNUSED;
 }
 
-/* --- the rest ------------------------------------------------------------------------------------ */
+/* --- the rest --------------------------------------------------------------------------------- */
 
 static int add_user_defined(struct reading *r)
 {
@@ -243,7 +258,8 @@ static int add_user_defined(struct reading *r)
     for (uint32_t i = 0; i < r->pieces.n; i++) {
         if (r->pieces.at[i].type != PIECE_USER_DEFINED) continue;
         const char *piece = t->vocabulary.piece[i];
-        vec_push(&t->added, ((struct added_token){.id = (int32_t)i, .content = piece, .pattern = piece, .normalized = true}));
+        vec_push(&t->added,
+                 ((struct added_token){.id = (int32_t)i, .content = piece, .pattern = piece, .normalized = true}));
         id_map_put(&t->added.contents, piece, t->vocabulary.length[i], (int32_t)t->added.n - 1);
         trie_add(&t->added.normalized, piece, t->vocabulary.length[i], (int32_t)t->added.n - 1);
         trie_add(&t->user_defined, piece, t->vocabulary.length[i], (int32_t)i);
@@ -253,10 +269,14 @@ static int add_user_defined(struct reading *r)
 
 static void set_role(struct reading *r, enum role role, int64_t id)
 {
-    if (id >= 0 && id < r->pieces.n && r->pieces.at[id].type == PIECE_CONTROL) r->t->roles[role] = r->t->vocabulary.piece[id];
+    if (id >= 0 && id < r->pieces.n && r->pieces.at[id].type == PIECE_CONTROL)
+        r->t->roles[role] = r->t->vocabulary.piece[id];
 }
 
-static int no_bytes(struct reading *r) { return error_set(r->e, PL_USAGE, "byte_fallback is set, but a piece of <0x00>, ..., <0xFF> is missing"); }
+static int no_bytes(struct reading *r)
+{
+    return error_set(r->e, PL_USAGE, "byte_fallback is set, but a piece of <0x00>, ..., <0xFF> is missing");
+}
 
 static int build_bpe(struct reading *r)
 {
@@ -285,7 +305,8 @@ static int build_unigram(struct reading *r)
     m->n = (int32_t)r->pieces.n;
     m->scores = mem_alloc((r->pieces.n + 1) * sizeof *m->scores);
     for (uint32_t i = 0; i < r->pieces.n; i++)
-        if (r->pieces.at[i].type == PIECE_NORMAL) least = fminf(least, r->pieces.at[i].score), most = fmaxf(most, r->pieces.at[i].score);
+        if (r->pieces.at[i].type == PIECE_NORMAL)
+            least = fminf(least, r->pieces.at[i].score), most = fmaxf(most, r->pieces.at[i].score);
     for (uint32_t i = 0; i < r->pieces.n; i++) {
         const struct piece *p = &r->pieces.at[i];
         const bool defined = p->type == PIECE_USER_DEFINED;
@@ -306,10 +327,14 @@ static int build(struct reading *r)
     struct tokenizer *t = r->t;
     if (check(r) || (r->model_type == TYPE_UNIGRAM ? build_unigram(r) : build_bpe(r))) return r->e->code;
     if (t->user_defined.n_nodes) r->normal.keep = &t->user_defined;
-    if (r->charsmap.at && charsmap_read(&r->normal.map, (const char *)r->charsmap.at, (size_t)(r->charsmap.end - r->charsmap.at), r->e)) return r->e->code;
+    if (r->charsmap.at &&
+        charsmap_read(&r->normal.map, (const char *)r->charsmap.at, (size_t)(r->charsmap.end - r->charsmap.at), r->e))
+        return r->e->code;
     vec_push(&t->normalizer.steps, r->normal);
     vec_push(&t->decoder.steps, ((struct decode_step){.kind = DECODE_BYTE_FALLBACK}));
-    vec_push(&t->decoder.steps, ((struct decode_step){.kind = DECODE_SENTENCEPIECE, .strip_first = r->normal.add_prefix || r->normal.remove_extra, .strip_all = r->normal.remove_extra}));
+    vec_push(&t->decoder.steps, ((struct decode_step){.kind = DECODE_SENTENCEPIECE,
+                                                      .strip_first = r->normal.add_prefix || r->normal.remove_extra,
+                                                      .strip_all = r->normal.remove_extra}));
     t->decoded = mem_alloc((size_t)t->vocabulary.size * sizeof *t->decoded);
     for (int32_t i = 0; i < t->vocabulary.size; i++) {
         const int type = r->pieces.at[i].type;
@@ -324,11 +349,14 @@ static int build(struct reading *r)
 int tokenizer_read_sentencepiece(struct tokenizer *t, const char *bytes, size_t n, struct error *e)
 {
     struct reading r = {.t = t, .model_type = 1, .bos = 1, .eos = 2, .pad = -1, .e = e};
-    r.normal = (struct normal_step){.kind = NORMAL_SENTENCEPIECE, .add_prefix = true, .remove_extra = true, .escape = true};
+    r.normal =
+        (struct normal_step){.kind = NORMAL_SENTENCEPIECE, .add_prefix = true, .remove_extra = true, .escape = true};
     t->sentencepiece = true;
     t->model.kind = MODEL_BPE;
     if (n && *bytes != '\n')
-        return error_set(e, PL_USAGE, "is no SentencePiece model; a file of tiktoken ranks has to be converted to tokenizer.json (transformers does that with save_pretrained)");
+        return error_set(e, PL_USAGE,
+                         "is no SentencePiece model; a file of tiktoken ranks has to be converted to tokenizer.json "
+                         "(transformers does that with save_pretrained)");
     int rc = read_message(&r, (struct message){(const unsigned char *)bytes, (const unsigned char *)bytes + n});
     if (!rc) rc = build(&r);
     vec_free(&r.pieces);

@@ -14,7 +14,8 @@
 
 enum { CONFIG_MOST = 64 << 20 };
 
-const char *const role_names[ROLES] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+const char *const role_names[ROLES] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                       "pad_token", "cls_token", "mask_token"};
 
 /* Reads a file of the folder; *out is NULL when there is none. */
 static int read_file(const char *folder, const char *name, struct bump *tree, struct value **out, struct error *e)
@@ -42,9 +43,12 @@ static void read_roles(struct tokenizer *t, const struct value *config, const st
     }
 }
 
-/* --- for a tokenizer.model ---------------------------------------------------------------------- */
+/* --- for a tokenizer.model -------------------------------------------------------------------- */
 
-static bool is_added(const struct tokenizer *t, const char *content) { return id_map_get(&t->added.contents, content, strlen(content)) >= 0; }
+static bool is_added(const struct tokenizer *t, const char *content)
+{
+    return id_map_get(&t->added.contents, content, strlen(content)) >= 0;
+}
 
 /* "added_tokens_decoder": {"32000": {"content": "<image>", ...}} */
 static int read_decoder(struct tokenizer *t, const struct value *tokens, struct error *e)
@@ -54,11 +58,14 @@ static int read_decoder(struct tokenizer *t, const struct value *tokens, struct 
         struct added_token a = {.content = content_of(v)};
         char *end;
         const long id = strtol(v->key, &end, 10);
-        if (*end || !a.content || id < 0 || id >= VOCABULARY_MOST) return error_set(e, PL_USAGE, "added_tokens_decoder: \"%.60s\" is no id of a token with a content", v->key);
+        if (*end || !a.content || id < 0 || id >= VOCABULARY_MOST)
+            return error_set(e, PL_USAGE, "added_tokens_decoder: \"%.60s\" is no id of a token with a content", v->key);
         a.id = (int32_t)id;
-        if (value_opt_bool(v, "special", &a.special, e) || value_opt_bool(v, "lstrip", &a.lstrip, e) || value_opt_bool(v, "rstrip", &a.rstrip, e) ||
-            value_opt_bool(v, "single_word", &a.single_word, e)) return error_prepend(e, "added_tokens_decoder[%s]", v->key);
-        if (!is_added(t, a.content) && tokenizer_add(t, a, e)) return error_prepend(e, "added_tokens_decoder[%s]", v->key);
+        if (value_opt_bool(v, "special", &a.special, e) || value_opt_bool(v, "lstrip", &a.lstrip, e) ||
+            value_opt_bool(v, "rstrip", &a.rstrip, e) || value_opt_bool(v, "single_word", &a.single_word, e))
+            return error_prepend(e, "added_tokens_decoder[%s]", v->key);
+        if (!is_added(t, a.content) && tokenizer_add(t, a, e))
+            return error_prepend(e, "added_tokens_decoder[%s]", v->key);
     }
     return PL_OK;
 }
@@ -70,8 +77,11 @@ static int read_added_json(struct tokenizer *t, const struct value *tokens, stru
         const struct value *v = tokens->items[i];
         int64_t id;
         if (value_as_int(v, v->key, &id, e)) return e->code;
-        if (id < 0 || id >= VOCABULARY_MOST) return error_set(e, PL_USAGE, "\"%.60s\" has the id %lld; expected 0 to %d", v->key, (long long)id, VOCABULARY_MOST - 1);
-        if (!is_added(t, v->key) && tokenizer_add(t, (struct added_token){.id = (int32_t)id, .content = v->key}, e)) return e->code;
+        if (id < 0 || id >= VOCABULARY_MOST)
+            return error_set(e, PL_USAGE, "\"%.60s\" has the id %lld; expected 0 to %d", v->key, (long long)id,
+                             VOCABULARY_MOST - 1);
+        if (!is_added(t, v->key) && tokenizer_add(t, (struct added_token){.id = (int32_t)id, .content = v->key}, e))
+            return e->code;
     }
     return PL_OK;
 }
@@ -81,7 +91,9 @@ static int add_roles(struct tokenizer *t, struct error *e)
 {
     for (int i = 0; i < ROLES; i++) {
         const int32_t id = t->roles[i] ? tokenizer_id(t, t->roles[i]) : -1;
-        if (id >= 0 && !is_added(t, t->roles[i]) && tokenizer_add(t, (struct added_token){.id = id, .content = t->roles[i], .special = true}, e)) return e->code;
+        if (id >= 0 && !is_added(t, t->roles[i]) &&
+            tokenizer_add(t, (struct added_token){.id = id, .content = t->roles[i], .special = true}, e))
+            return e->code;
     }
     return PL_OK;
 }
@@ -93,7 +105,9 @@ static int read_bos_eos(struct tokenizer *t, const struct value *config, struct 
     bool bos, eos = false, legacy = true;
     if (value_opt_string(config, "tokenizer_class", &class, e)) return e->code;
     bos = class && strstr(class, "Llama");
-    if (value_opt_bool(config, "add_bos_token", &bos, e) || value_opt_bool(config, "add_eos_token", &eos, e) || value_opt_bool(config, "legacy", &legacy, e)) return e->code;
+    if (value_opt_bool(config, "add_bos_token", &bos, e) || value_opt_bool(config, "add_eos_token", &eos, e) ||
+        value_opt_bool(config, "legacy", &legacy, e))
+        return e->code;
     if (bos && tokenizer_bos(t) >= 0) vec_push(&t->post, tokenizer_bos(t));
     vec_push(&t->post, POST_TEXT);
     if (eos && tokenizer_eos(t) >= 0) vec_push(&t->post, tokenizer_eos(t));
@@ -101,11 +115,13 @@ static int read_bos_eos(struct tokenizer *t, const struct value *config, struct 
     return PL_OK;
 }
 
-static int read_sentencepiece(struct tokenizer *t, const char *folder, const struct value *config, struct bump *tree, struct error *e)
+static int read_sentencepiece(struct tokenizer *t, const char *folder, const struct value *config, struct bump *tree,
+                              struct error *e)
 {
     struct value *added;
     if (read_file(folder, "added_tokens.json", tree, &added, e)) return e->code;
-    if (read_decoder(t, value_get(config, "added_tokens_decoder"), e)) return error_prepend(e, "%s/tokenizer_config.json", folder);
+    if (read_decoder(t, value_get(config, "added_tokens_decoder"), e))
+        return error_prepend(e, "%s/tokenizer_config.json", folder);
     if (read_added_json(t, added, e)) return error_prepend(e, "%s/added_tokens.json", folder);
     if (add_roles(t, e)) return error_prepend(e, "%s", folder);
     if (config && read_bos_eos(t, config, e)) return error_prepend(e, "%s/tokenizer_config.json", folder);

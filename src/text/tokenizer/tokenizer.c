@@ -6,7 +6,8 @@
 #include "io/file.h"
 #include "text/tokenizer/tokenizer_parts.h"
 
-/* Memory of one call of tokenizer_encode. Idle ones wait in the pool, with the words that they know. */
+/* Memory of one call of tokenizer_encode. Idle ones wait in the pool, with the words that they
+ * know. */
 struct work {
     struct work *next;
     struct normal_work normal;
@@ -55,7 +56,7 @@ static void work_free(struct work *w)
     mem_free(w);
 }
 
-/* --- adding and closing --------------------------------------------------------------------------------------- */
+/* --- adding and closing ----------------------------------------------------------------------- */
 
 /* What is searched for in the normalized text, and what the decoder sees. */
 static int normalized_content(struct tokenizer *t, const char *content, const char **out, struct error *e)
@@ -73,7 +74,9 @@ int tokenizer_add(struct tokenizer *t, struct added_token token, struct error *e
     const size_t n = strlen(token.content);
     if (!n) return PL_OK;
     const int32_t known = id_map_get(&t->vocabulary.ids, token.content, n);
-    if (known >= 0 && known != token.id) return error_set(e, PL_USAGE, "\"%.100s\" has the id %d, but %d in the vocabulary", token.content, token.id, known);
+    if (known >= 0 && known != token.id)
+        return error_set(e, PL_USAGE, "\"%.100s\" has the id %d, but %d in the vocabulary", token.content, token.id,
+                         known);
     if (known < 0 && vocabulary_add(&t->vocabulary, token.content, n, token.id, e)) return e->code;
     token.content = t->vocabulary.piece[token.id];
     token.pattern = token.content;
@@ -109,15 +112,27 @@ void tokenizer_close(struct tokenizer *t)
     mem_free(t);
 }
 
-/* --- facts ----------------------------------------------------------------------------------------- */
+/* --- facts ------------------------------------------------------------------------------------ */
 
 uint64_t tokenizer_fingerprint(const struct tokenizer *t) { return t->fingerprint; }
 int32_t tokenizer_size(const struct tokenizer *t) { return t->vocabulary.size; }
-int32_t tokenizer_id(const struct tokenizer *t, const char *content) { return id_map_get(&t->vocabulary.ids, content, strlen(content)); }
-const char *tokenizer_piece(const struct tokenizer *t, int32_t id) { return id >= 0 && id < t->vocabulary.size ? t->vocabulary.piece[id] : NULL; }
-bool tokenizer_is_special(const struct tokenizer *t, int32_t id) { return id >= 0 && id < t->vocabulary.size && t->special[id]; }
+int32_t tokenizer_id(const struct tokenizer *t, const char *content)
+{
+    return id_map_get(&t->vocabulary.ids, content, strlen(content));
+}
+const char *tokenizer_piece(const struct tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < t->vocabulary.size ? t->vocabulary.piece[id] : NULL;
+}
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < t->vocabulary.size && t->special[id];
+}
 
-static int32_t role_id(const struct tokenizer *t, enum role role) { return t->roles[role] ? tokenizer_id(t, t->roles[role]) : -1; }
+static int32_t role_id(const struct tokenizer *t, enum role role)
+{
+    return t->roles[role] ? tokenizer_id(t, t->roles[role]) : -1;
+}
 int32_t tokenizer_bos(const struct tokenizer *t) { return role_id(t, ROLE_BOS); }
 int32_t tokenizer_eos(const struct tokenizer *t) { return role_id(t, ROLE_EOS); }
 int32_t tokenizer_pad(const struct tokenizer *t) { return role_id(t, ROLE_PAD); }
@@ -129,7 +144,7 @@ const char *tokenizer_special(const struct tokenizer *t, const char *role)
     return NULL;
 }
 
-/* --- encoding ------------------------------------------------------------------------------------------ */
+/* --- encoding --------------------------------------------------------------------------------- */
 
 struct encoding {
     const struct tokenizer *t;
@@ -139,7 +154,10 @@ struct encoding {
     struct error *e;
 };
 
-static void add_token(struct token_list *out, int32_t id, uint32_t begin, uint32_t end) { vec_push(out, ((struct token){id, begin, end})); }
+static void add_token(struct token_list *out, int32_t id, uint32_t begin, uint32_t end)
+{
+    vec_push(out, ((struct token){id, begin, end}));
+}
 
 /* Normalized text without added tokens. */
 static int encode_words(const struct encoding *c, struct aligned text)
@@ -147,14 +165,21 @@ static int encode_words(const struct encoding *c, struct aligned text)
     struct split_work *split = &c->work->split;
     if (pretokenize(&c->t->pretokenizer, split, &text, c->e)) return c->e->code;
     for (uint32_t i = 0; i < split->pieces.n; i++)
-        if (model_encode(&c->t->model, &c->work->model, &text, split->pieces.at[i].begin, split->pieces.at[i].end, c->out, c->e)) return c->e->code;
+        if (model_encode(&c->t->model, &c->work->model, &text, split->pieces.at[i].begin, split->pieces.at[i].end,
+                         c->out, c->e))
+            return c->e->code;
     return PL_OK;
 }
 
 /* Cuts the added tokens out, and gives the text between them to `each`. */
-static int cut(const struct encoding *c, const struct trie *trie, struct aligned text, int (*each)(const struct encoding *c, struct aligned text))
+static int cut(const struct encoding *c, const struct trie *trie, struct aligned text,
+               int (*each)(const struct encoding *c, struct aligned text))
 {
-    struct added_walk walk = {.added = &c->t->added, .trie = trie, .text = text, .data = c->data, .ended = !trie->n_nodes};
+    struct added_walk walk = {.added = &c->t->added,
+                              .trie = trie,
+                              .text = text,
+                              .data = c->data,
+                              .ended = !trie->n_nodes};
     const struct added_token *token;
     struct byte_range piece;
     while (added_next(&walk, &token, &piece)) {
@@ -185,10 +210,12 @@ static int encode_all(const struct encoding *c, const char *text, uint32_t n, bo
     return c->t->post.n ? PL_OK : cut(c, &c->t->added.raw, whole, encode_plain);
 }
 
-int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, const struct byte_range *data, uint32_t n_data, bool add_special,
-                     struct token_list *out, struct error *e)
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, const struct byte_range *data,
+                     uint32_t n_data, bool add_special, struct token_list *out, struct error *e)
 {
-    if (n > TOKENIZER_TEXT_MOST) return error_set(e, PL_USAGE, "a text of %zu bytes is too long to tokenize; at most %zu are accepted", n, TOKENIZER_TEXT_MOST);
+    if (n > TOKENIZER_TEXT_MOST)
+        return error_set(e, PL_USAGE, "a text of %zu bytes is too long to tokenize; at most %zu are accepted", n,
+                         TOKENIZER_TEXT_MOST);
     const size_t valid = utf8_check(text, n);
     if (valid < n) return error_set(e, PL_USAGE, "byte %zu of the text is not UTF-8", valid);
     const uint32_t before = out->n;
@@ -203,7 +230,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, cons
 
 void token_list_free(struct token_list *l) { vec_free(l); }
 
-/* --- decoding ------------------------------------------------------------------------------------------ */
+/* --- decoding --------------------------------------------------------------------------------- */
 
 struct token_stream {
     const struct tokenizer *t;
@@ -218,11 +245,16 @@ static struct token_stream *stream_begin(const struct tokenizer *t, bool skip_sp
     return s;
 }
 
-struct token_stream *token_stream_begin(const struct tokenizer *t, bool skip_special) { return stream_begin(t, skip_special, false); }
+struct token_stream *token_stream_begin(const struct tokenizer *t, bool skip_special)
+{
+    return stream_begin(t, skip_special, false);
+}
 
 int token_stream_put(struct token_stream *s, int32_t id, struct text *out, struct error *e)
 {
-    if (!tokenizer_piece(s->t, id)) return error_set(e, PL_USAGE, "no token has the id %d; the tokenizer has ids below %d", id, s->t->vocabulary.size);
+    if (!tokenizer_piece(s->t, id))
+        return error_set(e, PL_USAGE, "no token has the id %d; the tokenizer has ids below %d", id,
+                         s->t->vocabulary.size);
     if (s->skip_special && s->t->special[id]) return PL_OK;
     const char *token = s->t->decoded[id];
     decoding_put(s->decoding, token, strlen(token), out);
@@ -237,10 +269,13 @@ void token_stream_end(struct token_stream *s, struct text *out)
     mem_free(s);
 }
 
-int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, uint32_t n, bool skip_special, struct text *out, struct error *e)
+int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, uint32_t n, bool skip_special, struct text *out,
+                     struct error *e)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (!tokenizer_piece(t, ids[i])) return error_set(e, PL_USAGE, "id %u of %u is %d; the tokenizer has ids below %d", i + 1, n, ids[i], t->vocabulary.size);
+        if (!tokenizer_piece(t, ids[i]))
+            return error_set(e, PL_USAGE, "id %u of %u is %d; the tokenizer has ids below %d", i + 1, n, ids[i],
+                             t->vocabulary.size);
     struct token_stream *s = stream_begin(t, skip_special, true);
     for (uint32_t i = 0; i < n; i++) token_stream_put(s, ids[i], out, e);
     token_stream_end(s, out);

@@ -7,8 +7,8 @@
  * tokenizer_config.json, special_tokens_map.json and added_tokens.json of the same folder say which
  * tokens are special.
  *
- * A tokenizer does not change after tokenizer_open. Several threads may use one at a time: each call
- * borrows a workspace, with a cache of words, that no other call has.
+ * A tokenizer does not change after tokenizer_open. Several threads may use one at a time: each
+ * call borrows a workspace, with a cache of words, that no other call has.
  */
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
@@ -34,9 +34,9 @@ struct token_list {
     uint32_t n, cap;
 };
 
-/* Opens a model folder, a tokenizer.json or a tokenizer.model. A folder's tokenizer.json is preferred
- * to its tokenizer.model. PL_USAGE, with the file and the reason, if the file is malformed or has a
- * part that is not known. */
+/* Opens a model folder, a tokenizer.json or a tokenizer.model. A folder's tokenizer.json is
+ * preferred to its tokenizer.model. PL_USAGE, with the file and the reason, if the file is
+ * malformed or has a part that is not known. */
 int tokenizer_open(struct tokenizer **out, const char *path, struct error *e);
 /* NULL is allowed. */
 void tokenizer_close(struct tokenizer *t);
@@ -49,20 +49,20 @@ int32_t tokenizer_size(const struct tokenizer *t);
 /* Appends the tokens of n bytes of UTF-8. `data`: the ranges, ascending, of text that came from the
  * user's data; no added token that is special is recognized in them or across their borders.
  * `add_special`: the tokens that the post-processor adds as well (for a tokenizer.model: those that
- * tokenizer_config.json asks for). PL_USAGE: invalid UTF-8, with its offset; a pattern that gave up.
- * `out` then has what it had before. Thread-safe. */
-int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, const struct byte_range *data, uint32_t n_data,
-                     bool add_special, struct token_list *out, struct error *e);
+ * tokenizer_config.json asks for). PL_USAGE: invalid UTF-8, with its offset; a pattern that gave
+ * up. `out` then has what it had before. Thread-safe. */
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, const struct byte_range *data,
+                     uint32_t n_data, bool add_special, struct token_list *out, struct error *e);
 void token_list_free(struct token_list *l);
 
-/* Appends the text of n ids. `skip_special` leaves out added tokens that are special. PL_USAGE: an id
- * that the tokenizer does not have. Bytes that are not UTF-8 become U+FFFD. Thread-safe. */
+/* Appends the text of n ids. `skip_special` leaves out added tokens that are special. PL_USAGE: an
+ * id that the tokenizer does not have. Bytes that are not UTF-8 become U+FFFD. Thread-safe. */
 int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, uint32_t n, bool skip_special, struct text *out,
                      struct error *e);
 
-/* Decoding token by token. Bytes are given out as soon as a code point is whole; joined they are the
- * text of tokenizer_decode, except in a run of byte tokens such as <0xF0> that is not UTF-8 as a
- * whole: there only the bytes after the last whole code point become U+FFFD.
+/* Decoding token by token. Bytes are given out as soon as a code point is whole; joined they are
+ * the text of tokenizer_decode, except in a run of byte tokens such as <0xF0> that is not UTF-8 as
+ * a whole: there only the bytes after the last whole code point become U+FFFD.
  *
  *     struct token_stream *s = token_stream_begin(t, true);
  *     token_stream_put(s, id, &text, e);     appends what is final to the text, perhaps nothing

@@ -10,7 +10,7 @@
 #include "text/tokenizer/bytes.h"
 #include "text/tokenizer/tokenizer_parts.h"
 
-/* --- BPE ------------------------------------------------------------------------------------------ */
+/* --- BPE -------------------------------------------------------------------------------------- */
 
 static int read_vocabulary(struct tokenizer *t, const struct value *v, struct error *e)
 {
@@ -18,7 +18,9 @@ static int read_vocabulary(struct tokenizer *t, const struct value *v, struct er
     for (uint32_t i = 0; i < v->count; i++) {
         int64_t id;
         const struct value *item = v->items[i];
-        if (value_as_int(item, item->key, &id, e) || vocabulary_add(&t->vocabulary, item->key, strlen(item->key), id, e)) return error_prepend(e, "model.vocab");
+        if (value_as_int(item, item->key, &id, e) ||
+            vocabulary_add(&t->vocabulary, item->key, strlen(item->key), id, e))
+            return error_prepend(e, "model.vocab");
     }
     return PL_OK;
 }
@@ -46,17 +48,21 @@ static void index_tokens(struct tokenizer *t, struct bpe *m)
 static int merge_sides(const struct value *item, const char **left, size_t *n, const char **right, struct error *e)
 {
     if (item->kind == VALUE_LIST && item->count == 2) {
-        if (value_as_string(item->items[0], "its first part", left, e) || value_as_string(item->items[1], "its second part", right, e)) return e->code;
+        if (value_as_string(item->items[0], "its first part", left, e) ||
+            value_as_string(item->items[1], "its second part", right, e))
+            return e->code;
         *n = strlen(*left);
         return PL_OK;
     }
     const char *blank = item->kind == VALUE_STRING ? strchr(item->text, ' ') : NULL;
-    if (!blank || strchr(blank + 1, ' ')) return error_set(e, PL_USAGE, "expected \"LEFT RIGHT\" or [\"LEFT\", \"RIGHT\"]");
+    if (!blank || strchr(blank + 1, ' '))
+        return error_set(e, PL_USAGE, "expected \"LEFT RIGHT\" or [\"LEFT\", \"RIGHT\"]");
     *left = item->text, *n = (size_t)(blank - item->text), *right = blank + 1;
     return PL_OK;
 }
 
-static int read_merge(struct tokenizer *t, const struct value *item, uint32_t rank, struct text *joined, struct error *e)
+static int read_merge(struct tokenizer *t, const struct value *item, uint32_t rank, struct text *joined,
+                      struct error *e)
 {
     struct bpe *m = &t->model.bpe;
     const struct id_map *ids = &t->vocabulary.ids;
@@ -65,8 +71,10 @@ static int read_merge(struct tokenizer *t, const struct value *item, uint32_t ra
     if (merge_sides(item, &left, &n, &right, e)) return e->code;
     const int32_t a = id_map_get(ids, left, n), b = id_map_get(ids, right, strlen(right));
     if (a < 0 || b < 0)
-        return error_set(e, PL_USAGE, "\"%.*s\" is not in the vocabulary", a < 0 ? (int)min_u64(n, 100) : 100, a < 0 ? left : right);
-    if (strlen(right) < skip) return error_set(e, PL_USAGE, "\"%.100s\" is shorter than continuing_subword_prefix", right);
+        return error_set(e, PL_USAGE, "\"%.*s\" is not in the vocabulary", a < 0 ? (int)min_u64(n, 100) : 100,
+                         a < 0 ? left : right);
+    if (strlen(right) < skip)
+        return error_set(e, PL_USAGE, "\"%.100s\" is shorter than continuing_subword_prefix", right);
     joined->n = 0;
     text_append(joined, left, n);
     text_append(joined, right + skip, strlen(right + skip));
@@ -101,7 +109,8 @@ static int read_affix(struct tokenizer *t, const struct value *v, const char *ke
 {
     const char *text = NULL;
     if (value_opt_string(v, key, &text, e)) return error_prepend(e, "model");
-    if (text && strlen(text) > AFFIX_MOST) return error_set(e, PL_USAGE, "model.%s has more than %d bytes", key, AFFIX_MOST);
+    if (text && strlen(text) > AFFIX_MOST)
+        return error_set(e, PL_USAGE, "model.%s has more than %d bytes", key, AFFIX_MOST);
     if (text && *text) *out = bump_string(&t->memory, text);
     return PL_OK;
 }
@@ -111,12 +120,19 @@ static int read_bpe(struct tokenizer *t, const struct value *v, struct error *e)
     struct bpe *m = &t->model.bpe;
     const char *unk = NULL;
     double dropout = 0;
-    if (value_opt_string(v, "unk_token", &unk, e) || value_opt_bool(v, "fuse_unk", &m->fuse_unk, e) || value_opt_bool(v, "byte_fallback", &m->byte_fallback, e) ||
-        value_opt_bool(v, "ignore_merges", &m->ignore_merges, e) || value_opt_number(v, "dropout", &dropout, e)) return error_prepend(e, "model");
-    if (dropout != 0) return error_set(e, PL_USAGE, "model.dropout is %g: it would leave out merges at random; set it to null", dropout);
-    if (read_affix(t, v, "continuing_subword_prefix", &m->prefix, e) || read_affix(t, v, "end_of_word_suffix", &m->suffix, e)) return e->code;
+    if (value_opt_string(v, "unk_token", &unk, e) || value_opt_bool(v, "fuse_unk", &m->fuse_unk, e) ||
+        value_opt_bool(v, "byte_fallback", &m->byte_fallback, e) ||
+        value_opt_bool(v, "ignore_merges", &m->ignore_merges, e) || value_opt_number(v, "dropout", &dropout, e))
+        return error_prepend(e, "model");
+    if (dropout != 0)
+        return error_set(e, PL_USAGE, "model.dropout is %g: it would leave out merges at random; set it to null",
+                         dropout);
+    if (read_affix(t, v, "continuing_subword_prefix", &m->prefix, e) ||
+        read_affix(t, v, "end_of_word_suffix", &m->suffix, e))
+        return e->code;
     if (read_vocabulary(t, value_get(v, "vocab"), e) || read_merges(t, value_get(v, "merges"), e)) return e->code;
-    m->raw = pretokenizer_is_byte_level(&t->pretokenizer) && !m->byte_fallback && is_ascii(m->prefix) && is_ascii(m->suffix);
+    m->raw =
+        pretokenizer_is_byte_level(&t->pretokenizer) && !m->byte_fallback && is_ascii(m->prefix) && is_ascii(m->suffix);
     t->pretokenizer.raw = m->raw;
     m->unk = unk ? id_map_get(&t->vocabulary.ids, unk, strlen(unk)) : -1;
     const bool all = find_fallback(&t->vocabulary.ids, m->fallback);
@@ -126,13 +142,15 @@ static int read_bpe(struct tokenizer *t, const struct value *v, struct error *e)
     return PL_OK;
 }
 
-/* --- Unigram -------------------------------------------------------------------------------------- */
+/* --- Unigram ---------------------------------------------------------------------------------- */
 
 static int read_piece(struct tokenizer *t, const struct value *pair, uint32_t i, double *score, struct error *e)
 {
     const char *piece;
     if (pair->kind != VALUE_LIST || pair->count != 2) return error_set(e, PL_USAGE, "expected [PIECE, SCORE]");
-    if (value_as_string(pair->items[0], "the piece", &piece, e) || value_as_number(pair->items[1], "the score", score, e)) return e->code;
+    if (value_as_string(pair->items[0], "the piece", &piece, e) ||
+        value_as_number(pair->items[1], "the score", score, e))
+        return e->code;
     if (!isfinite(*score)) return error_set(e, PL_USAGE, "the score is not finite");
     if (vocabulary_add(&t->vocabulary, piece, strlen(piece), i, e)) return e->code;
     if (*piece) trie_add(&t->model.unigram.trie, piece, strlen(piece), (int32_t)i);
@@ -144,14 +162,18 @@ static int read_unigram(struct tokenizer *t, const struct value *v, struct error
     struct unigram *m = &t->model.unigram;
     const struct value *list = value_get(v, "vocab");
     int64_t unk = -1;
-    if (value_opt_int(v, "unk_id", &unk, e) || value_opt_bool(v, "byte_fallback", &m->byte_fallback, e)) return error_prepend(e, "model");
+    if (value_opt_int(v, "unk_id", &unk, e) || value_opt_bool(v, "byte_fallback", &m->byte_fallback, e))
+        return error_prepend(e, "model");
     if (value_as_list(list, "model.vocab", e)) return e->code;
-    if (unk < -1 || unk >= list->count) return error_set(e, PL_USAGE, "model.unk_id is %lld; the vocabulary has %u pieces", (long long)unk, list->count);
+    if (unk < -1 || unk >= list->count)
+        return error_set(e, PL_USAGE, "model.unk_id is %lld; the vocabulary has %u pieces", (long long)unk,
+                         list->count);
     m->scores = mem_alloc((list->count + 1) * sizeof *m->scores);
     m->n = (int32_t)list->count, m->unk = (int32_t)unk;
     double least = INFINITY;
     for (uint32_t i = 0; i < list->count; i++) {
-        if (read_piece(t, list->items[i], i, &m->scores[i], e)) return error_prepend(e, "model.vocab: the piece at index %u", i);
+        if (read_piece(t, list->items[i], i, &m->scores[i], e))
+            return error_prepend(e, "model.vocab: the piece at index %u", i);
         least = fmin(least, m->scores[i]);
     }
     m->unk_score = least - 10;
@@ -159,17 +181,20 @@ static int read_unigram(struct tokenizer *t, const struct value *v, struct error
     return PL_OK;
 }
 
-/* --- WordPiece ------------------------------------------------------------------------------------- */
+/* --- WordPiece -------------------------------------------------------------------------------- */
 
 static int read_wordpiece(struct tokenizer *t, const struct value *v, struct error *e)
 {
     struct wordpiece *m = &t->model.wordpiece;
     const char *unk = "[UNK]", *prefix = "##";
     *m = (struct wordpiece){.vocabulary = &t->vocabulary, .most = 100};
-    if (value_opt_string(v, "unk_token", &unk, e) || value_opt_string(v, "continuing_subword_prefix", &prefix, e) || value_opt_uint(v, "max_input_chars_per_word", &m->most, e))
+    if (value_opt_string(v, "unk_token", &unk, e) || value_opt_string(v, "continuing_subword_prefix", &prefix, e) ||
+        value_opt_uint(v, "max_input_chars_per_word", &m->most, e))
         return error_prepend(e, "model");
     if (strlen(prefix) > AFFIX_MOST || m->most > WORDPIECE_MOST)
-        return error_set(e, PL_USAGE, "model.%s is larger than %d", m->most > WORDPIECE_MOST ? "max_input_chars_per_word" : "continuing_subword_prefix", m->most > WORDPIECE_MOST ? WORDPIECE_MOST : AFFIX_MOST);
+        return error_set(e, PL_USAGE, "model.%s is larger than %d",
+                         m->most > WORDPIECE_MOST ? "max_input_chars_per_word" : "continuing_subword_prefix",
+                         m->most > WORDPIECE_MOST ? WORDPIECE_MOST : AFFIX_MOST);
     if (read_vocabulary(t, value_get(v, "vocab"), e)) return e->code;
     m->prefix = bump_string(&t->memory, prefix);
     m->unk = id_map_get(&t->vocabulary.ids, unk, strlen(unk));
@@ -187,7 +212,7 @@ static int read_model(struct tokenizer *t, const struct value *v, struct error *
     return error_set(e, PL_USAGE, "the model \"%.60s\" is not known; known are BPE, Unigram and WordPiece", type);
 }
 
-/* --- added tokens, post-processor ------------------------------------------------------------------ */
+/* --- added tokens, post-processor ------------------------------------------------------------- */
 
 static int read_added(struct tokenizer *t, const struct value *list, struct error *e)
 {
@@ -197,26 +222,34 @@ static int read_added(struct tokenizer *t, const struct value *list, struct erro
         const struct value *v = list->items[i];
         struct added_token a = {0};
         int64_t id;
-        if (value_as_map(v, "the token", e) || value_as_int(value_get(v, "id"), "id", &id, e) || value_as_string(value_get(v, "content"), "content", &a.content, e) ||
-            value_opt_bool(v, "special", &a.special, e) || value_opt_bool(v, "lstrip", &a.lstrip, e) || value_opt_bool(v, "rstrip", &a.rstrip, e) ||
-            value_opt_bool(v, "single_word", &a.single_word, e)) return error_prepend(e, "added_tokens[%u]", i);
+        if (value_as_map(v, "the token", e) || value_as_int(value_get(v, "id"), "id", &id, e) ||
+            value_as_string(value_get(v, "content"), "content", &a.content, e) ||
+            value_opt_bool(v, "special", &a.special, e) || value_opt_bool(v, "lstrip", &a.lstrip, e) ||
+            value_opt_bool(v, "rstrip", &a.rstrip, e) || value_opt_bool(v, "single_word", &a.single_word, e))
+            return error_prepend(e, "added_tokens[%u]", i);
         a.normalized = !a.special;
-        if (id < 0 || id >= VOCABULARY_MOST) return error_set(e, PL_USAGE, "added_tokens[%u]: the id is %lld; expected 0 to %d", i, (long long)id, VOCABULARY_MOST - 1);
+        if (id < 0 || id >= VOCABULARY_MOST)
+            return error_set(e, PL_USAGE, "added_tokens[%u]: the id is %lld; expected 0 to %d", i, (long long)id,
+                             VOCABULARY_MOST - 1);
         a.id = (int32_t)id;
-        if (value_opt_bool(v, "normalized", &a.normalized, e) || tokenizer_add(t, a, e)) return error_prepend(e, "added_tokens[%u]", i);
+        if (value_opt_bool(v, "normalized", &a.normalized, e) || tokenizer_add(t, a, e))
+            return error_prepend(e, "added_tokens[%u]", i);
     }
     return PL_OK;
 }
 
 static int add_post(struct tokenizer *t, int64_t id, struct error *e)
 {
-    if (id < 0 || id >= t->vocabulary.size || !t->vocabulary.piece[id]) return error_set(e, PL_USAGE, "post_processor: no token has the id %lld", (long long)id);
-    if (t->post.n == POST_MOST) return error_set(e, PL_USAGE, "post_processor: it adds more than %d tokens to a text", POST_MOST);
+    if (id < 0 || id >= t->vocabulary.size || !t->vocabulary.piece[id])
+        return error_set(e, PL_USAGE, "post_processor: no token has the id %lld", (long long)id);
+    if (t->post.n == POST_MOST)
+        return error_set(e, PL_USAGE, "post_processor: it adds more than %d tokens to a text", POST_MOST);
     vec_push(&t->post, (int32_t)id);
     return PL_OK;
 }
 
-/* {"single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids": [1]}}} */
+/* {"single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], "special_tokens":
+ * {"<s>": {"ids": [1]}}} */
 static int read_template(struct tokenizer *t, const struct value *v, struct error *e)
 {
     const struct value *single = value_get(v, "single"), *tokens = value_get(v, "special_tokens");
@@ -224,11 +257,19 @@ static int read_template(struct tokenizer *t, const struct value *v, struct erro
     if (value_as_list(single, "post_processor.single", e)) return e->code;
     for (uint32_t i = 0; i < single->count; i++) {
         const char *name;
-        const struct value *sequence = value_get(single->items[i], "Sequence"), *special = value_get(single->items[i], "SpecialToken");
-        if (!sequence == !special) return error_set(e, PL_USAGE, "post_processor.single[%u]: expected a Sequence or a SpecialToken", i);
-        if (value_as_string(value_get(sequence ? sequence : special, "id"), "post_processor.single.id", &name, e)) return e->code;
-        if (sequence && strcmp(name, "A")) return error_set(e, PL_USAGE, "post_processor.single[%u]: the sequence is \"%.60s\"; expected \"A\"", i, name);
-        if (sequence && text++) return error_set(e, PL_USAGE, "post_processor.single[%u]: the sequence \"A\" stands there a second time; expected it once", i);
+        const struct value *sequence = value_get(single->items[i], "Sequence"),
+                           *special = value_get(single->items[i], "SpecialToken");
+        if (!sequence == !special)
+            return error_set(e, PL_USAGE, "post_processor.single[%u]: expected a Sequence or a SpecialToken", i);
+        if (value_as_string(value_get(sequence ? sequence : special, "id"), "post_processor.single.id", &name, e))
+            return e->code;
+        if (sequence && strcmp(name, "A"))
+            return error_set(e, PL_USAGE, "post_processor.single[%u]: the sequence is \"%.60s\"; expected \"A\"", i,
+                             name);
+        if (sequence && text++)
+            return error_set(
+                e, PL_USAGE,
+                "post_processor.single[%u]: the sequence \"A\" stands there a second time; expected it once", i);
         if (sequence) {
             vec_push(&t->post, POST_TEXT);
             continue;
@@ -247,7 +288,8 @@ static int read_template(struct tokenizer *t, const struct value *v, struct erro
 static int read_cls_sep(struct tokenizer *t, const struct value *v, struct error *e)
 {
     int64_t cls, sep;
-    if (value_as_int(value_at(value_get(v, "cls"), 1), "post_processor.cls[1]", &cls, e) || value_as_int(value_at(value_get(v, "sep"), 1), "post_processor.sep[1]", &sep, e))
+    if (value_as_int(value_at(value_get(v, "cls"), 1), "post_processor.cls[1]", &cls, e) ||
+        value_as_int(value_at(value_get(v, "sep"), 1), "post_processor.sep[1]", &sep, e))
         return e->code;
     if (add_post(t, cls, e)) return e->code;
     vec_push(&t->post, POST_TEXT);
@@ -258,7 +300,8 @@ static int read_post(struct tokenizer *t, const struct value *v, struct error *e
 {
     const char *type;
     if (!v || v->kind == VALUE_NULL) return PL_OK;
-    if (value_as_map(v, "post_processor", e) || value_as_string(value_get(v, "type"), "post_processor.type", &type, e)) return e->code;
+    if (value_as_map(v, "post_processor", e) || value_as_string(value_get(v, "type"), "post_processor.type", &type, e))
+        return e->code;
     if (!strcmp(type, "ByteLevel")) return PL_OK; /* changes offsets only */
     if (!strcmp(type, "Sequence")) {
         const struct value *list = value_get(v, "processors");
@@ -269,7 +312,10 @@ static int read_post(struct tokenizer *t, const struct value *v, struct error *e
     }
     const bool template = !strcmp(type, "TemplateProcessing");
     if (!template && strcmp(type, "BertProcessing") && strcmp(type, "RobertaProcessing"))
-        return error_set(e, PL_USAGE, "the post-processor \"%.60s\" is not known; known are Sequence, TemplateProcessing, ByteLevel, BertProcessing and RobertaProcessing", type);
+        return error_set(e, PL_USAGE,
+                         "the post-processor \"%.60s\" is not known; known are Sequence, TemplateProcessing, "
+                         "ByteLevel, BertProcessing and RobertaProcessing",
+                         type);
     if (t->post.n) return error_set(e, PL_USAGE, "post_processor: more than one part adds tokens");
     return template ? read_template(t, v, e) : read_cls_sep(t, v, e);
 }
@@ -277,8 +323,10 @@ static int read_post(struct tokenizer *t, const struct value *v, struct error *e
 static int read_parts(struct tokenizer *t, const struct value *v, struct error *e)
 {
     if (value_as_map(v, "the document", e)) return e->code;
-    if (normalizer_read(&t->normalizer, value_get(v, "normalizer"), &t->memory, e) || pretokenizer_read(&t->pretokenizer, value_get(v, "pre_tokenizer"), &t->memory, e) ||
-        decoder_read(&t->decoder, value_get(v, "decoder"), &t->memory, e) || read_model(t, value_get(v, "model"), e) || read_added(t, value_get(v, "added_tokens"), e))
+    if (normalizer_read(&t->normalizer, value_get(v, "normalizer"), &t->memory, e) ||
+        pretokenizer_read(&t->pretokenizer, value_get(v, "pre_tokenizer"), &t->memory, e) ||
+        decoder_read(&t->decoder, value_get(v, "decoder"), &t->memory, e) || read_model(t, value_get(v, "model"), e) ||
+        read_added(t, value_get(v, "added_tokens"), e))
         return e->code;
     return read_post(t, value_get(v, "post_processor"), e);
 }

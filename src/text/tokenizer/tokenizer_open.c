@@ -40,8 +40,12 @@ static int open_file(struct tokenizer *t, const char *path, const char *folder, 
     file_peek(path, &first, 1);
     const bool json = path_has_ending(path, ".json") || first == '{' || first == '\xef';
     if (file_read(path, json ? TOKENIZER_JSON_MOST : TOKENIZER_MODEL_MOST, &bytes, &n, e)) return e->code;
-    int rc = json && is_tekken(bytes, n) ? error_set(e, PL_USAGE, "it is a tokenizer of Mistral's tekken format, which is not read; transformers' AutoTokenizer reads its folder, and save_pretrained writes tokenizer.json")
-           : json ? tokenizer_read_json(t, bytes, n, e) : tokenizer_read_sentencepiece(t, bytes, n, e);
+    int rc = json && is_tekken(bytes, n)
+                 ? error_set(e, PL_USAGE,
+                             "it is a tokenizer of Mistral's tekken format, which is not read; transformers' "
+                             "AutoTokenizer reads its folder, and save_pretrained writes tokenizer.json")
+             : json ? tokenizer_read_json(t, bytes, n, e)
+                    : tokenizer_read_sentencepiece(t, bytes, n, e);
     t->fingerprint = hash_bytes(bytes, n, 0);
     mem_free(bytes);
     if (rc) return error_prepend(e, "%s", path);
@@ -58,7 +62,10 @@ static int open_folder(struct tokenizer *t, const char *folder, struct error *e)
         const char *path = bump_format(&t->memory, "%s/%s", folder, names[i]);
         if (file_exists(path)) return open_file(t, path, folder, e);
     }
-    return error_set(e, PL_USAGE, "%s: has neither tokenizer.json nor tokenizer.model; transformers' AutoTokenizer writes tokenizer.json with save_pretrained", folder);
+    return error_set(e, PL_USAGE,
+                     "%s: has neither tokenizer.json nor tokenizer.model; transformers' AutoTokenizer writes "
+                     "tokenizer.json with save_pretrained",
+                     folder);
 }
 
 int tokenizer_open(struct tokenizer **out, const char *path, struct error *e)

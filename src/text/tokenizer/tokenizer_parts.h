@@ -1,7 +1,8 @@
 /*
  * tokenizer_parts.h: what a tokenizer consists of, for the files of this folder.
  *
- *     text ─► added tokens ─► normalizer ─► added tokens ─► pre-tokenizer ─► model ─► post-processor ─► ids
+ *     text ─► added tokens ─► normalizer ─► added tokens ─► pre-tokenizer ─► model ─►
+ *     post-processor ─► ids
  *              (as written)                 (normalized)                                        ids ─► decoder ─► text
  *
  *     tokenizer_json.c      reads tokenizer.json
@@ -51,8 +52,8 @@ struct tokenizer {
 /* Each fills `t`, whose fields are zero. Messages begin without the path. */
 int tokenizer_read_json(struct tokenizer *t, const char *bytes, size_t n, struct error *e);
 int tokenizer_read_sentencepiece(struct tokenizer *t, const char *bytes, size_t n, struct error *e);
-/* Reads the roles of a folder's tokens. For a tokenizer.model also the added tokens, and whether BOS
- * and EOS are added. */
+/* Reads the roles of a folder's tokens. For a tokenizer.model also the added tokens, and whether
+ * BOS and EOS are added. */
 int tokenizer_read_special(struct tokenizer *t, const char *folder, struct error *e);
 
 /* Memory for calls of tokenizer_encode, which tokenizer_close frees. */

@@ -15,7 +15,10 @@ static struct trie_edge *edge_of(const struct trie *t, uint64_t key)
 
 static uint64_t key_of(uint32_t node, char byte) { return ((uint64_t)node << 8 | (unsigned char)byte) + 1; }
 
-uint32_t trie_step(const struct trie *t, uint32_t node, char byte) { return t->edges ? edge_of(t, key_of(node, byte))->node : 0; }
+uint32_t trie_step(const struct trie *t, uint32_t node, char byte)
+{
+    return t->edges ? edge_of(t, key_of(node, byte))->node : 0;
+}
 
 static void grow(struct trie *t)
 {

@@ -1,7 +1,9 @@
 /*
- * unigram.c: the Unigram model of one word (see model.h): the pieces with the largest sum of scores.
+ * unigram.c: the Unigram model of one word (see model.h): the pieces with the largest sum of
+ * scores.
  *
- * nodes[i] is the best way to write the first i bytes: its score, its last piece and where that begins.
+ * nodes[i] is the best way to write the first i bytes: its score, its last piece and where that
+ * begins.
  */
 #include <string.h>
 
@@ -54,7 +56,8 @@ static void add_unknown(const struct unigram *m, struct model_work *w, const cha
         vec_push(&w->tokens, ((struct token){id >= 0 ? id : m->unk, run.begin, run.end}));
         return;
     }
-    for (uint32_t i = run.begin; i < run.end; i++) vec_push(&w->tokens, ((struct token){m->fallback[(unsigned char)word[i]], i, i + 1}));
+    for (uint32_t i = run.begin; i < run.end; i++)
+        vec_push(&w->tokens, ((struct token){m->fallback[(unsigned char)word[i]], i, i + 1}));
 }
 
 int unigram_word(const struct unigram *m, struct model_work *w, const char *word, uint32_t n, struct error *e)
@@ -68,7 +71,9 @@ int unigram_word(const struct unigram *m, struct model_work *w, const char *word
     for (uint32_t i = w->symbols.n; i--;) {
         const struct token s = w->symbols.at[i];
         const bool unknown = s.id == -2 || s.id == m->unk;
-        if (s.id == -2 && m->unk < 0) return error_set(e, PL_USAGE, "the model has no unknown token, and the vocabulary does not have \"%.*s\"", (int)(s.end - s.begin), word + s.begin);
+        if (s.id == -2 && m->unk < 0)
+            return error_set(e, PL_USAGE, "the model has no unknown token, and the vocabulary does not have \"%.*s\"",
+                             (int)(s.end - s.begin), word + s.begin);
         if (unknown && run.id == -2) run.end = s.end;
         else if (unknown) run = (struct token){-2, s.begin, s.end};
         if (unknown) continue;

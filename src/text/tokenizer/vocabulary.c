@@ -18,7 +18,9 @@ uint64_t word_hash(const char *s, size_t n)
         memcpy(&low, s, 4);
         memcpy(&high, s + n - 4, 4);
         h = keyed_absorb(h, low | (uint64_t)high << 32);
-    } else if (n) h = keyed_absorb(h, (uint64_t)(unsigned char)s[0] | (uint64_t)(unsigned char)s[n / 2] << 8 | (uint64_t)(unsigned char)s[n - 1] << 16);
+    } else if (n)
+        h = keyed_absorb(h, (uint64_t)(unsigned char)s[0] | (uint64_t)(unsigned char)s[n / 2] << 8 |
+                                (uint64_t)(unsigned char)s[n - 1] << 16);
     return h ^ h >> 32;
 }
 
@@ -83,13 +85,16 @@ static void make_room(struct vocabulary *v, int32_t size)
 int vocabulary_add(struct vocabulary *v, const char *content, size_t n, int64_t id, struct error *e)
 {
     if (id < 0 || id >= VOCABULARY_MOST)
-        return error_set(e, PL_USAGE, "the token \"%.100s\" has the id %lld; expected 0 to %d", content, (long long)id, VOCABULARY_MOST - 1);
+        return error_set(e, PL_USAGE, "the token \"%.100s\" has the id %lld; expected 0 to %d", content, (long long)id,
+                         VOCABULARY_MOST - 1);
     if (id < v->size && v->piece[id])
-        return error_set(e, PL_USAGE, "the tokens \"%.100s\" and \"%.100s\" have the same id, %lld", v->piece[id], content, (long long)id);
+        return error_set(e, PL_USAGE, "the tokens \"%.100s\" and \"%.100s\" have the same id, %lld", v->piece[id],
+                         content, (long long)id);
     char *copy = bump_alloc(&v->memory, n + 1);
     memcpy(copy, content, n);
     if (!id_map_put(&v->ids, copy, n, (int32_t)id))
-        return error_set(e, PL_USAGE, "the token \"%.100s\" occurs twice, with the ids %d and %lld", content, id_map_get(&v->ids, content, n), (long long)id);
+        return error_set(e, PL_USAGE, "the token \"%.100s\" occurs twice, with the ids %d and %lld", content,
+                         id_map_get(&v->ids, content, n), (long long)id);
     make_room(v, (int32_t)id + 1);
     v->piece[id] = copy;
     v->length[id] = (uint32_t)n;

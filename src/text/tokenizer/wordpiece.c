@@ -1,6 +1,6 @@
 /*
- * wordpiece.c: the WordPiece model of one word (see model.h): from its beginning, each time the longest piece. Pieces behind
- * the first one have a prefix in the vocabulary: "##ing".
+ * wordpiece.c: the WordPiece model of one word (see model.h): from its beginning, each time the
+ * longest piece. Pieces behind the first one have a prefix in the vocabulary: "##ing".
  */
 #include <string.h>
 
@@ -8,7 +8,8 @@
 #include "text/unicode.h"
 
 /* The longest piece that begins at `begin`: its end; 0: there is none. */
-static uint32_t longest(const struct wordpiece *m, struct text *key, const char *word, uint32_t begin, uint32_t n, int32_t *id)
+static uint32_t longest(const struct wordpiece *m, struct text *key, const char *word, uint32_t begin, uint32_t n,
+                        int32_t *id)
 {
     key->n = 0;
     if (begin) text_append(key, m->prefix, strlen(m->prefix));
@@ -35,7 +36,10 @@ int wordpiece_word(const struct wordpiece *m, struct model_work *w, const char *
         if (known) vec_push(&w->tokens, ((struct token){id, begin, end}));
     }
     if (known) return PL_OK;
-    if (m->unk < 0) return error_set(e, PL_USAGE, "the vocabulary has not the unknown token of the model, and the word \"%.*s\" needs it", (int)min_u64(n, 60), word);
+    if (m->unk < 0)
+        return error_set(e, PL_USAGE,
+                         "the vocabulary has not the unknown token of the model, and the word \"%.*s\" needs it",
+                         (int)min_u64(n, 60), word);
     w->tokens.n = 0;
     vec_push(&w->tokens, ((struct token){m->unk, 0, n}));
     return PL_OK;

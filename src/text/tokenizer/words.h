@@ -18,10 +18,13 @@ struct words {
     uint32_t n, n_keys, n_tokens;
 };
 
-/* Appends the tokens of a word; their ranges count from the word's begin. False: it is not known. */
-static inline bool words_get(const struct words *w, uint64_t hash, const char *word, uint32_t n, const struct token **tokens, uint32_t *count);
+/* Appends the tokens of a word; their ranges count from the word's begin. False: it is not
+ * known. */
+static inline bool words_get(const struct words *w, uint64_t hash, const char *word, uint32_t n,
+                             const struct token **tokens, uint32_t *count);
 /* Keeps a word. */
-void words_put(struct words *w, uint64_t hash, const char *word, uint32_t n, const struct token *tokens, uint32_t count);
+void words_put(struct words *w, uint64_t hash, const char *word, uint32_t n, const struct token *tokens,
+               uint32_t count);
 void words_free(struct words *w);
 
 /* --- the table, here because words_get is the inner loop of a tokenizer --------------------- */
@@ -37,7 +40,8 @@ struct word_slot {
     char key[WORD_INLINE];
 };
 
-static inline bool words_get(const struct words *w, uint64_t hash, const char *word, uint32_t n, const struct token **tokens, uint32_t *count)
+static inline bool words_get(const struct words *w, uint64_t hash, const char *word, uint32_t n,
+                             const struct token **tokens, uint32_t *count)
 {
     if (!w->slots) return false;
     const uint32_t upper = (uint32_t)(hash >> 32);
