@@ -119,7 +119,7 @@ $1_LIBS := $(if $(filter 1,$($1)),$2)
 SRCS    := $(filter-out src/$3$(if $(filter 1,$($1)),_none).c,$(SRCS))
 $(BUILD)/$3.o $(BUILD)/fuzz/src/$3.o: OWN += $($1_FLAGS)
 endef
-$(eval $(call optional,ONEDNN,-ldnnl,cpu/onednn))
+$(eval $(call optional,ONEDNN,-ldnnl,cpu/products/onednn))
 $(eval $(call optional,PCRE2,-lpcre2-8,base/regex))
 $(eval $(call optional,WEBP,-lwebp,data/images/webp))
 $(eval $(call optional,TIFF,-ltiff,data/images/tiff))
@@ -182,7 +182,7 @@ $(BUILD)/profiles/%.inc: src/cost/profiles/%.json
 $(BUILD)/cost/profile_stored.o: OWN += -I$(BUILD)
 $(BUILD)/cost/profile_stored.o: $(patsubst src/cost/%.json,$(BUILD)/%.inc,$(wildcard src/cost/profiles/*.json))
 # The dependency chain of exp_fast leaves the processor idle; unrolled iterations fill the gaps.
-UNROLL := activations attention elementwise softmax tokens
+UNROLL := rows/activations attention/attention rows/elementwise rows/softmax rows/tokens
 $(UNROLL:%=$(BUILD)/cpu/%.o): OWN += -funroll-loops
 # A plan is the same on every machine: no fused multiply-add, which only some machines have.
 EXACT := $(filter $(foreach d,graph run passes plan,$(BUILD)/$(d)%) $(foreach d,$(CUDA_ROOMS),$(BUILD)/$(d)/plan%),$(OBJS))

@@ -18,9 +18,9 @@
 #include <sys/mman.h>
 
 #include "cpu/cpu.h"
-#include "cpu/micro.h"
-#include "cpu/micro_bf16.h"
-#include "cpu/onednn.h"
+#include "cpu/products/micro.h"
+#include "cpu/products/micro_bf16.h"
+#include "cpu/products/onednn.h"
 #include "cpu/peak.h"
 #include "graph/ops.h"
 

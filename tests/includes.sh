@@ -42,9 +42,9 @@ config/config_groups config/config
 config/config_print config/config
 config/config_print config/config_groups
 import/import_read import/command_line
-cpu/conv cpu/depthwise
-cpu/grid cpu/attention
-cpu/grid_bwd cpu/attention_bwd
+cpu/products/conv cpu/products/depthwise
+cpu/attention/grid cpu/attention/attention
+cpu/attention/grid_bwd cpu/attention/attention_bwd
 feed/embed feed/batch_plan
 feed/feed_questions feed/feed_masks
 models/llava models/llava_original
@@ -54,8 +54,8 @@ text/template/chat_images text/template/chat
 
 # The same, in builds that have FFmpeg, oneDNN or CUDA.
 with_libraries='
-cpu/onednn cpu/gemm
-cpu/onednn cpu/linear_act
+cpu/products/onednn cpu/products/gemm
+cpu/products/onednn cpu/products/linear_act
 cuda/device/nodes cuda/device/record
 cuda/device/record cuda/device/device
 cuda/device/transport cuda/device/device

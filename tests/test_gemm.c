@@ -20,11 +20,11 @@
 #include <cmocka.h>
 
 #include "cpu/cpu.h"
-#include "cpu/gemm.h"
-#include "cpu/micro.h"
-#include "cpu/micro_bf16.h"
-#include "cpu/onednn.h"
-#include "cpu/pack.h"
+#include "cpu/products/gemm.h"
+#include "cpu/products/micro.h"
+#include "cpu/products/micro_bf16.h"
+#include "cpu/products/onednn.h"
+#include "cpu/products/pack.h"
 #include "graph/ops.h"
 #include "guarded.h"
 

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "cpu/codes.h"
+#include "cpu/update/codes.h"
 #include "graph/ops.h"
 #include "graph/sizes.h"
 #include "io/safetensors.h"

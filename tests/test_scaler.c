@@ -8,7 +8,7 @@
 #include "trial.h"
 
 #include "cpu/cpu.h"
-#include "cpu/round.h"
+#include "cpu/update/round.h"
 
 /* --- the loss scale ------------------------------------------------------------------- */
 

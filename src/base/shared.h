@@ -49,7 +49,7 @@ SHARED int64_t shared_block_of(struct feature_blocks b, int64_t row)
     return row < begins ? row / b.first_rows : b.first + (row - begins) / b.rows;
 }
 
-/* Stochastic rounding to bf16 (cpu/round.h): `bits` has 16 random bits. For finite numbers. */
+/* Stochastic rounding to bf16 (cpu/update/round.h): `bits` has 16 random bits. For finite numbers. */
 SHARED int shared_is_finite(float x) { return (shared_bits(x) & 0x7f800000u) != 0x7f800000u; }
 SHARED uint16_t shared_round_at_random(float x, uint32_t bits)
 {

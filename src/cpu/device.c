@@ -26,7 +26,7 @@
 #include <unistd.h>
 
 #include "base/mapped.h"
-#include "cpu/onednn.h"
+#include "cpu/products/onednn.h"
 #include "run/device.h"
 
 enum { STACK_BYTES = 128 << 10 }; /* more than any kernel uses */

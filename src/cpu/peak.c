@@ -15,8 +15,8 @@
 #include <sys/utsname.h>
 
 #include "base/processor.h"
-#include "cpu/micro.h"
-#include "cpu/micro_bf16.h"
+#include "cpu/products/micro.h"
+#include "cpu/products/micro_bf16.h"
 #include "run/device.h"
 
 /* Trials are short, and there are as many as fit: one then falls between two time slices of other
@@ -70,7 +70,7 @@ PEAK(peak_loop, 4, )
 
 /* The same for the processor's bf16 instruction; 0 if there is none. */
 #if defined(__aarch64__)
-#include "cpu/neon_bf16.h"
+#include "cpu/products/neon_bf16.h"
 WITH_BF16 static double peak_loop_bf16(int64_t n, float seed, float *out)
 {
     if (!micro_bf16_best()) return 0;

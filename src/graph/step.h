@@ -42,7 +42,7 @@ struct step_block {
     float next_scale;    /* f16: loss_scale of the next step */
 };
 
-/* SCALER: the next loss scale, as torch.amp.GradScaler (cpu/scaler.c). */
+/* SCALER: the next loss scale, as torch.amp.GradScaler (cpu/update/scaler.c). */
 SHARED void step_scale(struct step_block *step, int finite)
 {
     step->found_inf = !finite;

@@ -86,7 +86,7 @@ int device_allocate(struct device *d, const uint64_t bytes[SPACE_COUNT], struct 
 void device_close(struct device *d, struct tape *t);
 
 /* True if this processor has bf16 matrix instructions that are faster than f32
- * (src/cpu/micro_bf16.c). */
+ * (src/cpu/products/micro_bf16.c). */
 bool cpu_multiplies_bf16(void);
 /* The model of this processor (src/cpu/peak.c). */
 struct cpu_identity {
@@ -95,7 +95,7 @@ struct cpu_identity {
 };
 void cpu_identity(struct cpu_identity *c);
 
-/* True if PLIMSOLL_ONEDNN=1 is set and this build has oneDNN (src/cpu/onednn.c); for measurements
+/* True if PLIMSOLL_ONEDNN=1 is set and this build has oneDNN (src/cpu/products/onednn.c); for measurements
  * only. */
 bool cpu_prefers_onednn(void);
 /* The version of oneDNN; NULL: this build has none. */

@@ -6,7 +6,7 @@
  */
 #include "cuda/rows/operand_loops.h"
 
-#include "cpu/dropout.h"
+#include "cpu/rows/dropout.h"
 
 _Static_assert(ACT_GELU == 0 && ACT_GELU_TANH == 1 && ACT_QUICK_GELU == 2 && ACT_RELU == 3 && ACT_SIGMOID == 4 &&
                    ACT_SILU == 5 && ACT_TANH == 6 && ACT_EXP == 7 && ACT_KINDS == 8,

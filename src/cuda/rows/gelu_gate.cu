@@ -1,5 +1,5 @@
 /*
- * gelu_gate.cu: GELU_GATE and its gradient (the formulas: cpu/gelu_gate.c). act_slope returns gelu
+ * gelu_gate.cu: GELU_GATE and its gradient (the formulas: cpu/rows/gelu_gate.c). act_slope returns gelu
  * of the gate and its derivative.
  */
 #include "cuda/device/kernel.cuh"

@@ -1,5 +1,5 @@
 /*
- * adafactor.cu: ADAFACTOR (formulas: cpu/adafactor.c).
+ * adafactor.cu: ADAFACTOR (formulas: cpu/update/adafactor.c).
  *
  *     g --> r, means of g^2 over columns      one group of threads per row
  *     g --> c, means of g^2 over rows         chunks of rows, then the chunks in order
