@@ -20,8 +20,9 @@ MAKEFLAGS += -r
 .SUFFIXES:
 .DEFAULT_GOAL := all
 
-# The build folder remembers the switches of its last make in given.mk and which libraries are found in found.mk: a later
-# make in it needs no switches and asks no compiler. What a changed switch concerns is built again. `make clean` forgets.
+# The build folder remembers the switches of its last make in given.mk and which libraries are found
+# in found.mk: a later make in it needs no switches and asks no compiler. What a changed switch
+# concerns is built again. `make clean` forgets.
 LIBRARIES := ONEDNN PCRE2 WEBP TIFF OPENJPEG ZSTD FFMPEG MPI
 SWITCHES  := CC OPT HARDEN EXTRA CFLAGS LDFLAGS LDLIBS NVCC CUDA CUDA_ARCH CUDA_HOME MPICC $(LIBRARIES)
 ifeq ($(origin CC),default)
@@ -37,7 +38,8 @@ CUDA_ARCH ?= $(if $(filter 0,$(CUDA)),,$(or $(CUDA_HERE),$(if $(filter 1,$(CUDA)
 CUDA_ARCH := $(CUDA_ARCH)
 GIVEN     := $(foreach s,$(SWITCHES),$(if $(filter-out undefined default,$(origin $s)),$(if $(or $($s),$(filter-out NVCC CUDA_ARCH,$s)),$s)))
 $(foreach s,CUDA $(LIBRARIES),$(if $(filter-out 0 1,$($s)),$(error $s is "$($s)": expected 0 or 1)))
-# $(call keep,FILE,TEXT) writes $(BUILD)/FILE if it does not hold TEXT: what depends on the file is rebuilt.
+# $(call keep,FILE,TEXT) writes $(BUILD)/FILE if it does not hold TEXT: what depends on the file is
+# rebuilt.
 keep = $(if $(call differ,$(strip $(file <$(BUILD)/$1)),$(strip $2)),$(shell mkdir -p $(BUILD))$(file >$(BUILD)/$1,$2))
 differ = $(subst <$1>,,<$2>)
 define line
@@ -57,7 +59,8 @@ $(BUILD)/found.mk: tools/probe.sh $(BUILD)/given.mk $(wildcard /usr/include /usr
 CSTD   := -std=c11 -D_GNU_SOURCE
 WARN   := -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-missing-field-initializers -Wno-format-zero-length -Wno-pass-failed
 OPT    ?= -O3 -g -fno-math-errno -fno-trapping-math
-# Checks of the stack and of the C library's copies, for a program that reads files of strangers; `make HARDEN=`: without.
+# Checks of the stack and of the C library's copies, for a program that reads files of strangers;
+# `make HARDEN=`: without.
 HARDEN ?= $(if $(filter -O0,$(OPT)),,-fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
 FLAGS  := $(CSTD) $(WARN) $(OPT) $(HARDEN) -fopenmp -fPIC -fvisibility=hidden -Isrc -Iinclude $(EXTRA) $(CFLAGS)
 DEP    := -MMD -MP
@@ -68,28 +71,28 @@ LINK   := -fopenmp $(RELRO) $(EXTRA) $(LDFLAGS)
 SRCS := $(sort $(filter-out src/cli/main.c src/dist/mpi.c,$(wildcard src/*/*.c src/*/*/*.c)))
 CUDA_ROOMS := cuda $(patsubst src/%/,%,$(sort $(wildcard src/cuda/*/)))
 
-# CUDA: the device is a plug-in beside the program (src/cuda/cuda.h). It is built where nvcc is found, for the
-# GPUs of this machine; without a GPU it is left out.
+# CUDA: the device is a plug-in beside the program (src/cuda/cuda.h). It is built where nvcc is
+# found, for the GPUs of this machine; without a GPU it is left out.
 #
 #   make CUDA_ARCH=sm_90     for these architectures (a list), whether or not this machine has such GPUs
 #   make CUDA_ARCH=all       for a release: machine code for all architectures below, PTX for later ones; the
 #                            build is several times slower
 #   make CUDA=0              without CUDA
 #
-# Every build has the planning half of the CUDA device, plan*.c, the loader of the plug-in, and autotune_file.c, a
-# file reader.
-# With `all`, architectures with the same instructions share one PTX, which is compiled once. The files in
-# CUDA_BF16 are bound by memory bandwidth in bf16 and have PTX of their own for compute capability 9.0 and
-# later, which convert bf16 in one instruction.
+# Every build has the planning half of the CUDA device, plan*.c, the loader of the plug-in, and
+# autotune_file.c, a file reader. With `all`, architectures with the same instructions share one
+# PTX, which is compiled once. The files in CUDA_BF16 are bound by memory bandwidth in bf16 and have
+# PTX of their own for compute capability 9.0 and later, which convert bf16 in one instruction.
 CUDA_BF16     := act_sums.cu few_mma.cu elementwise.cu norm_packs.cu strided.cu sums.cu thin.cu
 CUDA_OF_8      = sm_80,sm_86,sm_89
 CUDA_FAT       = -gencode=arch=compute_75,code=sm_75 $(if $(filter $(CUDA_BF16),$(notdir $1)), \
                    -gencode=arch=compute_80$(comma)code=[$(CUDA_OF_8)] -gencode=arch=compute_90$(comma)code=[sm_90$(comma)sm_120$(comma)compute_90], \
                    -gencode=arch=compute_80$(comma)code=[$(CUDA_OF_8)$(comma)sm_90$(comma)sm_120$(comma)compute_80]) \
                    -Xfatbin=-compress-all --compress-mode=balance
-# sm_7x gets no PTX: it has no bf16 tensor cores, and later GPUs would run that code without the host noticing.
+# sm_7x gets no PTX: it has no bf16 tensor cores, and later GPUs would run that code without the
+# host noticing.
 CUDA_OWN       = $(foreach a,$(CUDA_ARCH),-gencode=arch=$(a:sm_%=compute_%),code=[$(a)$(if $(filter sm_7%,$(a)),,$(comma)$(a:sm_%=compute_%))])
-# *hopper*.cu is for sm_90a alone: no other architecture, later ones included, has its instructions.
+# *hopper*.cu is for sm_90a only: no other architecture, later ones included, has its instructions.
 CUDA_HOPPER    = $(if $(findstring hopper,$(notdir $1)),-gencode=arch=compute_90a$(comma)code=sm_90a)
 CUDA_CODE_OF   = $(or $(CUDA_HOPPER),$(if $(filter all,$(CUDA_ARCH)),$(CUDA_FAT),$(CUDA_OWN)))
 comma         := ,
@@ -112,8 +115,9 @@ ifeq ($(CUDA),1)
   PLUGIN    := $(BUILD)/plimsoll-cuda.so
 endif
 
-# $(call optional,NAME,library,source): a library that is used where tools/probe.sh finds it; `make NAME=0` forces it off.
-# Only src/SOURCE.c uses it; without the library SOURCE_none.c replaces that file.
+# $(call optional,NAME,library,source): a library that is used where tools/probe.sh finds it; `make
+# NAME=0` forces it off. Only src/SOURCE.c uses it; without the library SOURCE_none.c replaces that
+# file.
 define optional
 $1_LIBS := $(if $(filter 1,$($1)),$2)
 SRCS    := $(filter-out src/$3$(if $(filter 1,$($1)),_none).c,$(SRCS))
@@ -127,8 +131,8 @@ $(eval $(call optional,OPENJPEG,-lopenjp2,data/volumes/dicom_j2k))
 $(eval $(call optional,ZSTD,-lzstd,io/zstd))
 # video_file.c loads FFmpeg's libraries at run time.
 $(eval $(call optional,FFMPEG,,data/images/video_file))
-# MPI: ranks are connected by a plug-in beside the program (src/dist/dist.h), which is built where mpicc works; `make MPI=0`
-# forces it off. Only src/dist/mpi.c uses it.
+# MPI: ranks are connected by a plug-in beside the program (src/dist/dist.h), which is built where
+# mpicc works; `make MPI=0` forces it off. Only src/dist/mpi.c uses it.
 ifeq ($(MPI),1)
   MPI_PLUGIN := $(BUILD)/plimsoll-mpi.so
 endif
@@ -143,8 +147,9 @@ $(call keep,objects,$(OBJS) $(LINK) $(LIBS))
 $(call keep,cuda-code,$(NVCC) $(CUDA_CODE_OF) $(NVFLAGS))
 LIB  := $(BUILD)/libparts.a
 
-# The libraries for users: both export only the functions that include/plimsoll.h declares. The static library
-# is a single object whose hidden symbols are local, so that no internal name clashes with a user's.
+# The libraries for users: both export only the functions that include/plimsoll.h declares. The
+# static library is a single object whose hidden symbols are local, so that no internal name clashes
+# with a user's.
 VERSION := $(shell sed -n 's/^.define PL_VERSION "\(.*\)"/\1/p' include/plimsoll.h)
 STATIC  := $(BUILD)/libplimsoll.a
 SHARED  := $(BUILD)/libplimsoll.so.0
@@ -164,8 +169,8 @@ $(STATIC): $(PUBLIC) $(BUILD)/objects
 	$(CC) -r -nostdlib $(PUBLIC) -o $(BUILD)/plimsoll-public.o
 	$(OBJCOPY) --localize-hidden $(BUILD)/plimsoll-public.o
 	@rm -f $@ && $(AR) rcs $@ $(BUILD)/plimsoll-public.o
-# The plug-in contains the few internal functions that it calls: the program and both libraries, which load
-# it, export none of them.
+# The plug-in contains the few internal functions that it calls: the program and both libraries,
+# which load it, export none of them.
 $(BUILD)/plimsoll-cuda.so: $(CUDA_OBJS) $(BUILD)/libseam.a
 	$(CC) $(LINK) -shared -Wl,-z,defs $(CUDA_OBJS) $(BUILD)/libseam.a $(CUDA_LIBS) $(ONEDNN_LIBS) $(PCRE2_LIBS) $(SYSTEM) -o $@
 $(BUILD)/plimsoll-mpi.so: src/dist/mpi.c src/dist/dist.h $(BUILD)/flags
@@ -199,11 +204,12 @@ $(BUILD)/tests/%: tests/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(FLAGS) $(DEP) -MF $@.d -MT $@ -Itests $< $(LIB) $(LINK) $(LIBS) $(if $(filter test_%,$*),-lcmocka) -o $@
 
-# clang finds its own OpenMP library by this flag alone.
+# clang finds its own OpenMP library only by this flag.
 OPENMP_LIB = $(if $(shell $(CC) --version 2>/dev/null | grep -i clang),-fopenmp,-lgomp)
 # Programs outside the project use the public header and the flags of pkg-config, which reads
-# plimsoll-uninstalled.pc for the build tree. $(call pc,prefix,includedir,libdir) prints it. Its rpath lets
-# programs find the library without LD_LIBRARY_PATH; in /usr/lib the loader finds it anyway.
+# plimsoll-uninstalled.pc for the build tree. $(call pc,prefix,includedir,libdir) prints it. Its
+# rpath lets programs find the library without LD_LIBRARY_PATH; in /usr/lib the loader finds it
+# anyway.
 pc = sed 's|@PREFIX@|$1|; s|@INCLUDEDIR@|$2|; s|@LIBDIR@|$3|; s|@VERSION@|$(VERSION)|; s|@LIBS@|$(OPENMP_LIB) $(LIBS)|; s| @RPATH@|$(if $(filter /usr,$1),, -Wl,-rpath,$${libdir})|' tools/plimsoll.pc.in
 PC := $(BUILD)/plimsoll-uninstalled.pc
 $(PC): tools/plimsoll.pc.in include/plimsoll.h $(BUILD)/objects
@@ -226,8 +232,8 @@ $(REPLAYS): $(BUILD)/tests/replay_%: tests/fuzz/fuzz_%.c tests/fuzz/replay_main.
 HELPERS := $(addprefix $(BUILD)/tests/,compare json_get render forge forge_pth forge_png forge_conversations forge_shapes forge_questions forge_videos pixels video cuda_seam cuda_ops profile_path)
 tests: $(TESTS) $(REPLAYS) $(HELPERS) $(EXAMPLES)
 
-# The tests of the CUDA device against the reference kernels need none of the libraries for files and
-# configurations, so that they build on a bare machine with a GPU.
+# The tests of the CUDA device against the reference kernels need none of the libraries for files
+# and configurations, so that they build on a bare machine with a GPU.
 SEAM := $(filter $(foreach d,base graph run cost cpu cuda passes plan,$(BUILD)/$(d)/%) $(BUILD)/io/file.o,$(OBJS))
 $(BUILD)/libseam.a: $(SEAM) $(BUILD)/objects
 	rm -f $@ && $(AR) rcs $@ $(SEAM)
@@ -256,7 +262,8 @@ test-cuda:
 # Ranks under a Slurm of their own on this machine: needs root, slurm-wlm and munge.
 test-slurm: all $(BUILD)/tests/json_get
 	@BUILD=$(BUILD) bash tests/slurm_ranks.sh
-# The code of compute capability 7.5 (sm_75) on any GPU: its PTX compiled for that GPU, in f32 and f16.
+# The code of compute capability 7.5 (sm_75) on any GPU: its PTX compiled for that GPU, in f32 and
+# f16.
 test-cuda-75: GPU = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -1 | tr -d .)
 test-cuda-75:
 	+@$(BUILD_WITH_PROGRESS) BUILD=$(BUILD)/75 CUDA_ARCH=sm_75 CUDA_OWN=-gencode=arch=compute_75,code=$(or $(GPU:%=sm_%),compute_75) $(BUILD)/75/plimsoll-cuda.so $(BUILD)/75/tests/cuda_ops
@@ -270,8 +277,8 @@ quotes: all
 	@BUILD=$(BUILD) tools/docs.sh --quotes
 examples: $(EXAMPLES)
 
-# tools/installed.sh prints what a shell needs to use the installation. A plug-in of an earlier installation
-# would not match this program.
+# tools/installed.sh prints what a shell needs to use the installation. A plug-in of an earlier
+# installation would not match this program.
 PREFIX  ?= /usr/local
 DESTDIR ?=
 prefix  := $(abspath $(patsubst ~/%,$(HOME)/%,$(PREFIX)))

@@ -1,19 +1,19 @@
-# against.sh: times one training step in plimsoll and in PyTorch, interleaved; lm.sh, tower.sh and sam.sh
-# source it.
+# against.sh: times one training step in plimsoll and in PyTorch, interleaved; lm.sh, tower.sh and
+# sam.sh source it.
 #
 #   against RUN.yaml SCRIPT.py [option]...    ROUNDS rounds of STEPS steps each; the result is the least of the
 #                                             rounds' medians
 #
-# Memory is split into state and rest. State is 16 bytes per trained weight on both sides: the f32 weight, its
-# gradient, AdamW's two moments. Rest is everything else.
+# Memory is split into state and rest. State is 16 bytes per trained weight on both sides: the f32
+# weight, its gradient, AdamW's two moments. Rest is everything else.
 #
 #   plimsoll   rest = arena - state; it includes bf16 copies of the weights
 #              resident rest = peak resident - state; it includes the program itself
 #   pytorch    rest = peak resident - resident before the model is built - state
 #
-# BUILD, PYTHON, ROUNDS, STEPS, PRECISION (f32, bf16), THEIRS (PyTorch's precision if it differs: its bf16 is
-# slow on processors for which it has no kernels) and SETS (more --set for plimsoll) come from the environment.
-# PYTHON must import torch and transformers.
+# BUILD, PYTHON, ROUNDS, STEPS, PRECISION (f32, bf16), THEIRS (PyTorch's precision if it differs:
+# its bf16 is slow on processors for which it has no kernels) and SETS (more --set for plimsoll)
+# come from the environment. PYTHON must import torch and transformers.
 # shellcheck shell=bash
 BUILD=${BUILD:-build}
 PYTHON=${PYTHON:-python3}

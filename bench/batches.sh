@@ -1,7 +1,8 @@
 #!/bin/bash
-# Answers in batches: prompts per second of `plimsoll generate --prompts`, by the number of prompts at once. 64 prompts of 9 to 72
-# tokens, 32 new tokens each, random weights: no answer ends early. Prints them by the time of the processor, without loading the model,
-# which other programs on the machine hardly change with one thread, and by the clock.
+# Answers in batches: prompts per second of `plimsoll generate --prompts`, by the number of prompts
+# at once. 64 prompts of 9 to 72 tokens, 32 new tokens each, random weights: no answer ends early.
+# Prints them by the time of the processor, without loading the model, which other programs on the
+# machine hardly change with one thread, and by the clock.
 #
 #   bash bench/batches.sh                 on the CPU, llama-124m, f32 and bf16
 #   DEVICE=cuda MODEL=llama-1b BATCHES="1 8 32" PRECISIONS=bf16 bash bench/batches.sh

@@ -1,5 +1,5 @@
 /*
- * bench_cuda_update.c: ADAMW and SUMSQ alone, over all weights of Llama 1.1 B, through the kernel
+ * bench_cuda_update.c: only ADAMW and SUMSQ, over all weights of Llama 1.1 B, through the kernel
  * tables.
  *
  *     bench_cuda_update [--device cpu] [--layers 22] [--rows 32000] [--repeats 20] [--special]

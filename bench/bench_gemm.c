@@ -144,7 +144,7 @@ static void bench_product(int64_t M, int64_t N, int64_t K, bool ta, bool tb, enu
     munmap(b.l.out[0].data, align_up(tensor_bytes(&b.out[0]) + 64, 2u << 20));
 }
 
-/* Rows of so many causal documents of one length, as ranges. */
+/* Makes the ranges of `documents` causal documents of one length. */
 static struct operand documents_new(const struct tensor *t, int64_t documents)
 {
     struct operand x = {.dtype = DT_I32, .rank = 3, .data = bytes_new(tensor_bytes(t))};

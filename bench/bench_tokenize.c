@@ -1,9 +1,9 @@
 /*
  * bench_tokenize.c: how fast a tokenizer encodes and decodes, on one thread.
  *
- *     build/bench/bench_tokenize MODEL FILE BYTES...       bench/peer_tokenize.py runs it beside the tokenizers library
+ *     build/bench/bench_tokenize MODEL FILE BYTES...
  *
- * For each BYTES the file is cut at line ends into texts of at least so many bytes. Prints a line
+ * For each BYTES the file is cut at line ends into texts of at least BYTES bytes. Prints a line
  * for each: BYTES, MB/s of encoding the first time (the cache of words is empty), MB/s of the best
  * of three later times, MB/s of decoding, tokens.
  */

@@ -1,13 +1,14 @@
 #!/bin/bash
-# The same step in smaller and smaller budgets: SAM ViT-B, one image of 1024 x 1024, 32 masks. `plimsoll train
-# --memory` runs without a budget, with half and a quarter of that arena, with the smallest budget, and with half
-# of PyTorch's memory with gradient checkpointing. PyTorch runs with and without gradient checkpointing.
+# The same step in smaller and smaller budgets: SAM ViT-B, one image of 1024 x 1024, 32 masks.
+# `plimsoll train --memory` runs without a budget, with half and a quarter of that arena, with the
+# smallest budget, and with half of PyTorch's memory with gradient checkpointing. PyTorch runs with
+# and without gradient checkpointing.
 #
 #   BUILD=build PYTHON=python3 STEPS=2 PRECISION=f32 MODEL=sam-vit-b bench/budget.sh
 #
-# Peaks are of resident memory. Our offload file's pages may be dropped by the system, so our peak counts
-# anonymous memory only: the arena and the program. PyTorch runs in f32, which is faster than its bf16 on most
-# CPUs. PYTHON must import torch and transformers.
+# Peaks are of resident memory. Our offload file's pages may be dropped by the system, so our peak
+# counts anonymous memory only: the arena and the program. PyTorch runs in f32, which is faster than
+# its bf16 on most CPUs. PYTHON must import torch and transformers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}

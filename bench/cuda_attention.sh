@@ -1,12 +1,13 @@
 #!/bin/bash
-# Attention alone on a GPU, bf16: TFLOP/s compared with SDPA; SAM's relative positions compared with PyTorch's
-# implementations of them (bench/peer_attention.py).
+# Only attention, on a GPU, bf16: TFLOP/s compared with SDPA; SAM's relative positions compared with
+# PyTorch's implementations of them (bench/peer_attention.py).
 #
-#   DENSE='dense,B,H,T,D,CAUSAL ...' REL='rel,B,H,HEIGHT,WIDTH,D ...' ROUTES=eager,bias,widened,flex REPEATS=20 bench/cuda_attention.sh FOLDER
+#   DENSE='dense,B,H,T,D,CAUSAL ...' REL='rel,B,H,HEIGHT,WIDTH,D ...' ROUTES=eager,bias,widened,flex REPEATS=20 \
+#       bench/cuda_attention.sh FOLDER
 #
-# The grids are SAM's for four images: the full grid of 64 x 64 in ViT-B and ViT-H, and 25 windows of 14 x 14
-# per image.
-# Needs build/bench/bench_cuda_attention (make build/bench/bench_cuda_attention).
+# The grids are SAM's for four images: the full grid of 64 x 64 in ViT-B and ViT-H, and 25 windows
+# of 14 x 14 per image. Needs build/bench/bench_cuda_attention (make
+# build/bench/bench_cuda_attention).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=bench/cuda_common.sh

@@ -1,10 +1,11 @@
 # cuda_common.sh: the functions that the scripts of the GPU's tables share; each script sources it.
 #
-# The first argument of a script is the folder for rows (NAME.jsonl), the table (NAME.md) and the log of all
-# scripts (cuda.log); new rows are appended. BUILD (build), PYTHON (python3; torch and transformers for the
-# peers), STEPS (5 measured steps), SETS (more --set for `plimsoll bench`), OURS and PEERS (1; 0: leave that
-# side out) come from the environment. DEVICE=cpu tests a script without a GPU, with small presets. A failed
-# measurement becomes a row with its error, and the script continues.
+# The first argument of a script is the folder for rows (NAME.jsonl), the table (NAME.md) and the
+# log of all scripts (cuda.log); new rows are appended. BUILD (build), PYTHON (python3; torch and
+# transformers for the peers), STEPS (5 measured steps), SETS (more --set for `plimsoll bench`),
+# OURS and PEERS (1; 0: leave that side out) come from the environment. DEVICE=cpu tests a script
+# without a GPU, with small presets. A failed measurement becomes a row with its error, and the
+# script continues.
 # shellcheck shell=bash
 BUILD=${BUILD:-build}
 PYTHON=${PYTHON:-python3}

@@ -1,12 +1,14 @@
 #!/bin/bash
-# Training within a budget on a GPU: `plimsoll train --memory` of SAM ViT-H on a synthetic dataset, 32 masks per
-# image, 1024 x 1024.
+# Training within a budget on a GPU: `plimsoll train --memory` of SAM ViT-H on a synthetic dataset,
+# 32 masks per image, 1024 x 1024.
 #
-#   BUDGETS='6 8 12 16 24 40 80' BATCH=8 STEPS=5 HOST=64GiB PEERS=1 TRIES=none:1,checkpoint:4,checkpoint:5 WITHIN=24 bench/cuda_frontier.sh FOLDER
+#   BUDGETS='6 8 12 16 24 40 80' BATCH=8 STEPS=5 HOST=64GiB PEERS=1 TRIES=none:1,checkpoint:4,checkpoint:5 \
+#       WITHIN=24 bench/cuda_frontier.sh FOLDER
 #
-# For each budget: predicted and measured images/s, the plan's bytes, allocated bytes, used memory of the GPU and
-# how much it changed over the steps. A run is killed after STEPS measured steps, so that it does not save 10 GiB.
-# PyTorch: SamModel at TRIES (recompute:B) with its allocator limited to WITHIN GiB.
+# For each budget: predicted and measured images/s, the plan's bytes, allocated bytes, used memory
+# of the GPU and how much it changed over the steps. A run is killed after STEPS measured steps, so
+# that it does not save 10 GiB. PyTorch: SamModel at TRIES (recompute:B) with its allocator limited
+# to WITHIN GiB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=bench/cuda_common.sh

@@ -1,12 +1,14 @@
 #!/bin/bash
-# cuda_head.sh: what the LM head costs in a step on conversations, on a GPU: the whole head, and chunks of which
-# those without labels are left out. Half of the tokens have labels, as `plimsoll bench` draws conversations.
+# cuda_head.sh: what the LM head costs in a step on conversations, on a GPU: the whole head, and
+# chunks of which those without labels are left out. Half of the tokens have labels, as `plimsoll
+# bench` draws conversations.
 #
 #   MODELS='llama-1b qwen2-0.5b' CHUNKS='1 2 8 32' B=4 T=2048 STEPS=5 bench/cuda_head.sh
 #   ADAPTER=1: LoRA, r = 16 on all linear layers but the head
 #   DEVICE=cpu MODELS=llama-tiny T=128: tries the script without a GPU
 #
-# all: every token has a label (data.train_on: all), so that nothing is left out. Times are milliseconds.
+# all: every token has a label (data.train_on: all), so that nothing is left out. Times are
+# milliseconds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}

@@ -1,12 +1,12 @@
 #!/bin/bash
-# The ten most expensive kernels of a step on a GPU, by shape, with their share of the roofline and the time
-# above it.
+# The ten most expensive kernels of a step on a GPU, by shape, with their share of the roofline and
+# the time above it.
 #
 #   RUNS='sam-vit-h:4 sam-vit-b:4 llama-1b:8' bench/cuda_kernels.sh FOLDER      PRESET:B
 #
-# SAM in bf16 with f32 master weights, Llama all in bf16 (T=2048), no recomputation. After the measured steps one
-# more step runs node by node, timed by events. Rows of cuda_sam.sh and cuda_lm.sh have the same numbers:
-# cuda_rows.py table kernels FOLDER/sam.jsonl
+# SAM in bf16 with f32 master weights, Llama all in bf16 (T=2048), no recomputation. After the
+# measured steps one more step runs node by node, timed by events. Rows of cuda_sam.sh and
+# cuda_lm.sh have the same numbers: cuda_rows.py table kernels FOLDER/sam.jsonl
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=bench/cuda_common.sh

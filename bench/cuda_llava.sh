@@ -1,11 +1,13 @@
 #!/bin/bash
-# NF4 + LoRA on LLaVA-Med 7B's shapes with random weights on a GPU, on conversations with 1 to 3 images (make_conversations.py):
-# conversations a second and memory, beside transformers, PEFT and bitsandbytes (peer_llava.py).
+# NF4 + LoRA on LLaVA-Med 7B's shapes with random weights on a GPU, on conversations with 1 to 3
+# images (make_conversations.py): conversations a second and memory, beside transformers, PEFT and
+# bitsandbytes (peer_llava.py).
 #
 #   RULES='none selective' WITHIN='16GiB 12GiB 7GiB' MODES=nf4,nf4+checkpoint MICRO=2,4 bench/cuda_llava.sh FOLDER
 #
-# RULES: memory.recompute without a budget; WITHIN: budgets, where the planner chooses. Ours packs several conversations
-# into rows of T tokens, ROWS of them a step; the peer pads the conversations of a batch to the longest, as TRL does.
+# RULES: memory.recompute without a budget; WITHIN: budgets, where the planner chooses. Ours packs
+# several conversations into rows of T tokens, ROWS of them a step; the peer pads the conversations
+# of a batch to the longest, as TRL does.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=bench/cuda_common.sh

@@ -1,7 +1,9 @@
 #!/bin/bash
-# A Llama of 1.1 B parameters on a GPU, all in bf16: weights, gradients, AdamW's moments; B=8, T=2048.
+# A Llama of 1.1 B parameters on a GPU, all in bf16: weights, gradients, AdamW's moments; B=8,
+# T=2048.
 #
-#   RECOMPUTE='none selective all' MODES=eager,eager+checkpoint,compile,compile+checkpoint PEERS=1 OURS=1 bench/cuda_lm.sh FOLDER
+#   RECOMPUTE='none selective all' MODES=eager,eager+checkpoint,compile,compile+checkpoint PEERS=1 OURS=1 \
+#       bench/cuda_lm.sh FOLDER
 #   WITHIN='21.9GiB': also the planner's choice within these budgets, with micro-batches of its choice
 #   BYBLOCK=1: PyTorch compiles a layer and the head instead of the whole model, which is faster to compile
 #
@@ -19,7 +21,8 @@ MODES=${MODES:-eager,eager+checkpoint,compile,compile+checkpoint}
 more=()
 [[ ${BYBLOCK:-0} == 0 ]] || more=(--by-block)
 [[ $DEVICE == cuda ]] || more+=(--tiny --warm 1)
-# 6 FLOPs per weight and token, and 6 per layer, channel and pair of positions (12, halved by the causal mask)
+# 6 FLOPs per weight and token, and 6 per layer, channel and pair of positions (12, halved by the
+# causal mask)
 FLOPS=0
 [[ $PRESET != llama-1b ]] || FLOPS=$((6 * 1100048384 * B * T + 6 * 22 * 2048 * T * T * B))
 

@@ -1,7 +1,9 @@
 #!/bin/bash
-# LoRA on a frozen 7B on a GPU: Mistral 7B's shapes with random weights, r = 16 on all seven linear layers, B = 4, T = 2048.
+# LoRA on a frozen 7B on a GPU: Mistral 7B's shapes with random weights, r = 16 on all seven linear
+# layers, B = 4, T = 2048.
 #
-#   RECOMPUTE='none selective all' FORMS='none nf4' MODES=lora,lora+checkpoint,nf4,nf4+checkpoint bench/cuda_lora.sh FOLDER
+#   RECOMPUTE='none selective all' FORMS='none nf4' MODES=lora,lora+checkpoint,nf4,nf4+checkpoint \
+#       bench/cuda_lora.sh FOLDER
 #   WITHIN='16GiB 8GiB 7GiB 5.2GiB': also the planner's choice within these budgets, on NF4 weights
 #   MODES: the peer's; lora+liger and nf4+liger need Liger's kernels, nf4 bitsandbytes, all PEFT
 set -euo pipefail

@@ -1,12 +1,13 @@
 #!/bin/bash
-# PRS-Med on a GPU: TinySAM's encoder trained, LLaVA-Med 7B's shapes in NF4 with LoRA, fusion and mask head, random weights,
-# images of 1,024 pixels, 8 samples an optimizer step (make_questions.py): samples a second and memory, beside the same
-# model in PyTorch with PEFT and bitsandbytes (peer_prs_med.py).
+# PRS-Med on a GPU: TinySAM's encoder trained, LLaVA-Med 7B's shapes in NF4 with LoRA, fusion and
+# mask head, random weights, images of 1,024 pixels, 8 samples an optimizer step
+# (make_questions.py): samples a second and memory, beside the same model in PyTorch with PEFT and
+# bitsandbytes (peer_prs_med.py).
 #
 #   RULES='none' WITHIN='12GiB 8GiB' MODES=nf4,nf4+checkpoint MICRO=2,4,8 bench/cuda_prs_med.sh FOLDER
 #
-# RULES: memory.recompute without a budget; WITHIN: budgets, where the planner chooses. Ours has rows of T tokens, the peer
-# pads the samples of a batch to the longest.
+# RULES: memory.recompute without a budget; WITHIN: budgets, where the planner chooses. Ours has
+# rows of T tokens, the peer pads the samples of a batch to the longest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=bench/cuda_common.sh

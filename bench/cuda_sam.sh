@@ -1,12 +1,14 @@
 #!/bin/bash
-# Segment Anything's step on a GPU, ours and PyTorch's: 1024 x 1024, 32 prompts per image, bf16 with f32 weights,
-# AdamW.
+# Segment Anything's step on a GPU, ours and PyTorch's: 1024 x 1024, 32 prompts per image, bf16 with
+# f32 weights, AdamW.
 #
-#   MODELS='b h' BATCHES='1 2 4 8' RECOMPUTE='none selective' THEIRS=none,checkpoint ENCODERS=h:4,h:4:checkpoint,h:8,b:8 PEERS=1 OURS=1 bench/cuda_sam.sh FOLDER
+#   MODELS='b h' BATCHES='1 2 4 8' RECOMPUTE='none selective' THEIRS=none,checkpoint \
+#       ENCODERS=h:4,h:4:checkpoint,h:8,b:8 PEERS=1 OURS=1 bench/cuda_sam.sh FOLDER
 #
-# Ours is `plimsoll bench` with one micro-batch of B images and no offload. PyTorch's are transformers' SamModel
-# (sdpa; without and with gradient checkpointing) and the encoder alone, written by hand (bench/peer_sam.py).
-# One table of the rows of several calls: bench/cuda_rows.py table sam A/sam.jsonl B/sam.jsonl
+# Ours is `plimsoll bench` with one micro-batch of B images and no offload. PyTorch's are
+# transformers' SamModel (sdpa; without and with gradient checkpointing) and only its encoder,
+# written by hand (bench/peer_sam.py). One table of the rows of several calls: bench/cuda_rows.py
+# table sam A/sam.jsonl B/sam.jsonl
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=bench/cuda_common.sh

@@ -1,11 +1,13 @@
 #!/bin/bash
-# The loader compared with a Python loader (tarfile, PIL, json, pycocotools, torch: see python_data.py): images/s
-# on one core from the same shards, interleaved, and from the packed store; the rate of JPEG decoding alone; pairs
-# delivered from shards in unusual order and from damaged shards; the loader's memory over FLAT images.
+# The loader compared with a Python loader (tarfile, PIL, json, pycocotools, torch: see
+# python_data.py): images/s on one core from the same shards, interleaved, and from the packed
+# store; the rate of JPEG decoding by itself; pairs delivered from shards in unusual order and from
+# damaged shards; the loader's memory over FLAT images.
 #
 #   BUILD=build PYTHON=python3 IMAGES=100 ROUNDS=2 SECONDS_EACH=10 FLAT=10000 DATA= bench/data.sh
 #
-# DATA is a folder that keeps the shards for the next run. PYTHON must import torch, PIL, pycocotools.
+# DATA is a folder that keeps the shards for the next run. PYTHON must import torch, PIL,
+# pycocotools.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A language model's training step compared with PyTorch: llama-124m, 2 sequences of 512 tokens, AdamW with
-# clipping. Prints the step time and the memory of each; see against.sh.
+# A language model's training step compared with PyTorch: llama-124m, 2 sequences of 512 tokens,
+# AdamW with clipping. Prints the step time and the memory of each; see against.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=bench/against.sh

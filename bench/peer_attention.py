@@ -11,7 +11,7 @@
         flex       FlexAttention that adds the two products in its score (compiled)
 
 All compute from q, k, v and the two tables, and return their five gradients. FlexAttention sums the gradients of the
-terms that its score adds with f32 atomics; where it refuses the backward, the row has the forward alone and the
+terms that its score adds with f32 atomics; where it refuses the backward, the row has only the forward and the
 reason. A route that would take longer than --limit seconds for all shapes, compilation included, skips the rest."""
 import argparse
 import time
@@ -78,7 +78,7 @@ def heads(B, H, T, D):
 
 
 def time_both(forward, inputs, steps):
-    """Times the forward alone, then forward and backward; bytes are those of both together."""
+    """Times only the forward, then forward and backward; bytes are those of both together."""
     upstream = torch.randn_like(inputs[0])
     try:
         first = measure(forward, warm=3, steps=steps, held=True)

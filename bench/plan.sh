@@ -1,9 +1,10 @@
 #!/bin/bash
-# The cost of planning: processor time (user and system) of `plimsoll plan` with the H200's profile, the best of
-# TRIES, for one rank and for one of several that have as many rows each. If no plan fits, the time includes the search
-# for changes that would fit.
+# The cost of planning: processor time (user and system) of `plimsoll plan` with the H200's profile,
+# the best of TRIES, for one rank and for one of several that have as many rows each. If no plan
+# fits, the time includes the search for changes that would fit.
 #
-#   BUILD=build TRIES=3 MEMORY=24GiB RANKS='1 8 64:8' bench/plan.sh [PRESET...]        (llama-7b sam-vit-h; 64:8: on hosts of 8)
+#   BUILD=build TRIES=3 MEMORY=24GiB RANKS='1 8 64:8' bench/plan.sh [PRESET...]
+#       default: llama-7b sam-vit-h; 64:8: on hosts of 8
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Predicted and measured step times on this machine: calibrates (unless PROFILE names a profile), then runs
-# `plimsoll bench` for models of sizes that the calibration does not use, interleaved, ROUNDS times. Prints the
-# prediction, the least of the measured medians, and the error.
+# Predicted and measured step times on this machine: calibrates (unless PROFILE names a profile),
+# then runs `plimsoll bench` for models of sizes that the calibration does not use, interleaved,
+# ROUNDS times. Prints the prediction, the least of the measured medians, and the error.
 #
 #   BUILD=build ROUNDS=3 STEPS=2 PROFILE= bench/predict.sh
 #

@@ -1,10 +1,11 @@
 #!/bin/bash
-# `predict` on a folder against one process for each image: seconds of both, and whether the masks are the same.
+# `predict` on a folder against one process for each image: seconds of both, and whether the masks
+# are the same.
 #
 #   BUILD=build MODEL=tests/golden/predict/model IMAGES=200 SIZE=256x192 ONE=200 FLAGS= bench/predict_folder.sh
 #
-# ONE: images that are predicted by a process each; their time is scaled to all images. MODEL: a model folder or a preset. FLAGS:
-# arguments of every predict, such as --set device=cuda.
+# ONE: images that are predicted by a process each; their time is scaled to all images. MODEL: a
+# model folder or a preset. FLAGS: arguments of every predict, such as --set device=cuda.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}

@@ -1,12 +1,12 @@
 #!/bin/bash
-# Predicted and measured images/s on a GPU within smaller and smaller budgets: the plan that `--memory` finds,
-# its predicted rate, and the rate of its captured steps.
+# Predicted and measured images/s on a GPU within smaller and smaller budgets: the plan that
+# `--memory` finds, its predicted rate, and the rate of its captured steps.
 #
 #   BUILD=build MODEL=sam-vit-h BATCH=8 MASKS=32 STEPS=5 BUDGETS='80 40 24 16 12 8 6' OUT= PROFILE= bench/predict_gpu.sh
 #
-# PROFILE is a file written by `bench --calibrate --set device=cuda`; unset: the default profile of a plan. The
-# folder OUT receives the JSON of each run, whose `classes` list the prediction's error kernel by kernel.
-# STRICT=1: exit status 1 if a prediction is off by more than 15 %.
+# PROFILE is a file written by `bench --calibrate --set device=cuda`; unset: the default profile of
+# a plan. The folder OUT receives the JSON of each run, whose `classes` list the prediction's error
+# kernel by kernel. STRICT=1: exit status 1 if a prediction is off by more than 15 %.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Segment Anything's training step compared with PyTorch: ViT-B, one image of 1024 x 1024, MASKS (32) masks with
-# a point each, three candidates, AdamW. Prints the step time and the memory of each; see against.sh. PyTorch
-# needs 12 GiB and most of a minute per step.
+# Segment Anything's training step compared with PyTorch: ViT-B, one image of 1024 x 1024, MASKS
+# (32) masks with a point each, three candidates, AdamW. Prints the step time and the memory of
+# each; see against.sh. PyTorch needs 12 GiB and most of a minute per step.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 STEPS=${STEPS:-2}

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Checks by measurement whether the search chooses the fastest plan. Candidates set by hand run interleaved,
-# ROUNDS times. For each budget the table compares the measured step of the chosen plan with the fastest candidate
-# that fits. It also prints the range of prediction errors. Run `plimsoll bench --calibrate` on an idle machine
-# first.
+# Checks by measurement whether the search chooses the fastest plan. Candidates set by hand run
+# interleaved, ROUNDS times. For each budget the table compares the measured step of the chosen plan
+# with the fastest candidate that fits. It also prints the range of prediction errors. Run `plimsoll
+# bench --calibrate` on an idle machine first.
 #
 #   BUILD=build ROUNDS=2 STEPS=3 MODEL=llama-124m PRECISION=bf16 bench/search.sh
 set -euo pipefail

@@ -31,7 +31,8 @@ static void classifier(struct pl_builder *b, int64_t batch, void *user)
     (void)user;
     pl_tensor points = pl_input(b, "points", PL_F32, PL_SHAPE(batch, 2));
     pl_tensor colours = pl_input(b, "colours", PL_I32, PL_SHAPE(batch));
-    /* Parameters are in the order of these calls. C leaves the order of a call's arguments open, so each call has its own line. */
+    /* Parameters are in the order of these calls. C leaves the order of a call's arguments open, so
+     * each call has its own line. */
     pl_tensor w = pl_param(b, "in.weight", PL_SHAPE(WIDTH, 2), PL_NORMAL, 1);
     pl_tensor bias = pl_param(b, "in.bias", PL_SHAPE(WIDTH), PL_NORMAL, 1);
     pl_tensor x = pl_linear(b, points, w, bias);
@@ -89,7 +90,8 @@ int main(int argc, char **argv)
     check(s, pl_set(s, "device.threads", "1")); /* the model is too small for several threads */
 
     check(s, pl_plan(s, &plan));
-    printf("without a budget: %llu bytes, %lld samples at a time\n", (unsigned long long)plan.arena_bytes, (long long)plan.micro_batch);
+    printf("without a budget: %llu bytes, %lld samples at a time\n", (unsigned long long)plan.arena_bytes,
+           (long long)plan.micro_batch);
     char budget[32];
     snprintf(budget, sizeof budget, "%llu", (unsigned long long)(plan.smallest_budget_bytes + plan.arena_bytes) / 2);
     check(s, pl_set_memory(s, budget));

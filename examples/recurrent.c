@@ -1,15 +1,17 @@
 /*
- * recurrent.c: a recurrent network: a loop whose iterations share weights and hand a state to the next.
+ * recurrent.c: a recurrent network: a loop whose iterations share weights and hand a state to the
+ * next.
  *
  *     make examples && build/examples/recurrent
  *
- * The adding problem: a series of numbers, two of which are marked; the answer is the sum of these two. At
- * each step two gated layers update their states:
+ * The adding problem: a series of numbers, two of which are marked; the answer is the sum of these
+ * two. At each step two gated layers update their states:
  *
  *     z = sigmoid(gate(x, h))     h = h + z * (tanh(new(x, h)) - h)
  *
- * The program plans a step without a budget and with the smallest one, and trains with each. The second
- * plan recomputes iterations in the backward pass instead of keeping them; the losses are the same bits.
+ * The program plans a step without a budget and with the smallest one, and trains with each. The
+ * second plan recomputes iterations in the backward pass instead of keeping them; the losses are
+ * the same bits.
  */
 #include <plimsoll.h>
 #include <stdio.h>
@@ -36,13 +38,15 @@ static pl_tensor cell(struct pl_builder *b, pl_tensor x, pl_tensor h)
 static void adder(struct pl_builder *b, int64_t batch, void *user)
 {
     (void)user;
-    pl_tensor series = pl_input_along(b, "series", PL_F32, 1, PL_SHAPE(T, batch, 2)); /* numbers and marks; axis 1 is the batch */
+    /* numbers and marks; axis 1 is the batch */
+    pl_tensor series = pl_input_along(b, "series", PL_F32, 1, PL_SHAPE(T, batch, 2));
     pl_tensor sums = pl_input(b, "sums", PL_F32, PL_SHAPE(batch, 1));
     pl_tensor w = pl_param(b, "in.weight", PL_SHAPE(WIDTH, 2), PL_NORMAL, 0.7f);
     pl_tensor h[LAYERS], x = 0;
     PL_LOOP(b, t, "steps", T) { /* all steps share their weights... */
         x = pl_linear(b, pl_at(b, series, 0, t), w, 0);
-        PL_LAYERS(b, i, "layers", LAYERS) { /* ...and each layer has its own: layers.0.gate.weight, layers.1.gate.weight */
+        /* ...and each layer has its own: layers.0.gate.weight, layers.1.gate.weight */
+        PL_LAYERS(b, i, "layers", LAYERS) {
             if (!t) h[i] = pl_scale(b, x, 0);
             x = h[i] = cell(b, x, h[i]);
         }
@@ -90,7 +94,8 @@ static double train(const char *budget, uint64_t *smallest)
     if (budget) check(s, pl_set_memory(s, budget));
     check(s, pl_plan(s, &plan));
     *smallest = plan.smallest_budget_bytes;
-    printf("%s: %llu bytes, recompute %s\n", budget ? "smallest budget" : "no budget", (unsigned long long)plan.arena_bytes, pl_technique_value(&plan, "recompute"));
+    printf("%s: %llu bytes, recompute %s\n", budget ? "smallest budget" : "no budget",
+           (unsigned long long)plan.arena_bytes, pl_technique_value(&plan, "recompute"));
     check(s, pl_start(s));
     srand(1);
     for (int step = 1; step <= STEPS; step++) {

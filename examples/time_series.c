@@ -1,13 +1,13 @@
 /*
- * time_series.c: a model family with a kind of input of its own: time series [T, batch, C], as PyTorch's
- * recurrent layers take them, with the batch second; real weights [T, batch], 0 where a series has
- * ended; and a table of times [T, C] that all series share.
+ * time_series.c: a model family with a kind of input of its own: time series [T, batch, C], as
+ * PyTorch's recurrent layers take them, with the batch second; real weights [T, batch], 0 where a
+ * series has ended; and a table of times [T, C] that all series share.
  *
  *     make examples && build/examples/time_series [FOLDER]
  *
  * A series is a noisy sine of one of four frequencies and of a random length; the model tells the
- * frequency. It has two layers, each x + silu(x), in which the steps of a series are mixed by a matrix
- * over time. The mean over time is weighted by the mask.
+ * frequency. It has two layers, each x + silu(x), in which the steps of a series are mixed by a
+ * matrix over time. The mean over time is weighted by the mask.
  */
 #include <math.h>
 #include <plimsoll.h>
@@ -44,7 +44,7 @@ static void classifier(struct pl_builder *b, int64_t batch, void *user)
     x = pl_linear(b, pl_add(b, x, times), w, 0);
     PL_LAYERS(b, i, "layers", LAYERS) x = layer(b, x);
     pl_tensor rows = pl_op(b, "copy", PL_TENSORS(pl_permute(b, mask, 2, first)), NULL); /* [batch, T] */
-    x = pl_bmm(b, pl_reshape(b, rows, PL_SHAPE(batch, 1, T)), x, 0, 0);                      /* the weighted mean: [batch, 1, WIDTH] */
+    x = pl_bmm(b, pl_reshape(b, rows, PL_SHAPE(batch, 1, T)), x, 0, 0); /* the weighted mean: [batch, 1, WIDTH] */
     w = pl_param(b, "out.weight", PL_SHAPE(CLASSES, WIDTH), PL_NORMAL, 0.3f);
     pl_tensor logits = pl_linear(b, pl_reshape(b, x, PL_SHAPE(batch, WIDTH)), w, 0);
     pl_output(b, "logits", logits);

@@ -1,11 +1,12 @@
 /*
- * wide_head.c: a model with many classes. The logits are by far its largest tensor; PL_ROWS lets the planner run the head over
- * chunks of its rows, so that they exist for a chunk at a time.
+ * wide_head.c: a model with many classes. The logits are by far its largest tensor; PL_ROWS lets
+ * the planner run the head over chunks of its rows, so that they exist for a chunk at a time.
  *
  *     make examples && build/examples/wide_head
  *
- * A sample is a word of 8 letters, and its class is one of 8192 groups of words. The program plans a step without a budget and with the
- * smallest one, and trains a few steps with each: the losses agree.
+ * A sample is a word of 8 letters, and its class is one of 8192 groups of words. The program plans
+ * a step without a budget and with the smallest one, and trains a few steps with each: the losses
+ * agree.
  */
 #include <math.h>
 #include <plimsoll.h>
@@ -64,7 +65,8 @@ static double train(const char *budget, uint64_t *smallest)
     if (budget) check(s, pl_set_memory(s, budget));
     check(s, pl_plan(s, &plan));
     *smallest = plan.smallest_budget_bytes;
-    printf("%s: %.1f MiB, head in %s chunks\n", budget ? "smallest budget" : "no budget", (double)plan.arena_bytes / (1 << 20), pl_technique_value(&plan, "head_chunks"));
+    printf("%s: %.1f MiB, head in %s chunks\n", budget ? "smallest budget" : "no budget",
+           (double)plan.arena_bytes / (1 << 20), pl_technique_value(&plan, "head_chunks"));
     check(s, pl_start(s));
     srand(1);
     for (int step = 1; step <= STEPS; step++) {

@@ -3,8 +3,8 @@
 #
 #   tools/build.sh make -j2 all tests
 #
-# On a terminal one line is overwritten; elsewhere a line is printed every ten seconds. Warnings and errors
-# of the compilers are printed in full. The exit status is make's.
+# On a terminal one line is overwritten; elsewhere a line is printed every ten seconds. Warnings and
+# errors of the compilers are printed in full. The exit status is make's.
 set -u
 total=$("$@" -n 2>/dev/null | grep -c -- ' -o ')
 ((total)) || exec "$@" -s

@@ -7,10 +7,10 @@
 #   tools/deps.sh fuzz     clang with libFuzzer as well
 #   tools/deps.sh onednn   oneDNN 2 as well, which is optional
 #
-# A dependency is present if a program that uses it compiles and links, wherever it comes from. Debian and
-# Ubuntu packages are installed with apt-get, as root or through sudo without a password; otherwise the
-# command to run is printed. It is no failure if only optional ones cannot be installed: the program
-# builds without them.
+# A dependency is present if a program that uses it compiles and links, wherever it comes from.
+# Debian and Ubuntu packages are installed with apt-get, as root or through sudo without a password;
+# otherwise the command to run is printed. It is no failure if only optional ones cannot be
+# installed: the program builds without them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +18,8 @@ CC=${CC:-gcc}
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 
-# compiles LIBRARY HEADER...: whether a program that includes the headers and links the library compiles.
+# compiles LIBRARY HEADER...: whether a program that includes the headers and links the library
+# compiles.
 compiles() {
     local library=$1
     shift
@@ -32,7 +33,8 @@ fuzzes() {
     clang -fsanitize=fuzzer,address,undefined "$tmp/fuzz.c" -o "$tmp/fuzz" >/dev/null 2>&1
 }
 
-# The packages of an optional library by its name in tools/probe.sh, and what the program cannot do without it.
+# The packages of an optional library by its name in tools/probe.sh, and what the program cannot do
+# without it.
 declare -A packages_of=([PCRE2]=libpcre2-dev [WEBP]=libwebp-dev [TIFF]=libtiff-dev [OPENJPEG]=libopenjp2-7-dev [ZSTD]=libzstd-dev
     [FFMPEG]='libavformat-dev libavcodec-dev libavutil-dev libswscale-dev' [MPI]='libopenmpi-dev openmpi-bin')
 declare -A without=([PCRE2]='regular expressions in adapter.target_modules' [WEBP]='WebP images' [TIFF]='TIFF images'

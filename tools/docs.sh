@@ -1,8 +1,8 @@
 #!/bin/bash
 # Writes the generated pages of docs/reference. With --check it reports pages that are out of date,
-# links in README.md and docs/ that lead nowhere, and files and functions that they name and that do not exist.
-# With --quotes it renews quoted outputs instead, which takes minutes: in docs/guides, the lines below an indented
-# "$ build/plimsoll plan ..." become what that command prints now.
+# links in README.md and docs/ that lead nowhere, and files and functions that they name and that do
+# not exist. With --quotes it renews quoted outputs instead, which takes minutes: in docs/guides,
+# the lines below an indented "$ build/plimsoll plan ..." become what that command prints now.
 #
 #   ops.md             from src/graph/ops.def
 #   commands.md        from the --help of each command
@@ -108,8 +108,9 @@ END
     }'
 }
 
-# A line 'FORMS KERNEL@name; name; ...' for each kernel with several forms: the planning halves as the compiler sees
-# them have a struct forms with the names, and behind it the table whose rows point to it.
+# A line 'FORMS KERNEL@name; name; ...' for each kernel with several forms: the planning halves as
+# the compiler sees them have a struct forms with the names, and behind it the table whose rows
+# point to it.
 kernel_forms() {
     local file
     for file in src/cuda/*/plan_*.c; do
@@ -219,7 +220,8 @@ END
     }'
 }
 
-# --help prints two lines for each key: name, default and meaning; then the allowed values in brackets.
+# --help prints two lines for each key: name, default and meaning; then the allowed values in
+# brackets.
 keys() {
     "$BUILD/plimsoll" train --help | awk '
     /^[a-z.]+(\[\])?:$/ {
@@ -322,8 +324,9 @@ sources() {
     return $bad
 }
 
-# Reports names in a file that does not have them: "`src/data/order.c` `sample_at`" and "`trace_node` in `src/planning/planned_inputs.c`",
-# also across the ends of lines, and C files by a part of their path that no file ends with. Its status is 1 then.
+# Reports names in a file that does not have them: "`src/data/order.c` `sample_at`" and
+# "`trace_node` in `src/planning/planned_inputs.c`", also across the ends of lines, and C files by a
+# part of their path that no file ends with. Its status is 1 then.
 names() {
     local page words name file bad=0
     local c='`[a-z_0-9/]+\.(c|h|cu|cuh|def|inc)`' word='`[A-Za-z_0-9]+`'

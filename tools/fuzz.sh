@@ -1,9 +1,9 @@
 #!/bin/bash
 # Runs the libFuzzer targets that `make fuzz` built, SECONDS_EACH seconds each.
 #
-# New inputs go to $BUILD/fuzz/corpus; the stored inputs under tests/fuzz/corpus are read and never written.
-# A crash saves its input in $BUILD/fuzz and ends the script with exit code 1: add that input to the stored
-# corpus together with the fix.
+# New inputs go to $BUILD/fuzz/corpus; the stored inputs under tests/fuzz/corpus are read and never
+# written. A crash saves its input in $BUILD/fuzz and ends the script with exit code 1: add that
+# input to the stored corpus together with the fix.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BUILD=${BUILD:-build}

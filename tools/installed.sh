@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints how to use an installation; called by `make install` with its PREFIX and DESTDIR. For root in a
-# folder that the dynamic loader searches, it also renews the loader's cache.
+# Prints how to use an installation; called by `make install` with its PREFIX and DESTDIR. For root
+# in a folder that the dynamic loader searches, it also renews the loader's cache.
 set -u
 prefix=$1
 destdir=$2

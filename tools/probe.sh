@@ -1,12 +1,14 @@
 #!/bin/sh
-# Prints which optional libraries this machine has, as lines for make: "TIFF ?= 1". A library is there if a program
-# that includes its headers and calls it compiles and links, wherever it comes from.
+# Prints which optional libraries this machine has, as lines for make: "TIFF ?= 1". A library is
+# there if a program that includes its headers and calls it compiles and links, wherever it comes
+# from.
 #
 #   CC=gcc MPICC=mpicc EXTRA= tools/probe.sh
 CC=${CC:-gcc}
 MPICC=${MPICC:-mpicc}
 
-# probe NAME LIBRARY MODULE BODY HEADER...: MODULE, if given, is asked of pkg-config for the folder of the headers.
+# probe NAME LIBRARY MODULE BODY HEADER...: MODULE, if given, is asked of pkg-config for the folder
+# of the headers.
 # shellcheck disable=SC2086  # commands and flags are lists of words
 probe() {
     name=$1 library=$2 module=$3 body=$4 flags=

@@ -6,9 +6,9 @@
 #   DEVICE=cpu     the device: cpu or cuda
 #   JOBS=          comparisons in parallel; unset: one per core
 #
-# Compares the outputs and gradients of `step` for every golden case in f32 and bf16; the weights after 20 steps of small models
-# under every technique; and the keys and numbers of `plan --json` for every preset. Prints each difference, and 'N passed,
-# M failed' last.
+# Compares the outputs and gradients of `step` for every golden case in f32 and bf16; the weights
+# after 20 steps of small models under every technique; and the keys and numbers of `plan --json`
+# for every preset. Prints each difference, and 'N passed, M failed' last.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 [ $# = 2 ] || { sed -n 2,4p "$0"; exit 2; }

@@ -7,22 +7,23 @@
 #   replay   the stored inputs of the fuzz targets, tests/fuzz/corpus
 #   seam     the CUDA device against the reference kernels; skipped where there is no GPU
 #   docs     generated pages agree with the tables they come from
-#   words    tests/words.sh: no file uses a word that the glossary bans; tests/includes.sh: includes point one way
+#   words    tests/words.sh: no file uses a word that the glossary bans; tests/sentences.sh: comments are
+#            sentences, and no line is too long; tests/includes.sh: includes point one way
 #   golden   tests/golden.sh: the binary against PyTorch's numbers and PEFT's, in f32, bf16 and f16
 #   run      tests/run_*.sh: whole runs of the binary
 #
-# JOBS programs run in parallel. The report keeps the order of the list: one line for each program with
-# its counts and seconds, followed by its whole output if it fails. Then come the ten slowest programs and
-# the time of all; the last line is the sum. A program counts as one failure if it reports none but exits
-# with an error, runs longer than LIMIT seconds, or reports no counts at all.
+# JOBS programs run in parallel. The report keeps the order of the list: one line for each program
+# with its counts and seconds, followed by its whole output if it fails. Then come the ten slowest
+# programs and the time of all; the last line is the sum. A program counts as one failure if it
+# reports none but exits with an error, runs longer than LIMIT seconds, or reports no counts at all.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 export BUILD=${BUILD:-build} LC_ALL=C
 LIMIT=${LIMIT:-600}
-# On up to 4 cores, one program runs per core and each uses as many threads as there are cores. On more
-# cores the programs divide the cores among them, because parallel programs of 16 threads wait for each
-# other. An OMP_NUM_THREADS of the caller is kept: it sets the threads of every program that does not
-# state another number.
+# On up to 4 cores, one program runs per core and each uses as many threads as there are cores. On
+# more cores the programs divide the cores among them, because parallel programs of 16 threads wait
+# for each other. An OMP_NUM_THREADS of the caller is kept: it sets the threads of every program
+# that does not state another number.
 cores=$(nproc)
 JOBS=${JOBS:-$((cores < 4 ? cores : cores < 8 ? 4 : cores / 2 < 16 ? cores / 2 : 16))}
 if ((cores > 4)); then export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$((cores / JOBS > 2 ? cores / JOBS : 2))}; fi
@@ -33,7 +34,8 @@ logs=$(mktemp -d) || exit 2
 export XDG_DATA_HOME=$logs/data
 trap 'rm -rf "$logs"' EXIT
 trap 'kill $(jobs -p); exit 130' INT TERM
-# `device: auto` would select a GPU of this machine. All tests but the seam expect the CPU's numbers.
+# `device: auto` would select a GPU of this machine. All tests but the seam expect the CPU's
+# numbers.
 gpus=${CUDA_VISIBLE_DEVICES-unset}
 export CUDA_VISIBLE_DEVICES=
 passed=0 failed=0 skipped=0
@@ -124,6 +126,7 @@ run_seam() {
 run_docs() { run docs tools/docs.sh --check; }
 run_words() {
     run words bash tests/words.sh
+    run sentences bash tests/sentences.sh
     run includes bash tests/includes.sh
 }
 run_golden() {
