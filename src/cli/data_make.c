@@ -143,20 +143,25 @@ static void shard_path(const struct make *m, uint64_t shard, struct text *path)
     text_printf(path, "%s/sa_%06llu%s", m->dir, (unsigned long long)shard, m->extracted ? "" : ".tar");
 }
 
-/* A tar has its name when it is whole, a folder when the next one exists. */
-static bool is_whole(const struct make *m, uint64_t shard)
+/* Finds out whether a shard was written: a tar has its name when it is whole, a folder is whole
+ * when the next one exists. Fails on a path that cannot be looked at. */
+static int is_whole(const struct make *m, uint64_t shard, bool *whole, struct error *e)
 {
     struct text path = {0};
+    uint64_t bytes;
     shard_path(m, shard + m->extracted, &path);
-    const bool whole = file_exists(path.at);
+    *whole = file_exists(path.at);
+    int rc = *whole ? file_size(path.at, &bytes, e) : PL_OK;
     text_free(&path);
-    return whole;
+    return rc;
 }
 
 static int write_shard(struct make *m, uint64_t shard, uint64_t first, uint64_t n, struct error *e)
 {
     struct text path = {0};
-    if (is_whole(m, shard)) {
+    bool whole;
+    if (is_whole(m, shard, &whole, e)) return e->code;
+    if (whole) {
         m->there++;
         progress_add(&m->progress, n);
         return PL_OK;

@@ -15,6 +15,7 @@
  */
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "io/file.h"
@@ -183,10 +184,19 @@ static int walk_value(struct walk *w, const cJSON *from, struct value **out)
     return PL_OK;
 }
 
-/* `text` is terminated, and cJSON knows it: its look-ahead then stays in bounds. */
+/* Makes cJSON end the process where memory is short, as all of our code does: it would report a
+ * failed allocation as malformed JSON. */
+static void set_hooks(void)
+{
+    cJSON_InitHooks(&(cJSON_Hooks){mem_alloc, mem_free});
+}
+
+/* Parses `text`, which is terminated. cJSON knows that, so its look-ahead stays in bounds. */
 static int parse_text(struct scan *s, struct bump *b, struct value **out)
 {
+    static pthread_once_t hooks = PTHREAD_ONCE_INIT;
     if (scan_tokens(s, false)) return s->e->code;
+    pthread_once(&hooks, set_hooks);
     const char *end = s->begin;
     cJSON *tree = cJSON_ParseWithLengthOpts(s->begin, (size_t)(s->end - s->begin) + 1, &end, 0);
     if (!tree) {
