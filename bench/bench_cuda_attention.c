@@ -5,8 +5,8 @@
  *
  *     dense,B,H,T,D,CAUSAL      CAUSAL is 0 or 1
  *     packed,B,H,T,D,N          N causal documents of T / N tokens in each row, as ranges of keys
- *     rel,B,H,HEIGHT,WIDTH,D    SAM's decomposed positions over a grid. A small square grid with B a
- *                               multiple of 25 is a window: B / 25 images of 5 x 5 windows, as
+ *     rel,B,H,HEIGHT,WIDTH,D    SAM's decomposed positions over a grid. A small square grid with B
+ *                               a multiple of 25 is a window: B / 25 images of 5 x 5 windows, as
  *                               ATTENTION_WINDOW takes them
  *
  * All operands are bf16 [B,T,H,D]. The two nodes form a program, placed like any other and launched

@@ -1,7 +1,7 @@
 /*
  * mpi_ranks.c: the sum of a gradient over ranks, divided among them: our exchange and tree of
- * additions (REDUCE_SCATTER of cpu/update/collective.c) beside MPI_Reduce_scatter_block on the same bytes
- * in the same run.
+ * additions (REDUCE_SCATTER of cpu/update/collective.c) beside MPI_Reduce_scatter_block on the same
+ * bytes in the same run.
  *
  *     bench/ranks.sh [MIB] [RANKS]...
  *

@@ -77,6 +77,26 @@ no_larger() {
 }
 for name in "${gpu_plans[@]}" "${cpu_plans[@]}"; do check "$name: not above the stored plan" no_larger "$name"; done
 
+# The table of budgets in README.md has what the command above it plans for each of them.
+readme() {
+    local command budget memory
+    command=$(sed -n '/^    build.plimsoll plan .*llama-1b/,/--memory/s/\\$\|build.plimsoll\|--memory.*//gp' README.md)
+    awk -F ' *[|] *' '/^\| none \| 62/, /^$/ { gsub(/,|exit.*needs /, "", $3); sub(/ .*/, "", $4); sub(/ s$/, "", $7); if (NF) print $2, $3, $4, $5, $7 }' README.md | sed 's/ *$//' >"$tmp/rows"
+    while read -r budget _; do
+        memory=(--memory "$budget")
+        [ "$budget" != none ] || memory=()
+        # The command is a list of words; with a budget that is too small it exits with 3.
+        # shellcheck disable=SC2086
+        "$binary" $command ${memory[@]+"${memory[@]}"} --json >"$tmp/out" 2>"$tmp/err"
+        case $? in
+            0) echo "$budget $(json "$tmp/out" arena_bytes) $(json "$tmp/out" settings.micro_batch) $(json "$tmp/out" settings.recompute) $(printf '%.1f' "$(json "$tmp/out" predicted_step_seconds)")" ;;
+            3) echo "$budget $(json "$tmp/out" smallest_budget_bytes) bytes" ;;
+        esac
+    done <"$tmp/rows" >"$tmp/planned"
+    diff "$tmp/rows" "$tmp/planned" && echo "$(wc -l <"$tmp/rows") rows" && [ "$(wc -l <"$tmp/rows")" -eq 6 ]
+}
+check 'the table of budgets in README.md' readme
+
 # Properties in which machines differ: threads, processor features, a GPU.
 other_machine() {
     local variables

@@ -29,13 +29,14 @@ Generated from `src/graph/ops.def` by `tools/docs.sh`. [Adding an op](../guides/
 explains how the columns are used.
 
 - **in**, **out**: the number of tensors. Optional inputs come last.
-- **gradient**: whether the op can be differentiated, and which of its inputs and outputs the gradient
-  reads. A tensor that no gradient reads is not kept for the backward.
+- **gradient**: whether the op can be differentiated, and which of its inputs and outputs the
+  gradient reads. A tensor that no gradient reads is not kept for the backward.
 - **in place**: `1 = in 2` means that output 1 is input 2, updated, where that input is given;
   `1 ~ in 2` means that output 1 may reuse the bytes of input 2 after its last use.
-- **attributes**: the names that `pl_op` takes. Where a `dtype` is not given, the first input's is used.
-- **flags**: VIEW has no kernel, the output is a view of input 0. ACCUM adds to its last input where that
-  is given. EFFECT is never dropped or repeated. GRAD belongs to a backward or an update.
+- **attributes**: the names that `pl_op` takes. Where a `dtype` is not given, the first input's is
+  used.
+- **flags**: VIEW has no kernel, the output is a view of input 0. ACCUM adds to its last input where
+  that is given. EFFECT is never dropped or repeated. GRAD belongs to a backward or an update.
 
 END
     {
@@ -85,10 +86,11 @@ passes() {
     cat <<'END'
 # Passes
 
-Generated from `src/passes/pipeline.def` by `tools/docs.sh`. A plan runs these passes over the model's
-forward graph, in this order. A **technique** does nothing unless its key of section `memory` asks for
-it, or the planner chooses it. A **rewrite** runs in every plan: it saves memory or time and keeps the
-result. [Adding a memory technique](../guides/adding-a-pass.md) explains how one is written.
+Generated from `src/passes/pipeline.def` by `tools/docs.sh`. A plan runs these passes over the
+model's forward graph, in this order. A **technique** does nothing unless its key of section
+`memory` asks for it, or the planner chooses it. A **rewrite** runs in every plan: it saves memory
+or time and keeps the result. [Adding a memory technique](../guides/adding-a-pass.md) explains how
+one is written.
 
 | phase | pass | kind | file | what it does |
 |---|---|---|---|---|
@@ -134,13 +136,13 @@ kernels() {
 # GPU kernels
 
 Generated from `src/cuda/kernels.def` by `tools/docs.sh`. A plan for a GPU gives each node the first
-kernel of its op that the GPU has and that takes the node's shapes, dtypes and strides; `plan --explain all`
-names it, and nothing is chosen later. **From** is the lowest compute capability. A kernel of 9.0 runs on
-9.0 alone. **Forms**, where a kernel has several, are GPU functions or algorithms under its name: the plan
-chooses among them by the node's shapes, and `plan --explain all` shows which. Names with `cublaslt` call
-NVIDIA's library; the others are in `src/cuda`.
-[CUDA kernels](../explanation/kernels.md#cuda-kernels) says what is behind them, and
-[adding an op](../guides/adding-an-op.md) how one is added.
+kernel of its op that the GPU has and that takes the node's shapes, dtypes and strides; `plan
+--explain all` names it, and nothing is chosen later. **From** is the lowest compute capability. A
+kernel of 9.0 runs only on 9.0. **Forms**, where a kernel has several, are GPU functions or
+algorithms under its name: the plan chooses among them by the node's shapes, and `plan --explain
+all` shows which. Names with `cublaslt` call NVIDIA's library; the others are in `src/cuda`. [CUDA
+kernels](../explanation/kernels.md#cuda-kernels) says what is behind them, and [adding an
+op](../guides/adding-an-op.md) how one is added.
 
 | op | kernel | from | forms |
 |---|---|---|---|
@@ -166,13 +168,15 @@ imported() {
     cat <<'END'
 # Configurations of other programs
 
-Generated from `src/import/import.def` and `src/import/ignored.def` by `tools/docs.sh`. `--config-from FILE`
-reads these keys; [the guide](../guides/other-programs.md) shows how. **Default** is the program's, which is used where
-the file does not have the key. A key that is not listed is an error, as in the program itself. DeepSpeed ignores
-unknown keys outside of its sections, and so does Plimsoll, with a line that says so.
+Generated from `src/import/import.def` and `src/import/ignored.def` by `tools/docs.sh`.
+`--config-from FILE` reads these keys; [the guide](../guides/other-programs.md) shows how.
+**Default** is the program's, which is used where the file does not have the key. A key that is not
+listed is an error, as in the program itself. DeepSpeed ignores unknown keys outside of its
+sections, and so does Plimsoll, with a line that says so.
 
-A key changes neither the memory of a step nor what is trained, or it has a row in the first table of its program.
-**Asks** means: another value has no key here, and `train` and `init` stop until our key is set.
+A key changes neither the memory of a step nor what is trained, or it has a row in the first table
+of its program. **Asks** means: another value has no key here, and `train` and `init` stop until our
+key is set.
 END
     {
         echo '#define PROGRAM(ID, NAME, PARENT, LEAVES, REFUSED) PROGRAM ID@NAME@PARENT@REFUSED@'
@@ -190,6 +194,11 @@ END
         else if (h ~ /^ONLY/) s = "only " (h == "ONLY_TRUE" ? "true" : standard == "" ? "off" : standard) "; else refused: " s
         else if (h == "ASK") s = (standard == "" ? "asks: " : standard ", else asks: ") s
         return s
+    }
+    function wrap(s,    n, word, i, line, out) {
+        for (n = split(s, word, " "); i++ < n; line = line (line == "" ? "" : " ") word[i])
+            if (length(line) + length(word[i]) > 98) { out = out line "\n"; line = "" }
+        return out line
     }
     /^PROGRAM/ { id = substr($1, 9); order[++n] = id; name[id] = clean($2); parent[id] = $3; refused[id] = clean($4); gsub(/ /, "", parent[id]) }
     /^REASON/ { why[substr($1, 8)] = clean($2) }
@@ -211,7 +220,7 @@ END
             title = name[id]
             sub(/^a /, "A ", title)
             printf "\n## %s\n\n", title
-            if (refused[id] != "") { printf "Not read: %s.\n", refused[id]; continue }
+            if (refused[id] != "") { print wrap("Not read: " refused[id] "."); continue }
             if (parent[id] != id) printf "Also has the keys of %s.\n\n", name[parent[id]]
             printf "| key | default | our key | how |\n|---|---|---|---|\n%s", rows[id]
             if (count[id]) printf "\n| keys without effect here | why |\n|---|---|\n"
@@ -257,8 +266,8 @@ commands() {
 # Commands
 
 Generated by `tools/docs.sh` from `plimsoll COMMAND --help`. The keys of a run file, which most
-commands also take as `--set key=value`, are in [configuration](configuration.md). What `--json` prints
-is in [output](output.md).
+commands also take as `--set key=value`, are in [configuration](configuration.md). What `--json`
+prints is in [output](output.md).
 END
     "$BUILD/plimsoll" --help | awk '$1 != "plimsoll" && /^  [a-z]/ { print $1 }
         $1 == "data" { for (i = split("make prepare inspect verify pack", what, " "); i; i--) list = "data " what[i] "\n" list; printf "%s", list }' | while read -r command; do
