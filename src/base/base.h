@@ -59,6 +59,8 @@ uint64_t mem_allocations(void);
 __attribute__((noreturn)) void mem_exhausted(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* Sets the function that ends the process then; it does not return. The default is abort. */
 void mem_on_exhaustion(void (*end)(void));
+/* Returns what mem_on_exhaustion set. A plug-in has its own copy of mem.c, and is given it. */
+void (*mem_exhaustion(void))(void);
 
 /* A pool for the bookkeeping of a running program. mem_pool_create allocates it once from the
  * heap. Between mem_pool_enter and mem_pool_leave every allocation above comes from the pool and

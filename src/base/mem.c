@@ -24,6 +24,8 @@ static void (*exhausted)(void) = abort;
 
 void mem_on_exhaustion(void (*end)(void)) { exhausted = end; }
 
+void (*mem_exhaustion(void))(void) { return exhausted; }
+
 void mem_exhausted(const char *fmt, ...)
 {
     va_list args;

@@ -41,6 +41,7 @@ bool cuda_get_view(const struct device *d, struct cuda_view *out);
 struct cuda_plugin {
     uint64_t abi;              /* CUDA_PLUGIN_ABI */
     void (*quiet)(bool quiet); /* the plug-in's own copy of log_quiet */
+    void (*on_exhaustion)(void (*end)(void)); /* its own copy of mem_on_exhaustion */
     const struct device_ops *ops;
     int (*gpus)(void);
     void (*take_gpu)(int local, int ranks);

@@ -45,8 +45,10 @@ static const struct cuda_plugin *plugin(struct error *e)
 const struct device_ops *cuda_device(struct error *e)
 {
     const struct cuda_plugin *p = plugin(e);
-    if (p) p->quiet(log_is_quiet());
-    return p ? p->ops : NULL;
+    if (!p) return NULL;
+    p->quiet(log_is_quiet());
+    p->on_exhaustion(mem_exhaustion());
+    return p->ops;
 }
 
 int cuda_gpu(struct gpu *c, struct error *e)

@@ -360,5 +360,5 @@ static const struct device_ops ops = {"cuda",
                                       cuda_wait_event,
                                       cuda_explain};
 
-const struct cuda_plugin plimsoll_cuda_plugin = {CUDA_PLUGIN_ABI, log_quiet, &ops,        count_gpus,
-                                                 take_gpu,        get_view,  describe_gpu};
+const struct cuda_plugin plimsoll_cuda_plugin = {
+    CUDA_PLUGIN_ABI, log_quiet, mem_on_exhaustion, &ops, count_gpus, take_gpu, get_view, describe_gpu};
