@@ -98,7 +98,7 @@ static void write_sample(struct run *r, const char *input, const struct planned_
     mem_free(data);
 }
 
-/* Writes this rank's rows, as train/stepper.c does. */
+/* Writes this rank's rows, as train/train_step.c does. */
 static void write_batch(struct run *r, int step)
 {
     const int64_t each = planned_share_samples(&r->planned), rows = planned_share_rows(&r->planned);

@@ -145,9 +145,8 @@ static int check_names(const struct check *c)
     if (a->n_layers_pattern && !a->n_layers)
         return error_set(c->e, PL_USAGE, "%slayers_pattern needs layers_to_transform, the numbers of the layers",
                          c->section);
-    int rc = check_items(c, "target_modules", a->target.at, a->target.n);
-    if (!rc) rc = check_items(c, "exclude_modules", a->exclude.at, a->exclude.n);
-    return rc;
+    TRY(check_items(c, "target_modules", a->target.at, a->target.n));
+    return check_items(c, "exclude_modules", a->exclude.at, a->exclude.n);
 }
 
 static int check_task(const struct check *c)
@@ -171,30 +170,29 @@ static int compile_all(const struct check *c)
     to->ranks = bump_alloc(c->memory, a->n_ranks * sizeof *to->ranks);
     to->alphas = bump_alloc(c->memory, a->n_alphas * sizeof *to->alphas);
     to->layers = bump_alloc(c->memory, a->n_layers_pattern * sizeof *to->layers);
-    int rc = PL_OK;
-    if (a->target.regex && *a->target.regex) rc = compile_regex(c, "target_modules", a->target.regex, &to->target);
-    if (!rc && a->exclude.regex && *a->exclude.regex)
-        rc = compile_regex(c, "exclude_modules", a->exclude.regex, &to->exclude);
-    for (uint32_t i = 0; i < a->n_save && !rc; i++)
-        rc = compile_pattern(c, "modules_to_save", "(^|.*\\.)", a->save[i], "($|\\..*)", &to->save[i]);
-    for (uint32_t i = 0; i < a->n_ranks && !rc; i++)
-        rc = compile_pattern(c, "rank_pattern", "(.*\\.)?(", a->ranks[i].key, ")$", &to->ranks[i]);
-    for (uint32_t i = 0; i < a->n_alphas && !rc; i++)
-        rc = compile_pattern(c, "alpha_pattern", "(.*\\.)?(", a->alphas[i].key, ")$", &to->alphas[i]);
-    for (uint32_t i = 0; i < a->n_layers_pattern && !rc; i++)
-        rc = compile_pattern(c, "layers_pattern", "(?:^|.*?\\.)", a->layers_pattern[i], "\\.(?P<idx>\\d+)\\.",
-                             &to->layers[i]);
-    if (!rc) c->a->compiled = to;
-    return rc;
+    if (a->target.regex && *a->target.regex) TRY(compile_regex(c, "target_modules", a->target.regex, &to->target));
+    if (a->exclude.regex && *a->exclude.regex)
+        TRY(compile_regex(c, "exclude_modules", a->exclude.regex, &to->exclude));
+    for (uint32_t i = 0; i < a->n_save; i++)
+        TRY(compile_pattern(c, "modules_to_save", "(^|.*\\.)", a->save[i], "($|\\..*)", &to->save[i]));
+    for (uint32_t i = 0; i < a->n_ranks; i++)
+        TRY(compile_pattern(c, "rank_pattern", "(.*\\.)?(", a->ranks[i].key, ")$", &to->ranks[i]));
+    for (uint32_t i = 0; i < a->n_alphas; i++)
+        TRY(compile_pattern(c, "alpha_pattern", "(.*\\.)?(", a->alphas[i].key, ")$", &to->alphas[i]));
+    for (uint32_t i = 0; i < a->n_layers_pattern; i++)
+        TRY(compile_pattern(c, "layers_pattern", "(?:^|.*?\\.)", a->layers_pattern[i], "\\.(?P<idx>\\d+)\\.",
+                            &to->layers[i]));
+    c->a->compiled = to;
+    return PL_OK;
 }
 
 int adapter_check(struct adapter *a, const char *section, struct bump *memory, struct error *e)
 {
     const struct check c = {a, section, memory, e};
-    int rc = check_numbers(&c);
-    if (!rc) rc = check_names(&c);
-    if (!rc) rc = check_task(&c);
-    return rc ? rc : compile_all(&c);
+    TRY(check_numbers(&c));
+    TRY(check_names(&c));
+    TRY(check_task(&c));
+    return compile_all(&c);
 }
 
 /* --- answers -------------------------------------------------------------------------------- */

@@ -50,10 +50,9 @@ static int read_factors(const struct merge *m, const struct merge_change *c, str
     if (!c->A) return PL_OK;
     to->r = c->A->dims[0];
     to->scale = (float)adapter_scale(&m->adapter.config, c->A->module);
-    int rc = adapter_folder_read_f32(&m->adapter, c->A, &to->A, e);
-    if (!rc) rc = adapter_folder_read_f32(&m->adapter, c->B, &to->B, e);
-    if (!rc && c->magnitude) rc = adapter_folder_read_f32(&m->adapter, c->magnitude, &to->magnitude, e);
-    return rc;
+    TRY(adapter_folder_read_f32(&m->adapter, c->A, &to->A, e));
+    TRY(adapter_folder_read_f32(&m->adapter, c->B, &to->B, e));
+    return c->magnitude ? adapter_folder_read_f32(&m->adapter, c->magnitude, &to->magnitude, e) : PL_OK;
 }
 
 static void free_factors(struct factors *f)
@@ -268,15 +267,15 @@ static int put_header(const struct merge *m, uint32_t file, const struct out_fil
 static int put_file(const struct merge *m, uint32_t file, const struct out_file *o, struct progress *progress,
                     struct error *e)
 {
-    int rc = put_header(m, file, o, e);
-    for (uint32_t i = 0; i < m->base.n_slots && !rc; i++) {
+    TRY(put_header(m, file, o, e));
+    for (uint32_t i = 0; i < m->base.n_slots; i++) {
         const struct weight_slot *t = &m->base.slots[i];
         if (t->file != file) continue;
-        rc = m->untied && t == m->head ? put_head(m, o, e)
-                                       : put_tensor(m, &m->base.files[file], t->entry, &m->changes[i], o, e);
+        if (m->untied && t == m->head) TRY(put_head(m, o, e));
+        else TRY(put_tensor(m, &m->base.files[file], t->entry, &m->changes[i], o, e));
         progress_add(progress, 1);
     }
-    return !rc && gets_head(m, file) ? put_head(m, o, e) : rc;
+    return gets_head(m, file) ? put_head(m, o, e) : PL_OK;
 }
 
 static int write_file(const struct merge *m, uint32_t file, const char *dir, struct progress *progress, struct error *e)

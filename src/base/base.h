@@ -31,6 +31,13 @@ int error_set(struct error *e, int code, const char *fmt, ...)
 int error_prepend(struct error *e, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* TRY(call) returns the code of a call that failed. It suits functions that have nothing to free. */
+#define TRY(call)                  \
+    do {                           \
+        int try_rc = (call);       \
+        if (try_rc) return try_rc; \
+    } while (0)
+
 __attribute__((noreturn)) void check_failed(const char *file, int line, const char *expr, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 /* CHECK(condition, "format", ...): an internal invariant, compiled into every build. */

@@ -20,7 +20,6 @@
 #include "config/config_model.h"
 #include "feed/batch_plan.h"
 #include "io/file.h"
-#include "train/scaler.h"
 
 #include <math.h>
 
@@ -40,7 +39,7 @@ static bool overflows(struct step *s, char *name, size_t room, struct error *e)
 static int run_scaled(struct step *s, const struct config *c, struct step_block *b, struct error *e)
 {
     const bool scaled = s->has_loss && settings_scale_loss(&s->run.planned.plan.settings);
-    b->loss_scale = scaled ? scaler_first(c) : 1;
+    b->loss_scale = scaled ? config_first_scale(c) : 1;
     int rc = PL_OK;
     for (bool again = true; again && !rc;) {
         rc = run_put_step(&s->run, b, e);

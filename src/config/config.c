@@ -206,9 +206,9 @@ static int assign_rules(struct config *c, const struct config_row *r, struct con
     const struct technique *t = &techniques[technique_find(config_leaf(r))];
     list.type = ROW_FORMS;
     snprintf(x.value, sizeof x.value, "%s", v->count ? t->rules : t->off);
-    int rc = config_convert_maps(c, &list, &x.rules, v, source, e);
-    if (!rc) *to = x;
-    return rc;
+    TRY(config_convert_maps(c, &list, &x.rules, v, source, e));
+    *to = x;
+    return PL_OK;
 }
 
 int config_find(const char *path)
@@ -418,6 +418,11 @@ int config_set_memory(struct config *c, const char *size, struct error *e)
 bool config_given(const struct config *c, enum config_key key)
 {
     return c->origin[key].source != SOURCE_DEFAULT;
+}
+
+float config_first_scale(const struct config *c)
+{
+    return (float)(c->train_loss_scale ? c->train_loss_scale : 65536);
 }
 
 bool config_validates(const struct config *c)

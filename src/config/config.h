@@ -264,7 +264,9 @@ static inline bool config_text(const struct config *c)
     return c->data_format == FORMAT_TEXT || c->data_format == FORMAT_CONVERSATIONS;
 }
 static inline bool config_tokens(const struct config *c) { return c->data_format <= FORMAT_CONVERSATIONS; }
-/* Whether the configuration names validation data. */
+/* Returns train.loss_scale, or the scale that auto means. */
+float config_first_scale(const struct config *c);
+/* Reports whether the configuration names validation data. */
 bool config_validates(const struct config *c);
 /* Whether the run begins with a warmup. */
 bool config_warms_up(const struct config *c);

@@ -8,11 +8,10 @@
 
 int config_pin(struct config *c, const struct settings *s, struct error *e)
 {
-    int rc = PL_OK;
-    for (enum technique_id id = 0; id < TECHNIQUES && !rc; id++) {
+    for (enum technique_id id = 0; id < TECHNIQUES; id++) {
         char key[80], value[SETTING_ROOM];
         snprintf(key, sizeof key, "%s.%s", techniques[id].section, techniques[id].name);
-        rc = config_assign(c, key, technique_print(id, s, value), e);
+        TRY(config_assign(c, key, technique_print(id, s, value), e));
     }
-    return rc;
+    return PL_OK;
 }

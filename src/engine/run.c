@@ -127,17 +127,16 @@ static int load_weights(struct run *r, struct error *e)
 
 static int open_memory(struct run *r, const char *spill, struct error *e)
 {
-    int rc = refuse_missing(r, e);
-    if (!rc) rc = planned_check_room(&r->planned, e);
-    if (!rc) rc = open_weights(r, e);
-    if (rc) return rc;
+    TRY(refuse_missing(r, e));
+    TRY(planned_check_room(&r->planned, e));
+    TRY(open_weights(r, e));
     r->has_weights = true;
-    if ((rc = device_open(&r->device, r->planned.profile.kind, r->planned.profile.threads, e))) return rc;
+    TRY(device_open(&r->device, r->planned.profile.kind, r->planned.profile.threads, e));
     r->device.profile = r->planned.profile;
     r->has_device = true;
     r->device.ranks = r->planned.ranks;
     r->device.deterministic = r->planned.config->device_deterministic;
-    if ((rc = choose_spill(r, spill, e))) return rc;
+    TRY(choose_spill(r, spill, e));
     return device_allocate(&r->device, r->planned.plan.placement.arena, e);
 }
 
@@ -262,17 +261,16 @@ static int write_samples(struct run *r, const struct planned_input *x, int64_t a
 {
     const int64_t micro = r->planned.plan.settings.micro_batch;
     const uint64_t piece = x->sample / x->outer; /* bytes of a sample in one of the outer ones */
-    int rc = PL_OK;
-    for (int64_t end = at + n; at < end && !rc;) {
+    for (int64_t end = at + n; at < end;) {
         const int64_t k = min_i64(end - at, micro - at % micro);
         const uint64_t first = (uint64_t)(at / micro) * x->outer * x->entries * x->entry;
-        for (uint64_t o = 0; o < x->outer && !rc; o++)
-            rc = write_bytes(r, x->storage, first + o * x->entries * x->entry + (uint64_t)(at % micro) * piece,
-                             data + o * (uint64_t)stride * piece, (uint64_t)k * piece, e);
+        for (uint64_t o = 0; o < x->outer; o++)
+            TRY(write_bytes(r, x->storage, first + o * x->entries * x->entry + (uint64_t)(at % micro) * piece,
+                            data + o * (uint64_t)stride * piece, (uint64_t)k * piece, e));
         data += (uint64_t)k * piece;
         at += k;
     }
-    return rc;
+    return PL_OK;
 }
 
 int run_write_input(struct run *r, const char *input, int64_t at, const void *data, uint64_t bytes, struct error *e)
@@ -283,10 +281,9 @@ int run_write_input(struct run *r, const char *input, int64_t at, const void *da
     at += r->share.row;
     if (x.axis <= 0)
         return write_bytes(r, x.storage, x.axis == INPUT_SHARED ? 0 : (uint64_t)at * x.sample, data, bytes, e);
-    int rc = PL_OK;
-    for (uint64_t done = 0; done < bytes && !rc; done += x.sample, at++)
-        rc = write_samples(r, &x, at, 1, (const char *)data + done, 1, e);
-    return rc;
+    for (uint64_t done = 0; done < bytes; done += x.sample, at++)
+        TRY(write_samples(r, &x, at, 1, (const char *)data + done, 1, e));
+    return PL_OK;
 }
 
 int run_write_batch(struct run *r, const char *input, const void *data, struct error *e)

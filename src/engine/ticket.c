@@ -64,24 +64,23 @@ static int send_block(const struct tickets *t, const struct ticket *k, struct er
     const uint64_t known = !in_flight  ? sizeof *to
                            : t->scaled ? offsetof(struct step_block, loss_scale)
                                        : offsetof(struct step_block, found_inf);
-    int rc = send(t, to, &k->block, known, e);
-    if (!rc && in_flight && t->scaled) rc = send(t, &to->loss_scale, &to->next_scale, sizeof to->loss_scale, e);
-    return rc;
+    TRY(send(t, to, &k->block, known, e));
+    return in_flight && t->scaled ? send(t, &to->loss_scale, &to->next_scale, sizeof to->loss_scale, e) : PL_OK;
 }
 
 /* The update may reuse the loss's memory, so the loss is copied before it. */
 static int submit_pipelined(struct tickets *t, struct ticket *k, struct error *e)
 {
     struct run *r = t->run;
-    int rc = send_block(t, k, e);
-    if (!rc) rc = run_program(r, PROGRAM_STEP, e);
-    if (!rc) rc = send(t, &k->loss, tape_address(&r->tape, t->loss), sizeof k->loss, e);
-    for (int i = 0; i < t->parts && !rc; i++)
-        rc = send(t, &k->part[i], tape_address(&r->tape, t->part[i]), sizeof k->part[i], e);
-    if (!rc) rc = run_program(r, PROGRAM_UPDATE, e);
-    if (!rc) rc = send(t, k->clip, tape_address(&r->tape, t->clip), sizeof k->clip, e);
-    if (!rc && t->scaled) rc = send(t, &k->block, tape_address(&r->tape, r->planned.graph.step), sizeof k->block, e);
-    return rc ? rc : r->device.ops->record_event(&r->device, (int)(t->submitted % TICKETS), e);
+    TRY(send_block(t, k, e));
+    TRY(run_program(r, PROGRAM_STEP, e));
+    TRY(send(t, &k->loss, tape_address(&r->tape, t->loss), sizeof k->loss, e));
+    for (int i = 0; i < t->parts; i++)
+        TRY(send(t, &k->part[i], tape_address(&r->tape, t->part[i]), sizeof k->part[i], e));
+    TRY(run_program(r, PROGRAM_UPDATE, e));
+    TRY(send(t, k->clip, tape_address(&r->tape, t->clip), sizeof k->clip, e));
+    if (t->scaled) TRY(send(t, &k->block, tape_address(&r->tape, r->planned.graph.step), sizeof k->block, e));
+    return r->device.ops->record_event(&r->device, (int)(t->submitted % TICKETS), e);
 }
 
 /* --- a synchronous device --------------------------------------------------------------------- */
@@ -90,14 +89,14 @@ static int run_synchronously(struct tickets *t, struct ticket *k, struct error *
 {
     struct run *r = t->run;
     k->clip[0] = k->clip[1] = NAN;
-    int rc = run_put_step(r, &k->block, e);
-    if (!rc) rc = run_program(r, PROGRAM_STEP, e);
-    if (!rc) rc = run_read(r, t->loss, &k->loss, e);
-    for (int i = 0; i < t->parts && !rc; i++) rc = run_read(r, t->part[i], &k->part[i], e);
-    if (rc || ticket_fatal(t, k->loss)) return rc;
-    rc = run_program(r, PROGRAM_UPDATE, e);
-    if (!rc) rc = run_read(r, t->clip, k->clip, e);
-    return !rc && t->scaled ? run_get_step(r, &k->block, e) : rc;
+    TRY(run_put_step(r, &k->block, e));
+    TRY(run_program(r, PROGRAM_STEP, e));
+    TRY(run_read(r, t->loss, &k->loss, e));
+    for (int i = 0; i < t->parts; i++) TRY(run_read(r, t->part[i], &k->part[i], e));
+    if (ticket_fatal(t, k->loss)) return PL_OK;
+    TRY(run_program(r, PROGRAM_UPDATE, e));
+    TRY(run_read(r, t->clip, k->clip, e));
+    return t->scaled ? run_get_step(r, &k->block, e) : PL_OK;
 }
 
 /* --- both ------------------------------------------------------------------------------------- */

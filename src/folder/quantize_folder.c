@@ -111,11 +111,11 @@ static int open_weights(struct quantize_folder *q, struct error *e)
         return e->code;
     }
     for (uint32_t i = 0; i < q->graph.params.n; i++) q->graph.params.at[i].frozen = true;
-    int rc = weights_open(&q->weights, &q->model, &q->graph, NULL, e);
-    if (!rc) rc = check_dtypes(q, e);
-    for (uint32_t i = 0; i < q->weights.in.n_slots && !rc; i++) q->bytes_before += q->weights.in.slots[i].entry->bytes;
+    TRY(weights_open(&q->weights, &q->model, &q->graph, NULL, e));
+    TRY(check_dtypes(q, e));
+    for (uint32_t i = 0; i < q->weights.in.n_slots; i++) q->bytes_before += q->weights.in.slots[i].entry->bytes;
     q->n_tensors = q->weights.in.n_slots;
-    return rc ? rc : choose_weights(q, e);
+    return choose_weights(q, e);
 }
 
 int quantize_folder_open(struct quantize_folder *q, const char *path, struct error *e)

@@ -26,7 +26,7 @@ struct train_state {
     uint64_t data;        /* fingerprint of the samples; 0: not known */
     uint64_t model;       /* weights.fingerprint; 0: not known */
     uint64_t skipped;     /* steps whose update was skipped */
-    /* Only f16 (scaler.h): */
+    /* Only f16 (train_step.c): */
     float scale;          /* loss scale of the next step; 0: none yet */
     uint64_t good_steps;  /* updates since the scale last changed */
     uint64_t in_a_row;    /* steps skipped since the last update */

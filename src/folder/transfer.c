@@ -242,14 +242,13 @@ static int move(struct transfer *x, id tensor, int64_t at, int64_t n, char *data
     const struct stored_form *f = tensor_form(g, t);
     CHECK(tensor_is_dense(t) && at >= 0 && n >= 0 && at + n <= tensor_elements(t) && at % f->group == 0,
           "%s: elements %lld + %lld", graph_name(g, t->name), (long long)at, (long long)n);
-    int rc = PL_OK;
-    for (int i = 0; i < f->n_parts && !rc; i++) {
+    for (int i = 0; i < f->n_parts; i++) {
         const uint64_t bytes = stored_part_bytes(f, i, t->dtype, n);
         const uint64_t stored =
             stored_part_offset(f, i, t->dtype, tensor_elements(t)) + stored_part_at(f, i, t->dtype, at);
-        rc = move_bytes(x, tensor, stored, bytes, data + stored_part_offset(f, i, t->dtype, n), write, e);
+        TRY(move_bytes(x, tensor, stored, bytes, data + stored_part_offset(f, i, t->dtype, n), write, e));
     }
-    return rc;
+    return PL_OK;
 }
 
 /* Where the parts of n elements begin in `data`, for move. */
@@ -354,8 +353,7 @@ int transfer_get(struct transfer *x, id tensor, enum dtype to, int64_t at, int64
     const enum dtype from = t->dtype;
     const int64_t before = at % f->group, all = before + n; /* from the begin of a group on */
     CHECK(n <= x->room && (uint64_t)all * dtype_size(to) <= x->bytes / 2);
-    int rc = move(x, tensor, at - before, all, x->first, false, e);
-    if (rc) return rc;
+    TRY(move(x, tensor, at - before, all, x->first, false, e));
     const bool plain = is_plain(x, tensor), as_is = from == to && plain;
     void *parts[STORED_PARTS];
     parts_of(f, from, all, x->first, parts);
@@ -390,8 +388,7 @@ static int take(struct transfer *x, const struct request *q, struct error *e)
     const struct graph *g = x->tape->graph;
     const enum dtype t = q->kind == REQUEST_PUT ? (enum dtype)q->dtype : (enum dtype)tensor_at(g, q->target)->dtype;
     struct bad ignored; /* rank 0 reports it */
-    int rc = receive(ranks_of(x), x->first, (uint64_t)q->n * dtype_size(t), e);
-    if (rc) return rc;
+    TRY(receive(ranks_of(x), x->first, (uint64_t)q->n * dtype_size(t), e));
     return q->kind == REQUEST_PUT ? transfer_put(x, &g->params.at[q->target], t, q->at, q->n, &ignored, e)
                                   : transfer_write(x, q->target, q->at, q->n, x->first, e);
 }

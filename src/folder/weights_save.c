@@ -109,9 +109,8 @@ static int save_slots(const struct weights *w, const struct graph *g, struct tra
         const struct weight_slot *s = &w->in.slots[i];
         if (s->file != file) continue;
         const struct param *p = s->param ? &g->params.at[s->param - 1] : NULL;
-        int rc = p && (!p->frozen || p->running) ? write_trained(x, g, p, s->entry->dtype, out, e)
-                                 : copy_tensor(x, &w->in.files[file], s->entry, out, e);
-        if (rc) return rc;
+        if (p && (!p->frozen || p->running)) TRY(write_trained(x, g, p, s->entry->dtype, out, e));
+        else TRY(copy_tensor(x, &w->in.files[file], s->entry, out, e));
     }
     return PL_OK;
 }
@@ -148,16 +147,15 @@ static enum dtype dtype_to_save(const struct weights *w, uint32_t param)
 static int save_new_tensors(const struct weights *w, const struct graph *g, struct transfer *x, struct st_writer *out,
                             struct error *e)
 {
-    int rc = PL_OK;
-    for (uint32_t i = 0; i < g->params.n && !rc; i++) {
+    for (uint32_t i = 0; i < g->params.n; i++) {
         const struct param *p = &g->params.at[i];
         if (weight_is_constant(g, p)) continue;
         const struct weights *from = weights_of(w, i);
         const struct weight_slot *s = slot_of(from, i);
-        rc = s && p->frozen && !p->running ? copy_tensor(x, &from->in.files[s->file], s->entry, out, e)
-                                           : write_trained(x, g, p, dtype_to_save(w, i), out, e);
+        if (s && p->frozen && !p->running) TRY(copy_tensor(x, &from->in.files[s->file], s->entry, out, e));
+        else TRY(write_trained(x, g, p, dtype_to_save(w, i), out, e));
     }
-    return rc;
+    return PL_OK;
 }
 
 static int save_new(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir,
@@ -212,11 +210,10 @@ static bool is_image_file(const char *name)
  * gives none. */
 static int copy_files_of(const struct weights *part, const struct model *m, const char *dir, struct error *e)
 {
-    int rc = PL_OK;
-    if (*part->in.dir && m->vocabulary) rc = model_files_copy_others(&part->in, part->in.dir, dir, is_text_file, e);
-    if (!rc && *part->in.dir && !m->masks && (m->images || !m->vocabulary))
-        rc = model_files_copy_others(&part->in, part->in.dir, dir, is_image_file, e);
-    return rc;
+    if (!*part->in.dir) return PL_OK;
+    if (m->vocabulary) TRY(model_files_copy_others(&part->in, part->in.dir, dir, is_text_file, e));
+    if (m->masks || (!m->images && m->vocabulary)) return PL_OK;
+    return model_files_copy_others(&part->in, part->in.dir, dir, is_image_file, e);
 }
 
 static const struct weights *part_named(const struct weights *w, const char *name)
@@ -229,19 +226,18 @@ static const struct weights *part_named(const struct weights *w, const char *nam
 /* Those of the parts, a tower's in a third folder first. */
 static int copy_files_of_parts(const struct weights *w, const struct model *m, const char *dir, struct error *e)
 {
-    int rc = PL_OK;
-    for (int i = 0; i < m->n_parts && !rc; i++) {
+    for (int i = 0; i < m->n_parts; i++) {
         const struct part *p = &m->parts[i];
         char name[PATH_ROOM];
-        for (int k = 0; k < p->model.n_parts && !rc; k++) {
+        for (int k = 0; k < p->model.n_parts; k++) {
             snprintf(name, sizeof name, "%s.%s", p->name, p->model.parts[k].name);
             const struct weights *inner = part_named(w, name);
-            if (inner) rc = copy_files_of(inner, &p->model.parts[k].model, dir, e);
+            if (inner) TRY(copy_files_of(inner, &p->model.parts[k].model, dir, e));
         }
         const struct weights *part = part_named(w, p->name);
-        if (!rc && part) rc = copy_files_of(part, &p->model, dir, e);
+        if (part) TRY(copy_files_of(part, &p->model, dir, e));
     }
-    return rc;
+    return PL_OK;
 }
 
 /* --- the folder of an adapter ----------------------------------------------------------------- */
@@ -289,13 +285,12 @@ static int save_new_adapter(const struct weights *w, const struct graph *g, stru
 static int save_adapter(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir,
                         struct error *e)
 {
-    int rc = PL_OK;
     if (!*w->adapter->in.dir) {
-        rc = save_new_adapter(w, g, x, dir, e);
-        return rc || !*w->in.dir ? rc : model_files_copy_others(&w->in, w->in.dir, dir, is_processor_file, e);
+        TRY(save_new_adapter(w, g, x, dir, e));
+        return *w->in.dir ? model_files_copy_others(&w->in, w->in.dir, dir, is_processor_file, e) : PL_OK;
     }
-    for (uint32_t i = 0; !rc && i < w->adapter->in.n_files; i++) rc = save_file(w->adapter, g, x, i, dir, e);
-    return rc ? rc : model_files_copy_others(&w->adapter->in, w->adapter->in.dir, dir, NULL, e);
+    for (uint32_t i = 0; i < w->adapter->in.n_files; i++) TRY(save_file(w->adapter, g, x, i, dir, e));
+    return model_files_copy_others(&w->adapter->in, w->adapter->in.dir, dir, NULL, e);
 }
 
 /* Whether a part that has a folder of its own beside the model's is trained. */
@@ -319,18 +314,13 @@ int weights_save(struct weights *w, const struct model *m, const struct graph *g
     transfer_init(&x, d, t, staging, staging_bytes);
     CHECK(w->n_params == g->params.n && t->graph == g, "weights were opened for another graph");
     if (w->adapter) return save_adapter(w, g, &x, dir, e);
-    int rc = path_print(path, dir, "config.json", e);
-    if (!rc && m->config_text) rc = file_write_atomic(path, m->config_text, strlen(m->config_text), e);
-    if (!rc && !*w->in.dir) {
-        rc = save_new(w, g, &x, dir, e);
-        return rc ? rc : copy_files_of_parts(w, m, dir, e);
-    }
-    if (!rc && trains_outside(w, g)) {
-        rc = save_new(w, g, &x, dir, e);
-        return rc ? rc : model_files_copy_others(&w->in, w->in.dir, dir, is_no_index, e);
-    }
-    for (uint32_t i = 0; !rc && i < w->in.n_files; i++) rc = save_file(w, g, &x, i, dir, e);
-    return rc ? rc : model_files_copy_others(&w->in, w->in.dir, dir, NULL, e);
+    TRY(path_print(path, dir, "config.json", e));
+    if (m->config_text) TRY(file_write_atomic(path, m->config_text, strlen(m->config_text), e));
+    const bool outside = trains_outside(w, g);
+    if (!*w->in.dir || outside) TRY(save_new(w, g, &x, dir, e));
+    if (!*w->in.dir) return copy_files_of_parts(w, m, dir, e);
+    for (uint32_t i = 0; !outside && i < w->in.n_files; i++) TRY(save_file(w, g, &x, i, dir, e));
+    return model_files_copy_others(&w->in, w->in.dir, dir, outside ? is_no_index : NULL, e);
 }
 
 uint64_t weights_bytes(const struct weights *w, const struct graph *g)

@@ -64,8 +64,7 @@ int planned_open_profile(struct planned *r, struct error *e)
 {
     const struct config *c = r->config;
     char path[4200];
-    int rc = cpu_features_check(e);
-    if (rc) return rc;
+    TRY(cpu_features_check(e));
     planned_choose_device(r);
     bool named = c->device_profile && strcmp(c->device_profile, "default");
     if (r->kind == DEVICE_CUDA) return open_gpu(r, e) ? error_prepend(e, "device.profile") : PL_OK;
@@ -74,7 +73,7 @@ int planned_open_profile(struct planned *r, struct error *e)
                          c->device_profile);
     profile_default(&r->profile, r->kind, threads_of_rank(r));
     find_profile(r, path, sizeof path);
-    rc = path[0] ? profile_read(path, &r->profile, bump_alloc(&r->memory, sizeof(struct calibration)), e) : PL_OK;
+    int rc = path[0] ? profile_read(path, &r->profile, bump_alloc(&r->memory, sizeof(struct calibration)), e) : PL_OK;
     if (!rc && path[0] && r->profile.kind != DEVICE_CPU)
         rc = error_set(e, PL_USAGE, "%s is the profile of a GPU; set device.kind to cuda", path);
     if (!rc && c->device_threads && c->device_threads != r->profile.threads)

@@ -59,8 +59,7 @@ static int try_choice(struct planned *r, const struct settings *s, const struct 
 {
     struct plan p;
     struct graph g;
-    int rc = compile(r, s, &p, &g, e);
-    if (rc) return rc;
+    TRY(compile(r, s, &p, &g, e));
     *out = (struct choice){.settings = *s, .seconds = seconds_of(&p, o)};
     memcpy(out->arena, p.placement.arena, sizeof out->arena);
     plan_free(&p);

@@ -71,14 +71,13 @@ static int open_adapter(struct planned *r, bool train, struct error *e)
 
 int planned_open_model(struct planned *r, const struct run_options *o, struct error *e)
 {
-    int rc = open_model(r, o, e);
-    if (!rc) rc = weights_4bit_find(&r->stored, &r->model, &r->memory, e);
-    if (!rc && r->stored.n && !o->probe)
+    r->source = (struct source){r, build_forward, .serial = o->define};
+    TRY(open_model(r, o, e));
+    TRY(weights_4bit_find(&r->stored, &r->model, &r->memory, e));
+    if (r->stored.n && !o->probe)
         log_note("%s: %u weights are in 4 bits (NF4) and stay so, as with memory.quantize nf4", r->model.path,
                  r->stored.n);
-    if (!rc) rc = open_adapter(r, o->train, e);
-    r->source = (struct source){r, build_forward, .serial = o->define};
-    return rc;
+    return open_adapter(r, o->train, e);
 }
 
 /* --- the batches ----------------------------------------------------------------------- */
@@ -127,11 +126,10 @@ static int describe(struct planned *r, const struct run_options *o, struct error
 
 int planned_open_batches(struct planned *r, const struct run_options *o, struct error *e)
 {
-    int rc = o->train ? prepare_answers(r, e) : PL_OK;
-    if (!rc) rc = describe(r, o, e);
-    if (!rc && o->train && !o->define && !o->probe) rc = config_check_model(r->config, &r->model, e);
-    if (!rc && o->train) rc = model_check_dropout(&r->model, e);
-    return rc;
+    if (o->train) TRY(prepare_answers(r, e));
+    TRY(describe(r, o, e));
+    if (o->train && !o->define && !o->probe) TRY(config_check_model(r->config, &r->model, e));
+    return o->train ? model_check_dropout(&r->model, e) : PL_OK;
 }
 
 /* --- groups of batch normalization ------------------------------------------------------ */

@@ -16,12 +16,11 @@ static int open_machine(struct planned *r, const struct run_options *o, struct e
     if (planned_open_profile(r, e))
         return config_given(c, KEY_device_profile) ? config_at_key(c, KEY_device_profile, e) : e->code;
     if (o->gpu_memory) r->profile.memory_bytes = o->gpu_memory;
-    int rc = planned_check_gpus(r, e);
-    if (!rc) rc = planned_resolve_budget(r, e);
-    if (!rc)
-        rc = offload_budget(c, r->kind, planned_gpu_is_here(r), r->ranks, planned_host_ranks(r), &r->host_budget,
-                            &r->host_rule, e);
-    return rc ? rc : planned_open_links(r, e);
+    TRY(planned_check_gpus(r, e));
+    TRY(planned_resolve_budget(r, e));
+    TRY(offload_budget(c, r->kind, planned_gpu_is_here(r), r->ranks, planned_host_ranks(r), &r->host_budget,
+                       &r->host_rule, e));
+    return planned_open_links(r, e);
 }
 
 /* --- the plan ------------------------------------------------------------------------------ */
@@ -100,11 +99,11 @@ int planned_within(struct planned *r, uint64_t budget, struct error *e)
 static int find_plan(struct planned *r, const struct run_options *o, struct error *e)
 {
     const struct settings s = planned_base_settings(r, o);
-    int rc = planned_check_precision(r, &s, e);
-    if (!rc) rc = planned_check_needs(&s, e);
-    if (rc) return rc;
-    if (o->generate) rc = planned_search_generation(r, s, o->generate, e);
-    else rc = o->plan ? planned_follow_plan(r, s, o->plan, e) : search_plan(r, s, o, e);
+    TRY(planned_check_precision(r, &s, e));
+    TRY(planned_check_needs(&s, e));
+    int rc = o->generate ? planned_search_generation(r, s, o->generate, e)
+             : o->plan   ? planned_follow_plan(r, s, o->plan, e)
+                         : search_plan(r, s, o, e);
     if (r->has_graph) planned_warn(r);
     return rc;
 }
@@ -141,8 +140,7 @@ int planned_make(struct planned *r, const struct config *c, const struct run_opt
 {
     static stage *const stages[] = {planned_open_shares, planned_open_model, planned_open_batches, planned_open_groups,
                                     planned_check_names, open_machine,       find_plan,            check_plan};
-    int rc = PL_OK;
     begin(r, c, o);
-    for (size_t i = 0; i < COUNT(stages) && !rc; i++) rc = stages[i](r, o, e);
-    return rc;
+    for (size_t i = 0; i < COUNT(stages); i++) TRY(stages[i](r, o, e));
+    return PL_OK;
 }

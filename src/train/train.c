@@ -37,12 +37,11 @@ static bool may_overlap(const struct trainer *t)
 /* Retires steps until `left` are in flight, and processes the results of each. */
 static int retire_steps(struct trainer *t, uint32_t left, struct train_event *v, struct error *e)
 {
-    int rc = PL_OK;
-    while (tickets_in_flight(&t->steps.tickets) > left && !rc) {
-        rc = trainer_retire_step(t, v, e);
-        if (!rc) rc = trainer_after_step(t, v, e);
+    while (tickets_in_flight(&t->steps.tickets) > left) {
+        TRY(trainer_retire_step(t, v, e));
+        TRY(trainer_after_step(t, v, e));
     }
-    return rc;
+    return PL_OK;
 }
 
 /* Submits one more step and retires earlier ones. An error of an earlier step is reported first. */

@@ -13,9 +13,62 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "train/monitor.h"
+#include "base/system.h"
 
-/* Memory use as members of the step's metrics, and in the log; "" if it is not due. */
+/* --- memory use ------------------------------------------------------------------------------- */
+
+/* Memory use during a run, every train.monitor_every steps. For the compute device: allocated is the
+ * live memory at the plan's peak, reserved the arena, peak the highest byte that a step uses (of an
+ * arena that is placed once, its size); free and total are the device's. On the CPU the device's
+ * memory is host memory. The members are the same with and without a GPU. */
+struct memory_state {
+    uint64_t allocated, reserved, peak, free, total;
+    struct system_memory host;
+    struct system_process process;
+};
+
+/* Reads the state without allocating. */
+static void monitor_read(struct memory_state *m, const struct run *r)
+{
+    *m = (struct memory_state){.allocated = r->planned.plan.peak.bytes, .reserved = r->device.bytes[SPACE_DEVICE], .peak = plan_arena(&r->planned.plan)};
+    system_memory(&m->host);
+    system_process(&m->process);
+    m->free = m->host.available;
+    m->total = m->host.total;
+    if (r->device.ops->memory) r->device.ops->memory(&r->device, &m->free, &m->total);
+}
+
+/* Returns the share of the device's memory that is in use, 0 to 1. */
+static double monitor_utilization(const struct memory_state *m)
+{
+    return m->total ? (double)(m->total - min_u64(m->free, m->total)) / (double)m->total : 0;
+}
+
+/* Logs "[Step 100] CPU: Alloc=1.20 GiB Reserved=1.31 GiB (8.1% of Total) ...". */
+static void monitor_log(const struct memory_state *m, const struct run *r, int64_t step)
+{
+    char size[7][32];
+    log_note("[Step %" PRId64
+             "] %s: Alloc=%s Reserved=%s (%.1f%% of Total) Peak=%s Free=%s Total=%s; host: Resident=%s Available=%s",
+             step, r->planned.kind == DEVICE_CUDA ? "GPU" : "CPU", size_print(m->allocated, size[0]),
+             size_print(m->reserved, size[1]), m->total ? 100 * (double)m->reserved / (double)m->total : 0,
+             size_print(m->peak, size[2]), size_print(m->free, size[3]), size_print(m->total, size[4]),
+             size_print(m->process.resident, size[5]), size_print(m->host.available, size[6]));
+}
+
+/* Prints ,"memory_allocated":... for a line of metrics; 768 bytes are enough. */
+static void monitor_members(const struct memory_state *m, char *out, size_t room)
+{
+    snprintf(out, room,
+             ",\"memory_allocated\":%" PRIu64 ",\"memory_reserved\":%" PRIu64 ",\"memory_peak\":%" PRIu64
+             ",\"memory_free\":%" PRIu64 ",\"memory_total\":%" PRIu64
+             ",\"memory_utilization\":%.4f,\"host_resident\":%" PRIu64 ",\"host_anonymous\":%" PRIu64
+             ",\"host_resident_peak\":%" PRIu64 ",\"host_available\":%" PRIu64 ",\"host_total\":%" PRIu64,
+             m->allocated, m->reserved, m->peak, m->free, m->total, monitor_utilization(m), m->process.resident,
+             m->process.anonymous, m->process.resident_peak, m->host.available, m->host.total);
+}
+
+/* Prints the memory use as members of the step's metrics, and logs it; "" if it is not due. */
 static void report_memory(struct trainer *t, char *out, size_t room)
 {
     int64_t every = t->c->train_monitor_every, step = (int64_t)t->state.step;
@@ -27,7 +80,9 @@ static void report_memory(struct trainer *t, char *out, size_t room)
     if (t->o->progress) monitor_log(&m, &t->run, step);
 }
 
-/* "step 12/100  loss 0.1234  lr 0.0001  grad 0.52  3.41 images/s  80.21 MiB  25 s left" */
+/* --- metrics ---------------------------------------------------------------------------------- */
+
+/* Shows "step 12/100  loss 0.1234  lr 0.0001  grad 0.52  3.41 images/s  80.21 MiB  25 s left". */
 static void show_step(struct trainer *t, const struct train_event *v)
 {
     struct progress *p = &t->progress;
@@ -89,15 +144,13 @@ static int report_step(struct trainer *t, const struct train_event *v, struct er
     report_memory(t, memory, sizeof memory);
     list_ranks(t, ranks, sizeof ranks);
     list_losses(t, v, losses, sizeof losses);
-    int rc =
-        folder_metrics(&t->folder, e,
+    TRY(folder_metrics(&t->folder, e,
                        "{\"step\":%" PRId64 ",\"loss\":%s,\"learning_rate\":%.9g,\"grad_norm\":%s,\"seconds\":%.6f,"
                        "\"%s\":%.*f,\"samples\":%" PRIu64 ",\"arena_bytes\":%" PRIu64 "%s%s%s%s}",
                        t->state.step, number(v->loss, loss), v->learning_rate, number(v->gradient_norm, norm),
                        v->seconds, per_second, t->data.ops == &tokens_feed ? 1 : 3, speed, t->state.position,
-                       plan_arena(&t->run.planned.plan), losses, scale, memory, ranks);
-    return rc ? rc
-              : events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars) - !t->steps.tickets.scaled, e);
+                       plan_arena(&t->run.planned.plan), losses, scale, memory, ranks));
+    return events_write(&t->events, (int64_t)t->state.step, scalars, COUNT(scalars) - !t->steps.tickets.scaled, e);
 }
 
 int trainer_after_step(struct trainer *t, const struct train_event *v, struct error *e)

@@ -20,7 +20,6 @@
 #include "data/dataset.h"
 #include "planning/offload_budget.h"
 #include "io/file.h"
-#include "train/scaler.h"
 #include "train/signals.h"
 
 /* --- resuming --------------------------------------------------------------------------------- */
@@ -173,10 +172,9 @@ static int prepare_data(struct trainer *t, struct error *e)
 
 static int open_data(struct trainer *t, struct error *e)
 {
-    int rc = feed_open(&t->data, t->c, &t->run, FEED_TRAIN, e);
-    if (!rc) feed_resolve(&t->data, &t->resolved);
-    if (!rc && config_validates(t->c)) rc = feed_open(&t->validation, t->c, &t->run, FEED_VALIDATION, e);
-    return rc;
+    TRY(feed_open(&t->data, t->c, &t->run, FEED_TRAIN, e));
+    feed_resolve(&t->data, &t->resolved);
+    return config_validates(t->c) ? feed_open(&t->validation, t->c, &t->run, FEED_VALIDATION, e) : PL_OK;
 }
 
 /* A resume uses the stored plan. If that is not possible, it logs the reason and plans again. */
@@ -234,8 +232,11 @@ static int reset_state(struct trainer *t, struct error *e)
 /* Finds the outputs that a step reads, and sets the initial loss scale. */
 static void find_outputs(struct trainer *t)
 {
-    stepper_begin(&t->steps, &t->run, &t->data);
-    scaler_begin(&t->state, t->c, t->steps.tickets.scaled);
+    struct train_state *s = &t->state;
+    t->steps = (struct stepper){.run = &t->run, .data = &t->data, .end = t->steps.end};
+    tickets_begin(&t->steps.tickets, &t->run);
+    if (!t->steps.tickets.scaled) s->scale = 0, s->good_steps = s->in_a_row = 0;
+    else if (!(s->scale > 0)) s->scale = config_first_scale(t->c); /* a new run, or a checkpoint without one */
     t->eval_loss = graph_find_output(&t->run.planned.graph, PROGRAM_EVAL, "loss");
     trainer_open_answers(t);
 }
@@ -417,12 +418,12 @@ int trainer_plan(struct trainer *t, struct error *e)
 
 int trainer_start(struct trainer *t, struct error *e)
 {
-    int rc = run_start(&t->run, NULL, true, e);
-    if (!rc) rc = reset_state(t, e);
-    if (!rc) measure_run(t);
-    if (!rc) rc = run_fill_ragged(&t->run, e);
-    if (!rc) find_outputs(t);
-    return rc;
+    TRY(run_start(&t->run, NULL, true, e));
+    TRY(reset_state(t, e));
+    measure_run(t);
+    TRY(run_fill_ragged(&t->run, e));
+    find_outputs(t);
+    return PL_OK;
 }
 
 struct run *trainer_run(struct trainer *t) { return &t->run; }

@@ -40,14 +40,13 @@ static int evaluate_batch(struct trainer *t, int64_t at, struct loss_sums *sums,
 static int evaluate_pass(struct trainer *t, struct progress *p, struct loss_sums *sums, struct error *e)
 {
     int64_t B = t->run.planned.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
-    int rc = PL_OK;
-    for (int64_t at = 0; at < n && !rc; at += B) {
-        rc = evaluate_batch(t, at, sums, e);
-        if (!rc && t->has_scores) rc = mask_scores_add(&t->scores, &t->run, &t->validation, e);
-        if (!rc && t->has_retrieval) rc = retrieval_add(&t->retrieval, &t->run, &t->validation, e);
+    for (int64_t at = 0; at < n; at += B) {
+        TRY(evaluate_batch(t, at, sums, e));
+        if (t->has_scores) TRY(mask_scores_add(&t->scores, &t->run, &t->validation, e));
+        if (t->has_retrieval) TRY(retrieval_add(&t->retrieval, &t->run, &t->validation, e));
         if (t->o->progress) progress_add(p, 1);
     }
-    return rc;
+    return PL_OK;
 }
 
 /* --- with other ranks ------------------------------------------------------------------------- */
@@ -246,8 +245,7 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
         }
         scalars[n_scalars++] = (struct scalar){"eval_iou", score_iou(&all)};
         scalars[n_scalars++] = (struct scalar){"eval_dice", score_dice(&all)};
-        int rc = write_scores(t, e);
-        if (rc) return rc;
+        TRY(write_scores(t, e));
     }
     if (t->has_retrieval) {
         const double right = retrieval_accuracy(&t->retrieval);
@@ -260,10 +258,10 @@ static int report_evaluation(struct trainer *t, const struct evaluation *v, stru
     }
     n_scalars += list_answers(t, answers, sizeof answers, scalars + n_scalars);
     log_note("step %" PRId64 ": evaluation loss %.6g%s over %" PRId64 " samples", v->step, v->loss, text, v->samples);
-    int rc = folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g%s,\"eval_samples\":%" PRId64 "%s}",
-                            v->step, v->loss, more, v->samples, answers);
-    if (!rc && t->answering.open) rc = trainer_report_answers(t, e);
-    return rc ? rc : events_write(&t->events, v->step, scalars, (int)n_scalars, e);
+    TRY(folder_metrics(&t->folder, e, "{\"step\":%" PRId64 ",\"eval_loss\":%.9g%s,\"eval_samples\":%" PRId64 "%s}",
+                       v->step, v->loss, more, v->samples, answers));
+    if (t->answering.open) TRY(trainer_report_answers(t, e));
+    return events_write(&t->events, v->step, scalars, (int)n_scalars, e);
 }
 
 int trainer_evaluate(struct trainer *t, struct evaluation *out, struct error *e)

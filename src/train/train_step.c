@@ -1,21 +1,164 @@
 /*
- * train_step.c: one step: submitted with its batch and its step block, and retired.
+ * train_step.c: one step: its batch, its step block, its submission, and its results.
  *
  *     submit   samples at positions p .. p+E-1  ->  inputs;  step block;  step and update are launched
  *     retire   the host waits for the oldest step and checks it; then step, position and broken advance
  *
  * `state` describes the retired steps, and is what a checkpoint stores. trainer_steps_submitted is
- * ahead of it by the steps in flight (stepper.h).
+ * ahead of it by the steps in flight.
+ *
+ * The host prepares the next batch while a step runs; it is copied to the GPU after that step:
+ *
+ *     host    submit n, prefetch n+1, retire n-1   submit n+1, prefetch n+2, retire n
+ *     GPU    .. n-1][ step n ............][update n][ step n+1 ..........][update n+1]
+ *     copies                               [copy n+1]                      [copy n+2]
+ *
+ * The batch is in one buffer, which is free when the previous batch has been copied. That copy
+ * follows the previous step, so the host has the whole duration of this step. The samples of a
+ * batch depend only on its position, not on when it is prepared.
+ *
+ * With f16 the update itself decides on the next loss scale (op SCALER, graph/ops.def). Its result in
+ * the step block is copied into the training state, which checkpoints store and the next step starts
+ * from.
  */
 #include "train/trainer.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/system.h"
 #include "planning/parameter_groups.h"
-#include "train/scaler.h"
 #include "train/signals.h"
+
+enum { SKIPS_MOST = 100 }; /* steps in a row that f16 may skip */
+
+/* --- the batch, prepared ahead of the device -------------------------------------------------- */
+
+/* Returns the number of samples of the step at a position: the effective batch, or the rest at the
+ * end of the last epoch. Other epochs end within a batch. */
+static int64_t stepper_samples_at(const struct stepper *s, uint64_t position)
+{
+    if (!s->data->ops) return s->run->planned.effective_batch;
+    uint64_t left = s->end - min_u64(s->end, position);
+    return (int64_t)min_u64(left, (uint64_t)s->run->planned.effective_batch);
+}
+
+/* Reads this rank's shares of the step's n samples: share i has the samples from i times
+ * planned_share_samples on. */
+static int read_shares(struct stepper *s, uint64_t position, int64_t n, struct feed_batch *batch, struct error *e)
+{
+    struct run *r = s->run;
+    const int64_t each = planned_share_samples(&r->planned), rows = planned_share_rows(&r->planned);
+    int rc = PL_OK;
+    *batch = (struct feed_batch){0};
+    for (int k = 0; k < planned_own_shares(&r->planned) && !rc; k++) {
+        struct feed_batch share;
+        const int64_t first = (planned_first_share(&r->planned) + k) * each;
+        r->share.row = k * rows;
+        r->share.sample = first;
+        rc = feed_put(s->data, r, position + (uint64_t)first, max_i64(0, min_i64(each, n - first)), rows, &share, e);
+        for (int i = 0; i < FEED_COUNTS; i++) batch->count[i] += share.count[i];
+        batch->units += share.units;
+    }
+    r->share.row = r->share.sample = 0;
+    return rc;
+}
+
+static int read_batch(struct stepper *s, uint64_t position, struct step_samples *samples, struct feed_batch *batch,
+                      struct error *e)
+{
+    int rc = read_shares(s, position, samples->n, batch, e);
+    samples->broken = s->data->broken;
+    samples->units = batch->units;
+    return rc;
+}
+
+/* Gets the batch of the step that is submitted next, prefetched or read now. `position` and `broken`
+ * are those after the last retired step, used if no step is in flight. Changes nothing if there is
+ * no feed. */
+static int stepper_get_batch(struct stepper *s, uint64_t position, uint64_t broken, struct feed_batch *batch, struct error *e)
+{
+    struct step_samples *samples = &s->samples[s->tickets.submitted % TICKETS];
+    if (!tickets_in_flight(&s->tickets)) s->position = position;
+    *samples = (struct step_samples){.n = stepper_samples_at(s, s->position), .broken = broken};
+    if (!s->data->ops) return PL_OK;
+    const bool prefetched = s->next.samples.n && s->next.position == s->position;
+    if (prefetched && s->next.failed.code) {
+        *e = s->next.failed;
+        return e->code;
+    }
+    if (!prefetched || !s->run->prefetched || s->next.samples.n != samples->n)
+        return read_batch(s, s->position, samples, batch, e);
+    *batch = s->next.batch;
+    *samples = s->next.samples;
+    return PL_OK;
+}
+
+/* Prefetches the batch of the next step if the device can; else does nothing. An evaluation would
+ * overwrite the batch, so this is not called before one. An error of the batch is reported when its
+ * step is submitted. */
+static int stepper_prefetch(struct stepper *s, struct error *e)
+{
+    const int64_t n = stepper_samples_at(s, s->position);
+    if (!s->data->ops || !n || !run_can_prefetch(s->run)) return PL_OK;
+    TRY(run_prefetch_begin(s->run, e));
+    s->next.position = s->position;
+    s->next.samples = (struct step_samples){.n = n};
+    s->next.failed.code = PL_OK;
+    run_prefetch_end(s->run, !read_batch(s, s->position, &s->next.samples, &s->next.batch, &s->next.failed));
+    return PL_OK;
+}
+
+/* Reads the batch of the step at a position again, if a later one has overwritten it. */
+static void stepper_restore(struct stepper *s, uint64_t position)
+{
+    struct feed_batch batch;
+    struct error ignored;
+    if (!s->data->ops || !(tickets_in_flight(&s->tickets) || s->run->prefetched || s->next.failed.code)) return;
+    read_shares(s, position, stepper_samples_at(s, position), &batch, &ignored);
+}
+
+/* --- the loss scale of f16 -------------------------------------------------------------------- */
+
+/* Fills the loss scale's members of a step block. */
+static void scaler_put(const struct train_state *s, const struct config *c, bool scaled, struct step_block *b)
+{
+    b->loss_scale = b->next_scale = scaled ? s->scale : 1;
+    if (scaled) b->adam_t = (int32_t)s->adam_t; /* SCALER increments it unless the step is skipped */
+    b->good_steps = (int32_t)s->good_steps;
+    b->scale_window = (int32_t)c->train_scale_window;
+}
+
+/* Copies the update's result into the state; true: the step was skipped. */
+static bool scaler_update(struct train_state *s, const struct step_block *b)
+{
+    s->scale = b->next_scale;
+    s->good_steps = (uint64_t)b->good_steps;
+    s->adam_t = (uint64_t)b->adam_t;
+    s->skipped += b->found_inf != 0;
+    s->in_a_row = b->found_inf ? s->in_a_row + 1 : 0;
+    return b->found_inf;
+}
+
+/* Returns PL_FAIL with the name of the tensor. The step's inputs and weights are unchanged, so the step
+ * runs again to find it. */
+static int scaler_error(const struct train_state *s, const struct step_block *b, struct run *r, struct error *e)
+{
+    char name[256];
+    bool low = s->scale < 1;
+    run_find_nonfinite(r, name, sizeof name);
+    if (!name[0]) run_find_nonfinite_gradient(r, name, sizeof name);
+    return error_set(
+        e, PL_FAIL,
+        "step %d: %s: %" PRIu64
+        " steps in a row had gradients that are not finite in f16%s%s; set memory.precision to bf16 or f32, "
+        "lower train.learning_rate, or resume from an earlier checkpoint",
+        b->step, low ? "the loss scale fell below 1" : "every step is skipped", s->in_a_row,
+        name[0] ? "; first seen in " : "", name);
+}
+
+/* --- the step block, and submitting a step ---------------------------------------------------- */
 
 /* Sets the divisors of losses: what the batch counts, or for a program with its own batches
  * (`batch` NULL) samples, for a built-in model family tokens. */
@@ -65,8 +208,8 @@ struct step_block trainer_step_block(const struct trainer *t)
     return b;
 }
 
-/* What all ranks have of the next step: counts are summed over them, so that a loss is divided by
- * the count of the whole step. `rc`: whether this rank could read its part. */
+/* Sums over all ranks what they have of the next step, so that a loss is divided by the count of the
+ * whole step. `rc`: whether this rank could read its part. */
 static int agree_on_step(struct trainer *t, struct feed_batch *batch, int rc, struct error *e)
 {
     struct ranks *r = t->o->ranks;
@@ -96,14 +239,71 @@ int trainer_submit_step(struct trainer *t, struct error *e)
     rc = agree_on_step(t, &batch, rc, e);
     struct step_block b = trainer_step_block(t);
     set_counts(t, t->data.ops ? &batch : NULL, &b);
-    if (!rc) rc = stepper_submit(&t->steps, &b, from, e);
     if (rc) return rc;
+    const int64_t n = t->steps.samples[t->steps.tickets.submitted % TICKETS].n;
+    TRY(ticket_submit(&t->steps.tickets, &b, from, e));
+    t->steps.position += (uint64_t)n;
     const uint64_t submitted = trainer_steps_submitted(t);
     return submitted < t->total && !trainer_evaluation_due(t, submitted) ? stepper_prefetch(&t->steps, e) : PL_OK;
 }
 
-/* Seconds of the step without waiting; and the process's memory, once everything has been
- * touched. */
+/* --- the results of a step -------------------------------------------------------------------- */
+
+/* Restores the batch, the step block and the gradients of the step that was just retired, if a
+ * later step overwrote them. The weights are unchanged. */
+static void restore_step(struct trainer *t, const struct ticket *k)
+{
+    struct error ignored;
+    stepper_restore(&t->steps, t->state.position);
+    if (!tickets_in_flight(&t->steps.tickets)) return;
+    struct step_block b = k->block;
+    b.found_inf = 1; /* a fused step must not update weights again */
+    if (!run_put_step(&t->run, &b, &ignored)) run_program(&t->run, PROGRAM_STEP, &ignored);
+}
+
+/* Returns PL_FAIL with the name of the first tensor that is not finite. A fused update has changed
+ * the weights too, so only the gradients can show the cause. */
+static int nonfinite_error(struct trainer *t, const struct ticket *k, struct error *e)
+{
+    char name[256];
+    const bool updated = isfinite(k->loss);
+    const char *what = updated ? "gradient norm" : "loss";
+    const double x = updated ? k->clip[0] : k->loss;
+    restore_step(t, k);
+    if (updated) run_find_nonfinite_gradient(&t->run, name, sizeof name);
+    else run_find_nonfinite(&t->run, name, sizeof name);
+    return error_set(
+        e, PL_FAIL,
+        "step %" PRId64
+        ": the %s is %g%s%s; lower train.learning_rate, set train.clip_norm, or resume from an earlier checkpoint",
+        t->state.step + 1, what, x, name[0] ? "; first seen in " : "", name);
+}
+
+/* Checks the loss and the gradient norm of a retired step, which must be finite. With f16 a step that
+ * is not finite is skipped and the loss scale halved, until that cannot help any more: a smaller
+ * scale does not help if the forward pass is not finite. Otherwise the run ends with PL_FAIL and the
+ * name of the first tensor that is not finite. After a loss that is not finite no weight was updated,
+ * except by a fused step: on the CPU the update was not run, on a GPU the op GUARD disabled it
+ * (passes/guard.c). */
+static int check_step(struct trainer *t, const struct ticket *k, struct error *e)
+{
+    const struct step_block *b = &k->block;
+    if (ticket_fatal(&t->steps.tickets, k->loss)) return nonfinite_error(t, k, e);
+    if (!t->steps.tickets.scaled) {
+        if (!isfinite(k->clip[0])) return nonfinite_error(t, k, e);
+        t->state.adam_t++;
+        return PL_OK;
+    }
+    if (scaler_update(&t->state, b))
+        log_note("step %d: skipped: gradients are not finite at loss scale %g; the next loss scale is %g", b->step,
+                 b->loss_scale, b->next_scale);
+    if (t->state.scale >= 1 && t->state.in_a_row < SKIPS_MOST) return PL_OK;
+    restore_step(t, k);
+    return scaler_error(&t->state, b, &t->run, e);
+}
+
+/* Measures the seconds of the step without waiting, and the process's memory, once everything has
+ * been touched. */
 static void observe_rank(struct trainer *t, double seconds)
 {
     const struct ranks *r = t->o->ranks;
@@ -119,10 +319,9 @@ static void observe_rank(struct trainer *t, double seconds)
 int trainer_retire_step(struct trainer *t, struct train_event *out, struct error *e)
 {
     struct ticket k;
-    struct step_samples samples;
-    int rc = stepper_retire(&t->steps, &k, &samples, e);
-    if (!rc) rc = trainer_check_step(t, &k, e);
-    if (rc) return rc;
+    const struct step_samples samples = t->steps.samples[t->steps.tickets.retired % TICKETS];
+    TRY(ticket_retire(&t->steps.tickets, &k, e));
+    TRY(check_step(t, &k, e));
     t->state.step++;
     t->state.position += (uint64_t)samples.n;
     t->state.broken = samples.broken;
@@ -158,14 +357,14 @@ bool trainer_count(struct trainer *t, const char *name, double count)
 
 int trainer_step(struct trainer *t, struct train_event *out, struct error *e)
 {
-    int rc = trainer_submit_step(t, e);
-    return rc ? rc : trainer_retire_step(t, out, e);
+    TRY(trainer_submit_step(t, e));
+    return trainer_retire_step(t, out, e);
 }
 
 int trainer_forward(struct trainer *t, id output, void *to, struct error *e)
 {
     struct step_block b = trainer_step_block(t);
     set_counts(t, NULL, &b);
-    int rc = run_put_step(&t->run, &b, e);
-    return rc ? rc : run_forward(&t->run, output, to, e);
+    TRY(run_put_step(&t->run, &b, e));
+    return run_forward(&t->run, output, to, e);
 }

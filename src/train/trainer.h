@@ -3,9 +3,8 @@
  *
  *     train_begin.c     configuration, plan, data, folder, weights: everything before the first step
  *     train.c           the loop
- *       train_step.c      submits and retires a step
- *         stepper.c         the steps in flight, and the batch of the next one
- *         train_check.c     its results; a step that is not finite ends the run
+ *       train_step.c      submits and retires a step, with the batch of the next one; a step that is
+ *                         not finite ends the run
  *       train_after.c     after a step is retired: metrics, evaluation, checkpoint
  *         train_evaluate.c  the loss over data.validation
  *           train_answer.c    answers to held-out prompts
@@ -18,7 +17,6 @@
 
 #include "base/progress.h"
 #include "dist/agree.h"
-#include "train/best.h"
 #include "train/events.h"
 #include "feed/feed.h"
 #include "train/folder.h"
@@ -28,8 +26,7 @@
 #include "engine/run.h"
 #include "config/schedule.h"
 #include "folder/train_state.h"
-#include "train/stepper.h"
-#include "train/text_files.h"
+#include "engine/ticket.h"
 #include "train/train.h"
 
 /* With train.eval_samples: held-out prompts, and the scores of their answers in the last
@@ -42,6 +39,51 @@ struct answering {
     struct text_scores *scores; /* of each file */
     struct text_scores all;
     uint64_t pool;           /* bytes of the pool that an answer needs */
+};
+
+/* The part of the data that a step reads. */
+struct step_samples {
+    int64_t n;
+    uint64_t broken;         /* unreadable samples that were replaced, up to this step */
+    double units;            /* tokens or images */
+};
+
+/* The steps of a run and their batches, each prepared ahead of the device. */
+struct stepper {
+    struct run *run;
+    struct feed *data;       /* not open: the program writes its own batches */
+    struct tickets tickets;  /* the steps in flight */
+    struct step_samples samples[TICKETS]; /* of each of them */
+    uint64_t position;       /* in the data, after all submitted steps */
+    uint64_t end;            /* the position at which the last epoch ends; UINT64_MAX: there is none */
+    struct {                 /* the prefetched batch of the next step, valid with run.prefetched */
+        uint64_t position;
+        struct step_samples samples;
+        struct feed_batch batch;
+        struct error failed; /* its error, reported when its step is submitted */
+    } next;
+};
+
+/* The best model so far: by train.best, the lowest loss, or the highest mean Dice or IoU. */
+struct best {
+    int64_t step;   /* -1: no best model yet */
+    double loss;    /* of its evaluation; infinity: no best model yet */
+    double rank;    /* lower is better: the loss, or the negative Dice or IoU; infinity: no best model yet */
+};
+
+/* One evaluation. */
+struct evaluation {
+    int64_t step, samples;
+    double loss;
+    double iou, dice; /* means over masks; NaN: it has none */
+};
+
+/* The tokenizer and the chat template that a run was trained with. */
+struct text_files {
+    const char *folder, *file; /* data.tokenizer, a folder or one file; both NULL: the files of model.path are right */
+    const char *as;            /* the name under which `file` is saved */
+    char *template;            /* saved as chat_template.jinja; NULL: that of `folder` */
+    uint64_t bytes;            /* of all that is saved */
 };
 
 struct trainer {
@@ -117,12 +159,6 @@ int trainer_submit_step(struct trainer *t, struct error *e);
 /* Waits for the oldest step in flight, retires it, and advances the state. */
 int trainer_retire_step(struct trainer *t, struct train_event *out, struct error *e);
 
-/* --- train_check.c ---------------------------------------------------------------------------- */
-
-/* Checks the results of a retired step. PL_FAIL names the first tensor that is not finite and
- * ends the run. */
-int trainer_check_step(struct trainer *t, const struct ticket *k, struct error *e);
-
 /* --- train_after.c ---------------------------------------------------------------------------- */
 
 /* Processes a retired step: metrics, and if due an evaluation, the best model, a checkpoint. */
@@ -156,6 +192,14 @@ int trainer_answer(struct trainer *t, struct error *e);
 int trainer_report_answers(struct trainer *t, struct error *e);
 
 /* --- train_save.c ----------------------------------------------------------------------------- */
+
+/* Returns exp(loss), or NaN (null in JSON) if that overflows a double. */
+double perplexity(double loss);
+/* Reads what saving the tokenizer needs; nothing for data that are no conversations. Strings of `c`
+ * are kept. */
+int text_files_open(struct text_files *t, const struct config *c, struct error *e);
+/* Frees them. A zeroed struct is allowed. */
+void text_files_close(struct text_files *t);
 
 /* Every train.save_every steps. */
 bool trainer_save_due(const struct trainer *t, uint64_t step);

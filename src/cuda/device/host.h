@@ -121,10 +121,5 @@ int blas_failed(struct error *e, cublasStatus_t rc, const char *call);
         cublasStatus_t rc_ = (call);                                         \
         if (rc_ != CUBLAS_STATUS_SUCCESS) return blas_failed(e, rc_, #call); \
     } while (0)
-#define TRY(call)              \
-    do {                       \
-        int rc_ = (call);      \
-        if (rc_) return rc_;   \
-    } while (0)
 
 #endif

@@ -135,8 +135,7 @@ int choices_read(struct choices *c, struct error *e)
     char *bytes;
     size_t n;
     if (!file_exists(c->path)) return choices_parse(c, "", 0), PL_OK;
-    int rc = file_read(c->path, CHOICES_BYTES_MOST, &bytes, &n, e);
-    if (rc) return rc;
+    TRY(file_read(c->path, CHOICES_BYTES_MOST, &bytes, &n, e));
     choices_parse(c, bytes, n);
     mem_free(bytes);
     return PL_OK;
