@@ -35,6 +35,10 @@ downloaded() {
     expect 0 '' "$binary" eval "$tmp/init.yaml" --model "$tmp/hubrun/model" --loss --json && json "$tmp/out" loss
 }
 check 'a folder of data/train-*.parquet and validation-*.parquet: init, train, eval' downloaded
+# Without a part to train on, validation is trained on and test evaluated on.
+mkdir -p "$tmp/held" && cp $from/chats.parquet "$tmp/held/validation.parquet" && cp $from/chats.parquet "$tmp/held/test.parquet"
+held() { "$binary" init --model tests/golden/chat/model --data "$tmp/held" >"$tmp/init.yaml" && grep -q 'train: .*validation.parquet' "$tmp/init.yaml" && grep 'validation: .*test.parquet' "$tmp/init.yaml"; }
+check 'a folder without a part to train on' held
 
 # --- images with conversations ---------------------------------------------------------------------------
 make_model llava_clip_llama "$tmp/llava" || exit 2

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/formats/match.h"
+#include "data/detect/match.h"
 
 static void add(struct image_tree *t, const char *path)
 {

@@ -8,19 +8,21 @@
 
 #include "cli/data.h"
 #include "cli/data_inspect.h"
-#include "cli/init.h"
+#include "cli/data_samples.h"
+#include "data/detect/detect.h"
 #include "data/masks/grid.h"
 #include "data/text/not_tokens.h"
 #include "feed/embed.h"
 #include "io/file.h"
 
-static int inspect(const struct samples_options *o, const struct names *paths, uint32_t cells, const char *sheet,
+static int inspect(struct samples_options *o, const struct names *paths, uint32_t cells, const char *sheet,
                    bool json, struct error *e)
 {
     struct samples all;
     struct facts f = {.cells = cells};
     struct text out = {0};
-    if (samples_open(&all, o, paths, e)) return e->code;
+    TRY(samples_options_read(o, e));
+    TRY(samples_open(&all, &o->set, paths, e));
     facts_count(&f, &all);
     struct mask_memory c = mask_memory_measured(&f);
     if (json) inspect_json(&all, &f, &c, &out);
@@ -95,16 +97,16 @@ static int run(int argc, char **argv, struct error *e)
                            "no data is given: add shards, folders or globs, or sizes with --given (see --help)");
         else if (file_exists(paths.at[0]) && !dir_exists(paths.at[0]) && file_check(paths.at[0], e)) rc = e->code;
         else if (embeddings_alone(&paths)) rc = inspect_embeddings(&paths, false, json, e);
-        else if (is_text(&paths, o.format)) {
+        else if (is_text(&paths, o.set.format)) {
             const bool run = path_has_ending(paths.at[0], ".yaml") || path_has_ending(paths.at[0], ".yml");
-            const char *other = sheet ? "-o" : o.masks ? "--masks" : o.labels ? "--labels" : o.range ? "--range" : NULL;
+            const char *other = sheet ? "-o" : o.set.masks ? "--masks" : o.labels ? "--labels" : o.range ? "--range" : NULL;
             if (other) rc = error_set(e, PL_USAGE, "%s is for images with masks, and %s has text", other, paths.at[0]);
             else
                 rc = inspect_text(&(struct inspect_text){.paths = &paths,
                                                          .set = &set,
                                                          .run = run ? paths.at[0] : NULL,
                                                          .model = model,
-                                                         .images = o.images,
+                                                         .images = o.set.images,
                                                          .samples = samples,
                                                          .json = json},
                                   e);

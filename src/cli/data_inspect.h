@@ -9,7 +9,7 @@
 #ifndef DATA_INSPECT_H
 #define DATA_INSPECT_H
 
-#include "cli/data_samples.h"
+#include "data/samples.h"
 
 typedef VEC(double) numbers;
 

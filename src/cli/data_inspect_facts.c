@@ -131,7 +131,7 @@ void facts_count(struct facts *f, const struct samples *all)
         struct sample s;
         struct error e = {0};
         uint32_t w = 0, h = 0;
-        int rc = samples_read(all, i, &s, &e);
+        int rc = samples_read(all->set, i, &s, &e);
         if (!rc) rc = sample_size(&s, &w, &h, &e);
         if (!rc && (w != s.found.w || h != s.found.h)) rc = mask_size_differs(w, h, s.found.w, s.found.h, &e);
         uint32_t small = rc ? 0 : count_small(&s, f->cells);

@@ -77,7 +77,7 @@ static void draw_sample(const struct samples *all, uint64_t i, struct draw_cell 
     struct error e = {0};
     struct canvas p = {0};
     cell->image = canvas_new(CELL_W, CELL_H, (struct colour){235, 236, 238});
-    int rc = samples_read(all, i, &s, &e);
+    int rc = samples_read(all->set, i, &s, &e);
     if (!rc) rc = decode(&s, &all->set->range, &p, &e);
     if (!rc) rc = draw_masks(&cell->image, draw_fit(&cell->image, 0, 0, CELL_W, CELL_H, &p), &s, &e);
     snprintf(lines[0], 300, "%.290s", s.name);

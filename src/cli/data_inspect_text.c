@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "cli/data.h"
-#include "cli/init.h"
 #include "data/text/not_tokens.h"
 #include "data/text/records.h"
 #include "feed/batch_plan.h"

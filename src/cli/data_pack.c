@@ -15,6 +15,7 @@
 #include "cli/data.h"
 #include "cli/data_samples.h"
 #include "data/fill.h"
+#include "data/images/image.h"
 #include "data/formats/memmap.h"
 #include "data/formats/packed.h"
 #include "io/png.h"
@@ -79,7 +80,7 @@ static bool is_deep(const struct sample *s)
 {
     struct png_header h;
     struct error ignored;
-    return image_is_png(s->image, s->facts.n) && !png_peek(s->image, s->facts.n, &h, &ignored) && h.depth == 16;
+    return image_format(s->image, s->facts.n) == IMAGE_PNG && !png_peek(s->image, s->facts.n, &h, &ignored) && h.depth == 16;
 }
 
 /* An image of 16 bits is written as 8 bits, by the range that was decided over all images. */
@@ -99,7 +100,7 @@ static enum data_fault keep_file(const struct packing *p, uint64_t i, struct pac
 {
     struct sample s;
     struct text png = {0};
-    int rc = samples_read(&p->all, i, &s, &to->e);
+    int rc = samples_read(p->all.set, i, &s, &to->e);
     if (!rc && s.facts.decoded) {
         rc = png_encode(&png, PNG_RGB, s.facts.w, s.facts.h, s.image, 0, &to->e);
         to->image = (uint8_t *)png.at, to->image_n = png.n;
@@ -239,7 +240,7 @@ static int finish(struct packing *p, int rc, struct error *e)
     return p->store ? packed_finish(p->store, e) : memmap_finish(p->map, e);
 }
 
-static int pack(struct packing *p, const struct samples_options *o, const struct names *paths, const char *output,
+static int pack(struct packing *p, const struct dataset_options *o, const struct names *paths, const char *output,
                 struct error *e)
 {
     const double from = clock_seconds();
@@ -327,7 +328,7 @@ static int check(struct packing *p, uint64_t size, uint64_t cells, const char *l
 
 /* Opens the encoder first, so that its errors appear before any file is written. */
 static int pack_embedded(struct packing *p, const char *folder, const char *dtype, const struct names *set,
-                         const struct samples_options *o, const struct names *paths, const char *output,
+                         const struct dataset_options *o, const struct names *paths, const char *output,
                          struct error *e)
 {
     struct embedder m;
@@ -346,7 +347,7 @@ static int pack_embedded(struct packing *p, const char *folder, const char *dtyp
 static int run(int argc, char **argv, struct error *e)
 {
     struct names paths = {0}, set = {0};
-    struct samples_options o = {.room = room};
+    struct samples_options o = {.set.room = room};
     struct packing p = {0};
     uint64_t size = 0, cells = 0;
     const char *output = NULL, *model = NULL, *encoder = NULL, *dtype = NULL, *layout = "plimsoll";
@@ -375,7 +376,7 @@ static int run(int argc, char **argv, struct error *e)
                                                      .dtype = dtype,
                                                      .set = &set,
                                                      .paths = &paths,
-                                                     .where = o.images,
+                                                     .where = o.set.images,
                                                      .output = output},
                              e);
         help = true; /* nothing more to do */
@@ -383,9 +384,10 @@ static int run(int argc, char **argv, struct error *e)
     if (!rc && !help && !encoder && (dtype || set.n))
         rc = error_set(e, PL_USAGE, "%s needs --embeddings", dtype ? "--embeddings-dtype" : "--set");
     if (!rc && !help && (model || encoder)) rc = read_model_sizes(model ? model : encoder, &size, &cells, e);
+    if (!rc && !help) rc = samples_options_read(&o, e);
     if (!rc && !help) rc = check(&p, size ? size : 1024, cells, layout, output, e);
     if (!rc && !help)
-        rc = encoder ? pack_embedded(&p, encoder, dtype, &set, &o, &paths, output, e) : pack(&p, &o, &paths, output, e);
+        rc = encoder ? pack_embedded(&p, encoder, dtype, &set, &o.set, &paths, output, e) : pack(&p, &o.set, &paths, output, e);
     names_free(&set);
     names_free(&paths);
     return rc;

@@ -90,7 +90,7 @@ static void compare_masks(const struct samples *all, uint64_t i, struct text *di
     struct sample s;
     struct error e = {0};
     if (strcmp(all->format, "sa1b") && strcmp(all->format, "coco")) return; /* the others have no run lengths */
-    if (samples_read(all, i, &s, &e)) text_printf(differs, "%s: %s", s.name, e.text);
+    if (samples_read(all->set, i, &s, &e)) text_printf(differs, "%s: %s", s.name, e.text);
     for (uint32_t k = 0; k < s.found.n && !differs->n; k++)
         if (compare_mask(&s, k, &e)) text_printf(differs, "%s: %s", s.name, e.text);
     sample_free(&s);
@@ -165,7 +165,7 @@ static uint64_t check_shards(const struct samples *all)
     return broken;
 }
 
-static int verify(const struct samples_options *o, const struct names *paths, uint64_t memory, struct error *e)
+static int verify(const struct dataset_options *o, const struct names *paths, uint64_t memory, struct error *e)
 {
     struct verify v = {0};
     struct samples *all = &v.all;
@@ -214,11 +214,12 @@ static int run(int argc, char **argv, struct error *e)
     bool help;
     const struct data_option table[] = {SAMPLES_OPTIONS(o), {"--sample-memory", DATA_POSITIVE, &memory}};
     int rc = data_options(&data_verify, table, COUNT(table), argc, argv, &paths, &help, e);
-    o.room = memory ? min_u64(memory, 65536) << 20 : loader_default_room("pairs", false);
+    o.set.room = memory ? min_u64(memory, 65536) << 20 : loader_default_room("pairs", false);
     if (!rc && !help && paths.n && embeddings_alone(&paths)) rc = inspect_embeddings(&paths, true, false, e);
-    else if (!rc && !help)
-        rc = paths.n ? verify(&o, &paths, min_u64(memory, 65536), e)
-                     : error_set(e, PL_USAGE, "no data is given: add shards, folders or globs (see --help)");
+    else if (!rc && !help && !paths.n)
+        rc = error_set(e, PL_USAGE, "no data is given: add shards, folders or globs (see --help)");
+    else if (!rc && !help && !(rc = samples_options_read(&o, e)))
+        rc = verify(&o.set, &paths, min_u64(memory, 65536), e);
     names_free(&paths);
     return rc;
 }

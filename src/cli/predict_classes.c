@@ -12,7 +12,7 @@
 
 #include "cli/predict.h"
 #include "config/config_model.h"
-#include "data/formats/match.h"
+#include "data/detect/match.h"
 #include "data/image_list.h"
 #include "feed/batch_plan.h"
 #include "feed/captions.h"

@@ -11,7 +11,7 @@
 
 #include "config/config_model.h"
 #include "base/random.h"
-#include "cli/data_samples.h"
+#include "data/samples.h"
 #include "cli/predict_many.h"
 #include "config/config_model.h"
 #include "data/images/resize.h"
@@ -46,9 +46,8 @@ static void close_labels(struct predict_source *s)
 
 static int read_image(const struct labels *l, uint64_t i, struct predict_item *out, struct error *e)
 {
-    const struct samples all = {.set = l->set, .n = dataset_count(l->set)};
     struct sample x;
-    int rc = samples_read(&all, i, &x, e);
+    int rc = samples_read(l->set, i, &x, e);
     if (!rc && x.facts.decoded)
         out->image = (struct predictor_image){.w = x.facts.w, .h = x.facts.h, .rgb = mem_copy(x.image, x.facts.n)};
     else if (!rc) rc = predictor_image_decode(&out->image, x.image, x.facts.n, &l->set->range, e);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/progress.h"
-#include "cli/data_samples.h"
+#include "data/samples.h"
 #include "cli/eval_table.h"
 #include "cli/worst.h"
 #include "data/masks/grid.h"
@@ -205,7 +205,6 @@ static const char *describe_prompt(const struct worst_masks *all, const struct w
 
 static int draw_all(const struct worst_masks *w, struct drawn *d, struct error *e)
 {
-    struct samples all = {.set = (struct dataset *)w->set, .n = dataset_count(w->set)};
     struct progress progress;
     struct questions questions = {0};
     int rc = asks(w) ? questions_open(&questions, w, e) : PL_OK;
@@ -214,7 +213,7 @@ static int draw_all(const struct worst_masks *w, struct drawn *d, struct error *
     for (uint32_t i = 0; i < w->n && !rc; i++) {
         struct sample x;
         struct error lost;
-        if (samples_read(&all, w->at[i].sample, &x, &lost)) {
+        if (samples_read(w->set, w->at[i].sample, &x, &lost)) {
             log_warn("%s: %s", x.name, lost.text);
         } else if (!(rc = draw_worst(w, &questions, &x, &w->at[i], &d->cells[d->n].image, e))) {
             d->prompts[d->n] = describe_prompt(w, &w->at[i], &d->captions);

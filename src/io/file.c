@@ -105,6 +105,13 @@ void path_from_windows(char *path)
         if (*path == '\\') *path = '/';
 }
 
+char *path_join(const char *folder, const char *name)
+{
+    struct text path = {0};
+    text_printf(&path, "%s%s%s", folder, *folder ? "/" : "", name);
+    return path.at;
+}
+
 int path_dir(const char *path, char *out, size_t room, struct error *e)
 {
     size_t n = strlen(path);

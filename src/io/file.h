@@ -82,6 +82,8 @@ int disk_free(const char *path, uint64_t *bytes, struct error *e);
 /* The path of `name` in the user's data folder, $XDG_DATA_HOME/plimsoll or
  * ~/.local/share/plimsoll, which need not exist. False: there is no such folder, or no room. */
 bool data_path(const char *name, char *out, size_t room);
+/* Returns "FOLDER/NAME", or NAME if the folder is "". The caller frees it. */
+char *path_join(const char *folder, const char *name);
 /* The folder part of a path ("." when it has none), in the caller's buffer. */
 int path_dir(const char *path, char *out, size_t room, struct error *e);
 /* Changes a path that a Windows program wrote, images\a.jpg, to images/a.jpg, in place. */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "data/formats/csv.h"
-#include "data/formats/match.h"
+#include "data/detect/match.h"
 #include "data/holdout.h"
 #include "data/text/conversation.h"
 #include "data/text/records.h"

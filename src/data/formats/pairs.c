@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "data/masks/label.h"
-#include "data/formats/layout.h"
+#include "data/detect/layout.h"
 #include "data/formats/pairs.h"
 #include "data/formats/slices.h"
 #include "io/file.h"
@@ -164,7 +164,8 @@ static int join_given(struct dataset *d, const struct dataset_options *o, const 
 static int join_found(struct dataset *d, const char *root, const struct affixes *a, struct error *e)
 {
     struct layout l;
-    int rc = layout_find(&l, root, a, e);
+    struct bump memory = {0};
+    int rc = layout_find(&l, root, a, &memory, e);
     if (!rc) {
         char *images = folder_of(l.root, l.train.images, ""), *masks = folder_of(l.root, l.train.masks, "");
         if (l.voc && d->labels.kind == LABELS_AUTO) d->labels.kind = LABELS_CLASSES;
@@ -173,7 +174,7 @@ static int join_found(struct dataset *d, const char *root, const struct affixes 
         mem_free(images);
         mem_free(masks);
     }
-    layout_free(&l);
+    bump_free(&memory);
     return rc;
 }
 

@@ -8,7 +8,7 @@
 
 #include "base/crc32c.h"
 #include "base/progress.h"
-#include "data/formats/match.h"
+#include "data/detect/match.h"
 #include "data/volumes/volume_cache.h"
 #include "io/file.h"
 

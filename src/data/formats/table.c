@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "data/formats/csv.h"
-#include "data/formats/layout.h"
+#include "data/detect/layout.h"
 #include "data/formats/pairs.h"
 #include "io/file.h"
 

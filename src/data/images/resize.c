@@ -320,3 +320,20 @@ void resize_longest(uint32_t width, uint32_t height, uint32_t side, uint32_t *to
     if (!*to_width) *to_width = 1;
     if (!*to_height) *to_height = 1;
 }
+
+uint8_t *resize_image(const uint8_t *rgb, uint32_t width, uint32_t height, uint32_t to_width, uint32_t to_height)
+{
+    struct resize r;
+    struct resize_view view = {.width = width,
+                               .height = height,
+                               .to_width = to_width,
+                               .to_height = to_height,
+                               .to = mem_alloc((size_t)to_width * to_height * 3),
+                               .stride = (size_t)to_width * 3};
+    const size_t room = resize_scratch(&view);
+    void *scratch = mem_alloc(room);
+    resize_begin(&r, &view, scratch, room);
+    for (size_t y = 0; resize_wants(&r); y++) resize_row(&r, rgb + y * width * 3);
+    mem_free(scratch);
+    return view.to;
+}

@@ -59,6 +59,9 @@ bool resize_wants(const struct resize *r);
 /* Adds the next source row from the top, [width][3] bytes. */
 void resize_row(struct resize *r, const uint8_t *rgb);
 
+/* Resizes a whole image, [height][width][3], bilinear. The caller frees the result. */
+uint8_t *resize_image(const uint8_t *rgb, uint32_t width, uint32_t height, uint32_t to_width, uint32_t to_height);
+
 /* SAM's size: the longer side becomes `side`, the other int(x * scale + 0.5), at least 1. */
 void resize_longest(uint32_t width, uint32_t height, uint32_t side, uint32_t *to_width, uint32_t *to_height);
 

@@ -5,7 +5,7 @@
  * the same subfolder. The images that have the longest part in common with a mask vote for the rest
  * of both names. The choices with the most votes are then tried on all files.
  */
-#include "data/formats/match.h"
+#include "data/detect/match.h"
 
 #include <ctype.h>
 #include <stdio.h>

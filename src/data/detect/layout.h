@@ -16,28 +16,28 @@
 #ifndef LAYOUT_H
 #define LAYOUT_H
 
-#include "data/formats/match.h"
+#include "data/detect/match.h"
 
 /* A pair of folders. */
 struct layout_part {
-    char *images, *masks; /* relative to `root`: "." is the root itself. NULL: there is no such part */
+    const char *images, *masks; /* relative to `root`: "." is the root itself */
     struct affixes affixes;
-    uint64_t pairs;
+    uint64_t pairs;             /* 0: there is no such part */
 };
 
 struct layout {
-    char *root;                            /* of the part to train on, and of the lists below */
+    const char *root;                      /* of the part to train on, and of the lists below */
     struct layout_part train, validation;  /* the folders of `validation` are relative to validation_root */
-    char *validation_root;                 /* the same text as `root` when both parts have one root */
-    char *train_list, *validation_list;    /* Pascal VOC: its lists of names; else NULL */
+    const char *validation_root;           /* the same text as `root` when both parts have one root */
+    const char *train_list, *validation_list; /* Pascal VOC: its lists of names; else NULL */
     bool voc;                              /* label images of classes, in which 255 is ignored */
 };
 
-/* Finds the layout of a folder; `given` are prefixes and suffixes that the user has set, NULL: they
- * are found, too. PL_USAGE when it has no images with masks: the message says what
- * the folder has instead (files of a format that is not read, YOLO's text files), or why images and
- * masks do not belong together. Call layout_free in any case. */
-int layout_find(struct layout *l, const char *folder, const struct affixes *given, struct error *e);
-void layout_free(struct layout *l);
+/* Finds the layout of a folder; its texts are in `memory`. `given` are prefixes and suffixes that the
+ * user has set, NULL: they are found, too. PL_USAGE when the folder has no images with masks: the
+ * message says what it has instead (files of a format that is not read, YOLO's text files), or why
+ * images and masks do not belong together. */
+int layout_find(struct layout *l, const char *folder, const struct affixes *given, struct bump *memory,
+                struct error *e);
 
 #endif

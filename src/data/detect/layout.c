@@ -9,7 +9,7 @@
  * 3. `train`, or else the folders without a part, is trained on; `validation`, or else `test`, is
  *    evaluated on.
  */
-#include "data/formats/layout.h"
+#include "data/detect/layout.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -101,24 +101,22 @@ struct folder {
 };
 struct search {
     const char *root;
+    struct bump *memory; /* of the result and of all paths */
     const struct affixes *given; /* NULL: find them */
     VEC(struct folder) folders;
     const struct unread *unread;
     uint64_t n_unread, images;
-    char *unread_example;
-    char *plain_example; /* the first file without an ending */
-    char *yolo_example;
-    char *other_example; /* the first file that may hold annotations: .json, .xml, .csv, .tsv */
-    int texts;           /* .txt files that were looked into */
+    const char *unread_example;
+    const char *plain_example; /* the first file without an ending */
+    const char *yolo_example;
+    const char *other_example; /* the first file that may hold annotations: .json, .xml, .csv, .tsv */
+    int texts;                 /* .txt files that were looked into */
 };
 
-static char *join_path(const char *folder, const char *name)
+static char *join_path(struct bump *b, const char *folder, const char *name)
 {
-    struct text t = {0};
-    if (!strcmp(name, ".")) text_printf(&t, "%s", folder);
-    else if (!*folder || !strcmp(folder, ".")) text_printf(&t, "%s", name);
-    else text_printf(&t, "%s/%s", folder, name);
-    return t.at;
+    if (!strcmp(name, ".")) return bump_string(b, folder);
+    return *folder && strcmp(folder, ".") ? bump_format(b, "%s/%s", folder, name) : bump_string(b, name);
 }
 
 /* The length of the common folder of two relative paths: 0 is the root. */
@@ -133,15 +131,15 @@ static size_t common_folder(const char *a, const char *b)
 
 static void cut(char **path, size_t n)
 {
-    if (!n) mem_free(*path), *path = mem_string(".");
-    else (*path)[n] = 0;
+    if (n) (*path)[n] = 0;
+    else strcpy(*path, "."); /* no path is shorter */
 }
 
 /* Adds a folder with images. Folders without a kind are merged to the folder that holds all of
  * their part. */
 static void add_folder(struct search *s, const char *path)
 {
-    struct folder f = {.path = mem_string(*path ? path : ".")};
+    struct folder f = {.path = bump_string(s->memory, *path ? path : ".")};
     size_t end = 0;
     for (const char *at = path; *at;) {
         size_t n = strcspn(at, "/");
@@ -157,11 +155,9 @@ static void add_folder(struct search *s, const char *path)
         struct folder *o = &s->folders.at[i];
         if (o->kind != f.kind || o->part != f.part || (f.kind && strcmp(o->path, f.path))) continue;
         if (!f.kind) cut(&o->path, strcmp(o->path, ".") && strcmp(f.path, ".") ? common_folder(o->path, f.path) : 0);
-        mem_free(f.path);
         return;
     }
     if (s->folders.n < FOLDERS) vec_push(&s->folders, f);
-    else mem_free(f.path);
 }
 
 /* A line of YOLO: a class and at least 4 numbers between 0 and 1. */
@@ -178,17 +174,16 @@ static void note_file(struct search *s, const char *path)
     const struct unread *u = unread_by_name(path);
     const char *base = strrchr(path, '/');
     base = base ? base + 1 : path;
-    if (u && !s->unread) s->unread = u, s->unread_example = mem_string(path);
+    if (u && !s->unread) s->unread = u, s->unread_example = path;
     if (u) s->n_unread += u == s->unread;
     if (!s->yolo_example && text_ends_with(path, ".txt") && s->texts++ < TEXTS) {
-        char *full = join_path(s->root, path);
+        char *full = join_path(s->memory, s->root, path);
         if (is_yolo(full)) s->yolo_example = full;
-        else mem_free(full);
     }
     if (!s->other_example && (text_ends_with(path, ".json") || text_ends_with(path, ".xml") ||
                               text_ends_with(path, ".csv") || text_ends_with(path, ".tsv")))
-        s->other_example = mem_string(path);
-    if (!s->plain_example && !strchr(base, '.')) s->plain_example = mem_string(path);
+        s->other_example = path;
+    if (!s->plain_example && !strchr(base, '.')) s->plain_example = path;
 }
 
 static bool lists(const struct names *l, const char *name)
@@ -202,7 +197,7 @@ static bool lists(const struct names *l, const char *name)
 static int list_folders(struct search *s, const char *below, int depth, struct error *e)
 {
     struct names l;
-    char *folder = *below ? join_path(s->root, below) : mem_string(s->root);
+    const char *folder = *below ? join_path(s->memory, s->root, below) : s->root;
     int rc = dir_list(folder, &l, e);
     uint64_t images = 0;
     bool usual = lists(&l, "images") && lists(&l, "masks");
@@ -212,20 +207,17 @@ static int list_folders(struct search *s, const char *below, int depth, struct e
             images++;
             continue;
         }
-        char *path = join_path(below, l.at[i]), *full = join_path(folder, l.at[i]);
+        char *path = join_path(s->memory, below, l.at[i]), *full = join_path(s->memory, folder, l.at[i]);
         if (!kind_of(l.at[i], strlen(l.at[i])) && is_dicom_folder(full)) images++; /* a series is an image */
         else if (dir_exists(full))
             rc = depth && (!usual || !strcmp(l.at[i], "images") || !strcmp(l.at[i], "masks"))
                      ? list_folders(s, path, depth - 1, e)
                      : PL_OK;
         else note_file(s, path);
-        mem_free(path);
-        mem_free(full);
     }
     if (!rc && images) add_folder(s, below);
     s->images += images;
     names_free(&l);
-    mem_free(folder);
     return rc;
 }
 
@@ -235,22 +227,13 @@ static int read_folder(const struct search *s, struct folder *f, const struct fo
 {
     if (f->read && f != masks) image_tree_free(&f->tree), f->read = false; /* another folder of masks may be inside */
     if (f->read) return PL_OK;
-    char *full = join_path(s->root, f->path);
     size_t n = strcmp(f->path, ".") ? strlen(f->path) : 0;
     const char *skip = NULL;
     if (f != masks && n && !strncmp(masks->path, f->path, n) && masks->path[n] == '/') skip = masks->path + n + 1;
     if (f != masks && !n) skip = masks->path;
-    int rc = image_tree_read(&f->tree, full, skip, e);
+    int rc = image_tree_read(&f->tree, join_path(s->memory, s->root, f->path), skip, e);
     f->read = !rc;
-    mem_free(full);
     return rc;
-}
-
-static void free_part(struct layout_part *p)
-{
-    mem_free(p->images);
-    mem_free(p->masks);
-    *p = (struct layout_part){0};
 }
 
 struct found {
@@ -261,12 +244,6 @@ struct found {
     const char *more;            /* another folder of images with masks; NULL: none */
     uint64_t n_more;
 };
-
-/* Keeps the largest of the folders of images that are not used. */
-static void leave_out(struct found *f, const char *images, uint64_t n)
-{
-    if (n > f->n_more) f->more = images, f->n_more = n;
-}
 
 static int try_pair(const struct search *s, struct folder *images, struct folder *masks, struct found *f,
                     struct error *e)
@@ -281,7 +258,9 @@ static int try_pair(const struct search *s, struct folder *images, struct folder
         return PL_OK;
     }
     bool other = f->best.images && strcmp(f->best.images, images->path);
-    if (other) leave_out(f, n > f->best.pairs ? f->used->path : images->path, n > f->best.pairs ? f->best.pairs : n);
+    const uint64_t fewer = min_u64(n, f->best.pairs);
+    if (other && fewer > f->n_more) /* the largest of the folders of images that are not used */
+        f->more = n > f->best.pairs ? f->used->path : images->path, f->n_more = fewer;
     if (!n || n < f->best.pairs || (n == f->best.pairs && other)) return PL_OK;
     if (n == f->best.pairs) {
         int order = masks_rank(masks->path) - masks_rank(f->best.masks);
@@ -293,9 +272,8 @@ static int try_pair(const struct search *s, struct folder *images, struct folder
     } else {
         f->first = f->second = NULL;
     }
-    free_part(&f->best);
     f->used = images;
-    f->best = (struct layout_part){mem_string(images->path), mem_string(masks->path), a, n};
+    f->best = (struct layout_part){images->path, masks->path, a, n};
     return PL_OK;
 }
 
@@ -341,70 +319,37 @@ static int find_part(const struct search *s, enum part part, struct layout_part 
 
 /* --- the result ------------------------------------------------------------------------------- */
 
-/* Moves the folder that images and masks have in common to *root. */
-static void shift_root(struct layout_part *p, char **root)
+/* Moves the folder that images and masks have in common to the root, which it returns. */
+static const char *shift_root(struct bump *b, struct layout_part *p, const char *root)
 {
-    bool common = !strcmp(p->images, p->masks);
-    size_t n = strcmp(p->images, ".") && strcmp(p->masks, ".")
-                   ? common ? strlen(p->images) : common_folder(p->images, p->masks)
-                   : 0;
-    if (!n) return;
-    char *base = mem_string(p->images);
-    base[n] = 0;
-    char *images = mem_string(p->images[n] ? p->images + n + 1 : "."),
-         *masks = mem_string(p->masks[n] ? p->masks + n + 1 : "."), *joined = join_path(*root, base);
-    mem_free(base), mem_free(p->images), mem_free(p->masks), mem_free(*root);
-    p->images = images, p->masks = masks, *root = joined;
+    size_t n = strcmp(p->images, ".") && strcmp(p->masks, ".") ? common_folder(p->images, p->masks) : 0;
+    if (!n) return root;
+    root = bump_format(b, "%s/%.*s", root, (int)n, p->images);
+    p->images = p->images[n] ? p->images + n + 1 : ".";
+    p->masks = p->masks[n] ? p->masks + n + 1 : ".";
+    return root;
 }
 
 /* Parts in folders of their own (train/images, val/images) have two roots. Otherwise both parts
  * share one, and their folders differ. */
-static void set_roots(struct layout *l, const char *folder)
+static void set_roots(struct bump *b, struct layout *l, const char *folder)
 {
-    l->root = mem_string(folder);
-    l->validation_root = mem_string(folder);
-    if (!l->validation.pairs) {
-        shift_root(&l->train, &l->root);
-        return;
-    }
-    struct layout_part t = {mem_string(l->train.images), mem_string(l->train.masks), l->train.affixes, 0};
-    struct layout_part v = {mem_string(l->validation.images), mem_string(l->validation.masks), l->validation.affixes,
-                            0};
-    char *t_root = mem_string(folder), *v_root = mem_string(folder);
-    shift_root(&t, &t_root);
-    shift_root(&v, &v_root);
-    if (!strcmp(t.images, v.images) && !strcmp(t.masks, v.masks) && strcmp(t_root, v_root)) {
-        struct layout_part swap = l->train;
-        char *text;
-        l->train.images = t.images, l->train.masks = t.masks, t.images = swap.images, t.masks = swap.masks;
-        swap = l->validation;
-        l->validation.images = v.images, l->validation.masks = v.masks, v.images = swap.images, v.masks = swap.masks;
-        text = l->root, l->root = t_root, t_root = text;
-        text = l->validation_root, l->validation_root = v_root, v_root = text;
-    }
-    free_part(&t), free_part(&v);
-    mem_free(t_root), mem_free(v_root);
+    struct layout_part t = l->train, v = l->validation;
+    const char *t_root = shift_root(b, &t, folder), *v_root = v.pairs ? shift_root(b, &v, folder) : folder;
+    l->root = l->validation_root = bump_string(b, folder);
+    if (v.pairs && (strcmp(t.images, v.images) || strcmp(t.masks, v.masks) || !strcmp(t_root, v_root))) return;
+    l->train = t, l->validation = v;
+    l->root = t_root, l->validation_root = v_root;
 }
 
-static char *list_of(const char *root, const char *name)
+/* Finds the lists of Pascal VOC. */
+static void find_voc(struct bump *b, struct layout *l)
 {
-    struct text t = {0};
-    text_printf(&t, "%s/ImageSets/Segmentation/%s.txt", root, name);
-    if (file_exists(t.at)) return t.at;
-    text_free(&t);
-    return NULL;
-}
-
-static void find_voc(struct layout *l)
-{
+    const char *train = bump_format(b, "%s/ImageSets/Segmentation/train.txt", l->root),
+               *validation = bump_format(b, "%s/ImageSets/Segmentation/val.txt", l->root);
     l->voc = !strncmp(l->train.masks, "SegmentationClass", 17) && !strcmp(l->train.images, "JPEGImages");
-    if (!l->voc) return;
-    l->train_list = list_of(l->root, "train");
-    l->validation_list = list_of(l->root, "val");
-    if (!l->train_list || !l->validation_list) {
-        mem_free(l->train_list), mem_free(l->validation_list);
-        l->train_list = l->validation_list = NULL;
-    }
+    if (l->voc && file_exists(train) && file_exists(validation))
+        l->train_list = train, l->validation_list = validation;
 }
 
 /* Adds to the message what the folder's own annotations are, if it has some. */
@@ -426,8 +371,9 @@ static void print_other(const struct search *s, struct error *e)
 /* Says what the folder has instead of images with masks. */
 static int refuse(const struct search *s, struct error *e)
 {
-    char *plain = s->plain_example ? join_path(s->root, s->plain_example) : NULL;
-    const struct unread *magic = plain && !s->images ? unread_file(plain) : NULL;
+    const struct unread *magic = s->plain_example && !s->images
+                                     ? unread_file(join_path(s->memory, s->root, s->plain_example))
+                                     : NULL;
     uint32_t kinds[3] = {0}, first[3] = {0};
     for (uint32_t i = s->folders.n; i-- > 0;) kinds[s->folders.at[i].kind]++, first[s->folders.at[i].kind] = i;
     if (s->unread) unread_refuse(s->unread, s->n_unread, s->root, s->unread_example, e);
@@ -453,26 +399,15 @@ static int refuse(const struct search *s, struct error *e)
             error_set(e, PL_USAGE, "%s: there are masks in %s, but no folder of images beside it", s->root, m->path);
         else match_refuse(&i->tree, i->path, &m->tree, m->path, e), error_prepend(e, "%s", s->root);
     }
-    mem_free(plain);
     return e->code;
-}
-
-static void note_unused(const struct search *s, const struct layout_part *parts)
-{
-    for (int p = 0; p < PARTS; p++)
-        if (parts[p].pairs)
-            log_note("%s: %llu samples in %s and %s are in neither part and are not used", s->root,
-                     (unsigned long long)parts[p].pairs, parts[p].images, parts[p].masks);
 }
 
 static uint64_t count_files(const struct search *s, const char *path)
 {
     struct image_tree t;
     struct error ignored;
-    char *full = join_path(s->root, path);
-    uint64_t n = image_tree_read(&t, full, NULL, &ignored) ? 0 : t.files.n;
+    uint64_t n = image_tree_read(&t, join_path(s->memory, s->root, path), NULL, &ignored) ? 0 : t.files.n;
     image_tree_free(&t);
-    mem_free(full);
     return n;
 }
 
@@ -496,44 +431,33 @@ static int refuse_folder_each(const struct search *s, struct error *e)
                      s->root, images->path, masks->path);
 }
 
+/* Chooses the parts among those that were found; the others are named as not used. */
 static int find_parts(struct search *s, struct layout *l, struct error *e)
 {
     static const enum part train[] = {TRAIN, NONE, VALIDATION, TEST}, validation[] = {VALIDATION, TEST};
     struct layout_part parts[PARTS] = {0};
-    int rc = refuse_folder_each(s, e);
-    for (int p = 0; p < PARTS && !rc; p++) rc = find_part(s, (enum part)p, &parts[p], e);
-    for (size_t i = 0; i < COUNT(train) && !rc && !l->train.pairs; i++)
-        l->train = parts[train[i]], parts[train[i]] = (struct layout_part){0};
-    for (size_t i = 0; i < COUNT(validation) && !rc && !l->validation.pairs; i++)
-        if (parts[validation[i]].pairs)
-            l->validation = parts[validation[i]], parts[validation[i]] = (struct layout_part){0};
-    if (!rc) note_unused(s, parts);
-    for (int p = 0; p < PARTS; p++) free_part(&parts[p]);
-    if (!rc && !l->train.pairs) rc = refuse(s, e);
-    return rc;
+    TRY(refuse_folder_each(s, e));
+    for (int p = 0; p < PARTS; p++) TRY(find_part(s, (enum part)p, &parts[p], e));
+    for (size_t i = 0; i < COUNT(train) && !l->train.pairs; i++)
+        l->train = parts[train[i]], parts[train[i]].pairs = 0;
+    for (size_t i = 0; i < COUNT(validation) && !l->validation.pairs; i++)
+        l->validation = parts[validation[i]], parts[validation[i]].pairs = 0;
+    for (int p = 0; p < PARTS; p++)
+        if (parts[p].pairs)
+            log_note("%s: %llu samples in %s and %s are in neither part and are not used", s->root,
+                     (unsigned long long)parts[p].pairs, parts[p].images, parts[p].masks);
+    return l->train.pairs ? PL_OK : refuse(s, e);
 }
 
-int layout_find(struct layout *l, const char *folder, const struct affixes *given, struct error *e)
+int layout_find(struct layout *l, const char *folder, const struct affixes *given, struct bump *memory,
+                struct error *e)
 {
-    struct search s = {.root = folder, .given = given};
+    struct search s = {.root = folder, .given = given, .memory = memory};
     *l = (struct layout){0};
     int rc = list_folders(&s, "", DEPTH, e);
     if (!rc) rc = find_parts(&s, l, e);
-    if (!rc) {
-        set_roots(l, folder);
-        find_voc(l);
-    }
-    for (uint32_t i = 0; i < s.folders.n; i++) mem_free(s.folders.at[i].path), image_tree_free(&s.folders.at[i].tree);
+    if (!rc) set_roots(memory, l, folder), find_voc(memory, l);
+    for (uint32_t i = 0; i < s.folders.n; i++) image_tree_free(&s.folders.at[i].tree);
     vec_free(&s.folders);
-    mem_free(s.unread_example), mem_free(s.yolo_example), mem_free(s.other_example), mem_free(s.plain_example);
     return rc;
-}
-
-void layout_free(struct layout *l)
-{
-    free_part(&l->train);
-    free_part(&l->validation);
-    mem_free(l->root), mem_free(l->validation_root);
-    mem_free(l->train_list), mem_free(l->validation_list);
-    *l = (struct layout){0};
 }

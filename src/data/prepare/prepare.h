@@ -1,0 +1,27 @@
+/*
+ * prepare.h: converts downloaded shards to shards for training: plain sorted tars of images with
+ * their annotations, each with an index. Every image is decoded once as a check.
+ */
+#ifndef PREPARE_H
+#define PREPARE_H
+
+#include "base/progress.h"
+#include "io/file.h"
+
+struct prepare {
+    const char *out;    /* folder */
+    uint64_t long_side; /* larger images are resized to it, with their masks; 0: keep the bytes */
+    uint64_t quality;   /* of the JPEGs of resized images */
+    /* results */
+    uint64_t read, written, dropped, bytes_in, bytes_out; /* pairs; bytes of their files */
+    uint64_t existing;                                    /* outputs that existed already and were kept */
+    struct progress progress;                             /* in the current shard */
+};
+
+/* Rewrites the shards of `paths`: tars, also compressed with gzip, folders of them, folders of
+ * extracted files, globs. Prints a line for each shard and each unusable pair, which is left out. An
+ * output gets its final name when it is complete; one that exists already is kept, so an interrupted
+ * run can be continued. Where no pair is usable no file is written. */
+int prepare_shards(struct prepare *p, const struct names *paths, struct error *e);
+
+#endif
