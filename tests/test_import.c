@@ -580,9 +580,17 @@ static void test_python(void **state)
     assert_non_null(strstr(e.text, "a.py:1: unknown key input"));
     assert_int_equal(read_file("y = checkpoint_sequential(blocks, segments=4)\n", "a.py", &list, &e), 0);
     assert_non_null(strstr(list.at, "memory.recompute = \"segments:4\""));
-    static const char *const bad[] = {"x = {'a': ",     "x = f(a=1",      "x = [1, 2",
-                                      "x = f(a=b + 1)", "x = 'a",         "def f(): pass",
-                                      "x = {1: 2}",     "x = f(a=1 b=2)", "x = ((((((((((((((((((((((((((((((((((((1,"};
+    static const char *const bad[] = {"x = {'a': ",
+                                      "x = f(a=1",
+                                      "x = [1, 2",
+                                      "x = f(a=b + 1)",
+                                      "x = 'a",
+                                      "def f(): pass",
+                                      "y = checkpoint_sequential(f, 4, x)",
+                                      "LoraConfig(16)",
+                                      "x = {1: 2}",
+                                      "x = f(a=1 b=2)",
+                                      "x = ((((((((((((((((((((((((((((((((((((1,"};
     for (size_t i = 0; i < COUNT(bad); i++) assert_int_equal(read_file(bad[i], "a.py", &list, &e), PL_USAGE);
     text_free(&list);
 }

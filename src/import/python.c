@@ -160,8 +160,9 @@ static void add_class(struct python *p, const char *name, uint32_t line, struct 
         if (!map->items[i]->line) map->items[i]->line = line;
 }
 
-/* Name(...): its keyword arguments are a document; positional arguments are skipped. p->at is
- * behind the bracket. */
+/* Reads the arguments of Name(...), whose bracket p->at is behind. Keyword arguments become a
+ * document. Positional objects and texts are skipped; a positional number is refused, because only
+ * the function's signature says what it sets. */
 static int read_call(struct python *p, const char *full)
 {
     const char *dot = strrchr(full, '.'), *name = dot ? dot + 1 : full;
@@ -180,6 +181,8 @@ static int read_call(struct python *p, const char *full)
         if (read_value(p, &item)) return p->e->code;
         if (map->count >= MOST_KEYS) return fail(p, "too many keys");
         item->line = at;
+        if (!key && item->kind == VALUE_NUMBER)
+            return fail(p, "a number without a name in a call: write it as name=value");
         if (key && item->kind != VALUE_MAP) value_put(&p->f->memory, map, key, item);
         else if (key && item->count) value_put(&p->f->memory, map, key, item);
         if (!accept(p, ',') && (skip(p, true), *p->at != ')')) return fail(p, "expected a comma");
