@@ -159,6 +159,60 @@ int unicode_lower(uint32_t code, uint32_t out[2])
     return 2;
 }
 
+/* --- as Python's str sees them ----------------------------------------------------------------- */
+
+bool python_is_space(uint32_t c) { return unicode_is_space(c) || (c >= 0x1c && c <= 0x1f); }
+
+bool python_is_line_end(uint32_t c)
+{
+    return (c >= 10 && c <= 13) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;
+}
+
+bool python_is_printable(uint32_t c)
+{
+    const utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
+    return c == ' ' || (k != UTF8PROC_CATEGORY_CN && k < UTF8PROC_CATEGORY_ZS); /* ZS, ZL, ZP, CC, CF, CS, CO */
+}
+
+bool python_is_cased(uint32_t code)
+{
+    uint32_t upper[UNICODE_CASE], lower[2];
+    return python_upper(code, upper) > 1 || upper[0] != code || unicode_lower(code, lower) > 1 || lower[0] != code;
+}
+
+/* Characters whose upper case is several, such as the sharp s and ligatures, are those that case
+ * folding divides; each part has an upper case of its own. */
+int python_upper(uint32_t code, uint32_t out[UNICODE_CASE])
+{
+    utf8proc_int32_t folded[DECOMPOSED_MOST];
+    int boundary = 0;
+    const bool upper = utf8proc_category((utf8proc_int32_t)code) == UTF8PROC_CATEGORY_LU;
+    const utf8proc_ssize_t n =
+        code < 0x80 || upper
+            ? 1
+            : utf8proc_decompose_char((utf8proc_int32_t)code, folded, DECOMPOSED_MOST, UTF8PROC_CASEFOLD, &boundary);
+    if (n < 2) folded[0] = (utf8proc_int32_t)code;
+    for (int i = 0; i < (n < 2 ? 1 : (int)n); i++) out[i] = (uint32_t)utf8proc_toupper(folded[i]);
+    return n < 2 ? 1 : (int)n;
+}
+
+/* Of several characters only the first one with a case is upper case. */
+int python_title(uint32_t code, uint32_t out[UNICODE_CASE])
+{
+    const uint32_t title = (uint32_t)utf8proc_totitle((utf8proc_int32_t)code);
+    const bool is_title = utf8proc_category((utf8proc_int32_t)code) == UTF8PROC_CATEGORY_LT;
+    const int n = python_upper(code, out);
+    if (n == 1 || is_title || (title != code && title != 0x1e9e)) return out[0] = title, 1;
+    if (out[n - 1] == 0x399) return 0; /* a Greek vowel with an iota below and no title case of its own */
+    bool upper = true;
+    for (int i = 0; i < n; i++) {
+        const uint32_t c = out[i];
+        if (!upper) unicode_lower(c, out + i);
+        if (python_is_cased(c)) upper = false;
+    }
+    return n;
+}
+
 /* --- normal forms ------------------------------------------------------------------------ */
 
 static bool composes(enum unicode_form f) { return f == FORM_NFC || f == FORM_NFKC; }

@@ -39,6 +39,18 @@ size_t unicode_grapheme(const char *text, size_t n);
 /* The lower case of one character, without its neighbours: one or two characters. */
 int unicode_lower(uint32_t code, uint32_t out[2]);
 
+/* Characters as Python's str sees them: isspace, a border of splitlines, isprintable (repr writes it
+ * as it is), and whether it has another case. */
+bool python_is_space(uint32_t code);
+bool python_is_line_end(uint32_t code);
+bool python_is_printable(uint32_t code);
+bool python_is_cased(uint32_t code);
+/* Write the upper and the title case, at most UNICODE_CASE characters; return their number, or 0: the
+ * title case is not known. The lower case is that of unicode_lower. */
+enum { UNICODE_CASE = 3 };
+int python_upper(uint32_t code, uint32_t out[UNICODE_CASE]);
+int python_title(uint32_t code, uint32_t out[UNICODE_CASE]);
+
 enum unicode_form { FORM_NFC, FORM_NFD, FORM_NFKC, FORM_NFKD, FORMS };
 
 /* Whether the character can change, move or join another one in this form. Text without such

@@ -11,12 +11,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "text/template/call.h"
-#include "text/template/parse.h"
+#include "text/template/jinja.h"
 
 static struct node *parse_unary(struct parser *p, bool filters);
 static struct node *parse_postfix(struct parser *p, struct node *a);
-static struct node *parse_primary(struct parser *p, bool members);
+static struct node *parse_primary(struct parser *p);
 
 /* ---- lists of nodes ---- */
 
@@ -56,14 +55,7 @@ static struct node *constant(struct parser *p, uint32_t line, struct var v)
     return n;
 }
 
-static struct var text_value(struct parser *p, const char *at, uint32_t n)
-{
-    struct str *s = bump_alloc(&p->t->memory, sizeof *s);
-    *s = (struct str){.at = at, .n = n};
-    return (struct var){.kind = VAR_STRING, .s = s};
-}
-
-/* Strings side by side are one. */
+/* Parses strings; side by side they are one. */
 static struct node *parse_string(struct parser *p)
 {
     const struct lexeme *first = p->at;
@@ -71,42 +63,30 @@ static struct node *parse_string(struct parser *p)
     for (const struct lexeme *l = first; l->kind == TOKEN_STRING; l++) n += l->n;
     char *bytes = bump_alloc(&p->t->memory, n + 1);
     for (; p->at->kind == TOKEN_STRING; at += p->at->n, p->at++) memcpy(bytes + at, p->at->at, p->at->n);
-    return constant(p, first->line, text_value(p, bytes, n));
+    return node_text(p, NODE_CONST, first->line, bytes, n);
 }
 
-static struct node *parse_list(struct parser *p)
+/* Parses [a, b] and {a: b, c: d}. */
+static struct node *parse_brackets(struct parser *p)
 {
-    struct node *n = node_new(p, NODE_LIST, p->at->line);
+    const bool dict = at_sign(p, "{");
+    const char *end = dict ? "}" : "]";
+    struct node *n = node_new(p, dict ? NODE_DICT : NODE_LIST, p->at++->line);
     struct list l = {0};
-    expect_sign(p, "[");
-    while (!at_sign(p, "]")) {
+    while (!at_sign(p, end)) {
         if (l.items.n) expect_sign(p, ",");
-        if (at_sign(p, "]")) break;
+        if (at_sign(p, end)) break;
         list_push(p, &l, parse_expression(p, true), NULL);
-    }
-    expect_sign(p, "]");
-    list_done(&l, n);
-    return n;
-}
-
-static struct node *parse_dict(struct parser *p)
-{
-    struct node *n = node_new(p, NODE_DICT, p->at->line);
-    struct list l = {0};
-    expect_sign(p, "{");
-    while (!at_sign(p, "}")) {
-        if (l.items.n) expect_sign(p, ",");
-        if (at_sign(p, "}")) break;
-        list_push(p, &l, parse_expression(p, true), NULL);
+        if (!dict) continue;
         expect_sign(p, ":");
         list_push(p, &l, parse_expression(p, true), NULL);
     }
-    expect_sign(p, "}");
+    p->at++;
     list_done(&l, n);
     return n;
 }
 
-static struct node *parse_name(struct parser *p, bool members)
+static struct node *parse_name(struct parser *p)
 {
     const struct lexeme *l = p->at++;
     const bool truth = !strcmp(l->at, "true") || !strcmp(l->at, "True");
@@ -114,28 +94,18 @@ static struct node *parse_name(struct parser *p, bool members)
     if (!strcmp(l->at, "none") || !strcmp(l->at, "None")) return constant(p, l->line, var_none());
     struct node *n = node_new(p, NODE_NAME, l->line);
     n->name = l->at;
-    if (members && skip_sign(p, ".")) {
-        struct node *member = node_new(p, NODE_MEMBER, l->line);
-        member->a = n;
-        member->name = expect_name(p);
-        if (member->name[0] == '_')
-            parse_fail(p, l->line, "a namespace has no members that begin with _: '%s'", member->name);
-        return member;
-    }
     return n;
 }
 
-static struct node *parse_primary(struct parser *p, bool members)
+static struct node *parse_primary(struct parser *p)
 {
     const struct lexeme *l = p->at;
-    char what[80];
-    if (l->kind == TOKEN_NAME) return parse_name(p, members);
+    if (l->kind == TOKEN_NAME) return parse_name(p);
     if (l->kind == TOKEN_STRING) return parse_string(p);
     if (l->kind == TOKEN_INT) return p->at++, constant(p, l->line, var_int(l->i));
-    if (l->kind == TOKEN_FLOAT) return p->at++, constant(p, l->line, var_float(l->f));
-    if (at_sign(p, "[")) return parse_list(p);
-    if (at_sign(p, "{")) return parse_dict(p);
-    if (!skip_sign(p, "(")) parse_fail(p, l->line, "expected an expression before %s", describe_lexeme(l, what));
+    if (at_sign(p, "[") || at_sign(p, "{")) return parse_brackets(p);
+    if (at_sign(p, "+")) parse_fail(p, l->line, "the operator + before a value is not supported");
+    if (!skip_sign(p, "(")) parse_expected(p, "an expression");
     struct node *n = parse_tuple(p, true, true);
     expect_sign(p, ")");
     return n;
@@ -202,11 +172,15 @@ static struct node *parse_attribute(struct parser *p, struct node *a)
 {
     const struct lexeme *l = p->at;
     if (l->kind == TOKEN_INT) return p->at++, binary(p, NODE_ITEM, 0, a, constant(p, l->line, var_int(l->i)));
+    static const char *const of_loop[] = {"index", "index0", "first", "last", "previtem", "nextitem"};
     struct node *n = node_new(p, NODE_ATTRIBUTE, l->line);
+    bool known = a->kind != NODE_NAME || a->name != p->t->loop;
     n->a = a;
     n->name = expect_name(p);
+    for (size_t i = 0; i < COUNT(of_loop); i++) known |= !strcmp(of_loop[i], n->name);
+    if (!known) parse_fail(p, n->line, "loop.%s is not supported", n->name);
     if (n->name[0] == '_' && n->name[1] == '_')
-        parse_fail(p, l->line, "the attribute '%s' is not for templates", n->name);
+        parse_fail(p, n->line, "the attribute '%s' is not for templates", n->name);
     return n;
 }
 
@@ -226,27 +200,27 @@ static struct node *parse_postfix(struct parser *p, struct node *a)
     }
 }
 
-/* The arguments of a filter or test are checked against its row, and a test or filter that they
- * name must be known. */
+/* Checks the arguments of a filter or test against its row; a test or filter that they name must be
+ * known. */
 static void check_call(struct parser *p, const struct node *n, const char *kind)
 {
     uint32_t place[CALL_ARGS];
+    const int which = n->filter->which;
     const char *wrong = args_place(n->filter->params, n->filter->least, n->names, n->n, place);
     if (wrong) parse_fail(p, n->line, "the %s '%s' %s", kind, n->name, wrong);
-    const uint32_t at = !strcmp(n->name, "selectattr") || !strcmp(n->name, "rejectattr");
-    if (!(n->filter->names_test || n->filter->names_filter) || n->n <= at || n->names[at]) return;
+    const uint32_t at = which > 0 ? (uint32_t)which - 1 : 0;
+    if (!which || n->n <= at || n->names[at]) return;
     if (n->items[at]->kind != NODE_CONST || n->items[at]->value.kind != VAR_STRING)
         parse_fail(p, n->line, "'%s' needs a name in quotes", n->name);
     const struct str *s = n->items[at]->value.s;
     const char *name = intern(p, s->at, s->n);
-    if (n->filter->names_test ? !test_find(name) : !filter_find(name))
-        parse_fail(p, n->line, "unknown %s '%s'", n->filter->names_test ? "test" : "filter", name);
+    if (which > 0 ? !test_find(name) : !filter_find(name))
+        parse_fail(p, n->line, "unknown %s '%s'", which > 0 ? "test" : "filter", name);
 }
 
-struct node *parse_filters(struct parser *p, struct node *a, bool first)
+struct node *parse_filters(struct parser *p, struct node *a)
 {
-    while (first || skip_sign(p, "|")) {
-        first = false;
+    while (!a || skip_sign(p, "|")) {
         struct node *n = node_new(p, NODE_FILTER, p->at->line);
         n->a = a;
         n->name = expect_name(p);
@@ -267,12 +241,12 @@ static struct node *parse_test(struct parser *p, struct node *a)
     const enum token_kind kind = p->at->kind;
     if (at_sign(p, "(")) {
         parse_arguments(p, n);
-    } else if ((kind == TOKEN_NAME || kind == TOKEN_STRING || kind == TOKEN_INT || kind == TOKEN_FLOAT ||
-                at_sign(p, "[") || at_sign(p, "{")) &&
+    } else if ((kind == TOKEN_NAME || kind == TOKEN_STRING || kind == TOKEN_INT || at_sign(p, "[") ||
+                at_sign(p, "{")) &&
                !at_name(p, "else") && !at_name(p, "or") && !at_name(p, "and")) {
         if (at_name(p, "is")) parse_fail(p, p->at->line, "tests cannot be chained with is");
         struct list l = {0};
-        list_push(p, &l, parse_postfix(p, parse_primary(p, false)), NULL);
+        list_push(p, &l, parse_postfix(p, parse_primary(p)), NULL);
         list_done(&l, n);
     }
     if (!(n->filter = test_find(n->name))) parse_fail(p, n->line, "unknown test '%s'", n->name);
@@ -283,18 +257,13 @@ static struct node *parse_test(struct parser *p, struct node *a)
 static struct node *parse_unary(struct parser *p, bool filters)
 {
     const uint32_t line = p->at->line;
-    struct node *n;
     parse_enter(p);
-    if (at_sign(p, "-") || at_sign(p, "+")) {
-        n = node_new(p, at_sign(p, "-") ? NODE_NEGATIVE : NODE_POSITIVE, line);
-        p->at++;
-        n->a = parse_unary(p, false);
-    } else {
-        n = parse_primary(p, false);
-    }
+    struct node *n = skip_sign(p, "-")
+                         ? binary(p, NODE_BINARY, '-', constant(p, line, var_int(0)), parse_unary(p, false))
+                         : parse_primary(p);
     n = parse_postfix(p, n);
     while (filters && (at_sign(p, "|") || at_name(p, "is") || at_sign(p, "("))) {
-        if (at_sign(p, "|")) n = parse_filters(p, n, false);
+        if (at_sign(p, "|")) n = parse_filters(p, n);
         else if (skip_name(p, "is")) n = parse_test(p, n);
         else n = parse_call(p, n);
     }
@@ -304,26 +273,16 @@ static struct node *parse_unary(struct parser *p, bool filters)
 
 /* ---- operators ---- */
 
-static struct node *parse_power(struct parser *p)
-{
-    struct node *a = parse_unary(p, true);
-    while (skip_sign(p, "**")) a = binary(p, NODE_BINARY, 'p', a, parse_unary(p, true));
-    return a;
-}
-
 static struct node *parse_product(struct parser *p)
 {
-    struct node *a = parse_power(p);
-    for (;;) {
-        const char op = at_sign(p, "*")    ? '*'
-                        : at_sign(p, "/")  ? '/'
-                        : at_sign(p, "//") ? 'd'
-                        : at_sign(p, "%")  ? '%'
-                                           : 0;
-        if (!op) return a;
-        p->at++;
-        a = binary(p, NODE_BINARY, op, a, parse_power(p));
+    struct node *a = parse_unary(p, true);
+    while (at_sign(p, "*") || at_sign(p, "%")) {
+        const char op = p->at++->at[0];
+        a = binary(p, NODE_BINARY, op, a, parse_unary(p, true));
     }
+    if (at_sign(p, "/") || at_sign(p, "//") || at_sign(p, "**"))
+        parse_fail(p, p->at->line, "the operator %.*s is not supported", (int)p->at->n, p->at->at);
+    return a;
 }
 
 static struct node *parse_concat(struct parser *p)
@@ -366,11 +325,9 @@ static struct node *parse_comparison(struct parser *p)
     struct node *a = parse_sum(p);
     const char *op = comparison(p);
     if (!op) return a;
-    struct node *n = node_new(p, NODE_COMPARE, a->line);
-    struct list l = {0};
-    n->a = a;
-    for (; op; op = comparison(p)) list_push(p, &l, parse_sum(p), op);
-    list_done(&l, n);
+    struct node *n = binary(p, NODE_COMPARE, 0, a, parse_sum(p));
+    n->name = op;
+    if (comparison(p)) parse_fail(p, n->line, "chained comparisons, a %s b %s c, are not supported", op, op);
     return n;
 }
 
@@ -424,14 +381,12 @@ struct node *parse_tuple(struct parser *p, bool if_else, bool in_parentheses)
     const struct lexeme *first = p->at;
     struct list l = {0};
     bool tuple = false;
-    char what[80];
     while (!at_tuple_end(p)) {
         list_push(p, &l, parse_expression(p, if_else), NULL);
         if (!skip_sign(p, ",")) break;
         tuple = true;
     }
-    if (!tuple && !l.items.n && !in_parentheses)
-        parse_fail(p, first->line, "expected an expression before %s", describe_lexeme(first, what));
+    if (!tuple && !l.items.n && !in_parentheses) parse_expected(p, "an expression");
     struct node *n = node_new(p, NODE_TUPLE, first->line);
     list_done(&l, n);
     return tuple || !n->n ? n : n->items[0];
@@ -439,28 +394,33 @@ struct node *parse_tuple(struct parser *p, bool if_else, bool in_parentheses)
 
 /* ---- targets of assignments ---- */
 
-static void bind_target(struct parser *p, const struct node *n)
+static struct node *target_name(struct parser *p)
 {
-    if (n->kind == NODE_NAME) bind_name(n->name);
-    else if (n->kind == NODE_TUPLE)
-        for (uint32_t i = 0; i < n->n; i++) bind_target(p, n->items[i]);
-    else if (n->kind != NODE_MEMBER) parse_fail(p, n->line, "only names can be assigned to");
+    struct node *n = parse_primary(p);
+    if (n->kind != NODE_NAME) parse_fail(p, n->line, "only names can be assigned to");
+    return n;
 }
 
-struct node *parse_target(struct parser *p, bool members)
+struct node *parse_target(struct parser *p, bool set)
 {
-    const uint32_t line = p->at->line;
     struct list l = {0};
-    bool tuple = false;
-    for (;;) {
-        list_push(p, &l, parse_primary(p, members), NULL);
-        if (!skip_sign(p, ",")) break;
-        tuple = true;
-        if (at_tuple_end(p) || (!members && at_name(p, "in"))) break;
+    struct node *n = target_name(p);
+    if (set && at_sign(p, ",")) parse_fail(p, n->line, "{%% set %%} of several names is not supported");
+    if (set && skip_sign(p, ".")) {
+        n = parse_attribute(p, n);
+        if (n->kind != NODE_ATTRIBUTE) parse_fail(p, n->line, "only names can be assigned to");
+        if (n->name[0] == '_')
+            parse_fail(p, n->line, "a namespace has no members that begin with _: '%s'", n->name);
+        return n;
     }
-    struct node *n = node_new(p, NODE_TUPLE, line);
-    list_done(&l, n);
-    if (!tuple) n = n->items[0];
-    bind_target(p, n);
-    return n;
+    *name_bound(n->name) = true;
+    if (!at_sign(p, ",")) return n;
+    struct node *tuple = node_new(p, NODE_TUPLE, n->line);
+    list_push(p, &l, n, NULL);
+    while (skip_sign(p, ",") && !at_name(p, "in")) {
+        list_push(p, &l, n = target_name(p), NULL);
+        *name_bound(n->name) = true;
+    }
+    list_done(&l, tuple);
+    return tuple;
 }

@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/template/parse.h"
-#include "text/template/unicode.h"
+#include "text/template/jinja.h"
 
 struct lexer {
     struct parser *p;
@@ -35,7 +34,8 @@ static void advance(struct lexer *x, const char *to)
 
 static const char *skip_blanks(const char *at, const char *end)
 {
-    for (int n; at < end && code_is_space(code_at(at, &n)); at += n) {}
+    uint32_t code;
+    for (int n; at < end && (n = utf8_next(at, &code), python_is_space(code)); at += n) {}
     return at;
 }
 
@@ -43,9 +43,10 @@ static const char *trim_blanks(const char *from, const char *end)
 {
     while (end > from) {
         const char *last = end - 1;
-        int n;
+        uint32_t code;
         while (last > from && ((unsigned char)*last & 0xc0) == 0x80) last--;
-        if (!code_is_space(code_at(last, &n))) break;
+        utf8_next(last, &code);
+        if (!python_is_space(code)) break;
         end = last;
     }
     return end;
@@ -57,8 +58,8 @@ static bool starts(const struct lexer *x, const char *at, const char *with)
     return (size_t)(x->end - at) >= n && !memcmp(at, with, n);
 }
 
-/* Behind a tag that ends at `at` with `close`: "-" eats blanks, a block's end eats one line end.
- * NULL: the tag does not end here. */
+/* Returns the text behind a tag that ends at `at` with `close`: "-" eats blanks, a block's end eats
+ * one line end. NULL: the tag does not end here. */
 static const char *tag_end(const struct lexer *x, const char *at, const char *close, bool block)
 {
     if (starts(x, at, close)) return at + 2 + (block && at + 2 < x->end && at[2] == '\n');
@@ -67,7 +68,7 @@ static const char *tag_end(const struct lexer *x, const char *at, const char *cl
     return NULL;
 }
 
-/* The text before a tag, whose sign is '-', '+' or none. */
+/* Pushes the text before a tag, whose sign is '-', '+' or none. */
 static void push_text(struct lexer *x, const char *tag, char sign, bool block)
 {
     const char *end = tag;
@@ -82,7 +83,7 @@ static void push_text(struct lexer *x, const char *tag, char sign, bool block)
     if (tag > x->at) advance(x, tag);
 }
 
-/* Jinja accepts a comment, and raw text, that begins at the very end. */
+/* Goes past a comment. Jinja accepts a comment, and raw text, that begins at the very end. */
 static void lex_comment(struct lexer *x, const char *at)
 {
     if (at == x->end) return;
@@ -96,7 +97,7 @@ static void lex_comment(struct lexer *x, const char *at)
     parse_fail(x->p, x->line, "the comment {# has no end #}");
 }
 
-/* {% raw %}: its length up to the text, or NULL when the tag is another one. */
+/* Returns the text behind {% raw %}, or NULL when the tag is another one. */
 static const char *word_tag(const struct lexer *x, const char *at, const char *word, bool end_of_raw)
 {
     at = skip_blanks(at, x->end);
@@ -124,46 +125,28 @@ static void lex_raw(struct lexer *x)
 
 /* ---- inside a tag ---- */
 
-static void put_code(struct parser *p, char *out, uint32_t *n, uint32_t line, uint32_t code)
-{
-    if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
-        parse_fail(p, line, "an escape in a string is no character");
-    *n += (uint32_t)code_encode(code, out + *n);
-}
-
-static uint32_t escape_digits(struct lexer *x, const char *at, const char *end, int n)
-{
-    uint32_t code = 0;
-    for (int i = 0; i < n; i++) {
-        if (at + i >= end || !isxdigit((unsigned char)at[i]))
-            parse_fail(x->p, x->line, "an escape in a string needs %d hexadecimal digits", n);
-        const char c = (char)tolower((unsigned char)at[i]);
-        code = code << 4 | (uint32_t)(c <= '9' ? c - '0' : c - 'a' + 10);
-    }
-    return code;
-}
-
-/* One escape of Python at the backslash; returns the text behind it. */
+/* Unescapes at the backslash; returns the text behind. Python's escapes that no published template
+ * uses are refused. */
 static const char *unescape(struct lexer *x, const char *at, const char *end, char *out, uint32_t *n)
 {
-    static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
-    const char c = at[1];
-    const char *simple = strchr(from, c);
-    if (c == '\n') return at + 2;
+    static const char from[] = "\\'\"nrt", to[] = "\\'\"\n\r\t";
+    const char c = at[1], *simple = strchr(from, c);
     if (c && simple) return out[(*n)++] = to[simple - from], at + 2;
-    if (c == 'x' || c == 'u' || c == 'U') {
-        const int digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
-        put_code(x->p, out, n, x->line, escape_digits(x, at + 2, end, digits));
-        return at + 2 + digits;
-    }
-    if (c == 'N') parse_fail(x->p, x->line, "\\N in a string is not supported; write the character itself");
-    if ((unsigned char)c >= 0x80) parse_fail(x->p, x->line, "a backslash before a character that is not ASCII");
-    if (c < '0' || c > '7') return out[(*n)++] = '\\', at + 1; /* kept as it is */
+    const int digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
     uint32_t code = 0;
-    const char *most = at + 4 < end ? at + 4 : end;
-    for (at++; at < most && *at >= '0' && *at <= '7'; at++) code = code * 8 + (uint32_t)(*at - '0');
-    put_code(x->p, out, n, x->line, code);
-    return at;
+    if (c != 'x' && c != 'u' && c != 'U')
+        parse_fail(x->p, x->line, "the escape \\%.*s in a string is not supported", c == '\n' ? 0 : utf8_length(c),
+                   at + 1);
+    for (int i = 0; i < digits; i++) {
+        const char *d = at + 2 + i;
+        if (d >= end || !isxdigit((unsigned char)*d))
+            parse_fail(x->p, x->line, "an escape in a string needs %d hexadecimal digits", digits);
+        code = code << 4 | (uint32_t)(*d <= '9' ? *d - '0' : tolower((unsigned char)*d) - 'a' + 10);
+    }
+    if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
+        parse_fail(x->p, x->line, "an escape in a string is no character");
+    *n += (uint32_t)utf8_encode(code, out + *n);
+    return at + 2 + digits;
 }
 
 static void lex_string(struct lexer *x)
@@ -181,66 +164,21 @@ static void lex_string(struct lexer *x)
     advance(x, end + 1);
 }
 
-/* Digits with single underscores between them; returns their end. */
-static const char *digits_end(const char *at, const char *end, bool (*is)(char))
-{
-    if (at >= end || !is(*at)) return at;
-    for (at++; at < end; at++)
-        if (!is(*at) && !(*at == '_' && at + 1 < end && is(at[1]))) break;
-    return at;
-}
-static bool is_decimal(char c) { return c >= '0' && c <= '9'; }
-static bool is_hex(char c) { return isxdigit((unsigned char)c); }
-static bool is_octal(char c) { return c >= '0' && c <= '7'; }
-static bool is_binary(char c) { return c == '0' || c == '1'; }
-static bool is_zero(char c) { return c == '0'; }
-
-/* The end of a float, or NULL when the digits are an integer. */
-static const char *float_end(const struct lexer *x)
-{
-    const char *at = digits_end(x->at, x->end, is_decimal), *whole = at;
-    /* a.0.1 */
-    if (x->p->tokens.n && x->p->tokens.at[x->p->tokens.n - 1].kind == TOKEN_SIGN && x->at[-1] == '.') return NULL;
-    if (at + 1 < x->end && *at == '.' && is_decimal(at[1])) at = digits_end(at + 1, x->end, is_decimal);
-    if (at < x->end && (*at == 'e' || *at == 'E')) {
-        const char *exponent = at + 1 + (at + 1 < x->end && (at[1] == '+' || at[1] == '-'));
-        const char *end = digits_end(exponent, x->end, is_decimal);
-        if (end > exponent) at = end;
-    }
-    return at > whole ? at : NULL;
-}
-
-static const char *integer_end(const struct lexer *x, int *base)
-{
-    const char c = x->at[0] == '0' && x->at + 1 < x->end ? (char)tolower((unsigned char)x->at[1]) : 0;
-    bool (*is)(char) = c == 'x' ? is_hex : c == 'o' ? is_octal : c == 'b' ? is_binary : NULL;
-    *base = c == 'x' ? 16 : c == 'o' ? 8 : c == 'b' ? 2 : 10;
-    if (is) {
-        const char *from = x->at + 2 + (x->at + 2 < x->end && x->at[2] == '_'), *end = digits_end(from, x->end, is);
-        if (end > from) return end;
-        *base = 10;
-    }
-    return digits_end(x->at, x->end, x->at[0] == '0' ? is_zero : is_decimal);
-}
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 static void lex_number(struct lexer *x)
 {
-    char text[80];
-    uint32_t n = 0;
-    int base = 10;
-    const char *end = float_end(x);
-    const bool whole = !end;
-    if (whole) end = integer_end(x, &base);
-    for (const char *at = x->at + (base == 10 ? 0 : 2); at < end && n + 1 < sizeof text; at++)
-        if (*at != '_') text[n++] = *at;
-    text[n] = 0;
-    if (n + 1 == sizeof text) parse_fail(x->p, x->line, "a number has more than 78 digits");
-    push(x, whole ? TOKEN_INT : TOKEN_FLOAT, x->at, (size_t)(end - x->at));
-    struct lexeme *l = &x->p->tokens.at[x->p->tokens.n - 1];
+    const char *end = x->at;
+    while (end < x->end && is_digit(*end)) end++;
+    const bool more = end < x->end && (isalpha((unsigned char)*end) || *end == '_' ||
+                                       (*end == '.' && end + 1 < x->end && is_digit(end[1])));
+    if (more || (*x->at == '0' && end > x->at + 1))
+        parse_fail(x->p, x->line, "the number %.*s is not supported; expected decimal digits",
+                   (int)strspn(x->at, "0123456789abcdefABCDEFxXoO_."), x->at);
+    push(x, TOKEN_INT, x->at, (size_t)(end - x->at));
     errno = 0;
-    if (whole) l->i = strtoll(text, NULL, base);
-    else l->f = strtod(text, NULL);
-    if (errno && whole) parse_fail(x->p, x->line, "the number %.40s is beyond 64 bits", text);
+    x->p->tokens.at[x->p->tokens.n - 1].i = strtoll(x->at, NULL, 10);
+    if (errno) parse_fail(x->p, x->line, "the number %.40s is beyond 64 bits", x->at);
     advance(x, end);
 }
 
@@ -264,7 +202,8 @@ static void lex_sign(struct lexer *x, char *open, uint32_t *n_open)
     parse_fail(x->p, x->line, "unexpected character in a tag");
 }
 
-/* From behind the opening of {{ or {% to behind its end. An end counts only outside of brackets. */
+/* Reads the tokens of a tag, from behind {{ or {% to behind its end, which counts only outside of
+ * brackets. */
 static void lex_tag(struct lexer *x, bool block)
 {
     char open[PARSE_DEPTH];
@@ -280,7 +219,7 @@ static void lex_tag(struct lexer *x, bool block)
         }
         if (blanks > x->at) {
             advance(x, blanks);
-        } else if (is_decimal(*x->at)) {
+        } else if (is_digit(*x->at)) {
             lex_number(x);
         } else if (isalpha((unsigned char)*x->at) || *x->at == '_') {
             const char *to = x->at;

@@ -1,11 +1,72 @@
 /*
- * statement.c: parsing the tags of a template.
+ * statement.c: parsing the tags of a template, and reading a whole one.
  */
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "text/template/call.h"
-#include "text/template/parse.h"
+#include "text/template/jinja.h"
+
+/* ---- what a parser does ---- */
+
+void parse_fail(struct parser *p, uint32_t line, const char *fmt, ...)
+{
+    char message[800];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(message, sizeof message, fmt, args);
+    va_end(args);
+    error_set(p->e, PL_USAGE, "%s, line %u: %s", p->t->name, line, message);
+    longjmp(p->stop, 1);
+}
+
+void parse_grow(struct parser *p, void **at, uint32_t *cap, uint32_t n, size_t size)
+{
+    if (n < *cap) return;
+    *cap = *cap ? *cap * 2 : 4;
+    void *grown = bump_alloc(&p->t->memory, *cap * size);
+    if (n) memcpy(grown, *at, n * size);
+    *at = grown;
+}
+
+static struct word **word_slot(const struct template *t, const char *name, size_t n)
+{
+    uint32_t at = (uint32_t)hash_bytes(name, n, 0) & (t->n_slots - 1);
+    while (t->words[at] && (strncmp(t->words[at]->text, name, n) || t->words[at]->text[n]))
+        at = (at + 1) & (t->n_slots - 1);
+    return &t->words[at];
+}
+
+const char *word_find(const struct template *t, const char *name)
+{
+    struct word *word = *word_slot(t, name, strlen(name));
+    return word ? word->text : NULL;
+}
+
+const char *intern(struct parser *p, const char *name, size_t n)
+{
+    struct template *t = p->t;
+    if (t->n_words * 2 >= t->n_slots) {
+        struct word **old = t->words;
+        const uint32_t n_old = t->n_slots;
+        t->n_slots = n_old ? n_old * 2 : 256;
+        t->words = bump_alloc(&t->memory, t->n_slots * sizeof *t->words);
+        for (uint32_t i = 0; i < n_old; i++)
+            if (old[i]) *word_slot(t, old[i]->text, strlen(old[i]->text)) = old[i];
+    }
+    struct word **slot = word_slot(t, name, n);
+    if (!*slot) {
+        *slot = bump_alloc(&t->memory, sizeof **slot + n + 1);
+        memcpy((*slot)->text, name, n);
+        t->n_words++;
+    }
+    return (*slot)->text;
+}
+
+bool *name_bound(const char *name)
+{
+    return &((struct word *)(name - offsetof(struct word, text)))->bound;
+}
 
 struct node *node_new(struct parser *p, enum node_kind kind, uint32_t line)
 {
@@ -15,7 +76,16 @@ struct node *node_new(struct parser *p, enum node_kind kind, uint32_t line)
     return n;
 }
 
-char *describe_lexeme(const struct lexeme *l, char out[80])
+struct node *node_text(struct parser *p, enum node_kind kind, uint32_t line, const char *at, uint32_t n)
+{
+    struct node *node = node_new(p, kind, line);
+    struct str *s = bump_alloc(&p->t->memory, sizeof *s);
+    *s = (struct str){.at = at, .n = n};
+    node->value = (struct var){.kind = VAR_STRING, .s = s};
+    return node;
+}
+
+void parse_expected(struct parser *p, const char *what)
 {
     static const char *const names[] = {[TOKEN_END] = "the end of the template",
                                         [TOKEN_TEXT] = "text",
@@ -24,9 +94,10 @@ char *describe_lexeme(const struct lexeme *l, char out[80])
                                         [TOKEN_BLOCK_BEGIN] = "{%",
                                         [TOKEN_BLOCK_END] = "%}",
                                         [TOKEN_STRING] = "a string"};
-    if (l->kind < COUNT(names) && names[l->kind]) snprintf(out, 80, "%s", names[l->kind]);
-    else snprintf(out, 80, "'%.*s'", (int)(l->n < 60 ? l->n : 60), l->at);
-    return out;
+    const struct lexeme *l = p->at;
+    if (l->kind < COUNT(names) && names[l->kind])
+        parse_fail(p, l->line, "expected %s before %s", what, names[l->kind]);
+    parse_fail(p, l->line, "expected %s before '%.*s'", what, (int)(l->n < 60 ? l->n : 60), l->at);
 }
 
 bool at_sign(const struct parser *p, const char *sign)
@@ -55,15 +126,13 @@ bool skip_name(struct parser *p, const char *name)
 
 void expect_sign(struct parser *p, const char *sign)
 {
-    char what[80];
-    if (!skip_sign(p, sign)) parse_fail(p, p->at->line, "expected '%s' before %s", sign, describe_lexeme(p->at, what));
+    const char quoted[] = {'\'', sign[0], '\'', 0}; /* a sign of one character */
+    if (!skip_sign(p, sign)) parse_expected(p, quoted);
 }
 
 const char *expect_name(struct parser *p)
 {
-    char what[80];
-    if (p->at->kind != TOKEN_NAME)
-        parse_fail(p, p->at->line, "expected a name before %s", describe_lexeme(p->at, what));
+    if (p->at->kind != TOKEN_NAME) parse_expected(p, "a name");
     return (p->at++)->at;
 }
 
@@ -72,11 +141,9 @@ void parse_enter(struct parser *p)
     if (++p->depth > PARSE_DEPTH) parse_fail(p, p->at->line, "nested more than %d deep", PARSE_DEPTH);
 }
 
-static void expect_block_end(struct parser *p)
+static void expect_end(struct parser *p, enum token_kind kind)
 {
-    char what[80];
-    if (p->at->kind != TOKEN_BLOCK_END)
-        parse_fail(p, p->at->line, "expected %%} before %s", describe_lexeme(p->at, what));
+    if (p->at->kind != kind) parse_expected(p, kind == TOKEN_BLOCK_END ? "%}" : "}}");
     p->at++;
 }
 
@@ -84,64 +151,57 @@ static void expect_block_end(struct parser *p)
 
 static struct node *parse_statement(struct parser *p);
 
-/* Statements until one of the tags in `ends` ("elif else endif"), whose name is the current token
- * then. */
+/* Parses statements until one of the tags in `ends` ("elif else endif"), whose name is the current
+ * token then. */
 static struct body parse_body(struct parser *p, const char *ends, uint32_t line)
 {
     VEC(struct node *) list = {0};
     for (;;) {
         const struct lexeme *l = p->at;
-        if (l->kind == TOKEN_TEXT || l->kind == TOKEN_PRINT_BEGIN) {
-            struct node *n = node_new(p, l->kind == TOKEN_TEXT ? NODE_TEXT : NODE_PRINT, l->line);
-            char what[80];
-            p->at++;
-            if (n->kind == NODE_TEXT) {
-                struct str *s = bump_alloc(&p->t->memory, sizeof *s);
-                *s = (struct str){.at = l->at, .n = l->n};
-                n->value = (struct var){.kind = VAR_STRING, .s = s};
-            } else {
-                n->a = parse_tuple(p, true, false);
-                if (p->at->kind != TOKEN_PRINT_END)
-                    parse_fail(p, p->at->line, "expected }} before %s", describe_lexeme(p->at, what));
-                p->at++;
-            }
+        if (l->kind == TOKEN_END && ends)
+            parse_fail(p, line, "this tag has no end: {%% %s %%} is missing",
+                       strrchr(ends, ' ') ? strrchr(ends, ' ') + 1 : ends);
+        if (l->kind == TOKEN_END) break;
+        p->at++;
+        if (l->kind == TOKEN_TEXT) {
+            parse_push(p, &list, node_text(p, NODE_TEXT, l->line, l->at, l->n));
+            continue;
+        }
+        if (l->kind == TOKEN_PRINT_BEGIN) {
+            struct node *n = node_new(p, NODE_PRINT, l->line);
+            n->a = parse_tuple(p, true, false);
+            expect_end(p, TOKEN_PRINT_END);
             parse_push(p, &list, n);
             continue;
         }
-        if (l->kind == TOKEN_END) {
-            if (ends)
-                parse_fail(p, line, "this tag has no end: {%% %s %%} is missing",
-                           strrchr(ends, ' ') ? strrchr(ends, ' ') + 1 : ends);
-            break;
-        }
-        p->at++; /* {% */
         if (p->at->kind != TOKEN_NAME) parse_fail(p, p->at->line, "expected the name of a tag after {%%");
         const char *found = ends ? strstr(ends, p->at->at) : NULL;
         const size_t n = strlen(p->at->at);
         if (found && (found == ends || found[-1] == ' ') && (!found[n] || found[n] == ' ')) break;
         parse_push(p, &list, parse_statement(p));
-        expect_block_end(p);
+        expect_end(p, TOKEN_BLOCK_END);
     }
     return (struct body){list.at, list.n};
 }
 
-/* The body of a statement whose opening tag ends here. */
+/* Parses the body of a statement whose opening tag ends here. */
 static struct body parse_block(struct parser *p, const char *ends, uint32_t line)
 {
     skip_sign(p, ":");
-    expect_block_end(p);
+    expect_end(p, TOKEN_BLOCK_END);
     parse_enter(p);
     struct body body = parse_body(p, ends, line);
     p->depth--;
     return body;
 }
 
-static struct body *one_body(struct parser *p, struct node *n, const char *ends)
+/* Parses the only body of a statement, and goes past the name of its end. */
+static void one_body(struct parser *p, struct node *n, const char *end)
 {
-    n->bodies = bump_alloc(&p->t->memory, 2 * sizeof *n->bodies);
-    n->bodies[0] = parse_block(p, ends, n->line);
+    n->bodies = bump_alloc(&p->t->memory, sizeof *n->bodies);
+    n->bodies[0] = parse_block(p, end, n->line);
     n->n_bodies = 1;
-    return n->bodies;
+    p->at++;
 }
 
 /* ---- statements ---- */
@@ -172,13 +232,8 @@ static void parse_for(struct parser *p, struct node *n)
     if (skip_name(p, "if")) n->c = parse_expression(p, true);
     if (at_name(p, "recursive")) parse_fail(p, n->line, "a recursive loop is not supported");
     p->loops++;
-    one_body(p, n, "else endfor");
+    one_body(p, n, "endfor");
     p->loops--;
-    if (skip_name(p, "else")) {
-        n->bodies[1] = parse_block(p, "endfor", n->line);
-        n->n_bodies = 2;
-    }
-    p->at++; /* endfor */
 }
 
 static void parse_set(struct parser *p, struct node *n)
@@ -189,11 +244,10 @@ static void parse_set(struct parser *p, struct node *n)
         return;
     }
     n->kind = NODE_SET_BLOCK;
-    if (at_sign(p, "|")) n->b = parse_filters(p, NULL, false);
+    if (at_sign(p, "|")) parse_fail(p, n->line, "a filter in {%% set %%} without = is not supported");
     p->blocks++;
     one_body(p, n, "endset");
     p->blocks--;
-    p->at++;
 }
 
 static void parse_macro(struct parser *p, struct node *n)
@@ -201,7 +255,7 @@ static void parse_macro(struct parser *p, struct node *n)
     VEC(struct node *) defaults = {0};
     VEC(const char *) names = {0};
     n->name = expect_name(p);
-    bind_name(n->name);
+    *name_bound(n->name) = true;
     expect_sign(p, "(");
     while (!at_sign(p, ")")) {
         if (names.n) expect_sign(p, ",");
@@ -209,7 +263,7 @@ static void parse_macro(struct parser *p, struct node *n)
         for (uint32_t i = 0; i < names.n; i++)
             if (names.at[i] == name) parse_fail(p, n->line, "the macro has two arguments '%s'", name);
         parse_push(p, &names, name);
-        bind_name(name);
+        *name_bound(name) = true;
         if (skip_sign(p, "=")) parse_push(p, &defaults, parse_expression(p, true));
         else if (defaults.n && defaults.at[defaults.n - 1])
             parse_fail(p, n->line, "an argument without a default follows one with a default");
@@ -226,26 +280,10 @@ static void parse_macro(struct parser *p, struct node *n)
     one_body(p, n, "endmacro");
     p->loops = loops;
     p->macro = around;
-    p->at++;
 }
 
-static void parse_with(struct parser *p, struct node *n)
-{
-    VEC(struct node *) list = {0};
-    while (p->at->kind != TOKEN_BLOCK_END) {
-        if (list.n) expect_sign(p, ",");
-        parse_push(p, &list, parse_target(p, false));
-        expect_sign(p, "=");
-        parse_push(p, &list, parse_expression(p, true));
-    }
-    n->n = list.n;
-    n->items = list.at;
-    one_body(p, n, "endwith");
-    p->at++;
-}
-
-/* Answers are ranges of the whole output, so that the tag may not be where text is collected for
- * another use. */
+/* Parses {% generation %}. Answers are ranges of the whole output, so that the tag may not be where
+ * text is collected for another use. */
 static void parse_generation(struct parser *p, struct node *n)
 {
     if (p->macro || p->blocks || p->generation)
@@ -257,16 +295,14 @@ static void parse_generation(struct parser *p, struct node *n)
     one_body(p, n, "endgeneration");
     p->generation = false;
     p->loops = loops;
-    p->at++;
 }
 
 static void parse_filter_block(struct parser *p, struct node *n)
 {
-    n->a = parse_filters(p, NULL, true);
+    n->a = parse_filters(p, NULL);
     p->blocks++;
     one_body(p, n, "endfilter");
     p->blocks--;
-    p->at++;
 }
 
 static void parse_loop_control(struct parser *p, struct node *n)
@@ -283,7 +319,6 @@ static const struct {
     {"for", NODE_FOR, parse_for},
     {"set", NODE_SET, parse_set},
     {"macro", NODE_MACRO, parse_macro},
-    {"with", NODE_WITH, parse_with},
     {"filter", NODE_FILTER_BLOCK, parse_filter_block},
     {"generation", NODE_GENERATION, parse_generation},
     {"break", NODE_BREAK, parse_loop_control},
@@ -299,6 +334,7 @@ static struct node *parse_statement(struct parser *p)
         statements[i].parse(p, n);
         return n;
     }
+    if (!strcmp(l->at, "else")) parse_fail(p, l->line, "{%% else %%} outside of {%% if %%} is not supported");
     parse_fail(p, l->line, "unknown statement '%s'", l->at);
 }
 
@@ -308,12 +344,12 @@ static void check_calls(struct parser *p)
 {
     for (uint32_t i = 0; i < p->calls.n; i++) {
         const char *name = p->calls.at[i]->a->name;
-        if (!function_known(name) && !name_is_bound(name))
+        if (!function_known(name) && !*name_bound(name))
             parse_fail(p, p->calls.at[i]->line, "unknown function '%s'", name);
     }
 }
 
-/* Names with a meaning in Jinja that we do not give them. */
+/* Refuses names with a meaning in Jinja that we do not give them. */
 static void check_names(struct parser *p)
 {
     static const char *const words[] = {"self", "super", "caller", "varargs", "kwargs"};
@@ -322,15 +358,82 @@ static void check_names(struct parser *p)
         if (l->kind != TOKEN_NAME || (i && p->tokens.at[i - 1].kind == TOKEN_SIGN && p->tokens.at[i - 1].at[0] == '.'))
             continue;
         for (size_t w = 0; w < COUNT(words); w++)
-            if (!strcmp(words[w], l->at) && !name_is_bound(l->at))
+            if (!strcmp(words[w], l->at) && !*name_bound(l->at))
                 parse_fail(p, l->line, "'%s' is not supported", l->at);
     }
 }
 
-struct body parse_template(struct parser *p)
+/* Copies a text with line ends "\n" and without the last one, as Jinja does. Returns the length, or
+ * n + 1 when the text is not UTF-8. */
+static size_t normalize(const char *source, size_t n, char *out)
 {
-    struct body body = parse_body(p, NULL, 1);
+    size_t length = 0;
+    for (size_t i = 0; i < n;) {
+        uint32_t code;
+        const int k = utf8_decode(source + i, n - i, &code);
+        if (!k) return n + 1;
+        if (code == '\r') {
+            out[length++] = '\n';
+            i += 1 + (i + 1 < n && source[i + 1] == '\n');
+            continue;
+        }
+        memcpy(out + length, source + i, (size_t)k);
+        length += (size_t)k;
+        i += (size_t)k;
+    }
+    return length && out[length - 1] == '\n' ? length - 1 : length;
+}
+
+/* Parses the tokens. It is a function of its own, since setjmp leaves locals undefined. */
+static int parse_source(struct parser *p, const char *source, size_t n)
+{
+    if (setjmp(p->stop)) return p->e->code;
+    lex(p, source, n);
+    p->at = p->tokens.at;
+    p->t->body = parse_body(p, NULL, 1);
     check_calls(p);
     check_names(p);
-    return body;
+    return PL_OK;
+}
+
+int template_read(struct template **out, const char *source, size_t n, const char *name, struct error *e)
+{
+    enum { SOURCE_LIMIT = 4 << 20 };
+    *out = NULL;
+    if (n > SOURCE_LIMIT)
+        return error_set(e, PL_USAGE, "%s: the template has more than %d MiB", name, SOURCE_LIMIT >> 20);
+    struct template *t = mem_alloc(sizeof *t);
+    char *text = bump_alloc(&t->memory, n + 1);
+    t->name = bump_string(&t->memory, name);
+    const size_t length = normalize(source, n, text);
+    struct parser p = {.t = t, .e = e};
+    int rc = PL_OK;
+    if (length > n) rc = error_set(e, PL_USAGE, "%s: the template is not UTF-8", name);
+    if (!rc) {
+        text[length] = 0;
+        t->source = text;
+        t->loop = intern(&p, "loop", 4);
+        rc = parse_source(&p, text, length);
+    }
+    vec_free(&p.tokens);
+    if (rc) template_close(t);
+    else *out = t;
+    return rc;
+}
+
+void template_close(struct template *t)
+{
+    if (!t) return;
+    bump_free(&t->memory);
+    mem_free(t);
+}
+
+const char *template_source(const struct template *t)
+{
+    return t->source;
+}
+
+bool template_marks_answers(const struct template *t)
+{
+    return t->marks_answers;
 }

@@ -1,5 +1,6 @@
 /*
- * string.c: strings that know which of their bytes came from the data, and what prints into them.
+ * string.c: strings that know which of their bytes came from the data, and what prints values into
+ * them: str, repr and json.dumps of Python.
  *
  * Joining to the end of a string is the usual way in which templates collect text, so that a buffer
  * is shared:
@@ -13,9 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "text/template/parse.h"
-#include "text/template/unicode.h"
-#include "text/template/value.h"
+#include "text/template/jinja.h"
 
 struct str_room {
     uint32_t used, cap;
@@ -69,12 +68,6 @@ void build_bytes(struct build *b, const char *at, size_t n, bool data)
 void build_text(struct build *b, const char *text)
 {
     build_bytes(b, text, strlen(text), false);
-}
-
-void build_code(struct build *b, uint32_t code, bool data)
-{
-    char bytes[4];
-    build_bytes(b, bytes, (size_t)code_encode(code, bytes), data);
 }
 
 void build_slice(struct build *b, const struct str *s, uint32_t from, uint32_t to)
@@ -202,36 +195,35 @@ struct var var_string(struct render *r, struct var v)
 
 /* ---- printing ---- */
 
-/* The shortest digits that read back as x, laid out as Python does: an exponent below 1e-4 and from
- * 1e16. */
-int float_repr(double x, char out[40])
+/* Appends a float: the shortest digits that read back as x, laid out as Python does: an exponent
+ * below 1e-4 and from 1e16. */
+static void build_float(struct build *b, double x)
 {
-    if (isnan(x)) return snprintf(out, 40, "nan");
-    if (isinf(x)) return snprintf(out, 40, x < 0 ? "-inf" : "inf");
-    char digits[40];
+    char digits[40], out[40];
     for (int precision = 0; precision < 17; precision++) {
         snprintf(digits, sizeof digits, "%.*e", precision, x);
         if (strtod(digits, NULL) == x) break;
     }
     char *e = strchr(digits, 'e');
+    if (!e) fail(b->r, "%s cannot be printed", digits); /* an infinity */
     const int exponent = atoi(e + 1);
     if (exponent < -4 || exponent >= 16) { /* 1e-05, 1.5e+16: C's own layout */
-        return snprintf(out, 40, "%s", digits);
+        build_text(b, digits);
+        return;
     }
     const int shown = (int)(e - digits) - (digits[0] == '-') - 1; /* digits behind the first, and the point */
     const int decimals = (shown > 0 ? shown - 1 : 0) - exponent;
-    return snprintf(out, 40, "%.*f", decimals > 1 ? decimals : 1, x);
+    snprintf(out, sizeof out, "%.*f", decimals > 1 ? decimals : 1, x);
+    build_text(b, out);
 }
 
-static void build_number(struct build *b, struct var v)
+static void build_integer(struct build *b, int64_t x)
 {
     char digits[40];
-    if (v.kind == VAR_BIG) build_str(b, v.s);
-    else if (v.kind == VAR_FLOAT) build_bytes(b, digits, (size_t)float_repr(v.f, digits), false);
-    else build_bytes(b, digits, (size_t)snprintf(digits, sizeof digits, "%lld", (long long)v.i), false);
+    build_bytes(b, digits, (size_t)snprintf(digits, sizeof digits, "%lld", (long long)x), false);
 }
 
-/* 'a\n' of Python: double quotes where the text has single ones and no double ones. */
+/* Appends 'a\n' of Python: double quotes where the text has single ones and no double ones. */
 static void repr_string(struct build *b, const struct str *s)
 {
     const bool other = s->n && memchr(s->at, '\'', s->n) && !memchr(s->at, '"', s->n);
@@ -239,14 +231,14 @@ static void repr_string(struct build *b, const struct str *s)
     uint32_t hint = 0;
     build_text(b, quote);
     for (uint32_t i = 0; i < s->n;) {
-        int n;
+        uint32_t c;
         char escape[16] = "";
-        const uint32_t c = code_at(s->at + i, &n);
+        const int n = utf8_next(s->at + i, &c);
         const bool data = str_is_data(s, i, &hint);
         if (c == '\n' || c == '\r' || c == '\t')
             snprintf(escape, sizeof escape, "\\%c", c == '\n' ? 'n' : c == '\r' ? 'r' : 't');
         else if (c == (unsigned char)quote[0] || c == '\\') snprintf(escape, sizeof escape, "\\%c", (int)c);
-        else if (!code_is_printable(c))
+        else if (!python_is_printable(c))
             snprintf(escape, sizeof escape, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)c);
         if (escape[0]) build_bytes(b, escape, strlen(escape), data);
         else build_bytes(b, s->at + i, (size_t)n, data);
@@ -254,6 +246,8 @@ static void repr_string(struct build *b, const struct str *s)
     }
     build_text(b, quote);
 }
+
+static void build_repr(struct build *b, struct var v);
 
 static void repr_elements(struct build *b, const struct seq *q, const char *open, const char *close)
 {
@@ -277,32 +271,16 @@ static void repr_dict(struct build *b, const struct dict *d)
     build_text(b, "}");
 }
 
-static void repr_range(struct build *b, const struct span *s)
+/* Appends repr(v) of Python. */
+static void build_repr(struct build *b, struct var v)
 {
-    char text[100];
-    if (s->step == 1) snprintf(text, sizeof text, "range(%lld, %lld)", (long long)s->begin, (long long)s->end);
-    else
-        snprintf(text, sizeof text, "range(%lld, %lld, %lld)", (long long)s->begin, (long long)s->end,
-                 (long long)s->step);
-    build_text(b, text);
-}
-
-static void repr_view(struct build *b, const struct seq *q)
-{
-    build_text(b, "dict_");
-    build_text(b, q->name);
-    repr_elements(b, q, "([", "])");
-}
-
-static void repr_other(struct build *b, struct var v)
-{
+    enter(b->r);
     switch (v.kind) {
     case VAR_UNDEFINED: build_text(b, "Undefined"); break;
     case VAR_NONE: build_text(b, "None"); break;
     case VAR_BOOL: build_text(b, v.truth ? "True" : "False"); break;
-    case VAR_INT:
-    case VAR_BIG:
-    case VAR_FLOAT: build_number(b, v); break;
+    case VAR_INT: build_integer(b, v.i); break;
+    case VAR_FLOAT: build_float(b, v.f); break;
     case VAR_STRING:
         if (v.markup) build_text(b, "Markup(");
         repr_string(b, v.s);
@@ -310,22 +288,9 @@ static void repr_other(struct build *b, struct var v)
         break;
     case VAR_LIST: repr_elements(b, v.q, "[", "]"); break;
     case VAR_TUPLE: repr_elements(b, v.q, "(", v.q->n == 1 ? ",)" : ")"); break;
-    case VAR_VIEW: repr_view(b, v.q); break;
     case VAR_DICT: repr_dict(b, v.d); break;
-    case VAR_RANGE: repr_range(b, v.range); break;
-    case VAR_NAMESPACE:
-        build_text(b, "<Namespace ");
-        repr_dict(b, v.d);
-        build_text(b, ">");
-        break;
     default: fail(b->r, "a %s cannot be printed", var_type(v));
     }
-}
-
-void build_repr(struct build *b, struct var v)
-{
-    enter(b->r);
-    repr_other(b, v);
     leave(b->r);
 }
 
@@ -350,4 +315,117 @@ void build_escaped(struct build *b, const struct str *s)
         if (as) build_bytes(b, as, strlen(as), data);
         else build_bytes(b, &c, 1, data);
     }
+}
+
+/* ---- JSON ---- */
+
+struct json_state {
+    struct build *b;
+    const struct json_style *style;
+    uint32_t depth;
+};
+
+static void json_var(struct json_state *s, struct var v);
+
+static void json_escape(struct build *b, uint32_t c, bool data)
+{
+    static const char plain[] = "\"\\\n\r\t\b\f", names[] = "\"\\nrtbf";
+    const char *at = c && c < 0x80 ? strchr(plain, (int)c) : NULL;
+    char text[16];
+    if (at) snprintf(text, sizeof text, "\\%c", names[at - plain]);
+    else if (c < 0x10000) snprintf(text, sizeof text, "\\u%04x", (unsigned)c);
+    else
+        snprintf(text, sizeof text, "\\u%04x\\u%04x", (unsigned)(0xd800 + ((c - 0x10000) >> 10)),
+                 (unsigned)(0xdc00 + ((c - 0x10000) & 0x3ff)));
+    build_bytes(b, text, strlen(text), data);
+}
+
+static void json_string(struct json_state *s, const struct str *text)
+{
+    uint32_t hint = 0;
+    build_text(s->b, "\"");
+    for (uint32_t i = 0; i < text->n;) {
+        uint32_t c;
+        const int n = utf8_next(text->at + i, &c);
+        const bool data = str_is_data(text, i, &hint),
+                   escape = c < 0x20 || c == '"' || c == '\\' || (c >= 0x7f && s->style->ascii);
+        if (escape) json_escape(s->b, c, data);
+        else build_bytes(s->b, text->at + i, (size_t)n, data);
+        i += (uint32_t)n;
+    }
+    build_text(s->b, "\"");
+}
+
+static void json_line(struct json_state *s)
+{
+    if (!s->style->indent) return;
+    build_text(s->b, "\n");
+    for (uint32_t i = 0; i < s->depth; i++) build_str(s->b, s->style->indent);
+}
+
+static void json_list(struct json_state *s, const struct seq *q)
+{
+    build_text(s->b, "[");
+    s->depth++;
+    for (uint32_t i = 0; i < q->n; i++) {
+        if (i) build_str(s->b, s->style->item);
+        json_line(s);
+        json_var(s, q->at[i]);
+    }
+    s->depth--;
+    if (q->n) json_line(s);
+    build_text(s->b, "]");
+}
+
+/* Appends a key; one that is no string becomes a string. */
+static void json_key(struct json_state *s, struct var key)
+{
+    if (key.kind == VAR_STRING) {
+        json_string(s, key.s);
+        return;
+    }
+    if (key.kind != VAR_NONE && !is_number(key))
+        fail(s->b->r, "tojson: a %s cannot be a key", var_type(key));
+    build_text(s->b, "\"");
+    json_var(s, key);
+    build_text(s->b, "\"");
+}
+
+static void json_dict(struct json_state *s, const struct dict *d)
+{
+    build_text(s->b, "{");
+    s->depth++;
+    for (uint32_t i = 0; i < d->n; i++) {
+        if (i) build_str(s->b, s->style->item);
+        json_line(s);
+        json_key(s, d->keys[i]);
+        build_str(s->b, s->style->key);
+        json_var(s, d->values[i]);
+    }
+    s->depth--;
+    if (d->n) json_line(s);
+    build_text(s->b, "}");
+}
+
+static void json_var(struct json_state *s, struct var v)
+{
+    enter(s->b->r);
+    switch (v.kind) {
+    case VAR_NONE: build_text(s->b, "null"); break;
+    case VAR_BOOL: build_text(s->b, v.truth ? "true" : "false"); break;
+    case VAR_INT:
+    case VAR_FLOAT: build_repr(s->b, v); break;
+    case VAR_STRING: json_string(s, v.s); break;
+    case VAR_LIST:
+    case VAR_TUPLE: json_list(s, v.q); break;
+    case VAR_DICT: json_dict(s, v.d); break;
+    default: fail(s->b->r, "tojson: a %s has no JSON form", var_type(v));
+    }
+    leave(s->b->r);
+}
+
+void build_json(struct build *b, struct var v, const struct json_style *style)
+{
+    struct json_state s = {b, style, 0};
+    json_var(&s, v);
 }
