@@ -307,7 +307,6 @@ static int check(struct packing *p, uint64_t size, uint64_t cells, const char *l
                  struct error *e)
 {
     if (!output) return error_set(e, PL_USAGE, "no output is given: add -o FILE.pack");
-    if (!strcmp(layout, "seed")) return error_set(e, PL_USAGE, "--layout seed is now --layout memmap");
     if (strcmp(layout, "plimsoll") && strcmp(layout, "memmap"))
         return error_set(e, PL_USAGE, "--layout %s: expected plimsoll or memmap", layout);
     if (size < 16 || size > PACKED_MAX_SIDE)
