@@ -47,7 +47,6 @@ cpu/attention/grid cpu/attention/attention
 cpu/attention/grid_bwd cpu/attention/attention_bwd
 feed/embed feed/batch_plan
 feed/feed_questions feed/feed_masks
-models/llava models/llava_original
 plan/search plan/ablation
 text/template/chat_images text/template/chat
 '

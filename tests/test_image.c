@@ -17,7 +17,6 @@
 
 #include "base/random.h"
 #include "data/masks/annotation.h"
-#include "data/masks/annotation_write.h"
 #include "data/images/jpeg.h"
 #include "data/images/resize.h"
 #include "data/formats/synth.h"

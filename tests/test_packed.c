@@ -15,7 +15,7 @@
 
 #include "base/crc32c.h"
 #include "cli/data.h"
-#include "data/masks/cells.h"
+#include "data/masks/grid.h"
 #include "data/loader.h"
 #include "data/formats/packed.h"
 #include "data/formats/synth.h"

@@ -1,6 +1,6 @@
 /*
  * test_queries.c: files of queries (data/formats/queries.h), and which of them a dataset's images
- * have (data/formats/query_set.h).
+ * have (data/formats/queries.h).
  */
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/formats/query_set.h"
+#include "data/formats/queries.h"
 #include "io/file.h"
 #include "io/png.h"
 #include "temporary_folder.h"

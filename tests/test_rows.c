@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "data/text/rows.h"
+#include "data/text/conversations.h"
 
 /* Every sample once, no row over its room, rows in the order of their first samples. Returns the
  * fill with tokens; *images, if not NULL: that of the slots of images. */

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "base/crc32c.h"
-#include "data/formats/shard.h"
+#include "data/formats/sa1b.h"
 #include "data/formats/tar.h"
 #include "io/file.h"
 

@@ -11,7 +11,7 @@
 #include "cli/data_samples.h"
 #include "data/detect/detect.h"
 #include "data/masks/grid.h"
-#include "data/text/not_tokens.h"
+#include "data/text/tokens.h"
 #include "feed/embed.h"
 #include "io/file.h"
 

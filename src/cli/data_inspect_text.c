@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "cli/data.h"
-#include "data/text/not_tokens.h"
+#include "data/text/tokens.h"
 #include "data/text/records.h"
 #include "feed/batch_plan.h"
 #include "feed/text_source.h"

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "cli/eval.h"
-#include "data/text/not_tokens.h"
 #include "data/text/tokens.h"
 #include "io/file.h"
 #include "io/json.h"

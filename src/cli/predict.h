@@ -13,7 +13,7 @@
 
 #include "cli/data.h"
 #include "cli/predict_prompts.h"
-#include "data/masks/annotation_write.h"
+#include "data/masks/annotation.h"
 #include "report/draw.h"
 #include "data/dataset.h"
 #include "infer/predictor.h"

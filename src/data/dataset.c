@@ -16,7 +16,7 @@
 
 #include "base/random.h"
 #include "data/holdout.h"
-#include "data/masks/cells.h"
+#include "data/masks/grid.h"
 #include "data/masks/polygon.h"
 #include "io/file.h"
 
@@ -47,32 +47,6 @@ int dataset_paths(const struct dataset_options *o, struct names *out, struct err
     if (!rc && !out->n) rc = error_set(e, PL_USAGE, "no files are given: set paths or patterns");
     if (rc) names_free(out);
     return rc;
-}
-
-enum data_fault dataset_read_file(const char *path, void *to, size_t room, size_t *n, struct error *e)
-{
-    uint64_t bytes;
-    int fd = file_open(path, &bytes, e);
-    if (fd < 0) return FAULT_READ;
-    enum data_fault f = FAULT_NONE;
-    *n = 0;
-    if (bytes > room) {
-        error_set(e, PL_NOFIT, "%s: it has %llu bytes; expected at most %zu", path, (unsigned long long)bytes, room);
-        f = FAULT_TOO_LARGE;
-    }
-    while (!f && *n < bytes) {
-        ssize_t r = pread(fd, (char *)to + *n, (size_t)bytes - *n, (off_t)*n);
-        if (r < 0 && errno == EINTR) continue;
-        if (r <= 0) {
-            error_set(e, PL_FAIL, "%s: cannot read at byte %zu: %s", path, *n,
-                      r ? strerror(errno) : "it became shorter");
-            f = FAULT_READ;
-        } else {
-            *n += (size_t)r;
-        }
-    }
-    close(fd);
-    return f;
 }
 
 void dataset_warn_unpaired(const struct dataset *d, const struct dataset_options *o, const char *path)

@@ -6,7 +6,7 @@
  *     sa1b    tar shards or extracted folders: image + JSON of run lengths
  *     coco    one JSON of many images: polygons, run lengths, crowds; a folder of images
  *     pairs   a folder of images and one of masks whose names match (JPEG, PNG, TIFF), or of volumes and
- *             label volumes, whose samples are slices (NIfTI, DICOM series; slices.h)
+ *             label volumes, whose samples are slices (NIfTI, DICOM series)
  *     csv     a table with columns for image, mask and split, perhaps question and answer
  *     parquet tables as Hugging Face datasets writes them: the files of image and masks are in
  *     their rows
@@ -24,8 +24,69 @@
 #include "data/masks/mask.h"
 #include "data/images/range.h"
 #include "data/volumes/volume.h"
-#include "data/formats/shard.h"
-#include "data/dataset_survey.h"
+#include "data/formats/sa1b.h"
+#include "base/base.h"
+
+/* ---- Survey ----
+ *
+ * what the files of a dataset hold, decided once for all of them.
+ *
+ *     mask images    data.labels auto: binary, classes or instances; a value to ignore; a threshold
+ *     images         data.range auto for images of 16 bits; whether they are nearly black
+ *
+ * dataset_open surveys the files before it applies a split, so training and validation images of
+ * the same files get the same decision. A large dataset is sampled: images at equal distances, the
+ * same ones every time. The decision depends on the files alone.
+ *
+ * The decision about mask images:
+ *
+ *     one value in all of them                        binary: the category is 1
+ *     values between dark and bright along borders    binary, from half of the largest value on
+ *     several values                                  classes: the category is the value
+ *     more than 255 values                            instances: each value is an object
+ *     a photograph, or areas of several values with
+ *     soft edges between them                         refused: data.labels must be set
+ *
+ * 255 is ignored if it occurs beside small values, as in PASCAL VOC and Cityscapes.
+ */
+
+enum { SURVEY_LABELS = 1000, SURVEY_IMAGES = 32, SURVEY_SHOWN = 8 };
+
+struct dataset_survey {
+    /* Mask images; `labels` is 0 if the format has none, or if data.labels was given. */
+    uint64_t labels, labels_seen;
+    uint32_t values;              /* different values besides 0 and the ignored one */
+    uint32_t shown[SURVEY_SHOWN]; /* the smallest of them */
+    uint32_t largest;
+    bool soft;                    /* soft edges */
+    bool void_255;                /* 255 is ignored */
+    uint64_t whole;               /* mask images with one value everywhere, which is not 0 */
+    /* Images. */
+    uint64_t images, images_seen; /* all; decoded */
+    uint64_t deep;                /* of the decoded ones: of 16 bits */
+    bool range_decided;           /* data.range was auto, and there are images of 16 bits */
+    /* of the decoded ones: slices of other types than 8 and 16 bits, if data.range was auto */
+    uint64_t volumes;
+    /* of the decoded ones: with an EXIF orientation that the size of the masks cannot confirm */
+    uint64_t turned;
+    int bright;                   /* 99.5 % of the pixels are not brighter than this, of 255; -1: not known */
+};
+
+struct dataset;
+/* Fills d->survey, and decides d->labels and d->range where they are auto. PL_USAGE: the mask
+ * images have no clear meaning, or an image is its own mask. */
+int survey_dataset(struct dataset *d, struct error *e);
+
+/* One line each, without a newline: "data.labels auto: classes 1, 2, 5 (in 120 mask images)".
+ * False: nothing was decided. */
+bool survey_print_labels(const struct dataset *d, struct text *out);
+/* "data.range auto: window 12 to 3071, ..." */
+bool survey_print_range(const struct dataset *d, struct text *out);
+/* The next warning about nearly black images, images with an EXIF orientation, or masks that cover
+ * the whole image. *k counts up from 0; false: there are no more. */
+bool survey_next_warning(const struct dataset *d, int *k, struct text *out);
+/* All of these: notes and warnings in the log. */
+void survey_log(const struct dataset *d);
 
 /* Selects samples of the files. A sample must match all conditions that are set. */
 struct dataset_split {
@@ -39,7 +100,7 @@ struct dataset_split {
 };
 
 /* The meaning of the values of mask images, the same for the whole dataset. LABELS_AUTO:
- * dataset_open decides (dataset_survey.h). */
+ * dataset_open decides (struct dataset_survey). */
 enum label_kind { LABELS_AUTO, LABELS_BINARY, LABELS_CLASSES, LABELS_INSTANCES };
 
 struct label_options {
@@ -254,7 +315,13 @@ void dataset_warn_unpaired(const struct dataset *d, const struct dataset_options
  * pattern matches nothing. */
 struct names;
 int dataset_paths(const struct dataset_options *o, struct names *out, struct error *e);
-/* Reads a whole file into to[room]. */
-enum data_fault dataset_read_file(const char *path, void *to, size_t room, size_t *n, struct error *e);
+
+/* ---- Parquet ----
+ *
+ * whether a Parquet table is one of images and masks (parquet_set.c).
+ */
+
+/* Whether it has columns of images with usual names for images and for masks. */
+bool parquet_set_usual(const char *path);
 
 #endif

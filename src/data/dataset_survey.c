@@ -1,9 +1,9 @@
 /*
- * dataset_survey.c: see dataset_survey.h. Files are decoded in parallel; what is found is summed,
+ * dataset_survey.c: what the files of a dataset hold, looked at before training (see dataset.h). Files are decoded in parallel; what is found is summed,
  * so the order of threads changes nothing. A file that cannot be read is left to the readers, which
  * report it.
  */
-#include "data/dataset_survey.h"
+#include "data/dataset.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,9 +3,13 @@
  */
 #include "data/faults.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "base/random.h"
+#include "io/file.h"
 
 enum { NAMED = 10 }; /* broken samples that are all logged by name; later only some are */
 
@@ -57,4 +61,30 @@ int faults_check(const struct loader_counts *c, double max_bad, bool whole, cons
                  (unsigned long long)c->fault[most], c->last);
     return error_set(e, PL_FAIL, "%llu of %llu samples are broken, but data.max_bad is %g%s%s",
                      (unsigned long long)c->broken, (unsigned long long)c->seen, max_bad, why, list);
+}
+
+enum data_fault fault_read_file(const char *path, void *to, size_t room, size_t *n, struct error *e)
+{
+    uint64_t bytes;
+    int fd = file_open(path, &bytes, e);
+    if (fd < 0) return FAULT_READ;
+    enum data_fault f = FAULT_NONE;
+    *n = 0;
+    if (bytes > room) {
+        error_set(e, PL_NOFIT, "%s: it has %llu bytes; expected at most %zu", path, (unsigned long long)bytes, room);
+        f = FAULT_TOO_LARGE;
+    }
+    while (!f && *n < bytes) {
+        ssize_t r = pread(fd, (char *)to + *n, (size_t)bytes - *n, (off_t)*n);
+        if (r < 0 && errno == EINTR) continue;
+        if (r <= 0) {
+            error_set(e, PL_FAIL, "%s: cannot read at byte %zu: %s", path, *n,
+                      r ? strerror(errno) : "it became shorter");
+            f = FAULT_READ;
+        } else {
+            *n += (size_t)r;
+        }
+    }
+    close(fd);
+    return f;
 }

@@ -48,4 +48,7 @@ void faults_count(struct loader_counts *c, const struct slot_fault *f, bool quie
  * `whole`, the end of an epoch. */
 int faults_check(const struct loader_counts *c, double max_bad, bool whole, const char *list, struct error *e);
 
+/* Reads a whole file into to[room]. */
+enum data_fault fault_read_file(const char *path, void *to, size_t room, size_t *n, struct error *e);
+
 #endif

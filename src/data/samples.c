@@ -9,7 +9,7 @@
 #include "data/detect/detect.h"
 #include "data/images/image.h"
 #include "data/images/unread.h"
-#include "data/masks/cells.h"
+#include "data/masks/grid.h"
 
 enum { MASKS = 1024, MAX_MASKS = 1 << 20, POLYGON_RUNS = 1 << 19 };
 static const size_t first_bytes = 4 << 20, most_bytes = (size_t)1 << 30;

@@ -4,7 +4,7 @@
  *
  *     loader's slot ─┬─ images, image_valid           the canvas, and the size of the image in it
  *                    └─ masks                         the share of each patch that a mask covers
- *     queries ─┬─ input_ids, position_ids, ranges     tokenized in `prepare` (data/formats/query_set.h)
+ *     queries ─┬─ input_ids, position_ids, ranges     tokenized in `prepare` (data/formats/queries.h)
  *              └─ query_index, target_masks, candidates, answers
  *
  * The masks of the queries are always among those that the loader chooses; target_masks are their
@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/formats/query_set.h"
+#include "data/formats/queries.h"
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
 #include "io/file.h"

@@ -8,7 +8,7 @@
  *                       prompt_keys                    random keys of the points of later rounds
  *
  * Slots of a prompt: 0 and 1 are the first prompt, a point and a filler or two corners. The others
- * are unused at first; the program fills them, one round at a time (sam_rounds.c).
+ * are unused at first; the program fills them, one round at a time (models/sam_prompt.c).
  *
  * Training draws a point or a box by seed, position and mask. An evaluation reads the dataset
  * twice: with the most interior point of each mask, and with its exact box.

@@ -11,7 +11,7 @@
 
 #include "io/file.h"
 #include "io/parquet_cell.h"
-#include "io/thrift.h"
+#include "io/parquet_page.h"
 
 enum { DEPTH = 32, NODES_MOST = 1 << 16, LEVELS_MOST = 64 };
 

@@ -12,8 +12,8 @@
  * list, one for each item. An entry has a repetition level, which is 0 where a row begins, and a
  * definition level, which says whether there is a value or how much of its path there is.
  *
- * parquet_page.h reads pages, parquet_cursor.h the entries of a column in order, parquet_rows.h
- * whole rows as JSON, and parquet_cell.h one value by its row. The file is memory-mapped: opening
+ * parquet_page.h reads pages, parquet_rows.h the entries of a column in order and whole rows as
+ * JSON, and parquet_cell.h one value by its row. The file is memory-mapped: opening
  * reads the footer alone. After that a table is constant, but for parquet_index (parquet_cell.h),
  * and any number of threads may read.
  */

@@ -13,7 +13,7 @@
  *
  * The inputs of the graph, besides those of models/images.h; every sample has one image:
  *
- *     texture         f32 [B,cells,13]   what the pixels of each of 32 x 32 cells look like (texture.c)
+ *     texture         f32 [B,cells,13]   what the pixels of each of 32 x 32 cells look like
  *     information     f32 [B,cells]      its entropy
  *     query_weights   f32 [B,T]          1/n at the n tokens of the question, 0 elsewhere
  *
@@ -33,7 +33,7 @@ enum { TEXTURE_EDGES = 7 }; /* the channel that is the perspectival score */
  * its image_index. The question is the text of the conversation with the image, before its first
  * answer. A row without an image has none: zeros. */
 void question_weights(const int32_t *positions, const int32_t *labels, const int32_t *index, int64_t T, float *weights);
-/* For who fills a batch (texture.c): the texture [cells,13] of an image, three planes of side x
+/* For who fills a batch: the texture [cells,13] of an image, three planes of side x
  * side numbers from 0 to 1 as the tower sees them before they are normalised; and the information
  * [cells] of a texture. */
 void texture_of(const float *rgb, int64_t side, float *texture);

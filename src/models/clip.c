@@ -17,13 +17,30 @@
 #include <string.h>
 
 #include "graph/emit.h"
-#include "models/clip.h"
 #include "models/layers.h"
 #include "models/parts.h"
+#include "io/value.h"
+
+struct tower {
+    int64_t hidden, inner, layers, heads, channels, image, patch;
+    double eps, range, factor;     /* range, factor: scale CLIP's initial weights */
+    enum act_kind act;
+    bool clip;                     /* CLIP; else SigLIP */
+    bool causal;                   /* CLIP's text: a token sees those before it */
+    bool head;                     /* SigLIP's pooling head */
+    const char *root;              /* names of parameters begin with it */
+};
+
+struct tower_build {
+    const struct tower *c;
+    struct graph *g;
+    int64_t B, T;
+};
 
 /* --- configuration ------------------------------------------------------------- */
 
-int tower_parse_keys(struct tower *c, const struct value *config, struct error *e)
+/* Parses the keys of one map; missing keys leave *c unchanged. */
+static int tower_parse_keys(struct tower *c, const struct value *config, struct error *e)
 {
     const struct {
         const char *key;
@@ -48,7 +65,7 @@ int tower_parse_keys(struct tower *c, const struct value *config, struct error *
     return rc ? rc : layer_parse_act(config, &c->act, e);
 }
 
-int tower_check(const struct tower *c, struct error *e)
+static int tower_check(const struct tower *c, struct error *e)
 {
     if (c->hidden % c->heads)
         return error_set(e, PL_USAGE, "hidden_size %lld is not divisible by num_attention_heads %lld",
@@ -183,7 +200,8 @@ static id mlp(const struct tower_build *b, id x, const char *layer)
     return layer_linear_init(b->g, x, layer, "mlp.fc2", b->c->hidden, init.down);
 }
 
-id tower_layer(const struct tower_build *b, id x, const char *layer)
+/* x [B,T,hidden] through the layer whose names begin with `layer`. */
+static id tower_layer(const struct tower_build *b, id x, const char *layer)
 {
     struct graph *g = b->g;
     const double eps = b->c->eps;
@@ -350,3 +368,100 @@ const struct family idefics3_vision_family = {"idefics3_vision", parse_idefics3_
                                               true};
 const struct family smolvlm_vision_family = {"smolvlm_vision", parse_idefics3_vision, tower_build, "vision_model.",
                                              true};
+
+/* ---- The text tower ----
+ *
+ * the text towers of CLIP and SigLIP.
+ *
+ *     x = tokens(ids) + positions
+ *     the layers of the vision towers (clip.c); CLIP's are causal
+ *     x = layernorm(x);  CLIP: the token at the end of the text;  SigLIP: the last one, projected
+ *
+ * Padding follows the text. A causal token never sees it, and SigLIP was trained with it.
+ */
+
+struct text_tower {
+    struct tower c;
+    struct text_sizes sizes;
+};
+
+/* transformers' defaults. Sizes of images do not matter, and satisfy tower_check. */
+static const struct text_tower clip_text_defaults = {{.hidden = 512,
+                                                 .inner = 2048,
+                                                 .layers = 12,
+                                                 .heads = 8,
+                                                 .channels = 3,
+                                                 .image = 1,
+                                                 .patch = 1,
+                                                 .eps = 1e-5,
+                                                 .range = 0.02,
+                                                 .factor = 1,
+                                                 .act = ACT_QUICK_GELU,
+                                                 .clip = true,
+                                                 .causal = true,
+                                                 .root = ""},
+                                                {.vocabulary = 49408, .positions = 77, .end = 49407}};
+static const struct text_tower siglip_text_defaults = {{.hidden = 768,
+                                                   .inner = 3072,
+                                                   .layers = 12,
+                                                   .heads = 12,
+                                                   .channels = 3,
+                                                   .image = 1,
+                                                   .patch = 1,
+                                                   .eps = 1e-6,
+                                                   .factor = 1,
+                                                   .act = ACT_GELU_TANH,
+                                                   .root = ""},
+                                                  {.vocabulary = 32000, .positions = 64}};
+
+static int check_size(const char *key, int64_t x, int64_t most, struct error *e)
+{
+    return x >= 1 && x <= most ? PL_OK
+                               : error_set(e, PL_USAGE, "%s is %lld, it must lie between 1 and %lld", key, (long long)x,
+                                           (long long)most);
+}
+
+int text_tower_parse(struct bump *b, const struct value *config, bool siglip, struct text_tower **out, struct error *e)
+{
+    struct text_tower *t = *out = bump_alloc(b, sizeof *t);
+    struct text_sizes *s = &t->sizes;
+    *t = siglip ? siglip_text_defaults : clip_text_defaults;
+    int rc = tower_parse_keys(&t->c, config, e);
+    if (!rc) rc = tower_check(&t->c, e);
+    if (!rc) rc = value_opt_int(config, "vocab_size", &s->vocabulary, e);
+    if (!rc) rc = value_opt_int(config, "max_position_embeddings", &s->positions, e);
+    if (!rc && !siglip) rc = value_opt_int(config, "eos_token_id", &s->end, e);
+    s->width = t->c.hidden;
+    s->projection = siglip ? s->width : 0;
+    if (!rc && siglip) rc = value_opt_int(config, "projection_size", &s->projection, e);
+    if (!rc) rc = check_size("vocab_size", s->vocabulary, INT32_MAX, e);
+    if (!rc) rc = check_size("max_position_embeddings", s->positions, 1 << 20, e);
+    return rc || !siglip ? rc : check_size("projection_size", s->projection, 1 << 20, e);
+}
+
+struct text_sizes text_tower_sizes(const struct text_tower *t) { return t->sizes; }
+
+id text_tower_encode(const struct text_tower *t, struct graph *g, const char *part, id ids, id at)
+{
+    const struct tower *c = &t->c;
+    if (!ids) return 0;
+    const struct tower_build b = {.c = c, .g = g, .B = tensor_at(g, ids)->dim[0], .T = tensor_at(g, ids)->dim[1]};
+    const double std = c->clip ? 0.02 * c->factor : 1 / sqrt((double)c->hidden);
+    id x = 0;
+    if (b.T > t->sizes.positions)
+        return graph_fail(g, "rows of %lld tokens, and the text tower has %lld positions", (long long)b.T,
+                          (long long)t->sizes.positions);
+    IN_PART_WITH(g, part, 0) {
+        id words = layer_param(g, "embeddings.", "token_embedding.weight", 2,
+                               (int64_t[]){t->sizes.vocabulary, c->hidden}, std);
+        id positions = layer_param(g, "embeddings.", "position_embedding.weight", 2,
+                                   (int64_t[]){t->sizes.positions, c->hidden}, std);
+        IN_SCOPE(g, "embeddings", 0) x = op_add(g, op_embedding(g, ids, words), op_slice(g, positions, 0, 0, b.T));
+        FOR_LAYERS(layer, g, "encoder.layers", c->layers) x = tower_layer(&b, x, layer.prefix);
+        x = layer_norm(g, x, "", "final_layer_norm", c->eps);
+        x = c->clip ? op_gather(g, x, at) : op_dense(g, op_slice(g, x, 1, b.T - 1, 1));
+        x = op_reshape(g, x, 2, (int64_t[]){b.B, c->hidden});
+        if (!c->clip) x = layer_linear(g, x, "", "head", t->sizes.projection);
+    }
+    return x;
+}

@@ -8,6 +8,8 @@
  */
 #include "models/llava.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "graph/emit.h"
@@ -15,6 +17,8 @@
 #include "models/images.h"
 #include "models/layers.h"
 #include "models/parts.h"
+#include "io/file.h"
+#include "io/safetensors.h"
 
 #define PROJECTOR "multi_modal_projector."
 
@@ -223,3 +227,232 @@ const struct spelling llava_spellings[] = {
 
 const struct family llava_family =
     {"llava", parse_llava, llava_build, "", true, .generates = true, .spellings = llava_spellings};
+
+/* ---- The authors' layout ----
+ *
+ * LLaVA as its authors saved it, and LLaVA-Med (model_type llava_llama,
+ * llava_mistral or llava): one config.json with the decoder's keys and those of the vision tower
+ * (mm_*) beside each other.
+ *
+ *     model.layers.0..., lm_head.weight            the decoder, under its own names
+ *     model.mm_projector.0.weight, .2.weight       mlp2x_gelu; of `linear` model.mm_projector.weight
+ *     model.vision_tower.vision_tower.vision_model...   the tower, where it was saved
+ *
+ * Often the tower was not saved: then it is in a folder of its own, which the key
+ * model.vision_tower names. Its configuration is that of this folder, or follows from
+ * mm_vision_tower, a name on the Hugging Face Hub.
+ */
+
+#define TOWER "model.vision_tower.vision_tower"
+enum { IMAGE_TOKEN = -200 }; /* in input_ids, at each feature of an image; no id of a vocabulary */
+
+#define CLIP_LARGE(image)                                                                                                                       \
+    "{\"model_type\": \"clip_vision_model\", \"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 24, \"num_attention_heads\": 16, " \
+    "\"image_size\": " #image ", \"patch_size\": 14}"
+
+/* Towers by their names on the Hub. */
+static const struct {
+    const char *name, *config;
+} published[] = {
+    {"openai/clip-vit-large-patch14-336", CLIP_LARGE(336)},
+    {"openai/clip-vit-large-patch14", CLIP_LARGE(224)},
+    {"google/siglip-so400m-patch14-384",
+     "{\"model_type\": \"siglip_vision_model\", \"hidden_size\": 1152, \"intermediate_size\": 4304, "
+     "\"num_hidden_layers\": 27, \"num_attention_heads\": 16, "
+     "\"image_size\": 384, \"patch_size\": 14}"},
+};
+
+/* --- the tower -------------------------------------------------------------------------------- */
+
+static bool is_of_tower(const char *name) { return strstr(name, "vision_tower.") != NULL; }
+
+static int find_in_file(const char *path, bool *found, struct error *e)
+{
+    struct st_file f;
+    if (st_open(path, &f, e)) return e->code;
+    for (uint32_t i = 0; i < f.n_entries && !*found; i++) *found = is_of_tower(f.entries[i].name);
+    st_close(&f);
+    return PL_OK;
+}
+
+/* Whether the folder's index, its model.safetensors, or else any of its files has a tensor of the
+ * tower. */
+static int find_tower(struct model *m, bool *found, struct error *e)
+{
+    const char *index = bump_format(&m->memory, "%s/model.safetensors.index.json", m->path),
+               *file = bump_format(&m->memory, "%s/model.safetensors", m->path);
+    *found = false;
+    if (file_exists(index)) {
+        struct value *root;
+        int rc = json_read_file(index, 64u << 20, &m->memory, &root, e);
+        const struct value *map = rc ? NULL : value_get(root, "weight_map");
+        for (uint32_t i = 0; map && i < map->count && !*found; i++)
+            *found = map->kind == VALUE_MAP && is_of_tower(map->items[i]->key);
+        return rc;
+    }
+    if (file_exists(file)) return find_in_file(file, found, e);
+    struct names files;
+    int rc = dir_list_ending(m->path, ".safetensors", &files, e);
+    for (uint32_t i = 0; i < files.n && !rc && !*found; i++) rc = find_in_file(files.at[i], found, e);
+    names_free(&files);
+    return rc;
+}
+
+static int unknown_tower(const struct model *m, const char *name, bool inside, struct error *e)
+{
+    return error_set(e, PL_USAGE,
+                     "%s the vision tower %.200s (mm_vision_tower); set model.vision_tower to the folder of that model",
+                     inside     ? "the sizes are not known of"
+                     : *m->path ? "the folder has no weights of"
+                                : "there is no folder of",
+                     *name ? name : "without a name");
+}
+
+/* The configuration of a tower that is in the model's own folder: that of `folder`, or by the
+ * tower's name; or vision_config, where a model that was put together has it (prs_med.c). */
+static int read_sizes(struct model *m, const struct value *config, const char *folder, const char *name,
+                      struct value **out, struct error *e)
+{
+    const struct value *own = config ? value_get(config, "vision_config") : NULL;
+    char path[1100];
+    if (own && own->kind == VALUE_MAP) return *out = value_copy(&m->memory, own), PL_OK;
+    snprintf(path, sizeof path, "%s/config.json", folder ? folder : "");
+    if (folder) return json_read_file(path, 16u << 20, &m->memory, out, e);
+    for (size_t i = 0; i < COUNT(published); i++)
+        if (!strcmp(published[i].name, name))
+            return json_parse(published[i].config, strlen(published[i].config), &m->memory, out, e);
+    return unknown_tower(m, name, true, e);
+}
+
+/* A tower in a folder of its own. That folder must not name another: it may be the model's. */
+static int add_folder(struct model *m, const char *folder, struct error *e)
+{
+    struct value *config;
+    const char *type = "";
+    int rc = read_sizes(m, NULL, folder, NULL, &config, e);
+    if (!rc) rc = value_opt_string(config, "model_type", &type, e);
+    if (!rc && !strncmp(type, "llava", 5))
+        rc = error_set(e, PL_USAGE,
+                       "the vision tower %.300s is a %.40s, expected clip_vision_model or siglip_vision_model", folder,
+                       type);
+    return rc ? rc : llava_add_tower(m, TOWER, NULL, folder, e);
+}
+
+/* The tower's folder is that of model.vision_tower, or the one that mm_vision_tower is. Weights in
+ * the model's own folder come first: they were trained there. */
+static int add_tower(struct model *m, const struct value *config, struct error *e)
+{
+    const char *name = "", *folder = m->chosen.vision_tower;
+    struct value *sizes;
+    bool inside = !*m->path;
+    int rc = value_opt_string(config, "mm_vision_tower", &name, e);
+    if (!rc && *m->path) rc = find_tower(m, &inside, e);
+    if (rc) return rc;
+    if (folder && !dir_exists(folder)) return model_missing(folder, e) ? error_prepend(e, "model.vision_tower") : PL_OK;
+    if (!folder && *name && dir_exists(name)) folder = name;
+    if (!inside) return folder ? add_folder(m, folder, e) : unknown_tower(m, name, false, e);
+    rc = read_sizes(m, config, folder, name, &sizes, e);
+    return rc ? rc : llava_add_tower(m, TOWER, sizes, NULL, e);
+}
+
+/* --- the projector ---------------------------------------------------------------------------- */
+
+/* linear, identity, or mlpNx_gelu: N linear layers, numbered with the activations between them. */
+static int parse_authors_projector(struct llava *c, const struct value *config, struct error *e)
+{
+    static const char *const numbers[LLAVA_LINEARS] = {"0", "2", "4", "6", "8", "10", "12", "14"};
+    const char *type = "linear";
+    int rc = value_opt_string(config, "mm_projector_type", &type, e);
+    c->act = ACT_GELU;
+    c->bias = true;
+    c->prefix = "model.mm_projector.";
+    if (!rc && !strcmp(type, "linear")) {
+        c->prefix = "model.";
+        c->linear[0] = "mm_projector";
+        c->linears = 1;
+    } else if (!rc && strcmp(type, "identity")) {
+        char *end = NULL;
+        const long n = !strncmp(type, "mlp", 3) ? strtol(type + 3, &end, 10) : 0;
+        if (n < 1 || n > LLAVA_LINEARS || strcmp(end, "x_gelu"))
+            return error_set(
+                e, PL_USAGE,
+                "mm_projector_type \"%.60s\": expected linear, identity, or mlpNx_gelu with N from 1 to %d", type,
+                LLAVA_LINEARS);
+        c->linears = (int)n;
+        memcpy(c->linear, numbers, sizeof numbers);
+    }
+    return rc;
+}
+
+static int parse_selection(struct llava *c, const struct value *config, struct error *e)
+{
+    const char *feature = "patch", *aspect = "pad", *merge = "flat";
+    c->n_states = 1;
+    c->states[0] = -2;
+    int rc = value_opt_int(config, "mm_vision_select_layer", &c->states[0], e);
+    if (!rc) rc = value_opt_string(config, "mm_vision_select_feature", &feature, e);
+    if (!rc) rc = value_opt_string(config, "image_aspect_ratio", &aspect, e);
+    if (!rc) rc = value_opt_string(config, "mm_patch_merge_type", &merge, e);
+    if (!rc && strcmp(feature, "patch") && strcmp(feature, "cls_patch"))
+        rc = error_set(e, PL_USAGE, "mm_vision_select_feature \"%.40s\": expected patch or cls_patch", feature);
+    if (!rc && (!strncmp(aspect, "anyres", 6) || strcmp(merge, "flat")))
+        rc = error_set(e, PL_USAGE,
+                       "image_aspect_ratio %.40s with mm_patch_merge_type %.40s: images in tiles are not supported; "
+                       "use a model with image_aspect_ratio pad or square",
+                       aspect, merge);
+    return rc;
+}
+
+/* --- the model -------------------------------------------------------------------------------- */
+
+/* CLIP's class token is left out; SigLIP has none. */
+static void drop_class_token(struct model *m, struct llava *c, const struct value *config)
+{
+    const char *feature = "patch";
+    struct error ignored;
+    const struct tower_sizes s = tower_sizes(model_part(m, TOWER));
+    value_opt_string(config, "mm_vision_select_feature", &feature, &ignored);
+    c->drop_first = !strcmp(feature, "patch") && s.tokens > s.side * s.side;
+}
+
+int llava_parse_original(struct model *m, const struct value *config, const char *decoder, struct error *e)
+{
+    struct llava *c = m->config = bump_alloc(&m->memory, sizeof *c);
+    *c = (struct llava){.tower = TOWER, .decoder = "", .std = 0.02};
+    m->leaves_tower = true;
+    struct value *text = value_copy(&m->memory, config);
+    value_put(&m->memory, text, "model_type", value_string(&m->memory, decoder));
+    int64_t width = 0;
+    int rc = llava_add_decoder(m, c->decoder, text, e);
+    if (!rc) rc = parse_authors_projector(c, config, e);
+    if (!rc) rc = parse_selection(c, config, e);
+    if (!rc) rc = add_tower(m, config, e);
+    if (!rc) rc = value_opt_int(config, "mm_hidden_size", &width, e);
+    if (!rc && width && width != tower_sizes(model_part(m, TOWER)).width)
+        rc = error_set(e, PL_USAGE,
+                       "mm_hidden_size is %lld, and the vision tower%s%.300s has a hidden_size of %lld: it belongs to "
+                       "another model",
+                       (long long)width, m->chosen.vision_tower ? " " : "",
+                       m->chosen.vision_tower ? m->chosen.vision_tower : "",
+                       (long long)tower_sizes(model_part(m, TOWER)).width);
+    if (rc) return rc;
+    drop_class_token(m, c, config);
+    bool start_end = false;
+    if (value_opt_bool(config, "mm_use_im_start_end", &start_end, e) ||
+        llava_describe(m, c, IMAGE_TOKEN, IMAGE_AS_PIECES, e))
+        return e->code;
+    m->images->start_end = start_end;
+    return PL_OK;
+}
+
+static int parse_llama(struct model *m, const struct value *v, struct error *e)
+{
+    return llava_parse_original(m, v, "llama", e);
+}
+static int parse_mistral(struct model *m, const struct value *v, struct error *e)
+{
+    return llava_parse_original(m, v, "mistral", e);
+}
+
+const struct family llava_llama_family = {"llava_llama", parse_llama, llava_build, "", true, .generates = true};
+const struct family llava_mistral_family = {"llava_mistral", parse_mistral, llava_build, "", true, .generates = true};

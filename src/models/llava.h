@@ -1,6 +1,5 @@
 /*
- * llava.h: what the files of LLaVA share: llava.c, the folders of transformers, and
- * llava_original.c, those of the original code.
+ * llava.h: what llava.c and smolvlm.c share.
  *
  *     pixel_values ─ tower ─ chosen states ─ projector ─┐
  *     input_ids ─ embedding ────────────────────────────┴─ decoder ─ logits, loss

@@ -18,7 +18,7 @@
 
 #include "models/model.h"
 
-/* --- decoders: llama, mistral, qwen2 (decoder.c) ---------------------------------------------- */
+/* --- decoders: llama, mistral, qwen2 (llama.c) ---------------------------------------------- */
 
 int64_t decoder_width(const struct model *m); /* C of the embeddings */
 /* For parse: names of the decoder's parameters begin with `root` instead of "model.", and the head
@@ -94,7 +94,7 @@ id tower_encode(const struct model *m, struct graph *g, const char *part, id pix
  * its head. */
 id tower_pool(const struct model *m, struct graph *g, const char *part, id last);
 
-/* --- text towers of clip and siglip (clip_text.c) --------------------------------------------- */
+/* --- text towers of clip and siglip (clip.c) --------------------------------------------- */
 
 struct text_tower;
 /* Parses a text_config of a clip or siglip. The tower is in `b`. */

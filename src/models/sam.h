@@ -2,10 +2,10 @@
  * sam.h: shared by the files of Segment Anything.
  *
  *     sam.c           configuration, ports, assembly
- *     sam_encoder.c   pixels -> image embedding
+ *     sam.c           pixels -> image embedding
  *     sam_prompt.c    points, boxes, masks -> tokens and a dense embedding
  *     sam_decoder.c   both -> masks and their predicted IoU
- *     tinyvit.c       the encoder of TinySAM and MobileSAM
+ *     tinysam.c       the encoder of TinySAM and MobileSAM
  *     tinysam.c       its configuration, and the family
  *
  * Prompt encoder and decoder do not depend on the image encoder: any encoder that returns
@@ -39,12 +39,15 @@ struct sam_decoder {
     enum act_kind act;
 };
 
+struct sam_build;
 struct tinyvit;
 struct sam {
     struct sam_vision vision;
-    /* The TinyViT encoder; `vision` then holds only its input and output sizes. NULL: `vision` is
-     * the encoder. */
+    /* The sizes of TinyViT; `vision` then holds only its input and output sizes. NULL: `vision` has
+     * all sizes of the encoder. */
     const struct tinyvit *tiny;
+    /* Encodes pixels [B,side,side,channels] to [B,grid,grid,output]. */
+    id (*encode)(const struct sam_build *b, id pixels);
     struct sam_prompts prompts;
     struct sam_decoder decoder;
 };
@@ -91,9 +94,6 @@ void sam_forward(const struct model *m, struct graph *g, const struct batch *giv
 /* The input pixels from bytes, as the loader provides them: images u8 [B,side,side,3] and
  * image_valid i32 [B,2]. */
 id sam_images(const struct sam_build *b);
-/* Pixels [B,side,side,channels] to [B,grid,grid,output]. */
-id sam_encode(const struct sam_build *b, id pixels);
-id tinyvit_encode(const struct sam_build *b, id pixels);
 
 /* The frequencies of the position encoding, [2,hidden/2]: a parameter. */
 id sam_frequencies(const struct sam_build *b);
@@ -115,7 +115,7 @@ struct sam_masks {
     id iou;         /* [B*M,K] */
 };
 /* Interactive training: rounds of prompts, each of which corrects the errors of the previous masks
- * (sam_rounds.c). Emits the output "loss" and, in the evaluation, statistics. */
+ * (sam_prompt.c). Emits the output "loss" and, in the evaluation, statistics. */
 void sam_rounds(const struct sam_build *b, id image);
 
 /* image [B,grid,grid,hidden]. */

@@ -4,7 +4,7 @@
  * is read.
  */
 #include "base/crc32c.h"
-#include "data/formats/shard.h"
+#include "data/formats/sa1b.h"
 #include "files.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -13,12 +13,12 @@
 
 #include "data/detect/layout.h"
 #include "data/formats/csv.h"
-#include "data/formats/parquet_set.h"
+#include "data/dataset.h"
 #include "data/images/image_files.h"
 #include "data/images/unread.h"
 #include "data/masks/label.h"
 #include "data/text/conversation.h"
-#include "data/text/not_tokens.h"
+#include "data/text/tokens.h"
 #include "data/text/records.h"
 #include "io/parquet.h"
 

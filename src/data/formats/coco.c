@@ -15,6 +15,7 @@
 
 #include "base/mapped.h"
 #include "data/masks/annotation.h"
+#include "data/faults.h"
 #include "io/file.h"
 
 /* --- the table ------------------------------------------------------------------------ */
@@ -442,7 +443,7 @@ static enum data_fault coco_image(const struct dataset *d, uint64_t i, void *to,
     else snprintf(path, sizeof path, "%s/%s", f->folder, name);
     out->w = m->w;
     out->h = m->h;
-    return dataset_read_file(path, to, room, &out->n, e);
+    return fault_read_file(path, to, room, &out->n, e);
 }
 
 /* Reads one annotation from the file into a mask; *used grows by its bytes. */

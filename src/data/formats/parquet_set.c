@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "data/formats/csv.h"
-#include "data/formats/parquet_set.h"
+#include "data/dataset.h"
 #include "data/masks/label.h"
 #include "io/file.h"
 #include "io/parquet_cell.h"

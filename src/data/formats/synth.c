@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "base/random.h"
-#include "data/masks/annotation_write.h"
+#include "data/masks/annotation.h"
 #include "data/images/jpeg.h"
 
 enum { MAX_CORNERS = 96, QUALITY = 95 };

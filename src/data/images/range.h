@@ -8,7 +8,7 @@
  *     full          0 and 65535
  *     percentiles   the 0.5 and 99.5 percentiles of each image's pixels above 0
  *     window        two values, the same for all images
- *     auto          decided over the dataset (dataset_survey.h): full, or the window of its percentiles.
+ *     auto          decided over the dataset (data/dataset_survey.c): full, or the window of its percentiles.
  *                   An image without a dataset is a dataset of one image.
  *
  * Images of 8 bits are used as they are, whatever the range.

@@ -21,7 +21,6 @@
 
 #include <string.h>
 
-#include "data/images/resize_table.h"
 
 enum { ONE = 1 << RESIZE_BITS, HALF = ONE / 2, FINE_HALF = 1 << (RESIZE_FINE_BITS - 1), SLACK = 16 };
 

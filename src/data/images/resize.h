@@ -65,4 +65,32 @@ uint8_t *resize_image(const uint8_t *rgb, uint32_t width, uint32_t height, uint3
 /* SAM's size: the longer side becomes `side`, the other int(x * scale + 0.5), at least 1. */
 void resize_longest(uint32_t width, uint32_t height, uint32_t side, uint32_t *to_width, uint32_t *to_height);
 
+/* ---- Tables of an axis ----
+ *
+ * the weights of one axis of a resize, for resize.c.
+ *
+ * For every output position: the first source position under the filter, and a weight for each
+ * position from there on.
+ */
+
+enum { RESIZE_BITS = 14, RESIZE_FINE_BITS = 22 };
+
+struct resize_window {
+    enum resize_filter filter;
+    uint32_t source, to;   /* sizes: of the source and of the whole result */
+    double from, length;   /* the window of the source */
+    uint32_t out, n;       /* the output positions of the table */
+    bool mirror;           /* position i of the result is position to - 1 - i */
+};
+
+/* An upper bound of the weights per position. */
+uint32_t resize_table_taps(const struct resize_window *w);
+size_t resize_table_bytes(const struct resize_window *w);
+/* Fills a table at *at, which advances by at most resize_table_bytes. No position reads outside of
+ * the source, and all have the same number of weights. */
+void resize_table_fill(struct resize_axis *x, const struct resize_window *w, uint8_t **at);
+
+/* Takes `bytes` from *at, which stays aligned to 64. */
+void *resize_carve(uint8_t **at, size_t bytes);
+
 #endif

@@ -1,5 +1,5 @@
 /*
- * resize_table.c: see resize_table.h. One row per filter.
+ * resize_table.c: the weights of an axis (see resize.h). One row per filter.
  *
  * A filter that shrinks is widened by the scale, which is the antialiasing. The triangle's weights
  * are 14-bit integers with a sum of exactly 1.0, so no result leaves 0..255 and equal pixels stay
@@ -11,7 +11,7 @@
  * position may begin before it; rows arrive in order and are dropped in order, so no position
  * begins behind the next one.
  */
-#include "data/images/resize_table.h"
+#include "data/images/resize.h"
 
 #include <math.h>
 #include <string.h>

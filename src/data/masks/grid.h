@@ -20,6 +20,7 @@
 #define GRID_H
 
 #include "data/masks/rle.h"
+#include "data/masks/mask.h"
 
 struct grid_geometry {
     uint32_t h, w;                         /* the source image */
@@ -62,5 +63,18 @@ void grid_raster_label(const struct grid *g, const void *pixels, size_t stride, 
                        void *bits);
 /* The number of set bits. */
 uint64_t grid_count(const struct grid *g, const void *bits);
+
+/* ---- Cells ----
+ *
+ * masks that are stored already sampled, SHAPE_BITS of mask.h: bits of a packed store,
+ * or bytes of a memory map.
+ */
+
+/* Resamples the mask to the bits of another grid. If the grid is the one that the cells were
+ * sampled with, they are copied; otherwise a cell of the grid takes the stored cell under its
+ * source pixel. Bits outside of the image are 0, even if stored cells there are not. */
+void cells_raster(const struct shape *s, const struct grid *g, void *bits);
+/* Computes area, box and runs down the columns, in cells. */
+void cells_measure(const struct shape *s, struct rle_facts *f);
 
 #endif

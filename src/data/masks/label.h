@@ -40,7 +40,7 @@ struct dataset_json;
 int label_set_values(struct label_options *o, char *const *categories, uint32_t n, const struct dataset_json *names,
                      struct error *e);
 
-/* What one mask image looks like (dataset_survey.h). */
+/* What one mask image looks like (data/dataset_survey.c). */
 enum label_look {
     LOOK_EMPTY,       /* 0 everywhere */
     LOOK_ONE,         /* one value besides 0 */

@@ -44,7 +44,7 @@ struct shape {
             int bytes;
             uint32_t id; /* the pixels of this value are the mask */
         } label;
-        struct {            /* of a store with masks that are already sampled (cells.h) */
+        struct {            /* of a store with masks that are already sampled (grid.h) */
             const void *at; /* rows of `stride` bytes: bits as in grid.h, or bytes */
             size_t stride;
             uint32_t id;    /* 0: bits; else the bytes of this value are the mask */

@@ -3,7 +3,7 @@
  *
  *   IN.tar, IN.tar.gz, gzip under a .tar name, a folder of them, a folder of extracted files
  *       gunzip to a file beside the output       only if the input is compressed
- *       index: pairs by name, report of damage   data/formats/shard.h
+ *       index: pairs by name, report of damage   data/formats/sa1b.h
  *       pairs in order of their names, decoded, unchanged or resized
  *   OUT/IN.tar   plain ustar, sorted, and its index OUT/IN.tar.idx
  */
@@ -15,13 +15,12 @@
 #include <unistd.h>
 
 #include "base/progress.h"
-#include "data/formats/shard.h"
+#include "data/formats/sa1b.h"
 #include "data/formats/tar.h"
 #include "data/images/image.h"
 #include "data/images/jpeg.h"
 #include "data/images/resize.h"
 #include "data/masks/annotation.h"
-#include "data/masks/annotation_write.h"
 #include "data/masks/grid.h"
 #include "io/gunzip.h"
 #include "io/png.h"

@@ -13,10 +13,36 @@
 #include <strings.h>
 
 #include "data/images/image_files.h"
-#include "data/text/turns.h"
 #include "io/json.h"
 #include "text/template/chat_images.h"
+#include "io/value.h"
 
+
+/* ---- Turns ---- */
+
+static bool is_by_column(const struct value *v)
+{
+    if (!v || v->kind != VALUE_MAP || !v->count) return false;
+    for (uint32_t i = 0; i < v->count; i++)
+        if (v->items[i]->kind != VALUE_LIST || v->items[i]->count != v->items[0]->count) return false;
+    return true;
+}
+
+/* {from: [a, b], value: [c, d]}, as older tables of Hugging Face datasets have a list of structs,
+ * becomes [{from: a, value: c}, {from: b, value: d}] in `b`. Any other value is returned as it
+ * is. */
+static const struct value *turns_by_row(struct bump *b, const struct value *v)
+{
+    if (!is_by_column(v)) return v;
+    struct value *rows = value_new(b, VALUE_LIST);
+    for (uint32_t k = 0; k < v->items[0]->count; k++) {
+        struct value *row = value_new(b, VALUE_MAP);
+        for (uint32_t i = 0; i < v->count; i++)
+            value_put(b, row, v->items[i]->key, value_copy(b, v->items[i]->items[k]));
+        value_append(b, rows, row);
+    }
+    return rows;
+}
 
 static const char *const fault_names[SAMPLE_FAULTS] = {
     [SAMPLE_FINE] = "usable",

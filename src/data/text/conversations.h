@@ -12,7 +12,7 @@
  *
  * A token sees its own conversation up to itself, and padding sees nothing. The first token of a
  * conversation has no label: nothing before it could predict it. Which conversations share a row is
- * fixed when the store is opened (rows.h), so a row is a sample like any other.
+ * fixed when the store is opened (struct rows), so a row is a sample like any other.
  *
  * A text is a conversation without turns. If it is longer than a row it is split into rows. Whole
  * samples are held out; of a dataset that is a single text, rows.
@@ -20,8 +20,35 @@
 #ifndef CONVERSATIONS_H
 #define CONVERSATIONS_H
 
-#include "data/text/rows.h"
 #include "data/text/token_store.h"
+#include "base/base.h"
+
+/* ---- Rows ----
+ *
+ * packing: which samples share a row, which has room for some tokens, some images and some
+ * frames of videos.
+ *
+ * Best fit decreasing: from the longest sample to the shortest, each goes into the row with the
+ * least room for tokens that holds it, its images and frames included. It depends on the sizes
+ * alone. Rows are numbered by their first sample, and the samples of a row keep their order, so
+ * that rows of an unshuffled run follow the file.
+ */
+
+/* Of a sample; of a row; of the room that is left in a row. */
+struct row_size {
+    uint32_t tokens, images, frames;
+};
+
+struct rows {
+    uint32_t n;
+    uint32_t *first;   /* [n + 1] into samples */
+    uint32_t *samples; /* every sample once, row after row */
+};
+
+/* sizes[n], each of 1 to most.tokens tokens and at most most.images images and most.frames frames.
+ * `pack` false: each sample has a row of its own. */
+void rows_pack(struct rows *r, const struct row_size *sizes, uint32_t n, struct row_size most, bool pack);
+void rows_free(struct rows *r);
 
 /* In the order of the choices of data.train_on, data.too_long and data.too_many_images. */
 enum train_on { TRAIN_ON_ASSISTANT, TRAIN_ON_LAST, TRAIN_ON_ALL };

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "data/text/conversation.h"
-#include "data/text/not_tokens.h"
+#include "data/text/tokens.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/parquet_rows.h"

@@ -1,5 +1,5 @@
 /*
- * rows.c: see rows.h.
+ * rows.c: see conversations.h.
  *
  * Rows with the same room are a linked list. A bit for each room says whether its list has rows,
  * and a bit for each 64 of these whether any is set, so that the least room that is large enough is
@@ -7,7 +7,7 @@
  * such lists of their own. Time is that of sorting by length, which is counted, and of looking at
  * each of these numbers.
  */
-#include "data/text/rows.h"
+#include "data/text/conversations.h"
 
 #include <string.h>
 

@@ -9,6 +9,7 @@
 #define NIFTI_H
 
 #include "data/volumes/volume.h"
+#include "base/base.h"
 
 enum { NIFTI_HEAD = 544 }; /* bytes that nifti_parse looks at */
 
@@ -41,7 +42,7 @@ int nifti_read(const struct volume *v, uint32_t slice, uint32_t modality, void *
 size_t nifti_raw_index(const struct volume *v, uint32_t x, uint32_t y);
 uint32_t nifti_raw_slice(const struct volume *v, uint32_t slice);
 
-/* Writes a volume of labels (nifti_write.c) a slice at a time, in any order, in the geometry of
+/* Writes a volume of labels a slice at a time, in any order, in the geometry of
  * `like`, whose header is copied if it is NIfTI. Labels are in the order of the view: the file has
  * the order of the array. Slices that are not written are 0. A path that ends with .gz is
  * compressed. */
@@ -53,5 +54,22 @@ int nifti_write_slice(struct nifti_writer *w, uint32_t slice, const uint16_t *la
 /* Ends the file and renames it to its path; `failed`: only frees. Memory does not depend on the
  * size of the volume. */
 int nifti_write_end(struct nifti_writer *w, bool failed, struct error *e);
+
+/* ---- The cache of decompressed volumes ----
+ *
+ * files that are made of volumes once and found again by later runs: decompressed
+ * .nii.gz, and which slices of a label volume have labels.
+ *
+ * They lie in the folder data.volume_cache, else $XDG_CACHE_HOME/plimsoll/volumes
+ * (~/.cache/plimsoll/volumes). A name holds a hash of the volume's path, size and time, so a
+ * changed volume gets a new file; the folder may be deleted at any time between runs.
+ */
+
+/* The path of the cache file of a volume with this ending; creates the folder. PL_FAIL: there is no
+ * folder that can be written. */
+int volume_cache_path(const char *volume, const char *folder, const char *ending, struct text *out, struct error *e);
+/* Decompresses `from` to the file, unless it is there: exactly `bytes` of it, or PL_USAGE: the file
+ * is cut, damaged, or longer. The disk keeps 1 GiB free: PL_FAIL. */
+int volume_cache_gunzip(const char *from, const char *to, uint64_t bytes, struct error *e);
 
 #endif

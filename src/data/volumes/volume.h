@@ -13,7 +13,7 @@
  * nearest. Pages of a TIFF are slices as they are.
  *
  * Opening reads the header and may allocate. A .nii.gz has no random access: opening decompresses
- * it once into a cache file (volume_cache.h). After that a volume is constant, reading allocates
+ * it once into a cache file (nifti.h). After that a volume is constant, reading allocates
  * nothing but inside of libtiff and image libraries, no file stays open, and any number of threads
  * may read. Messages do not name the volume.
  */

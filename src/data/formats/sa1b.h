@@ -1,5 +1,5 @@
 /*
- * shard.h: pairs of an image and its annotations, from a tar or a folder.
+ * sa1b.h: pairs of an image and its annotations, from a tar or a folder.
  *
  *     sa_000020.tar                          pair 0   sa_223750   image, text
  *       ./sa_223751.json                     pair 1   sa_223751   image, text
@@ -15,8 +15,8 @@
  *
  * After opening nothing is allocated, and any number of threads may read.
  */
-#ifndef SHARD_H
-#define SHARD_H
+#ifndef SA1B_H
+#define SA1B_H
 
 #include "base/base.h"
 
