@@ -5,7 +5,7 @@
  * item of modules_to_save and each layers_pattern. Nearly all of them are plain names, so a pattern
  * is either
  *
- *     plain   letters, digits, _ - and ., perhaps after ^; compared here. A dot is any character, as
+ *     plain   letters, digits, _ - and ., perhaps after ^; compared here. A dot is any character as
  *             in the expression that it is.
  *     regex   everything else, wrapped as PEFT wraps it
  *
@@ -43,7 +43,7 @@ static bool is_plain(const char *s)
     return *s && strspn(s, letters) == strlen(s);
 }
 
-/* True if the name has the pattern at this position; n is the pattern's length. */
+/* Reports whether the name has the pattern at this position; n is the pattern's length. */
 static bool plain_at(const char *name, const char *plain, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -51,7 +51,8 @@ static bool plain_at(const char *name, const char *plain, size_t n)
     return true;
 }
 
-/* The positions at which a part of the name begins: 0 and behind each dot. NULL: no more. */
+/* Returns the next position at which a part of the name begins, which is behind a dot; NULL: there
+ * is none. */
 static const char *next_part(const char *at)
 {
     const char *dot = strchr(at, '.');
@@ -213,7 +214,7 @@ int adapter_unanswered(const struct adapter *a, const char *section, struct erro
                      section, key);
 }
 
-/* Items of a list: the name itself, or its last parts. */
+/* Reports whether an item of the list is the module's name, or its last parts. */
 static bool listed(const struct adapter_names *l, const char *module)
 {
     size_t length = strlen(module);
@@ -232,7 +233,7 @@ static bool listed_whole(const struct adapter_names *l, const char *module)
     return false;
 }
 
-/* (.*\.)?(key)$ */
+/* Matches (.*\.)?(key)$. */
 static bool is_last_parts(const struct adapter *a, const struct pattern *p, const char *module, const char *key)
 {
     if (!p->plain) return answer(a, regex_match(p->regex, module), key);
@@ -241,7 +242,7 @@ static bool is_last_parts(const struct adapter *a, const struct pattern *p, cons
     return length == n || (!p->first && module[length - n - 1] == '.');
 }
 
-/* (^|.*\.)item($|\..*) */
+/* Matches (^|.*\.)item($|\..*). */
 static bool is_inside(const struct adapter *a, const struct pattern *p, const char *module)
 {
     if (!p->plain) return answer(a, regex_match(p->regex, module), "modules_to_save");
@@ -251,7 +252,7 @@ static bool is_inside(const struct adapter *a, const struct pattern *p, const ch
     return false;
 }
 
-/* The module's name as the adapter's patterns have it. */
+/* Returns the module's name as the adapter's patterns have it. */
 static const char *adapter_name(const struct adapter *a, const char *module, char out[NAME_ROOM])
 {
     CHECK(a->compiled, "adapter_check comes first");
@@ -279,15 +280,15 @@ bool adapter_saves(const struct adapter *a, const char *module)
     return saves(a, adapter_name(a, module, name));
 }
 
-/* The digits at `at` as a number if a dot follows them, else -1. */
+/* Returns the digits at `at` as a number if a dot follows them, else -1. */
 static int64_t layer_number(const char *at)
 {
     size_t n = strspn(at, "0123456789");
     return n && n < 18 && at[n] == '.' ? strtoll(at, NULL, 10) : -1;
 }
 
-/* The layer of a module by PEFT's expression without a layers_pattern, .*?\.[^.]*\.(\d+)\. : the
- * first number behind at least two parts. -1: none. */
+/* Returns the layer of a module by PEFT's expression without a layers_pattern, .*?\.[^.]*\.(\d+)\.
+ * : the first number behind at least two parts. -1: none. */
 static int64_t layer_of(const char *module)
 {
     const char *at = next_part(module);
@@ -297,7 +298,7 @@ static int64_t layer_of(const char *module)
     return -1;
 }
 
-/* By (?:^|.*?\.)pattern\.(\d+)\. */
+/* Returns the layer of a module by (?:^|.*?\.)pattern\.(\d+)\. ; -1: none. */
 static int64_t layer_by_pattern(const struct adapter *a, const struct pattern *p, const char *module)
 {
     size_t from, n;
@@ -347,7 +348,7 @@ bool adapter_trains_bias(const struct adapter *a, const char *parameter, bool ad
     return is_bias && (a->bias == ADAPTER_BIAS_ALL || (a->bias == ADAPTER_BIAS_LORA_ONLY && adapted));
 }
 
-/* The first pattern that matches, or NULL. */
+/* Returns the first pattern that matches, or NULL. */
 static const struct adapter_pattern *pattern_of(const struct adapter *a, const struct adapter_pattern *at,
                                                 const struct pattern *compiled, uint32_t n, const char *key,
                                                 const char *module)

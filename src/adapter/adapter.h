@@ -70,22 +70,22 @@ struct adapter {
  * checked. Thread-safe. */
 int adapter_check(struct adapter *a, const char *section, struct bump *memory, struct error *e);
 
-/* True if a module is copied and trained as a whole, or is inside of such a module
+/* Reports whether a module is copied and trained as a whole, or is inside of such a module
  * (modules_to_save). As in PEFT an item is the end of a name, whatever precedes it: "head" saves
  * lm_head too. */
 bool adapter_saves(const struct adapter *a, const char *module);
-/* True if a linear module gets an adapter. `head`: it is the output head, which all-linear leaves
- * out. A module that adapter_saves is never adapted. */
+/* Reports whether a linear module gets an adapter. `head`: it is the output head, which all-linear
+ * leaves out. A module that adapter_saves is never adapted. */
 bool adapter_adapts(const struct adapter *a, const char *module, bool head);
-/* True if a parameter of the base is a bias that is trained (bias). `adapted`: its module has an
- * adapter. */
+/* Reports whether a parameter of the base is a bias that is trained (bias). `adapted`: its module
+ * has an adapter. */
 bool adapter_trains_bias(const struct adapter *a, const char *parameter, bool adapted);
 /* Rank, and the factor on the adapter's product: alpha / r, or with use_rslora alpha / sqrt(r). */
 int64_t adapter_rank(const struct adapter *a, const char *module);
 double adapter_scale(const struct adapter *a, const char *module);
 
-/* PL_USAGE if a regular expression needed too many steps for one of the modules that were asked
- * about, so that an answer above was a guess. Ask once behind all modules. */
+/* Returns PL_USAGE if a regular expression needed too many steps for one of the modules that were
+ * asked about, so that an answer above was a guess. It is called once, behind all modules. */
 int adapter_unanswered(const struct adapter *a, const char *section, struct error *e);
 
 #endif

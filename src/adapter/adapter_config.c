@@ -47,7 +47,7 @@ static bool is_in(const char *const *list, size_t n, const char *key)
     return false;
 }
 
-/* null, false, 0, "", [] and {}: what Python takes for false. */
+/* Reports whether Python takes the value for false: null, false, 0, "", [] and {}. */
 static bool is_unset(const struct value *v)
 {
     switch (v->kind) {
@@ -82,7 +82,7 @@ static int read_strings(const struct value *v, const char *name, struct bump *me
     return PL_OK;
 }
 
-/* A list of names; null: none. `one`: a name instead of a list is accepted, as in PEFT. */
+/* Reads a list of names; null: none. `one`: a name instead of a list is accepted, as in PEFT. */
 static int read_list(const struct value *map, const char *key, bool one, struct bump *memory, const char *const **at,
                      uint32_t *n, struct error *e)
 {
@@ -256,7 +256,7 @@ static void put_list(struct json_writer *w, const char *key, const char *const *
     else json_put_null(w, key);
 }
 
-/* In the given order, which decides between two patterns that match the same module. */
+/* Writes patterns in the given order, which decides between two that match the same module. */
 static void put_patterns(struct json_writer *w, const char *key, const struct adapter_pattern *at, uint32_t n)
 {
     json_begin_map(w, key);
@@ -275,7 +275,7 @@ static void put_layers(struct json_writer *w, const struct adapter *a)
     json_end(w);
 }
 
-/* A float as Python prints it: 0.0, 0.05. */
+/* Writes a float as Python prints it: 0.0, 0.05. */
 static void put_float(struct json_writer *w, struct bump *b, const char *key, double x)
 {
     char digits[32];

@@ -143,8 +143,8 @@ const struct adapter_tensor *adapter_folder_find(const struct adapter_folder *f,
     return f->n ? bsearch(&key, f->tensors, f->n, sizeof key, tensor_order) : NULL;
 }
 
-/* With bias: all PEFT saves the biases of a copied module under two names: one of them is
- * enough. */
+/* Removes the second copies: with bias: all PEFT saves the biases of a copied module under two
+ * names. */
 static void remove_copies(struct adapter_folder *f)
 {
     uint32_t n = 0;
@@ -278,7 +278,7 @@ void adapter_folder_close(struct adapter_folder *f)
 
 /* --- reading -------------------------------------------------------------------------------- */
 
-/* Elements in row-major order, whatever the strides. */
+/* Reads elements in row-major order, whatever the strides. */
 static void read_pth(const struct pth_tensor *t, int64_t at, int64_t n, uint8_t *to)
 {
     const uint32_t size = dtype_size(t->dtype);
@@ -347,7 +347,8 @@ static const struct renaming {
     {{{"visual.", "model.visual."}, {"model.", "model.language_model."}}},
 };
 
-/* The name of the base that an adapter's tensor belongs to by a spelling, behind a prefix. */
+/* Returns the name of the base that an adapter's tensor belongs to by a spelling, behind a
+ * prefix. */
 static const char *base_name(struct bump *b, const struct adapter_tensor *t, const struct renaming *s,
                              const char *before)
 {
@@ -371,7 +372,7 @@ static bool has_name(const struct base_names *l, const char *name)
     return l->n && bsearch(&name, l->at, l->n, sizeof *l->at, name_order);
 }
 
-/* The number of tensors whose base is found; *first is the first that is not. */
+/* Returns the number of tensors whose base is found; *first is the first that is not. */
 static uint32_t count_matched(const struct adapter_folder *f, const struct base_names *l, const struct renaming *s,
                               const char *before, uint32_t *first)
 {
@@ -385,8 +386,8 @@ static uint32_t count_matched(const struct adapter_folder *f, const struct base_
     return found;
 }
 
-/* What precedes the name of the adapter's first tensor in the base: "module.". NULL: nothing that
- * fits. */
+/* Returns what precedes the name of the adapter's first tensor in the base: "module."; NULL:
+ * nothing that fits. */
 static const char *prefix_in(struct adapter_folder *f, const struct base_names *l)
 {
     const char *own = base_name(&f->memory, &f->tensors[0], &renamings[0], ".");

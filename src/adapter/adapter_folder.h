@@ -8,7 +8,8 @@
  *     base_model.model.MODULE.lora_A.weight            [r,in]
  *     base_model.model.MODULE.lora_B.weight            [out,r]
  *     base_model.model.MODULE.lora_magnitude_vector    [out], with use_dora
- *     base_model.model.PARAMETER                       a tensor that was trained whole (modules_to_save, bias)
+ *     base_model.model.PARAMETER                       a tensor that was trained whole
+ *                                                      (modules_to_save, bias)
  *
  * PEFT writes the names of the modules in memory, which for some models are not those of the base's
  * files. adapter_folder_match finds the spelling that all names share.
@@ -46,7 +47,7 @@ struct adapter_folder {
     struct bump memory;       /* owns all of the above but the open file */
 };
 
-/* True if a folder holds an adapter: adapter_config.json and no config.json. */
+/* Reports whether a folder holds an adapter: adapter_config.json and no config.json. */
 bool adapter_folder_is(const char *dir);
 
 /* Opens a folder and checks it: every A has its B with the rank of the configuration, magnitudes
@@ -61,18 +62,18 @@ void adapter_folder_close(struct adapter_folder *f);
 int adapter_folder_match(struct adapter_folder *f, const char *base, const char *const *names, uint32_t n,
                          struct error *e);
 
-/* The tensor of a module (as the adapter spells it) and part; NULL: none. */
+/* Returns the tensor of a module (as the adapter spells it) and part; NULL: none. */
 const struct adapter_tensor *adapter_folder_find(const struct adapter_folder *f, const char *module,
                                                  enum adapter_part part);
 
 /* Reads elements [at, at + n), in row-major order and in the tensor's dtype. Thread-safe. */
 int adapter_folder_read(const struct adapter_folder *f, const struct adapter_tensor *t, int64_t at, int64_t n, void *to,
                         struct error *e);
-/* The whole tensor in f32; the caller frees *to with mem_free. */
+/* Reads the whole tensor in f32; the caller frees *to with mem_free. */
 int adapter_folder_read_f32(const struct adapter_folder *f, const struct adapter_tensor *t, float **to,
                             struct error *e);
 
-/* For a folder with adapter_model.bin alone: writes its tensors as safetensors into a file in
+/* Writes the tensors of a folder that has only adapter_model.bin as safetensors into a file in
  * memory, opened as *out, whose path is that of the .bin. *out is unchanged if the folder has
  * adapter_model.safetensors. */
 int adapter_folder_convert(const char *dir, struct st_file *out, bool *converted, struct error *e);

@@ -58,7 +58,8 @@ static struct adapter from_keys(const struct config *c, struct bump *b)
     return a;
 }
 
-/* The folder decides: a key that has another value than its default would be ignored. */
+/* Returns an error for a key that has another value than its default: with a folder it would be
+ * ignored. */
 static int check_keys(const struct config *c, struct error *e)
 {
     struct config standard;
@@ -89,7 +90,7 @@ static int from_folder(const struct config *c, struct bump *b, struct adapter *o
     return PL_OK;
 }
 
-/* Tensors of the adapter that begin so. */
+/* Counts the adapter's tensors that begin with a text. */
 static uint32_t count_beginning(const struct adapter_folder *f, const char *with)
 {
     uint32_t n = 0;
@@ -97,7 +98,7 @@ static uint32_t count_beginning(const struct adapter_folder *f, const char *with
     return n;
 }
 
-/* The spelling of each beginning of names that most of the adapter's tensors have. */
+/* Finds the spelling of each beginning of names that most of the adapter's tensors have. */
 static struct spelled find_spelling(const struct adapter_folder *f, const struct spelling *list)
 {
     struct spelled how = spelling_in_memory(list);
@@ -108,8 +109,8 @@ static struct spelled find_spelling(const struct adapter_folder *f, const struct
     return how;
 }
 
-/* PEFT names modules as they are in memory, which for some models is without the root of the
- * published names, or in another spelling. */
+/* Finds how the adapter spells names: PEFT names modules as they are in memory, which for some
+ * models is without the root of the published names, or in another spelling. */
 static int find_names(const struct config *c, const struct family *family, struct adapter *a, struct error *e)
 {
     const char *root = family->root;

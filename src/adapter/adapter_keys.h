@@ -9,7 +9,7 @@
 #include "models/model.h"
 #include "adapter/adapter.h"
 
-/* Whether the configuration asks for an adapter. */
+/* Reports whether the configuration asks for an adapter. */
 bool adapter_given(const struct config *c);
 /* Fills `out` for a model of that family; what it points to is in `b`. With adapter.path the
  * settings are those of the folder's adapter_config.json, and another key with a value of its own

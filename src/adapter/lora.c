@@ -12,7 +12,8 @@
  * DoRA (use_dora) also trains m, the norms of the rows of the adapted weight. With v = w + s B A,
  * its row norms n as constants in the backward, and f = m / n:
  *
- *     y = f (x w^T + d) + bias        with dropout    y = x w^T + bias + f (dropout(x) w^T + d) - dropout(x) w^T
+ *     y = f (x w^T + d) + bias
+ *     y = x w^T + bias + f (dropout(x) w^T + d) - dropout(x) w^T     with dropout
  *
  * The pass runs when the forward is built, before the parameters are frozen and grouped by the
  * configuration: the names of adapters are parameter names like others.
@@ -33,7 +34,7 @@ static const char weight_end[] = ".weight";
 
 static const char *tensor_name(const struct graph *g, id t) { return graph_name(g, tensor_at(g, t)->name); }
 
-/* The parameter that a tensor is a view, or a dense copy, of. */
+/* Returns the parameter that a tensor is a view, or a dense copy, of; 0: none. */
 static id root_of(const struct graph *g, id t)
 {
     for (id n = tensor_at(g, t)->node; n; n = tensor_at(g, t)->node) {
@@ -43,7 +44,8 @@ static id root_of(const struct graph *g, id t)
     return storage_of(g, t)->kind == KIND_PARAM ? t : 0;
 }
 
-/* By tensor: true if an EMBEDDING looks rows up in it. A product with it is a tied output head. */
+/* Marks the tensors in which an EMBEDDING looks rows up: a product with one is a tied output head.
+ * The caller frees the array. */
 static bool *mark_tables(const struct graph *g, enum program p)
 {
     bool *table = mem_alloc(g->tensors.n);
@@ -54,7 +56,8 @@ static bool *mark_tables(const struct graph *g, enum program p)
     return table;
 }
 
-/* By tensor: true if a cross-entropy reads it, or a view of it, or if it is the output "logits". */
+/* Marks the tensors that a cross-entropy reads, itself or through a view, and the output "logits".
+ * The caller frees the array. */
 static bool *mark_logits(const struct graph *g, enum program p)
 {
     bool *logits = mem_alloc(g->tensors.n);
@@ -105,8 +108,8 @@ static bool linear_of(const struct modules *m, const struct node *n, struct line
     return true;
 }
 
-/* A matrix that the model declares but does not compute with, because the loss does not depend on
- * it: its module is a linear layer too, with an adapter that is only kept and saved. */
+/* Finds a matrix that the model declares but does not compute with, because the loss does not
+ * depend on it: its module is a linear layer too, with an adapter that is only kept and saved. */
 static bool idle_linear(const struct modules *m, id t, struct linear *out)
 {
     const char *name = tensor_name(m->g, t);
@@ -118,7 +121,7 @@ static bool idle_linear(const struct modules *m, id t, struct linear *out)
     return true;
 }
 
-/* True if a parameter belongs to a module that is trained as a whole. */
+/* Reports whether a parameter belongs to a module that is trained as a whole. */
 static bool is_saved(const struct adapter *a, const char *param)
 {
     char module[NAME_ROOM];
@@ -141,7 +144,7 @@ struct lora {
     } *shared;          /* by weight of the model */
 };
 
-/* A parameter by its whole name, in whatever part of the model its module is. */
+/* Declares a parameter by its whole name, in whatever part of the model its module is. */
 static id param_named(struct graph *g, const char *name, int rank, const int64_t *dim, struct init init)
 {
     const id scope = g->at.scope;
@@ -151,7 +154,7 @@ static id param_named(struct graph *g, const char *name, int rank, const int64_t
     return t;
 }
 
-/* A parameter of the adapter: a matrix, or with columns 0 a vector. */
+/* Declares a parameter of the adapter: a matrix, or with columns 0 a vector. */
 static id lora_param(struct lora *l, const char *module, const char *end, int64_t rows, int64_t columns,
                      struct init init)
 {
@@ -174,8 +177,8 @@ static struct init init_of_b(const struct adapter *a, int64_t r)
     return (struct init){.kind = INIT_ZERO};
 }
 
-/* Random numbers are keyed by the sample, so the first dimension must be samples; and by the module
- * and how often the model has applied it. */
+/* Applies dropout to x. Random numbers are keyed by the sample, so the first dimension must be
+ * samples, and by the module and how often the model has applied it. */
 static id drop(struct lora *l, id x, const struct linear *m)
 {
     struct graph *g = l->g;
@@ -192,8 +195,8 @@ static id drop(struct lora *l, id x, const struct linear *m)
                       t.dim);
 }
 
-/* The rows of B that belong to `view`, some rows of the weight w: the same views, with rows of r
- * values instead of C. */
+/* Returns the rows of B that belong to `view`, some rows of the weight w: the same views, with rows
+ * of r values instead of C. */
 static id same_rows(struct lora *l, id view, id w, id b)
 {
     struct graph *g = l->g;
@@ -246,7 +249,7 @@ static struct parts adapter_product(struct lora *l, const struct node *n, const 
 
 /* --- DoRA ------------------------------------------------------------------------------------- */
 
-/* m / n for the rows of the weight that the product reads. */
+/* Returns m / n for the rows of the weight that the product reads. */
 static id row_factors(struct lora *l, const struct node *n, const struct linear *m, const struct parts *p)
 {
     struct graph *g = l->g;
@@ -267,7 +270,7 @@ static id row_factors(struct lora *l, const struct node *n, const struct linear 
     return op_reshape(g, same_rows(l, n->in[1], m->weight, factor), 1, (int64_t[]){-1});
 }
 
-/* The result in place of z, the product of node n without its bias. */
+/* Returns the result in place of z, the product of node n without its bias. */
 static id dora(struct lora *l, const struct node *n, const struct linear *m, const struct parts *p)
 {
     struct graph *g = l->g;
@@ -292,8 +295,8 @@ static void freeze(struct graph *g, const struct adapter *a)
     }
 }
 
-/* A tied output head whose module, or the embedding's, is trained as a whole has a weight of its
- * own, as PEFT copies such a module: it starts as the embedding's. */
+/* Gives a tied output head a weight of its own, which starts as the embedding's, if its module, or
+ * the embedding's, is trained as a whole: PEFT copies such a module. */
 static void untie(struct lora *l, struct node *n, const struct modules *m, struct linear *x)
 {
     struct graph *g = l->g;
@@ -320,7 +323,7 @@ static void train_bias(struct graph *g, const struct adapter *a, const char *mod
     }
 }
 
-/* Outputs are the sums instead of the products. */
+/* Makes the sums outputs instead of the products. */
 static void move_outputs(struct graph *g, enum program p, const id *instead, uint32_t tensors)
 {
     for (id t = 1; t < tensors; t++)
@@ -384,14 +387,15 @@ void pass_lora(struct graph *g, const struct adapter *a, int64_t B)
 
 /* --- checking --------------------------------------------------------------------------------- */
 
-/* True if the name is the item, or ends in a dot and the item, as in a list of target_modules. */
+/* Reports whether the name is the item, or ends in a dot and the item, as in a list of
+ * target_modules. */
 static bool ends_in(const char *name, const char *item)
 {
     const size_t n = strlen(name), k = strlen(item);
     return n >= k && !strcmp(name + n - k, item) && (n == k || name[n - k - 1] == '.');
 }
 
-/* The distance of an item from the end of a module's name with as many parts. */
+/* Returns the distance of an item from the end of a module's name with as many parts. */
 static int item_distance(const char *item, const char *module)
 {
     int parts = 1;
@@ -427,7 +431,8 @@ static void list_modules(const struct graph *g, module_list *linears, module_lis
     modules_end(&m);
 }
 
-/* A name of a list that no module has. */
+/* Returns PL_USAGE for a name of a list that no module has; the message names the nearest
+ * module. */
 static int unmatched(const char *key, const char *item, const module_list *all, const module_list *more,
                      struct error *e)
 {
@@ -497,7 +502,7 @@ static int check_saved(const struct graph *g, const struct adapter *a, const mod
     return PL_OK;
 }
 
-/* Names as the adapter spells them. */
+/* Replaces names by those that the adapter has for them. */
 static void respell(module_list *list, const struct adapter *a)
 {
     for (uint32_t i = 0; i < list->n; i++) {
@@ -538,7 +543,7 @@ uint32_t lora_modules(const struct graph *g, struct bump *b, const char *const *
     return n;
 }
 
-/* How many modules have each last part of a name, in the order of the forward. */
+/* Prints how many modules have each last part of a name, in the order of the forward. */
 static void print_leaves(const char *const *names, uint32_t n, struct text *out)
 {
     enum { LEAVES = 12 };

@@ -19,7 +19,7 @@ static const struct {
     const char *name, *same_as;
 } aliases[] = {{"prompt_encoder.shared_embedding.positional_embedding", "shared_image_embedding.positional_embedding"}};
 
-/* The listed tensor of that name; NULL: none. */
+/* Returns the listed tensor of that name; NULL: none. */
 static struct weight_slot *find_tensor(const struct merge *m, const char *name)
 {
     const uint32_t slot = model_files_find_slot(&m->base, name);
@@ -52,8 +52,8 @@ static void find_tied(struct merge *m)
                                                                                  : "language_model.lm_head.weight";
 }
 
-/* The names that an adapter may refer to: those of the files, a tied head, and aliases of tensors
- * that are there. */
+/* Lists the names that an adapter may refer to: those of the files, a tied head, and aliases of
+ * tensors that are there. */
 static const char **names_of_base(struct merge *m, uint32_t *n)
 {
     const char **names = bump_alloc(&m->base.memory, (m->base.n_slots + 1 + COUNT(aliases)) * sizeof *names);

@@ -3,8 +3,8 @@
  *
  *     W' = W + s B A                      LoRA; sums in f32, rounded once to the dtype of the base
  *     W' = m / |W + s B A| (W + s B A)    DoRA, norms by row
- *     W' = the adapter's tensor           modules_to_save, biases; with LoRA on the same tensor it is the W
- *                                         above (PEFT saves the weight of an adapted head)
+ *     W' = the adapter's tensor           modules_to_save, biases; with LoRA on the same tensor it
+ *                                         is the W above (PEFT saves the weight of an adapted head)
  *
  * The files of the base are written again with their own headers and with these tensors changed, a
  * few rows at a time. The base may be any model folder with safetensors, also of a model that

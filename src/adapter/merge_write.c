@@ -62,7 +62,7 @@ static void free_factors(struct factors *f)
     mem_free(f->magnitude);
 }
 
-/* w [C] becomes row `row` of the merged weight; sum [C] is scratch. */
+/* Merges row `row` of the weight in place: w [C]; sum [C] is scratch. */
 static void merge_row(const struct factors *f, int64_t row, int64_t C, float *w, float *sum)
 {
     memset(sum, 0, (size_t)C * sizeof *sum);
@@ -89,7 +89,7 @@ static void merge_rows(const struct factors *f, int64_t first, int64_t rows, int
     }
 }
 
-/* From this magnitude on a number is not finite when rounded to the dtype. */
+/* Returns the magnitude from which on a number is not finite when rounded to the dtype. */
 static float too_large(enum dtype t) { return t == DT_F16 ? 65520.0f : t == DT_BF16 ? 0x1.ffp127f : INFINITY; }
 
 /* Converts n elements to the base's dtype; an element that is not finite there is an error. */
@@ -109,7 +109,7 @@ static int round_to(const struct merge *m, const struct st_entry *t, int64_t at,
     return PL_OK;
 }
 
-/* Elements that are handled at once: whole rows of C. */
+/* Returns the number of elements that are handled at once: whole rows of C. */
 static int64_t block_of(int64_t elements, int64_t C)
 {
     int64_t rows = max_i64(1, ROWS_BYTES / 8 / max_i64(1, C));
@@ -130,7 +130,7 @@ static int read_weight(const struct merge *m, const struct st_file *f, const str
     return rc;
 }
 
-/* The base's tensor t of file f with LoRA or a whole tensor of floats in another dtype. */
+/* Writes the base's tensor t of file f with LoRA or a whole tensor of floats in another dtype. */
 static int put_changed(const struct merge *m, const struct st_file *f, const struct st_entry *t,
                        const struct merge_change *c, const struct out_file *o, struct error *e)
 {
@@ -152,7 +152,7 @@ static int put_changed(const struct merge *m, const struct st_file *f, const str
     return rc;
 }
 
-/* The adapter's tensor, whose dtype is the base's. */
+/* Writes the adapter's tensor, whose dtype is the base's. */
 static int put_whole(const struct merge *m, const struct adapter_tensor *t, const struct out_file *o, struct error *e)
 {
     const int64_t block = block_of(t->elements, 1);
@@ -181,7 +181,7 @@ static int put_copy(const struct st_file *f, const struct st_entry *t, const str
     return rc;
 }
 
-/* The base's tensor t of file f with a change. */
+/* Writes the base's tensor t of file f with its change, if it has one. */
 static int put_tensor(const struct merge *m, const struct st_file *f, const struct st_entry *t,
                       const struct merge_change *c, const struct out_file *o, struct error *e)
 {
@@ -197,7 +197,7 @@ static int put_head(const struct merge *m, const struct out_file *o, struct erro
 
 /* --- one file ------------------------------------------------------------------------------- */
 
-/* Whether the head of an untied model is added to this file. */
+/* Reports whether the head of an untied model is added to this file. */
 static bool gets_head(const struct merge *m, uint32_t file)
 {
     return m->untied && !m->head && m->embedding->file == file;
@@ -301,7 +301,7 @@ static int write_file(const struct merge *m, uint32_t file, const char *dir, str
 
 /* --- the other files ------------------------------------------------------------------------ */
 
-/* config.json and the index of an untied model name the head. */
+/* Writes config.json and the index of an untied model, which name the head. */
 static int write_untied(const struct merge *m, const char *dir, struct error *e)
 {
     struct bump b = {0};

@@ -2,7 +2,7 @@
  * config.c: from YAML and options to struct config.
  *
  * Everything is driven by the rows of config.def. A value from any source is a node of a value
- * tree, and config_convert() (config_values.c) alone converts a node to a member: defaults, file
+ * tree, and only config_convert() (config_values.c) converts a node to a member: defaults, file
  * and options cannot disagree about what is a number.
  *
  * Invariant: each member holds a value that its row allows, at all times; strings
@@ -39,7 +39,7 @@ const enum config_key config_pairs[CONFIG_PAIRS][2] = {
 
 /* --- defaults ------------------------------------------------------------------------------ */
 
-/* The row's default; without one, zeros: NULL, an empty list, 0. */
+/* Restores the row's default; without one, zeros: NULL, an empty list, 0. */
 void config_reset(struct config *c, enum config_key key)
 {
     static const size_t sizes[] = {
@@ -166,8 +166,9 @@ static const struct {
     {"max_length", KEY_data_sequence},
 };
 
-/* The known name that is closest to an unknown path: a section for a map, else a key; NULL: none is
- * close. The last component is also compared alone, so that a key in the wrong section is found. */
+/* Returns the known name that is closest to an unknown path: a section for a map, else a key; NULL:
+ * none is close. The last component is also compared by itself, so that a key in the wrong section
+ * is found. */
 static const char *nearest(const char *path, bool section)
 {
     const char *dot = strrchr(path, '.'), *tail = dot ? dot + 1 : path, *found = NULL;
@@ -197,7 +198,7 @@ static int unknown(const struct config *c, const char *path, const struct value 
 
 /* --- keys and sections --------------------------------------------------------------- */
 
-/* A list of rules, for a technique that takes them. */
+/* Assigns a list of rules, for a technique that takes them. */
 static int assign_rules(struct config *c, const struct config_row *r, struct config_setting *to, const struct value *v,
                         enum config_source source, struct error *e)
 {
@@ -225,8 +226,8 @@ static bool is_section(const char *name)
     return false;
 }
 
-/* An option that sets one key of a pair overrides the other one if the file gave that. Both from
- * the same source stay, and config_check reports the conflict. */
+/* Resets the other key of a pair if an option sets one and the file gave the other. Both from the
+ * same source stay, and config_check reports the conflict. */
 static void drop_partner(struct config *c, enum config_key key)
 {
     for (size_t i = 0; i < CONFIG_PAIRS; i++)
@@ -273,7 +274,7 @@ int config_set_imported(struct config *c, enum config_key key, const struct valu
     return PL_OK;
 }
 
-/* A whole section: a map of keys, null for none, or the short form of device. */
+/* Sets a whole section: a map of keys, null for none, or the short form of device. */
 static int set_section(struct config *c, const char *name, const struct value *v,
                         enum config_source source, struct error *e)
 {
@@ -326,7 +327,7 @@ static int set_sections(struct config *c, const struct value *v, const char *nam
     return PL_OK;
 }
 
-/* All keys or none. Strings that are no longer referenced stay allocated until config_free. */
+/* Sets all keys or none. Strings that are no longer referenced stay allocated until config_free. */
 static int set_document(struct config *c, const struct value *v, const char *name, struct error *e)
 {
     struct config before = *c;

@@ -209,18 +209,17 @@ void config_free(struct config *c);
 int config_read(struct config *c, const char *path, struct error *e);
 int config_read_text(struct config *c, const char *yaml, const char *name, struct error *e);
 
-/* One --set: "train.steps=100", "model.freeze=[a.*, b.*]", "device=cpu". A value
- * that begins with [ { " or ' is parsed as YAML, any other value is used as it is.
- * "null" restores the default. Setting one of model.path | model.preset, of
- * train.steps | train.epochs or of train.step_size | train.milestones removes the
- * other one if the file gave it. */
+/* Applies one --set: "train.steps=100", "model.freeze=[a.*, b.*]", "device=cpu". A value that
+ * begins with [ { " or ' is parsed as YAML, any other value is used as it is. "null" restores the
+ * default. Setting one of model.path | model.preset, of train.steps | train.epochs or of
+ * train.step_size | train.milestones removes the other one if the file gave it. */
 int config_set(struct config *c, const char *assignment, struct error *e);
-/* The same with separate key and value; messages do not mention --set. */
+/* Does as config_set, but with separate key and value; messages do not mention --set. */
 int config_assign(struct config *c, const char *key, const char *value, struct error *e);
-/* The adapter in a folder, which the caller keeps, instead of the one that the file describes;
+/* Uses the adapter in a folder, which the caller keeps, instead of the one that the file describes;
  * NULL: none. Keys that options gave stay. */
 void config_use_adapter(struct config *c, const char *path);
-/* --memory: a size, auto or none. */
+/* Applies --memory: a size, auto or none. */
 int config_set_memory(struct config *c, const char *size, struct error *e);
 
 /* Checks that involve several keys: keys that exclude or need each other, and keys that have no
@@ -233,20 +232,20 @@ enum {
     CONFIG_OPTIONS_ONLY = 8, /* there is no run file: config_check_read says which keys have an effect */
 };
 int config_check(const struct config *c, unsigned needs, struct error *e);
-/* PL_USAGE if an option sets a key that the command does not read; `reads` are patterns, separated
- * by blanks. */
+/* Returns PL_USAGE if an option sets a key that the command does not read; `reads` are patterns,
+ * separated by blanks. */
 int config_check_read(const struct config *c, const char *command, const char *reads, struct error *e);
 /* Prepends the location of a key, "run.yaml:7: " or "--set: ", to a message about it. */
 int config_at_key(const struct config *c, enum config_key key, struct error *e);
 
-/* The resolved configuration as YAML: every key that has a value. Reading it into
- * a fresh struct gives the same values. */
+/* Writes the resolved configuration as YAML: every key that has a value. Reading it into a fresh
+ * struct gives the same values. */
 void config_write(const struct config *c, struct text *out);
-/* The same with only the keys that are not defaults: a run file. */
+/* Writes only the keys that are not defaults: a run file. */
 void config_write_given(const struct config *c, struct text *out);
 
-/* Whether a key has the same value in both, and its name, "train.steps": a resumed run reports
- * changed keys with these. */
+/* Reports whether a key has the same value in both. config_key_name returns its name,
+ * "train.steps": a resumed run reports changed keys with these. */
 bool config_same(const struct config *a, const struct config *b, enum config_key key);
 const char *config_key_name(enum config_key key);
 void *config_member(const struct config *c, enum config_key key); /* of the type of its row in config.def */
@@ -255,10 +254,11 @@ bool config_given(const struct config *c, enum config_key key); /* not a default
 enum config_key config_technique_key(enum technique_id id);
 struct config_setting *config_technique(const struct config *c, enum technique_id id);
 int64_t config_micro_batch(const struct config *c);
-/* A key's value on one line, for a message; "not given" if it has no value. */
+/* Prints a key's value on one line, for a message; "not given" if it has no value. */
 void config_show(const struct config *c, enum config_key key, struct text *out);
 /* Whether data.format gives rows of token ids, not images with masks. */
-/* Whether a tokenizer makes rows of the data. */
+/* Reports whether a tokenizer makes rows of the data; config_tokens also if they are tokens
+ * already. */
 static inline bool config_text(const struct config *c)
 {
     return c->data_format == FORMAT_TEXT || c->data_format == FORMAT_CONVERSATIONS;
@@ -268,10 +268,10 @@ static inline bool config_tokens(const struct config *c) { return c->data_format
 float config_first_scale(const struct config *c);
 /* Reports whether the configuration names validation data. */
 bool config_validates(const struct config *c);
-/* Whether the run begins with a warmup. */
+/* Reports whether the run begins with a warmup. */
 bool config_warms_up(const struct config *c);
 
-/* All keys with types, defaults and docs, from the table. */
+/* Prints all keys with types, defaults and docs, from the table. */
 void config_help(struct text *out);
 
 /* Sets the memory keys to a plan's techniques; the budget is unchanged (pin.c). */

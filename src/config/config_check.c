@@ -61,7 +61,7 @@ static bool is_kind(const struct model *m, const char *words)
     return false;
 }
 
-/* Whether a key has a value other than 0, false and an empty list. */
+/* Reports whether a key has a value other than 0, false and an empty list. */
 static bool is_set(const struct config *c, enum config_key key)
 {
     const void *member = config_member(c, key);
@@ -81,7 +81,7 @@ static bool is_set(const struct config *c, enum config_key key)
     }
 }
 
-/* The value of a key with words, as it was written. */
+/* Returns the value of a key with words, as it was written. */
 static const char *word_of(const struct config *c, enum config_key key, char out[32])
 {
     const struct config_row *r = &config_rows[key];
@@ -114,7 +114,7 @@ static bool holds(const struct config *c, const struct model *m, const char *nee
     return words ? !m || is_kind(m, words) : config_validates(c);
 }
 
-/* Whether a need is about a key that --set gave. */
+/* Reports whether a need is about a key that --set gave. */
 static bool need_of_option(const struct config *c, const char *need)
 {
     char text[256];
@@ -143,7 +143,7 @@ static void print_words(const char *words, bool of_model, struct text *out)
     }
 }
 
-/* "data.format is pairs, expected coco or csv". */
+/* Prints "data.format is pairs, expected coco or csv". */
 static void print_need(const struct config *c, const struct model *m, const char *need, struct text *out)
 {
     char text[256], word[32];
@@ -157,7 +157,7 @@ static void print_need(const struct config *c, const struct model *m, const char
     if (words) print_words(words, key < 0, out);
 }
 
-/* The technique of a key; NULL: it is none. */
+/* Returns the technique of a key; NULL: it is none. */
 static const struct technique *technique_of(enum config_key key)
 {
     for (enum technique_id id = 0; id < TECHNIQUES; id++)
@@ -171,7 +171,7 @@ const char *config_needs(enum config_key key, char room[64])
     return t && t->models ? snprintf(room, 64, "model=%s", t->models), room : config_rows[key].needs;
 }
 
-/* Whether a key asks for nothing: it has its default, or it is 0, false or off. */
+/* Reports whether a key asks for nothing: it has its default, or it is 0, false or off. */
 static bool asks_nothing(const struct config *c, const struct config *standard, enum config_key key)
 {
     const struct technique *t = technique_of(key);
@@ -199,7 +199,8 @@ static bool print_lack(const struct config *c, const struct model *m, enum confi
     return taken && c->origin[key].source != SOURCE_OPTION;
 }
 
-/* A key of another program's configuration is noted: that program ignores it too. */
+/* Refuses a key without effect; one of another program's configuration is only noted: that program
+ * ignores it too. */
 static int refuse_key(const struct config *c, enum config_key key, const char *lack, bool note, struct error *e)
 {
     error_set(e, PL_USAGE, "%s is given, but %s: it would have no effect", config_rows[key].path, lack);
@@ -277,7 +278,7 @@ static int check_needed(const struct config *c, enum config_key key, struct erro
     return config_at_key(c, key, e);
 }
 
-/* Milestones ascend and lie after the warmup. */
+/* Checks that milestones ascend and lie after the warmup. */
 static int check_schedule(const struct config *c, struct error *e)
 {
     const struct config_ints *m = &c->train_milestones;
@@ -294,7 +295,7 @@ static int check_schedule(const struct config *c, struct error *e)
     return PL_OK;
 }
 
-/* A group's learning rate is stored as a multiple of the run's, which must not be 0. */
+/* Checks the rates of groups: one is stored as a multiple of the run's, which must not be 0. */
 static int check_groups(const struct config *c, struct error *e)
 {
     for (uint32_t i = 0; i < c->train_groups.n && c->train_learning_rate == 0; i++) {
@@ -326,8 +327,8 @@ static int check_range(const struct config *c, struct error *e)
     return PL_OK;
 }
 
-/* A held-out part and separate validation files exclude each other; a filter for validation images
- * needs one for training images, or the two would overlap. */
+/* Checks that a held-out part and separate validation files exclude each other, and that a filter
+ * for validation images has one for training images, or the two would overlap. */
 static int check_data(const struct config *c, struct error *e)
 {
     static const enum config_key parts[][2] = {{KEY_data_train_list, KEY_data_validation_list},

@@ -63,8 +63,8 @@ static const struct config_maps *maps_of(enum config_row_type type)
 
 static bool *given(const struct config_maps *m, char *item) { return (bool *)(item + m->given); }
 
-/* The index of the member with that name, or -1; *nearest is the most similar name, NULL if none
- * is similar. */
+/* Returns the index of the member with that name, or -1; *nearest is the most similar name, NULL if
+ * none is similar. */
 static int find_member(const struct config_maps *m, const char *name, const char **nearest)
 {
     int best = INT32_MAX;
@@ -113,7 +113,8 @@ static bool has_settings(const struct config_maps *m, char *item)
     return false;
 }
 
-/* A learning rate and a factor on the run's learning rate exclude each other. */
+/* Reports whether a learning rate and a factor on the run's learning rate are given, which exclude
+ * each other. */
 static bool has_two_rates(const struct config_maps *m, char *item)
 {
     return m->type == ROW_GROUPS && given(m, item)[GROUP_learning_rate] && given(m, item)[GROUP_lr_scale];

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-/* The head over a vision tower: as the data asks for, unless model.head says it. */
+/* Returns the head over a vision tower: as the data asks for, unless model.head says it. */
 static enum head_kind choose_head(const struct config *c)
 {
     if (c->model_head != HEAD_AUTO) return (enum head_kind)c->model_head;

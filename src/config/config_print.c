@@ -83,7 +83,7 @@ static void expect_interval(const struct config_row *r, struct text *out)
     else text_printf(out, " from %.15g to %.15g", v.low, v.high);
 }
 
-/* "a", "a or b", "a, b or c". */
+/* Prints "a", "a or b", "a, b or c". */
 static void expect_words(const struct config_row *r, struct text *out)
 {
     for (const char *w = r->allowed; *w;) {
@@ -227,8 +227,8 @@ struct value *config_row_value(const struct config_row *r, const void *from, str
     CHECK(false, "type of %s", r->path);
 }
 
-/* Null for a key without a default that was not given, and for one whose default loss.preset
- * decides. */
+/* Returns the value of a key: null for one without a default that was not given, and for one whose
+ * default loss.preset decides. */
 static struct value *key_value(const struct config *c, enum config_key key, struct bump *b)
 {
     const struct config_row *r = &config_rows[key];
@@ -283,7 +283,8 @@ void config_show(const struct config *c, enum config_key key, struct text *out)
     bump_free(&b);
 }
 
-/* Two lines per row: name, default, doc; then the allowed values. tools/docs.sh reads them. */
+/* Prints two lines for a row: name, default, doc; then the allowed values. tools/docs.sh reads
+ * them. */
 static void help_row(const struct config_row *r, struct text *out)
 {
     const char *standard = *r->standard ? r->standard : config_is_list(r) ? "[]" : "-";

@@ -39,27 +39,27 @@ extern const struct config_row config_rows[CONFIG_KEYS];
 enum config_pair { PAIR_MODEL, PAIR_LENGTH, PAIR_DROPS, PAIR_WARMUP, CONFIG_PAIRS };
 extern const enum config_key config_pairs[CONFIG_PAIRS][2];
 
-/* What a key needs to have an effect: its column, or the models of a technique. */
+/* Returns what a key needs to have an effect: its column, or the models of a technique. */
 const char *config_needs(enum config_key key, char room[64]);
 
-/* The last component of a row's path. */
+/* Returns the last component of a row's path. */
 const char *config_leaf(const struct config_row *r);
 
 /* Words separated by |: the index of a word, or -1; the word at an index. */
 int config_word_index(const char *words, const char *word);
 const char *config_word_at(const char *words, int index, char out[32]);
 
-/* Whether x is in the interval of a numeric row. NaN and infinities are not. */
+/* Reports whether x is in the interval of a numeric row. NaN and infinities are not. */
 bool config_in_range(const struct config_row *r, double x);
-/* The number that stands for auto in an AUTO_INT row. */
+/* Returns the number that means auto in an AUTO_INT row. */
 int64_t config_auto(const struct config_row *r);
-/* The allowed values of the row in words: "a number, at least 0 and below 1". */
+/* Prints the allowed values of the row in words: "a number, at least 0 and below 1". */
 void config_expect(const struct config_row *r, struct text *out);
 
-/* Whether a known name at that edit distance from a word is probably what was meant. */
+/* Reports whether a known name at that edit distance from a word is probably what was meant. */
 bool config_near(const char *word, int distance);
 
-/* Whether the row is a list of any type: a list without a value is empty, not missing. */
+/* Reports whether the row is a list of any type: a list without a value is empty, not missing. */
 bool config_is_list(const struct config_row *r);
 
 /* Converts a node to the member at `to`; false if the row does not allow the value, and then
@@ -72,7 +72,7 @@ int config_refuse(const struct config *c, const struct config_row *r, const stru
                   struct error *e);
 int config_at_node(const struct config *c, const struct value *v, enum config_source source, struct error *e);
 
-/* The key with this path, or -1. */
+/* Returns the key with this path, or -1. */
 int config_find(const char *path);
 /* Sets a key from another program's configuration. `v->line` is in `file`, which the caller keeps.
  * Messages have no location. */

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A scalar as the user wrote it; NULL for lists and maps. A path may look like a
- * number or a truth value, so strings take them all. */
+/* Returns a scalar as the user wrote it; NULL for lists and maps. A path may look like a number or
+ * a truth value, so strings take them all. */
 static const char *scalar_text(const struct value *v)
 {
     if (v->kind == VALUE_BOOL) return v->truth ? "true" : "false";
@@ -75,8 +75,8 @@ static bool add_part(const char *text, struct text *out)
     return true;
 }
 
-/* auto where that is the default, or a value that the parser of the technique takes which has the
- * name of the key or member. */
+/* Assigns auto where that is the default, or a value that the parser of the technique takes which
+ * has the name of the key or member. */
 static bool assign_setting(struct config *c, const struct config_row *r, const struct value *v,
                            struct config_setting *to)
 {
@@ -104,7 +104,7 @@ static bool assign_setting(struct config *c, const struct config_row *r, const s
     return true;
 }
 
-/* The end of an item: the next comma outside {braces}, which globs use. */
+/* Returns the end of an item: the next comma outside {braces}, which globs use. */
 static const char *item_end(const char *s)
 {
     int depth = 0;
@@ -112,7 +112,7 @@ static const char *item_end(const char *s)
     return s;
 }
 
-/* A scalar given for a list is split at its commas; blanks around items are removed. */
+/* Splits a scalar given for a list at its commas; blanks around items are removed. */
 static void split_items(struct config *c, const char *s, struct config_list *to)
 {
     VEC(char *) items = {0};
@@ -147,7 +147,7 @@ static bool assign_list(struct config *c, const struct config_row *r, const stru
     return true;
 }
 
-/* A list of numbers, or a scalar: one number, or several separated by commas. */
+/* Assigns a list of numbers, or a scalar: one number, or several separated by commas. */
 static bool assign_ints(struct config *c, const struct config_row *r, const struct value *v, struct config_ints *to)
 {
     struct bump b = {0};
@@ -186,7 +186,7 @@ static bool assign_numbers(struct config *c, const struct config_row *r, const s
     return true;
 }
 
-/* Two numbers in a list, or separated by a comma. */
+/* Assigns two numbers in a list, or separated by a comma. */
 static bool assign_range(struct config *c, const struct config_row *r, const struct value *v, struct config_range *to)
 {
     struct bump b = {0};

@@ -1,6 +1,6 @@
 /*
  * pin.c: writes a plan's techniques into the keys of a configuration, so that changing one key
- * gives the plan that differs in this technique alone.
+ * gives the plan that differs only in this technique.
  */
 #include <stdio.h>
 

@@ -19,7 +19,7 @@
 
 #include <math.h>
 
-/* DeepSpeed's warmup has at least 2 steps. */
+/* Returns the warmup's steps: DeepSpeed's warmup has at least 2. */
 static int64_t warmup_steps(const struct schedule *s)
 {
     return s->deepspeed && s->warmup ? max_i64(2, s->warmup) : s->warmup;
@@ -46,7 +46,7 @@ static int64_t drops(const struct schedule *s, int64_t step)
     return n;
 }
 
-/* A curve from 1 to 0 as one from 1 to the floor. */
+/* Returns a curve from 1 to 0 as one from 1 to the floor. */
 static double above_floor(const struct schedule *s, double factor)
 {
     return s->floor + (1 - s->floor) * fmax(0, factor);

@@ -1,23 +1,22 @@
 /*
- * loop_trips.c: how many iterations a loop over what a batch has of something needs (loop.counted,
- * see run.h).
+ * loop_trips.c: trip counts of loops whose length depends on the batch (loop.counted, see run.h).
  *
  *     labels of the batch   | sample 0 | sample 1 | sample 2 | sample 3 |
  *     counts[]                   12         40         7          25
  *     micro-batches of two     52: 4 chunks of 16    32: 2 chunks of 16
  *
- * Counted are labels, or images by the indices of their features. The counts follow what is written
- * into the input, on whatever way: samples of a training step, of the next one while a step runs,
- * of an evaluation. A step that was submitted has its trip counts already. What replaces other
- * values in a part of a sample is added to its count; a label at the first token, which the label
- * shift drops, is counted too, and so is an image again whose features are in several places. A
- * count that is too large costs time and changes nothing.
+ * We count labels, or images by the indices of their features. Every write to the input updates the
+ * counts: samples of a training step, of the next one while a step runs, of an evaluation. A step
+ * that was submitted has its trip counts already. A count may be too large, which costs time and
+ * changes nothing: values that replace others in a part of a sample are added to its count, a label
+ * at the first token, which the label shift drops, is counted, and an image whose features are in
+ * several places is counted in each.
  */
 #include "engine/run.h"
 
 enum { IGNORED = -100 };
 
-/* A loop that depends on the input; NULL: none does. Those that do count the same. */
+/* Returns a loop that depends on the input, or NULL if none does. All that do count the same. */
 static const struct loop *loop_of(const struct graph *g, id storage)
 {
     for (id l = 1; l < g->loops.n; l++)
@@ -43,7 +42,8 @@ void trips_start(struct run *r)
     }
 }
 
-/* A label; or, of indices, the first feature of a run of them that one image has. */
+/* Reports whether the value is counted: a label, or the index of the first feature that an image
+ * has in a run of indices. */
 static bool is_counted(const struct loop *l, int32_t value, int32_t before)
 {
     if (!l->block.rows) return value != IGNORED;
@@ -75,7 +75,8 @@ void trips_swap(struct run *r, id storage, int64_t micro_batch)
     }
 }
 
-/* A loop over rows with labels runs once at least: it writes the sums. */
+/* Returns the trip count for a micro-batch. A loop over rows with labels runs at least once,
+ * because it writes the sums. */
 static uint32_t trips_of(const struct run *r, const struct loop *l, int64_t micro_batch)
 {
     const int64_t micro = r->planned.plan.settings.micro_batch;
@@ -86,8 +87,8 @@ static uint32_t trips_of(const struct run *r, const struct loop *l, int64_t micr
     return trips < least ? least : trips > l->trip ? l->trip : (uint32_t)trips;
 }
 
-/* The loop around is that over micro-batches; without one the program reads the first
- * micro-batch. */
+/* Sets the counts for every micro-batch, over which the parent loop runs; without a parent the
+ * program reads the first micro-batch. */
 void trips_set(struct run *r, enum program p)
 {
     const struct graph *g = &r->planned.graph;

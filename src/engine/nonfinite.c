@@ -13,7 +13,8 @@
 
 #include "folder/transfer.h"
 
-/* Whether the element at offset `far` belongs to x, or to another tensor between x's rows. */
+/* Reports whether the element at offset `far` belongs to x, and not to another tensor between x's
+ * rows. */
 static bool belongs_to(const struct operand *x, int64_t far)
 {
     int64_t below = INT64_MAX;
@@ -36,7 +37,7 @@ static int64_t span_of(const struct operand *x)
     return last + 1;
 }
 
-/* Number of elements of x that are NaN or infinite; with `first` the search ends at the first. A
+/* Counts the elements of x that are NaN or infinite; with `first` the search ends at the first. A
  * tensor that cannot be read counts 0: the device's own error ends the run then. */
 static int64_t count_nonfinite(struct run *r, const struct operand *x, bool first)
 {
@@ -88,7 +89,8 @@ static void probe_entry(void *context, const struct entry *e)
         }
 }
 
-/* Parameters are in forward order, so the backward pass reaches the last one first. */
+/* Searches from the last parameter on: parameters are in forward order, so the backward pass
+ * reaches the last one first. */
 void run_find_stored_nonfinite(struct run *r, char *out, size_t room)
 {
     const struct graph *g = &r->planned.graph;
@@ -107,7 +109,7 @@ void run_find_stored_nonfinite(struct run *r, char *out, size_t room)
     }
 }
 
-/* A fused step keeps no gradients, so the step runs once more. */
+/* Runs a fused step once more, because it keeps no gradients. */
 void run_find_nonfinite_gradient(struct run *r, char *out, size_t room)
 {
     run_find_stored_nonfinite(r, out, room);

@@ -64,8 +64,7 @@ static int put_samples(struct run *r, struct error *e)
     return PL_OK;
 }
 
-/* A plan for a GPU may contain ops without a kernel. Attention with ranges, which generation and
- * packed rows need, has none yet. */
+/* Returns PL_USAGE if the plan has an op without a kernel on its device. */
 static int refuse_missing(const struct run *r, struct error *e)
 {
     struct text missing = {0};
@@ -81,7 +80,8 @@ static int refuse_missing(const struct run *r, struct error *e)
     return rc;
 }
 
-/* The offload file has no name, so the nearest existing folder above the run's serves as well. */
+/* Chooses the folder of the offload file: as the file has no name, the nearest existing folder
+ * above the run's serves as well. */
 static int choose_spill(struct run *r, const char *spill, struct error *e)
 {
     r->device.no_file = r->planned.no_files;
@@ -113,8 +113,9 @@ static int open_weights(struct run *r, struct error *e)
     return rc;
 }
 
-/* The staging buffer of the arena is small, because it stays for the whole run. A GPU gets its
- * weights through a larger one, in few copies; it is freed before the first step. */
+/* Loads the weights. The staging buffer of the arena is small, because it stays for the whole
+ * run: a GPU gets its weights through a larger one, in few copies, which is freed before the
+ * first step. */
 static int load_weights(struct run *r, struct error *e)
 {
     const bool separate = device_traits(r->device.kind).separate_memory;

@@ -21,8 +21,8 @@ struct run {
         int64_t row;             /* the first row of the inputs that it has */
         int64_t sample;          /* the index of that row in the step's batch */
     } share;
-    /* by storage, then by sample of the batch in the inputs: its labels != -100, or its images, or
-     * more; NULL: no loop depends on the storage */
+    /* counts[storage][sample]: labels != -100 or images of that sample, an upper bound; NULL: no
+     * loop depends on the storage */
     uint32_t **counts;
     struct bump memory;          /* of `counts` */
     bool has_device, has_tape, has_weights;
@@ -40,11 +40,11 @@ int run_plan(struct run *r, const struct config *c, const struct run_options *o,
 int run_start(struct run *r, const char *spill, bool load, struct error *e);
 void run_close(struct run *r);
 
-/* The buffer inside the arena for moving weights; PLAN_STAGING bytes. */
+/* Returns the buffer inside the arena for moving weights; it has PLAN_STAGING bytes. */
 void *run_staging(const struct run *r);
-/* The loader's memory, batches.loader_bytes; NULL: none. */
+/* Returns the loader's memory, batches.loader_bytes; NULL: none. */
 void *run_loader_memory(const struct run *r);
-/* The buffer of step results (ticket.h); NULL: the plan has none. */
+/* Returns the buffer of step results (ticket.h); NULL: the plan has none. */
 void *run_tickets(const struct run *r);
 
 /* The host's side of a step: writes the step block, reads it after the update, runs a program,
@@ -52,9 +52,9 @@ void *run_tickets(const struct run *r);
 int run_put_step(struct run *r, const struct step_block *b, struct error *e);
 int run_get_step(struct run *r, struct step_block *b, struct error *e);
 int run_program(struct run *r, enum program p, struct error *e);
-/* A program has failed on the device. Other ranks are in it, and wait for this one there, where no
- * agreement reaches them: it ends all of them with its message. Alone, or where the program has no
- * collectives, returns the code. */
+/* Ends all ranks with the message of a program that failed on the device: the others wait for this
+ * one inside of it, where no agreement reaches them. Returns the code if there is one rank or the
+ * program has no collectives. */
 int run_failed(struct run *r, enum program p, const struct error *e);
 /* {norm, factor} of the gradients: an output of the update, or of a fused step. */
 id run_clip(const struct run *r);
@@ -80,9 +80,11 @@ void run_prefetch_end(struct run *r, bool ready);
 /* Runs the step again, node by node, and names the first tensor that is not finite; "" if there is
  * none. */
 void run_find_nonfinite(struct run *r, char *out, size_t room);
-/* Names a gradient of the last step that is not finite; "" if there is none. */
+/* Finds a gradient of the last step that is not finite, and writes its name; "" if there is
+ * none. */
 void run_find_nonfinite_gradient(struct run *r, char *out, size_t room);
-/* The same among the gradients that the step keeps: nothing runs again. */
+/* Does as run_find_nonfinite_gradient, but only among the gradients that the step keeps: nothing
+ * runs again. */
 void run_find_stored_nonfinite(struct run *r, char *out, size_t room);
 
 /* --- rows with labels, and images (loop_trips.c) ------------------------------------------ */
@@ -104,7 +106,7 @@ int run_fill_ragged(struct run *r, struct error *e);
  * a scalar is summed, the elements of any other output are concatenated over micro-batches. The
  * inputs are unchanged. */
 int run_forward(struct run *r, id output, void *to, struct error *e);
-/* Elements of run_forward's result: of the effective batch alone. */
+/* Returns the number of elements of run_forward's result, without the padding of the batch. */
 int64_t run_forward_elements(const struct run *r, id output);
 
 #endif

@@ -27,7 +27,8 @@ static int fill_range(struct run *r, const struct planned_input *x, uint64_t fro
     return PL_OK;
 }
 
-/* The padding is at the end of the last micro-batch, in each of its outer dimensions. */
+/* Fills the padding, which is at the end of the last micro-batch, in each of its outer
+ * dimensions. */
 int run_fill_ragged(struct run *r, struct error *e)
 {
     const struct graph *g = &r->planned.graph;
@@ -82,7 +83,7 @@ static int swap_inputs(struct run *r, int64_t micro_batch, struct error *e)
     return PL_OK;
 }
 
-/* The first n elements of a tensor, as f32 or i32. */
+/* Reads the first n elements of a tensor, as f32 or i32. */
 static int read_elements(struct run *r, id tensor, int64_t n, char *to, struct error *e)
 {
     const struct tensor *t = tensor_at(&r->planned.graph, tensor);

@@ -8,7 +8,7 @@
 
 _Static_assert(sizeof(struct ticket) * TICKETS <= PLAN_TICKETS, "the tickets fit into the plan's buffer");
 
-/* A model with several losses has an output NAME_loss for each. */
+/* Finds the outputs NAME_loss, which a model with several losses has for each. */
 static void find_parts(struct tickets *t)
 {
     const struct graph *g = &t->run->planned.graph;
@@ -55,8 +55,8 @@ static int send(const struct tickets *t, void *to, const void *from, uint64_t by
     return d->ops->send(d, to, from, bytes, e);
 }
 
-/* With another step in flight, the members that its update writes are not overwritten, and its
- * next_scale becomes this step's loss_scale. */
+/* Sends the step block. With another step in flight, the members that its update writes are not
+ * overwritten, and its next_scale becomes this step's loss_scale. */
 static int send_block(const struct tickets *t, const struct ticket *k, struct error *e)
 {
     const bool in_flight = tickets_in_flight(t);
@@ -68,7 +68,7 @@ static int send_block(const struct tickets *t, const struct ticket *k, struct er
     return in_flight && t->scaled ? send(t, &to->loss_scale, &to->next_scale, sizeof to->loss_scale, e) : PL_OK;
 }
 
-/* The update may reuse the loss's memory, so the loss is copied before it. */
+/* Submits step and update. The loss is copied before the update, which may reuse its memory. */
 static int submit_pipelined(struct tickets *t, struct ticket *k, struct error *e)
 {
     struct run *r = t->run;

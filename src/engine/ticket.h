@@ -66,12 +66,12 @@ struct tickets {
 
 /* Finds the run's outputs. `t` must not move afterwards. */
 void tickets_begin(struct tickets *t, struct run *r);
-/* Whether a step may be submitted before the previous one is retired: the plan has a buffer for
- * it, and no debugging or timing observes single nodes or steps. Steps that update running
- * statistics run one at a time: if one is not finite, its statistics must not mix with those of
- * the next step when the search for the cause runs it again. */
+/* Reports whether a step may be submitted before the previous one is retired: the plan has a buffer
+ * for it, and no debugging or timing observes single nodes or steps. Steps that update running
+ * statistics run one at a time: if one is not finite, its statistics must not mix with those of the
+ * next step when the search for the cause runs it again. */
 bool tickets_overlap(const struct tickets *t);
-/* Number of steps in flight. */
+/* Returns the number of steps in flight. */
 uint32_t tickets_in_flight(const struct tickets *t);
 
 /* Submits step and update with the block's values. Values that only the update knows (`adam_t`
@@ -81,8 +81,8 @@ uint32_t tickets_in_flight(const struct tickets *t);
 int ticket_submit(struct tickets *t, const struct step_block *b, double from, struct error *e);
 /* Waits for the oldest step in flight and retires it; t->seconds is its time. */
 int ticket_retire(struct tickets *t, struct ticket *out, struct error *e);
-/* Whether the loss of a retired step ends the run. f16 skips the step instead, unless it updated
- * running statistics, which cannot be restored. */
+/* Reports whether the loss of a retired step ends the run. f16 skips the step instead, unless it
+ * updated running statistics, which cannot be restored. */
 bool ticket_fatal(const struct tickets *t, double loss);
 
 #endif

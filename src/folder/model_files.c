@@ -39,7 +39,7 @@ static void add_file(struct model_files *f, uint32_t *room, const char *name)
     f->names[f->n_files++] = bump_string(&f->memory, name);
 }
 
-/* The index file may come from anywhere: its file names must not lead out of the folder. */
+/* Reports whether a file name of the index, which may come from anywhere, stays in the folder. */
 static bool is_plain_name(const char *s) { return *s && !strchr(s, '/') && !strstr(s, "..") && strcmp(s, "."); }
 
 static int files_of_index(struct model_files *f, const char *path, struct error *e)
@@ -64,8 +64,8 @@ static int files_of_index(struct model_files *f, const char *path, struct error 
     return PL_OK;
 }
 
-/* The error if there are no weights: names the *.safetensors files, or other formats that were
- * found. */
+/* Returns the error if there are no weights: it names the *.safetensors files, or other formats
+ * that were found. */
 static int no_weights(const struct model_files *f, const struct names *all, bool several, uint32_t count,
                       struct error *e)
 {
@@ -206,7 +206,8 @@ void model_files_close(struct model_files *f)
 
 /* --- the other files ------------------------------------------------------------------------ */
 
-/* Weights in any format are not copied, nor files that describe them or a checkpoint. */
+/* Reports whether a file is not copied: weights in any format, and files that describe them or a
+ * checkpoint. */
 static bool is_excluded(const char *name)
 {
     static const char *const patterns[] = {"*.safetensors", "*.bin",     "*.pt",   "*.pth",      "*.h5", "*.msgpack",
@@ -216,7 +217,7 @@ static bool is_excluded(const char *name)
     return false;
 }
 
-/* True if a file of that name is copied; *bytes is its size. */
+/* Reports whether a file of that name is copied; *bytes is its size. */
 static bool is_other(const struct model_files *f, const char *path, const char *name, uint64_t *bytes)
 {
     struct stat s;

@@ -39,15 +39,15 @@ struct model_files {
  * *.safetensors are taken; else there must be one, or model.safetensors. PL_USAGE says what was
  * looked for and found. On failure too it is closed by model_files_close. */
 int model_files_open(struct model_files *f, const char *dir, bool several, struct error *e);
-/* The same for one file of f->dir by its name; `opened`: it is open already, and taken over; else
- * NULL. */
+/* Does as model_files_open, but for one file of f->dir by its name; `opened`: it is open already,
+ * and taken over; else NULL. */
 int model_files_open_one(struct model_files *f, const char *name, const struct st_file *opened, struct error *e);
-/* A zeroed struct is allowed. */
+/* Closes the files. A zeroed struct is allowed. */
 void model_files_close(struct model_files *f);
 
 /* Checks every entry of the index against the open files. */
 int model_files_check_index(const struct model_files *f, struct error *e);
-/* The listed slot of that name + 1; 0: none. */
+/* Returns the listed slot of that name + 1; 0: none. */
 uint32_t model_files_find_slot(const struct model_files *f, const char *name);
 
 /* Copies the small other files of the folder `from`, which has the files of f->names; `wanted`
@@ -58,7 +58,7 @@ int model_files_copy_others(const struct model_files *f, const char *from, const
 /* Adds the bytes of the other files, which model_files_copy_others copies. */
 int model_files_count_others(const struct model_files *f, uint64_t *bytes, struct error *e);
 
-/* A shape for messages: "[4096,11008]". */
+/* Prints a shape for messages: "[4096,11008]". */
 char *shape_print(int rank, const int64_t *dims, char out[160]);
 
 #endif

@@ -54,7 +54,7 @@ struct written_file {
 
 /* --- which weights ---------------------------------------------------------------------------- */
 
-/* The model's own forms, with all weights frozen. */
+/* Chooses the weights to quantize: those that memory.quantize nf4 takes if all are frozen. */
 static int choose_weights(struct quantize_folder *q, struct error *e)
 {
     const struct settings s = {.quantize = QUANTIZE_NF4};
@@ -147,11 +147,11 @@ void quantize_folder_close(struct quantize_folder *q)
 
 static int64_t absmax_count(int64_t n) { return (nf4_blocks(n) + NF4_SCALES - 1) / NF4_SCALES; }
 
-/* PyTorch's name of the dtype that a weight is computed in. */
+/* Returns PyTorch's name of the dtype that a weight is computed in. */
 static const char *torch_dtype(enum dtype t) { return t == DT_BF16 ? "bfloat16" : t == DT_F16 ? "float16" : "float32"; }
 
 /* Quantizes n weights from `at` on, with room for CHUNK of them in `values` and `codes`; `codes`
- * NULL: fills their scales alone. */
+ * NULL: fills only their scales. */
 static int quantize_chunk(const struct st_file *f, const struct st_entry *t, int64_t at, int64_t n, void *values,
                           uint8_t *codes, float *scales, struct error *e)
 {
@@ -167,8 +167,7 @@ static int quantize_chunk(const struct st_file *f, const struct st_entry *t, int
     return PL_OK;
 }
 
-/* Writes the codes of a weight, and keeps its scales; `out` NULL: fills absmax and *offset
- * alone. */
+/* Writes the codes of a weight, and keeps its scales; `out` NULL: fills only absmax and *offset. */
 static int quantize_weight(struct quantize_folder *q, struct packed_weight *p, struct st_writer *out, float *offset,
                            struct error *e)
 {
@@ -193,7 +192,7 @@ static int quantize_weight(struct quantize_folder *q, struct packed_weight *p, s
     return rc;
 }
 
-/* What a header needs of all weights. */
+/* Computes what headers need of all weights: their scales and offsets. */
 static int measure_weights(struct quantize_folder *q, struct error *e)
 {
     struct progress progress;
@@ -319,7 +318,7 @@ static int write_file(struct quantize_folder *q, uint32_t file, const char *dir,
 
 /* --- config.json and the index ---------------------------------------------------------------- */
 
-/* By storage: whether the forward reads it. */
+/* Returns an array that tells, by storage, whether the forward reads it. The caller frees it. */
 static bool *storages_read(const struct graph *g)
 {
     bool *read = mem_alloc(g->storages.n * sizeof *read);
@@ -331,7 +330,8 @@ static bool *storages_read(const struct graph *g)
     return read;
 }
 
-/* How much of the name versions of transformers spell in different ways, or leave out. */
+/* Returns the length of the name's beginning that versions of transformers spell in different ways,
+ * or leave out. */
 static size_t spelled_begin(const struct family *f, const char *name)
 {
     size_t begin = f->root && !strncmp(name, f->root, strlen(f->root)) ? strlen(f->root) : 0;
@@ -352,8 +352,9 @@ static void skip_module(struct value *list, struct bump *b, const struct family 
     if (begin) value_append(b, list, value_string(b, bump_format(b, "%.*s", n - (int)begin, weight + begin)));
 }
 
-/* llm_int8_skip_modules: NULL, by which transformers leaves out the output head; else the head and
- * the linear layers that it has beyond those of the graph, such as the pooling head of a tower. */
+/* Returns llm_int8_skip_modules: NULL, by which transformers leaves out the output head; else the
+ * head and the linear layers that it has beyond those of the graph, such as the pooling head of a
+ * tower. */
 static struct value *skipped_modules(const struct quantize_folder *q, struct bump *b)
 {
     bool *read = storages_read(&q->graph);

@@ -47,8 +47,8 @@ static void list_masters(struct list *l, const struct graph *g)
     }
 }
 
-/* A storage of optimizer state has several tensors, one for each op that updates it in place; the
- * one without a producer represents the storage. */
+/* Lists the optimizer state. A storage has several tensors, one for each op that updates it in
+ * place; the one without a producer represents the storage. */
 static void list_optimizer(struct list *l, const struct graph *g)
 {
     bool *seen = mem_alloc(g->storages.n);
@@ -101,7 +101,7 @@ static int write_item(struct transfer *x, const struct graph *g, const struct it
     return PL_OK;
 }
 
-/* The step is stored in the tensors' file too, so that files of different checkpoints are not
+/* Begins the tensors' file. It holds the step too, so that files of different checkpoints are not
  * combined. */
 static int begin_tensors(struct st_writer *out, const char *path, const struct list *l, const struct graph *g,
                          uint64_t step, struct error *e)
@@ -133,7 +133,7 @@ static int save_tensors(const char *path, const struct list *l, uint64_t step, s
     return st_write_end(&out, e);
 }
 
-/* The checksum of state.json's numbers, of which one is the checksum of the tensors. */
+/* Computes the checksum of state.json's numbers, of which one is the checksum of the tensors. */
 static uint32_t state_crc(const struct train_state *s, uint32_t tensors)
 {
     uint32_t scale;
@@ -199,7 +199,7 @@ int state_save(const char *dir, const struct train_state *s, const struct graph 
 
 /* --- loading ------------------------------------------------------------------------------ */
 
-/* Members of an f16 run; all three are present or none. */
+/* Reads the members of an f16 run; all three are present or none. */
 static int json_get_scale(const struct value *root, struct train_state *s, struct error *e)
 {
     const struct value *scale = value_get(root, "loss_scale");
@@ -213,7 +213,7 @@ static int json_get_scale(const struct value *root, struct train_state *s, struc
     return value_as_uint(value_get(root, "skipped_in_a_row"), "skipped_in_a_row", &s->in_a_row, e);
 }
 
-/* A member of hexadecimal text; a missing one is left alone. */
+/* Reads a member of hexadecimal text; *to is unchanged if there is none. */
 static int json_get_hex(const struct value *root, const char *key, int digits, uint64_t *to, struct error *e)
 {
     const struct value *v = value_get(root, key);
@@ -225,7 +225,8 @@ static int json_get_hex(const struct value *root, const char *key, int digits, u
     return PL_OK;
 }
 
-/* The checksum of the tensors; UINT64_MAX: a state of an older program, without checksums. */
+/* Reads and checks the checksums. *tensors is that of the tensors; UINT64_MAX: the state of an
+ * older program, without checksums. */
 static int json_get_checksums(const struct value *root, const struct train_state *s, uint64_t *tensors, struct error *e)
 {
     uint64_t crc = UINT64_MAX;
@@ -307,7 +308,7 @@ static int check_item(const struct st_file *f, const struct graph *g, const stru
     return PL_OK;
 }
 
-/* A tensor of the file that is not in the list. Called only if there is one. */
+/* Returns the name of a tensor of the file that is not in the list. There must be one. */
 static const char *find_unexpected(const struct st_file *f, const struct list *l)
 {
     for (uint32_t k = 0; k < f->n_entries; k++) {

@@ -4,8 +4,8 @@
  *     DIR/state.safetensors   "master.<parameter>"  every trained weight, as in memory, and every
  *                             running statistic that the step updates
  *                             "<parameter>.exp_avg" and so on: the optimizer state
- *     DIR/state.json          step, position in the data, facts about the run, and checksums of both
- *                             files; those of an older program have none
+ *     DIR/state.json          step, position in the data, facts about the run, and checksums of
+ *                             both files; those of an older program have none
  *
  * Neither file depends on the plan: a run may resume with another precision, micro-batch or
  * placement. A weight without a master weight (bf16-pure) is stored as it is; a resumed run with
@@ -37,7 +37,7 @@ struct train_state {
 int state_save(const char *dir, const struct train_state *s, const struct graph *g, struct device *d,
                const struct tape *t, void *staging, uint64_t staging_bytes, struct error *e);
 
-/* Reads state.json alone: enough to decide whether a run can be resumed. */
+/* Reads only state.json: enough to decide whether a run can be resumed. */
 int state_read(const char *dir, struct train_state *s, struct error *e);
 
 /* Reads both files: master weights and optimizer state to the bit; working copies are rounded from
@@ -50,7 +50,7 @@ int state_load(const char *dir, struct train_state *s, const struct graph *g, st
 int state_reset(const struct graph *g, struct device *d, const struct tape *t, void *staging, uint64_t staging_bytes,
                 struct error *e);
 
-/* Upper bound of the bytes that state_save writes. */
+/* Returns an upper bound of the bytes that state_save writes. */
 uint64_t state_bytes(const struct graph *g);
 
 #endif

@@ -32,7 +32,8 @@ void transfer_init(struct transfer *x, struct device *d, const struct tape *t, v
     uint64_t half = bytes / 2 / HALF_ALIGN * HALF_ALIGN;
     int64_t room = (int64_t)(half / ELEMENT_MOST);
     if (room > STORED_GROUP) room -= room % STORED_GROUP; /* a chunk begins at a group of every form */
-    *x = (struct transfer){.device = d, .tape = t, .first = staging, .second = (char *)staging + half, .bytes = bytes, .room = room};
+    *x = (struct transfer){
+        .device = d, .tape = t, .first = staging, .second = (char *)staging + half, .bytes = bytes, .room = room};
 }
 
 void transfer_end(struct transfer *x)
@@ -43,7 +44,7 @@ void transfer_end(struct transfer *x)
 
 /* --- finite or not ------------------------------------------------------------------ */
 
-/* A float is finite unless its exponent is all ones. The test of a block is a
+/* Reports whether an element of a block is not finite: its exponent is all ones. The test is a
  * reduction without branches, which vectorises; only a bad block is searched. */
 static bool any_nonfinite_16(const uint16_t *x, int64_t n, uint16_t exponent)
 {
@@ -106,7 +107,7 @@ struct span {
     uint64_t from, to;    /* bytes of the whole */
 };
 
-/* The part of bytes [at, at + n) of a whole that shard `number` has. */
+/* Returns the part of bytes [at, at + n) of a whole that shard `number` has. */
 static struct span span_of(const struct storage *s, int number, uint64_t at, uint64_t n)
 {
     const uint64_t first = (uint64_t)number * s->bytes;
@@ -128,8 +129,8 @@ static int shard_own(struct transfer *x, id tensor, uint64_t at, uint64_t n, cha
                  : x->device->ops->read(x->device, data + (p.from - at), stored, p.to - p.from, e);
 }
 
-/* Every rank calls it with the same range: owners send their part to all others that hold a copy
- * with them. */
+/* Gathers a range on all ranks, which call it with the same range: owners send their part to all
+ * others that hold a copy with them. */
 static int gather_together(struct transfer *x, const struct storage *s, uint64_t at, uint64_t n, char *data,
                            struct error *e)
 {
@@ -152,7 +153,7 @@ static int gather_together(struct transfer *x, const struct storage *s, uint64_t
     return rc;
 }
 
-/* Rank 0 asks the owners: those of the first copy, to which it belongs. */
+/* Asks the owners for their parts, on rank 0: the owners of the first copy, to which it belongs. */
 static int ask_owners(struct transfer *x, id tensor, const struct storage *s, uint64_t at, uint64_t n, char *data,
                       struct error *e)
 {
@@ -251,7 +252,7 @@ static int move(struct transfer *x, id tensor, int64_t at, int64_t n, char *data
     return PL_OK;
 }
 
-/* Where the parts of n elements begin in `data`, for move. */
+/* Finds where the parts of n elements begin in `data`, for move. */
 static void parts_of(const struct stored_form *f, enum dtype t, int64_t n, char *data, void *parts[STORED_PARTS])
 {
     for (int i = 0; i < f->n_parts; i++) parts[i] = data + stored_part_offset(f, i, t, n);
@@ -288,7 +289,7 @@ static int write_part(struct transfer *x, id tensor, int part, int64_t at, int64
     return move_bytes(x, tensor, to, stored_part_bytes(f, part, t->dtype, n), (char *)(uintptr_t)data, true, e);
 }
 
-/* The parts after the first, once the whole tensor was packed. */
+/* Writes the parts after the first, once the whole tensor was packed. */
 static int write_finished(struct transfer *x, id tensor, struct error *e)
 {
     const struct tensor *t = tensor_at(x->tape->graph, tensor);
@@ -306,7 +307,7 @@ static int write_finished(struct transfer *x, id tensor, struct error *e)
     return rc;
 }
 
-/* A chunk of a tensor whose form needs the whole tensor. */
+/* Puts a chunk of a tensor whose form needs the whole tensor. */
 static int put_kept(struct transfer *x, id tensor, enum dtype from, int64_t at, int64_t n, struct bad *bad,
                     struct error *e)
 {

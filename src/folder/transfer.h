@@ -41,18 +41,18 @@ enum { TRANSFER_LEAST = 1024 }; /* smallest staging buffer, bytes */
 
 /* Splits the staging buffer, which is aligned to 8 bytes. Allocates nothing. */
 void transfer_init(struct transfer *x, struct device *d, const struct tape *t, void *staging, uint64_t bytes);
-/* After an error between the chunks of a quantized tensor: frees what was kept of it. */
+/* Frees what was kept of a quantized tensor, after an error between its chunks. */
 void transfer_end(struct transfer *x);
 
-/* The n elements of dtype `from` in x->first are elements [at, at + n) of the parameter: writes its
- * master weights and, if that is another tensor, the working copy rounded from them. A chunk with a
- * bad element is not written; the result is PL_OK with bad->index set. The chunks of a tensor are
- * put in order. */
+/* Writes elements [at, at + n) of the parameter, which x->first has in dtype `from`: its master
+ * weights and, if that is another tensor, the working copy rounded from them. A chunk with a bad
+ * element is not written; the result is PL_OK with bad->index set. The chunks of a tensor are put
+ * in order. */
 int transfer_put(struct transfer *x, const struct param *p, enum dtype from, int64_t at, int64_t n, struct bad *bad,
                  struct error *e);
 
-/* Elements [at, at + n) of a tensor as dtype `to`; *data points into the staging buffer until the
- * next call. `bad` as above; NULL: values are not checked. */
+/* Reads elements [at, at + n) of a tensor as dtype `to`; *data points into the staging buffer until
+ * the next call. `bad` as above; NULL: values are not checked. */
 int transfer_get(struct transfer *x, id tensor, enum dtype to, int64_t at, int64_t n, const void **data,
                  struct bad *bad, struct error *e);
 
@@ -62,15 +62,15 @@ int transfer_write(struct transfer *x, id tensor, int64_t at, int64_t n, const v
 /* Writes bytes [at, at + n) of the tensor's storage. */
 int transfer_write_bytes(struct transfer *x, id tensor, uint64_t at, uint64_t n, const void *data, struct error *e);
 
-/* The index of the first of n elements that is NaN or infinite; -1: none. */
+/* Returns the index of the first of n elements that is NaN or infinite; -1: none. */
 int64_t transfer_nonfinite(const void *data, enum dtype t, int64_t n);
 
-/* Whether the device is one of several ranks. */
+/* Reports whether the device is one of several ranks. */
 bool transfer_has_ranks(const struct transfer *x);
-/* Rank 0 ends what the others began with transfer_serve, also after an error; alone it does
- * nothing. */
+/* Ends, on rank 0, what the others began with transfer_serve, also after an error; does nothing if
+ * there is one rank. */
 int transfer_release(struct transfer *x, struct error *e);
-/* On the other ranks: does what rank 0 asks until it ends the service. `what`: for messages,
+/* Does what rank 0 asks, on the other ranks, until it ends the service. `what`: for messages,
  * "saving". */
 int transfer_serve(struct transfer *x, const char *what, struct error *e);
 

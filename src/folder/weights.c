@@ -47,7 +47,7 @@ bool weight_is_constant(const struct graph *g, const struct param *p)
     return storage_of(g, p->tensor)->kind == KIND_CONST;
 }
 
-/* The name without that of the part; NULL: it does not begin with it. */
+/* Returns the name without the part's; NULL: it does not begin with it. */
 static const char *name_in_part(const char *name, const char *part)
 {
     const size_t n = strlen(part);
@@ -55,7 +55,8 @@ static const char *name_in_part(const char *name, const char *part)
     return !strncmp(name, part, n) && name[n] == '.' ? name + n + 1 : NULL;
 }
 
-/* The name that the parameter has in its part; NULL: it is a constant, or of another part. */
+/* Returns the name that the parameter has in its part; NULL: it is a constant, or of another
+ * part. */
 static const char *own_name(const struct weights *w, const struct graph *g, const struct param *p)
 {
     const char *name = weight_name(g, p);
@@ -73,7 +74,7 @@ static const char *stripped(const char *name, const char *root)
     return strncmp(name, root, n) ? name : name + n;
 }
 
-/* The tensor's name in the folder by a rule. */
+/* Returns the tensor's name in the folder by a rule. */
 static const char *file_name(const struct weight_naming *rule, const char *name, char out[NAME_MOST])
 {
     char other[NAME_MOST];
@@ -112,7 +113,8 @@ static void choose_spellings(const struct weights *w, const struct graph *g, str
 
 typedef VEC(char *) prefix_list;
 
-/* Every P, ending in a dot, for which the folder has a tensor P + parameter name; each once. */
+/* Collects every P, ending in a dot, for which the folder has a tensor P + parameter name; each
+ * once. */
 static void collect_prefixes(const struct weights *w, const struct graph *g, prefix_list *out)
 {
     for (uint32_t i = 0; i < g->params.n; i++) {
@@ -139,8 +141,8 @@ static int ambiguous(const struct weights *w, const char *a, const char *b, stru
                      w->in.dir, a, b);
 }
 
-/* The first rule that finds every parameter; else the one that finds most, which the error about a
- * missing tensor refers to. */
+/* Chooses the first rule that finds every parameter; else the one that finds most, which the error
+ * about a missing tensor refers to. */
 static int choose_naming(struct weights *w, const struct graph *g, const struct family *family, struct error *e)
 {
     uint32_t wanted = 0, best = 0;
@@ -201,7 +203,7 @@ char *weights_describe_naming(const struct weights *w, char out[160])
 
 /* --- parameters and slots ----------------------------------------------------------------- */
 
-/* The tensor name of the folder that is closest to a missing one. */
+/* Returns the tensor name of the folder that is closest to a missing one. */
 static const char *nearest_name(const struct weights *w, const char *name)
 {
     struct closest x = {.to = name};
@@ -274,7 +276,7 @@ static int match_params(struct weights *w, const struct graph *g, struct error *
     return PL_OK;
 }
 
-/* The parameter of that published name + 1. */
+/* Returns the parameter of that published name + 1; 0: none. */
 static uint32_t param_by_name(const struct weights *w, const struct graph *g, const char *name)
 {
     for (uint32_t i = 0; i < g->params.n; i++) {
@@ -284,7 +286,8 @@ static uint32_t param_by_name(const struct weights *w, const struct graph *g, co
     return 0;
 }
 
-/* A tied weight that the file also stores: it is not read, but written as a copy of its weight. */
+/* Matches tied weights that the file also stores: they are not read, but written as copies of their
+ * weights. */
 static void match_tied(struct weights *w, const struct graph *g)
 {
     char name[NAME_MOST];
@@ -298,7 +301,7 @@ static void match_tied(struct weights *w, const struct graph *g)
     }
 }
 
-/* Tensors that are computed or never read; other extra tensors cause a warning. */
+/* Reports whether a tensor is computed or never read; other extra tensors cause a warning. */
 static bool is_bookkeeping(const char *name)
 {
     static const char *const ends[] = {"rotary_emb.inv_freq", ".num_batches_tracked", ".attention_bias_idxs"};
@@ -327,8 +330,8 @@ static void note_extras(const struct weights *w)
 
 /* --- the adapter ------------------------------------------------------------------------------ */
 
-/* Names in the file begin with PEFT's prefix; an adapter of a model without its head leaves out the
- * family's root. */
+/* Chooses the names in the adapter's file: they begin with PEFT's prefix, and an adapter of a model
+ * without its head leaves out the family's root. */
 static void choose_adapter_naming(struct weights *w, const struct graph *g, const struct family *family)
 {
     uint32_t best = 0;
@@ -343,8 +346,8 @@ static void choose_adapter_naming(struct weights *w, const struct graph *g, cons
     }
 }
 
-/* PEFT wraps a linear layer: "q_proj.bias" of a module with an adapter is
- * "q_proj.base_layer.bias". */
+/* Returns a parameter's name inside of the layer that PEFT wraps: "q_proj.bias" of a module with an
+ * adapter is "q_proj.base_layer.bias". */
 static const char *wrapped_name(const char *name, char out[NAME_MOST])
 {
     const char *dot = strrchr(name, '.');
@@ -362,14 +365,15 @@ const char *weights_name_in_adapter(const struct weights *w, const struct graph 
     return file_name(&w->naming, has_adapter ? wrapped_name(name, wrapped) : name, out);
 }
 
-/* PEFT stores some tensors under further names: the frozen weight of an adapted head, biases of
- * modules that are saved whole. They are not read, and written as they are. */
+/* Reports whether PEFT stores a tensor under a further name: the frozen weight of an adapted head,
+ * biases of modules that are saved whole. They are not read, and written as they are. */
 static bool is_second_name(const char *name)
 {
     return strstr(name, ".base_layer.") || strstr(name, ".original_module.") || strstr(name, ".modules_to_save.");
 }
 
-/* Every parameter that the adapter trains is in the file; one that it does not train may be. */
+/* Matches the adapter's parameters: every one that it trains is in the file; one that it does not
+ * train may be. */
 static int match_adapter(struct weights *w, const struct graph *g, bool partial, struct error *e)
 {
     char name[NAME_MOST];
@@ -437,7 +441,7 @@ static int open_folder(struct weights *w, const struct graph *g, const struct mo
     return model_files_count_others(&w->in, &w->other_bytes, e);
 }
 
-/* The parts of a model folder that have folders of their own. */
+/* Lists the parts of a model folder that have folders of their own. */
 static void list_outside(struct weights *w, const struct model *m)
 {
     const char **list = bump_alloc(&w->in.memory, (size_t)(m->n_parts + 1) * sizeof *list);
@@ -465,7 +469,8 @@ static int open_one(struct weights *w, const struct model *m, const struct graph
     return rc;
 }
 
-/* A part of which the graph of a whole model has no parameter is a mistake in its name. */
+/* Returns PL_USAGE for a part of which the graph of a whole model has no parameter: its name is a
+ * mistake. */
 static int check_part(const struct weights *part, const struct graph *g, struct error *e)
 {
     for (uint32_t i = 0; i < part->n_params; i++)
@@ -490,8 +495,8 @@ static int open_part(struct weights *w, const struct model *m, const struct grap
     return PL_OK;
 }
 
-/* The parts, and those of a part that have a folder of their own beside the part's: the vision
- * tower of LLaVA in PRS-Med. */
+/* Opens the parts, and those of a part that have a folder of their own beside the part's: the
+ * vision tower of LLaVA in PRS-Med. */
 static int open_parts(struct weights *w, const struct model *m, const struct graph *g, struct error *e)
 {
     uint32_t configs = 0;

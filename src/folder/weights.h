@@ -98,31 +98,33 @@ int weights_load(struct weights *w, const struct graph *g, struct device *d, con
 int weights_save(struct weights *w, const struct model *m, const struct graph *g, struct device *d,
                  const struct tape *t, void *staging, uint64_t staging_bytes, const char *dir, struct error *e);
 
-/* Upper bound of the bytes that weights_save writes: for the check of free disk space. */
+/* Returns an upper bound of the bytes that weights_save writes, for the check of free disk
+ * space. */
 uint64_t weights_bytes(const struct weights *w, const struct graph *g);
 
-/* "names as published", "names without \"model.\"", "names after \"module.\"". */
+/* Prints "names as published", "names without \"model.\"" or "names after \"module.\"". */
 char *weights_describe_naming(const struct weights *w, char out[160]);
 
-/* Whether names of the folder begin otherwise than the published ones, apart from a common
+/* Reports whether names of the folder begin otherwise than the published ones, apart from a common
  * prefix. */
 bool weights_spelled_otherwise(const struct weights *w);
 
-/* The name of a parameter's tensor in the folder, in `out`; for a preset the published one. */
+/* Returns the name of a parameter's tensor in the folder, in `out`; for a preset the published
+ * one. */
 const char *weights_name_in_folder(const struct weights *w, const char *published, char out[1024]);
 
-/* True if a parameter is saved with the adapter. */
+/* Reports whether a parameter is saved with the adapter. */
 bool weight_is_adapted(const struct param *p);
 
-/* The name of a parameter in the adapter's file, as PEFT writes it. */
+/* Returns the name of a parameter in the adapter's file, as PEFT writes it. */
 const char *weights_name_in_adapter(const struct weights *adapter, const struct graph *g, const struct param *p,
                                     char out[1024]);
 
-/* The open folder with a parameter (its index): the adapter's, the model's or that of its part;
+/* Returns the open folder with a parameter (its index): the adapter's, the model's or its part's;
  * NULL: it has none, the parameter starts from its init. */
 const struct weights *weights_of(const struct weights *w, uint32_t param);
 
-/* A zeroed struct is allowed. */
+/* Closes the folders. A zeroed struct is allowed. */
 void weights_close(struct weights *w);
 
 /* Shared by weights.c, weights_load.c and weights_save.c. */

@@ -124,7 +124,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const struct found *)a)->name, ((const struct found *)b)->name);
 }
 
-/* What config.json says; *bitsandbytes: its weights may be in 4 bits. */
+/* Reads config.json; *bitsandbytes: its weights may be in 4 bits. */
 static int read_config(const struct model *m, bool *bitsandbytes, struct error *e)
 {
     struct bump b = {0};
@@ -199,8 +199,8 @@ int weights_4bit_find(struct weights_4bit *x, const struct model *m, struct bump
 
 static int compare_name(const void *key, const void *name) { return strcmp(key, *(const char *const *)name); }
 
-/* The form of a parameter by its published name. The folder may spell it without its first parts,
- * or with others before them (weights.h). */
+/* Returns the form of a parameter by its published name. The folder may spell it without its first
+ * parts, or with others before them (weights.h). */
 static uint8_t form_of(const struct weights_4bit *x, const char *name)
 {
     char ending[NAME_ROOM];
@@ -214,7 +214,7 @@ static uint8_t form_of(const struct weights_4bit *x, const char *name)
     return STORED_PLAIN;
 }
 
-/* The same in any spelling of the name. */
+/* Returns the form of a parameter in any spelling of its name. */
 static uint8_t form_in_folder(const struct weights_4bit *x, const char *name)
 {
     const int i = spelling_of(x->spellings, name);
@@ -239,7 +239,7 @@ void weights_4bit_mark(const struct weights_4bit *x, struct graph *g)
 
 /* --- the tensors of a weight ------------------------------------------------------------------ */
 
-/* The tensor NAME.KEY beside the codes, in any file of the folder; NULL: none. */
+/* Returns the tensor NAME.KEY beside the codes, in any file of the folder; NULL: none. */
 static const struct st_entry *beside(const struct weights *w, const char *name, const char *key,
                                      const struct st_file **file)
 {
@@ -253,7 +253,8 @@ static const struct st_entry *beside(const struct weights *w, const char *name, 
     return NULL;
 }
 
-/* The same, which must have this dtype and number of elements. */
+/* Returns the tensor NAME.KEY, which must have this dtype and number of elements; NULL: `e` says
+ * why not. */
 static const struct st_entry *expect_beside(const struct weights *w, const char *name, const char *key, enum dtype t,
                                             int64_t elements, const struct st_file **file, struct error *e)
 {
@@ -269,8 +270,8 @@ static const struct st_entry *expect_beside(const struct weights *w, const char 
     return NULL;
 }
 
-/* A table of the file must be ours: all values are computed with ours. The map of the scales is
- * made by PyTorch, and its last bit depends on the processor. */
+/* Checks that a table of the file is ours: all values are computed with ours. PyTorch makes the map
+ * of the scales, and its last bit depends on the processor. */
 static int check_table(const struct weights *w, const char *name, const char *key, int n, float (*value)(int),
                        struct error *e)
 {

@@ -2,12 +2,15 @@
  * weights_4bit.h: weights that a model folder has in 4 bits, as transformers saves them with
  * bitsandbytes.
  *
- *     NAME.weight                                  u8: two codes per byte; or another dtype of these bytes
- *     NAME.weight.absmax                           u8 [blocks]: scales; f32 without double quantization
+ *     NAME.weight                                  u8: two codes per byte; or another dtype of
+ *                                                  these bytes
+ *     NAME.weight.absmax                           u8 [blocks]: scales; f32 without double
+ *                                                  quantization
  *     NAME.weight.nested_absmax                    f32 [blocks / 256]
  *     NAME.weight.nested_quant_map                 f32 [256]: the map of the scales
  *     NAME.weight.quant_map                        f32 [16]: the levels
- *     NAME.weight.quant_state.bitsandbytes__nf4    u8: JSON: form, block sizes, shape, offset of the scales
+ *     NAME.weight.quant_state.bitsandbytes__nf4    u8: JSON: form, block sizes, shape, offset
+ *                                                  of the scales
  *
  * They are read as they are: no value is quantized again. Only NF4 in blocks of 64 is read.
  */
@@ -52,7 +55,7 @@ int weights_4bit_check(const struct weights *w, const struct graph *g, const str
 /* Reads them into the arenas; extends *crc by their bytes. */
 int weights_4bit_load(const struct weights *w, struct transfer *x, const struct param *p,
                       const struct weight_slot *slot, uint32_t *crc, struct error *e);
-/* True for the tensors beside the codes. */
+/* Reports whether a tensor is one beside the codes. */
 bool weights_4bit_beside(const char *name);
 
 #endif

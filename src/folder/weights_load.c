@@ -46,7 +46,8 @@ static int load_from_file(const struct weights *w, struct transfer *x, const str
     return PL_OK;
 }
 
-/* Elements [at, at + n) of a randomly initialised parameter with rows of C elements, in f32. */
+/* Computes elements [at, at + n) of a randomly initialised parameter with rows of C elements, in
+ * f32. */
 static void init_elements(const struct init *init, uint64_t key, float *to, int64_t at, int64_t n, int64_t C)
 {
     if (init->kind == INIT_NORMAL) {
@@ -59,8 +60,8 @@ static void init_elements(const struct init *init, uint64_t key, float *to, int6
     else for (int64_t i = 0; i < n; i++) to[i] = init->kind == INIT_ONE ? 1.0f : 0.0f;
 }
 
-/* The Euclidean norms of the rows of another parameter, which is loaded already; ranks may hold
- * parts of it. */
+/* Loads the Euclidean norms of the rows of another parameter, which is loaded already; ranks may
+ * hold parts of it. */
 static int load_row_norms(struct transfer *x, const struct graph *g, const struct param *p, struct error *e)
 {
     const struct param *of = weight_origin(g, p);

@@ -84,12 +84,14 @@ static int copy_header(struct transfer *x, const struct st_file *f, struct st_wr
     return PL_OK;
 }
 
-/* A writer over the whole file, header included: st_write_bytes counts, st_write_end checks and
- * syncs. The disk space is reserved at once, so that a full disk shows before hours of writing; a
- * file system that cannot reserve space is not an error. */
+/* Opens a writer over the whole file, header included: st_write_bytes counts, st_write_end checks
+ * and syncs. The disk space is reserved at once, so that a full disk shows before hours of writing;
+ * a file system that cannot reserve space is not an error. */
 static int open_raw(struct st_writer *out, const char *path, uint64_t bytes, struct error *e)
 {
-    *out = (struct st_writer){.path = mem_string(path), .fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), .wanted = bytes};
+    *out = (struct st_writer){.path = mem_string(path),
+                              .fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666),
+                              .wanted = bytes};
     bool failed = out->fd < 0;
     out->is_regular = !failed;
     if (!failed && fallocate(out->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)bytes))
@@ -132,7 +134,7 @@ static int save_file(const struct weights *w, const struct graph *g, struct tran
 
 /* --- the folder of a preset, or of a model put together from parts ---------------------------- */
 
-/* The tensor of a part's file that a parameter was read from; NULL: none. */
+/* Returns the tensor of a part's file that a parameter was read from; NULL: none. */
 static const struct weight_slot *slot_of(const struct weights *from, uint32_t param)
 {
     return from ? &from->in.slots[from->source[param] - 1] : NULL;
@@ -190,8 +192,8 @@ static bool matches(const char *name, const char *const *patterns, size_t n)
     return false;
 }
 
-/* The files that a tokenizer and its chat template are loaded from, and what ends an answer; those
- * of an image processor. */
+/* Reports whether a tokenizer, its chat template or the ends of an answer are loaded from the
+ * file. */
 static bool is_text_file(const char *name)
 {
     static const char *const patterns[] =
@@ -205,9 +207,9 @@ static bool is_image_file(const char *name)
     return matches(name, patterns, COUNT(patterns));
 }
 
-/* What a part gives the folder of a model that was put together: one that reads text its tokenizer,
- * and a vision tower its processor. A model of masks, beside which another one reads the text,
- * gives none. */
+/* Copies what a part gives the folder of a model that was put together: one that reads text its
+ * tokenizer, and a vision tower its processor. A model of masks, beside which another one reads the
+ * text, gives none. */
 static int copy_files_of(const struct weights *part, const struct model *m, const char *dir, struct error *e)
 {
     if (!*part->in.dir) return PL_OK;
@@ -223,7 +225,7 @@ static const struct weights *part_named(const struct weights *w, const char *nam
     return NULL;
 }
 
-/* Those of the parts, a tower's in a third folder first. */
+/* Copies the files of the parts, those of a tower in a third folder first. */
 static int copy_files_of_parts(const struct weights *w, const struct model *m, const char *dir, struct error *e)
 {
     for (int i = 0; i < m->n_parts; i++) {
@@ -242,7 +244,7 @@ static int copy_files_of_parts(const struct weights *w, const struct model *m, c
 
 /* --- the folder of an adapter ----------------------------------------------------------------- */
 
-/* PEFT saves these beside an adapter. */
+/* Reports whether PEFT saves the file beside an adapter. */
 static bool is_processor_file(const char *name)
 {
     return strcmp(name, "generation_config.json") && (is_text_file(name) || is_image_file(name));
@@ -281,7 +283,7 @@ static int save_new_adapter(const struct weights *w, const struct graph *g, stru
     return rc ? rc : file_write_atomic(path, w->adapter_config, strlen(w->adapter_config), e);
 }
 
-/* An adapter from a folder is written back as it was, but for the trained values. */
+/* Saves the adapter. One from a folder is written back as it was, but for the trained values. */
 static int save_adapter(const struct weights *w, const struct graph *g, struct transfer *x, const char *dir,
                         struct error *e)
 {
@@ -293,7 +295,7 @@ static int save_adapter(const struct weights *w, const struct graph *g, struct t
     return model_files_copy_others(&w->adapter->in, w->adapter->in.dir, dir, NULL, e);
 }
 
-/* Whether a part that has a folder of its own beside the model's is trained. */
+/* Reports whether a part that has a folder of its own beside the model's is trained. */
 static bool trains_outside(const struct weights *w, const struct graph *g)
 {
     for (uint32_t i = 0; i < g->params.n && w->n_outside; i++)

@@ -15,8 +15,8 @@
  * The file is read as words of a shell, with its quotes, escapes, comments and ~/. $NAME and
  * ${NAME} have the value that a line NAME=value of the file gives them. Everything else that a
  * shell would compute, ${NAME:-default}, $(...), $1, a list, a variable of the environment, stays
- * as it is written: the word says what it lacks, and this is asked for, with the key that it stands
- * for.
+ * as it is written: the word says what it lacks, and this is asked for, with the key whose value
+ * it would be.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -243,9 +243,9 @@ static bool is_prefix(const char *word)
     return is_one_of("export|env|exec|time|nohup|then|else|do|{", word) || is_assignment(word);
 }
 
-/* The word at which a command of a training program begins, behind variables; words->n: it is
- * another command. Options alone are one at the beginning of a file: elsewhere they are cases of a
- * script that reads its arguments. */
+/* Returns the word at which a command of a training program begins, behind variables; words->n: it
+ * is another command. Options without a command are one at the beginning of a file: elsewhere they
+ * are cases of a script that reads its arguments. */
 static uint32_t command_begin(const words *w, bool first)
 {
     uint32_t i = 0;
@@ -279,7 +279,7 @@ static enum purpose purpose_of(const char *name)
     return contains_one(name, training) ? TRAINS : contains_one(name, others) ? DOES_NOT : MAY_TRAIN;
 }
 
-/* What a command does that begins at word i; *name: its script, module or command. */
+/* Returns what a command does that begins at word i; *name: its script, module or command. */
 static enum purpose command_purpose(const words *w, uint32_t i, const char **name)
 {
     const struct tool *tool = find_tool(*name = w->at[i].text);
@@ -310,7 +310,7 @@ static struct value *word_value(struct shell *s, const struct word *w, const cha
     return v;
 }
 
-/* The option's name as a key: --learning-rate is learning_rate. */
+/* Returns the option's name as a key: --learning-rate is learning_rate. */
 static char *option_key(struct shell *s, const char *option)
 {
     option += strspn(option, "-");
@@ -344,7 +344,7 @@ static void put_option(struct shell *s, const words *w, uint32_t *i, uint32_t en
     if (*key) value_put(&s->f->memory, map, key, v);
 }
 
-/* Options of the launcher up to the script; *i is then behind the script. */
+/* Reads the options of the launcher up to the script; *i is then behind the script. */
 static struct value *launch_options(struct shell *s, const words *w, uint32_t *i)
 {
     struct value *map = value_new(&s->f->memory, VALUE_MAP);
@@ -364,7 +364,8 @@ static struct value *launch_options(struct shell *s, const words *w, uint32_t *i
     return map;
 }
 
-/* NPROC_PER_NODE and NNODES before a command of ms-swift or LLaMA-Factory start its processes. */
+/* Adds NPROC_PER_NODE and NNODES before a command of ms-swift or LLaMA-Factory, which start its
+ * processes. */
 static int add_processes(struct shell *s)
 {
     static const char *const names[][2] = {{"NPROC_PER_NODE", "nproc_per_node"}, {"NNODES", "nnodes"}};
@@ -402,7 +403,7 @@ static int add_arguments(struct shell *s, const words *w, uint32_t i, enum impor
     return map->count ? import_add(s->f, p, map, s->name, s->e) : PL_OK;
 }
 
-/* The program of a script that is known by its name; IMPORT_PROGRAMS: its keys tell. */
+/* Returns the program of a script that is known by its name; IMPORT_PROGRAMS: its keys tell. */
 static enum import_program program_of(const char *script, const words *w)
 {
     if (!strcmp(base_name(script), "train_prs_med.py")) return PROGRAM_prs;
@@ -412,7 +413,7 @@ static enum import_program program_of(const char *script, const words *w)
     return IMPORT_PROGRAMS;
 }
 
-/* Refuses a variable without a value that stands for words of the command rather than for the value
+/* Refuses a variable without a value in the place of words of the command rather than of the value
  * of an option. */
 static int check_words(struct shell *s, const words *w, uint32_t i)
 {
@@ -422,7 +423,7 @@ static int check_words(struct shell *s, const words *w, uint32_t i)
         const bool value = is_option(before) && !strchr(before, '=') && !strpbrk(x->unknown ? x->unknown : "", "@*");
         if (x->unknown && !value && !is_option(x->text) && !is_assignment(x->text) && !is_script(x->text))
             return error_set(s->e, PL_USAGE,
-                             "%s:%u: %.200s has no value in this file; write what it stands for in its place", s->name,
+                             "%s:%u: %.200s has no value in this file; write its value in its place", s->name,
                              x->line, x->unknown);
     }
     return PL_OK;

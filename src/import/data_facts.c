@@ -68,7 +68,7 @@ static int check_names(const struct value *map, const char *dataset, const char 
         const struct value *v = map->items[i];
         if (v->kind == VALUE_STRING && is_usual(v->key, v->text)) continue;
         return error_set(e, PL_USAGE,
-                         "%s: dataset %s: %s is %.100s, and Plimsoll tells samples apart by the usual keys alone: "
+                         "%s: dataset %s: %s is %.100s, and Plimsoll tells samples apart only by the usual keys: "
                          "rename it in the data, or give data.train files with messages",
                          info, dataset, v->key, v->text ? v->text : "not a name");
     }
@@ -102,14 +102,14 @@ static int find_file(struct import *f, const struct value *all, const char *name
                               : error_set(e, PL_USAGE, "%s: dataset %.200s: there is no file %s", info, name, *path);
 }
 
-/* dataset_info.json in its dataset_dir, or beside the file that names the dataset. */
+/* Finds dataset_info.json in its dataset_dir, or beside the file that names the dataset. */
 static const char *find_info(struct import *f, const char *folder, const char *from)
 {
     const char *path = import_locate(f, bump_format(&f->memory, "%s/dataset_info.json", folder), from);
     return path ? path : import_locate(f, "dataset_info.json", from);
 }
 
-/* "a, b" or a list as a list of names. */
+/* Splits "a, b" into a list of names; a list stays one. */
 static struct value *split_names(struct import *f, const struct value *v)
 {
     struct value *names = value_new(&f->memory, VALUE_LIST);
@@ -154,7 +154,7 @@ static void put_datasets(struct import_work *w, const char *ours, enum import_ho
     else put_files(w, ours, paths, names);
 }
 
-/* A file of conversations, or the files of a folder; NULL: there is none. */
+/* Returns a file of conversations, or the files of a folder; NULL: there is none. */
 static const char *local_files(struct import_work *w, const char *name, const struct import_entry *entry)
 {
     static const char *const endings[] = {"jsonl", "json", "parquet"};
@@ -172,7 +172,7 @@ static const char *local_files(struct import_work *w, const char *name, const st
     return found;
 }
 
-/* dataset_name of TRL and of transformers' scripts. */
+/* Puts dataset_name of TRL and of transformers' scripts. */
 static void put_dataset_name(struct import_work *w)
 {
     const struct import_entry *name = import_given(w, HOW_DATASET_NAME);
@@ -247,8 +247,8 @@ static const char *member(const struct value *map, const char *key)
     return v && v->text ? v->text : "";
 }
 
-/* A prompt format of Axolotl's own changes what is trained on; chat_template is the model's, and
- * completion is text. */
+/* Asks for the template if a dataset has a prompt format of Axolotl's own, which changes what is
+ * trained on; chat_template is the model's, and completion is text. */
 static void check_axolotl_type(struct import_work *w, const struct value *dataset, const struct import_entry *entry)
 {
     const char *type = member(dataset, "type"), *template = member(dataset, "chat_template");
@@ -280,7 +280,8 @@ static void put_axolotl_files(struct import_work *w, const char *ours, enum impo
     put_found(w, ours, paths, list->count, entry);
 }
 
-/* A padding token has no effect; the others are those of the tokenizer, or change it. */
+/* Asks for the tokenizer if special tokens are given. A padding token has no effect; the others are
+ * those of the tokenizer, or change it. */
 static void check_axolotl_tokens(struct import_work *w)
 {
     const struct import_entry *tokens = import_given(w, HOW_AXOLOTL_TOKENS);
@@ -327,8 +328,8 @@ static void put_train_on(struct import_work *w)
     else if (assistant) import_put_word(w, "data.train_on", import_true(w, assistant) ? "assistant" : "all", assistant);
 }
 
-/* A name of a template that is built in here; others are asked for. LLaVA falls back to v1 for
- * names that it does not know. */
+/* Puts the name of a template that is built in here; others are asked for. LLaVA falls back to v1
+ * for names that it does not know. */
 static void put_template(struct import_work *w)
 {
     const struct import_entry *template = import_given(w, HOW_TEMPLATE),
@@ -344,7 +345,7 @@ static void put_template(struct import_work *w)
     else import_ask(w, template, "data.template", strstr(template->row->detail, "it says how"));
 }
 
-/* packing or neat_packing; without them LLaMA-Factory packs for stage pt alone. */
+/* Puts packing or neat_packing; without them LLaMA-Factory packs only for stage pt. */
 static void put_packing(struct import_work *w)
 {
     bool any = false, pretraining = false;
@@ -360,7 +361,7 @@ static void put_packing(struct import_work *w)
     if (last) import_put(w, "data.packing", value_bool(w->b, any), last, NULL);
 }
 
-/* LLaMA-Factory, TRL and LLaVA cut what is longer than a row. */
+/* Puts data.too_long cut: LLaMA-Factory, TRL and LLaVA cut what is longer than a row. */
 static void put_too_long(struct import_work *w)
 {
     const struct import_entry *any = w->f->entries.n ? &w->f->entries.at[0] : NULL;
@@ -371,8 +372,9 @@ static void put_too_long(struct import_work *w)
 
 /* --- which samples --------------------------------------------------------------------------- */
 
-/* val_size of LLaMA-Factory, which refuses it beside eval_dataset; validation_split_percentage of
- * transformers' scripts, which use it without a file of validation data. Returns the fraction. */
+/* Puts val_size of LLaMA-Factory, which refuses it beside eval_dataset, or
+ * validation_split_percentage of transformers' scripts, which use it without a file of validation
+ * data. Returns the fraction. */
 static double put_holdout(struct import_work *w)
 {
     const struct import_entry *size = import_pick(w, HOW_VAL_SIZE), *percent = import_given(w, HOW_VAL_PERCENT),
@@ -394,7 +396,8 @@ static double put_holdout(struct import_work *w)
     return both || fraction >= 1 ? 0 : fraction;
 }
 
-/* LLaMA-Factory takes the samples first, and then those to evaluate on out of them. */
+/* Puts max_samples. LLaMA-Factory takes the samples first, and then those to evaluate on out of
+ * them. */
 static void put_max_samples(struct import_work *w, double held)
 {
     const struct import_entry *most = import_given(w, HOW_MAX_SAMPLES);
@@ -415,7 +418,7 @@ static void put_order(struct import_work *w)
 
 /* --- tables of questions, frames ------------------------------------------------------------- */
 
-/* The tables of a folder, whose rows have a split. */
+/* Puts the tables of a folder, whose rows have a split. */
 static void put_tables(struct import_work *w, const char *pattern, const struct import_entry *entry)
 {
     struct value *files = value_new(w->b, VALUE_LIST);
@@ -426,7 +429,8 @@ static void put_tables(struct import_work *w, const char *pattern, const struct 
     import_put_word(w, "data.validation_split", "test", entry);
 }
 
-/* train_prs_med.py has one folder for tables and images, train_ddp.py of PRS-Med has two. */
+/* Puts the tables of PRS-Med: train_prs_med.py has one folder for tables and images, train_ddp.py
+ * has two. */
 static void put_questions(struct import_work *w)
 {
     const struct import_entry *root = import_given(w, HOW_DATA_ROOT), *tables = import_given(w, HOW_ANNOTATIONS);
@@ -434,7 +438,7 @@ static void put_questions(struct import_work *w)
     if (tables) put_tables(w, bump_format(w->b, "%s/*.csv", import_text(tables)), tables);
 }
 
-/* The frames of a row are planned, so that there is always a limit. */
+/* Puts the frames of a row, which are planned, so that there is always a limit. */
 static void put_frames(struct import_work *w)
 {
     const struct import_entry *frames = import_given(w, HOW_MAX_FRAMES);
@@ -444,7 +448,7 @@ static void put_frames(struct import_work *w)
     else import_put_value(w, "data.max_frames", frames);
 }
 
-/* A file of LLaMA-Factory that chats, predicts or evaluates. */
+/* Refuses a file of LLaMA-Factory that chats, predicts or evaluates. */
 static void check_trains(struct import_work *w)
 {
     const struct import_entry *train = import_given(w, HOW_DO_TRAIN), *data = import_given(w, HOW_DATASET),
@@ -465,7 +469,8 @@ static void check_trains(struct import_work *w)
                       "(llamafactory-cli chat or api), which is `plimsoll generate` here");
 }
 
-/* Programs that train on conversations and texts, whatever files they are in. */
+/* Puts data.format for programs that train on conversations and texts, whatever files they are
+ * in. */
 static void put_format(struct import_work *w)
 {
     static const enum import_program programs[] = {PROGRAM_trl, PROGRAM_lf, PROGRAM_llava, PROGRAM_swift,

@@ -48,7 +48,8 @@ void import_refuse(struct import_work *w, const struct import_entry *entry, cons
     prepend_place(w, entry);
 }
 
-/* 0: the script and its files; 1: DeepSpeed; 2: Accelerate and launchers. */
+/* Returns the rank of an entry's file: 0: the script and its files; 1: DeepSpeed; 2: Accelerate and
+ * launchers. */
 static int rank_of(const struct import_entry *entry)
 {
     return entry->program == PROGRAM_ds                                               ? 1
@@ -69,7 +70,7 @@ static bool belongs(const struct import_entry *entry, enum import_how how, const
     return ours ? entry->row->how <= HOW_IF_TRUE && !strcmp(entry->row->ours, ours) : entry->row->how == how;
 }
 
-/* By fact, or by key of ours for the rows with one value. */
+/* Picks the entry of a fact, or of a key of ours for the rows with one value. */
 static const struct import_entry *pick(struct import_work *w, enum import_how how, const char *ours)
 {
     const struct import_entry *given[3] = {0}, *standard[3] = {0}, *found = NULL;
@@ -113,7 +114,7 @@ bool import_automatic(const struct import_work *w, const char *key)
     return false;
 }
 
-/* "8x A100" is 8. */
+/* Returns the number that a text begins with: "8x A100" is 8. */
 static int64_t leading_number(struct import_work *w, const struct import_entry *entry)
 {
     const char *text = import_text(entry);
@@ -170,7 +171,7 @@ int64_t import_whole(struct import_work *w, const struct import_entry *entry, in
 
 /* --- what is set, and what is not ------------------------------------------------------------ */
 
-/* "learning_rate, line 7", with the file's name where there are several. */
+/* Returns "learning_rate, line 7", with the file's name where there are several. */
 static const char *describe(struct import_work *w, const struct import_entry *entry)
 {
     const char *slash = strrchr(entry->file, '/'), *name = slash ? slash + 1 : entry->file;

@@ -46,7 +46,7 @@ static void put_one(struct import_work *w, const struct import_entry *entry)
     import_put(w, entry->row->ours, v, entry, NULL);
 }
 
-/* Each key of ours once, whatever keys of theirs it has. */
+/* Puts each key of ours once, whatever keys of theirs it has. */
 static void put_values(struct import_work *w)
 {
     for (uint32_t i = 0; i < w->f->entries.n && !import_failed(w); i++) {
@@ -61,7 +61,7 @@ static void put_values(struct import_work *w)
     }
 }
 
-/* A value that is not one of those without a question. */
+/* Asks about a value that is not one of those without a question. */
 static void ask(struct import_work *w, const struct import_entry *entry)
 {
     const struct value *v = entry->value;
@@ -110,7 +110,8 @@ static void settle_holdout(struct import *f, struct config *c)
          unsplit ? "data.format has no data.holdout" : "validation data are given otherwise");
 }
 
-/* Only conversations have a number of samples; otherwise the steps of the run must be given. */
+/* Drops data.max_samples unless the data are conversations: only they have a number of samples;
+ * otherwise the steps of the run must be given. */
 static void settle_samples(struct import *f, struct config *c)
 {
     if (!is_theirs(c, KEY_data_max_samples) || c->data_format == FORMAT_CONVERSATIONS) return;
@@ -125,7 +126,7 @@ static void settle_samples(struct import *f, struct config *c)
     config_reset(c, KEY_data_max_samples);
 }
 
-/* A warmup that the run file or an option took away has no shape. */
+/* Drops the shape of a warmup that the run file or an option took away. */
 static void settle_warmup(struct import *f, struct config *c)
 {
     static const enum config_key keys[] = {KEY_train_warmup_shape, KEY_train_warmup_start};
@@ -134,7 +135,7 @@ static void settle_warmup(struct import *f, struct config *c)
 }
 
 /* Tells whether a question has an answer. Only the run file or an option says which model it is,
- * for the file itself names one of its parts, and what a variable of the shell stands for. */
+ * for the file itself names one of its parts, and which value a variable of the shell has. */
 static bool is_answered(const struct config *c, const struct import_question *q)
 {
     const bool model = q->ours == KEY_model_path;
@@ -200,7 +201,7 @@ void import_drop_training(struct config *c)
 
 /* --- the list -------------------------------------------------------------------------------- */
 
-/* A chat template may have thousands of characters. */
+/* Shortens a line: a chat template may have thousands of characters. */
 static void shorten(struct text *line)
 {
     enum { MOST = 120 };
@@ -226,7 +227,7 @@ static void print_set(const struct import *f, const struct config *c, struct tex
             }
 }
 
-/* Keys that RUN.yaml or --set gave too. */
+/* Prints the keys that RUN.yaml or --set gave too. */
 static void print_overridden(const struct import *f, const struct config *c, struct text *out)
 {
     bool any = false;
@@ -239,7 +240,7 @@ static void print_overridden(const struct import *f, const struct config *c, str
     if (any) text_printf(out, "\n");
 }
 
-/* Keys with the same reason are one line. */
+/* Prints the keys without effect; those with the same reason are one line. */
 static void print_left(const struct import *f, struct text *out)
 {
     if (f->left.n) text_printf(out, "no effect here:\n");

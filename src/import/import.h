@@ -6,7 +6,8 @@
  *     import_apply(&f, &config, &error)           after config_init, before RUN.yaml
  *     ... RUN.yaml, --set ...
  *     import_settle(&f, &config, &error)
- *     import_print(&f, &config, &text)            our key = value, from which key of theirs; what has no effect
+ *     import_print(&f, &config, &text)            our key = value, from which key of theirs; what
+ *                                                 has no effect
  *     import_free(&f)
  *
  * A file is a configuration of a program of import.def: Hugging Face TrainingArguments, TRL,

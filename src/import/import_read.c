@@ -18,8 +18,8 @@ enum { MAX_FILE = 16 << 20, MAX_DEPTH = 4, MAX_KEYS = 10000 };
 
 /* --- documents ------------------------------------------------------------------------------- */
 
-/* The end of the comment at s, or s. A comment stands after a blank or a bracket: https://a is
- * none. */
+/* Returns the end of the comment at s, or s. A comment begins after a blank or a bracket: https://a
+ * has none. */
 static char *comment_end(char *s, char before)
 {
     if (s[0] != '/' || (s[1] != '/' && s[1] != '*') || !(isspace((unsigned char)before) || strchr("{}[],:", before)))
@@ -29,7 +29,8 @@ static char *comment_end(char *s, char before)
     return end ? end + 2 : s + strlen(s);
 }
 
-/* Blanks out the comments of a document that begins with a brace; lines stay where they are. */
+/* Overwrites the comments of a document that begins with a brace by blanks; lines stay where they
+ * are. */
 static void blank_comments(char *s)
 {
     char quote = 0, before = ' ';
@@ -48,7 +49,7 @@ static void blank_comments(char *s)
     }
 }
 
-/* The first character that is not in a comment. */
+/* Returns the first character that is not in a comment. */
 static char first_character(const char *s)
 {
     for (;;) {
@@ -68,7 +69,8 @@ struct adding {
     struct error *e;
 };
 
-/* DeepSpeed ignores keys that it does not know at the top; the other programs refuse them. */
+/* Refuses an unknown key, as the programs do; DeepSpeed ignores keys that it does not know at the
+ * top. */
 static int unknown_key(struct adding *a, const char *key, const struct value *v)
 {
     if (v->kind == VALUE_NULL && import_in_section(a->program, bump_format(&a->f->memory, "%s.", key)))
@@ -101,8 +103,8 @@ static bool one_of(const char *words, const struct value *v)
     return *words && text && config_word_index(words, text) >= 0;
 }
 
-/* Asks what a variable of a command line stands for: our key is the answer. The ranks and the parts
- * of a batch have one answer. */
+/* Asks for the value of a variable of a command line: our key is the answer. The ranks and the
+ * parts of a batch have one answer. */
 static int ask_variable(const struct adding *a, const struct import_row *r, const char *key, const struct value *v)
 {
     const char *ours = r->how >= HOW_MICRO && r->how <= HOW_NODES ? "train.effective_batch" : r->ours;
@@ -115,7 +117,7 @@ static int ask_variable(const struct adding *a, const struct import_row *r, cons
                      a->file, v->line, key, v->text);
 }
 
-/* "auto" of a DeepSpeed file is no value. */
+/* Adds a key of a file; "auto" of a DeepSpeed file is no value. */
 static int add_key(void *to, const struct import_row *r, const char *key, const struct value *v)
 {
     struct adding *a = to;
@@ -174,7 +176,7 @@ static int follow_files(struct import *f, enum import_program p, const struct va
     return PL_OK;
 }
 
-/* A file of several documents is listed once for each program. */
+/* Lists a file once for each program: it may have several documents. */
 static void list_file(struct import *f, const char *name, const char *program)
 {
     for (uint32_t i = 0; i < f->files.n; i++)
@@ -182,7 +184,7 @@ static void list_file(struct import *f, const char *name, const char *program)
     vec_push(&f->files, ((struct import_file){name, program}));
 }
 
-/* The keys of a map and of the maps in it. */
+/* Counts the keys of a map and of the maps in it. */
 static uint64_t count_keys(const struct value *v)
 {
     uint64_t n = v->kind == VALUE_MAP ? v->count : 0;
@@ -215,7 +217,7 @@ int import_add(struct import *f, enum import_program p, const struct value *map,
 
 /* --- files ----------------------------------------------------------------------------------- */
 
-/* A run file of ours is no configuration of another program. */
+/* Refuses a run file of ours: it is no configuration of another program. */
 static int refuse_ours(const char *bytes, const char *name, struct error *e)
 {
     struct config c;
@@ -296,8 +298,8 @@ int import_read_text(struct import *f, const char *bytes, size_t n, const char *
     return read_bytes(f, IMPORT_PROGRAMS, bytes, n, name, e);
 }
 
-/* Programs are started in the folder of their project, and name files from there: the folders above
- * the file that names another one are tried too. */
+/* Tries the folders above the file that names another one too: programs are started in the folder
+ * of their project, and name files from there. */
 const char *import_locate(struct import *f, const char *path, const char *from)
 {
     if (file_exists(path) || *path == '/') return file_exists(path) ? path : NULL;

@@ -56,7 +56,9 @@ struct import_entry {
     bool automatic;               /* "auto" of a DeepSpeed file: neither a value nor a default */
 };
 
-/* The table (key_table.c). */
+/* --- the table (key_table.c) ---------------------------------------------------------------- */
+
+/* Returns the program's name for messages. */
 const char *import_name(enum import_program p);
 /* Returns why files of the program are not read, and what to do; "": they are read. */
 const char *import_refused(enum import_program p);
@@ -66,7 +68,7 @@ const struct import_row *import_find(enum import_program p, const char *key);
 const char *import_why(const struct import_row *r);
 /* Returns the most similar key of the program, in `b`; NULL: none is near. */
 const char *import_nearest(enum import_program p, const char *key, struct bump *b);
-/* Whether the key is in a section of which the program knows keys. */
+/* Reports whether the key is in a section of which the program knows keys. */
 bool import_in_section(enum import_program p, const char *key);
 /* Calls `visit` for each key of a document: a map without a row of its own is walked. Stops at a
  * nonzero result. */
@@ -82,11 +84,11 @@ void import_add_defaults(struct import *f);
 int import_add(struct import *f, enum import_program p, const struct value *map, const char *file, struct error *e);
 /* Reads a file that another one names: as it is, or from that file's folder or one above it. */
 int import_follow(struct import *f, enum import_program p, const char *path, const char *from, struct error *e);
-/* The path of a file that another file names, in f->memory; NULL: it does not exist. */
+/* Returns the path of a file that another file names, in f->memory; NULL: it does not exist. */
 const char *import_locate(struct import *f, const char *path, const char *from);
 
-/* Whether the text is a shell script rather than YAML; adds the arguments of its training command
- * (command_line.c). */
+/* Reports whether the text is a shell script rather than YAML; import_read_command adds the
+ * arguments of its training command (command_line.c). */
 bool import_is_command(const char *text, const char *name);
 int import_add_command(struct import *f, const char *text, const char *name, struct error *e);
 
@@ -113,13 +115,13 @@ struct import_work {
  * script before those of its launcher; NULL: none. A DeepSpeed file that says another value than
  * the program that uses it is an error. */
 const struct import_entry *import_pick(struct import_work *w, enum import_how how);
-/* The same for the keys that become the key `ours`, one for one. */
+/* Does as import_pick, but for the keys that become the key `ours`, one for one. */
 const struct import_entry *import_pick_for(struct import_work *w, const char *ours);
-/* As import_pick, but NULL for a default. */
+/* Does as import_pick, but returns NULL for a default. */
 const struct import_entry *import_given(struct import_work *w, enum import_how how);
-/* The first given entry of the fact that is true; NULL: none. */
+/* Returns the first given entry of the fact that is true; NULL: none. */
 const struct import_entry *import_any(struct import_work *w, enum import_how how);
-/* Whether a DeepSpeed file says "auto" for a key. */
+/* Reports whether a DeepSpeed file says "auto" for a key. */
 bool import_automatic(const struct import_work *w, const char *key);
 /* The ranks that a file says it is for, else those of this run. */
 int64_t import_ranks(struct import_work *w);
@@ -157,13 +159,14 @@ void import_schedule(struct import_work *w);
 void import_memory(struct import_work *w);
 void import_adapter(struct import_work *w);
 void import_data(struct import_work *w);
-/* The entry that asks for a LoRA adapter; NULL: all weights are trained (trained_parts.c). */
+/* Returns the entry that asks for a LoRA adapter; NULL: all weights are trained
+ * (trained_parts.c). */
 const struct import_entry *import_asks_for_lora(struct import_work *w);
-/* A word as a value. */
+/* Returns a word as a value. */
 struct value *import_word(struct import_work *w, const char *text);
 
-/* Whether a value says no: null, false, 0, "", none, no, off, an empty list or map, a map with
- * enabled: false. */
+/* Reports whether a value says no: null, false, 0, "", none, no, off, an empty list or map, a map
+ * with enabled: false. */
 bool import_off(const struct value *v);
 
 #endif

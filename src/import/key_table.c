@@ -134,8 +134,8 @@ static const struct import_row *find(enum import_program p, const char *key)
     return r || programs[p].parent == p ? r : find_own(programs[p].parent, key);
 }
 
-/* A key of fsdp_config may be written with or without fsdp_ before it. Of a script's key, a.b.c,
- * only the end counts: b.c, else c. */
+/* Finds the row of a key. One of fsdp_config may be written with or without fsdp_ before it. The
+ * key a.b.c of a script is found by its end: b.c, else c. */
 const struct import_row *import_find(enum import_program p, const char *key)
 {
     char plain[160];
@@ -156,13 +156,14 @@ static bool begins_with(void *section, const char *key)
     return !strncmp(section, key, n) && key[n] == '.';
 }
 
-/* Whether keys of the program, or of its parent, begin with "section.". */
+/* Reports whether keys of the program, or of its parent, begin with "section.". */
 static bool has_section(enum import_program p, const char *section)
 {
     return each_key_of(p, begins_with, (char *)section);
 }
 
-/* fp16 is a switch of one program and a section of another. */
+/* Reports whether the row takes a map as its value: fp16 is a switch of one program and a section
+ * of another. */
 static bool takes_map(const struct import_row *r)
 {
     static const enum import_how hows[] = {HOW_NONE,
@@ -214,7 +215,7 @@ struct guess {
     int known;
 };
 
-/* A known section with a mistyped key counts, too. */
+/* Counts a known key; a known section with a mistyped key counts, too. */
 static int count_known(void *to, const struct import_row *row, const char *key, const struct value *v)
 {
     struct guess *g = to;

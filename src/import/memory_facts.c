@@ -10,7 +10,7 @@
 
 /* --- precision ------------------------------------------------------------------------------- */
 
-/* "f32", "bf16" or "f16" for a dtype of torch; NULL: auto and others. */
+/* Returns "f32", "bf16" or "f16" for a dtype of torch; NULL: auto and others. */
 static const char *dtype_word(struct import_work *w, const struct import_entry *dtype)
 {
     const char *text = import_text(dtype);
@@ -29,7 +29,7 @@ struct precision {
     const struct import_entry *entry;
 };
 
-/* Another statement about the precision: it must agree with the one before. */
+/* Adds another statement about the precision, which must agree with the one before. */
 static void say(struct import_work *w, struct precision *p, const char *text, const struct import_entry *entry)
 {
     if (p->word && strcmp(p->word, text))
@@ -38,8 +38,8 @@ static void say(struct import_work *w, struct precision *p, const char *text, co
     *p = (struct precision){text, entry};
 }
 
-/* mixed_precision of Accelerate and scripts: a word, or true, which says no more than that there is
- * one. */
+/* Adds mixed_precision of Accelerate and scripts: a word, or true, which says no more than that
+ * there is one. */
 static void say_mixed(struct import_work *w, struct precision *p, const struct import_entry *mixed)
 {
     const char *text = dtype_word(w, mixed);
@@ -49,7 +49,7 @@ static void say_mixed(struct import_work *w, struct precision *p, const struct i
     else say(w, p, text, mixed);
 }
 
-/* torch.autocast: f16 unless a dtype says bf16; DeepSpeed's own has bf16 unless its dtype says
+/* Adds torch.autocast: f16 unless a dtype says bf16; DeepSpeed's own has bf16 unless its dtype says
  * otherwise. */
 static void say_amp(struct import_work *w, struct precision *p, const struct import_entry *amp)
 {
@@ -59,7 +59,8 @@ static void say_amp(struct import_work *w, struct precision *p, const struct imp
     else say(w, p, is_dtype(w, import_given(w, HOW_DTYPE), "bf16") ? "bf16" : "f16", amp);
 }
 
-/* Axolotl's bf16 is true, false, full or auto; ms-swift's switch follows torch_dtype. */
+/* Adds Axolotl's bf16, which is true, false, full or auto, and ms-swift's switch, which follows
+ * torch_dtype. */
 static void say_own(struct import_work *w, struct precision *p)
 {
     const struct import_entry *axolotl = import_pick(w, HOW_AXOLOTL_BF16), *swift = import_pick(w, HOW_SWIFT_DTYPE);
@@ -73,7 +74,7 @@ static void say_own(struct import_work *w, struct precision *p)
     else say(w, p, is_dtype(w, swift, "bf16") ? "bf16" : "f16", swift);
 }
 
-/* What the switches say; a default counts only where no other switch is on. */
+/* Returns the precision of the switches; a default counts only where no other switch is on. */
 static struct precision switches(struct import_work *w)
 {
     struct precision p = {0};
@@ -89,8 +90,8 @@ static struct precision switches(struct import_work *w)
     return p;
 }
 
-/* Without a switch the weights are computed with as they are loaded: in f32 unless the dtype says
- * otherwise. */
+/* Returns the precision without a switch: the weights are computed with as they are loaded, in f32
+ * unless the dtype says otherwise. */
 static struct precision unswitched(struct import_work *w)
 {
     const struct import_entry *dtype = import_given(w, HOW_DTYPE), *amp = import_given(w, HOW_AMP),
@@ -102,7 +103,7 @@ static struct precision unswitched(struct import_work *w)
     return (struct precision){0};
 }
 
-/* Whether DeepSpeed or FSDP keeps master weights. */
+/* Reports whether DeepSpeed or FSDP keeps master weights. */
 static bool has_masters(struct import_work *w)
 {
     const struct import_entry *fsdp = import_given(w, HOW_FSDP), *type = import_given(w, HOW_DISTRIBUTED),
@@ -112,9 +113,9 @@ static bool has_masters(struct import_work *w)
            !strcmp(import_text(type), "DEEPSPEED");
 }
 
-/* A Trainer updates weights as they are loaded: in bf16 there are no master weights, unless
- * DeepSpeed or FSDP keeps them. An adapter is f32 in any case, and LLaMA-Factory loads what it
- * trains in f32. */
+/* Reports whether there are no master weights: a Trainer updates weights as they are loaded, in
+ * bf16 too, unless DeepSpeed or FSDP keeps masters. An adapter is f32 in any case, and
+ * LLaMA-Factory loads what it trains in f32. */
 static bool is_pure(struct import_work *w, const struct precision *p)
 {
     const bool switched = !strcmp(p->word, "bf16") || !strcmp(p->word, "auto");
@@ -182,7 +183,7 @@ static void add_module(struct import_work *w, struct value **rules, const char *
     value_append(w->b, *rules, rule);
 }
 
-/* Parts that are recomputed, or are not, apart from the others. */
+/* Puts the parts that are recomputed, or are not, apart from the others. */
 static void recompute_parts(struct import_work *w, bool all)
 {
     const struct import_entry *language = import_given(w, HOW_RECOMPUTE_LANGUAGE),
@@ -197,7 +198,7 @@ static void recompute_parts(struct import_work *w, bool all)
     if (rules) import_put(w, "memory.modules", rules, !how ? language : every ? every : tower, NULL);
 }
 
-/* Every Nth block, a part of the blocks, or segments. */
+/* Puts recomputation of every Nth block, a part of the blocks, or segments. */
 static bool recompute_some(struct import_work *w)
 {
     const struct import_entry *every = import_given(w, HOW_RECOMPUTE_EVERY),
@@ -243,7 +244,8 @@ static void put_shard(struct import_work *w, const char *level, bool groups, con
     if (groups && !config_given(w->c, KEY_parallel_group)) import_put_word(w, "parallel.group", "host", entry);
 }
 
-/* "full_shard auto_wrap offload", a list of such words, or true. *offload: it says offload. */
+/* Reads "full_shard auto_wrap offload", a list of such words, or true. *offload: it says
+ * offload. */
 static void read_fsdp(struct import_work *w, const struct import_entry *fsdp, bool *offload)
 {
     static const char levels[] = "full_shard=weights shard_grad_op=gradients no_shard=none hybrid_shard=weights "
@@ -279,7 +281,7 @@ static void read_distributed(struct import_work *w)
     if (!strcmp(word, "FSDP")) put_shard(w, "weights", false, type);
 }
 
-/* What sums over ranks would give other numbers. */
+/* Refuses what would give sums over ranks other numbers. */
 static void check_sums(struct import_work *w)
 {
     const struct import_entry *dtype = import_given(w, HOW_COMMUNICATION), *tokens = import_given(w, HOW_TOKENS_ACROSS);
@@ -296,7 +298,7 @@ static void check_sums(struct import_work *w)
 
 /* --- offload --------------------------------------------------------------------------------- */
 
-/* Whether an offload entry is on: a device's name, or true. */
+/* Reports whether an offload entry is on: a device's name, or true. */
 static bool offloads(struct import_work *w, const struct import_entry *entry)
 {
     if (!entry || import_off(entry->value)) return false;
@@ -312,7 +314,7 @@ struct offloads {
     const struct import_entry *from;
 };
 
-/* entry: what asks for the part; NULL: nothing. */
+/* Takes a part if an entry asks for it; NULL: nothing does. */
 static void take(struct offloads *o, bool *part, const struct import_entry *entry)
 {
     *part |= entry != NULL;
@@ -326,7 +328,7 @@ static void put_offload(struct import_work *w, const struct offloads *o)
     if (o->from) import_put_word(w, "memory.offload", parts + 1, o->from);
 }
 
-/* zero0 to zero3 of ms-swift, zero2_offload and zero3_offload; *stage: -1: no such name. */
+/* Reads zero0 to zero3 of ms-swift, zero2_offload and zero3_offload; *stage: -1: no such name. */
 static void read_swift(const struct import_entry *name, struct offloads *o, int64_t *stage)
 {
     const char *text = import_text(name);

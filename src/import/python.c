@@ -3,7 +3,7 @@
  *
  *     batch_size = 2                                        a setting, or a name that is used below
  *     config = {'batch_size': 2, 'use_bf16': True}          a document of its own
- *     args = TrainingArguments(                             the same; the class says which program it belongs to
+ *     args = TrainingArguments(                             the same; the class says which program
  *         per_device_train_batch_size=batch_size,
  *         bf16=True,
  *     )
@@ -62,7 +62,7 @@ static bool accept(struct python *p, char c)
     return true;
 }
 
-/* The length of a name with dots: torch.bfloat16. */
+/* Returns the length of a name with dots: torch.bfloat16. */
 static size_t name_length(const char *s)
 {
     size_t n = 0;
@@ -78,7 +78,7 @@ static const char *quote_of(const char *s)
     return !strncmp(s, "\"\"\"", 3) || !strncmp(s, "'''", 3) ? (*s == '"' ? "\"\"\"" : "'''") : *s == '"' ? "\"" : "'";
 }
 
-/* A text in quotes; p->at is at its first quote. */
+/* Reads a text in quotes; p->at is at its first quote. */
 static int read_text(struct python *p, struct value **out)
 {
     const char *quote = quote_of(p->at);
@@ -130,7 +130,8 @@ static int read_pairs(struct python *p, struct value *map)
     return PL_OK;
 }
 
-/* The program that a class belongs to; its keys tell where others have a class of this name. */
+/* Returns the program that a class belongs to; its keys tell where others have a class of this
+ * name. */
 static enum import_program class_program(const char *name)
 {
     static const struct {
@@ -144,7 +145,7 @@ static enum import_program class_program(const char *name)
     return PROGRAM_script;
 }
 
-/* What the name of a class says besides its arguments. */
+/* Adds what the name of a class says besides its arguments. */
 static void add_class(struct python *p, const char *name, uint32_t line, struct value *map)
 {
     static const char *const optimizers[] = {"AdamW",     "Adam",     "SGD",           "Adafactor",
@@ -193,8 +194,8 @@ static int read_call(struct python *p, const char *full)
     return PL_OK;
 }
 
-/* A name: True, False, None, a name that was assigned above, torch.bfloat16 as a text, or a call,
- * which is an empty map here. */
+/* Reads a name: True, False, None, a name that was assigned above, torch.bfloat16 as a text, or a
+ * call, which is an empty map here. */
 static int read_name(struct python *p, size_t n, struct value **out)
 {
     const char *name = bump_format(&p->f->memory, "%.*s", (int)n, p->at);
@@ -243,7 +244,7 @@ static int read_one(struct python *p, struct value **out)
     return read_number(p, out);
 }
 
-/* A value, behind which its statement, list or call ends. */
+/* Reads a value, behind which its statement, list or call ends. */
 static int read_value(struct python *p, struct value **out)
 {
     skip(p, true);
@@ -261,7 +262,7 @@ static int read_value(struct python *p, struct value **out)
 
 static bool is_import(const char *s) { return !strncmp(s, "import ", 7) || !strncmp(s, "from ", 5); }
 
-/* [NAME =] VALUE, a docstring, or an import. */
+/* Reads [NAME =] VALUE, a docstring, or an import. */
 static int read_statement(struct python *p)
 {
     struct value *v;
@@ -288,7 +289,7 @@ static int read_statement(struct python *p)
     return PL_OK;
 }
 
-/* The assigned names that no value uses are settings themselves. */
+/* Returns the assigned names that no value uses: they are settings themselves. */
 static struct value *settings_of(struct python *p)
 {
     struct value *map = value_new(&p->f->memory, VALUE_MAP);

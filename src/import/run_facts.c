@@ -17,7 +17,7 @@ struct batch {
     int64_t here; /* ranks of this run */
 };
 
-/* What the numbers say about each other; 0 is not given. False: they contradict each other. */
+/* Completes the numbers by each other; 0 is not given. False: they contradict each other. */
 static bool complete_batch(struct batch *b)
 {
     if (!b->t) {
@@ -32,7 +32,7 @@ static bool complete_batch(struct batch *b)
     return true;
 }
 
-/* With how many ranks the numbers would agree; 0: with none. */
+/* Returns the number of ranks with which the numbers would agree; 0: with none. */
 static int64_t agreeing_ranks(const struct batch *b)
 {
     const int64_t one = (b->m ? b->m : 1) * (b->a ? b->a : 1);
@@ -108,7 +108,8 @@ static void run_batch(struct import_work *w)
 
 /* --- its length ------------------------------------------------------------------------------ */
 
-/* max_steps above 0 comes before epochs. Returns the steps, 0 if they are not known. */
+/* Puts max_steps, which comes first if it is above 0, or the epochs. Returns the steps, 0 if they
+ * are not known. */
 static int64_t run_length(struct import_work *w)
 {
     const struct import_entry *steps = import_pick(w, HOW_STEPS), *epochs = import_pick(w, HOW_EPOCHS);
@@ -125,7 +126,7 @@ static int64_t run_length(struct import_work *w)
 
 static bool is_word(const struct import_entry *entry, const char *word) { return !strcmp(import_text(entry), word); }
 
-/* A number of steps; below 1 a fraction of the run, if its length is known. */
+/* Returns a number of steps; below 1 it is a fraction of the run, if its length is known. */
 static int64_t every(struct import_work *w, const struct import_entry *entry, int64_t total)
 {
     const double x = import_number(w, entry);
@@ -134,8 +135,8 @@ static int64_t every(struct import_work *w, const struct import_entry *entry, in
     return x > 0 && x < 1 ? 0 : import_whole(w, entry, 0, INT32_MAX);
 }
 
-/* Axolotl and ms-swift count in steps where a number of steps is given, whatever the strategy
- * is. */
+/* Reports whether a number of steps is enough to count in steps, as in Axolotl and ms-swift,
+ * whatever the strategy is. */
 static bool implies_steps(const struct import_entry *steps)
 {
     return steps && steps->given && (steps->program == PROGRAM_axolotl || steps->program == PROGRAM_swift);
@@ -178,7 +179,7 @@ static void run_checkpoints(struct import_work *w, int64_t total)
                    keep->given ? "save_total_limit: all are kept" : "default of save_total_limit: all are kept");
 }
 
-/* As transformers, which refuses it too. */
+/* Puts train.keep_best, and refuses the strategies that transformers refuses with it. */
 static void run_best(struct import_work *w)
 {
     const struct import_entry *best = import_given(w, HOW_BEST), *evaluation = import_pick(w, HOW_EVAL_STRATEGY),

@@ -34,8 +34,8 @@ static const char *schedule_word(struct import_work *w, const struct import_entr
     return "constant";
 }
 
-/* cosine_with_min_lr: its least rate, as a fraction. Other options change a curve in ways that do
- * not exist here. */
+/* Puts the least rate of cosine_with_min_lr, as a fraction. Other options change a curve in ways
+ * that do not exist here. */
 static void put_floor(struct import_work *w, const struct import_entry *schedule)
 {
     const struct import_entry *options = import_given(w, HOW_SCHEDULE_OPTIONS);
@@ -112,8 +112,8 @@ static void put_ds_warmup(struct import_work *w, const struct import_entry *sche
     else import_put(w, "train.warmup_shape", import_word(w, "log"), scheduler, default_of(w, "warmup_type"));
 }
 
-/* The peak of the warmup is the learning rate. WarmupDecayLR has a peak of its own, others take the
- * optimizer's. */
+/* Puts the peak of the warmup as the learning rate. WarmupDecayLR has a peak of its own, others
+ * take the optimizer's. */
 static void put_ds_rate(struct import_work *w, const struct import_entry *scheduler, bool decays)
 {
     const struct import_entry *peak = import_given(w, HOW_DS_MAX_RATE),
@@ -186,7 +186,7 @@ static const struct named_optimizer *find_optimizer(const char *name)
     return NULL;
 }
 
-/* The optimizer that a script or a DeepSpeed file names; DeepSpeed's Adam is AdamW unless
+/* Returns the optimizer that a script or a DeepSpeed file names; DeepSpeed's Adam is AdamW unless
  * adam_w_mode is false. */
 static const struct named_optimizer *said_optimizer(struct import_work *w, const struct import_entry **entry)
 {
@@ -211,8 +211,8 @@ static const struct named_optimizer *said_optimizer(struct import_work *w, const
     return plain ? &coupled : import_true(w, import_given(w, HOW_TORCH_ADAM)) ? find_optimizer("adamw") : &fused;
 }
 
-/* transformers' Trainer gives biases and norms no decay; other programs, and DeepSpeed's own
- * optimizers, decay all that they are given. */
+/* Puts train.no_decay: transformers' Trainer gives biases and norms no decay; other programs, and
+ * DeepSpeed's own optimizers, decay all that they are given. */
 static void put_no_decay(struct import_work *w, const struct import_entry *decay)
 {
     if (!import_has(w, BIT(hf) | BIT(trl) | BIT(lf) | BIT(llava) | BIT(swift) | BIT(axolotl)) ||
@@ -240,8 +240,8 @@ static void put_decay(struct import_work *w, const struct named_optimizer *optim
                    bump_format(w->b, "default of %s", import_text(named)));
 }
 
-/* Numbers that an optimizer of DeepSpeed has unless they are given, there or by the program that
- * uses the file. */
+/* Puts the numbers that an optimizer of DeepSpeed has unless they are given, there or by the
+ * program that uses the file. */
 static void put_ds_defaults(struct import_work *w, const struct import_entry *type)
 {
     static const struct {
@@ -272,7 +272,7 @@ static void put_betas(struct import_work *w)
     import_put(w, "train.beta2", value_copy(w->b, betas->value->items[1]), betas, NULL);
 }
 
-/* torch.optim.SGD has no momentum unless it is given. */
+/* Puts momentum 0: torch.optim.SGD has none unless it is given. */
 static void put_momentum(struct import_work *w)
 {
     if (w->c->origin[KEY_memory_optimizer].source != SOURCE_IMPORT || strcmp(w->c->memory_optimizer.value, "sgd") ||
@@ -283,7 +283,7 @@ static void put_momentum(struct import_work *w)
                "default of torch.optim.SGD");
 }
 
-/* ms-swift's learning rate follows from what is trained. */
+/* Puts ms-swift's learning rate, which follows from what is trained. */
 static void put_swift_rate(struct import_work *w)
 {
     const struct import_entry *rate = import_pick(w, HOW_SWIFT_RATE), *asked = import_asks_for_lora(w);

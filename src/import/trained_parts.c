@@ -32,12 +32,13 @@ const struct import_entry *import_asks_for_lora(struct import_work *w)
     return import_true(w, use) ? use : NULL;
 }
 
-/* Whether a text is a regular expression rather than names with commas. */
+/* Reports whether a text is a regular expression rather than names with commas. */
 static bool is_regex(const char *text) { return strpbrk(text, "\\*+?[](){}|^$") != NULL; }
 
 static bool is_all(const char *text) { return !strcmp(text, "all") || !strcmp(text, "all-linear"); }
 
-/* all, all-linear, "q_proj,v_proj", a list, a regular expression, or the program's choice. */
+/* Returns the modules of an adapter: all, all-linear, "q_proj,v_proj", a list, a regular
+ * expression, or the program's choice. */
 static struct value *lora_target(struct import_work *w, const struct import_entry *target,
                                  const struct import_entry *asked)
 {
@@ -102,7 +103,7 @@ static bool put_adapter(struct import_work *w, const struct import_entry *asked)
     const bool stored = asked && path && !import_off(path->value);
     const struct value *v = stored ? path->value : NULL;
     if (v && v->kind == VALUE_LIST && v->count != 1)
-        import_refuse(w, path, "an adapter continues alone: give one path");
+        import_refuse(w, path, "only one adapter can be continued: give one path");
     else if (v) import_put(w, "adapter.path", value_copy(w->b, v->kind == VALUE_LIST ? v->items[0] : v), path, NULL);
     else if (asked) put_lora(w, asked);
     for (enum import_how how = HOW_LORA_RANK; how <= HOW_LORA_PATH && (!asked || stored); how++)
@@ -187,9 +188,9 @@ static void put_freeze(struct import_work *w, const struct frozen *f)
     if (from) import_put(w, "model.freeze", list, from, NULL);
 }
 
-/* The adapters that a frozen part does not get. LLaMA-Factory's `all` never has those of the
- * projector, and neither has LLaVA, which trains the projector whole instead; with names that are
- * given, ms-swift does not look at parts. */
+/* Excludes a frozen part from the adapter. LLaMA-Factory's `all` never adapts the projector, and
+ * neither does LLaVA, which trains the projector whole instead; with names that are given, ms-swift
+ * does not look at parts. */
 static void put_exclude(struct import_work *w, struct frozen f, const struct import_entry *asked)
 {
     const struct import_entry *target = import_pick(w, HOW_LORA_TARGET);
@@ -221,7 +222,7 @@ static void add_rate(struct import_work *w, struct value **groups, int part, con
     value_append(w->b, *groups, group);
 }
 
-/* Learning rates of parts that are trained. */
+/* Puts the learning rates of parts that are trained. */
 static void put_rates(struct import_work *w, const struct frozen *f)
 {
     const struct import_entry *rates[] = {import_given(w, HOW_TOWER_RATE), import_given(w, HOW_PROJECTOR_RATE)},

@@ -7,7 +7,7 @@
 #include "cuda/cuda.h"
 #include "run/ranks.h"
 
-/* The available memory that the kernel reports, or what the control group leaves. */
+/* Returns the available memory that the kernel reports, or what the control group leaves. */
 static uint64_t free_memory(void)
 {
     struct system_memory m;
@@ -15,7 +15,7 @@ static uint64_t free_memory(void)
     return m.available;
 }
 
-/* Ranks that share a GPU of this host (parallel.crowd). */
+/* Returns the number of ranks that share a GPU of this host (parallel.crowd). */
 static int64_t ranks_of_gpu(const struct planned *r)
 {
     return r->ranks && r->kind == DEVICE_CUDA ? ceil_div(r->ranks->local, max_i64(1, cuda_gpus())) : 1;
@@ -25,14 +25,13 @@ uint64_t planned_cpu_budget(uint64_t free) { return free - min_u64(BUDGET_RESERV
 
 uint64_t planned_gpu_budget(uint64_t memory) { return memory - min_u64(GPU_RESERVE, memory / 2); }
 
-/* GPU memory that NCCL takes for itself, about: with one peer, and for each further one. */
+/* Estimates the GPU memory that NCCL takes for itself: with one peer, and for each further one. */
 static uint64_t nccl_reserve(const struct planned *r)
 {
     const int64_t n = r->ranks ? r->ranks->n : r->config->parallel_ranks;
     return n > 1 ? (uint64_t)(512 + 32 * (n - 1)) << 20 : 0;
 }
 
-/* A rank has a GPU of its own. */
 int planned_check_gpus(const struct planned *r, struct error *e)
 {
     if (!r->ranks || r->config->parallel_crowd || !planned_gpu_is_here(r) || ranks_of_gpu(r) == 1) return PL_OK;
@@ -42,13 +41,13 @@ int planned_check_gpus(const struct planned *r, struct error *e)
                      r->ranks->local, r->ranks->host, cuda_gpus(), cuda_gpus() == 1 ? "" : "s");
 }
 
-/* Of this machine, for each of its ranks. */
+/* Returns the free memory of this machine for each of its ranks. */
 static uint64_t free_host_memory(const struct planned *r)
 {
     return r->ranks && r->ranks->share.free ? r->ranks->share.free : free_memory() / (uint64_t)planned_host_ranks(r);
 }
 
-/* Of the plan's GPU, which need not be present. */
+/* Returns the free memory of the plan's GPU, which need not be present. */
 static uint64_t free_gpu_memory(const struct planned *r)
 {
     const uint64_t each = planned_gpu_budget(r->profile.memory_bytes) / (uint64_t)ranks_of_gpu(r);

@@ -53,14 +53,16 @@ static void log_gpu(const char *kind, const struct gpu *c)
     if (explained) log_once(line);
 }
 
-/* A GPU that its user did not hide. The driver makes one such file for each GPU. */
+/* Reports whether there is a GPU that its user did not hide. The driver makes one such file for
+ * each GPU. */
 static bool has_nvidia_gpu(void)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     return !access("/dev/nvidia0", F_OK) && (!visible || *visible);
 }
 
-/* The length of the message without its remedy, which is for users who set device.kind cuda. */
+/* Returns the length of the message without its remedy, which is for users who set device.kind
+ * cuda. */
 static int without_remedy(const struct error *why)
 {
     const char *remedy = strstr(why->text, "; ");
@@ -83,7 +85,7 @@ void planned_choose_device(struct planned *r)
     struct error why = {0};
     r->kind = c->device_kind == ON_CUDA ? DEVICE_CUDA : DEVICE_CPU;
     if (c->device_kind == ON_CPU || (named && c->device_kind == ON_CUDA)) return;
-    /* A profile file describes a CPU; a GPU's name alone does not select a GPU. */
+    /* A profile file describes a CPU; a GPU's name does not select a GPU. */
     if (named && !is_gpu) {
         if (explained) log_once("device auto: the CPU, because device.profile is the profile of a CPU");
     } else if (!gpu_here(&gpu, &why)) {

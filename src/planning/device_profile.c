@@ -12,7 +12,7 @@
 #include "dist/dist.h"
 #include "planning/stages.h"
 
-/* The profile file for predicted times; "": the built-in peak rates. */
+/* Finds the profile file for predicted times; "": the built-in peak rates. */
 static void find_profile(const struct planned *r, char *path, size_t room)
 {
     const char *given = r->config->device_profile;
@@ -22,7 +22,7 @@ static void find_profile(const struct planned *r, char *path, size_t room)
     if (!profile_path(r->profile.threads, path, room) || !file_exists(path)) path[0] = '\0';
 }
 
-/* A GPU's profile: the given one, by name or as a file; else, for a present GPU, its own
+/* Opens a GPU's profile: the given one, by name or as a file; else, for a present GPU, its own
  * measurement, the built-in measurement, or its peak rates; else the H200's. */
 static int open_gpu(struct planned *r, struct error *e)
 {
@@ -50,8 +50,8 @@ static int open_gpu(struct planned *r, struct error *e)
     return rc;
 }
 
-/* CPU threads of a rank; a plan for ranks that are not there divides the processors as they would.
- * 0: as for one process. */
+/* Returns the number of CPU threads of a rank; a plan for ranks that are not there divides the
+ * processors as they would. 0: as for one process. */
 static int threads_of_rank(const struct planned *r)
 {
     const struct config *c = r->config;

@@ -48,8 +48,8 @@ struct settings planned_base_settings(struct planned *r, const struct run_option
     return s;
 }
 
-/* A GPU without bf16 arithmetic emulates it in f32, many times slower than f16, so bf16 is an
- * error there. */
+/* Returns PL_USAGE for bf16 on a GPU without bf16 arithmetic, which would emulate it in f32, many
+ * times slower than f16. */
 int planned_check_precision(const struct planned *r, const struct settings *s, struct error *e)
 {
     const char *gpu = r->profile.name;
@@ -137,8 +137,8 @@ int planned_check_excluded(const struct planned *r, const struct settings *s, st
     return PL_OK;
 }
 
-/* A plan file decides only what the configuration leaves open: it must agree with keys that were
- * given. */
+/* Checks that a plan file agrees with the keys that were given: it decides only what the
+ * configuration leaves open. */
 static int check_plan_keys(const struct planned *r, const struct settings *configured, const struct settings *plan,
                            const char *path, struct error *e)
 {

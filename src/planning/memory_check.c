@@ -30,7 +30,7 @@ static void warn(struct planned *r, const char *fmt, ...)
     va_end(a);
 }
 
-/* Bytes of a rank, and on how many of a host. */
+/* Prints the bytes of a rank, and the number of ranks of a host that need them. */
 static const char *print_each(uint64_t bytes, int ranks, char out[64])
 {
     char size[32];

@@ -17,10 +17,10 @@ static const uint64_t LIKELY_LEAST = (uint64_t)32 << 30;
 
 const char *offload_folder(const char *out) { return out && *out ? out : "/tmp"; }
 
-/* 0 would mean no bound. */
+/* Returns the bound, at least 1, because 0 means none. */
 static uint64_t at_least_one(uint64_t bytes) { return bytes ? bytes : 1; }
 
-/* What a host has for a rank of it: as the ranks agreed, or by this machine. */
+/* Finds what a host has for each of its ranks: as the ranks agreed, or by this machine. */
 static int find_share(const char *folder, const struct ranks *ranks, int local, struct rank_share *out, struct error *e)
 {
     struct system_memory now;
@@ -45,7 +45,8 @@ int offload_budget(const struct config *c, enum device_kind kind, bool gpu_here,
     if (b->kind != BUDGET_AUTO || (kind == DEVICE_CUDA && !gpu_here)) return PL_OK;
     if (find_share(file ? offload_folder(c->train_out) : NULL, ranks, local, &x, e)) return e->code;
     const bool memory = x.memory && x.memory < x.disk;
-    *bytes = at_least_one(file ? (memory ? x.memory : x.disk) / 2 : x.free - min_u64((uint64_t)MEMORY_RESERVE / (uint64_t)local, x.free));
+    *bytes = at_least_one(file ? (memory ? x.memory : x.disk) / 2
+                               : x.free - min_u64((uint64_t)MEMORY_RESERVE / (uint64_t)local, x.free));
     if (local > 1)
         *rule = !file    ? "a rank's part of the free memory less 1 GiB"
                 : memory ? "a rank's part of half of its host's memory"

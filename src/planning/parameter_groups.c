@@ -63,7 +63,8 @@ static bool matches_any(const struct config_list *patterns, const char *name)
 
 /* --- what is frozen ---------------------------------------------------------------------- */
 
-/* NULL for a constant table among the parameters, which is never trained. */
+/* Returns the parameter's name, or NULL for a constant table among the parameters, which is never
+ * trained. */
 static const char *param_name(const struct graph *g, const struct param *p)
 {
     if (storage_of(g, p->tensor)->kind == KIND_CONST) return NULL;
@@ -95,7 +96,7 @@ void groups_freeze(const struct config *c, struct graph *g)
 
 /* --- checking ------------------------------------------------------------------------ */
 
-/* The parameter that is nearest to a pattern; NULL: the pattern matches a parameter. */
+/* Returns the parameter that is nearest to a pattern; NULL: the pattern matches a parameter. */
 static const char *nearest_unmatched(const char *pattern, const struct graph *g)
 {
     int best = INT32_MAX;
@@ -108,7 +109,7 @@ static const char *nearest_unmatched(const char *pattern, const struct graph *g)
     return best ? nearest : NULL;
 }
 
-/* Whether a name of the graph, a parameter's or a module's, matches a part. */
+/* Reports whether a name of the graph, a parameter's or a module's, matches a part. */
 static bool has_part(const struct part_row *part, bool modules, const struct graph *g)
 {
     struct bump b = {0};
@@ -122,7 +123,7 @@ static bool has_part(const struct part_row *part, bool modules, const struct gra
     return found;
 }
 
-/* The error "model.freeze: the pattern ..." for the first pattern of a list that matches
+/* Returns the error "model.freeze: the pattern ..." for the first pattern of a list that matches
  * nothing. */
 static int check_patterns(const struct config_list *patterns, const char *where, const struct graph *g, struct error *e)
 {
@@ -132,15 +133,15 @@ static int check_patterns(const struct config_list *patterns, const char *where,
         const char *nearest = part ? NULL : nearest_unmatched(patterns->at[i], g);
         if (nearest)
             return error_set(e, PL_USAGE,
-                             "%s: the pattern \"%.200s\" matches no parameter; the nearest is %s (* stands for any "
-                             "text, ? for one character)",
+                             "%s: the pattern \"%.200s\" matches no parameter; the nearest is %s (* matches any "
+                             "text, ? one character)",
                              where, patterns->at[i], nearest);
     }
     return PL_OK;
 }
 
-/* The usual train.no_decay, ["*norm.weight", "*.bias"], is right for a model without biases too: a
- * pattern that matches nothing is a note, once in a process. */
+/* Notes, once in a process, a pattern of train.no_decay that matches nothing. It is no error: the
+ * usual ["*norm.weight", "*.bias"] is right for a model without biases too. */
 static void note_no_decay(const struct config *c, const struct graph *g)
 {
     static bool noted;
@@ -163,8 +164,8 @@ static int check_trained(const struct config *c, const struct graph *g, struct e
     return config_at_key(c, groups ? KEY_train_groups : KEY_model_freeze, e);
 }
 
-/* Each pattern must match a module, unless it names a part. *missing: it names a part that the
- * model does not have. */
+/* Checks that each pattern matches a module, unless it names a part; *missing: it names a part that
+ * the model does not have. */
 static int check_module_patterns(const struct config_module *m, uint32_t number, const struct graph *g, bool *missing,
                                  struct error *e)
 {
@@ -188,7 +189,7 @@ static int check_module_patterns(const struct config_module *m, uint32_t number,
     return PL_OK;
 }
 
-/* What the rule recomputes; nothing if it has no such setting. */
+/* Returns what the rule recomputes; nothing if it has no such setting. */
 static struct recompute module_recompute(const struct config_module *m)
 {
     struct settings s = {0};
@@ -197,7 +198,7 @@ static struct recompute module_recompute(const struct config_module *m)
     return s.recompute;
 }
 
-/* A rule that recomputes blocks must match a block. */
+/* Checks the rules of memory.modules: one that recomputes blocks must match a block. */
 static int check_modules(const struct config *c, const struct graph *g, struct error *e)
 {
     for (uint32_t i = 0; i < c->memory_modules.n; i++) {

@@ -18,15 +18,15 @@
 /* Marks the frozen parameters of a forward graph. */
 void groups_freeze(const struct config *c, struct graph *g);
 
-/* PL_USAGE if a pattern matches no parameter of the forward graph (the message names the
- * nearest), if `train` is set and nothing is left to train, or if a rule of memory.modules
- * matches nothing. A pattern of train.no_decay that matches nothing is a note in the log. */
+/* Returns PL_USAGE if a pattern matches no parameter of the forward graph (the message names the
+ * nearest), if `train` is set and nothing is left to train, or if a rule of memory.modules matches
+ * nothing. A pattern of train.no_decay that matches nothing is a note in the log. */
 int groups_check(const struct config *c, const struct graph *g, bool train, struct error *e);
 
 /* Fills in the update's settings and the modules' rules; they are allocated in `b`. */
 void groups_settings(const struct config *c, struct bump *b, struct settings *s);
 
-/* The learning rate that the schedule scales: train.learning_rate with train.lr_scaling. */
+/* Returns the learning rate that the schedule scales: train.learning_rate with train.lr_scaling. */
 double groups_rate(const struct config *c);
 
 #endif

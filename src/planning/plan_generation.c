@@ -1,8 +1,8 @@
 /*
  * plan_generation.c: the plan of a run that generates text (see run.h).
  *
- *     | weights | KV cache of each prompt | inputs |  prompt: activations of a chunk               |
- *     |         |                         |        |  next token: those of one token of each prompt |
+ *     | weights | KV cache of each prompt | inputs |  prompt: activations of a chunk              |
+ *     |         |                         |        |  next: those of one token of each prompt     |
  *
  * The KV cache of a prompt is as large as the longest text. What the planner chooses is the number
  * of prompts that are answered at once, the number of their tokens that are processed at once, and
@@ -29,10 +29,12 @@ struct choices {
 
 static int64_t prompts_of(const struct run_generation *o) { return max_i64(1, o->prompts); }
 static int64_t tokens_of(const struct run_generation *o) { return o->tokens ? o->tokens : o->prompt; }
-/* Whether a chunk has tokens of several prompts: those with images are processed one by one. */
+/* Reports whether a chunk has tokens of several prompts: prompts with images are processed one by
+ * one. */
 static bool shares_chunks(const struct run_generation *o) { return !images_any(&o->images); }
 
-/* The time of all prompts and their answers. `at once` as many begin and end together. */
+/* Predicts the time of all prompts and their answers, if those that are answered at once begin and
+ * end together. */
 static double seconds_of(const struct plan *p, const struct run_generation *o)
 {
     const int64_t chunk = p->settings.prompt_chunk, rounds = ceil_div(prompts_of(o), p->settings.prompts);
@@ -67,7 +69,7 @@ static int try_choice(struct planned *r, const struct settings *s, const struct 
     return PL_OK;
 }
 
-/* The lengths of a chunk that are tried, the longest first. */
+/* Lists the lengths of a chunk that are tried, the longest first, and returns their number. */
 static int list_chunks(const struct run_generation *o, int64_t prompts, int out[CHOICES])
 {
     const int64_t longest =
@@ -83,7 +85,7 @@ static int list_chunks(const struct run_generation *o, int64_t prompts, int out[
     return n;
 }
 
-/* Appends the choices with so many prompts at once. */
+/* Appends the choices with `s.prompts` prompts at once. */
 static int list_choices(struct planned *r, struct settings s, const struct run_generation *o, struct choices *out,
                         struct error *e)
 {
@@ -99,16 +101,16 @@ static int list_choices(struct planned *r, struct settings s, const struct run_g
     return rc;
 }
 
-/* Without a budget, several prompts at once must fit the memory that is free; one prompt is tried
- * in any case. */
+/* Reports whether a choice fits. Without a budget, several prompts at once must fit the memory that
+ * is free; one prompt is tried in any case. */
 static bool fits(const struct planned *r, const struct choice *c)
 {
     const uint64_t free = c->settings.prompts > 1 ? planned_free_memory(r) : 0, budget = r->budget ? r->budget : free;
     return (!budget || c->arena[SPACE_DEVICE] <= budget) && (!r->host_budget || c->arena[SPACE_HOST] <= r->host_budget);
 }
 
-/* The smaller one; of two without a difference in what matters most, the one that is smaller in the
- * rest. */
+/* Reports whether a is the smaller choice: one within the host memory is smaller than one that is
+ * not; otherwise device memory decides. */
 static bool is_smaller(const struct choice *a, const struct choice *b, uint64_t host)
 {
     const bool a_fits = !host || a->arena[SPACE_HOST] <= host, b_fits = !host || b->arena[SPACE_HOST] <= host;

@@ -5,7 +5,7 @@
  *     planned_within    another budget
  *     planned_input...  the inputs of a step, for those that fill them
  *
- * Whoever plans alone needs nothing of engine/. A run embeds it (engine/run.h).
+ * A command that only plans needs nothing of engine/. A run embeds it (engine/run.h).
  */
 #ifndef PLANNED_H
 #define PLANNED_H
@@ -25,8 +25,9 @@ struct run_batches {
     const void *own;             /* batch.own; NULL: the family's default */
     bool packed;                 /* batch.packed: rows of several documents, or padded ones */
     bool few_labels;             /* settings.few_labels */
-    bool partial;                /* `own` asks for a part of the model... */
-    /* ...and this for all of it: its names are valid in the configuration. NULL: own's are */
+    bool partial;                /* this run builds only a part of the model */
+    /* a batch description that builds all of the model, whose parameter names are valid in the
+     * configuration; NULL: `own` does */
     const void *whole;
     void *feed;                  /* the feed's own; NULL: none */
     uint64_t loader_bytes;       /* size of run_loader_memory; 0: no loader */
@@ -91,11 +92,10 @@ struct run_generation {
     int64_t chunk;               /* tokens of prompts that are processed at once; 0: the planner chooses */
     int64_t prompts, tokens;     /* prompts that will be answered, and the tokens of all; 0: one */
     int64_t batch;               /* prompts that are answered at once; 0: the planner chooses */
-    /* and frames of videos, of a prompt, that the vision tower gets, at most; none: prompts are
-     * text alone */
+    /* the images and frames of videos of a prompt at most; none: prompts are text only */
     struct image_batch images;
 };
-/* that the planner chooses to answer at once: the products of more rows take longer in
+/* prompts that the planner answers at once at most: the products of more rows take longer in
  * proportion */
 enum { PROMPTS_MOST = 32 };
 
@@ -118,7 +118,7 @@ struct run_options {
     const void *own;             /* batch.own, which is copied... */
     size_t own_bytes;            /* ...and its size */
     bool packed;                 /* batch.packed */
-    bool partial;                /* it asks for a part of the model */
+    bool partial;                /* run_batches.partial */
     const int64_t *size;         /* batch.size, valid until planned_close; NULL: the family's defaults */
     bool ablation;               /* also compute what each technique saves and costs */
     /* a trial: no search for remedies if nothing fits, and no check for keys without effect */
@@ -127,15 +127,15 @@ struct run_options {
     bool several;                /* planned_within will be called */
     uint64_t gpu_memory;         /* of the plan's GPU; 0: what its profile says */
     bool no_files;               /* what a CPU offloads lives in memory: the command writes no files */
-    /* the ranks of this run; NULL: this process is alone, or the plan is for ranks that are not
+    /* the ranks of this run; NULL: there is one process, or the plan is for ranks that are not
      * there */
     struct ranks *ranks;
     bool whole;                  /* the program writes its own batches: no shares */
     const char *config_json;     /* the model's config.json itself, instead of a folder or a preset; NULL: none */
 };
 
-/* What `memory.budget: auto` is on a CPU with `free` bytes of memory: less a reserve; 0: too few
- * are free. */
+/* Returns what `memory.budget: auto` is on a CPU with `free` bytes of memory: less a reserve; 0:
+ * too few are free. */
 uint64_t planned_cpu_budget(uint64_t free);
 /* The GPU memory less a reserve for the CUDA context and code: GPU_RESERVE, or half of the
  * memory of a GPU that has less than twice that. */
@@ -144,7 +144,7 @@ uint64_t planned_gpu_budget(uint64_t memory);
 
 /* Opens the model and finds the plan. On PL_NOFIT the smallest plan is in `r`. */
 int planned_open(struct planned *r, const struct config *c, const struct run_options *o, struct error *e);
-/* For a run planned with run_options.several: finds the plan within another budget (0: none). It
+/* Finds the plan of a run planned with run_options.several within another budget (0: none). It
  * replaces the run's plan, on PL_NOFIT by the smallest one. Few graphs are compiled for it. */
 int planned_within(struct planned *r, uint64_t budget, struct error *e);
 /* Frees all of it. A zeroed struct is allowed. */
@@ -157,23 +157,23 @@ int machine_room(enum device_kind kind, const uint64_t arena[SPACE_COUNT], bool 
                  struct error *e);
 int planned_check_room(const struct planned *r, struct error *e);
 
-/* From now on planned_open logs which device it chose and why, once. */
+/* Lets planned_open log, once, which device it chose and why. */
 void planned_explain_device(void);
-/* PL_FAIL if the run is for a GPU and this machine has none that can be used; the message says what
- * is missing. */
+/* Returns PL_FAIL if the run is for a GPU and this machine has none that can be used; the message
+ * says what is missing. */
 int planned_check_device(const struct planned *r, struct error *e);
-/* The smallest micro-batch of a planned run: a CUDA graph limits their number, and groups that
- * share statistics lie within one. */
+/* Returns the smallest micro-batch of a planned run: a CUDA graph limits their number, and groups
+ * that share statistics lie within one. */
 int planned_least_micro_batch(const struct planned *r);
 
-/* For a run planned with run_options.several that does not fit its budget: fills r->remedy. */
+/* Fills r->remedy for a run planned with run_options.several that does not fit its budget. */
 void planned_find_remedies(struct planned *r, const struct run_options *o);
 /* Prints "KEY: VALUE (SIZE), or KEY: VALUE (SIZE, host memory SIZE)". */
 void remedies_print(const struct remedy *remedy, int n, const char *host_name, struct text *out);
 
-/* For a plan that does not fit: whether memory.host_budget is the bound that it exceeds. */
+/* Reports whether memory.host_budget is the bound that a plan which does not fit exceeds. */
 bool planned_exceeds_host(const struct planned *r);
-/* The facts that plan_write prints. */
+/* Returns the facts that plan_write prints. */
 struct plan_note planned_note(const struct planned *r, bool fits);
 
 /* Returns the images that share batch normalization statistics in layers whose weights are in no
@@ -203,14 +203,15 @@ struct planned_input {
     int64_t below;               /* ids are below this; 0: they index nothing */
     bool ignores;                /* -100 is a label with weight 0 */
 };
-/* False: the step has no input of that name. The last two members are 0... */
+/* Finds an input of the step by its name, without its last two members; false: there is none. */
 bool planned_input(const struct planned *r, const char *name, struct planned_input *out);
-/* ...and are filled here, from the layers that read the input. Allocates: not for use in a step. */
+/* Fills the last two members, from the layers that read the input. Allocates: not for use in a
+ * step. */
 void planned_input_ids(const struct planned *r, struct planned_input *x);
-/* Whether any program reads the input: otherwise it has no storage. */
+/* Reports whether any program reads the input: otherwise it has no storage. */
 bool planned_input_used(const struct planned *r, const struct planned_input *x);
-/* Rows in the step's inputs: the effective batch and the padding of the last micro-batch; with
- * shares, this rank's shares, each with its padding. */
+/* Returns the number of rows in the step's inputs: the effective batch and the padding of the last
+ * micro-batch; with shares, this rank's shares, each with its padding. */
 int64_t planned_samples(const struct planned *r);
 /* Samples of a share, but for the last ones: the effective batch if there is one share. Rows of a
  * share in the inputs, with its padding; the shares of this rank, and the first of them. */

@@ -53,7 +53,7 @@ static void add_bound(struct trace *t, int64_t below, bool ignores)
     if (!x->below || below < x->below) x->below = below;
 }
 
-/* The output holds the ids of the input unchanged. */
+/* Reports whether the node's output holds the ids of its input unchanged. */
 static bool keeps_ids(const struct node *n)
 {
     return op_table[n->op].flags & OPF_VIEW || n->op == OP_SHIFT_LABELS || n->op == OP_LABELLED_FIRST ||
@@ -68,7 +68,7 @@ static void trace_node(struct trace *t, id node)
     else if (n->op == OP_XENT && traced(t, n->in[1])) add_bound(t, tensor_last(tensor_at(t->g, n->in[0])), true);
 }
 
-/* The input as the model declared it: the first tensor over the storage. */
+/* Returns the input as the model declared it: the first tensor over the storage. */
 static const struct tensor *declared(const struct graph *g, id storage)
 {
     for (id t = 1; t < g->tensors.n; t++)
@@ -114,7 +114,8 @@ void planned_input_ids(const struct planned *r, struct planned_input *x)
     mem_free(t.from);
 }
 
-/* Ids that are computed by the graph cannot be checked before the step runs. */
+/* Returns PL_USAGE for ids that the graph computes, because they cannot be checked before the step
+ * runs. */
 int planned_check_ids(const struct planned *r, struct error *e)
 {
     const struct graph *g = &r->graph;

@@ -16,8 +16,9 @@ enum { ANSWERS_CHUNK = 256 };
 
 /* --- the model and its adapter ---------------------------------------------------------------- */
 
-/* The model's forward graph for the planner; frozen weights are marked here. Without a backward
- * pass all weights are frozen: a frozen weight has no master weight in another precision. */
+/* Builds the model's forward graph for the planner, and marks its frozen weights. Without a
+ * backward pass all weights are frozen: a frozen weight has no master weight in another
+ * precision. */
 static void build_forward(void *run, struct graph *g, int micro_batch)
 {
     struct planned *r = run;
@@ -59,7 +60,7 @@ static int open_model(struct planned *r, const struct run_options *o, struct err
     return config_at_key(c, key, e);
 }
 
-/* Dropout is for training. */
+/* Opens the adapter that the configuration asks for; without training it has no dropout. */
 static int open_adapter(struct planned *r, bool train, struct error *e)
 {
     if (!adapter_given(r->config)) return PL_OK;
@@ -82,7 +83,7 @@ int planned_open_model(struct planned *r, const struct run_options *o, struct er
 
 /* --- the batches ----------------------------------------------------------------------- */
 
-/* With train.eval_samples the run has the programs that answer prompts. A prompt is at most as long
+/* Gives a run with train.eval_samples the programs that answer prompts. A prompt is at most as long
  * as a row, and is processed in chunks that need no more memory than a row. */
 static int prepare_answers(struct planned *r, struct error *e)
 {
@@ -90,7 +91,7 @@ static int prepare_answers(struct planned *r, struct error *e)
     if (!c->train_eval_samples) return PL_OK;
     if (r->model.images && r->model.images->single) {
         error_set(e, PL_USAGE,
-                  "train.eval_samples is %lld, but a %s answers in `plimsoll eval` and `plimsoll generate` alone; set "
+                  "train.eval_samples is %lld, but a %s answers only in `plimsoll eval` and `plimsoll generate`; set "
                   "it to 0",
                   (long long)c->train_eval_samples, r->model.family->model_type);
         return config_at_key(c, KEY_train_eval_samples, e);
@@ -109,7 +110,7 @@ static int prepare_answers(struct planned *r, struct error *e)
     return PL_OK;
 }
 
-/* The batches as the feed describes them, or as they are given. */
+/* Describes the batches, as the feed does or as they are given. */
 static int describe(struct planned *r, const struct run_options *o, struct error *e)
 {
     r->batches =
@@ -134,7 +135,7 @@ int planned_open_batches(struct planned *r, const struct run_options *o, struct 
 
 /* --- groups of batch normalization ------------------------------------------------------ */
 
-/* Whether the step updates running statistics. */
+/* Reports whether the step updates running statistics. */
 static bool updates_statistics(struct planned *r)
 {
     struct graph g;
@@ -203,7 +204,8 @@ static int check_groups(const struct planned *r, bool train, struct error *e)
     return PL_OK;
 }
 
-/* A loss that compares all samples of a share with each other is no sum over micro-batches. */
+/* Returns PL_USAGE if a micro-batch is smaller than the share whose samples the loss compares with
+ * each other: such a loss is no sum over micro-batches. */
 static int check_whole(const struct planned *r, struct error *e)
 {
     const int64_t micro = config_micro_batch(r->config), samples = planned_share_samples(r);
@@ -234,9 +236,9 @@ static int check_quantize(struct planned *r, const struct graph *g, struct error
     return quantize_check(g, &s, e) ? config_at_key(c, KEY_memory_quantize, e) : PL_OK;
 }
 
-/* The batch with which all of the model is built. A part that this run does not build (an encoder
- * whose embeddings are stored, a mask decoder while text is generated) is not in its graph, but its
- * parameter names are valid. */
+/* Returns the batch with which all of the model is built. A part that this run does not build (an
+ * encoder whose embeddings are stored, a mask decoder while text is generated) is not in its graph,
+ * but its parameter names are valid. */
 static struct batch whole_batch(const struct planned *r)
 {
     struct batch b = r->batch;

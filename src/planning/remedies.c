@@ -3,9 +3,9 @@
  *
  * Each suggestion is planned with the same budget before it is named, so that it is known to fit.
  * The smallest bound on host memory needs no new search: the space that was searched already
- * answers it. Smaller samples are not tried if the weights alone are too large. Changes are tried
- * from the least to the most intrusive: fewer images read ahead, memory keys that were set by hand,
- * then precision, no clipping, a frozen encoder of images and stored embeddings, then smaller
+ * answers it. Smaller samples are not tried if the weights are too large by themselves. Changes are
+ * tried from the least to the most intrusive: fewer images read ahead, memory keys that were set by
+ * hand, then precision, no clipping, a frozen encoder of images and stored embeddings, then smaller
  * samples. If nothing but those fits, or only with more host memory than there is likely to be:
  * frozen weights in 4 bits, an adapter, or both; and more ranks, among which the weights are
  * divided. At most REMEDY_MOST are named.
@@ -28,8 +28,8 @@ static int try_plan(const struct planned *r, const struct run_options *o, struct
     return planned_make(probe, c, &quiet, &e);
 }
 
-/* Host memory that the machine around the plan's GPU is likely to have, where it is not known; else
- * no bound. */
+/* Returns the host memory that the machine around the plan's GPU is likely to have, where it is not
+ * known; else no bound. */
 static uint64_t likely_host(const struct planned *r)
 {
     return r->kind == DEVICE_CUDA && !r->host_budget ? offload_likely(r->profile.memory_bytes) : UINT64_MAX;
@@ -132,8 +132,8 @@ static void try_memory(struct planned *r, const struct run_options *o)
     if (was->train_clip_norm > 0) try_change(r, o, &c, "train.clip_norm: 0");
 }
 
-/* Of a mask model: the image encoder frozen; then its embeddings from a packed store, so that the
- * plan has no encoder. */
+/* Tries a mask model with a frozen image encoder, then with its embeddings from a packed store, so
+ * that the plan has no encoder. */
 static void try_encoder(struct planned *r, const struct run_options *o)
 {
     static const char *const encoders[] = {"vision_encoder.*", "image_encoder.*"};
@@ -154,8 +154,8 @@ static void try_encoder(struct planned *r, const struct run_options *o)
     }
 }
 
-/* Of a model of images and text whose vision tower is frozen: its embeddings from a packed store,
- * so that the plan has no tower. */
+/* Tries a model of images and text, whose vision tower is frozen, with embeddings from a packed
+ * store, so that the plan has no tower. */
 static void try_stored_images(struct planned *r, const struct run_options *o)
 {
     struct config c = *r->config;
@@ -165,7 +165,7 @@ static void try_stored_images(struct planned *r, const struct run_options *o)
         try_change(r, &stored, &c, "data.images: a store of embeddings (data pack --embeddings)");
 }
 
-/* Halves the sample size until the plan fits. */
+/* Tries samples of half the size, and half again, until the plan fits. */
 static void try_data(struct planned *r, const struct run_options *o)
 {
     char text[96];
@@ -180,8 +180,8 @@ static void try_data(struct planned *r, const struct run_options *o)
     }
 }
 
-/* Frozen weights in 4 bits where weights are frozen, an adapter where there is none, both: the
- * first of them that fits. */
+/* Tries frozen weights in 4 bits where weights are frozen, an adapter where there is none, and
+ * both, until one fits. */
 static void try_adapter(struct planned *r, const struct run_options *o)
 {
     const struct config *was = r->config;
@@ -196,7 +196,7 @@ static void try_adapter(struct planned *r, const struct run_options *o)
     try_change(r, o, &adapted, "adapter.target_modules: all-linear and memory.quantize: nf4");
 }
 
-/* More ranks hold less each: the smallest number of them, doubled from that of the run, that
+/* Tries more ranks, which hold less each: finds the smallest number, doubled from the run's, that
  * fits. */
 static void try_ranks(struct planned *r, const struct run_options *o)
 {
@@ -212,7 +212,7 @@ static void try_ranks(struct planned *r, const struct run_options *o)
     }
 }
 
-/* Whether a remedy was found that needs no more host memory than is likely. */
+/* Reports whether a remedy was found that needs no more host memory than is likely. */
 static bool has_likely(const struct planned *r)
 {
     for (int i = 0; i < r->n_remedies; i++)

@@ -127,7 +127,8 @@ static int check_plan(struct planned *r, const struct run_options *o, struct err
 
 static void begin(struct planned *r, const struct config *c, const struct run_options *o)
 {
-    *r = (struct planned){.config = c, .defined = o->define, .no_files = o->no_files, .forward = o->forward || o->evaluate};
+    *r = (struct planned){
+        .config = c, .defined = o->define, .no_files = o->no_files, .forward = o->forward || o->evaluate};
     r->effective_batch = (int)(o->train ? c->train_effective_batch : o->B);
     r->batch = (struct batch){.T = o->train ? c->data_sequence : o->T,
                               .outputs = !o->train,

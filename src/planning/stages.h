@@ -33,30 +33,30 @@ stage planned_check_names;
 
 /* Sets the number of shares of a step. `plan` may be asked for ranks that are not there. */
 stage planned_open_shares;
-/* Number of ranks that the plan is for. */
+/* Returns the number of ranks that the plan is for. */
 int planned_parallel_ranks(const struct planned *r);
-/* Ranks that share the memory and the disk of a host. Those that are only planned for are on one
- * host unless parallel.per_host says otherwise. */
+/* Returns the number of ranks that share the memory and the disk of a host. Those that are only
+ * planned for are on one host unless parallel.per_host says otherwise. */
 int planned_host_ranks(const struct planned *r);
 /* Sets what connects the ranks: a plan is a function of it. */
 int planned_open_links(struct planned *r, struct error *e);
-/* An error if groups of a host are not ranks that follow each other. */
+/* Returns an error if groups of a host are not ranks that follow each other. */
 int planned_check_hosts(const struct planned *r, struct error *e);
 
 /* --- the device: device_choice.c, device_profile.c, device_budget.c, memory_check.c --------- */
 
 /* Sets the device's kind and, for a present GPU, its profile (device_choice.c). */
 void planned_choose_device(struct planned *r);
-/* Whether the plan's GPU is in this machine. */
+/* Reports whether the plan's GPU is in this machine. */
 bool planned_gpu_is_here(const struct planned *r);
 /* Fills the device's kind and profile; no device is opened. A given profile file
  * decides the number of threads, unless the configuration sets it. */
 int planned_open_profile(struct planned *r, struct error *e);
 /* Reserve of `memory.budget: auto` for the system and this program's own code. */
 enum { BUDGET_RESERVE = 512 << 20 };
-/* An error if ranks share a GPU and were not meant to. */
+/* Returns an error if ranks share a GPU and were not meant to. */
 int planned_check_gpus(const struct planned *r, struct error *e);
-/* The free memory of the plan's device, less a reserve; 0: it is not known. */
+/* Returns the free memory of the plan's device, less a reserve; 0: it is not known. */
 uint64_t planned_free_memory(const struct planned *r);
 /* Sets r->budget. */
 int planned_resolve_budget(struct planned *r, struct error *e);
@@ -66,36 +66,36 @@ void planned_warn(struct planned *r);
 
 /* --- given_settings.c ----------------------------------------------------------------------- */
 
-/* The settings that the configuration gives; what it leaves to the planner is off. */
+/* Returns the settings that the configuration gives; what it leaves to the planner is off. */
 struct settings planned_base_settings(struct planned *r, const struct run_options *o);
 /* An error if the device does not compute in the precision; if a technique lacks what it needs of
  * another; if something in the run excludes one that is on. */
 int planned_check_precision(const struct planned *r, const struct settings *s, struct error *e);
 int planned_check_needs(const struct settings *s, struct error *e);
 int planned_check_excluded(const struct planned *r, const struct settings *s, struct error *e);
-/* Whether something in the run excludes the technique; `why` says what. */
+/* Reports whether something in the run excludes the technique; `why` says what. */
 bool planned_is_excluded(const struct planned *r, enum technique_id id, const struct settings *s, struct text *why);
-/* What bounds a step of this run. */
+/* Returns what bounds a step of this run. */
 struct step_limits planned_limits(const struct planned *r);
-/* Whether memory.allow lists this variant of AdamW's state; whether it lists 4-bit weights. */
+/* Reports whether memory.allow lists this variant of AdamW's state; whether it lists 4-bit
+ * weights. */
 bool planned_allows(const struct config *c, const char *form);
 bool planned_allows_nf4(const struct config *c);
-/* The plan of a plan file, if it is for this run. */
+/* Follows the plan of a plan file, if it is for this run. */
 int planned_follow_plan(struct planned *r, struct settings s, const char *path, struct error *e);
 
 /* --- plan_generation.c, remedies.c, planned_inputs.c ------------------------------------------ */
 
-/* The fastest plan of a run that generates, within its budgets: prompts at once, chunks of them,
- * with and without offloaded weights. On PL_NOFIT the smallest one. */
+/* Finds the fastest plan of a run that generates, within its budgets: prompts at once, chunks of
+ * them, with and without offloaded weights. On PL_NOFIT it is the smallest one. */
 int planned_search_generation(struct planned *r, struct settings s, const struct run_generation *o, struct error *e);
-/* For a planned run with `answers`: as many prompts at once, up to `most`, as the budget allows
- * with the settings of its plan; without a budget, as many as need at most 1 % more memory than the
- * plan has. */
+/* Finds, for a planned run with `answers`, how many prompts at once, up to `most`, the budget
+ * allows with the settings of its plan; without a budget, how many need at most 1 % more memory
+ * than the plan has. */
 int planned_search_answers(struct planned *r, int64_t most, struct error *e);
 /* Searches changes of the configuration that would fit, and appends them to the error */
 void planned_add_remedies(struct planned *r, const struct run_options *o, struct error *e);
-/* For a user-defined model: checks that ids of tables and classes are inputs, or views of
- * inputs. */
+/* Checks that in a user-defined model ids of tables and classes are inputs, or views of inputs. */
 int planned_check_ids(const struct planned *r, struct error *e);
 
 #endif

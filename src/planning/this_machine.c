@@ -61,8 +61,8 @@ void environment_libraries(struct library out[LIBRARIES])
     put_version(&out[8], regex_version());
 }
 
-/* The version in the first line of the driver's file: "NVRM version: NVIDIA UNIX x86_64 Kernel
- * Module  550.54.15  Tue ...". */
+/* Finds the version in the first line of the driver's file: "NVRM version: NVIDIA UNIX x86_64
+ * Kernel Module  550.54.15  Tue ...". */
 static void find_driver(char out[32])
 {
     char line[256] = "", word[32];

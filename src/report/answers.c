@@ -22,7 +22,7 @@ enum { SHOWN = 24, FILE_LIMIT = 64 << 20, IMAGE_ROOM = 32 << 20, SIDE = 240 };
 
 /* --- files ------------------------------------------------------------------------------------ */
 
-/* The largest N of DIR/answers/step-N.jsonl; 0: there is none. */
+/* Returns the largest N of DIR/answers/step-N.jsonl; 0: there is none. */
 static uint64_t last_step(const char *folder)
 {
     struct names names = {0};
@@ -37,8 +37,9 @@ static uint64_t last_step(const char *folder)
     return last;
 }
 
-/* The files in which the run's held-out images are; NULL: they are not there any more. A page is
- * given to others, so it shows no file outside of data.images, also where the run may read them. */
+/* Opens the files in which the run's held-out images are; NULL: they are not there any more. A
+ * page is given to others, so it shows no file outside of data.images, also where the run may
+ * read them. */
 static struct image_files *open_images(const char *dir)
 {
     char path[RUN_PATH];
@@ -116,8 +117,8 @@ static void put_line(struct text *out, const char *label, const char *text)
     text_printf(out, "</dd>");
 }
 
-/* The question: a text, or messages, of which what the user says is shown; parts of a message that
- * are images are not text. */
+/* Writes the question: a text, or messages, of which what the user says is shown; parts of a
+ * message that are images are not text. */
 static void put_question(struct text *out, const struct value *prompt)
 {
     if (prompt && prompt->kind == VALUE_STRING) put_line(out, "prompt", prompt->text);

@@ -76,8 +76,8 @@ static void put_persistent(struct json_writer *w, const struct plan *p, const st
     }
 }
 
-/* Each free event is paired with the allocation of the same storage. A workspace begins and ends
- * with its node. */
+/* Writes the transient storages: each free event is paired with the allocation of the same storage.
+ * A workspace begins and ends with its node. */
 static void put_transient(struct json_writer *w, const struct graph *g, const struct lives *l, const struct times *t)
 {
     double *born = mem_alloc(g->storages.n * sizeof *born);

@@ -30,7 +30,7 @@ static void widen(struct range *r, double v)
     if (v > r->high) r->high = v;
 }
 
-/* The step between about TICKS ticks: 1, 2 or 5 times a power of ten. */
+/* Returns the step between about TICKS ticks: 1, 2 or 5 times a power of ten. */
 static double tick_step(const struct range *r)
 {
     double raw = (r->high - r->low) / TICKS, base = pow(10, floor(log10(raw)));
@@ -46,8 +46,8 @@ static double y_pixel(const struct range *r, double y)
     return HEIGHT - BOTTOM - (y - r->low) / (r->high - r->low) * (HEIGHT - BOTTOM - TOP);
 }
 
-/* The number at a tick, with the digits that tell it from its neighbours. Only very small and very
- * large numbers, such as learning rates, have an exponent. */
+/* Prints the number at a tick, with the digits that tell it from its neighbours. Only very small
+ * and very large numbers, such as learning rates, have an exponent. */
 static char *tick_text(double v, double step, char out[32])
 {
     const int digits = (int)fmax(0, -floor(log10(step) + 1e-9));
@@ -76,8 +76,8 @@ static void draw_ticks(struct text *out, const struct range *x, const struct ran
                     HEIGHT - BOTTOM + 16, tick_text(from + i * step, step, number));
 }
 
-/* The points that are drawn. Of more than POINTS each group of neighbours gives its lowest and its
- * highest, so that a short peak stays visible; a gap within a group is lost. */
+/* Selects the points that are drawn. Of more than POINTS each group of neighbours gives its lowest
+ * and its highest, so that a short peak stays visible; a gap within a group is lost. */
 static void thin(const struct series *s, struct series *out)
 {
     const uint32_t n = s->y.n, each = n <= POINTS ? 1 : (uint32_t)ceil_div(2 * (int64_t)n, POINTS);

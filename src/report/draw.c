@@ -102,7 +102,7 @@ static void blend(struct canvas *p, int x, int y, struct colour c, double streng
     for (int k = 0; k < 3; k++) at[k] = (uint8_t)(at[k] + (with[k] - at[k]) * strength + 0.5);
 }
 
-/* Neighbouring hues are a golden ratio apart, so a few in a row differ clearly. Three brightness
+/* Places neighbouring hues a golden ratio apart, so a few in a row differ clearly. Three brightness
  * levels in turn distinguish colours whose hues come close, such as the first and the tenth. */
 struct colour draw_colour(uint32_t i)
 {
@@ -209,7 +209,7 @@ static bool mask_at(const struct draw_mask *m, int64_t x, int64_t y)
     return m->bits ? row[x / 8] >> (x % 8) & 1 : row[x] != 0;
 }
 
-/* Whether the mask is set at pixel (u, v) of the area: the mask pixel under its centre. */
+/* Reports whether the mask is set at pixel (u, v) of the area: the mask pixel under its centre. */
 static bool covers(const struct draw_mask *m, struct draw_area at, int u, int v)
 {
     if (u < 0 || v < 0 || u >= (int)at.w || v >= (int)at.h) return false;

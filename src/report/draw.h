@@ -23,12 +23,12 @@ struct canvas {
 struct canvas canvas_new(uint32_t w, uint32_t h, struct colour c);
 void canvas_free(struct canvas *p);
 
-/* Colour i of an endless list whose neighbours differ clearly. */
+/* Returns colour i of an endless list whose neighbours differ clearly. */
 struct colour draw_colour(uint32_t i);
 
 void draw_rect(struct canvas *p, int x, int y, int w, int h, struct colour c);
-/* draw_image draws an image at x, y. draw_fit resizes it into the box w x h, centred, with its
- * aspect ratio, and returns the area that it covers, for masks to be drawn over it. */
+/* Draws an image at x, y. draw_fit resizes it into the box w x h, centred, with its aspect ratio,
+ * and returns the area that it covers, for masks to be drawn over it. */
 void draw_image(struct canvas *p, int x, int y, const struct canvas *what);
 struct draw_area {
     int x, y;
@@ -62,7 +62,7 @@ struct draw_cell {
     struct canvas image;
     const char *lines[3];
 };
-/* A grid of cells, `columns` wide, each image fitted into cell_w x cell_h. */
+/* Draws a grid of cells, `columns` wide, each image fitted into cell_w x cell_h. */
 struct canvas draw_sheet(const char *title, const struct draw_cell *cells, uint32_t n, uint32_t columns,
                          uint32_t cell_w, uint32_t cell_h);
 

@@ -65,7 +65,7 @@ static void add_units(struct run_facts *f, const struct value *line, const char 
     f->seconds += seconds->number;
 }
 
-/* "ranks":4,"slowest":[2,0.51,0.44] */
+/* Adds "ranks":4,"slowest":[2,0.51,0.44] of a line. */
 static void add_ranks(struct run_facts *f, const struct value *line)
 {
     const struct value *ranks = value_get(line, "ranks"), *slowest = value_get(line, "slowest");
@@ -175,7 +175,7 @@ static const char *text_of(const struct value *map, const char *path)
 
 /* --- the headline -------------------------------------------------------------------------- */
 
-/* "158 k", "1.1 B": counts of weights, as people write them. */
+/* Prints a count of weights as people write it: "158 k", "1.1 B". */
 static char *print_count(double n, char out[32])
 {
     static const char *const units[] = {"", " k", " M", " B"};
@@ -200,7 +200,7 @@ static void put_model(struct text *out, const struct run_facts *f)
     if (*path || *preset) page_fact(out, "Model", !*path ? preset : slash && slash[1] ? slash + 1 : path, remark);
 }
 
-/* The name of a path; a name that says nothing has its folder before it. */
+/* Returns the name of a path; a name that says nothing has its folder before it. */
 static const char *data_name(const char *path, char out[256])
 {
     static const char *const vague[] = {"train", "training",   "data", "dataset",    "images",
@@ -274,7 +274,7 @@ static void put_budget(struct text *out, const struct run_facts *f)
     page_fact(out, "Peak memory", size_print((uint64_t)arena, size), remark);
 }
 
-/* The index of the best value; s->y.n: there is none. */
+/* Returns the index of the best value; s->y.n: there is none. */
 static uint32_t best_of(const struct series *s, int sign)
 {
     uint32_t best = s->y.n;
@@ -317,7 +317,7 @@ static void put_headline(struct text *out, const struct run_facts *f)
     page_facts_end(out);
 }
 
-/* With several ranks: what each of them holds and sends. */
+/* Writes what each of several ranks holds and sends. */
 static void put_sends(struct text *out, const struct value *plan)
 {
     const double ranks = number_of(plan, "ranks.world");
@@ -365,7 +365,7 @@ static void put_memory(struct text *out, const struct value *plan)
 
 /* --- curves -------------------------------------------------------------------------- */
 
-/* A table of the first, last and best value of the losses and the validation scores. */
+/* Writes a table of the first, last and best value of the losses and the validation scores. */
 static void put_results(struct text *out, const struct run_facts *f)
 {
     text_printf(out,
@@ -397,7 +397,7 @@ static void put_results(struct text *out, const struct run_facts *f)
 
 /* --- images ------------------------------------------------------------------------------ */
 
-/* "1-by-a-point.png": by a point */
+/* Writes the caption "By a point" for "1-by-a-point.png". */
 static void caption_of_name(struct text *out, const char *name)
 {
     char words[256];
@@ -410,7 +410,8 @@ static void caption_of_name(struct text *out, const char *name)
     page_escaped(out, from);
 }
 
-/* The caption of an image of worst/, from worst/index.json; false: the index does not name it. */
+/* Writes the caption of an image of worst/, from worst/index.json; false: the index does not name
+ * it. */
 static bool caption_of_index(struct text *out, const struct value *index, const char *name)
 {
     for (uint32_t i = 0; index && i < index->count; i++) {
@@ -473,7 +474,7 @@ static void put_image_folder(struct text *out, const char *dir, const char *name
 
 /* --- the page --------------------------------------------------------------------------------- */
 
-/* A file as text; a long one is folded. */
+/* Writes a file as text; a long one is folded. */
 static void put_file(struct text *out, const char *dir, const char *name, const char *title, bool folded)
 {
     char path[RUN_PATH], *bytes;

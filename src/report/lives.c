@@ -38,7 +38,7 @@ static void push(struct lives *l, const struct graph *g, struct lives_event v, e
     vec_push(&l->events, v);
 }
 
-/* Whether the program before `to` hands a storage over to it. */
+/* Reports whether the program before `to` leaves a storage to it. */
 static bool is_handed(const struct plan *plan, const struct graph *g, id s, enum program to)
 {
     return to && to < PROGRAM_COUNT && program_is(to, PROGRAM_HANDED) && g->storages.at[s].handed &&

@@ -27,11 +27,11 @@ struct lives {
 void lives_collect(struct lives *l, const struct plan *p, const struct graph *g);
 void lives_free(struct lives *l);
 
-/* Whether a storage occupies the device arena for the whole run. */
+/* Reports whether a storage occupies the device arena for the whole run. */
 bool lives_is_persistent(const struct plan *p, const struct graph *g, id storage);
 
-/* The live bytes while each node of a program runs, by kind: [position * KIND_COUNT + kind]. The
- * caller frees the array. */
+/* Returns the live bytes while each node of a program runs, by kind: [position * KIND_COUNT +
+ * kind]. The caller frees the array. */
 uint64_t *lives_by_position(const struct lives *l, const struct graph *g, enum program p);
 
 /* The name and the kind of the storage or workspace of an event. */

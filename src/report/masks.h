@@ -11,9 +11,9 @@
 #define MASKS_TRUTH ((struct colour){60, 210, 80})
 #define MASKS_PROMPT ((struct colour){255, 200, 0})
 
-/* A line that explains the colours. */
+/* Writes a line that explains the colours. */
 void masks_legend(struct text *out);
-/* "IoU 0.123, prompt: box", and below it the sample and the mask's id. */
+/* Writes "IoU 0.123, prompt: box", and below it the sample and the mask's id. */
 void masks_caption(struct text *out, double iou, const char *prompt, const char *sample, int64_t mask);
 
 #endif

@@ -71,8 +71,8 @@ void page_escaped(struct text *out, const char *s)
     }
 }
 
-/* The length of the absolute path at s[0] in a text; 0: there is none. In quotes it may have
- * blanks. */
+/* Returns the length of the absolute path at s[0] in a text; 0: there is none. In quotes it may
+ * have blanks. */
 static size_t path_length(const char *s, char before)
 {
     if (s[0] != '/' || s[1] == '/' || !strchr(" \t\n\"'[({,=:", before)) return 0;
@@ -152,7 +152,7 @@ const char *page_kind_colour(const char *kind)
     return "var(--line)"; /* padding */
 }
 
-/* Parts that would be 0.0 % share a row. */
+/* Reports whether a part would be 0.0 %: those share a row. */
 static bool is_small(const struct page_part *p, uint64_t whole) { return (double)p->bytes < 0.0005 * (double)whole; }
 
 void page_memory(struct text *out, const struct page_part *parts, uint32_t n, uint64_t whole)

@@ -13,10 +13,11 @@ void page_begin(struct text *out, const char *above, const char *title);
 void page_end(struct text *out);
 /* Appends text with HTML's special characters escaped. */
 void page_escaped(struct text *out, const char *s);
-/* The same, with absolute paths shortened to their last part: a page is shown to others. */
+/* Does as page_escaped, but with absolute paths shortened to their last part: a page is shown to
+ * others. */
 void page_text(struct text *out, const char *s);
-/* The last `parts` parts of a path, for headings. Points into the path, unless it has an end that
- * is a slash or a pattern. */
+/* Returns the last `parts` parts of a path, for headings. Points into the path, unless it has an
+ * end that is a slash or a pattern. */
 const char *page_name(const char *path, int parts, char out[256]);
 
 /* The headline of a page: facts side by side, each a label, a value and a remark ("": none). */
@@ -24,7 +25,7 @@ void page_facts_begin(struct text *out);
 void page_fact(struct text *out, const char *label, const char *value, const char *remark);
 void page_facts_end(struct text *out);
 
-/* The colour of a kind of memory by its name (kind_name), the same on every page. */
+/* Returns the colour of a kind of memory by its name (kind_name), the same on every page. */
 const char *page_kind_colour(const char *kind);
 /* Memory by kind: a bar of all parts, and a table with their sizes and shares of the whole. */
 struct page_part {
@@ -33,7 +34,7 @@ struct page_part {
 };
 void page_memory(struct text *out, const struct page_part *parts, uint32_t n, uint64_t whole);
 
-/* An image, as the bytes of a PNG file, with a caption: HTML, which the caller escapes. */
+/* Writes an image, as the bytes of a PNG file, with a caption: HTML, which the caller escapes. */
 void page_figure(struct text *out, const void *png, size_t n, const char *caption);
 
 #endif

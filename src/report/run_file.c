@@ -9,7 +9,7 @@
 
 #include "io/file.h"
 
-/* The mode of DIR/NAME; 0: `e` says why it is not used. */
+/* Returns the mode of DIR/NAME; 0: `e` says why it is not used. */
 static mode_t mode_of(const char *dir, const char *name, char path[RUN_PATH], struct error *e)
 {
     struct stat s = {0};

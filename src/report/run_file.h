@@ -12,7 +12,7 @@ enum { RUN_PATH = 8400 };
 /* Fills the path of DIR/NAME. False: it is not there, or a part of NAME is a link, or it is no
  * regular file; `e` says which. DIR itself may be a link. */
 bool run_file(const char *dir, const char *name, char path[RUN_PATH], struct error *e);
-/* The same of a folder. */
+/* Does as run_file, but for a folder. */
 bool run_folder(const char *dir, const char *name, char path[RUN_PATH]);
 
 #endif

@@ -24,7 +24,7 @@ static void put_name(struct json_writer *w, const char *what, int process, int t
     json_end(w);
 }
 
-/* One launch: the node's op, module, bytes and flops. */
+/* Writes one launch: the node's op, module, bytes and flops. */
 static void put_slice(struct json_writer *w, const struct graph *g, const struct timing_event *v,
                       const struct trace_process *of)
 {

@@ -20,7 +20,7 @@ struct trace_process {
     const char *name;
     double zero;         /* clock_seconds() of its time 0 */
 };
-/* The events of a process, as a list. */
+/* Writes the events of a process, as a list. */
 void trace_events(const struct graph *g, const struct lives *l, const struct timing *t, const struct trace_process *of,
                   struct text *out);
 /* The trace of n processes, from their events. */

@@ -34,7 +34,8 @@ static const char SUFFIX[] = ".plimsoll";
 
 /* --- records ----------------------------------------------------------------------- */
 
-/* TFRecord masks its checksums: a checksum over data that contains checksums would be weak. */
+/* Returns the checksum as TFRecord masks it: a checksum over data that contains checksums would be
+ * weak. */
 static uint32_t masked_crc(const void *bytes, size_t n)
 {
     uint32_t crc = crc32c(0, bytes, n);
@@ -117,7 +118,7 @@ static bool take_varint(const uint8_t **at, const uint8_t *end, uint64_t *x)
     return false;
 }
 
-/* The step of an Event; 0 if it has none; -1 if it is not a valid message. */
+/* Returns the step of an Event; 0 if it has none; -1 if it is not a valid message. */
 static int64_t event_step(const uint8_t *at, size_t n)
 {
     const uint8_t *end = at + n;
@@ -135,7 +136,7 @@ static int64_t event_step(const uint8_t *at, size_t n)
     return step;
 }
 
-/* Number of leading bytes that are whole records of steps up to `step`. */
+/* Returns the number of leading bytes that are whole records of steps up to `step`. */
 static size_t kept_bytes(const uint8_t *text, size_t size, int64_t step)
 {
     size_t at = 0;
@@ -169,7 +170,8 @@ static int cut_file(const char *path, int64_t step, struct error *e)
     return rc;
 }
 
-/* The steps before the first event of a file, from its name; -1: not one of our files. */
+/* Returns the number of steps before the first event of a file, from its name; -1: not one of our
+ * files. */
 static int64_t name_start(const char *name)
 {
     char *end;
@@ -178,7 +180,8 @@ static int64_t name_start(const char *name)
     return !strcmp(end, SUFFIX) && start >= 0 ? start : -1;
 }
 
-/* A file that begins at the step or later is removed as a whole. */
+/* Cuts the files of a folder after a step. A file that begins at the step or later is removed as a
+ * whole. */
 static int cut_folder(const char *dir, int64_t step, struct error *e)
 {
     struct names names;
@@ -212,7 +215,7 @@ static char *file_of(const struct events *w, char path[EVENTS_PATH + 64])
     return path;
 }
 
-/* The first events of a file: its version and, after other files, the session log that
+/* Writes the first events of a file: its version and, after other files, the session log that
  * invalidates their later steps. */
 static int begin_file(struct events *w, struct error *e)
 {

@@ -37,7 +37,7 @@ int events_write(struct events *w, int64_t step, const struct scalar *scalars, i
 int events_sync(struct events *w, struct error *e);
 /* Closes, removes the file that this process created, and DIR if it is empty then. */
 void events_abandon(struct events *w);
-/* A zeroed struct is allowed. */
+/* Closes the file. A zeroed struct is allowed. */
 void events_close(struct events *w);
 
 #endif

@@ -46,7 +46,7 @@ __attribute__((format(printf, 2, 3))) static const char *path_print(char out[FOL
 
 /* --- opening ----------------------------------------------------------------------- */
 
-/* The error that names the process in the lock file. */
+/* Returns the error that names the process in the lock file. */
 static int locked_out(const struct folder *f, struct error *e)
 {
     char path[FOLDER_PATH], pid[32] = {0};
@@ -61,7 +61,7 @@ static int locked_out(const struct folder *f, struct error *e)
 }
 
 /* Locks DIR itself: unlike the lock file, it cannot be removed while a run uses it. A network file
- * system may not lock folders; there the lock file alone decides. */
+ * system may not lock folders; there the lock file decides. */
 static int lock_dir(struct folder *f, struct error *e)
 {
     f->dir_fd = open(f->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -91,8 +91,8 @@ struct contents {
     bool any, run, lock;
 };
 
-/* A file of io/temporary.h that was left, an offload file, or tokenized text, which is made anew if
- * it is of other data. */
+/* Reports whether a name is that of a file of io/temporary.h that was left, of an offload file, or
+ * of tokenized text, which is made anew if it is of other data. */
 static bool is_debris(const char *name)
 {
     return !strcmp(name, "train.tokenized") || !strcmp(name, "validation.tokenized") ||
@@ -164,8 +164,8 @@ static int sweep(const char *dir, struct error *e)
     return rc;
 }
 
-/* Without a checkpoint a resume would begin at step 0, over the metrics and the model of the
- * run. */
+/* Returns PL_USAGE if there is no checkpoint: a resume would begin at step 0, over the metrics and
+ * the model of the run. */
 static int require_checkpoint(struct folder *f, struct error *e)
 {
     char path[FOLDER_PATH];
@@ -289,7 +289,7 @@ int folder_metrics(struct folder *f, struct error *e, const char *fmt, ...)
     return error_prepend(e, "%s", f->dir);
 }
 
-/* The number of `"step": N` in a line of n bytes; -1 when there is none. */
+/* Returns the number of `"step": N` in a line of n bytes; -1 when there is none. */
 static int64_t line_step(const char *line, size_t n)
 {
     const char *at = memmem(line, n, "\"step\"", 6);
@@ -299,8 +299,8 @@ static int64_t line_step(const char *line, size_t n)
     return at < line + n && *at >= '0' && *at <= '9' ? strtoll(at, NULL, 10) : -1;
 }
 
-/* Number of leading bytes up to the last whole line of a step <= `step`. Lines are in the order of
- * steps, so the first line beyond ends the search. */
+/* Returns the number of leading bytes up to the last whole line of a step <= `step`. Lines are in
+ * the order of steps, so the first line beyond ends the search. */
 static size_t kept_bytes(const char *text, size_t n, int64_t step)
 {
     size_t kept = 0, at = 0;
@@ -360,8 +360,8 @@ static int sync_tree(const char *dir, struct error *e)
     return rc ? rc : dir_sync(dir, e);
 }
 
-/* For file systems that cannot exchange two names: the old folder is renamed to .NAME.old, and
- * sweep() renames it back if the second rename does not happen. */
+/* Replaces a folder where the file system cannot exchange two names: the old folder is renamed to
+ * .NAME.old, and sweep() renames it back if the second rename does not happen. */
 static int replace_in_two(const char *from, const char *to, struct error *e)
 {
     char old[FOLDER_PATH];
@@ -391,8 +391,8 @@ int folder_checkpoint_begin(struct folder *f, int64_t step, const char **path, s
     return stage(f, step, path, e);
 }
 
-/* The step of a complete checkpoint's name, or -1 for any other name, such as one with leading
- * zeros or too many digits, which this program never writes. */
+/* Returns the step of a complete checkpoint's name, or -1 for any other name, such as one with
+ * leading zeros or too many digits, which this program never writes. */
 static int64_t complete_step(const struct folder *f, const char *name)
 {
     char done[FOLDER_PATH];
@@ -426,7 +426,8 @@ static int survey(const struct folder *f, int64_t before, int64_t spared, struct
     return PL_OK;
 }
 
-/* The rename comes first, so that a folder with a checkpoint's name is never incomplete. */
+/* Removes a checkpoint. It is renamed first, so that a folder with a checkpoint's name is never
+ * incomplete. */
 static int remove_checkpoint(const struct folder *f, int64_t step, struct error *e)
 {
     char path[FOLDER_PATH], removed[FOLDER_PATH];
@@ -447,7 +448,7 @@ static int remove_oldest(const struct folder *f, int64_t keep, int64_t written, 
     }
 }
 
-/* DONE is the last file: all others are on disk when it is written. */
+/* Writes DONE, the last file: all others are on disk when it is written. */
 static int write_done(const char *dir, struct error *e)
 {
     char path[FOLDER_PATH];
@@ -514,7 +515,7 @@ bool folder_model_path(const struct folder *f, enum folder_model which, char pat
     return dir_exists(path_print(path, "%s/%s%s", f->dir, models[which].parent, models[which].name));
 }
 
-/* Names of checkpoints that sweep would rename back count too. */
+/* Counts names of checkpoints that sweep would rename back too. */
 bool folder_resumes(const char *dir)
 {
     struct folder f = {0};

@@ -1,7 +1,7 @@
 /*
  * folder.h: the folder of a run, consistent after a kill at any moment.
  *
- *     DIR/.lock                  held while a run is active, as DIR itself is; contains the run's pid
+ *     DIR/.lock                  held while a run is active, as DIR itself is; contains its pid
  *     DIR/config.yaml            the resolved configuration
  *     DIR/plan.json              the plan
  *     DIR/metrics.jsonl          one line per step
@@ -48,7 +48,8 @@ enum folder_use {
 /* Creates or opens the folder and locks it. PL_USAGE: it does not hold what its use needs; PL_FAIL:
  * another run uses it, or a system call failed. After success the caller calls folder_close. */
 int folder_open(struct folder *f, const char *dir, enum folder_use use, struct error *e);
-/* Whether the folder has something that must not be begun again: a checkpoint, or a final model. */
+/* Reports whether the folder has something that must not be begun again: a checkpoint, or a final
+ * model. */
 bool folder_resumes(const char *dir);
 /* Releases the lock, and removes a folder that was begun and not committed. A zeroed struct is
  * allowed. */
@@ -70,7 +71,7 @@ int folder_write(struct folder *f, const char *name, const char *bytes, size_t n
  * line holds a "step" member. */
 int folder_metrics(struct folder *f, struct error *e, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* For a resume, before the first line: truncates metrics.jsonl after the last whole line of a
+/* Truncates metrics.jsonl, for a resume and before the first line, after the last whole line of a
  * step <= `step`. An incomplete last line is removed too. A missing file is no error. */
 int folder_metrics_cut(struct folder *f, int64_t step, struct error *e);
 
@@ -80,11 +81,11 @@ int folder_metrics_cut(struct folder *f, int64_t step, struct error *e);
  * commit discards the files. */
 int folder_checkpoint_begin(struct folder *f, int64_t step, const char **path, struct error *e);
 int folder_checkpoint_commit(struct folder *f, int64_t keep, struct error *e);
-/* How many complete checkpoints there are. */
+/* Counts the complete checkpoints. */
 int folder_checkpoint_count(struct folder *f, int64_t *count, struct error *e);
-/* The newest complete checkpoint, its step and its path; step -1 when there is none. */
+/* Finds the newest complete checkpoint, its step and its path; step -1 when there is none. */
 int folder_checkpoint_latest(struct folder *f, int64_t *step, char path[FOLDER_PATH], struct error *e);
-/* The newest complete checkpoint before a step. */
+/* Finds the newest complete checkpoint before a step. */
 int folder_checkpoint_before(struct folder *f, int64_t before, int64_t *step, char path[FOLDER_PATH], struct error *e);
 
 /* begin returns an empty folder for a model: the final one, or the best so far. publish renames it
@@ -92,7 +93,7 @@ int folder_checkpoint_before(struct folder *f, int64_t before, int64_t *step, ch
 enum folder_model { FOLDER_FINAL, FOLDER_BEST };
 int folder_model_begin(struct folder *f, enum folder_model which, const char **path, struct error *e);
 int folder_model_publish(struct folder *f, enum folder_model which, struct error *e);
-/* The path that publish renames to; true if the folder exists. */
+/* Prints the path that publish renames to; true if the folder exists. */
 bool folder_model_path(const struct folder *f, enum folder_model which, char path[FOLDER_PATH]);
 
 #endif

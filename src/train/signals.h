@@ -6,15 +6,15 @@
 #ifndef SIGNALS_H
 #define SIGNALS_H
 
-/* From here on the first of these signals is only recorded. A further SIGTERM or SIGINT ends the
- * process by default action: a run that hangs can always be stopped from the keyboard. Where
- * SIGHUP, SIGUSR1, SIGUSR2 or SIGXCPU is ignored before, as under nohup, it stays so. */
+/* Records the first of these signals from here on, and does no more. A further SIGTERM or SIGINT
+ * ends the process by default action: a run that hangs can always be stopped from the keyboard.
+ * Where SIGHUP, SIGUSR1, SIGUSR2 or SIGXCPU is ignored before, as under nohup, it stays so. */
 void signals_install(void);
 
-/* The recorded signal, or 0. Cheap enough for every step. */
+/* Returns the recorded signal, or 0. It is cheap enough for every step. */
 int signals_received(void);
 
-/* "SIGTERM": for the message. */
+/* Returns "SIGTERM" for the message. */
 const char *signals_name(int signal_number);
 
 #endif

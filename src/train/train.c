@@ -25,8 +25,8 @@
 /* Bytes for the lists and headers of a save, allocated before the first step. */
 enum { SAVE_POOL = 1 << 20, SAVE_POOL_PER_WEIGHT = 4096 };
 
-/* Whether the next step may be submitted before the last one is retired. With a step callback it
- * may not, because the callback can end the run after any step. */
+/* Reports whether the next step may be submitted before the last one is retired. With a step
+ * callback it may not, because the callback can end the run after any step. */
 static bool may_overlap(const struct trainer *t)
 {
     const uint64_t step = trainer_steps_submitted(t);
@@ -55,7 +55,7 @@ static int submit_and_retire(struct trainer *t, struct train_event *v, struct er
     return submit_rc;
 }
 
-/* For mask models: also evaluates before the first step, as the baseline. */
+/* Evaluates mask models before the first step too, as the baseline. */
 static int evaluate_baseline(struct trainer *t, struct error *e)
 {
     struct evaluation found;
@@ -63,8 +63,8 @@ static int evaluate_baseline(struct trainer *t, struct error *e)
     return trainer_evaluate(t, &found, e);
 }
 
-/* A run that was killed after its last checkpoint: the worst masks of its last evaluation, which it
- * may not have drawn, are found again. */
+/* Finds the worst masks of the last evaluation again, for a run that was killed after its last
+ * checkpoint and may not have drawn them. */
 static int find_worst_again(struct trainer *t, struct error *e)
 {
     struct evaluation found;

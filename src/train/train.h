@@ -96,9 +96,9 @@ struct run *trainer_run(struct trainer *t);
  * 0: the default: samples, or tokens for a built-in model family. False: the planned model has no
  * such count. */
 bool trainer_count(struct trainer *t, const char *name, double count);
-/* One step on the inputs that were written. */
+/* Runs one step on the inputs that were written. */
 int trainer_step(struct trainer *t, struct train_event *out, struct error *e);
-/* An output of the evaluation program over those inputs (run_forward). */
+/* Computes an output of the evaluation program over those inputs (run_forward). */
 int trainer_forward(struct trainer *t, uint32_t output, void *to, struct error *e);
 
 #endif

@@ -17,10 +17,10 @@
 
 /* --- memory use ------------------------------------------------------------------------------- */
 
-/* Memory use during a run, every train.monitor_every steps. For the compute device: allocated is the
- * live memory at the plan's peak, reserved the arena, peak the highest byte that a step uses (of an
- * arena that is placed once, its size); free and total are the device's. On the CPU the device's
- * memory is host memory. The members are the same with and without a GPU. */
+/* Memory use during a run, every train.monitor_every steps. For the compute device: allocated is
+ * the live memory at the plan's peak, reserved the arena, peak the highest byte that a step uses
+ * (of an arena that is placed once, its size); free and total are the device's. On the CPU the
+ * device's memory is host memory. The members are the same with and without a GPU. */
 struct memory_state {
     uint64_t allocated, reserved, peak, free, total;
     struct system_memory host;
@@ -30,7 +30,9 @@ struct memory_state {
 /* Reads the state without allocating. */
 static void monitor_read(struct memory_state *m, const struct run *r)
 {
-    *m = (struct memory_state){.allocated = r->planned.plan.peak.bytes, .reserved = r->device.bytes[SPACE_DEVICE], .peak = plan_arena(&r->planned.plan)};
+    *m = (struct memory_state){.allocated = r->planned.plan.peak.bytes,
+                               .reserved = r->device.bytes[SPACE_DEVICE],
+                               .peak = plan_arena(&r->planned.plan)};
     system_memory(&m->host);
     system_process(&m->process);
     m->free = m->host.available;
@@ -97,15 +99,15 @@ static void show_step(struct trainer *t, const struct train_event *v)
                   progress_left(p, left));
 }
 
-/* A number in JSON: a value that is not finite, in a skipped step, is null. */
+/* Prints a number in JSON: a value that is not finite, in a skipped step, is null. */
 static const char *number(double x, char out[32])
 {
     snprintf(out, 32, isfinite(x) ? "%.9g" : "null", x);
     return out;
 }
 
-/* The number of ranks, and the slowest in the step before: its number, its seconds without waiting,
- * and those of the median rank. */
+/* Prints the number of ranks, and the slowest in the step before: its number, its seconds without
+ * waiting, and those of the median rank. */
 static void list_ranks(const struct trainer *t, char *out, size_t room)
 {
     out[0] = '\0';
@@ -114,7 +116,7 @@ static void list_ranks(const struct trainer *t, char *out, size_t room)
                  t->agreed.busy, t->agreed.median);
 }
 
-/* The losses of a model with several, as members of a line of metrics.jsonl. */
+/* Prints the losses of a model with several, as members of a line of metrics.jsonl. */
 static void list_losses(const struct trainer *t, const struct train_event *v, char *out, size_t room)
 {
     size_t n = 0;

@@ -27,7 +27,7 @@ enum { POOL_BASE = 1 << 20, POOL_PER_TOKEN = 2048, POOL_PER_BYTE = 128 };
 
 /* --- before the first step -------------------------------------------------------------------- */
 
-/* Bytes of the longest line without its answer. */
+/* Returns the bytes of the longest line without its answer. */
 static uint64_t longest_line(const struct held_out *h)
 {
     const struct answer none = {0};
@@ -122,8 +122,8 @@ static int next_prompt(void *to, struct prompt *out, bool *more, struct error *e
     return PL_OK;
 }
 
-/* There is no answer. An image that was there when the run began may be lost: then the prompt is
- * left out. */
+/* Leaves out a prompt without an answer if an image that was there when the run began is lost; else
+ * returns the error. */
 static int leave_out(const struct asking *a, uint64_t i, struct error *e)
 {
     const struct questions *q = &a->t->answering.held.questions;
@@ -212,7 +212,7 @@ static void log_scores(const struct trainer *t, const char *file, const struct t
              t->state.step, x.exact, x.f1, x.bleu, x.rouge_l, s->answers, *file ? " of " : "", file);
 }
 
-/* A line of metrics.jsonl for each file. A path that would be too long for a line is cut at its
+/* Writes a line of metrics.jsonl for a file. A path that would be too long for a line is cut at its
  * beginning. */
 static int report_file(struct trainer *t, uint32_t f, struct error *e)
 {

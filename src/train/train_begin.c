@@ -24,8 +24,8 @@
 
 /* --- resuming --------------------------------------------------------------------------------- */
 
-/* Keys that a resumed run may change; a change of memory and device keys, and of those that decide
- * whether and how long answers are, needs a new plan. */
+/* Reports whether a resumed run may change the key; a change of memory and device keys, and of
+ * those that decide whether and how long answers are, needs a new plan. */
 static bool may_change(enum config_key k)
 {
     return k == KEY_train_out || k == KEY_train_steps || k == KEY_train_epochs || k == KEY_train_eval_every ||
@@ -49,8 +49,8 @@ static int refuse_change(const struct config *c, const struct config *stored, en
     return rc;
 }
 
-/* What was auto in the data keys is stored as it was decided (feed_resolve): a resumed run keeps
- * the decision. */
+/* Adopts what was decided for data keys that are auto (feed_resolve): a resumed run keeps the
+ * decision. */
 static void adopt_decisions(struct config *c, const struct config *stored, const struct ranks *ranks)
 {
     const int64_t n = ranks ? ranks->n : 1;
@@ -108,7 +108,7 @@ static int compare_config(struct config *c, const char *dir, const struct ranks 
     return rc;
 }
 
-/* Another split of the batch must not change what batch normalization computes. */
+/* Returns PL_USAGE if another split of the batch would change what batch normalization computes. */
 static int check_group(const struct trainer *t, int64_t group, struct error *e)
 {
     const int64_t now = t->run.planned.batch.bn_group;
@@ -121,7 +121,7 @@ static int check_group(const struct trainer *t, int64_t group, struct error *e)
 
 /* --- the parts of starting -------------------------------------------------------------------- */
 
-/* The steps of the warmup; a fraction of the run is rounded up, as in transformers. */
+/* Returns the steps of the warmup; a fraction of the run is rounded up, as in transformers. */
 static int64_t warmup_steps(const struct config *c, int64_t total)
 {
     return c->train_warmup_ratio > 0 ? (int64_t)ceil((double)total * c->train_warmup_ratio) : c->train_warmup_steps;
@@ -142,9 +142,9 @@ static struct schedule make_schedule(const struct config *c, int64_t total)
                              .n_milestones = c->train_milestones.n};
 }
 
-/* The number of steps is given, or follows from the samples after the position. A run whose last
- * step was a short one and that gets more epochs continues after it. With batch statistics there
- * is no short step: its padding would change the statistics. */
+/* Sets the number of steps: it is given, or follows from the samples after the position. A run
+ * whose last step was a short one and that gets more epochs continues after it. With batch
+ * statistics there is no short step: its padding would change the statistics. */
 static void measure_run(struct trainer *t)
 {
     uint64_t E = (uint64_t)t->run.planned.effective_batch, *end = &t->steps.end;
@@ -177,7 +177,8 @@ static int open_data(struct trainer *t, struct error *e)
     return config_validates(t->c) ? feed_open(&t->validation, t->c, &t->run, FEED_VALIDATION, e) : PL_OK;
 }
 
-/* A resume uses the stored plan. If that is not possible, it logs the reason and plans again. */
+/* Plans the run. A resume uses the stored plan; if that is not possible, it logs the reason and
+ * plans again. */
 static int make_plan(struct trainer *t, const struct train_options *o, bool plan_again, struct error *e)
 {
     char stored[FOLDER_PATH];
@@ -241,7 +242,7 @@ static void find_outputs(struct trainer *t)
     trainer_open_answers(t);
 }
 
-/* The training feed starts last: its loader prefetches for the first step. */
+/* Starts the feeds, the training feed last: its loader prefetches for the first step. */
 static int start_data(struct trainer *t, struct error *e)
 {
     t->state.data = t->data.fingerprint;
@@ -264,7 +265,7 @@ static uint64_t hash_config(const struct config *c)
     return h;
 }
 
-/* Before memory is taken: all ranks are to run the same. */
+/* Checks, before memory is taken, that all ranks are to run the same. */
 static int agree_to_start(struct trainer *t, int rc, struct error *e)
 {
     struct ranks *r = t->o->ranks;
@@ -290,7 +291,7 @@ static int agree_to_start(struct trainer *t, int rc, struct error *e)
     return rc;
 }
 
-/* What rank 0 read in the checkpoint besides weights and optimizer state. */
+/* Shares what rank 0 read in the checkpoint besides weights and optimizer state. */
 static int share_state(struct trainer *t, struct error *e)
 {
     struct ranks *ranks = t->o->ranks;
@@ -316,7 +317,7 @@ static int agree_to_resume(struct trainer *t, struct error *e)
     return ranks ? agree_broadcast(ranks, &t->resumes, sizeof t->resumes, e) : PL_OK;
 }
 
-/* What rank 0 alone does at the end of starting: the files of the run. */
+/* Makes the files of the run, on rank 0 at the end of starting. */
 static int begin_files(struct trainer *t, struct error *e)
 {
     struct text note = {0};
@@ -326,7 +327,7 @@ static int begin_files(struct trainer *t, struct error *e)
     text_free(&note);
     if (!rc && t->run.planned.adapted) log_note("%s", t->run.planned.adapted);
     if (!rc && t->run.planned.adapted && !t->c->model_path)
-        log_warn("the frozen weights are fresh ones (no model.path), and train.out will hold the adapter alone; to use "
+        log_warn("the frozen weights are fresh ones (no model.path), and train.out will hold only the adapter; to use "
                  "it later, give the model a folder");
     /* Everything is checked by now: a resume that is refused changes nothing. The evaluation before
      * the first step is repeated. */
@@ -335,8 +336,8 @@ static int begin_files(struct trainer *t, struct error *e)
     return rc ? rc : open_events(t, e);
 }
 
-/* Before memory is taken: how long the run will take is said if that is long. A run that is surely
- * short is not worth the measurement. */
+/* Measures, before memory is taken, how long a step takes if the run will be long, which is then
+ * said. A run that is surely short is not worth the measurement. */
 static void expect_time(struct trainer *t)
 {
     enum { SLOWEST = 30 }; /* times slower than predicted */

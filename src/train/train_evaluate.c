@@ -16,7 +16,7 @@
 
 #include "infer/loss_sums.h"
 
-/* The loss of the batch that begins with sample `at`. */
+/* Adds the loss of the batch that begins with sample `at`. */
 static int evaluate_batch(struct trainer *t, int64_t at, struct loss_sums *sums, struct error *e)
 {
     struct step_block b = trainer_step_block(t);
@@ -36,7 +36,7 @@ static int evaluate_batch(struct trainer *t, int64_t at, struct loss_sums *sums,
     return rc;
 }
 
-/* One pass of an evaluation. */
+/* Runs one pass of an evaluation. */
 static int evaluate_pass(struct trainer *t, struct progress *p, struct loss_sums *sums, struct error *e)
 {
     int64_t B = t->run.planned.plan.settings.micro_batch, n = (int64_t)t->validation.samples;
@@ -68,7 +68,7 @@ static size_t part_bytes(const struct trainer *t)
                                 (t->has_scores ? t->scores.most_records : 0) * sizeof(struct mask_record),
                             64);
 }
-/* Of rank i; of this one before they are gathered, if i is their number. */
+/* Returns the part of rank i; with i the number of ranks, this rank's before they are gathered. */
 static struct eval_part *part_of(const struct trainer *t, int i)
 {
     return (struct eval_part *)(void *)((char *)t->parts + (size_t)i * part_bytes(t));
@@ -89,8 +89,8 @@ static int list_retrieval(struct trainer *t, struct eval_part *mine, struct erro
     return rc;
 }
 
-/* This rank's batch of those that begin with sample `first`. It may have none. With weights in
- * shards all ranks run the program together: one that has no batch runs another's. */
+/* Evaluates this rank's batch of those that begin with sample `first`. It may have none. With
+ * weights in shards all ranks run the program together: one that has no batch runs another's. */
 static int evaluate_own(struct trainer *t, int64_t first, struct eval_part *mine, struct error *e)
 {
     const int64_t at = first + t->run.planned.plan.settings.micro_batch * t->o->ranks->rank;
@@ -127,7 +127,7 @@ static void take_part(struct trainer *t, const struct eval_part *x, struct loss_
     if (t->has_scores) mask_scores_take(&t->scores, x->records, x->n_records);
 }
 
-/* What all ranks left out of the pass. */
+/* Sums what all ranks omitted from the pass. */
 static void add_left(struct trainer *t)
 {
     struct feed_left *to = &t->validation.left;
@@ -142,8 +142,8 @@ static void add_left(struct trainer *t)
     }
 }
 
-/* Batch j is that of rank j modulo their number. All ranks add in the order of batches: the bits of
- * one rank. */
+/* Runs one pass of an evaluation on all ranks: batch j is evaluated by rank j modulo their number.
+ * All ranks add in the order of batches, which gives the bits of one rank. */
 static int evaluate_together(struct trainer *t, struct progress *p, struct loss_sums *sums, struct error *e)
 {
     struct ranks *r = t->o->ranks;
@@ -163,7 +163,7 @@ static int evaluate_together(struct trainer *t, struct progress *p, struct loss_
     return PL_OK;
 }
 
-/* Over the whole validation dataset and all passes. */
+/* Evaluates the whole validation dataset in all passes. */
 int trainer_score(struct trainer *t, struct evaluation *out, struct error *e)
 {
     struct progress p = {0};
@@ -181,7 +181,11 @@ int trainer_score(struct trainer *t, struct evaluation *out, struct error *e)
         rc = t->o->ranks ? evaluate_together(t, &p, &sums, e) : evaluate_pass(t, &p, &sums, e);
     }
     if (!loss_sums_mean(&sums, &loss) && !rc) rc = feed_empty(&t->validation, e);
-    *out = (struct evaluation){.step = (int64_t)t->state.step, .samples = (int64_t)t->validation.samples, .loss = loss, .iou = NAN, .dice = NAN};
+    *out = (struct evaluation){.step = (int64_t)t->state.step,
+                               .samples = (int64_t)t->validation.samples,
+                               .loss = loss,
+                               .iou = NAN,
+                               .dice = NAN};
     if (t->has_scores) {
         const struct score all = mask_scores_of(&t->scores, false);
         out->iou = score_iou(&all);
@@ -206,8 +210,8 @@ static int write_scores(struct trainer *t, struct error *e)
     return rc;
 }
 
-/* The scores of answers as members of the evaluation's line in metrics.jsonl, and as scalars;
- * returns the number of these. */
+/* Prints the scores of answers as members of the evaluation's line in metrics.jsonl, and lists them
+ * as scalars; returns the number of these. */
 static uint32_t list_answers(const struct trainer *t, char *out, size_t room, struct scalar *to)
 {
     const struct text_score x = text_scores_result(&t->answering.all);
@@ -224,7 +228,8 @@ static uint32_t list_answers(const struct trainer *t, char *out, size_t room, st
     return COUNT(scalars);
 }
 
-/* Also reports the perplexity of tokens, null if it overflows a double; for masks IoU and Dice. */
+/* Reports an evaluation, with the perplexity of tokens, null if it overflows a double, or IoU and
+ * Dice of masks. */
 static int report_evaluation(struct trainer *t, const struct evaluation *v, struct error *e)
 {
     char number[32] = "null", more[128] = "", text[128] = "", answers[256] = "";

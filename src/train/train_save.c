@@ -1,9 +1,10 @@
 /*
  * train_save.c: saves checkpoints and models, and loads them in a resumed run.
  *
- *     checkpoints/step-N    weights and state             every train.save_every steps, at the end, when interrupted
- *     checkpoints/best      a model and its evaluation    when an evaluation is the best so far (train.best)
- *     model                 a model                       at the end
+ *     checkpoints/step-N   weights and state            every train.save_every steps, at the end,
+ *                                                       when interrupted
+ *     checkpoints/best     a model and its evaluation   when an evaluation is the best so far
+ *     model                a model                      at the end
  *
  * All are written under a temporary name and then renamed (folder.c), through the staging buffer in
  * the arena. Within the loop, lists and headers are allocated from a pool that exists before the
@@ -32,8 +33,8 @@ static bool keeps_best(const struct config *c)
 
 /* --- with other ranks ------------------------------------------------------------------------- */
 
-/* True if weights or optimizer state are divided among ranks: rank 0 writes all, and gets the parts
- * of the others. */
+/* Reports whether weights or optimizer state are divided among ranks: rank 0 writes all, and gets
+ * the parts of the others. */
 static bool is_divided(const struct trainer *t)
 {
     const struct graph *g = &t->run.planned.graph;
@@ -49,10 +50,10 @@ static struct transfer staging_of(struct trainer *t)
     return x;
 }
 
-/* All ranks come to a save, or hear why one of them does not. */
+/* Waits until all ranks come to a save, or returns the error of one that does not. */
 static int meet(struct trainer *t, struct error *e) { return is_divided(t) ? agree_on(t->o->ranks, PL_OK, e) : PL_OK; }
 
-/* The others, while rank 0 saves. */
+/* Serves rank 0 while it saves, on the other ranks. */
 static int serve(struct trainer *t, struct error *e)
 {
     if (!is_divided(t)) return PL_OK;
@@ -63,7 +64,8 @@ static int serve(struct trainer *t, struct error *e)
     return rc;
 }
 
-/* Rank 0, when it has saved or failed to: `rc`, and `e` with it. */
+/* Ends the service of the others when rank 0 has saved or failed to; returns `rc`, or the error of
+ * ending it. */
 static int release(struct trainer *t, int rc, struct error *e)
 {
     struct error failed = {0};
@@ -78,7 +80,8 @@ static int release(struct trainer *t, int rc, struct error *e)
 
 /* Step and loss of the best model so far are in checkpoints/best/eval.json, and nowhere else.
  * Evaluation is reproducible to the bit, so a run that was killed and repeats some steps finds the
- * same best model, even if that model belongs to a step that the resumed run has not reached yet. */
+ * same best model, even if that model belongs to a step that the resumed run has not reached. */
+
 double perplexity(double loss)
 {
     double x = exp(loss);
@@ -105,8 +108,9 @@ static bool same_data(const struct value *root, const struct config *c)
     return true;
 }
 
-/* Reads DIR/eval.json. *b stays empty if there is no file, if it cannot be read (with a warning), or if
- * it lists other validation files than the configuration or was chosen by another train.best. */
+/* Reads DIR/eval.json. *b stays empty if there is no file, if it cannot be read (with a
+ * warning), or if it lists other validation files than the configuration or was chosen by
+ * another train.best. */
 static void best_read(const char *dir, const struct config *c, struct best *b)
 {
     struct bump memory = {0};
@@ -189,8 +193,8 @@ static bool is_json(const char *path)
     return path_has_ending(path, ".json") || first == '{' || first == '\xef';
 }
 
-/* Keeps the source of the template that the conversations were rendered with: that of data.template,
- * or of the folder of a tokenizer that is one file. Texts need none. */
+/* Keeps the source of the template that the conversations were rendered with: that of
+ * data.template, or of the folder of a tokenizer that is one file. Texts need none. */
 static void keep_template(struct text_files *t, const struct config *c)
 {
     char folder[TEXT_PATH];
@@ -269,7 +273,7 @@ static int text_files_save(const struct text_files *t, const char *dir, struct e
 
 /* --- saving ----------------------------------------------------------------------------------- */
 
-/* The model, with the tokenizer that it was trained with. */
+/* Saves the model, with the tokenizer that it was trained with. */
 static int save_weights(struct trainer *t, const char *dir, struct error *e)
 {
     struct run *r = &t->run;
@@ -342,8 +346,8 @@ static int load_state(struct trainer *t, const char *path, struct error *e)
     return state_load(path, &t->state, &r->planned.graph, &r->device, &r->tape, run_staging(r), PLAN_STAGING, e);
 }
 
-/* The newest checkpoint cannot be read: names an older one that can be, and the command. The
- * user decides to lose the steps. */
+/* Returns the error of the newest checkpoint, which cannot be read, with an older one that can be,
+ * and the command. The user decides to lose the steps. */
 static int advise_older(struct trainer *t, int64_t newest, const char *path, struct error *e)
 {
     char older[FOLDER_PATH];
@@ -357,8 +361,8 @@ static int advise_older(struct trainer *t, int64_t newest, const char *path, str
     return error_prepend(e, "checkpoint %s", path);
 }
 
-/* Frozen weights and the shape of the model are not in a checkpoint: they are read from model.path
- * again, and must be those that the run began with. */
+/* Checks that frozen weights and the shape of the model are those that the run began with: they are
+ * not in a checkpoint, but read from model.path again. */
 static int check_model(const struct trainer *t, struct error *e)
 {
     const uint64_t then = t->state.model, now = t->run.weights.fingerprint;
@@ -371,7 +375,7 @@ static int check_model(const struct trainer *t, struct error *e)
                      *path ? "model.path, " : "the folder of a part", path, *path ? "," : "");
 }
 
-/* Rank 0 reads the checkpoint; the others get their parts from it. */
+/* Reads the newest checkpoint on rank 0; the others get their parts from it. */
 static int load_latest(struct trainer *t, struct error *e)
 {
     char path[FOLDER_PATH];
@@ -405,7 +409,8 @@ void trainer_find_best(struct trainer *t)
     if (folder_model_path(&t->folder, FOLDER_BEST, path)) best_read(path, t->c, &t->best);
 }
 
-/* The checkpoints that will be there at most: train.keep, which may be more than the run writes. */
+/* Returns how many checkpoints there will be at most: train.keep, which may be more than the run
+ * writes. */
 static int64_t checkpoints_kept(const struct trainer *t, int64_t there)
 {
     const int64_t left = max_i64(0, (int64_t)t->total - t->state.step),
@@ -413,8 +418,8 @@ static int64_t checkpoints_kept(const struct trainer *t, int64_t there)
     return min_i64(t->c->train_keep, there + writes + 1);
 }
 
-/* Descriptors for what reading opens later, and for saving, which would otherwise fail after the
- * steps are done. */
+/* Requires descriptors for what reading opens later, and for saving, which would otherwise fail
+ * after the steps are done. */
 static int require_descriptors(const struct trainer *t, struct error *e)
 {
     enum { SAVING = 16, THREAD = 2 };
@@ -422,8 +427,8 @@ static int require_descriptors(const struct trainer *t, struct error *e)
     return files_spare(SAVING + tars + THREAD * (uint32_t)t->c->data_threads, e);
 }
 
-/* Disk space for at least two checkpoints at a time, and for the model beside an older one;
- * existing checkpoints will be removed. The best model needs space for itself and for its
+/* Requires disk space for at least two checkpoints at a time, and for the model beside an older
+ * one; existing checkpoints will be removed. The best model needs space for itself and for its
  * successor. */
 int trainer_require_space(struct trainer *t, struct error *e)
 {

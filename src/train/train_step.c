@@ -1,8 +1,8 @@
 /*
  * train_step.c: one step: its batch, its step block, its submission, and its results.
  *
- *     submit   samples at positions p .. p+E-1  ->  inputs;  step block;  step and update are launched
- *     retire   the host waits for the oldest step and checks it; then step, position and broken advance
+ *     submit   samples at positions p .. p+E-1 -> inputs; step block; step and update are launched
+ *     retire   waits for the oldest step and checks it; then step, position and broken advance
  *
  * `state` describes the retired steps, and is what a checkpoint stores. trainer_steps_submitted is
  * ahead of it by the steps in flight.
@@ -17,9 +17,9 @@
  * follows the previous step, so the host has the whole duration of this step. The samples of a
  * batch depend only on its position, not on when it is prepared.
  *
- * With f16 the update itself decides on the next loss scale (op SCALER, graph/ops.def). Its result in
- * the step block is copied into the training state, which checkpoints store and the next step starts
- * from.
+ * With f16 the update itself decides on the next loss scale (op SCALER, graph/ops.def). Its result
+ * in the step block is copied into the training state, which checkpoints store and the next step
+ * starts from.
  */
 #include "train/trainer.h"
 
@@ -74,10 +74,11 @@ static int read_batch(struct stepper *s, uint64_t position, struct step_samples 
     return rc;
 }
 
-/* Gets the batch of the step that is submitted next, prefetched or read now. `position` and `broken`
- * are those after the last retired step, used if no step is in flight. Changes nothing if there is
- * no feed. */
-static int stepper_get_batch(struct stepper *s, uint64_t position, uint64_t broken, struct feed_batch *batch, struct error *e)
+/* Gets the batch of the step that is submitted next, prefetched or read now. `position` and
+ * `broken` are those after the last retired step, used if no step is in flight. Changes nothing if
+ * there is no feed. */
+static int stepper_get_batch(struct stepper *s, uint64_t position, uint64_t broken, struct feed_batch *batch,
+                             struct error *e)
 {
     struct step_samples *samples = &s->samples[s->tickets.submitted % TICKETS];
     if (!tickets_in_flight(&s->tickets)) s->position = position;
@@ -141,8 +142,8 @@ static bool scaler_update(struct train_state *s, const struct step_block *b)
     return b->found_inf;
 }
 
-/* Returns PL_FAIL with the name of the tensor. The step's inputs and weights are unchanged, so the step
- * runs again to find it. */
+/* Returns PL_FAIL with the name of the tensor. The step's inputs and weights are unchanged, so the
+ * step runs again to find it. */
 static int scaler_error(const struct train_state *s, const struct step_block *b, struct run *r, struct error *e)
 {
     char name[256];
@@ -208,15 +209,19 @@ struct step_block trainer_step_block(const struct trainer *t)
     return b;
 }
 
-/* Sums over all ranks what they have of the next step, so that a loss is divided by the count of the
- * whole step. `rc`: whether this rank could read its part. */
+/* Sums over all ranks what they have of the next step, so that a loss is divided by the count of
+ * the whole step. `rc`: whether this rank could read its part. */
 static int agree_on_step(struct trainer *t, struct feed_batch *batch, int rc, struct error *e)
 {
     struct ranks *r = t->o->ranks;
     if (!r) return rc;
     struct step_samples *samples = &t->steps.samples[t->steps.tickets.submitted % TICKETS];
     struct agreement *a = &t->agreed;
-    *a = (struct agreement){.units = batch->units, .busy = t->busy, .seen = feed_seen(&t->data) - t->seen, .broken = samples->broken - t->broken, .stop = t->o->signals && signals_received()};
+    *a = (struct agreement){.units = batch->units,
+                            .busy = t->busy,
+                            .seen = feed_seen(&t->data) - t->seen,
+                            .broken = samples->broken - t->broken,
+                            .stop = t->o->signals && signals_received()};
     for (int k = 0; k < FEED_COUNTS; k++) a->count[k] = batch->count[k];
     r->step = (int64_t)trainer_steps_submitted(t) + 1;
     rc = agree(r, a, rc, e);
@@ -279,12 +284,12 @@ static int nonfinite_error(struct trainer *t, const struct ticket *k, struct err
         t->state.step + 1, what, x, name[0] ? "; first seen in " : "", name);
 }
 
-/* Checks the loss and the gradient norm of a retired step, which must be finite. With f16 a step that
- * is not finite is skipped and the loss scale halved, until that cannot help any more: a smaller
- * scale does not help if the forward pass is not finite. Otherwise the run ends with PL_FAIL and the
- * name of the first tensor that is not finite. After a loss that is not finite no weight was updated,
- * except by a fused step: on the CPU the update was not run, on a GPU the op GUARD disabled it
- * (passes/guard.c). */
+/* Checks the loss and the gradient norm of a retired step, which must be finite. With f16 a step
+ * that is not finite is skipped and the loss scale halved, until that cannot help any more: a
+ * smaller scale does not help if the forward pass is not finite. Otherwise the run ends with
+ * PL_FAIL and the name of the first tensor that is not finite. After a loss that is not finite no
+ * weight was updated, except by a fused step: on the CPU the update was not run, on a GPU the op
+ * GUARD disabled it (passes/guard.c). */
 static int check_step(struct trainer *t, const struct ticket *k, struct error *e)
 {
     const struct step_block *b = &k->block;

@@ -1,10 +1,10 @@
 /*
  * trainer.h: the trainer, and the functions that the files of the training loop share.
  *
- *     train_begin.c     configuration, plan, data, folder, weights: everything before the first step
+ *     train_begin.c     configuration, plan, data, folder, weights: all before the first step
  *     train.c           the loop
- *       train_step.c      submits and retires a step, with the batch of the next one; a step that is
- *                         not finite ends the run
+ *       train_step.c      submits and retires a step, and prepares the batch of the next one; a
+ *                         step that is not finite ends the run
  *       train_after.c     after a step is retired: metrics, evaluation, checkpoint
  *         train_evaluate.c  the loss over data.validation
  *           train_answer.c    answers to held-out prompts
@@ -127,10 +127,11 @@ struct trainer {
     void *parts;             /* of an evaluation that ranks divide (train_evaluate.c) */
 };
 
-/* True if this process writes the run's files and messages: it is alone, or rank 0. */
+/* Reports whether this process writes the run's files and messages: it is the only one, or rank
+ * 0. */
 static inline bool trainer_leads(const struct trainer *t) { return !t->o->ranks || !t->o->ranks->rank; }
-/* Whether this rank answers prompts: rank 0, and with weights in shards all of them, which gather
- * weights together. */
+/* Reports whether this rank answers prompts: rank 0, and with weights in shards all of them, which
+ * gather weights together. */
 static inline bool trainer_answers(const struct trainer *t)
 {
     return t->answering.open && (trainer_leads(t) || t->run.planned.plan.settings.shard == SHARD_WEIGHTS);
@@ -138,21 +139,21 @@ static inline bool trainer_answers(const struct trainer *t)
 
 /* --- train_begin.c ---------------------------------------------------------------------------- */
 
-/* Everything before the first step of a new or resumed run. */
+/* Does everything before the first step of a new or resumed run. */
 int trainer_begin(struct trainer *t, const struct train_options *o, struct error *e);
 
 /* --- train.c ---------------------------------------------------------------------------------- */
 
-/* A signal or the callback requested the end of the run. */
+/* Reports whether a signal or the callback requested the end of the run. */
 bool trainer_stopping(const struct trainer *t);
 
 /* --- train_step.c ----------------------------------------------------------------------------- */
 
-/* Steps submitted so far, retired ones included. */
+/* Returns the number of steps submitted so far, retired ones included. */
 uint64_t trainer_steps_submitted(const struct trainer *t);
-/* The step block of the next step, with all counts 1. */
+/* Returns the step block of the next step, with all counts 1. */
 struct step_block trainer_step_block(const struct trainer *t);
-/* The unit of throughput: "tokens", "images". */
+/* Returns the unit of throughput: "tokens", "images". */
 const char *trainer_unit(const struct trainer *t);
 /* Submits the next step, and prefetches the batch after it. */
 int trainer_submit_step(struct trainer *t, struct error *e);
@@ -166,14 +167,15 @@ int trainer_after_step(struct trainer *t, const struct train_event *v, struct er
 
 /* --- train_evaluate.c ------------------------------------------------------------------------- */
 
-/* After the last step, and every train.eval_every before it. */
+/* Reports whether an evaluation is due: after the last step, and every train.eval_every before
+ * it. */
 bool trainer_evaluation_due(const struct trainer *t, uint64_t step);
 /* Evaluates without a report. */
 int trainer_score(struct trainer *t, struct evaluation *out, struct error *e);
 /* Evaluates and reports the result. */
 int trainer_evaluate(struct trainer *t, struct evaluation *out, struct error *e);
-/* Before the first evaluation, after scores and retrieval were opened: the memory of an evaluation
- * that ranks divide. */
+/* Allocates the memory of an evaluation that ranks divide, before the first one and after scores
+ * and retrieval were opened. */
 void trainer_open_parts(struct trainer *t);
 
 /* --- train_answer.c --------------------------------------------------------------------------- */
@@ -181,7 +183,7 @@ void trainer_open_parts(struct trainer *t);
 /* Reads the prompts, after the plan is made and before memory is taken. Does nothing without
  * train.eval_samples. */
 int trainer_read_prompts(struct trainer *t, struct error *e);
-/* What ranks that answer together must have in common: 0 if they do not. */
+/* Returns what ranks that answer together must have in common: 0 if they do not. */
 uint64_t trainer_prompts(const struct trainer *t);
 /* After the run is started. */
 void trainer_open_answers(struct trainer *t);
@@ -201,7 +203,7 @@ int text_files_open(struct text_files *t, const struct config *c, struct error *
 /* Frees them. A zeroed struct is allowed. */
 void text_files_close(struct text_files *t);
 
-/* Every train.save_every steps. */
+/* Reports whether a checkpoint is due: every train.save_every steps. */
 bool trainer_save_due(const struct trainer *t, uint64_t step);
 /* Saves a checkpoint of the last retired step. */
 int trainer_save(struct trainer *t, struct error *e);
@@ -215,7 +217,7 @@ int trainer_publish(struct trainer *t, struct error *e);
 int trainer_load(struct trainer *t, struct error *e);
 /* Reads the evaluation in checkpoints/best. */
 void trainer_find_best(struct trainer *t);
-/* PL_FAIL if the disk has too little space for what the run will save. */
+/* Returns PL_FAIL if the disk has too little space for what the run will save. */
 int trainer_require_space(struct trainer *t, struct error *e);
 
 #endif
