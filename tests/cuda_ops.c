@@ -37,9 +37,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Replaces the cmocka macros that optest.h uses, so that a machine without cmocka can build
+/* Replaces the cmocka macros that harness.h uses, so that a machine without cmocka can build
  * this. */
-#define OPTEST_ALONE
+#define HARNESS_ALONE
 #define fail_msg(...) (printf(__VA_ARGS__), printf("\n"), fflush(stdout), exit(1))
 #define assert_true(x) ((x) ? (void)0 : fail_msg("%s does not hold", #x))
 

@@ -14,13 +14,8 @@
 #ifndef GUARDED_H
 #define GUARDED_H
 
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "run/kernel.h"
+#include "harness.h"
 
 enum { GUARD_BYTES = 256, GUARD_BYTE = 0xA5, POISON_BYTE = 0xFF };
 

@@ -5,38 +5,12 @@
 #ifndef TESTS_LIBRARY_H
 #define TESTS_LIBRARY_H
 
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <plimsoll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+
+#include "harness.h"
 
 /* A batch: E samples of IN numbers in [-1, 1). */
 enum { E = 12, IN = 6, WIDTH = 16, CLASSES = 5 };
-
-/* A folder for the files of a test, of which each program has one. */
-static char folder[] = "/tmp/plimsoll-library-XXXXXX";
-
-static inline int library_folder(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static inline int library_remove(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command);
-}
 
 /* The tests compare numbers, so the precision is fixed and does not depend on the processor. */
 static inline struct pl_session *open_f32(void)

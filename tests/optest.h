@@ -13,31 +13,14 @@
 #ifndef OPTEST_H
 #define OPTEST_H
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#ifndef OPTEST_ALONE /* cuda_ops.c defines the few cmocka macros used here */
-#include <cmocka.h>
-#endif
-
 #include "base/random.h"
 #include "graph/ops.h"
 #include "plan/plan.h"
-
-#define DIM(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__}
+#include "harness.h"
 
 enum { IGNORED = -100, VOCABULARY = 11 };
 
 /* --- values -------------------------------------------------------------------------- */
-
-static uint64_t seed;
-
-/* SEED in the environment repeats a run; failures print it. */
-static inline void seed_begin(void) { seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 0) : 20240607; }
 
 static inline double rounded(float x) { return bf16_to_f32(f32_to_bf16(x)); }
 
@@ -64,11 +47,6 @@ struct rig {
     struct device device;
     struct tape tape;
 };
-
-static inline void must(int rc, const struct error *e, const char *what)
-{
-    if (rc) fail_msg("%s (seed %llu): %s", what, (unsigned long long)seed, e->text);
-}
 
 static inline const char *name_of(const struct rig *r, id tensor)
 {
@@ -140,12 +118,12 @@ static inline void rig_load_inputs(struct rig *r)
 static inline void rig_open_on(struct rig *r, enum device_kind kind, int threads)
 {
     struct error e = {0};
-    must(graph_error(&r->graph, &e), &e, "building");
-    must(device_open(&r->device, kind, threads, &e), &e, "opening the device");
-    must(plan_place(&r->plan, &r->graph, &r->device.profile, &e), &e, "placing");
-    must(device_allocate(&r->device, r->plan.placement.arena, &e), &e, "allocating");
+    must(graph_error(&r->graph, &e), &e);
+    must(device_open(&r->device, kind, threads, &e), &e);
+    must(plan_place(&r->plan, &r->graph, &r->device.profile, &e), &e);
+    must(device_allocate(&r->device, r->plan.placement.arena, &e), &e);
     tape_build(&r->tape, &r->graph, &r->plan.placement, r->device.arena, r->device.profile.threads, NULL);
-    must(r->device.ops->record(&r->device, &r->tape, &e), &e, "recording");
+    must(r->device.ops->record(&r->device, &r->tape, &e), &e);
     r->tape.poison = true;
     if (r->graph.step) {
         struct step_block step =
@@ -178,7 +156,7 @@ static inline int count_ops(const struct graph *g, enum op op)
 static inline void rig_run(struct rig *r)
 {
     struct error e = {0};
-    must(r->device.ops->run(&r->device, &r->tape, PROGRAM_STEP, &e), &e, "running");
+    must(r->device.ops->run(&r->device, &r->tape, PROGRAM_STEP, &e), &e);
 }
 
 /* A tensor's elements in row-major order, for any strides. The caller frees. */

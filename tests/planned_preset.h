@@ -5,21 +5,14 @@
 #ifndef PLANNED_PRESET_H
 #define PLANNED_PRESET_H
 
-#include <stdio.h>
-#include <string.h>
-
 #include "engine/run.h"
 #include "feed/feed.h"
+#include "harness.h"
 
 struct planned_preset {
     struct config c;
     struct run r;
 };
-
-static inline void must(int rc, const struct error *e)
-{
-    if (rc) fail_msg("%s", e->text);
-}
 
 static inline void plan_preset(struct planned_preset *p, const char *preset, const char *const *sets)
 {

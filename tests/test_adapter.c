@@ -4,18 +4,11 @@
  *
  * Cases with a regular expression need PCRE2; a build without it skips them.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/regex.h"
 #include "adapter/adapter_folder.h"
 #include "io/file.h"
+
+#include "harness.h"
 
 #define GOLDEN "tests/golden/peft_matching.txt"
 
@@ -68,7 +61,6 @@ static void read_line(char *line)
 
 static int read_golden(void **unused)
 {
-    (void)unused;
     struct error e = {0};
     size_t n;
     if (file_read(GOLDEN, 1 << 20, &golden, &n, &e)) return 1;
@@ -78,7 +70,6 @@ static int read_golden(void **unused)
 
 static int free_golden(void **unused)
 {
-    (void)unused;
     for (uint32_t i = 0; i < models.n; i++) vec_free(&models.at[i].modules);
     for (uint32_t i = 0; i < cases.n; i++) vec_free(&cases.at[i].lines);
     vec_free(&models);
@@ -138,9 +129,8 @@ static bool check_case(const struct answers *c)
     return done;
 }
 
-static void test_matching(void **unused)
+TEST(test_matching)
 {
-    (void)unused;
     uint32_t skipped = 0;
     for (uint32_t i = 0; i < cases.n; i++) skipped += !check_case(&cases.at[i]);
     assert_true(cases.n >= 100);
@@ -148,9 +138,8 @@ static void test_matching(void **unused)
     assert_int_equal(regex_version() ? skipped : 0, 0);
 }
 
-static void test_matching_regex(void **unused)
+TEST(test_matching_regex)
 {
-    (void)unused;
     if (!regex_version()) {
         printf("SKIPPED: regular expressions: this build has no PCRE2\n");
         skip();
@@ -164,9 +153,8 @@ static void test_matching_regex(void **unused)
 /* --- one question at a time ------------------------------------------------------------------- */
 
 /* An expression on which Python does not end: PCRE2 follows all alternatives at once. */
-static void test_regex_is_bounded(void **unused)
+TEST(test_regex_is_bounded)
 {
-    (void)unused;
     if (!regex_version()) skip();
     struct bump memory = {0};
     struct error e = {0};
@@ -187,9 +175,8 @@ static void test_regex_is_bounded(void **unused)
     bump_free(&memory);
 }
 
-static void test_bias(void **unused)
+TEST(test_bias)
 {
-    (void)unused;
     struct adapter a = {.bias = ADAPTER_BIAS_ALL};
     assert_true(adapter_trains_bias(&a, "model.q_proj.bias", false));
     assert_true(adapter_trains_bias(&a, "bias", false));
@@ -217,9 +204,8 @@ static void refuse(const char *config, const char *message)
 /* A configuration with these keys is refused, and the message holds the text. */
 #define REFUSE(keys, message) refuse("{\"peft_type\": \"LORA\", \"target_modules\": [\"q_proj\"], " keys "}", message)
 
-static void test_refused(void **unused)
+TEST(test_refused)
 {
-    (void)unused;
     refuse("[]", "map");
     refuse("{", "line 1");
     refuse("{\"r\": 8}", "peft_type is missing");
@@ -260,9 +246,8 @@ static void test_refused(void **unused)
     REFUSE("\"a_key_of_tomorrow\": \"on\"", "a_key_of_tomorrow is the string \"on\", which Plimsoll does not do");
 }
 
-static void test_accepted(void **unused)
+TEST(test_accepted)
 {
-    (void)unused;
     static const char config[] =
         "{\"peft_type\": \"LORA\", \"target_modules\": \"ALL-linear\", \"r\": 4, \"lora_alpha\": 32, \"lora_dropout\": "
         "0.05, "
@@ -307,9 +292,8 @@ static void check_written(const char *file, const struct adapter *a, const char 
     bump_free(&memory);
 }
 
-static void test_written(void **unused)
+TEST(test_written)
 {
-    (void)unused;
     static const char *const targets[] = {"q_proj"}, *const linears[] = {"model.fc"},
                              *const saved[] = {"mask_decoder", "lm_head"};
     static const struct adapter_pattern ranks[] = {{"k_proj", 2}, {"q_proj", 4}}, alphas[] = {{"q_proj", 0.5}};
@@ -349,9 +333,8 @@ static void test_written(void **unused)
 
 /* Initial values that leave the base weights as they are: the weights of the adapter are all that
  * counts. */
-static void test_initial_values(void **unused)
+TEST(test_initial_values)
 {
-    (void)unused;
     static const struct {
         const char *name;
         enum adapter_init init;
@@ -399,9 +382,8 @@ static void check_names(const char *a, const char *b, const char *whole, const c
     bump_free(&f.memory);
 }
 
-static void test_names(void **unused)
+TEST(test_names)
 {
-    (void)unused;
     check_names("model.layers.0.q", "model.layers.1.q", "lm_head.weight", "model.layers.0.q", "model.layers.1.q",
                 "lm_head.weight");
     /* without the root; made on the model without its head; behind a wrapper's prefix */
@@ -423,9 +405,8 @@ static void test_names(void **unused)
                 "model.visual.blocks.0.q", "lm_head.weight");
 }
 
-static void test_names_of_another_base(void **unused)
+TEST(test_names_of_another_base)
 {
-    (void)unused;
     struct adapter_tensor tensors[] = {{.name = "a", .module = "model.layers.0.q_proj", .part = ADAPTER_A},
                                        {.name = "b", .module = "model.layers.9.q_proj", .part = ADAPTER_A}};
     struct adapter_folder f = {.dir = "adapter", .path = "adapter/file", .tensors = tensors, .n = 2};
@@ -438,18 +419,4 @@ static void test_names_of_another_base(void **unused)
     bump_free(&f.memory);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matching),
-        cmocka_unit_test(test_matching_regex),
-        cmocka_unit_test(test_regex_is_bounded),
-        cmocka_unit_test(test_bias),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_accepted), cmocka_unit_test(test_initial_values),
-        cmocka_unit_test(test_written),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_names_of_another_base),
-    };
-    return cmocka_run_group_tests(tests, read_golden, free_golden);
-}
+MAIN(read_golden, free_golden)

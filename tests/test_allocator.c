@@ -4,18 +4,11 @@
  *
  * Run from the repository's root.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-
-#include <string.h>
-
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "models/allocator.h"
+
+#include "harness.h"
 
 enum { IMAGE = 44 };
 
@@ -38,9 +31,8 @@ static void assert_near(const char *what, const float *got, const float *want, i
 static float image[3 * IMAGE * IMAGE], texture[TEXTURE_CELLS * TEXTURE_CHANNELS],
     expected[TEXTURE_CELLS * TEXTURE_CHANNELS], information[TEXTURE_CELLS];
 
-static void test_texture(void **state)
+TEST(test_texture)
 {
-    (void)state;
     struct st_file f;
     struct error e;
     if (st_open("tests/golden/texture.safetensors", &f, &e)) fail_msg("%s", e.text);
@@ -55,9 +47,8 @@ static void test_texture(void **state)
 }
 
 /* An image of one colour has no edges, and nothing is divided by 0. */
-static void test_blank(void **state)
+TEST(test_blank)
 {
-    (void)state;
     for (int i = 0; i < 3 * IMAGE * IMAGE; i++) image[i] = 0.5f;
     texture_of(image, IMAGE, texture);
     texture_information(texture, information);
@@ -68,9 +59,8 @@ static void test_blank(void **state)
 }
 
 /* The question is the text before the first answer of the conversation with the image. */
-static void test_question(void **state)
+TEST(test_question)
 {
-    (void)state;
     enum { T = 12 };
     /* another conversation; u <image> <image> q, answer; a second question and padding are no part
      * of it */
@@ -105,9 +95,8 @@ static void refuses_strategy(const char *path, const char *was, const char *othe
     mem_free(text);
 }
 
-static void test_strategy(void **state)
+TEST(test_strategy)
 {
-    (void)state;
     const char full[] = "\"vision_feature_select_strategy\": \"full\"",
                usual[] = "\"vision_feature_select_strategy\": \"default\"";
     refuses_strategy("tests/golden/allocator_siglip_qwen2/config.json", full, usual,
@@ -116,9 +105,4 @@ static void test_strategy(void **state)
                      "a clip_vision_model has a class token before them; set it to default");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_strategy), cmocka_unit_test(test_texture),
-                                       cmocka_unit_test(test_blank), cmocka_unit_test(test_question)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

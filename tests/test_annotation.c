@@ -2,19 +2,11 @@
  * test_annotation.c: annotation files with their keys in various orders, rejected files with their
  * reasons, and one real file of SA-1B, where it is available.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "data/masks/annotation.h"
 #include "data/masks/grid.h"
 #include "io/file.h"
+
+#include "harness.h"
 
 enum { ROOM = 4 };
 
@@ -30,9 +22,8 @@ static enum data_fault read_text(const char *text, struct annotation *a, struct 
 #define IMAGE "\"image\": {\"image_id\": 7, \"width\": 4, \"height\": 5, \"file_name\": \"sa_7.jpg\"}"
 #define SEGMENT "\"segmentation\": {\"size\": [5, 4], \"counts\": \"62304\"}"
 
-static void test_orders(void **state)
+TEST(test_orders)
 {
-    (void)state;
     static const char *const texts[] = {
         "{" IMAGE ", \"annotations\": [{\"bbox\": [1.0, 1.0, 1.0, 1.0], \"area\": 4, " SEGMENT
         ", \"predicted_iou\": 1.019, "
@@ -60,9 +51,8 @@ static void test_orders(void **state)
     }
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     static const struct { const char *text; enum data_fault want;
     } cases[] = {
         {"", FAULT_SYNTAX},
@@ -111,9 +101,8 @@ static void test_refused(void **state)
 }
 
 /* A file truncated anywhere is rejected, and nothing beyond its end is read. */
-static void test_truncated(void **state)
+TEST(test_truncated)
 {
-    (void)state;
     static const char text[] =
         "{" IMAGE ", \"annotations\": [{\"bbox\": [1.0, 1.0, 1.0, 1.0], \"area\": 4, " SEGMENT "}]}";
     for (size_t n = 0; n < sizeof text - 1; n++) {
@@ -126,9 +115,8 @@ static void test_truncated(void **state)
     }
 }
 
-static void test_numbers(void **state)
+TEST(test_numbers)
 {
-    (void)state;
     static const char *const numbers[] = {"0",
                                           "-0",
                                           "0.1",
@@ -153,9 +141,8 @@ static void test_numbers(void **state)
 
 /* The whole pipeline on a real file: all areas equal, boxes one pixel short on either side, and the
  * grid equal to decoding and sampling. */
-static void test_real(void **state)
+TEST(test_real)
 {
-    (void)state;
     static const char *const places[] = {"../shared/sa1b", "shared/sa1b"};
     const char *given = getenv("PLIMSOLL_SA1B");
     char path[512] = "";
@@ -205,11 +192,4 @@ static void test_real(void **state)
     mem_free(text);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_orders), cmocka_unit_test(test_refused), cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_numbers), cmocka_unit_test(test_real),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

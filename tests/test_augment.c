@@ -3,19 +3,11 @@
  * them, intensities against their definitions. That a sample depends on its position alone is
  * tested in test_loader.c.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/random.h"
 #include "data/augment.h"
 #include "data/masks/grid.h"
+
+#include "harness.h"
 
 enum { SIDE = 64, CELLS = 32, ROWS = 40, COLUMNS = 64, BYTES = SIDE * SIDE * 3 };
 
@@ -33,9 +25,8 @@ static void fill_image(void)
 
 /* Every turn, with and without a vertical flip, is a permutation of the pixels: the flip after the
  * turn. */
-static void test_turns(void **state)
+TEST(test_turns)
 {
-    (void)state;
     int seen[8] = {0};
     for (uint64_t key = 0; key < 200; key++) {
         const struct augment a = augment_draw(&(struct loader_augment){.flip_vertical = 0.5, .turn = 0.75},
@@ -69,9 +60,8 @@ static bool bit(const uint8_t *bits, uint32_t x, uint32_t y)
 
 /* The image is white where the mask is: it stays so under any map, but for cells at the mask's
  * edge. */
-static void test_masks_follow(void **state)
+TEST(test_masks_follow)
 {
-    (void)state;
     uint64_t bits[CELLS], more[CELLS];
     for (uint64_t key = 0; key < 40; key++) {
         const struct loader_augment how = {.flip_vertical = 0.5, .turn = 0.5, .rotate = 30};
@@ -98,9 +88,8 @@ static void test_masks_follow(void **state)
     }
 }
 
-static void test_intensities(void **state)
+TEST(test_intensities)
 {
-    (void)state;
     const struct augment none = augment_draw(&(struct loader_augment){0}, 1, ROWS, COLUMNS);
     assert_true(!none.moves && !none.tones && none.gamma == 1 && none.contrast == 1 && none.brightness == 0);
     double least[3] = {9, 9, 9}, most[3] = {-9, -9, -9};
@@ -122,9 +111,8 @@ static void test_intensities(void **state)
     assert_true(!memcmp(image + ROWS * SIDE * 3, before + ROWS * SIDE * 3, 3)); /* padding stays */
 }
 
-static void test_noise(void **state)
+TEST(test_noise)
 {
-    (void)state;
     struct augment a =
         {.tones = true, .rows = SIDE, .columns = SIDE, .contrast = 1, .gamma = 1, .noise = 0.05, .noise_key = 77};
     double sum = 0, squares = 0;
@@ -142,9 +130,4 @@ static void test_noise(void **state)
     assert_memory_equal(image, before, sizeof image);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_turns), cmocka_unit_test(test_masks_follow),
-                                       cmocka_unit_test(test_intensities), cmocka_unit_test(test_noise)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -437,9 +437,8 @@ static struct variant plain(uint64_t number)
 
 /* --- gradients ------------------------------------------------------------------------------- */
 
-static void test_slopes(void **state)
+TEST(test_slopes)
 {
-    (void)state;
     for (uint64_t number = 0; number < 400; number++) {
         struct variant m = plain(number);
         m.micro_batch = BATCH;
@@ -525,9 +524,8 @@ static void check_same(const struct variant *m, enum device_kind kind, double al
 /* Sums have other lengths, so rounding differs: a few eps per term. */
 static double rounding(enum dtype f) { return 64 * dtype_table[f].epsilon * sqrt(BATCH * T); }
 
-static void test_chunks(void **state)
+TEST(test_chunks)
 {
-    (void)state;
     static const int CHUNKS[] = {2, 3, 4, 5, 7, 18, 100}; /* of 18 rows: even, ragged, one row each, more than rows */
     for (uint64_t number = 0; number < 60; number++)
         for (size_t i = 0; i < COUNT(CHUNKS); i++) {
@@ -540,9 +538,8 @@ static void test_chunks(void **state)
         }
 }
 
-static void test_accumulation(void **state)
+TEST(test_accumulation)
 {
-    (void)state;
     static const int MICRO[] = {1, 2, 3};
     for (uint64_t number = 0; number < 60; number++)
         for (size_t i = 0; i < COUNT(MICRO); i++) {
@@ -573,9 +570,8 @@ static void check_recomputed(const struct graph *g, uint64_t number)
     }
 }
 
-static void test_recompute(void **state)
+TEST(test_recompute)
 {
-    (void)state;
     for (uint64_t number = 0; number < 80; number++) {
         struct variant m = plain(number);
         m.recompute = RECOMPUTE_ALL;
@@ -600,9 +596,8 @@ static uint32_t count_recomputed(const struct graph *g)
 }
 
 /* Most graphs recompute something, never a matrix product, and no bit changes. */
-static void test_selective(void **state)
+TEST(test_selective)
 {
-    (void)state;
     uint32_t some = 0;
     for (uint64_t number = 0; number < 80; number++) {
         struct variant m = plain(number);
@@ -638,9 +633,8 @@ static uint32_t count_op(const struct graph *g, enum op op, int results)
 }
 
 /* Epilogues change no bit, for any recomputation; products with and without z are among them. */
-static void test_fuse(void **state)
+TEST(test_fuse)
 {
-    (void)state;
     uint32_t both = 0, alone = 0;
     for (uint64_t number = 0; number < 120; number++) {
         struct variant m = plain(number);
@@ -659,9 +653,8 @@ static void test_fuse(void **state)
     assert_true(both > 5 && alone > 5);
 }
 
-static void test_reuse(void **state)
+TEST(test_reuse)
 {
-    (void)state;
     for (uint64_t number = 0; number < 80; number++) {
         struct variant m = plain(number);
         m.reuse = true;
@@ -672,9 +665,8 @@ static void test_reuse(void **state)
 }
 
 /* All techniques at once: nested loops, recomputed blocks, reused bytes. */
-static void test_together(void **state)
+TEST(test_together)
 {
-    (void)state;
     for (uint64_t number = 0; number < 60; number++) {
         struct variant m = plain(number);
         m.micro_batch = 1 + (int)(number % 3);
@@ -765,9 +757,8 @@ static void check_rounds(int64_t B, int64_t M, int chunks)
 }
 
 /* Rounds inside chunks: chunks of one image's prompts, and of whole images; even and ragged. */
-static void test_rounds(void **state)
+TEST(test_rounds)
 {
-    (void)state;
     for (int chunks = 1; chunks < 6; chunks++) {
         check_rounds(1, 6, chunks);
         check_rounds(3, 2, chunks);
@@ -803,9 +794,8 @@ static void build_heads(struct rig *r, int64_t B, int chunks)
     rig_run(r);
 }
 
-static void test_two_heads(void **state)
+TEST(test_two_heads)
 {
-    (void)state;
     for (int chunks = 2; chunks < 6; chunks++) {
         struct rig plain, split;
         build_heads(&plain, 6, 1);
@@ -857,9 +847,8 @@ static void make_frozen(struct rig *r, uint64_t number, uint64_t one_in)
     rig_run(r);
 }
 
-static void test_frozen(void **state)
+TEST(test_frozen)
 {
-    (void)state;
     for (uint64_t number = 0; number < 60; number++) {
         struct rig some, none;
         make_frozen(&some, number, number % 4 + 1); /* 1: all of them */
@@ -882,9 +871,8 @@ static void test_frozen(void **state)
 }
 
 /* A weight without a reader, and one whose result has no reader: no gradient, no node. */
-static void test_unreached(void **state)
+TEST(test_unreached)
 {
-    (void)state;
     struct rig r = {0};
     struct graph *g = &r.graph;
     graph_init(g);
@@ -910,9 +898,8 @@ static void test_unreached(void **state)
 }
 
 /* The builder's means: their values, and their gradients, 1/n and 2x/n. */
-static void test_means(void **state)
+TEST(test_means)
 {
-    (void)state;
     for (int square = 0; square < 2; square++) {
         struct rig r = {0};
         graph_init(&r.graph);
@@ -964,16 +951,14 @@ static void check_loop_exit(bool two_paths)
     expect_refusal(&g, "leaves a loop");
 }
 
-static void test_loop_exit_refused(void **state)
+TEST(test_loop_exit_refused)
 {
-    (void)state;
     check_loop_exit(false);
     check_loop_exit(true);
 }
 
-static void test_statistic_refused(void **state)
+TEST(test_statistic_refused)
 {
-    (void)state;
     struct graph g;
     graph_init(&g);
     id x = graph_param(&g, "x", DT_F64, DIM(2, C), (struct init){0}),
@@ -985,25 +970,4 @@ static void test_statistic_refused(void **state)
     expect_refusal(&g, "no gradient flows");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_slopes),
-        cmocka_unit_test(test_chunks),
-        cmocka_unit_test(test_accumulation),
-        cmocka_unit_test(test_recompute),
-        cmocka_unit_test(test_selective),
-        cmocka_unit_test(test_fuse),
-        cmocka_unit_test(test_reuse),
-        cmocka_unit_test(test_together),
-        cmocka_unit_test(test_rounds),
-        cmocka_unit_test(test_two_heads),
-        cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_unreached),
-        cmocka_unit_test(test_means),
-        cmocka_unit_test(test_loop_exit_refused),
-        cmocka_unit_test(test_statistic_refused),
-    };
-    seed_begin();
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

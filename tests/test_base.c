@@ -2,23 +2,14 @@
  * test_base.c: errors, memory, sizes, names, hash; element types and their rounding,
  * f16 and bf16 over all 65536 values.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/dtype.h"
+
+#include "harness.h"
 
 /* ---- base ---- */
 
-static void test_errors(void **state)
+TEST(test_errors)
 {
-    (void)state;
     struct error e;
     assert_int_equal(error_set(&e, PL_NOFIT, "%d bytes", 7), PL_NOFIT);
     assert_int_equal(error_prepend(&e, "plan"), PL_NOFIT);
@@ -36,9 +27,8 @@ static void test_errors(void **state)
     mem_free(big);
 }
 
-static void test_memory(void **state)
+TEST(test_memory)
 {
-    (void)state;
     uint64_t before = mem_allocations();
     unsigned char *p = mem_alloc(1000);
     for (int i = 0; i < 1000; i++) assert_int_equal(p[i], 0);
@@ -69,9 +59,8 @@ static void test_memory(void **state)
     assert_null(b.chunk);
 }
 
-static void test_text(void **state)
+TEST(test_text)
 {
-    (void)state;
     struct text t = {0};
     for (int i = 0; i < 1000; i++) text_printf(&t, "%d,", i % 10);
     assert_int_equal(t.n, 2000);
@@ -85,9 +74,8 @@ static void test_text(void **state)
     text_free(&t);
 }
 
-static void test_sizes(void **state)
+TEST(test_sizes)
 {
-    (void)state;
     static const struct { const char *s; uint64_t bytes;
     } good[] = {
         {"0", 0},
@@ -142,9 +130,8 @@ static void test_sizes(void **state)
     assert_string_equal(size_print(UINT64_MAX, out), "16.00 EiB");
 }
 
-static void test_durations(void **state)
+TEST(test_durations)
 {
-    (void)state;
     static const struct { double seconds; const char *text;
     } all[] = {
         {0, "0 s"},
@@ -187,9 +174,8 @@ static void test_durations(void **state)
     for (double x = 1e-7; x < 1e11; x *= 1.01) assert_null(strpbrk(duration_print(x, out), "e+"));
 }
 
-static void test_names(void **state)
+TEST(test_names)
 {
-    (void)state;
     assert_true(pattern_match("*", ""));
     assert_true(pattern_match("", ""));
     assert_false(pattern_match("", "a"));
@@ -235,9 +221,8 @@ static void test_names(void **state)
 }
 
 /* Every bit of input and seed matters; equal inputs agree; small inputs do not collide. */
-static void test_hash(void **state)
+TEST(test_hash)
 {
-    (void)state;
     unsigned char bytes[100] = {0}, copy[104];
     uint64_t base = hash_bytes(bytes, sizeof bytes, 1);
     memcpy(copy + 1, bytes, sizeof bytes);
@@ -261,9 +246,8 @@ static void test_hash(void **state)
 
 /* ---- dtypes ---- */
 
-static void test_dtype_table(void **state)
+TEST(test_dtype_table)
 {
-    (void)state;
     for (int t = 1; t < DT_COUNT; t++) {
         assert_int_equal(dtype_by_safetensors_name(dtype_table[t].safetensors), t);
         assert_true(dtype_table[t].size > 0);
@@ -288,9 +272,8 @@ static double f16_value(uint16_t h)
     return h & 0x8000 ? -x : x;
 }
 
-static void test_f16_exhaustive(void **state)
+TEST(test_f16_exhaustive)
 {
-    (void)state;
     for (uint32_t i = 0; i < 65536; i++) {
         uint16_t h = (uint16_t)i;
         double x = f16_value(h);
@@ -310,9 +293,8 @@ static void test_f16_exhaustive(void **state)
 
 /* Around each boundary between neighbours: a value below it rounds down, one above it rounds up,
  * one on it rounds to even. The offsets are below an f32's unit, so doubles must round once. */
-static void test_rounding(void **state)
+TEST(test_rounding)
 {
-    (void)state;
     for (uint32_t i = 0; i < 0x7bff; i++) {
         uint16_t got;
         double low = f16_value((uint16_t)i), high = f16_value((uint16_t)(i + 1)), half = (low + high) / 2;
@@ -333,9 +315,8 @@ static void test_rounding(void **state)
     assert_int_equal(f32_to_f16(-0.0f), 0x8000);
 }
 
-static void test_bf16_exhaustive(void **state)
+TEST(test_bf16_exhaustive)
 {
-    (void)state;
     for (uint32_t i = 0; i < 65536; i++) {
         uint16_t h = (uint16_t)i, got;
         float f = bf16_to_f32(h);
@@ -357,9 +338,8 @@ static void test_bf16_exhaustive(void **state)
 
 /* Whole-array conversion agrees with the conversion of single elements, for every pair of
  * dtypes. */
-static void test_convert(void **state)
+TEST(test_convert)
 {
-    (void)state;
     enum { N = 131 };
     double from[N], to[N], expected[N];
     unsigned seed = 7;
@@ -386,14 +366,4 @@ static void test_convert(void **state)
     assert_int_equal(byte, 255);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_errors), cmocka_unit_test(test_memory), cmocka_unit_test(test_text),
-        cmocka_unit_test(test_sizes), cmocka_unit_test(test_durations),
-        cmocka_unit_test(test_names), cmocka_unit_test(test_hash),
-        cmocka_unit_test(test_dtype_table), cmocka_unit_test(test_f16_exhaustive), cmocka_unit_test(test_rounding),
-        cmocka_unit_test(test_bf16_exhaustive), cmocka_unit_test(test_convert),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

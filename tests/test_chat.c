@@ -3,18 +3,11 @@
  * %}, and by the rule of prefixes for a template without it (tests/golden/make_chat.py,
  * make_labels.py).
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "io/file.h"
 #include "io/json.h"
 #include "text/template/chat.h"
+
+#include "harness.h"
 
 #define GOLDEN "tests/golden/chat/"
 
@@ -42,7 +35,6 @@ static struct value *read_lines(const char *path)
 
 static int open_all(void **state)
 {
-    (void)state;
     struct error e;
     int rc = tokenizer_open(&tokenizer, GOLDEN "model", &e);
     if (!rc) rc = template_open(&plain, GOLDEN "model", NULL, NULL, &e);
@@ -56,7 +48,6 @@ static int open_all(void **state)
 
 static int close_all(void **state)
 {
-    (void)state;
     template_close(plain), template_close(marked), template_close(thinking);
     tokenizer_close(tokenizer);
     bump_free(&memory);
@@ -99,16 +90,14 @@ static void compare(const struct template *template, const char *key)
     assert_int_equal(compared, chats->count - 1);
 }
 
-static void test_prefixes(void **state)
+TEST(test_prefixes)
 {
-    (void)state;
     assert_false(template_marks_answers(plain));
     compare(plain, "labels");
 }
 
-static void test_generation(void **state)
+TEST(test_generation)
 {
-    (void)state;
     assert_true(template_marks_answers(marked));
     compare(marked, "marked");
 }
@@ -147,9 +136,8 @@ static uint32_t compare_marked(const struct value *x)
 
 /* A token that has any byte of an answer has a label, also where its blank stands before {%
  * generation %}. */
-static void test_borders(void **state)
+TEST(test_borders)
 {
-    (void)state;
     char *text;
     size_t n;
     struct value *list;
@@ -164,9 +152,8 @@ static void test_borders(void **state)
 }
 
 /* What a user types is text: the only control tokens are the template's. */
-static void test_control_tokens(void **state)
+TEST(test_control_tokens)
 {
-    (void)state;
     const uint32_t i = 24;
     const int32_t end = tokenizer_id(tokenizer, "<|im_end|>");
     uint32_t ends = 0;
@@ -186,9 +173,8 @@ static void test_control_tokens(void **state)
 
 /* A template that renders earlier answers differently is refused, once there is an earlier
  * answer. */
-static void test_thinking(void **state)
+TEST(test_thinking)
 {
-    (void)state;
     static const char json[] =
         "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": \"<think>t</think>a\"}, "
         "{\"role\": \"user\", \"content\": \"r\"}, {\"role\": \"assistant\", \"content\": \"b\"}]";
@@ -208,9 +194,8 @@ static void test_thinking(void **state)
 /* A generation prompt that opens thoughts is no beginning of an answer without any: the answer
  * begins where they part. A message that begins as the prompt goes on is labelled from its first
  * byte. */
-static void test_parting(void **state)
+TEST(test_parting)
 {
-    (void)state;
     static const char source[] =
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}";
@@ -248,9 +233,8 @@ static void test_parting(void **state)
 
 /* Empty thoughts and the end of the text are written behind the last message only: each answer is
  * what the loop writes for it. */
-static void test_last_differs(void **state)
+TEST(test_last_differs)
 {
-    (void)state;
     static const char source[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' and "
                                  "loop.last %}<think></think>{% endif %}{{ m.content }}<|im_end|>{% endfor %}"
                                  "{% if add_generation_prompt %}<|im_start|>assistant\n{% else %}</s>{% endif %}";
@@ -292,9 +276,8 @@ static struct value *long_chat(uint32_t n)
 
 /* Long conversations have the labels of short ones, found in a few renderings; all of these would
  * take many times RENDER_STEPS. Those that a template does not write alike are refused. */
-static void test_long(void **state)
+TEST(test_long)
 {
-    (void)state;
     static const char odd[] = "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}{{ '-' * (loop.index0 "
                               "% 3) }}{% endif %}{{ m.content }}\n{% endfor %}"
                               "{% if add_generation_prompt %}assistant:{{ '-' * (messages|length % 3) }}{% endif %}";
@@ -325,9 +308,8 @@ static void test_long(void **state)
 
 /* Thoughts under any name reach the template under both names that templates use; the date of
  * training data does not depend on the day. */
-static void test_variables(void **state)
+TEST(test_variables)
 {
-    (void)state;
     static const char source[] =
         "{{ strftime_now('%d %b %Y') }}{% for m in messages %}|{{ m.thinking }},{{ m.reasoning_content }}{% endfor %}";
     static const char json[] =
@@ -355,9 +337,8 @@ static void test_variables(void **state)
     template_close(template);
 }
 
-static void test_texts(void **state)
+TEST(test_texts)
 {
-    (void)state;
     const int32_t eos = tokenizer_eos(tokenizer);
     struct chat_tokens t;
     struct error e;
@@ -375,12 +356,4 @@ static void test_texts(void **state)
     chat_tokens_free(&t);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_prefixes),     cmocka_unit_test(test_generation),
-                                       cmocka_unit_test(test_borders),      cmocka_unit_test(test_control_tokens),
-                                       cmocka_unit_test(test_thinking),     cmocka_unit_test(test_parting),
-                                       cmocka_unit_test(test_last_differs), cmocka_unit_test(test_long),
-                                       cmocka_unit_test(test_variables),    cmocka_unit_test(test_texts)};
-    return cmocka_run_group_tests(tests, open_all, close_all);
-}
+MAIN(open_all, close_all)

@@ -2,19 +2,12 @@
  * test_chat_images.c: conversations with images have the ids and labels of transformers' processors
  * and of LLaVA's original code (tests/golden/make_llava_text.py), and what cannot be used is said.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "data/text/conversations.h"
 #include "data/text/tokenize.h"
 #include "io/file.h"
 #include "io/json.h"
+
+#include "harness.h"
 #include "chat_folder.h"
 
 #define GOLDEN "tests/golden/llava_text/"
@@ -98,11 +91,11 @@ static void compare(const char *name)
     close_folder(&f);
 }
 
-static void test_llava(void **state) { (void)state, compare("llava"); }
-static void test_strings(void **state) { (void)state, compare("strings"); }
-static void test_smolvlm(void **state) { (void)state, compare("smolvlm"); }
-static void test_original(void **state) { (void)state, compare("original"); }
-static void test_start_end(void **state) { (void)state, compare("start_end"); }
+TEST(test_llava) { compare("llava"); }
+TEST(test_strings) { compare("strings"); }
+TEST(test_smolvlm) { compare("smolvlm"); }
+TEST(test_original) { compare("original"); }
+TEST(test_start_end) { compare("start_end"); }
 
 /* A sample of one question with these images; the fault, and its sentence in `e`. */
 static enum conversation_fault ask(const struct folder *f, const char *images, const char *question,
@@ -118,9 +111,8 @@ static enum conversation_fault ask(const struct folder *f, const char *images, c
     return fault;
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     static const struct {
         const char *folder, *images, *question;
         enum conversation_fault fault;
@@ -150,9 +142,8 @@ static void test_refused(void **state)
 }
 
 /* The image token must be the tokenizer's. */
-static void test_token(void **state)
+TEST(test_token)
 {
-    (void)state;
     struct folder f;
     struct error e = {0};
     open_folder(&f, "llava");
@@ -176,9 +167,8 @@ static void test_token(void **state)
 }
 
 /* Text without turns: BOS, images, EOS; an image in the answer has no label. */
-static void test_text(void **state)
+TEST(test_text)
 {
-    (void)state;
     struct folder f;
     struct chat_tokens t;
     struct error e = {0};
@@ -205,9 +195,8 @@ static void test_text(void **state)
 }
 
 /* Where all tokens have labels, images have none; the store keeps what is -200. */
-static void test_labels_of_all(void **state)
+TEST(test_labels_of_all)
 {
-    (void)state;
     static char *paths[] = {GOLDEN "chats.jsonl"};
     char store[64];
     struct folder f;
@@ -233,12 +222,4 @@ static void test_labels_of_all(void **state)
     close_folder(&f);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llava),    cmocka_unit_test(test_strings),   cmocka_unit_test(test_smolvlm),
-        cmocka_unit_test(test_original), cmocka_unit_test(test_start_end), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_token),    cmocka_unit_test(test_text),      cmocka_unit_test(test_labels_of_all),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -2,38 +2,13 @@
  * test_choices.c: the file of choices that timing made (src/cuda/products/autotune_file.c): reading
  * arbitrary bytes, adding entries, and agreement between processes that start at the same time.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "cuda/products/autotune_file.h"
 #include "io/file.h"
 
-static char folder[256];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    const char *base = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/plimsoll-choices-XXXXXX", base ? base : "/tmp");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    struct error e;
-    return tree_remove(folder, &e);
-}
+#include "harness.h"
 
 static struct choices empty(const char *name)
 {
@@ -58,9 +33,8 @@ static void write_text(const char *path, const char *text)
 
 /* --- bytes ------------------------------------------------------------------------------------ */
 
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     struct choices c = {.lock = -1};
     struct text t = {0};
     struct choice x = some("16384x5120x1280 n 1 a bf16 1280 1 0 256", 4294967287u), y = some("other", 0);
@@ -80,9 +54,8 @@ static void test_round_trip(void **state)
 }
 
 /* Each text is an invalid line; the valid line behind it is still read. */
-static void test_broken_lines(void **state)
+TEST(test_broken_lines)
 {
-    (void)state;
     static const char good[] = "k = 1 2 3 4 5 6 7 8 9 : 0.5 0.25 ms\n";
     static const char *const bad[] = {"k",
                                       "k =",
@@ -117,9 +90,8 @@ static void test_broken_lines(void **state)
 }
 
 /* Every prefix of a file: a truncated line is ignored as a whole. */
-static void test_truncated(void **state)
+TEST(test_truncated)
 {
-    (void)state;
     struct text t = {0};
     struct choice x = some("first key", 10), y = some("second key", 20);
     choice_print(&x, &t);
@@ -137,9 +109,8 @@ static void test_truncated(void **state)
     text_free(&t);
 }
 
-static void test_bounds(void **state)
+TEST(test_bounds)
 {
-    (void)state;
     struct choices c = {.lock = -1};
     struct text t = {0};
     for (int i = 0; i < CHOICES_MOST + 5; i++) {
@@ -164,9 +135,8 @@ static void test_bounds(void **state)
 
 /* --- the file -------------------------------------------------------------------------------- */
 
-static void test_path(void **state)
+TEST(test_path)
 {
-    (void)state;
     char path[512];
     setenv("XDG_DATA_HOME", "/somewhere", 1);
     assert_true(choices_path("NVIDIA H200/../x", 130100, path, sizeof path));
@@ -177,9 +147,8 @@ static void test_path(void **state)
     assert_false(choices_path("NVIDIA H200", 130100, path, sizeof path));
 }
 
-static void test_add(void **state)
+TEST(test_add)
 {
-    (void)state;
     struct choices c = empty("deep/er/add.txt"), d = empty("deep/er/add.txt");
     struct error e = {0};
     struct choice x = some("x", 1), y = some("y", 2), other = some("x", 3);
@@ -203,9 +172,8 @@ static void test_add(void **state)
 }
 
 /* An entry that is added behind a line without a newline becomes a line of its own. */
-static void test_line_without_end(void **state)
+TEST(test_line_without_end)
 {
-    (void)state;
     struct choices c = empty("torn.txt");
     struct error e = {0};
     struct choice x = some("x", 1);
@@ -223,9 +191,8 @@ static void test_line_without_end(void **state)
 
 /* A folder that cannot be created, because a file has its name. A file that is too large is not
  * read. */
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     struct choices c = empty("file/choices.txt"), large = empty("large.txt");
     struct error e = {0};
     char way[512];
@@ -245,9 +212,8 @@ static void test_refused(void **state)
 
 /* Processes that start at the same time, each with a different choice: one measures, the others
  * read. */
-static void test_agree(void **state)
+TEST(test_agree)
 {
-    (void)state;
     enum { PROCESSES = 6 };
     struct choices c = empty("agree.txt");
     struct error e = {0};
@@ -275,12 +241,4 @@ static void test_agree(void **state)
     choices_free(&c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_round_trip), cmocka_unit_test(test_broken_lines),
-                                       cmocka_unit_test(test_truncated),  cmocka_unit_test(test_bounds),
-                                       cmocka_unit_test(test_add),        cmocka_unit_test(test_line_without_end),
-                                       cmocka_unit_test(test_refused),    cmocka_unit_test(test_agree),
-                                       cmocka_unit_test(test_path)};
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+MAIN(make_folder, remove_folder)

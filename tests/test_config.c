@@ -3,16 +3,7 @@
  * with key, value and line, and the round trip through YAML. The learning-rate schedules, which the
  * configuration names, are tested here, too.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <inttypes.h>
-#include <math.h>
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "data/text/tokens.h"
 #include "config/config_model.h"
@@ -20,6 +11,8 @@
 #include "data/text/conversations.h"
 #include "io/temporary.h"
 #include "train/signals.h"
+
+#include "harness.h"
 
 static void assert_has(const char *text, const char *part)
 {
@@ -57,9 +50,8 @@ static void accepts_set(struct config *c, const char *assignment)
     if (config_set(c, assignment, &e)) fail_msg("%s", e.text);
 }
 
-static void test_defaults(void **state)
+TEST(test_defaults)
 {
-    (void)state;
     struct config c;
     config_init(&c);
     assert_null(c.model_path);
@@ -211,9 +203,8 @@ static const char everything[] =
     "crowd: true}\n"
     "device: {kind: cpu, threads: 2, deterministic: true, profile: machine.json}\n";
 
-static void test_every_key(void **state)
+TEST(test_every_key)
 {
-    (void)state;
     struct config c;
     struct error e = {0};
     config_init(&c);
@@ -319,9 +310,8 @@ static void round_trip(const struct config *c)
     config_free(&again);
 }
 
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     struct config c, d;
     struct error e = {0};
     config_init(&c);
@@ -352,9 +342,8 @@ static void test_round_trip(void **state)
     config_free(&d);
 }
 
-static void test_set(void **state)
+TEST(test_set)
 {
-    (void)state;
     struct config c;
     struct error e = {0};
     config_init(&c);
@@ -411,9 +400,8 @@ static void test_set(void **state)
 }
 
 /* Keys for parts of the data, and contradictions between them. */
-static void test_split_errors(void **state)
+TEST(test_split_errors)
 {
-    (void)state;
     refuses("data: {format: sa1b, train: a.tar, validation: b.tar, holdout: 0.1}\n",
             "both data.holdout and data.validation", "run.yaml:1");
     refuses("data: {format: sa1b, train: a.tar, validation_list: v.txt}\n",
@@ -430,9 +418,8 @@ static void test_split_errors(void **state)
     refuses_set("data.holdout=-0.5", "data.holdout");
 }
 
-static void test_set_errors(void **state)
+TEST(test_set_errors)
 {
-    (void)state;
     refuses_set("", "no `=`");
     refuses_set("train.steps", "no `=`");
     refuses_set("=5", "no key");
@@ -480,9 +467,8 @@ static void test_set_errors(void **state)
     refuses_set("train.groups=[{match: a, lr: 1}]", "expected match, learning_rate, lr_scale, weight_decay or frozen");
 }
 
-static void test_errors(void **state)
+TEST(test_errors)
 {
-    (void)state;
     refuses("train:\n  steps: 1\n  learning_rat: 1\n", "run.yaml:3", "did you mean train.learning_rate?");
     refuses("train: {precision: f32}\n", "run.yaml:1", "did you mean memory.precision?");
     refuses("\n\ntrian: {steps: 1}\n", "run.yaml:3", "did you mean train?");
@@ -558,9 +544,8 @@ static void test_errors(void **state)
     refuses("train: {\n", "run.yaml", "line");
 }
 
-static void test_needs(void **state)
+TEST(test_needs)
 {
-    (void)state;
     struct config c;
     struct error e = {0};
     config_init(&c);
@@ -583,9 +568,8 @@ static void test_needs(void **state)
     config_free(&c);
 }
 
-static void test_help(void **state)
+TEST(test_help)
 {
-    (void)state;
     struct text t = {0};
     config_help(&t);
     assert_has(t.at, "learning_rate    1e-4");
@@ -600,9 +584,8 @@ static double factor(enum schedule_kind kind, int64_t step, int64_t warmup, int6
     return schedule_factor(&(struct schedule){.kind = kind, .warmup = warmup, .total = total}, step);
 }
 
-static void test_schedule(void **state)
+TEST(test_schedule)
 {
-    (void)state;
     assert_true(factor(SCHEDULE_CONSTANT, 0, 0, 10) == 1);
     assert_true(factor(SCHEDULE_CONSTANT, 0, 4, 10) == 0);
     assert_true(factor(SCHEDULE_CONSTANT, 3, 4, 10) == 0.75);
@@ -630,9 +613,8 @@ static void test_schedule(void **state)
 }
 
 /* A warmup from a part of the rate (torch's LinearLR), and one as a logarithm. */
-static void test_schedule_warmup(void **state)
+TEST(test_schedule_warmup)
 {
-    (void)state;
     const struct schedule line = {.kind = SCHEDULE_CONSTANT, .warmup = 4, .start = 0.5, .total = 10};
     const struct schedule curve = {.kind = SCHEDULE_CONSTANT, .warmup = 4, .log = true, .total = 10};
     assert_true(schedule_factor(&line, 0) == 0.5 && schedule_factor(&line, 2) == 0.75 &&
@@ -642,9 +624,8 @@ static void test_schedule_warmup(void **state)
 }
 
 /* What DeepSpeed's own schedulers give (golden/make_schedule.py). */
-static void test_schedule_deepspeed(void **state)
+TEST(test_schedule_deepspeed)
 {
-    (void)state;
     FILE *f = fopen("tests/golden/schedule.txt", "r");
     if (!f) skip(); /* run from the repository's root */
     char name[32], type[16];
@@ -670,9 +651,8 @@ static void test_schedule_deepspeed(void **state)
 }
 
 /* Drops by counting: every `every` steps after the warmup, or once per milestone passed. */
-static void test_schedule_step(void **state)
+TEST(test_schedule_step)
 {
-    (void)state;
     const int64_t milestones[] = {4, 5, 9};
     for (int64_t warmup = 0; warmup < 4; warmup++) {
         struct schedule every = {.kind = SCHEDULE_STEP, .warmup = warmup, .gamma = 0.5, .every = 3};
@@ -695,9 +675,8 @@ static void test_schedule_step(void **state)
     assert_true(schedule_factor(&end, 1) == 1 && schedule_factor(&end, 2) == 0 && schedule_factor(&end, 9) == 0);
 }
 
-static void test_signals(void **state)
+TEST(test_signals)
 {
-    (void)state;
     signals_install();
     assert_int_equal(signals_received(), 0);
     raise(SIGTERM);
@@ -711,9 +690,8 @@ static void test_signals(void **state)
 }
 
 /* A rejected file sets nothing, not even the keys before the mistake. */
-static void test_all_or_nothing(void **state)
+TEST(test_all_or_nothing)
 {
-    (void)state;
     struct config c;
     struct error e = {0};
     config_init(&c);
@@ -866,9 +844,8 @@ static int check_both(const struct config *c, const char *model, struct error *e
 
 /* Every key is accepted where it has what column `needs` says, and refused by name without any one
  * of them. */
-static void test_effects(void **state)
+TEST(test_effects)
 {
-    (void)state;
     for (int k = 0; k < CONFIG_KEYS; k++) {
         const enum config_key key = (enum config_key)k;
         char all[PARTS][256], any[PARTS][256], room[64];
@@ -896,9 +873,8 @@ static void test_effects(void **state)
     }
 }
 
-static void test_effects_of_runs(void **state)
+TEST(test_effects_of_runs)
 {
-    (void)state;
     static const struct {
         const char *model, *set[3], *refused;
     } runs[] = {
@@ -948,9 +924,8 @@ static void test_effects_of_runs(void **state)
 
 /* What --set leaves without effect in the run file is noted; what it leaves so itself is
  * refused. */
-static void test_effects_of_options(void **state)
+TEST(test_effects_of_options)
 {
-    (void)state;
     static const char file[] = "data: {format: conversations, holdout: 0.5, max_frames: 8, fps: 2}\ntrain: "
                                "{eval_samples: 4, eval_max_new: 9}\n";
     static const struct {
@@ -993,9 +968,8 @@ static int open_changed(struct model *m, const char *preset, const char *before,
 }
 
 /* A dropout of config.json that training would leave out is refused by name. */
-static void test_dropout(void **state)
+TEST(test_dropout)
 {
-    (void)state;
     static const struct {
         const char *preset, *before, *after, *said;
     } cases[] = {
@@ -1027,28 +1001,4 @@ static void test_dropout(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_every_key),
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_set),
-        cmocka_unit_test(test_split_errors),
-        cmocka_unit_test(test_set_errors),
-        cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_needs),
-        cmocka_unit_test(test_help),
-        cmocka_unit_test(test_schedule),
-        cmocka_unit_test(test_schedule_step),
-        cmocka_unit_test(test_schedule_warmup),
-        cmocka_unit_test(test_schedule_deepspeed),
-        cmocka_unit_test(test_signals),
-        cmocka_unit_test(test_all_or_nothing),
-        cmocka_unit_test(test_effects),
-        cmocka_unit_test(test_effects_of_runs),
-        cmocka_unit_test(test_effects_of_options),
-        cmocka_unit_test(test_dropout),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

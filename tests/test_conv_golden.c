@@ -45,7 +45,7 @@ static float *values_of(const struct convolution *n, const char *what)
     const struct st_entry *e = entry_of(n, what);
     float *x = mem_alloc(e->bytes);
     struct error error = {0};
-    must(st_read(&golden, e, 0, e->bytes, x, &error), &error, "reading conv.safetensors");
+    must(st_read(&golden, e, 0, e->bytes, x, &error), &error);
     return x;
 }
 
@@ -132,7 +132,6 @@ static void test_case(void **state)
 /* Every case of the file is in the table: six tensors each, two more with a bias. */
 static void test_all_cases(void **state)
 {
-    (void)state;
     uint32_t tensors = 0;
     for (size_t i = 0; i < COUNT(CASES); i++) tensors += CASES[i].bias ? 8 : 6;
     assert_int_equal(tensors, golden.n_entries);

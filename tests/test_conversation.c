@@ -2,21 +2,12 @@
  * test_conversation.c: files of conversations: every format becomes the same messages, files are
  * read object by object, and what cannot be used is named with its file, line and reason.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "data/text/conversation.h"
 #include "data/text/records.h"
 #include "io/file.h"
 #include "io/json.h"
-#include "temporary_folder.h"
+
+#include "harness.h"
 
 /* --- records ---------------------------------------------------------------------------- */
 
@@ -57,9 +48,8 @@ static char *read_all(const char *text, size_t n)
         if (!strstr(got, want)) fail_msg("%s: got \"%s\", expected \"%s\"", text, got, want);         \
     } while (0)
 
-static void test_lists_and_lines(void **state)
+TEST(test_lists_and_lines)
 {
-    (void)state;
     READS("[]", "");
     READS("[{\"a\":1}]", "1:{\"a\":1}");
     READS("\xef\xbb\xbf [\n {\"a\":[1,{}]} ,\n{}\n]\n", "2:{\"a\":[1,{}]} 3:{}");
@@ -71,9 +61,8 @@ static void test_lists_and_lines(void **state)
     READS("{\n\"a\":\n1\n}\n{}", "1:{\n\"a\":\n1\n} 5:{}");
 }
 
-static void test_refused_files(void **state)
+TEST(test_refused_files)
 {
-    (void)state;
     REFUSES("", "the file is empty");
     REFUSES("  \n ", ":2: the file holds nothing but blanks");
     REFUSES("hello", ":1: expected JSON");
@@ -91,9 +80,8 @@ static void test_refused_files(void **state)
 }
 
 /* Objects around the buffer's size, and one over the bound. */
-static void test_long_objects(void **state)
+TEST(test_long_objects)
 {
-    (void)state;
     for (size_t n = 65530; n < 65545; n++) {
         char *text = mem_alloc(2 * n + 64);
         int at = sprintf(text, "{\"a\":\"");
@@ -117,9 +105,8 @@ static void test_long_objects(void **state)
 }
 
 /* A line of 1 GiB, which takes no room on the disk: it is refused after 64 MiB. */
-static void test_huge_line(void **state)
+TEST(test_huge_line)
 {
-    (void)state;
     struct records r;
     struct record x;
     struct error e;
@@ -135,9 +122,8 @@ static void test_huge_line(void **state)
 
 /* Plain text is one object, and a long one several, cut behind empty lines, lines, words or
  * characters. */
-static void test_plain(void **state)
+TEST(test_plain)
 {
-    (void)state;
     static const struct {
         const char *unit, *end;
     } units[] = {{"the cat\nsat\n\n", "\n\n"}, {"the cat sat\n", "\n"}, {"thecatsat ", " "}, {"\xe6\xbc\xa2", ""}};
@@ -234,9 +220,8 @@ static void same_messages(const char *json, const char *want)
 #define TWO "[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":\"Yes\"}]"
 #define THREE "[{\"role\":\"system\",\"content\":\"Be kind\"},{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":\"Yes\"}]"
 
-static void test_formats(void **state)
+TEST(test_formats)
 {
-    (void)state;
     same_messages("{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": "
                   "\"Yes\"}], \"prompt\": \"Hi\"}",
                   TWO);
@@ -275,9 +260,8 @@ static void test_formats(void **state)
                                    "Be brief"));
 }
 
-static void test_tools_and_media(void **state)
+TEST(test_tools_and_media)
 {
-    (void)state;
     const char *call = normalised(
         "{\"tools\": \"[{\\\"name\\\": \\\"add\\\"}]\", \"conversations\": [{\"from\": \"human\", \"value\": "
         "\"1+1?\"}, "
@@ -342,9 +326,8 @@ static void places(const char *keys, const char *text, const char *media, const 
 
 /* Images and videos take the order of <image> and <video>; a video may stand at <image> where there
  * are no images. */
-static void test_videos(void **state)
+TEST(test_videos)
 {
-    (void)state;
     places("\"image\": \"a\", \"video\": \"v\"", "<video><image>?", "video:v a", "<image><image>?");
     places("\"images\": [\"a\", \"b\"], \"videos\": [\"v\", \"w\"]", "<image> <video> <video> <image>",
            "a video:v video:w b", "<image> <image> <image> <image>");
@@ -367,9 +350,8 @@ static void refuses(const char *json, const char *want)
 #define S "{\"role\": \"system\", \"content\": \"s\"}"
 #define T "{\"role\": \"tool\", \"content\": \"t\"}"
 
-static void test_refused_samples(void **state)
+TEST(test_refused_samples)
 {
-    (void)state;
     refuses("{\"question\": 1, \"answer\": 2}",
             "!keys of no known format: its keys are question, answer; expected messages");
     refuses("{\"chosen\": [], \"rejected\": []}", "!keys of no known format");
@@ -407,14 +389,4 @@ static int make_path(void **state)
     return rc;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lists_and_lines), cmocka_unit_test(test_refused_files),
-        cmocka_unit_test(test_long_objects),    cmocka_unit_test(test_huge_line),
-        cmocka_unit_test(test_plain),           cmocka_unit_test(test_formats),
-        cmocka_unit_test(test_tools_and_media), cmocka_unit_test(test_videos),
-        cmocka_unit_test(test_refused_samples),
-    };
-    return cmocka_run_group_tests(tests, make_path, remove_folder);
-}
+MAIN(make_path, remove_folder)

@@ -2,17 +2,7 @@
  * test_dataset.c: every format gives the same masks of the same image through the same interface;
  * splits partition a dataset exactly; the sampler satisfies its guarantees.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include <fcntl.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "base/random.h"
 #include "data/formats/csv.h"
@@ -23,6 +13,8 @@
 #include "data/formats/tar.h"
 #include "io/file.h"
 #include "io/png.h"
+
+#include "harness.h"
 
 enum { ROOM = 16, SCRATCH = 1 << 18 };
 
@@ -158,7 +150,7 @@ static void make_tar(const struct fixture *p, const char *name, int from, int to
     close(w.fd);
 }
 
-static void test_sa1b(void **state)
+TEST_WITH(test_sa1b, fixture_open, fixture_close)
 {
     struct fixture *p = *state;
     char name[64];
@@ -203,7 +195,7 @@ static void test_sa1b(void **state)
     assert_non_null(strstr(e.text, "sa1b, coco"));
 }
 
-static void test_faults(void **state)
+TEST_WITH(test_faults, fixture_open, fixture_close)
 {
     struct fixture *p = *state;
     static const struct { const char *text; enum data_fault want;
@@ -242,7 +234,7 @@ static uint64_t names_of(const struct dataset_options *o, char names[][64])
     return n;
 }
 
-static void test_splits(void **state)
+TEST_WITH(test_splits, fixture_open, fixture_close)
 {
     struct fixture *p = *state;
     enum { N = 50 };
@@ -282,7 +274,7 @@ static void assert_refused(struct dataset_options *o, struct dataset_split split
 }
 
 /* Splits that leave nothing, name nothing, or are contradictory. */
-static void test_split_refusals(void **state)
+TEST_WITH(test_split_refusals, fixture_open, fixture_close)
 {
     struct fixture *p = *state;
     make_tar(p, "a.tar", 100, 110);
@@ -340,7 +332,7 @@ static const char coco_text[] =
     "\"categories\": [{\"id\": 5, \"name\": \"dog\"}, {\"id\": 3, \"name\": \"cat\"}]}";
 
 /* Frames of a video are on one side of a split. */
-static void test_coco_videos(void **state)
+TEST_WITH(test_coco_videos, fixture_open, fixture_close)
 {
     struct fixture *p = *state;
     struct text json = {0};
@@ -383,7 +375,7 @@ static void test_coco_videos(void **state)
     assert_int_equal(alone, 2);
 }
 
-static void test_coco(void **state)
+TEST_WITH(test_coco, fixture_open, fixture_close)
 {
     struct fixture *p = *state;
     save(p, "annotations/instances_val.json", coco_text);
@@ -454,7 +446,7 @@ static void make_pairs(const struct fixture *p)
     save_png(p, "masks/lost.png", "2....7777....3....33");
 }
 
-static void test_pairs(void **state)
+TEST_WITH(test_pairs, fixture_open, fixture_close)
 {
     struct fixture *p = *state;
     make_pairs(p);
@@ -500,7 +492,7 @@ static void test_pairs(void **state)
     dataset_close(d);
 }
 
-static void test_csv(void **state)
+TEST_WITH(test_csv, fixture_open, fixture_close)
 {
     struct fixture *p = *state;
     make_pairs(p);
@@ -564,7 +556,7 @@ static void make_questions(const struct fixture *p)
          "skin/train_images/ISIC_4.jpg,ISIC_4,What is there?,A mole,center,train\n");
 }
 
-static void test_questions(void **state)
+TEST_WITH(test_questions, fixture_open, fixture_close)
 {
     struct fixture *p = *state;
     make_questions(p);
@@ -604,9 +596,8 @@ static void test_questions(void **state)
                    "line 2: the table has no column of masks, and elsewhere/1.jpg is in no folder of images or masks");
 }
 
-static void test_csv_rows(void **state)
+TEST(test_csv_rows)
 {
-    (void)state;
     struct error e;
     bool more;
     struct csv c;
@@ -630,9 +621,8 @@ static void test_csv_rows(void **state)
 }
 
 /* Semicolons, tabs, usual names of columns. */
-static void test_csv_separators(void **state)
+TEST(test_csv_separators)
 {
-    (void)state;
     static const struct { const char *text; char separator; int image, mask, split;
     } cases[] = {{"image,mask\n", ',', 0, 1, -1},
                  {"id;Img Path;GT\n", ';', 1, 2, -1},
@@ -673,9 +663,8 @@ static void random_masks(struct mask *m, uint32_t n, uint64_t seed)
     }
 }
 
-static void test_sampler(void **state)
+TEST(test_sampler)
 {
-    (void)state;
     static struct mask masks[MANY];
     uint32_t a[MANY], b[MANY];
     void *scratch = mem_alloc(sampler_bytes(MANY, MANY));
@@ -719,9 +708,8 @@ static void test_sampler(void **state)
 
 /* Every quarter of the size range is represented, also the largest mask's own, and also when that
  * mask is alone in it. */
-static void test_balance(void **state)
+TEST(test_balance)
 {
-    (void)state;
     static struct mask masks[MANY];
     uint32_t a[MANY];
     void *scratch = mem_alloc(sampler_bytes(MANY, MANY));
@@ -761,22 +749,4 @@ static void test_balance(void **state)
     mem_free(scratch);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_sa1b, fixture_open, fixture_close),
-        cmocka_unit_test_setup_teardown(test_faults, fixture_open, fixture_close),
-        cmocka_unit_test_setup_teardown(test_splits, fixture_open, fixture_close),
-        cmocka_unit_test_setup_teardown(test_split_refusals, fixture_open, fixture_close),
-        cmocka_unit_test_setup_teardown(test_coco, fixture_open, fixture_close),
-        cmocka_unit_test_setup_teardown(test_coco_videos, fixture_open, fixture_close),
-        cmocka_unit_test_setup_teardown(test_pairs, fixture_open, fixture_close),
-        cmocka_unit_test_setup_teardown(test_csv, fixture_open, fixture_close),
-        cmocka_unit_test_setup_teardown(test_questions, fixture_open, fixture_close),
-        cmocka_unit_test(test_csv_rows),
-        cmocka_unit_test(test_csv_separators),
-        cmocka_unit_test(test_sampler),
-        cmocka_unit_test(test_balance),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

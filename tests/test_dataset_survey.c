@@ -3,18 +3,11 @@
  * a dataset. The files in tests/golden/people are as other programs write them; tests/run_labels.sh
  * runs the commands on them.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "data/formats/coco.h"
 #include "data/masks/label.h"
 #include "io/file.h"
+
+#include "harness.h"
 
 static const char people[] = "tests/golden/people/";
 
@@ -31,9 +24,8 @@ static uint32_t parts(const char *drawing, uint32_t h, uint32_t w)
     return found;
 }
 
-static void test_parts(void **state)
+TEST(test_parts)
 {
-    (void)state;
     assert_int_equal(parts("....", 2, 2), 0);
     assert_int_equal(parts("####", 2, 2), 1);
     assert_int_equal(parts("#..#", 2, 2), 1); /* a corner */
@@ -81,9 +73,8 @@ static struct label_facts *look(const char *name, int ignore)
     return &f;
 }
 
-static void test_looks(void **state)
+TEST(test_looks)
 {
-    (void)state;
     static const struct {
         const char *name;
         int ignore;
@@ -106,9 +97,8 @@ static void test_looks(void **state)
 }
 
 /* Drawn classes, not from a file: thin lines, small objects and nested rings are not soft. */
-static void test_hard_looks(void **state)
+TEST(test_hard_looks)
 {
-    (void)state;
     enum { N = 48 };
     static uint8_t pixels[N * N];
     static struct label_facts f;
@@ -127,9 +117,8 @@ static void test_hard_looks(void **state)
 
 /* --- ranges ----------------------------------------------------------------------------------- */
 
-static void test_percentiles(void **state)
+TEST(test_percentiles)
 {
-    (void)state;
     uint64_t *count = mem_alloc(RANGE_VALUES * sizeof *count);
     double w[2];
     const struct pixel_range standard = {0}, tenths = {.percentiles = {10, 90}};
@@ -154,9 +143,8 @@ static void test_percentiles(void **state)
 }
 
 /* An image through each kind of range, in memory of the caller and on the heap. */
-static void test_range_decode(void **state)
+TEST(test_range_decode)
 {
-    (void)state;
     static const char *const names[] = {"deep12/images/a.png", "deep_rgb/images/a.png", "black/images/a.png"};
     for (size_t i = 0; i < COUNT(names); i++) {
         char path[256], *bytes;
@@ -226,9 +214,8 @@ static uint32_t read_masks(const struct dataset *d, uint64_t i, struct mask *mas
     return dataset_masks(d, i, scratch, sizeof scratch, masks, 8, &found, &e) ? 0 : found.n;
 }
 
-static void test_decisions(void **state)
+TEST(test_decisions)
 {
-    (void)state;
     struct mask m[8];
     const struct dataset_options pairs = {.format = "pairs"};
     struct dataset *d = open_case("classes", &pairs);
@@ -260,9 +247,8 @@ static void test_decisions(void **state)
 
 /* 1100 rows: 1000 are looked at, and row 10 is not one of them. It has two values where all others
  * have one: it is a fault, not a binary mask. */
-static void test_sample(void **state)
+TEST(test_sample)
 {
-    (void)state;
     char dir[] = "/tmp/plimsoll-survey-XXXXXX", here[4096], path[128], *paths[] = {path};
     struct text rows = {0}, line = {0};
     struct error e;
@@ -289,9 +275,8 @@ static void test_sample(void **state)
     text_free(&line);
 }
 
-static void test_crowds(void **state)
+TEST(test_crowds)
 {
-    (void)state;
     struct mask m[8];
     struct text line = {0};
     struct dataset *d =
@@ -311,13 +296,4 @@ static void test_crowds(void **state)
     dataset_close(d);
 }
 
-int main(void)
-{
-    log_quiet(true);
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_parts),       cmocka_unit_test(test_looks),        cmocka_unit_test(test_hard_looks),
-        cmocka_unit_test(test_percentiles), cmocka_unit_test(test_range_decode), cmocka_unit_test(test_decisions),
-        cmocka_unit_test(test_sample),      cmocka_unit_test(test_crowds),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

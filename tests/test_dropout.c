@@ -132,9 +132,8 @@ static void set_step(struct rig *r, uint64_t run_seed, uint64_t step)
 
 /* --- tests ------------------------------------------------------------------------------------ */
 
-static void test_same_masks(void **state)
+TEST(test_same_masks)
 {
-    (void)state;
     static const struct setting SETTINGS[] = {{8, false, 1}, {8, true, 1}, {4, false, 1}, {2, true, 1}, {1, false, 1},
                                       {3, true, 1},  {8, true, 2}, {8, false, 3}, {4, true, 4}, {3, false, 2}};
     struct masks m = {0};
@@ -157,9 +156,8 @@ static void test_same_masks(void **state)
 }
 
 /* The same kernels with the same masks: bit-equal. */
-static void test_recompute_bits(void **state)
+TEST(test_recompute_bits)
 {
-    (void)state;
     struct rig a, b;
     make(&a, &(struct setting){4, false, 1});
     make(&b, &(struct setting){4, true, 1});
@@ -195,9 +193,8 @@ static double share_equal(const struct masks *a, int i, const struct masks *b, i
 
 /* Another seed, another step, another op: independent masks, which agree on p^2 + (1-p)^2 of all
  * elements, within five standard deviations. */
-static void test_independence(void **state)
+TEST(test_independence)
 {
-    (void)state;
     static const struct { uint64_t seed, step; } STEPS[] = {{1, 1}, {1, 2}, {2, 1}};
     static struct masks m[3];
     const double p = 0.3, chance = p * p + (1 - p) * (1 - p), deviation = sqrt(0.25 / (E * N));
@@ -224,9 +221,8 @@ static void test_independence(void **state)
     rig_close(&r);
 }
 
-static void test_builder(void **state)
+TEST(test_builder)
 {
-    (void)state;
     struct error e;
     for (int bad = 0; bad < 3; bad++) {
         struct graph g;
@@ -244,10 +240,4 @@ static void test_builder(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_same_masks), cmocka_unit_test(test_recompute_bits),
-                                       cmocka_unit_test(test_independence), cmocka_unit_test(test_builder)};
-    seed_begin();
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -2,21 +2,14 @@
  * test_embed.c: embeddings in a packed store: a loader returns what was written, damage is
  * rejected, and the two hashes distinguish encoders. Whole runs are in run_embed.sh.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/random.h"
 #include "data/loader.h"
 #include "data/formats/packed.h"
 #include "io/file.h"
 #include "feed/embed.h"
 #include "infer/embed_make.h"
+
+#include "harness.h"
 
 enum { N = 6, SIDE = 32, CELLS = 8, C = 3, GRID = 4, ELEMENTS = C * GRID * GRID, M = 2 };
 #define MODEL "tests/golden/predict/model"
@@ -25,7 +18,6 @@ static char dir[64];
 
 static int setup(void **state)
 {
-    (void)state;
     log_quiet(true);
     strcpy(dir, "/tmp/plimsoll-embed-XXXXXX");
     return mkdtemp(dir) ? 0 : -1;
@@ -34,7 +26,6 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct error e;
-    (void)state;
     tree_remove(dir, &e);
     return 0;
 }
@@ -136,9 +127,8 @@ static const struct loader_sample *next_sample(struct loader_fixture *b)
 /* --- the store ---------------------------------------------------------------------------- */
 
 /* The same samples, masks and geometry as with images, which the same store still contains. */
-static void test_loader(void **state)
+TEST(test_loader)
 {
-    (void)state;
     char with[128], without[128], *paths[2] = {with, without};
     struct packed_embeddings x = about(1);
     write_store("with.pack", &x, with);
@@ -180,9 +170,8 @@ static void test_loader(void **state)
     dataset_close(b);
 }
 
-static void test_several_files(void **state)
+TEST(test_several_files)
 {
-    (void)state;
     char one[128], same[128], other[128], none[128];
     struct packed_embeddings x = about(1), y = about(2);
     write_store("one.pack", &x, one);
@@ -202,9 +191,8 @@ static void test_several_files(void **state)
     }
 }
 
-static void test_damage(void **state)
+TEST(test_damage)
 {
-    (void)state;
     char path[128], *paths[] = {path}, *bytes;
     size_t n;
     struct error e;
@@ -281,9 +269,8 @@ static size_t offset_of_weight(const char *name)
     return at;
 }
 
-static void test_hashes(void **state)
+TEST(test_hashes)
 {
-    (void)state;
     char path[256];
     struct packed_embeddings x = describe(MODEL, 64), again = describe(MODEL, 64), larger = describe(MODEL, 128);
     assert_true(x.channels == 16 && x.grid == 8 && larger.grid == 16);
@@ -309,9 +296,8 @@ static void test_hashes(void **state)
 }
 
 /* An image's embedding depends on that image alone, and on all of it. */
-static void test_embedder(void **state)
+TEST(test_embedder)
 {
-    (void)state;
     enum { PIXELS = 64 * 64 * 3 };
     struct embedder m;
     struct names set = {0};
@@ -339,10 +325,4 @@ static void test_embedder(void **state)
     assert_int_equal(embed_open(&m, "tests/golden/clip_vision", 64, NULL, &set, &e), PL_USAGE);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_loader), cmocka_unit_test(test_several_files),
-                                       cmocka_unit_test(test_damage), cmocka_unit_test(test_hashes),
-                                       cmocka_unit_test(test_embedder)};
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+MAIN(setup, teardown)

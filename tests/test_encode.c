@@ -15,20 +15,13 @@
  *     test_encode          on the CPU
  *     test_encode cuda     the bits on a GPU, where cuBLASLt has other algorithms for fewer rows: of a wide tower too
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "cuda/cuda.h"
 #include "engine/run.h"
 #include "graph/ops.h"
+#include "io/file.h"
 #include "models/images.h"
-#include "temporary_folder.h"
+
+#include "harness.h"
 
 enum { SAMPLES = 4, ROOM = 4, TOKENS = 96, STEPS = 3 };
 /* By batch and sample: the images that it has, as bits. Features of an image need not all be
@@ -42,11 +35,6 @@ enum { BATCHES = COUNT(images_of) };
 #define LORA_TOWER "adapter.target_modules=.*[qv]_proj"
 
 typedef VEC(float) floats;
-
-static void must(int rc, const struct error *e)
-{
-    if (rc) fail_msg("%s", e->text);
-}
 
 /* --- a run ------------------------------------------------------------------------------------ */
 
@@ -287,7 +275,6 @@ static void check_task(const struct task *t, bool moves, int values)
 
 static void test_micro_batches(void **state)
 {
-    (void)state;
     static const int micro[] = {1, 3, SAMPLES};
     for (size_t i = 0; i < COUNT(micro); i++) check_task(&(struct task){LORA, micro[i], {NULL}, false}, true, 4);
 }
@@ -296,7 +283,6 @@ static void test_micro_batches(void **state)
  * stays. */
 static void test_what_is_trained(void **state)
 {
-    (void)state;
     check_task(&(struct task){FROZEN, 2, {NULL}, false}, true, 2);
     check_task(&(struct task){FROZEN_TOWER, 2, {NULL}, false}, true, 3);
     check_task(&(struct task){LORA_TOWER, 2, {NULL}, false}, false, 2);
@@ -305,7 +291,6 @@ static void test_what_is_trained(void **state)
 
 static void test_techniques(void **state)
 {
-    (void)state;
     static const struct task tasks[] = {
         {LORA, 2, {"memory.recompute=all", "memory.offload=weights"}, false},
         {LORA, 2, {"memory.recompute=all+halves+selective", "memory.quantize=nf4"}, false},
@@ -321,7 +306,6 @@ static void test_techniques(void **state)
 /* A projector of one row, and of all: products of few rows have another kernel. */
 static void test_few_rows(void **state)
 {
-    (void)state;
     shape = &single;
     check_task(&(struct task){FROZEN, SAMPLES, {NULL}, false}, true, 4);
     check_task(&(struct task){LORA, 2, {"memory.precision=bf16"}, false}, true, 4);
@@ -330,7 +314,6 @@ static void test_few_rows(void **state)
 
 static void test_wide(void **state)
 {
-    (void)state;
     if (strcmp(device, "cuda")) return;
     shape = &wide;
     check_task(&(struct task){FROZEN, SAMPLES, {NULL}, false}, true, 4);
@@ -395,14 +378,12 @@ static void check_trips(void)
 
 static void test_trips(void **state)
 {
-    (void)state;
     check_trips();
 }
 
 /* Frames after the images, or alone: the same, in the same number of iterations. */
 static void test_frames(void **state)
 {
-    (void)state;
     for (frames = 2; frames <= ROOM; frames += 2) {
         check_task(&(struct task){LORA, 1, {NULL}, false}, true, 4);
         check_task(&(struct task){LORA, SAMPLES, {"memory.precision=bf16"}, false}, true, 3);
@@ -438,7 +419,6 @@ static uint64_t tower_bytes(const struct run *r)
 /* The tower is the largest part of the step: the arena shrinks by what its activations do. */
 static void test_memory(void **state)
 {
-    (void)state;
     static const char *const values[] = {"inline", "32", "16"};
     const struct task t = {LORA, SAMPLES, {"memory.recompute=all"}, false};
     uint64_t arena = 0, tower = 0;

@@ -2,26 +2,18 @@
  * test_events.c: TensorBoard event files, read back by an independent reader that shares no code
  * with the writer: its own checksum, bit by bit, and its own protobuf parser.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 
 #include "io/file.h"
 #include "train/events.h"
 
+#include "harness.h"
+
 static char top[64], dir[128];
 
 static int make_top(void **state)
 {
-    (void)state;
     strcpy(top, "/tmp/plimsoll-events-XXXXXX");
     if (!mkdtemp(top)) return -1;
     snprintf(dir, sizeof dir, "%s/tb", top);
@@ -30,7 +22,6 @@ static int make_top(void **state)
 
 static int remove_top(void **state)
 {
-    (void)state;
     struct error e;
     return tree_remove(top, &e);
 }
@@ -177,15 +168,13 @@ static void write_steps(struct events *w, int64_t first, int64_t last)
     assert_int_equal(events_sync(w, &e), PL_OK);
 }
 
-static void test_crc(void **state)
+TEST(test_crc)
 {
-    (void)state;
     assert_int_equal(crc_by_bits((const uint8_t *)"123456789", 9), 0xe3069283u); /* the published check value */
 }
 
-static void test_write(void **state)
+TEST(test_write)
 {
-    (void)state;
     struct events w;
     struct event got[64];
     struct error e = {0};
@@ -215,9 +204,8 @@ static void test_write(void **state)
 }
 
 /* What a resumed run keeps of its files, and what it adds. */
-static void test_resume(void **state)
+TEST(test_resume)
 {
-    (void)state;
     struct events w;
     struct event got[64];
     char path[256];
@@ -263,9 +251,8 @@ static void put(const char *path, const char *text, size_t n)
 }
 
 /* Truncated at every byte, and with every byte changed: the kept events are complete. */
-static void test_damaged(void **state)
+TEST(test_damaged)
 {
-    (void)state;
     struct events w;
     struct event got[64];
     struct error e = {0};
@@ -299,9 +286,8 @@ static void test_damaged(void **state)
 }
 
 /* Other files of the folder are not touched. */
-static void test_other_files(void **state)
+TEST(test_other_files)
 {
-    (void)state;
     struct events w;
     struct error e = {0};
     static const char *const names[] = {"events.out.tfevents.1700000000.host.1.v2", "notes.txt",
@@ -316,11 +302,4 @@ static void test_other_files(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_crc),  cmocka_unit_test(test_write),     cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_damaged), cmocka_unit_test(test_other_files),
-    };
-    return cmocka_run_group_tests(tests, make_top, remove_top);
-}
+MAIN(make_top, remove_top)

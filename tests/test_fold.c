@@ -2,20 +2,14 @@
  * test_fold.c: the order of sums over shares and ranks: FOLD and ALL_REDUCE against the tree's
  * definition, bit for bit, and the norm by cells, which does not depend on who holds which cells.
  */
-#include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
-
-#include "rank_threads.h"
 #include "graph/ops.h"
 #include "graph/sizes.h"
 #include "run/kernel.h"
+
+#include "harness.h"
+#include "rank_threads.h"
 
 enum { LEAVES = 33, LONGEST = 5000 };
 
@@ -86,9 +80,8 @@ static void fold(const struct leaves *l, int first, int count, int threads, char
     free(partials);
 }
 
-static void test_fold(void **state)
+TEST(test_fold)
 {
-    (void)state;
     static struct leaves l;
     static char x[4 * LONGEST];
     const int64_t lengths[] = {1, 255, 257, LONGEST};
@@ -146,9 +139,8 @@ static void check_ranks(const struct leaves *l, int ranks, int shares, int threa
 }
 
 /* Any number of ranks; with shares on each, a power of two of them. */
-static void test_all_reduce(void **state)
+TEST(test_all_reduce)
 {
-    (void)state;
     static struct leaves l;
     const int64_t lengths[] = {1, 65, LONGEST};
     for (int k = 0; k < 3; k++)
@@ -164,9 +156,8 @@ static void test_all_reduce(void **state)
 }
 
 /* Inside hosts of 2, 4, 8 ranks and then across any number of them: the tree over all ranks. */
-static void test_hosts(void **state)
+TEST(test_hosts)
 {
-    (void)state;
     static struct leaves l;
     const int64_t lengths[] = {1, 65, 1000, LONGEST};
     for (int k = 0; k < 4; k++)
@@ -178,9 +169,8 @@ static void test_hosts(void **state)
 }
 
 /* Every shard has one holder, and rank 0 holds the first. */
-static void test_holders(void **state)
+TEST(test_holders)
 {
-    (void)state;
     for (int host = 0; host <= 8; host = host ? 2 * host : 1)
         for (int hosts = 1; hosts <= 5; hosts++)
             for (int i = 0, n = (host ? host : 3) * hosts; i < n; i++) {
@@ -217,9 +207,8 @@ static void *reduce_long(void *arg)
     return wrong ? ranks : NULL;
 }
 
-static void test_rounds(void **state)
+TEST(test_rounds)
 {
-    (void)state;
     struct ranks r[6];
     pthread_t thread[6];
     void *wrong;
@@ -257,9 +246,8 @@ static double total(double *cells, int64_t M)
 
 /* A weight in one piece, or cut into shards of whole cells: the same cells, and so the same
  * norm. */
-static void test_norm(void **state)
+TEST(test_norm)
 {
-    (void)state;
     enum { N = 300001, CELL = 256, M = (N + CELL - 1) / CELL };
     float *x = malloc(N * sizeof *x);
     double whole[M], cut[M], exact = 0;
@@ -278,10 +266,4 @@ static void test_norm(void **state)
     free(x);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fold),   cmocka_unit_test(test_all_reduce),
-                                       cmocka_unit_test(test_hosts),  cmocka_unit_test(test_holders),
-                                       cmocka_unit_test(test_rounds), cmocka_unit_test(test_norm)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

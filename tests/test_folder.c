@@ -2,33 +2,24 @@
  * test_folder.c: the run's folder: locking, what a resume finds after a kill at any point, and the
  * truncation of metrics.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "io/file.h"
 #include "train/folder.h"
+
+#include "harness.h"
 
 static char top[64];
 
 static int make_top(void **state)
 {
-    (void)state;
     strcpy(top, "/tmp/plimsoll-folder-XXXXXX");
     return mkdtemp(top) ? 0 : -1;
 }
 
 static int remove_top(void **state)
 {
-    (void)state;
     struct error e;
     return tree_remove(top, &e);
 }
@@ -100,9 +91,8 @@ static int64_t latest(struct folder *f)
     return step;
 }
 
-static void test_open(void **state)
+TEST(test_open)
 {
-    (void)state;
     struct folder f;
     struct error e = {0};
     char *dir = in_top("a/b/run");
@@ -143,9 +133,8 @@ static void test_open(void **state)
 
 /* A run without a checkpoint may be begun again; a checkpoint, also one that a kill left under its
  * old name, and a model are kept. */
-static void test_again(void **state)
+TEST(test_again)
 {
-    (void)state;
     struct folder f;
     struct error e = {0};
     char *dir = in_top("again");
@@ -171,9 +160,8 @@ static void test_again(void **state)
 }
 
 /* A run without any step removes all its own files, and no others. */
-static void test_abandon(void **state)
+TEST(test_abandon)
 {
-    (void)state;
     struct folder f;
     struct error e = {0};
     const char *path;
@@ -195,9 +183,8 @@ static void test_abandon(void **state)
     assert_false(file_exists(in_top("given/.lock")) || file_exists(in_top("given/checkpoints")));
 }
 
-static void test_read_only(void **state)
+TEST(test_read_only)
 {
-    (void)state;
     if (geteuid() == 0) skip(); /* root may write anywhere */
     mkdir(in_top("readonly"), 0555);
     refuses(in_top("readonly"), false, PL_FAIL, "cannot");
@@ -207,9 +194,8 @@ static void test_read_only(void **state)
 }
 
 /* The lock is per open file, so a child process acts as the other run. */
-static void test_lock(void **state)
+TEST(test_lock)
 {
-    (void)state;
     struct folder f, g;
     struct error e = {0};
     char *dir = in_top("lock"), pid[32];
@@ -236,9 +222,8 @@ static void test_lock(void **state)
     folder_close(&g);
 }
 
-static void test_checkpoints(void **state)
+TEST(test_checkpoints)
 {
-    (void)state;
     struct folder f;
     open_folder(&f, in_top("c"), false);
     assert_int_equal(latest(&f), -1);
@@ -265,9 +250,8 @@ static void test_checkpoints(void **state)
 }
 
 /* Saving allocates no memory: see the struct. */
-static void test_no_allocation(void **state)
+TEST(test_no_allocation)
 {
-    (void)state;
     struct folder f;
     struct error e = {0};
     const char *path;
@@ -284,9 +268,8 @@ static void test_no_allocation(void **state)
 
 /* States after a kill: a folder being written, one without DONE, one being removed, one whose
  * replacement is missing. */
-static void test_after_kill(void **state)
+TEST(test_after_kill)
 {
-    (void)state;
     struct folder f;
     struct error e = {0};
     const char *path;
@@ -321,9 +304,8 @@ static void test_after_kill(void **state)
     folder_close(&f);
 }
 
-static void test_stale_staging(void **state)
+TEST(test_stale_staging)
 {
-    (void)state;
     struct folder f;
     struct error e = {0};
     const char *path;
@@ -348,9 +330,8 @@ static void publish(struct folder *f, enum folder_model which, const char *conte
     if (folder_model_publish(f, which, &e)) fail_msg("%s", e.text);
 }
 
-static void test_model(void **state)
+TEST(test_model)
 {
-    (void)state;
     struct folder f;
     char path[FOLDER_PATH];
     open_folder(&f, in_top("m"), false);
@@ -367,9 +348,8 @@ static void test_model(void **state)
 
 /* The best model lies among the checkpoints and is none: it is not counted, not resumed from, and
  * not removed with the old ones. After a kill its incomplete folder is removed or restored. */
-static void test_best(void **state)
+TEST(test_best)
 {
-    (void)state;
     struct folder f;
     struct error e = {0};
     int64_t count;
@@ -411,9 +391,8 @@ static void check_metrics_cut(const char *before, int64_t step, const char *afte
     folder_close(&f);
 }
 
-static void test_metrics(void **state)
+TEST(test_metrics)
 {
-    (void)state;
     struct folder f;
     struct error e = {0};
     open_folder(&f, in_top("metrics"), false);
@@ -439,9 +418,8 @@ static void test_metrics(void **state)
     check_metrics_cut("", 5, "");
 }
 
-static void test_space(void **state)
+TEST(test_space)
 {
-    (void)state;
     struct folder f;
     struct error e = {0};
     open_folder(&f, in_top("space"), false);
@@ -453,14 +431,4 @@ static void test_space(void **state)
     folder_close(&f);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_open),          cmocka_unit_test(test_again),      cmocka_unit_test(test_abandon),
-        cmocka_unit_test(test_read_only),     cmocka_unit_test(test_lock),       cmocka_unit_test(test_checkpoints),
-        cmocka_unit_test(test_no_allocation), cmocka_unit_test(test_after_kill), cmocka_unit_test(test_stale_staging),
-        cmocka_unit_test(test_model),         cmocka_unit_test(test_best),       cmocka_unit_test(test_metrics),
-        cmocka_unit_test(test_space),
-    };
-    return cmocka_run_group_tests(tests, make_top, remove_top);
-}
+MAIN(make_top, remove_top)

@@ -8,17 +8,6 @@
  *
  * Every launch runs on guarded copies (guarded.h).
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "cpu/cpu.h"
 #include "cpu/products/gemm.h"
 #include "cpu/products/micro.h"
@@ -26,13 +15,15 @@
 #include "cpu/products/onednn.h"
 #include "cpu/products/pack.h"
 #include "graph/ops.h"
+
+#include "harness.h"
 #include "guarded.h"
 
 static const enum dtype floats[] = {DT_F32, DT_BF16, DT_F16};
 
 /* --- random numbers ------------------------------------------------------------------ */
 
-static uint64_t seed, state;
+static uint64_t state;
 
 static void seed_set(uint64_t s) { seed = state = s; }
 
@@ -43,7 +34,7 @@ static uint64_t random_word(void)
 }
 
 /* Uniform in [-1, 1). */
-static double uniform(void) { return (double)(int64_t)random_word() * 0x1p-63; }
+static double symmetric(void) { return (double)(int64_t)random_word() * 0x1p-63; }
 
 /* --- tensors ------------------------------------------------------------------------------ */
 
@@ -69,7 +60,7 @@ static struct operand operand_new(const struct tensor *t)
     memcpy(x.dim, t->dim, sizeof x.dim);
     memcpy(x.stride, t->stride, sizeof x.stride);
     x.data = mem_alloc((size_t)tensor_span(t) * dtype_size(t->dtype) + 64);
-    for (int64_t i = 0; i < tensor_span(t); i++) dtype_store(x.data, x.dtype, i, uniform());
+    for (int64_t i = 0; i < tensor_span(t); i++) dtype_store(x.data, x.dtype, i, symmetric());
     return x;
 }
 
@@ -233,9 +224,8 @@ static bool product_onednn(const struct product *p, int *differ)
     return takes;
 }
 
-static void test_onednn(void **unused)
+TEST(test_onednn)
 {
-    (void)unused;
     static const int64_t shapes[][3] = {{5, 12, 64}, {33, 50, 129}, {130, 97, 270}, {64, 192, 256}};
     int taken = 0, asked = 0, differ = 0;
     seed_set(6);
@@ -277,9 +267,8 @@ static void product_test(const struct product *p)
     call_free(&c);
 }
 
-static void test_matmul_shapes(void **unused)
+TEST(test_matmul_shapes)
 {
-    (void)unused;
     static const int64_t sizes[] = {1, 2, 3, 7, 17, 65, 129};
     seed_set(1);
     for (size_t m = 0; m < COUNT(sizes); m++)
@@ -294,9 +283,8 @@ static void test_matmul_shapes(void **unused)
 }
 
 /* Sums over several K blocks, tiles over several blocks of rows and columns. */
-static void test_matmul_blocks(void **unused)
+TEST(test_matmul_blocks)
 {
-    (void)unused;
     static const struct product table[] = {
         {200, 37, 257}, {17, 800, 300}, {400, 9, 513}, {5, 13, 1100},
         {1, 100, 2500}, {4, 70, 1025},  {390, 780, 3}, {3, 5, 0},
@@ -312,9 +300,8 @@ static void test_matmul_blocks(void **unused)
         }
 }
 
-static void test_matmul_dtypes(void **unused)
+TEST(test_matmul_dtypes)
 {
-    (void)unused;
     seed_set(3);
     for (int which = 0; which < 27 * 8; which++) {
         int types = which / 8;
@@ -326,9 +313,8 @@ static void test_matmul_dtypes(void **unused)
     }
 }
 
-static void test_linear(void **unused)
+TEST(test_linear)
 {
-    (void)unused;
     static const int64_t shapes[][3] = {{1, 1, 1},   {1, 65, 300},  {3, 17, 7},     {4, 129, 1030},
                                         {5, 12, 64}, {33, 50, 129}, {130, 97, 270}, {48, 96, 1100}};
     seed_set(4);
@@ -342,14 +328,13 @@ static void test_linear(void **unused)
 }
 
 /* Neither index of A or B is contiguous, and rows of C have gaps. */
-static void test_gemm_strides(void **unused)
+TEST(test_gemm_strides)
 {
-    (void)unused;
     enum { M = 19, N = 26, K = 33, LD = 31 };
     static float a[M * K * 6], b[K * N * 6], c[M * LD];
     seed_set(5);
-    for (size_t i = 0; i < COUNT(a); i++) a[i] = (float)uniform();
-    for (size_t i = 0; i < COUNT(b); i++) b[i] = (float)uniform();
+    for (size_t i = 0; i < COUNT(a); i++) a[i] = (float)symmetric();
+    for (size_t i = 0; i < COUNT(b); i++) b[i] = (float)symmetric();
     memset(c, 0xFF, sizeof c);
     struct gemm g =
         {.M = M, .N = N, .K = K, .a = {a, DT_F32, 3 * K, 3}, .b = {b, DT_F32, 2 * N, 2}, .c = {c, DT_F32, LD, 1}};
@@ -392,9 +377,8 @@ static void pack_bf16_test(int width, int group, int whole, int64_t across, int6
     for (int64_t x = size; x < size + GUARD; x++) assert_int_equal(to[x], 0xFFFF);
 }
 
-static void test_pack_bf16(void **unused)
+TEST(test_pack_bf16)
 {
-    (void)unused;
     static const int64_t sizes[] = {1, 2, 3, 4, 5, 8, 12, 17, 33, 64, 70};
     static const struct { int width, group, whole; } kinds[] = {{8, 2, 2}, {8, 4, 4}, {12, 2, 2}, {12, 4, 4},
                                                                 {32, 2, 2}, {32, 4, 4}, {32, 2, 32}, {32, 32, 32}};
@@ -416,8 +400,8 @@ static void micro_bf16_product(const struct micro_bf16 *h, int64_t K, bool add)
     static uint16_t a[TILE_ROWS * K_MAX], b[NR_MAX * K_MAX], pa[TILE_ROWS * K_MAX], pb[NR_MAX * K_MAX];
     static float c[TILE_ROWS * (NR_MAX + GAP)];
     int64_t ldc = h->nr + GAP;
-    for (int64_t i = 0; i < h->mr * K; i++) a[i] = f32_to_bf16((float)uniform());
-    for (int64_t i = 0; i < h->nr * K; i++) b[i] = f32_to_bf16((float)uniform());
+    for (int64_t i = 0; i < h->mr * K; i++) a[i] = f32_to_bf16((float)symmetric());
+    for (int64_t i = 0; i < h->nr * K; i++) b[i] = f32_to_bf16((float)symmetric());
     for (int64_t i = 0; i < h->mr * ldc; i++) c[i] = (float)(i % 7);
     pack_panels_bf16(pa, h->mr, h->group, h->group, a, K, 1, h->mr, K);
     pack_panels_bf16(pb, h->nr, h->group_b, h->group, b, 1, h->nr, h->nr, K);
@@ -469,9 +453,8 @@ static void micro_bf16_narrow(const struct micro_bf16 *h)
     }
 }
 
-static void test_micro_bf16(void **unused)
+TEST(test_micro_bf16)
 {
-    (void)unused;
     const struct micro_bf16 *v = micro_bf16_vectors(), *sets[] = {v, micro_bf16_tiles()};
     if (v) {
         assert_true(PANEL_A % v->mr == 0 && v->mr <= MR_MAX && v->group <= GROUP_MAX && v->group_b == v->group);
@@ -491,9 +474,8 @@ static void test_micro_bf16(void **unused)
 
 /* Batches of transposed and widely strided matrices, on both sides of the "many batches"
  * threshold. */
-static void test_bmm_strides(void **unused)
+TEST(test_bmm_strides)
 {
-    (void)unused;
     enum { M = 7, N = 9, K = 21 };
     seed_set(12);
     for (int64_t B = 1; B <= 5; B += 2)
@@ -528,9 +510,8 @@ static void test_bmm_strides(void **unused)
 }
 
 /* Launches that the match function rejects run on the reference. */
-static void test_match(void **unused)
+TEST(test_match)
 {
-    (void)unused;
     struct tensor a = tensor_new(DT_F32, 2, (int64_t[]){4, 6}), b = tensor_new(DT_F32, 2, (int64_t[]){6, 5});
     struct tensor c = tensor_new(DT_F32, 2, (int64_t[]){4, 5});
     union attr attr = {.matmul = {.dtype = DT_F32}};
@@ -744,9 +725,8 @@ static void attention_test(const struct shape *n)
     call_free(&f);
 }
 
-static void test_attention(void **unused)
+TEST(test_attention)
 {
-    (void)unused;
     static const struct shape table[] = {
         {1, 1, 1, 1, 1, 1}, {1, 1, 7, 1, 1, 3}, {2, 3, 2, 2, 1, 7}, {1, 17, 17, 2, 2, 64}, {1, 65, 129, 2, 1, 17},
         {1, 129, 65, 3, 1, 33}, {2, 13, 13, 6, 2, 12}, {1, 50, 50, 1, 1, 256}, {1, 100, 24, 1, 1, 65},
@@ -763,9 +743,8 @@ static void test_attention(void **unused)
 }
 
 /* Windows smaller and larger than tiles and blocks, masks, and both; some queries see no key. */
-static void test_attention_windows_and_masks(void **unused)
+TEST(test_attention_windows_and_masks)
 {
-    (void)unused;
     static const struct shape table[] = {
         {1, 1, 1, 1, 1, 1, .window = 1},        {2, 9, 9, 2, 1, 7, .window = 2},
         {1, 65, 129, 2, 1, 17, .window = 30},   {1, 129, 65, 3, 1, 33, .window = 12},
@@ -784,9 +763,8 @@ static void test_attention_windows_and_masks(void **unused)
 
 /* All keys that a query sees have a bias much larger than the scores: the result is still
  * finite. */
-static void test_attention_large_bias(void **unused)
+TEST(test_attention_large_bias)
 {
-    (void)unused;
     enum { T = 30, D = 8 };
     struct call f = {.nin = 4, .nout = 2}, b = {.nin = 7, .nout = 3};
     f.attr.attention.scale = b.attr.attention.scale = 0.3f;
@@ -810,9 +788,8 @@ static void test_attention_large_bias(void **unused)
     call_free(&f);
 }
 
-static void test_attention_dtypes(void **unused)
+TEST(test_attention_dtypes)
 {
-    (void)unused;
     seed_set(7);
     for (int which = 0; which < 8; which++) {
         struct shape n = {1, 70, 210, 4, 2, 20, .causal = which & 1, .strided = which >> 1 & 1,
@@ -824,9 +801,8 @@ static void test_attention_dtypes(void **unused)
 }
 
 /* Scores in the hundreds: the running maximum must avoid overflow. */
-static void test_attention_large(void **unused)
+TEST(test_attention_large)
 {
-    (void)unused;
     enum { T = 40, D = 8 };
     struct call f = {.nin = 3, .nout = 2};
     f.attr.attention.scale = 400.0f;
@@ -842,9 +818,8 @@ static void test_attention_large(void **unused)
 }
 
 /* A NaN in a key reaches every query that sees this key, and no other. */
-static void test_attention_nan(void **unused)
+TEST(test_attention_nan)
 {
-    (void)unused;
     enum { T = 30, D = 4, BAD = 11 };
     struct call f = {.nin = 3, .nout = 2};
     f.attr.attention.scale = 0.5f, f.attr.attention.causal = 1;
@@ -859,25 +834,4 @@ static void test_attention_nan(void **unused)
     call_free(&f);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_matmul_shapes),
-        cmocka_unit_test(test_matmul_blocks),
-        cmocka_unit_test(test_matmul_dtypes),
-        cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_gemm_strides),
-        cmocka_unit_test(test_match),
-        cmocka_unit_test(test_onednn),
-        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_attention_dtypes),
-        cmocka_unit_test(test_bmm_strides),
-        cmocka_unit_test(test_pack_bf16),
-        cmocka_unit_test(test_micro_bf16),
-        cmocka_unit_test(test_attention_windows_and_masks),
-        cmocka_unit_test(test_attention_large_bias),
-        cmocka_unit_test(test_attention_large),
-        cmocka_unit_test(test_attention_nan),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

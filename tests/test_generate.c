@@ -3,28 +3,14 @@
  * model, a token allocates nothing, what does not fit is refused and loses nothing; several texts
  * at once, and how many are planned.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "infer/generate.h"
+
+#include "harness.h"
 
 enum { CACHE = 40, LENGTH = 33 };
 
 static struct config config;
 static int32_t ids[CACHE + 1];
-
-static void must(int rc, const struct error *e)
-{
-    if (rc) fail_msg("%s", e->text);
-}
 
 static void start_texts(struct generator *a, int64_t chunk, int64_t texts)
 {
@@ -55,7 +41,6 @@ static void assert_near(const float *x, const float *y, int64_t n, const char *w
 
 static int set_up(void **state)
 {
-    (void)state;
     struct error e;
     config_init(&config);
     must(config_set(&config, "model.preset=llama-tiny", &e), &e);
@@ -67,14 +52,12 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    (void)state;
     config_free(&config);
     return 0;
 }
 
-static void test_pieces(void **state)
+TEST(test_pieces)
 {
-    (void)state;
     static const int64_t pieces[][4] = {{1, 1, 31}, {5, 16, 12}, {32, 1}, {7, 7, 7, 12}};
     struct generator whole, a;
     struct error e;
@@ -101,9 +84,8 @@ static void test_pieces(void **state)
     generator_close(&whole);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     struct generator a;
     struct error e;
     start(&a, 0);
@@ -134,9 +116,8 @@ static struct text_tokens text_of(int i, int64_t place)
 
 /* A text's logits are those of the text alone; and at the same number of texts at once they have
  * the same bits, whatever the others are, where the text is, and when it begins. */
-static void test_texts(void **state)
+TEST(test_texts)
 {
-    (void)state;
     static float alone[TEXTS][VOCABULARY], together[TEXTS][VOCABULARY];
     struct generator one, a;
     struct text_tokens x[TEXTS];
@@ -236,9 +217,8 @@ static void assert_same(const struct asked *x, const struct asked *y)
 /* Answers of several prompts at once are those of one prompt at a time, greedy or drawn, and come
  * in order; tokens that end an answer make them of different lengths. A prompt that cannot be used
  * is left out. */
-static void test_queue(void **state)
+TEST(test_queue)
 {
-    (void)state;
     static const int64_t batches[] = {1, 2, 5, 16};
     static char *stops[] = {"a"};
     static const int32_t ends[] = {7, 40, 77, 100, 130, 200, 201, 202, 250};
@@ -326,9 +306,8 @@ static int check_golden(void *to, uint64_t i, const struct answer *a, struct err
 }
 
 /* Prompts of tests/golden/generate.txt for one model, all at once. */
-static void test_golden(void **state)
+TEST(test_golden)
 {
-    (void)state;
     struct golden q = {0};
     struct config c;
     struct generator a;
@@ -378,9 +357,8 @@ static int next_of_count(void *to, struct prompt *out, bool *more, struct error 
     return PL_OK;
 }
 
-static void test_pool(void **state)
+TEST(test_pool)
 {
-    (void)state;
     struct tokenizer *t;
     struct generator a;
     struct generate g;
@@ -406,9 +384,8 @@ static void test_pool(void **state)
 
 /* Without a number of prompts at once, the planner takes as many as the budget holds; the smallest
  * budget is that of one. */
-static void test_plan(void **state)
+TEST(test_plan)
 {
-    (void)state;
     struct generator a;
     struct error e;
     char key[64];
@@ -444,11 +421,4 @@ static void test_plan(void **state)
     generator_close(&a);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pieces), cmocka_unit_test(test_refused),
-                                       cmocka_unit_test(test_texts),  cmocka_unit_test(test_queue),
-                                       cmocka_unit_test(test_golden), cmocka_unit_test(test_pool),
-                                       cmocka_unit_test(test_plan)};
-    return cmocka_run_group_tests(tests, set_up, tear_down);
-}
+MAIN(set_up, tear_down)

@@ -16,8 +16,6 @@
 #include "optest.h"
 #include "h200_trace.h"
 
-#include <unistd.h>
-
 #include "io/file.h"
 #include "plan/lanes.h"
 #include "cost/profile.h"
@@ -110,9 +108,8 @@ static double sum_nodes(const struct run *r, const struct profile *p, struct tim
 
 static double replayed(double sum, double launches) { return LOADED * sum + GAP * launches; }
 
-static void test_fit(void **state)
+TEST(test_fit)
 {
-    (void)state;
     struct gpu_samples s = {0};
     struct profile ideal, p, again;
     struct error e = {0};
@@ -172,9 +169,8 @@ static const struct unmeasured {
     {"llama-7b", 2, 2, 2048, 8, "all", 0.03},
 };
 
-static void test_predicts(void **state)
+TEST(test_predicts)
 {
-    (void)state;
     char path[] = "/tmp/plimsoll-GPU-XXXXXX";
     struct profile ideal, p;
     struct error e = {0};
@@ -253,9 +249,8 @@ static const char *const offload_settings[] = {"optimizer", "[optimizer, masters
 
 /* Copies overlap with compute as the tape's waits allow: never less than the longer lane, never
  * more than the sum. */
-static void test_lanes(void **state)
+TEST(test_lanes)
 {
-    (void)state;
     struct profile ideal;
     profile_default(&ideal, DEVICE_CUDA, 0);
     for (size_t i = 0; i < 3 * COUNT(offload_settings); i++) {
@@ -333,9 +328,8 @@ static void refuses(const struct text *t, const char *from, const char *to, cons
     text_free(&bad);
 }
 
-static void test_damaged(void **state)
+TEST(test_damaged)
 {
-    (void)state;
     struct profile p;
     struct text t = {0};
     profile_default(&p, DEVICE_CUDA, 0);
@@ -363,9 +357,8 @@ static void test_damaged(void **state)
 
 /* A different kernel is farther away than different extents; a copy within the GPU is a different
  * class from one to or from the host. */
-static void test_nearest(void **state)
+TEST(test_nearest)
 {
-    (void)state;
     struct calibration *c = &given;
     memset(c, 0, sizeof *c);
     for (int i = 0; i < 3; i++) {
@@ -396,9 +389,8 @@ static void test_nearest(void **state)
     graph_free(&g);
 }
 
-static void test_stored(void **state)
+TEST(test_stored)
 {
-    (void)state;
     struct profile p;
     struct error e = {0};
     assert_true(profile_is_stored("h200") && !profile_is_stored("rtx-4090"));
@@ -432,9 +424,8 @@ static int access_of(enum op op, enum dtype type, const int64_t dim[3], uint64_t
 }
 
 /* 16 bytes where rows and every address allow it, else an element; copies take what fits. */
-static void test_access(void **state)
+TEST(test_access)
 {
-    (void)state;
     assert_int_equal(access_of(OP_SOFTMAX, DT_BF16, (int64_t[]){2, 3, 8}, 256, 0), 16);
     assert_int_equal(access_of(OP_SOFTMAX, DT_BF16, (int64_t[]){2, 3, 12}, 0, 0), 2);
     assert_int_equal(access_of(OP_SOFTMAX, DT_BF16, (int64_t[]){2, 3, 8}, 8, 0), 2);
@@ -491,9 +482,8 @@ static int window_access_of(bool backward, enum dtype type, enum dtype table, in
     return q.kernel->access(&q);
 }
 
-static void test_window_access(void **state)
+TEST(test_window_access)
 {
-    (void)state;
     for (int backward = 0; backward < 2; backward++) {
         assert_int_equal(window_access_of(backward, DT_F32, DT_F32, 4, 0, 256), 16);
         assert_int_equal(window_access_of(backward, DT_F32, DT_F32, 6, 0, 0), 4);
@@ -557,9 +547,8 @@ static const char *attention_form(enum dtype type, int64_t B, int64_t T, int64_t
     return form_of(OP_ATTENTION, &query);
 }
 
-static void test_forms(void **state)
+TEST(test_forms)
 {
-    (void)state;
     assert_string_equal(copy_form(2, 8, 9, true), "transposed");
     assert_string_equal(copy_form(2, 8, 9, false), "by rows");
     assert_string_equal(copy_form(2, 7, 9, true), "by rows"); /* tiles would be mostly empty */
@@ -583,9 +572,8 @@ static void test_forms(void **state)
 }
 
 /* Every kernel with forms has at least two, with different names. */
-static void test_form_names(void **state)
+TEST(test_form_names)
 {
-    (void)state;
     for (int f = 0; cuda_kernels[f]; f++)
         for (const struct kernel *k = cuda_kernels[f]; k->op != OP_NONE; k++) {
             if (!k->forms) continue;
@@ -595,13 +583,4 @@ static void test_form_names(void **state)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fit),        cmocka_unit_test(test_predicts),      cmocka_unit_test(test_damaged),
-        cmocka_unit_test(test_nearest),    cmocka_unit_test(test_lanes),         cmocka_unit_test(test_stored),
-        cmocka_unit_test(test_access),     cmocka_unit_test(test_window_access), cmocka_unit_test(test_forms),
-        cmocka_unit_test(test_form_names),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -1,14 +1,9 @@
 /*
  * test_grounding.c: what the queries of an image are matched with (models/grounding.h).
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <string.h>
-
 #include "models/grounding.h"
+
+#include "harness.h"
 
 enum { M = 4, Q = 3, W = M + Q };
 
@@ -36,18 +31,16 @@ static void check(const bool is_mask[M], const int32_t target[Q], const char *co
 
 static const bool three[M] = {true, true, true, false};
 
-static void test_several(void **state)
+TEST(test_several)
 {
-    (void)state;
     check(three, (int32_t[]){1, 0, 2},
           (const char *const[]){"xxx.|...", "xxx.|...", "xxx.|...", "....|xxx", "....|xxx", "....|xxx"},
           (int32_t[]){1, 0, 2, M, M + 1, M + 2});
 }
 
 /* Queries with the same target are no wrong answers for each other. */
-static void test_same_target(void **state)
+TEST(test_same_target)
 {
-    (void)state;
     check(three, (int32_t[]){1, 1, 2},
           (const char *const[]){"xxx.|...", "xxx.|...", "xxx.|...", "....|x.x", "....|.xx", "....|xxx"},
           (int32_t[]){1, 1, 2, M, M + 1, M + 2});
@@ -58,9 +51,8 @@ static void test_same_target(void **state)
 
 /* One query: the second row is the first again. An image without queries has no answers, and rows
  * without inf. */
-static void test_few(void **state)
+TEST(test_few)
 {
-    (void)state;
     check(three, (int32_t[]){-100, 2, -1},
           (const char *const[]){"xxx.|...", "xxx.|...", "xxx.|...", "xxx.|...", "xxx.|...", "xxx.|..."},
           (int32_t[]){-100, 2, -100, -100, 2, -100});
@@ -69,9 +61,4 @@ static void test_few(void **state)
           (int32_t[]){-100, -100, -100, -100, -100, -100});
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_several), cmocka_unit_test(test_same_target),
-                                       cmocka_unit_test(test_few)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

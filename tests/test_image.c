@@ -3,18 +3,6 @@
  * inputs and the expected results are in tests/golden/image; tests/golden/make_image.py made both
  * with another library.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "base/random.h"
 #include "data/masks/annotation.h"
 #include "data/images/jpeg.h"
@@ -25,6 +13,8 @@
 #include "io/png.h"
 #include "report/draw.h"
 
+#include "harness.h"
+
 static char *golden(const char *name, size_t *n)
 {
     char path[256], *bytes;
@@ -32,11 +22,6 @@ static char *golden(const char *name, size_t *n)
     snprintf(path, sizeof path, "tests/golden/image/%s", name);
     if (file_read(path, 1 << 24, &bytes, n, &e)) fail_msg("%s", e.text);
     return bytes;
-}
-
-static void assert_says(const struct error *e, const char *part)
-{
-    if (!strstr(e->text, part)) fail_msg("expected \"%s\" in the message: %s", part, e->text);
 }
 
 /* ---- PNG ---- */
@@ -82,9 +67,8 @@ static void check_numbers(const char *name, uint32_t depth, int (*at)(int, int),
 
 static int bit_at(int x, int y) { return grey_at(x, y) > 127; }
 
-static void test_png_numbers(void **state)
+TEST(test_png_numbers)
 {
-    (void)state;
     for (enum png_as as = PNG_AS_STORED; as <= PNG_AS_LABELS; as++) {
         check_numbers("grey8.png", 8, grey_at, as);
         check_numbers("grey16.png", 16, deep_at, as);
@@ -115,9 +99,8 @@ static int palette_at(int x, int y, int c)
     return colours[index_at(x, y)][c];
 }
 
-static void test_png_rgb(void **state)
+TEST(test_png_rgb)
 {
-    (void)state;
     check_rgb("rgb.png", rgb_at);
     check_rgb("rgba.png", rgb_at);
     check_rgb("grey8.png", grey3_at);
@@ -147,9 +130,8 @@ static void png_bad(const char *name, enum png_as as, size_t room, const char *s
     mem_free(bytes);
 }
 
-static void test_png_refused(void **state)
+TEST(test_png_refused)
 {
-    (void)state;
     png_bad("truncated.png", PNG_AS_STORED, 0, "ends too early");
     png_bad("badcrc.png", PNG_AS_STORED, 0, "the PNG cannot be read");
     png_bad("huge.png", PNG_AS_STORED, 0, "60000x60000");
@@ -159,9 +141,8 @@ static void test_png_refused(void **state)
 }
 
 /* Written images are read back, one-bit images and strides included. */
-static void test_png_write(void **state)
+TEST(test_png_write)
 {
-    (void)state;
     uint8_t pixels[H][W * 4 + 5], back[H * W * 4];
     for (size_t i = 0; i < sizeof pixels; i++) ((uint8_t *)pixels)[i] = (uint8_t)(i * 37 % 251);
     char path[] = "/tmp/plimsoll-image-XXXXXX";
@@ -218,9 +199,8 @@ static void check_jpeg(struct jpg *j, const char *name, uint32_t w, uint32_t h, 
     mem_free(bytes);
 }
 
-static void test_jpeg_kinds(void **state)
+TEST(test_jpeg_kinds)
 {
-    (void)state;
     struct jpg *j = jpg_new(NULL);
     check_jpeg(j, "base", 83, 61, 3);
     check_jpeg(j, "grey", 83, 61, 1);
@@ -234,9 +214,8 @@ static void test_jpeg_kinds(void **state)
     jpg_free(j);
 }
 
-static void test_jpeg_scaled(void **state)
+TEST(test_jpeg_scaled)
 {
-    (void)state;
     assert_int_equal(jpg_divisor(2250, 1500, 1024), 2);
     assert_int_equal(jpg_divisor(2000, 1500, 1024), 2); /* 1000 is within 3 % */
     assert_int_equal(jpg_divisor(1500, 1980, 1024), 1);
@@ -276,9 +255,8 @@ static void jpeg_bad(struct jpg *j, const char *name, const char *says)
 }
 
 /* After a failure the reader can read the next file. */
-static void test_jpeg_refused(void **state)
+TEST(test_jpeg_refused)
 {
-    (void)state;
     struct jpg *j = jpg_new(NULL);
     jpeg_bad(j, "truncated.jpg", "Premature end");
     jpeg_bad(j, "noend.jpg", "Premature end");
@@ -343,9 +321,8 @@ static void check_same(struct jpg *strict, struct jpg *tolerant, const char *byt
 
 /* A byte changed, or the end truncated: the strict reader rejects exactly the files for which the
  * tolerant one counts a warning. After 400 files, most of them damaged, both read an intact one. */
-static void test_jpeg_damaged(void **state)
+TEST(test_jpeg_damaged)
 {
-    (void)state;
     enum { W = 120, H = 90 };
     struct jpg *strict = jpg_new(NULL), *tolerant = jpg_new(&(struct jpg_limits){.tolerant = true});
     struct text file = {0};
@@ -377,9 +354,8 @@ static void test_jpeg_damaged(void **state)
     jpg_free(tolerant);
 }
 
-static void test_jpeg_write(void **state)
+TEST(test_jpeg_write)
 {
-    (void)state;
     size_t n;
     uint8_t *pixels = (uint8_t *)golden("base.rgb", &n), *back = NULL;
     struct text file = {0};
@@ -442,9 +418,8 @@ static void check_resize(const char *name, struct resize_view v)
     mem_free(want);
 }
 
-static void test_resize(void **state)
+TEST(test_resize)
 {
-    (void)state;
     check_resize("down", (struct resize_view){.to_width = 64, .to_height = 43});
     check_resize("slight", (struct resize_view){.to_width = 137, .to_height = 91});
     check_resize("up", (struct resize_view){.to_width = 211, .to_height = 141});
@@ -455,9 +430,8 @@ static void test_resize(void **state)
 }
 
 /* A uniform colour is unchanged at all sizes; so are single pixels. */
-static void test_resize_flat(void **state)
+TEST(test_resize_flat)
 {
-    (void)state;
     for (uint32_t trial = 0; trial < 200; trial++) {
         struct resize_view v = {.width = 1 + trial * 7 % 61,
                                 .height = 1 + trial * 5 % 43,
@@ -474,9 +448,8 @@ static void test_resize_flat(void **state)
     }
 }
 
-static void test_resize_sizes(void **state)
+TEST(test_resize_sizes)
 {
-    (void)state;
     uint32_t w, h;
     resize_longest(2250, 1500, 1024, &w, &h);
     assert_int_equal(w, 1024);
@@ -495,9 +468,8 @@ static void test_resize_sizes(void **state)
 /* ---- gunzip ---- */
 
 /* Two members and padding; the same file truncated. `gzip` of "plimsoll\n". */
-static void test_gunzip(void **state)
+TEST(test_gunzip)
 {
-    (void)state;
     static const uint8_t member[] = {0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x03,
                                      0x2b, 0xc8, 0xc9, 0xcc, 0x2d, 0xce, 0xcf, 0xc9, 0xe1, 0x02,
                                      0x00, 0x86, 0xf5, 0xcd, 0x8e, 0x09, 0x00, 0x00, 0x00};
@@ -560,9 +532,8 @@ static void check_scene(const struct synth_options *o, uint64_t id)
     synth_free(&s);
 }
 
-static void test_synth(void **state)
+TEST(test_synth)
 {
-    (void)state;
     for (uint64_t id = 1; id < 6; id++) check_scene(&(struct synth_options){3, 160, 120, 9}, id);
     check_scene(&(struct synth_options){4, 31, 97, 40}, 7);
     struct synth_scene a, b;
@@ -580,9 +551,8 @@ static void test_synth(void **state)
 static bool pixel_set(const void *of, uint32_t x, uint32_t y) { return ((const uint8_t *)of)[y * 5 + x]; }
 
 /* Compares traced runs with those of rle.h, for every 5x3 image. */
-static void test_trace(void **state)
+TEST(test_trace)
 {
-    (void)state;
     struct traced t = {0};
     for (uint32_t bits = 0; bits < 1 << 15; bits++) {
         uint8_t pixels[15];
@@ -600,9 +570,8 @@ static void test_trace(void **state)
 
 /* ---- drawing ---- */
 
-static void test_draw(void **state)
+TEST(test_draw)
 {
-    (void)state;
     struct canvas p = canvas_new(40, 30, DRAW_WHITE);
     draw_rect(&p, -5, -5, 10, 10, DRAW_BLACK);
     draw_rect(&p, 38, 28, 100, 100, DRAW_BLACK);
@@ -630,25 +599,4 @@ static void test_draw(void **state)
     canvas_free(&r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_png_numbers),
-        cmocka_unit_test(test_png_rgb),
-        cmocka_unit_test(test_png_refused),
-        cmocka_unit_test(test_png_write),
-        cmocka_unit_test(test_jpeg_kinds),
-        cmocka_unit_test(test_jpeg_scaled),
-        cmocka_unit_test(test_jpeg_refused),
-        cmocka_unit_test(test_jpeg_damaged),
-        cmocka_unit_test(test_jpeg_write),
-        cmocka_unit_test(test_resize),
-        cmocka_unit_test(test_resize_flat),
-        cmocka_unit_test(test_resize_sizes),
-        cmocka_unit_test(test_gunzip),
-        cmocka_unit_test(test_synth),
-        cmocka_unit_test(test_trace),
-        cmocka_unit_test(test_draw),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

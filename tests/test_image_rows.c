@@ -3,20 +3,13 @@
  * every image stands where its tokens are; a broken image costs its conversation alone; the rest of
  * a row's room is zeros, whatever was there.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "data/image_rows.h"
+#include "io/file.h"
 #include "io/png.h"
 #include "io/value.h"
+
+#include "harness.h"
 #include "guarded.h"
-#include "temporary_folder.h"
 
 enum { N = 60, SIDE = 4, FEATURES = 3, TOKEN = 7, T = 40, MOST = 4, FLOATS = 3 * SIDE * SIDE };
 
@@ -172,9 +165,8 @@ static uint64_t digest(const struct image_row *x, uint32_t most)
     return hash_bytes(x->pixels, most * FLOATS * sizeof(float), h);
 }
 
-static void test_rows(void **state)
+TEST(test_rows)
 {
-    (void)state;
     static const uint32_t beds[][2] = {{1, 2}, {3, 2}, {4, 9}};
     enum { TAKEN = 70 };
     uint64_t want[TAKEN];
@@ -210,9 +202,8 @@ static void hide(uint32_t i, uint32_t k, bool back)
     assert_int_equal(back ? rename(hidden, file) : rename(file, hidden), 0);
 }
 
-static void test_faults(void **state)
+TEST(test_faults)
 {
-    (void)state;
     struct fixture f;
     uint64_t want[64];
     uint32_t seen[N] = {0}, rows, changed = 0;
@@ -249,9 +240,8 @@ static void test_faults(void **state)
     close_rows(&f);
 }
 
-static void test_too_many_broken(void **state)
+TEST(test_too_many_broken)
 {
-    (void)state;
     struct fixture f;
     struct error e = {0};
     const struct image_row *x;
@@ -269,9 +259,8 @@ static void test_too_many_broken(void **state)
 
 /* --- too many images -------------------------------------------------------------------------- */
 
-static void test_too_many(void **state)
+TEST(test_too_many)
 {
-    (void)state;
     struct conversations c;
     struct error e;
     struct text left = {0};
@@ -313,9 +302,4 @@ static void test_too_many(void **state)
     text_free(&left);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows), cmocka_unit_test(test_faults),
-                                       cmocka_unit_test(test_too_many_broken), cmocka_unit_test(test_too_many)};
-    return cmocka_run_group_tests(tests, make_all, remove_folder);
-}
+MAIN(make_all, remove_folder)

@@ -5,28 +5,16 @@
  *
  * Run from the repository's root: the model is a folder of tests/golden.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "engine/run.h"
 #include "graph/ops.h"
+#include "io/file.h"
 #include "models/images.h"
-#include "temporary_folder.h"
+
+#include "harness.h"
 
 #define FOLDER "tests/golden/llava_clip_llama"
 enum { B = 3, T = 14, FEATURES = 4, IMAGES = 3, PIXELS = 3 * 8 * 8, VOCABULARY = 61, TOKEN = 60 };
 static const int images_of[B] = {2, 0, 1};
-
-static void must(int rc, const struct error *e)
-{
-    if (rc) fail_msg("%s", e->text);
-}
 
 /* --- the batch -------------------------------------------------------------------------------- */
 
@@ -145,9 +133,8 @@ static void assert_near(struct gradients a, struct gradients b)
     if (!(sqrt(off) <= 1e-6 * sqrt(norm))) fail_msg("the gradients differ by %g of their norm", sqrt(off / norm));
 }
 
-static void test_rooms(void **state)
+TEST(test_rooms)
 {
-    (void)state;
     static const struct {
         int room, micro_batch;
     } with[] = {{2, 3}, {2, 1}, {3, 1}, {4, 3}, {0, 1}};
@@ -170,9 +157,8 @@ static bool has_op(const struct graph *g, enum program p, enum op op)
 }
 
 /* Text alone: the graph has no images, and nothing of the tower runs. */
-static void test_no_images(void **state)
+TEST(test_no_images)
 {
-    (void)state;
     struct config c;
     struct run r;
     struct error e;
@@ -193,9 +179,8 @@ static void test_no_images(void **state)
 }
 
 /* Generation: the tower runs with the prompt, not with the tokens of the answer. */
-static void test_generation(void **state)
+TEST(test_generation)
 {
-    (void)state;
     struct config c;
     struct run r;
     struct error e;
@@ -220,9 +205,8 @@ static void test_generation(void **state)
     config_free(&c);
 }
 
-static void test_index(void **state)
+TEST(test_index)
 {
-    (void)state;
     struct model m;
     struct error e;
     int32_t ids[] = {7, TOKEN, TOKEN, 3, TOKEN}, index[5];
@@ -241,9 +225,4 @@ static void test_index(void **state)
     model_close(&m);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_rooms), cmocka_unit_test(test_no_images),
-                                       cmocka_unit_test(test_generation), cmocka_unit_test(test_index)};
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+MAIN(make_folder, remove_folder)

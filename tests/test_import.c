@@ -9,18 +9,11 @@
  *
  * tests/run_config_from.sh tests what files become.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "config/config_rows.h"
 #include "import/import_rows.h"
 #include "io/yaml.h"
+
+#include "harness.h"
 
 static const struct import_row rows[] = {
 #define KEY(program, key, standard, how, ours, detail) {PROGRAM_##program, key, standard, HOW_##how, ours, detail},
@@ -31,9 +24,8 @@ static bool is_simple(enum import_how how) { return how <= HOW_IF_TRUE; }
 
 static bool is_only(enum import_how how) { return how == HOW_ONLY || how == HOW_ONLY_TRUE || how == HOW_ASK; }
 
-static void test_keys(void **state)
+TEST(test_keys)
 {
-    (void)state;
     for (size_t i = 0; i < COUNT(rows); i++) {
         const struct import_row *r = &rows[i];
         if (*r->ours && config_find(r->ours) < 0) fail_msg("%s: there is no key %s", r->key, r->ours);
@@ -64,9 +56,8 @@ static void accepts(const struct import_row *r, const char *value)
     config_free(&c);
 }
 
-static void test_values(void **state)
+TEST(test_values)
 {
-    (void)state;
     for (size_t i = 0; i < COUNT(rows); i++) {
         const struct import_row *r = &rows[i];
         if (r->how == HOW_VALUE && *r->standard) accepts(r, r->standard);
@@ -267,9 +258,8 @@ static void check_ignored(const struct ignored *list, const char *key)
                      key, import_name(list->program), telling[i]);
 }
 
-static void test_ignored(void **state)
+TEST(test_ignored)
 {
-    (void)state;
     int keys = 0;
     for (size_t i = 0; i < COUNT(ignored); i++) {
         const struct ignored *list = &ignored[i];
@@ -403,9 +393,8 @@ static bool agrees(const struct import_row *r, const char *found)
 }
 
 /* Every key of the programs is known, and has the default that it has there. */
-static void test_defaults(void **state)
+TEST(test_defaults)
 {
-    (void)state;
     char program[32], key[128], found[256];
     int keys = 0;
     FILE *f = fopen("tests/golden/import.txt", "r");
@@ -456,9 +445,8 @@ static void keep_defaults(const char *list, struct text *out)
 }
 
 /* What the smallest file of each program becomes: its defaults. */
-static void test_smallest(void **state)
+TEST(test_smallest)
 {
-    (void)state;
     static const struct {
         const char *name, *text, *defaults;
     } cases[] = {
@@ -532,9 +520,8 @@ static void test_smallest(void **state)
 /* --- programs --------------------------------------------------------------------------------- */
 
 /* A file belongs to the program that knows most of its keys. */
-static void test_programs(void **state)
+TEST(test_programs)
 {
-    (void)state;
     static const struct {
         const char *text, *program;
     } cases[] = {
@@ -559,9 +546,8 @@ static void test_programs(void **state)
 }
 
 /* Calls and dictionaries in Python's notation, and what is no data. */
-static void test_python(void **state)
+TEST(test_python)
 {
-    (void)state;
     struct text list = {0};
     struct error e = {0};
     assert_int_equal(read_file("lr = 2e-4\nargs = TrainingArguments(output_dir='out', learning_rate=lr, fp16=False,)\n",
@@ -595,12 +581,4 @@ static void test_python(void **state)
     text_free(&list);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_keys),     cmocka_unit_test(test_values),   cmocka_unit_test(test_ignored),
-        cmocka_unit_test(test_defaults), cmocka_unit_test(test_smallest), cmocka_unit_test(test_programs),
-        cmocka_unit_test(test_python),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -3,21 +3,10 @@
  *
  * Files are written to a fresh folder under TMPDIR and removed at the end.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <fcntl.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "io/file.h"
 #include "io/json.h"
@@ -25,7 +14,7 @@
 #include "io/temporary.h"
 #include "io/yaml.h"
 
-static char folder[256];
+#include "harness.h"
 
 static const char *path_of(const char *name)
 {
@@ -34,27 +23,6 @@ static const char *path_of(const char *name)
     char *p = path[next++ % 4];
     snprintf(p, sizeof path[0], "%s/%s", folder, name);
     return p;
-}
-
-static int make_folder(void **state)
-{
-    (void)state;
-    const char *base = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/plimsoll-io-XXXXXX", base ? base : "/tmp");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    struct error e;
-    return tree_remove(folder, &e);
-}
-
-/* The message must contain `part`. */
-static void assert_says(const struct error *e, const char *part)
-{
-    if (!strstr(e->text, part)) fail_msg("expected \"%s\" in the message: %s", part, e->text);
 }
 
 /* ---- documents ---- */
@@ -78,9 +46,8 @@ static void json_bad(const char *s, size_t n, const char *says)
     bump_free(&b);
 }
 
-static void test_json_read(void **state)
+TEST(test_json_read)
 {
-    (void)state;
     struct bump b = {0};
     struct error e;
     struct value *v = json_good(&b, "\xef\xbb\xbf {\"a\": {\"b\": [1, -2.5e3, true, null, "
@@ -118,9 +85,8 @@ static void test_json_read(void **state)
     bump_free(&b);
 }
 
-static void test_json_refused(void **state)
+TEST(test_json_refused)
 {
-    (void)state;
     static const struct { const char *s, *says;
     } bad[] = {
         {"", "ends too early"},
@@ -170,9 +136,8 @@ static void test_json_refused(void **state)
     json_bad(digits, sizeof digits, "63 characters");
 }
 
-static void test_depth(void **state)
+TEST(test_depth)
 {
-    (void)state;
     enum { MOST = 4000 };
     char nest[2 * MOST + 1];
     struct bump b = {0};
@@ -191,9 +156,8 @@ static void test_depth(void **state)
 }
 
 /* A map beyond the size of the linear search: found by hash, order kept. */
-static void test_large_map(void **state)
+TEST(test_large_map)
 {
-    (void)state;
     enum { N = 20000 };
     struct bump b = {0};
     struct text t = {0};
@@ -225,9 +189,8 @@ static void test_large_map(void **state)
     bump_free(&b);
 }
 
-static void test_json_write(void **state)
+TEST(test_json_write)
 {
-    (void)state;
     struct bump b = {0};
     struct text t = {0};
     struct json_writer w = {.out = &t};
@@ -263,9 +226,8 @@ static void test_json_write(void **state)
     bump_free(&b);
 }
 
-static void test_number_print(void **state)
+TEST(test_number_print)
 {
-    (void)state;
     char out[32];
     unsigned seed = 11;
     assert_string_equal(number_print(0.1, out), "0.1");
@@ -292,9 +254,8 @@ static struct value *yaml_good(struct bump *b, const char *s)
     return v;
 }
 
-static void test_yaml_scalars(void **state)
+TEST(test_yaml_scalars)
 {
-    (void)state;
     struct bump b = {0};
     static const struct { const char *s; enum value_kind kind; const char *text;
     } cases[] = {
@@ -348,9 +309,8 @@ static void test_yaml_scalars(void **state)
     bump_free(&b);
 }
 
-static void test_yaml_read(void **state)
+TEST(test_yaml_read)
 {
-    (void)state;
     struct bump b = {0};
     struct error e;
     struct value *v =
@@ -391,9 +351,8 @@ static void test_yaml_read(void **state)
     bump_free(&b);
 }
 
-static void test_yaml_refused(void **state)
+TEST(test_yaml_refused)
 {
-    (void)state;
     static const struct { const char *s, *says;
     } bad[] = {
         {"a: &x 1\n", "line 1: anchors"},
@@ -431,9 +390,8 @@ static void test_yaml_refused(void **state)
     bump_free(&b);
 }
 
-static void test_yaml_write(void **state)
+TEST(test_yaml_write)
 {
-    (void)state;
     static const char *const documents[] = {
         "{\"a\": {\"b\": [1, 2.5, \"x\", null, true], \"c\": {}}, \"d\": [], \"e\": [[1], {\"f\": [{}, [], [[2]]]}, "
         "\"\"]}",
@@ -506,9 +464,8 @@ static void write_sample(const char *path)
     assert_int_equal(st_write_end(&w, &e), PL_OK);
 }
 
-static void test_safetensors_round_trip(void **state)
+TEST(test_safetensors_round_trip)
 {
-    (void)state;
     const char *path = path_of("sample.safetensors");
     struct st_file f;
     struct error e = {0};
@@ -559,9 +516,8 @@ static void write_raw(const char *path, uint64_t length, const char *header, siz
 
 #define T(name, dtype, shape, begin, end) "\"" name "\": {\"dtype\": \"" dtype "\", \"shape\": " shape ", \"data_offsets\": [" begin ", " end "]}"
 
-static void test_safetensors_lies(void **state)
+TEST(test_safetensors_lies)
 {
-    (void)state;
     static const struct { const char *header; size_t data; const char *says; } bad[] = {
         {"{" T("a", "F32", "[2]", "0", "8") "}", 4, "truncated"},
         {"{" T("a", "F32", "[2]", "0", "8") "}", 12, "12 bytes of data follow"},
@@ -602,9 +558,8 @@ static void test_safetensors_lies(void **state)
     }
 }
 
-static void test_safetensors_length(void **state)
+TEST(test_safetensors_length)
 {
-    (void)state;
     const char *path = path_of("length.safetensors");
     static const uint64_t lengths[] = {3, 1000, 100ull << 20, UINT64_MAX, INT64_MAX, 1ull << 63};
     struct st_file f;
@@ -633,9 +588,8 @@ static void test_safetensors_length(void **state)
 
 /* Tensors of an unsupported dtype are listed with DT_NONE; the code that needs one reports the
  * error. */
-static void test_safetensors_unknown(void **state)
+TEST(test_safetensors_unknown)
 {
-    (void)state;
     const char *path = path_of("unknown.safetensors");
     const char *header = "{" T("q", "F8_E4M3", "[3]", "0", "3") ", " T("m", "BOOL", "[1,1,1,1,1,1,1,1]", "3", "4") ", "
                          T("e", "F32", "[0, 9223372036854775807, 9223372036854775807]", "4", "4") "}   ";
@@ -650,9 +604,8 @@ static void test_safetensors_unknown(void **state)
     st_close(&f);
 }
 
-static void test_safetensors_write_failures(void **state)
+TEST(test_safetensors_write_failures)
 {
-    (void)state;
     struct st_writer w;
     struct error e = {0};
     assert_int_equal(st_write_begin(&w, path_of("no/such/folder"), specs, 1, NULL, 0, &e), PL_FAIL);
@@ -688,9 +641,8 @@ static void test_safetensors_write_failures(void **state)
 
 /* ---- files ---- */
 
-static void test_files(void **state)
+TEST(test_files)
 {
-    (void)state;
     struct error e = {0};
     char *bytes;
     size_t n;
@@ -748,9 +700,8 @@ static void test_files(void **state)
     assert_int_equal(tree_remove(path_of("x"), &e), PL_OK);
 }
 
-static void test_json_memory(void **state)
+TEST(test_json_memory)
 {
-    (void)state;
     struct text t = {0};
     struct bump b = {0};
     struct value *v;
@@ -774,9 +725,8 @@ static int count_member(void *user, const struct value *member, struct error *e)
     return strcmp(member->key, "stop") ? PL_OK : error_set(e, PL_FAIL, "stopped");
 }
 
-static void test_json_each(void **state)
+TEST(test_json_each)
 {
-    (void)state;
     static const struct { const char *text, *keys, *says;
     } cases[] = {
         {"{}", "", NULL},
@@ -804,9 +754,8 @@ static void test_json_each(void **state)
 }
 
 /* A header of many small values in one entry: 25 times its length as a tree. */
-static void test_safetensors_memory(void **state)
+TEST(test_safetensors_memory)
 {
-    (void)state;
     struct text t = {0};
     struct st_file f;
     struct error e = {0};
@@ -819,9 +768,8 @@ static void test_safetensors_memory(void **state)
     text_free(&t);
 }
 
-static void test_pointers_of_lfs(void **state)
+TEST(test_pointers_of_lfs)
 {
-    (void)state;
     static const char pointer[] =
         "version https://git-lfs.github.com/spec/v1\noid "
         "sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
@@ -837,9 +785,8 @@ static void test_pointers_of_lfs(void **state)
     assert_int_equal(file_copy(path, copy, &e), PL_OK); /* files beside a model are copied as they are */
 }
 
-static void test_braces(void **state)
+TEST(test_braces)
 {
-    (void)state;
     struct names found;
     struct error e = {0};
     struct text t = {0};
@@ -868,9 +815,8 @@ static mode_t mode_of(const char *path)
 
 static void put_file(const char *path) { assert_int_equal(close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666)), 0); }
 
-static void test_temporary(void **state)
+TEST(test_temporary)
 {
-    (void)state;
     struct temporary t, u;
     struct error e = {0};
     struct names found;
@@ -904,9 +850,8 @@ static void test_temporary(void **state)
 }
 
 /* The victim of a link with a name that earlier programs used. */
-static void test_links_of_others(void **state)
+TEST(test_links_of_others)
 {
-    (void)state;
     struct error e = {0};
     char *bytes, guessed[600];
     size_t n;
@@ -935,9 +880,8 @@ static void end_by_signal(int number)
     _exit(0);
 }
 
-static void test_signals_remove(void **state)
+TEST(test_signals_remove)
 {
-    (void)state;
     static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
     struct names found;
     struct error e = {0};
@@ -954,9 +898,8 @@ static void test_signals_remove(void **state)
     }
 }
 
-static void test_path_dir(void **state)
+TEST(test_path_dir)
 {
-    (void)state;
     static const struct { const char *path, *dir; } cases[] = {
         {"a", "."}, {"a/b", "a"}, {"/a", "/"}, {"/", "/"}, {"a/b/", "a"}, {"a//b", "a"}, {"/a/b/c", "/a/b"}, {"", "."},
     };
@@ -969,9 +912,8 @@ static void test_path_dir(void **state)
     assert_int_equal(path_dir("abc/d", out, 3, &e), PL_USAGE);
 }
 
-static void test_read_documents(void **state)
+TEST(test_read_documents)
 {
-    (void)state;
     struct bump b = {0};
     struct value *v;
     struct error e;
@@ -986,20 +928,4 @@ static void test_read_documents(void **state)
     bump_free(&b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json_read), cmocka_unit_test(test_json_refused), cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_large_map), cmocka_unit_test(test_json_write), cmocka_unit_test(test_number_print),
-        cmocka_unit_test(test_yaml_scalars), cmocka_unit_test(test_yaml_read), cmocka_unit_test(test_yaml_refused),
-        cmocka_unit_test(test_yaml_write),
-        cmocka_unit_test(test_safetensors_round_trip), cmocka_unit_test(test_safetensors_lies),
-        cmocka_unit_test(test_safetensors_length), cmocka_unit_test(test_safetensors_unknown),
-        cmocka_unit_test(test_safetensors_write_failures),
-        cmocka_unit_test(test_json_memory), cmocka_unit_test(test_json_each), cmocka_unit_test(test_safetensors_memory),
-        cmocka_unit_test(test_pointers_of_lfs), cmocka_unit_test(test_braces),
-        cmocka_unit_test(test_temporary), cmocka_unit_test(test_links_of_others), cmocka_unit_test(test_signals_remove),
-        cmocka_unit_test(test_files), cmocka_unit_test(test_path_dir), cmocka_unit_test(test_read_documents),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+MAIN(make_folder, remove_folder)

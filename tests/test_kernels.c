@@ -113,9 +113,8 @@ static double ulps(float got, double want)
 }
 
 /* The errors stated in math.h, on floats of every magnitude. */
-static void test_functions(void **state)
+TEST(test_functions)
 {
-    (void)state;
     double t = 0, d = 0;
     for (uint32_t bits = 0; bits < 0x41200000u; bits += 1009) { /* 0 to 10 */
         float x = float_of_bits(bits);
@@ -157,9 +156,8 @@ static void check_moves(enum dtype f, int64_t R, int64_t C)
     trial_check(&t);
 }
 
-static void test_elementwise(void **state)
+TEST(test_elementwise)
 {
-    (void)state;
     for_each_shape(check_elementwise);
     for_each_shape(check_activations);
     for_each_shape(check_dropout);
@@ -215,9 +213,8 @@ static void check_broadcast(enum dtype f, int64_t B, int64_t T, int64_t C)
     trial_check(&t);
 }
 
-static void test_broadcast(void **state)
+TEST(test_broadcast)
 {
-    (void)state;
     static const int64_t SHAPES[][3] = {{1, 1, 1},    {2, 3, 5},    {3, 1, 17}, {1, 65, 3},
                                         {5, 37, 300}, {2, 2, 4099}, {70, 3, 64}};
     for (size_t i = 0; i < COUNT(SHAPES); i++)
@@ -311,9 +308,8 @@ static void check_rope(enum dtype f, int64_t T, int64_t half)
     trial_check_in_place(&t, (const int[]){0, -1, -1, -1});
 }
 
-static void test_rows(void **state)
+TEST(test_rows)
 {
-    (void)state;
     for_each_shape(check_norm);
     for_each_shape(check_layernorm);
     for_each_shape(check_softmax);
@@ -380,16 +376,14 @@ static void check_xent(enum dtype f, int64_t R, int64_t V)
     trial_check(&forward);
 }
 
-static void test_tokens(void **state)
+TEST(test_tokens)
 {
-    (void)state;
     for_each_shape(check_embedding);
     for_each_shape(check_xent);
 }
 
-static void test_labelled_first(void **state)
+TEST(test_labelled_first)
 {
-    (void)state;
     static const int64_t rows[] = {1, 2, 31, 1024, 3001};
     for (size_t i = 0; i < COUNT(rows); i++) {
         struct trial t = trial_of(OP_LABELLED_FIRST);
@@ -483,9 +477,8 @@ static void check_products(enum dtype f, int64_t R, int64_t K)
     check_bmm(f, R, K);
 }
 
-static void test_products(void **state)
+TEST(test_products)
 {
-    (void)state;
     for_each_shape(check_products);
 }
 
@@ -499,9 +492,8 @@ static void check_attention(enum dtype f, const struct heads *n)
     trial_check(&forward);
 }
 
-static void test_attention(void **state)
+TEST(test_attention)
 {
-    (void)state;
     static const struct heads SHAPES[] = {
         {1, 1, 1, 1, 1, 2, true},
         {2, 7, 7, 4, 2, 6, true},
@@ -573,9 +565,8 @@ static void check_conv(enum dtype f, const struct convolution *n, bool extra)
     trial_check(&t);
 }
 
-static void test_conv(void **state)
+TEST(test_conv)
 {
-    (void)state;
     static const struct convolution SHAPES[] = {
         /* a 1x1 kernel: the maps are matrices */
         {1, 1, 1, 1, 1, 1, 1, 1, 0, 1},      {2, 5, 7, 11, 13, 1, 1, 1, 0, 1},
@@ -640,9 +631,8 @@ static void check_update(enum dtype f, int64_t R, int64_t C)
     }
 }
 
-static void test_update(void **state)
+TEST(test_update)
 {
-    (void)state;
     for_each_shape(check_update);
     for (int i = 0; i < 4; i++) {
         struct trial t = trial_of(OP_CLIP);
@@ -657,21 +647,4 @@ static void test_update(void **state)
 #include "kernels_shapes.inc"
 #include "kernels_masks.inc"
 
-int main(void)
-{
-    seed_begin();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_elementwise), cmocka_unit_test(test_rows),   cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_products),    cmocka_unit_test(test_attention), cmocka_unit_test(test_update),
-        cmocka_unit_test(test_functions),
-        cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_conv),
-        cmocka_unit_test(test_broadcast),
-        cmocka_unit_test(test_maps),
-        cmocka_unit_test(test_grid), cmocka_unit_test(test_attention_windows),
-        cmocka_unit_test(test_masks),
-        cmocka_unit_test(test_prompt_next),
-        cmocka_unit_test(test_labelled_first),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -9,17 +9,10 @@
  * Loss and gradients are those of the whole head. The chunks that are left out change no value, the
  * next batch may need more of them or fewer, and memory that they would have written is never read.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "engine/run.h"
 #include "graph/ops.h"
+
+#include "harness.h"
 
 enum { ROWS = 7, TOKENS = 16 };
 static const int labels_of[][ROWS] = {{15, 1, 0, 7, 4, 15, 2},
@@ -29,11 +22,6 @@ static const int labels_of[][ROWS] = {{15, 1, 0, 7, 4, 15, 2},
 enum { BATCHES = COUNT(labels_of) };
 
 typedef VEC(float) floats;
-
-static void must(int rc, const struct error *e)
-{
-    if (rc) fail_msg("%s", e->text);
-}
 
 /* --- a run ------------------------------------------------------------------------------------ */
 
@@ -204,9 +192,8 @@ static void check_task(const struct task *t, floats want[BATCHES])
     close_run(&r, &c);
 }
 
-static void test_every_split(void **state)
+TEST(test_every_split)
 {
-    (void)state;
     static const int chunks[] = {1, 2, 3, 8, 1000};
     static const int micro[] = {1, 2, 3, ROWS};
     struct config c;
@@ -225,9 +212,8 @@ static void test_every_split(void **state)
 }
 
 /* All chunks, and the chunks with labels: the same values, also where dead bytes are NaN. */
-static void test_left_out(void **state)
+TEST(test_left_out)
 {
-    (void)state;
     struct config c;
     struct run r = {0};
     open_run(&r, &c, &(struct task){.micro_batch = 3, .chunks = 5, .few = true});
@@ -260,9 +246,8 @@ static void test_left_out(void **state)
 }
 
 /* A forward over the whole batch, which swaps micro-batches, has the step's loss. */
-static void test_forward(void **state)
+TEST(test_forward)
 {
-    (void)state;
     struct config c;
     struct run r = {0};
     struct error e = {0};
@@ -281,9 +266,8 @@ static void test_forward(void **state)
 }
 
 /* Labels that are not written as whole samples may be anywhere. */
-static void test_parts_of_samples(void **state)
+TEST(test_parts_of_samples)
 {
-    (void)state;
     struct config c;
     struct run r = {0};
     struct error e = {0};
@@ -307,9 +291,4 @@ static void test_parts_of_samples(void **state)
     close_run(&r, &c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_split), cmocka_unit_test(test_left_out),
-                                       cmocka_unit_test(test_forward), cmocka_unit_test(test_parts_of_samples)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -147,17 +147,15 @@ static struct pl_session *losses(const char *memory, const char *key, const char
 
 /* --- planning ------------------------------------------------------------------------------ */
 
-static void test_version(void **state)
+TEST(test_version)
 {
-    (void)state;
     assert_string_equal(pl_version(), PL_VERSION);
     assert_string_equal(pl_kind_name(PL_ACTIVATIONS), "activations");
     assert_string_equal(pl_kind_name((enum pl_kind)99), "none");
 }
 
-static void test_plan(void **state)
+TEST(test_plan)
 {
-    (void)state;
     struct pl_session *s = open_with(classifier);
     struct pl_plan_info free, tight, none;
     ok(s, pl_plan(s, &free));
@@ -198,9 +196,8 @@ static void test_plan(void **state)
 }
 
 /* A plan is computed once, and once more after an option changes. */
-static void test_plan_is_kept(void **state)
+TEST(test_plan_is_kept)
 {
-    (void)state;
     int calls = 0, before;
     struct pl_session *s = open_f32();
     ok(s, pl_define(s, classifier, &calls, NULL));
@@ -216,9 +213,8 @@ static void test_plan_is_kept(void **state)
     pl_close(s);
 }
 
-static void test_splits_are_whole(void **state)
+TEST(test_splits_are_whole)
 {
-    (void)state;
     struct pl_session *s = open_with(classifier);
     struct pl_plan_info p;
     ok(s, pl_set(s, "memory.micro_batch", "5"));
@@ -231,9 +227,8 @@ static void test_splits_are_whole(void **state)
 
 /* --- steps ---------------------------------------------------------------------------------- */
 
-static void test_loss_falls(void **state)
+TEST(test_loss_falls)
 {
-    (void)state;
     double l[60], norm = 0;
     struct pl_session *s = losses(NULL, NULL, NULL, l, 60);
     assert_true(fabs(l[0] - log(CLASSES)) < 1);
@@ -247,9 +242,8 @@ static void test_loss_falls(void **state)
     pl_close(s);
 }
 
-static void test_same_bits(void **state)
+TEST(test_same_bits)
 {
-    (void)state;
     double a[8], b[8];
     pl_close(losses(NULL, NULL, NULL, a, 8));
     pl_close(losses(NULL, NULL, NULL, b, 8));
@@ -260,9 +254,8 @@ static void test_same_bits(void **state)
     assert_memory_equal(a, b, sizeof a);
 }
 
-static void test_split_changes_nothing(void **state)
+TEST(test_split_changes_nothing)
 {
-    (void)state;
     double a[8], b[8];
     static float whole[E][CLASSES], split[E][CLASSES];
     struct pl_session *s = losses(NULL, "memory.micro_batch", "12", a, 8);
@@ -292,9 +285,8 @@ static void with_unused_input(struct pl_builder *b, int64_t batch, void *user)
     pl_input(b, "aside", PL_F32, PL_SHAPE(batch, 8 * WIDTH));
 }
 
-static void test_unused_input(void **state)
+TEST(test_unused_input)
 {
-    (void)state;
     static float unused[E][8 * WIDTH];
     double a[4], b[4], x, y;
     struct batch d;
@@ -314,9 +306,8 @@ static void test_unused_input(void **state)
     pl_close(s);
 }
 
-static void test_bf16(void **state)
+TEST(test_bf16)
 {
-    (void)state;
     double l[40];
     struct pl_session *s = losses(NULL, "memory.precision", "bf16", l, 40);
     struct pl_plan_info p;
@@ -329,9 +320,8 @@ static void test_bf16(void **state)
 
 /* In a started session the learning rate and the clipping may change, as the plan does not depend
  * on them. */
-static void test_change_while_started(void **state)
+TEST(test_change_while_started)
 {
-    (void)state;
     struct batch d;
     make_batch(&d);
     struct pl_session *s = open_with(classifier);
@@ -350,9 +340,8 @@ static void test_change_while_started(void **state)
 }
 
 /* d/dw of sum (xw - y)^2 / count at w = 0 is -2 sum x y / count: the count is a divisor. */
-static void test_count(void **state)
+TEST(test_count)
 {
-    (void)state;
     struct batch d;
     make_batch(&d);
     double want = 0, norm, loss, squares = 0;
@@ -411,9 +400,8 @@ static void start_on_both(struct pl_session *s, const struct batch *d)
 
 /* With all weights 0 the first loss is log(classes), the second the mean of y^2, and the gradients
  * are sums over the samples that count, each divided by its own count. */
-static void test_counts(void **state)
+TEST(test_counts)
 {
-    (void)state;
     static const char *const splits[] = {"12", "6", "4", "1"};
     struct batch d;
     make_batch(&d);
@@ -476,9 +464,8 @@ static void test_counts(void **state)
 
 /* The data sets the counts: the same cross-entropy, log(256) a token, once per token and once per
  * sample. */
-static void test_train_counts(void **state)
+TEST(test_train_counts)
 {
-    (void)state;
     char path[160], out[128], line[1024];
     snprintf(path, sizeof path, "%s/counted.bin", folder);
     snprintf(out, sizeof out, "%s/counted", folder);
@@ -517,9 +504,8 @@ static void test_train_counts(void **state)
 }
 
 /* A preset, run step by step, with a batch size that no micro-batch size divides. */
-static void test_preset(void **state)
+TEST(test_preset)
 {
-    (void)state;
     enum { N = 5, T = 16 };
     static int32_t ids[N][T];
     double l[6], whole;
@@ -577,9 +563,8 @@ static double loss_of_rows(int64_t length, int packed, int32_t first_id)
 }
 
 /* A causal row written as ranges is a causal row; a document does not see the one before it. */
-static void test_rows_of_documents(void **state)
+TEST(test_rows_of_documents)
 {
-    (void)state;
     assert_true(loss_of_rows(32, 1, 7) == loss_of_rows(32, 0, 7));
     assert_true(loss_of_rows(16, 1, 7) == loss_of_rows(16, 1, 90));
     assert_true(loss_of_rows(16, 0, 7) != loss_of_rows(16, 0, 90));
@@ -587,9 +572,8 @@ static void test_rows_of_documents(void **state)
 
 /* --- parameters and folders ------------------------------------------------------------------ */
 
-static void test_save_and_read_back(void **state)
+TEST(test_save_and_read_back)
 {
-    (void)state;
     char dir[128], text[256];
     double l[5], a, b;
     static float out[CLASSES * WIDTH], again[CLASSES * WIDTH];
@@ -636,9 +620,8 @@ static void test_save_and_read_back(void **state)
 }
 
 /* A part's weights come from its own folder, the others from their inits; saved as one folder. */
-static void test_parts(void **state)
+TEST(test_parts)
 {
-    (void)state;
     static float given[IN], left[IN], right[IN];
     char dir[128], whole[128];
     for (int i = 0; i < IN; i++) given[i] = (float)i - 3;
@@ -706,9 +689,8 @@ static int holds(const char *dir, const char *name, const char *part)
 
 /* LoRA on a model of the user's own, by the names of its modules: the base stays as it is, and the
  * saved folder is an adapter that another session reads beside the base. */
-static void test_adapter(void **state)
+TEST(test_adapter)
 {
-    (void)state;
     enum { R = 2 };
     char base[128], dir[128];
     double l[5], before, first, after, again;
@@ -772,9 +754,8 @@ static void test_adapter(void **state)
     pl_close(s);
 }
 
-static void test_parameters(void **state)
+TEST(test_parameters)
 {
-    (void)state;
     struct pl_session *s = open_with(classifier);
     struct pl_parameter p;
     refused(s, pl_parameter_at(s, 0, &p), "call pl_plan first");
@@ -847,9 +828,8 @@ static void read_model(const char *dir, char *to, size_t room, size_t *n)
 }
 
 /* A run that a callback stopped resumes bit for bit. */
-static void test_train(void **state)
+TEST(test_train)
 {
-    (void)state;
     static char whole[100000], parts[100000];
     size_t a, b;
     int left = 100;
@@ -877,9 +857,8 @@ static void test_train(void **state)
 }
 
 /* A model whose inputs are not tokens cannot train on token files. */
-static void test_train_needs_tokens(void **state)
+TEST(test_train_needs_tokens)
 {
-    (void)state;
     struct pl_session *s = token_run("other");
     ok(s, pl_define(s, classifier, NULL, NULL));
     refused(s, pl_train(s), "input_ids");
@@ -894,9 +873,8 @@ static void test_train_needs_tokens(void **state)
 
 /* --- calls that are rejected ----------------------------------------------------------------- */
 
-static void test_order_of_calls(void **state)
+TEST(test_order_of_calls)
 {
-    (void)state;
     struct pl_session *s = open_f32();
     double x;
     float y = 0;
@@ -938,9 +916,8 @@ static void test_order_of_calls(void **state)
     pl_close(NULL);
 }
 
-static void test_names_and_sizes(void **state)
+TEST(test_names_and_sizes)
 {
-    (void)state;
     struct batch d;
     float y[4];
     struct pl_session *s = open_with(classifier);
@@ -1001,9 +978,8 @@ static void computed_ids(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_sum(b, pl_embedding(b, pl_add(b, ids, ids), table)));
 }
 
-static void test_odd_models(void **state)
+TEST(test_odd_models)
 {
-    (void)state;
     struct pl_session *c = open_f32();
     ok(c, pl_define(c, computed_ids, NULL, NULL));
     refused(c, pl_plan(c, NULL), "takes its ids from ADD");
@@ -1021,9 +997,8 @@ static void test_odd_models(void **state)
     pl_close(s);
 }
 
-static void test_two_sessions(void **state)
+TEST(test_two_sessions)
 {
-    (void)state;
     double a[4], b[4];
     struct batch d;
     make_batch(&d);
@@ -1034,34 +1009,4 @@ static void test_two_sessions(void **state)
     pl_close(s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_version),
-        cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_plan_is_kept),
-        cmocka_unit_test(test_splits_are_whole),
-        cmocka_unit_test(test_loss_falls),
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_split_changes_nothing),
-        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_count),
-        cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_train_counts),
-        cmocka_unit_test(test_preset),
-        cmocka_unit_test(test_save_and_read_back),
-        cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_adapter),
-        cmocka_unit_test(test_parameters),
-        cmocka_unit_test(test_train),
-        cmocka_unit_test(test_train_needs_tokens),
-        cmocka_unit_test(test_order_of_calls),
-        cmocka_unit_test(test_names_and_sizes),
-        cmocka_unit_test(test_odd_models),
-        cmocka_unit_test(test_two_sessions),
-        cmocka_unit_test(test_unused_input),
-        cmocka_unit_test(test_rows_of_documents),
-        cmocka_unit_test(test_change_while_started),
-    };
-    return cmocka_run_group_tests(tests, library_folder, library_remove);
-}
+MAIN(make_folder, remove_folder)

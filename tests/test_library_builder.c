@@ -35,9 +35,8 @@ static void two_spellings(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_cross_entropy(b, x, labels));
 }
 
-static void test_ops_by_name(void **state)
+TEST(test_ops_by_name)
 {
-    (void)state;
     double loss[2][4];
     struct batch d;
     make_batch(&d);
@@ -120,9 +119,8 @@ static void run_series(int second, const char *micro_batch, const struct series_
     pl_close(s);
 }
 
-static void test_batch_second(void **state)
+TEST(test_batch_second)
 {
-    (void)state;
     static const char *const splits[] = {"1", "2", "3", "6", "12"};
     struct series_batch d;
     make_series(&d);
@@ -144,9 +142,8 @@ static void odd_axis(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_per_count(b, pl_sum(b, x)));
 }
 
-static void test_axis_of_an_input(void **state)
+TEST(test_axis_of_an_input)
 {
-    (void)state;
     static const struct {
         int axis;
         const char *message;
@@ -209,9 +206,8 @@ static void views(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_cross_entropy(b, logits, pl_reshape(b, pl_slice(b, ids, 1, 1, T - 1), PL_SHAPE(-1))));
 }
 
-static void test_views_on_a_gpu(void **state)
+TEST(test_views_on_a_gpu)
 {
-    (void)state;
     static const char *const precisions[] = {"f32", "bf16", "f16", "bf16-pure"};
     for (size_t i = 0; i < sizeof precisions / sizeof *precisions; i++) {
         struct pl_session *s = open_with(views);
@@ -247,11 +243,10 @@ static void row_head(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_add(b, loss, pl_scale(b, squares, 0.01)));
 }
 
-static void test_rows_in_chunks(void **state)
+TEST(test_rows_in_chunks)
 {
     /* 5 leave a ragged end */
     static const char *const chunks[] = {"1", "3", "5", "2"}, *const rows[] = {"12", "12", "12", "6"};
-    (void)state;
     enum { STEPS = 12 }; /* dropout makes single losses uneven */
     double loss[4][STEPS];
     float logits[4][E][CLASSES];
@@ -412,9 +407,8 @@ static void broken(struct pl_builder *b, int64_t batch, void *user)
     if (way != 3 && way != 4 && way != 5) pl_output(b, "loss", loss);
 }
 
-static void test_broken_models(void **state)
+TEST(test_broken_models)
 {
-    (void)state;
     static const char *const says[] = {"LINEAR",
                                        "0, which is not a tensor",
                                        "no call of this builder",
@@ -485,12 +479,4 @@ static void test_broken_models(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ops_by_name),      cmocka_unit_test(test_batch_second),
-        cmocka_unit_test(test_axis_of_an_input), cmocka_unit_test(test_views_on_a_gpu),
-        cmocka_unit_test(test_rows_in_chunks),   cmocka_unit_test(test_broken_models),
-    };
-    return cmocka_run_group_tests(tests, library_folder, library_remove);
-}
+MAIN(make_folder, remove_folder)

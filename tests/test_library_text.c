@@ -4,9 +4,8 @@
 #include "library.h"
 
 /* Text to ids and back, without a session. */
-static void test_tokenizer(void **state)
+TEST(test_tokenizer)
 {
-    (void)state;
     struct pl_tokenizer *t = pl_tokenizer_open("tests/golden/tokenizers/llama3");
     const struct pl_token *tokens = NULL;
     const char *text = NULL;
@@ -71,9 +70,8 @@ static struct pl_session *language_model(const char *path)
 }
 
 /* The answers of transformers, with a callback for each token. */
-static void test_generate(void **state)
+TEST(test_generate)
 {
-    (void)state;
     const int32_t prompt[] = {2, 16, 32, 31, 25}, want[] = {52, 52, 52, 4, 45, 25, 55, 7, 33, 25, 25, 55};
     struct pl_session *s = language_model("tests/golden/basic");
     struct heard h = {.most = 64, .session = s};
@@ -115,9 +113,8 @@ static void test_generate(void **state)
     pl_close(s);
 }
 
-static void test_generate_text(void **state)
+TEST(test_generate_text)
 {
-    (void)state;
     struct pl_session *s = language_model("tests/golden/chat/model");
     struct pl_tokenizer *t = pl_tokenizer_open("tests/golden/chat/model");
     const struct pl_token *tokens;
@@ -168,9 +165,8 @@ static void test_generate_video(struct pl_session *s, const struct pl_generation
 }
 
 /* A text about an image: the ids of transformers (tests/golden/llava_text). */
-static void test_generate_images(void **state)
+TEST(test_generate_images)
 {
-    (void)state;
     static const int32_t want[] = {32, 307, 296, 73, 296, 73, 296, 307};
     const char *const images[] = {"tests/golden/llava_text/images/small.png",
                                   "tests/golden/llava_text/images/large.png"};
@@ -202,9 +198,8 @@ static void test_generate_images(void **state)
     pl_close(s);
 }
 
-static void test_generate_refuses(void **state)
+TEST(test_generate_refuses)
 {
-    (void)state;
     const int32_t prompt[] = {2, 16, 32, 31, 25};
     struct pl_session *s = language_model("tests/golden/basic");
     struct pl_generation o;
@@ -241,12 +236,4 @@ static void test_generate_refuses(void **state)
     pl_close(s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tokenizer),        cmocka_unit_test(test_generate),
-        cmocka_unit_test(test_generate_text),    cmocka_unit_test(test_generate_images),
-        cmocka_unit_test(test_generate_refuses),
-    };
-    return cmocka_run_group_tests(tests, library_folder, library_remove);
-}
+MAIN(make_folder, remove_folder)

@@ -2,19 +2,12 @@
  * test_links.c: the fit of measured links finds the link that made the samples, and a profile keeps
  * it.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "calibrate/calibrate_links.h"
 #include "cost/calibration.h"
 #include "cost/links.h"
 #include "cost/profile.h"
+
+#include "harness.h"
 
 enum { SAMPLES = 14 };
 
@@ -36,9 +29,8 @@ static void assert_near(double a, double b, double part)
     if (!(a > b * (1 - part) && a < b * (1 + part))) fail_msg("%g, expected %g", a, b);
 }
 
-static void test_fit(void **state)
+TEST(test_fit)
 {
-    (void)state;
     const struct link links[] = {{.latency = 1e-5, .peer = 4e-6, .bandwidth = 5e9},
                                  {.latency = 5e-5, .peer = 1e-5, .bandwidth = 1.2e8}};
     for (size_t i = 0; i < COUNT(links); i++) {
@@ -57,9 +49,8 @@ static void test_fit(void **state)
 
 /* With one number of peers latency and cost of a peer cannot be told apart: all of it is the
  * peer's. */
-static void test_two_ranks(void **state)
+TEST(test_two_ranks)
 {
-    (void)state;
     const struct link l = {.latency = 1e-5, .peer = 4e-6, .bandwidth = 5e9};
     struct link_sample s[SAMPLES];
     struct link found = {0};
@@ -72,9 +63,8 @@ static void test_two_ranks(void **state)
 
 /* Collectives that are faster than their kernels' predicted accesses: nothing is negative, and the
  * rate is one that was seen. */
-static void test_no_cost(void **state)
+TEST(test_no_cost)
 {
-    (void)state;
     struct link_sample s[SAMPLES];
     struct link found = {0};
     make(s, &(struct link){.latency = 1e-5, .peer = 4e-6, .bandwidth = 5e9}, 3, 1);
@@ -83,9 +73,8 @@ static void test_no_cost(void **state)
     assert_true(found.latency == 0 && found.peer == 0 && found.bandwidth > 1e9 && found.bandwidth < 5e9);
 }
 
-static void test_profile(void **state)
+TEST(test_profile)
 {
-    (void)state;
     struct calibration *c = calloc(1, sizeof *c), *read = calloc(1, sizeof *read);
     struct profile p, back;
     struct text text = {0};
@@ -107,9 +96,4 @@ static void test_profile(void **state)
     free(read);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fit), cmocka_unit_test(test_two_ranks),
-                                       cmocka_unit_test(test_no_cost), cmocka_unit_test(test_profile)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

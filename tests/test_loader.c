@@ -3,16 +3,7 @@
  * threads, ring size and order of requests. A broken sample changes no other. A running loader
  * allocates nothing and writes nothing outside its block.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "base/random.h"
 #include "data/images/jpeg.h"
@@ -22,6 +13,8 @@
 #include "data/formats/tar.h"
 #include "io/file.h"
 #include "io/png.h"
+
+#include "harness.h"
 #include "guarded.h"
 
 enum { N = 100, W = 96, H = 72, SIDE = 64, CELLS = 32, M = 4 };
@@ -32,7 +25,6 @@ static struct text halves[N][2]; /* jpg and json of each sample, made once */
 static int setup(void **state)
 {
     struct error e;
-    (void)state;
     log_quiet(true);
     strcpy(dir, "/tmp/plimsoll-loader-XXXXXX");
     if (!mkdtemp(dir)) return -1;
@@ -50,7 +42,6 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct error e;
-    (void)state;
     for (int i = 0; i < N; i++) text_free(&halves[i][0]), text_free(&halves[i][1]);
     tree_remove(dir, &e);
     return 0;
@@ -165,9 +156,8 @@ static void collect(struct loader_fixture *b, struct loader_source *s, uint64_t 
 
 /* --- the tests ------------------------------------------------------------------------------- */
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     enum { TAKEN = 2 * N };
     static uint64_t want[TAKEN], got[TAKEN];
     const uint32_t beds[][2] = {{1, 2}, {2, 3}, {4, 3}, {4, 16}};
@@ -197,9 +187,8 @@ static void test_threads(void **state)
     dataset_close(d);
 }
 
-static void test_seek(void **state)
+TEST(test_seek)
 {
-    (void)state;
     static uint64_t want[2 * N], got[8];
     struct dataset *d = make_dataset("seek", every_tenth);
     struct loader_options o = options(3, 5);
@@ -217,9 +206,8 @@ static void test_seek(void **state)
 }
 
 /* The neighbours of a broken sample are unchanged; another sample replaces it. */
-static void test_broken(void **state)
+TEST(test_broken)
 {
-    (void)state;
     bool (*const kinds[])(int) = {one_in_hundred, every_tenth};
     static uint64_t clean[2 * N];
     struct loader_options o = options(2, 4);
@@ -253,9 +241,8 @@ static void test_broken(void **state)
 }
 
 /* A rank's part of every step: 3 of 10 samples, without a seek between steps. */
-static void test_part(void **state)
+TEST(test_part)
 {
-    (void)state;
     uint64_t all[N], own[3];
     struct loader_options o = options(2, 4);
     struct loader_fixture b = loader_fixture_open(&o);
@@ -287,9 +274,8 @@ static uint64_t take_until_failure(struct loader_source *s, struct error *e)
     return taken;
 }
 
-static void test_max_bad(void **state)
+TEST(test_max_bad)
 {
-    (void)state;
     struct error e;
     struct dataset *d = make_dataset("half", every_other), *few = make_dataset("few", every_tenth);
     struct loader_source s = source_of(d), t = source_of(few), u = source_of(few);
@@ -309,9 +295,8 @@ static void test_max_bad(void **state)
 }
 
 /* An evaluation sees each sample once, in order; a broken one has weight 0. */
-static void test_once(void **state)
+TEST(test_once)
 {
-    (void)state;
     struct error e;
     const struct loader_sample *x;
     struct dataset *d = make_dataset("once", every_tenth);
@@ -331,9 +316,8 @@ static void test_once(void **state)
     dataset_close(d);
 }
 
-static void test_memory(void **state)
+TEST(test_memory)
 {
-    (void)state;
     static uint64_t unused[N];
     struct dataset *d = make_dataset("memory", every_tenth);
     struct loader_options o = options(3, 5);
@@ -400,9 +384,8 @@ static void check_sample(const struct loader_sample *x, uint32_t id)
     synth_free(&scene);
 }
 
-static void test_content(void **state)
+TEST(test_content)
 {
-    (void)state;
     struct error e;
     const struct loader_sample *x;
     struct dataset *d = make_dataset("content", none_broken);
@@ -421,9 +404,8 @@ static void test_content(void **state)
 
 /* A square PNG of the canvas's size, masks of as many cells: mirrored exactly. The most interior
  * cell of a ring with one thick side is in that side. */
-static void test_pairs(void **state)
+TEST(test_pairs)
 {
-    (void)state;
     enum { S = 32 };
     struct error e;
     char path[128], folder[96];
@@ -467,12 +449,4 @@ static void test_pairs(void **state)
     dataset_close(d);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_threads), cmocka_unit_test(test_seek),    cmocka_unit_test(test_part),
-        cmocka_unit_test(test_broken),  cmocka_unit_test(test_max_bad), cmocka_unit_test(test_once),
-        cmocka_unit_test(test_memory),  cmocka_unit_test(test_content), cmocka_unit_test(test_pairs),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+MAIN(setup, teardown)

@@ -6,16 +6,9 @@
  * compared with finite differences in double of the same network, which is written here a second
  * time; its weights, after some steps with dropout, between all memory techniques, bit by bit.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <math.h>
 #include <plimsoll.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "harness.h"
 
 enum { B = 4, T = 6, C = 2, W = 3, CELLS = 2, STEPS = 3 };
 
@@ -191,10 +184,9 @@ static void train(const struct options *o, const char *settings, float *w)
 /* --- tests ------------------------------------------------------------------------------------ */
 
 /* A step of plain SGD with a rate of 1 moves the weights by their gradient. */
-static void test_gradient(void **state)
+TEST(test_gradient)
 {
     static const char *const splits[] = {"4", "1"};
-    (void)state;
     struct data d;
     make_data(&d);
     for (int k = 0; k < 2; k++) {
@@ -224,7 +216,7 @@ static void test_gradient(void **state)
     }
 }
 
-static void test_same_bits(void **state)
+TEST(test_same_bits)
 {
     static const char *const settings[] =
         {"memory.recompute=none",          "memory.recompute=all",
@@ -234,7 +226,6 @@ static void test_same_bits(void **state)
          "memory.offload=[optimizer]",     "memory.offload=[weights]",
          "memory.offload=[activations]",   "memory.offload=[optimizer,weights,activations] memory.recompute=first:2",
          "memory.fused_step=on",           "memory.fused_step=on memory.recompute=all memory.offload=[optimizer]"};
-    (void)state;
     const struct options o = {.dropout = 0.3f}, by_hand = {.dropout = 0.3f, .unrolled = 1};
     float first[WEIGHTS], w[WEIGHTS];
     train(&o, "", first);
@@ -264,9 +255,8 @@ static void masks(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_per_count(b, sum));
 }
 
-static void test_dropout_by_iteration(void **state)
+TEST(test_dropout_by_iteration)
 {
-    (void)state;
     float x[WIDE], w[2][T][WIDE];
     double loss;
     struct pl_session *s = open_with(masks, NULL);
@@ -310,11 +300,10 @@ static void nested(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_per_count(b, pl_sum(b, pl_mul(b, x, x))));
 }
 
-static void test_names(void **state)
+TEST(test_names)
 {
     static const char *const names[] = {"layers.0.up.weight", "layers.0.parts.0.weight", "layers.0.parts.1.weight",
                                         "layers.1.up.weight", "layers.1.parts.0.weight", "layers.1.parts.1.weight"};
-    (void)state;
     int64_t none = 0;
     struct pl_session *s = open_with(nested, &none);
     float first[W * W], w[W * W], x[B][W] = {{1, 2, 3}, {0, 1, 0}, {-1, 0, 1}, {2, 2, 2}};
@@ -375,7 +364,7 @@ static void wrong(struct pl_builder *b, int64_t batch, void *user)
     pl_output(b, "loss", pl_per_count(b, pl_sum(b, x)));
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
     static const char *const says[] = {"iteration 0 of -1",
                                        "at most 65536",
@@ -393,7 +382,6 @@ static void test_refused(void **state)
                                        "bytes, at most",
                                        "data differ",
                                        "used twice"};
-    (void)state;
     for (int way = 0; way < (int)(sizeof says / sizeof *says); way++) {
         struct pl_session *s = open_with(wrong, &way);
         assert_int_equal(pl_plan(s, NULL), PL_USAGE);
@@ -402,11 +390,4 @@ static void test_refused(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradient), cmocka_unit_test(test_same_bits), cmocka_unit_test(test_dropout_by_iteration),
-        cmocka_unit_test(test_names),    cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -4,13 +4,10 @@
  *
  * golden.sh compares the numbers with PEFT's (tests/golden/peft), run_adapters.sh whole runs.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include "planned_preset.h"
 #include "graph/ops.h"
+
+#include "harness.h"
+#include "planned_preset.h"
 
 #define PLAIN "memory.recompute=none", "memory.offload=none", "memory.head_chunks=1", "memory.precision=f32"
 
@@ -45,9 +42,8 @@ static id input_of(const struct planned_preset *p, const char *weight)
 #define LAYER "model.layers.1."
 
 /* A frozen linear without an adapter keeps no input; linears that share an input keep it once. */
-static void test_kept(void **state)
+TEST(test_kept)
 {
-    (void)state;
     struct planned_preset p;
     plan_preset(&p, "llama-tiny", (const char *const[]){"adapter.target_modules=[q_proj, k_proj]", PLAIN, NULL});
     assert_true(keeps_input(&p, LAYER "self_attn.q_proj.weight"));
@@ -66,9 +62,8 @@ static void test_kept(void **state)
 
 /* The product adds the adapter's through its residual input, and that adds the block's residual: no
  * sum is left in a block. */
-static void test_sums(void **state)
+TEST(test_sums)
 {
-    (void)state;
     struct planned_preset p;
     plan_preset(&p, "llama-tiny", (const char *const[]){"adapter.target_modules=all-linear", PLAIN, NULL});
     const struct graph *g = &p.r.planned.graph;
@@ -82,9 +77,8 @@ static void test_sums(void **state)
 }
 
 /* The weights of the modules alone are trained; with modules_to_save and biases those too. */
-static void test_trained(void **state)
+TEST(test_trained)
 {
-    (void)state;
     struct planned_preset p;
     plan_preset(&p, "sam-tiny",
                 (const char *const[]){"adapter.target_modules=[qkv]", "adapter.modules_to_save=[mask_decoder]",
@@ -106,9 +100,8 @@ static void test_trained(void **state)
 
 /* A fused matrix of queries, keys and values that the model reads in three parts has one
  * adapter. */
-static void test_parts_of_a_weight(void **state)
+TEST(test_parts_of_a_weight)
 {
-    (void)state;
     struct planned_preset p;
     plan_preset(&p, "tinysam-tiny", (const char *const[]){"adapter.target_modules=[qkv]", PLAIN, NULL});
     const struct graph *g = &p.r.planned.graph;
@@ -125,9 +118,4 @@ static void test_parts_of_a_weight(void **state)
     planned_preset_free(&p);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_kept), cmocka_unit_test(test_sums),
-                                       cmocka_unit_test(test_trained), cmocka_unit_test(test_parts_of_a_weight)};
-    return cmocka_run_group_tests_name("lora", tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

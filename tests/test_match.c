@@ -2,15 +2,9 @@
  * test_match.c: prefixes and suffixes are found from lists of names, joined, and refused where they
  * are ambiguous.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <string.h>
-
 #include "data/detect/match.h"
+
+#include "harness.h"
 
 static void add(struct image_tree *t, const char *path)
 {
@@ -37,9 +31,8 @@ static void assert_affixes(const struct affixes *a, const char *ip, const char *
     for (int i = 0; i < AFFIXES; i++) assert_string_equal(a->at[i], expected[i]);
 }
 
-static void test_names(void **state)
+TEST(test_names)
 {
-    (void)state;
     static const struct { const char *images, *masks, *affixes[AFFIXES]; uint64_t n;
     } cases[] = {
         {"a.jpg b.jpg", "a.png b.png", {"", "", "", ""}, 2},
@@ -79,9 +72,8 @@ static void test_names(void **state)
     }
 }
 
-static void test_one_folder(void **state)
+TEST(test_one_folder)
 {
-    (void)state;
     static const struct { const char *files, *affixes[AFFIXES]; uint64_t n; } cases[] = {
         {"a.jpg a_mask.png b.jpg b_mask.png", {"", "", "", "_mask"}, 2},
         {"1.png 11.png 2.png label_1.png label_11.png label_2.png", {"", "", "label_", ""}, 3},
@@ -101,9 +93,8 @@ static void test_one_folder(void **state)
     }
 }
 
-static void test_ambiguous(void **state)
+TEST(test_ambiguous)
 {
-    (void)state;
     struct image_tree images = tree("a.png b.png"), masks = tree("a_1.png a_2.png b_1.png b_2.png");
     struct affixes a;
     struct error e = {0};
@@ -114,9 +105,8 @@ static void test_ambiguous(void **state)
     image_tree_free(&masks);
 }
 
-static void test_left_over(void **state)
+TEST(test_left_over)
 {
-    (void)state;
     struct image_tree images = tree("a.jpg a.png b.jpg c.jpg"), masks = tree("a.png z.png");
     struct match m;
     struct text out = {0};
@@ -133,9 +123,4 @@ static void test_left_over(void **state)
     image_tree_free(&masks);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_names), cmocka_unit_test(test_one_folder),
-                                       cmocka_unit_test(test_ambiguous), cmocka_unit_test(test_left_over)};
-    return cmocka_run_group_tests_name("match", tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -3,17 +3,10 @@
  * scales, offsets and dequantized weights have the same bits; tensors are quantized and dequantized
  * in chunks too.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "base/nf4.h"
 #include "io/safetensors.h"
+
+#include "harness.h"
 
 static struct st_file file;
 
@@ -87,9 +80,8 @@ static void check_values(const struct quantized *q, int number, int64_t chunk)
     }
 }
 
-static void test_golden(void **state)
+TEST(test_golden)
 {
-    (void)state;
     int cases = 0;
     const struct st_entry *t;
     void *weight;
@@ -110,9 +102,8 @@ static void test_golden(void **state)
     assert_int_equal(cases, 20);
 }
 
-static void test_map(void **state)
+TEST(test_map)
 {
-    (void)state;
     struct error e = {0};
     float theirs[256];
     const struct st_entry *t = st_find(&file, "map");
@@ -124,9 +115,8 @@ static void test_map(void **state)
 }
 
 /* A dequantized weight has the same code again, and nothing is further off than half a step. */
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     enum { N = 5000 };
     float w[N], back[N];
     uint8_t codes[N / 2];
@@ -142,9 +132,8 @@ static void test_round_trip(void **state)
 }
 
 /* The parts do not overlap, are aligned, and take 4.127 bits per weight. */
-static void test_bytes(void **state)
+TEST(test_bytes)
 {
-    (void)state;
     const int64_t n = 14336 * 4096;
     const struct nf4_layout l = nf4_layout(n, true);
     assert_int_equal(l.scales, n / 2);
@@ -161,16 +150,11 @@ static void test_bytes(void **state)
     }
 }
 
-int main(void)
+static int open_golden(void **state)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden), cmocka_unit_test(test_map),
-                                       cmocka_unit_test(test_round_trip), cmocka_unit_test(test_bytes)};
     struct error e = {0};
-    if (st_open("tests/golden/nf4.safetensors", &file, &e)) {
-        fprintf(stderr, "%s\n", e.text);
-        return 1;
-    }
-    int rc = cmocka_run_group_tests(tests, NULL, NULL);
-    st_close(&file);
-    return rc;
+    must(st_open("tests/golden/nf4.safetensors", &file, &e), &e);
+    return 0;
 }
+
+MAIN(open_golden, NULL)

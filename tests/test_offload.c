@@ -5,21 +5,14 @@
  *
  * run_offload.sh shows with whole runs that no bit changes.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "planned_preset.h"
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
 #include "graph/ops.h"
 #include "passes/techniques/offload.h"
 #include "engine/run.h"
+
+#include "harness.h"
+#include "planned_preset.h"
 
 /* A plan of a preset that offloads these; nothing else is chosen. */
 static void plan_offloading(struct planned_preset *p, const char *preset, const char *offload, const char *const *sets)
@@ -222,9 +215,8 @@ static void check_activations(const struct planned_preset *none, const char *pre
     planned_preset_free(&x);
 }
 
-static void test_bytes(void **state)
+TEST(test_bytes)
 {
-    (void)state;
     for (size_t i = 0; i < COUNT(presets_tested); i++)
         for (size_t k = 0; k < COUNT(sets_tested); k++) {
             const char *preset = presets_tested[i], *const *sets = sets_tested[k];
@@ -250,9 +242,8 @@ static void test_bytes(void **state)
 
 /* Every copy between device and host is in the lane of its direction and at the level of the
  * micro-batch loop. A block's weights are prefetched before the preceding block starts. */
-static void test_order(void **state)
+TEST(test_order)
 {
-    (void)state;
     const char *sets[] = {"memory.precision=f32", "memory.micro_batch=2", "memory.head_chunks=2", NULL, NULL};
     for (size_t i = 0; i < COUNT(presets_tested); i++) {
         sets[3] = i ? "prompts.iterations=3" : NULL;
@@ -283,9 +274,8 @@ static void test_order(void **state)
 
 /* An update with other nodes than AdamW, with two states and a view: the update adds to state a and
  * overwrites state b, and afterwards host memory holds both completely. */
-static void test_any_node(void **state)
+TEST(test_any_node)
 {
-    (void)state;
     struct graph g;
     graph_init(&g);
     graph_step(&g);
@@ -320,9 +310,8 @@ static void test_any_node(void **state)
     graph_free(&g);
 }
 
-static void test_ladder(void **state)
+TEST(test_ladder)
 {
-    (void)state;
     struct settings full = {.precision = DT_F32}, half = {.precision = DT_BF16};
     unsigned before = 0;
     int f32 = 0, bf16 = 0, rungs = 0;
@@ -344,9 +333,8 @@ static void test_ladder(void **state)
 
 /* On a CPU, host memory is a shared mapping of an unlinked file, and no byte of it is anonymous
  * memory. */
-static void test_mapping(void **state)
+TEST(test_mapping)
 {
-    (void)state;
     struct planned_preset x;
     struct error e = {0};
     char line[600], *at;
@@ -376,10 +364,4 @@ static void test_mapping(void **state)
     planned_preset_free(&x);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bytes), cmocka_unit_test(test_order),
-                                       cmocka_unit_test(test_any_node), cmocka_unit_test(test_ladder),
-                                       cmocka_unit_test(test_mapping)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -311,7 +311,7 @@ static void check_stopped(const struct row *row, const int64_t *n)
     if (!summed) fail_msg("%s: no float result", text);
     graph_differentiate(&s.g, PROGRAM_STEP, loss);
     struct error e = {0};
-    must(graph_error(&s.g, &e), &e, text);
+    must(graph_error(&s.g, &e), &e);
     graph_verify(&s.g, "differentiate");
     for (uint32_t i = 0; i < before; i++)
         if (s.g.params.at[i].grad) fail_msg("%s: parameter %u has a gradient through the row", text, i);
@@ -446,7 +446,6 @@ static void test_kernels(void **state)
  * (bench/bench_ops.c). */
 static void test_sizes(void **state)
 {
-    (void)state;
     for (size_t i = 1; i < COUNT(rows); i++) {
         if (!rows[i].c->small[0][0]) fail_msg("%s has no small shape", op_table[i].name);
         if (!(op_table[i].flags & OPF_VIEW) && !rows[i].c->bench[0]) fail_msg("%s has no bench size", op_table[i].name);

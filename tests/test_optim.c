@@ -4,22 +4,14 @@
  * of 8-bit codes, the bytes of optimizer state in a plan, and the effect of the fused step on a
  * program.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "cpu/update/codes.h"
 #include "graph/ops.h"
 #include "graph/sizes.h"
 #include "io/safetensors.h"
 #include "run/kernel.h"
 #include "engine/run.h"
+
+#include "harness.h"
 #include "guarded.h"
 
 /* --- the file ------------------------------------------------------------------------------ */
@@ -64,9 +56,8 @@ static void check_map(const struct codes *c, const char *key)
 }
 
 /* 256 ascending values, those of bitsandbytes, and each has its own code. */
-static void test_maps(void **state)
+TEST(test_maps)
 {
-    (void)state;
     check_map(codes_signed(), "signed");
     check_map(codes_unsigned(), "unsigned");
     assert_int_equal(codes_signed()->zero, 127);
@@ -75,9 +66,8 @@ static void test_maps(void **state)
 }
 
 /* The bucket table gives the result of a search among all values; signs are kept. */
-static void test_nearest(void **state)
+TEST(test_nearest)
 {
-    (void)state;
     for (int side = 0; side < 2; side++) {
         const struct codes *c = side ? codes_signed() : codes_unsigned();
         for (int i = 0; i < 400000; i++) {
@@ -198,9 +188,8 @@ static void check_adamw8(const struct kernel *k, int threads)
     mem_free(absmax);
 }
 
-static void test_adamw8(void **state)
+TEST(test_adamw8)
 {
-    (void)state;
     check_adamw8(cpu_kernels[OP_ADAMW_8BIT], 1);
     check_adamw8(cpu_kernels[OP_ADAMW_8BIT], 3);
     check_adamw8(ref_kernels[OP_ADAMW_8BIT], 1);
@@ -241,9 +230,8 @@ static void check_ten(const char *name, double momentum, const struct kernel *k)
     mem_free(b);
 }
 
-static void test_sgd(void **state)
+TEST(test_sgd)
 {
-    (void)state;
     for (int ref = 0; ref < 2; ref++) {
         const struct kernel *k = (ref ? ref_kernels : cpu_kernels)[OP_SGD];
         check_ten("sgd_momentum", 0.9, k);
@@ -251,9 +239,8 @@ static void test_sgd(void **state)
     }
 }
 
-static void test_adafactor(void **state)
+TEST(test_adafactor)
 {
-    (void)state;
     for (int ref = 0; ref < 2; ref++) {
         const struct kernel *k = (ref ? ref_kernels : cpu_kernels)[OP_ADAFACTOR];
         check_ten("adafactor_matrix", -1, k);
@@ -300,9 +287,8 @@ static uint64_t state_of(const struct graph *g, uint64_t *narrow, uint64_t *elem
 }
 
 /* 2 bytes per parameter and 8 per block of 256; f32 below 4096 elements and for embeddings. */
-static void test_state_bytes(void **state)
+TEST(test_state_bytes)
 {
-    (void)state;
     struct run wide, half, narrow;
     struct config c[3];
     uint64_t in_codes = 0, elements = 0;
@@ -384,9 +370,8 @@ static void check_fused(const char *preset, const char *optimizer, const char *r
     config_free(&c[1]);
 }
 
-static void test_fused(void **state)
+TEST(test_fused)
 {
-    (void)state;
     check_fused("model.preset=llama-tiny", "memory.optimizer=adamw", "memory.recompute=none");
     check_fused("model.preset=llama-tiny", "memory.optimizer=adamw-8bit", "memory.recompute=all");
     check_fused("model.preset=llama-tiny", "memory.optimizer=adafactor", "memory.head_chunks=4");
@@ -394,7 +379,6 @@ static void test_fused(void **state)
 
 static int begin(void **state)
 {
-    (void)state;
     struct error e = {0};
     if (!st_open("tests/golden/optim.safetensors", &file, &e)) return 0;
     print_error("%s\n", e.text);
@@ -403,17 +387,8 @@ static int begin(void **state)
 
 static int end(void **state)
 {
-    (void)state;
     st_close(&file);
     return 0;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_maps),  cmocka_unit_test(test_nearest),   cmocka_unit_test(test_adamw8),
-        cmocka_unit_test(test_sgd),   cmocka_unit_test(test_adafactor), cmocka_unit_test(test_state_bytes),
-        cmocka_unit_test(test_fused),
-    };
-    return cmocka_run_group_tests(tests, begin, end);
-}
+MAIN(begin, end)

@@ -2,16 +2,7 @@
  * test_packed.c: a packed store gives the batches of the files that it was made from, bit for bit;
  * damage is rejected; an index with a memory map reads as it was written.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "base/crc32c.h"
 #include "cli/data.h"
@@ -22,6 +13,8 @@
 #include "data/formats/tar.h"
 #include "data/images/image_files.h"
 #include "io/file.h"
+
+#include "harness.h"
 
 enum { N = 24, W = 200, H = 150, SIDE = 96, CELLS = 48, M = 5 };
 
@@ -42,7 +35,6 @@ static int pack(char *const *more)
 static int setup(void **state)
 {
     struct error e;
-    (void)state;
     log_quiet(true);
     strcpy(dir, "/tmp/plimsoll-packed-XXXXXX");
     if (!mkdtemp(dir)) return -1;
@@ -79,7 +71,6 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct error e;
-    (void)state;
     tree_remove(dir, &e);
     return 0;
 }
@@ -133,9 +124,8 @@ static const struct loader_sample *next_sample(struct loader_fixture *b)
 
 /* --- the tests ---------------------------------------------------------------------------- */
 
-static void test_same_batches(void **state)
+TEST(test_same_batches)
 {
-    (void)state;
     const enum sampler_strategy strategies[] = {SAMPLE_RANDOM, SAMPLE_DIVERSE, SAMPLE_QUALITY, SAMPLE_SIZE_BALANCED};
     struct dataset *from = open_dataset("sa1b", tar, 0.25), *to = open_dataset("packed", store, 0.25);
     assert_int_equal(dataset_count(from), dataset_count(to));
@@ -218,9 +208,8 @@ static void compare_loosely(struct loader_augment augment, uint32_t side, uint32
     dataset_close(to);
 }
 
-static void test_other_geometry(void **state)
+TEST(test_other_geometry)
 {
-    (void)state;
     compare_loosely((struct loader_augment){.flip = 0.5}, SIDE, CELLS, true, 0.8);
     compare_loosely((struct loader_augment){.flip_vertical = 0.5, .turn = 0.5, .noise = 0.1, .gamma = 0.5}, SIDE, CELLS,
                     true, 0.8);
@@ -240,9 +229,8 @@ static int try_open(const char *bytes, size_t n, struct dataset **d, struct erro
     return dataset_open(d, &(struct dataset_options){.format = "packed", .paths = paths, .n_paths = 1}, e);
 }
 
-static void test_damage(void **state)
+TEST(test_damage)
 {
-    (void)state;
     char *bytes;
     size_t n;
     struct error e;
@@ -270,9 +258,8 @@ static void test_damage(void **state)
     mem_free(bytes);
 }
 
-static void test_nothing_left(void **state)
+TEST(test_nothing_left)
 {
-    (void)state;
     char path[128];
     struct error e;
     struct packed_writer *w;
@@ -288,9 +275,8 @@ static void test_nothing_left(void **state)
     names_free(&before), names_free(&during), names_free(&after);
 }
 
-static void test_categories(void **state)
+TEST(test_categories)
 {
-    (void)state;
     char path[128], *paths[] = {path}, *names[] = {"cat"};
     static uint8_t image[32 * 32 * 3];
     static uint64_t bits[2][8];
@@ -366,9 +352,8 @@ static void write_slices(const char *path, bool grouped)
 
 /* Slices of a volume are on one side of a split of the store, whatever the fraction and the seed;
  * by the volume's name lists find them too. */
-static void test_groups(void **state)
+TEST(test_groups)
 {
-    (void)state;
     char path[128], *paths[] = {path}, name[64], group[64];
     struct dataset *d;
     struct error e;
@@ -447,9 +432,8 @@ static void write_outputs(const char *path, const char *const *references, const
     assert_int_equal(packed_finish(w, &e), PL_OK);
 }
 
-static void test_embeddings_alone(void **state)
+TEST(test_embeddings_alone)
 {
-    (void)state;
     static const char *const references[] = {"a.png", "b.png", "data:image/png;base64,AAAA", "video:c"};
     static const uint32_t counts[] = {1, 0, 3, 2};
     char path[128];
@@ -484,9 +468,8 @@ static void test_embeddings_alone(void **state)
 
 /* Names that are not ascending, or not unique, and the two kinds of stores in each other's
  * place. */
-static void test_other_stores(void **state)
+TEST(test_other_stores)
 {
-    (void)state;
     static const char *const order[] = {"b.png", "a.png"}, *const twice[] = {"a.png", "a.png"};
     static const uint32_t counts[] = {1, 1};
     char path[128], *paths[] = {path}, *masks[] = {store};
@@ -520,9 +503,8 @@ static void test_other_stores(void **state)
 
 /* --- an index with a memory map --------------------------------------------------------------- */
 
-static void test_memmap(void **state)
+TEST(test_memmap)
 {
-    (void)state;
     char index[160];
     static struct mask want[64], got[64];
     static char scratch[1 << 20];
@@ -600,9 +582,8 @@ static int open_index(const char *json, size_t mask_bytes, struct error *e)
 }
 
 /* An index with only the three required keys, and errors in other keys. */
-static void test_memmap_plain(void **state)
+TEST(test_memmap_plain)
 {
-    (void)state;
     struct error e;
     assert_int_equal(open_index("[{\"image_path\": \"000000_sa_1.jpg\", \"mask_start_idx\": 0, \"mask_end_idx\": 2}]",
                                 2 * 16 * 16, &e),
@@ -622,14 +603,4 @@ static void test_memmap_plain(void **state)
     assert_int_equal(open_index("{}", 512, &e), PL_USAGE);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_batches),     cmocka_unit_test(test_other_geometry),
-        cmocka_unit_test(test_damage),           cmocka_unit_test(test_nothing_left),
-        cmocka_unit_test(test_categories),       cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_memmap),           cmocka_unit_test(test_memmap_plain),
-        cmocka_unit_test(test_embeddings_alone), cmocka_unit_test(test_other_stores),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
-}
+MAIN(setup, teardown)

@@ -5,21 +5,12 @@
  * The test computes the expected values from the parameters' names; the tested code does not use
  * names.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "graph/ops.h"
 #include "planning/parameter_groups.h"
 #include "engine/run.h"
 
-#define DIM(...) (int)COUNT(((int64_t[]){__VA_ARGS__})), (int64_t[]){__VA_ARGS__}
+#include "harness.h"
+
 
 /* A configuration whose plan is one candidate: nothing is searched. */
 static void begin(struct config *c, const char *preset, const char *const *sets)
@@ -86,9 +77,8 @@ static void expect_layers(const struct config *c, int layers)
 }
 
 /* The layers are the model's, whatever the passes did to the forward. */
-static void test_layers(void **state)
+TEST(test_layers)
 {
-    (void)state;
     static const char *const variants[][5] = {
         {"train.layer_decay=0.75"},
         {"train.layer_decay=0.75", "memory.precision=bf16"},
@@ -137,9 +127,8 @@ static void build_plain(void *model, struct graph *g, int micro_batch)
     graph_output(g, "loss", op_sum(g, op_linear(g, op_linear(g, x, first, 0), last, 0)));
 }
 
-static void test_first_use(void **state)
+TEST(test_first_use)
 {
-    (void)state;
     struct settings s =
         {.micro_batch = 2, .accumulation = 2, .precision = DT_F32, .head_chunks = 1, .train = true, .layer_decay = 0.5};
     struct graph g;
@@ -160,9 +149,8 @@ static void test_first_use(void **state)
 
 /* --- groups ------------------------------------------------------------------------------- */
 
-static void test_groups(void **state)
+TEST(test_groups)
 {
-    (void)state;
     static const char *const sets[] = {
         "train.layer_decay=0.5",
         "train.no_decay=*norm*",
@@ -211,9 +199,8 @@ static void refuses(const char *set, const char *part, const char *other)
     config_free(&c);
 }
 
-static void test_no_match(void **state)
+TEST(test_no_match)
 {
-    (void)state;
     refuses("model.freeze=[model.embed*, model.layer.0.*]",
             "model.freeze: the pattern \"model.layer.0.*\" matches no parameter", "nearest is model.layers.0.");
     refuses("train.groups=[{match: '*', lr_scale: 1}, {match: ['*norm*', lm_head.weight], lr_scale: 2}]",
@@ -246,9 +233,8 @@ static void expect_frozen(const char *preset, const char *const *sets, const cha
     config_free(&c);
 }
 
-static void test_parts(void **state)
+TEST(test_parts)
 {
-    (void)state;
     static const char *const tower[] = {"data.sequence=80", "data.format=conversations", "model.freeze=vision_tower",
                                         NULL};
     static const char *const projector[] = {"data.sequence=80", "data.format=conversations",
@@ -283,9 +269,8 @@ static void expect_recomputed(const char *preset, const char *const *sets, const
     config_free(&c);
 }
 
-static void test_recompute_part(void **state)
+TEST(test_recompute_part)
 {
-    (void)state;
     static const char *const images[] = {"data.sequence=80", "data.format=conversations",
                                          "memory.modules=[{match: language_model, recompute: all}]", NULL};
     static const char *const text[] = {"memory.modules=[{match: language_model, recompute: all}]", NULL};
@@ -293,15 +278,4 @@ static void test_recompute_part(void **state)
     expect_recomputed("llama-tiny", text, "model.layers.");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layers),
-        cmocka_unit_test(test_first_use),
-        cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_no_match),
-        cmocka_unit_test(test_parts),
-        cmocka_unit_test(test_recompute_part),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -2,20 +2,14 @@
  * test_parquet.c: tables that datasets and pyarrow wrote (tests/golden/make_parquet.py): every row
  * and every cell has its values; cut and damaged files are refused in one line.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <fcntl.h>
-#include <string.h>
-#include <unistd.h>
 #include <zlib.h>
 
-#include <cmocka.h>
-
+#include "io/file.h"
 #include "io/json.h"
 #include "io/parquet_rows.h"
-#include "temporary_folder.h"
+
+#include "harness.h"
 
 #define GOLDEN "tests/golden/parquet/"
 
@@ -29,9 +23,8 @@ static bool all(const char *name) { return name[0] != 0; }
 /* A build without libzstd says so. */
 static bool is_read(const char *name) { return codec_zstd.open || !strstr(name, "zstd"); }
 
-static void rows_are_those_written(void **state)
+TEST(rows_are_those_written)
 {
-    (void)state;
     for (size_t i = 0; i < COUNT(names); i++) {
         char path[256], *expected;
         struct parquet p;
@@ -91,9 +84,8 @@ static void check_cell(const char *name, struct parquet_cell at, const char *exp
     parquet_close(&p);
 }
 
-static void cells_are_those_written(void **state)
+TEST(cells_are_those_written)
 {
-    (void)state;
     FILE *f = fopen(GOLDEN "cells.txt", "r");
     char name[64], rest[64];
     struct parquet_cell at;
@@ -108,9 +100,8 @@ static void cells_are_those_written(void **state)
     fclose(f);
 }
 
-static void references_are_taken_apart(void **state)
+TEST(references_are_taken_apart)
 {
-    (void)state;
     struct parquet_cell c;
     char path[64];
     assert_true(parquet_reference("parquet:a/b.parquet/12/3/1", path, sizeof path, &c));
@@ -121,9 +112,8 @@ static void references_are_taken_apart(void **state)
     for (size_t i = 0; i < COUNT(bad); i++) assert_false(parquet_reference(bad[i], path, sizeof path, &c) && *path);
 }
 
-static void find_leaves_of_images(void **state)
+TEST(find_leaves_of_images)
 {
-    (void)state;
     struct parquet p;
     struct error e;
     bool many;
@@ -172,9 +162,8 @@ static void write_file(const char *path, const char *bytes, size_t n)
     assert_true(f && fwrite(bytes, 1, n, f) == n && !fclose(f));
 }
 
-static void cut_files_are_refused(void **state)
+TEST(cut_files_are_refused)
 {
-    (void)state;
     char path[512], *bytes;
     size_t n;
     struct error e;
@@ -196,9 +185,8 @@ static void cut_files_are_refused(void **state)
 }
 
 /* Each byte of a small table, changed: it is read, or refused in one line. */
-static void damaged_files_are_refused(void **state)
+TEST(damaged_files_are_refused)
 {
-    (void)state;
     static const char *const files[] = {"texts", "types_v2", "types_plain"};
     char path[512], *bytes;
     size_t n;
@@ -225,9 +213,8 @@ static void damaged_files_are_refused(void **state)
 
 /* --- tables that no program writes (hostile/) ------------------------------------------------- */
 
-static void rows_without_values_are_one(void **state)
+TEST(rows_without_values_are_one)
 {
-    (void)state;
     struct parquet p;
     struct parquet_rows r;
     struct text row = {0};
@@ -247,9 +234,8 @@ static void rows_without_values_are_one(void **state)
 }
 
 /* A cell's position is found by runs: a thousand cells of a hundred million rows. */
-static void cells_are_found_by_runs(void **state)
+TEST(cells_are_found_by_runs)
 {
-    (void)state;
     struct parquet p;
     struct error e;
     enum cell_state found;
@@ -263,9 +249,8 @@ static void cells_are_found_by_runs(void **state)
     parquet_close(&p);
 }
 
-static void memory_of_all_columns_is_bounded(void **state)
+TEST(memory_of_all_columns_is_bounded)
 {
-    (void)state;
     struct error e;
     if (!codec_zstd.open) {
         print_message("built without libzstd: no table has a large dictionary here\n");
@@ -276,9 +261,8 @@ static void memory_of_all_columns_is_bounded(void **state)
     assert_non_null(strstr(e.text, "(data.sample_memory)"));
 }
 
-static void odd_tables_are_read(void **state)
+TEST(odd_tables_are_read)
 {
-    (void)state;
     struct error e;
     assert_int_equal(read_all(GOLDEN "hostile/no_rows.parquet", &e), 0);
     if (read_all(GOLDEN "hostile/members.parquet", &e) != 2) fail_msg("two gzip members: %s", e.text);
@@ -289,9 +273,8 @@ static void odd_tables_are_read(void **state)
 }
 
 /* Literals, copies that overlap, and what is refused. */
-static void snappy_is_decoded(void **state)
+TEST(snappy_is_decoded)
 {
-    (void)state;
     static uint8_t window[SNAPPY_WINDOW];
     static const struct {
         const char *in;
@@ -341,15 +324,4 @@ static void snappy_is_decoded(void **state)
         }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_those_written),     cmocka_unit_test(cells_are_those_written),
-        cmocka_unit_test(references_are_taken_apart), cmocka_unit_test(find_leaves_of_images),
-        cmocka_unit_test(cut_files_are_refused),      cmocka_unit_test(damaged_files_are_refused),
-        cmocka_unit_test(snappy_is_decoded),          cmocka_unit_test(rows_without_values_are_one),
-        cmocka_unit_test(cells_are_found_by_runs),    cmocka_unit_test(memory_of_all_columns_is_bounded),
-        cmocka_unit_test(odd_tables_are_read),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+MAIN(make_folder, remove_folder)

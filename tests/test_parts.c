@@ -6,22 +6,13 @@
  * Run from the repository's root: the parts are folders of tests/golden. The decoder's has names
  * without "model." and tied embeddings.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "engine/run.h"
 #include "graph/ops.h"
 #include "io/file.h"
 #include "models/layers.h"
 #include "models/parts.h"
-#include "temporary_folder.h"
+
+#include "harness.h"
 
 extern const struct family clip_vision_family, llama_family;
 
@@ -29,16 +20,6 @@ extern const struct family clip_vision_family, llama_family;
 #define DECODER_FOLDER "tests/golden/noprefix"
 
 enum { B = 2, T = 5, PATCHES = 4, WIDTH = 24, VOCABULARY = 79, CHANNELS = 3, IMAGE = 14, LENGTH = PATCHES + T };
-
-static void must(int rc, const struct error *e)
-{
-    if (rc) fail_msg("%s", e->text);
-}
-
-static void assert_says(const struct error *e, const char *part)
-{
-    if (!strstr(e->text, part)) fail_msg("expected \"%s\" in the message: %s", part, e->text);
-}
 
 /* --- the model ------------------------------------------------------------------------------- */
 
@@ -271,9 +252,8 @@ static void assert_copied(const struct st_file *saved, const char *name, const c
     st_close(&part);
 }
 
-static void test_whole_is_its_parts(void **state)
+TEST(test_whole_is_its_parts)
 {
-    (void)state;
     const struct definition d = {.family = &whole_family, .config_json = whole_config(NULL, DECODER_FOLDER)};
     struct st_file saved;
     struct error e;
@@ -311,9 +291,8 @@ static void test_whole_is_its_parts(void **state)
 /* A frozen tower, a decoder that is trained with its blocks recomputed and its head in chunks: the
  * blocks of both parts are found, the tower is saved as it was read, and the decoder's weights
  * change. */
-static void test_training(void **state)
+TEST(test_training)
 {
-    (void)state;
     static const char *const sets[] = {"model.freeze=vision_tower.*", "train.effective_batch=2", "memory.micro_batch=2",
                                        "memory.recompute=all",        "memory.head_chunks=2",    NULL};
     const struct definition d = {.family = &whole_family, .config_json = whole_config(NULL, DECODER_FOLDER)};
@@ -352,9 +331,8 @@ static void test_training(void **state)
 }
 
 /* The configuration asks for a third layer, which the decoder's folder does not have. */
-static void test_missing_tensor(void **state)
+TEST(test_missing_tensor)
 {
-    (void)state;
     struct error e = {0};
     struct work w;
     char *text, config[4096];
@@ -380,9 +358,8 @@ static int open_definition(const struct definition *d, struct error *e)
     return rc;
 }
 
-static void test_wrong_parts(void **state)
+TEST(test_wrong_parts)
 {
-    (void)state;
     struct error e = {0};
     struct definition d = {.family = &whole_family, .config_json = whole_config(NULL, "tests/golden/nowhere")};
     assert_int_equal(open_definition(&d, &e), PL_USAGE);
@@ -407,9 +384,8 @@ static void test_wrong_parts(void **state)
 }
 
 /* A hidden state that the tower does not have, and embeddings of another width. */
-static void test_wrong_calls(void **state)
+TEST(test_wrong_calls)
 {
-    (void)state;
     struct model tower, decoder;
     struct graph g;
     struct error e = {0};
@@ -443,9 +419,8 @@ static int open_type(const char *type, struct error *e)
 
 /* A published family that is not supported is called by its name, and what there is instead is
  * said. No row of the table is that of a supported family. */
-static void test_unsupported(void **state)
+TEST(test_unsupported)
 {
-    (void)state;
     static const char *const rows[] = {
 #define UNSUPPORTED(model_type, name, instead) model_type,
 #include "models/unsupported.def"
@@ -495,15 +470,4 @@ static void test_unsupported(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_unsupported),
-        cmocka_unit_test(test_whole_is_its_parts),
-        cmocka_unit_test(test_training),
-        cmocka_unit_test(test_missing_tensor),
-        cmocka_unit_test(test_wrong_parts),
-        cmocka_unit_test(test_wrong_calls),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+MAIN(make_folder, remove_folder)

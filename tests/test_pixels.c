@@ -5,18 +5,9 @@
  *
  * WebP files need libwebp; a build without it checks that they are refused.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <fcntl.h>
 
 #include "base/base64.h"
 #include "data/images/image.h"
@@ -24,20 +15,14 @@
 #include "data/images/image_processor.h"
 #include "data/formats/tar.h"
 #include "data/images/webp.h"
+#include "io/file.h"
 #include "io/safetensors.h"
-#include "temporary_folder.h"
 
-#include <fcntl.h>
-#include <unistd.h>
+#include "harness.h"
 
 #define GOLDEN "tests/golden/pixels/"
 
 static struct st_file golden;
-
-static void assert_says(const struct error *e, const char *part)
-{
-    if (!strstr(e->text, part)) fail_msg("expected \"%s\" in the message: %s", part, e->text);
-}
 
 static void *tensor(const struct st_entry *t)
 {
@@ -92,9 +77,8 @@ static uint8_t *resized(const struct image *i, enum resize_filter filter, uint32
 }
 
 /* Every case of the file, "resize.IMAGE.FILTER.WxH". */
-static void test_resize(void **state)
+TEST(test_resize)
 {
-    (void)state;
     uint32_t tried = 0;
     for (uint32_t k = 0; k < golden.n_entries; k++) {
         const struct st_entry *t = &golden.entries[k];
@@ -116,9 +100,8 @@ static void test_resize(void **state)
 }
 
 /* A part of the result has the bytes of the whole, mirrored or not. */
-static void test_resize_part(void **state)
+TEST(test_resize_part)
 {
-    (void)state;
     struct image i = image_named("wide");
     static const uint32_t parts[][4] = {{0, 0, 33, 27}, {7, 3, 11, 20}, {32, 26, 1, 1}, {0, 26, 33, 1}, {5, 0, 1, 27}};
     for (enum resize_filter f = RESIZE_BILINEAR; f <= RESIZE_LANCZOS; f++)
@@ -188,9 +171,8 @@ static void check_processed(const struct st_entry *t, const char *folder_name, c
 }
 
 /* Every case of the file, "process.FOLDER.FAMILY.IMAGE.ROWSxCOLUMNS". */
-static void test_processors(void **state)
+TEST(test_processors)
 {
-    (void)state;
     uint32_t tried = 0;
     for (uint32_t k = 0; k < golden.n_entries; k++) {
         char name[32], family[16], image[16];
@@ -205,9 +187,8 @@ static void test_processors(void **state)
 }
 
 /* A width that rounds down to nothing is one tile: 784 * (1.0 / 784) is below 1. */
-static void test_narrow_tiles(void **state)
+TEST(test_narrow_tiles)
 {
-    (void)state;
     struct image_processor p;
     uint32_t rows, columns;
     image_processor_default(&p, IMAGES_IDEFICS3, 112);
@@ -218,9 +199,8 @@ static void test_narrow_tiles(void **state)
 }
 
 /* A very long image costs no more than the crop. */
-static void test_long_image(void **state)
+TEST(test_long_image)
 {
-    (void)state;
     struct image_processor p;
     image_processor_default(&p, IMAGES_CLIP, 336);
     assert_true(image_processor_scratch(&p, 1 << 20, 1) < 16 << 20);
@@ -245,9 +225,8 @@ static void refused(const char *json, enum image_family family, uint32_t side, c
     assert_says(&e, "p.json: ");
 }
 
-static void test_processor_errors(void **state)
+TEST(test_processor_errors)
 {
-    (void)state;
     refused("{\"image_processor_type\": \"Qwen2VLImageProcessor\"}", IMAGES_CLIP, 0,
             "image_processor_type is Qwen2VLImageProcessor");
     refused("{\"image_processor_type\": \"SmolVLMImageProcessor\"}", IMAGES_CLIP, 0, "splits images into tiles");
@@ -296,9 +275,8 @@ static void check_decoded(const char *name, bool on_white, int tolerated)
     mem_free(bytes);
 }
 
-static void test_transparency(void **state)
+TEST(test_transparency)
 {
-    (void)state;
     static const char *const names[] = {"rgb.png", "alpha.png", "grey_alpha.png", "palette.png", "grey_key.png"};
     for (size_t i = 0; i < COUNT(names); i++)
         for (int on_white = 0; on_white < 2; on_white++) check_decoded(names[i], on_white, 0);
@@ -318,9 +296,8 @@ static void bad_image(const char *name, size_t cut, const char *says)
     mem_free(bytes);
 }
 
-static void test_webp(void **state)
+TEST(test_webp)
 {
-    (void)state;
     static const char *const names[] = {"lossless.webp", "alpha.webp", "one.webp", "lossy.webp", "lossy_alpha.webp"};
     if (!webp_version()) {
         for (size_t i = 0; i < COUNT(names); i++)
@@ -339,9 +316,8 @@ static void test_webp(void **state)
 }
 
 /* A buffer of the caller; what is no image. */
-static void test_decode(void **state)
+TEST(test_decode)
 {
-    (void)state;
     size_t n, room;
     char *bytes = file_named("alpha.png", &n);
     const struct image_options o = {.on_white = true};
@@ -367,9 +343,8 @@ static void test_decode(void **state)
 
 /* --- references ------------------------------------------------------------------------------- */
 
-static void test_base64(void **state)
+TEST(test_base64)
 {
-    (void)state;
     static const char *const texts[] = {"", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"};
     for (size_t i = 0; i < COUNT(texts); i++) {
         char got[16];
@@ -455,9 +430,8 @@ static void put_files(void)
     put_file("images/z.tar", "\x1f\x8b\x08\x00 gzip", 9);
 }
 
-static void test_references(void **state)
+TEST(test_references)
 {
-    (void)state;
     struct image_files *f;
     struct error e;
     char url[600];
@@ -496,9 +470,8 @@ static void test_references(void **state)
 }
 
 /* data.images as a tar; a whole image by a data: URL; no folder. */
-static void test_reference_roots(void **state)
+TEST(test_reference_roots)
 {
-    (void)state;
     struct image_files *f;
     struct error e;
     put_files();
@@ -530,9 +503,8 @@ static void test_reference_roots(void **state)
 }
 
 /* Without `anywhere` nothing outside of the folder is read, by whatever name. */
-static void test_references_outside(void **state)
+TEST(test_references_outside)
 {
-    (void)state;
     struct image_files *f;
     struct error e;
     char url[600], table[512], *tables[] = {table};
@@ -571,9 +543,8 @@ static void test_references_outside(void **state)
 }
 
 /* More tars than may be open: each is opened again when it is read. */
-static void test_many_tars(void **state)
+TEST(test_many_tars)
 {
-    (void)state;
     static const char *const members[] = {"0.png"};
     struct rlimit before, few;
     struct image_files *f;
@@ -615,30 +586,11 @@ static void test_many_tars(void **state)
     image_files_close(f);
 }
 
-int main(void)
+static int open_all(void **state)
 {
-    struct error e;
-    if (st_open(GOLDEN "pixels.safetensors", &golden, &e)) {
-        fprintf(stderr, "%s\n", e.text);
-        return 1;
-    }
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_resize),
-        cmocka_unit_test(test_resize_part),
-        cmocka_unit_test(test_processors),
-        cmocka_unit_test(test_long_image),
-        cmocka_unit_test(test_narrow_tiles),
-        cmocka_unit_test(test_processor_errors),
-        cmocka_unit_test(test_transparency),
-        cmocka_unit_test(test_webp),
-        cmocka_unit_test(test_decode),
-        cmocka_unit_test(test_base64),
-        cmocka_unit_test(test_references),
-        cmocka_unit_test(test_reference_roots),
-        cmocka_unit_test(test_references_outside),
-        cmocka_unit_test(test_many_tars),
-    };
-    int failed = cmocka_run_group_tests(tests, make_folder, remove_folder);
-    st_close(&golden);
-    return failed;
+    struct error e = {0};
+    must(st_open(GOLDEN "pixels.safetensors", &golden, &e), &e);
+    return make_folder(state);
 }
+
+MAIN(open_all, remove_folder)

@@ -10,8 +10,6 @@
 
 #include <signal.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
 #include "cost/calibration.h"
 #include "io/json.h"
 #include "models/model.h"
@@ -19,9 +17,8 @@
 
 /* --- errors of the graph builder ------------------------------------------------------------- */
 
-static void test_sticky_errors(void **state)
+TEST(test_sticky_errors)
 {
-    (void)state;
     struct graph g;
     struct error e = {0};
     graph_init(&g);
@@ -87,9 +84,8 @@ static id bad_accumulator(struct graph *g, id x)
 }
 static id bad_rope(struct graph *g, id x) { return op_rope(g, x, x, 1, false); }
 
-static void test_refused_calls(void **state)
+TEST(test_refused_calls)
 {
-    (void)state;
     id (*const calls[])(struct graph *, id) =
         {bad_shape_twice,     bad_dimension, bad_slice,      bad_axis,   bad_reshape, bad_reshape_two_unknowns,
          bad_reshape_strided, bad_add,       bad_dtypes,     bad_matmul, bad_labels,  bad_arity,
@@ -137,9 +133,8 @@ static id row_of(struct graph *g, id whole, id loop)
     return row;
 }
 
-static void test_lifetimes_straight(void **state)
+TEST(test_lifetimes_straight)
 {
-    (void)state;
     struct graph g;
     graph_init(&g);
     id a = scalar(&g, 1);                           /* 0 */
@@ -162,9 +157,8 @@ static void test_lifetimes_straight(void **state)
 
 /* Storages that are carried, traversed by rows, filled by rows, local to an iteration, read from
  * outside the loop, and read after it. */
-static void test_lifetimes_loop(void **state)
+TEST(test_lifetimes_loop)
 {
-    (void)state;
     struct graph g;
     graph_init(&g);
     id before = op_fill(&g, DT_F32, DIM(4, 3), 1);  /* 0: the loop traverses it by rows */
@@ -206,9 +200,8 @@ static void test_lifetimes_loop(void **state)
 }
 
 /* Written and read by rows inside the loop only: every row is kept until the loop ends. */
-static void test_lifetimes_rows(void **state)
+TEST(test_lifetimes_rows)
 {
-    (void)state;
     struct graph g;
     graph_init(&g);
     id x = graph_param(&g, "x", DT_F32, DIM(1, 3), (struct init){0});
@@ -230,9 +223,8 @@ static void test_lifetimes_rows(void **state)
 
 /* A storage that an outer iteration writes and the inner loop carries lives through the inner loop
  * only. */
-static void test_lifetimes_nested(void **state)
+TEST(test_lifetimes_nested)
 {
-    (void)state;
     struct graph g;
     graph_init(&g);
     id total = scalar(&g, 0);                       /* 0 */
@@ -278,7 +270,7 @@ static void open_language(struct language *l, int64_t T)
 {
     struct error e;
     l->T = T;
-    must(model_preset(&l->model, "llama-tiny", &e), &e, "preset");
+    must(model_preset(&l->model, "llama-tiny", &e), &e);
 }
 
 static const struct settings BASE = {.micro_batch = 2,
@@ -297,8 +289,8 @@ static void place(struct plan *p, struct graph *g, struct language *l, const str
     struct profile profile;
     profile_default(&profile, kind, 2);
     memset(p, 0, sizeof *p);
-    must(plan_compile(g, &source, s, &e), &e, "compiling");
-    must(plan_place(p, g, &profile, &e), &e, "placing");
+    must(plan_compile(g, &source, s, &e), &e);
+    must(plan_place(p, g, &profile, &e), &e);
 }
 
 /* --- placement by brute force ---------------------------------------------------------------- */
@@ -395,12 +387,12 @@ static void check_json(const struct plan *p, const struct graph *g)
     int64_t arena = 0, bound = 0, padding = -1, sum = 0;
     profile_default(&profile, DEVICE_CPU, 2);
     plan_write(p, g, &(struct plan_note){.fits = true, .effective_batch = 4, .profile = &profile}, &text);
-    must(json_parse(text.at, text.n, &memory, &v, &e), &e, "plan");
+    must(json_parse(text.at, text.n, &memory, &v, &e), &e);
     must(value_opt_int(v, "arena_bytes", &arena, &e) || value_opt_int(v, "lower_bound_bytes", &bound, &e) ||
-             value_opt_int(v, "padding", &padding, &e), &e, "plan");
+             value_opt_int(v, "padding", &padding, &e), &e);
     for (int k = 0; k < KIND_COUNT; k++) {
         int64_t bytes = 0;
-        must(value_opt_int(value_get(v, "breakdown"), kind_name(k), &bytes, &e), &e, "breakdown");
+        must(value_opt_int(value_get(v, "breakdown"), kind_name(k), &bytes, &e), &e);
         sum += bytes;
     }
     assert_int_equal(arena, plan_arena(p));
@@ -410,9 +402,8 @@ static void check_json(const struct plan *p, const struct graph *g)
     text_free(&text);
 }
 
-static void test_placement(void **state)
+TEST(test_placement)
 {
-    (void)state;
     struct language l;
     struct profile profile;
     open_language(&l, 32);
@@ -514,12 +505,11 @@ static void chain(struct placed *c)
     id first = op_sum(g, x), second = op_scale(g, sum, 1);
     graph_output(g, "out", op_add(g, first, second));
     graph_verify(g, "test");
-    must(plan_place(&c->p, g, &profile, &e), &e, "placing");
+    must(plan_place(&c->p, g, &profile, &e), &e);
 }
 
-static void test_checker(void **state)
+TEST(test_checker)
 {
-    (void)state;
     struct placed c;
     chain(&c);
     uint64_t *offset = c.p.placement.offset, kept;
@@ -564,9 +554,8 @@ static void test_checker(void **state)
 
 /* Without loops lifetimes are exact, so the checker must find any two storages that are alive at
  * the same time and share a byte. */
-static void test_checker_at_random(void **state)
+TEST(test_checker_at_random)
 {
-    (void)state;
     enum { TRIALS = 80 };
     struct language l;
     struct placed c;
@@ -650,9 +639,8 @@ static void wrong_program(struct graph *g) { at(g, 0)->program = PROGRAM_EVAL; }
 static void missing_input(struct graph *g) { at(g, 1)->in[0] = 0; }
 static void unknown_tensor(struct graph *g) { at(g, 1)->in[0] = 1000; }
 
-static void test_verifier(void **state)
+TEST(test_verifier)
 {
-    (void)state;
     static const struct { void (*commit)(struct graph *); const char *word; } violations[] = {
         {read_before_write, "written"}, {stale_read, "stale"},
         {loop_not_contiguous, "closed"},         {wrong_shape, "dim"},
@@ -675,9 +663,8 @@ static void test_verifier(void **state)
 }
 
 /* The bytes are overwritten between the creation of a view and its read. */
-static void test_stale_view(void **state)
+TEST(test_stale_view)
 {
-    (void)state;
     struct graph g;
     graph_init(&g);
     id x = op_fill(&g, DT_F32, DIM(4), 1), acc = op_fill(&g, DT_F32, DIM(4), 0);
@@ -770,9 +757,8 @@ static uint32_t check_waits(const struct tape *t, enum program p)
 
 /* A hand-written offload pattern: copies that read what compute wrote, compute that reads what
  * copies wrote, and bytes that pass from one lane's storage to the other's. */
-static void test_waits_by_hand(void **state)
+TEST(test_waits_by_hand)
 {
-    (void)state;
     struct rig r = {0};
     struct graph *g = &r.graph;
     graph_init(g);
@@ -844,9 +830,8 @@ static void check_waits_offload(unsigned offload, bool step)
     model_close(&l.model);
 }
 
-static void test_waits_offload(void **state)
+TEST(test_waits_offload)
 {
-    (void)state;
     check_waits_offload(OFFLOAD_STATE, false);
     check_waits_offload(OFFLOAD_ALL, true);
 }
@@ -860,11 +845,11 @@ static double *train(struct language *l, const struct settings *s, int steps, bo
     struct rig r = {0};
     struct error e;
     double *all = NULL;
-    must(plan_compile(&r.graph, &(struct source){l, build_language}, s, &e), &e, "compiling");
+    must(plan_compile(&r.graph, &(struct source){l, build_language}, s, &e), &e);
     rig_open(&r, DEVICE_CPU);
     for (int step = 0; step < steps; step++) {
-        must(r.device.ops->run(&r.device, &r.tape, PROGRAM_STEP, &e), &e, "step");
-        if (step + 1 < steps) must(r.device.ops->run(&r.device, &r.tape, PROGRAM_UPDATE, &e), &e, "update");
+        must(r.device.ops->run(&r.device, &r.tape, PROGRAM_STEP, &e), &e);
+        if (step + 1 < steps) must(r.device.ops->run(&r.device, &r.tape, PROGRAM_UPDATE, &e), &e);
     }
     *count = 0;
     for (uint32_t i = 0; i < r.graph.params.n; i++) {
@@ -907,9 +892,8 @@ static void check_same(struct language *l, int technique)
     mem_free(want);
 }
 
-static void test_same_result(void **state)
+TEST(test_same_result)
 {
-    (void)state;
     struct language l;
     open_language(&l, 9);
     for (int technique = 1; technique < 8; technique++) check_same(&l, technique);
@@ -947,9 +931,8 @@ static struct found search(struct language *l, uint64_t budget)
     return found;
 }
 
-static void test_search(void **state)
+TEST(test_search)
 {
-    (void)state;
     enum { BUDGETS = 50 };
     struct language l;
     open_language(&l, 48);
@@ -986,25 +969,4 @@ static void test_search(void **state)
     model_close(&l.model);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sticky_errors),
-        cmocka_unit_test(test_refused_calls),
-        cmocka_unit_test(test_lifetimes_straight),
-        cmocka_unit_test(test_lifetimes_loop),
-        cmocka_unit_test(test_lifetimes_rows),
-        cmocka_unit_test(test_lifetimes_nested),
-        cmocka_unit_test(test_placement),
-        cmocka_unit_test(test_checker),
-        cmocka_unit_test(test_checker_at_random),
-        cmocka_unit_test(test_verifier),
-        cmocka_unit_test(test_stale_view),
-        cmocka_unit_test(test_waits_by_hand),
-        cmocka_unit_test(test_waits_offload),
-        cmocka_unit_test(test_same_result),
-        cmocka_unit_test(test_search),
-    };
-    seed_begin();
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -2,23 +2,15 @@
  * test_polygon.c: compares polygons and their unions with pycocotools (tests/golden/rle.txt,
  * written by make_rle.py), and checks rejected input.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "data/masks/polygon.h"
 #include "io/file.h"
 
+#include "harness.h"
+
 enum { ROOM = 1 << 16 };
 
-static void test_golden(void **state)
+TEST(test_golden)
 {
-    (void)state;
     struct error e;
     char *text, *line, *rest;
     size_t size;
@@ -49,9 +41,8 @@ static void test_golden(void **state)
     mem_free(memory);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     static const struct { const char *json; enum rle_status want;
     } cases[] = {
         {"[]", RLE_OK},
@@ -86,8 +77,4 @@ static void test_refused(void **state)
     assert_int_equal(polygons_union(tall, strlen(tall), 1000, 1000, &p, &m), RLE_MANY);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden), cmocka_unit_test(test_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

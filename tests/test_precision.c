@@ -48,7 +48,7 @@ static struct settings settings_of(enum dtype precision, bool pure)
 static void open_model(struct source_model *m, const char *freeze)
 {
     struct error e;
-    must(model_preset(&m->model, "llama-tiny", &e), &e, "preset");
+    must(model_preset(&m->model, "llama-tiny", &e), &e);
     m->freeze = freeze;
 }
 
@@ -57,7 +57,7 @@ static void open_rig(struct rig *r, struct source_model *m, const struct setting
 {
     struct error e;
     *r = (struct rig){0};
-    must(plan_compile(&r->graph, &(struct source){m, build}, s, &e), &e, "compiling");
+    must(plan_compile(&r->graph, &(struct source){m, build}, s, &e), &e);
     rig_open(r, DEVICE_CPU);
     for (uint32_t i = 0; i < r->graph.params.n; i++) {
         const struct param *p = &r->graph.params.at[i];
@@ -78,7 +78,7 @@ static struct step_block *block_of(const struct rig *r) { return tape_address(&r
 static void run_update(struct rig *r)
 {
     struct error e;
-    must(r->device.ops->run(&r->device, &r->tape, PROGRAM_UPDATE, &e), &e, "update");
+    must(r->device.ops->run(&r->device, &r->tape, PROGRAM_UPDATE, &e), &e);
 }
 
 static uint64_t kind_bytes(const struct graph *g, enum kind kind)
@@ -102,9 +102,8 @@ static uint64_t hash_persistent(const struct rig *r)
     return hash;
 }
 
-static void test_skipped(void **state)
+TEST(test_skipped)
 {
-    (void)state;
     struct source_model m;
     struct rig r;
     struct settings s = settings_of(DT_F16, false);
@@ -128,9 +127,8 @@ static void test_skipped(void **state)
 
 /* Gradients of the scaled loss are the scale times f32's, within f16's rounding; the reported norm
  * is unscaled. */
-static void test_scaled(void **state)
+TEST(test_scaled)
 {
-    (void)state;
     struct source_model m;
     struct rig half, full;
     struct settings s = settings_of(DT_F16, false), plain = settings_of(DT_F32, false);
@@ -171,7 +169,7 @@ static void check_weights(struct source_model *m, enum dtype precision, bool pur
     struct error e;
     struct settings s = settings_of(precision, pure);
     uint64_t trained = 0, frozen = 0, narrow = 0;
-    must(plan_compile(&g, &(struct source){m, build}, &s, &e), &e, "compiling");
+    must(plan_compile(&g, &(struct source){m, build}, &s, &e), &e);
     for (uint32_t i = 0; i < g.params.n; i++) {
         const struct param *p = &g.params.at[i];
         if (storage_of(&g, p->tensor)->kind != KIND_PARAM) continue;
@@ -196,9 +194,8 @@ static void check_weights(struct source_model *m, enum dtype precision, bool pur
     graph_free(&g);
 }
 
-static void test_weights(void **state)
+TEST(test_weights)
 {
-    (void)state;
     static const char *const freeze[] = {NULL, "*.mlp.*"};
     for (size_t i = 0; i < COUNT(freeze); i++) {
         struct source_model m;
@@ -213,9 +210,8 @@ static void test_weights(void **state)
 /* --- gradients in bf16 ------------------------------------------------------------------------ */
 
 /* One micro-batch: every bf16 gradient is the f32 gradient, rounded. */
-static void test_gradients(void **unused)
+TEST(test_gradients)
 {
-    (void)unused;
     struct source_model m;
     struct rig wide, narrow;
     struct settings s = settings_of(DT_BF16, false);
@@ -291,9 +287,8 @@ static double loss_with(struct source_model *m, const struct settings *s, const 
     return before;
 }
 
-static void test_modules(void **state)
+TEST(test_modules)
 {
-    (void)state;
     struct source_model m;
     open_model(&m, NULL);
     struct settings plain = settings_of(DT_F32, false);
@@ -370,8 +365,8 @@ static void check_masks(struct source_model *m, const char *preset, enum dtype p
     s.n_modules = 1;
     s.accumulation = s.head_chunks = 2;
     profile_default(&profile, DEVICE_CPU, 2);
-    must(plan_compile(&g, &(struct source){m, build_masks}, &s, &e), &e, preset);
-    must(plan_place(&plan, &g, &profile, &e), &e, preset); /* the plan checker replays it */
+    must(plan_compile(&g, &(struct source){m, build_masks}, &s, &e), &e);
+    must(plan_place(&plan, &g, &profile, &e), &e); /* the plan checker replays it */
     for (uint32_t i = 0; i < g.params.n; i++) {
         const struct param *p = &g.params.at[i];
         if (!p->grad) continue;
@@ -384,27 +379,18 @@ static void check_masks(struct source_model *m, const char *preset, enum dtype p
     graph_free(&g);
 }
 
-static void test_masks(void **state)
+TEST(test_masks)
 {
-    (void)state;
     static const char *const presets[] = {"sam-tiny", "tinysam-tiny"}, *const patterns[] = {"*mask_decoder*",
                                                                                             "*layers.0*", "*neck",
                                                                                             "*attn"};
     for (size_t i = 0; i < COUNT(presets); i++) {
         struct source_model m = {0};
         struct error e;
-        must(model_preset(&m.model, presets[i], &e), &e, "preset");
+        must(model_preset(&m.model, presets[i], &e), &e);
         for (size_t k = 0; k < COUNT(patterns); k++) check_masks(&m, presets[i], k % 2 ? DT_F16 : DT_BF16, patterns[k]);
         model_close(&m.model);
     }
 }
 
-int main(void)
-{
-    seed_begin();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_skipped),   cmocka_unit_test(test_scaled),  cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_gradients), cmocka_unit_test(test_modules), cmocka_unit_test(test_masks),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -14,16 +14,11 @@
  *
  * Run from the repository's root.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdlib.h>
-
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
 #include "graph/ops.h"
+
+#include "harness.h"
 #include "h200_trace.h"
 
 /* Predicted over measured. */
@@ -177,21 +172,14 @@ static void check(const char *run)
     config_free(&c);
 }
 
-static void test_llama(void **state)
+TEST(test_llama)
 {
-    (void)state;
     check("llama-1b");
 }
 
-static void test_sam(void **state)
+TEST(test_sam)
 {
-    (void)state;
     check("sam-vit-b");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_sam)};
-    log_quiet(true);
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -5,20 +5,11 @@
  * The masks are thresholded logits: pixels whose logit is within rounding of 0 may differ, so they
  * are compared by IoU. Images resized by another library differ by at most 1 of 255.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "io/file.h"
 #include "io/png.h"
 #include "infer/predictor.h"
+
+#include "harness.h"
 
 #define FOLDER "tests/golden/predict/"
 enum { POINTS = 8 };
@@ -122,9 +113,8 @@ static void check_case(const struct prompt_case *c)
     config_free(&settings);
 }
 
-static void test_reference(void **state)
+TEST(test_reference)
 {
-    (void)state;
     char *text, *save;
     size_t n;
     struct error e;
@@ -141,9 +131,8 @@ static void test_reference(void **state)
 
 /* Prompts in one batch give the same results as each alone; after a shorter batch no data of an
  * earlier one remains. */
-static void test_batches(void **state)
+TEST(test_batches)
 {
-    (void)state;
     static const float points[3][1][2] = {{{150, 60}}, {{40, 30}}, {{10, 110}}};
     static const int on[1] = {1};
     struct config settings = config();
@@ -170,9 +159,8 @@ static void test_batches(void **state)
 }
 
 /* Forward only: the encoder's plan holds its weights and little else, nothing twice. */
-static void test_memory(void **state)
+TEST(test_memory)
 {
-    (void)state;
     struct config settings;
     struct predictor_image p = {.w = 64, .h = 48, .rgb = mem_alloc(64 * 48 * 3)};
     struct predictor a;
@@ -197,9 +185,8 @@ static void test_memory(void **state)
     config_free(&settings);
 }
 
-static void test_other_models(void **state)
+TEST(test_other_models)
 {
-    (void)state;
     struct config settings = config();
     struct predictor_image p = {.w = 4, .h = 4, .rgb = mem_alloc(48)};
     struct predictor a;
@@ -212,9 +199,4 @@ static void test_other_models(void **state)
     config_free(&settings);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reference), cmocka_unit_test(test_batches),
-                                       cmocka_unit_test(test_memory), cmocka_unit_test(test_other_models)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -4,8 +4,6 @@
  */
 #include "optest.h"
 
-#include <unistd.h>
-
 #include "base/processor.h"
 #include "cost/calibration.h"
 #include "io/file.h"
@@ -32,9 +30,8 @@ static void make_profile(struct profile *p, struct calibration *c)
 
 static struct calibration given, taken;
 
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     struct profile a, b;
     struct text once = {0}, again = {0};
     struct error e = {0};
@@ -69,9 +66,8 @@ static void refuses(const char *from, const char *to, const char *word)
     text_free(&bad);
 }
 
-static void test_damaged(void **state)
+TEST(test_damaged)
 {
-    (void)state;
     refuses("\"profile_format\": 1", "\"profile_format\": 2", "profile_format");
     refuses("\"device\": \"cpu\"", "\"device\": \"abacus\"", "abacus");
     refuses("\"threads\": 3", "\"threads\": 0", "threads");
@@ -90,9 +86,8 @@ static void test_damaged(void **state)
     refuses("\"corrections\": [", "\"corrections\": 7, \"rest\": [", "corrections");
 }
 
-static void test_truncated(void **state)
+TEST(test_truncated)
 {
-    (void)state;
     struct profile p;
     struct text t = {0};
     make_profile(&p, &given);
@@ -113,9 +108,8 @@ static void test_truncated(void **state)
     text_free(&t);
 }
 
-static void test_curve(void **state)
+TEST(test_curve)
 {
-    (void)state;
     struct curve c = {3, {{1e-6, 16}, {1e-4, 4}, {1e-2, 1}}};
     assert_true(curve_factor(&c, 1e-9) == 16 && curve_factor(&c, 1) == 1);
     assert_true(fabs(curve_factor(&c, 1e-5) - 8) < 1e-9 && fabs(curve_factor(&c, 1e-3) - 2) < 1e-9);
@@ -141,9 +135,8 @@ static void seconds_of(const struct profile *p, double *linear, double *add, dou
     graph_free(&g);
 }
 
-static void test_corrections_are_used(void **state)
+TEST(test_corrections_are_used)
 {
-    (void)state;
     struct profile p;
     double linear[2], add[2], act[2];
     make_profile(&p, &given);
@@ -163,9 +156,8 @@ static void test_corrections_are_used(void **state)
     assert_true(fabs((act[1] - launch) / (act[0] - launch) - 1.5) < 1e-9);
 }
 
-static void test_cached_bytes_are_faster(void **state)
+TEST(test_cached_bytes_are_faster)
 {
-    (void)state;
     struct profile p;
     double last = 0;
     make_profile(&p, &given);
@@ -185,9 +177,8 @@ static void test_cached_bytes_are_faster(void **state)
     }
 }
 
-static void test_path(void **state)
+TEST(test_path)
 {
-    (void)state;
     char path[512], hidden[64], end[80];
     snprintf(end, sizeof end, "-3%s.json", cpu_hidden_print("-no-", hidden));
     setenv("XDG_DATA_HOME", "/somewhere", 1);
@@ -219,9 +210,8 @@ static struct profile installed(const char *name, int capability, double gib)
 
 /* The driver's name selects the profile, whatever surrounds the model name; the memory is that of
  * the installed GPU. */
-static void test_gpu_installed(void **state)
+TEST(test_gpu_installed)
 {
-    (void)state;
     static const struct { const char *driver; int capability; double gib; const char *profile; bool bf16; } known[] = {
         {"Tesla T4", 75, 14.6, "t4", false},
         {"NVIDIA GeForce RTX 4090", 89, 23.6, "rtx-4090", true},
@@ -247,36 +237,19 @@ static void test_gpu_installed(void **state)
 
 /* A plan made elsewhere equals the plan made on the GPU: the profile does not depend on the
  * installed GPU. */
-static void test_h200_installed(void **state)
+TEST(test_h200_installed)
 {
-    (void)state;
     struct profile p = installed("NVIDIA H200", 90, 139.7), stored;
     profile_default(&stored, DEVICE_CUDA, 0);
     assert_memory_equal(&p, &stored, sizeof p);
 }
 
 /* A GPU without an entry, from the driver's properties: an RTX 3070 has 20.3 and 40.6 TFLOP/s. */
-static void test_unlisted_gpu(void **state)
+TEST(test_unlisted_gpu)
 {
-    (void)state;
     struct profile p = installed("NVIDIA GeForce RTX 3070", 86, 7.8);
     assert_true(fabs(p.flops_f32 - 20.3e12) < 0.1e12 && fabs(p.flops_bf16 - 40.6e12) < 0.1e12);
     assert_true(p.memory_bandwidth == 448e9 && p.published);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_damaged),
-        cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_curve),
-        cmocka_unit_test(test_corrections_are_used),
-        cmocka_unit_test(test_cached_bytes_are_faster),
-        cmocka_unit_test(test_path),
-        cmocka_unit_test(test_gpu_installed),
-        cmocka_unit_test(test_h200_installed),
-        cmocka_unit_test(test_unlisted_gpu),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -3,18 +3,12 @@
  * distributed over its cells; boxes are its own, or moved by noise and still in the image; the
  * random numbers depend on seed, position and mask alone.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-#include <math.h>
-#include <string.h>
-
 #include "base/random.h"
 #include "data/masks/grid.h"
 #include "models/model.h"
 #include "feed/first_prompts.h"
+
+#include "harness.h"
 
 enum { SIDE = 256, CELLS = 64, MASKS = 2, DRAWS = 4000 };
 
@@ -72,9 +66,8 @@ static struct first_prompts prompts_with(double box, double jitter)
                                   .jitter = jitter};
 }
 
-static void test_points(void **state)
+TEST(test_points)
 {
-    (void)state;
     struct scene s;
     struct first_prompts p = prompts_with(0, 0);
     uint32_t hits[CELLS][CELLS] = {{0}};
@@ -99,9 +92,8 @@ static void test_points(void **state)
 }
 
 /* Corners are the middles of the outermost pixels: a cell is four of them wide. */
-static void test_boxes(void **state)
+TEST(test_boxes)
 {
-    (void)state;
     struct scene s;
     struct first_prompts p = prompts_with(1, 0);
     const float want[MASKS][4] = {{40.5f, 80.5f, 59.5f, 111.5f}, {200.5f, 160.5f, 255.5f, 191.5f}};
@@ -124,9 +116,8 @@ static void test_boxes(void **state)
 
 /* Noise of a tenth of the box's side, 20 pixels of 1024 at most (5 here), and never out of the
  * image. */
-static void test_jitter(void **state)
+TEST(test_jitter)
 {
-    (void)state;
     struct scene s;
     struct first_prompts p = prompts_with(1, 0.1);
     double sum = 0, squares = 0;
@@ -155,9 +146,8 @@ static void test_jitter(void **state)
         fail_msg("mean %g, deviation %g", mean, deviation);
 }
 
-static void test_draws(void **state)
+TEST(test_draws)
 {
-    (void)state;
     struct scene s;
     struct first_prompts p = prompts_with(0.5, 0.1), other = p;
     uint32_t boxes = 0, moved = 0;
@@ -179,13 +169,4 @@ static void test_draws(void **state)
     assert_true(moved > DRAWS * 9 / 10);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_points),
-        cmocka_unit_test(test_boxes),
-        cmocka_unit_test(test_jitter),
-        cmocka_unit_test(test_draws),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

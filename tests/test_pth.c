@@ -3,20 +3,12 @@
  * dtype, views, wrappers; files that are not a state dictionary, or malicious; truncated and
  * damaged ones; and files of the project's own writer.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
 #include "io/file.h"
 #include "io/pickle.h"
 #include "io/pth.h"
 #include "io/temporary.h"
+
+#include "harness.h"
 
 #define FOLDER "tests/golden/pth/"
 
@@ -64,9 +56,8 @@ static void check_plain(const char *file)
     pth_close(&p);
 }
 
-static void test_formats(void **state)
+TEST(test_formats)
 {
-    (void)state;
     static const char *const files[] = {"zip",    "legacy",        "parameters",    "protocol4", "module_prefix",
                                         "nested", "nested_legacy", "wrapped_twice", "evil_value"};
     for (size_t i = 0; i < COUNT(files); i++) {
@@ -77,9 +68,8 @@ static void test_formats(void **state)
     assert_false(file_exists("plimsoll-was-here")); /* the side effect of evil_value */
 }
 
-static void test_types(void **state)
+TEST(test_types)
 {
-    (void)state;
     static const char *const files[] = {FOLDER "types.pth", FOLDER "types_legacy.pth"};
     for (size_t i = 0; i < COUNT(files); i++) {
         struct pth p;
@@ -98,9 +88,8 @@ static void test_types(void **state)
     }
 }
 
-static void test_views(void **state)
+TEST(test_views)
 {
-    (void)state;
     static const char *const files[] = {FOLDER "views.pth", FOLDER "views_legacy.pth"};
     for (size_t i = 0; i < COUNT(files); i++) {
         struct pth p;
@@ -123,9 +112,8 @@ static void test_views(void **state)
 }
 
 /* An OrderedDict with _metadata, which is set on it as an attribute. */
-static void test_state_dict(void **state)
+TEST(test_state_dict)
 {
-    (void)state;
     struct pth p;
     struct error e = {0};
     if (pth_open(&p, FOLDER "state_dict.pth", &e)) fail_msg("%s", e.text);
@@ -136,9 +124,8 @@ static void test_state_dict(void **state)
 }
 
 /* A tensor without elements is contiguous, whatever its other sizes: their product has no bound. */
-static void test_empty(void **state)
+TEST(test_empty)
 {
-    (void)state;
     const struct pth_tensor t = {.rank = 3,
                                  .dim = {0, INT64_C(1) << 40, INT64_C(1) << 40},
                                  .stride = {5, INT64_C(1) << 40, 1}};
@@ -172,9 +159,8 @@ static void refuse(const char *file, const char *message)
     if (!strstr(e.text, message)) fail_msg("%s: no \"%s\" in: %s", file, message, e.text);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     refuse(FOLDER "whole_module.pth", "model.state_dict()");
     refuse(FOLDER "evil.pth", "posix system");
     refuse(FOLDER "no_tensors.pth", "no dictionary of tensors");
@@ -205,9 +191,8 @@ static void try_bytes(const char *bytes, size_t n)
     mem_free(exact);
 }
 
-static void test_damaged(void **state)
+TEST(test_damaged)
 {
-    (void)state;
     static const char *const files[] = {FOLDER "zip.pth", FOLDER "legacy.pth", FOLDER "views_legacy.pth"};
     for (size_t i = 0; i < COUNT(files); i++) {
         char *bytes;
@@ -244,9 +229,8 @@ static int read_pickle(const char *bytes, size_t n, struct error *e)
 }
 #define PICKLE(bytes, e) read_pickle(bytes, sizeof bytes - 1, e)
 
-static void test_pickles(void **state)
+TEST(test_pickles)
 {
-    (void)state;
     struct error e = {0};
     assert_int_equal(PICKLE("(lp0\nI1\naS'a'\na.", &e), PL_OK);
     assert_int_equal(PICKLE("", &e), PL_USAGE);
@@ -267,9 +251,8 @@ static void test_pickles(void **state)
 
 /* --- writing ------------------------------------------------------------------------------ */
 
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     static const char *const files[] = {"zip", "types", "views", "state_dict"};
     char to[] = "/tmp/plimsoll-pth-XXXXXX";
     close(mkstemp(to));
@@ -309,9 +292,8 @@ static void test_round_trip(void **state)
     unlink(to);
 }
 
-static void test_abandoned(void **state)
+TEST(test_abandoned)
 {
-    (void)state;
     struct pth_writer *w;
     struct temporary t;
     struct error e = {0};
@@ -328,13 +310,4 @@ static void test_abandoned(void **state)
     assert_int_equal(pth_begin(&w, "/nowhere/x.pth", &e), PL_USAGE);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats),    cmocka_unit_test(test_types),   cmocka_unit_test(test_views),
-        cmocka_unit_test(test_state_dict), cmocka_unit_test(test_empty),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_damaged),    cmocka_unit_test(test_pickles), cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_abandoned),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -5,14 +5,11 @@
  *
  * run_quantize.sh shows with whole runs that the bits are those of the dequantized weights.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include "planned_preset.h"
 #include "graph/ops.h"
 #include "graph/stored.h"
+
+#include "harness.h"
+#include "planned_preset.h"
 
 /* Only DEQUANTIZE reads a quantized weight, or a copy between memories. Its result lives until its
  * reader, the next node but for others of these two ops; none is alive at the turn from forward to
@@ -62,9 +59,8 @@ static uint32_t count_quantized(const struct graph *g, int64_t *values, uint64_t
 
 static const char *const frozen = "model.freeze=[\"*_proj.weight\"]";
 
-static void test_language(void **state)
+TEST(test_language)
 {
-    (void)state;
     struct planned_preset p;
     int64_t values;
     uint64_t bytes;
@@ -89,9 +85,8 @@ static void test_language(void **state)
 
 /* 4.127 bits per weight, on the shapes of a 7B model; embedding, head and norms stay as they
  * are. */
-static void test_bits(void **state)
+TEST(test_bits)
 {
-    (void)state;
     struct planned_preset p;
     int64_t values;
     uint64_t bytes;
@@ -105,9 +100,8 @@ static void test_bits(void **state)
 }
 
 /* SAM with a frozen encoder: no gradient goes through it, so each weight has one reader. */
-static void test_sam(void **state)
+TEST(test_sam)
 {
-    (void)state;
     struct planned_preset p;
     int64_t values;
     uint64_t bytes;
@@ -121,9 +115,8 @@ static void test_sam(void **state)
 }
 
 /* The last rule that matches a layer decides. */
-static void test_rules(void **state)
+TEST(test_rules)
 {
-    (void)state;
     struct planned_preset p;
     int64_t values;
     uint64_t bytes;
@@ -136,9 +129,4 @@ static void test_rules(void **state)
     planned_preset_free(&p);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_language), cmocka_unit_test(test_bits),
-                                       cmocka_unit_test(test_sam), cmocka_unit_test(test_rules)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -2,18 +2,11 @@
  * test_queries.c: files of queries (data/formats/queries.h), and which of them a dataset's images
  * have (data/formats/queries.h).
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <string.h>
-
 #include "data/formats/queries.h"
 #include "io/file.h"
 #include "io/png.h"
-#include "temporary_folder.h"
+
+#include "harness.h"
 
 static int parse(struct queries *q, const char *text, struct error *e)
 {
@@ -37,9 +30,8 @@ static void check(const char *text, uint32_t n, const char *image, const char *w
     queries_free(&q);
 }
 
-static void test_formats(void **state)
+TEST(test_formats)
 {
-    (void)state;
     check("image,query,mask_id\na.jpg,\"left, the red one\",7\n", 1, "a.jpg", "left, the red one", 7, 2);
     check("Mask_ID;caption;extra;file_name\n1;x;;a\n-2;y;;b\n", 2, "b", "y", -2, 3);
     check("[{\"image\": \"a\", \"query\": \"x\", \"mask_id\": 3}, {\"image_id\": 12, \"text\": \"y\", "
@@ -59,9 +51,8 @@ static void refuse(const char *text, const char *says)
     queries_free(&q);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     refuse("", "q: it is empty");
     refuse("image,query,mask_id\n", "q: it has no queries");
     refuse("[]", "q: it has no queries");
@@ -74,9 +65,8 @@ static void test_refused(void **state)
     refuse("{\"image\": \"a\"\n", "q:1: ");
 }
 
-static void test_keys(void **state)
+TEST(test_keys)
 {
-    (void)state;
     static const char *const pairs[][2] = {{"sa_000020/sa_223750.jpg", "223750"},
                                            {"223750", "223750"},
                                            {"000000397133.JPG", "397133"},
@@ -129,9 +119,8 @@ static int open_set(struct dataset **d, struct query_set *s, const char *text, s
 }
 
 /* Image b comes first in the file, and a has three queries where two have room. */
-static void test_samples(void **state)
+TEST(test_samples)
 {
-    (void)state;
     struct dataset *d;
     struct query_set s;
     struct error e;
@@ -166,9 +155,8 @@ static void test_samples(void **state)
     dataset_close(d);
 }
 
-static void test_none(void **state)
+TEST(test_none)
 {
-    (void)state;
     struct dataset *d;
     struct query_set s;
     struct error e;
@@ -186,11 +174,4 @@ static void test_none(void **state)
     dataset_close(d);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats), cmocka_unit_test(test_refused), cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_samples), cmocka_unit_test(test_none),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+MAIN(make_folder, remove_folder)

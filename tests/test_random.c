@@ -2,23 +2,15 @@
  * test_random.c: random numbers by index: independent of order and chunking, and with the right
  * distribution.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdlib.h>
-
 #include "base/base.h"
 #include "base/random.h"
 
+#include "harness.h"
+
 /* Any division of a range gives the same numbers, and the moments are those of a normal
  * distribution. */
-static void test_random(void **state)
+TEST(test_random)
 {
-    (void)state;
     enum { N = 100000 };
     float *whole = mem_alloc(N * sizeof *whole), part[257];
     uint64_t key = random_key(11, "w");
@@ -43,9 +35,8 @@ static void test_random(void **state)
 
 /* Each output bit is set half of the time, and flips half of the time when one bit of the index or
  * of the key does; five deviations of a fair coin. */
-static void test_bits(void **state)
+TEST(test_bits)
 {
-    (void)state;
     enum { N = 4096 };
     int set[64] = {0}, by_index[64] = {0}, by_key[64] = {0};
     for (uint64_t i = 0; i < N; i++) {
@@ -61,9 +52,8 @@ static void test_bits(void **state)
 }
 
 /* Any division of a range gives the same words, and their mean is that of a uniform word. */
-static void test_words(void **state)
+TEST(test_words)
 {
-    (void)state;
     enum { N = 20000 };
     uint32_t *whole = mem_alloc(N * sizeof *whole), part[257];
     uint64_t key = random_key(5, "words");
@@ -80,9 +70,4 @@ static void test_words(void **state)
     mem_free(whole);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_bits),
-                                       cmocka_unit_test(test_words)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

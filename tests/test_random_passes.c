@@ -25,7 +25,6 @@
 #include "random_graph.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 enum { STEPS = 2, COUNT_DEFAULT = 400 };
 /* NEAR: some hundred f32 terms, one by one where the compiler vectorizes nothing */
@@ -185,7 +184,7 @@ static void open_side(struct rig *r, struct random_model *m, const struct side *
     struct settings s = x->s;
     memset(r, 0, sizeof *r);
     s.modules = &x->rule;
-    must(plan_compile(&r->graph, &(struct source){.model = m, .build = build_random}, &s, &e), &e, "compiling");
+    must(plan_compile(&r->graph, &(struct source){.model = m, .build = build_random}, &s, &e), &e);
     check_spaces(&r->graph);
     rig_open_on(r, DEVICE_CPU, 1);
     /* the initial values are representable in the working precision */
@@ -213,7 +212,7 @@ static void run_side(struct rig *r, const struct side *x, int step)
                              .scale_window = 1,
                              .adam_t = scaled ? 0 : step + 1};
     if (scaled && step) b->loss_scale = before.next_scale, b->adam_t = before.adam_t, b->good_steps = before.good_steps;
-    must(r->device.ops->run(&r->device, &r->tape, PROGRAM_STEP, &e), &e, "step");
+    must(r->device.ops->run(&r->device, &r->tape, PROGRAM_STEP, &e), &e);
 }
 
 /* --- comparing ------------------------------------------------------------------------------- */
@@ -306,15 +305,15 @@ static bool same_bits(struct random_model *m, const struct side *x, const struct
         run_side(&a, x, step);
         run_side(&b, y, step);
         same = !outputs_differ(&a, &b, PROGRAM_STEP, zeros, what);
-        must(a.device.ops->run(&a.device, &a.tape, PROGRAM_UPDATE, &e), &e, "update");
-        must(b.device.ops->run(&b.device, &b.tape, PROGRAM_UPDATE, &e), &e, "update");
+        must(a.device.ops->run(&a.device, &a.tape, PROGRAM_UPDATE, &e), &e);
+        must(b.device.ops->run(&b.device, &b.tape, PROGRAM_UPDATE, &e), &e);
         if (same) same = !outputs_differ(&a, &b, PROGRAM_UPDATE, zeros, what) && !state_differs(&a, &b, zeros, what);
         if (same && !isfinite(rig_loss(&a)) && x->s.precision != DT_F16)
             fail_msg("seed %llu: the loss is %g", (unsigned long long)m->seed, rig_loss(&a));
     }
     if (same) {
-        must(a.device.ops->run(&a.device, &a.tape, PROGRAM_EVAL, &e), &e, "evaluation");
-        must(b.device.ops->run(&b.device, &b.tape, PROGRAM_EVAL, &e), &e, "evaluation");
+        must(a.device.ops->run(&a.device, &a.tape, PROGRAM_EVAL, &e), &e);
+        must(b.device.ops->run(&b.device, &b.tape, PROGRAM_EVAL, &e), &e);
         same = !outputs_differ(&a, &b, PROGRAM_EVAL, zeros, what);
     }
     if (!same) {
@@ -372,7 +371,7 @@ static void count_passes(struct random_model *m, const struct side *x)
     struct error e = {0};
     struct settings s = x->s;
     s.modules = &x->rule;
-    must(plan_compile(&g, &(struct source){.model = m, .build = build_random}, &s, &e), &e, "compiling");
+    must(plan_compile(&g, &(struct source){.model = m, .build = build_random}, &s, &e), &e);
     for (uint32_t p = 0; p < PROGRAM_COUNT; p++)
         for (uint32_t k = 0; k < g.order[p].nodes.n; k++) {
             const struct node *n = node_at(&g, g.order[p].nodes.at[k]);
@@ -428,7 +427,7 @@ static unsigned rounding_rewrites(struct random_model *m, const struct side *x)
     struct graph g;
     struct error e = {0};
     unsigned found = 0;
-    must(plan_compile(&g, &(struct source){.model = m, .build = build_random}, &x->s, &e), &e, "compiling");
+    must(plan_compile(&g, &(struct source){.model = m, .build = build_random}, &x->s, &e), &e);
     for (enum program p = 0; p < PROGRAM_COUNT; p++)
         for (uint32_t k = 0; k < g.order[p].nodes.n; k++) {
             const struct node *n = node_at(&g, g.order[p].nodes.at[k]);
@@ -443,7 +442,6 @@ static unsigned rounding_rewrites(struct random_model *m, const struct side *x)
 
 static void test_bits(void **state)
 {
-    (void)state;
     catch_faults();
     for (int i = 0; i < count; i++) {
         const uint64_t of = first_seed + (uint64_t)i;
@@ -506,8 +504,8 @@ static struct distance distance_between(struct random_model *m, const struct sid
     run_side(&a, x, 0);
     run_side(&b, y, 0);
     const double loss = fabs(rig_loss(&a) - rig_loss(&b)) / (1 + fabs(rig_loss(&a)));
-    must(a.device.ops->run(&a.device, &a.tape, PROGRAM_UPDATE, &e), &e, "update");
-    must(b.device.ops->run(&b.device, &b.tape, PROGRAM_UPDATE, &e), &e, "update");
+    must(a.device.ops->run(&a.device, &a.tape, PROGRAM_UPDATE, &e), &e);
+    must(b.device.ops->run(&b.device, &b.tape, PROGRAM_UPDATE, &e), &e);
     add_gradients(&a, &b, &error, &size);
     assert_true(size > 0);
     rig_close(&a);
@@ -526,7 +524,6 @@ static void compare_near(struct random_model *m, const struct side *x, const str
 /* Other orders of sums, combined with all other techniques. */
 static void test_reordered_sums(void **state)
 {
-    (void)state;
     catch_faults();
     for (int i = 0; i < count; i += 2) {
         const uint64_t of = first_seed + (uint64_t)i;

@@ -85,9 +85,8 @@ static void check_attention(enum dtype f, struct heads n, enum pattern kind)
     mem_free(ranges);
 }
 
-static void test_attention(void **state)
+TEST(test_attention)
 {
-    (void)state;
     static const struct heads SHAPES[] = {
         {1, 1, 1, 1, 1, 2},
         {2, 7, 7, 4, 2, 6},
@@ -136,9 +135,8 @@ static void check_gradient(struct trial *forward, int i, const double *dy, const
                  want);
 }
 
-static void test_differences(void **state)
+TEST(test_differences)
 {
-    (void)state;
     static const struct heads SHAPES[] = {{2, 9, 9, 2, 1, 4},
                                           {1, 5, 12, 2, 2, 2, .window = 3},
                                           {1, 12, 12, 1, 1, 3, .masked = true}};
@@ -183,9 +181,8 @@ static void add_ranges(struct trial *t, struct heads n, const int32_t *ranges)
     t->attr.attention.causal = false;
 }
 
-static void test_causal_bits(void **state)
+TEST(test_causal_bits)
 {
-    (void)state;
     static const struct heads SHAPES[] = {{2, 65, 65, 4, 2, 16, true},
                                           {1, 401, 401, 2, 1, 20, true},
                                           {1, 350, 350, 1, 1, 8, true, .window = 70},
@@ -278,9 +275,8 @@ static void check_documents(struct trial *t, const char *kernel, const int64_t d
     guarded_free_all(clean);
 }
 
-static void test_documents(void **state)
+TEST(test_documents)
 {
-    (void)state;
     int64_t document[ROW];
     int32_t *ranges = row_of_documents(document);
     for (size_t f = 0; f < COUNT(FLOATS); f++)
@@ -312,9 +308,8 @@ static struct trial rope(enum dtype f, int64_t B, int64_t T, int64_t half)
     return t;
 }
 
-static void test_positions(void **state)
+TEST(test_positions)
 {
-    (void)state;
     for (size_t f = 0; f < COUNT(FLOATS); f++)
         for (int three = 0; three < 2; three++) {
             struct trial t = rope(FLOATS[f], 2, 33 + three, 140);
@@ -326,9 +321,8 @@ static void test_positions(void **state)
 }
 
 /* Positions 0, 1, 2, ... and three times the same position are ROPE without positions. */
-static void test_position_bits(void **state)
+TEST(test_position_bits)
 {
-    (void)state;
     for (int three = 0; three < 2; three++) {
         enum { B = 2, T = 40 };
         struct trial t = rope(DT_F32, B, T, 9);
@@ -344,12 +338,4 @@ static void test_position_bits(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention), cmocka_unit_test(test_differences), cmocka_unit_test(test_causal_bits),
-        cmocka_unit_test(test_documents), cmocka_unit_test(test_positions), cmocka_unit_test(test_position_bits),
-    };
-    seed_begin();
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -2,20 +2,14 @@
  * test_ranks.c: N ranks, as threads of this process, against one rank with N shares: weights,
  * optimizer state, loss and norm have the same bits after every step. No launcher is needed.
  */
-#include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "base/system.h"
 #include "dist/agree.h"
 #include "dist/dist.h"
 #include "folder/train_state.h"
+
+#include "harness.h"
 #include "planned_preset.h"
 #include "rank_threads.h"
 
@@ -263,9 +257,8 @@ static void check(const char *preset, int n, int shares, float clip_norm, const 
 
 #define SETS(...) (const char *const[]){__VA_ARGS__, NULL}
 
-static void test_llama(void **state)
+TEST(test_llama)
 {
-    (void)state;
     check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=8", "memory.precision=f32"));
     check("llama-tiny", 4, 4, 0, SETS("train.effective_batch=8", "memory.precision=f32", "memory.micro_batch=1"));
     check("llama-tiny", 2, 8, 0.5f, SETS("train.effective_batch=16", "memory.precision=f32", "memory.micro_batch=1"));
@@ -278,9 +271,8 @@ static void test_llama(void **state)
 
 /* Nothing is divided: sums beside the backward with one micro-batch, else at the head of the
  * update. */
-static void test_whole(void **state)
+TEST(test_whole)
 {
-    (void)state;
     check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "parallel.shard=none"));
     check("llama-tiny", 3, 3, 0.5f,
           SETS("train.effective_batch=6", "memory.precision=bf16", "memory.recompute=all", "memory.head_chunks=2",
@@ -296,9 +288,8 @@ static void test_whole(void **state)
 }
 
 /* Optimizer state and master weights in shards: the same bits. */
-static void test_shard_optimizer(void **state)
+TEST(test_shard_optimizer)
 {
-    (void)state;
     check("llama-tiny", 2, 2, 0.5f,
           SETS("train.effective_batch=4", "memory.precision=f32", "parallel.shard=optimizer"));
     check("llama-tiny", 3, 3, 0.5f,
@@ -327,9 +318,8 @@ static void test_shard_optimizer(void **state)
 
 /* Gradients in shards too: the same bits with one micro-batch and one share on a rank, else another
  * order of the same sums. */
-static void test_shard_gradients(void **state)
+TEST(test_shard_gradients)
 {
-    (void)state;
     check("llama-tiny", 2, 2, 0.5f,
           SETS("train.effective_batch=4", "memory.precision=f32", "parallel.shard=gradients"));
     check("llama-tiny", 3, 3, 0.5f,
@@ -361,9 +351,8 @@ static void test_shard_gradients(void **state)
 }
 
 /* Weights in shards: the bits of gradients in shards. */
-static void test_shard_weights(void **state)
+TEST(test_shard_weights)
 {
-    (void)state;
     check("llama-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "parallel.shard=weights"));
     check("llama-tiny", 3, 3, 0.5f,
           SETS("train.effective_batch=7", "memory.precision=bf16", "memory.recompute=all", "parallel.shard=zero-3"));
@@ -397,9 +386,8 @@ static void test_shard_weights(void **state)
 
 /* Hosts of 2 and 4 ranks, each with a copy of what is divided: sums inside a host, then across
  * hosts, have the same bits. */
-static void test_groups(void **state)
+TEST(test_groups)
 {
-    (void)state;
     check("llama-tiny", 4, 4, 0.5f,
           SETS("train.effective_batch=8", "memory.precision=f32", "parallel.per_host=2", "parallel.group=host",
                "parallel.shard=optimizer"));
@@ -431,9 +419,8 @@ static void test_groups(void **state)
 
 /* Hosts of 2 and 4 ranks, all of which hold one copy between them: collectives inside hosts and
  * across them. Three hosts, and shares. A host of 3 is no subtree, and exchanges at once. */
-static void test_hosts(void **state)
+TEST(test_hosts)
 {
-    (void)state;
     check("llama-tiny", 4, 4, 0.5f,
           SETS("train.effective_batch=4", "memory.precision=f32", "parallel.per_host=2", "parallel.shard=none"));
     check("llama-tiny", 4, 8, 0.5f,
@@ -466,9 +453,8 @@ static void test_hosts(void **state)
 }
 
 /* Techniques that know nothing of ranks. */
-static void test_techniques(void **state)
+TEST(test_techniques)
 {
-    (void)state;
     check("llama-tiny", 2, 4, 0.5f,
           SETS("train.effective_batch=7", "memory.precision=f32", "adapter.target_modules=all-linear",
                "adapter.lora_dropout=0.2"));
@@ -481,9 +467,8 @@ static void test_techniques(void **state)
                "model.freeze=model.embed_tokens.*", "memory.micro_batch=1"));
 }
 
-static void test_sam(void **state)
+TEST(test_sam)
 {
-    (void)state;
     check("sam-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "memory.micro_batch=1"));
     check("sam-tiny", 3, 3, 0, SETS("train.effective_batch=5", "memory.precision=bf16"));
     check("sam-tiny", 2, 2, 0.5f, SETS("train.effective_batch=5", "memory.precision=f32", "prompts.iterations=3"));
@@ -491,9 +476,8 @@ static void test_sam(void **state)
 
 /* The ranks of a host have room where all of them have it, by what was free before the first took
  * any. */
-static void test_room(void **state)
+TEST(test_room)
 {
-    (void)state;
     struct error e = {0};
     struct system_memory now;
     system_memory(&now);
@@ -508,9 +492,8 @@ static void test_room(void **state)
 
 /* Threads of a rank: of the processors that it may use, its part of the host's. Several ranks may
  * be bound to one socket. */
-static void test_thread_share(void **state)
+TEST(test_thread_share)
 {
-    (void)state;
     static const int cases[][4] = {{64, 64, 8, 8}, {32, 64, 8, 8}, {1, 64, 2, 1}, {4, 64, 8, 4},
                                    {2, 2, 4, 1},   {6, 6, 4, 1},   {8, 8, 1, 8}};
     for (size_t i = 0; i < COUNT(cases); i++)
@@ -540,9 +523,8 @@ static int no_run(struct device *d, struct tape *t, enum program p, struct error
 
 /* A rank that others cannot hear, or that fails inside a program where they wait for it, ends all
  * of them with its own cause. */
-static void test_alone(void **state)
+TEST(test_alone)
 {
-    (void)state;
     static struct member m;
     static struct ranks ranks[2];
     struct error e = {.code = PL_USAGE, .text = "the disk is full"};
@@ -573,9 +555,8 @@ static void test_alone(void **state)
 
 /* Running statistics of batch normalisation move by the groups of all ranks, in the order of
  * samples. */
-static void test_statistics(void **state)
+TEST(test_statistics)
 {
-    (void)state;
     check("tinysam-tiny", 2, 2, 0.5f, SETS("train.effective_batch=4", "memory.precision=f32", "model.bn_group=2"));
     check("tinysam-tiny", 2, 4, 0,
           SETS("train.effective_batch=8", "memory.precision=f32", "memory.micro_batch=1", "parallel.shard=optimizer"));
@@ -587,20 +568,4 @@ static void test_statistics(void **state)
                "memory.recompute=all", "model.bn_group=2"));
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama),
-                                       cmocka_unit_test(test_techniques),
-                                       cmocka_unit_test(test_whole),
-                                       cmocka_unit_test(test_shard_optimizer),
-                                       cmocka_unit_test(test_shard_gradients),
-                                       cmocka_unit_test(test_shard_weights),
-                                       cmocka_unit_test(test_groups),
-                                       cmocka_unit_test(test_hosts),
-                                       cmocka_unit_test(test_sam),
-                                       cmocka_unit_test(test_statistics),
-                                       cmocka_unit_test(test_alone),
-                                       cmocka_unit_test(test_room),
-                                       cmocka_unit_test(test_thread_share)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

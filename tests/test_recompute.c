@@ -11,28 +11,15 @@
  *
  * Run from the repository's root.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
 #include "graph/lifetime.h"
 #include "planning/parameter_groups.h"
 #include "engine/run.h"
 
-enum { BATCH = 4, MASKS = 3, STEPS = 3 };
+#include "harness.h"
 
-static void must(int rc, const struct error *e)
-{
-    if (rc) fail_msg("%s", e->text);
-}
+enum { BATCH = 4, MASKS = 3, STEPS = 3 };
 
 /* --- runs ---------------------------------------------------------------------------------- */
 
@@ -161,9 +148,8 @@ static const char *const variants[] = {"all",
                                        "first:1+halves+selective",
                                        "segments:2+selective"};
 
-static void test_bits(void **state)
+TEST(test_bits)
 {
-    (void)state;
     for (int model = 0; model < (int)COUNT(presets); model++) {
         struct result want = train(model, "none", NULL);
         for (size_t i = 0; i < COUNT(variants); i++) check_same(model, variants[i], &want, NULL);
@@ -172,9 +158,8 @@ static void test_bits(void **state)
 }
 
 /* With micro-batch loops, and in bf16: compared with no recompute in the same loops. */
-static void test_bits_split(void **state)
+TEST(test_bits_split)
 {
-    (void)state;
     static const char *const split[] = {"memory.micro_batch=2", "memory.head_chunks=2", "memory.precision=bf16", NULL};
     static const char *const some[] = {"all", "every:2+selective", "segments:2", "all+halves+selective"};
     for (int model = 0; model < (int)COUNT(presets); model++) {
@@ -259,9 +244,8 @@ static struct memory_use measure_plan(int model, const char *words, const char *
     return l;
 }
 
-static void test_bytes(void **state)
+TEST(test_bytes)
 {
-    (void)state;
     for (int model = 0; model < (int)COUNT(presets); model++) {
         struct memory_use none = measure_plan(model, "none", NULL), all = measure_plan(model, "all", NULL),
                           half = measure_plan(model, "every:2", NULL);
@@ -288,9 +272,8 @@ static void test_bytes(void **state)
 
 /* A segment is recomputed as one unit: fewer boundaries, a larger recomputation. Submodules: the
  * other way round. */
-static void test_segments(void **state)
+TEST(test_segments)
 {
-    (void)state;
     for (int model = 0; model < (int)COUNT(presets); model++) {
         struct memory_use all = measure_plan(model, "all", NULL), runs = measure_plan(model, "segments:1", NULL),
                           parts = measure_plan(model, "all+halves", NULL);
@@ -355,9 +338,8 @@ static uint32_t count_executed(int model, const char *words)
 
 /* For four layers: the blocks, saving and time of each number. Two blocks save twice as much as
  * one, and cost twice as much; every:4 is a quarter of both. */
-static void test_shares(void **state)
+TEST(test_shares)
 {
-    (void)state;
     static const struct {
         const char *words;
         uint32_t blocks;
@@ -392,9 +374,8 @@ static void test_shares(void **state)
 }
 
 /* A chain is a sequence of equal blocks: stages, encoder and decoder are counted separately. */
-static void test_chains(void **state)
+TEST(test_chains)
 {
-    (void)state;
     struct memory_use sam = measure_plan(SAM, "first:1", NULL), tiny = measure_plan(TINYSAM, "first:1", NULL);
     assert_string_equal(sam.names, "mask_decoder.transformer.layers.0 vision_encoder.layers.0");
     assert_non_null(strstr(tiny.names, "image_encoder.layers.0.blocks.0"));
@@ -410,9 +391,8 @@ static void expect_blocks(int model, const char *words, const char *modules, con
     assert_string_equal(l.names, names);
 }
 
-static void test_modules(void **state)
+TEST(test_modules)
 {
-    (void)state;
     expect_blocks(LLAMA, "none", "memory.modules=[{match: model.layers.1, recompute: all}]", "model.layers.1");
     expect_blocks(LLAMA, "all", "memory.modules=[{match: model.layers.1, recompute: none}]",
                   "model.layers.3 model.layers.2 model.layers.0");
@@ -453,9 +433,8 @@ static void refused(int model, const char *words, const char *modules, const cha
     config_free(&c);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     refused(LLAMA, "none", "memory.modules=[{match: model.layer.1, recompute: all}]",
             "matches no module; the nearest is model.layers.1");
     refused(LLAMA, "none", "memory.modules=[{match: lm_head, recompute: all}]", "match names no block");
@@ -488,9 +467,8 @@ static void test_refused(void **state)
         refused(LLAMA, wrong[i], NULL, "expected auto, none, all, selective, every:N");
 }
 
-static void test_words(void **state)
+TEST(test_words)
 {
-    (void)state;
     static const char *const right[] = {"none",          "all",
                                         "selective",     "every:3",
                                         "ratio:0.25",    "segments:4",
@@ -508,12 +486,4 @@ static void test_words(void **state)
     assert_string_equal(recompute_text(&r, words), "all+halves+selective");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_words),   cmocka_unit_test(test_refused), cmocka_unit_test(test_shares),
-        cmocka_unit_test(test_chains),  cmocka_unit_test(test_bytes),   cmocka_unit_test(test_segments),
-        cmocka_unit_test(test_modules), cmocka_unit_test(test_bits),    cmocka_unit_test(test_bits_split),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -52,9 +52,8 @@ static void oracle_attention(const struct heads *n)
     bump_free(&forward.memory);
 }
 
-static void test_rmsnorm(void **state)
+TEST(test_rmsnorm)
 {
-    (void)state;
     struct trial forward, t = trial_of(OP_RMSNORM_BWD);
     rmsnorm_forward(&forward, DT_F64, 5, 9);
     run_oracle(&forward);
@@ -71,9 +70,8 @@ static void test_rmsnorm(void **state)
     bump_free(&forward.memory);
 }
 
-static void test_silu_gate(void **state)
+TEST(test_silu_gate)
 {
-    (void)state;
     struct trial forward = trial_of(OP_SILU_GATE), t = trial_of(OP_SILU_GATE_BWD);
     for (int i = 0; i < 2; i++) input_normal(&forward, DT_F64, DIM(40));
     output(&forward, DT_F64, DIM(40));
@@ -86,9 +84,8 @@ static void test_silu_gate(void **state)
     bump_free(&forward.memory);
 }
 
-static void test_xent(void **state)
+TEST(test_xent)
 {
-    (void)state;
     struct trial forward = trial_of(OP_XENT), t = trial_of(OP_XENT_BWD);
     const double dloss = 0.7;
     input_normal(&forward, DT_F64, DIM(6, 11));
@@ -108,9 +105,8 @@ static void test_xent(void **state)
 }
 
 /* A rotation preserves lengths, and its inverse is its gradient. */
-static void test_rope(void **state)
+TEST(test_rope)
 {
-    (void)state;
     struct trial forward = trial_of(OP_ROPE), t = trial_of(OP_ROPE);
     forward.attr.rope.scale = t.attr.rope.scale = 0.5f;
     t.attr.rope.inverse = true;
@@ -127,9 +123,8 @@ static void test_rope(void **state)
 }
 
 /* x [3,4] through its transposed view is x^T: the reference must follow the strides. */
-static void test_strides(void **state)
+TEST(test_strides)
 {
-    (void)state;
     float x[12], y[12];
     for (int i = 0; i < 12; i++) x[i] = (float)i;
     union attr attr = {.scale = {.value = 2}};
@@ -146,9 +141,8 @@ static void test_strides(void **state)
 }
 
 /* A query before the first key sees no key: o is 0, lse -inf, and no gradient flows. */
-static void test_no_keys(void **state)
+TEST(test_no_keys)
 {
-    (void)state;
     const struct heads n = {1, 3, 1, 1, 1, 2, true};
     struct trial forward, t;
     attention_forward(&forward, DT_F64, DT_F64, &n);
@@ -164,9 +158,8 @@ static void test_no_keys(void **state)
 }
 
 /* A window of one key gives the value itself; masking this key leaves the query with none. */
-static void test_window(void **state)
+TEST(test_window)
 {
-    (void)state;
     const struct heads n = {1, 4, 4, 1, 1, 2, true, .masked = true, .window = 1};
     struct trial forward, t;
     attention_forward(&forward, DT_F64, DT_F64, &n);
@@ -183,9 +176,8 @@ static void test_window(void **state)
 }
 
 /* The first step of Adam moves by lr times the gradient's sign, independent of its magnitude. */
-static void test_adamw(void **state)
+TEST(test_adamw)
 {
-    (void)state;
     struct trial t = trial_of(OP_ADAMW);
     t.attr.adamw.beta1 = 0.9f;
     t.attr.adamw.beta2 = 0.999f;
@@ -207,9 +199,8 @@ static void test_adamw(void **state)
 }
 
 /* One small product by hand, in all four combinations of transposes. */
-static void test_matmul(void **state)
+TEST(test_matmul)
 {
-    (void)state;
     for (int bits = 0; bits < 4; bits++) {
         struct trial t = trial_of(OP_MATMUL);
         const bool ta = bits & 1, tb = bits & 2;
@@ -229,9 +220,8 @@ static void test_matmul(void **state)
 }
 
 /* Each batch is a separate product. */
-static void test_bmm(void **state)
+TEST(test_bmm)
 {
-    (void)state;
     for (int bits = 0; bits < 4; bits++) {
         struct trial t = trial_of(OP_BMM);
         const bool ta = bits & 1, tb = bits & 2;
@@ -250,9 +240,8 @@ static void test_bmm(void **state)
     }
 }
 
-static void test_attention(void **state)
+TEST(test_attention)
 {
-    (void)state;
     oracle_attention(&(struct heads){2, 4, 4, 4, 2, 6, true});
     oracle_attention(&(struct heads){1, 3, 7, 2, 1, 4, true});
     oracle_attention(&(struct heads){1, 5, 3, 2, 2, 4, false});
@@ -261,14 +250,4 @@ static void test_attention(void **state)
     oracle_attention(&(struct heads){2, 5, 7, 2, 1, 4, false, .masked = true, .window = 4});
 }
 
-int main(void)
-{
-    seed_begin();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_attention), cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_silu_gate),
-        cmocka_unit_test(test_xent),      cmocka_unit_test(test_rope),    cmocka_unit_test(test_strides),
-        cmocka_unit_test(test_window),    cmocka_unit_test(test_bmm),
-        cmocka_unit_test(test_no_keys),   cmocka_unit_test(test_adamw),   cmocka_unit_test(test_matmul),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -647,7 +647,6 @@ static struct suite suites[] = {
  * only a slice of it. */
 static void test_fill_remains(void **state)
 {
-    (void)state;
     const struct settings s = {.micro_batch = 1, .accumulation = 1};
     for (int how = 0; how < 3; how++) {
         struct graph g;
@@ -670,7 +669,6 @@ static void test_fill_remains(void **state)
 /* A view of a part of an input advances by a whole micro-batch, or share, as the input does. */
 static void test_part_of_input(void **state)
 {
-    (void)state;
     for (int how = 1; how < 4; how++) {
         const int micro = how & 1 ? 3 : 1, shares = how & 2 ? 2 : 1;
         struct graph g;
@@ -699,7 +697,6 @@ static void test_part_of_input(void **state)
 /* z = 1 + 2^-8 rounds to 1 in bf16. It must not be rounded before -1 is added. */
 static void test_rounded_once(void **state)
 {
-    (void)state;
     struct rig r = {0};
     struct graph *g = &r.graph;
     graph_init(g);

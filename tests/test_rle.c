@@ -3,22 +3,16 @@
  * or encodes a mask of exactly h * w pixels, and rasterising into a grid equals decoding all pixels
  * and sampling them.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/random.h"
 #include "data/masks/grid.h"
+
+#include "harness.h"
 
 enum { SIDE = 96, PIXELS = SIDE * SIDE, CASES = 3000 };
 
 static uint64_t key, counter;
 static uint32_t below(uint32_t n) { return (uint32_t)(random_bits(key, counter++) % n); }
-static void seed(const char *name, uint64_t i) { key = random_key(i, name), counter = 0; }
+static void seed_at(const char *name, uint64_t i) { key = random_key(i, name), counter = 0; }
 
 /* Random column-major pixels: single dots, blocks, stripes, none, all. */
 static void random_pixels(uint8_t *p, uint32_t h, uint32_t w)
@@ -39,9 +33,8 @@ static struct rle text_of(const char *s, uint32_t h, uint32_t w)
     return (struct rle){RLE_TEXT, h, w, s, (uint32_t)strlen(s)};
 }
 
-static void test_example(void **state)
+TEST(test_example)
 {
-    (void)state;
     uint32_t runs[8], n;
     struct rle m = text_of("62304", 5, 4);
     assert_int_equal(rle_decode(&m, runs, 8, &n), RLE_OK);
@@ -56,9 +49,8 @@ static void test_example(void **state)
     assert_true(f.area == 4 && f.x == 1 && f.y == 1 && f.w == 2 && f.h == 2 && f.runs == 5);
 }
 
-static void test_faults(void **state)
+TEST(test_faults)
 {
-    (void)state;
     static const struct { enum rle_kind kind; const char *text; uint32_t h, w; enum rle_status want; } cases[] = {
         {RLE_TEXT, "", 5, 4, RLE_BAD_SUM},
         {RLE_TEXT, "62304", 0, 4, RLE_BAD_SIZE},
@@ -101,14 +93,13 @@ static void test_faults(void **state)
 }
 
 /* All four encodings of runs reproduce the pixels; areas, boxes and overlaps equal counting. */
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     static uint8_t a[PIXELS], b[PIXELS], back[PIXELS];
     static uint32_t runs[2][PIXELS + 1], again[PIXELS + 1];
     static char text[7 * PIXELS], json[14 * PIXELS];
     for (uint64_t i = 0; i < CASES; i++) {
-        seed("round trip", i);
+        seed_at("round trip", i);
         uint32_t h = below(i % 8 ? 40 : SIDE) + 1, w = below(i % 8 ? 40 : SIDE) + 1, n, m, k;
         random_pixels(a, h, w);
         random_pixels(b, h, w);
@@ -149,15 +140,14 @@ static void test_round_trip(void **state)
 }
 
 /* One character changed, added or removed: rejected, or another mask of the right size. */
-static void test_mutations(void **state)
+TEST(test_mutations)
 {
-    (void)state;
     static uint8_t a[PIXELS];
     static uint32_t runs[PIXELS + 1], again[PIXELS + 1];
     static char text[7 * PIXELS];
     int refused = 0;
     for (uint64_t i = 0; i < CASES; i++) {
-        seed("mutations", i);
+        seed_at("mutations", i);
         uint32_t h = below(30) + 1, w = below(30) + 1, n;
         random_pixels(a, h, w);
         assert_int_equal(rle_from_pixels(a, h, w, 1, h, runs, PIXELS + 1, &n), RLE_OK);
@@ -207,9 +197,8 @@ static int64_t source(const struct grid_geometry *g, uint32_t c, uint32_t r)
     return (g->crop_x + x) * g->h + g->crop_y + y;
 }
 
-static void test_grid(void **state)
+TEST(test_grid)
 {
-    (void)state;
     static uint8_t a[PIXELS], row_major[PIXELS];
     static uint32_t runs[PIXELS + 1];
     static char text[7 * PIXELS];
@@ -221,7 +210,7 @@ static void test_grid(void **state)
         struct grid_geometry at;
         struct error e;
         uint32_t n;
-        seed("grid", i);
+        seed_at("grid", i);
         random_geometry(&at);
         random_pixels(a, at.h, at.w);
         assert_int_equal(grid_set(&g, &at, &e), PL_OK);
@@ -253,11 +242,4 @@ static void test_grid(void **state)
     mem_free(memory);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_example),  cmocka_unit_test(test_faults), cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_mutations), cmocka_unit_test(test_grid),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -1,14 +1,10 @@
 /*
  * test_room.c: the lowest free offset, against a search over all lifetimes that were placed before.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
 #include "base/random.h"
 #include "plan/room.h"
+
+#include "harness.h"
 
 enum { MOST = 400 };
 
@@ -48,9 +44,8 @@ static struct box draw(uint64_t key, uint64_t i, uint32_t instants)
     return x;
 }
 
-static void test_lowest(void **state)
+TEST(test_lowest)
 {
-    (void)state;
     static const uint32_t instants[] = {1, 2, 31, 32, 33, 255, 256, 257, 1000, 5000};
     for (size_t k = 0; k < sizeof instants / sizeof *instants; k++)
         for (uint64_t fixed = 0; fixed <= 8; fixed += 8) {
@@ -74,9 +69,8 @@ static void test_lowest(void **state)
         }
 }
 
-static void test_nothing(void **state)
+TEST(test_nothing)
 {
-    (void)state;
     struct room *room = room_open(100);
     assert_int_equal(room_place(room, 256, 10, 20), 0);
     assert_int_equal(room_place(room, 0, 10, 20), 0);
@@ -85,8 +79,4 @@ static void test_nothing(void **state)
     room_close(room);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lowest), cmocka_unit_test(test_nothing)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -1,16 +1,10 @@
 /*
  * test_rows.c: packing puts every sample into exactly one row, within its room, and fills rows.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <string.h>
-
 #include "base/random.h"
 #include "data/text/conversations.h"
+
+#include "harness.h"
 
 /* Every sample once, no row over its room, rows in the order of their first samples. Returns the
  * fill with tokens; *images, if not NULL: that of the slots of images. */
@@ -66,9 +60,8 @@ static void fill_lengths(uint32_t *lengths, uint32_t n, uint32_t T, double media
     mem_free(x);
 }
 
-static void test_fills_rows(void **state)
+TEST(test_fills_rows)
 {
-    (void)state;
     static const struct {
         uint32_t T;
         double median, sigma;
@@ -87,9 +80,8 @@ static void test_fills_rows(void **state)
     mem_free(lengths);
 }
 
-static void test_any_size(void **state)
+TEST(test_any_size)
 {
-    (void)state;
     static const uint32_t sizes[] = {1, 2, 63, 64, 65, 4095, 4096, 4097, 1 << 20};
     uint32_t lengths[300];
     for (size_t i = 0; i < COUNT(sizes); i++)
@@ -106,9 +98,8 @@ static void test_any_size(void **state)
         }
 }
 
-static void test_best_fit(void **state)
+TEST(test_best_fit)
 {
-    (void)state;
     const uint32_t lengths[] = {4, 6, 3, 7, 5, 5}; /* 7+3, 6+4, 5+5 */
     struct rows r;
     pack_text(&r, lengths, COUNT(lengths), 10, true, 0);
@@ -142,9 +133,8 @@ static uint32_t like_llava(struct row_size *sizes, uint32_t n, uint32_t T, uint3
     return kept;
 }
 
-static void test_fills_images(void **state)
+TEST(test_fills_images)
 {
-    (void)state;
     static const struct {
         struct row_size most;
         uint32_t images;
@@ -165,9 +155,8 @@ static void test_fills_images(void **state)
 }
 
 /* A row has room for frames, too: the least room for tokens among the rows that have it. */
-static void test_frames(void **state)
+TEST(test_frames)
 {
-    (void)state;
     const struct row_size sizes[] = {{6, 1, 4}, {5, 0, 8}, {4, 0, 4}, {3, 1, 0}, {2, 0, 4}, {1, 0, 0}};
     struct rows r;
     rows_pack(&r, sizes, COUNT(sizes), (struct row_size){10, 1, 8}, true);
@@ -179,10 +168,4 @@ static void test_frames(void **state)
     rows_free(&r);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_fills_rows), cmocka_unit_test(test_any_size),
-                                       cmocka_unit_test(test_best_fit), cmocka_unit_test(test_fills_images),
-                                       cmocka_unit_test(test_frames)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -6,17 +6,7 @@
  * Run from the repository's root: the models are those of tests/golden. With KEEP=DIR in the
  * environment the fresh weights of sam-tiny are kept there, for tests/golden/check_sam.py.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
@@ -25,12 +15,9 @@
 #include "planning/parameter_groups.h"
 #include "engine/run.h"
 
-enum { BATCH = 4, MASKS = 3, POINTS = 2 };
+#include "harness.h"
 
-static void must(int rc, const struct error *e)
-{
-    if (rc) fail_msg("%s", e->text);
-}
+enum { BATCH = 4, MASKS = 3, POINTS = 2 };
 
 static void begin(struct config *c, const char *model, const char *const *sets)
 {
@@ -131,9 +118,8 @@ static void expect_near(const float *a, const float *b, int64_t n, const char *w
     expect_within(a, b, n, 30 * 1.2e-7, what);
 }
 
-static void test_micro_batches(void **state)
+TEST(test_micro_batches)
 {
-    (void)state;
     static const char *const whole[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
     static const char *const split[][3] = {{"memory.micro_batch=1", "memory.recompute=none", NULL},
                                            {"memory.micro_batch=2", "memory.recompute=all", NULL},
@@ -152,9 +138,8 @@ static void test_micro_batches(void **state)
 
 /* In bf16, too: weights that layers read in slices (queries, keys and values are one matrix),
  * coordinates and targets; within bf16's eps of 1/128 times the depth. */
-static void test_bf16(void **state)
+TEST(test_bf16)
 {
-    (void)state;
     static const char *const exact[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
     static const char *const rounded[] = {"memory.micro_batch=2", "memory.recompute=none", "memory.precision=bf16",
                                           NULL};
@@ -196,9 +181,8 @@ static const struct prompting in_rounds = {.masks = MASKS, .points = ROUND_SLOTS
 /* A round draws its point by the mask's key, so micro-batches and chunks of the masks see the same
  * rounds. A pixel whose logit is near 0 may change its side by rounding, which would change the
  * result; with these weights none does. */
-static void test_rounds(void **state)
+TEST(test_rounds)
 {
-    (void)state;
     static const char *const whole[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
     static const char *const split[][4] =
         {{"memory.recompute=all", "memory.micro_batch=4", NULL},
@@ -262,9 +246,8 @@ static void put_slots(struct run *r)
     put_input(r, "gt_valid", area);
 }
 
-static void test_slots(void **state)
+TEST(test_slots)
 {
-    (void)state;
     static const char *const sets[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
     const struct prompting apart = {.masks = MASKS, .points = 1, .boxes = true, .targets = true};
     const struct prompting slots = {.masks = MASKS, .points = SLOTS, .slots = true, .targets = true};
@@ -315,9 +298,8 @@ static void read_whole(const char *dir, char **bytes, size_t *n)
 
 /* Read and written back, a folder's weights are the same bytes: with the copy of the frequencies in
  * published folders, with tensors that no prompt uses, in bf16. */
-static void test_written_back(void **state)
+TEST(test_written_back)
 {
-    (void)state;
     static const char *const models[] = {"tests/golden/sam_target", "tests/golden/sam_odd", "tests/golden/sam_vision"};
     for (size_t m = 0; m < COUNT(models); m++) {
         char dir[] = "/tmp/sam.XXXXXX", model[160], *a, *b;
@@ -336,9 +318,8 @@ static void test_written_back(void **state)
 }
 
 /* A preset's saved folder can be opened. */
-static void test_preset_folder(void **state)
+TEST(test_preset_folder)
 {
-    (void)state;
     const char *keep = getenv("KEEP");
     char dir[256] = "/tmp/sam.XXXXXX";
     struct model m;
@@ -355,9 +336,8 @@ static void test_preset_folder(void **state)
 
 /* Training does not change the frequencies. Mask prompts are no input here, so their embedding has
  * no gradient either. */
-static void test_unreached(void **state)
+TEST(test_unreached)
 {
-    (void)state;
     static const char *const sets[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
     struct config c;
     struct run r = {0};
@@ -381,9 +361,8 @@ static void test_unreached(void **state)
 }
 
 /* The published counts, plus the 256 frequencies that these do not include. */
-static void test_presets(void **state)
+TEST(test_presets)
 {
-    (void)state;
     const struct {
         const char *name;
         int64_t weights;
@@ -407,9 +386,8 @@ static void test_presets(void **state)
 }
 
 /* loss.preset sets the defaults of the other keys; an explicit key takes precedence. */
-static void test_loss(void **state)
+TEST(test_loss)
 {
-    (void)state;
     struct config c;
     struct error e = {0};
     config_init(&c);
@@ -429,12 +407,4 @@ static void test_loss(void **state)
     config_free(&c);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_micro_batches), cmocka_unit_test(test_slots),        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_rounds),        cmocka_unit_test(test_written_back), cmocka_unit_test(test_preset_folder),
-        cmocka_unit_test(test_unreached),     cmocka_unit_test(test_presets),      cmocka_unit_test(test_loss),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -3,17 +3,10 @@
  * (golden/convert/NAME.names), without any weights: model detection, sizes derived from shapes,
  * names in a folder, and the reverse mapping; and wrong lists.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "io/json.h"
 #include "models/sam_names.h"
+
+#include "harness.h"
 
 #define FOLDER "tests/golden/convert/"
 
@@ -88,9 +81,8 @@ static void check_order(const struct sam_names *n, uint32_t lines)
     assert_int_equal(k, lines);
 }
 
-static void test_vit(void **state)
+TEST(test_vit)
 {
-    (void)state;
     static const struct {
         const char *file;
         int64_t parameters, hidden, depth, heads, global[4];
@@ -125,9 +117,8 @@ static void test_vit(void **state)
     }
 }
 
-static void test_tiny(void **state)
+TEST(test_tiny)
 {
-    (void)state;
     struct sam_names n = {0};
     struct bump b = {0};
     struct error e = {0};
@@ -150,9 +141,8 @@ static void test_tiny(void **state)
 }
 
 /* transformers' names of ViT-B and the published names describe the same model. */
-static void test_folder(void **state)
+TEST(test_folder)
 {
-    (void)state;
     struct sam_names a = {0}, b = {0};
     struct error e = {0};
     read_list(&a, "vit_b");
@@ -172,9 +162,8 @@ static void test_folder(void **state)
 }
 
 /* Each tensor in turn removed, renamed, or with another shape: always rejected by name. */
-static void test_wrong(void **state)
+TEST(test_wrong)
 {
-    (void)state;
     struct sam_names whole = {0};
     uint32_t lines = read_list(&whole, "tinysam");
     for (uint32_t bad = 0; bad < 3 * lines; bad++) {
@@ -198,9 +187,8 @@ static void test_wrong(void **state)
 }
 
 /* Buffers that some programs save are not weights. */
-static void test_dropped(void **state)
+TEST(test_dropped)
 {
-    (void)state;
     struct sam_names n = {0};
     struct error e = {0};
     uint32_t lines = read_list(&n, "tinysam");
@@ -212,11 +200,4 @@ static void test_dropped(void **state)
     sam_names_free(&n);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_vit),   cmocka_unit_test(test_tiny),    cmocka_unit_test(test_folder),
-        cmocka_unit_test(test_wrong), cmocka_unit_test(test_dropped),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

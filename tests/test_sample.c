@@ -3,18 +3,9 @@
  * (tests/golden/sampling.txt, made by make_generate.py), draws against their probabilities, and
  * greedy choices.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "infer/sample.h"
+
+#include "harness.h"
 
 enum { V = 12, DRAWS = 20000 };
 
@@ -57,9 +48,8 @@ static void check_case(const struct sampling *options, const double *logits, con
     sampler_close(&s);
 }
 
-static void test_reference(void **state)
+TEST(test_reference)
 {
-    (void)state;
     FILE *f = fopen("tests/golden/sampling.txt", "r");
     char line[4][1024];
     int cases = 0;
@@ -83,9 +73,8 @@ static void test_reference(void **state)
     assert_int_equal(cases, 9);
 }
 
-static void test_greedy(void **state)
+TEST(test_greedy)
 {
-    (void)state;
     const struct sampling greedy = {.top_p = 1, .repetition_penalty = 1},
                           penalized = {.top_p = 1, .repetition_penalty = 2};
     struct sampler s;
@@ -121,9 +110,8 @@ static void test_greedy(void **state)
 }
 
 /* A text's draws are keyed by its number: those of text 0 are as before, others differ. */
-static void test_texts(void **state)
+TEST(test_texts)
 {
-    (void)state;
     enum { TEXTS = 3, TOKENS = 40 };
     const struct sampling options = {.temperature = 1, .top_p = 1, .repetition_penalty = 1, .seed = 7};
     const float row[V] = {0};
@@ -148,9 +136,8 @@ static void test_texts(void **state)
     sampler_close(&s);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     const struct sampling good = {.temperature = 1, .top_p = 1, .repetition_penalty = 1};
     struct error e;
     struct sampling bad[] = {good, good, good, good, good, good};
@@ -160,9 +147,4 @@ static void test_refused(void **state)
     for (size_t i = 0; i < COUNT(bad); i++) assert_int_equal(sampling_check(&bad[i], &e), PL_USAGE);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reference), cmocka_unit_test(test_greedy),
-                                       cmocka_unit_test(test_texts), cmocka_unit_test(test_refused)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

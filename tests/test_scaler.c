@@ -42,9 +42,8 @@ static void check_run(FILE *f, int window, float scale, int steps)
     }
 }
 
-static void test_scaler(void **state)
+TEST(test_scaler)
 {
-    (void)state;
     FILE *f = fopen("tests/golden/scaler.txt", "r");
     if (!f) skip(); /* run from the repository's root */
     int window, steps, runs = 0;
@@ -54,9 +53,8 @@ static void test_scaler(void **state)
     assert_int_equal(runs, 6);
 }
 
-static void test_scaler_loss(void **state)
+TEST(test_scaler_loss)
 {
-    (void)state;
     struct step_block b = {.loss_scale = 8, .adam_t = 5, .scale_window = 2};
     run_scaler(&b, 1, &(float){NAN});
     assert_true(b.found_inf && b.next_scale == 4 && b.adam_t == 5);
@@ -65,9 +63,8 @@ static void test_scaler_loss(void **state)
 }
 
 /* A recorded value stays, and nothing else changes. */
-static void test_guard(void **state)
+TEST(test_guard)
 {
-    (void)state;
     const struct step_block before =
         {.learning_rate = 1, .loss_scale = 1, .step = 9, .adam_t = 7, .good_steps = 3, .next_scale = 2};
     static const struct {
@@ -115,9 +112,8 @@ static void check_unbiased(float x, float *from, uint16_t *to)
                  p * DRAWS, deviation * DRAWS);
 }
 
-static void test_rounding(void **state)
+TEST(test_rounding)
 {
-    (void)state;
     static const float values[] = {1.001f, -1.001f, 0.0999f, 1e-3f, -3.3e-5f, 255.9f, 1.9999f, 1e-39f, 0.5f, 0, -2};
     float *from = mem_alloc(DRAWS * sizeof *from);
     uint16_t *to = mem_alloc(DRAWS * sizeof *to), *other = mem_alloc(DRAWS * sizeof *other);
@@ -143,9 +139,8 @@ static void test_rounding(void **state)
 }
 
 /* The kernel on bf16 weights: m and v as in f32, p a neighbour of the oracle's, for any threads. */
-static void test_update(void **state)
+TEST(test_update)
 {
-    (void)state;
     static const int64_t sizes[] = {1, 5, 257, 40000};
     for (size_t i = 0; i < COUNT(sizes); i++)
         for (int skipped = 0; skipped < 2; skipped++) {
@@ -166,11 +161,4 @@ static void test_update(void **state)
         }
 }
 
-int main(void)
-{
-    seed_begin();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scaler), cmocka_unit_test(test_scaler_loss),
-                                       cmocka_unit_test(test_guard), cmocka_unit_test(test_rounding),
-                                       cmocka_unit_test(test_update)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -2,24 +2,15 @@
  * test_score.c: compares IoU and Dice with counting by hand, sums by prompt and category, the worst
  * samples with sorting all, and checks the tables.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/random.h"
 #include "infer/score.h"
 
+#include "harness.h"
+
 static const char *const prompts[] = {"point", "box"};
 
-static void test_overlap(void **state)
+TEST(test_overlap)
 {
-    (void)state;
     const uint8_t predicted[] = {0, 0, 7, 7, 7, 7, 7, 7, 0, 0, 1, 0}, target[] = {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 9, 0};
     struct overlap a = overlap_masks(predicted, target, sizeof target);
     assert_int_equal(a.both, 3);
@@ -38,9 +29,8 @@ static const char *name_of(const void *of, int32_t category)
     return category == 7 ? "dog, \"big\"" : category == 3 ? "katze" : NULL;
 }
 
-static void test_rows(void **state)
+TEST(test_rows)
 {
-    (void)state;
     struct scores s;
     struct text table = {0}, csv = {0};
     scores_open(&s, prompts, 2, 3, 2);
@@ -81,9 +71,8 @@ static int ascending(const void *a, const void *b)
 }
 
 /* Independent of the order of adding; equal ones are ordered by their numbers. */
-static void test_worst(void **state)
+TEST(test_worst)
 {
-    (void)state;
     enum { N = 500, KEEP = 17 };
     double all[N];
     struct scores s, other;
@@ -108,9 +97,4 @@ static void test_worst(void **state)
     scores_close(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_overlap), cmocka_unit_test(test_rows),
-                                       cmocka_unit_test(test_worst)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -9,21 +9,14 @@
  * - a larger budget is never slower;
  * - the smallest budget suffices, and one byte less does not.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "cost/links.h"
 #include "graph/ops.h"
 #include "models/images.h"
 #include "models/masks.h"
 #include "plan/plan.h"
 #include "plan/survey.h"
+
+#include "harness.h"
 
 static const struct settings BASE = {.micro_batch = 4,
                                      .accumulation = 1,
@@ -405,41 +398,36 @@ static void check_model(const char *preset, struct batch batch, enum freedoms fr
     model_close(&s.model);
 }
 
-static void test_language(void **state)
+TEST(test_language)
 {
-    (void)state;
     check_model("llama-tiny", (struct batch){.T = 48}, SOME_FREE);
     check_model("llama-tiny", (struct batch){.T = 48}, EVERY_FREE);
     check_model("llama-tiny", (struct batch){.T = 48}, GPU_FREE);
 }
 
-static void test_ranks(void **state)
+TEST(test_ranks)
 {
-    (void)state;
     check_model("llama-tiny", (struct batch){.T = 16}, RANKS_FREE);
     check_model("llama-tiny", (struct batch){.T = 16}, MANY_RANKS_FREE);
     check_model("llama-tiny", (struct batch){.T = 48}, GPU_RANKS_FREE);
 }
 
-static void test_sam(void **state)
+TEST(test_sam)
 {
-    (void)state;
     check_model("sam-tiny",
                 (struct batch){
                     .own = &(struct prompting){.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}},
                 SOME_FREE);
 }
 
-static void test_images(void **state)
+TEST(test_images)
 {
-    (void)state;
     check_model("llava-tiny", (struct batch){.T = 24, .own = &(struct image_batch){.images = 3}}, IMAGES_FREE);
 }
 
 /* Each head has its own number of chunks. */
-static void test_heads(void **state)
+TEST(test_heads)
 {
-    (void)state;
     struct subject s = {0};
     check_space((struct source){&s, build_heads, false}, "two heads", HEADS_FREE);
     struct enumeration w;
@@ -451,18 +439,16 @@ static void test_heads(void **state)
     enumeration_close(&w);
 }
 
-static void test_tinysam(void **state)
+TEST(test_tinysam)
 {
-    (void)state;
     check_model("tinysam-tiny",
                 (struct batch){
                     .own = &(struct prompting){.masks = 4, .points = 2, .rounds = 1, .slots = true, .targets = true}},
                 SOME_FREE);
 }
 
-static void test_random(void **state)
+TEST(test_random)
 {
-    (void)state;
     for (uint64_t seed = 1; seed <= 6; seed++) {
         struct subject s = {.seed = seed};
         char name[32];
@@ -475,11 +461,4 @@ static void test_random(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_language), cmocka_unit_test(test_ranks),
-                                       cmocka_unit_test(test_sam),      cmocka_unit_test(test_images),
-                                       cmocka_unit_test(test_heads),    cmocka_unit_test(test_tinysam),
-                                       cmocka_unit_test(test_random)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

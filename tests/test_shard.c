@@ -2,22 +2,15 @@
  * test_shard.c: tar archives of many kinds: any order, any dialect, damaged, truncated; and the
  * index file beside them: used, rejected when stale or damaged, rebuilt.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/crc32c.h"
 #include "data/formats/sa1b.h"
 #include "data/formats/tar.h"
 #include "io/file.h"
+
+#include "harness.h"
 
 /* --- archives by hand ------------------------------------------------------------------ */
 
@@ -90,9 +83,8 @@ static void list(struct text *archive, struct text *out, struct tar *t)
         text_free(&out_);                         \
     } while (0)
 
-static void test_dialects(void **state)
+TEST(test_dialects)
 {
-    (void)state;
     struct tar *t = mem_alloc(sizeof *t);
     struct text a = {0};
     put_file(&a, "./b.json", "{}");
@@ -119,9 +111,8 @@ static void test_dialects(void **state)
     mem_free(t);
 }
 
-static void test_sizes(void **state)
+TEST(test_sizes)
 {
-    (void)state;
     struct tar *t = mem_alloc(sizeof *t);
     struct text a = {0};
     put_file(&a, "a", "12345"); /* base 256 */
@@ -152,9 +143,8 @@ static void test_sizes(void **state)
     mem_free(t);
 }
 
-static void test_damage(void **state)
+TEST(test_damage)
 {
-    (void)state;
     struct tar *t = mem_alloc(sizeof *t);
     struct text a = {0};
     put_file(&a, "a", "1");
@@ -187,9 +177,8 @@ static void test_damage(void **state)
     mem_free(t);
 }
 
-static void test_sniff(void **state)
+TEST(test_sniff)
 {
-    (void)state;
     assert_int_equal(tar_sniff("\x1f\x8b\x08", 3), TAR_GZIP);
     assert_int_equal(tar_sniff("\x28\xb5\x2f\xfd", 4), TAR_ZSTD);
     assert_int_equal(tar_sniff("./sa", 4), TAR_PLAIN);
@@ -260,7 +249,7 @@ static void sample_tar(struct text *a)
     put_end(a);
 }
 
-static void test_pairs(void **state)
+TEST_WITH(test_pairs, fixture_open, fixture_close)
 {
     struct fixture *p = *state;
     struct text a = {0};
@@ -291,7 +280,7 @@ static void test_pairs(void **state)
 }
 
 /* An index of another shard, or an incomplete one, is not used. */
-static void test_index(void **state)
+TEST_WITH(test_index, fixture_open, fixture_close)
 {
     struct fixture *p = *state;
     struct text a = {0};
@@ -330,7 +319,7 @@ static void test_index(void **state)
 
 /* Where no file can be written beside the shard (here: a folder has its name), the index is written
  * to the cache folder. */
-static void test_cache(void **state)
+TEST_WITH(test_cache, fixture_open, fixture_close)
 {
     struct fixture *p = *state;
     struct text a = {0};
@@ -352,7 +341,7 @@ static void test_cache(void **state)
     text_free(&a);
 }
 
-static void test_refused(void **state)
+TEST_WITH(test_refused, fixture_open, fixture_close)
 {
     struct fixture *p = *state;
     struct text a = {0};
@@ -373,7 +362,7 @@ static void test_refused(void **state)
     text_free(&a);
 }
 
-static void test_folder(void **state)
+TEST_WITH(test_folder, fixture_open, fixture_close)
 {
     struct fixture *p = *state;
     static const struct { const char *name, *bytes; } files[] = {
@@ -395,7 +384,7 @@ static void test_folder(void **state)
 }
 
 /* The reader reads the writer's archives. */
-static void test_writer(void **state)
+TEST_WITH(test_writer, fixture_open, fixture_close)
 {
     struct fixture *p = *state;
     struct error e;
@@ -427,7 +416,7 @@ static void test_writer(void **state)
 
 /* Names that need a pax header, in all lengths: the number of digits in its record changes between
  * them. Members behind it have their own. */
-static void test_writer_long(void **state)
+TEST_WITH(test_writer_long, fixture_open, fixture_close)
 {
     struct fixture *p = *state;
     struct error e;
@@ -460,20 +449,4 @@ static void test_writer_long(void **state)
     close(w.fd);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_dialects),
-        cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_sniff),
-        cmocka_unit_test_setup_teardown(test_pairs, fixture_open, fixture_close),
-        cmocka_unit_test_setup_teardown(test_index, fixture_open, fixture_close),
-        cmocka_unit_test_setup_teardown(test_cache, fixture_open, fixture_close),
-        cmocka_unit_test_setup_teardown(test_refused, fixture_open, fixture_close),
-        cmocka_unit_test_setup_teardown(test_folder, fixture_open, fixture_close),
-        cmocka_unit_test_setup_teardown(test_writer, fixture_open, fixture_close),
-        cmocka_unit_test_setup_teardown(test_writer_long, fixture_open, fixture_close),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

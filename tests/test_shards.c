@@ -2,29 +2,21 @@
  * test_shards.c: how weights are divided among ranks: the formulas of cells and shards, and the
  * bytes of a rank by kind in plans for ranks that are not there.
  */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "cost/links.h"
 #include "graph/shard.h"
 #include "graph/ops.h"
 #include "graph/sizes.h"
 #include "plan/communication.h"
+
+#include "harness.h"
 #include "planned_preset.h"
 
 static const int RANKS[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 64, 512};
 
 /* Every element has one owner; shards are whole cells, and hold whole blocks of 8-bit state and
  * aligned bytes. */
-static void test_parts(void **state)
+TEST(test_parts)
 {
-    (void)state;
     static const int64_t lengths[] = {1,     255,           256,     257,           1000,        4095,
                                       65536, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 32000 * 4096};
     for (size_t k = 0; k < COUNT(RANKS); k++)
@@ -105,9 +97,8 @@ static void check_bytes(const char *precision, const char *optimizer, enum shard
     planned_preset_free(&one);
 }
 
-static void test_bytes(void **state)
+TEST(test_bytes)
 {
-    (void)state;
     for (enum shard_level level = SHARD_NONE; level < SHARD_LEVELS; level++) {
         check_bytes("f32", "adamw", level, false);
         check_bytes("bf16", "adamw", level, false);
@@ -118,9 +109,8 @@ static void test_bytes(void **state)
 
 /* parallel.shard optimizer saves at the peak what it divides, to the byte: the shards of the sums
  * lie in the gradients. */
-static void test_optimizer_peak(void **state)
+TEST(test_optimizer_peak)
 {
-    (void)state;
     static struct planned_preset whole, divided;
     const char *sets[] = {"parallel.ranks=2",    "memory.precision=f32",    "memory.recompute=none",
                           "memory.offload=none", "train.effective_batch=4", "memory.micro_batch=1",
@@ -138,9 +128,8 @@ static void test_optimizer_peak(void **state)
 
 /* Memory of collectives has a line of its own: nothing with one rank; else the gathered weights of
  * two blocks at most, or the scratch of an exchange. */
-static void test_communication(void **state)
+TEST(test_communication)
 {
-    (void)state;
     static struct planned_preset p;
     static const char *const levels[] = {"parallel.shard=none", "parallel.shard=weights"};
     plan_preset(&p, "llama-tiny", (const char *const[]){"memory.precision=bf16", NULL});
@@ -172,9 +161,8 @@ static void test_communication(void **state)
 /* Several hosts whose ranks hold one copy between them: the plan of one host, whose bytes and
  * digest it has. What is predicted is an exchange inside a host and one across hosts, for each
  * collective; a host of 3 ranks, or of one, exchanges at once. */
-static void test_hosts(void **state)
+TEST(test_hosts)
 {
-    (void)state;
     static struct planned_preset one, many;
     static const struct {
         const char *per_host, *shard;
@@ -228,9 +216,8 @@ static void test_hosts(void **state)
 }
 
 /* Sums of shards over all weights of a preset, as elements of an f32 state. */
-static void test_presets(void **state)
+TEST(test_presets)
 {
-    (void)state;
     static const struct {
         const char *preset;
         int ranks;
@@ -253,10 +240,4 @@ static void test_presets(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts),          cmocka_unit_test(test_bytes),
-                                       cmocka_unit_test(test_optimizer_peak), cmocka_unit_test(test_communication),
-                                       cmocka_unit_test(test_hosts),          cmocka_unit_test(test_presets)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

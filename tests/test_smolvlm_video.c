@@ -3,21 +3,13 @@
  * processor in transformers (tests/golden/make_smolvlm_video.py), and numbers in words are
  * num2words'.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "data/text/tokenize.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/safetensors.h"
 #include "text/template/video_text.h"
+
+#include "harness.h"
 #include "chat_folder.h"
 
 #define GOLDEN "tests/golden/smolvlm_video/"
@@ -58,9 +50,8 @@ static void compare_labels(uint32_t chat, const struct chat_tokens *t, const str
     }
 }
 
-static void test_text(void **state)
+TEST(test_text)
 {
-    (void)state;
     struct bump b = {0};
     const struct value *chats = read_lines(GOLDEN "chats.jsonl", &b),
                        *expected = read_lines(GOLDEN "expected.jsonl", &b);
@@ -97,9 +88,8 @@ static void test_text(void **state)
 }
 
 /* A template of the user's own renders videos, too: the folder's writes none. */
-static void test_own_template(void **state)
+TEST(test_own_template)
 {
-    (void)state;
     static const char json[] = "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"video\", \"path\": "
                                "\"clip\"}]}, {\"role\": \"assistant\", \"content\": \"Yes.\"}]}";
     struct folder f;
@@ -115,9 +105,8 @@ static void test_own_template(void **state)
 }
 
 /* Frames that are thinned have their own times. */
-static void test_times(void **state)
+TEST(test_times)
 {
-    (void)state;
     static const uint32_t seconds[] = {0, 1, 3, 4};
     struct folder f;
     struct bump b = {0};
@@ -154,9 +143,8 @@ static int see(void *user, const float *values, uint32_t count, struct error *e)
     return PL_OK;
 }
 
-static void test_pixels(void **state)
+TEST(test_pixels)
 {
-    (void)state;
     static const char *const names[] = {"clip", "other", "long", "one"};
     struct folder f;
     struct st_file in;
@@ -182,9 +170,8 @@ static void test_pixels(void **state)
 
 /* --- words and words of refusal --------------------------------------------------------------- */
 
-static void test_words(void **state)
+TEST(test_words)
 {
-    (void)state;
     char *text, *rest = NULL;
     size_t n;
     struct error e;
@@ -200,9 +187,8 @@ static void test_words(void **state)
 }
 
 /* No reference says how Idefics3 reads a video. */
-static void test_idefics3(void **state)
+TEST(test_idefics3)
 {
-    (void)state;
     struct model m;
     struct image_source s;
     struct error e = {0};
@@ -216,11 +202,4 @@ static void test_idefics3(void **state)
     model_close(&m);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),   cmocka_unit_test(test_own_template), cmocka_unit_test(test_times),
-        cmocka_unit_test(test_pixels), cmocka_unit_test(test_words),        cmocka_unit_test(test_idefics3),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -14,31 +14,17 @@
  *
  * Slots that must have no weight contain noise, not zeros.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
 #include "engine/run.h"
+
+#include "harness.h"
 
 enum { IMAGES = 6, MASKS = 4, ROWS = 7, TOKENS = 16, CHUNKS = 4, SIDE = 64 };
 static const int masks_of[IMAGES] = {1, 4, 0, 3, 2, 4};  /* 14 */
 static const int labels_of[ROWS] = {15, 1, 0, 7, 4, 15, 2}; /* 44 */
 
 typedef VEC(float) floats;
-
-static void must(int rc, const struct error *e)
-{
-    if (rc) fail_msg("%s", e->text);
-}
 
 /* A number in [0, 1) for each element of an input. */
 static double draw(uint64_t what, int64_t row, int64_t i)
@@ -264,9 +250,8 @@ static void check_sum_of_samples(struct task t)
 
 /* --- models ---------------------------------------------------------------------------------- */
 
-static void test_sam(void **state)
+TEST(test_sam)
 {
-    (void)state;
     for (int rounds = 1; rounds <= 3; rounds += 2) {
         struct task t = {.model = "model.preset=sam-tiny", .samples = IMAGES, .masks = MASKS, .rounds = rounds};
         check_every_split(t, true);
@@ -275,9 +260,8 @@ static void test_sam(void **state)
 }
 
 /* Fresh weights: statistics of one image each, which padding rows would change. */
-static void test_tinysam(void **state)
+TEST(test_tinysam)
 {
-    (void)state;
     for (int rounds = 1; rounds <= 3; rounds += 2) {
         struct task t = {.model = "model.preset=tinysam-tiny", .samples = IMAGES, .masks = MASKS, .rounds = rounds};
         check_every_split(t, false);
@@ -286,9 +270,8 @@ static void test_tinysam(void **state)
 }
 
 /* Weights from a folder keep their statistics, and any split is allowed. */
-static void test_tinysam_folder(void **state)
+TEST(test_tinysam_folder)
 {
-    (void)state;
     const struct task t =
         {.model = "model.preset=tinysam-tiny", .samples = 1, .masks = 1, .rounds = 1, .micro_batch = 1, .chunks = 1};
     char dir[] = "/tmp/splits.XXXXXX", model[64], path[64];
@@ -315,17 +298,11 @@ static void test_tinysam_folder(void **state)
     rmdir(dir);
 }
 
-static void test_llama(void **state)
+TEST(test_llama)
 {
-    (void)state;
     struct task t = {.model = "model.preset=llama-tiny", .samples = ROWS};
     check_every_split(t, true);
     check_sum_of_samples(t);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_llama), cmocka_unit_test(test_sam),
-                                       cmocka_unit_test(test_tinysam), cmocka_unit_test(test_tinysam_folder)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

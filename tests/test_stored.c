@@ -2,22 +2,15 @@
  * test_stored.c: the forms in which storages keep values: parts do not overlap, chunks of a tensor
  * lie where the whole tensor has them, and values come back from every form.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "graph/stored.h"
+
+#include "harness.h"
 
 static const enum dtype FLOATS[] = {DT_F32, DT_BF16, DT_F16};
 static const int64_t COUNTS[] = {1, 2, 63, 64, 65, 1000, 16384, 16385};
 
-static void test_parts(void **state)
+TEST(test_parts)
 {
-    (void)state;
     for (int form = 0; form < STORED_FORMS; form++)
         for (size_t f = 0; f < COUNT(FLOATS); f++)
             for (size_t c = 0; c < COUNT(COUNTS); c++) {
@@ -38,9 +31,8 @@ static void test_parts(void **state)
 }
 
 /* Plain: elements x size, as a tensor without a form has. */
-static void test_plain(void **state)
+TEST(test_plain)
 {
-    (void)state;
     struct graph g;
     graph_init(&g);
     for (size_t f = 0; f < COUNT(FLOATS); f++) {
@@ -60,8 +52,4 @@ static void test_plain(void **state)
     assert_memory_equal(back, values, sizeof back);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_parts), cmocka_unit_test(test_plain)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

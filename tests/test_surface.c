@@ -2,20 +2,11 @@
  * test_surface.c: compares Dice, IoU, HD95 and NSD with MONAI's and NumPy's of 50 pairs of masks
  * (tests/golden/make_surface.py), and the distance transform with a search over all cells.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/random.h"
 #include "infer/score.h"
 #include "infer/surface.h"
+
+#include "harness.h"
 
 enum { CELLS_MOST = 1 << 14, PAIRS = 50 };
 
@@ -55,9 +46,8 @@ static void compare(const char *line)
     assert_near(s.nsd, want[3]);
 }
 
-static void test_golden(void **state)
+TEST(test_golden)
 {
-    (void)state;
     FILE *f = fopen("tests/golden/surface.txt", "r");
     char *line = NULL;
     size_t room = 0;
@@ -70,9 +60,8 @@ static void test_golden(void **state)
 }
 
 /* Against the nearest of all features. */
-static void test_distance(void **state)
+TEST(test_distance)
 {
-    (void)state;
     for (uint64_t trial = 0; trial < 60; trial++) {
         const uint64_t key = random_key(trial, "distance");
         struct cell_box b = {1 + (uint32_t)(random_bits(key, 0) % 12),
@@ -101,8 +90,4 @@ static void test_distance(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden), cmocka_unit_test(test_distance)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

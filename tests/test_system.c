@@ -2,21 +2,13 @@
  * test_system.c: memory and processors of the machine and of control groups, from files that are
  * written as the kernel writes them.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/system.h"
 #include "io/file.h"
 #include "run/device.h"
+
+#include "harness.h"
 
 static char root[] = "/tmp/plimsoll-system-XXXXXX";
 
@@ -36,7 +28,6 @@ static void put(const char *path, const char *text)
 /* A machine of 16 GiB with 10 GiB available and 1 GiB of free swap, without control groups. */
 static int make_machine(void **state)
 {
-    (void)state;
     strcpy(root + strlen(root) - 6, "XXXXXX");
     if (!mkdtemp(root)) return 1;
     put("proc/meminfo", "MemTotal:       16777216 kB\nMemFree:         1048576 kB\nMemAvailable:   10485760 "
@@ -46,7 +37,6 @@ static int make_machine(void **state)
 
 static int remove_machine(void **state)
 {
-    (void)state;
     struct error e;
     return tree_remove(root, &e);
 }
@@ -60,9 +50,8 @@ static void expect_mib(uint64_t total, uint64_t available, uint64_t swap)
     assert_int_equal(m.swap >> 20, swap);
 }
 
-static void test_machine(void **state)
+TEST_WITH(test_machine, make_machine, remove_machine)
 {
-    (void)state;
     expect_mib(16384, 10240, 1024);
     put("proc/self/cgroup", "0::/user.slice/run.scope\n");
     put("sys/fs/cgroup/user.slice/run.scope/memory.max", "max\n");
@@ -71,9 +60,8 @@ static void test_machine(void **state)
 }
 
 /* The limit of a group above the process's own counts too; pages of files are not in use. */
-static void test_nested(void **state)
+TEST_WITH(test_nested, make_machine, remove_machine)
 {
-    (void)state;
     put("proc/self/cgroup", "0::/user.slice/run.scope\n");
     put("sys/fs/cgroup/user.slice/run.scope/memory.max", "max\n");
     put("sys/fs/cgroup/user.slice/run.scope/memory.current", "1073741824\n");
@@ -88,18 +76,16 @@ static void test_nested(void **state)
 }
 
 /* A container sees its own group as the root. */
-static void test_container(void **state)
+TEST_WITH(test_container, make_machine, remove_machine)
 {
-    (void)state;
     put("proc/self/cgroup", "0::/\n");
     put("sys/fs/cgroup/memory.max", "4294967296\n");
     put("sys/fs/cgroup/memory.current", "5368709120\n");
     expect_mib(4096, 0, 0);
 }
 
-static void test_version_1(void **state)
+TEST_WITH(test_version_1, make_machine, remove_machine)
 {
-    (void)state;
     put("proc/self/cgroup", "12:cpuset:/\n9:memory:/docker/abc/job\n1:name=systemd:/docker/abc\n0::/\n");
     put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
     put("sys/fs/cgroup/memory/memory.usage_in_bytes", "1073741824\n");
@@ -111,9 +97,8 @@ static void test_version_1(void **state)
     expect_mib(6144, 4096, 0);
 }
 
-static void test_here(void **state)
+TEST(test_here)
 {
-    (void)state;
     struct system_memory m;
     system_memory(&m);
     assert_true(m.total > 0 && m.available > 0 && m.available <= m.total);
@@ -128,9 +113,8 @@ static void expect_quota(double quota, uint32_t most)
 }
 
 /* The lowest quota of the groups counts, rounded up to whole threads. */
-static void test_quota(void **state)
+TEST_WITH(test_quota, make_machine, remove_machine)
 {
-    (void)state;
     expect_quota(0, UINT32_MAX);
     put("proc/self/cgroup", "0::/user.slice/run.scope\n");
     put("sys/fs/cgroup/user.slice/run.scope/cpu.max", "max 100000\n");
@@ -141,9 +125,8 @@ static void test_quota(void **state)
     expect_quota(0.5, 1);
 }
 
-static void test_quota_1(void **state)
+TEST_WITH(test_quota_1, make_machine, remove_machine)
 {
-    (void)state;
     put("proc/self/cgroup", "12:cpuset:/\n5:cpu,cpuacct:/docker/abc\n4:cpuacct2:/wrong\n0::/\n");
     put("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
     put("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n");
@@ -154,9 +137,8 @@ static void test_quota_1(void **state)
 }
 
 /* device.threads 0: the processors on which the process may run, as taskset and Slurm set them. */
-static void test_affinity(void **state)
+TEST(test_affinity)
 {
-    (void)state;
     struct profile p;
     cpu_set_t all, one;
     unsetenv("OMP_NUM_THREADS");
@@ -173,17 +155,4 @@ static void test_affinity(void **state)
     assert_int_equal(p.threads, 3);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_machine, make_machine, remove_machine),
-        cmocka_unit_test_setup_teardown(test_nested, make_machine, remove_machine),
-        cmocka_unit_test_setup_teardown(test_container, make_machine, remove_machine),
-        cmocka_unit_test_setup_teardown(test_version_1, make_machine, remove_machine),
-        cmocka_unit_test(test_here),
-        cmocka_unit_test_setup_teardown(test_quota, make_machine, remove_machine),
-        cmocka_unit_test_setup_teardown(test_quota_1, make_machine, remove_machine),
-        cmocka_unit_test(test_affinity),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

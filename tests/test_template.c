@@ -2,21 +2,13 @@
  * test_template.c: chat templates: the bytes of Jinja2 (tests/golden/templates, made by
  * make_templates.py), where bytes came from, limits, refusals, and which template a folder has.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "io/file.h"
 #include "io/json.h"
 #include "text/template/template.h"
+
+#include "harness.h"
 
 #define GOLDEN "tests/golden/templates"
 
@@ -82,9 +74,8 @@ static bool check_golden(const char *source, const struct value *variables, cons
 
 /* What the renderer does not support fails; it never gives another text than Jinja2. VERBOSE=1
  * lists what fails. */
-static void test_lines(void **state)
+TEST(test_lines)
 {
-    (void)state;
     struct bump b = {0};
     const struct value *root = read_json(&b, GOLDEN "/lines.json"), *lines = value_get(root, "lines");
     uint32_t refused = 0;
@@ -97,9 +88,8 @@ static void test_lines(void **state)
     bump_free(&b);
 }
 
-static void test_files(void **state)
+TEST(test_files)
 {
-    (void)state;
     struct bump b = {0};
     struct names paths = {0};
     struct error e;
@@ -154,9 +144,8 @@ static void check_marked(const char *source, const char *expected)
     bump_free(&b);
 }
 
-static void test_origin(void **state)
+TEST(test_origin)
 {
-    (void)state;
     check_marked("a{{ x }}b{{ x }}{{ x }}", "a[abc def]b[abc defabc def]");
     check_marked("{{ 'q' + x + 'r' }}|{{ x ~ 1 ~ x }}", "q[abc def]r|[abc def]1[abc def]");
     check_marked("{{ ('q' + x + 'r')[:3] }}|{{ ('q' + x)[::-1] }}|{{ (x ~ 'z')[-1] }}|{{ x[0] }}",
@@ -203,9 +192,8 @@ static void check_fails(const char *source, const char *variables, const char *s
     bump_free(&b);
 }
 
-static void test_limits(void **state)
+TEST(test_limits)
 {
-    (void)state;
     check_fails("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", "{}",
                 "line 1: the template does not end: stopped after");
     check_fails("\n\n{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{}", "line 3: nested more than");
@@ -262,9 +250,8 @@ static void test_limits(void **state)
 
 /* Templates collect text in a namespace: a long conversation must not need memory for every state
  * of it. */
-static void test_growth(void **state)
+TEST(test_growth)
 {
-    (void)state;
     static const char *const joins[] = {"ns.t ~ x ~ 'b'", "ns.t + x + 'b'"};
     for (size_t i = 0; i < COUNT(joins); i++) {
         struct bump b = {0};
@@ -286,9 +273,8 @@ static void test_growth(void **state)
     }
 }
 
-static void test_raise(void **state)
+TEST(test_raise)
 {
-    (void)state;
     check_fails("a\n{% for i in [1] %}\n{{ raise_exception('Roles must alternate: ' ~ x) }}{% endfor %}",
                 "{\"x\": \"\\u00e9\"}",
                 "test, line 3: the template refuses this conversation: Roles must alternate: \xc3\xa9");
@@ -305,9 +291,8 @@ static void test_raise(void **state)
 
 /* ---- refusals ---- */
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     static const char *const bad[][2] = {
         {"a\n{{ x | shuffle }}", "test, line 2: unknown filter 'shuffle'"},
         {"{% if f %}{{ x | nope }}{% endif %}", "unknown filter 'nope'"},
@@ -366,8 +351,6 @@ static void test_refused(void **state)
 
 /* ---- folders ---- */
 
-static char folder[256];
-
 static void put_file(const char *name, const char *text)
 {
     char path[600];
@@ -397,9 +380,8 @@ static void check_open(const char *file, const char *name, const char *text, con
     template_close(t);
 }
 
-static void test_open(void **state)
+TEST(test_open)
 {
-    (void)state;
     struct error e;
     const char *base = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%s/plimsoll-template-XXXXXX", base ? base : "/tmp");
@@ -435,9 +417,8 @@ static void test_open(void **state)
     assert_int_equal(tree_remove(folder, &e), PL_OK);
 }
 
-static void test_chatml(void **state)
+TEST(test_chatml)
 {
-    (void)state;
     struct bump b = {0};
     struct template *t;
     struct error e = {0};
@@ -463,9 +444,8 @@ static void test_chatml(void **state)
 }
 
 /* The prompts of LLaVA's conversation modes. */
-static void test_llava_modes(void **state)
+TEST(test_llava_modes)
 {
-    (void)state;
     static const struct {
         const char *name, *text, *answer;
     } modes[] = {
@@ -494,9 +474,8 @@ static void test_llava_modes(void **state)
     bump_free(&b);
 }
 
-static void test_date(void **state)
+TEST(test_date)
 {
-    (void)state;
     struct bump b = {0};
     struct rendered out;
     struct error e = {0};
@@ -516,13 +495,4 @@ static void test_date(void **state)
     bump_free(&b);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lines),       cmocka_unit_test(test_files),  cmocka_unit_test(test_origin),
-        cmocka_unit_test(test_limits),      cmocka_unit_test(test_growth), cmocka_unit_test(test_raise),
-        cmocka_unit_test(test_refused),     cmocka_unit_test(test_open),   cmocka_unit_test(test_chatml),
-        cmocka_unit_test(test_llava_modes), cmocka_unit_test(test_date),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

@@ -2,17 +2,10 @@
  * test_text_scores.c: scores of texts against sacrebleu, rouge-score and SQuAD's evaluation
  * (tests/golden/text_scores.json, made by make_text_scores.py): of each pair alone, and of all.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <string.h>
-
 #include "infer/text_scores.h"
 #include "io/json.h"
+
+#include "harness.h"
 
 static void compare(const struct text_scores *s, const struct value *want, const char *what)
 {
@@ -28,9 +21,8 @@ static void compare(const struct text_scores *s, const struct value *want, const
     }
 }
 
-static void test_reference(void **state)
+TEST(test_reference)
 {
-    (void)state;
     struct bump b = {0};
     struct value *v;
     struct error e;
@@ -56,9 +48,8 @@ static void test_reference(void **state)
 }
 
 /* Bytes that are not UTF-8 are words too, and no answers have the score 0. */
-static void test_edges(void **state)
+TEST(test_edges)
 {
-    (void)state;
     struct text_scores s = {0};
     struct text_score none = text_scores_result(&s);
     assert_true(none.exact == 0 && none.f1 == 0 && none.bleu == 0 && none.rouge_l == 0);
@@ -68,8 +59,4 @@ static void test_edges(void **state)
     text_scores_free(&s);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_reference), cmocka_unit_test(test_edges)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

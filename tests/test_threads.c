@@ -8,8 +8,6 @@
  */
 #include "optest.h"
 
-#include <unistd.h>
-
 #include "io/file.h"
 #include "models/model.h"
 
@@ -43,13 +41,13 @@ static double *train(struct model *m, const struct settings *s, int threads, uin
     struct rig r = {0};
     struct error e;
     VEC(double) all = {0};
-    must(plan_compile(&r.graph, &(struct source){m, build}, s, &e), &e, "compiling");
+    must(plan_compile(&r.graph, &(struct source){m, build}, s, &e), &e);
     rig_open_on(&r, DEVICE_CPU, threads);
     r.tape.poison = false;
     load_masters(&r);
     for (int step = 0; step < STEPS; step++) {
-        must(r.device.ops->run(&r.device, &r.tape, PROGRAM_STEP, &e), &e, "step");
-        must(r.device.ops->run(&r.device, &r.tape, PROGRAM_UPDATE, &e), &e, "update");
+        must(r.device.ops->run(&r.device, &r.tape, PROGRAM_STEP, &e), &e);
+        must(r.device.ops->run(&r.device, &r.tape, PROGRAM_UPDATE, &e), &e);
     }
     for (uint32_t i = 0; i < r.graph.params.n; i++) {
         if (!r.graph.params.at[i].grad) continue;
@@ -99,19 +97,17 @@ static void check_all(struct model *m, const char *what)
     }
 }
 
-static void test_language(void **state)
+TEST(test_language)
 {
-    (void)state;
     struct model m;
     struct error e;
-    must(model_preset(&m, "llama-tiny", &e), &e, "preset");
+    must(model_preset(&m, "llama-tiny", &e), &e);
     check_all(&m, "llama-tiny");
     model_close(&m);
 }
 
-static void test_tower(void **state)
+TEST(test_tower)
 {
-    (void)state;
     struct model m;
     struct error e;
     char folder[] = "/tmp/plimsoll-threads-XXXXXX", path[64];
@@ -119,16 +115,11 @@ static void test_tower(void **state)
     snprintf(path, sizeof path, "%s/config.json", folder);
     FILE *f = fopen(path, "w");
     assert_true(f && fputs(tower_config, f) >= 0 && fclose(f) == 0);
-    must(model_open(&m, folder, &e), &e, "opening");
+    must(model_open(&m, folder, &e), &e);
     unlink(path);
     rmdir(folder);
     check_all(&m, "a tower");
     model_close(&m);
 }
 
-int main(void)
-{
-    seed_begin();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_language), cmocka_unit_test(test_tower)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

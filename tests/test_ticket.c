@@ -10,25 +10,12 @@
  * The CPU executes submitted work at once; PLIMSOLL_PIPELINE gives its plan the tickets and the
  * GUARD of a GPU's.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "folder/train_state.h"
 #include "engine/ticket.h"
 
-enum { STEPS = 6, ROWS = 2, TOKENS = 16 };
+#include "harness.h"
 
-static void must(int rc, const struct error *e)
-{
-    if (rc) fail_msg("%s", e->text);
-}
+enum { STEPS = 6, ROWS = 2, TOKENS = 16 };
 
 struct setting {
     const char *precision, *fused;
@@ -156,9 +143,8 @@ static void compare_row(const char *precision, const char *fused, float scale)
     assert_true(scale > 1 ? skipped > 0 && skipped < STEPS : !skipped);
 }
 
-static void test_row(void **state)
+TEST(test_row)
 {
-    (void)state;
     compare_row("f32", "off", 1);
     compare_row("bf16", "off", 1);
     compare_row("f32", "on", 1);
@@ -289,9 +275,8 @@ static void compare_lazy(const char *precision, const char *fused, float scale)
     }
 }
 
-static void test_lazy(void **state)
+TEST(test_lazy)
 {
-    (void)state;
     compare_lazy("f32", "off", 1);
     compare_lazy("f32", "on", 1);
     compare_lazy("f16", "off", 0x1p22f);
@@ -317,9 +302,8 @@ static void check_bad_step(const struct setting *w)
     rig_close(&g);
 }
 
-static void test_bad(void **state)
+TEST(test_bad)
 {
-    (void)state;
     check_bad_step(&(struct setting){"f32", "off", true});
     check_bad_step(&(struct setting){"bf16", "off", true});
     check_bad_step(&(struct setting){"f32", "on", true});
@@ -334,9 +318,8 @@ static void test_bad(void **state)
 /* The CPU has completed a step when its submission returns. So after each step the sum of all times
  * lies between the beginning and the end of its submission: an exact bound, however slow the
  * machine is. */
-static void test_seconds_cpu(void **state)
+TEST(test_seconds_cpu)
 {
-    (void)state;
     for (int pipelined = 0; pipelined < 2; pipelined++) {
         struct rig g;
         double before[STEPS], after[STEPS], sum = 0;
@@ -382,9 +365,8 @@ static int slow_wait_event(struct device *d, int number, double *reached, struct
 }
 
 /* Two sequences of steps with nothing in flight between them. */
-static void test_seconds_device(void **state)
+TEST(test_seconds_device)
 {
-    (void)state;
     struct device_ops ops = cpu_device;
     struct rig g;
     rig_open(&g, &(struct setting){"f32", "off", true});
@@ -408,10 +390,4 @@ static void test_seconds_device(void **state)
     rig_close(&g);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_row), cmocka_unit_test(test_lazy),
-                                       cmocka_unit_test(test_bad), cmocka_unit_test(test_seconds_cpu),
-                                       cmocka_unit_test(test_seconds_device)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

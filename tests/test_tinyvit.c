@@ -5,17 +5,6 @@
  *
  * Run from the repository's root: the models are those of tests/golden.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
 #include "io/file.h"
@@ -24,13 +13,10 @@
 #include "engine/run.h"
 #include "folder/train_state.h"
 
+#include "harness.h"
+
 #define GOLDEN "tests/golden/tinyvit_train"
 enum { BATCH = 4 };
-
-static void must(int rc, const struct error *e)
-{
-    if (rc) fail_msg("%s", e->text);
-}
 
 static int configure(struct config *c, const char *model, const char *const *sets, struct error *e)
 {
@@ -170,9 +156,8 @@ static double distance(const float *a, const float *b, int64_t n)
 
 /* One step with groups of two changes them as PyTorch does; in f32, and in bf16, which keeps them
  * in f32. */
-static void test_running(void **state)
+TEST(test_running)
 {
-    (void)state;
     static const char *const sets[][4] = {{"model.bn_group=2", "memory.precision=f32", NULL},
                                           {"model.bn_group=2", "memory.precision=bf16", NULL}};
     const double bound[] = {1e-5, 3.0 / 128};
@@ -206,9 +191,8 @@ static void test_running(void **state)
 
 /* Recomputed blocks change no bit of statistics and gradients; a split sums in another order, and
  * agrees within 1e-6. */
-static void test_splits(void **state)
+TEST(test_splits)
 {
-    (void)state;
     static const char *const whole[] = {"model.bn_group=2", "memory.micro_batch=4", "memory.recompute=none",
                                         "memory.precision=f32", NULL};
     static const char *const others[][5] = {
@@ -237,9 +221,8 @@ static void test_splits(void **state)
 
 /* Without model.bn_group, weights from a folder keep their statistics; those of fresh weights
  * change. */
-static void test_defaults(void **state)
+TEST(test_defaults)
 {
-    (void)state;
     static const char *const sets[] = {"memory.precision=f32", NULL};
     static const char *const models[] = {"model.path=" GOLDEN, "model.preset=tinysam-tiny"};
     for (size_t i = 0; i < COUNT(models); i++) {
@@ -268,9 +251,8 @@ static void refuses(const char *const *sets, const char *expected)
     config_free(&c);
 }
 
-static void test_groups(void **state)
+TEST(test_groups)
 {
-    (void)state;
     refuses((const char *const[]){"model.bn_group=3", NULL},
             "train.effective_batch of 4 images is not divisible into groups of 3");
     refuses((const char *const[]){"model.bn_group=2", "memory.micro_batch=1", NULL}, "must be a multiple of 2");
@@ -349,18 +331,16 @@ static void resume_is_exact(const char *model, const char *const *sets)
     drop(dir);
 }
 
-static void test_resume(void **state)
+TEST(test_resume)
 {
-    (void)state;
     resume_is_exact("model.preset=tinysam-tiny", (const char *const[]){"memory.precision=f32", NULL});
     resume_is_exact("model.path=" GOLDEN, (const char *const[]){"memory.precision=f32", "model.bn_group=2", NULL});
 }
 
 /* Read and written back, a folder's weights are the same bytes: with unused heads and counters, in
  * f32 and in bf16. */
-static void test_written_back(void **state)
+TEST(test_written_back)
 {
-    (void)state;
     static const char *const models[] = {GOLDEN, "tests/golden/tinyvit_masks", "tests/golden/tinyvit_boxes"};
     for (size_t i = 0; i < COUNT(models); i++) {
         char dir[] = "/tmp/tinyvit.XXXXXX", path[256], *a, *b;
@@ -392,9 +372,8 @@ static void test_written_back(void **state)
 
 /* --- names and counts ------------------------------------------------------------------------ */
 
-static void test_names(void **state)
+TEST(test_names)
 {
-    (void)state;
     static const char *const known[][2] = {
         {"vision_encoder.layers.11.layer_norm1.weight", "image_encoder.blocks.11.norm1.weight"},
         {"vision_encoder.layers.3.attn.rel_pos_h", "image_encoder.blocks.3.attn.rel_pos_h"},
@@ -428,9 +407,8 @@ static void test_names(void **state)
 
 /* Weights as published; the published count does not include the statistics and the 256
  * frequencies. */
-static void test_preset(void **state)
+TEST(test_preset)
 {
-    (void)state;
     struct model m;
     struct graph g;
     struct error e = {0};
@@ -453,9 +431,8 @@ static void test_preset(void **state)
 }
 
 /* Invalid values in a config.json. */
-static void test_config(void **state)
+TEST(test_config)
 {
-    (void)state;
     static const char *const bad[][2] = {
         {"\"embed_dims\": [64, 128, 160], \"depths\": [2, 2, 6, 2]", "depths has 4 numbers"},
         {"\"embed_dims\": [64], \"depths\": [1]", "embed_dims"},
@@ -475,12 +452,4 @@ static void test_config(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_running), cmocka_unit_test(test_splits), cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_groups),  cmocka_unit_test(test_resume), cmocka_unit_test(test_written_back),
-        cmocka_unit_test(test_names),   cmocka_unit_test(test_preset), cmocka_unit_test(test_config),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

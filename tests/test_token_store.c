@@ -2,19 +2,11 @@
  * test_token_store.c: a token store gives back what was written, damage is found, and its rows have
  * the ids, labels, positions and ranges of their conversations.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "data/text/conversations.h"
 #include "data/holdout.h"
 #include "io/file.h"
-#include "temporary_folder.h"
+
+#include "harness.h"
 
 static char path[300];
 
@@ -61,9 +53,8 @@ static void make_store(void)
     if (token_store_finish(w, &e)) fail_msg("%s", e.text);
 }
 
-static void test_gives_back(void **state)
+TEST(test_gives_back)
 {
-    (void)state;
     struct token_store s;
     struct error e;
     make_store();
@@ -94,9 +85,8 @@ static void test_gives_back(void **state)
 }
 
 /* Every byte matters, but for the padding between the header and the ids. */
-static void test_finds_damage(void **state)
+TEST(test_finds_damage)
 {
-    (void)state;
     char *bytes;
     size_t n;
     struct token_store s;
@@ -171,9 +161,8 @@ static void check_row(const struct conversations *c, uint64_t r, uint64_t *token
     *with_labels += row.labelled;
 }
 
-static void test_rows(void **state)
+TEST(test_rows)
 {
-    (void)state;
     make_store();
     for (int on = 0; on < 3; on++)
         for (int cut = 0; cut < 2; cut++)
@@ -205,9 +194,8 @@ static void test_rows(void **state)
 
 /* A text that is longer than a row is split into rows, and each of its tokens is in one of them; a
  * conversation is split at turns. */
-static void test_split(void **state)
+TEST(test_split)
 {
-    (void)state;
     struct conversations c;
     struct error e;
     struct text said = {0};
@@ -238,9 +226,8 @@ static void test_split(void **state)
 }
 
 /* Of a single text rows are held out, each in one of the two parts. */
-static void test_one_text(void **state)
+TEST(test_one_text)
 {
-    (void)state;
     struct token_store_writer *w;
     struct conversations c;
     struct error e;
@@ -275,9 +262,8 @@ static void test_one_text(void **state)
 }
 
 /* A percentile never lies below a smaller one. */
-static void test_lengths(void **state)
+TEST(test_lengths)
 {
-    (void)state;
     struct token_store s;
     struct error e;
     make_store();
@@ -296,9 +282,8 @@ static void test_lengths(void **state)
 
 /* The two parts of a split have every sample once; round(fraction * n) are held out, and the seed
  * chooses them. */
-static void test_holdout(void **state)
+TEST(test_holdout)
 {
-    (void)state;
     struct conversations part[2];
     struct error e;
     uint32_t seen[MADE] = {0}, used = 0, held = 0, moved = 0;
@@ -334,9 +319,8 @@ static void test_holdout(void **state)
 }
 
 /* Conversations about one video are on one side, also where some of them cannot be used. */
-static void test_groups(void **state)
+TEST(test_groups)
 {
-    (void)state;
     enum { N = 200, VIDEOS = 20 };
     struct token_store_writer *w;
     struct error e;
@@ -401,9 +385,8 @@ static void refuses(struct conversations_options o, const char *want)
 }
 
 /* The first samples of each file are used, and the fingerprint differs. */
-static void test_max_samples(void **state)
+TEST(test_max_samples)
 {
-    (void)state;
     struct conversations c, all;
     struct error e;
     struct conversations_options o = {.sequence = 64, .train_on = TRAIN_ON_ALL, .max_bad = 1};
@@ -418,9 +401,8 @@ static void test_max_samples(void **state)
     conversations_close(&all);
 }
 
-static void test_refuses(void **state)
+TEST(test_refuses)
 {
-    (void)state;
     make_store();
     refuses((struct conversations_options){.sequence = T, .max_bad = 0.1},
             "1 of 8 samples cannot be used: 1 unknown role (chats.jsonl:9");
@@ -437,12 +419,4 @@ static int make_path(void **state)
     return rc;
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gives_back),  cmocka_unit_test(test_finds_damage),
-                                       cmocka_unit_test(test_rows),        cmocka_unit_test(test_split),
-                                       cmocka_unit_test(test_one_text),    cmocka_unit_test(test_lengths),
-                                       cmocka_unit_test(test_holdout),     cmocka_unit_test(test_groups),
-                                       cmocka_unit_test(test_max_samples), cmocka_unit_test(test_refuses)};
-    return cmocka_run_group_tests(tests, make_path, remove_folder);
-}
+MAIN(make_path, remove_folder)

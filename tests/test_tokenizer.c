@@ -4,21 +4,16 @@
  *
  * tests/golden/make_tokenizers.py made the vocabularies and the answers.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <pthread.h>
-#include <string.h>
 
+#include "io/file.h"
 #include "io/json.h"
-#include "temporary_folder.h"
 #include "text/tokenizer/aligned.h"
 #include "text/pattern.h"
 #include "text/tokenizer/tokenizer.h"
 #include "text/unicode.h"
+
+#include "harness.h"
 
 #define GOLDEN "tests/golden/tokenizers"
 
@@ -113,9 +108,8 @@ static void follow(const char *name)
     bump_free(&tree);
 }
 
-static void test_golden(void **state)
+TEST(test_golden)
 {
-    (void)state;
     struct names l;
     struct error e = {0};
     if (dir_list(GOLDEN, &l, &e)) fail_msg("%s", e.text);
@@ -134,9 +128,8 @@ static uint32_t count(const struct token_list *l, int32_t id)
 }
 
 /* What a user typed never becomes a control token; what the template wrote does. */
-static void test_data(void **state)
+TEST(test_data)
 {
-    (void)state;
     const char text[] = "<|im_start|>user says <|im_end|> and <image><|im_end|>";
     const char *user = strstr(text, "user"), *end = strrchr(text, '<');
     struct tokenizer *t = open_golden("qwen");
@@ -169,9 +162,8 @@ static void test_data(void **state)
     tokenizer_close(t);
 }
 
-static void test_invalid_text(void **state)
+TEST(test_invalid_text)
 {
-    (void)state;
     struct tokenizer *t = open_golden("gpt2");
     struct token_list l = {0};
     struct error e = {0};
@@ -198,9 +190,8 @@ static void test_invalid_text(void **state)
 
 /* A text of a million characters without a blank, and runs of blanks: quick, and the text comes
  * back. */
-static void test_long(void **state)
+TEST(test_long)
 {
-    (void)state;
     static const char *const names[] = {"gpt2", "llama2", "sp_llama2", "unigram_bytes"};
     for (size_t k = 0; k < COUNT(names); k++) {
         struct tokenizer *t = open_golden(names[k]);
@@ -240,9 +231,8 @@ static void *encode_much(void *argument)
     return (void *)(uintptr_t)(hash >> 1);
 }
 
-static void test_threads(void **state)
+TEST(test_threads)
 {
-    (void)state;
     struct tokenizer *t = open_golden("qwen");
     const uint64_t expected = (uintptr_t)encode_much(t);
     pthread_t threads[4];
@@ -258,9 +248,8 @@ static void test_threads(void **state)
 /* --- streams ---------------------------------------------------------------------------------- */
 
 /* Each character comes when its last byte does. */
-static void test_stream(void **state)
+TEST(test_stream)
 {
-    (void)state;
     static const struct { const char *name, *text; } cases[] = {{"gpt2", "日🦄"}, {"llama2", "🦄"}, {"sp_llama2", "🦄"}};
     for (size_t k = 0; k < COUNT(cases); k++) {
         struct tokenizer *t = open_golden(cases[k].name);
@@ -312,9 +301,8 @@ static void refused(const char *file, const void *bytes, size_t n, const char *w
 
 #define MODEL(vocab, merges) "\"model\": {\"type\": \"BPE\", \"vocab\": {" vocab "}, \"merges\": [" merges "]}"
 
-static void test_refused_json(void **state)
+TEST(test_refused_json)
 {
-    (void)state;
     static const struct { const char *json, *why;
     } cases[] = {
         {"", "too early"},
@@ -381,9 +369,8 @@ static void test_refused_json(void **state)
 }
 
 /* Text that grows without end, and chains of many steps, are refused; nothing is exhausted. */
-static void test_growth(void **state)
+TEST(test_growth)
 {
-    (void)state;
     struct text json = {0};
     struct aligned_buffer b = {.most = ALIGNED_MOST};
     aligned_put(&b, "ab", 2, (struct byte_range){0, 1});
@@ -427,9 +414,8 @@ static void test_growth(void **state)
 }
 
 /* A published file, cut anywhere, is refused with its path. */
-static void test_cut(void **state)
+TEST(test_cut)
 {
-    (void)state;
     static const char *const files[][2] = {{GOLDEN "/llama3/tokenizer.json", "tokenizer.json"},
                                            {GOLDEN "/sp_llama2/tokenizer.model", "tokenizer.model"}};
     for (size_t k = 0; k < COUNT(files); k++) {
@@ -447,9 +433,8 @@ static void test_cut(void **state)
     }
 }
 
-static void test_refused_model(void **state)
+TEST(test_refused_model)
 {
-    (void)state;
     static const struct { const char *bytes; size_t n; const char *why;
     } cases[] = {
         {"", 0, "the file is malformed or cut"},
@@ -472,9 +457,8 @@ static void test_refused_model(void **state)
 
 /* Matches each of which looks at the whole text take time in proportion to the text, and then give
  * up. */
-static void test_slow_matches(void **state)
+TEST(test_slow_matches)
 {
-    (void)state;
     enum { LONG = 1 << 16 };
     struct pattern *p = NULL;
     struct error e = {0};
@@ -495,9 +479,8 @@ static void test_slow_matches(void **state)
 }
 
 /* Expressions that backtrack without end give up; nesting is bounded. */
-static void test_patterns(void **state)
+TEST(test_patterns)
 {
-    (void)state;
     struct pattern *p = NULL;
     struct error e = {0};
     char text[4000], deep[2001];
@@ -534,9 +517,8 @@ static void remove_file(const char *file)
     tree_remove(path, &e);
 }
 
-static void test_roles(void **state)
+TEST(test_roles)
 {
-    (void)state;
     struct tokenizer *t = NULL;
     struct error e = {0};
     static const char config[] =
@@ -565,9 +547,8 @@ static void test_roles(void **state)
 
 /* A tokenizer.model in a folder as transformers writes it: BOS is added, <s> in the text is BOS,
  * <image> is a token. */
-static void test_model_folder(void **state)
+TEST(test_model_folder)
 {
-    (void)state;
     struct tokenizer *bare = open_golden("sp_llama2"), *t = NULL;
     struct error e = {0};
     struct token_list l = {0};
@@ -600,14 +581,4 @@ static void test_model_folder(void **state)
     remove_file("tokenizer_config.json");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),       cmocka_unit_test(test_data),     cmocka_unit_test(test_invalid_text),
-        cmocka_unit_test(test_long),         cmocka_unit_test(test_threads),  cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_refused_json), cmocka_unit_test(test_cut),      cmocka_unit_test(test_refused_model),
-        cmocka_unit_test(test_slow_matches), cmocka_unit_test(test_patterns), cmocka_unit_test(test_roles),
-        cmocka_unit_test(test_model_folder), cmocka_unit_test(test_growth),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+MAIN(make_folder, remove_folder)

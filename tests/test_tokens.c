@@ -2,19 +2,12 @@
  * test_tokens.c: the order of samples is a permutation for any n and seed, and every file format
  * gives the ids that were written to it, or an error that states what is wrong with the file.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "data/order.h"
 #include "data/text/tokens.h"
 #include "io/file.h"
 #include "io/safetensors.h"
+
+#include "harness.h"
 
 /* --- order ---------------------------------------------------------------------- */
 
@@ -30,9 +23,8 @@ static void assert_permutation(uint64_t seed, uint64_t epoch, uint64_t n, unsign
     }
 }
 
-static void test_permutation(void **state)
+TEST(test_permutation)
 {
-    (void)state;
     unsigned char *seen = mem_alloc(1 << 20);
     for (uint64_t n = 1; n <= 2000; n++) assert_permutation(n * 7919, n % 5, n, seen);
     for (uint64_t seed = 0; seed < 300; seed++) assert_permutation(seed, seed * seed, 1 + seed * 37 % 257, seen);
@@ -43,9 +35,8 @@ static void test_permutation(void **state)
 
 /* Not a test of randomness: it detects a shuffle that does nothing, one that is the same in each
  * epoch, and one that keeps neighbours together. */
-static void test_shuffles(void **state)
+TEST(test_shuffles)
 {
-    (void)state;
     enum { N = 1000 };
     int fixed = 0, same = 0, adjacent = 0, seeds = 0;
     for (uint64_t p = 0; p < N; p++) {
@@ -63,9 +54,8 @@ static void test_shuffles(void **state)
 }
 
 /* All orders of three samples occur, about equally often. */
-static void test_small_orders(void **state)
+TEST(test_small_orders)
 {
-    (void)state;
     enum { RUNS = 6000 };
     int count[27] = {0};
     for (uint64_t seed = 0; seed < RUNS; seed++)
@@ -82,14 +72,12 @@ static char dir[64];
 
 static int make_dir(void **state)
 {
-    (void)state;
     strcpy(dir, "/tmp/plimsoll-tokens-XXXXXX");
     return mkdtemp(dir) ? 0 : -1;
 }
 
 static int remove_dir(void **state)
 {
-    (void)state;
     struct error e;
     return tree_remove(dir, &e);
 }
@@ -187,9 +175,8 @@ static void fill(void)
     }
 }
 
-static void test_npy(void **state)
+TEST(test_npy)
 {
-    (void)state;
     fill();
     check_tokens(put_npy("a.npy", "{'descr': '|u1', 'fortran_order': False, 'shape': (11,), }", u8, sizeof u8), 0, 200,
                  N);
@@ -224,9 +211,8 @@ static void test_npy(void **state)
     refuses(put("x.npy", "hello hello", 11), 0, "NumPy signature");
 }
 
-static void test_raw(void **state)
+TEST(test_raw)
 {
-    (void)state;
     fill();
     check_tokens(put("a.bin", u16, sizeof u16), 0, 50000, N);
     check_tokens(put("a.tokens", u16, sizeof u16), 0, 50000, N);
@@ -252,9 +238,8 @@ static void test_raw(void **state)
 }
 
 /* Files that hold something else than ids, by name or by their first bytes. */
-static void test_not_tokens(void **state)
+TEST(test_not_tokens)
 {
-    (void)state;
     static const char words[] = "It was the best of times, it was the worst of times.\n";
     static const char *const names[] = {"c.txt", "c.TXT", "c.md",      "c.py",    "c.json", "c.jsonl",
                                         "c.csv", "c.tsv", "c.parquet", "c.arrow", "c.gz",   "c.jsonl.zst",
@@ -297,9 +282,8 @@ static int open_bytes(struct tokens *t, char *path, enum tokens_dtype dtype, str
 }
 
 /* data.format bytes: each byte of any file is an id, also in files that have a header. */
-static void test_bytes(void **state)
+TEST(test_bytes)
 {
-    (void)state;
     static const char *const names[] = {"a.txt", "a.npy", "a.safetensors", "a.bin", "a.parquet", "a"};
     struct tokens t;
     struct error e = {0};
@@ -318,9 +302,8 @@ static void test_bytes(void **state)
     assert_int_equal(open_bytes(&t, put("a.txt", "", 0), TOKENS_AUTO, &e), PL_USAGE);
 }
 
-static void test_llmc(void **state)
+TEST(test_llmc)
 {
-    (void)state;
     fill();
     check_tokens(put_llmc("l.bin", 20240520, 1, N, u16, sizeof u16), 0, 50000, N);
     check_tokens(put_llmc("l3.bin", 20240801, 7, N, u32, sizeof u32), 0, 70000, N);
@@ -340,9 +323,8 @@ static char *put_safetensors(const char *name, const struct st_spec *specs, uint
     return path;
 }
 
-static void test_safetensors(void **state)
+TEST(test_safetensors)
 {
-    (void)state;
     fill();
     const int64_t line[] = {N}, plane[] = {2, 5}, one[] = {1};
     struct st_spec alone = {"whatever", DT_I32, 1, line};
@@ -367,9 +349,8 @@ static void test_safetensors(void **state)
 
 /* --- datasets of several files --------------------------------------------------------------- */
 
-static void test_glob(void **state)
+TEST(test_glob)
 {
-    (void)state;
     struct tokens t;
     struct error e = {0};
     int32_t out[4];
@@ -399,9 +380,8 @@ static void test_glob(void **state)
 }
 
 /* More files than cached descriptors, and samples longer than the buffer. */
-static void test_many_and_long(void **state)
+TEST(test_many_and_long)
 {
-    (void)state;
     enum { FILES = TOKENS_SLOTS * 2 + 3, LONG = TOKENS_BUFFER / 8 + 1000 };
     struct tokens t;
     struct error e = {0};
@@ -436,9 +416,8 @@ static void test_many_and_long(void **state)
     mem_free(out);
 }
 
-static void test_vocabulary(void **state)
+TEST(test_vocabulary)
 {
-    (void)state;
     struct tokens t;
     struct error e = {0};
     int32_t out[4], ids[8] = {0, 1, 2, 3, 4, 5, 300, 7};
@@ -465,15 +444,4 @@ static void test_vocabulary(void **state)
     tokens_close(&t);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_permutation),  cmocka_unit_test(test_shuffles),
-        cmocka_unit_test(test_small_orders), cmocka_unit_test(test_npy),
-        cmocka_unit_test(test_raw),          cmocka_unit_test(test_llmc),
-        cmocka_unit_test(test_safetensors),  cmocka_unit_test(test_glob),
-        cmocka_unit_test(test_many_and_long), cmocka_unit_test(test_vocabulary),
-        cmocka_unit_test(test_not_tokens),   cmocka_unit_test(test_bytes),
-    };
-    return cmocka_run_group_tests(tests, make_dir, remove_dir);
-}
+MAIN(make_dir, remove_dir)

@@ -4,19 +4,10 @@
  *
  * Run from the repository's root: the models are those of tests/golden.
  */
-#include <stdarg.h>
-#include <stddef.h>
-#include <setjmp.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "io/file.h"
 #include "engine/run.h"
+
+#include "harness.h"
 
 enum { BATCH = 4 };
 
@@ -33,11 +24,6 @@ static void begin(struct config *c, const char *model, const char *const *sets)
     for (; *sets && !rc; sets++) rc = config_set(c, *sets, &e);
     if (!rc) rc = config_check(c, CONFIG_NEEDS_MODEL, &e);
     if (rc) fail_msg("%s", e.text);
-}
-
-static void must(int rc, const struct error *e)
-{
-    if (rc) fail_msg("%s", e->text);
 }
 
 /* The loss, followed by the step's gradients in the order of the parameters. Pixels are the same
@@ -87,9 +73,8 @@ static void expect_near(const float *a, const float *b, int64_t n, const char *w
     if (!(sqrt(off / size) < 20 * 1.2e-7)) fail_msg("%s: off by %.2g", what, sqrt(off / size));
 }
 
-static void test_micro_batches(void **state)
+TEST(test_micro_batches)
 {
-    (void)state;
     static const char *const models[] = {"tests/golden/clip_vision", "tests/golden/siglip_vision"};
     static const char *const whole[] = {"memory.micro_batch=4", "memory.recompute=none", NULL};
     static const char *const split[][3] = {{"memory.micro_batch=1", "memory.recompute=none", NULL},
@@ -118,9 +103,8 @@ static void read_whole(const char *dir, char **bytes, size_t *n)
 
 /* Read and written back, a folder's weights are the same bytes: with the unused norm and head, with
  * buffers and text tensors, in bf16. */
-static void test_written_back(void **state)
+TEST(test_written_back)
 {
-    (void)state;
     static const char *const models[] = {"tests/golden/clip_full", "tests/golden/siglip_vision",
                                          "tests/golden/siglip_odd"};
     static const char *const sets[] = {"memory.micro_batch=2", "memory.recompute=none", NULL};
@@ -153,9 +137,8 @@ static void test_written_back(void **state)
     }
 }
 
-static void test_unreached(void **state)
+TEST(test_unreached)
 {
-    (void)state;
     struct config c;
     struct run r = {0};
     struct error e = {0};
@@ -176,9 +159,8 @@ static void test_unreached(void **state)
 }
 
 /* The presets have the published number of weights. */
-static void test_presets(void **state)
+TEST(test_presets)
 {
-    (void)state;
     const struct {
         const char *name;
         int64_t weights;
@@ -199,13 +181,4 @@ static void test_presets(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_micro_batches),
-        cmocka_unit_test(test_written_back),
-        cmocka_unit_test(test_unreached),
-        cmocka_unit_test(test_presets),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

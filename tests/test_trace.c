@@ -3,19 +3,14 @@
  * with the plan: live bytes never exceed the arena, reach the plan's peak, and every allocated
  * block is freed.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "feed/batch_plan.h"
 #include "feed/feed.h"
 #include "io/json.h"
 #include "io/pickle.h"
 #include "report/trace.h"
 #include "calibrate/bench.h"
+
+#include "harness.h"
 
 struct planned_bench {
     struct config config;
@@ -50,9 +45,8 @@ static void drop(struct planned_bench *m)
 }
 
 /* The sums of live bytes by position agree with the planner's peak. */
-static void test_live_bytes(void **state)
+TEST(test_live_bytes)
 {
-    (void)state;
     for (size_t i = 0; i < COUNT(MODELS); i++) {
         struct planned_bench m;
         make(&m, MODELS[i]);
@@ -73,9 +67,8 @@ static void test_live_bytes(void **state)
     }
 }
 
-static void test_trace(void **state)
+TEST(test_trace)
 {
-    (void)state;
     for (size_t i = 0; i < COUNT(MODELS); i++) {
         struct planned_bench m;
         struct text out = {0}, one = {0};
@@ -111,9 +104,8 @@ static void test_trace(void **state)
 static int64_t number(const struct pickle *p, const char *key) { return pickle_get(p, key)->integer; }
 
 /* Blocks tile the segment; in the trace no two live blocks overlap and all are freed. */
-static void test_snapshot(void **state)
+TEST(test_snapshot)
 {
-    (void)state;
     struct planned_bench m;
     struct text out = {0};
     struct bump b = {0};
@@ -150,9 +142,4 @@ static void test_snapshot(void **state)
     drop(&m);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_live_bytes), cmocka_unit_test(test_trace),
-                                       cmocka_unit_test(test_snapshot)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
-}
+MAIN(NULL, NULL)

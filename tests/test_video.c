@@ -2,20 +2,12 @@
  * test_video.c: which frames of a video are taken, and videos that are folders of images. Files are
  * the work of tests/run_video.sh, which needs the program ffmpeg to make them.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "data/images/video.h"
 #include "data/images/video_file.h"
+#include "io/file.h"
 #include "io/png.h"
-#include "temporary_folder.h"
+
+#include "harness.h"
 
 enum { MOST = 64 };
 
@@ -35,9 +27,8 @@ static void expect_choice(const double *times, uint32_t n, double fps, uint32_t 
 #define CHOICE(times, n, fps, max_frames, ...) expect_choice(times, n, fps, max_frames, (const int[]){__VA_ARGS__})
 
 /* Ten frames a second, the first one at a time that is not 0: seconds 3.0 to 4.9. */
-static void test_constant_rate(void **state)
+TEST(test_constant_rate)
 {
-    (void)state;
     double times[20];
     for (int i = 0; i < 20; i++) times[i] = 3 + i / 10.0;
     CHOICE(times, 20, 1, 0, 0, 10, -1);
@@ -55,9 +46,8 @@ static void test_constant_rate(void **state)
 }
 
 /* A time between two frames belongs to the earlier one, however long it is shown. */
-static void test_variable_rate(void **state)
+TEST(test_variable_rate)
 {
-    (void)state;
     const double times[] = {0, 0.1, 0.2, 1.5, 1.6, 4.0, 4.0, 4.25};
     CHOICE(times, 8, 1, 0, 0, 2, 4, 6, -1);                  /* 0, 1, 2 and 3, 4 */
     CHOICE(times, 8, 4, 0, 0, 2, 3, 4, 6, 7, -1);            /* 0, .25 to 1.25, 1.5, 1.75 to 3.75, 4, 4.25 */
@@ -67,9 +57,8 @@ static void test_variable_rate(void **state)
 
 /* Times in milliseconds, as WebM has them: 30 frames a second, rounded. A frame that is late by
  * less than a microsecond still counts as shown; one by a third of a millisecond does not. */
-static void test_rounded_times(void **state)
+TEST(test_rounded_times)
 {
-    (void)state;
     double times[31];
     for (int i = 0; i <= 30; i++) times[i] = (int)(i * 1000 / 30.0 + 0.5) / 1000.0;
     CHOICE(times, 31, 3, 0, 0, 10, 19, 30, -1);              /* frame 20 has .667, after 2/3 */
@@ -77,9 +66,8 @@ static void test_rounded_times(void **state)
     CHOICE(times, 31, 3, 0, 0, 10, 20, 30, -1);
 }
 
-static void test_max_frames(void **state)
+TEST(test_max_frames)
 {
-    (void)state;
     double times[20];
     for (int i = 0; i < 20; i++) times[i] = i / 10.0;
     CHOICE(times, 20, 0, 1, 0, -1);
@@ -92,9 +80,8 @@ static void test_max_frames(void **state)
     CHOICE(NULL, 3, 2, 0, 0, 1, 2, -1);
 }
 
-static void test_no_frames(void **state)
+TEST(test_no_frames)
 {
-    (void)state;
     const double none[1] = {0};
     CHOICE(none, 0, 1, 4, -1);
     CHOICE(NULL, 0, 0, 0, -1);
@@ -159,9 +146,8 @@ static void expect_frames(uint32_t max_frames, uint32_t replaced, const int *wan
 }
 #define FRAMES(max_frames, replaced, ...) expect_frames(max_frames, replaced, (const int[]){__VA_ARGS__})
 
-static void test_folder(void **state)
+TEST(test_folder)
 {
-    (void)state;
     empty_folder();
     for (uint8_t i = 0; i < 7; i++) {
         char name[] = "frame_0.png";
@@ -176,9 +162,8 @@ static void test_folder(void **state)
 }
 
 /* A damaged image is replaced by the last good one, at the beginning by the first. */
-static void test_damaged(void **state)
+TEST(test_damaged)
 {
-    (void)state;
     static const char cut[] = "\x89PNG\r\n\x1a\n";
     empty_folder();
     put("a.png", cut, 8);
@@ -204,9 +189,8 @@ static void expect_refused(const char *path, const char *says)
         fail_msg("expected %s and \"%s\": %s", path, says, e.text);
 }
 
-static void test_refused(void **state)
+TEST(test_refused)
 {
-    (void)state;
     char path[512];
     empty_folder();
     expect_refused(folder, "a video without frames");
@@ -222,13 +206,4 @@ static void test_refused(void **state)
     expect_refused(path, "FFmpeg");
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_constant_rate), cmocka_unit_test(test_variable_rate),
-        cmocka_unit_test(test_rounded_times), cmocka_unit_test(test_max_frames),
-        cmocka_unit_test(test_no_frames),     cmocka_unit_test(test_folder),
-        cmocka_unit_test(test_damaged),       cmocka_unit_test(test_refused),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+MAIN(make_folder, remove_folder)

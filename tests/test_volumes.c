@@ -4,16 +4,6 @@
  * document. Then labels on images, what is refused, windows, memory, and volumes that are written.
  */
 #include <fcntl.h>
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include <cmocka.h>
-
 #include "data/dataset.h"
 #include "data/images/image.h"
 #include "data/volumes/dicom.h"
@@ -24,7 +14,8 @@
 #include "io/gunzip.h"
 #include "io/png.h"
 #include "io/safetensors.h"
-#include "temporary_folder.h"
+
+#include "harness.h"
 
 #define GOLDEN "tests/golden/volumes/"
 #define SCANS "tests/golden/scans/"
@@ -100,17 +91,15 @@ static void compare_all(const char *golden, uint32_t least)
     st_close(&expected);
 }
 
-static void test_golden(void **state)
+TEST(test_golden)
 {
-    (void)state;
     compare_all(GOLDEN, 100);
     compare_all(SCANS, 30);
 }
 
 /* The numbers of a palette of one bit are labels 0 and 1. */
-static void test_palette(void **state)
+TEST(test_palette)
 {
-    (void)state;
     struct volume v;
     struct plane p;
     struct error e;
@@ -176,9 +165,8 @@ static void not_on(const char *image, const char *labels, const char *because)
     volume_close(&of), volume_close(&v);
 }
 
-static void test_labels_on_images(void **state)
+TEST(test_labels_on_images)
 {
-    (void)state;
     static const char *const ways[] = {"labels_RAS", "labels_LAS", "labels_PIR", "labels_SLA",
                                        "labels_ASL", "labels_IPR", "unplaced"};
     for (int axis = 0; axis < 3; axis++)
@@ -239,9 +227,8 @@ static char *forged(const char *from, size_t at, const void *change, size_t chan
     return path;
 }
 
-static void test_refusals(void **state)
+TEST(test_refusals)
 {
-    (void)state;
     const int16_t many = 32767, none = 0, negative = -4, five[8] = {5, 7, 6, 5, 1, 3, 1, 1};
     const float early = 4, half = 352.5f, nan_ = NAN;
     refused(forged("asl.nii", 0, "", 0, 200, "a.nii"), "less than a NIfTI header");
@@ -279,9 +266,8 @@ static void test_refusals(void **state)
 
 /* --- windows ---------------------------------------------------------------------------------- */
 
-static void test_windows(void **state)
+TEST(test_windows)
 {
-    (void)state;
     struct volume v;
     struct error e;
     if (volume_open(&v, GOLDEN "lps.nii.gz", &(struct volume_options){0}, &e)) fail_msg("%s", e.text);
@@ -320,9 +306,8 @@ static void test_windows(void **state)
 
 /* A slice that takes more than the room is refused by the header: a sparse file of 1 GiB, and a .gz
  * that is not decompressed. */
-static void test_room(void **state)
+TEST(test_room)
 {
-    (void)state;
     const int16_t dims[8] = {3, 8192, 8192, 2, 1, 1, 1, 1}, type[2] = {64, 64};
     struct volume v;
     struct error e;
@@ -361,9 +346,8 @@ static void test_room(void **state)
 
 /* What OpenJPEG takes is known from the markers: of code blocks of 4 x 4 it is 30 bytes a pixel,
  * which is more than is kept for it. */
-static void test_j2k_memory(void **state)
+TEST(test_j2k_memory)
 {
-    (void)state;
     uint8_t head[] = {0xff, 0x4f, 0xff, 0x51, 0,  41, 0, 0,    0,    0, 8,  0, 0, 0, 8,    0,   0, 0, 0,
                       0,    0,    0,    0,    0,  0,  0, 8,    0,    0, 0,  8, 0, 0, 0,    0,   0, 0, 0,
                       0,    0,    0,    1,    15, 1,  1, 0xff, 0x52, 0, 12, 0, 0, 0, 1,    0,   5, 4, 4,
@@ -397,9 +381,8 @@ static void put_mask(const char *name, uint32_t w, uint32_t h)
 
 /* Images of one patient are kept together; where all have one ID it says nothing. Rows of a table
  * that name one image are on one side. */
-static void test_patients(void **state)
+TEST(test_patients)
 {
-    (void)state;
     static const char *const to[] = {"patients/images/a.dcm", "patients/images/b.dcm", "patients/images/c.dcm"};
     char root[512], group[64], *paths[] = {root};
     struct names files;
@@ -455,9 +438,8 @@ static void test_patients(void **state)
 
 /* --- planes ----------------------------------------------------------------------------------- */
 
-static void test_labels(void **state)
+TEST(test_labels)
 {
-    (void)state;
     struct error e;
     int bytes;
     double real[] = {0, 1, 2, 65535}, third[] = {0, 1 / 3.0}, minus[] = {-1, 0};
@@ -479,9 +461,8 @@ static int compare_reals(const void *a, const void *b)
 
 /* Percentiles without sorting are those of sorting: of the finite values above 0, or above the
  * smallest. */
-static void test_percentiles(void **state)
+TEST(test_percentiles)
 {
-    (void)state;
     enum { N = 20000 };
     double *values = mem_alloc(N * sizeof *values), *sorted = mem_alloc(N * sizeof *sorted), window[2];
     float *narrow = mem_alloc(N * sizeof *narrow);
@@ -557,9 +538,8 @@ static void round_trip(const char *labels, const char *like, enum volume_axis ax
     volume_close(&from), volume_close(&of), volume_close(&to);
 }
 
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     for (int axis = 0; axis < 3; axis++) {
         round_trip(GOLDEN "labels.nii.gz", GOLDEN "lps.nii.gz", (enum volume_axis)axis, "a.nii.gz", 2);
         round_trip(GOLDEN "labels.nii.gz", GOLDEN "big.nii", (enum volume_axis)axis, "b.nii", 300);
@@ -589,13 +569,4 @@ static int start(void **state)
     return setenv("XDG_CACHE_HOME", folder, 1);
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_golden),      cmocka_unit_test(test_palette),    cmocka_unit_test(test_labels_on_images),
-        cmocka_unit_test(test_refusals),    cmocka_unit_test(test_windows),    cmocka_unit_test(test_room),
-        cmocka_unit_test(test_j2k_memory),  cmocka_unit_test(test_patients),   cmocka_unit_test(test_labels),
-        cmocka_unit_test(test_percentiles), cmocka_unit_test(test_round_trip),
-    };
-    return cmocka_run_group_tests(tests, start, remove_folder);
-}
+MAIN(start, remove_folder)

@@ -6,18 +6,6 @@
  * tensors are transferred in several chunks. The last tests take whole models from tests/golden
  * through the planner.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "base/random.h"
 #include "io/file.h"
 #include "io/safetensors.h"
@@ -25,7 +13,8 @@
 #include "folder/weights.h"
 #include "plan/plan.h"
 #include "folder/train_state.h"
-#include "temporary_folder.h"
+
+#include "harness.h"
 
 extern const struct family llama_family;
 
@@ -71,11 +60,6 @@ static void assert_same_file(const char *a, const char *b)
     if (nx != ny || memcmp(x, y, nx)) fail_msg("%s and %s differ", a, b);
     mem_free(x);
     mem_free(y);
-}
-
-static void assert_says(const struct error *e, const char *part)
-{
-    if (!strstr(e->text, part)) fail_msg("expected \"%s\" in the message: %s", part, e->text);
 }
 
 /* --- fixture: graph, placement, device ------------------------------------------------------- */
@@ -268,9 +252,8 @@ static void assert_values(const struct fixture *w)
 
 /* Every float dtype, into f32 and into bf16 with master weights. Untouched weights are written back
  * byte for byte, header and metadata included. */
-static void test_round_trip(void **state)
+TEST(test_round_trip)
 {
-    (void)state;
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16, DT_F64};
     for (size_t k = 0; k < COUNT(types); k++)
         for (int flags = 0; flags <= BF16; flags += BF16) {
@@ -296,9 +279,8 @@ static void test_round_trip(void **state)
 }
 
 /* A trained tensor is rounded to the file's dtype; a frozen one keeps the file's bytes. */
-static void test_trained_and_frozen(void **state)
+TEST(test_trained_and_frozen)
 {
-    (void)state;
     const char *in = fresh("in"), *out = fresh("out");
     struct file_tensor f[5];
     struct fixture w;
@@ -332,9 +314,8 @@ static void test_trained_and_frozen(void **state)
 }
 
 /* Two files and an index; other files are copied, weights in other formats are not. */
-static void test_sharded(void **state)
+TEST(test_sharded)
 {
-    (void)state;
     const char *in = fresh("in"), *out = fresh("out");
     struct fixture w;
     struct error e;
@@ -367,9 +348,8 @@ static void test_sharded(void **state)
     fixture_close(&w);
 }
 
-static void test_naming(void **state)
+TEST(test_naming)
 {
-    (void)state;
     static const struct {
         const char *prefix, *file, *says;
         bool strip;
@@ -396,9 +376,8 @@ static void test_naming(void **state)
 
 /* Extra tensors, one of an unsupported dtype, and a stored tied head: the extra ones are copied,
  * and the head follows its embedding. */
-static void test_extras(void **state)
+TEST(test_extras)
 {
-    (void)state;
     const char *in = fresh("in"), *out = fresh("out");
     static const char header[] =
         "{\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[0,3]},"
@@ -458,9 +437,8 @@ static void refuse(const char *dir, const char *first, const char *second)
     fixture_close(&w);
 }
 
-static void test_refused_tensors(void **state)
+TEST(test_refused_tensors)
 {
-    (void)state;
     const char *in = fresh("in");
     struct file_tensor f[5];
     memcpy(f, five, sizeof f);
@@ -501,9 +479,8 @@ static void test_refused_tensors(void **state)
     refuse(in, "holds this model twice", "\"teacher.\"");
 }
 
-static void test_refused_folders(void **state)
+TEST(test_refused_folders)
 {
-    (void)state;
     const char *in = fresh("in");
     put_file(in, "pytorch_model.bin", "x");
     refuse(in, "no weights found: looked for model.safetensors.index.json, model.safetensors",
@@ -555,9 +532,8 @@ static void poke(const char *path, const char *tensor, int64_t i, double x)
     st_close(&f);
 }
 
-static void test_not_finite(void **state)
+TEST(test_not_finite)
 {
-    (void)state;
     static const enum dtype types[] = {DT_F32, DT_BF16, DT_F16, DT_F64};
     for (size_t k = 0; k < COUNT(types); k++) {
         const char *in = fresh("in"), *path = join(in, "model.safetensors");
@@ -580,9 +556,8 @@ static void test_not_finite(void **state)
 
 /* The same seed gives the same weights in any order of parameters and with any staging size;
  * another seed gives others. */
-static void test_preset(void **state)
+TEST(test_preset)
 {
-    (void)state;
     static _Alignas(64) char large[1 << 16];
     struct fixture a, b, c;
     struct error e;
@@ -619,9 +594,8 @@ static void test_preset(void **state)
 
 /* A padding row is 0 and changes no other row, also where it is at an end of the table or of the
  * staging buffer. */
-static void test_padding(void **state)
+TEST(test_padding)
 {
-    (void)state;
     const int64_t rows[] = {0, 17, 36};
     struct fixture plain, padded;
     struct error e;
@@ -642,9 +616,8 @@ static void test_padding(void **state)
 }
 
 /* A preset's folder opens as a folder, and gives the same master weights. */
-static void test_preset_saved(void **state)
+TEST(test_preset_saved)
 {
-    (void)state;
     const char *out = fresh("out");
     struct fixture a, b;
     struct error e;
@@ -685,9 +658,8 @@ static void scramble(struct fixture *w, uint64_t seed)
     }
 }
 
-static void test_state_round_trip(void **state)
+TEST(test_state_round_trip)
 {
-    (void)state;
     const char *first = fresh("s1"), *second = fresh("s2");
     struct train_state in = {12, 11, UINT64_MAX - 5, UINT64_MAX, 1}, out, peek;
     struct fixture a, b;
@@ -723,9 +695,8 @@ static void test_state_round_trip(void **state)
 }
 
 /* Another plan reads the same state: f32 here, bf16 with master weights there. */
-static void test_state_other_plan(void **state)
+TEST(test_state_other_plan)
 {
-    (void)state;
     const char *dir = fresh("s1");
     struct train_state in = {.step = 3}, out;
     struct fixture a, b;
@@ -766,9 +737,8 @@ static void drop_checksums(const char *path)
     mem_free(text);
 }
 
-static void test_state_refused(void **state)
+TEST(test_state_refused)
 {
-    (void)state;
     const char *dir = fresh("s1");
     struct train_state in = {.step = 3};
     struct fixture a;
@@ -848,9 +818,8 @@ static void check_through_planner(const char *dir, enum dtype precision, bool of
     model_close(&w.m);
 }
 
-static void test_golden(void **state)
+TEST(test_golden)
 {
-    (void)state;
     static const char *const names[] = {"basic", "tied", "sharded", "bf16", "noprefix"};
     for (size_t i = 0; i < COUNT(names); i++) {
         char dir[64];
@@ -861,17 +830,4 @@ static void test_golden(void **state)
     }
 }
 
-int main(void)
-{
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),       cmocka_unit_test(test_trained_and_frozen),
-        cmocka_unit_test(test_sharded),          cmocka_unit_test(test_naming),
-        cmocka_unit_test(test_extras),           cmocka_unit_test(test_refused_tensors),
-        cmocka_unit_test(test_refused_folders),  cmocka_unit_test(test_not_finite),
-        cmocka_unit_test(test_preset),           cmocka_unit_test(test_padding),
-        cmocka_unit_test(test_preset_saved),     cmocka_unit_test(test_state_round_trip),
-        cmocka_unit_test(test_state_other_plan), cmocka_unit_test(test_state_refused),
-        cmocka_unit_test(test_golden),
-    };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
-}
+MAIN(make_folder, remove_folder)

@@ -14,44 +14,11 @@
 #ifndef TRIAL_H
 #define TRIAL_H
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
 #include "graph/ops.h"
 #include "graph/sizes.h"
 #include "run/kernel.h"
 #include "guarded.h"
-
-/* --- random values ------------------------------------------------------------------- */
-
-static uint64_t seed, rng;
-
-/* SEED in the environment repeats a run; failures print it. */
-static inline void seed_begin(void)
-{
-    seed = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 0) : 20240607;
-    rng = seed * 0x9E3779B97F4A7C15u + 1;
-}
-
-static inline double uniform(void) /* [0, 1) */
-{
-    rng ^= rng << 13;
-    rng ^= rng >> 7;
-    rng ^= rng << 17;
-    return (double)(rng >> 11) * 0x1p-53;
-}
-
-static inline double normal(void)
-{
-    double a = uniform(), b = uniform();
-    return sqrt(-2 * log(1 - a)) * cos(6.283185307179586 * b);
-}
+#include "harness.h"
 
 /* --- trials ---------------------------------------------------------------------------- */
 
@@ -66,8 +33,6 @@ struct trial {
     double *oracle[MAX_OUT];                 /* f64 results */
     struct bump memory;
 };
-
-#define DIM(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__}
 
 static inline struct operand shape(enum dtype dtype, int rank, const int64_t *dim)
 {

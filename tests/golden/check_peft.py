@@ -26,10 +26,11 @@ from safetensors.torch import load_file
 from transformers.utils import logging
 
 sys.dont_write_bytecode = True
+import common
 import make_llama
 import make_peft
 import make_sam
-from make_llama import relative
+from common import relative
 
 LIST = ["adapter.target_modules=[q_proj, v_proj]"]
 # base, then the keys of the run. The bases have the vocabulary of train_untied/tokens.bin or a larger one.
@@ -106,7 +107,7 @@ def check_sam(binary, tmp):
     size = json.load(open(os.path.join(base, "config.json")))["vision_config"]
     c = make_sam.case(image=size["image_size"], patch=size["patch_size"], B=1)
     batch = make_sam.random_batch(c, torch.Generator().manual_seed(1))
-    make_llama.write_tensors(batch_path, batch)
+    common.write_tensors(batch_path, batch)
     model = PeftModel.from_pretrained(make_sam.load_model(base, c, torch.float32), adapter, is_trainable=True).eval()
     make_peft.check_loaded(adapter, dict(base="sam_tiny"), model)
     theirs = make_sam.outputs(model.get_base_model(), c, batch, torch.float32)

@@ -13,17 +13,14 @@ model are those of transformers' Llava with the folder's weights, in float32 wit
 differentiated; kept tokens are multiplied by their scores.
 """
 import os
-import sys
-import zlib
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a hub
 
 import torch
 from safetensors.torch import load_file
 from transformers import LlavaConfig, LlavaForConditionalGeneration
-from transformers.utils import logging
 
-import make_llama as common
+import common
 import make_llava
 
 F = torch.nn.functional
@@ -205,19 +202,14 @@ def random_batch(c, generator):
 def reference(folder, c, batch, dtype=torch.float32):
     model = load_model(folder, c, dtype)
     result = model(batch, dtype)
-    result["loss"].backward()
     reference.gap = getattr(model, "gap", 1)
-    result = {n: t.detach().clone().contiguous() for n, t in result.items()}
-    for name, p in model.named_parameters():
-        grad = torch.zeros_like(p) if p.grad is None else p.grad
-        result["grad." + folder_name(c, name)] = grad.contiguous()
-    return result
+    return common.backward(result, model.named_parameters(), lambda n: folder_name(c, n))
 
 
 def make_case(folder, name, c, seed):
     """Writes one case and prints its row. The seed is the first whose choice no rounding changes."""
     for attempt in range(200):
-        generator = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()) + attempt)
+        generator = common.generator_of(name, seed, attempt)
         write_model(folder, c, generator)
         batch = random_batch(c, generator)
         expect = reference(folder, c, batch)
@@ -230,9 +222,7 @@ def make_case(folder, name, c, seed):
     common.write_tensors(os.path.join(folder, "batch.safetensors"), batch)
     common.write_tensors(os.path.join(folder, "expect.safetensors"), expect)
     exact = reference(folder, c, batch, torch.float64)
-    params = sum(t.numel() for n, t in expect.items() if n.startswith("grad."))
-    print(f"{name:24} {params:7} {common.folder_bytes(folder):9} {float(expect['loss']):9.5f} "
-          f"{common.relative(expect['logits'], exact['logits']):8.1e} {common.noise(expect, exact):8.1e}  gap {reference.gap:.4f}, attempt {attempt}")
+    return common.print_row(folder, name, expect, exact, f"  gap {reference.gap:.4f}, attempt {attempt}")
 
 
 def make_texture(path, seed):
@@ -242,20 +232,7 @@ def make_texture(path, seed):
     common.write_tensors(path, {"image": image, "texture": exact.float(), "information": information(exact).float()})
 
 
-def main():
-    a = common.parse_arguments(__doc__, CASES)
-    cases = {n: c for n, c in CASES.items() if not a.only or n in a.only}
-    if a.list:
-        print("\n".join(cases))
-        return
-    logging.set_verbosity(logging.CRITICAL)
-    torch.set_num_threads(1)  # the same sums in the same order everywhere
-    print(f"{'case':24} {'params':>7} {'bytes':>9} {'loss':>9} {'f32 err':>8} {'f32 err':>8}")
-    for n, c in cases.items():
-        make_case(os.path.join(a.out, n), n, c, a.seed)
-    if not a.only:
-        make_texture(os.path.join(a.out, "texture.safetensors"), a.seed)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    a = common.main(__doc__, CASES, None, None, None, make_case=make_case)
+    if not a.only and not a.list:
+        make_texture(os.path.join(a.out, "texture.safetensors"), a.seed)

@@ -18,18 +18,15 @@ image; where another query of the image has another target, the mean of that and
 queries of the image without those of the same target.
 """
 import os
-import random
-import sys
-import zlib
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a hub
 
 import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel
-from transformers.utils import logging
 
-import make_llama as common
+import common
+import make_llama
 import make_llava
 import make_towers
 
@@ -68,7 +65,7 @@ def text_case(c):
 def config_json(c):
     """config.json, independent of the installed version."""
     return dict(architectures=["ArrCocGrounding"], model_type="arr_coc", projection_dim=c["width"], temperature=c["temperature"],
-                vision_feature_layer=c["layer"], vision_config=make_towers.tower_config(vision_case(c)), text_config=common.config_json(text_case(c)),
+                vision_feature_layer=c["layer"], vision_config=make_towers.tower_config(vision_case(c)), text_config=make_llama.config_json(text_case(c)),
                 dtype=c["dtype"])
 
 
@@ -194,31 +191,10 @@ def random_batch(c, generator):
     return batch
 
 
+
 def reference(folder, c, batch, dtype=torch.float32):
     model = load_model(folder, c, dtype)
-    result = model(batch, dtype)
-    result["loss"].backward()
-    result = {n: t.detach().clone().contiguous() for n, t in result.items()}
-    for name, p in model.named_parameters():
-        grad = torch.zeros_like(p) if p.grad is None else p.grad
-        result["grad." + folder_name(name)] = grad.contiguous()
-    return result
-
-
-def make_case(folder, name, c, seed):
-    """Writes one case and prints its row; its seed depends on its name only."""
-    generator = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()))
-    write_model(folder, c, generator)
-    batch = random_batch(c, generator)
-    expect = reference(folder, c, batch)
-    if not all(torch.isfinite(t).all() for t in expect.values()):
-        raise SystemExit(f"{name}: the reference is not finite; choose other sizes")
-    common.write_tensors(os.path.join(folder, "batch.safetensors"), batch)
-    common.write_tensors(os.path.join(folder, "expect.safetensors"), expect)
-    exact = reference(folder, c, batch, torch.float64)
-    params = sum(t.numel() for n, t in expect.items() if n.startswith("grad."))
-    print(f"{name:24} {params:7} {common.folder_bytes(folder):9} {float(expect['loss']):9.5f} "
-          f"{common.relative(expect['similarity'], exact['similarity']):8.1e} {common.noise(expect, exact):8.1e}")
+    return common.backward(model(batch, dtype), model.named_parameters(), folder_name)
 
 
 def random_case(r):
@@ -235,21 +211,5 @@ def random_case(r):
                 ids=r.choice(["int32", "int64"]), area=r.choice(["float32", "bfloat16"]), std=r.uniform(0.1, 0.25))
 
 
-def main():
-    a = common.parse_arguments(__doc__, CASES)
-    cases = CASES
-    if a.random:
-        cases = {f"grounding_{a.seed}_{k}": random_case(random.Random(f"{a.seed}/{k}")) for k in range(a.random)}
-    cases = {n: c for n, c in cases.items() if not a.only or n in a.only}
-    if a.list:
-        print("\n".join(cases))
-        return
-    logging.set_verbosity(logging.CRITICAL)
-    torch.set_num_threads(1)  # the same sums in the same order everywhere
-    print(f"{'case':24} {'params':>7} {'bytes':>9} {'loss':>9} {'f32 err':>8} {'f32 err':>8}")
-    for n, c in cases.items():
-        make_case(os.path.join(a.out, n), n, c, a.seed)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    common.main(__doc__, CASES, write_model, random_batch, reference, random_case, "grounding")

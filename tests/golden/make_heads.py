@@ -15,16 +15,13 @@ What holds: config.json and the weights are written first, and the reference is 
 float32 with eager attention.
 """
 import os
-import sys
-import zlib
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a hub
 
 import torch
 from transformers import CLIPForImageClassification, CLIPModel, SiglipForImageClassification, SiglipModel
-from transformers.utils import logging
 
-import make_llama as common
+import common
 
 CLASSES = {("clip", True): CLIPForImageClassification, ("siglip", True): SiglipForImageClassification,
            ("clip", False): CLIPModel, ("siglip", False): SiglipModel}
@@ -139,40 +136,9 @@ def reference(folder, c, batch, dtype=torch.float32):
     else:
         out = model(pixel_values=pixels, input_ids=batch["input_ids"], return_loss=True)
         result = {n: out[n] for n in ("logits_per_image", "logits_per_text", "image_embeds", "text_embeds")}
-    out.loss.backward()
     result["loss"] = out.loss
-    result = {n: t.detach().clone().contiguous() for n, t in result.items()}
-    for name, p in model.named_parameters():
-        result["grad." + name] = (torch.zeros_like(p) if p.grad is None else p.grad).contiguous()
-    return result
-
-
-def make_case(folder, name, c, seed):
-    generator = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()))
-    write_model(folder, c, generator)
-    batch = make_batch(c, generator)
-    expect = reference(folder, c, batch)
-    common.write_tensors(os.path.join(folder, "batch.safetensors"), batch)
-    common.write_tensors(os.path.join(folder, "expect.safetensors"), expect)
-    exact = reference(folder, c, batch, torch.float64)
-    size = common.folder_bytes(folder)
-    print(f"{name:16} {size:9} {float(expect['loss']):9.5f} {common.noise(expect, exact):8.1e}")
-    return size
-
-
-def main():
-    a = common.parse_arguments(__doc__, CASES)
-    cases = {n: c for n, c in CASES.items() if not a.only or n in a.only}
-    if a.list:
-        print("\n".join(cases))
-        return
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
-    torch.set_num_threads(1)  # the same sums in the same order everywhere
-    print(f"{'case':16} {'bytes':>9} {'loss':>9} {'f32 err':>8}")
-    total = sum(make_case(os.path.join(a.out, n), n, c, a.seed) for n, c in cases.items())
-    print(f"{len(cases)} cases, {total} bytes")
+    return common.backward(result, model.named_parameters())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    common.main(__doc__, CASES, write_model, make_batch, reference)

@@ -27,22 +27,12 @@ The last column of the printed table is the distance between this float32 gradie
 and one computed in float64 (transformers keeps RMSNorm and the loss in float32):
 what a correct implementation may differ by, to set against the tolerance.
 """
-import argparse
-import json
 import os
-import random
-import sys
-import zlib
-
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a hub
 
 import torch
-from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.utils import logging
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-IGNORE = -100
+from common import IGNORE, backward, main, relative, write_json, write_tensors  # before transformers: it sets HF_HUB_OFFLINE
+from transformers import AutoConfig, AutoModelForCausalLM
 
 
 def case(**changes):
@@ -166,17 +156,6 @@ def config_json(c):
     for key in c["omit"]:
         out.pop(key, None)
     return dict(sorted(out.items()))
-
-
-def write_tensors(path, tensors, metadata=None):
-    save_file(tensors, path, metadata)
-    os.chmod(path, 0o644)  # safetensors leaves its files readable by the owner alone
-
-
-def write_json(path, value):
-    with open(path, "w") as f:
-        json.dump(value, f, indent=2)
-        f.write("\n")
 
 
 def random_weights(c, config, generator):
@@ -309,51 +288,7 @@ def reference(folder, batch, dtype=torch.float32):
     """logits, loss and gradients of the folder's model on the batch."""
     model = load_model(folder, dtype)
     result = outputs(model, batch)
-    result["loss"].backward()
-    result = {n: t.detach().contiguous() for n, t in result.items()}
-    for name, p in model.named_parameters():
-        grad = torch.zeros_like(p) if p.grad is None else p.grad
-        result["grad." + name] = grad.contiguous()
-    return result
-
-
-def relative(a, b):
-    """|a - b| / |b| in L2, in double."""
-    a, b = (torch.nan_to_num(t.double().flatten(), 0.0) for t in (a, b))  # NaN: padding
-    return float((a - b).norm() / b.norm().clamp_min(1e-300))
-
-
-def noise(got, exact):
-    """The worst relative error over the gradients, as tests/compare.c counts it."""
-    grads = [n for n in exact if n.startswith("grad.")]
-    total = torch.stack([exact[n].double().norm() for n in grads]).norm()
-    return max(relative(got[n], exact[n]) for n in grads if exact[n].norm() > 1e-7 * total)
-
-
-def folder_bytes(folder):
-    return sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder))
-
-
-def make_case(folder, name, c, seed):
-    """Writes one case and prints its row. The seed of a case depends on its name only,
-    so adding a case changes no other."""
-    generator = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()))
-    write_model(folder, c, generator)
-    batch = random_batch(c, generator)
-    expect = reference(folder, batch)
-    if not all(torch.isfinite(t).all() for n, t in expect.items() if n != "logits" or not c["padded"]):
-        raise SystemExit(f"{name}: the reference is not finite; choose other sizes")
-    if c["packed"]:
-        check_packed(folder, batch, expect)
-    write_tensors(os.path.join(folder, "batch.safetensors"), batch)
-    write_tensors(os.path.join(folder, "expect.safetensors"), expect)
-
-    exact = reference(folder, batch, torch.float64)
-    size = folder_bytes(folder)
-    params = sum(t.numel() for n, t in expect.items() if n.startswith("grad."))
-    print(f"{name:14} {params:7} {size:9} {float(expect['loss']):9.5f} "
-          f"{relative(expect['logits'], exact['logits']):8.1e} {noise(expect, exact):8.1e}")
-    return size
+    return backward(result, model.named_parameters())
 
 
 def random_case(r):
@@ -392,41 +327,6 @@ def random_case(r):
         ignore_rows=tuple(b for b in range(1, B) if r.random() < 0.2), std=r.uniform(0.1, 0.3))
 
 
-def parse_arguments(about, known):
-    p = argparse.ArgumentParser(description=about.split("\n")[0])
-    p.add_argument("--out", default=HERE, metavar="DIR", help="where the case folders go")
-    p.add_argument("--seed", type=int, default=0, metavar="N")
-    p.add_argument("--only", action="append", metavar="CASE", help="may be repeated")
-    p.add_argument("--random", type=int, default=0, metavar="K",
-                   help="K random configurations instead of the fixed cases; needs --out")
-    p.add_argument("--list", action="store_true", help="print the names of the cases")
-    a = p.parse_args()
-    if a.random and os.path.abspath(a.out) == HERE:
-        p.error("--random needs --out DIR: random cases do not belong among the fixed ones")
-    for name in a.only or []:
-        if not a.random and name not in known:
-            p.error(f"no case {name!r}; there are: {' '.join(known)}")
-    return a
-
-
-def main():
-    a = parse_arguments(__doc__, CASES)
-    cases = CASES
-    if a.random:
-        cases = {f"random_{a.seed}_{k}": random_case(random.Random(f"{a.seed}/{k}"))
-                 for k in range(a.random)}
-    cases = {n: c for n, c in cases.items() if not a.only or n in a.only}
-    if a.list:
-        print("\n".join(cases))
-        return
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    torch.set_num_threads(1)  # the same sums in the same order everywhere
-    print(f"{'case':14} {'params':>7} {'bytes':>9} {'loss':>9} {'f32 err':>8} {'f32 err':>8}")
-    print(f"{'':14} {'':7} {'':9} {'':9} {'logits':>8} {'grads':>8}")
-    total = sum(make_case(os.path.join(a.out, n), n, c, a.seed) for n, c in cases.items())
-    print(f"{len(cases)} cases, {total} bytes")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main(__doc__, CASES, write_model, random_batch, lambda folder, c, batch, dtype: reference(folder, batch, dtype), random_case, "random",
+         more=lambda folder, c, batch, expect: check_packed(folder, batch, expect) if c["packed"] else None)

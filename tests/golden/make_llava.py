@@ -18,18 +18,15 @@ attention. For the original layout, which transformers does not read, the refere
 weights under its own names.
 """
 import os
-import random
-import sys
-import zlib
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a hub
 
 import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForImageTextToText, LlavaConfig, LlavaForConditionalGeneration
-from transformers.utils import logging
 
-import make_llama as common
+import common
+import make_llama
 import make_towers
 
 IGNORE = common.IGNORE
@@ -89,7 +86,7 @@ def vision_case(c):
 
 def text_case(c):
     base = dict(vocab=61, hidden=24, heads=4, kv_heads=2, layers=2, inter=37, positions=64, tied=c["tied"] and c["kind"] == "llava", style=5)
-    return common.case(**{**base, **c["text"]})
+    return make_llama.case(**{**base, **c["text"]})
 
 
 def is_original(c):
@@ -107,7 +104,7 @@ def features_of(c):
 
 def config_json(c):
     """config.json, independent of the installed version."""
-    vision, text = make_towers.tower_config(vision_case(c)), common.config_json(text_case(c))
+    vision, text = make_towers.tower_config(vision_case(c)), make_llama.config_json(text_case(c))
     token = text["vocab_size"] - 1
     if is_original(c):
         return dict(text, model_type=c["kind"], architectures=["LlavaMistralForCausalLM"], mm_vision_tower="openai/clip-tiny-of-the-tests",
@@ -130,7 +127,7 @@ def reference_config(c):
     config = config_json(c)
     if not is_original(c):
         return AutoConfig.for_model(**config)
-    text = dict(common.config_json(text_case(c)))
+    text = dict(make_llama.config_json(text_case(c)))
     vision = make_towers.tower_config(vision_case(c))
     return LlavaConfig(text_config=text, vision_config=vision, image_token_index=text["vocab_size"] - 1, vision_feature_layer=c["layer"],
                        vision_feature_select_strategy="default")
@@ -279,7 +276,7 @@ def packed_outputs(model, c, batch, dtype):
     given, labels = inputs_of(c, batch, dtype), batch["labels"].long()
     token, n = text_case(c)["vocab"] - 1, features_of(c)
     logits, total, count, at = [], 0, 0, 0
-    for row, begin, end in common.conversations(batch["position_ids"]):
+    for row, begin, end in make_llama.conversations(batch["position_ids"]):
         ids = given["input_ids"][row:row + 1, begin:end]
         images = int((ids == token).sum()) // n
         extra = dict(pixel_values=given["pixel_values"][at:at + images]) if images else {}
@@ -305,33 +302,10 @@ def outputs(model, c, batch, dtype):
     return {"logits": torch.where(mask[..., None] == 1, out.logits, torch.nan), "loss": out.loss}
 
 
+
 def reference(folder, c, batch, dtype=torch.float32):
     model = load_model(folder, c, dtype)
-    result = outputs(model, c, batch, dtype)
-    result["loss"].backward()
-    result = {n: t.detach().clone().contiguous() for n, t in result.items()}
-    for name, p in model.named_parameters():
-        grad = torch.zeros_like(p) if p.grad is None else p.grad
-        result["grad." + folder_name(c, name)] = grad.contiguous()
-    return result
-
-
-def make_case(folder, name, c, seed):
-    """Writes one case and prints its row; its seed depends on its name only."""
-    generator = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()))
-    write_model(folder, c, generator)
-    batch = random_batch(c, generator)
-    expect = reference(folder, c, batch)
-    if not all(torch.isfinite(t).all() for n, t in expect.items() if n != "logits" or not c["padded"]):
-        raise SystemExit(f"{name}: the reference is not finite; choose other sizes")
-    common.write_tensors(os.path.join(folder, "batch.safetensors"), batch)
-    common.write_tensors(os.path.join(folder, "expect.safetensors"), expect)
-    exact = reference(folder, c, batch, torch.float64)
-    size = sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder) if os.path.isfile(os.path.join(folder, f)))
-    params = sum(t.numel() for n, t in expect.items() if n.startswith("grad."))
-    print(f"{name:20} {params:7} {size:9} {float(expect['loss']):9.5f} "
-          f"{common.relative(expect['logits'], exact['logits']):8.1e} {common.noise(expect, exact):8.1e}")
-    return size
+    return common.backward(outputs(model, c, batch, dtype), model.named_parameters(), lambda n: folder_name(c, n))
 
 
 def random_case(r):
@@ -357,23 +331,5 @@ def random_case(r):
     return c
 
 
-def main():
-    a = common.parse_arguments(__doc__, CASES)
-    cases = CASES
-    if a.random:
-        cases = {f"llava_{a.seed}_{k}": random_case(random.Random(f"{a.seed}/{k}")) for k in range(a.random)}
-    cases = {n: c for n, c in cases.items() if not a.only or n in a.only}
-    if a.list:
-        print("\n".join(cases))
-        return
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
-    torch.set_num_threads(1)  # the same sums in the same order everywhere
-    print(f"{'case':20} {'params':>7} {'bytes':>9} {'loss':>9} {'f32 err':>8} {'f32 err':>8}")
-    print(f"{'':20} {'':7} {'':9} {'':9} {'outputs':>8} {'grads':>8}")
-    total = sum(make_case(os.path.join(a.out, n), n, c, a.seed) for n, c in cases.items())
-    print(f"{len(cases)} cases, {total} bytes")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    common.main(__doc__, CASES, write_model, random_batch, reference, random_case, "llava")

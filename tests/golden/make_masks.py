@@ -4,7 +4,7 @@ the loss of masks.
 
     python tests/golden/make_masks.py [--out FILE] [--seed N]
 
-Writes tests/golden/masks.safetensors, which tests/test_masks_golden.c reads. A case CASE is
+Writes tests/golden/masks.safetensors, which tests/test_ops_golden.c reads. A case CASE is
 
     CASE.attr              f32: the op's attributes (below)
     CASE.q, CASE.x, ...    inputs; maps are [B,H,W,C], channels last, heads [B,T,H,D]

@@ -48,13 +48,14 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Bits
 from transformers.utils import logging
 
 sys.dont_write_bytecode = True  # leave no __pycache__ among the cases
+import common
 import make_llama
 import make_llava
 import make_sam
 import make_towers
 import make_train
 
-HERE = os.path.join(make_llama.HERE, "peft")
+HERE = os.path.join(common.HERE, "peft")
 PREFIX = "base_model.model."
 
 
@@ -130,7 +131,7 @@ CASES = {
 
 
 def base_path(c):
-    return os.path.join(make_llama.HERE, c["base"])
+    return os.path.join(common.HERE, c["base"])
 
 
 def plain_base(c):
@@ -209,13 +210,13 @@ def spread(model, generator):
 
 def batch_path(c):
     """A folder in 4 bits has none: that of the folder that it was made from."""
-    return os.path.join(make_llama.HERE, plain_base(c), "batch.safetensors")
+    return os.path.join(common.HERE, plain_base(c), "batch.safetensors")
 
 
 def save_as(folder, change):
     """Writes the adapter again, each name and tensor as `change` gives them."""
     path = os.path.join(folder, "adapter_model.safetensors")
-    make_llama.write_tensors(path, dict(change(n, t) for n, t in load_file(path).items()), {"format": "pt"})
+    common.write_tensors(path, dict(change(n, t) for n, t in load_file(path).items()), {"format": "pt"})
 
 
 def write_adapter(folder, c, generator):
@@ -306,20 +307,20 @@ def make_case(folder, name, c, seed):
     write_adapter(folder, c, generator)
     if c["train"]:
         make_train.write_losses(os.path.join(base_path(c), "run.yaml"), folder, lambda base, dtype: load_adapted(c, folder, dtype))
-        return make_llama.folder_bytes(folder)
+        return common.folder_bytes(folder)
     expect = reference(folder, c)
     if not all(torch.isfinite(torch.nan_to_num(t, 0.0) if n == "logits" else t).all() for n, t in expect.items()):  # NaN: padding
         raise SystemExit(f"{name}: the reference is not finite; choose other sizes")
-    make_llama.write_tensors(os.path.join(folder, "expect.safetensors"), expect)
-    size = make_llama.folder_bytes(folder)
+    common.write_tensors(os.path.join(folder, "expect.safetensors"), expect)
+    size = common.folder_bytes(folder)
     params = sum(t.numel() for n, t in expect.items() if n.startswith("grad."))
     if c["nf4"] is not None and all(is_sound(m) for m in linears4(load_base(c, torch.float32))):
         name += " *"
     row = f"{name:16} {params:7} {size:9} {float(expect['loss']):9.5f}"
     exact = reference(folder, c, torch.float64)
     outs = [n for n in expect if not n.startswith("grad.") and n != "loss"]
-    worst = max(make_llama.relative(expect[n], exact[n]) for n in outs)
-    noise = make_llama.noise(expect, exact)
+    worst = max(common.relative(expect[n], exact[n]) for n in outs)
+    noise = common.noise(expect, exact)
     if worst > 1e-5 or noise > 1e-4:
         raise ValueError(f"rounding is {worst:.1e} of an output, {noise:.1e} of a gradient; choose other sizes")
     row += f" {worst:8.1e} {noise:8.1e}"
@@ -337,7 +338,7 @@ def make_folder(folder, base, how):
             os.remove(os.path.join(folder, name))
         else:
             os.chmod(os.path.join(folder, name), 0o644)
-    size = make_llama.folder_bytes(folder)
+    size = common.folder_bytes(folder)
     print(f"{os.path.basename(folder):16} {'':7} {size:9}")
     return size
 

@@ -21,9 +21,6 @@ loss = mask_loss + text_loss / 2, where mask_loss is the mean over the samples o
 text_loss the mean over the answers' tokens; plus class_loss / 2, the cross-entropy of the images' classes.
 """
 import os
-import random
-import sys
-import zlib
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a hub
 
@@ -32,9 +29,8 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoConfig, LlavaForConditionalGeneration
-from transformers.utils import logging
 
-import make_llama as common
+import common
 import make_llava
 import make_tinyvit
 from make_tinyvit import GroupNorm
@@ -296,15 +292,11 @@ def reference(folder, c, batch, dtype=torch.float32):
         if classes is not None:
             named = F.cross_entropy(classes, batch["class_labels"].long())
             loss = loss + named / 2
-        loss.backward()
-    seen = batch["attention_mask"][..., None] == 1
-    result = {"logits": torch.where(seen, logits, torch.nan), "pred_masks": masks, "text_loss": text, "mask_loss": mask, "loss": loss}
-    if classes is not None:
-        result["class_loss"] = named
-    result = {n: t.detach().clone().contiguous() for n, t in result.items()}
-    for name, p in model.named_parameters():
-        result["grad." + folder_name(c, name)] = (torch.zeros_like(p) if p.grad is None else p.grad).contiguous()
-    return result
+        seen = batch["attention_mask"][..., None] == 1
+        result = {"logits": torch.where(seen, logits, torch.nan), "pred_masks": masks, "text_loss": text, "mask_loss": mask, "loss": loss}
+        if classes is not None:
+            result["class_loss"] = named
+        return common.backward(result, model.named_parameters(), lambda n: folder_name(c, n))
 
 
 def write_flags(folder, c):
@@ -314,23 +306,12 @@ def write_flags(folder, c):
             f.write(f"--set loss.preset={c['loss']}\n")
 
 
-def make_case(folder, name, c, seed):
-    generator = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()))
+
+def write_model(folder, c, generator):
     os.makedirs(folder, exist_ok=True)
     common.write_json(os.path.join(folder, "config.json"), config_json(c))
     common.write_tensors(os.path.join(folder, "model.safetensors"), random_weights(c, generator), {"format": "pt"})
     write_flags(folder, c)
-    batch = random_batch(c, generator)
-    expect = reference(folder, c, batch)
-    if not all(torch.isfinite(t).all() for n, t in expect.items() if n != "logits"):
-        raise SystemExit(f"{name}: the reference is not finite; choose other sizes")
-    common.write_tensors(os.path.join(folder, "batch.safetensors"), batch)
-    common.write_tensors(os.path.join(folder, "expect.safetensors"), expect)
-    exact = reference(folder, c, batch, torch.float64)
-    params, size = sum(t.numel() for n, t in expect.items() if n.startswith("grad.")), common.folder_bytes(folder)
-    worst = common.relative(expect["pred_masks"], exact["pred_masks"])
-    print(f"{name:20} {params:7} {size:9} {float(expect['loss']):9.5f} {worst:8.1e} {common.noise(expect, exact):8.1e}")
-    return size
 
 
 def random_case(r):
@@ -342,23 +323,5 @@ def random_case(r):
                 llava=dict(text=dict(family=r.choice(["llama", "qwen2"])), names=r.choice(["hub"])), std=r.uniform(0.12, 0.22), loss=r.choice(["", "", "structure"]))
 
 
-def main():
-    a = common.parse_arguments(__doc__, CASES)
-    cases = CASES
-    if a.random:
-        cases = {f"prs_med_{a.seed}_{k}": random_case(random.Random(f"{a.seed}/{k}")) for k in range(a.random)}
-    cases = {n: c for n, c in cases.items() if not a.only or n in a.only}
-    if a.list:
-        print("\n".join(cases))
-        return
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
-    torch.set_num_threads(1)  # the same sums in the same order everywhere
-    print(f"{'case':20} {'params':>7} {'bytes':>9} {'loss':>9} {'f32 err':>8} {'f32 err':>8}")
-    print(f"{'':20} {'':7} {'':9} {'':9} {'masks':>8} {'grads':>8}")
-    total = sum(make_case(os.path.join(a.out, n), n, c, a.seed) for n, c in cases.items())
-    print(f"{len(cases)} cases, {total} bytes")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    common.main(__doc__, CASES, write_model, random_batch, reference, random_case, "prs_med")

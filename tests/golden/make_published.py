@@ -18,14 +18,13 @@ import importlib
 import os
 import sys
 import types
-import zlib
 
 import torch
 from torch import nn
 
-import make_llama as common
+import common
 from make_sam import mask_loss, metadata
-from make_tinyvit import case, config_json, random_batch, reference, write_flags
+from make_tinyvit import case, random_batch, reference, write_model
 
 CASES = {
     # maps of 28, 14, 7 and 7 positions, windows as published: exact, larger than the map, as large as the map
@@ -145,16 +144,11 @@ def published(c, folder, weights, batch):
         result["loss"] = mask_loss(result["pred_masks"], result["iou_scores"], batch["gt_masks"])
     else:
         result["loss"] = result[c["loss_output"] or "pred_masks"].pow(2).mean()
-    result["loss"].backward()
-    result = {n: t.detach().clone().contiguous() for n, t in result.items()}
-    for name, p in model.named_parameters():
-        result["grad." + name] = (torch.zeros_like(p) if p.grad is None else p.grad).contiguous()
-    return result
+    return common.backward(result, model.named_parameters())
 
 
 def make_case(folder, name, c, code, seed):
-    generator = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()))
-    os.makedirs(folder, exist_ok=True)
+    generator = common.generator_of(name, seed)
     weights, batch = random_weights(c, code, generator), random_batch(c, generator)
     expect, (exact, _) = published(c, code, weights, batch), reference(c, weights, batch, torch.float64)
     assert set(expect) == set(exact), set(expect) ^ set(exact)
@@ -162,11 +156,9 @@ def make_case(folder, name, c, code, seed):
     gradients = common.noise(expect, exact)
     if not (outputs < 1e-4 and gradients < 1e-3):
         raise SystemExit(f"{name}: the published code and the restatement in make_tinyvit.py differ")
-    common.write_json(os.path.join(folder, "config.json"), config_json(c))
-    common.write_tensors(os.path.join(folder, "model.safetensors"), weights, {"format": "pt"})
+    write_model(folder, c, weights)
     common.write_tensors(os.path.join(folder, "batch.safetensors"), batch, metadata(c))
     common.write_tensors(os.path.join(folder, "expect.safetensors"), expect)
-    write_flags(folder, c)
     print(f"{name:18} {common.folder_bytes(folder):9} {float(expect['loss']):9.5f} {outputs:8.1e} {gradients:8.1e}")
 
 

@@ -43,6 +43,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.utils import logging
 
+import common
 import make_allocator
 import make_grounding
 import make_heads
@@ -61,7 +62,9 @@ TYPES = {"bf16": (2.0 ** -8, 0.0), "f16": (2.0 ** -11, 2.0 ** -25)}  # unit roun
 COLUMNS = [*TYPES, "f32"]
 SCALE = 2.0 ** 14  # of the loss, in f16
 TINY = 1e-7  # as in tests/compare.c
-HERE = make_llama.HERE
+HERE = common.HERE
+# The scripts whose reference takes a folder, a case and a batch.
+MADE = [make_towers, make_video, make_llava, make_allocator, make_heads, make_grounding, make_prs_med, make_sam]
 ADAPTERS = {"peft/" + name: c for name, c in make_peft.CASES.items()}
 TINYVIT = {**make_tinyvit.CASES, **make_published.CASES}  # those of the published code, through the restatement
 
@@ -168,23 +171,9 @@ def numbers(folder, name, mode):
         model = rounded_weights(off, make_peft.load_adapted(ADAPTERS[name], folder, computes_4bit=False))
         with off:
             return make_peft.run(model, ADAPTERS[name], batch)
-    if name in make_towers.CASES:
-        c = make_towers.CASES[name]
-        return with_weights(make_towers, off, lambda: make_towers.reference(folder, c, batch["pixel_values"]))
-    if name in make_video.CASES:
-        return with_weights(make_video, off, lambda: make_video.reference(folder, make_video.CASES[name], batch))
-    if name in make_llava.CASES:
-        return with_weights(make_llava, off, lambda: make_llava.reference(folder, make_llava.CASES[name], batch))
-    if name in make_allocator.CASES:
-        return with_weights(make_allocator, off, lambda: make_allocator.reference(folder, make_allocator.CASES[name], batch))
-    if name in make_heads.CASES:
-        return with_weights(make_heads, off, lambda: make_heads.reference(folder, make_heads.CASES[name], batch))
-    if name in make_grounding.CASES:
-        return with_weights(make_grounding, off, lambda: make_grounding.reference(folder, make_grounding.CASES[name], batch))
-    if name in make_prs_med.CASES:
-        return with_weights(make_prs_med, off, lambda: make_prs_med.reference(folder, make_prs_med.CASES[name], batch))
-    if name in make_sam.CASES:
-        return with_weights(make_sam, off, lambda: make_sam.reference(folder, make_sam.CASES[name], batch))
+    for made in MADE:
+        if name in made.CASES:
+            return with_weights(made, off, lambda: made.reference(folder, made.CASES[name], batch))
     if name in TINYVIT:
         weights = load_file(os.path.join(folder, "model.safetensors"))
         statistics = (".running_mean", ".running_var")  # stay in float32
@@ -259,22 +248,9 @@ def exact(folder, name):
     if name in ADAPTERS:
         return make_peft.reference(folder, ADAPTERS[name], torch.float64)
     batch = load_file(os.path.join(folder, "batch.safetensors"))
-    if name in make_towers.CASES:
-        return make_towers.reference(folder, make_towers.CASES[name], batch["pixel_values"], torch.float64)
-    if name in make_video.CASES:
-        return make_video.reference(folder, make_video.CASES[name], batch, torch.float64)
-    if name in make_llava.CASES:
-        return make_llava.reference(folder, make_llava.CASES[name], batch, torch.float64)
-    if name in make_allocator.CASES:
-        return make_allocator.reference(folder, make_allocator.CASES[name], batch, torch.float64)
-    if name in make_heads.CASES:
-        return make_heads.reference(folder, make_heads.CASES[name], batch, torch.float64)
-    if name in make_grounding.CASES:
-        return make_grounding.reference(folder, make_grounding.CASES[name], batch, torch.float64)
-    if name in make_prs_med.CASES:
-        return make_prs_med.reference(folder, make_prs_med.CASES[name], batch, torch.float64)
-    if name in make_sam.CASES:
-        return make_sam.reference(folder, make_sam.CASES[name], batch, torch.float64)
+    for made in MADE:
+        if name in made.CASES:
+            return made.reference(folder, made.CASES[name], batch, torch.float64)
     if name in TINYVIT:
         weights = load_file(os.path.join(folder, "model.safetensors"))
         return make_tinyvit.reference(TINYVIT[name], weights, batch, torch.float64)[0]

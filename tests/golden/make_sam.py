@@ -25,18 +25,14 @@ The last columns of the printed table are the distance between these float32 num
 and float64 ones: what a correct implementation may differ by.
 """
 import os
-import random
-import sys
-import zlib
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a hub
 
 import torch
 import torch.nn.functional as F
 from transformers import SamModel, SamVisionModel
-from transformers.utils import logging
 
-import make_llama as common
+import common
 
 
 def case(**changes):
@@ -245,35 +241,10 @@ def outputs(model, c, batch, dtype):
     return result
 
 
+
 def reference(folder, c, batch, dtype=torch.float32):
     model = load_model(folder, c, dtype)
-    result = outputs(model, c, batch, dtype)
-    result["loss"].backward()
-    result = {n: t.detach().clone().contiguous() for n, t in result.items()}
-    for name, p in parameters(model).items():
-        grad = torch.zeros_like(p) if p.grad is None else p.grad
-        result["grad." + name] = grad.contiguous()
-    return result
-
-
-def make_case(folder, name, c, seed):
-    """Writes one case and prints its row; its seed depends on its name only."""
-    generator = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()))
-    write_model(folder, c, generator)
-    batch = random_batch(c, generator)
-    expect = reference(folder, c, batch)
-    if not all(torch.isfinite(t).all() for t in expect.values()):
-        raise SystemExit(f"{name}: the reference is not finite; choose other sizes")
-    common.write_tensors(os.path.join(folder, "batch.safetensors"), batch, metadata(c))
-    common.write_tensors(os.path.join(folder, "expect.safetensors"), expect)
-
-    exact = reference(folder, c, batch, torch.float64)
-    size = common.folder_bytes(folder)
-    params = sum(t.numel() for n, t in expect.items() if n.startswith("grad."))
-    outputs = [n for n in expect if not n.startswith("grad.") and n != "loss"]
-    worst = max(common.relative(expect[n], exact[n]) for n in outputs)
-    print(f"{name:14} {params:7} {size:9} {float(expect['loss']):9.5f} {worst:8.1e} {common.noise(expect, exact):8.1e}")
-    return size
+    return common.backward(outputs(model, c, batch, dtype), parameters(model).items())
 
 
 def random_case(r):
@@ -300,23 +271,5 @@ def random_case(r):
         size=r.choice([None, None, patch * r.randint(2, 9) + r.randint(0, patch - 1)]))
 
 
-def main():
-    a = common.parse_arguments(__doc__, CASES)
-    cases = CASES
-    if a.random:
-        cases = {f"sam_{a.seed}_{k}": random_case(random.Random(f"{a.seed}/{k}")) for k in range(a.random)}
-    cases = {n: c for n, c in cases.items() if not a.only or n in a.only}
-    if a.list:
-        print("\n".join(cases))
-        return
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
-    torch.set_num_threads(1)  # the same sums in the same order everywhere
-    print(f"{'case':14} {'params':>7} {'bytes':>9} {'loss':>9} {'f32 err':>8} {'f32 err':>8}")
-    print(f"{'':14} {'':7} {'':9} {'':9} {'outputs':>8} {'grads':>8}")
-    total = sum(make_case(os.path.join(a.out, n), n, c, a.seed) for n, c in cases.items())
-    print(f"{len(cases)} cases, {total} bytes")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    common.main(__doc__, CASES, write_model, random_batch, reference, random_case, "sam", metadata)

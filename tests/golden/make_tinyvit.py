@@ -23,15 +23,13 @@ float64 ones.
 """
 import math
 import os
-import random
-import sys
-import zlib
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from torch import nn
 
-import make_llama as common
+import common
 from make_sam import mask_loss, metadata
 
 
@@ -430,10 +428,7 @@ def reference(c, weights, batch, dtype=torch.float32):
         result["loss"] = mask_loss(result["pred_masks"], result["iou_scores"], batch["gt_masks"])
     else:
         result["loss"] = result[c["loss_output"] or "pred_masks"].pow(2).mean()
-    result["loss"].backward()
-    result = {n: t.detach().clone().contiguous() for n, t in result.items()}
-    for name, p in model.named_parameters():
-        result["grad." + name] = (torch.zeros_like(p) if p.grad is None else p.grad).contiguous()
+    result = common.backward(result, model.named_parameters())
     running = {n: t.clone() for n, t in model.named_buffers() if ".running_" in n}
     return result, running
 
@@ -447,27 +442,22 @@ def write_flags(folder, c):
         os.remove(path)
 
 
-def make_case(folder, name, c, seed):
-    generator = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()))
+
+def write_model(folder, c, weights):
     os.makedirs(folder, exist_ok=True)
-    weights, batch = random_weights(c, generator), random_batch(c, generator)
-    expect, running = reference(c, weights, batch)
-    if not all(torch.isfinite(t).all() for t in expect.values()):
-        raise SystemExit(f"{name}: the reference is not finite; choose other sizes")
     common.write_json(os.path.join(folder, "config.json"), config_json(c))
     common.write_tensors(os.path.join(folder, "model.safetensors"), weights, {"format": "pt"})
-    common.write_tensors(os.path.join(folder, "batch.safetensors"), batch, metadata(c))
-    common.write_tensors(os.path.join(folder, "expect.safetensors"), expect)
     write_flags(folder, c)
-    if c["group"]:
-        common.write_tensors(os.path.join(folder, "running.safetensors"), running)
 
-    exact, _ = reference(c, weights, batch, torch.float64)
-    outputs = [n for n in expect if not n.startswith("grad.") and n != "loss"]
-    worst = max(common.relative(expect[n], exact[n]) for n in outputs)
-    params, size = sum(t.numel() for n, t in expect.items() if n.startswith("grad.")), common.folder_bytes(folder)
-    print(f"{name:16} {params:7} {size:9} {float(expect['loss']):9.5f} {worst:8.1e} {common.noise(expect, exact):8.1e}")
-    return size
+
+def stored(folder, c, batch, dtype):
+    """The reference with the weights on disk, and what it leaves in the running statistics."""
+    return reference(c, load_file(os.path.join(folder, "model.safetensors")), batch, dtype)
+
+
+def write_running(folder, c, batch, expect):
+    if c["group"]:
+        common.write_tensors(os.path.join(folder, "running.safetensors"), stored(folder, c, batch, torch.float32)[1])
 
 
 def random_case(r):
@@ -484,21 +474,6 @@ def random_case(r):
         loss_output=None if targets else r.choice([None, "iou_scores", "image_embeddings"]))
 
 
-def main():
-    a = common.parse_arguments(__doc__, CASES)
-    cases = CASES
-    if a.random:
-        cases = {f"tinyvit_{a.seed}_{k}": random_case(random.Random(f"{a.seed}/{k}")) for k in range(a.random)}
-    cases = {n: c for n, c in cases.items() if not a.only or n in a.only}
-    if a.list:
-        print("\n".join(cases))
-        return
-    torch.set_num_threads(1)  # the same sums in the same order everywhere
-    print(f"{'case':16} {'params':>7} {'bytes':>9} {'loss':>9} {'f32 err':>8} {'f32 err':>8}")
-    print(f"{'':16} {'':7} {'':9} {'':9} {'outputs':>8} {'grads':>8}")
-    total = sum(make_case(os.path.join(a.out, n), n, c, a.seed) for n, c in cases.items())
-    print(f"{len(cases)} cases, {total} bytes")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    common.main(__doc__, CASES, lambda folder, c, g: write_model(folder, c, random_weights(c, g)), random_batch,
+                lambda *a: stored(*a)[0], random_case, "tinyvit", metadata, write_running)

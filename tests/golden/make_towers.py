@@ -24,17 +24,13 @@ The last columns of the printed table are the distance between these float32 num
 and float64 ones: what a correct implementation may differ by.
 """
 import os
-import random
-import sys
-import zlib
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is local; never ask a hub
 
 import torch
 from transformers import CLIPVisionModel, SiglipVisionModel
-from transformers.utils import logging
 
-import make_llama as common
+import common
 
 ROOT = "vision_model."
 
@@ -170,37 +166,19 @@ def outputs(model, c, pixels, dtype):
     return result
 
 
-def reference(folder, c, pixels, dtype=torch.float32):
-    model = load_model(folder, c, dtype)
-    result = outputs(model, c, pixels, dtype)
-    result["loss"].backward()
-    result = {n: t.detach().clone().contiguous() for n, t in result.items()}
-    for name, p in model.named_parameters():
-        grad = torch.zeros_like(p) if p.grad is None else p.grad
-        result["grad." + folder_name(c, name)] = grad.contiguous()
-    return result
 
-
-def make_case(folder, name, c, seed):
-    """Writes one case and prints its row; its seed depends on its name only."""
-    generator = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()))
-    write_model(folder, c, generator)
+def random_batch(c, generator):
     pixels = torch.randn((c["B"], c["channels"], c["image"], c["image"]), generator=generator)
-    pixels = pixels.to(getattr(torch, c["pixels"]))
-    expect = reference(folder, c, pixels)
-    if not all(torch.isfinite(t).all() for t in expect.values()):
-        raise SystemExit(f"{name}: the reference is not finite; choose other sizes")
-    metadata = {"loss_output": c["loss_output"]} if c["loss_output"] else None
-    common.write_tensors(os.path.join(folder, "batch.safetensors"), {"pixel_values": pixels}, metadata)
-    common.write_tensors(os.path.join(folder, "expect.safetensors"), expect)
+    return {"pixel_values": pixels.to(getattr(torch, c["pixels"]))}
 
-    exact = reference(folder, c, pixels, torch.float64)
-    size = common.folder_bytes(folder)
-    params = sum(t.numel() for n, t in expect.items() if n.startswith("grad."))
-    last = "last_hidden_state"
-    print(f"{name:14} {params:7} {size:9} {float(expect['loss']):9.5f} "
-          f"{common.relative(expect[last], exact[last]):8.1e} {common.noise(expect, exact):8.1e}")
-    return size
+
+def metadata(c):
+    return {"loss_output": c["loss_output"]} if c["loss_output"] else None
+
+
+def reference(folder, c, batch, dtype=torch.float32):
+    model = load_model(folder, c, dtype)
+    return common.backward(outputs(model, c, batch["pixel_values"], dtype), model.named_parameters(), lambda n: folder_name(c, n))
 
 
 def random_case(r):
@@ -219,24 +197,5 @@ def random_case(r):
         pixels=r.choice(["float32", "float32", "bfloat16", "float16"]), std=r.uniform(0.08, 0.2))
 
 
-def main():
-    a = common.parse_arguments(__doc__, CASES)
-    cases = CASES
-    if a.random:
-        cases = {f"tower_{a.seed}_{k}": random_case(random.Random(f"{a.seed}/{k}"))
-                 for k in range(a.random)}
-    cases = {n: c for n, c in cases.items() if not a.only or n in a.only}
-    if a.list:
-        print("\n".join(cases))
-        return
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
-    torch.set_num_threads(1)  # the same sums in the same order everywhere
-    print(f"{'case':14} {'params':>7} {'bytes':>9} {'loss':>9} {'f32 err':>8} {'f32 err':>8}")
-    print(f"{'':14} {'':7} {'':9} {'':9} {'outputs':>8} {'grads':>8}")
-    total = sum(make_case(os.path.join(a.out, n), n, c, a.seed) for n, c in cases.items())
-    print(f"{len(cases)} cases, {total} bytes")
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    common.main(__doc__, CASES, write_model, random_batch, reference, random_case, "tower", metadata)

@@ -41,7 +41,8 @@ from transformers import get_linear_schedule_with_warmup
 from transformers.utils import logging
 
 sys.dont_write_bytecode = True  # leave no __pycache__ among the cases
-from make_llama import HERE, case, folder_bytes, load_model, write_model
+from common import HERE, folder_bytes
+from make_llama import case, load_model, write_model
 
 SEQUENCE, EFFECTIVE_BATCH, STEPS = 16, 8, 10
 

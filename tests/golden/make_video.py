@@ -8,13 +8,10 @@ projector, and then torch's adaptive_avg_pool2d makes tokens_per_frame features 
 tokens of frames come after those of all images. The file `flags` sets data.tokens_per_frame.
 """
 import os
-import sys
-import zlib
 
 import torch
-from transformers.utils import logging
 
-import make_llama as common
+import common
 import make_llava
 
 IGNORE = common.IGNORE
@@ -82,35 +79,14 @@ def reference(folder, c, batch, dtype=torch.float32):
     model.model.get_image_features = features
     pixels = torch.cat([batch[name] for name in ("pixel_values", "frame_values") if name in batch]).to(dtype)
     out = model(input_ids=batch["input_ids"].long(), labels=batch["labels"].long(), pixel_values=pixels, use_cache=False)
-    out.loss.backward()
-    result = {"logits": out.logits.detach().clone().contiguous(), "loss": out.loss.detach().clone()}
-    for name, p in model.named_parameters():
-        grad = torch.zeros_like(p) if p.grad is None else p.grad
-        result["grad." + make_llava.folder_name(c, name)] = grad.contiguous()
-    return result
+    return common.backward({"logits": out.logits, "loss": out.loss}, model.named_parameters(), lambda n: make_llava.folder_name(c, n))
 
 
-def make_case(folder, name, c, seed):
-    generator = torch.Generator().manual_seed(seed * 1000003 + zlib.crc32(name.encode()))
-    make_llava.write_model(folder, c, generator)
-    batch = random_batch(c, generator)
-    expect, exact = reference(folder, c, batch), reference(folder, c, batch, torch.float64)
-    common.write_tensors(os.path.join(folder, "batch.safetensors"), batch)
-    common.write_tensors(os.path.join(folder, "expect.safetensors"), expect)
+
+def write_flags(folder, c, batch, expect):
     with open(os.path.join(folder, "flags"), "w") as f:
         f.write(f"--set data.tokens_per_frame={c['side'] ** 2}\n")
-    print(f"{name:20} loss {float(expect['loss']):9.5f}, f32 errors {common.relative(expect['logits'], exact['logits']):8.1e} {common.noise(expect, exact):8.1e}")
-
-
-def main():
-    a = common.parse_arguments(__doc__, CASES)
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
-    torch.set_num_threads(1)  # the same sums in the same order everywhere
-    for name, c in CASES.items():
-        if not a.only or name in a.only:
-            make_case(os.path.join(a.out, name), name, c, a.seed)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    common.main(__doc__, CASES, make_llava.write_model, random_batch, reference, more=write_flags)
